@@ -1,0 +1,74 @@
+#include "base/cpu.h"
+
+#include <array>
+#include <fstream>
+#include <utility>
+
+#include <sched.h>
+
+namespace levin {
+namespace {
+
+constexpr std::array<std::pair<Isa, std::string_view>, 4> kNames = {{
+    {Isa::kPlain, "plain"},
+    {Isa::kAvx2, "avx2"},
+    {Isa::kAvx512, "avx512"},
+    {Isa::kAvx512Bf16, "avx512-bf16"},
+}};
+
+std::string read_model_name() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    if (!line.starts_with("model name")) continue;
+    const size_t colon = line.find(": ");
+    if (colon != std::string::npos) return line.substr(colon + 2);
+  }
+  return "unknown";
+}
+
+int count_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
+  const int n_cores = CPU_COUNT(&set);
+  return n_cores > 0 ? n_cores : 1;
+}
+
+}  // namespace
+
+std::string_view isa_name(Isa isa) {
+  for (const auto& [value, name] : kNames) {
+    if (value == isa) return name;
+  }
+  return "unknown";
+}
+
+std::optional<Isa> isa_from_name(std::string_view name) {
+  for (const auto& [value, known] : kNames) {
+    if (known == name) return value;
+  }
+  return std::nullopt;
+}
+
+Isa CpuInfo::best_isa() const {
+  if (avx512_bf16) return Isa::kAvx512Bf16;
+  if (avx512) return Isa::kAvx512;
+  if (avx2) return Isa::kAvx2;
+  return Isa::kPlain;
+}
+
+CpuInfo cpu_info() {
+  CpuInfo info;
+  info.model_name = read_model_name();
+  info.n_cores = count_cores();
+  __builtin_cpu_init();
+  info.avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+  info.avx512 = info.avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+  info.avx512_bf16 = info.avx512 && __builtin_cpu_supports("avx512bf16");
+  info.avx512_vnni = info.avx512 && __builtin_cpu_supports("avx512vnni");
+  info.amx_bf16 = __builtin_cpu_supports("amx-bf16");
+  return info;
+}
+
+}  // namespace levin

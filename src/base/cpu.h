@@ -1,0 +1,31 @@
+// What this processor can do, and which kernel set that selects.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace levin {
+
+// Kernel sets for the CPU, each a superset of the one before. kPlain is portable C++ and the oracle of the others.
+enum class Isa { kPlain, kAvx2, kAvx512, kAvx512Bf16 };
+
+std::string_view isa_name(Isa isa);                        // "plain", "avx2", "avx512", "avx512-bf16"
+std::optional<Isa> isa_from_name(std::string_view name);   // the reverse; empty when the name is none of these
+
+struct CpuInfo {
+  std::string model_name;  // as the kernel prints it, or "unknown"
+  int n_cores = 1;         // logical processors this process may run on
+  bool avx2 = false;       // with fma and f16c
+  bool avx512 = false;     // f, bw, vl, dq
+  bool avx512_bf16 = false;
+  bool avx512_vnni = false;
+  bool amx_bf16 = false;
+
+  Isa best_isa() const;
+  bool supports(Isa isa) const { return isa <= best_isa(); }
+};
+
+CpuInfo cpu_info();
+
+}  // namespace levin

@@ -1,0 +1,70 @@
+#include "base/thread_pool.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace levin {
+namespace {
+
+// About 20 microseconds on current processors: longer than the gap between two loops of a step, shorter than anything a
+// person would notice as load.
+constexpr int kSpins = 4000;
+
+inline void pause() { __builtin_ia32_pause(); }
+
+// Waits until `value` differs from `old`; spins first, then sleeps in the kernel.
+template <class T>
+T wait_for_change(const std::atomic<T>& value, T old) {
+  for (int spin = 0; spin < kSpins; ++spin) {
+    if (const T now = value.load(std::memory_order_acquire); now != old) return now;
+    pause();
+  }
+  value.wait(old, std::memory_order_acquire);
+  return value.load(std::memory_order_acquire);
+}
+
+}  // namespace
+
+ThreadPool::ThreadPool(int n_threads) {
+  LEVIN_CHECK(n_threads >= 1, "ThreadPool: n_threads is {}, expected at least 1", n_threads);
+  workers_.reserve(n_threads - 1);
+  for (int thread = 1; thread < n_threads; ++thread) workers_.emplace_back([this, thread] { work(thread); });
+}
+
+ThreadPool::~ThreadPool() {
+  stopping_.store(true, std::memory_order_relaxed);
+  round_.fetch_add(1, std::memory_order_release);
+  round_.notify_all();
+  for (std::thread& worker : workers_) worker.join();
+}
+
+Share ThreadPool::share_of(int64_t n, int64_t grain, int thread) const {
+  const int64_t n_grains = (n + grain - 1) / grain;
+  const int64_t threads = n_threads();
+  return {std::min(n, n_grains * thread / threads * grain), std::min(n, n_grains * (thread + 1) / threads * grain)};
+}
+
+void ThreadPool::run_erased(Call call, const void* context) {
+  if (workers_.empty()) return call(context, 0);
+  call_ = call;
+  context_ = context;
+  n_running_.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
+  round_.fetch_add(1, std::memory_order_release);
+  round_.notify_all();
+  call(context, 0);
+  for (int running = n_running_.load(std::memory_order_acquire); running != 0;) {
+    running = wait_for_change(n_running_, running);
+  }
+}
+
+void ThreadPool::work(int thread) {
+  for (uint32_t seen = 0;;) {
+    seen = wait_for_change(round_, seen);
+    if (stopping_.load(std::memory_order_relaxed)) return;
+    call_(context_, thread);
+    if (n_running_.fetch_sub(1, std::memory_order_acq_rel) == 1) n_running_.notify_all();
+  }
+}
+
+}  // namespace levin

@@ -1,0 +1,56 @@
+// For each query token, the K cached tokens the lightning indexer scores highest.
+//
+//   score[t,s] = scale[s] * sum_i w[t,i] * max(0, dot(q[t,i,:], k[s,:]))     for first <= s < visible[t]
+//   picks[t,:] = the K best s in ascending order, chosen by (score descending, s ascending), -0 counting as +0; unused tail = -1
+//
+// Layout    keys are paged (tensor/formats.h); q and k arrive rotated; scale[s] is the fp8 key's scale, 1 for other formats
+// Tree      dot: as ops/matmul.h with the key as the weight row (f32 q: fused multiply-adds; bf16 and e4m3 q: VDPBF16PS where the
+//           processor has it), except that key and query scales stay outside. Heads ascending: total = fma(w, max(0, dot), total)
+//           from zero, then total * scale[s].
+// Numerics  a score that is NaN stops the process: it cannot be ranked
+// Skipping  a row with at most K candidates takes them all without scoring
+// Memory    scores of as many query rows at a time as fit kIndexScoreBytes; at least one row
+// Misuse    wrong shape or dtype stops the process and names the argument
+// Source    DeepSeek-V3.2 report, sparse attention, indexer equation; model-spec 4.4, 4.5
+#pragma once
+
+#include "ops/context.h"
+#include "tensor/formats.h"
+
+namespace levin::ops {
+
+constexpr int64_t kIndexScoreBytes = int64_t{32} << 20;
+
+struct IndexQuery {
+  View q;        // [T, Hi, Di] f32 with f32 keys, bf16 with bf16 keys, f8_e4m3 with fp8 keys
+  View w;        // [T, Hi] f32: learned weight * Hi^-1/2 * Di^-1/2, and for fp8 * the query's scale
+  View seq;      // [T] i32, row of cache.tables
+  View visible;  // [T] i32: keys first <= s < visible[t] may be picked; none if visible[t] <= first
+  int32_t first = 0;  // the first slot that holds a key (1 in the MTP layer, whose slot 0 is unused)
+  IndexKeyFormat format;
+  PagedRows cache;
+};
+
+struct IndexTopk {
+  IndexQuery query;
+  View picks;    // [T, K] i32, written in full
+};
+void index_topk(OpContext& ctx, const IndexTopk& a);
+
+// The scores alone: score[t, s] for first <= s < visible[t]; other elements are left as they are.
+struct IndexScores {
+  IndexQuery query;
+  View score;  // [T, S] f32, S >= every visible[t]
+};
+void index_scores(OpContext& ctx, const IndexScores& a);
+
+// The selection alone, over begin[t] <= s < end[t].
+struct SelectTopk {
+  View score;  // [T, S] f32
+  View begin;  // [T] i32
+  View end;    // [T] i32
+  View picks;  // [T, K] i32, written in full: ascending, unused tail = -1
+};
+void select_topk(OpContext& ctx, const SelectTopk& a);
+
+}  // namespace levin::ops

@@ -1,0 +1,24 @@
+// Embedding rows in, token choices out.
+#pragma once
+
+#include "ops/context.h"
+#include "tensor/view.h"
+
+namespace levin::ops {
+
+// out[t,:] = table[ids[t],:]. ids were checked against the vocabulary when they came in.
+struct Embed {
+  View ids;    // [T] i32
+  View table;  // [V, D] f32 or bf16
+  View out;    // [T, D] f32
+};
+void embed(OpContext& ctx, const Embed& a);
+
+// out[t] = the index of the largest x[t,:], the lowest of equals, -0 counting as +0. NaN stops the process.
+struct Argmax {
+  View x;    // [T, V] f32
+  View out;  // [T] i32
+};
+void argmax(OpContext& ctx, const Argmax& a);
+
+}  // namespace levin::ops

@@ -1,0 +1,70 @@
+// Mixture of experts: choosing experts, running them, and the feed-forward block itself.
+//
+//   silu_mul        out = silu(gate) * up,  silu(z) = z / (1 + exp(-z))
+//   route_experts   s = sigmoid(x . gate);  b = s + bias;  groups of E/n_groups consecutive experts score the sum of their two largest b;
+//                   outside the best n_groups_kept groups b = -inf;  the A best b win;  weight = s / (sum of winners' s + 1e-20) * factor
+//   expert_ffn      out[t,:] = sum_e weight[t,e] * down_e(silu(gate_e(x_t)) * up_e(x_t)), e ascending, then + shared(x_t)
+//
+// Selections  by (value descending, index ascending), -0 counting as +0; picks are handed on in ascending expert id, weights beside them
+// Tree        silu, sigmoid: one f32 formula (kernels/cpu/simd_math.h). Sum of the winners' s: ascending expert id.
+//             out: fma(weight, y_e, total) ascending e from zero, then total + shared. Products as in ops/matmul.h.
+// Source      model-spec 5.1
+#pragma once
+
+#include <span>
+
+#include "ops/context.h"
+#include "tensor/matrix.h"
+#include "tensor/view.h"
+
+namespace levin::ops {
+
+struct SiluMul {
+  View gate;  // [T, F] f32
+  View up;    // [T, F] f32
+  View out;   // [T, F] f32; may be gate or up
+};
+void silu_mul(OpContext& ctx, const SiluMul& a);
+
+struct RouteExperts {
+  View logits;  // [T, E] f32, x . gate
+  View bias;    // [E]    f32
+  int n_groups = 1;
+  int n_groups_kept = 1;
+  bool normalize = true;  // divide the winners' weights by their sum
+  float factor = 1;       // routed_scaling_factor
+  View picks;    // [T, A] i32, written, ascending
+  View weights;  // [T, A] f32, written
+};
+void route_experts(OpContext& ctx, const RouteExperts& a);
+
+// The type a product's input is rounded to before it is multiplied.
+enum class Operand : uint8_t { kF32, kBF16, kFp8 };
+
+struct FfnWeights {
+  Matrix gate;  // [F, D]
+  Matrix up;    // [F, D]
+  Matrix down;  // [D, F]
+  Operand input = Operand::kF32;   // of gate and up; they share their rounded input
+  Operand hidden = Operand::kF32;  // of down
+};
+
+// One feed-forward block applied to all rows: out[t,:] = down(silu(gate(x_t)) * up(x_t)).
+struct Ffn {
+  View x;  // [T, D] f32
+  const FfnWeights* weights = nullptr;
+  View out;  // [T, D] f32, overwritten
+};
+void ffn(OpContext& ctx, const Ffn& a);
+
+struct ExpertFfn {
+  View x;        // [T, D] f32
+  View picks;    // [T, A] i32, ascending expert ids
+  View weights;  // [T, A] f32
+  std::span<const FfnWeights> experts;   // E of them
+  const FfnWeights* shared = nullptr;    // may be null
+  View out;      // [T, D] f32, overwritten
+};
+void expert_ffn(OpContext& ctx, const ExpertFfn& a);
+
+}  // namespace levin::ops

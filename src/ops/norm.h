@@ -1,0 +1,40 @@
+// Normalisation over the last dimension, and element-wise sums of the residual stream.
+//
+//   rms_norm    out[t,:] = weight * (x[t,:] * (mean(x[t,:]^2) + eps)^(-1/2))
+//   layer_norm  out[t,:] = weight * ((x[t,:] - mean) * (variance + eps)^(-1/2)) + bias        biased variance
+//
+// Tree      sums over a row: 16 partial sums, element i into sum i mod 16 ascending, then folded 8, 4, 2, 1 (sum j += sum j + half)
+// Numerics  f32 throughout; the root is correctly rounded, then one division
+// Source    model-spec: DeepSeek-V3.2 RMSNorm; the indexer's key LayerNorm has a bias
+#pragma once
+
+#include "ops/context.h"
+#include "tensor/view.h"
+
+namespace levin::ops {
+
+struct RmsNorm {
+  View x;       // [T, D] f32
+  View weight;  // [D]    f32
+  float eps = 0;
+  View out;     // [T, D] f32; may be x
+};
+void rms_norm(OpContext& ctx, const RmsNorm& a);
+
+struct LayerNorm {
+  View x;       // [T, D] f32
+  View weight;  // [D]    f32
+  View bias;    // [D]    f32
+  float eps = 0;
+  View out;     // [T, D] f32; may be x
+};
+void layer_norm(OpContext& ctx, const LayerNorm& a);
+
+// x[t,:] += y[t,:]
+struct AddInto {
+  View x;  // [T, D] f32, updated
+  View y;  // [T, D] f32
+};
+void add_into(OpContext& ctx, const AddInto& a);
+
+}  // namespace levin::ops

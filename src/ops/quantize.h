@@ -1,0 +1,34 @@
+// Rounding of activations to the type a matrix product takes, and the Hadamard rotation that precedes it in the indexer.
+//
+//   round_to_bf16   out = bf16(x), nearest even
+//   quantize_fp8    per row and 128 columns:  s = 2^ceil(log2(max(amax, 1e-4) / 448)),  out = e4m3(x / s),  scale = s
+//   hadamard        out[r,:] = x[r,:] H / sqrt(Di), H the natural-order Hadamard matrix of a power-of-two width
+//
+// Tree      hadamard: butterflies over strides 1, 2, 4, ..., Di/2, each (a + b, a - b), then one multiplication by the f32 1/sqrt(Di)
+// Source    model-spec 4.4 (indexer, production path), 8.1
+#pragma once
+
+#include "ops/context.h"
+#include "tensor/view.h"
+
+namespace levin::ops {
+
+struct RoundToBf16 {
+  View x;    // [T, K] f32
+  View out;  // [T, K] bf16
+};
+void round_to_bf16(OpContext& ctx, const RoundToBf16& a);
+
+struct QuantizeFp8 {
+  View x;      // [T, K] f32
+  View out;    // [T, K] f8_e4m3
+  View scale;  // [T, ceil(K / 128)] f32
+};
+void quantize_fp8(OpContext& ctx, const QuantizeFp8& a);
+
+struct Hadamard {
+  View x;  // [T, H, Di] f32, rotated in place; Di a power of two
+};
+void hadamard(OpContext& ctx, const Hadamard& a);
+
+}  // namespace levin::ops

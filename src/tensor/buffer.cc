@@ -1,0 +1,72 @@
+#include "tensor/buffer.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+#include <sys/mman.h>
+
+namespace levin {
+namespace {
+
+constexpr int64_t kHugePageBytes = int64_t{2} << 20;
+constexpr int64_t kFirstBlockBytes = int64_t{4} << 20;
+
+int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+
+int64_t tensor_bytes(DType dtype, std::initializer_list<int64_t> shape) {
+  int64_t n = dtype_bytes(dtype);
+  for (const int64_t d : shape) n *= d;
+  return n;
+}
+
+}  // namespace
+
+Buffer::Buffer(int64_t n_bytes) : n_bytes_(n_bytes) {
+  LEVIN_CHECK(n_bytes >= 0, "buffer of {} bytes", n_bytes);
+  if (n_bytes == 0) return;
+  const bool huge = n_bytes >= kHugePageBytes;
+  const int64_t alignment = huge ? kHugePageBytes : kAlignment;
+  const int64_t rounded = round_up(n_bytes, alignment);
+  void* data = std::aligned_alloc(static_cast<size_t>(alignment), static_cast<size_t>(rounded));
+  if (data == nullptr) throw std::bad_alloc();
+  if (huge) madvise(data, static_cast<size_t>(rounded), MADV_HUGEPAGE);
+  std::memset(data, 0, static_cast<size_t>(rounded));
+  data_.reset(static_cast<std::byte*>(data));
+}
+
+Buffer Buffer::for_tensor(DType dtype, std::initializer_list<int64_t> shape) {
+  return Buffer(tensor_bytes(dtype, shape));
+}
+
+void Buffer::Free::operator()(std::byte* data) const { std::free(data); }
+
+View Arena::allocate(DType dtype, std::initializer_list<int64_t> shape) {
+  return View(allocate_bytes(tensor_bytes(dtype, shape)), dtype, shape);
+}
+
+std::byte* Arena::allocate_bytes(int64_t n_bytes) {
+  n_bytes = round_up(std::max<int64_t>(n_bytes, 1), kAlignment);
+  while (current_ < blocks_.size() && offset_ + n_bytes > blocks_[current_].n_bytes()) {
+    ++current_;
+    offset_ = 0;
+  }
+  if (current_ == blocks_.size()) {
+    const int64_t previous = blocks_.empty() ? kFirstBlockBytes / 2 : blocks_.back().n_bytes();
+    blocks_.emplace_back(std::max(2 * previous, n_bytes));
+  }
+  std::byte* data = blocks_[current_].data() + offset_;
+  offset_ += n_bytes;
+  int64_t used = offset_;
+  for (size_t i = 0; i < current_; ++i) used += blocks_[i].n_bytes();
+  peak_bytes_ = std::max(peak_bytes_, used);
+  return data;
+}
+
+void Arena::release(Mark mark) {
+  current_ = mark.block;
+  offset_ = mark.offset;
+}
+
+}  // namespace levin

@@ -1,0 +1,72 @@
+// Memory that owns itself: Buffer for long-lived tensors, Arena for what lives as long as one step.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <memory>
+#include <vector>
+
+#include "tensor/view.h"
+
+namespace levin {
+
+constexpr int64_t kAlignment = 64;  // bytes; a cache line and an AVX-512 register
+
+// Host memory, zeroed, aligned to kAlignment; large ones ask for huge pages. Movable, not copyable.
+class Buffer {
+ public:
+  Buffer() = default;
+  explicit Buffer(int64_t n_bytes);
+  static Buffer for_tensor(DType dtype, std::initializer_list<int64_t> shape);
+
+  std::byte* data() const { return data_.get(); }
+  int64_t n_bytes() const { return n_bytes_; }
+  bool empty() const { return n_bytes_ == 0; }
+
+ private:
+  struct Free {
+    void operator()(std::byte* data) const;
+  };
+  std::unique_ptr<std::byte[], Free> data_;
+  int64_t n_bytes_ = 0;
+};
+
+// Scratch memory handed out in order and taken back all at once. Blocks are kept across resets, so a step that has run
+// once allocates nothing the next time. Contents are not cleared. Not thread-safe: one thread allocates.
+class Arena {
+ public:
+  struct Mark {
+    size_t block = 0;
+    int64_t offset = 0;
+  };
+
+  View allocate(DType dtype, std::initializer_list<int64_t> shape);
+  std::byte* allocate_bytes(int64_t n_bytes);  // aligned to kAlignment; never null, also for 0 bytes
+
+  Mark mark() const { return {current_, offset_}; }
+  void release(Mark mark);  // frees everything allocated after the mark
+  void reset() { release(Mark{}); }
+  int64_t peak_bytes() const { return peak_bytes_; }
+
+ private:
+  std::vector<Buffer> blocks_;
+  size_t current_ = 0;
+  int64_t offset_ = 0;
+  int64_t peak_bytes_ = 0;
+};
+
+// Releases an arena to where it stood, at the end of a scope.
+class ArenaScope {
+ public:
+  explicit ArenaScope(Arena& arena) : arena_(arena), mark_(arena.mark()) {}
+  ~ArenaScope() { arena_.release(mark_); }
+  ArenaScope(const ArenaScope&) = delete;
+  ArenaScope& operator=(const ArenaScope&) = delete;
+
+ private:
+  Arena& arena_;
+  Arena::Mark mark_;
+};
+
+}  // namespace levin

@@ -1,0 +1,68 @@
+// The byte layout of cache rows, in one place.
+//
+// Every cache is an array of pages of kPageTokens tokens; a block table maps a sequence's page number to a page id, and one id names
+// the same page in every layer's array. Within a page:
+//
+//   latent     kPageTokens rows, each: latent (Rk values), for fp8 then its scales, then the rotated key part (Dr values)
+//                f32    Rk f32, Dr f32
+//                bf16   Rk bf16, Dr bf16
+//                fp8    Rk e4m3, ceil(Rk / 128) f32 scales, Dr bf16      656 bytes for 512 + 64, as DeepSeek's kernels have it
+//   index key  all keys of the page, then for fp8 all scales
+//                f32    kPageTokens x Di f32
+//                bf16   kPageTokens x Di bf16
+//                fp8    kPageTokens x Di e4m3, kPageTokens f32 scales    8192 + 256 bytes for Di = 128, 132 a token
+//
+// A scale is what a code is multiplied by. Latent scales are per row and 128 columns, index-key scales per row; all are powers of two
+// (base/numbers.h, e4m3_pow2_scale).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "tensor/view.h"
+
+namespace levin {
+
+constexpr int64_t kPageTokens = 64;    // P
+constexpr int64_t kQuantBlock = 128;   // columns that share an activation or latent scale
+
+enum class CacheDType : uint8_t { kF32, kBF16, kFp8 };
+
+std::string_view cache_dtype_name(CacheDType dtype);  // "f32", "bf16", "fp8"
+
+struct LatentFormat {
+  CacheDType dtype = CacheDType::kF32;
+  int64_t d_latent = 0;      // Rk
+  int64_t d_rope = 0;        // Dr
+  int64_t scale_offset = 0;  // bytes from the row's start; fp8 only
+  int64_t rope_offset = 0;   // bytes from the row's start
+  int64_t row_bytes = 0;
+
+  int64_t n_scales() const { return (d_latent + kQuantBlock - 1) / kQuantBlock; }
+  int64_t page_bytes() const { return row_bytes * kPageTokens; }
+};
+LatentFormat latent_format(CacheDType dtype, int64_t d_latent, int64_t d_rope);
+
+struct IndexKeyFormat {
+  CacheDType dtype = CacheDType::kF32;
+  int64_t d_index = 0;       // Di
+  int64_t key_bytes = 0;     // one key, without its scale
+  int64_t scale_offset = 0;  // bytes from the page's start; fp8 only
+
+  int64_t page_bytes() const { return scale_offset + (dtype == CacheDType::kFp8 ? kPageTokens * 4 : 0); }
+};
+IndexKeyFormat index_key_format(CacheDType dtype, int64_t d_index);
+
+// One layer's cached rows of one kind, for the sequences of a step.
+struct PagedRows {
+  std::byte* pages = nullptr;  // page id p starts at pages + p * page_bytes
+  int64_t page_bytes = 0;
+  View tables;                 // [B, max pages] i32: page id of each sequence's page number; unused entries are never read
+
+  std::byte* page(int64_t seq, int64_t page_number) const {
+    return pages + int64_t{tables.row<int32_t>(seq)[page_number]} * page_bytes;
+  }
+};
+
+}  // namespace levin

@@ -1,0 +1,74 @@
+// A weight matrix in the one layout that every CPU matrix product reads, whatever the number of rows.
+//
+// W [N, K] is cut into panels of kPanel = 16 outputs; a panel holds its 16 rows interleaved along k, so that 16 vector
+// lanes are 16 outputs and the reduction runs down memory:
+//
+//   f32           panel [K][16]
+//   bf16, e4m3    panel [ceil(K / 2)][16][2]      pairs of k side by side, as the bf16 dot instruction wants them
+//
+// Rows beyond N and the odd last k are zero. e4m3 matrices carry one f32 scale per 128 x 128 block (ragged last blocks
+// allowed): w[n, k] = code[n, k] * scale[n / 128, k / 128].
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "tensor/buffer.h"
+#include "tensor/dtype.h"
+
+namespace levin {
+
+constexpr int64_t kPanel = 16;         // outputs side by side
+constexpr int64_t kWeightBlock = 128;  // rows and columns that share a weight scale
+
+class Matrix {
+ public:
+  Matrix() = default;
+
+  DType dtype() const { return dtype_; }  // kF32, kBF16 or kF8E4M3
+  int64_t n() const { return n_; }        // outputs
+  int64_t k() const { return k_; }        // inputs
+  bool empty() const { return n_ == 0; }
+  bool has_scales() const { return !scales_.empty(); }
+  int64_t n_bytes() const { return data_.n_bytes() + scales_.n_bytes(); }
+
+  int64_t n_panels() const { return (n_ + kPanel - 1) / kPanel; }
+  int64_t panel_bytes() const;
+  const std::byte* panel(int64_t i) const { return data_.data() + i * panel_bytes(); }
+
+  // The scales of the block row that panel i lies in: one f32 per 128 columns. Null for matrices without scales.
+  const float* panel_scales(int64_t i) const {
+    if (scales_.empty()) return nullptr;
+    return reinterpret_cast<const float*>(scales_.data()) + i * kPanel / kWeightBlock * n_k_blocks();
+  }
+  int64_t n_k_blocks() const { return (k_ + kWeightBlock - 1) / kWeightBlock; }
+
+  float stored(int64_t n, int64_t k) const;  // the element as stored, before its scale; slow, for plain code and tests
+  float scale(int64_t n, int64_t k) const;   // 1 without scales
+
+ private:
+  friend Matrix pack_matrix(const struct RowMajorWeights& source);
+
+  DType dtype_ = DType::kF32;
+  int64_t n_ = 0;
+  int64_t k_ = 0;
+  Buffer data_;
+  Buffer scales_;
+};
+
+// A matrix as checkpoints hold it: row major, [N, K].
+struct RowMajorWeights {
+  const void* data = nullptr;     // unaligned is fine
+  DType dtype = DType::kF32;      // kF32, kBF16, kF16 or kF8E4M3
+  int64_t n = 0;
+  int64_t k = 0;
+  const float* scales = nullptr;  // [ceil(N / 128), ceil(K / 128)]; e4m3 only, may be null
+};
+
+// Copies into the panel layout. bf16, f32 and e4m3 keep their type; f16 becomes f32. All values are kept exactly.
+Matrix pack_matrix(const RowMajorWeights& source);
+
+// The same from f32 values that were computed: stored as bf16 if every value fits bf16 exactly, otherwise as f32.
+Matrix pack_matrix_exactly(const float* values, int64_t n, int64_t k);
+
+}  // namespace levin

@@ -1,0 +1,66 @@
+// A tensor that somebody else owns: pointer, element type, up to four dimensions with strides.
+//
+// Shapes are written outermost first, [T, H, D]. The last dimension is contiguous; the others may have any stride, so a
+// slice of columns (`slice_last`) is a View too. A default View is empty and stands for "not given".
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+
+#include "base/check.h"
+#include "tensor/dtype.h"
+
+namespace levin {
+
+class View {
+ public:
+  static constexpr int kMaxRank = 4;
+
+  View() = default;
+  View(void* data, DType dtype, std::initializer_list<int64_t> shape);  // contiguous
+
+  template <class T>
+  static View of(T* data, std::initializer_list<int64_t> shape) {
+    return View(const_cast<std::remove_const_t<T>*>(data), DTypeOf<std::remove_const_t<T>>::value, shape);
+  }
+
+  bool empty() const { return data_ == nullptr; }
+  DType dtype() const { return dtype_; }
+  int rank() const { return rank_; }
+  int64_t dim(int i) const { return shape_[i < 0 ? rank_ + i : i]; }
+  int64_t stride(int i) const { return strides_[i < 0 ? rank_ + i : i]; }  // in elements
+  int64_t n_elements() const;
+  bool contiguous() const;
+  std::byte* bytes() const { return data_; }
+
+  // Typed access; the element type is checked. row<T>(i, j) points at element [i, j, 0, ...].
+  template <class T>
+  T* data() const {
+    LEVIN_CHECK(DTypeOf<T>::value == dtype_, "view holds {}, not {}", dtype_name(dtype_),
+                dtype_name(DTypeOf<T>::value));
+    return reinterpret_cast<T*>(data_);
+  }
+  template <class T>
+  T* row(int64_t i) const { return data<T>() + i * strides_[0]; }
+  template <class T>
+  T* row(int64_t i, int64_t j) const { return data<T>() + i * strides_[0] + j * strides_[1]; }
+
+  View slice_first(int64_t begin, int64_t count) const;  // rows begin .. begin+count-1
+  View slice_last(int64_t begin, int64_t count) const;   // the same range of columns in every row
+  View reshaped(std::initializer_list<int64_t> shape) const;  // same elements; contiguous views only
+  View split_last(int64_t outer, int64_t inner) const;   // [..., outer * inner] -> [..., outer, inner]
+
+  std::string describe() const;  // "f32 [3, 576]"
+
+ private:
+  std::byte* data_ = nullptr;
+  DType dtype_ = DType::kF32;
+  int rank_ = 0;
+  std::array<int64_t, kMaxRank> shape_{};
+  std::array<int64_t, kMaxRank> strides_{};
+};
+
+}  // namespace levin
