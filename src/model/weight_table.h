@@ -28,7 +28,7 @@ struct WeightRow {
   Storage storage = Storage::kMatrix;
   bool mtp = false;             // belongs to the MTP layer: may be absent with all of its kind
   // Packs the stored tensor (and its scales, or null) into its place; empty in tables made without weights.
-  std::function<Status(const StoredTensor& tensor, const StoredTensor* scales)> store;
+  std::function<Status(const io::StoredTensor& tensor, const io::StoredTensor* scales)> store;
 };
 
 // Rows in the order of the forward pass. With `weights`, rows know where to put their tensor and `numerics` decides the input type of
@@ -41,14 +41,14 @@ struct WeightReport {
   std::vector<std::string> warnings;  // MTP layer absent; tolerated duplicates by name
   bool has_mtp = false;
 };
-WeightReport validate_weights(const ModelConfig& config, const Checkpoint& checkpoint);
+WeightReport validate_weights(const ModelConfig& config, const io::Checkpoint& checkpoint);
 
 struct LoadProgress {
   std::function<void(int64_t bytes_done, int64_t bytes_total)> on_bytes;  // called from the loading thread; may be empty
 };
 
 // Validates, then reads everything. Errors are kModelInvalid with the first ten faults by name.
-Result<ModelWeights> load_weights(const ModelConfig& config, const Numerics& numerics, const Checkpoint& checkpoint, ThreadPool& pool,
+Result<ModelWeights> load_weights(const ModelConfig& config, const Numerics& numerics, const io::Checkpoint& checkpoint, ThreadPool& pool,
                                   const LoadProgress& progress, std::vector<std::string>* warnings);
 
 // Bytes that weights, caches and workspace will take, from the config alone (stored dtypes from the checkpoint where it is given).
@@ -61,6 +61,6 @@ struct MemoryPlan {
   int64_t workspace_bytes = 0;            // of one step of n_tokens
   int64_t cache_bytes(int64_t n_tokens) const { return n_tokens * (latent_bytes_per_token + index_bytes_per_token); }
 };
-MemoryPlan plan_memory(const ModelConfig& config, const Numerics& numerics, const Checkpoint* checkpoint, int64_t n_step_tokens);
+MemoryPlan plan_memory(const ModelConfig& config, const Numerics& numerics, const io::Checkpoint* checkpoint, int64_t n_step_tokens);
 
 }  // namespace levin
