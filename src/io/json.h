@@ -43,7 +43,7 @@ class JsonNumber {
 
   const std::string& text() const { return text_; }
   bool is_integer() const;                    // written without fraction and exponent
-  std::optional<int64_t> to_int64() const;    // also from 16.0 or 1e3, if the value is whole and at most 2^53
+  std::optional<int64_t> to_int64() const;    // also from 16.0 or 1e3: if the value is whole and fits
   std::optional<uint64_t> to_uint64() const;  // as to_int64
   std::optional<double> to_double() const;    // nullopt when too large for a double; too small is a (signed) zero
 
@@ -51,6 +51,7 @@ class JsonNumber {
 
  private:
   JsonNumber() = default;
+  bool is_finite_text() const;
 
   std::string text_;
 };

@@ -79,12 +79,14 @@ class Checkpoint {
   const std::vector<StoredTensor>& tensors() const { return tensors_; }  // ascending by name
   const StoredTensor* find(std::string_view name) const;                 // nullptr when absent
   const std::vector<MappedFile>& files() const { return files_; }
-  const std::filesystem::path& file_of(const StoredTensor& tensor) const { return files_[tensor.file_idx].path(); }
+  const std::filesystem::path& file_of(const StoredTensor& tensor) const {
+    return files_[static_cast<size_t>(tensor.file_idx)].path();
+  }
   int64_t total_bytes() const { return total_bytes_; }  // of the tensors, without headers
 
  private:
   Status open_files(const std::filesystem::path& folder);
-  Status read_index(const std::filesystem::path& folder);
+  Status open_sharded(const std::filesystem::path& folder, CheckpointMode mode);
 
   std::filesystem::path path_;
   std::vector<std::string> names_;
