@@ -26,21 +26,33 @@ int64_t tensor_bytes(DType dtype, std::initializer_list<int64_t> shape) {
 Buffer::Buffer(int64_t n_bytes) : n_bytes_(n_bytes) {
   LEVIN_CHECK(n_bytes >= 0, "buffer of {} bytes", n_bytes);
   if (n_bytes == 0) return;
-  const bool huge = n_bytes >= kHugePageBytes;
-  const int64_t alignment = huge ? kHugePageBytes : kAlignment;
-  const int64_t rounded = round_up(n_bytes, alignment);
-  void* data = std::aligned_alloc(static_cast<size_t>(alignment), static_cast<size_t>(rounded));
-  if (data == nullptr) throw std::bad_alloc();
-  if (huge) madvise(data, static_cast<size_t>(rounded), MADV_HUGEPAGE);
-  std::memset(data, 0, static_cast<size_t>(rounded));
-  data_.reset(static_cast<std::byte*>(data));
+  void* data = nullptr;
+  int64_t mapped_bytes = 0;
+  if (n_bytes >= kHugePageBytes) {
+    mapped_bytes = round_up(n_bytes, kHugePageBytes);
+    data = mmap(nullptr, static_cast<size_t>(mapped_bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (data == MAP_FAILED) throw std::bad_alloc();
+    madvise(data, static_cast<size_t>(mapped_bytes), MADV_HUGEPAGE);
+  } else {
+    const size_t rounded = static_cast<size_t>(round_up(n_bytes, kAlignment));
+    data = std::aligned_alloc(kAlignment, rounded);
+    if (data == nullptr) throw std::bad_alloc();
+    std::memset(data, 0, rounded);
+  }
+  data_ = {static_cast<std::byte*>(data), Free{mapped_bytes}};
 }
 
 Buffer Buffer::for_tensor(DType dtype, std::initializer_list<int64_t> shape) {
   return Buffer(tensor_bytes(dtype, shape));
 }
 
-void Buffer::Free::operator()(std::byte* data) const { std::free(data); }
+void Buffer::Free::operator()(std::byte* data) const {
+  if (mapped_bytes > 0) {
+    munmap(data, static_cast<size_t>(mapped_bytes));
+  } else {
+    std::free(data);
+  }
+}
 
 View Arena::allocate(DType dtype, std::initializer_list<int64_t> shape) {
   return View(allocate_bytes(tensor_bytes(dtype, shape)), dtype, shape);

@@ -13,7 +13,8 @@ namespace levin {
 
 constexpr int64_t kAlignment = 64;  // bytes; a cache line and an AVX-512 register
 
-// Host memory, zeroed, aligned to kAlignment; large ones ask for huge pages. Movable, not copyable.
+// Host memory, zeroed, aligned to kAlignment. Large ones are mapped: their pages cost nothing until they are touched, and
+// the system is asked for huge ones. Movable, not copyable.
 class Buffer {
  public:
   Buffer() = default;
@@ -26,6 +27,7 @@ class Buffer {
 
  private:
   struct Free {
+    int64_t mapped_bytes = 0;  // 0: from the heap
     void operator()(std::byte* data) const;
   };
   std::unique_ptr<std::byte[], Free> data_;

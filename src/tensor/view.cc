@@ -71,6 +71,20 @@ View View::split_last(int64_t outer, int64_t inner) const {
   return out;
 }
 
+View View::merged_first() const {
+  LEVIN_CHECK(rank_ >= 2 && (shape_[0] <= 1 || strides_[0] == shape_[1] * strides_[1]),
+              "the first two dimensions of {} do not lie at one stride", describe());
+  View out = *this;
+  out.rank_ = rank_ - 1;
+  out.shape_[0] = shape_[0] * shape_[1];
+  out.strides_[0] = strides_[1];
+  for (int i = 1; i < out.rank_; ++i) {
+    out.shape_[i] = shape_[i + 1];
+    out.strides_[i] = strides_[i + 1];
+  }
+  return out;
+}
+
 std::string View::describe() const {
   if (rank_ == 0) return "(none)";
   const std::vector<int64_t> shape(shape_.begin(), shape_.begin() + rank_);

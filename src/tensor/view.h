@@ -52,6 +52,7 @@ class View {
   View slice_last(int64_t begin, int64_t count) const;   // the same range of columns in every row
   View reshaped(std::initializer_list<int64_t> shape) const;  // same elements; contiguous views only
   View split_last(int64_t outer, int64_t inner) const;   // [..., outer * inner] -> [..., outer, inner]
+  View merged_first() const;  // [T, H, D] -> [T * H, D]; the first two dimensions must lie at one stride
 
   std::string describe() const;  // "f32 [3, 576]"
 

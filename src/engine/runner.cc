@@ -1,0 +1,32 @@
+#include "engine/runner.h"
+
+#include "ops/logits.h"
+
+namespace levin {
+
+Runner::Runner(const Model& model, const RunnerOptions& options)
+    : model_(model),
+      pool_(options.n_threads),
+      ctx_(cpu_context(pool_, arena_, options.isa)),
+      pages_(static_cast<int32_t>(pages_for_tokens(options.n_cache_tokens))),
+      cache_(model.cache_formats(), pages_.n_pages()) {}
+
+View Runner::trunk(std::span<const SequenceChunk> chunks, const Probe* probe) {
+  const Step step = build_step(arena_, chunks, SlotRule::kAtPosition);
+  return model_.trunk(ctx_, step, cache_, probe);
+}
+
+View Runner::mtp(std::span<const SequenceChunk> chunks, View hidden, const Probe* probe) {
+  const Step step = build_step(arena_, chunks, SlotRule::kAfterPosition);
+  return model_.mtp(ctx_, step, hidden, cache_, probe);
+}
+
+View Runner::logits(View hidden) { return model_.logits(ctx_, hidden); }
+
+std::vector<int32_t> Runner::argmax(View logits) {
+  std::vector<int32_t> tokens(static_cast<size_t>(logits.dim(0)));
+  ops::argmax(ctx_, {.x = logits, .out = View::of(tokens.data(), {logits.dim(0)})});
+  return tokens;
+}
+
+}  // namespace levin

@@ -1,0 +1,208 @@
+#include "engine/trace.h"
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <span>
+
+#include <fmt/format.h>
+
+#include "io/safetensors.h"
+
+namespace levin {
+namespace {
+
+// Everything trace() needs at hand; one sequence, prompt first, then the greedy tokens.
+class Tracer {
+ public:
+  Tracer(Runner& runner, const TraceOptions& options)
+      : runner_(runner), config_(runner.model().config()), options_(options), table_(runner.pages()), tokens_(options.ids) {}
+
+  Result<TraceResult> run();
+
+ private:
+  int64_t n_prompt() const { return static_cast<int64_t>(options_.ids.size()); }
+  int64_t chunk_tokens() const { return options_.n_chunk_tokens > 0 ? options_.n_chunk_tokens : n_prompt(); }
+  SequenceChunk chunk(std::span<const int32_t> tokens, int64_t first_position) const {
+    return {.tokens = tokens, .first_position = static_cast<int32_t>(first_position), .pages = table_.pages()};
+  }
+
+  void prefill();
+  void decode_greedily(int n_tokens);
+  void first_draft();
+  void draft_chain();
+  Probe prompt_probe(int64_t first_position);
+
+  Runner& runner_;
+  const ModelConfig& config_;
+  const TraceOptions& options_;
+  BlockTable table_;
+  std::vector<int32_t> tokens_;         // prompt and greedy tokens
+  std::vector<float> hidden_;           // [S, D], trunk output after the final norm
+  std::vector<float> draft_hidden_;     // [D], MTP output at the last position drafted from
+  int32_t next_token_ = -1;             // argmax of the last logits
+  TraceResult result_;
+};
+
+void append_rows(std::vector<float>* to, View rows) {  // [N, W] f32
+  const float* data = rows.data<float>();
+  to->insert(to->end(), data, data + rows.n_elements());
+}
+
+int32_t last_argmax(Runner& runner, View logits) {
+  return runner.argmax(logits.slice_first(logits.dim(0) - 1, 1)).front();
+}
+
+Result<TraceResult> Tracer::run() {
+  LEVIN_TRY(table_.grow(trace_cache_tokens(options_)));
+  result_.n_tail = std::min<int64_t>(8, n_prompt());
+  prefill();
+  decode_greedily(std::max(options_.n_greedy, options_.n_drafts > 0 ? 1 : 0));
+  if (options_.n_drafts > 0) {
+    first_draft();
+    draft_chain();
+  }
+  result_.greedy_ids.assign(tokens_.begin() + n_prompt(), tokens_.begin() + n_prompt() + options_.n_greedy);
+  return std::move(result_);
+}
+
+Probe Tracer::prompt_probe(int64_t first_position) {
+  Probe probe;
+  probe.on_layer_output = [this, first_position](int layer, View x) {
+    const int64_t tail_begin = n_prompt() - result_.n_tail;
+    for (int64_t t = 0; t < x.dim(0); ++t) {
+      const int64_t row = first_position + t - tail_begin;
+      if (row < 0) continue;
+      float* to = result_.hidden_tail.data() + (layer * result_.n_tail + row) * config_.d_model;
+      std::copy_n(x.row<float>(t), config_.d_model, to);
+    }
+  };
+  probe.on_picks = [this](int layer, View picks) {
+    std::vector<int32_t>& to = result_.topk[layer];
+    to.insert(to.end(), picks.data<int32_t>(), picks.data<int32_t>() + picks.n_elements());
+  };
+  return probe;
+}
+
+void Tracer::prefill() {
+  result_.topk.resize(config_.n_layers);
+  result_.hidden_tail.resize(config_.n_layers * result_.n_tail * config_.d_model);
+  for (int64_t begin = 0; begin < n_prompt(); begin += chunk_tokens()) {
+    const int64_t count = std::min(chunk_tokens(), n_prompt() - begin);
+    const Probe probe = prompt_probe(begin);
+    runner_.begin_step();
+    const SequenceChunk step = chunk(std::span(tokens_).subspan(begin, count), begin);
+    const View hidden = runner_.trunk({&step, 1}, &probe);
+    append_rows(&hidden_, hidden);
+    const View logits = runner_.logits(hidden);
+    append_rows(&result_.logits, logits);
+    next_token_ = last_argmax(runner_, logits);
+  }
+}
+
+void Tracer::decode_greedily(int n_tokens) {
+  for (int i = 0; i < n_tokens; ++i) {
+    tokens_.push_back(next_token_);
+    if (i + 1 == n_tokens) break;
+    runner_.begin_step();
+    const SequenceChunk step = chunk(std::span(tokens_).last(1), n_prompt() + i);
+    next_token_ = last_argmax(runner_, runner_.logits(runner_.trunk({&step, 1})));
+  }
+}
+
+void Tracer::first_draft() {
+  Probe probe;
+  probe.on_picks = [this](int, View picks) {
+    for (int64_t i = 0; i < picks.n_elements(); ++i) {
+      const int32_t slot = picks.data<int32_t>()[i];
+      result_.draft1_topk.push_back(slot < 0 ? -1 : slot - 1);
+    }
+  };
+  for (int64_t begin = 0; begin < n_prompt(); begin += chunk_tokens()) {
+    const int64_t count = std::min(chunk_tokens(), n_prompt() - begin);
+    runner_.begin_step();
+    const SequenceChunk step = chunk(std::span(tokens_).subspan(begin + 1, count), begin);
+    const View trunk_hidden = View::of(hidden_.data() + begin * config_.d_model, {count, config_.d_model});
+    const View hidden = runner_.mtp({&step, 1}, trunk_hidden, &probe);
+    const View logits = runner_.logits(hidden);
+    append_rows(&result_.draft1_logits, logits);
+    next_token_ = last_argmax(runner_, logits);
+    const float* last = hidden.row<float>(count - 1);
+    draft_hidden_.assign(last, last + config_.d_model);
+  }
+}
+
+void Tracer::draft_chain() {
+  const int64_t n_vocab = config_.n_vocab;
+  result_.draft_tokens.push_back(next_token_);
+  result_.draft_logits.assign(result_.draft1_logits.end() - n_vocab, result_.draft1_logits.end());
+  for (int i = 1; i < options_.n_drafts; ++i) {
+    const std::vector<int32_t> token = {next_token_};
+    runner_.begin_step();
+    const SequenceChunk step = chunk(token, n_prompt() - 1 + i);
+    const View hidden = runner_.mtp({&step, 1}, View::of(draft_hidden_.data(), {1, config_.d_model}));
+    const View logits = runner_.logits(hidden);
+    append_rows(&result_.draft_logits, logits);
+    next_token_ = last_argmax(runner_, logits);
+    result_.draft_tokens.push_back(next_token_);
+    draft_hidden_.assign(hidden.data<float>(), hidden.data<float>() + config_.d_model);
+  }
+}
+
+Status check_options(const Runner& runner, const TraceOptions& options) {
+  const ModelConfig& config = runner.model().config();
+  if (options.ids.empty()) return Error{ErrorKind::kUsage, "the ids file holds no token ids"};
+  for (size_t i = 0; i < options.ids.size(); ++i) {
+    const int32_t id = options.ids[i];
+    if (id < 0 || id >= config.n_vocab) {
+      return Error{ErrorKind::kUsage, fmt::format("token id {} (number {} of the ids) is outside the vocabulary of {} tokens", id, i,
+                                                  config.n_vocab)};
+    }
+  }
+  if (trace_cache_tokens(options) > config.max_position) {
+    return Error{ErrorKind::kUsage,
+                 fmt::format("{} prompt tokens, {} greedy and {} drafted ones do not fit the context of {} tokens; give fewer",
+                             options.ids.size(), options.n_greedy, options.n_drafts, config.max_position)};
+  }
+  if (options.n_drafts > 0 && !runner.model().has_mtp()) {
+    return Error{ErrorKind::kUsage, "--drafts needs an MTP layer, and the checkpoint has none; leave --drafts out"};
+  }
+  return {};
+}
+
+}  // namespace
+
+int64_t trace_cache_tokens(const TraceOptions& options) {
+  const int n_greedy = std::max(options.n_greedy, options.n_drafts > 0 ? 1 : 0);
+  return static_cast<int64_t>(options.ids.size()) + std::max(n_greedy, options.n_drafts + 1);
+}
+
+Result<TraceResult> trace(Runner& runner, const TraceOptions& options) {
+  LEVIN_TRY(check_options(runner, options));
+  return Tracer(runner, options).run();
+}
+
+Status write_trace(const std::string& path, const ModelConfig& config, const TraceOptions& options, const TraceResult& result) {
+  const int64_t n_prompt = static_cast<int64_t>(options.ids.size());
+  const std::vector<int64_t> ids(options.ids.begin(), options.ids.end());
+  io::SafetensorsWriter writer;
+  const auto add = [&](std::string name, io::StoredDtype dtype, std::vector<int64_t> shape, const auto& values) {
+    writer.add({.name = std::move(name), .dtype = dtype, .shape = std::move(shape), .bytes = std::as_bytes(std::span(values))});
+  };
+  add("input_ids", io::StoredDtype::kI64, {n_prompt}, ids);
+  add("logits", io::StoredDtype::kF32, {n_prompt, config.n_vocab}, result.logits);
+  add("hidden_tail", io::StoredDtype::kF32, {config.n_layers, result.n_tail, config.d_model}, result.hidden_tail);
+  for (int layer = 0; layer < config.n_layers; ++layer) {
+    add(fmt::format("topk.{}", layer), io::StoredDtype::kI32, {n_prompt, config.n_picks}, result.topk[layer]);
+  }
+  if (options.n_greedy > 0) add("greedy_ids", io::StoredDtype::kI64, {options.n_greedy}, result.greedy_ids);
+  if (options.n_drafts > 0) {
+    add("draft1.logits", io::StoredDtype::kF32, {n_prompt, config.n_vocab}, result.draft1_logits);
+    add("draft1.topk", io::StoredDtype::kI32, {n_prompt, config.n_picks}, result.draft1_topk);
+    add("draft.tokens", io::StoredDtype::kI64, {options.n_drafts}, result.draft_tokens);
+    add("draft.logits", io::StoredDtype::kF32, {options.n_drafts, config.n_vocab}, result.draft_logits);
+  }
+  return writer.write(path);
+}
+
+}  // namespace levin

@@ -1,0 +1,67 @@
+#include "kv/page_pool.h"
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/check.h"
+
+namespace levin {
+
+PagePool::PagePool(int32_t n_pages) : n_refs_(static_cast<size_t>(n_pages), 0), free_(static_cast<size_t>(n_pages)) {
+  std::iota(free_.begin(), free_.end(), 0);  // ascending is already a heap for `greater`
+}
+
+int32_t PagePool::allocate() {
+  if (free_.empty()) return -1;
+  std::pop_heap(free_.begin(), free_.end(), std::greater<>());
+  const int32_t page = free_.back();
+  free_.pop_back();
+  n_refs_[page] = 1;
+  return page;
+}
+
+void PagePool::retain(int32_t page) {
+  LEVIN_CHECK(page >= 0 && page < n_pages() && n_refs_[page] > 0, "retain of page {} which nobody holds", page);
+  ++n_refs_[page];
+}
+
+void PagePool::release(int32_t page) {
+  LEVIN_CHECK(page >= 0 && page < n_pages() && n_refs_[page] > 0, "release of page {} which nobody holds", page);
+  if (--n_refs_[page] > 0) return;
+  free_.push_back(page);
+  std::push_heap(free_.begin(), free_.end(), std::greater<>());
+}
+
+BlockTable::BlockTable(BlockTable&& other) noexcept : pool_(other.pool_), pages_(std::exchange(other.pages_, {})) {}
+
+BlockTable& BlockTable::operator=(BlockTable&& other) noexcept {
+  if (this == &other) return *this;
+  shorten(0);
+  pool_ = other.pool_;
+  pages_ = std::exchange(other.pages_, {});
+  return *this;
+}
+
+Status BlockTable::grow(int64_t n_tokens) {
+  const int64_t n_needed = pages_for_tokens(n_tokens) - static_cast<int64_t>(pages_.size());
+  if (n_needed > pool_->n_free()) {
+    return Error{ErrorKind::kOutOfMemory, fmt::format("cache full: {} more pages of {} tokens needed, {} free", n_needed, kPageTokens,
+                                                      pool_->n_free())};
+  }
+  for (int64_t i = 0; i < n_needed; ++i) pages_.push_back(pool_->allocate());
+  return {};
+}
+
+void BlockTable::shorten(int64_t n_tokens) {
+  const size_t n_kept = static_cast<size_t>(pages_for_tokens(n_tokens));
+  while (pages_.size() > n_kept) {
+    pool_->release(pages_.back());
+    pages_.pop_back();
+  }
+}
+
+}  // namespace levin

@@ -1,0 +1,54 @@
+// Who owns which cache page. Pure host bookkeeping: a page is an integer, the same in every layer's array.
+//
+// A sequence's BlockTable lists its pages in order of position: token p lives in page pages()[p / kPageTokens], row p mod kPageTokens.
+// Undoing tokens is shortening the table; nothing is copied.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/result.h"
+#include "tensor/formats.h"
+
+namespace levin {
+
+class PagePool {
+ public:
+  explicit PagePool(int32_t n_pages);
+
+  int32_t n_pages() const { return static_cast<int32_t>(n_refs_.size()); }
+  int32_t n_free() const { return static_cast<int32_t>(free_.size()); }
+
+  // A page with one reference, or -1 when none is free. The lowest free page is given first.
+  int32_t allocate();
+  void retain(int32_t page);   // one more reference; the page must be in use
+  void release(int32_t page);  // one less; at zero it is free again
+  int32_t n_references(int32_t page) const { return n_refs_[page]; }
+
+ private:
+  std::vector<int32_t> n_refs_;  // per page, 0 = free
+  std::vector<int32_t> free_;    // a heap, lowest page on top
+};
+
+class BlockTable {
+ public:
+  explicit BlockTable(PagePool& pool) : pool_(&pool) {}
+  ~BlockTable() { shorten(0); }
+  BlockTable(BlockTable&& other) noexcept;
+  BlockTable& operator=(BlockTable&& other) noexcept;
+
+  // Makes room for tokens 0 .. n_tokens-1. On failure (pool empty) the table is as before and the error says how many pages were short.
+  Status grow(int64_t n_tokens);
+  // Gives back the pages beyond the one that holds token n_tokens-1.
+  void shorten(int64_t n_tokens);
+
+  const std::vector<int32_t>& pages() const { return pages_; }
+
+ private:
+  PagePool* pool_;
+  std::vector<int32_t> pages_;
+};
+
+inline int64_t pages_for_tokens(int64_t n_tokens) { return (n_tokens + kPageTokens - 1) / kPageTokens; }
+
+}  // namespace levin

@@ -1,0 +1,121 @@
+#include "model/blocks/attention.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "ops/cache_rows.h"
+#include "ops/index_topk.h"
+#include "ops/quantize.h"
+#include "ops/sparse_attention.h"
+
+namespace levin {
+namespace {
+
+// The indexer's queries in the type of its cached keys; for fp8 each head's scale goes into that head's weight.
+View index_operand(Pass& p, View q, View w) {  // q [T, Hi, Di] f32, w [T, Hi] f32
+  const CacheDType dtype = p.numerics().index_keys;
+  if (dtype == CacheDType::kF32) return q;
+  const int64_t n_tokens = q.dim(0), n_heads = q.dim(1), d_index = q.dim(2);
+  if (dtype == CacheDType::kBF16) {
+    const View out = p.allocate(DType::kBF16, {n_tokens, n_heads, d_index});
+    ops::round_to_bf16(p.ctx(), {.x = q.merged_first(), .out = out.merged_first()});
+    return out;
+  }
+  const View out = p.allocate(DType::kF8E4M3, {n_tokens, n_heads, d_index});
+  const View scale = p.allocate(DType::kF32, {n_tokens * n_heads, 1});
+  ops::quantize_fp8(p.ctx(), {.x = q.merged_first(), .out = out.merged_first(), .scale = scale});
+  for (int64_t t = 0; t < n_tokens; ++t) {
+    for (int64_t i = 0; i < n_heads; ++i) w.row<float>(t)[i] *= scale.data<float>()[t * n_heads + i];
+  }
+  return out;
+}
+
+void scale_rows(View w, float factor) {  // [T, N] f32
+  for (int64_t t = 0; t < w.dim(0); ++t) {
+    for (int64_t i = 0; i < w.dim(1); ++i) w.row<float>(t)[i] *= factor;
+  }
+}
+
+}  // namespace
+
+View AttentionBlock::forward(Pass& p, View h) const {                      // h      [T, D]
+  const ModelConfig& c = config;
+  const AttentionWeights& w = weights.attention;
+  const View out = p.allocate(DType::kF32, {p.n_tokens(), c.d_model});
+  const ArenaScope scratch = p.scope();
+
+  const View c_q = p.rms_norm(p.matmul(h, w.q_down), w.q_norm, c.latent_norm_eps);          // [T, Rq]
+  const View q = p.matmul(c_q, w.q_up).split_last(c.n_heads, c.d_head());                    // [T, H, Dn + Dr]
+  const View q_nope = q.slice_last(0, c.d_nope);                                             // [T, H, Dn]
+  const View q_rope = q.slice_last(c.d_nope, c.d_rope);                                      // [T, H, Dr]
+  p.rope(q_rope, c.rope_pairing);
+  const View q_latent = p.matmul_per_head(q_nope, w.k_up);                                   // [T, H, Rk]
+
+  const View kv = p.matmul(h, w.kv_down);                                                    // [T, Rk + Dr]
+  const View c_kv = p.rms_norm(kv.slice_last(0, c.d_latent), w.kv_norm, c.latent_norm_eps);  // [T, Rk]
+  const View k_rope = kv.slice_last(c.d_latent, c.d_rope);                                   // [T, Dr]
+  p.rope(k_rope.split_last(1, c.d_rope), c.rope_pairing);
+  const PagedRows cache = p.cache().latent_rows(layer, p.step().tables);
+  const LatentFormat& format = p.cache().format(layer).latent;
+  ops::append_latent(p.ctx(), {.c_kv = c_kv, .k_rope = k_rope, .seq = p.step().seq, .slot = p.step().slot,
+                               .format = format, .cache = cache});
+
+  const View picks = select(p, h, c_q);                                                      // [T, K]
+  const View o = p.allocate(DType::kF32, {p.n_tokens(), c.n_heads, c.d_latent});             // [T, H, Rk]
+  ops::sparse_attention(p.ctx(), {.q_latent = p.absorbed_operand(q_latent), .q_rope = p.absorbed_operand(q_rope),
+                                  .picks = picks, .seq = p.step().seq, .scale = c.attention_scale(),
+                                  .format = format, .cache = cache, .out = o});
+  const View values = p.matmul_per_head(o, w.v_up);                                          // [T, H, Dv]
+  p.matmul_into(out, values.reshaped({p.n_tokens(), c.n_heads * c.d_value}), w.o);           // [T, D]
+  return out;
+}
+
+View AttentionBlock::select(Pass& p, View h, View c_q) const {
+  append_index_keys(p, h);
+  const View picks = selection == Selection::kIndexer ? picks_for(p, h, c_q) : select_most_recent(p);
+  if (p.probe() != nullptr && p.probe()->on_picks) p.probe()->on_picks(layer, picks);
+  return picks;
+}
+
+void AttentionBlock::append_index_keys(Pass& p, View h) const {
+  const ModelConfig& c = config;
+  const IndexerWeights& w = weights.indexer;
+  const View k = p.layer_norm(p.matmul(h, w.k), w.k_norm, w.k_norm_bias, c.index_norm_eps);  // [T, Di]
+  const View k_heads = k.split_last(1, c.d_index);                                           // [T, 1, Di]
+  p.rope(k_heads.slice_last(0, c.d_rope), c.index_rope_pairing);                             // rope part first
+  if (p.numerics().hadamard()) ops::hadamard(p.ctx(), {.x = k_heads});
+  ops::append_index_keys(p.ctx(), {.keys = k, .seq = p.step().seq, .slot = p.step().slot,
+                                   .format = *p.cache().format(layer).index,
+                                   .cache = p.cache().index_rows(layer, p.step().tables)});
+}
+
+View AttentionBlock::picks_for(Pass& p, View h, View c_q) const {
+  const ModelConfig& c = config;
+  const IndexerWeights& w = weights.indexer;
+  const View q = p.matmul(c_q, w.q_up).split_last(c.n_index_heads, c.d_index);               // [T, Hi, Di]
+  p.rope(q.slice_last(0, c.d_rope), c.index_rope_pairing);
+  if (p.numerics().hadamard()) ops::hadamard(p.ctx(), {.x = q});
+  const View head_weights = p.matmul(h, w.head_weights);                                     // [T, Hi]
+  scale_rows(head_weights, c.index_scale());
+  const View picks = p.allocate(DType::kI32, {p.n_tokens(), c.n_picks});                     // [T, K]
+  ops::index_topk(p.ctx(), {.query = {.q = index_operand(p, q, head_weights), .w = head_weights, .seq = p.step().seq,
+                                      .visible = p.step().visible, .first = p.step().first_slot,
+                                      .format = *p.cache().format(layer).index,
+                                      .cache = p.cache().index_rows(layer, p.step().tables)},
+                            .picks = picks});
+  return picks;
+}
+
+View AttentionBlock::select_most_recent(Pass& p) const {
+  const View picks = p.allocate(DType::kI32, {p.n_tokens(), config.n_picks});
+  for (int64_t t = 0; t < p.n_tokens(); ++t) {
+    const int32_t end = p.step().visible.data<int32_t>()[t];
+    const int32_t begin = std::max(p.step().first_slot, end - static_cast<int32_t>(config.n_picks));
+    int32_t* row = picks.row<int32_t>(t);
+    std::fill(row, row + config.n_picks, -1);
+    for (int32_t s = begin; s < end; ++s) row[s - begin] = s;
+  }
+  return picks;
+}
+
+}  // namespace levin

@@ -1,0 +1,98 @@
+#include "model/pass.h"
+
+#include "ops/logits.h"
+#include "ops/matmul.h"
+#include "ops/norm.h"
+#include "ops/quantize.h"
+
+namespace levin {
+namespace {
+
+struct RoundedInput {
+  View x;
+  View scale;
+};
+
+// x [T, K] f32, as a product takes it.
+RoundedInput round_input(OpContext& ctx, View x, ops::Operand operand) {
+  const int64_t n_tokens = x.dim(0), k = x.dim(1);
+  switch (operand) {
+    case ops::Operand::kF32: return {.x = x, .scale = {}};
+    case ops::Operand::kBF16: {
+      const View out = ctx.arena->allocate(DType::kBF16, {n_tokens, k});
+      ops::round_to_bf16(ctx, {.x = x, .out = out});
+      return {.x = out, .scale = {}};
+    }
+    case ops::Operand::kFp8: {
+      const View out = ctx.arena->allocate(DType::kF8E4M3, {n_tokens, k});
+      const View scale = ctx.arena->allocate(DType::kF32, {n_tokens, (k + kQuantBlock - 1) / kQuantBlock});
+      ops::quantize_fp8(ctx, {.x = x, .out = out, .scale = scale});
+      return {.x = out, .scale = scale};
+    }
+  }
+  LEVIN_CHECK(false, "operand {}", static_cast<int>(operand));
+}
+
+}  // namespace
+
+Pass::Pass(OpContext& ctx, const Numerics& numerics, const Step& step, const KvCache& cache, const Probe* probe)
+    : ctx_(ctx), numerics_(numerics), step_(step), cache_(cache), probe_(probe) {}
+
+void Pass::prepare_rope(const std::vector<float>& frequencies) {
+  const int64_t n_pairs = static_cast<int64_t>(frequencies.size());
+  cos_ = allocate(DType::kF32, {n_tokens(), n_pairs});
+  sin_ = allocate(DType::kF32, {n_tokens(), n_pairs});
+  ops::rope_table(ctx_, {.positions = step_.positions, .frequencies = &frequencies, .cos = cos_, .sin = sin_});
+}
+
+View Pass::embed(View table) {
+  const View out = allocate(DType::kF32, {n_tokens(), table.dim(1)});
+  ops::embed(ctx_, {.ids = step_.tokens, .table = table, .out = out});
+  return out;
+}
+
+View Pass::rms_norm(View x, const Vector& weight, float eps) {
+  const View out = allocate(DType::kF32, {x.dim(0), x.dim(1)});
+  ops::rms_norm(ctx_, {.x = x, .weight = weight.view, .eps = eps, .out = out});
+  return out;
+}
+
+View Pass::layer_norm(View x, const Vector& weight, const Vector& bias, float eps) {
+  const View out = allocate(DType::kF32, {x.dim(0), x.dim(1)});
+  ops::layer_norm(ctx_, {.x = x, .weight = weight.view, .bias = bias.view, .eps = eps, .out = out});
+  return out;
+}
+
+View Pass::matmul(View x, const Linear& w) {
+  const View out = allocate(DType::kF32, {x.dim(0), w.w.n()});
+  matmul_into(out, x, w);
+  return out;
+}
+
+void Pass::matmul_into(View out, View x, const Linear& w) {
+  const ArenaScope rounded = scope();
+  const RoundedInput input = round_input(ctx_, x, w.input);
+  ops::matmul(ctx_, {.x = input.x, .x_scale = input.scale, .w = &w.w, .out = out});
+}
+
+View Pass::matmul_per_head(View x, std::span<const Matrix> w) {
+  const View out = allocate(DType::kF32, {x.dim(0), x.dim(1), w.front().n()});
+  const ArenaScope rounded = scope();
+  ops::matmul_per_head(ctx_, {.x = absorbed_operand(x), .w = w, .out = out});
+  return out;
+}
+
+View Pass::absorbed_operand(View x) {
+  if (numerics_.absorbed == ops::Operand::kF32) return x;
+  const View out = allocate(DType::kBF16, {x.dim(0), x.dim(1), x.dim(2)});
+  ops::round_to_bf16(ctx_, {.x = x.merged_first(), .out = out.merged_first()});
+  return out;
+}
+
+void Pass::rope(View x, ops::RopePairing pairing) {
+  ops::rope(ctx_, {.x = x, .cos = cos_, .sin = sin_, .pairing = pairing});
+}
+
+void Pass::add_into(View x, View y) { ops::add_into(ctx_, {.x = x, .y = y}); }
+
+}  // namespace levin

@@ -1,0 +1,63 @@
+// One forward pass over one step: the ops with their context, step and scratch memory filled in, so that a layer reads like its equations.
+//
+// A thin forwarder: it allocates outputs from the arena, rounds inputs of products to the type the weight asks for, and calls ops::.
+// It knows no layer.
+#pragma once
+
+#include <functional>
+#include <span>
+
+#include "kv/cache.h"
+#include "model/numerics.h"
+#include "model/step.h"
+#include "model/weights.h"
+#include "ops/context.h"
+#include "ops/rope.h"
+#include "tensor/view.h"
+
+namespace levin {
+
+// Called as a pass goes along, for traces and tests; empty functions cost nothing.
+struct Probe {
+  std::function<void(int layer, View x)> on_layer_output;  // x [T, D] f32, residual stream after the layer
+  std::function<void(int layer, View picks)> on_picks;     // picks [T, K] i32, slots
+};
+
+class Pass {
+ public:
+  Pass(OpContext& ctx, const Numerics& numerics, const Step& step, const KvCache& cache, const Probe* probe);
+
+  const Numerics& numerics() const { return numerics_; }
+  const Step& step() const { return step_; }
+  const KvCache& cache() const { return cache_; }
+  const Probe* probe() const { return probe_; }
+  OpContext& ctx() { return ctx_; }
+  int64_t n_tokens() const { return step_.n_tokens(); }
+
+  View allocate(DType dtype, std::initializer_list<int64_t> shape) { return ctx_.arena->allocate(dtype, shape); }
+
+  // cos and sin for the step's positions; call once before the first rope().
+  void prepare_rope(const std::vector<float>& frequencies);
+
+  View embed(View table);                                            // -> [T, D]
+  View rms_norm(View x, const Vector& weight, float eps);            // [T, D] -> [T, D]
+  View layer_norm(View x, const Vector& weight, const Vector& bias, float eps);
+  View matmul(View x, const Linear& w);                              // [T, K] -> [T, N]
+  void matmul_into(View out, View x, const Linear& w);               // the same into given memory
+  View matmul_per_head(View x, std::span<const Matrix> w);           // [T, H, K] -> [T, H, N], inputs rounded as numerics.absorbed says
+  View absorbed_operand(View x);                                     // x as attention takes its queries: f32 or bf16
+  void rope(View x, ops::RopePairing pairing);                       // [T, H, Dr] in place
+  void add_into(View x, View y);                                     // x += y
+  ArenaScope scope() { return ArenaScope(*ctx_.arena); }             // frees what the rest of the block allocates
+
+ private:
+  OpContext& ctx_;
+  const Numerics& numerics_;
+  const Step& step_;
+  const KvCache& cache_;
+  const Probe* probe_;
+  View cos_;  // [T, Dr/2]
+  View sin_;  // [T, Dr/2]
+};
+
+}  // namespace levin
