@@ -1,0 +1,13 @@
+// One function per command: declares its options on the command line and what it does.
+#pragma once
+
+#include "levin/options.h"
+
+namespace levin::app {
+
+void add_run(CommandLine& line);
+void add_trace(CommandLine& line);
+void add_inspect(CommandLine& line);
+void add_doctor(CommandLine& line);
+
+}  // namespace levin::app

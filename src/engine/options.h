@@ -1,0 +1,32 @@
+// What the engine is asked to do, as plain data: filled by the option parser or by a program that embeds the engine,
+// printed at start.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "base/cpu.h"
+#include "model/numerics.h"
+#include "ops/context.h"
+
+namespace levin {
+
+enum class LoadFormat : uint8_t {
+  kAuto,   // the checkpoint's safetensors
+  kDummy,  // random weights from a fixed seed; only config.json is needed
+};
+
+struct EngineOptions {
+  std::string model_folder;  // with config.json in it
+  LoadFormat load_format = LoadFormat::kAuto;
+  Device device = Device::kCpu;
+  int n_threads = 1;
+  std::optional<Isa> isa;  // kernel set; empty: the best the processor has
+  NumericsMode numerics = NumericsMode::kFast;
+  std::string kv_cache_dtype = "auto";  // auto, bf16 or fp8; see make_numerics()
+  int64_t chunk_tokens = 512;           // prefill tokens per step
+  int64_t max_model_len_tokens = 0;     // prompt and answer together; 0: as many as the model and the memory allow
+};
+
+}  // namespace levin
