@@ -1,0 +1,201 @@
+// simd.h on AVX-512: one zmm register is the 16 lanes.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+#define LEVIN_INLINE [[gnu::always_inline]] static inline
+
+namespace levin::kernels {
+namespace {
+
+struct Avx512 {
+  using F32 = __m512;
+  using I32 = __m512i;
+  using Mask = __mmask16;
+
+  // --- F32 ---
+  LEVIN_INLINE F32 zero() { return _mm512_setzero_ps(); }
+  LEVIN_INLINE F32 broadcast(float x) { return _mm512_set1_ps(x); }
+  LEVIN_INLINE F32 load(const float* p) { return _mm512_loadu_ps(p); }
+  LEVIN_INLINE void store(float* p, F32 x) { _mm512_storeu_ps(p, x); }
+  LEVIN_INLINE F32 load_n(const float* p, int n) { return _mm512_maskz_loadu_ps(first_n(n), p); }
+  LEVIN_INLINE void store_n(float* p, F32 x, int n) { _mm512_mask_storeu_ps(p, first_n(n), x); }
+  LEVIN_INLINE F32 add(F32 a, F32 b) { return _mm512_add_ps(a, b); }
+  LEVIN_INLINE F32 sub(F32 a, F32 b) { return _mm512_sub_ps(a, b); }
+  LEVIN_INLINE F32 mul(F32 a, F32 b) { return _mm512_mul_ps(a, b); }
+  LEVIN_INLINE F32 div(F32 a, F32 b) { return _mm512_div_ps(a, b); }
+  LEVIN_INLINE F32 fma(F32 a, F32 b, F32 c) { return _mm512_fmadd_ps(a, b, c); }
+  LEVIN_INLINE F32 sqrt(F32 x) { return _mm512_sqrt_ps(x); }
+  LEVIN_INLINE F32 floor(F32 x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC); }
+  LEVIN_INLINE F32 ceil(F32 x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC); }
+  LEVIN_INLINE F32 max(F32 a, F32 b) { return _mm512_max_ps(a, b); }
+  LEVIN_INLINE F32 min(F32 a, F32 b) { return _mm512_min_ps(a, b); }
+  LEVIN_INLINE F32 abs(F32 x) { return from_bits(and_i(bits(x), broadcast_i(0x7FFFFFFF))); }
+
+  LEVIN_INLINE float fold_add(F32 x) {
+    const __m256 half = _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
+    const __m128 quarter = _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+    const __m128 pair = _mm_add_ps(quarter, _mm_movehl_ps(quarter, quarter));
+    return _mm_cvtss_f32(_mm_add_ss(pair, _mm_movehdup_ps(pair)));
+  }
+  LEVIN_INLINE float fold_max(F32 x) {
+    const __m256 half = _mm256_max_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
+    const __m128 quarter = _mm_max_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+    const __m128 pair = _mm_max_ps(quarter, _mm_movehl_ps(quarter, quarter));
+    return _mm_cvtss_f32(_mm_max_ss(pair, _mm_movehdup_ps(pair)));
+  }
+
+  // --- I32 ---
+  LEVIN_INLINE I32 broadcast_i(int32_t x) { return _mm512_set1_epi32(x); }
+  LEVIN_INLINE I32 load_i(const int32_t* p) { return _mm512_loadu_si512(p); }
+  LEVIN_INLINE void store_i(int32_t* p, I32 x) { _mm512_storeu_si512(p, x); }
+  LEVIN_INLINE I32 add_i(I32 a, I32 b) { return _mm512_add_epi32(a, b); }
+  LEVIN_INLINE I32 sub_i(I32 a, I32 b) { return _mm512_sub_epi32(a, b); }
+  LEVIN_INLINE I32 and_i(I32 a, I32 b) { return _mm512_and_si512(a, b); }
+  LEVIN_INLINE I32 or_i(I32 a, I32 b) { return _mm512_or_si512(a, b); }
+  LEVIN_INLINE I32 xor_i(I32 a, I32 b) { return _mm512_xor_si512(a, b); }
+  LEVIN_INLINE I32 max_i(I32 a, I32 b) { return _mm512_max_epi32(a, b); }
+  LEVIN_INLINE I32 min_i(I32 a, I32 b) { return _mm512_min_epi32(a, b); }
+  template <int n>
+  LEVIN_INLINE I32 shl(I32 x) {
+    return _mm512_slli_epi32(x, n);
+  }
+  template <int n>
+  LEVIN_INLINE I32 shr(I32 x) {
+    return _mm512_srli_epi32(x, n);
+  }
+  template <int n>
+  LEVIN_INLINE I32 sar(I32 x) {
+    return _mm512_srai_epi32(x, n);
+  }
+
+  LEVIN_INLINE I32 bits(F32 x) { return _mm512_castps_si512(x); }
+  LEVIN_INLINE F32 from_bits(I32 x) { return _mm512_castsi512_ps(x); }
+  LEVIN_INLINE I32 to_i32(F32 x) { return _mm512_cvtps_epi32(x); }
+  LEVIN_INLINE F32 to_f32(I32 x) { return _mm512_cvtepi32_ps(x); }
+
+  // --- Mask ---
+  LEVIN_INLINE Mask less(F32 a, F32 b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
+  LEVIN_INLINE Mask less_equal(F32 a, F32 b) { return _mm512_cmp_ps_mask(a, b, _CMP_LE_OQ); }
+  LEVIN_INLINE Mask equal(F32 a, F32 b) { return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ); }
+  LEVIN_INLINE Mask less_i(I32 a, I32 b) { return _mm512_cmplt_epi32_mask(a, b); }
+  LEVIN_INLINE Mask equal_i(I32 a, I32 b) { return _mm512_cmpeq_epi32_mask(a, b); }
+  LEVIN_INLINE Mask first_n(int n) { return static_cast<Mask>(n >= 16 ? 0xFFFFu : (1u << n) - 1); }
+  LEVIN_INLINE uint32_t mask_bits(Mask m) { return m; }
+  LEVIN_INLINE F32 select(Mask m, F32 a, F32 b) { return _mm512_mask_blend_ps(m, b, a); }
+  LEVIN_INLINE I32 select_i(Mask m, I32 a, I32 b) { return _mm512_mask_blend_epi32(m, b, a); }
+
+  // --- other types ---
+  LEVIN_INLINE F32 load_bf16(const uint16_t* p) {
+    const __m256i words = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+    return from_bits(shl<16>(_mm512_cvtepu16_epi32(words)));
+  }
+  // 16 words, each with a code in its upper byte, as 256 times too small f16 values: all codes are exact there.
+  LEVIN_INLINE F32 e4m3_words_to_f32(__m256i upper) {
+    const __m256i half = _mm256_and_si256(_mm256_srai_epi16(upper, 1), _mm256_set1_epi16(static_cast<int16_t>(0xBF80)));
+    return mul(_mm512_cvtph_ps(half), broadcast(256.0f));
+  }
+  LEVIN_INLINE F32 load_e4m3(const uint8_t* p) {
+    const __m128i codes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+    return e4m3_words_to_f32(_mm256_slli_epi16(_mm256_cvtepu8_epi16(codes), 8));
+  }
+  LEVIN_INLINE void load_bf16_pairs(const uint16_t* p, F32& even, F32& odd) {
+    const I32 pairs = _mm512_loadu_si512(p);
+    even = from_bits(shl<16>(pairs));
+    odd = from_bits(and_i(pairs, broadcast_i(static_cast<int32_t>(0xFFFF0000u))));
+  }
+  LEVIN_INLINE void load_e4m3_pairs(const uint8_t* p, F32& even, F32& odd) {
+    const __m256i pairs = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+    even = e4m3_words_to_f32(_mm256_slli_epi16(pairs, 8));
+    odd = e4m3_words_to_f32(pairs);
+  }
+  // f32 -> bf16 bits in the low half of each lane.
+  LEVIN_INLINE I32 bf16_bits(F32 x) {
+    const I32 u = bits(x);
+    const I32 rounded = shr<16>(add_i(u, add_i(broadcast_i(0x7FFF), and_i(shr<16>(u), broadcast_i(1)))));
+    const I32 quiet = or_i(shr<16>(u), broadcast_i(0x40));
+    return _mm512_mask_blend_epi32(_mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), rounded, quiet);
+  }
+  LEVIN_INLINE void store_bf16(uint16_t* p, F32 x) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(bf16_bits(x)));
+  }
+  // f32 -> e4m3 code in the low byte of each lane; the steps of base/numbers.h, f32_to_e4m3.
+  LEVIN_INLINE I32 e4m3_bits(F32 x) {
+    const I32 u = bits(x), magnitude = and_i(u, broadcast_i(0x7FFFFFFF));
+    const I32 sign = and_i(shr<24>(u), broadcast_i(0x80));
+    const F32 shifter = broadcast(0x1p23f);
+    const F32 steps = sub(add(mul(from_bits(magnitude), broadcast(0x1p9f)), shifter), shifter);
+    const I32 odd = and_i(shr<20>(magnitude), broadcast_i(1));
+    const I32 rounded = sub_i(shr<20>(add_i(magnitude, add_i(broadcast_i(0x7FFFF), odd))), broadcast_i(120 << 3));
+    I32 code = min_i(rounded, broadcast_i(0x7E));
+    code = select_i(less_i(magnitude, broadcast_i(0x3C800000)), to_i32(steps), code);
+    code = select_i(less_i(broadcast_i(0x7F800000), magnitude), broadcast_i(0x7F), code);
+    return or_i(code, sign);
+  }
+  LEVIN_INLINE void store_e4m3(uint8_t* p, F32 x) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(e4m3_bits(x)));
+  }
+
+  LEVIN_INLINE void transpose(F32 rows[16]) {
+    F32 a[16], b[16];
+    for (int i = 0; i < 16; i += 2) {
+      a[i] = _mm512_unpacklo_ps(rows[i], rows[i + 1]);
+      a[i + 1] = _mm512_unpackhi_ps(rows[i], rows[i + 1]);
+    }
+    for (int i = 0; i < 16; i += 4) {
+      b[i] = _mm512_shuffle_ps(a[i], a[i + 2], 0x44);
+      b[i + 1] = _mm512_shuffle_ps(a[i], a[i + 2], 0xEE);
+      b[i + 2] = _mm512_shuffle_ps(a[i + 1], a[i + 3], 0x44);
+      b[i + 3] = _mm512_shuffle_ps(a[i + 1], a[i + 3], 0xEE);
+    }
+    // b[4q + c] holds, in its 128-bit part p, column 4p + c of rows 4q .. 4q+3.
+    for (int c = 0; c < 4; ++c) {
+      const F32 low01 = _mm512_shuffle_f32x4(b[c], b[4 + c], 0x44), high01 = _mm512_shuffle_f32x4(b[c], b[4 + c], 0xEE);
+      const F32 low23 = _mm512_shuffle_f32x4(b[8 + c], b[12 + c], 0x44);
+      const F32 high23 = _mm512_shuffle_f32x4(b[8 + c], b[12 + c], 0xEE);
+      rows[c] = _mm512_shuffle_f32x4(low01, low23, 0x88);
+      rows[4 + c] = _mm512_shuffle_f32x4(low01, low23, 0xDD);
+      rows[8 + c] = _mm512_shuffle_f32x4(high01, high23, 0x88);
+      rows[12 + c] = _mm512_shuffle_f32x4(high01, high23, 0xDD);
+    }
+  }
+};
+
+#if defined(__AVX512BF16__)
+// Bf16 holds 32 bf16 values, a pair (2j, 2j + 1) in lane j.
+struct Avx512Bf16 : Avx512 {
+  using Bf16 = __m512i;
+
+  // acc[j] + a[2j] b[2j] + a[2j+1] b[2j+1], as the instruction has it.
+  LEVIN_INLINE F32 dot(Bf16 a, Bf16 b, F32 acc) {
+    return _mm512_dpbf16_ps(acc, reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(b));
+  }
+  LEVIN_INLINE Bf16 load_bf16x32(const uint16_t* p) { return _mm512_loadu_si512(p); }
+  LEVIN_INLINE Bf16 broadcast_pair(const uint16_t* p) {
+    int32_t pair;
+    __builtin_memcpy(&pair, p, sizeof(pair));
+    return _mm512_set1_epi32(pair);
+  }
+  // 32 e4m3 codes as bf16, exact. Normal codes: exponent and mantissa moved into place and the exponent rebiased by
+  // 120; the eight magnitudes below 2^-6 (subnormal in e4m3, normal in bf16) come from a table.
+  LEVIN_INLINE Bf16 e4m3_to_bf16x32(__m256i codes) {
+    const __m512i extended = _mm512_cvtepi8_epi16(codes);  // the sign fills the upper byte
+    const __m512i table = _mm512_set_epi16(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+                                           0x3C60, 0x3C40, 0x3C20, 0x3C00, 0x3BC0, 0x3B80, 0x3B00, 0x0000);
+    const __m512i magnitude = _mm512_and_si512(extended, _mm512_set1_epi16(0x7F));
+    const __m512i normal = _mm512_add_epi16(_mm512_slli_epi16(magnitude, 4), _mm512_set1_epi16(120 << 7));
+    const __mmask32 small = _mm512_testn_epi16_mask(extended, _mm512_set1_epi16(0x78));
+    const __m512i value = _mm512_mask_permutexvar_epi16(normal, small, magnitude, table);
+    // value | (extended & 0x8000)
+    return _mm512_ternarylogic_epi32(value, extended, _mm512_set1_epi16(static_cast<int16_t>(0x8000)), 0xF8);
+  }
+  LEVIN_INLINE Bf16 load_e4m3x32(const uint8_t* p) {
+    return e4m3_to_bf16x32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  }
+};
+#endif
+
+}  // namespace
+}  // namespace levin::kernels
