@@ -39,14 +39,14 @@ Buffer::Buffer(int64_t n_bytes) : n_bytes_(n_bytes) {
     if (data == nullptr) throw std::bad_alloc();
     std::memset(data, 0, rounded);
   }
-  data_ = {static_cast<std::byte*>(data), Free{mapped_bytes}};
+  data_ = {static_cast<std::byte*>(data), FreeBuffer{mapped_bytes}};
 }
 
 Buffer Buffer::for_tensor(DType dtype, std::initializer_list<int64_t> shape) {
   return Buffer(tensor_bytes(dtype, shape));
 }
 
-void Buffer::Free::operator()(std::byte* data) const {
+void FreeBuffer::operator()(std::byte* data) const {
   if (mapped_bytes > 0) {
     munmap(data, static_cast<size_t>(mapped_bytes));
   } else {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "tensor/view.h"
@@ -13,12 +14,24 @@ namespace levin {
 
 constexpr int64_t kAlignment = 64;  // bytes; a cache line and an AVX-512 register
 
+// How a Buffer's memory goes back: unmapped, or to the heap.
+struct FreeBuffer {
+  int64_t mapped_bytes = 0;  // 0: from the heap
+  void operator()(std::byte* data) const;
+};
+
 // Host memory, zeroed, aligned to kAlignment. Large ones are mapped: their pages cost nothing until they are touched, and
-// the system is asked for huge ones. Movable, not copyable.
+// the system is asked for huge ones. Movable, not copyable; a moved-from Buffer is empty.
 class Buffer {
  public:
   Buffer() = default;
   explicit Buffer(int64_t n_bytes);
+  Buffer(Buffer&& other) noexcept : data_(std::move(other.data_)), n_bytes_(std::exchange(other.n_bytes_, 0)) {}
+  Buffer& operator=(Buffer&& other) noexcept {
+    data_ = std::move(other.data_);
+    n_bytes_ = std::exchange(other.n_bytes_, 0);
+    return *this;
+  }
   static Buffer for_tensor(DType dtype, std::initializer_list<int64_t> shape);
 
   std::byte* data() const { return data_.get(); }
@@ -26,11 +39,7 @@ class Buffer {
   bool empty() const { return n_bytes_ == 0; }
 
  private:
-  struct Free {
-    int64_t mapped_bytes = 0;  // 0: from the heap
-    void operator()(std::byte* data) const;
-  };
-  std::unique_ptr<std::byte[], Free> data_;
+  std::unique_ptr<std::byte[], FreeBuffer> data_;
   int64_t n_bytes_ = 0;
 };
 

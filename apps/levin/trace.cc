@@ -1,0 +1,75 @@
+// levin trace: runs given token ids and writes the tensors along the way, to be compared with another implementation.
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <sstream>
+
+#include <fmt/format.h>
+
+#include "apps/levin/commands.h"
+#include "apps/levin/engine_options.h"
+#include "engine/engine.h"
+
+namespace levin::app {
+namespace {
+
+struct TraceCommand {
+  std::string ids_file;
+  std::string out_file;
+  TraceOptions trace;
+};
+
+// Token ids separated by white space.
+Result<std::vector<int32_t>> read_ids(const std::string& path) {
+  std::ifstream file(path);
+  if (!file) return Error{ErrorKind::kUsage, fmt::format("cannot read the ids file {}", path)};
+  std::vector<int32_t> ids;
+  for (std::string word; file >> word;) {
+    int32_t id = 0;
+    const auto [end, code] = std::from_chars(word.data(), word.data() + word.size(), id);
+    if (code != std::errc() || end != word.data() + word.size()) {
+      return Error{ErrorKind::kUsage, fmt::format("{}: '{}' (number {}) is not a token id", path, word, ids.size())};
+    }
+    ids.push_back(id);
+  }
+  return ids;
+}
+
+Status run_trace(const EngineOptions& options, const TraceCommand& command) {
+  TraceOptions trace = command.trace;
+  LEVIN_ASSIGN(trace.ids, read_ids(command.ids_file));
+  LEVIN_ASSIGN(const std::unique_ptr<Engine> engine, Engine::load(options, {}));
+  for (const std::string& warning : engine->warnings()) fmt::print(stderr, "warning: {}\n", warning);
+  LEVIN_ASSIGN(const TraceResult result, engine->trace(trace));
+  LEVIN_TRY(write_trace(command.out_file, engine->config(), trace, result));
+  fmt::print(stderr, "{} tokens traced to {}\n", trace.ids.size(), command.out_file);
+  return {};
+}
+
+}  // namespace
+
+void add_trace(CommandLine& line) {
+  Command& command = line.add({.name = "trace",
+                               .purpose = "Run token ids and write tensors for comparison",
+                               .examples = "  levin trace models/demo-v32 --ids-file ids.txt --out trace.safetensors --numerics reference\n"
+                                           "  levin trace MODEL --ids-file ids.txt --out t.safetensors --greedy 16 --drafts 3 --chunk 64\n"});
+  const std::shared_ptr<EngineOptions> options = add_engine_options(command, ModelArgument::kRequired);
+  const auto trace = std::make_shared<TraceCommand>();
+  command.option({.names = "--ids-file", .value = "FILE", .purpose = "Prompt: token ids separated by white space", .default_text = "",
+                  .group = "Trace"}, set_text(&trace->ids_file));
+  command.option({.names = "--out", .value = "FILE", .purpose = "Safetensors file to write", .default_text = "", .group = "Trace"},
+                 set_text(&trace->out_file));
+  command.option({.names = "--greedy", .value = "N", .purpose = "Greedy tokens after the prompt", .default_text = "0", .group = "Trace"},
+                 set_int(&trace->trace.n_greedy, {.min = 0, .max = 1 << 20}));
+  command.option({.names = "--drafts", .value = "N", .purpose = "Greedy MTP drafts after the prompt and its first token",
+                  .default_text = "0", .group = "Trace"},
+                 set_int(&trace->trace.n_drafts, {.min = 0, .max = 64}));
+  command.check([trace](const Environment&) -> Status {
+    if (trace->ids_file.empty()) return Error{ErrorKind::kUsage, "--ids-file is missing: the file with the prompt's token ids"};
+    if (trace->out_file.empty()) return Error{ErrorKind::kUsage, "--out is missing: the safetensors file to write"};
+    return {};
+  });
+  command.action([options, trace] { return run_trace(*options, *trace); });
+}
+
+}  // namespace levin::app

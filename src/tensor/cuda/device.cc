@@ -1,0 +1,167 @@
+#include "tensor/cuda/device.h"
+
+#include <cuda_runtime_api.h>
+
+#include <string>
+
+#include <fmt/format.h>
+
+#include "base/check.h"
+
+namespace levin::cuda {
+namespace {
+
+Error cuda_error(cudaError_t code, const std::string& what) {
+  const ErrorKind kind = code == cudaErrorMemoryAllocation ? ErrorKind::kOutOfMemory : ErrorKind::kRuntime;
+  return Error{kind, fmt::format("{}: {} ({})", what, cudaGetErrorString(code), cudaGetErrorName(code))};
+}
+
+// After an enqueue. Wrong arguments are our bug; device faults wait for synchronize().
+void check_enqueued(cudaError_t code, const char* what) {
+  const bool ours = code == cudaErrorInvalidValue || code == cudaErrorInvalidResourceHandle ||
+                    code == cudaErrorInvalidMemcpyDirection || code == cudaErrorStreamCaptureUnsupported;
+  LEVIN_CHECK(!ours, "{}: {}", what, cudaGetErrorString(code));
+}
+
+Error out_of_memory(int64_t n_bytes, const char* where, cudaError_t code) {
+  size_t free_bytes = 0, total_bytes = 0;
+  cudaGetLastError();
+  if (cudaMemGetInfo(&free_bytes, &total_bytes) != cudaSuccess) return cuda_error(code, where);
+  return cuda_error(code, fmt::format("{} of {} bytes failed, {} of {} free on the device", where, n_bytes, free_bytes, total_bytes));
+}
+
+}  // namespace
+
+Status use_device(int index) {
+  if (const cudaError_t code = cudaSetDevice(index); code != cudaSuccess) {
+    Error error = cuda_error(code, fmt::format("CUDA device {}", index));
+    error.kind = ErrorKind::kNoDevice;
+    return error;
+  }
+  return {};
+}
+
+void Stream::Destroy::operator()(CUstream_st* stream) const { cudaStreamDestroy(stream); }
+
+Result<Stream> Stream::create() {
+  cudaStream_t raw = nullptr;
+  if (const cudaError_t code = cudaStreamCreateWithFlags(&raw, cudaStreamNonBlocking); code != cudaSuccess)
+    return cuda_error(code, "creating a CUDA stream");
+  Stream stream;
+  stream.stream_.reset(raw);
+  return stream;
+}
+
+Status Stream::synchronize() const {
+  cudaError_t code = cudaStreamSynchronize(handle());
+  if (code == cudaSuccess) code = cudaGetLastError();  // a launch that was refused
+  if (code != cudaSuccess) return cuda_error(code, "the CUDA device failed");
+  return {};
+}
+
+void Stream::wait(const Event& event) const { check_enqueued(cudaStreamWaitEvent(handle(), event.handle(), 0), "stream wait"); }
+
+void Event::Destroy::operator()(CUevent_st* event) const { cudaEventDestroy(event); }
+
+Result<Event> Event::create() {
+  cudaEvent_t raw = nullptr;
+  if (const cudaError_t code = cudaEventCreate(&raw); code != cudaSuccess) return cuda_error(code, "creating a CUDA event");
+  Event event;
+  event.event_.reset(raw);
+  return event;
+}
+
+void Event::record(const Stream& stream) const { check_enqueued(cudaEventRecord(handle(), stream.handle()), "event record"); }
+
+Status Event::synchronize() const {
+  if (const cudaError_t code = cudaEventSynchronize(handle()); code != cudaSuccess) return cuda_error(code, "the CUDA device failed");
+  return {};
+}
+
+float Event::ms_since(const Event& earlier) const {
+  float ms = 0;
+  check_enqueued(cudaEventElapsedTime(&ms, earlier.handle(), handle()), "event time");
+  return ms;
+}
+
+void DeviceBuffer::Free::operator()(std::byte* data) const { cudaFree(data); }
+
+Result<DeviceBuffer> DeviceBuffer::create(int64_t n_bytes) {
+  DeviceBuffer buffer;
+  if (n_bytes == 0) return buffer;
+  void* raw = nullptr;
+  if (const cudaError_t code = cudaMalloc(&raw, static_cast<size_t>(n_bytes)); code != cudaSuccess)
+    return out_of_memory(n_bytes, "device allocation", code);
+  buffer.data_.reset(static_cast<std::byte*>(raw));
+  buffer.n_bytes_ = n_bytes;
+  return buffer;
+}
+
+void PinnedBuffer::Free::operator()(std::byte* data) const { cudaFreeHost(data); }
+
+Result<PinnedBuffer> PinnedBuffer::create(int64_t n_bytes) {
+  PinnedBuffer buffer;
+  if (n_bytes == 0) return buffer;
+  void* raw = nullptr;
+  if (const cudaError_t code = cudaHostAlloc(&raw, static_cast<size_t>(n_bytes), cudaHostAllocDefault); code != cudaSuccess)
+    return out_of_memory(n_bytes, "pinned host allocation", code);
+  buffer.data_.reset(static_cast<std::byte*>(raw));
+  buffer.n_bytes_ = n_bytes;
+  return buffer;
+}
+
+void copy_to_device(const Stream& stream, std::byte* to, const void* from, int64_t n_bytes) {
+  check_enqueued(cudaMemcpyAsync(to, from, static_cast<size_t>(n_bytes), cudaMemcpyHostToDevice, stream.handle()), "copy to device");
+}
+
+void copy_to_host(const Stream& stream, void* to, const std::byte* from, int64_t n_bytes) {
+  check_enqueued(cudaMemcpyAsync(to, from, static_cast<size_t>(n_bytes), cudaMemcpyDeviceToHost, stream.handle()), "copy to host");
+}
+
+void fill_bytes(const Stream& stream, std::byte* to, uint8_t value, int64_t n_bytes) {
+  check_enqueued(cudaMemsetAsync(to, value, static_cast<size_t>(n_bytes), stream.handle()), "fill");
+}
+
+Result<DeviceArena> DeviceArena::create(int64_t n_bytes) {
+  LEVIN_ASSIGN(DeviceBuffer block, DeviceBuffer::create(n_bytes));
+  DeviceArena arena;
+  arena.block_ = std::move(block);
+  return arena;
+}
+
+std::byte* DeviceArena::allocate_bytes(int64_t n_bytes) {
+  const int64_t begin = (offset_ + kDeviceAlignment - 1) / kDeviceAlignment * kDeviceAlignment;
+  LEVIN_CHECK(n_bytes >= 0 && begin + n_bytes <= block_.n_bytes(), "device arena: {} bytes wanted at offset {}, {} reserved", n_bytes,
+              begin, block_.n_bytes());
+  offset_ = begin + n_bytes;
+  peak_ = offset_ > peak_ ? offset_ : peak_;
+  return block_.data() + begin;
+}
+
+View DeviceArena::allocate(DType dtype, std::initializer_list<int64_t> shape) {
+  int64_t n_bytes = dtype_bytes(dtype);
+  for (const int64_t extent : shape) n_bytes *= extent;
+  return View(allocate_bytes(n_bytes), dtype, shape);
+}
+
+void Graph::Destroy::operator()(CUgraphExec_st* graph) const { cudaGraphExecDestroy(graph); }
+
+Result<Graph> Graph::capture(const Stream& stream, const std::function<void()>& enqueue) {
+  if (const cudaError_t code = cudaStreamBeginCapture(stream.handle(), cudaStreamCaptureModeThreadLocal); code != cudaSuccess)
+    return cuda_error(code, "beginning a graph capture");
+  enqueue();
+  cudaGraph_t recorded = nullptr;
+  if (const cudaError_t code = cudaStreamEndCapture(stream.handle(), &recorded); code != cudaSuccess)
+    return cuda_error(code, "ending a graph capture");
+  cudaGraphExec_t raw = nullptr;
+  const cudaError_t code = cudaGraphInstantiate(&raw, recorded, 0);
+  cudaGraphDestroy(recorded);
+  if (code != cudaSuccess) return cuda_error(code, "instantiating a graph");
+  Graph graph;
+  graph.graph_.reset(raw);
+  return graph;
+}
+
+void Graph::launch(const Stream& stream) const { check_enqueued(cudaGraphLaunch(graph_.get(), stream.handle()), "graph launch"); }
+
+}  // namespace levin::cuda

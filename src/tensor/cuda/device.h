@@ -1,0 +1,136 @@
+// Device memory, streams, events and graphs. No CUDA header is needed to include this one.
+//
+// Errors    Making something returns a Result (out of memory, no device). Enqueueing returns nothing: a wrong argument is our bug and
+//           stops the process; a fault of the device is sticky, and synchronize() reports it.
+// Threads   a Stream, Arena or Graph belongs to one thread at a time
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <initializer_list>
+#include <memory>
+
+#include "base/result.h"
+#include "tensor/view.h"
+
+struct CUstream_st;
+struct CUevent_st;
+struct CUgraphExec_st;
+
+namespace levin::cuda {
+
+using StreamHandle = CUstream_st*;  // a cudaStream_t
+
+constexpr int64_t kDeviceAlignment = 256;  // bytes; what cudaMalloc gives, and enough for every copy engine
+
+// Makes `index` the calling thread's device. Ask find_device() first for a better message.
+Status use_device(int index);
+
+class Event;
+
+class Stream {
+ public:
+  static Result<Stream> create();
+
+  StreamHandle handle() const { return stream_.get(); }
+  Status synchronize() const;           // waits; reports any device fault since the last time
+  void wait(const Event& event) const;  // later work starts after the event
+
+ private:
+  struct Destroy {
+    void operator()(CUstream_st* stream) const;
+  };
+  std::unique_ptr<CUstream_st, Destroy> stream_;
+};
+
+class Event {
+ public:
+  static Result<Event> create();
+
+  void record(const Stream& stream) const;
+  Status synchronize() const;
+  float ms_since(const Event& earlier) const;  // both recorded and complete
+  CUevent_st* handle() const { return event_.get(); }
+
+ private:
+  struct Destroy {
+    void operator()(CUevent_st* event) const;
+  };
+  std::unique_ptr<CUevent_st, Destroy> event_;
+};
+
+// Device memory, not cleared. Movable, not copyable.
+class DeviceBuffer {
+ public:
+  DeviceBuffer() = default;
+  static Result<DeviceBuffer> create(int64_t n_bytes);
+
+  std::byte* data() const { return data_.get(); }
+  int64_t n_bytes() const { return n_bytes_; }
+
+ private:
+  struct Free {
+    void operator()(std::byte* data) const;
+  };
+  std::unique_ptr<std::byte, Free> data_;
+  int64_t n_bytes_ = 0;
+};
+
+// Host memory the copy engines read and write without a detour; for step metadata and results.
+class PinnedBuffer {
+ public:
+  PinnedBuffer() = default;
+  static Result<PinnedBuffer> create(int64_t n_bytes);
+
+  std::byte* data() const { return data_.get(); }
+  int64_t n_bytes() const { return n_bytes_; }
+
+ private:
+  struct Free {
+    void operator()(std::byte* data) const;
+  };
+  std::unique_ptr<std::byte, Free> data_;
+  int64_t n_bytes_ = 0;
+};
+
+void copy_to_device(const Stream& stream, std::byte* to, const void* from, int64_t n_bytes);
+void copy_to_host(const Stream& stream, void* to, const std::byte* from, int64_t n_bytes);
+void fill_bytes(const Stream& stream, std::byte* to, uint8_t value, int64_t n_bytes);
+
+// Scratch on the device: one block reserved when the model is loaded, handed out in order, taken back all at once. It never grows, so
+// addresses stay valid in captured graphs; running over the reserve is a wrong scratch_bytes() and stops the process.
+class DeviceArena {
+ public:
+  DeviceArena() = default;
+  static Result<DeviceArena> create(int64_t n_bytes);
+
+  View allocate(DType dtype, std::initializer_list<int64_t> shape);
+  std::byte* allocate_bytes(int64_t n_bytes);  // aligned to kDeviceAlignment
+
+  int64_t mark() const { return offset_; }
+  void release(int64_t mark) { offset_ = mark; }
+  int64_t peak_bytes() const { return peak_; }
+
+ private:
+  DeviceBuffer block_;
+  int64_t offset_ = 0;
+  int64_t peak_ = 0;
+};
+
+// Recorded work that runs again with the same addresses: what changes between runs is read from device memory.
+class Graph {
+ public:
+  // Records what `enqueue` puts on the stream (and on streams it forks to and joins from) instead of running it.
+  static Result<Graph> capture(const Stream& stream, const std::function<void()>& enqueue);
+
+  void launch(const Stream& stream) const;
+
+ private:
+  struct Destroy {
+    void operator()(CUgraphExec_st* graph) const;
+  };
+  std::unique_ptr<CUgraphExec_st, Destroy> graph_;
+};
+
+}  // namespace levin::cuda
