@@ -26,7 +26,7 @@ enum class Role { kSystem, kDeveloper, kUser, kAssistant, kTool };
 
 struct ToolCall {
   std::string name;
-  std::string arguments;  // a JSON object as text, as the client sent it
+  std::string arguments;  // a JSON object as text; anything else is rendered as one parameter "arguments"
 };
 
 struct Message {
@@ -40,8 +40,7 @@ struct Message {
 
 struct ChatRequest {
   std::vector<Message> messages;
-  bool thinking = false;        // the answer begins with reasoning
-  bool keep_reasoning = false;  // keep the reasoning of answers before the last user message
+  bool thinking = false;  // the answer begins with reasoning
 };
 
 // Ids of the format's marks.
@@ -60,8 +59,10 @@ class ChatFormat {
   // An error (kModelInvalid) when the tokenizer lacks one of the format's tokens; it names the token.
   static Result<ChatFormat> make(ChatFamily family, const Tokenizer& tokenizer);
 
-  // The prompt up to where the answer begins. Errors (kUsage) name the message by its place, counted from 0: a tool
-  // result without a call, arguments that are no JSON object, an empty list.
+  // The prompt up to where the answer begins, which in thinking mode is inside the reasoning. A list that ends with an
+  // assistant message gives the finished conversation. Errors (kUsage) name the message by its place, counted from 0: a
+  // tool result without a call, an answer that has neither reasoning nor calls where the format needs one, an empty
+  // list.
   Result<std::vector<Segment>> render(const ChatRequest& request) const;
 
   ChatFamily family() const { return family_; }

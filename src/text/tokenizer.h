@@ -65,8 +65,8 @@ class Tokenizer {
   // The raw bytes a token stands for (an added token: its name). Empty for an id that is no token.
   std::string_view token_bytes(TokenId id) const;
 
-  // The id of an added token by its name, or of a token of the vocabulary by its spelling in tokenizer.json ("Ġthe").
-  std::optional<TokenId> id_of(std::string_view token) const;
+  // The id of an added token by its name ("<think>").
+  std::optional<TokenId> added_id(std::string_view name) const;
 
   TokenId n_ids() const;               // one more than the highest id; a model's vocabulary may be padded beyond
   bool is_token(TokenId id) const;     // false for ids out of range or without an entry
