@@ -1,10 +1,9 @@
 #include "tensor/cuda/device.h"
 
 #include <cuda_runtime_api.h>
+#include <fmt/format.h>
 
 #include <string>
-
-#include <fmt/format.h>
 
 #include "base/check.h"
 
@@ -27,7 +26,8 @@ Error out_of_memory(int64_t n_bytes, const char* where, cudaError_t code) {
   size_t free_bytes = 0, total_bytes = 0;
   cudaGetLastError();
   if (cudaMemGetInfo(&free_bytes, &total_bytes) != cudaSuccess) return cuda_error(code, where);
-  return cuda_error(code, fmt::format("{} of {} bytes failed, {} of {} free on the device", where, n_bytes, free_bytes, total_bytes));
+  return cuda_error(
+      code, fmt::format("{} of {} bytes failed, {} of {} free on the device", where, n_bytes, free_bytes, total_bytes));
 }
 
 }  // namespace
@@ -59,22 +59,28 @@ Status Stream::synchronize() const {
   return {};
 }
 
-void Stream::wait(const Event& event) const { check_enqueued(cudaStreamWaitEvent(handle(), event.handle(), 0), "stream wait"); }
+void Stream::wait(const Event& event) const {
+  check_enqueued(cudaStreamWaitEvent(handle(), event.handle(), 0), "stream wait");
+}
 
 void Event::Destroy::operator()(CUevent_st* event) const { cudaEventDestroy(event); }
 
 Result<Event> Event::create() {
   cudaEvent_t raw = nullptr;
-  if (const cudaError_t code = cudaEventCreate(&raw); code != cudaSuccess) return cuda_error(code, "creating a CUDA event");
+  if (const cudaError_t code = cudaEventCreate(&raw); code != cudaSuccess)
+    return cuda_error(code, "creating a CUDA event");
   Event event;
   event.event_.reset(raw);
   return event;
 }
 
-void Event::record(const Stream& stream) const { check_enqueued(cudaEventRecord(handle(), stream.handle()), "event record"); }
+void Event::record(const Stream& stream) const {
+  check_enqueued(cudaEventRecord(handle(), stream.handle()), "event record");
+}
 
 Status Event::synchronize() const {
-  if (const cudaError_t code = cudaEventSynchronize(handle()); code != cudaSuccess) return cuda_error(code, "the CUDA device failed");
+  if (const cudaError_t code = cudaEventSynchronize(handle()); code != cudaSuccess)
+    return cuda_error(code, "the CUDA device failed");
   return {};
 }
 
@@ -103,7 +109,8 @@ Result<PinnedBuffer> PinnedBuffer::create(int64_t n_bytes) {
   PinnedBuffer buffer;
   if (n_bytes == 0) return buffer;
   void* raw = nullptr;
-  if (const cudaError_t code = cudaHostAlloc(&raw, static_cast<size_t>(n_bytes), cudaHostAllocDefault); code != cudaSuccess)
+  if (const cudaError_t code = cudaHostAlloc(&raw, static_cast<size_t>(n_bytes), cudaHostAllocDefault);
+      code != cudaSuccess)
     return out_of_memory(n_bytes, "pinned host allocation", code);
   buffer.data_.reset(static_cast<std::byte*>(raw));
   buffer.n_bytes_ = n_bytes;
@@ -111,11 +118,13 @@ Result<PinnedBuffer> PinnedBuffer::create(int64_t n_bytes) {
 }
 
 void copy_to_device(const Stream& stream, std::byte* to, const void* from, int64_t n_bytes) {
-  check_enqueued(cudaMemcpyAsync(to, from, static_cast<size_t>(n_bytes), cudaMemcpyHostToDevice, stream.handle()), "copy to device");
+  check_enqueued(cudaMemcpyAsync(to, from, static_cast<size_t>(n_bytes), cudaMemcpyHostToDevice, stream.handle()),
+                 "copy to device");
 }
 
 void copy_to_host(const Stream& stream, void* to, const std::byte* from, int64_t n_bytes) {
-  check_enqueued(cudaMemcpyAsync(to, from, static_cast<size_t>(n_bytes), cudaMemcpyDeviceToHost, stream.handle()), "copy to host");
+  check_enqueued(cudaMemcpyAsync(to, from, static_cast<size_t>(n_bytes), cudaMemcpyDeviceToHost, stream.handle()),
+                 "copy to host");
 }
 
 void fill_bytes(const Stream& stream, std::byte* to, uint8_t value, int64_t n_bytes) {
@@ -131,8 +140,8 @@ Result<DeviceArena> DeviceArena::create(int64_t n_bytes) {
 
 std::byte* DeviceArena::allocate_bytes(int64_t n_bytes) {
   const int64_t begin = (offset_ + kDeviceAlignment - 1) / kDeviceAlignment * kDeviceAlignment;
-  LEVIN_CHECK(n_bytes >= 0 && begin + n_bytes <= block_.n_bytes(), "device arena: {} bytes wanted at offset {}, {} reserved", n_bytes,
-              begin, block_.n_bytes());
+  LEVIN_CHECK(n_bytes >= 0 && begin + n_bytes <= block_.n_bytes(),
+              "device arena: {} bytes wanted at offset {}, {} reserved", n_bytes, begin, block_.n_bytes());
   offset_ = begin + n_bytes;
   peak_ = offset_ > peak_ ? offset_ : peak_;
   return block_.data() + begin;
@@ -147,7 +156,8 @@ View DeviceArena::allocate(DType dtype, std::initializer_list<int64_t> shape) {
 void Graph::Destroy::operator()(CUgraphExec_st* graph) const { cudaGraphExecDestroy(graph); }
 
 Result<Graph> Graph::capture(const Stream& stream, const std::function<void()>& enqueue) {
-  if (const cudaError_t code = cudaStreamBeginCapture(stream.handle(), cudaStreamCaptureModeThreadLocal); code != cudaSuccess)
+  if (const cudaError_t code = cudaStreamBeginCapture(stream.handle(), cudaStreamCaptureModeThreadLocal);
+      code != cudaSuccess)
     return cuda_error(code, "beginning a graph capture");
   enqueue();
   cudaGraph_t recorded = nullptr;
@@ -162,6 +172,8 @@ Result<Graph> Graph::capture(const Stream& stream, const std::function<void()>& 
   return graph;
 }
 
-void Graph::launch(const Stream& stream) const { check_enqueued(cudaGraphLaunch(graph_.get(), stream.handle()), "graph launch"); }
+void Graph::launch(const Stream& stream) const {
+  check_enqueued(cudaGraphLaunch(graph_.get(), stream.handle()), "graph launch");
+}
 
 }  // namespace levin::cuda

@@ -1,6 +1,7 @@
 // Device memory, streams, events and graphs. No CUDA header is needed to include this one.
 //
-// Errors    Making something returns a Result (out of memory, no device). Enqueueing returns nothing: a wrong argument is our bug and
+// Errors    Making something returns a Result (out of memory, no device). Enqueueing returns nothing: a wrong argument
+// is our bug and
 //           stops the process; a fault of the device is sticky, and synchronize() reports it.
 // Threads   a Stream, Arena or Graph belongs to one thread at a time
 #pragma once
@@ -98,8 +99,9 @@ void copy_to_device(const Stream& stream, std::byte* to, const void* from, int64
 void copy_to_host(const Stream& stream, void* to, const std::byte* from, int64_t n_bytes);
 void fill_bytes(const Stream& stream, std::byte* to, uint8_t value, int64_t n_bytes);
 
-// Scratch on the device: one block reserved when the model is loaded, handed out in order, taken back all at once. It never grows, so
-// addresses stay valid in captured graphs; running over the reserve is a wrong scratch_bytes() and stops the process.
+// Scratch on the device: one block reserved when the model is loaded, handed out in order, taken back all at once. It
+// never grows, so addresses stay valid in captured graphs; running over the reserve is a wrong scratch_bytes() and
+// stops the process.
 class DeviceArena {
  public:
   DeviceArena() = default;

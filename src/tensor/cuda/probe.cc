@@ -1,11 +1,10 @@
 #include "tensor/cuda/probe.h"
 
 #include <dlfcn.h>
+#include <fmt/format.h>
 
 #include <array>
 #include <memory>
-
-#include <fmt/format.h>
 
 namespace levin::cuda {
 namespace {
@@ -90,16 +89,19 @@ DriverFacts ask_driver(int device_index) {
 
 Result<DeviceInfo> usable_device(const DriverFacts& facts, int device_index) {
   if (facts.built_for_cuda == 0)
-    return missing("this build has no CUDA kernels; build the cuda preset with nvcc 12.4 or newer, or use --device cpu");
+    return missing(
+        "this build has no CUDA kernels; build the cuda preset with nvcc 12.4 or newer, or use --device cpu");
   if (!facts.load_error.empty()) return missing("no NVIDIA driver found (" + facts.load_error + "); install one");
   if (const int needed = needed_driver(facts.built_for_cuda); facts.driver_cuda < needed) {
-    return missing(fmt::format("the NVIDIA driver is too old: it supports CUDA {}, this build needs {}; update the driver",
-                               version_text(facts.driver_cuda), version_text(needed)));
+    return missing(
+        fmt::format("the NVIDIA driver is too old: it supports CUDA {}, this build needs {}; update the driver",
+                    version_text(facts.driver_cuda), version_text(needed)));
   }
   constexpr int kNoDeviceError = 100;  // CUDA_ERROR_NO_DEVICE
   if (facts.init_error != 0 && facts.init_error != kNoDeviceError)
     return missing(fmt::format("the NVIDIA driver failed to start (cuInit returned {})", facts.init_error));
-  if (facts.n_devices == 0) return missing("the NVIDIA driver sees no device; check nvidia-smi and CUDA_VISIBLE_DEVICES");
+  if (facts.n_devices == 0)
+    return missing("the NVIDIA driver sees no device; check nvidia-smi and CUDA_VISIBLE_DEVICES");
   if (device_index < 0 || device_index >= facts.n_devices)
     return missing(fmt::format("device {} does not exist; the driver sees {}", device_index, facts.n_devices));
   if (facts.device.arch != kArch) {

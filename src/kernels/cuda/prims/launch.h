@@ -1,0 +1,36 @@
+// Starting a kernel: one struct for grid, block, shared memory, cluster and hand-over, and one place that checks.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <utility>
+
+namespace levin::cuda {
+
+constexpr int kMaxSharedBytes = 227 * 1024;  // per block on sm_90
+
+struct Launch {
+  dim3 grid{1, 1, 1};
+  dim3 block{1, 1, 1};
+  int shared_bytes = 0;
+  int cluster = 1;               // blocks along grid.x that form a cluster
+  bool follows_closely = false;  // may start before the previous kernel ends; the kernel calls wait_for_previous()
+  cudaStream_t stream = nullptr;
+};
+
+// A refused launch is a bug in our code and stops the process; faults while it runs show at the stream's synchronize.
+void launch_pointer(const void* kernel, const Launch& l, void** params);
+
+template <class... Params, class... Args>
+void launch_kernel(void (*kernel)(Params...), const Launch& l, Args&&... args) {
+  static_assert(sizeof...(Params) == sizeof...(Args), "one argument for each kernel parameter");
+  [&](std::remove_cv_t<Params>... values) {
+    void* pointers[] = {static_cast<void*>(&values)..., nullptr};
+    launch_pointer(reinterpret_cast<const void*>(kernel), l, pointers);
+  }(std::forward<Args>(args)...);
+}
+
+// Multiprocessors of the calling thread's device.
+int n_multiprocessors();
+
+}  // namespace levin::cuda

@@ -1,0 +1,106 @@
+// Barriers in shared memory that count arrivals of threads and bytes of copies.
+//
+// A wait names the parity of the phase it waits for: a barrier starts in phase 0, so the first wait(0) returns when
+// phase 0 is complete and wait(1) on a fresh barrier returns at once (tiles/stage_ring.cuh keeps the parities).
+#pragma once
+
+#include <cstdint>
+
+namespace levin::cuda {
+
+constexpr uint64_t kWatchdogNs =
+    10'000'000'000;  // a wait this long is a bug in a kernel: it ends as a device fault, not as a hang
+
+__device__ __forceinline__ uint32_t shared_address(const void* p) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
+
+struct alignas(8) Mbarrier {
+  uint64_t state;
+
+  __device__ __forceinline__ uint32_t address() const { return shared_address(this); }
+
+  // One thread, then fence_barrier_init() and a block (or cluster) barrier before anybody else uses it.
+  __device__ __forceinline__ void init(uint32_t n_arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(address()), "r"(n_arrivals) : "memory");
+  }
+
+  __device__ __forceinline__ void arrive() {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address()) : "memory");
+  }
+
+  // One arrival on the same barrier of block `rank` of the cluster.
+  __device__ __forceinline__ void arrive_at(uint32_t rank) {
+    asm volatile(
+        "{\n .reg .b32 remote;\n"
+        "mapa.shared::cluster.u32 remote, %0, %1;\n"
+        "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n}\n" ::"r"(address()),
+        "r"(rank)
+        : "memory");
+  }
+
+  // One arrival that also announces n_bytes of copies; the phase completes when they have landed too.
+  __device__ __forceinline__ void arrive_expect_bytes(uint32_t n_bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address()), "r"(n_bytes) : "memory");
+  }
+
+  // One arrival (already counted at init) when this thread's earlier cp.async copies have landed.
+  __device__ __forceinline__ void arrive_after_async_copies() {
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(address()) : "memory");
+  }
+
+  __device__ __forceinline__ bool try_wait(uint32_t parity) const {
+    uint32_t done;
+    asm volatile(
+        "{\n .reg .pred p;\n"
+        "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+        "selp.b32 %0, 1, 0, p;\n}\n"
+        : "=r"(done)
+        : "r"(address()), "r"(parity)
+        : "memory");
+    return done != 0;
+  }
+
+  // The same with acquire at cluster scope: what another block released with arrive_at is visible afterwards.
+  __device__ __forceinline__ bool try_wait_cluster(uint32_t parity) const {
+    uint32_t done;
+    asm volatile(
+        "{\n .reg .pred p;\n"
+        "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n"
+        "selp.b32 %0, 1, 0, p;\n}\n"
+        : "=r"(done)
+        : "r"(address()), "r"(parity)
+        : "memory");
+    return done != 0;
+  }
+
+  __device__ __forceinline__ void wait(uint32_t parity) const {
+    if (try_wait(parity)) return;
+    const uint64_t begin = now_ns();
+    while (!try_wait(parity)) {
+      if (now_ns() - begin > kWatchdogNs) __trap();
+    }
+  }
+
+  __device__ __forceinline__ void wait_cluster(uint32_t parity) const {
+    if (try_wait_cluster(parity)) return;
+    const uint64_t begin = now_ns();
+    while (!try_wait_cluster(parity)) {
+      if (now_ns() - begin > kWatchdogNs) __trap();
+    }
+  }
+
+ private:
+  __device__ __forceinline__ static uint64_t now_ns() {
+    uint64_t now;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+    return now;
+  }
+};
+
+// Makes freshly initialised barriers visible to the copy engine and to the other blocks of the cluster.
+__device__ __forceinline__ void fence_barrier_init() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+}  // namespace levin::cuda
