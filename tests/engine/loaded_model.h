@@ -1,0 +1,48 @@
+// A model ready to run in a test: from a fixture's recipe or from a checkpoint folder.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "base/cpu.h"
+#include "engine/runner.h"
+#include "io/safetensors.h"
+#include "model/weight_table.h"
+#include "support/fixture.h"
+#include "support/must.h"
+#include "support/temp_dir.h"
+
+namespace levin::test {
+
+struct ModelChoices {
+  NumericsMode numerics = NumericsMode::kReference;
+  Selection selection = Selection::kIndexer;
+  std::function<void(ModelConfig&)> change_config;  // to break a model on purpose
+};
+
+inline std::unique_ptr<Model> load_model(const std::filesystem::path& folder, const ModelChoices& choices = {}) {
+  ModelConfig config = must(load_model_config(folder)).config;
+  const Numerics numerics = must(make_numerics(choices.numerics, "auto"));
+  const io::Checkpoint checkpoint = must(io::Checkpoint::open(folder));
+  ThreadPool pool(2);
+  std::vector<std::string> warnings;
+  ModelWeights weights = must(load_weights(config, numerics, checkpoint, pool, {}, &warnings));
+  if (choices.change_config) choices.change_config(config);
+  return std::make_unique<Model>(std::move(config), numerics, std::move(weights), choices.selection);
+}
+
+inline std::unique_ptr<Model> load_fixture(const std::string& name, const ModelChoices& choices = {}) {
+  const TempDir folder;
+  must(materialise(fixture_folder(name), folder.path()));
+  return load_model(folder.path(), choices);
+}
+
+inline RunnerOptions runner_options(int64_t n_cache_tokens, int n_threads = 2) {
+  return {.n_threads = n_threads, .isa = cpu_info().best_isa(), .n_cache_tokens = n_cache_tokens};
+}
+
+inline std::filesystem::path demo_model_folder() { return std::filesystem::path(LEVIN_SOURCE_DIR) / "models" / "demo-v32"; }
+
+}  // namespace levin::test

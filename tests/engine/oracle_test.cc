@@ -1,0 +1,157 @@
+// The trunk, the MTP layer and the caches against what Hugging Face transformers computes on the same weights in float32
+// (tests/fixtures), and against themselves in any chunking and on any number of threads.
+//
+// Tolerance: 2e-5 of a tensor's largest magnitude. Relative noise of 3e-7 on every product (f32 rounding in another order) moves no
+// value of these fixtures by more than 6e-6 and changes no pick; a wrong formula moves them by 1e-2 and more.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <set>
+#include <span>
+#include <string>
+
+#include <fmt/format.h>
+
+#include "engine/loaded_model.h"
+#include "engine/trace.h"
+#include "support/fixture.h"
+
+namespace levin::test {
+namespace {
+
+constexpr double kTolerance = 2e-5;
+
+class Oracle {
+ public:
+  explicit Oracle(const std::string& fixture) : file_(must(io::Checkpoint::open(fixture_folder(fixture) / "oracle.safetensors"))) {}
+
+  template <class T>
+  std::vector<T> values(const std::string& name) const {
+    const io::StoredTensor* tensor = file_.find(name);
+    LEVIN_CHECK(tensor != nullptr, "the oracle has no {}", name);
+    std::vector<T> out(tensor->bytes.size() / sizeof(T));
+    std::memcpy(out.data(), tensor->bytes.data(), tensor->bytes.size());
+    return out;
+  }
+
+ private:
+  io::Checkpoint file_;
+};
+
+// Largest difference, as a share of the expected tensor's largest magnitude.
+double relative_error(std::span<const float> found, std::span<const float> expected) {
+  LEVIN_CHECK(found.size() == expected.size(), "{} values, {} expected", found.size(), expected.size());
+  double largest = 0, worst = 0;
+  for (size_t i = 0; i < found.size(); ++i) {
+    largest = std::max(largest, std::abs(double{expected[i]}));
+    worst = std::max(worst, std::abs(double{found[i]} - expected[i]));
+    if (std::isnan(found[i])) return INFINITY;
+  }
+  return worst / largest;
+}
+
+// Share of the expected picks that were found, row by row.
+double shared_picks(std::span<const int32_t> found, std::span<const int32_t> expected, int64_t n_picks) {
+  LEVIN_CHECK(found.size() == expected.size(), "{} picks, {} expected", found.size(), expected.size());
+  int64_t n_shared = 0, n_expected = 0;
+  for (size_t row = 0; row < expected.size(); row += n_picks) {
+    const std::set<int32_t> picked(found.begin() + row, found.begin() + row + n_picks);
+    for (int64_t i = 0; i < n_picks; ++i) {
+      if (expected[row + i] < 0) continue;
+      ++n_expected;
+      n_shared += static_cast<int64_t>(picked.count(expected[row + i]));
+    }
+  }
+  return static_cast<double>(n_shared) / static_cast<double>(n_expected);
+}
+
+TraceOptions oracle_options(const Oracle& oracle, int64_t n_chunk_tokens) {
+  const std::vector<int64_t> ids = oracle.values<int64_t>("input_ids");
+  return {.ids = std::vector<int32_t>(ids.begin(), ids.end()), .n_greedy = 16, .n_drafts = 3, .n_chunk_tokens = n_chunk_tokens};
+}
+
+TraceResult run_trace(const Model& model, const TraceOptions& options, int n_threads) {
+  Runner runner(model, runner_options(trace_cache_tokens(options), n_threads));
+  return must(trace(runner, options));
+}
+
+class OracleTest : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(OracleTest, EveryTensorIsTheReferences) {
+  const Oracle oracle(GetParam());
+  const std::unique_ptr<Model> model = load_fixture(GetParam());
+  const TraceOptions options = oracle_options(oracle, 0);
+  const TraceResult result = run_trace(*model, options, 2);
+  const int64_t n_picks = model->config().n_picks;
+
+  EXPECT_LE(relative_error(result.logits, oracle.values<float>("logits")), kTolerance);
+  EXPECT_LE(relative_error(result.hidden_tail, oracle.values<float>("hidden_tail")), kTolerance);
+  for (int layer = 0; layer < model->config().n_layers; ++layer) {
+    EXPECT_EQ(shared_picks(result.topk[layer], oracle.values<int32_t>(fmt::format("topk.{}", layer)), n_picks), 1.0) << layer;
+  }
+  EXPECT_EQ(result.greedy_ids, oracle.values<int64_t>("greedy_ids"));
+  EXPECT_LE(relative_error(result.draft1_logits, oracle.values<float>("draft1.logits")), kTolerance);
+  EXPECT_EQ(shared_picks(result.draft1_topk, oracle.values<int32_t>("draft1.topk"), n_picks), 1.0);
+  EXPECT_EQ(result.draft_tokens, oracle.values<int64_t>("draft.tokens"));
+  EXPECT_LE(relative_error(result.draft_logits, oracle.values<float>("draft.logits")), kTolerance);
+}
+
+TEST_P(OracleTest, TheSameBitsInAnyChunkingOnAnyThreads) {
+  const Oracle oracle(GetParam());
+  for (const NumericsMode mode : {NumericsMode::kReference, NumericsMode::kOfficial, NumericsMode::kFast}) {
+    if (mode == NumericsMode::kOfficial && GetParam() == "v32-odd") continue;  // its odd widths are not fit for FP8 caches' rotation
+    const std::unique_ptr<Model> model = load_fixture(GetParam(), {.numerics = mode});
+    const TraceResult base = run_trace(*model, oracle_options(oracle, 0), 1);
+    for (const int64_t n_chunk_tokens : {0, 1, 7, 64}) {
+      for (const int n_threads : {1, 2, 3}) {
+        SCOPED_TRACE(fmt::format("{}, chunks of {}, {} threads", numerics_mode_name(mode), n_chunk_tokens, n_threads));
+        const TraceResult result = run_trace(*model, oracle_options(oracle, n_chunk_tokens), n_threads);
+        EXPECT_EQ(result.logits, base.logits);
+        EXPECT_EQ(result.hidden_tail, base.hidden_tail);
+        EXPECT_EQ(result.topk, base.topk);
+        EXPECT_EQ(result.greedy_ids, base.greedy_ids);
+        EXPECT_EQ(result.draft1_logits, base.draft1_logits);
+        EXPECT_EQ(result.draft1_topk, base.draft1_topk);
+        EXPECT_EQ(result.draft_logits, base.draft_logits);
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Fixtures, OracleTest, ::testing::Values("v32-odd", "v32-fp8", "v32-official"),
+                         [](const auto& info) {
+                           std::string name = info.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+// One layer under DeepSeek's own roundings. Rows differ between right programs, because one code rounded the other way moves everything
+// after it: noise of 1e-6 moves them by 1.2% and keeps 99.98% of the picks. Without the rotation 98.5% of the picks are shared, without
+// any rounding 98.4% and the rows are off by 15%.
+TEST(OfficialNumerics, PicksAndRowsAreTheSimulations) {
+  const Oracle oracle("v32-official");
+  const std::unique_ptr<Model> model = load_fixture("v32-official", {.numerics = NumericsMode::kOfficial});
+  TraceOptions options = oracle_options(oracle, 0);
+  options.n_drafts = 0;
+  const TraceResult result = run_trace(*model, options, 2);
+  EXPECT_GE(shared_picks(result.topk[0], oracle.values<int32_t>("official.topk.0"), model->config().n_picks), 0.998);
+
+  const std::vector<float> expected = oracle.values<float>("official.hidden_tail");
+  const int64_t d_model = model->config().d_model;
+  double mean_error = 0;
+  for (size_t row = 0; row < expected.size(); row += d_model) {
+    double error = 0, norm = 0;
+    for (int64_t i = 0; i < d_model; ++i) {
+      error += std::pow(double{result.hidden_tail[row + i]} - expected[row + i], 2);
+      norm += std::pow(double{expected[row + i]}, 2);
+    }
+    mean_error += std::sqrt(error / norm) * static_cast<double>(d_model) / static_cast<double>(expected.size());
+  }
+  EXPECT_LE(mean_error, 0.05);
+  RecordProperty("mean_relative_rms", fmt::format("{:.4f}", mean_error));
+}
+
+}  // namespace
+}  // namespace levin::test
