@@ -126,7 +126,7 @@ std::optional<uint64_t> JsonNumber::to_uint64() const {
   return is_finite_text() ? parse_whole<uint64_t>(text_) : std::nullopt;
 }
 
-bool JsonNumber::is_finite_text() const { return is_digit(text_.back()); }
+bool JsonNumber::is_finite_text() const { return !text_.empty() && is_digit(text_.back()); }
 
 std::optional<double> JsonNumber::to_double() const {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();

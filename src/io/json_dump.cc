@@ -132,8 +132,8 @@ std::string python_float_repr(double value) {
   const auto [end, error] = std::to_chars(buffer, buffer + sizeof buffer, value, std::chars_format::scientific);
   std::string_view text(buffer, static_cast<size_t>(end - buffer));
 
-  std::string out = text.starts_with('-') ? "-" : "";
-  text.remove_prefix(out.size());
+  const std::string_view minus = text.starts_with('-') ? "-" : "";
+  text.remove_prefix(minus.size());
   const size_t e = text.find('e');
   int exponent = 0;
   const size_t skip_plus = text[e + 1] == '+' ? 2 : 1;
@@ -141,16 +141,19 @@ std::string python_float_repr(double value) {
   std::string digits(text.substr(0, 1));
   if (e > 2) digits += text.substr(2, e - 2);
 
-  const int n_digits = static_cast<int>(digits.size());
+  const auto zeros = [](int n) { return std::string(static_cast<size_t>(n), '0'); };
+  const std::string_view all = digits;
+  const int n_digits = static_cast<int>(all.size());
   if (exponent < -4 || exponent >= 16) {
-    out += digits[0];
-    if (n_digits > 1) out += "." + digits.substr(1);
-    return out + fmt::format("e{}{:02d}", exponent < 0 ? '-' : '+', std::abs(exponent));
+    const std::string_view point = n_digits > 1 ? "." : "";
+    const char sign = exponent < 0 ? '-' : '+';
+    return fmt::format("{}{}{}{}e{}{:02d}", minus, all[0], point, all.substr(1), sign, std::abs(exponent));
   }
-  if (exponent < 0) return out + "0." + std::string(static_cast<size_t>(-exponent - 1), '0') + digits;
+  if (exponent < 0) return fmt::format("{}0.{}{}", minus, zeros(-exponent - 1), all);
   const int n_whole = exponent + 1;
-  if (n_digits <= n_whole) return out + digits + std::string(static_cast<size_t>(n_whole - n_digits), '0') + ".0";
-  return out + digits.substr(0, static_cast<size_t>(n_whole)) + "." + digits.substr(static_cast<size_t>(n_whole));
+  if (n_digits <= n_whole) return fmt::format("{}{}{}.0", minus, all, zeros(n_whole - n_digits));
+  return fmt::format("{}{}.{}", minus, all.substr(0, static_cast<size_t>(n_whole)),
+                     all.substr(static_cast<size_t>(n_whole)));
 }
 
 }  // namespace levin::io
