@@ -1,7 +1,7 @@
 // One function per command: declares its options on the command line and what it does.
 #pragma once
 
-#include "levin/options.h"
+#include "apps/levin/options.h"
 
 namespace levin::app {
 

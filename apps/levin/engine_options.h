@@ -4,8 +4,8 @@
 #include <memory>
 #include <string>
 
+#include "apps/levin/options.h"
 #include "engine/options.h"
-#include "levin/options.h"
 
 namespace levin::app {
 

@@ -47,21 +47,22 @@ Setter set_number(double* target, NumberRange range);  // finite
 Setter set_choice(std::vector<std::string> names, std::function<void(size_t)> set);
 
 struct OptionText {
-  std::string names;         // "-n,--max-tokens"; the first long one names the environment variable and the config key
-  std::string value;         // "N"; empty: a flag
-  std::string purpose;       // one line, with the unit
-  std::string default_text;  // as help prints it; may be empty
+  std::string names{};    // "-n,--max-tokens"; the first long one names the environment variable and the config key
+  std::string value{};    // "N"; empty: a flag
+  std::string purpose{};  // one line, with the unit
+  std::string default_text{};  // as help prints it; may be empty
   std::string group = "Options";
 };
 struct PositionalText {
-  std::string name;  // "MODEL"
-  std::string purpose;
+  std::string name{};     // "MODEL"
+  std::string aliases{};  // "--model,--model-path": the same as an option; may be empty
+  std::string purpose{};
   bool required = false;
 };
 struct CommandText {
-  std::string name;
-  std::string purpose;   // one line
-  std::string examples;  // lines for the end of the help
+  std::string name{};
+  std::string purpose{};   // one line
+  std::string examples{};  // lines for the end of the help
 };
 
 // What the process was started with besides its arguments.

@@ -1,0 +1,147 @@
+#include "apps/levin/engine_options.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "apps/levin/model_folder.h"
+#include "base/cpu.h"
+
+namespace levin::app {
+namespace {
+
+constexpr int kMaxThreads = 1024;
+constexpr int64_t kMaxTokens = int64_t{1} << 24;
+
+// What is given on the command line and still has to be looked up.
+struct Given {
+  std::string model;
+  std::string revision = "main";
+  int n_threads = 0;
+};
+
+std::filesystem::path hub_cache(const Environment& environment) {
+  if (const std::string* folder = environment.find("HF_HUB_CACHE")) return *folder;
+  if (const std::string* folder = environment.find("HF_HOME")) return std::filesystem::path(*folder) / "hub";
+  if (const std::string* folder = environment.find("HOME"))
+    return std::filesystem::path(*folder) / ".cache/huggingface/hub";
+  return ".cache/huggingface/hub";
+}
+
+Error usage_error(std::string message) { return {ErrorKind::kUsage, std::move(message)}; }
+
+Status check_device(const EngineOptions& options, const CpuInfo& cpu) {
+  if (options.device == Device::kCuda) {
+    return Error{ErrorKind::kNoDevice,
+                 "--device cuda: this levin was built without CUDA; use --device cpu, or build with -DLEVIN_CUDA=ON"};
+  }
+  if (options.isa && !cpu.supports(*options.isa)) {
+    return usage_error(
+        fmt::format("--isa {}: this processor ({}) has {} at most; leave --isa away to take the best it has",
+                    isa_name(*options.isa), cpu.model_name, isa_name(cpu.best_isa())));
+  }
+  return {};
+}
+
+Status complete(EngineOptions& options, const Given& given, const Environment& environment) {
+  const CpuInfo cpu = cpu_info();
+  LEVIN_TRY(check_device(options, cpu));
+  options.n_threads = given.n_threads > 0 ? given.n_threads : std::max(1, cpu.n_cores);
+  LEVIN_TRY(make_numerics(options.numerics, options.kv_cache_dtype));
+  const ModelSearch search{
+      .hub_cache = hub_cache(environment), .revision = given.revision, .demo_folder = find_demo_folder()};
+  LEVIN_ASSIGN(options.model_folder, find_model_folder(given.model, search));
+  return {};
+}
+
+void add_model_options(Command& command, EngineOptions& options, Given& given, ModelArgument model) {
+  command.positional(
+      {.name = "MODEL",
+       .aliases = "--model,--model-path",
+       .purpose =
+           model == ModelArgument::kRequired
+               ? "Folder of the checkpoint, or ORG/NAME in the Hugging Face cache"
+               : "Folder of the checkpoint, or ORG/NAME in the Hugging Face cache; without it the demonstration model",
+       .required = model == ModelArgument::kRequired},
+      set_text(&given.model));
+  command.option({.names = "--revision",
+                  .value = "NAME",
+                  .purpose = "Branch, tag or snapshot of a model in the Hugging Face cache",
+                  .default_text = "main",
+                  .group = "Model"},
+                 set_text(&given.revision));
+  command.option(
+      {.names = "--load-format",
+       .value = "FORMAT",
+       .purpose = "auto reads the checkpoint; dummy makes random weights from a fixed seed, config.json is enough",
+       .default_text = "auto",
+       .group = "Model"},
+      set_choice({"auto", "dummy"},
+                 [&options](size_t place) { options.load_format = static_cast<LoadFormat>(place); }));
+  command.option({.names = "--max-model-len,--context-length",
+                  .value = "TOKENS",
+                  .purpose = "Longest prompt and answer together, in tokens",
+                  .default_text = "as long as model and memory allow",
+                  .group = "Model"},
+                 set_tokens(&options.max_model_len_tokens, {1, kMaxTokens}));
+}
+
+void add_device_options(Command& command, EngineOptions& options, Given& given) {
+  command.option(
+      {.names = "--device",
+       .value = "DEVICE",
+       .purpose = "Where to run: cpu or cuda",
+       .default_text = "cpu",
+       .group = "Engine"},
+      set_choice({"cpu", "cuda"}, [&options](size_t place) { options.device = static_cast<Device>(place); }));
+  command.option({.names = "--threads",
+                  .value = "N",
+                  .purpose = "Worker threads",
+                  .default_text = "one per processor",
+                  .group = "Engine"},
+                 set_int(&given.n_threads, {1, kMaxThreads}));
+  command.option({.names = "--isa",
+                  .value = "SET",
+                  .purpose = "CPU kernels: plain, avx2, avx512 or avx512-bf16",
+                  .default_text = "best of this processor",
+                  .group = "Engine"},
+                 set_choice({"plain", "avx2", "avx512", "avx512-bf16"},
+                            [&options](size_t place) { options.isa = static_cast<Isa>(place); }));
+  command.option(
+      {.names = "--numerics",
+       .value = "MODE",
+       .purpose = "reference (f32 throughout), official (as DeepSeek's code rounds) or fast (bf16 products, f32 sums)",
+       .default_text = "fast on cpu",
+       .group = "Engine"},
+      set_choice({"reference", "official", "fast"},
+                 [&options](size_t place) { options.numerics = static_cast<NumericsMode>(place); }));
+  command.option({.names = "--kv-cache-dtype",
+                  .value = "DTYPE",
+                  .purpose = "Cache rows of --numerics fast: auto, bf16 or fp8",
+                  .default_text = "auto",
+                  .group = "Engine"},
+                 set_choice({"auto", "bf16", "fp8"}, [&options](size_t place) {
+                   options.kv_cache_dtype = std::vector<std::string>{"auto", "bf16", "fp8"}[place];
+                 }));
+  command.option({.names = "--chunk",
+                  .value = "TOKENS",
+                  .purpose = "Prompt tokens computed in one step; changes speed and memory, never the answer",
+                  .default_text = std::to_string(options.chunk_tokens),
+                  .group = "Engine"},
+                 set_tokens(&options.chunk_tokens, {1, 65536}));
+}
+
+}  // namespace
+
+std::shared_ptr<EngineOptions> add_engine_options(Command& command, ModelArgument model) {
+  auto options = std::make_shared<EngineOptions>();
+  auto given = std::make_shared<Given>();
+  add_model_options(command, *options, *given, model);
+  add_device_options(command, *options, *given);
+  // The check keeps both alive: the setters hold plain pointers.
+  command.check([options, given](const Environment& environment) { return complete(*options, *given, environment); });
+  return options;
+}
+
+}  // namespace levin::app

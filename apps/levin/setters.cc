@@ -1,0 +1,134 @@
+// Values as written to values as used.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <utility>
+
+#include "apps/levin/options.h"
+
+namespace levin::app {
+namespace {
+
+std::string range_text(IntRange range) {
+  const bool bounded_above = range.max != std::numeric_limits<int64_t>::max();
+  if (bounded_above) return fmt::format("a whole number from {} to {}", range.min, range.max);
+  return range.min == std::numeric_limits<int64_t>::min() ? "a whole number"
+                                                          : fmt::format("a whole number, {} or more", range.min);
+}
+
+std::optional<int64_t> parse_int(std::string_view text) {
+  int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+std::optional<int64_t> parse_tokens(std::string_view text) {
+  int64_t unit = 1;
+  if (text.ends_with('k') || text.ends_with('K')) unit = 1024;
+  if (text.ends_with('M')) unit = 1024 * 1024;
+  if (unit > 1) text.remove_suffix(1);
+  const std::optional<int64_t> count = parse_int(text);
+  int64_t value = 0;
+  if (!count || __builtin_mul_overflow(*count, unit, &value)) return std::nullopt;
+  return value;
+}
+
+template <class Parse, class Store>
+Setter set_whole(IntRange range, std::string hint, Parse parse, Store store) {
+  return [=](std::string_view text) -> std::optional<std::string> {
+    const std::optional<int64_t> value = parse(text);
+    if (!value || *value < range.min || *value > range.max) return range_text(range) + hint;
+    store(*value);
+    return std::nullopt;
+  };
+}
+
+}  // namespace
+
+Setter set_text(std::string* target) {
+  return [target](std::string_view text) -> std::optional<std::string> {
+    if (text.empty()) return "some text";
+    *target = text;
+    return std::nullopt;
+  };
+}
+
+Setter set_flag(bool* target) {
+  return set_choice({"on", "true", "1", "off", "false", "0"}, [target](size_t place) { *target = place < 3; });
+}
+
+Setter set_int(int64_t* target, IntRange range) {
+  return set_whole(range, "", parse_int, [target](int64_t value) { *target = value; });
+}
+
+Setter set_int(int* target, IntRange range) {
+  range.min = std::max<int64_t>(range.min, std::numeric_limits<int>::min());
+  range.max = std::min<int64_t>(range.max, std::numeric_limits<int>::max());
+  return set_whole(range, "", parse_int, [target](int64_t value) { *target = static_cast<int>(value); });
+}
+
+Setter set_tokens(int64_t* target, IntRange range) {
+  return set_whole(range, " (128k and 1M are understood)", parse_tokens, [target](int64_t value) { *target = value; });
+}
+
+Setter set_number(double* target, NumberRange range) {
+  return [=](std::string_view text) -> std::optional<std::string> {
+    double value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    const bool whole = error == std::errc() && end == text.data() + text.size();
+    if (whole && std::isfinite(value) && value >= range.min && value <= range.max) {
+      *target = value;
+      return std::nullopt;
+    }
+    if (std::isinf(range.min) && std::isinf(range.max)) return "a number";
+    if (std::isinf(range.max)) return fmt::format("a number, {} or more", range.min);
+    return fmt::format("a number from {} to {}", range.min, range.max);
+  };
+}
+
+Setter set_choice(std::vector<std::string> names, std::function<void(size_t)> set) {
+  return [names = std::move(names), set = std::move(set)](std::string_view text) -> std::optional<std::string> {
+    const auto found = std::find(names.begin(), names.end(), text);
+    if (found == names.end()) {
+      const std::optional<std::string> near = closest(text, names);
+      return fmt::format("{} {}{}", names.size() > 1 ? "one of" : "the value", fmt::join(names, ", "),
+                         near ? fmt::format("; did you mean '{}'?", *near) : "");
+    }
+    set(static_cast<size_t>(found - names.begin()));
+    return std::nullopt;
+  };
+}
+
+std::optional<std::string> closest(std::string_view word, const std::vector<std::string>& known) {
+  const auto distance = [&](std::string_view other) {  // insertions, deletions, replacements, swaps of neighbours
+    std::vector<std::vector<size_t>> d(word.size() + 1, std::vector<size_t>(other.size() + 1));
+    for (size_t i = 0; i <= word.size(); ++i) {
+      for (size_t j = 0; j <= other.size(); ++j) {
+        if (i == 0 || j == 0) {
+          d[i][j] = i + j;
+          continue;
+        }
+        d[i][j] = std::min({d[i - 1][j] + 1, d[i][j - 1] + 1, d[i - 1][j - 1] + (word[i - 1] == other[j - 1] ? 0 : 1)});
+        const bool swapped = i > 1 && j > 1 && word[i - 1] == other[j - 2] && word[i - 2] == other[j - 1];
+        if (swapped) d[i][j] = std::min(d[i][j], d[i - 2][j - 2] + 1);
+      }
+    }
+    return d[word.size()][other.size()];
+  };
+  if (word.size() > 64) return std::nullopt;
+  std::optional<std::string> best;
+  size_t best_distance = 1 + std::max<size_t>(1, word.size() / 3);
+  for (const std::string& name : known) {
+    if (const size_t d = distance(name); d < best_distance) {
+      best = name;
+      best_distance = d;
+    }
+  }
+  return best;
+}
+
+}  // namespace levin::app

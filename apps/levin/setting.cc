@@ -1,0 +1,235 @@
+#include "apps/levin/setting.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cctype>
+
+#include "io/mapped_file.h"
+
+namespace levin::app {
+namespace {
+
+std::vector<std::string> split_names(std::string_view names) {
+  std::vector<std::string> out;
+  while (!names.empty()) {
+    const size_t comma = std::min(names.find(','), names.size());
+    out.emplace_back(names.substr(0, comma));
+    names.remove_prefix(std::min(comma + 1, names.size()));
+  }
+  return out;
+}
+
+std::string key_of(const std::vector<std::string>& names) {
+  const auto longest =
+      std::find_if(names.begin(), names.end(), [](const auto& name) { return name.starts_with("--"); });
+  return longest == names.end() ? "" : longest->substr(2);
+}
+
+std::string variable_of(std::string_view key) {
+  std::string name = "LEVIN_";
+  for (const char c : key) name += c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  return name;
+}
+
+std::string_view trimmed(std::string_view text) {
+  while (!text.empty() && std::isspace(static_cast<unsigned char>(text.front()))) text.remove_prefix(1);
+  while (!text.empty() && std::isspace(static_cast<unsigned char>(text.back()))) text.remove_suffix(1);
+  return text;
+}
+
+std::string_view unquoted(std::string_view text) {
+  const bool quoted = text.size() >= 2 && (text.front() == '"' || text.front() == '\'') && text.back() == text.front();
+  return quoted ? text.substr(1, text.size() - 2) : text;
+}
+
+bool contains(const std::vector<std::string>& list, std::string_view word) {
+  return std::find(list.begin(), list.end(), word) != list.end();
+}
+
+std::string suggestion(std::string_view word, const std::vector<std::string>& known) {
+  const std::optional<std::string> near = closest(word, known);
+  return near ? fmt::format("; did you mean '{}'?", *near) : "";
+}
+
+}  // namespace
+
+// ---- the file given with --config --------------------------------------------------------------------------------
+
+Result<ConfigFile> ConfigFile::read(const std::string& path, const std::vector<std::string>& known_keys,
+                                    const std::vector<std::string>& commands) {
+  ConfigFile file;
+  file.path_ = path;
+  if (path.empty()) return file;
+  LEVIN_ASSIGN(const std::string text, io::read_file(path, {.max_bytes = 1 << 20, .kind = ErrorKind::kUsage}));
+  const auto fault = [&](int line, std::string what) {
+    return Error{ErrorKind::kUsage, fmt::format("{}:{}: {}", path, line, std::move(what))};
+  };
+
+  std::string section;
+  std::string_view rest = text;
+  for (int number = 1; !rest.empty(); ++number) {
+    const size_t end = std::min(rest.find('\n'), rest.size());
+    const std::string_view line = trimmed(rest.substr(0, end));
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+    if (line.empty() || line.front() == '#' || line.front() == ';') continue;
+    if (line.front() == '[' && line.back() == ']') {
+      section = trimmed(line.substr(1, line.size() - 2));
+      if (!contains(commands, section))
+        return fault(number, fmt::format("no command '{}'{}", section, suggestion(section, commands)));
+      continue;
+    }
+    const size_t equals = line.find('=');
+    if (equals == std::string_view::npos)
+      return fault(number, fmt::format("'{}' is not of the form 'name = value'", line));
+    const std::string key(trimmed(line.substr(0, equals)));
+    if (!contains(known_keys, key))
+      return fault(number, fmt::format("no option '{}'{}", key, suggestion(key, known_keys)));
+    file.entries_.push_back({section, key, std::string(unquoted(trimmed(line.substr(equals + 1))))});
+  }
+  return file;
+}
+
+const std::string* ConfigFile::find(std::string_view command, std::string_view key) const {
+  const std::string* found = nullptr;
+  for (const Entry& entry : entries_) {
+    if (entry.key != key) continue;
+    if (entry.section == command) return &entry.value;
+    if (entry.section.empty()) found = &entry.value;
+  }
+  return found;
+}
+
+// ---- one option --------------------------------------------------------------------------------------------------
+
+Setting::Setting(PositionalText text, Setter set)
+    : text_{.names = text.aliases, .value = text.name, .purpose = std::move(text.purpose)},
+      positional_(std::move(text.name)),
+      required_(text.required),
+      set_(std::move(set)),
+      names_(split_names(text_.names)),
+      key_(key_of(names_)) {
+  if (!key_.empty()) variable_ = variable_of(key_);
+}
+
+Setting::Setting(OptionText text, Setter set)
+    : text_(std::move(text)),
+      set_(std::move(set)),
+      names_(split_names(text_.names)),
+      key_(key_of(names_)),
+      variable_(variable_of(key_)) {}
+
+void Setting::declare(CLI::App& parser) {
+  std::string names = positional_;
+  for (const std::string& name : names_) names += (names.empty() ? "" : ",") + name;
+  option_ = is_flag() ? parser.add_flag(names) : parser.add_option(names);
+  option_->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+}
+
+void Setting::collect() {
+  if (option_->count() > 0) value_ = option_->results().back();
+  option_ = nullptr;
+}
+
+Status Setting::set(std::string_view value, std::string_view source) {
+  const std::optional<std::string> expected = set_(value);
+  if (!expected) return {};
+  return Error{ErrorKind::kUsage, fmt::format("{} is '{}', expected {}", source, value, *expected)};
+}
+
+Status Setting::apply(const Environment& environment, const ConfigFile& file, std::string_view command) {
+  const std::string name = names_.empty() ? positional_ : is_positional() ? positional_ : "--" + key_;
+  if (value_) return set(*value_, name);
+  if (!key_.empty()) {
+    if (const std::string* value = environment.find(variable_))
+      return set(*value, "the environment variable " + variable_);
+    if (const std::string* value = file.find(command, key_))
+      return set(*value, fmt::format("{}: {}", file.path(), key_));
+  }
+  if (!required_) return {};
+  return Error{ErrorKind::kUsage,
+               fmt::format("{} is missing\n'levin {} --help' shows how the command is used", positional_, command)};
+}
+
+// ---- help --------------------------------------------------------------------------------------------------------
+
+std::string Setting::help_left() const {
+  std::string out = positional_;
+  for (const std::string& name : names_) {
+    if (is_positional()) continue;
+    out += (out.empty() ? "" : ", ") + name;
+  }
+  if (!is_positional() && !text_.value.empty()) out += " " + text_.value;
+  return out;
+}
+
+std::string Setting::help_right() const {
+  std::string notes = text_.default_text.empty() ? "" : "default: " + text_.default_text;
+  if (is_positional() && !names_.empty()) notes = "also " + text_.names;
+  if (!variable_.empty() && group() != "General") notes += (notes.empty() ? "" : "; ") + variable_;
+  return notes.empty() ? text_.purpose : fmt::format("{} [{}]", text_.purpose, notes);
+}
+
+namespace {
+
+constexpr size_t kHelpColumn = 28;
+constexpr size_t kHelpWidth = 120;
+
+// Left column, then the text wrapped at words.
+std::string help_line(const std::string& left, const std::string& right) {
+  std::string out = "  " + left;
+  size_t column = out.size();
+  if (column + 2 > kHelpColumn) {
+    out += "\n";
+    column = 0;
+  }
+  out += std::string(kHelpColumn - column, ' ');
+  column = kHelpColumn;
+  std::string_view rest = right;
+  while (!rest.empty()) {
+    const size_t blank = std::min(rest.find(' '), rest.size());
+    if (column > kHelpColumn && column + 1 + blank > kHelpWidth) {
+      out += "\n" + std::string(kHelpColumn, ' ');
+      column = kHelpColumn;
+    } else if (column > kHelpColumn) {
+      out += ' ';
+      ++column;
+    }
+    out += rest.substr(0, blank);
+    column += blank;
+    rest.remove_prefix(std::min(blank + 1, rest.size()));
+  }
+  return out + "\n";
+}
+
+}  // namespace
+
+std::string command_help(const CommandText& text, const std::vector<Setting>& settings) {
+  std::string usage = fmt::format("levin {} [OPTIONS]", text.name);
+  std::string arguments;
+  std::vector<std::string> groups;
+  for (const Setting& setting : settings) {
+    if (setting.is_positional()) {
+      usage += setting.required() ? " " + setting.positional() : " [" + setting.positional() + "]";
+      arguments += help_line(setting.help_left(), setting.help_right());
+    } else if (setting.group() != "General" && !contains(groups, setting.group())) {
+      groups.push_back(setting.group());
+    }
+  }
+  groups.emplace_back("General");
+
+  std::string out = fmt::format("levin {} - {}\n\nUsage: {}\n", text.name, text.purpose, usage);
+  if (!arguments.empty()) out += "\nArguments:\n" + arguments;
+  for (const std::string& group : groups) {
+    out += "\n" + group + ":\n";
+    for (const Setting& setting : settings) {
+      if (!setting.is_positional() && setting.group() == group)
+        out += help_line(setting.help_left(), setting.help_right());
+    }
+  }
+  if (!text.examples.empty()) out += "\nExamples:\n" + text.examples + (text.examples.back() == '\n' ? "" : "\n");
+  return out;
+}
+
+}  // namespace levin::app

@@ -1,0 +1,92 @@
+#include "model/numerics.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <utility>
+
+namespace levin {
+namespace {
+
+constexpr std::array<std::pair<NumericsMode, std::string_view>, 3> kModes = {{
+    {NumericsMode::kReference, "reference"},
+    {NumericsMode::kOfficial, "official"},
+    {NumericsMode::kFast, "fast"},
+}};
+
+std::string_view operand_name(ops::Operand operand) {
+  switch (operand) {
+    case ops::Operand::kF32:
+      return "f32";
+    case ops::Operand::kBF16:
+      return "bf16";
+    case ops::Operand::kFp8:
+      return "fp8";
+  }
+  return "unknown";
+}
+
+Numerics fixed_numerics(NumericsMode mode) {
+  using ops::Operand;
+  switch (mode) {
+    case NumericsMode::kReference:
+      return {};
+    case NumericsMode::kOfficial:
+      return {.mode = mode,
+              .fp8_input = Operand::kFp8,
+              .input = Operand::kF32,
+              .absorbed = Operand::kF32,
+              .latent = CacheDType::kFp8,
+              .index_keys = CacheDType::kFp8};
+    case NumericsMode::kFast:
+      break;
+  }
+  return {.mode = mode,
+          .fp8_input = Operand::kBF16,
+          .input = Operand::kBF16,
+          .absorbed = Operand::kBF16,
+          .latent = CacheDType::kBF16,
+          .index_keys = CacheDType::kBF16};
+}
+
+}  // namespace
+
+std::optional<NumericsMode> numerics_mode_from_name(std::string_view name) {
+  for (const auto& [mode, known] : kModes) {
+    if (known == name) return mode;
+  }
+  return std::nullopt;
+}
+
+std::string_view numerics_mode_name(NumericsMode mode) {
+  for (const auto& [value, name] : kModes) {
+    if (value == mode) return name;
+  }
+  return "unknown";
+}
+
+std::string Numerics::describe() const {
+  return fmt::format("{}: products with FP8 matrices take {}, others {}; latent cache {}, index keys {}{}",
+                     numerics_mode_name(mode), operand_name(fp8_input), operand_name(input), cache_dtype_name(latent),
+                     cache_dtype_name(index_keys), hadamard() ? " after a Hadamard rotation" : "");
+}
+
+Result<Numerics> make_numerics(NumericsMode mode, std::string_view kv_cache_dtype) {
+  Numerics numerics = fixed_numerics(mode);
+  if (kv_cache_dtype == "auto") return numerics;
+  if (kv_cache_dtype != "bf16" && kv_cache_dtype != "fp8") {
+    return Error{ErrorKind::kUsage,
+                 fmt::format("--kv-cache-dtype is '{}', expected one of auto, bf16, fp8", kv_cache_dtype)};
+  }
+  if (mode != NumericsMode::kFast) {
+    return Error{
+        ErrorKind::kUsage,
+        fmt::format(
+            "--kv-cache-dtype {} goes with --numerics fast only: {} fixes its caches at {}; leave one of the two away",
+            kv_cache_dtype, numerics_mode_name(mode), cache_dtype_name(numerics.latent))};
+  }
+  if (kv_cache_dtype == "fp8") numerics.latent = numerics.index_keys = CacheDType::kFp8;
+  return numerics;
+}
+
+}  // namespace levin
