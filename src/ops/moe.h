@@ -6,7 +6,8 @@
 //   expert_ffn      out[t,:] = sum_e weight[t,e] * down_e(silu(gate_e(x_t)) * up_e(x_t)), e ascending, then + shared(x_t)
 //
 // Selections  by (value descending, index ascending), -0 counting as +0; picks are handed on in ascending expert id, weights beside them
-// Tree        silu, sigmoid: one f32 formula (kernels/cpu/simd_math.h). Sum of the winners' s: ascending expert id.
+// Tree        silu, sigmoid: one f32 formula (kernels/cpu/simd_math.h). Sum of the winners' s: ascending expert id;
+//             weight = s / (sum + 1e-20) * factor in that order, s * factor if they are not normalised. NaN stops the process.
 //             out: fma(weight, y_e, total) ascending e from zero, then total + shared. Products as in ops/matmul.h.
 // Source      model-spec 5.1
 #pragma once

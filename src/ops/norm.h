@@ -4,7 +4,8 @@
 //   layer_norm  out[t,:] = weight * ((x[t,:] - mean) * (variance + eps)^(-1/2)) + bias        biased variance
 //
 // Tree      sums over a row: 16 partial sums, element i into sum i mod 16 ascending, then folded 8, 4, 2, 1 (sum j += sum j + half)
-// Numerics  f32 throughout; the root is correctly rounded, then one division
+// Numerics  f32 throughout. Squares by fused multiply-adds; mean = sum / D; inverse = 1 / sqrt(mean + eps), both correctly rounded;
+//           weight * (x * inverse), and fma(weight, (x - mean) * inverse, bias)
 // Source    model-spec: DeepSeek-V3.2 RMSNorm; the indexer's key LayerNorm has a bias
 #pragma once
 

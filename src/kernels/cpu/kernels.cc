@@ -8,15 +8,19 @@ const CpuKernels& cpu_kernels(Isa isa) {
   static const std::array<CpuKernels, 4> kSets = {{
       {
           .isa = Isa::kPlain,
+          .rows = row_kernels_plain(),
       },
       {
           .isa = Isa::kAvx2,
+          .rows = row_kernels_avx2(),
       },
       {
           .isa = Isa::kAvx512,
+          .rows = row_kernels_avx512(),
       },
       {
           .isa = Isa::kAvx512Bf16,
+          .rows = row_kernels_avx512(),
       },
   }};
   return kSets[static_cast<size_t>(isa)];

@@ -68,7 +68,7 @@ struct RouteRows {
   int64_t picks_stride = 0;
   float* weights = nullptr;  // [n_rows, n_active]
   int64_t weights_stride = 0;
-  float* scratch = nullptr;  // [2, n_experts]
+  float* scratch = nullptr;  // [3, n_experts]
 };
 
 struct ArgmaxResult {

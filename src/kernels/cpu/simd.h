@@ -13,18 +13,20 @@
 // give the same bits on every V; where two choices exist (max of equal or unordered values) the comment says which is
 // taken.
 //
-//   F32    zero  broadcast  load  store  load_n  store_n      _n: the first n of 16 lanes, the others zero or left
-//   alone
+//   F32    zero  broadcast  load  store  load_n  store_n    _n: the first n of 16 lanes, the others zero or left alone
 //          add  sub  mul  div  fma(a, b, c) = a * b + c, rounded once  sqrt  floor  ceil
 //          max(a, b) = a > b ? a : b      min(a, b) = a < b ? a : b      abs
 //          fold_add  fold_max             the 16 lanes folded 8, 4, 2, 1: lane j with lane j + half
-//   I32    broadcast_i  load_i  store_i  add_i  sub_i  and_i  or_i  xor_i  max_i  min_i  shl<n>  shr<n> (logical)
-//   sar<n> both   bits(F32) -> I32  from_bits(I32) -> F32  to_i32(F32), nearest even  to_f32(I32) Mask   less
-//   less_equal  equal  less_i  equal_i  first_n(n)  select(mask, a, b) = mask ? a : b  mask_bits -> uint32_t types
-//   load_bf16   load_e4m3          16 values in a row, exact
-//          load_bf16_pairs   load_e4m3_pairs    32 values in a row -> lane j of even and odd = values 2j and 2j + 1,
-//          exact store_bf16   store_e4m3        to nearest even; e4m3 saturates at 448; NaN stays NaN transpose(F32
-//          rows[16])        16 x 16 in place
+//   I32    broadcast_i  load_i  store_i  add_i  sub_i  and_i  or_i  xor_i  max_i  min_i
+//          shl<n>  shr<n> (logical)  sar<n>
+//   both   bits(F32) -> I32  from_bits(I32) -> F32  to_i32(F32), nearest even  to_f32(I32)
+//   Mask   less  less_equal  equal  less_i  equal_i  first_n(n)  select(mask, a, b) = mask ? a : b
+//          mask_bits -> uint32_t
+//   types  load_bf16  load_e4m3                16 values in a row, exact
+//          load_bf16_pairs  load_e4m3_pairs    32 values in a row, lane j of even and odd = values 2j and 2j + 1, exact
+//          store_bf16  store_e4m3              to nearest even; e4m3 saturates at 448; NaN stays NaN
+//   lanes  transpose(F32 rows[16])             16 x 16 in place
+//          swap_pairs                          lanes 2j and 2j + 1 exchanged
 //
 // Codes of e4m3 that stand for NaN load as finite values here: they are refused when a checkpoint is read.
 //

@@ -205,6 +205,7 @@ struct Avx2 {
       r[4 + c] = _mm256_permute2f128_ps(b[c], b[4 + c], 0x31);
     }
   }
+  LEVIN_INLINE F32 swap_pairs(F32 x) { return {_mm256_permute_ps(x.low, 0xB1), _mm256_permute_ps(x.high, 0xB1)}; }
   LEVIN_INLINE void transpose(F32 rows[16]) {
     __m256 block[4][8];  // the four 8 x 8 blocks: rows 0-7 or 8-15, columns 0-7 or 8-15
     for (int i = 0; i < 8; ++i) {

@@ -138,6 +138,7 @@ struct Avx512 {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(e4m3_bits(x)));
   }
 
+  LEVIN_INLINE F32 swap_pairs(F32 x) { return _mm512_permute_ps(x, 0xB1); }
   LEVIN_INLINE void transpose(F32 rows[16]) {
     F32 a[16], b[16];
     for (int i = 0; i < 16; i += 2) {

@@ -1,0 +1,185 @@
+// Rows over the vector types of simd.h; the same bits as rows_plain.cc.
+#pragma once
+
+#include "kernels/cpu/route.h"
+#include "kernels/cpu/rows.h"
+#include "kernels/cpu/simd.h"
+#include "kernels/cpu/simd_math.h"
+
+namespace levin::kernels {
+namespace {
+
+template <class V>
+struct Rows {
+  using F32 = typename V::F32;
+
+  // How many of a run's 16 columns are there. All of them is a type of its own, so that the common path has no test.
+  struct All {
+    operator int() const { return 16; }  // NOLINT: implicit on purpose
+  };
+
+  // Calls body(i, n) for each run of 16 columns from i, then once for what is left.
+  template <class Body>
+  [[gnu::always_inline]] static void columns(int64_t d, const Body& body) {
+    int64_t i = 0;
+    for (; i + 16 <= d; i += 16) body(i, All{});
+    if (i < d) body(i, static_cast<int>(d - i));
+  }
+  [[gnu::always_inline]] static F32 load(const float* p, All) { return V::load(p); }
+  [[gnu::always_inline]] static F32 load(const float* p, int n) { return V::load_n(p, n); }
+  [[gnu::always_inline]] static void store(float* p, F32 x, All) { V::store(p, x); }
+  [[gnu::always_inline]] static void store(float* p, F32 x, int n) { V::store_n(p, x, n); }
+
+  static float inverse_root(float sum, int64_t d, float eps) {
+    return 1.0f / __builtin_sqrtf(sum / static_cast<float>(d) + eps);
+  }
+
+  static void rms_norm(const NormRows& a) {
+    for (int64_t t = 0; t < a.n_rows; ++t) {
+      const float* x = a.x + t * a.x_stride;
+      float* out = a.out + t * a.out_stride;
+      F32 squares = V::zero();
+      columns(a.d, [&](int64_t i, auto n) {
+        const F32 v = load(x + i, n);
+        squares = V::fma(v, v, squares);
+      });
+      const F32 inverse = V::broadcast(inverse_root(V::fold_add(squares), a.d, a.eps));
+      columns(a.d, [&](int64_t i, auto n) {
+        store(out + i, V::mul(load(a.weight + i, n), V::mul(load(x + i, n), inverse)), n);
+      });
+    }
+  }
+
+  static void layer_norm(const NormRows& a) {
+    for (int64_t t = 0; t < a.n_rows; ++t) {
+      const float* x = a.x + t * a.x_stride;
+      float* out = a.out + t * a.out_stride;
+      F32 values = V::zero(), squares = V::zero();
+      columns(a.d, [&](int64_t i, auto n) { values = V::add(values, load(x + i, n)); });
+      const F32 mean = V::broadcast(V::fold_add(values) / static_cast<float>(a.d));
+      columns(a.d, [&](int64_t i, auto n) {
+        const F32 centred = V::select(V::first_n(n), V::sub(load(x + i, n), mean), V::zero());
+        squares = V::fma(centred, centred, squares);
+      });
+      const F32 inverse = V::broadcast(inverse_root(V::fold_add(squares), a.d, a.eps));
+      columns(a.d, [&](int64_t i, auto n) {
+        const F32 normed = V::mul(V::sub(load(x + i, n), mean), inverse);
+        store(out + i, V::fma(load(a.weight + i, n), normed, load(a.bias + i, n)), n);
+      });
+    }
+  }
+
+  static void add_into(const AddRows& a) {
+    for (int64_t t = 0; t < a.n_rows; ++t) {
+      float* x = a.x + t * a.x_stride;
+      const float* y = a.y + t * a.y_stride;
+      columns(a.d, [&](int64_t i, auto n) { store(x + i, V::add(load(x + i, n), load(y + i, n)), n); });
+    }
+  }
+
+  static void rope_half_split(const RopeRows& a) {
+    const int64_t half = a.d / 2;
+    for (int64_t t = 0; t < a.n_rows; ++t) {
+      columns(half, [&](int64_t j, auto n) {
+        const F32 cos = load(a.cos + t * a.cos_stride + j, n), sin = load(a.sin + t * a.sin_stride + j, n);
+        const F32 minus_sin = V::mul(sin, V::broadcast(-1.0f));
+        for (int64_t h = 0; h < a.n_heads; ++h) {
+          float* x = a.x + t * a.row_stride + h * a.head_stride + j;
+          const F32 u = load(x, n), v = load(x + half, n);
+          store(x, V::fma(u, cos, V::mul(v, minus_sin)), n);
+          store(x + half, V::fma(v, cos, V::mul(u, sin)), n);
+        }
+      });
+    }
+  }
+
+  // Eight pairs in 16 lanes: the table's entries are doubled, u and v swapped by lane, and even lanes take the negated
+  // product.
+  static void rope_interleaved(const RopeRows& a) {
+    for (int64_t t = 0; t < a.n_rows; ++t) {
+      columns(a.d, [&](int64_t i, auto n) {
+        float cos[16] = {}, sin[16] = {};
+        for (int lane = 0; lane < n; ++lane) {
+          const int64_t j = (i + lane) / 2;
+          cos[lane] = a.cos[t * a.cos_stride + j];
+          sin[lane] = lane % 2 == 0 ? -a.sin[t * a.sin_stride + j] : a.sin[t * a.sin_stride + j];
+        }
+        const F32 c = V::load(cos), s = V::load(sin);
+        for (int64_t h = 0; h < a.n_heads; ++h) {
+          float* x = a.x + t * a.row_stride + h * a.head_stride + i;
+          const F32 u = load(x, n);
+          store(x, V::fma(u, c, V::mul(V::swap_pairs(u), s)), n);
+        }
+      });
+    }
+  }
+
+  static void silu_mul(const SiluRows& a) {
+    for (int64_t t = 0; t < a.n_rows; ++t) {
+      const float* gate = a.gate + t * a.gate_stride;
+      const float* up = a.up + t * a.up_stride;
+      float* out = a.out + t * a.out_stride;
+      columns(a.d, [&](int64_t i, auto n) { store(out + i, V::mul(silu<V>(load(gate + i, n)), load(up + i, n)), n); });
+    }
+  }
+
+  static int64_t route_experts(const RouteRows& a) {
+    return route_rows(a, [&](const float* logits, float* score, float* biased) {
+      columns(a.n_experts, [&](int64_t e, auto n) {
+        const F32 s = sigmoid<V>(load(logits + e, n));
+        store(score + e, s, n);
+        store(biased + e, V::add(s, load(a.bias + e, n)), n);
+      });
+    });
+  }
+
+  // The largest value first, then where it first stands.
+  static ArgmaxResult argmax(const float* x, int64_t n) {
+    F32 best = V::broadcast(x[0]);
+    uint32_t nan_bits = 0;
+    int64_t i = 0;
+    for (; i + 16 <= n; i += 16) {
+      const F32 v = V::load(x + i);
+      best = V::max(best, v);
+      nan_bits |= ~V::mask_bits(V::equal(v, v)) & 0xFFFFu;
+    }
+    float value = V::fold_max(best);
+    for (; i < n; ++i) {
+      value = value > x[i] ? value : x[i];
+      nan_bits |= x[i] != x[i];
+    }
+    if (nan_bits != 0) return {.value = value, .index = 0, .has_nan = true};
+    const F32 wanted = V::broadcast(value);
+    for (i = 0; i + 16 <= n; i += 16) {
+      const uint32_t found = V::mask_bits(V::equal(V::load(x + i), wanted));
+      if (found != 0) return {.value = value, .index = i + __builtin_ctz(found)};
+    }
+    for (; x[i] != value; ++i) {
+    }
+    return {.value = value, .index = i};
+  }
+
+  static void widen_bf16(const uint16_t* x, float* out, int64_t n) {
+    int64_t i = 0;
+    for (; i + 16 <= n; i += 16) V::store(out + i, V::load_bf16(x + i));
+    if (i == n) return;
+    uint16_t rest[16] = {};
+    for (int64_t j = i; j < n; ++j) rest[j - i] = x[j];
+    V::store_n(out + i, V::load_bf16(rest), static_cast<int>(n - i));
+  }
+
+  static RowKernels table() {
+    return {.rms_norm = rms_norm,
+            .layer_norm = layer_norm,
+            .add_into = add_into,
+            .rope_interleaved = rope_interleaved,
+            .rope_half_split = rope_half_split,
+            .silu_mul = silu_mul,
+            .route_experts = route_experts,
+            .argmax = argmax,
+            .widen_bf16 = widen_bf16};
+  }
+};
+
+}  // namespace
+}  // namespace levin::kernels

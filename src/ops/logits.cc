@@ -1,0 +1,65 @@
+#include "ops/logits.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "kernels/cpu/kernels.h"
+#include "ops/check_view.h"
+
+namespace levin::ops {
+namespace {
+
+// Columns of a row that one thread looks at. Fixed, and merged in ascending order, so that threads cannot matter.
+constexpr int64_t kPiece = 8192;
+
+}  // namespace
+
+void embed(OpContext& ctx, const Embed& a) {
+  LEVIN_CHECK(a.table.rank() == 2 && (a.table.dtype() == DType::kF32 || a.table.dtype() == DType::kBF16),
+              "embed: table is {}, expected f32 or bf16 [V, D]", a.table.describe());
+  LEVIN_CHECK(a.ids.rank() == 1, "embed: ids is {}, expected i32 [T]", a.ids.describe());
+  const int64_t n_rows = a.ids.dim(0), n_vocab = a.table.dim(0), d = a.table.dim(1);
+  check_view({"embed", "ids", a.ids}, DType::kI32, {n_rows});
+  check_view({"embed", "out", a.out}, DType::kF32, {n_rows, d});
+  ctx.pool->parallel_for(n_rows, 1, [&](int64_t begin, int64_t end, int) {
+    for (int64_t t = begin; t < end; ++t) {
+      const int64_t id = a.ids.data<int32_t>()[t];
+      LEVIN_CHECK(id >= 0 && id < n_vocab, "embed: ids[{}] is {}, the table has {} rows", t, id, n_vocab);
+      if (a.table.dtype() == DType::kF32) {
+        std::memcpy(a.out.row<float>(t), a.table.row<float>(id), static_cast<size_t>(d) * sizeof(float));
+      } else {
+        ctx.cpu->rows.widen_bf16(a.table.row<uint16_t>(id), a.out.row<float>(t), d);
+      }
+    }
+  });
+}
+
+void argmax(OpContext& ctx, const Argmax& a) {
+  LEVIN_CHECK(a.x.rank() == 2 && a.x.dim(1) > 0, "argmax: x is {}, expected f32 [T, V]", a.x.describe());
+  const int64_t n_rows = a.x.dim(0), n = a.x.dim(1), n_pieces = (n + kPiece - 1) / kPiece;
+  check_view({"argmax", "x", a.x}, DType::kF32, {n_rows, n});
+  check_view({"argmax", "out", a.out}, DType::kI32, {n_rows});
+
+  const ArenaScope scope(*ctx.arena);
+  auto* best = reinterpret_cast<kernels::ArgmaxResult*>(
+      ctx.arena->allocate_bytes(n_rows * n_pieces * static_cast<int64_t>(sizeof(kernels::ArgmaxResult))));
+  ctx.pool->parallel_for(n_rows * n_pieces, 1, [&](int64_t begin, int64_t end, int) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t t = i / n_pieces, column = i % n_pieces * kPiece;
+      best[i] = ctx.cpu->rows.argmax(a.x.row<float>(t) + column, std::min(kPiece, n - column));
+      best[i].index += column;
+    }
+  });
+  for (int64_t t = 0; t < n_rows; ++t) {
+    kernels::ArgmaxResult row = best[t * n_pieces];
+    for (int64_t piece = 0; piece < n_pieces; ++piece) {
+      const kernels::ArgmaxResult& other = best[t * n_pieces + piece];
+      LEVIN_CHECK(!other.has_nan, "argmax: x[{}, {}..{}] holds NaN", t, piece * kPiece,
+                  std::min(n, (piece + 1) * kPiece) - 1);
+      if (other.value > row.value) row = other;
+    }
+    a.out.data<int32_t>()[t] = static_cast<int32_t>(row.index);
+  }
+}
+
+}  // namespace levin::ops

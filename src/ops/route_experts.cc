@@ -1,0 +1,73 @@
+// The row-wise parts of moe.h: the activation, and which experts a token goes to.
+#include "kernels/cpu/kernels.h"
+#include "ops/check_view.h"
+#include "ops/moe.h"
+
+namespace levin::ops {
+
+void silu_mul(OpContext& ctx, const SiluMul& a) {
+  LEVIN_CHECK(a.gate.rank() == 2, "silu_mul: gate is {}, expected f32 [T, F]", a.gate.describe());
+  const int64_t n_rows = a.gate.dim(0), d = a.gate.dim(1);
+  check_view({"silu_mul", "gate", a.gate}, DType::kF32, {n_rows, d});
+  check_view({"silu_mul", "up", a.up}, DType::kF32, {n_rows, d});
+  check_view({"silu_mul", "out", a.out}, DType::kF32, {n_rows, d});
+  ctx.pool->parallel_for(n_rows, 1, [&](int64_t begin, int64_t end, int) {
+    ctx.cpu->rows.silu_mul({.gate = a.gate.row<float>(begin),
+                            .gate_stride = a.gate.stride(0),
+                            .up = a.up.row<float>(begin),
+                            .up_stride = a.up.stride(0),
+                            .out = a.out.row<float>(begin),
+                            .out_stride = a.out.stride(0),
+                            .n_rows = end - begin,
+                            .d = d});
+  });
+}
+
+namespace {
+
+void check_groups(const RouteExperts& a, int64_t n_experts, int64_t n_active) {
+  LEVIN_CHECK(a.n_groups >= 1 && n_experts % a.n_groups == 0 && (a.n_groups == 1 || n_experts >= 2 * a.n_groups),
+              "route_experts: n_groups is {}, which does not cut {} experts into equal groups of two or more",
+              a.n_groups, n_experts);
+  LEVIN_CHECK(a.n_groups_kept >= 1 && a.n_groups_kept <= a.n_groups, "route_experts: n_groups_kept is {} of {} groups",
+              a.n_groups_kept, a.n_groups);
+  LEVIN_CHECK(n_active >= 1 && n_active <= n_experts / a.n_groups * a.n_groups_kept,
+              "route_experts: {} picks from {} groups of {} experts", n_active, a.n_groups_kept,
+              n_experts / a.n_groups);
+}
+
+}  // namespace
+
+void route_experts(OpContext& ctx, const RouteExperts& a) {
+  LEVIN_CHECK(a.logits.rank() == 2, "route_experts: logits is {}, expected f32 [T, E]", a.logits.describe());
+  LEVIN_CHECK(a.picks.rank() == 2, "route_experts: picks is {}, expected i32 [T, A]", a.picks.describe());
+  const int64_t n_rows = a.logits.dim(0), n_experts = a.logits.dim(1), n_active = a.picks.dim(1);
+  check_view({"route_experts", "logits", a.logits}, DType::kF32, {n_rows, n_experts});
+  check_view({"route_experts", "bias", a.bias}, DType::kF32, {n_experts});
+  check_view({"route_experts", "picks", a.picks}, DType::kI32, {n_rows, n_active});
+  check_view({"route_experts", "weights", a.weights}, DType::kF32, {n_rows, n_active});
+  check_groups(a, n_experts, n_active);
+
+  const ArenaScope scope(*ctx.arena);
+  const View scratch = ctx.arena->allocate(DType::kF32, {ctx.pool->n_threads(), 3 * n_experts});
+  ctx.pool->parallel_for(n_rows, 1, [&](int64_t begin, int64_t end, int thread) {
+    const int64_t bad_row = ctx.cpu->rows.route_experts({.logits = a.logits.row<float>(begin),
+                                                         .logits_stride = a.logits.stride(0),
+                                                         .bias = a.bias.data<float>(),
+                                                         .n_rows = end - begin,
+                                                         .n_experts = n_experts,
+                                                         .n_groups = a.n_groups,
+                                                         .n_groups_kept = a.n_groups_kept,
+                                                         .n_active = n_active,
+                                                         .normalize = a.normalize,
+                                                         .factor = a.factor,
+                                                         .picks = a.picks.row<int32_t>(begin),
+                                                         .picks_stride = a.picks.stride(0),
+                                                         .weights = a.weights.row<float>(begin),
+                                                         .weights_stride = a.weights.stride(0),
+                                                         .scratch = scratch.row<float>(thread)});
+    LEVIN_CHECK(bad_row == kernels::kNoRow, "route_experts: a score of row {} is NaN", begin + bad_row);
+  });
+}
+
+}  // namespace levin::ops
