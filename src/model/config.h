@@ -1,8 +1,9 @@
 // The facts of a model, read once from its config.json and never changed.
 //
-// config.json is read raw, in the official spelling (rope_theta + rope_scaling) and in that of transformers 5 (rope_parameters). Its
-// keys stand in three lists (config.cc): those honoured here, those known to be harmless, and those known to change the mathematics,
-// which are refused by name at any value that is not implemented. A key in none of them is named in a warning.
+// config.json is read raw, in the official spelling (rope_theta + rope_scaling) and in that of transformers 5
+// (rope_parameters). Its keys stand in three lists (config.cc): those honoured here, those known to be harmless, and
+// those known to change the mathematics, which are refused by name at any value that is not implemented. A key in none
+// of them is named in a warning.
 #pragma once
 
 #include <cstdint>
@@ -33,52 +34,56 @@ struct Yarn {
 // Field: source key. Symbols as in docs/glossary.md.
 struct ModelConfig {
   ModelFamily family = ModelFamily::kDeepseekV32;
-  std::string architecture;             // architectures[0]
+  std::string architecture;  // architectures[0]
 
-  int64_t n_vocab = 0;                  // V    vocab_size
-  int64_t d_model = 0;                  // D    hidden_size
-  int n_layers = 0;                     // L    num_hidden_layers
-  int n_mtp_layers = 0;                 //      num_nextn_predict_layers, 0 or 1
-  int64_t max_position = 0;             //      max_position_embeddings
-  float norm_eps = 1e-6f;               //      rms_norm_eps
-  float latent_norm_eps = 1e-6f;        //      norms of the two latents: rms_norm_eps for V3.2
-  float index_norm_eps = 1e-6f;         //      the indexer's key LayerNorm; fixed by the model code
+  int64_t n_vocab = 0;            // V    vocab_size
+  int64_t d_model = 0;            // D    hidden_size
+  int n_layers = 0;               // L    num_hidden_layers
+  int n_mtp_layers = 0;           //      num_nextn_predict_layers, 0 or 1
+  int64_t max_position = 0;       //      max_position_embeddings
+  float norm_eps = 1e-6f;         //      rms_norm_eps
+  float latent_norm_eps = 1e-6f;  //      norms of the two latents: rms_norm_eps for V3.2
+  float index_norm_eps = 1e-6f;   //      the indexer's key LayerNorm; fixed by the model code
 
-  int64_t n_heads = 0;                  // H    num_attention_heads
-  int64_t d_q_lora = 0;                 // Rq   q_lora_rank
-  int64_t d_latent = 0;                 // Rk   kv_lora_rank
-  int64_t d_nope = 0;                   // Dn   qk_nope_head_dim
-  int64_t d_rope = 0;                   // Dr   qk_rope_head_dim
-  int64_t d_value = 0;                  // Dv   v_head_dim
+  int64_t n_heads = 0;   // H    num_attention_heads
+  int64_t d_q_lora = 0;  // Rq   q_lora_rank
+  int64_t d_latent = 0;  // Rk   kv_lora_rank
+  int64_t d_nope = 0;    // Dn   qk_nope_head_dim
+  int64_t d_rope = 0;    // Dr   qk_rope_head_dim
+  int64_t d_value = 0;   // Dv   v_head_dim
 
-  int64_t n_index_heads = 0;            // Hi   index_n_heads
-  int64_t d_index = 0;                  // Di   index_head_dim
-  int64_t n_picks = 0;                  // K    index_topk
+  int64_t n_index_heads = 0;  // Hi   index_n_heads
+  int64_t d_index = 0;        // Di   index_head_dim
+  int64_t n_picks = 0;        // K    index_topk
 
-  int n_dense_layers = 0;               //      first_k_dense_replace
-  int64_t d_dense = 0;                  //      intermediate_size
-  int64_t n_experts = 0;                // E    n_routed_experts
-  int64_t n_active = 0;                 // A    num_experts_per_tok
-  int64_t n_shared_experts = 0;         //      n_shared_experts
-  int64_t d_expert = 0;                 // F    moe_intermediate_size
-  int n_groups = 1;                     //      n_group
-  int n_groups_kept = 1;                //      topk_group
-  bool normalize_expert_weights = true; //      norm_topk_prob
-  float expert_factor = 1;              //      routed_scaling_factor
+  int n_dense_layers = 0;                //      first_k_dense_replace
+  int64_t d_dense = 0;                   //      intermediate_size
+  int64_t n_experts = 0;                 // E    n_routed_experts
+  int64_t n_active = 0;                  // A    num_experts_per_tok
+  int64_t n_shared_experts = 0;          //      n_shared_experts
+  int64_t d_expert = 0;                  // F    moe_intermediate_size
+  int n_groups = 1;                      //      n_group
+  int n_groups_kept = 1;                 //      topk_group
+  bool normalize_expert_weights = true;  //      norm_topk_prob
+  float expert_factor = 1;               //      routed_scaling_factor
 
-  double rope_theta = 10000;            //      rope_theta, or rope_parameters.rope_theta
-  std::optional<Yarn> yarn;             //      rope_scaling, or rope_parameters
-  ops::RopePairing rope_pairing = ops::RopePairing::kInterleaved;        // attention
-  ops::RopePairing index_rope_pairing = ops::RopePairing::kHalfSplit;    // indexer: half-split in V3.2
+  double rope_theta = 10000;                                           //      rope_theta, or rope_parameters.rope_theta
+  std::optional<Yarn> yarn;                                            //      rope_scaling, or rope_parameters
+  ops::RopePairing rope_pairing = ops::RopePairing::kInterleaved;      // attention
+  ops::RopePairing index_rope_pairing = ops::RopePairing::kHalfSplit;  // indexer: half-split in V3.2
 
-  int32_t bos_token = -1;               //      bos_token_id, -1 when absent
-  std::vector<int32_t> eos_tokens;      //      eos_token_id, a number or a list
+  bool fp8_blocks =
+      false;  //      quantization_config is there; real dtypes come from the tensors, this is for plans and dummies
+
+  int32_t bos_token = -1;           //      bos_token_id, -1 when absent
+  std::vector<int32_t> eos_tokens;  //      eos_token_id, a number or a list
 
   bool is_sparse_layer(int layer) const { return layer >= n_dense_layers; }
   int64_t d_head() const { return d_nope + d_rope; }
-  float attention_scale() const;        // d_head^-1/2, times YaRN's (0.1 mscale_all_dim ln factor + 1)^2
-  float index_scale() const;            // Di^-1/2 Hi^-1/2
-  std::vector<float> rope_frequencies() const;  // Dr/2, f32 with the reference's roundings; the indexer uses the same table
+  float attention_scale() const;  // d_head^-1/2, times YaRN's (0.1 mscale_all_dim ln factor + 1)^2
+  float index_scale() const;      // Di^-1/2 Hi^-1/2
+  std::vector<float> rope_frequencies()
+      const;  // Dr/2, f32 with the reference's roundings; the indexer uses the same table
 };
 
 struct ParsedConfig {
@@ -86,7 +91,8 @@ struct ParsedConfig {
   std::vector<std::string> warnings;  // one sentence each, naming the key
 };
 
-// Parses the text of a config.json. `source` is the path to name in errors. Every error is kModelInvalid and names key and value.
+// Parses the text of a config.json. `source` is the path to name in errors. Every error is kModelInvalid and names key
+// and value.
 Result<ParsedConfig> parse_model_config(std::string_view json, std::string_view source);
 Result<ParsedConfig> load_model_config(const std::string& folder);
 

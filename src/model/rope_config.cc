@@ -1,0 +1,194 @@
+#include "model/rope_config.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <optional>
+
+#include "base/math.h"
+
+namespace levin {
+namespace {
+
+// What either spelling may say; a field of both must be the same.
+struct RopeKeys {
+  std::optional<std::string> type;
+  std::optional<double> theta, factor, original, beta_fast, beta_slow, mscale, mscale_all_dim;
+};
+
+struct NumberKey {
+  std::string_view key;
+  std::optional<double> RopeKeys::* field;
+};
+constexpr NumberKey kNumbers[] = {
+    {"rope_theta", &RopeKeys::theta},
+    {"factor", &RopeKeys::factor},
+    {"original_max_position_embeddings", &RopeKeys::original},
+    {"beta_fast", &RopeKeys::beta_fast},
+    {"beta_slow", &RopeKeys::beta_slow},
+    {"mscale", &RopeKeys::mscale},
+    {"mscale_all_dim", &RopeKeys::mscale_all_dim},
+};
+
+Error invalid(std::string message) { return {ErrorKind::kModelInvalid, std::move(message)}; }
+
+template <class T>
+Status take(std::optional<T>& slot, const T& value, const io::JsonFields& where, std::string_view key) {
+  if (slot && *slot != value)
+    return invalid(fmt::format("{} is {}, but another key of the config says {}", where.name_of(key), value, *slot));
+  slot = value;
+  return {};
+}
+
+Status take_number(RopeKeys& keys, const NumberKey& number, const io::JsonFields& where) {
+  LEVIN_ASSIGN(const double value, where.get<double>(number.key));
+  return take(keys.*number.field, value, where, number.key);
+}
+
+// Every key of these objects changes the mathematics, so an unknown one is refused.
+Status read_rope_object(const io::JsonFields& object, RopeKeys& keys) {
+  for (const io::JsonMember& member : object.object().members()) {
+    if (member.value.is_null()) continue;
+    const auto number =
+        std::find_if(std::begin(kNumbers), std::end(kNumbers), [&](const NumberKey& n) { return n.key == member.key; });
+    if (number != std::end(kNumbers)) {
+      LEVIN_TRY(take_number(keys, *number, object));
+    } else if (member.key == "type" || member.key == "rope_type") {
+      LEVIN_ASSIGN(const std::string type, object.get<std::string>(member.key));
+      LEVIN_TRY(take(keys.type, type, object, member.key));
+    } else if (member.key == "attention_factor" || member.key == "partial_rotary_factor") {
+      if (member.value.to_double() != 1.0) return object.unexpected(member.key, "1.0, the only value implemented");
+    } else if (member.key == "truncate") {
+      LEVIN_ASSIGN(const bool truncate, object.get<bool>(member.key));
+      if (!truncate) return object.unexpected(member.key, "true, the only value implemented");
+    } else {
+      return invalid(fmt::format("{} is not known to this version, and keys of a rope setting change the mathematics",
+                                 object.name_of(member.key)));
+    }
+  }
+  return {};
+}
+
+double yarn_gain(double factor, double mscale) { return factor <= 1 ? 1.0 : 0.1 * mscale * log_exact(factor) + 1.0; }
+
+bool positive(double value) { return std::isfinite(value) && value > 0; }
+
+Result<Yarn> make_yarn(const RopeKeys& keys, std::string_view source) {
+  const auto missing = [&](std::string_view key) {
+    return invalid(fmt::format("{}: rope type yarn needs {}", source, key));
+  };
+  if (!keys.factor) return missing("factor");
+  if (!keys.original) return missing("original_max_position_embeddings");
+  Yarn yarn{.factor = *keys.factor,
+            .original_max_position = *keys.original,
+            .beta_fast = keys.beta_fast.value_or(32),
+            .beta_slow = keys.beta_slow.value_or(1),
+            .mscale = keys.mscale.value_or(1),
+            .mscale_all_dim = keys.mscale_all_dim.value_or(0)};
+  if (!(yarn.factor >= 1 && yarn.factor <= 1e6))
+    return invalid(fmt::format("{}: yarn factor is {}, expected 1 or more", source, yarn.factor));
+  if (!positive(yarn.original_max_position) || !positive(yarn.beta_fast) || !positive(yarn.beta_slow)) {
+    return invalid(
+        fmt::format("{}: yarn original_max_position_embeddings is {}, beta_fast {}, beta_slow {}; all must be above 0",
+                    source, yarn.original_max_position, yarn.beta_fast, yarn.beta_slow));
+  }
+  // cos and sin would be multiplied by the ratio of the two gains; every released model has 1.
+  if (static_cast<float>(yarn_gain(yarn.factor, yarn.mscale) / yarn_gain(yarn.factor, yarn.mscale_all_dim)) != 1.0f) {
+    return invalid(fmt::format("{}: yarn mscale is {} and mscale_all_dim {}; this version implements equal values only",
+                               source, yarn.mscale, yarn.mscale_all_dim));
+  }
+  return yarn;
+}
+
+}  // namespace
+
+Status parse_rope_config(const io::JsonFields& fields, ModelConfig* config, std::vector<std::string>* warnings) {
+  RopeKeys keys;
+  if (fields.has("rope_theta")) LEVIN_TRY(take_number(keys, kNumbers[0], fields));
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+    if (!fields.has(key)) continue;
+    LEVIN_ASSIGN(const io::JsonFields object, fields.get_fields(key));
+    LEVIN_TRY(read_rope_object(object, keys));
+  }
+  if (!keys.theta) return invalid(fmt::format("{}: rope_theta is missing, also from rope_parameters", fields.where()));
+  config->rope_theta = *keys.theta;
+  if (!(config->rope_theta > 1 && config->rope_theta <= 1e12))
+    return fields.unexpected("rope_theta", "a number above 1");
+
+  const std::string type = keys.type.value_or(keys.factor ? "(not given)" : "default");
+  if (type == "default") return {};
+  if (type != "yarn") {
+    return invalid(
+        fmt::format("{}: rope type is '{}', which this version does not implement; implemented: yarn, default",
+                    fields.where(), type));
+  }
+  LEVIN_ASSIGN(config->yarn, make_yarn(keys, fields.where()));
+  const double stretched = config->yarn->factor * config->yarn->original_max_position;
+  if (stretched != static_cast<double>(config->max_position)) {
+    warnings->push_back(
+        fmt::format("{}: yarn factor {} times original_max_position_embeddings {} is not max_position_embeddings {}; "
+                    "the factor is used",
+                    fields.where(), config->yarn->factor, config->yarn->original_max_position, config->max_position));
+  }
+  return {};
+}
+
+float ModelConfig::attention_scale() const {
+  double scale = 1.0 / std::sqrt(static_cast<double>(d_head()));
+  if (yarn && yarn->mscale_all_dim != 0) {
+    const double gain = yarn_gain(yarn->factor, yarn->mscale_all_dim);
+    scale *= gain * gain;
+  }
+  return static_cast<float>(scale);
+}
+
+float ModelConfig::index_scale() const {
+  return static_cast<float>(1.0 / std::sqrt(static_cast<double>(d_index)) /
+                            std::sqrt(static_cast<double>(n_index_heads)));
+}
+
+namespace {
+
+// YaRN's ramp begins and ends at these pairs (of r/2): pairs below turn fast and keep their frequency, pairs above are
+// slowed down.
+struct YarnRamp {
+  double first;
+  double last;
+};
+
+YarnRamp yarn_ramp(const Yarn& yarn, double theta, double width) {
+  constexpr double kTau = 6.283185307179586;
+  const auto pair_turning = [&](double turns) {
+    return width * log_exact(yarn.original_max_position / (turns * kTau)) / (2 * log_exact(theta));
+  };
+  YarnRamp ramp{std::max(std::floor(pair_turning(yarn.beta_fast)), 0.0),
+                std::min(std::ceil(pair_turning(yarn.beta_slow)), width - 1)};
+  if (ramp.first == ramp.last) ramp.last += 0.001;
+  return ramp;
+}
+
+}  // namespace
+
+// Every step in f32 and in the reference's order, because an ulp here is multiplied by the position.
+std::vector<float> ModelConfig::rope_frequencies() const {
+  const float width = static_cast<float>(d_rope);
+  const std::optional<YarnRamp> ramp =
+      yarn ? std::optional(yarn_ramp(*yarn, rope_theta, static_cast<double>(d_rope))) : std::nullopt;
+  std::vector<float> frequencies(static_cast<size_t>(d_rope / 2));
+  for (size_t j = 0; j < frequencies.size(); ++j) {
+    const float exponent = static_cast<float>(2 * j) / width;
+    const float period = static_cast<float>(pow_exact(rope_theta, static_cast<double>(exponent)));
+    frequencies[j] = 1.0f / period;
+    if (!ramp) continue;
+    const float slowed = 1.0f / (static_cast<float>(yarn->factor) * period);
+    const float position =
+        (static_cast<float>(j) - static_cast<float>(ramp->first)) / static_cast<float>(ramp->last - ramp->first);
+    const float kept = 1.0f - std::clamp(position, 0.0f, 1.0f);
+    frequencies[j] = slowed * (1.0f - kept) + frequencies[j] * kept;
+  }
+  return frequencies;
+}
+
+}  // namespace levin
