@@ -11,6 +11,11 @@ namespace {
 constexpr double kLn2High = 0x1.62e42fefa39efp-1;
 constexpr double kLn2Low = 0x1.abc9e3b39803fp-56;
 
+// 1/13! ... 1/0!
+constexpr double kExpCoefficients[] = {1.0 / 6227020800.0, 1.0 / 479001600.0, 1.0 / 39916800.0, 1.0 / 3628800.0, 1.0 / 362880.0,
+                                       1.0 / 40320.0,      1.0 / 5040.0,      1.0 / 720.0,      1.0 / 120.0,     1.0 / 24.0,
+                                       1.0 / 6.0,          1.0 / 2.0,         1.0,              1.0};
+
 // pi/2 in three doubles: with fused multiply-adds the reduced argument of any |x| < 2^31 keeps full precision.
 constexpr double kHalfPi1 = 0x1.921fb54442d18p+0;
 constexpr double kHalfPi2 = 0x1.1a62633145c07p-54;
@@ -53,12 +58,8 @@ double exp_exact(double x) {
   if (x < -745.1332191019412) return 0.0;
   const double k = std::nearbyint(x / kLn2High);
   const double r = std::fma(-k, kLn2Low, std::fma(-k, kLn2High, x));
-  double sum = 1.0 / 6227020800.0;  // 1/13!
-  for (int n = 12; n >= 0; --n) {
-    double reciprocal_factorial = 1.0;
-    for (int i = 2; i <= n; ++i) reciprocal_factorial /= i;
-    sum = std::fma(sum, r, reciprocal_factorial);
-  }
+  double sum = 0.0;
+  for (const double c : kExpCoefficients) sum = std::fma(sum, r, c);
   return scale_by_power_of_two(sum, static_cast<int64_t>(k));
 }
 

@@ -1,0 +1,160 @@
+#include "decode/sampling.h"
+
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <set>
+
+#include "decode/noise.h"
+
+namespace levin {
+namespace {
+
+std::map<int32_t, int> sample(const std::vector<float>& logits, SamplingParams params, int n_draws) {
+  std::map<int32_t, int> counts;
+  for (int i = 0; i < n_draws; ++i) {
+    ++counts[choose_token(logits, params, {.history = nullptr, .position = static_cast<uint32_t>(i), .mask = {}})];
+  }
+  return counts;
+}
+
+std::vector<double> softmax(const std::vector<float>& logits, double temperature) {
+  std::vector<double> p;
+  double total = 0;
+  for (const float l : logits) total += p.emplace_back(std::exp(l / temperature));
+  for (double& v : p) v /= total;
+  return p;
+}
+
+// Five standard deviations of each count: one in a million false alarms per token.
+TEST(ChooseToken, SamplesTheSoftmaxAtItsTemperature) {
+  const std::vector<float> logits = {0.3f, -1.0f, 2.0f, 1.5f, -3.0f, 0.0f};
+  constexpr int kDraws = 40000;
+  for (const double temperature : {0.5, 1.0, 1.7}) {
+    std::map<int32_t, int> counts = sample(logits, {.temperature = temperature, .seed = 11}, kDraws);
+    const std::vector<double> p = softmax(logits, temperature);
+    for (size_t v = 0; v < p.size(); ++v) {
+      EXPECT_NEAR(counts[static_cast<int32_t>(v)], kDraws * p[v], 5 * std::sqrt(kDraws * p[v] * (1 - p[v])) + 1) << v;
+    }
+  }
+}
+
+TEST(ChooseToken, GreedyTakesTheLowestOfEquals) {
+  EXPECT_EQ(choose_token(std::vector<float>{1, 3, 3, -0.0f}, {.temperature = 0}, {}), 1);
+  EXPECT_EQ(choose_token(std::vector<float>{-0.0f, 0.0f}, {.temperature = 0}, {}), 0);
+  EXPECT_EQ(choose_token(std::vector<float>{-1, 3, 2}, {.temperature = 0.9e-5}, {}), 1);
+}
+
+TEST(ChooseToken, TopKKeepsTheBestWithTiesToLowIds) {
+  const std::vector<float> logits = {1, 2, 2, 2, 0};
+  for (const auto& [token, count] : sample(logits, {.top_k = 2, .seed = 3}, 500)) EXPECT_TRUE(token == 1 || token == 2);
+}
+
+TEST(ChooseToken, TopPKeepsTheShortestPrefixThatHoldsTheMass) {
+  // Probabilities 0.5, 0.3, 0.2.
+  const std::vector<float> logits = {std::log(0.2f), std::log(0.5f), std::log(0.3f)};
+  EXPECT_EQ(sample(logits, {.top_p = 0.4, .seed = 3}, 300).size(), 1u);
+  EXPECT_EQ(sample(logits, {.top_p = 0.6, .seed = 3}, 300).size(), 2u);
+  EXPECT_EQ(sample(logits, {.top_p = 0.81, .seed = 3}, 300).size(), 3u);
+}
+
+TEST(ChooseToken, MinPIsRelativeToTheLikeliest) {
+  const std::vector<float> logits = {0, std::log(0.5f), std::log(0.09f)};
+  EXPECT_EQ(sample(logits, {.min_p = 0.1, .seed = 3}, 2000).count(2), 0u);
+  EXPECT_EQ(sample(logits, {.min_p = 0.08, .seed = 3}, 2000).count(2), 1u);
+}
+
+TEST(ChooseToken, PenaltiesCountPromptAndAnswerAsTheyShould) {
+  TokenHistory history;
+  history.add_prompt(std::vector<int32_t>{0});
+  history.push(1);
+  history.push(1);
+  const ChoiceContext context{.history = &history, .position = 0, .mask = {}};
+  // Repetition: prompt and answer, dividing what is positive and multiplying what is negative.
+  EXPECT_EQ(choose_token(std::vector<float>{4, 4, 2.1f}, {.temperature = 0, .repetition_penalty = 2}, context), 2);
+  EXPECT_EQ(choose_token(std::vector<float>{-1, -1, -1.9f}, {.temperature = 0, .repetition_penalty = 2}, context), 2);
+  // Presence and frequency: the answer alone; frequency by the count.
+  EXPECT_EQ(choose_token(std::vector<float>{1, 2, 0}, {.temperature = 0, .presence_penalty = 1.5}, context), 0);
+  EXPECT_EQ(choose_token(std::vector<float>{1, 2, 0}, {.temperature = 0, .frequency_penalty = 0.6}, context), 0);
+  history.pop(1);
+  EXPECT_EQ(choose_token(std::vector<float>{1, 2, 0}, {.temperature = 0, .frequency_penalty = 0.6}, context), 1);
+}
+
+TEST(ChooseToken, BansMasksAndMinimumLengthForbid) {
+  const std::vector<float> logits = {3, 2, 1};
+  EXPECT_EQ(choose_token(logits, {.temperature = 0, .banned_tokens = {0}}, {}), 1);
+  EXPECT_EQ(choose_token(logits, {.temperature = 0, .allowed_tokens = {2}}, {}), 2);
+  const std::vector<uint64_t> mask = {0b100};
+  EXPECT_EQ(choose_token(logits, {.temperature = 0}, {.history = nullptr, .position = 0, .mask = mask}), 2);
+  TokenHistory history;
+  const SamplingParams params{.temperature = 0, .stop_tokens = {0}, .min_tokens = 1};
+  EXPECT_EQ(choose_token(logits, params, {.history = &history, .position = 0, .mask = {}}), 1);
+  history.push(1);
+  EXPECT_EQ(choose_token(logits, params, {.history = &history, .position = 1, .mask = {}}), 0);
+}
+
+// The rule written out without its shortcuts.
+int32_t choose_by_the_book(const std::vector<float>& logits, const SamplingParams& params, uint32_t position) {
+  std::vector<std::pair<double, int32_t>> ranked;  // (-l/T, id): ascending is the ranking
+  for (size_t v = 0; v < logits.size(); ++v) ranked.emplace_back(-(logits[v] / params.temperature), static_cast<int32_t>(v));
+  std::sort(ranked.begin(), ranked.end());
+  const double largest = -ranked.front().first;
+  if (params.top_k > 0) ranked.resize(std::min(ranked.size(), static_cast<size_t>(params.top_k)));
+  double best = -std::numeric_limits<double>::infinity();
+  int32_t token = -1;
+  for (const auto& [negative, id] : ranked) {
+    if (params.min_p > 0 && -negative < largest + std::log(params.min_p)) continue;
+    const double noisy = -negative + gumbel_noise({.seed = params.seed, .position = position, .choice = params.choice}, static_cast<uint32_t>(id));
+    if (noisy > best || (noisy == best && id < token)) {
+      best = noisy;
+      token = id;
+    }
+  }
+  return token;
+}
+
+RC_GTEST_PROP(ChooseToken, EqualsTheRuleWithoutShortcuts, (uint64_t seed, uint32_t position)) {
+  const auto values = *rc::gen::resize(60, rc::gen::nonEmpty(rc::gen::container<std::vector<int>>(rc::gen::inRange(-40, 40))));
+  std::vector<float> logits;
+  for (const int v : values) logits.push_back(static_cast<float>(v) * 0.5f);
+  const SamplingParams params{.temperature = *rc::gen::element(0.1, 0.8, 1.0, 3.0), .top_k = *rc::gen::inRange(0, 70),
+                              .min_p = *rc::gen::element(0.0, 0.05, 0.5), .seed = seed};
+  RC_ASSERT(choose_token(logits, params, {.history = nullptr, .position = position, .mask = {}}) ==
+            choose_by_the_book(logits, params, position));
+}
+
+TEST(CheckSampling, NamesTheParameterAndItsValue) {
+  const auto message = [](const SamplingParams& params) {
+    const Status status = check_sampling(params, 10);
+    return status.ok() ? std::string() : status.error().message;
+  };
+  EXPECT_EQ(message({}), "");
+  EXPECT_NE(message({.temperature = -1}).find("temperature is -1"), std::string::npos);
+  EXPECT_NE(message({.temperature = std::nan("")}).find("temperature"), std::string::npos);
+  EXPECT_NE(message({.top_k = -2}).find("top_k is -2"), std::string::npos);
+  EXPECT_NE(message({.top_p = 0}).find("top_p is 0"), std::string::npos);
+  EXPECT_NE(message({.top_p = 1.1}).find("top_p is 1.1"), std::string::npos);
+  EXPECT_NE(message({.min_p = 2}).find("min_p is 2"), std::string::npos);
+  EXPECT_NE(message({.repetition_penalty = 0}).find("repetition_penalty is 0"), std::string::npos);
+  EXPECT_NE(message({.logit_bias = {{10, 1.0}}}).find("token 10"), std::string::npos);
+  EXPECT_NE(message({.stop_tokens = {-1}}).find("token -1"), std::string::npos);
+}
+
+TEST(RowLogprobs, AreTheLogSoftmaxInRank) {
+  const std::vector<float> logits = {0.5f, 2.0f, 2.0f, -1.0f};
+  const RowLogprobs row = row_logprobs(logits, 3, 3);
+  const std::vector<double> p = softmax(logits, 1);
+  EXPECT_NEAR(row.chosen.logprob, std::log(p[3]), 1e-14);
+  ASSERT_EQ(row.top.size(), 3u);
+  EXPECT_EQ(row.top[0].token, 1);
+  EXPECT_EQ(row.top[1].token, 2);
+  EXPECT_EQ(row.top[2].token, 0);
+  EXPECT_NEAR(row.top[2].logprob, std::log(p[0]), 1e-14);
+}
+
+}  // namespace
+}  // namespace levin
