@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <tuple>
 
 #include "io/json.h"
 #include "io/safetensors.h"
@@ -87,8 +88,9 @@ Status Checkpoint::open_files(const fs::path& folder) {
     }
     files_.push_back(std::move(file));
   }
-  std::stable_sort(tensors_.begin(), tensors_.end(),
-                   [](const StoredTensor& a, const StoredTensor& b) { return a.name < b.name; });
+  std::sort(tensors_.begin(), tensors_.end(), [](const StoredTensor& a, const StoredTensor& b) {
+    return std::tie(a.name, a.file_idx) < std::tie(b.name, b.file_idx);
+  });
   const auto twice = std::adjacent_find(tensors_.begin(), tensors_.end(),
                                         [](const StoredTensor& a, const StoredTensor& b) { return a.name == b.name; });
   if (twice != tensors_.end()) {

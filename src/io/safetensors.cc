@@ -5,8 +5,7 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
-#include <limits>
+#include <tuple>
 
 #include "io/json.h"
 
