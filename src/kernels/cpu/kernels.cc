@@ -8,18 +8,22 @@ const CpuKernels& cpu_kernels(Isa isa) {
   static const std::array<CpuKernels, 4> kSets = {{
       {
           .isa = Isa::kPlain,
+          .matmul = matmul_kernels_plain(),
           .rows = row_kernels_plain(),
       },
       {
           .isa = Isa::kAvx2,
+          .matmul = matmul_kernels_avx2(),
           .rows = row_kernels_avx2(),
       },
       {
           .isa = Isa::kAvx512,
+          .matmul = matmul_kernels_avx512(),
           .rows = row_kernels_avx512(),
       },
       {
           .isa = Isa::kAvx512Bf16,
+          .matmul = matmul_kernels_avx512_bf16(),
           .rows = row_kernels_avx512(),
       },
   }};

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#define LEVIN_INLINE [[gnu::always_inline]] static inline
+#include "kernels/cpu/simd_macros.h"
 
 namespace levin::kernels {
 namespace {
