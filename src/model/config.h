@@ -72,8 +72,7 @@ struct ModelConfig {
   ops::RopePairing rope_pairing = ops::RopePairing::kInterleaved;      // attention
   ops::RopePairing index_rope_pairing = ops::RopePairing::kHalfSplit;  // indexer: half-split in V3.2
 
-  bool fp8_blocks =
-      false;  //      quantization_config is there; real dtypes come from the tensors, this is for plans and dummies
+  bool fp8_blocks = false;  //      quantization_config given; for plans and dummies, tensors say what they are
 
   int32_t bos_token = -1;           //      bos_token_id, -1 when absent
   std::vector<int32_t> eos_tokens;  //      eos_token_id, a number or a list

@@ -14,53 +14,55 @@
 
 namespace levin {
 
-// How a tensor may be stored. A matrix that may be FP8 has a companion `<name>_scale_inv` [ceil(N/128), ceil(K/128)] F32 exactly when
-// it is stored as F8_E4M3.
+// How a tensor may be stored. A matrix that may be FP8 has a companion `<name>_scale_inv` [ceil(N/128), ceil(K/128)]
+// F32 exactly when it is stored as F8_E4M3.
 enum class Storage : uint8_t {
-  kMatrix,        // BF16, F32, F16, or F8_E4M3 with block scales
-  kPlainMatrix,   // BF16, F32 or F16: never quantised (router, indexer head weights, MTP join, embedding, head)
-  kVector,        // BF16, F32 or F16
+  kMatrix,       // BF16, F32, F16, or F8_E4M3 with block scales
+  kPlainMatrix,  // BF16, F32 or F16: never quantised (router, indexer head weights, MTP join, embedding, head)
+  kVector,       // BF16, F32 or F16
 };
 
 struct WeightRow {
-  std::string name;             // checkpoint name
+  std::string name;  // checkpoint name
   std::vector<int64_t> shape;
   Storage storage = Storage::kMatrix;
-  bool mtp = false;             // belongs to the MTP layer: may be absent with all of its kind
+  bool mtp = false;  // belongs to the MTP layer: may be absent with all of its kind
   // Packs the stored tensor (and its scales, or null) into its place; empty in tables made without weights.
   std::function<Status(const io::StoredTensor& tensor, const io::StoredTensor* scales)> store;
 };
 
-// Rows in the order of the forward pass. With `weights`, rows know where to put their tensor and `numerics` decides the input type of
-// every product; without, the table only describes.
+std::string layer_prefix(int layer);  // "model.layers.3."
+
+// Rows in the order of the forward pass. With `weights`, rows know where to put their tensor and `numerics` decides the
+// input type of every product; without, the table only describes.
 std::vector<WeightRow> weight_table(const ModelConfig& config, const Numerics* numerics, ModelWeights* weights);
 
 // What validation found: the checkpoint's tensors against the table.
 struct WeightReport {
-  std::vector<std::string> errors;    // "name: expected ..., found ..."; missing, surplus, misshapen, wrongly typed; all of them
+  std::vector<std::string>
+      errors;  // "name: expected ..., found ..."; missing, surplus, misshapen, wrongly typed; all of them
   std::vector<std::string> warnings;  // MTP layer absent; tolerated duplicates by name
   bool has_mtp = false;
 };
 WeightReport validate_weights(const ModelConfig& config, const io::Checkpoint& checkpoint);
 
+std::string scale_name_of(std::string_view weight_name);          // "<name>_scale_inv"
+std::string list_faults(const std::vector<std::string>& faults);  // the first ten, one a line, and how many more
+
 struct LoadProgress {
-  std::function<void(int64_t bytes_done, int64_t bytes_total)> on_bytes;  // called from the loading thread; may be empty
+  std::function<void(int64_t bytes_done, int64_t bytes_total)>
+      on_bytes;  // called from the loading thread; may be empty
 };
+
+// What the ops ask of the shapes in a numerics mode, beyond what makes a config consistent.
+Status check_numerics(const ModelConfig& config, const Numerics& numerics);
 
 // Validates, then reads everything. Errors are kModelInvalid with the first ten faults by name.
-Result<ModelWeights> load_weights(const ModelConfig& config, const Numerics& numerics, const io::Checkpoint& checkpoint, ThreadPool& pool,
-                                  const LoadProgress& progress, std::vector<std::string>* warnings);
+Result<ModelWeights> load_weights(const ModelConfig& config, const Numerics& numerics, const io::Checkpoint& checkpoint,
+                                  ThreadPool& pool, const LoadProgress& progress, std::vector<std::string>* warnings);
 
-// Bytes that weights, caches and workspace will take, from the config alone (stored dtypes from the checkpoint where it is given).
-struct MemoryPlan {
-  int64_t weights_bytes = 0;
-  int64_t latent_bytes_per_token = 0;     // all layers, MTP included
-  int64_t index_bytes_per_token = 0;
-  int64_t n_parameters = 0;               // trunk and MTP
-  int64_t n_mtp_parameters = 0;
-  int64_t workspace_bytes = 0;            // of one step of n_tokens
-  int64_t cache_bytes(int64_t n_tokens) const { return n_tokens * (latent_bytes_per_token + index_bytes_per_token); }
-};
-MemoryPlan plan_memory(const ModelConfig& config, const Numerics& numerics, const io::Checkpoint* checkpoint, int64_t n_step_tokens);
+// Random weights from a fixed seed, in the dtypes of a release of this config: every value depends on its tensor's name
+// and place alone.
+Result<ModelWeights> dummy_weights(const ModelConfig& config, const Numerics& numerics);
 
 }  // namespace levin

@@ -17,32 +17,64 @@ T load_unaligned(const void* data, int64_t i) {
   return value;
 }
 
-// Panel [K][16] of f32.
+int64_t panel_bytes_of(DType dtype, int64_t k) {
+  const int64_t k_stored = dtype == DType::kF32 ? k : (k + 1) / 2 * 2;
+  return k_stored * kPanel * dtype_bytes(dtype);
+}
+
+int64_t n_scales_of(int64_t n, int64_t k) {
+  return (n + kWeightBlock - 1) / kWeightBlock * ((k + kWeightBlock - 1) / kWeightBlock);
+}
+
+// Columns of all 16 rows of a panel that are read before going on: 16 streams of a few cache lines each stay in the
+// nearest cache.
+constexpr int64_t kColumnsAtOnce = 256;
+
+// Panel [K][16] of f32. get(i) is source element i.
 template <class Get>
 void pack_single(float* out, int64_t n, int64_t k, const Get& get) {
-  for (int64_t row = 0; row < n; ++row) {
-    float* panel = out + row / kPanel * k * kPanel + row % kPanel;
-    for (int64_t col = 0; col < k; ++col) panel[col * kPanel] = get(row * k + col);
+  for (int64_t first = 0; first < n; first += kPanel, out += k * kPanel) {
+    const int64_t n_rows = std::min(kPanel, n - first);
+    for (int64_t begin = 0; begin < k; begin += kColumnsAtOnce) {
+      const int64_t end = std::min(begin + kColumnsAtOnce, k);
+      for (int64_t row = 0; row < n_rows; ++row) {
+        for (int64_t col = begin; col < end; ++col) out[col * kPanel + row] = get((first + row) * k + col);
+      }
+    }
   }
 }
 
-// Panel [ceil(K/2)][16][2] of T.
-template <class T>
-void pack_pairs(T* out, int64_t n, int64_t k, const void* source) {
-  const int64_t panel_elements = (k + 1) / 2 * 2 * kPanel;
-  for (int64_t row = 0; row < n; ++row) {
-    T* panel = out + row / kPanel * panel_elements + row % kPanel * 2;
-    for (int64_t col = 0; col < k; ++col) {
-      panel[col / 2 * 2 * kPanel + col % 2] = load_unaligned<T>(source, row * k + col);
+// Panel [ceil(K/2)][16][2] of T. A pair is moved as one integer.
+template <class T, class Pair>
+void pack_pairs(std::byte* out, int64_t n, int64_t k, const void* source) {
+  static_assert(sizeof(Pair) == 2 * sizeof(T));
+  const int64_t panel = (k + 1) / 2 * kPanel;  // pairs
+  const std::byte* data = static_cast<const std::byte*>(source);
+  for (int64_t first = 0; first < n; first += kPanel, out += panel * static_cast<int64_t>(sizeof(Pair))) {
+    const int64_t n_rows = std::min(kPanel, n - first);
+    for (int64_t begin = 0; begin < k / 2; begin += kColumnsAtOnce) {
+      const int64_t end = std::min(begin + kColumnsAtOnce, k / 2);
+      for (int64_t row = 0; row < n_rows; ++row) {
+        const std::byte* from = data + (first + row) * k * static_cast<int64_t>(sizeof(T));
+        for (int64_t pair = begin; pair < end; ++pair) {
+          std::memcpy(out + (pair * kPanel + row) * static_cast<int64_t>(sizeof(Pair)),
+                      from + pair * static_cast<int64_t>(sizeof(Pair)), sizeof(Pair));
+        }
+      }
+    }
+    for (int64_t row = 0; k % 2 != 0 && row < n_rows; ++row) {
+      std::memcpy(out + (k / 2 * kPanel + row) * static_cast<int64_t>(sizeof(Pair)),
+                  data + ((first + row) * k + k - 1) * static_cast<int64_t>(sizeof(T)), sizeof(T));
     }
   }
 }
 
 }  // namespace
 
-int64_t Matrix::panel_bytes() const {
-  const int64_t k_stored = dtype_ == DType::kF32 ? k_ : (k_ + 1) / 2 * 2;
-  return k_stored * kPanel * dtype_bytes(dtype_);
+int64_t Matrix::panel_bytes() const { return panel_bytes_of(dtype_, k_); }
+
+int64_t packed_matrix_bytes(DType dtype, int64_t n, int64_t k, bool has_scales) {
+  return (n + kPanel - 1) / kPanel * panel_bytes_of(dtype, k) + (has_scales ? n_scales_of(n, k) * 4 : 0);
 }
 
 float Matrix::stored(int64_t n, int64_t k) const {
@@ -75,12 +107,17 @@ Matrix pack_matrix(const RowMajorWeights& source) {
       pack_single(reinterpret_cast<float*>(out), m.n_, m.k_,
                   [&](int64_t i) { return f16_to_f32(load_unaligned<uint16_t>(source.data, i)); });
       break;
-    case DType::kBF16: pack_pairs(reinterpret_cast<uint16_t*>(out), m.n_, m.k_, source.data); break;
-    case DType::kF8E4M3: pack_pairs(reinterpret_cast<uint8_t*>(out), m.n_, m.k_, source.data); break;
-    default: LEVIN_CHECK(false, "pack_matrix: dtype {}", dtype_name(source.dtype));
+    case DType::kBF16:
+      pack_pairs<uint16_t, uint32_t>(out, m.n_, m.k_, source.data);
+      break;
+    case DType::kF8E4M3:
+      pack_pairs<uint8_t, uint16_t>(out, m.n_, m.k_, source.data);
+      break;
+    default:
+      LEVIN_CHECK(false, "pack_matrix: dtype {}", dtype_name(source.dtype));
   }
   if (source.scales != nullptr) {
-    const int64_t n_scales = (m.n_ + kWeightBlock - 1) / kWeightBlock * m.n_k_blocks();
+    const int64_t n_scales = n_scales_of(m.n_, m.k_);
     m.scales_ = Buffer(n_scales * 4);
     std::memcpy(m.scales_.data(), source.scales, static_cast<size_t>(n_scales) * 4);
   }

@@ -56,10 +56,13 @@ class Matrix {
   Buffer scales_;
 };
 
+// Bytes of a packed matrix, scales included.
+int64_t packed_matrix_bytes(DType dtype, int64_t n, int64_t k, bool has_scales);
+
 // A matrix as checkpoints hold it: row major, [N, K].
 struct RowMajorWeights {
-  const void* data = nullptr;     // unaligned is fine
-  DType dtype = DType::kF32;      // kF32, kBF16, kF16 or kF8E4M3
+  const void* data = nullptr;  // unaligned is fine
+  DType dtype = DType::kF32;   // kF32, kBF16, kF16 or kF8E4M3
   int64_t n = 0;
   int64_t k = 0;
   const float* scales = nullptr;  // [ceil(N / 128), ceil(K / 128)]; e4m3 only, may be null

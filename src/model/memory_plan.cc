@@ -1,0 +1,120 @@
+#include "model/memory_plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "model/weight_table.h"
+#include "tensor/formats.h"
+#include "tensor/matrix.h"
+
+namespace levin {
+namespace {
+
+using io::StoredDtype;
+
+constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
+
+// As stored, or as a release would store it: FP8 where the config announces it, BF16 elsewhere.
+StoredDtype stored_dtype(const WeightRow& row, const ModelConfig& config, const io::Checkpoint* checkpoint) {
+  const io::StoredTensor* tensor = checkpoint != nullptr ? checkpoint->find(row.name) : nullptr;
+  if (tensor != nullptr) return tensor->dtype;
+  return row.storage == Storage::kMatrix && config.fp8_blocks ? StoredDtype::kF8_E4M3 : StoredDtype::kBF16;
+}
+
+DType packed_dtype(StoredDtype dtype) {
+  switch (dtype) {
+    case StoredDtype::kF8_E4M3:
+      return DType::kF8E4M3;
+    case StoredDtype::kBF16:
+      return DType::kBF16;
+    default:
+      return DType::kF32;
+  }
+}
+
+int64_t n_elements(const WeightRow& row) {
+  int64_t n = 1;
+  for (const int64_t d : row.shape) n *= d;
+  return n;
+}
+
+// kv_b_proj is kept dequantised, cut into one pair of matrices per head. BF16 holds FP8 values times powers of two
+// exactly.
+int64_t up_projection_bytes(const ModelConfig& c, StoredDtype stored) {
+  const DType dtype = stored == StoredDtype::kF8_E4M3 || stored == StoredDtype::kBF16 ? DType::kBF16 : DType::kF32;
+  return c.n_heads * (packed_matrix_bytes(dtype, c.d_latent, c.d_nope, false) +
+                      packed_matrix_bytes(dtype, c.d_value, c.d_latent, false));
+}
+
+int64_t packed_bytes(const WeightRow& row, const ModelConfig& config, const io::Checkpoint* checkpoint) {
+  if (row.storage == Storage::kVector) return n_elements(row) * 4;
+  const StoredDtype stored = stored_dtype(row, config, checkpoint);
+  if (row.name == "model.embed_tokens.weight") return n_elements(row) * (stored == StoredDtype::kBF16 ? 2 : 4);
+  if (row.name.ends_with("kv_b_proj.weight")) return up_projection_bytes(config, stored);
+  const DType dtype = packed_dtype(stored);
+  return packed_matrix_bytes(dtype, row.shape[0], row.shape[1], dtype == DType::kF8E4M3);
+}
+
+// The widest rows of a layer live at once, all f32: attention's queries in both forms with their outputs, the indexer's
+// queries, and the feed-forward rows of a token's experts. Logits are for a few rows only.
+int64_t workspace_bytes(const ModelConfig& c, int64_t n_step_tokens) {
+  const int64_t attention = c.n_heads * (2 * c.d_head() + 3 * c.d_latent + c.d_rope + 2 * c.d_value) + 2 * c.d_q_lora;
+  const int64_t indexer = c.n_index_heads * (2 * c.d_index + 1) + c.n_picks;
+  const int64_t ffn =
+      std::max(3 * c.d_dense, 3 * c.d_expert * (c.n_active + c.n_shared_experts) + c.d_model * c.n_active);
+  const int64_t per_token = 8 * c.d_model + attention + indexer + ffn;
+  return n_step_tokens * per_token * 4 + 16 * c.n_vocab * 4;
+}
+
+}  // namespace
+
+MemoryPlan plan_memory(const ModelConfig& config, const Numerics& numerics, const io::Checkpoint* checkpoint,
+                       int64_t n_step_tokens) {
+  MemoryPlan plan;
+  bool has_mtp = false;
+  for (const WeightRow& row : weight_table(config, nullptr, nullptr)) {
+    // A checkpoint without the MTP layer is a smaller model.
+    if (row.mtp && checkpoint != nullptr &&
+        !std::binary_search(checkpoint->names().begin(), checkpoint->names().end(), row.name))
+      continue;
+    const int64_t bytes = packed_bytes(row, config, checkpoint);
+    plan.weights_bytes += bytes;
+    plan.n_parameters += n_elements(row);
+    if (!row.mtp) continue;
+    has_mtp = true;
+    plan.mtp_weights_bytes += bytes;
+    plan.n_mtp_parameters += n_elements(row);
+  }
+  const int64_t n_cached_layers = config.n_layers + (has_mtp ? 1 : 0);
+  plan.latent_bytes_per_token =
+      n_cached_layers * latent_format(numerics.latent, config.d_latent, config.d_rope).row_bytes;
+  plan.index_bytes_per_token =
+      n_cached_layers * index_key_format(numerics.index_keys, config.d_index).page_bytes() / kPageTokens;
+  plan.workspace_bytes = workspace_bytes(config, n_step_tokens);
+  return plan;
+}
+
+int64_t longest_context(const MemoryPlan& plan, int64_t available_bytes) {
+  const int64_t left = available_bytes - plan.weights_bytes - plan.workspace_bytes;
+  const int64_t per_page = plan.cache_bytes(kPageTokens);
+  return left <= 0 ? 0 : left / per_page * kPageTokens;
+}
+
+Status check_memory(const MemoryPlan& plan, int64_t available_bytes, int64_t n_tokens) {
+  if (plan.total_bytes(n_tokens) <= available_bytes) return {};
+  const auto gib = [](int64_t bytes) { return static_cast<double>(bytes) / kGiB; };
+  const std::string needed = fmt::format(
+      "weights {:.2f} GiB, workspace {:.2f} GiB and caches {:.2f} GiB for {} tokens do not fit into the {:.2f} GiB "
+      "available",
+      gib(plan.weights_bytes), gib(plan.workspace_bytes), gib(plan.cache_bytes(n_tokens)), n_tokens,
+      gib(available_bytes));
+  const int64_t longest = longest_context(plan, available_bytes);
+  if (longest > 0) {
+    return Error{ErrorKind::kOutOfMemory,
+                 fmt::format("{}; the longest context that fits is --max-model-len {}", needed, longest)};
+  }
+  return Error{ErrorKind::kOutOfMemory, needed + "; the weights alone are too large for this machine"};
+}
+
+}  // namespace levin

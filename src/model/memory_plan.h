@@ -1,0 +1,38 @@
+// What a model will take, before anything is read or allocated.
+#pragma once
+
+#include <cstdint>
+
+#include "base/result.h"
+#include "io/safetensors.h"
+#include "model/config.h"
+#include "model/numerics.h"
+
+namespace levin {
+
+// Bytes of weights, caches and workspace, from the config and, where it is given, what the checkpoint stores.
+struct MemoryPlan {
+  int64_t weights_bytes = 0;  // as packed for the kernels; MTP included
+  int64_t mtp_weights_bytes = 0;
+  int64_t latent_bytes_per_token = 0;  // all layers, MTP included
+  int64_t index_bytes_per_token = 0;
+  int64_t workspace_bytes = 0;  // of one step, an estimate
+  int64_t n_parameters = 0;     // trunk and MTP, without block scales
+  int64_t n_mtp_parameters = 0;
+
+  int64_t cache_bytes(int64_t n_tokens) const { return n_tokens * (latent_bytes_per_token + index_bytes_per_token); }
+  int64_t total_bytes(int64_t n_tokens) const { return weights_bytes + workspace_bytes + cache_bytes(n_tokens); }
+};
+
+// `checkpoint` may be null, or hold names only. Matrices then count as a release of this config stores them.
+MemoryPlan plan_memory(const ModelConfig& config, const Numerics& numerics, const io::Checkpoint* checkpoint,
+                       int64_t n_step_tokens);
+
+// Whether the plan fits into `available_bytes` with caches for n_tokens. The error is kOutOfMemory and names what is
+// needed, what is there, and the longest context that would fit.
+Status check_memory(const MemoryPlan& plan, int64_t available_bytes, int64_t n_tokens);
+
+// Tokens, whole pages of them, whose caches fit beside weights and workspace; 0 when those alone do not.
+int64_t longest_context(const MemoryPlan& plan, int64_t available_bytes);
+
+}  // namespace levin

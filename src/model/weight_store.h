@@ -1,0 +1,38 @@
+// From tensors as stored to weights as used: packed matrices, f32 vectors, the two halves of kv_b_proj. For
+// weight_table.cc.
+#pragma once
+
+#include <cstdint>
+
+#include "base/result.h"
+#include "io/safetensors.h"
+#include "model/numerics.h"
+#include "model/weights.h"
+
+namespace levin {
+
+// All take tensors whose dtype, shape and scales fit the table. Errors name the tensor, the position and the value: NaN
+// and infinity anywhere, block scales that are not finite and positive.
+
+// `scales` is null unless the tensor is F8_E4M3.
+Result<Matrix> store_matrix(const io::StoredTensor& tensor, const io::StoredTensor* scales);
+
+// The type a product's input is rounded to depends on how its matrix is stored.
+ops::Operand input_operand(const io::StoredTensor& tensor, const Numerics& numerics);
+
+Result<Vector> store_vector(const io::StoredTensor& tensor);
+
+// kv_b_proj [H * (Dn + Dv), Rk] to H matrices [Rk, Dn] (transposed key part) and H matrices [Dv, Rk].
+struct UpProjectionShape {
+  int64_t n_heads = 0;
+  int64_t d_nope = 0;
+  int64_t d_value = 0;
+  int64_t d_latent = 0;
+};
+Status store_up_projection(const io::StoredTensor& tensor, const io::StoredTensor* scales,
+                           const UpProjectionShape& shape, AttentionWeights* weights);
+
+// The embedding table stays as stored; F16 becomes f32.
+Status store_embedding(const io::StoredTensor& tensor, ModelWeights* weights);
+
+}  // namespace levin

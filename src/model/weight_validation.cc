@@ -1,0 +1,191 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+#include <string>
+#include <string_view>
+#include <unordered_set>
+
+#include "model/weight_table.h"
+
+namespace levin {
+namespace {
+
+using io::Checkpoint;
+using io::StoredDtype;
+using io::StoredTensor;
+
+bool has_name(const Checkpoint& checkpoint, std::string_view name) {
+  return std::binary_search(checkpoint.names().begin(), checkpoint.names().end(), name);
+}
+
+bool accepts(Storage storage, StoredDtype dtype) {
+  if (dtype == StoredDtype::kF8_E4M3) return storage == Storage::kMatrix;
+  return dtype == StoredDtype::kBF16 || dtype == StoredDtype::kF32 || dtype == StoredDtype::kF16;
+}
+
+std::string expected_text(const WeightRow& row) {
+  return fmt::format("{}BF16, F32 or F16 {}", row.storage == Storage::kMatrix ? "F8_E4M3, " : "",
+                     io::shape_text(row.shape));
+}
+
+std::string found_text(const StoredTensor& tensor) {
+  return fmt::format("{} {}", io::dtype_name(tensor.dtype), io::shape_text(tensor.shape));
+}
+
+std::vector<int64_t> scale_shape(const WeightRow& row) {
+  return {(row.shape[0] + kWeightBlock - 1) / kWeightBlock, (row.shape[1] + kWeightBlock - 1) / kWeightBlock};
+}
+
+std::string fault(std::string_view name, std::string_view expected, std::string_view found) {
+  return fmt::format("{}: expected {}, found {}", name, expected, found);
+}
+
+// Faults of one tensor and its scales.
+void check_row(const WeightRow& row, const Checkpoint& checkpoint, std::vector<std::string>* errors) {
+  const StoredTensor* tensor = checkpoint.find(row.name);
+  if (tensor == nullptr) return errors->push_back(fault(row.name, expected_text(row), "nothing"));
+  if (tensor->shape != row.shape || !accepts(row.storage, tensor->dtype)) {
+    return errors->push_back(fault(row.name, expected_text(row), found_text(*tensor)));
+  }
+  if (tensor->dtype != StoredDtype::kF8_E4M3) return;
+  const std::string scale_name = scale_name_of(row.name);
+  const std::string expected = fmt::format("F32 {}", io::shape_text(scale_shape(row)));
+  const StoredTensor* scales = checkpoint.find(scale_name);
+  if (scales == nullptr) return errors->push_back(fault(scale_name, expected + " beside an FP8 matrix", "nothing"));
+  if (scales->dtype != StoredDtype::kF32 || scales->shape != scale_shape(row)) {
+    errors->push_back(fault(scale_name, expected, found_text(*scales)));
+  }
+}
+
+// gate_proj and up_proj of one feed-forward block share their rounded input, so they are stored alike.
+void check_pairs(const std::vector<WeightRow>& rows, const Checkpoint& checkpoint, std::vector<std::string>* errors) {
+  constexpr std::string_view kGate = "gate_proj.weight";
+  for (const WeightRow& row : rows) {
+    if (!row.name.ends_with(kGate)) continue;
+    const std::string up_name = row.name.substr(0, row.name.size() - kGate.size()) + "up_proj.weight";
+    const StoredTensor* gate = checkpoint.find(row.name);
+    const StoredTensor* up = checkpoint.find(up_name);
+    if (gate == nullptr || up == nullptr) continue;
+    if ((gate->dtype == StoredDtype::kF8_E4M3) != (up->dtype == StoredDtype::kF8_E4M3)) {
+      errors->push_back(fault(up_name,
+                              fmt::format("the storage of gate_proj beside it, {}", io::dtype_name(gate->dtype)),
+                              io::dtype_name(up->dtype)));
+    }
+  }
+}
+
+// Copies of the trunk's tensors that official files carry in their MTP layer, and buffers that some tools save. Nothing
+// reads them.
+struct Tolerated {
+  std::string name;
+  std::vector<int64_t> shape;  // empty: any
+  std::string why;
+};
+
+std::vector<Tolerated> tolerated_tensors(const ModelConfig& config) {
+  const std::vector<int64_t> vocabulary = {config.n_vocab, config.d_model};
+  const std::string prefix = layer_prefix(config.n_layers);
+  std::vector<Tolerated> list;
+  if (config.n_mtp_layers > 0) {
+    list.push_back({prefix + "embed_tokens.weight", vocabulary, "the MTP layer shares model.embed_tokens.weight"});
+    list.push_back({prefix + "shared_head.head.weight", vocabulary, "the MTP layer shares lm_head.weight"});
+  }
+  const std::string why = "rotary frequencies are computed from the config";
+  list.push_back({"model.rotary_emb.inv_freq", {}, why});
+  for (int i = 0; i < config.n_layers + config.n_mtp_layers; ++i) {
+    list.push_back({layer_prefix(i) + "self_attn.rotary_emb.inv_freq", {}, why});
+  }
+  return list;
+}
+
+class Validation {
+ public:
+  Validation(const ModelConfig& config, const Checkpoint& checkpoint) : config_(config), checkpoint_(checkpoint) {}
+
+  WeightReport run() {
+    std::vector<WeightRow> rows = weight_table(config_, nullptr, nullptr);
+    drop_absent_mtp(rows);
+    for (const WeightRow& row : rows) {
+      known_.insert(row.name);
+      if (!checkpoint_.has_tensors()) {
+        check_name(row);
+      } else {
+        check_row(row, checkpoint_, &report_.errors);
+        if (is_fp8(row.name)) known_.insert(scale_name_of(row.name));
+      }
+    }
+    if (checkpoint_.has_tensors()) check_pairs(rows, checkpoint_, &report_.errors);
+    tolerate();
+    for (const std::string& name : checkpoint_.names()) {
+      if (!known_.contains(name)) surplus(name);
+    }
+    return std::move(report_);
+  }
+
+ private:
+  bool is_fp8(const std::string& name) const {
+    const StoredTensor* tensor = checkpoint_.find(name);
+    return tensor != nullptr && tensor->dtype == StoredDtype::kF8_E4M3;
+  }
+
+  // An MTP layer of which no tensor is there is not an error: the model runs without speculation.
+  void drop_absent_mtp(std::vector<WeightRow>& rows) {
+    report_.has_mtp = std::any_of(rows.begin(), rows.end(),
+                                  [&](const WeightRow& row) { return row.mtp && has_name(checkpoint_, row.name); });
+    if (report_.has_mtp || config_.n_mtp_layers == 0) return;
+    std::erase_if(rows, [](const WeightRow& row) { return row.mtp; });
+    report_.warnings.push_back(fmt::format(
+        "the checkpoint has no MTP layer ({}*), though num_nextn_predict_layers is {}; running without speculation",
+        layer_prefix(config_.n_layers), config_.n_mtp_layers));
+  }
+
+  // With the index alone, dtypes are unknown: a matrix may have scales or not.
+  void check_name(const WeightRow& row) {
+    if (!has_name(checkpoint_, row.name)) report_.errors.push_back(fault(row.name, expected_text(row), "nothing"));
+    if (row.storage == Storage::kMatrix) known_.insert(scale_name_of(row.name));
+  }
+
+  void tolerate() {
+    for (const Tolerated& tolerated : tolerated_tensors(config_)) {
+      if (!has_name(checkpoint_, tolerated.name)) continue;
+      known_.insert(tolerated.name);
+      const StoredTensor* tensor = checkpoint_.find(tolerated.name);
+      if (tensor != nullptr && !tolerated.shape.empty() && tensor->shape != tolerated.shape) {
+        report_.errors.push_back(fault(tolerated.name, io::shape_text(tolerated.shape), found_text(*tensor)));
+        continue;
+      }
+      report_.warnings.push_back(fmt::format("{} is not used: {}", tolerated.name, tolerated.why));
+    }
+  }
+
+  void surplus(const std::string& name) {
+    const StoredTensor* tensor = checkpoint_.find(name);
+    const bool beyond = config_.n_mtp_layers == 0 && name.starts_with(layer_prefix(config_.n_layers));
+    report_.errors.push_back(fault(name, beyond ? "no such tensor (num_nextn_predict_layers is 0)" : "no such tensor",
+                                   tensor != nullptr ? found_text(*tensor) : "it in the index"));
+  }
+
+  const ModelConfig& config_;
+  const Checkpoint& checkpoint_;
+  WeightReport report_;
+  std::unordered_set<std::string> known_;
+};
+
+}  // namespace
+
+std::string scale_name_of(std::string_view weight_name) { return std::string(weight_name) + "_scale_inv"; }
+
+WeightReport validate_weights(const ModelConfig& config, const Checkpoint& checkpoint) {
+  return Validation(config, checkpoint).run();
+}
+
+std::string list_faults(const std::vector<std::string>& faults) {
+  constexpr size_t kListed = 10;
+  std::string out;
+  for (size_t i = 0; i < std::min(faults.size(), kListed); ++i) out += "\n  " + faults[i];
+  if (faults.size() > kListed) out += fmt::format("\n  and {} more", faults.size() - kListed);
+  return out;
+}
+
+}  // namespace levin
