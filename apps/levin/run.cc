@@ -60,17 +60,20 @@ Status run_prompt(const EngineOptions& options, const RunCommand& command) {
   for (const std::string& warning : engine->warnings()) fmt::print(stderr, "warning: {}\n", warning);
   fmt::print(stderr, "{}\n\n", engine->describe());
 
-  GenerateRequest request{.max_tokens = command.max_tokens, .stop_tokens = engine->config().eos_tokens};
+  GenerateRequest request{.max_tokens = command.max_tokens};
+  request.sampling = {.temperature = command.temperature, .stop_tokens = engine->config().eos_tokens};
   LEVIN_ASSIGN(request.prompt, render_prompt(command, tokenizer, format));
+  const int64_t n_prompt = static_cast<int64_t>(request.prompt.size());
   text::StreamDecoder decoder(tokenizer);
   std::signal(SIGINT, note_interrupt);
-  LEVIN_ASSIGN(const Generation answer, engine->generate(request, [&](int32_t token) {
-    print_now(decoder.push(token));
+  request.on_token = [&](const TokenEvent& event) {
+    print_now(decoder.push(event.token));
     return interrupted == 0;
-  }));
+  };
+  LEVIN_ASSIGN(const Generation answer, engine->generate(std::move(request)));
   std::signal(SIGINT, SIG_DFL);
   print_now(decoder.finish() + "\n");
-  print_statistics(answer, static_cast<int64_t>(request.prompt.size()));
+  print_statistics(answer, n_prompt);
   return {};
 }
 

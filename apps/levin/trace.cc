@@ -1,8 +1,7 @@
 // levin trace: runs given token ids and writes the tensors along the way, to be compared with another implementation.
+#include <charconv>
 #include <fstream>
-#include <iterator>
 #include <memory>
-#include <sstream>
 
 #include <fmt/format.h>
 

@@ -71,7 +71,14 @@ std::vector<double> processed_logits(std::span<const float> logits, const Sampli
   return out;
 }
 
-Candidate best_of(std::span<const double> logits) {
+bool takes_logits_as_they_are(const SamplingParams& params, const ChoiceContext& context) {
+  const bool too_short = context.history != nullptr && context.history->n_answer_tokens() < params.min_tokens;
+  return !has_penalties(params) && params.logit_bias.empty() && params.banned_tokens.empty() && params.allowed_tokens.empty() &&
+         context.mask.empty() && !too_short;
+}
+
+template <class T>
+Candidate best_of(std::span<const T> logits) {
   Candidate best{kNever, -1};
   for (size_t v = 0; v < logits.size(); ++v) {
     LEVIN_CHECK(!std::isnan(logits[v]), "logit of token {} is NaN", v);
@@ -172,9 +179,10 @@ Status check_sampling(const SamplingParams& params, int64_t n_vocab) {
 }
 
 int32_t choose_token(std::span<const float> logits, const SamplingParams& params, const ChoiceContext& context) {
+  if (params.greedy() && takes_logits_as_they_are(params, context)) return best_of(logits).token;
   const std::vector<double> processed = processed_logits(logits, params, context);
-  if (params.greedy()) return best_of(processed).token;
-  best_of(processed);  // refuses NaN and an empty choice
+  const Candidate likeliest = best_of(std::span<const double>(processed));  // refuses NaN and an empty choice
+  if (params.greedy()) return likeliest.token;
   const Survivors survivors(processed, params);
   const NoisePlace place{.seed = params.seed, .position = context.position, .choice = params.choice};
   Candidate best{kNever, -1};

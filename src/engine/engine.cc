@@ -6,6 +6,8 @@
 
 #include <fmt/format.h>
 
+#include "engine/runner.h"
+#include "engine/step_loop.h"
 #include "io/safetensors.h"
 
 namespace levin {
@@ -36,15 +38,6 @@ Result<ModelWeights> read_weights(const EngineOptions& options, const ModelConfi
 
 }  // namespace
 
-std::string_view finish_reason_name(FinishReason reason) {
-  switch (reason) {
-    case FinishReason::kStop: return "stop";
-    case FinishReason::kLength: return "length";
-    case FinishReason::kCancelled: return "cancelled";
-  }
-  return "unknown";
-}
-
 struct Engine::State {
   EngineOptions options;
   std::vector<std::string> warnings;
@@ -53,10 +46,12 @@ struct Engine::State {
   double load_s = 0;
   Model model;
   Runner runner;
+  StepLoop loop;
 
   State(EngineOptions o, std::vector<std::string> w, int64_t n_tokens, Isa chosen_isa, Model m)
       : options(std::move(o)), warnings(std::move(w)), n_context_tokens(n_tokens), isa(chosen_isa), model(std::move(m)),
-        runner(model, {.n_threads = options.n_threads, .isa = isa, .n_cache_tokens = n_tokens + 1}) {}
+        runner(model, {.n_threads = options.n_threads, .isa = isa, .n_cache_tokens = n_tokens + 1}),
+        loop(runner, {.chunk_tokens = options.chunk_tokens, .n_spec_steps = options.n_spec_steps, .max_context_tokens = n_tokens}) {}
 };
 
 Engine::Engine(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -94,52 +89,13 @@ std::string Engine::describe() const {
                      state_->load_s);
 }
 
-Result<Generation> Engine::generate(const GenerateRequest& request, const std::function<bool(int32_t token)>& on_token) {
-  const int64_t n_prompt = static_cast<int64_t>(request.prompt.size());
-  if (n_prompt == 0) return Error{ErrorKind::kUsage, "the prompt is empty"};
-  if (n_prompt >= state_->n_context_tokens) {
-    return Error{ErrorKind::kUsage, fmt::format("the prompt has {} tokens and the context {}; shorten the prompt or raise --max-model-len",
-                                                n_prompt, state_->n_context_tokens)};
+Result<Generation> Engine::generate(GenerateRequest request) {
+  StepLoop& loop = state_->loop;
+  LEVIN_ASSIGN(const RequestId id, loop.submit(std::move(request)));
+  while (loop.step()) {
+    if (std::unique_ptr<Generation> done = loop.take(id)) return std::move(*done);
   }
-  const int64_t room = state_->n_context_tokens - n_prompt;
-  const int64_t max_tokens = request.max_tokens > 0 ? std::min(request.max_tokens, room) : room;
-
-  Runner& runner = state_->runner;
-  BlockTable table(runner.pages());
-  LEVIN_TRY(table.grow(n_prompt + max_tokens));
-  const auto run = [&](std::span<const int32_t> tokens, int64_t first_position) {
-    runner.begin_step();
-    const SequenceChunk chunk{.tokens = tokens, .first_position = static_cast<int32_t>(first_position), .pages = table.pages()};
-    const View hidden = runner.trunk({&chunk, 1});
-    return hidden.slice_first(hidden.dim(0) - 1, 1);
-  };
-  const auto choose = [&](View hidden) { return runner.argmax(runner.logits(hidden)).front(); };
-
-  Generation out;
-  const Clock::time_point start = Clock::now();
-  int32_t token = -1;
-  for (int64_t begin = 0; begin < n_prompt; begin += state_->options.chunk_tokens) {
-    const int64_t count = std::min(state_->options.chunk_tokens, n_prompt - begin);
-    const View last = run(std::span(request.prompt).subspan(begin, count), begin);
-    if (begin + count == n_prompt) token = choose(last);
-  }
-  out.prefill_s = seconds_since(start);
-
-  const Clock::time_point decode_start = Clock::now();
-  while (true) {
-    out.tokens.push_back(token);
-    const bool wanted = on_token(token);
-    if (std::find(request.stop_tokens.begin(), request.stop_tokens.end(), token) != request.stop_tokens.end()) {
-      out.finish_reason = FinishReason::kStop;
-      break;
-    }
-    const int64_t n_generated = static_cast<int64_t>(out.tokens.size());
-    if (!wanted) out.finish_reason = FinishReason::kCancelled;
-    if (!wanted || n_generated == max_tokens) break;
-    token = choose(run({&token, 1}, n_prompt + n_generated - 1));
-  }
-  out.decode_s = seconds_since(decode_start);
-  return out;
+  return Error{ErrorKind::kRuntime, fmt::format("request {} was lost", id)};
 }
 
 Result<TraceResult> Engine::trace(const TraceOptions& options) { return levin::trace(state_->runner, options); }

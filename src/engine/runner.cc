@@ -1,5 +1,7 @@
 #include "engine/runner.h"
 
+#include <algorithm>
+
 #include "ops/logits.h"
 
 namespace levin {
@@ -27,6 +29,12 @@ std::vector<int32_t> Runner::argmax(View logits) {
   std::vector<int32_t> tokens(static_cast<size_t>(logits.dim(0)));
   ops::argmax(ctx_, {.x = logits, .out = View::of(tokens.data(), {logits.dim(0)})});
   return tokens;
+}
+
+View Runner::keep(View rows) {
+  const View out = arena_.allocate(DType::kF32, {rows.dim(0), rows.dim(1)});
+  for (int64_t r = 0; r < rows.dim(0); ++r) std::copy_n(rows.row<float>(r), rows.dim(1), out.row<float>(r));
+  return out;
 }
 
 }  // namespace levin

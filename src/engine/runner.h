@@ -40,6 +40,7 @@ class Runner {
   View mtp(std::span<const SequenceChunk> chunks, View hidden, const Probe* probe = nullptr);
   View logits(View hidden);                       // [N, D] -> [N, V]
   std::vector<int32_t> argmax(View logits);       // [N, V] -> N token ids
+  View keep(View rows);                           // a copy of [N, W] f32 that lives as long as the step
 
  private:
   const Model& model_;

@@ -1,0 +1,329 @@
+#include "engine/step_loop.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace levin {
+
+using Clock = std::chrono::steady_clock;
+
+struct StepLoop::Sequence {
+  RequestId id = 0;
+  GenerateRequest request;
+  int64_t n_prompt = 0;
+  int64_t max_tokens = 0;
+  std::vector<int32_t> tokens;  // prompt and answer
+  int64_t n_cached = 0;         // trunk rows at positions 0 .. n_cached-1
+  std::vector<int32_t> drafts;  // for positions tokens.size(), tokens.size() + 1, ...
+  BlockTable table;
+  TokenHistory history;
+  std::unique_ptr<Generation> out = std::make_unique<Generation>();
+  bool finished = false;
+  Clock::time_point submitted = Clock::now();
+  Clock::time_point first_token;
+
+  explicit Sequence(PagePool& pool) : table(pool) {}
+
+  bool in_prompt() const { return n_cached < n_prompt; }
+  int64_t n_tokens() const { return static_cast<int64_t>(tokens.size()); }
+  int64_t n_answer_tokens() const { return n_tokens() - n_prompt; }
+  SequenceChunk chunk(std::span<const int32_t> step_tokens, int64_t first_position) const {
+    return {.tokens = step_tokens, .first_position = static_cast<int32_t>(first_position), .pages = table.pages()};
+  }
+};
+
+// One step's rows, packed in the order of `entries`.
+struct StepLoop::Batch {
+  struct Entry {
+    Sequence* sequence = nullptr;
+    std::vector<int32_t> tokens;  // of the trunk step
+    int64_t first_position = 0;
+    int64_t first_row = 0;        // in the packed step
+    bool wants_tokens = false;    // its rows (verify) or its last row (end of the prompt) are to be chosen from
+    int64_t n_extended = 0;       // rows whose positions are now known to be right, for the MTP layer
+    int64_t n_rows() const { return static_cast<int64_t>(tokens.size()); }
+    int64_t n_logit_rows(bool verify) const { return !wants_tokens ? 0 : verify ? n_rows() : 1; }
+  };
+  std::vector<Entry> entries;
+  View hidden;                    // [T, D] trunk output
+  std::vector<Sequence*> drafting;
+  View draft_hidden;              // [number drafting, D] MTP output
+};
+
+namespace {
+
+// Rows of several sources under each other: [N, D].
+class RowGather {
+ public:
+  RowGather(std::vector<float>& storage, int64_t width) : storage_(storage), width_(width) { storage_.clear(); }
+  void add(View rows) {
+    for (int64_t r = 0; r < rows.dim(0); ++r) storage_.insert(storage_.end(), rows.row<float>(r), rows.row<float>(r) + width_);
+  }
+  bool empty() const { return storage_.empty(); }
+  View view() { return View::of(storage_.data(), {static_cast<int64_t>(storage_.size()) / width_, width_}); }
+
+ private:
+  std::vector<float>& storage_;
+  int64_t width_;
+};
+
+std::span<const float> row_span(View rows, int64_t r) { return {rows.row<float>(r), static_cast<size_t>(rows.dim(1))}; }
+
+bool contains(const std::vector<int32_t>& list, int32_t token) { return std::find(list.begin(), list.end(), token) != list.end(); }
+
+}  // namespace
+
+std::string_view finish_reason_name(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kStop: return "stop";
+    case FinishReason::kLength: return "length";
+    case FinishReason::kCancelled: return "cancelled";
+  }
+  return "unknown";
+}
+
+StepLoop::StepLoop(Runner& runner, const LoopOptions& options) : runner_(runner), options_(options) {
+  if (!runner.model().has_mtp()) options_.n_spec_steps = 0;
+}
+
+StepLoop::~StepLoop() = default;
+
+Result<RequestId> StepLoop::submit(GenerateRequest request) {
+  const ModelConfig& config = runner_.model().config();
+  const int64_t n_prompt = static_cast<int64_t>(request.prompt.size());
+  if (n_prompt == 0) return Error{ErrorKind::kUsage, "the prompt is empty"};
+  for (const int32_t token : request.prompt) {
+    if (token < 0 || token >= config.n_vocab) {
+      return Error{ErrorKind::kUsage, fmt::format("token id {} is outside the vocabulary of {} tokens", token, config.n_vocab)};
+    }
+  }
+  if (n_prompt >= options_.max_context_tokens) {
+    return Error{ErrorKind::kUsage, fmt::format("the prompt has {} tokens and the context {}; shorten the prompt or raise --max-model-len",
+                                                n_prompt, options_.max_context_tokens)};
+  }
+  LEVIN_TRY(check_sampling(request.sampling, config.n_vocab));
+
+  auto sequence = std::make_unique<Sequence>(runner_.pages());
+  sequence->id = next_id_++;
+  sequence->n_prompt = n_prompt;
+  const int64_t room = options_.max_context_tokens - n_prompt;
+  sequence->max_tokens = request.max_tokens > 0 ? std::min(request.max_tokens, room) : room;
+  LEVIN_TRY(sequence->table.grow(n_prompt + sequence->max_tokens + 1));
+  sequence->tokens = request.prompt;
+  sequence->history.add_prompt(request.prompt);
+  sequence->request = std::move(request);
+  sequence->out->speculation.accepted_per_position.assign(options_.n_spec_steps, 0);
+  sequences_.push_back(std::move(sequence));
+  return sequences_.back()->id;
+}
+
+bool StepLoop::step() {
+  retire_finished();
+  if (sequences_.empty()) return false;
+  Batch batch;
+  plan(batch);
+  run_trunk(batch);
+  choose_tokens(batch);
+  if (options_.n_spec_steps > 0) {
+    extend_draft_state(batch);
+    chain_drafts(batch);
+  }
+  retire_finished();
+  return true;
+}
+
+void StepLoop::plan(Batch& batch) {
+  for (const std::unique_ptr<Sequence>& sequence : sequences_) {
+    Sequence& s = *sequence;
+    Batch::Entry entry{.sequence = &s, .tokens = {}, .first_position = s.n_cached};
+    if (s.in_prompt()) {
+      const int64_t count = std::min(options_.chunk_tokens, s.n_prompt - s.n_cached);
+      entry.tokens.assign(s.tokens.begin() + s.n_cached, s.tokens.begin() + s.n_cached + count);
+      entry.wants_tokens = s.n_cached + count == s.n_prompt;
+    } else {
+      entry.tokens.push_back(s.tokens.back());
+      entry.tokens.insert(entry.tokens.end(), s.drafts.begin(), s.drafts.end());
+      entry.wants_tokens = true;
+    }
+    batch.entries.push_back(std::move(entry));
+  }
+}
+
+void StepLoop::run_trunk(Batch& batch) {
+  std::vector<SequenceChunk> chunks;
+  int64_t row = 0;
+  for (Batch::Entry& entry : batch.entries) {
+    entry.first_row = row;
+    row += entry.n_rows();
+    chunks.push_back(entry.sequence->chunk(entry.tokens, entry.first_position));
+  }
+  runner_.begin_step();
+  batch.hidden = runner_.trunk(chunks);
+}
+
+void StepLoop::choose_tokens(Batch& batch) {
+  std::vector<float> storage;
+  RowGather rows(storage, batch.hidden.dim(1));
+  for (const Batch::Entry& entry : batch.entries) {
+    const int64_t count = entry.n_logit_rows(!entry.sequence->in_prompt());
+    rows.add(batch.hidden.slice_first(entry.first_row + entry.n_rows() - count, count));
+  }
+  const View logits = rows.empty() ? View() : runner_.logits(rows.view());
+  int64_t row = 0;
+  for (Batch::Entry& entry : batch.entries) {
+    Sequence& s = *entry.sequence;
+    const bool verify = !s.in_prompt();
+    const int64_t count = entry.n_logit_rows(verify);
+    const int64_t n_before = s.n_tokens();
+    if (verify) {
+      accept(s, logits.slice_first(row, count));
+      entry.n_extended = s.n_tokens() - n_before;
+    } else {
+      s.n_cached += entry.n_rows();
+      entry.n_extended = entry.n_rows();
+      if (count > 0) {
+        const ChoiceContext context{.history = &s.history, .position = static_cast<uint32_t>(s.n_tokens()), .mask = {}};
+        const std::span<const float> values = row_span(logits, row);
+        s.first_token = Clock::now();
+        s.out->prefill_s = std::chrono::duration<double>(s.first_token - s.submitted).count();
+        emit(s, choose_token(values, s.request.sampling, context), values);
+      }
+    }
+    row += count;
+  }
+}
+
+// Row by row the target's own token; on while it is the one that was drafted.
+void StepLoop::accept(Sequence& s, View logits) {
+  SpeculationStats& stats = s.out->speculation;
+  ++stats.n_verify_passes;
+  stats.n_drafted += static_cast<int64_t>(s.drafts.size());
+  const std::vector<int32_t> drafts = std::exchange(s.drafts, {});
+  for (size_t j = 0; j <= drafts.size() && !s.finished; ++j) {
+    const std::span<const float> row = row_span(logits, static_cast<int64_t>(j));
+    const ChoiceContext context{.history = &s.history, .position = static_cast<uint32_t>(s.n_tokens()), .mask = {}};
+    const int32_t token = choose_token(row, s.request.sampling, context);
+    emit(s, token, row);
+    ++stats.n_kept;
+    ++s.n_cached;
+    if (j == drafts.size() || token != drafts[j]) break;
+    ++stats.n_accepted;
+    ++stats.accepted_per_position[j];
+  }
+}
+
+void StepLoop::emit(Sequence& s, int32_t token, std::span<const float> logits) {
+  s.tokens.push_back(token);
+  s.history.push(token);
+  TokenEvent event{.token = token, .logprobs = std::nullopt};
+  if (s.request.logprobs) event.logprobs = row_logprobs(logits, token, s.request.n_top_logprobs);
+  const bool wanted = !s.request.on_token || s.request.on_token(event);
+  s.out->tokens.push_back(std::move(event));
+  s.out->decode_s = std::chrono::duration<double>(Clock::now() - s.first_token).count();
+  if (contains(s.request.sampling.stop_tokens, token)) {
+    s.out->finish_reason = FinishReason::kStop;
+  } else if (!wanted) {
+    s.out->finish_reason = FinishReason::kCancelled;
+  } else if (s.n_answer_tokens() == s.max_tokens) {
+    s.out->finish_reason = FinishReason::kLength;
+  } else {
+    return;
+  }
+  s.finished = true;
+}
+
+// Drafts beyond the answer's last possible token would be thrown away.
+int StepLoop::n_drafts_for(const Sequence& s) const {
+  return static_cast<int>(std::min<int64_t>(options_.n_spec_steps, s.max_tokens - s.n_answer_tokens() - 1));
+}
+
+void StepLoop::extend_draft_state(Batch& batch) {
+  const int64_t d_model = batch.hidden.dim(1);
+  std::vector<float> storage;
+  RowGather hidden(storage, d_model);
+  std::vector<SequenceChunk> chunks;
+  std::vector<std::pair<Sequence*, int64_t>> last_rows;  // whose drafts start at which row
+  int64_t row = 0;
+  for (const Batch::Entry& entry : batch.entries) {
+    Sequence& s = *entry.sequence;
+    if (s.finished || entry.n_extended == 0) continue;
+    hidden.add(batch.hidden.slice_first(entry.first_row, entry.n_extended));
+    chunks.push_back(s.chunk(std::span(s.tokens).subspan(entry.first_position + 1, entry.n_extended), entry.first_position));
+    row += entry.n_extended;
+    if (!s.in_prompt() && n_drafts_for(s) > 0) last_rows.emplace_back(&s, row - 1);
+  }
+  if (chunks.empty()) return;
+  const View out = runner_.mtp(chunks, hidden.view());
+  if (last_rows.empty()) return;
+  std::vector<float> draft_storage;
+  RowGather last(draft_storage, d_model);
+  for (const auto& [sequence, r] : last_rows) {
+    batch.drafting.push_back(sequence);
+    last.add(out.slice_first(r, 1));
+  }
+  batch.draft_hidden = runner_.keep(last.view());
+  choose_drafts(batch.drafting, batch.draft_hidden);
+}
+
+void StepLoop::chain_drafts(Batch& batch) {
+  for (int step = 1; step < options_.n_spec_steps; ++step) {
+    std::vector<SequenceChunk> chunks;
+    std::vector<Sequence*> drafting;
+    std::vector<float> storage;
+    RowGather hidden(storage, batch.draft_hidden.empty() ? 1 : batch.draft_hidden.dim(1));
+    for (size_t i = 0; i < batch.drafting.size(); ++i) {
+      Sequence& s = *batch.drafting[i];
+      if (step >= n_drafts_for(s)) continue;
+      drafting.push_back(&s);
+      hidden.add(batch.draft_hidden.slice_first(static_cast<int64_t>(i), 1));
+      chunks.push_back(s.chunk(std::span(s.drafts).last(1), s.n_tokens() - 1 + step - 1));
+    }
+    if (drafting.empty()) return;
+    batch.draft_hidden = runner_.mtp(chunks, hidden.view());
+    batch.drafting = drafting;
+    choose_drafts(batch.drafting, batch.draft_hidden);
+  }
+}
+
+void StepLoop::choose_drafts(std::vector<Sequence*>& drafting, View hidden) {
+  const View logits = runner_.logits(hidden);
+  for (size_t i = 0; i < drafting.size(); ++i) {
+    Sequence& s = *drafting[i];
+    for (const int32_t draft : s.drafts) s.history.push(draft);
+    const ChoiceContext context{.history = &s.history,
+                                .position = static_cast<uint32_t>(s.n_tokens() + static_cast<int64_t>(s.drafts.size())), .mask = {}};
+    const int32_t token = choose_token(row_span(logits, static_cast<int64_t>(i)), s.request.sampling, context);
+    for (const int32_t draft : s.drafts) s.history.pop(draft);
+    s.drafts.push_back(token);
+  }
+}
+
+void StepLoop::cancel(RequestId id) {
+  for (const std::unique_ptr<Sequence>& s : sequences_) {
+    if (s->id != id || s->finished) continue;
+    s->finished = true;
+    s->out->finish_reason = FinishReason::kCancelled;
+  }
+}
+
+void StepLoop::retire_finished() {
+  for (const std::unique_ptr<Sequence>& s : sequences_) {
+    if (s->finished) finished_.emplace_back(s->id, std::move(s->out));
+  }
+  std::erase_if(sequences_, [](const std::unique_ptr<Sequence>& s) { return s->finished; });
+}
+
+std::unique_ptr<Generation> StepLoop::take(RequestId id) {
+  for (auto& [finished_id, generation] : finished_) {
+    if (finished_id != id) continue;
+    std::unique_ptr<Generation> out = std::move(generation);
+    std::erase_if(finished_, [&](const auto& entry) { return entry.first == id; });
+    return out;
+  }
+  return nullptr;
+}
+
+}  // namespace levin

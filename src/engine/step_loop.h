@@ -1,0 +1,74 @@
+// The loop that turns requests into tokens: every step takes some tokens of every sequence through the model.
+//
+// A sequence with tokens t_0 .. t_{n-1} and trunk rows for all but the last is decoded in rounds:
+//
+//   verify   the trunk runs [t_{n-1}, d_1 .. d_S] (S drafts, maybe none), giving logits at n rows; row by row the target chooses its own
+//            token y for the next position and goes on while y equals the draft. So j accepted drafts give j + 1 tokens.
+//   extend   the MTP layer runs the pairs (hidden of i, t_{i+1}) of the newly accepted positions with the trunk's own hidden states,
+//            overwriting what drafting wrote; its last row gives d_1.
+//   chain    S - 1 times the MTP layer runs (its last output, d_s) and gives d_{s+1}.
+//
+// Plain decoding is S = 0: verify alone. Prefill is the same step with a chunk of the prompt for its rows, followed by the same extend.
+// Undoing a rejected draft is not advancing: its rows are overwritten by the next round. Drafts are chosen by the same rule, noise and
+// penalties as the target's tokens, which makes agreement likely and never changes a token.
+//
+// Pure loop: one thread calls; nothing here knows about text, files or sockets.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <vector>
+
+#include "base/result.h"
+#include "engine/request.h"
+#include "engine/runner.h"
+
+namespace levin {
+
+struct LoopOptions {
+  int64_t chunk_tokens = 512;     // prompt tokens of one sequence in a step
+  int n_spec_steps = 0;           // S: drafts a round at most; 0 = off
+  int64_t max_context_tokens = 0; // prompt and answer together
+};
+
+using RequestId = int64_t;
+
+class StepLoop {
+ public:
+  StepLoop(Runner& runner, const LoopOptions& options);
+  ~StepLoop();
+
+  // Refuses what cannot be done, naming it: an empty prompt, ids outside the vocabulary, a prompt beyond the context, bad sampling values,
+  // a cache without room for prompt and answer.
+  Result<RequestId> submit(GenerateRequest request);
+
+  // One step for all sequences. False when there is nothing left to do.
+  bool step();
+
+  void cancel(RequestId id);  // ends it before its next token
+  // The result of a finished request, once; nullptr while it runs.
+  std::unique_ptr<Generation> take(RequestId id);
+
+ private:
+  struct Sequence;
+  struct Batch;
+
+  void plan(Batch& batch);
+  void run_trunk(Batch& batch);
+  void choose_tokens(Batch& batch);
+  void accept(Sequence& sequence, View logits);  // [rows, V]
+  void emit(Sequence& sequence, int32_t token, std::span<const float> logits);
+  void extend_draft_state(Batch& batch);
+  void chain_drafts(Batch& batch);
+  void choose_drafts(std::vector<Sequence*>& drafting, View hidden);
+  int n_drafts_for(const Sequence& sequence) const;
+  void retire_finished();
+
+  Runner& runner_;
+  LoopOptions options_;
+  RequestId next_id_ = 1;
+  std::vector<std::unique_ptr<Sequence>> sequences_;  // running, in order of submission
+  std::vector<std::pair<RequestId, std::unique_ptr<Generation>>> finished_;
+};
+
+}  // namespace levin

@@ -1,0 +1,178 @@
+#include "engine/same_tokens.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <set>
+#include <tuple>
+
+#include <fmt/format.h>
+
+#include "engine/passkey.h"
+#include "engine/step_loop.h"
+#include "text/chat.h"
+#include "text/tokenizer.h"
+
+namespace levin::test {
+namespace {
+
+constexpr std::array<double, 2> kTemperatures = {0, 0.8};
+constexpr std::array<NumericsMode, 3> kModes = {NumericsMode::kReference, NumericsMode::kOfficial, NumericsMode::kFast};
+constexpr std::array<int64_t, 3> kChunks = {64, 256, 1024};
+constexpr int kMaxSpecSteps = 5;
+constexpr int64_t kCompany = 7;
+
+// A circumstance as indices into the choices, for counting pairs.
+using Choices = std::array<int, 6>;
+constexpr Choices kCounts = {2, 3, 2, 3, kMaxSpecSteps + 1, 2};
+
+Circumstance from_choices(const Choices& c) {
+  return {.temperature = kTemperatures[c[0]], .numerics = kModes[c[1]], .n_threads = 1 + c[2], .chunk_tokens = kChunks[c[3]],
+          .n_spec_steps = c[4], .in_company = c[5] == 1};
+}
+
+std::vector<Choices> all_choices() {
+  std::vector<Choices> out = {{}};
+  for (size_t kind = 0; kind < kCounts.size(); ++kind) {
+    std::vector<Choices> longer;
+    for (const Choices& c : out) {
+      for (int i = 0; i < kCounts[kind]; ++i) {
+        longer.push_back(c);
+        longer.back()[kind] = i;
+      }
+    }
+    out.swap(longer);
+  }
+  return out;
+}
+
+using Pair = std::tuple<size_t, int, size_t, int>;
+
+std::set<Pair> pairs_of(const Choices& c) {
+  std::set<Pair> out;
+  for (size_t a = 0; a < c.size(); ++a) {
+    for (size_t b = a + 1; b < c.size(); ++b) out.emplace(a, c[a], b, c[b]);
+  }
+  return out;
+}
+
+GenerateRequest request_for(const std::vector<int32_t>& prompt, double temperature, uint64_t seed, int64_t max_tokens) {
+  GenerateRequest request{.prompt = prompt, .max_tokens = max_tokens};
+  request.sampling = {.temperature = temperature, .stop_tokens = {1}, .seed = seed};
+  return request;
+}
+
+}  // namespace
+
+std::string Circumstance::describe() const {
+  return fmt::format("temperature {}, {}, {} threads, chunks of {}, {} drafts, {}", temperature, numerics_mode_name(numerics), n_threads,
+                     chunk_tokens, n_spec_steps, in_company ? "in company" : "alone");
+}
+
+std::vector<Circumstance> all_circumstances() {
+  std::vector<Circumstance> out;
+  for (const Choices& c : all_choices()) out.push_back(from_choices(c));
+  return out;
+}
+
+// Greedy cover: always the first combination that adds the most pairs.
+std::vector<Circumstance> covering_circumstances() {
+  const std::vector<Choices> all = all_choices();
+  std::set<Pair> open;
+  for (const Choices& c : all) open.merge(pairs_of(c));
+  std::vector<Circumstance> out;
+  while (!open.empty()) {
+    size_t most = 0;
+    const Choices* best = nullptr;
+    for (const Choices& c : all) {
+      const std::set<Pair> pairs = pairs_of(c);
+      const size_t added = static_cast<size_t>(std::count_if(pairs.begin(), pairs.end(), [&](const Pair& p) { return open.contains(p); }));
+      if (added > most) {
+        most = added;
+        best = &c;
+      }
+    }
+    for (const Pair& p : pairs_of(*best)) open.erase(p);
+    out.push_back(from_choices(*best));
+  }
+  return out;
+}
+
+std::vector<std::vector<int32_t>> answers(const Model& model, const Circumstance& circumstance,
+                                          const std::vector<std::vector<int32_t>>& prompts, int64_t max_tokens) {
+  int64_t longest = 0, total = 0;
+  for (const std::vector<int32_t>& prompt : prompts) {
+    longest = std::max(longest, static_cast<int64_t>(prompt.size()));
+    total += static_cast<int64_t>(prompt.size()) + max_tokens + 2 * kPageTokens;
+  }
+  total += kCompany * (200 + max_tokens + 2 * kPageTokens);
+  Runner runner(model, runner_options(total, circumstance.n_threads));
+  StepLoop loop(runner, {.chunk_tokens = circumstance.chunk_tokens, .n_spec_steps = circumstance.n_spec_steps,
+                         .max_context_tokens = longest + max_tokens + 1});
+  std::vector<std::vector<int32_t>> out(prompts.size());
+  std::vector<RequestId> company;
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    if (circumstance.in_company && company.empty()) {  // of other lengths and seeds, around the request that is looked at
+      for (int64_t j = 0; j < kCompany; ++j) {
+        const std::vector<int32_t>& other = prompts[static_cast<size_t>(j) % prompts.size()];
+        const std::vector<int32_t> shorter(other.begin(), other.begin() + std::min<int64_t>(std::ssize(other), 20 + 23 * j));
+        company.push_back(must(loop.submit(request_for(shorter, j % 2 == 0 ? 0.0 : 0.9, 1000 + j, max_tokens))));
+      }
+    }
+    const RequestId id = must(loop.submit(request_for(prompts[i], circumstance.temperature, 77 + i, max_tokens)));
+    std::unique_ptr<Generation> done;
+    while (done == nullptr && loop.step()) done = loop.take(id);
+    LEVIN_CHECK(done != nullptr, "request {} was lost", id);
+    for (const TokenEvent& event : done->tokens) out[i].push_back(event.token);
+    std::erase_if(company, [&](RequestId other) { return loop.take(other) != nullptr; });
+  }
+  return out;
+}
+
+std::vector<std::string> broken_promises(const std::vector<Circumstance>& circumstances, const std::filesystem::path& model_folder,
+                                         const std::vector<std::vector<int32_t>>& prompts, int64_t max_tokens) {
+  std::vector<std::string> out;
+  for (const NumericsMode mode : kModes) {
+    const std::unique_ptr<Model> model = load_model(model_folder, {.numerics = mode});
+    std::map<double, std::vector<std::vector<int32_t>>> plain;
+    for (const Circumstance& c : circumstances) {
+      if (c.numerics != mode) continue;
+      if (!plain.contains(c.temperature)) {
+        plain[c.temperature] = answers(*model, {.temperature = c.temperature, .numerics = mode}, prompts, max_tokens);
+      }
+      const std::vector<std::vector<int32_t>> found = answers(*model, c, prompts, max_tokens);
+      for (size_t i = 0; i < prompts.size(); ++i) {
+        if (found[i] == plain[c.temperature][i]) continue;
+        const auto at = std::mismatch(found[i].begin(), found[i].end(), plain[c.temperature][i].begin(), plain[c.temperature][i].end());
+        out.push_back(fmt::format("{}: prompt {} differs at token {}", c.describe(), i, at.first - found[i].begin()));
+      }
+    }
+  }
+  return out;
+}
+
+std::vector<std::vector<int32_t>> chat_prompts(const std::filesystem::path& model_folder) {
+  const text::Tokenizer tokenizer = must(text::Tokenizer::load(model_folder));
+  const text::ChatFormat format = must(text::ChatFormat::make(text::ChatFamily::kDeepSeekV32, tokenizer));
+  std::vector<std::vector<int32_t>> out;
+  for (const auto& [question, thinking] : std::initializer_list<std::pair<const char*, bool>>{
+           {"What is the capital of Japan?", true}, {"Repeat: river stone apple tiger", false},
+           {"As JSON: river is 4, stone is 77, cloud is 12", false}, {"What is speculative decoding?", true}}) {
+    text::ChatRequest request{.messages = {}, .thinking = thinking};
+    request.messages.push_back({.role = text::Role::kUser, .content = question});
+    out.push_back(tokenizer.encode(must(format.render(request))));
+  }
+  return out;
+}
+
+std::vector<int32_t> text_prompt(const std::filesystem::path& model_folder, uint64_t seed, size_t n_tokens) {
+  const text::Tokenizer tokenizer = must(text::Tokenizer::load(model_folder));
+  std::vector<int32_t> ids(tokenizer.raw_prefix().begin(), tokenizer.raw_prefix().end());
+  const std::vector<int32_t> body = tokenizer.encode_plain(passkey_document(seed, 5 * n_tokens).text);
+  ids.insert(ids.end(), body.begin(), body.end());
+  LEVIN_CHECK(ids.size() >= n_tokens, "the text has {} tokens, {} are needed", ids.size(), n_tokens);
+  ids.resize(n_tokens);
+  return ids;
+}
+
+}  // namespace levin::test
