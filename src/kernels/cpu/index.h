@@ -44,12 +44,12 @@ struct SelectJob {
   int32_t* scratch = nullptr;  // select_scratch_elements(end - begin)
 };
 
-constexpr int64_t kNoNan = -1;
+constexpr int64_t kNoNan = -1;  // what select() returns when all is well
 
 // Query rows that score() takes at a time at most; more than that brings nothing.
 constexpr int64_t kIndexRows = 16;
 
-inline int64_t select_scratch_elements(int64_t n_candidates) { return n_candidates + 64; }
+inline int64_t select_scratch_elements(int64_t n_candidates) { return 2 * (n_candidates + 64); }
 
 struct IndexKernels {
   int64_t (*score_scratch_bytes)(int64_t n_heads, int64_t d_index) = nullptr;

@@ -1,0 +1,10 @@
+#include "kernels/cpu/index_simd.h"
+
+namespace levin::kernels {
+
+IndexKernels index_kernels_avx512() {
+  using Scores = IndexScores<FmaDot<Avx512>>;
+  return {.score_scratch_bytes = Scores::scratch_bytes, .score = Scores::score, .select = Select<Avx512>::select};
+}
+
+}  // namespace levin::kernels

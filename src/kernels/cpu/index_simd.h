@@ -1,0 +1,154 @@
+// Index scores over the vector types of simd.h. Lanes run along the 64 keys of a page, which is laid out with its keys
+// side by side once and then meets every head of every query row of the job.
+//
+//   scratch   q      [kIndexRows, n_heads, padded units]   queries as the dot takes them
+//             tile   [units, 64]                           one page, keys side by side
+//             rows   [16, padded units]                    keys that must be converted first
+//             dots   [kRowBlock, 64]
+#pragma once
+
+#include "kernels/cpu/dot_tile.h"
+#include "kernels/cpu/index.h"
+#include "kernels/cpu/select_simd.h"
+
+namespace levin::kernels {
+namespace {
+
+template <class D>
+struct IndexScores {
+  using V = typename D::V;
+  using F32 = typename V::F32;
+  using Unit = typename D::Unit;
+  static constexpr int kVectors = kTile / 16;
+
+  struct Scratch {
+    Unit* q;
+    Unit* tile;
+    Unit* rows;
+    float* dots;
+    int64_t n_units;         // of a key
+    int64_t n_padded_units;  // between queries
+    int64_t n_bytes;
+  };
+
+  static Scratch lay_out(std::byte* scratch, int64_t n_heads, int64_t d) {
+    Scratch s{};
+    s.n_units = units_of<D>(d);
+    s.n_padded_units = padded_units_of<D>(d);
+    s.q = reinterpret_cast<Unit*>(scratch);
+    s.tile = s.q + kIndexRows * n_heads * s.n_padded_units;
+    s.rows = s.tile + s.n_units * kTile;
+    s.dots = reinterpret_cast<float*>(s.rows + 16 * s.n_padded_units);
+    s.n_bytes = reinterpret_cast<std::byte*>(s.dots + kRowBlock * kTile) - scratch;
+    return s;
+  }
+
+  static int64_t scratch_bytes(int64_t n_heads, int64_t d) {
+    alignas(64) std::byte origin[64];
+    return lay_out(origin, n_heads, d).n_bytes;
+  }
+
+  // d values of type `dtype` at p as units.
+  static void convert(const void* p, DType dtype, int64_t d, Unit* units) {
+    for (int64_t i = 0; i < d; i += 16) {
+      F32 x;
+      if (dtype == DType::kF32) {
+        x = load_f32<V>(static_cast<const float*>(p) + i, d - i);
+      } else if (dtype == DType::kBF16) {
+        x = load_bf16<V>(static_cast<const uint16_t*>(p) + i, d - i);
+      } else {
+        x = load_e4m3<V>(static_cast<const uint8_t*>(p) + i, d - i);
+      }
+      store_units<D>(units, i, x);
+    }
+  }
+
+  static int64_t bytes_of(DType dtype) { return dtype == DType::kF32 ? 4 : dtype == DType::kBF16 ? 2 : 1; }
+  static DType key_dtype(const IndexKeyFormat& f) {
+    return f.dtype == CacheDType::kF32 ? DType::kF32 : f.dtype == CacheDType::kBF16 ? DType::kBF16 : DType::kF8E4M3;
+  }
+
+  static void prepare_queries(const IndexScoreJob& a, const Scratch& s) {
+    for (int64_t t = 0; t < a.n_rows; ++t) {
+      for (int64_t h = 0; h < a.n_heads; ++h) {
+        const std::byte* q =
+            static_cast<const std::byte*>(a.q) + (t * a.q_row_stride + h * a.q_head_stride) * bytes_of(a.q_dtype);
+        convert(q, a.q_dtype, a.format.d_index, s.q + (t * a.n_heads + h) * s.n_padded_units);
+      }
+    }
+  }
+
+  static void prepare_page(const IndexScoreJob& a, const Scratch& s, const std::byte* page) {
+    const DType dtype = key_dtype(a.format);
+    const bool direct = bytes_of(dtype) * D::kValues == 4 && a.format.d_index % D::kValues == 0;
+    for (int64_t key = 0; key < kTile; key += 16) {
+      const void* row[16];
+      for (int64_t j = 0; j < 16; ++j) {
+        row[j] = page + (key + j) * a.format.key_bytes;
+        if (direct) continue;
+        convert(row[j], dtype, a.format.d_index, s.rows + j * s.n_padded_units);
+        row[j] = s.rows + j * s.n_padded_units;
+      }
+      transpose_units<D>(row, s.n_units, s.tile + key);
+    }
+  }
+
+  // Scores of row t against the page in s.tile.
+  static void score_row(const IndexScoreJob& a, const Scratch& s, int64_t t, F32 (&total)[kVectors]) {
+    for (F32& x : total) x = V::zero();
+    for (int64_t h = 0; h < a.n_heads; h += kRowBlock) {
+      const int64_t n_rows = a.n_heads - h < kRowBlock ? a.n_heads - h : kRowBlock;
+      dot_rows<D>({.rows = s.q + (t * a.n_heads + h) * s.n_padded_units,
+                   .row_stride = s.n_padded_units,
+                   .tile = s.tile,
+                   .tile_stride = kTile,
+                   .n_steps = s.n_units,
+                   .out = s.dots,
+                   .out_stride = kTile},
+                  n_rows);
+      for (int64_t r = 0; r < n_rows; ++r) {
+        const F32 w = V::broadcast(a.w[t * a.w_stride + h + r]);
+        for (int v = 0; v < kVectors; ++v) {
+          total[v] = V::fma(w, V::max(V::zero(), V::load(s.dots + r * kTile + 16 * v)), total[v]);  // NaN stays
+        }
+      }
+    }
+  }
+
+  // Writes the slots of a page that lie in first .. visible[t]-1.
+  static void store_scores(const IndexScoreJob& a, int64_t t, int64_t page_number, const F32 (&total)[kVectors]) {
+    const int64_t slot = page_number * kTile;
+    float* out = a.score + t * a.score_stride + slot;
+    if (a.first <= slot && slot + kTile <= a.visible[t]) {
+      for (int v = 0; v < kVectors; ++v) V::store(out + 16 * v, total[v]);
+      return;
+    }
+    float scores[kTile];
+    for (int v = 0; v < kVectors; ++v) V::store(scores + 16 * v, total[v]);
+    for (int64_t j = 0; j < kTile; ++j) {
+      if (a.first <= slot + j && slot + j < a.visible[t]) out[j] = scores[j];
+    }
+  }
+
+  static void score(const IndexScoreJob& a) {
+    const Scratch s = lay_out(a.scratch, a.n_heads, a.format.d_index);
+    prepare_queries(a, s);
+    for (int64_t page_number = a.page_begin; page_number < a.page_end; ++page_number) {
+      const std::byte* page = a.pages + a.table[page_number] * a.page_bytes;
+      prepare_page(a, s, page);
+      for (int64_t t = 0; t < a.n_rows; ++t) {
+        if (a.visible[t] <= page_number * kTile || a.visible[t] <= a.first) continue;
+        F32 total[kVectors];
+        score_row(a, s, t, total);
+        if (a.format.dtype == CacheDType::kFp8) {
+          const float* scale = reinterpret_cast<const float*>(page + a.format.scale_offset);
+          for (int v = 0; v < kVectors; ++v) total[v] = V::mul(total[v], V::load(scale + 16 * v));
+        }
+        store_scores(a, t, page_number, total);
+      }
+    }
+  }
+};
+
+}  // namespace
+}  // namespace levin::kernels
