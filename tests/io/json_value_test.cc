@@ -1,6 +1,9 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <rapidcheck.h>
+#include <rapidcheck/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -90,6 +93,33 @@ TEST(JsonObject, KeepsPlacesWhenMembersAreReplacedAndErased) {
   EXPECT_EQ(object.find("d")->to_int64(), 4);
   EXPECT_EQ(object.find("b"), nullptr);
   EXPECT_TRUE(object.find("c")->is_null());
+}
+
+// Against a plain list of pairs.
+RC_GTEST_PROP(JsonObject, BehavesLikeAListOfPairs, ()) {
+  JsonObject object;
+  std::vector<std::pair<std::string, int>> pairs;
+  for (int step = *rc::gen::inRange(0, 60); step > 0; --step) {
+    const std::string key(1, *rc::gen::inRange('a', 'm'));
+    const auto place = std::find_if(pairs.begin(), pairs.end(), [&](const auto& pair) { return pair.first == key; });
+    if (*rc::gen::arbitrary<bool>()) {
+      object.set(key, step);
+      if (place != pairs.end()) {
+        place->second = step;
+      } else {
+        pairs.emplace_back(key, step);
+      }
+    } else {
+      RC_ASSERT(object.erase(key) == (place != pairs.end()));
+      if (place != pairs.end()) pairs.erase(place);
+    }
+  }
+  RC_ASSERT(object.n_members() == pairs.size());
+  for (size_t i = 0; i < pairs.size(); ++i) {
+    RC_ASSERT(object.members()[i].key == pairs[i].first);
+    RC_ASSERT(object.find(pairs[i].first) == &object.members()[i].value);
+    RC_ASSERT(object.members()[i].value.to_int64() == pairs[i].second);
+  }
 }
 
 TEST(JsonObject, ComparesByOrderToo) {
