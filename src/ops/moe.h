@@ -9,6 +9,7 @@
 // Tree        silu, sigmoid: one f32 formula (kernels/cpu/simd_math.h). Sum of the winners' s: ascending expert id;
 //             weight = s / (sum + 1e-20) * factor in that order, s * factor if they are not normalised. NaN stops the process.
 //             out: fma(weight, y_e, total) ascending e from zero, then total + shared. Products as in ops/matmul.h.
+// Memory      expert_ffn takes as many tokens at a time as fit kExpertScratchBytes of scratch; at least one
 // Source      model-spec 5.1
 #pragma once
 
@@ -19,6 +20,8 @@
 #include "tensor/view.h"
 
 namespace levin::ops {
+
+constexpr int64_t kExpertScratchBytes = int64_t{256} << 20;
 
 struct SiluMul {
   View gate;  // [T, F] f32

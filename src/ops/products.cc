@@ -1,0 +1,192 @@
+#include "ops/products.h"
+
+#include <algorithm>
+
+#include "kernels/cpu/kernels.h"
+
+namespace levin::ops {
+namespace {
+
+// Below these a loop over threads costs more than it saves (a few microseconds of one core).
+constexpr int64_t kSmallPrepare = 16 * 1024;   // elements
+constexpr int64_t kSmallProduct = 128 * 1024;  // multiply-adds
+constexpr int64_t kUnitPanels = 4;             // panels that a thread keeps together where there are enough
+constexpr int64_t kUnitsPerThread = 4;         // wanted at least
+constexpr int64_t kFreeRows = 2;               // rows that cost no more than loading the weights
+
+using kernels::kRowGroup;
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+int64_t operand_elements(int64_t n_rows, int64_t k, DType dtype) {
+  return n_rows * (dtype == DType::kBF16 ? ceil_div(k, 2) * 2 : k);
+}
+
+bool is_operand_already(const PreparedRows& o) {
+  return o.input.n_rows == 1 && o.input.dtype == o.dtype && (o.dtype == DType::kF32 || o.input.k % 2 == 0);
+}
+
+const void* input_row(const InputRows& input, int64_t i) {
+  const int64_t row = input.rows != nullptr ? input.rows[i] : i;
+  return static_cast<const std::byte*>(input.x) + row * input.stride * dtype_bytes(input.dtype);
+}
+
+kernels::PrepareJob prepare_job(const PreparedRows& o) {
+  return {.x = o.input.x,
+          .x_dtype = o.input.dtype,
+          .x_stride = o.input.stride,
+          .rows = o.input.rows,
+          .row_begin = 0,
+          .row_end = o.input.n_rows,
+          .n_rows = o.input.n_rows,
+          .k = o.input.k,
+          .operand_dtype = o.dtype,
+          .operand = const_cast<void*>(o.data)};
+}
+
+// How one product is cut: row_chunks x panel_units, all about equally dear.
+struct Cut {
+  int64_t n_panels;
+  int64_t unit_panels;
+  int64_t n_units;     // of panels
+  int64_t chunk_rows;  // a multiple of kRowGroup
+  int64_t n_chunks;
+  int64_t unit_cost;
+
+  int64_t cost() const { return n_units * n_chunks * unit_cost; }
+};
+
+Cut cut_product(const Product& p, int64_t all_panels, int n_threads) {
+  const int64_t wanted = kUnitsPerThread * n_threads, n_rows = p.x->input.n_rows;
+  Cut cut{};
+  cut.n_panels = p.w->n_panels();
+  cut.unit_panels = all_panels >= kUnitPanels * wanted ? kUnitPanels : 1;
+  cut.n_units = ceil_div(cut.n_panels, cut.unit_panels);
+  const int64_t n_chunks =
+      all_panels >= wanted ? 1 : std::min(ceil_div(wanted, all_panels), ceil_div(n_rows, kRowGroup));
+  cut.chunk_rows = ceil_div(ceil_div(n_rows, n_chunks), kRowGroup) * kRowGroup;
+  cut.n_chunks = ceil_div(n_rows, cut.chunk_rows);
+  cut.unit_cost = std::max(kFreeRows, std::min(n_rows, cut.chunk_rows)) * p.w->k() * cut.unit_panels;
+  return cut;
+}
+
+kernels::ProductJob product_job(const Product& p) {
+  const InputRows& input = p.x->input;
+  return {.operand = p.x->data,
+          .operand_dtype = p.x->dtype,
+          .x_scale = input.scale,
+          .x_scale_stride = input.scale_stride,
+          .x_scale_rows = input.rows,
+          .n_rows = input.n_rows,
+          .panels = p.w->panel(0),
+          .panel_bytes = p.w->panel_bytes(),
+          .w_dtype = p.w->dtype(),
+          .w_scales = p.w->panel_scales(0),
+          .n = p.w->n(),
+          .k = p.w->k(),
+          .out = p.out,
+          .out_stride = p.out_stride};
+}
+
+// Units begin .. end-1 of a product, counted through the panels of the first chunk of rows, then of the second.
+void run_units(const kernels::CpuKernels& cpu, const Product& p, const Cut& cut, Share units) {
+  kernels::ProductJob job = product_job(p);
+  while (units.begin < units.end) {
+    const int64_t chunk = units.begin / cut.n_units, first = units.begin % cut.n_units;
+    const int64_t n = std::min(units.end - units.begin, cut.n_units - first);
+    job.row_begin = chunk * cut.chunk_rows;
+    job.row_end = std::min(job.n_rows, job.row_begin + cut.chunk_rows);
+    job.panel_begin = first * cut.unit_panels;
+    job.panel_end = std::min(cut.n_panels, (first + n) * cut.unit_panels);
+    cpu.matmul.product(job);
+    units.begin += n;
+  }
+}
+
+}  // namespace
+
+DType operand_dtype(const OpContext& ctx, DType x, const Matrix& w) {
+  return ctx.cpu->matmul.operand_dtype(x, w.dtype());
+}
+
+void prepare_rows(OpContext& ctx, std::span<PreparedRows> operands) {
+  std::vector<int64_t> first_group(operands.size() + 1, 0);
+  int64_t n_elements = 0;
+  for (size_t i = 0; i < operands.size(); ++i) {
+    PreparedRows& o = operands[i];
+    int64_t n_groups = 0;
+    if (is_operand_already(o)) {
+      o.data = input_row(o.input, 0);
+    } else {
+      const int64_t n = operand_elements(o.input.n_rows, o.input.k, o.dtype);
+      o.data = ctx.arena->allocate_bytes(n * dtype_bytes(o.dtype));
+      n_groups = ceil_div(o.input.n_rows, kRowGroup);
+      n_elements += n;
+    }
+    first_group[i + 1] = first_group[i] + n_groups;
+  }
+  const int64_t n_groups = first_group.back();
+  const int64_t grain = n_elements <= kSmallPrepare ? std::max<int64_t>(n_groups, 1) : 1;
+  ctx.pool->parallel_for(n_groups, grain, [&](int64_t begin, int64_t end, int) {
+    for (size_t i = 0; i < operands.size(); ++i) {
+      const int64_t from = std::max(begin, first_group[i]), to = std::min(end, first_group[i + 1]);
+      if (from >= to) continue;
+      kernels::PrepareJob job = prepare_job(operands[i]);
+      job.row_begin = (from - first_group[i]) * kRowGroup;
+      job.row_end = std::min(job.n_rows, (to - first_group[i]) * kRowGroup);
+      ctx.cpu->matmul.prepare(job);
+    }
+  });
+}
+
+InputRows widen_rows(OpContext& ctx, const InputRows& input, DType dtype) {
+  if (input.dtype == dtype) return input;
+  InputRows wide = input;
+  wide.dtype = dtype;
+  wide.stride = operand_elements(1, input.k, dtype);
+  std::byte* data = ctx.arena->allocate_bytes(input.n_rows * wide.stride * dtype_bytes(dtype));
+  wide.x = data;
+  wide.rows = nullptr;
+  const int64_t grain = input.n_rows * input.k <= kSmallPrepare ? input.n_rows : 1;
+  ctx.pool->parallel_for(input.n_rows, grain, [&](int64_t begin, int64_t end, int) {
+    for (int64_t row = begin; row < end; ++row) {
+      const kernels::PrepareJob job = {.x = input_row(input, row),
+                                       .x_dtype = input.dtype,
+                                       .x_stride = input.stride,
+                                       .row_end = 1,
+                                       .n_rows = 1,
+                                       .k = input.k,
+                                       .operand_dtype = dtype,
+                                       .operand = data + row * wide.stride * dtype_bytes(dtype)};
+      ctx.cpu->matmul.prepare(job);
+    }
+  });
+  return wide;
+}
+
+void run_products(OpContext& ctx, std::span<const Product> products) {
+  const int n_threads = ctx.pool->n_threads();
+  int64_t all_panels = 0, multiply_adds = 0;
+  for (const Product& p : products) {
+    all_panels += p.w->n_panels();
+    multiply_adds += p.x->input.n_rows * p.w->n() * p.w->k();
+  }
+  std::vector<Cut> cuts;
+  std::vector<int64_t> first_cost = {0};
+  for (const Product& p : products) {
+    cuts.push_back(cut_product(p, all_panels, n_threads));
+    first_cost.push_back(first_cost.back() + cuts.back().cost());
+  }
+  const int64_t total = first_cost.back();
+  ctx.pool->parallel_for(total, multiply_adds <= kSmallProduct ? total : 1, [&](int64_t begin, int64_t end, int) {
+    for (size_t i = 0; i < products.size(); ++i) {
+      const int64_t from = std::max(begin, first_cost[i]), to = std::min(end, first_cost[i + 1]);
+      if (from >= to) continue;
+      const Share units = {ceil_div(from - first_cost[i], cuts[i].unit_cost),
+                           ceil_div(to - first_cost[i], cuts[i].unit_cost)};
+      run_units(*ctx.cpu, products[i], cuts[i], units);
+    }
+  });
+}
+
+}  // namespace levin::ops

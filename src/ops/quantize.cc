@@ -1,0 +1,73 @@
+#include "ops/quantize.h"
+
+#include <bit>
+#include <cmath>
+
+#include "kernels/cpu/kernels.h"
+#include "tensor/formats.h"
+
+namespace levin::ops {
+namespace {
+
+constexpr int64_t kSmall = 16 * 1024;  // elements below which one thread is faster
+
+int64_t grain_of(int64_t n_rows, int64_t width) { return n_rows * width <= kSmall ? n_rows : 1; }
+
+}  // namespace
+
+void round_to_bf16(OpContext& ctx, const RoundToBf16& a) {
+  LEVIN_CHECK(ctx.device == Device::kCpu, "round_to_bf16: this build has no kernel for the device of the context");
+  LEVIN_CHECK(a.x.rank() == 2 && a.out.rank() == 2 && a.x.dim(0) == a.out.dim(0) && a.x.dim(1) == a.out.dim(1),
+              "round_to_bf16: x is {}, out {}, expected both [T, K]", a.x.describe(), a.out.describe());
+  const float* x = a.x.data<float>();
+  uint16_t* out = a.out.data<uint16_t>();
+  const int64_t n_rows = a.x.dim(0), k = a.x.dim(1);
+  ctx.pool->parallel_for(n_rows, grain_of(n_rows, k), [&](int64_t begin, int64_t end, int) {
+    ctx.cpu->matmul.round_to_bf16({.x = x + begin * a.x.stride(0),
+                                   .x_stride = a.x.stride(0),
+                                   .out = out + begin * a.out.stride(0),
+                                   .out_stride = a.out.stride(0),
+                                   .n_rows = end - begin,
+                                   .k = k});
+  });
+}
+
+void quantize_fp8(OpContext& ctx, const QuantizeFp8& a) {
+  LEVIN_CHECK(ctx.device == Device::kCpu, "quantize_fp8: this build has no kernel for the device of the context");
+  LEVIN_CHECK(a.x.rank() == 2 && a.out.rank() == 2 && a.x.dim(0) == a.out.dim(0) && a.x.dim(1) == a.out.dim(1),
+              "quantize_fp8: x is {}, out {}, expected both [T, K]", a.x.describe(), a.out.describe());
+  const int64_t n_rows = a.x.dim(0), k = a.x.dim(1), n_scales = (k + kQuantBlock - 1) / kQuantBlock;
+  LEVIN_CHECK(a.scale.rank() == 2 && a.scale.dim(0) == n_rows && a.scale.dim(1) == n_scales,
+              "quantize_fp8: scale is {}, expected [{}, {}]", a.scale.describe(), n_rows, n_scales);
+  const float* x = a.x.data<float>();
+  uint8_t* out = a.out.data<uint8_t>();
+  float* scale = a.scale.data<float>();
+  ctx.pool->parallel_for(n_rows, grain_of(n_rows, k), [&](int64_t begin, int64_t end, int) {
+    ctx.cpu->matmul.quantize_fp8({.x = x + begin * a.x.stride(0),
+                                  .x_stride = a.x.stride(0),
+                                  .out = out + begin * a.out.stride(0),
+                                  .out_stride = a.out.stride(0),
+                                  .scale = scale + begin * a.scale.stride(0),
+                                  .scale_stride = a.scale.stride(0),
+                                  .n_rows = end - begin,
+                                  .k = k});
+  });
+}
+
+void hadamard(OpContext& ctx, const Hadamard& a) {
+  LEVIN_CHECK(ctx.device == Device::kCpu, "hadamard: this build has no kernel for the device of the context");
+  LEVIN_CHECK(a.x.rank() == 3, "hadamard: x is {}, expected [T, H, Di]", a.x.describe());
+  const int64_t n_tokens = a.x.dim(0), n_heads = a.x.dim(1), d = a.x.dim(2);
+  LEVIN_CHECK(d > 0 && std::has_single_bit(static_cast<uint64_t>(d)),
+              "hadamard: x is {}, expected a power of two as the last dimension", a.x.describe());
+  float* x = a.x.data<float>();
+  const float factor = static_cast<float>(1.0 / std::sqrt(static_cast<double>(d)));
+  ctx.pool->parallel_for(n_tokens, grain_of(n_tokens, n_heads * d), [&](int64_t begin, int64_t end, int) {
+    for (int64_t t = begin; t < end; ++t) {
+      ctx.cpu->matmul.hadamard(
+          {.x = x + t * a.x.stride(0), .x_stride = a.x.stride(1), .n_rows = n_heads, .d = d, .factor = factor});
+    }
+  });
+}
+
+}  // namespace levin::ops

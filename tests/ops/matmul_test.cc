@@ -1,0 +1,231 @@
+#include "ops/matmul.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <tuple>
+
+#include "base/numbers.h"
+#include "ops/quantize.h"
+#include "ops/support.h"
+#include "ops/weights.h"
+
+namespace levin::testing {
+namespace {
+
+constexpr int64_t kBlock = 128;
+
+// Rows of activations in one of the three types, beside the values they stand for.
+struct TestRows {
+  Tensor x;
+  Tensor scale;                // [T, ceil(K / 128)]; e4m3 only
+  std::vector<double> values;  // [T, K], scales applied
+
+  View scale_view() const { return x.view().dtype() == DType::kF8E4M3 ? scale.view() : View(); }
+};
+
+TestRows random_rows(Random& random, DType dtype, int64_t n_rows, int64_t k) {
+  const int64_t n_scales = (k + kBlock - 1) / kBlock;
+  TestRows rows{Tensor(dtype, {n_rows, k}), Tensor(DType::kF32, {n_rows, n_scales}), {}};
+  const Tensor f32 = random_tensor(random, {n_rows, k});
+  OpContext& ctx = plain_device().ctx();
+  if (dtype == DType::kF32)
+    rows.x = Tensor::of(std::vector<float>(&f32.view().data<float>()[0], f32.view().data<float>() + n_rows * k),
+                        {n_rows, k});
+  if (dtype == DType::kBF16) ops::round_to_bf16(ctx, {.x = f32, .out = rows.x});
+  if (dtype == DType::kF8E4M3) ops::quantize_fp8(ctx, {.x = f32, .out = rows.x, .scale = rows.scale});
+  for (int64_t i = 0; i < n_rows * k; ++i) {
+    if (dtype == DType::kF32) rows.values.push_back(rows.x.at(i));
+    if (dtype == DType::kBF16) rows.values.push_back(bf16_to_f32(rows.x.view().data<uint16_t>()[i]));
+    if (dtype == DType::kF8E4M3) {
+      const double scale = rows.scale.at(i / k * n_scales + i % k / kBlock);
+      rows.values.push_back(scale * e4m3_to_f32(rows.x.view().data<uint8_t>()[i]));
+    }
+  }
+  return rows;
+}
+
+struct Case {
+  DType x, w;
+  int64_t n, k;
+  bool scaled = true;
+};
+
+std::string case_name(const ::testing::TestParamInfo<Case>& info) {
+  const Case& c = info.param;
+  return fmt::format("{}_{}{}_n{}_k{}", dtype_name(c.x), dtype_name(c.w), c.scaled ? "" : "_unscaled", c.n, c.k);
+}
+
+std::vector<Case> all_cases() {
+  constexpr std::pair<int64_t, int64_t> kShapes[] = {{1, 1},    {15, 7},   {17, 20},  {16, 24},   {120, 40}, {132, 56},
+                                                     {33, 127}, {64, 128}, {70, 129}, {132, 384}, {24, 7}};
+  std::vector<Case> cases;
+  for (const DType x : {DType::kF32, DType::kBF16, DType::kF8E4M3}) {
+    for (const DType w : {DType::kF32, DType::kBF16, DType::kF8E4M3}) {
+      for (const auto& [n, k] : kShapes) cases.push_back({x, w, n, k});
+    }
+    cases.push_back({x, DType::kF8E4M3, 40, 200, false});
+  }
+  return cases;
+}
+
+// All kernels but those with the bf16 dot instruction realise the tree of fused multiply-adds.
+bool has_fma_tree(const TestDevice& device, const Case& c) {
+  return device.isa() != Isa::kAvx512Bf16 || c.x == DType::kF32 || c.w == DType::kF32;
+}
+
+class MatmulTest : public ::testing::TestWithParam<Case> {
+ protected:
+  Tensor run(TestDevice& device, const TestRows& rows, const TestMatrix& w) {
+    Tensor out(DType::kF32, {rows.x.view().dim(0), w.packed.n()});
+    ops::matmul(device.ctx(), {.x = rows.x, .x_scale = rows.scale_view(), .w = &w.packed, .out = out});
+    return out;
+  }
+};
+
+// Along the tree a product passes at most 128 roundings in its block and one per block fold, each at most half a unit
+// (2^-24) of a partial sum, which never exceeds the sum of |x w| by more than those roundings; the scale of a fold is
+// itself a rounded product. The dot instruction rounds twice a step of two, so that the count is the same, and drops
+// what is below 2^-126.
+TEST_P(MatmulTest, IsWithinRoundingOfTheSumInDouble) {
+  const Case& c = GetParam();
+  Random random(c.n * 1000 + c.k);
+  const TestMatrix w = random_matrix(random, c.w, c.n, c.k, c.scaled);
+  const double n_roundings = static_cast<double>(std::min(c.k, kBlock) + 2 * ((c.k + kBlock - 1) / kBlock) + 1);
+  for (const int64_t n_rows : {1, 3, 8, 13}) {
+    const TestRows rows = random_rows(random, c.x, n_rows, c.k);
+    for (const auto& device : devices_under_test()) {
+      const Tensor out = run(*device, rows, w);
+      for (int64_t i = 0; i < n_rows * c.n; ++i) {
+        double sum = 0, magnitude = 0;
+        for (int64_t k = 0; k < c.k; ++k) {
+          const double product = rows.values[i / c.n * c.k + k] * w.at(i % c.n, k);
+          sum += product;
+          magnitude += std::fabs(product);
+        }
+        const double tolerance = 1.01 * n_roundings * 0x1p-24 * magnitude + 0x1p-120;
+        ASSERT_NEAR(out.at(i), sum, tolerance) << device->name() << ", row " << i / c.n << ", output " << i % c.n;
+      }
+    }
+  }
+}
+
+TEST_P(MatmulTest, GivesTheSameBitsOnEveryDeviceWithTheSameTree) {
+  const Case& c = GetParam();
+  Random random(c.n * 1000 + c.k + 1);
+  const TestMatrix w = random_matrix(random, c.w, c.n, c.k, c.scaled);
+  for (const int64_t n_rows : {1, 2, 5, 8, 21}) {
+    const TestRows rows = random_rows(random, c.x, n_rows, c.k);
+    const Tensor fma = run(plain_device(), rows, w);
+    std::optional<Tensor> dot;
+    for (const auto& device : devices_under_test()) {
+      Tensor out = run(*device, rows, w);
+      if (has_fma_tree(*device, c)) {
+        ASSERT_TRUE(same_bits(out, fma)) << device->name() << ", " << n_rows << " rows";
+      } else if (dot.has_value()) {
+        ASSERT_TRUE(same_bits(out, *dot)) << device->name() << ", " << n_rows << " rows";
+      } else {
+        dot = std::move(out);
+      }
+    }
+  }
+}
+
+TEST_P(MatmulTest, GivesARowTheSameBitsInAnyBatch) {
+  const Case& c = GetParam();
+  Random random(c.n * 1000 + c.k + 2);
+  const TestMatrix w = random_matrix(random, c.w, c.n, c.k, c.scaled);
+  const TestRows rows = random_rows(random, c.x, 29, c.k);
+  for (const auto& device : devices_under_test()) {
+    const Tensor all = run(*device, rows, w);
+    for (const auto& [begin, count] :
+         {std::pair{0, 1}, {28, 1}, {5, 2}, {1, 3}, {7, 4}, {3, 7}, {11, 8}, {2, 9}, {0, 17}}) {
+      Tensor part(DType::kF32, {count, c.n});
+      const View scale = rows.scale_view().empty() ? View() : rows.scale_view().slice_first(begin, count);
+      ops::matmul(device->ctx(),
+                  {.x = rows.x.view().slice_first(begin, count), .x_scale = scale, .w = &w.packed, .out = part});
+      ASSERT_TRUE(same_bits(part, all.view().slice_first(begin, count)))
+          << device->name() << ", rows " << begin << " to " << begin + count - 1;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, MatmulTest, ::testing::ValuesIn(all_cases()), case_name);
+
+// More rows and a longer k than are cached together, and few enough outputs that rows are cut over the threads.
+TEST(MatmulLargeTest, GivesARowTheSameBitsInABatchThatIsCutIntoChunks) {
+  for (const auto& [x, w_type] :
+       {std::pair{DType::kF32, DType::kF32}, {DType::kBF16, DType::kBF16}, {DType::kF8E4M3, DType::kF8E4M3}}) {
+    Random random(17);
+    constexpr int64_t kRows = 1100, kK = 1400, kN = 20;
+    const TestMatrix w = random_matrix(random, w_type, kN, kK);
+    const TestRows rows = random_rows(random, x, kRows, kK);
+    for (const auto& device : devices_under_test()) {
+      if (device->isa() == Isa::kPlain) continue;
+      Tensor all(DType::kF32, {kRows, kN}), one(DType::kF32, {1, kN});
+      ops::matmul(device->ctx(), {.x = rows.x, .x_scale = rows.scale_view(), .w = &w.packed, .out = all});
+      for (const int64_t row : {0, 1, 511, 512, 519, 1023, 1024, 1099}) {
+        const View scale = rows.scale_view().empty() ? View() : rows.scale_view().slice_first(row, 1);
+        ops::matmul(device->ctx(),
+                    {.x = rows.x.view().slice_first(row, 1), .x_scale = scale, .w = &w.packed, .out = one});
+        ASSERT_TRUE(same_bits(one, all.view().slice_first(row, 1))) << device->name() << ", row " << row;
+      }
+    }
+  }
+}
+
+TEST(MatmulStridedTest, ReadsAndWritesSlicesOfWiderRows) {
+  Random random(3);
+  const TestMatrix w = random_matrix(random, DType::kBF16, 21, 36);
+  const Tensor wide = random_tensor(random, {5, 100});
+  Tensor x(DType::kF32, {5, 36});
+  for (int64_t i = 0; i < 5 * 36; ++i) x.at(i) = wide.at(i / 36 * 100 + 7 + i % 36);
+  for (const auto& device : devices_under_test()) {
+    Tensor expected(DType::kF32, {5, 21}), out(DType::kF32, {5, 40});
+    ops::matmul(device->ctx(), {.x = x, .w = &w.packed, .out = expected});
+    ops::matmul(device->ctx(),
+                {.x = wide.view().slice_last(7, 36), .w = &w.packed, .out = out.view().slice_last(3, 21)});
+    for (int64_t i = 0; i < 5 * 40; ++i) {
+      const int64_t column = i % 40 - 3;
+      const float value = column >= 0 && column < 21 ? expected.at(i / 40 * 21 + column) : 0.0f;
+      ASSERT_EQ(out.at(i), value) << device->name() << ", row " << i / 40 << ", column " << i % 40;
+    }
+  }
+}
+
+TEST(MatmulPerHeadTest, IsOneMatmulForEachHead) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const int64_t n_rows : {1, 6, 19}) {
+      constexpr int64_t kHeads = 3, kN = 40, kK = 56;
+      Random random(5);
+      std::vector<Matrix> weights;
+      for (int64_t h = 0; h < kHeads; ++h) weights.push_back(random_matrix(random, DType::kBF16, kN, kK).packed);
+      const TestRows rows = random_rows(random, dtype, n_rows * kHeads, kK);
+      const View x(rows.x.view().bytes(), dtype, {n_rows, kHeads, kK});
+      for (const auto& device : devices_under_test()) {
+        Tensor out(DType::kF32, {n_rows, kHeads, kN}), one(DType::kF32, {1, kN});
+        ops::matmul_per_head(device->ctx(), {.x = x, .w = weights, .out = out});
+        for (int64_t i = 0; i < n_rows * kHeads; ++i) {
+          ops::matmul(device->ctx(), {.x = rows.x.view().slice_first(i, 1), .w = &weights[i % kHeads], .out = one});
+          ASSERT_TRUE(same_bits(one, out.view().reshaped({n_rows * kHeads, kN}).slice_first(i, 1)))
+              << device->name() << ", row " << i / kHeads << ", head " << i % kHeads;
+        }
+      }
+    }
+  }
+}
+
+TEST(MatmulCheckTest, NamesTheArgumentThatDoesNotFit) {
+  Random random(1);
+  OpContext& ctx = plain_device().ctx();
+  const TestMatrix w = random_matrix(random, DType::kF32, 8, 4);
+  Tensor x(DType::kF32, {2, 5}), out(DType::kF32, {2, 8}), fits(DType::kF32, {2, 4}), narrow(DType::kF32, {2, 7});
+  EXPECT_DEATH(ops::matmul(ctx, {.x = x, .w = &w.packed, .out = out}), "x is f32 \\[2, 5\\].*\\[8, 4\\]");
+  EXPECT_DEATH(ops::matmul(ctx, {.x = fits, .w = &w.packed, .out = narrow}), "out is f32 \\[2, 7\\]");
+  EXPECT_DEATH(ops::matmul(ctx, {.x = fits, .x_scale = fits, .w = &w.packed, .out = out}), "scale");
+  EXPECT_DEATH(ops::matmul(ctx, {.x = fits, .out = out}), "no weight");
+}
+
+}  // namespace
+}  // namespace levin::testing
