@@ -1,0 +1,146 @@
+// levin doctor: what this machine has, what would run on it, and what to change.
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <memory>
+#include <vector>
+
+#include "apps/levin/commands.h"
+#include "apps/levin/kernel_text.h"
+#include "base/cpu.h"
+#include "base/memory.h"
+#include "io/json.h"
+
+namespace levin::app {
+namespace {
+
+constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
+
+struct Gpu {
+  bool built = false;   // this program has CUDA kernels
+  bool driver = false;  // the NVIDIA kernel driver is loaded
+  int n_devices = 0;    // device files
+};
+
+struct Diagnosis {
+  CpuInfo cpu;
+  MemoryInfo memory;
+  Gpu gpu;
+  std::vector<std::string> advice;
+};
+
+Gpu find_gpu() {
+  Gpu gpu;
+  std::error_code ignored;
+  gpu.driver = std::filesystem::exists("/proc/driver/nvidia/version", ignored);
+  while (gpu.n_devices < 64 && std::filesystem::exists(fmt::format("/dev/nvidia{}", gpu.n_devices), ignored))
+    ++gpu.n_devices;
+  return gpu;
+}
+
+std::vector<std::string> advise(const Diagnosis& d) {
+  std::vector<std::string> advice;
+  if (!d.cpu.avx2)
+    advice.push_back(
+        "this processor lacks AVX2: the plain kernels run, about ten times slower; use a processor from 2014 or later");
+  if (d.memory.huge_pages == "never") {
+    advice.push_back(
+        "huge pages are off; large weights then cost many TLB misses: echo madvise > "
+        "/sys/kernel/mm/transparent_hugepage/enabled");
+  }
+  if (d.memory.group_limit_bytes > 0 && d.memory.group_limit_bytes < d.memory.total_bytes / 2) {
+    advice.push_back(fmt::format(
+        "the control group allows {:.1f} of {:.1f} GiB; raise its memory limit for larger models",
+        static_cast<double>(d.memory.group_limit_bytes) / kGiB, static_cast<double>(d.memory.total_bytes) / kGiB));
+  }
+  if (!d.gpu.built && d.gpu.n_devices > 0) {
+    advice.push_back(fmt::format(
+        "{} GPU{} found, but this program was built without CUDA: build with -DLEVIN_CUDA=ON (nvcc 12.4 or newer)",
+        d.gpu.n_devices, d.gpu.n_devices == 1 ? "" : "s"));
+  }
+  if (d.gpu.driver && d.gpu.n_devices == 0)
+    advice.push_back("the NVIDIA driver is loaded but no device is visible; pass the devices to the container");
+  return advice;
+}
+
+Diagnosis diagnose() {
+  Diagnosis d{.cpu = cpu_info(), .memory = memory_info(), .gpu = find_gpu()};
+  d.advice = advise(d);
+  return d;
+}
+
+struct Feature {
+  const char* name;
+  bool present;
+};
+
+std::vector<Feature> features(const CpuInfo& cpu) {
+  return {{"avx2", cpu.avx2},
+          {"avx512", cpu.avx512},
+          {"avx512-bf16", cpu.avx512_bf16},
+          {"avx512-vnni", cpu.avx512_vnni},
+          {"amx-bf16", cpu.amx_bf16}};
+}
+
+std::string gpu_text(const Gpu& gpu) {
+  if (gpu.n_devices == 0)
+    return fmt::format("none ({})", gpu.driver ? "driver loaded, no device visible" : "no NVIDIA driver");
+  return fmt::format("{} device{}", gpu.n_devices, gpu.n_devices == 1 ? "" : "s");
+}
+
+void print_text(const Diagnosis& d) {
+  std::string have, lack;
+  for (const Feature& f : features(d.cpu)) (f.present ? have : lack) += std::string(" ") + f.name;
+  fmt::print("processor   {}, {} usable by this process\n", d.cpu.model_name, d.cpu.n_cores);
+  fmt::print("has        {}{}{}\n", have.empty() ? " none of the known sets" : have, lack.empty() ? "" : "; not", lack);
+  fmt::print("kernels     {}\n", kernel_text(d.cpu.best_isa()));
+  fmt::print("others      ");
+  for (const Isa isa : {Isa::kPlain, Isa::kAvx2, Isa::kAvx512}) {
+    if (isa < d.cpu.best_isa()) fmt::print("--isa {}  ", isa_name(isa));
+  }
+  fmt::print("\nmemory      {:.1f} GiB, {:.1f} GiB available{}\n", static_cast<double>(d.memory.total_bytes) / kGiB,
+             static_cast<double>(d.memory.available_bytes) / kGiB,
+             d.memory.group_limit_bytes > 0 ? fmt::format(" (control group limit {:.1f} GiB)",
+                                                          static_cast<double>(d.memory.group_limit_bytes) / kGiB)
+                                            : "");
+  fmt::print("huge pages  {}\n", d.memory.huge_pages.empty() ? "not supported by this kernel" : d.memory.huge_pages);
+  fmt::print("gpu         {}; this program was built {} CUDA\n", gpu_text(d.gpu), d.gpu.built ? "with" : "without");
+  if (d.advice.empty()) fmt::print("\nNothing to change.\n");
+  for (const std::string& line : d.advice) fmt::print("\nadvice      {}\n", line);
+}
+
+void print_json(const Diagnosis& d) {
+  io::JsonObject sets;
+  for (const Feature& f : features(d.cpu)) sets.set(f.name, f.present);
+  const io::JsonObject out = {{"processor", d.cpu.model_name},
+                              {"n_cores", d.cpu.n_cores},
+                              {"instruction_sets", std::move(sets)},
+                              {"kernels", isa_name(d.cpu.best_isa())},
+                              {"kernels_text", kernel_text(d.cpu.best_isa())},
+                              {"memory_bytes", d.memory.total_bytes},
+                              {"available_bytes", d.memory.available_bytes},
+                              {"group_limit_bytes", d.memory.group_limit_bytes},
+                              {"huge_pages", d.memory.huge_pages},
+                              {"cuda_built", d.gpu.built},
+                              {"nvidia_driver", d.gpu.driver},
+                              {"gpus", d.gpu.n_devices},
+                              {"advice", io::JsonArray(d.advice.begin(), d.advice.end())}};
+  fmt::print("{}\n", io::dump_json(out));
+}
+
+}  // namespace
+
+void add_doctor(CommandLine& line) {
+  Command& command = line.add({.name = "doctor",
+                               .purpose = "What this machine has, what would run, what to change",
+                               .examples = "  levin doctor\n  levin doctor --json\n"});
+  const auto json = std::make_shared<bool>(false);
+  command.option({.names = "--json", .purpose = "Print one JSON object", .group = "Output"}, set_flag(json.get()));
+  command.action([json]() -> Status {
+    const Diagnosis diagnosis = diagnose();
+    *json ? print_json(diagnosis) : print_text(diagnosis);
+    return {};
+  });
+}
+
+}  // namespace levin::app

@@ -1,0 +1,268 @@
+// levin inspect: what a checkpoint holds, what it needs, and what would run it. config.json is enough; the index adds
+// the names of the tensors, the shards their dtypes and bytes.
+#include <fmt/format.h>
+
+#include <array>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+
+#include "apps/levin/commands.h"
+#include "apps/levin/engine_options.h"
+#include "apps/levin/kernel_text.h"
+#include "base/memory.h"
+#include "io/json.h"
+#include "model/memory_plan.h"
+#include "model/weight_table.h"
+
+namespace levin::app {
+namespace {
+
+constexpr std::array<NumericsMode, 3> kModes = {NumericsMode::kReference, NumericsMode::kOfficial, NumericsMode::kFast};
+
+struct DtypeCount {
+  int64_t n_tensors = 0;
+  int64_t n_bytes = 0;
+};
+
+// Everything that is printed, as text or JSON.
+struct Inspection {
+  std::string folder;
+  ModelConfig config;
+  std::vector<std::string> warnings;
+  std::optional<io::Checkpoint> checkpoint;  // none: config.json alone
+  bool has_mtp = false;                      // with a checkpoint; otherwise what the config says
+  std::map<std::string, DtypeCount> dtypes;  // by dtype name; empty without the shards
+  std::vector<std::pair<NumericsMode, MemoryPlan>> plans;
+  int64_t n_tokens = 0;  // the context the plans are shown for
+  int64_t available_bytes = 0;
+  Isa isa = Isa::kPlain;
+};
+
+bool is_there(const std::filesystem::path& path) {
+  std::error_code ignored;
+  return std::filesystem::exists(path, ignored);
+}
+
+// The tensors, or their names alone when the shards are not there, or nothing when there is no index either.
+Result<std::optional<io::Checkpoint>> open_checkpoint(const EngineOptions& options) {
+  const std::filesystem::path folder = options.model_folder;
+  const bool single = is_there(folder / "model.safetensors"), index = is_there(folder / "model.safetensors.index.json");
+  if (options.load_format == LoadFormat::kDummy || (!single && !index)) return std::optional<io::Checkpoint>();
+  LEVIN_ASSIGN(io::Checkpoint names, io::Checkpoint::open(folder, io::CheckpointMode::kNames));
+  if (names.has_tensors()) return std::optional(std::move(names));
+  bool any_shard = false;
+  for (const std::string& shard : names.shard_names()) any_shard |= is_there(folder / shard);
+  if (!any_shard) return std::optional(std::move(names));
+  LEVIN_ASSIGN(io::Checkpoint tensors, io::Checkpoint::open(folder));
+  return std::optional(std::move(tensors));
+}
+
+Status read_checkpoint(const EngineOptions& options, Inspection* out) {
+  LEVIN_ASSIGN(out->checkpoint, open_checkpoint(options));
+  out->has_mtp = out->config.n_mtp_layers > 0;
+  if (!out->checkpoint) {
+    out->warnings.push_back("no safetensors here: dtypes and sizes are those that a release of this config would have");
+    return {};
+  }
+  const io::Checkpoint& checkpoint = *out->checkpoint;
+  const WeightReport report = validate_weights(out->config, checkpoint);
+  if (!report.errors.empty()) {
+    return Error{ErrorKind::kModelInvalid, fmt::format("{}: {} tensors do not fit config.json:{}", out->folder,
+                                                       report.errors.size(), list_faults(report.errors))};
+  }
+  out->has_mtp = report.has_mtp;
+  out->warnings.insert(out->warnings.end(), report.warnings.begin(), report.warnings.end());
+  if (!checkpoint.has_tensors()) {
+    out->warnings.push_back(
+        "the shards are not here: dtypes and sizes are those that a release of this config would have");
+  }
+  for (const io::StoredTensor& tensor : checkpoint.tensors()) {
+    DtypeCount& count = out->dtypes[std::string(io::dtype_name(tensor.dtype))];
+    ++count.n_tensors;
+    count.n_bytes += static_cast<int64_t>(tensor.bytes.size());
+  }
+  return {};
+}
+
+Result<Inspection> inspect(const EngineOptions& options) {
+  Inspection out{.folder = options.model_folder, .isa = options.isa.value_or(cpu_info().best_isa())};
+  LEVIN_ASSIGN(ParsedConfig parsed, load_model_config(options.model_folder));
+  out.config = std::move(parsed.config);
+  out.warnings = std::move(parsed.warnings);
+  LEVIN_TRY(read_checkpoint(options, &out));
+  if (options.max_model_len_tokens > out.config.max_position) {
+    return Error{ErrorKind::kUsage, fmt::format("--max-model-len {} is more than the model's {} positions",
+                                                options.max_model_len_tokens, out.config.max_position)};
+  }
+  out.n_tokens = options.max_model_len_tokens > 0 ? options.max_model_len_tokens : out.config.max_position;
+  out.available_bytes = memory_info().available_bytes;
+  for (const NumericsMode mode : kModes) {
+    LEVIN_ASSIGN(const Numerics numerics,
+                 make_numerics(mode, mode == NumericsMode::kFast ? options.kv_cache_dtype : "auto"));
+    out.plans.emplace_back(
+        mode, plan_memory(out.config, numerics, out.checkpoint ? &*out.checkpoint : nullptr, options.chunk_tokens));
+  }
+  return out;
+}
+
+// ---- as text -----------------------------------------------------------------------------------------------------
+
+std::string bytes_text(int64_t n_bytes) {
+  const double bytes = static_cast<double>(n_bytes);
+  if (bytes < 10 * 1024.0) return fmt::format("{} B", n_bytes);
+  if (bytes < 10 * 1024.0 * 1024.0) return fmt::format("{:.1f} KiB", bytes / 1024.0);
+  if (bytes < 10 * 1024.0 * 1024.0 * 1024.0) return fmt::format("{:.1f} MiB", bytes / (1024.0 * 1024.0));
+  return fmt::format("{:.1f} GiB", bytes / (1024.0 * 1024.0 * 1024.0));
+}
+
+std::string count_text(int64_t count) {
+  if (count < 10'000'000) return fmt::format("{:.3f} M", static_cast<double>(count) * 1e-6);
+  return count < 10'000'000'000 ? fmt::format("{:.1f} M", static_cast<double>(count) * 1e-6)
+                                : fmt::format("{:.1f} B", static_cast<double>(count) * 1e-9);
+}
+
+std::string rope_text(const ModelConfig& c) {
+  std::string text = fmt::format("theta {}", c.rope_theta);
+  if (c.yarn) text += fmt::format(", YaRN factor {} from {} positions", c.yarn->factor, c.yarn->original_max_position);
+  return text;
+}
+
+void print_model(const Inspection& i) {
+  const ModelConfig& c = i.config;
+  const MemoryPlan& plan = i.plans.front().second;
+  fmt::print("{}\n\n", i.folder);
+  fmt::print("model       {} ({})\n", family_name(c.family), c.architecture);
+  fmt::print("parameters  {}, of them MTP {}\n", count_text(plan.n_parameters), count_text(plan.n_mtp_parameters));
+  fmt::print("layers      {} ({} dense, {} with experts), MTP {}\n", c.n_layers, c.n_dense_layers,
+             c.n_layers - c.n_dense_layers, i.has_mtp ? "yes" : "no");
+  fmt::print("width       {}, vocabulary {}, positions {}\n", c.d_model, c.n_vocab, c.max_position);
+  fmt::print("attention   {} heads of {} + {} (value {}), latent {}, query latent {}\n", c.n_heads, c.d_nope, c.d_rope,
+             c.d_value, c.d_latent, c.d_q_lora);
+  fmt::print("indexer     {} heads of {}, picks {}\n", c.n_index_heads, c.d_index, c.n_picks);
+  fmt::print("experts     {} ({} chosen, {} shared) of width {}, {} of {} groups, dense width {}\n", c.n_experts,
+             c.n_active, c.n_shared_experts, c.d_expert, c.n_groups_kept, c.n_groups, c.d_dense);
+  fmt::print("rope        {}\n", rope_text(c));
+}
+
+void print_tensors(const Inspection& i) {
+  if (i.dtypes.empty()) {
+    if (i.checkpoint)
+      fmt::print("\ntensors     {} names in {} shards\n", i.checkpoint->names().size(),
+                 i.checkpoint->shard_names().size());
+    return;
+  }
+  fmt::print("\ntensors     {} in {} file{}, {}\n", i.checkpoint->names().size(), i.checkpoint->files().size(),
+             i.checkpoint->files().size() == 1 ? "" : "s", bytes_text(i.checkpoint->total_bytes()));
+  for (const auto& [name, count] : i.dtypes)
+    fmt::print("  {:<9} {:>7} tensors  {:>11}\n", name, count.n_tensors, bytes_text(count.n_bytes));
+}
+
+void print_plans(const Inspection& i) {
+  fmt::print("\nmemory      {} available here; caches for {} tokens\n", bytes_text(i.available_bytes), i.n_tokens);
+  fmt::print("  {:<10} {:>11} {:>14} {:>11} {:>11} {:>11}  {}\n", "numerics", "weights", "cache a token", "caches",
+             "workspace", "total", "longest context here");
+  for (const auto& [mode, plan] : i.plans) {
+    const int64_t longest = std::min(longest_context(plan, i.available_bytes), i.config.max_position);
+    fmt::print(
+        "  {:<10} {:>11} {:>14} {:>11} {:>11} {:>11}  {}\n", numerics_mode_name(mode), bytes_text(plan.weights_bytes),
+        bytes_text(plan.cache_bytes(1)), bytes_text(plan.cache_bytes(i.n_tokens)), bytes_text(plan.workspace_bytes),
+        bytes_text(plan.total_bytes(i.n_tokens)), longest > 0 ? fmt::format("{} tokens", longest) : "does not fit");
+  }
+}
+
+void print_text(const Inspection& i) {
+  print_model(i);
+  print_tensors(i);
+  print_plans(i);
+  fmt::print("\nkernels     {}\n", kernel_text(i.isa));
+  for (const std::string& warning : i.warnings) fmt::print("warning     {}\n", warning);
+}
+
+// ---- as JSON -----------------------------------------------------------------------------------------------------
+
+io::JsonObject config_json(const ModelConfig& c) {
+  io::JsonObject out = {
+      {"vocab_size", c.n_vocab},
+      {"hidden_size", c.d_model},
+      {"n_layers", c.n_layers},
+      {"n_dense_layers", c.n_dense_layers},
+      {"max_positions", c.max_position},
+      {"n_heads", c.n_heads},
+      {"d_nope", c.d_nope},
+      {"d_rope", c.d_rope},
+      {"d_value", c.d_value},
+      {"d_latent", c.d_latent},
+      {"d_q_latent", c.d_q_lora},
+      {"n_index_heads", c.n_index_heads},
+      {"d_index", c.d_index},
+      {"n_picks", c.n_picks},
+      {"n_experts", c.n_experts},
+      {"n_experts_per_token", c.n_active},
+      {"n_shared_experts", c.n_shared_experts},
+      {"d_expert", c.d_expert},
+      {"d_dense", c.d_dense},
+      {"n_groups", c.n_groups},
+      {"n_groups_kept", c.n_groups_kept},
+      {"rope_theta", c.rope_theta},
+  };
+  if (c.yarn) out.set("yarn_factor", c.yarn->factor);
+  return out;
+}
+
+io::JsonObject plan_json(const MemoryPlan& plan, const Inspection& i) {
+  return {{"weights_bytes", plan.weights_bytes},
+          {"mtp_weights_bytes", plan.mtp_weights_bytes},
+          {"latent_bytes_per_token", plan.latent_bytes_per_token},
+          {"index_bytes_per_token", plan.index_bytes_per_token},
+          {"cache_bytes", plan.cache_bytes(i.n_tokens)},
+          {"workspace_bytes", plan.workspace_bytes},
+          {"total_bytes", plan.total_bytes(i.n_tokens)},
+          {"longest_context_here", std::min(longest_context(plan, i.available_bytes), i.config.max_position)}};
+}
+
+void print_json(const Inspection& i) {
+  io::JsonObject dtypes, plans;
+  for (const auto& [name, count] : i.dtypes)
+    dtypes.set(name, io::JsonObject{{"tensors", count.n_tensors}, {"bytes", count.n_bytes}});
+  for (const auto& [mode, plan] : i.plans) plans.set(numerics_mode_name(mode), plan_json(plan, i));
+  const MemoryPlan& plan = i.plans.front().second;
+  io::JsonObject out = {{"folder", i.folder},
+                        {"model", family_name(i.config.family)},
+                        {"architecture", i.config.architecture},
+                        {"parameters", plan.n_parameters},
+                        {"mtp_parameters", plan.n_mtp_parameters},
+                        {"has_mtp", i.has_mtp},
+                        {"config", config_json(i.config)}};
+  out.set("n_tensors", i.checkpoint ? static_cast<int64_t>(i.checkpoint->names().size()) : int64_t{0});
+  out.set("tensors_by_dtype", std::move(dtypes));
+  out.set("context_tokens", i.n_tokens);
+  out.set("available_bytes", i.available_bytes);
+  out.set("memory", std::move(plans));
+  out.set("kernels", isa_name(i.isa));
+  out.set("warnings", io::JsonArray(i.warnings.begin(), i.warnings.end()));
+  fmt::print("{}\n", io::dump_json(std::move(out)));
+}
+
+}  // namespace
+
+void add_inspect(CommandLine& line) {
+  Command& command = line.add(
+      {.name = "inspect",
+       .purpose = "Architecture, tensors, memory plan and kernels of a checkpoint",
+       .examples =
+           "  levin inspect models/demo-v32\n"
+           "  levin inspect deepseek-ai/DeepSeek-V3.2 --max-model-len 128k     config.json and the index are enough\n"
+           "  levin inspect models/demo-v32 --json | jq .memory.fast\n"});
+  const std::shared_ptr<EngineOptions> options = add_engine_options(command, ModelArgument::kRequired);
+  const auto json = std::make_shared<bool>(false);
+  command.option({.names = "--json", .purpose = "Print one JSON object", .group = "Output"}, set_flag(json.get()));
+  command.action([options, json]() -> Status {
+    LEVIN_ASSIGN(const Inspection inspection, inspect(*options));
+    *json ? print_json(inspection) : print_text(inspection);
+    return {};
+  });
+}
+
+}  // namespace levin::app

@@ -1,0 +1,97 @@
+#include "base/memory.h"
+
+#include <algorithm>
+#include <charconv>
+#include <fstream>
+#include <limits>
+#include <optional>
+#include <sstream>
+
+namespace fs = std::filesystem;
+
+namespace levin {
+namespace {
+
+std::string read_text(const fs::path& path) {
+  std::ifstream file(path);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+std::optional<int64_t> read_number(const fs::path& path) {
+  const std::string text = read_text(path);
+  int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end == text.data()) return std::nullopt;  // "max" is no limit
+  return value;
+}
+
+// The number after `key` at the start of a line, as in /proc/meminfo and memory.stat.
+int64_t number_after(const std::string& text, std::string_view key) {
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.starts_with(key)) continue;
+    return std::strtoll(line.c_str() + key.size(), nullptr, 10);
+  }
+  return 0;
+}
+
+struct GroupFiles {
+  const char* limit;
+  const char* used;
+  const char* reclaimable;  // in memory.stat: file pages that the kernel drops first
+};
+constexpr GroupFiles kVersion2 = {"memory.max", "memory.current", "inactive_file "};
+constexpr GroupFiles kVersion1 = {"memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file "};
+
+// A group is bound by its own limit and those of all groups around it.
+void tighten(const fs::path& mount, const fs::path& group, const GroupFiles& files, MemoryInfo* info) {
+  for (fs::path path = group.relative_path();; path = path.parent_path()) {
+    const fs::path folder = mount / path;
+    const std::optional<int64_t> limit = read_number(folder / files.limit);
+    if (limit && *limit < info->total_bytes) {
+      const int64_t reclaimable = number_after(read_text(folder / "memory.stat"), files.reclaimable);
+      const int64_t used = read_number(folder / files.used).value_or(0) - reclaimable;
+      info->available_bytes =
+          std::min(info->available_bytes, std::max<int64_t>(0, *limit - std::max<int64_t>(0, used)));
+      info->group_limit_bytes = info->group_limit_bytes == 0 ? *limit : std::min(info->group_limit_bytes, *limit);
+    }
+    if (path.empty()) break;
+  }
+}
+
+void read_groups(const fs::path& root, MemoryInfo* info) {
+  std::istringstream lines(read_text(root / "proc/self/cgroup"));
+  for (std::string line; std::getline(lines, line);) {  // "0::/group" or "5:memory:/group"
+    const size_t first = line.find(':'), second = line.find(':', first == std::string::npos ? first : first + 1);
+    if (second == std::string::npos) continue;
+    const std::string controllers = line.substr(first + 1, second - first - 1);
+    const fs::path group = line.substr(second + 1);
+    if (controllers.empty()) tighten(root / "sys/fs/cgroup", group, kVersion2, info);
+    if (controllers == "memory") tighten(root / "sys/fs/cgroup/memory", group, kVersion1, info);
+  }
+}
+
+// "always [madvise] never" -> "madvise"
+std::string chosen_word(const std::string& text) {
+  const size_t open = text.find('['), close = text.find(']');
+  if (open == std::string::npos || close == std::string::npos || close < open) return "";
+  return text.substr(open + 1, close - open - 1);
+}
+
+}  // namespace
+
+MemoryInfo memory_info(const fs::path& root) {
+  MemoryInfo info;
+  const std::string meminfo = read_text(root / "proc/meminfo");
+  info.total_bytes = number_after(meminfo, "MemTotal:") * 1024;
+  info.available_bytes = number_after(meminfo, "MemAvailable:") * 1024;
+  read_groups(root, &info);
+  const fs::path huge = root / "sys/kernel/mm/transparent_hugepage";
+  info.huge_pages = chosen_word(read_text(huge / "enabled"));
+  info.huge_page_bytes = read_number(huge / "hpage_pmd_size").value_or(0);
+  return info;
+}
+
+}  // namespace levin
