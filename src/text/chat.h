@@ -31,15 +31,15 @@ struct ToolCall {
 
 struct Message {
   Role role = Role::kUser;
-  std::string content;
-  std::string reasoning;             // assistant: its thoughts; kept in the prompt only where the format keeps them
-  std::vector<ToolCall> tool_calls;  // assistant
-  std::vector<io::JsonValue> tools;  // system, developer: the function objects, {"name": ..., "parameters": ...}
-  io::JsonValue response_format;     // system, developer: the schema to answer in; null for none
+  std::string content = {};
+  std::string reasoning = {};  // assistant: its thoughts; kept in the prompt only where the format keeps them
+  std::vector<ToolCall> tool_calls = {};  // assistant
+  std::vector<io::JsonValue> tools = {};  // system, developer: the function objects, {"name": ..., "parameters": ...}
+  io::JsonValue response_format = {};     // system, developer: the schema to answer in; null for none
 };
 
 struct ChatRequest {
-  std::vector<Message> messages;
+  std::vector<Message> messages = {};
   bool thinking = false;  // the answer begins with reasoning
 };
 

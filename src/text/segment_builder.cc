@@ -12,7 +12,7 @@ void SegmentBuilder::format(std::string_view words) {
     }
     append(words.substr(0, first), false);
     if (mark == nullptr) return;
-    segments_.push_back({.token = mark->token, .text = {}, .from_user = false});
+    segments_.push_back({.token = mark->token});
     words.remove_prefix(first + mark->name.size());
   }
 }
@@ -22,7 +22,7 @@ void SegmentBuilder::append(std::string_view text, bool from_user) {
   if (!segments_.empty() && segments_.back().token == kNoToken && segments_.back().from_user == from_user) {
     segments_.back().text += text;
   } else {
-    segments_.push_back({.token = kNoToken, .text = std::string(text), .from_user = from_user});
+    segments_.push_back({.text = std::string(text), .from_user = from_user});
   }
 }
 

@@ -28,7 +28,7 @@ namespace levin::text {
 // text, and text never becomes an added token.
 struct Segment {
   TokenId token = kNoToken;  // when set, `text` is empty
-  std::string text;
+  std::string text = {};
   bool from_user = false;
 
   bool operator==(const Segment&) const = default;
