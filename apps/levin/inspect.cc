@@ -69,8 +69,8 @@ Status read_checkpoint(const EngineOptions& options, Inspection* out) {
   const io::Checkpoint& checkpoint = *out->checkpoint;
   const WeightReport report = validate_weights(out->config, checkpoint);
   if (!report.errors.empty()) {
-    return Error{ErrorKind::kModelInvalid, fmt::format("{}: {} tensors do not fit config.json:{}", out->folder,
-                                                       report.errors.size(), list_faults(report.errors))};
+    return Error{ErrorKind::kModelInvalid,
+                 fmt::format("{}: the tensors do not fit config.json{}", out->folder, list_faults(report.errors))};
   }
   out->has_mtp = report.has_mtp;
   out->warnings.insert(out->warnings.end(), report.warnings.begin(), report.warnings.end());

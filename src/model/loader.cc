@@ -59,8 +59,7 @@ std::vector<std::string> store_all(const std::vector<Item>& items, ThreadPool& p
 }
 
 Error weights_error(const io::Checkpoint& checkpoint, std::string_view what, const std::vector<std::string>& faults) {
-  return {ErrorKind::kModelInvalid,
-          fmt::format("{}: {} {}:{}", checkpoint.path().string(), faults.size(), what, list_faults(faults))};
+  return {ErrorKind::kModelInvalid, fmt::format("{}: {}{}", checkpoint.path().string(), what, list_faults(faults))};
 }
 
 }  // namespace
@@ -81,7 +80,7 @@ Result<ModelWeights> load_weights(const ModelConfig& config, const Numerics& num
                                   ThreadPool& pool, const LoadProgress& progress, std::vector<std::string>* warnings) {
   LEVIN_TRY(check_numerics(config, numerics));
   const WeightReport report = validate_weights(config, checkpoint);
-  if (!report.errors.empty()) return weights_error(checkpoint, "tensors do not fit config.json", report.errors);
+  if (!report.errors.empty()) return weights_error(checkpoint, "the tensors do not fit config.json", report.errors);
   if (warnings != nullptr) warnings->insert(warnings->end(), report.warnings.begin(), report.warnings.end());
 
   ModelWeights weights;
@@ -91,7 +90,7 @@ Result<ModelWeights> load_weights(const ModelConfig& config, const Numerics& num
     weights.mtp.reset();
   }
   const std::vector<std::string> faults = store_all(reading_order(rows, checkpoint), pool, progress);
-  if (!faults.empty()) return weights_error(checkpoint, "tensors have values that no weight has", faults);
+  if (!faults.empty()) return weights_error(checkpoint, "tensors hold values that no weight has", faults);
   return weights;
 }
 

@@ -91,8 +91,12 @@ Status check_finite(const StoredTensor& tensor) {
   if (all_finite(tensor)) return {};
   int64_t i = 0;
   while (std::isfinite(element_as_f32(tensor, i))) ++i;
+  const float value = element_as_f32(tensor, i);
   return invalid(fmt::format("{}{} is {} ({}); weights must be finite", tensor.name, position_text(tensor, i),
-                             element_as_f32(tensor, i), io::dtype_name(tensor.dtype)));
+                             std::isnan(value) ? "NaN"
+                             : value > 0       ? "infinite"
+                                               : "minus infinite",
+                             io::dtype_name(tensor.dtype)));
 }
 
 // Copied, because tensors in files are not aligned.

@@ -47,7 +47,7 @@ struct WeightReport {
 WeightReport validate_weights(const ModelConfig& config, const io::Checkpoint& checkpoint);
 
 std::string scale_name_of(std::string_view weight_name);          // "<name>_scale_inv"
-std::string list_faults(const std::vector<std::string>& faults);  // the first ten, one a line, and how many more
+std::string list_faults(const std::vector<std::string>& faults);  // " (12 faults):", then the first ten, one a line
 
 struct LoadProgress {
   std::function<void(int64_t bytes_done, int64_t bytes_total)>

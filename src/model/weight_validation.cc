@@ -182,7 +182,7 @@ WeightReport validate_weights(const ModelConfig& config, const Checkpoint& check
 
 std::string list_faults(const std::vector<std::string>& faults) {
   constexpr size_t kListed = 10;
-  std::string out;
+  std::string out = fmt::format(" ({} fault{}):", faults.size(), faults.size() == 1 ? "" : "s");
   for (size_t i = 0; i < std::min(faults.size(), kListed); ++i) out += "\n  " + faults[i];
   if (faults.size() > kListed) out += fmt::format("\n  and {} more", faults.size() - kListed);
   return out;

@@ -1,0 +1,93 @@
+#include "model/memory_plan.h"
+
+#include <gtest/gtest.h>
+
+#include "model/weight_table.h"
+#include "support/must.h"
+
+namespace levin {
+namespace {
+
+const std::string kRoot = LEVIN_SOURCE_DIR;
+
+MemoryPlan plan_for(const std::string& folder, NumericsMode mode, const io::Checkpoint* checkpoint) {
+  const ModelConfig config = test::must(load_model_config(folder)).config;
+  return plan_memory(config, test::must(make_numerics(mode, "auto")), checkpoint, 512);
+}
+
+// Worked out by hand from the shapes of the released model.
+TEST(MemoryPlanTest, CountsTheReleasedModel) {
+  const MemoryPlan plan = plan_for(kRoot + "/tests/fixtures/deepseek-v3.2", NumericsMode::kOfficial, nullptr);
+  EXPECT_EQ(plan.n_parameters - plan.n_mtp_parameters, 671'877'944'064);
+  EXPECT_EQ(plan.n_mtp_parameters, 11'624'027'648);
+  EXPECT_EQ(plan.weights_bytes, 686'804'324'480);
+  EXPECT_EQ(plan.mtp_weights_bytes, 11'748'782'528);
+  EXPECT_EQ(plan.latent_bytes_per_token, 62 * 656);  // 61 layers and MTP, 656-byte rows
+  EXPECT_EQ(plan.index_bytes_per_token, 62 * 132);
+}
+
+TEST(MemoryPlanTest, CachesFollowTheNumerics) {
+  const std::string folder = kRoot + "/tests/fixtures/deepseek-v3.2";
+  const MemoryPlan reference = plan_for(folder, NumericsMode::kReference, nullptr),
+                   fast = plan_for(folder, NumericsMode::kFast, nullptr);
+  EXPECT_EQ(reference.latent_bytes_per_token, 62 * 576 * 4);
+  EXPECT_EQ(reference.index_bytes_per_token, 62 * 128 * 4);
+  EXPECT_EQ(fast.latent_bytes_per_token, 62 * 576 * 2);
+  EXPECT_EQ(fast.index_bytes_per_token, 62 * 128 * 2);
+  EXPECT_EQ(fast.cache_bytes(100), 100 * 62 * 704 * 2);
+}
+
+int64_t bytes_of(const ops::FfnWeights& ffn) { return ffn.gate.n_bytes() + ffn.up.n_bytes() + ffn.down.n_bytes(); }
+
+int64_t bytes_of(const LayerWeights& layer) {
+  const AttentionWeights& a = layer.attention;
+  int64_t n = a.q_down.w.n_bytes() + a.q_up.w.n_bytes() + a.kv_down.w.n_bytes() + a.o.w.n_bytes() +
+              a.q_norm.storage.n_bytes() + a.kv_norm.storage.n_bytes();
+  for (const Matrix& m : a.k_up) n += m.n_bytes();
+  for (const Matrix& m : a.v_up) n += m.n_bytes();
+  const IndexerWeights& i = layer.indexer;
+  n += i.q_up.w.n_bytes() + i.k.w.n_bytes() + i.head_weights.w.n_bytes() + i.k_norm.storage.n_bytes() +
+       i.k_norm_bias.storage.n_bytes();
+  n += layer.attention_norm.storage.n_bytes() + layer.ffn_norm.storage.n_bytes();
+  if (layer.dense) n += bytes_of(*layer.dense);
+  if (!layer.moe) return n;
+  n += layer.moe->gate.w.n_bytes() + layer.moe->bias.storage.n_bytes();
+  for (const ops::FfnWeights& expert : layer.moe->experts) n += bytes_of(expert);
+  return layer.moe->shared ? n + bytes_of(*layer.moe->shared) : n;
+}
+
+// The plan is what loading allocates, to the byte.
+TEST(MemoryPlanTest, EqualsWhatTheDemonstrationModelTakes) {
+  const std::string folder = kRoot + "/models/demo-v32";
+  const ModelConfig config = test::must(load_model_config(folder)).config;
+  const Numerics numerics = test::must(make_numerics(NumericsMode::kFast, "auto"));
+  const io::Checkpoint checkpoint = test::must(io::Checkpoint::open(folder));
+  ThreadPool pool(2);
+  const ModelWeights weights = test::must(load_weights(config, numerics, checkpoint, pool, {}, nullptr));
+  int64_t n = weights.embed_storage.n_bytes() + weights.norm.storage.n_bytes() + weights.head.w.n_bytes();
+  for (const LayerWeights& layer : weights.layers) n += bytes_of(layer);
+  const MtpWeights& mtp = *weights.mtp;
+  const int64_t n_mtp = bytes_of(mtp.layer) + mtp.join.w.n_bytes() + mtp.embed_norm.storage.n_bytes() +
+                        mtp.hidden_norm.storage.n_bytes() + mtp.head_norm.storage.n_bytes();
+  const MemoryPlan plan = plan_memory(config, numerics, &checkpoint, 512);
+  EXPECT_EQ(plan.weights_bytes, n + n_mtp);
+  EXPECT_EQ(plan.mtp_weights_bytes, n_mtp);
+  EXPECT_EQ(plan.n_parameters, 21'328'160);
+  EXPECT_EQ(plan.n_mtp_parameters, 3'903'368);
+}
+
+TEST(MemoryPlanTest, NamesTheLongestContextThatFits) {
+  const MemoryPlan plan{
+      .weights_bytes = 1000, .latent_bytes_per_token = 10, .index_bytes_per_token = 2, .workspace_bytes = 24};
+  EXPECT_TRUE(check_memory(plan, 1024 + 12 * 128, 128).ok());
+  const Status status = check_memory(plan, 1024 + 12 * 128 - 1, 128);
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(status.error().kind, ErrorKind::kOutOfMemory);
+  EXPECT_NE(status.error().message.find("--max-model-len 64"), std::string::npos) << status.error().message;
+  EXPECT_EQ(longest_context(plan, 1024 + 12 * 128), 128);
+  EXPECT_EQ(longest_context(plan, 500), 0);
+  EXPECT_NE(check_memory(plan, 500, 1).error().message.find("the weights alone are too large"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace levin
