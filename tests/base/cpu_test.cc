@@ -1,0 +1,40 @@
+#include "base/cpu.h"
+
+#include <gtest/gtest.h>
+
+namespace levin {
+namespace {
+
+constexpr Isa kAll[] = {Isa::kPlain, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16};
+
+TEST(CpuTest, NamesOfKernelSetsReadBack) {
+  for (const Isa isa : kAll) EXPECT_EQ(isa_from_name(isa_name(isa)), isa);
+  for (const char* name : {"", "AVX2", "avx512_bf16", "plain ", "sse"})
+    EXPECT_EQ(isa_from_name(name), std::nullopt) << name;
+}
+
+TEST(CpuTest, ASetIsSupportedWithAllThoseBeforeIt) {
+  const CpuInfo cpu = cpu_info();
+  EXPECT_TRUE(cpu.supports(Isa::kPlain));
+  EXPECT_TRUE(cpu.supports(cpu.best_isa()));
+  for (const Isa isa : kAll) EXPECT_EQ(cpu.supports(isa), isa <= cpu.best_isa()) << isa_name(isa);
+}
+
+TEST(CpuTest, TheBestSetFollowsFromWhatTheProcessorHas) {
+  CpuInfo cpu;
+  EXPECT_EQ(cpu.best_isa(), Isa::kPlain);
+  cpu.avx2 = true;
+  EXPECT_EQ(cpu.best_isa(), Isa::kAvx2);
+  cpu.avx512 = true;
+  EXPECT_EQ(cpu.best_isa(), Isa::kAvx512);
+  cpu.avx512_bf16 = true;
+  EXPECT_EQ(cpu.best_isa(), Isa::kAvx512Bf16);
+}
+
+TEST(CpuTest, ThereIsAProcessor) {
+  EXPECT_GE(cpu_info().n_cores, 1);
+  EXPECT_FALSE(cpu_info().model_name.empty());
+}
+
+}  // namespace
+}  // namespace levin

@@ -1,0 +1,224 @@
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "ops/matmul.h"
+#include "ops/moe.h"
+#include "ops/quantize.h"
+#include "ops/support.h"
+#include "ops/weights.h"
+
+namespace levin::testing {
+namespace {
+
+using ops::FfnWeights;
+using ops::Operand;
+
+struct Case {
+  DType weights;
+  Operand operand;
+  int64_t d, f;
+};
+
+std::string case_name(const ::testing::TestParamInfo<Case>& info) {
+  constexpr const char* kOperands[] = {"f32", "bf16", "fp8"};
+  const Case& c = info.param;
+  return fmt::format("{}_as_{}_d{}_f{}", dtype_name(c.weights), kOperands[static_cast<int>(c.operand)], c.d, c.f);
+}
+
+FfnWeights random_ffn(Random& random, const Case& c, int64_t f) {
+  FfnWeights w;
+  w.gate = random_matrix(random, c.weights, f, c.d).packed;
+  w.up = random_matrix(random, c.weights, f, c.d).packed;
+  w.down = random_matrix(random, c.weights, c.d, f).packed;
+  w.input = c.operand;
+  w.hidden = c.operand;
+  return w;
+}
+
+// x rounded as the operand says, times w.
+Tensor rounded_product(OpContext& ctx, const View& x, Operand operand, const Matrix& w) {
+  const int64_t n_rows = x.dim(0), k = x.dim(1);
+  Tensor out(DType::kF32, {n_rows, w.n()});
+  if (operand == Operand::kF32) {
+    ops::matmul(ctx, {.x = x, .w = &w, .out = out});
+  } else if (operand == Operand::kBF16) {
+    const Tensor rounded(DType::kBF16, {n_rows, k});
+    ops::round_to_bf16(ctx, {.x = x, .out = rounded});
+    ops::matmul(ctx, {.x = rounded, .w = &w, .out = out});
+  } else {
+    const Tensor rounded(DType::kF8E4M3, {n_rows, k}), scale(DType::kF32, {n_rows, (k + 127) / 128});
+    ops::quantize_fp8(ctx, {.x = x, .out = rounded, .scale = scale});
+    ops::matmul(ctx, {.x = rounded, .x_scale = scale, .w = &w, .out = out});
+  }
+  return out;
+}
+
+// The block from its parts, each an op of its own.
+Tensor ffn_from_parts(OpContext& ctx, const View& x, const FfnWeights& w) {
+  const Tensor gate = rounded_product(ctx, x, w.input, w.gate), up = rounded_product(ctx, x, w.input, w.up);
+  const Tensor hidden(DType::kF32, {x.dim(0), w.gate.n()});
+  ops::silu_mul(ctx, {.gate = gate, .up = up, .out = hidden});
+  return rounded_product(ctx, hidden, w.hidden, w.down);
+}
+
+class ExpertFfnTest : public ::testing::TestWithParam<Case> {
+ protected:
+  static constexpr int64_t kExperts = 7, kActive = 3;
+
+  void SetUp() override {
+    const Case& c = GetParam();
+    Random random(c.d * 100 + c.f);
+    for (int64_t e = 0; e < kExperts; ++e) experts_.push_back(random_ffn(random, c, c.f));
+    shared_ = random_ffn(random, c, 2 * c.f);
+  }
+
+  // Tokens with random picks; expert 5 is never picked, so that empty experts occur.
+  struct Tokens {
+    Tensor x, picks, weights;
+  };
+  Tokens random_tokens(uint64_t seed, int64_t n) const {
+    Random random(seed);
+    Tokens t{random_tensor(random, {n, GetParam().d}), Tensor(DType::kI32, {n, kActive}),
+             random_tensor(random, {n, kActive})};
+    for (int64_t i = 0; i < n; ++i) {
+      std::vector<int32_t> ids = {0, 1, 2, 3, 4, 6};
+      while (static_cast<int64_t>(ids.size()) > kActive)
+        ids.erase(ids.begin() + random.below(static_cast<int64_t>(ids.size())));
+      std::copy(ids.begin(), ids.end(), t.picks.view().row<int32_t>(i));
+    }
+    return t;
+  }
+
+  Tensor run(TestDevice& device, const Tokens& t, int64_t begin, int64_t n, bool with_shared = true) const {
+    Tensor out(DType::kF32, {n, GetParam().d});
+    ops::expert_ffn(device.ctx(), {.x = t.x.view().slice_first(begin, n),
+                                   .picks = t.picks.view().slice_first(begin, n),
+                                   .weights = t.weights.view().slice_first(begin, n),
+                                   .experts = experts_,
+                                   .shared = with_shared ? &shared_ : nullptr,
+                                   .out = out});
+    return out;
+  }
+
+  std::vector<FfnWeights> experts_;
+  FfnWeights shared_;
+};
+
+TEST_P(ExpertFfnTest, OneBlockIsItsPartsBitForBit) {
+  for (const int64_t n : {1, 4, 11}) {
+    const Tokens t = random_tokens(n, n);
+    for (const auto& device : devices_under_test()) {
+      const Tensor out(DType::kF32, {n, GetParam().d});
+      ops::ffn(device->ctx(), {.x = t.x, .weights = &shared_, .out = out});
+      ASSERT_TRUE(same_bits(out, ffn_from_parts(device->ctx(), t.x, shared_))) << device->name();
+    }
+  }
+}
+
+TEST_P(ExpertFfnTest, IsTheSumOfItsBlocksInAscendingOrderBitForBit) {
+  constexpr int64_t kTokens = 9;
+  const Tokens t = random_tokens(1, kTokens);
+  const int64_t d = GetParam().d;
+  for (const auto& device : devices_under_test()) {
+    for (const bool with_shared : {true, false}) {
+      const Tensor out = run(*device, t, 0, kTokens, with_shared);
+      for (int64_t i = 0; i < kTokens; ++i) {
+        const View x = t.x.view().slice_first(i, 1);
+        std::vector<float> total(static_cast<size_t>(d), 0.0f);
+        for (int64_t a = 0; a < kActive; ++a) {
+          const Tensor y = ffn_from_parts(device->ctx(), x, experts_[t.picks.view().row<int32_t>(i)[a]]);
+          for (int64_t j = 0; j < d; ++j) total[j] = std::fma(t.weights.at(i * kActive + a), y.at(j), total[j]);
+        }
+        if (with_shared) {
+          const Tensor y = ffn_from_parts(device->ctx(), x, shared_);
+          for (int64_t j = 0; j < d; ++j) total[j] += y.at(j);
+        }
+        ASSERT_TRUE(same_bits(out.view().slice_first(i, 1), Tensor::of(total, {1, d})))
+            << device->name() << ", token " << i;
+      }
+    }
+  }
+}
+
+TEST_P(ExpertFfnTest, GivesATokenTheSameBitsInAnyBatch) {
+  constexpr int64_t kTokens = 45;
+  const Tokens t = random_tokens(2, kTokens);
+  for (const auto& device : devices_under_test()) {
+    const Tensor all = run(*device, t, 0, kTokens);
+    for (const auto& [begin, n] : {std::pair{0, 1}, {44, 1}, {10, 2}, {3, 8}, {20, 17}}) {
+      ASSERT_TRUE(same_bits(run(*device, t, begin, n), all.view().slice_first(begin, n)))
+          << device->name() << ", token " << begin;
+    }
+  }
+}
+
+// All kernels but those with the bf16 dot instruction realise the tree of fused multiply-adds.
+TEST_P(ExpertFfnTest, GivesTheSameBitsOnEveryDeviceWithTheSameTree) {
+  const Case& c = GetParam();
+  const bool always_fma = c.operand == Operand::kF32 || c.weights == DType::kF32;
+  const Tokens t = random_tokens(3, 12);
+  const Tensor plain = run(plain_device(), t, 0, 12);
+  for (const auto& device : devices_under_test()) {
+    if (device->isa() == Isa::kAvx512Bf16 && !always_fma) continue;
+    ASSERT_TRUE(same_bits(run(*device, t, 0, 12), plain)) << device->name();
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Types, ExpertFfnTest,
+    ::testing::Values(Case{DType::kF32, Operand::kF32, 24, 7}, Case{DType::kBF16, Operand::kF32, 40, 20},
+                      Case{DType::kF8E4M3, Operand::kF32, 129, 24}, Case{DType::kBF16, Operand::kBF16, 40, 17},
+                      Case{DType::kF8E4M3, Operand::kBF16, 130, 24}, Case{DType::kF8E4M3, Operand::kFp8, 136, 130},
+                      Case{DType::kF32, Operand::kBF16, 20, 20}),
+    case_name);
+
+// More tokens than fit the scratch limit at once.
+TEST(ExpertFfnSliceTest, CutsManyTokensIntoSlicesThatNobodySees) {
+  constexpr int64_t kTokens = 80000, kD = 96, kF = 16;
+  static_assert(kTokens * (2 * (12 * kD + 16 * kF) + 12 * kD) > ops::kExpertScratchBytes);
+  Random random(4);
+  const Case c = {DType::kBF16, Operand::kBF16, kD, kF};
+  std::vector<FfnWeights> experts;
+  for (int e = 0; e < 3; ++e) experts.push_back(random_ffn(random, c, kF));
+  const Tensor x = random_tensor(random, {kTokens, kD}), weights = random_tensor(random, {kTokens, 2});
+  const Tensor picks(DType::kI32, {kTokens, 2});
+  for (int64_t t = 0; t < kTokens; ++t) {
+    picks.view().row<int32_t>(t)[0] = static_cast<int32_t>(t % 2);
+    picks.view().row<int32_t>(t)[1] = 2;
+  }
+  for (const auto& device : devices_under_test()) {
+    if (device->isa() == Isa::kPlain || device->n_threads() == 3) continue;
+    const Tensor all(DType::kF32, {kTokens, kD}), one(DType::kF32, {1, kD});
+    const ops::ExpertFfn args = {.x = x, .picks = picks, .weights = weights, .experts = experts, .out = all};
+    ops::expert_ffn(device->ctx(), args);
+    for (int64_t t = 0; t < kTokens; t += 997) {
+      ops::ExpertFfn single = args;
+      single.x = x.view().slice_first(t, 1);
+      single.picks = picks.view().slice_first(t, 1);
+      single.weights = weights.view().slice_first(t, 1);
+      single.out = one;
+      ops::expert_ffn(device->ctx(), single);
+      ASSERT_TRUE(same_bits(one, all.view().slice_first(t, 1))) << device->name() << ", token " << t;
+    }
+  }
+}
+
+TEST(ExpertFfnCheckTest, RefusesPicksThatAreNoAscendingIds) {
+  Random random(4);
+  const Case c = {DType::kF32, Operand::kF32, 8, 4};
+  std::vector<FfnWeights> experts;
+  for (int e = 0; e < 3; ++e) experts.push_back(random_ffn(random, c, 4));
+  const Tensor x = random_tensor(random, {1, 8}), weights = random_tensor(random, {1, 2}), out(DType::kF32, {1, 8});
+  for (const auto& [first, second] : {std::pair{1, 3}, {2, 1}, {-1, 0}, {1, 1}}) {
+    const Tensor picks = Tensor::of(std::vector<int32_t>{first, second}, {1, 2});
+    EXPECT_DEATH(ops::expert_ffn(plain_device().ctx(),
+                                 {.x = x, .picks = picks, .weights = weights, .experts = experts, .out = out}),
+                 "picks\\[0, .\\] is");
+  }
+}
+
+}  // namespace
+}  // namespace levin::testing

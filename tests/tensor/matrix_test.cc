@@ -1,0 +1,109 @@
+#include "tensor/matrix.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <vector>
+
+#include "base/numbers.h"
+
+namespace levin {
+namespace {
+
+constexpr std::pair<int64_t, int64_t> kShapes[] = {{1, 1},    {15, 7},    {16, 16},   {17, 20},  {33, 56},
+                                                   {120, 40}, {132, 129}, {256, 384}, {300, 257}};
+
+// Element i of a source matrix: distinct values, exact in every type.
+float f32_value(int64_t i) { return static_cast<float>(i % 251 - 125); }
+uint16_t bf16_value(int64_t i) { return f32_to_bf16(f32_value(i)); }
+uint8_t e4m3_value(int64_t i) { return static_cast<uint8_t>(i % 127 + (i % 3 == 0 ? 128 : 0)); }
+uint16_t f16_value(int64_t i) { return static_cast<uint16_t>(i % 0x7C00); }
+
+template <class T>
+std::vector<std::byte> source_bytes(int64_t n, T (*value)(int64_t)) {
+  std::vector<std::byte> bytes(static_cast<size_t>(n) * sizeof(T) + 1);
+  for (int64_t i = 0; i < n; ++i) {
+    const T v = value(i);
+    std::memcpy(bytes.data() + 1 + static_cast<size_t>(i) * sizeof(T), &v, sizeof(T));  // one byte off: unaligned
+  }
+  return bytes;
+}
+
+TEST(PackMatrixTest, KeepsAllValuesOfUnalignedSources) {
+  for (const auto& [n, k] : kShapes) {
+    const auto f32 = source_bytes(n * k, f32_value);
+    const auto bf16 = source_bytes(n * k, bf16_value);
+    const auto e4m3 = source_bytes(n * k, e4m3_value);
+    const auto f16 = source_bytes(n * k, f16_value);
+    const Matrix a = pack_matrix({.data = f32.data() + 1, .dtype = DType::kF32, .n = n, .k = k});
+    const Matrix b = pack_matrix({.data = bf16.data() + 1, .dtype = DType::kBF16, .n = n, .k = k});
+    const Matrix c = pack_matrix({.data = e4m3.data() + 1, .dtype = DType::kF8E4M3, .n = n, .k = k});
+    const Matrix d = pack_matrix({.data = f16.data() + 1, .dtype = DType::kF16, .n = n, .k = k});
+    EXPECT_EQ(d.dtype(), DType::kF32);
+    for (int64_t i = 0; i < n * k; ++i) {
+      ASSERT_EQ(a.stored(i / k, i % k), f32_value(i));
+      ASSERT_EQ(b.stored(i / k, i % k), f32_value(i));
+      ASSERT_EQ(c.stored(i / k, i % k), e4m3_to_f32(e4m3_value(i)));
+      ASSERT_EQ(d.stored(i / k, i % k), f16_to_f32(f16_value(i)));
+    }
+  }
+}
+
+TEST(PackMatrixTest, PanelsInterleaveSixteenRowsAlongK) {
+  constexpr int64_t kN = 20, kK = 5;
+  const auto f32 = source_bytes(kN * kK, f32_value);
+  const auto bf16 = source_bytes(kN * kK, bf16_value);
+  const Matrix a = pack_matrix({.data = f32.data() + 1, .dtype = DType::kF32, .n = kN, .k = kK});
+  const Matrix b = pack_matrix({.data = bf16.data() + 1, .dtype = DType::kBF16, .n = kN, .k = kK});
+  EXPECT_EQ(a.n_panels(), 2);
+  EXPECT_EQ(a.panel_bytes(), 5 * 16 * 4);
+  EXPECT_EQ(b.panel_bytes(), 6 * 16 * 2);
+  for (int64_t row = 0; row < 32; ++row) {
+    for (int64_t col = 0; col < 6; ++col) {
+      const float expected = row < kN && col < kK ? f32_value(row * kK + col) : 0.0f;
+      if (col < kK) {
+        EXPECT_EQ(reinterpret_cast<const float*>(a.panel(row / 16))[col * 16 + row % 16], expected);
+      }
+      const auto* pairs = reinterpret_cast<const uint16_t*>(b.panel(row / 16));
+      EXPECT_EQ(bf16_to_f32(pairs[col / 2 * 32 + row % 16 * 2 + col % 2]), expected) << row << ", " << col;
+    }
+  }
+}
+
+TEST(PackMatrixTest, ScalesBelongToBlocksOf128RowsAndColumns) {
+  for (const auto& [n, k] : kShapes) {
+    const int64_t n_k_blocks = (k + 127) / 128;
+    std::vector<float> scales(static_cast<size_t>((n + 127) / 128 * n_k_blocks));
+    for (size_t i = 0; i < scales.size(); ++i) scales[i] = 0.5f + static_cast<float>(i);
+    const auto e4m3 = source_bytes(n * k, e4m3_value);
+    const Matrix m =
+        pack_matrix({.data = e4m3.data() + 1, .dtype = DType::kF8E4M3, .n = n, .k = k, .scales = scales.data()});
+    ASSERT_TRUE(m.has_scales());
+    EXPECT_EQ(m.n_bytes(), packed_matrix_bytes(DType::kF8E4M3, n, k, true));
+    for (int64_t i = 0; i < n * k; ++i) {
+      ASSERT_EQ(m.scale(i / k, i % k), scales[i / k / 128 * n_k_blocks + i % k / 128]) << n << " x " << k;
+    }
+  }
+}
+
+TEST(PackMatrixTest, WithoutScalesTheScaleIsOne) {
+  const auto bf16 = source_bytes(6, bf16_value);
+  const Matrix m = pack_matrix({.data = bf16.data() + 1, .dtype = DType::kBF16, .n = 2, .k = 3});
+  EXPECT_FALSE(m.has_scales());
+  EXPECT_EQ(m.panel_scales(0), nullptr);
+  EXPECT_EQ(m.scale(1, 2), 1.0f);
+  EXPECT_EQ(m.n_bytes(), packed_matrix_bytes(DType::kBF16, 2, 3, false));
+  EXPECT_TRUE(Matrix().empty());
+}
+
+TEST(PackMatrixTest, ComputedValuesAreStoredAsBf16WhereThatIsExact) {
+  std::vector<float> values = {1.0f, -2.5f, 0x1p-100f, 0.0f, 3.0f, 448.0f};
+  EXPECT_EQ(pack_matrix_exactly(values.data(), 2, 3).dtype(), DType::kBF16);
+  values[4] = 1.0f + 0x1p-20f;
+  const Matrix m = pack_matrix_exactly(values.data(), 2, 3);
+  EXPECT_EQ(m.dtype(), DType::kF32);
+  for (int64_t i = 0; i < 6; ++i) EXPECT_EQ(m.stored(i / 3, i % 3), values[i]);
+}
+
+}  // namespace
+}  // namespace levin
