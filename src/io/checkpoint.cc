@@ -29,7 +29,8 @@ bool is_absent(const fs::path& path) {
 
 // Names of files in the folder itself, so that an index cannot lead elsewhere.
 bool is_plain_name(const std::string& name) {
-  return !name.empty() && name != "." && name != ".." && name.find('/') == name.npos && name.find('\0') == name.npos;
+  return !name.empty() && name != "." && name != ".." &&
+         name.find_first_of(std::string_view("/\0", 2)) == std::string::npos;
 }
 
 // The index of a sharded checkpoint: tensor name to file name, ascending.

@@ -38,7 +38,7 @@ Decimal split_decimal(std::string_view text) {
   d.negative = text.starts_with('-');
   if (d.negative) text.remove_prefix(1);
   int64_t exponent = 0;
-  if (const size_t e = text.find_first_of("eE"); e != text.npos) {
+  if (const size_t e = text.find_first_of("eE"); e != std::string_view::npos) {
     exponent = parse_exponent(text.substr(e + 1));
     text = text.substr(0, e);
   }

@@ -49,9 +49,9 @@ struct Scalar<std::string> {
 };
 
 template <class T>
-constexpr bool is_list = false;
+constexpr bool kIsList = false;
 template <class T>
-constexpr bool is_list<std::vector<T>> = true;
+constexpr bool kIsList<std::vector<T>> = true;
 
 template <class T>
 Result<std::vector<T>> read_list(const JsonFields& fields, std::string_view key, ErrorKind kind) {
@@ -88,7 +88,7 @@ bool JsonFields::has(std::string_view key) const {
 
 template <JsonField T>
 Result<T> JsonFields::get(std::string_view key) const {
-  if constexpr (is_list<T>) {
+  if constexpr (kIsList<T>) {
     return read_list<typename T::value_type>(*this, key, kind_);
   } else {
     const JsonValue* value = find(key);

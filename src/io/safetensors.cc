@@ -143,6 +143,7 @@ class HeaderReader {
 
   static std::string all_dtypes() {
     std::vector<std::string_view> names;
+    names.reserve(kDtypes.size());
     for (const DtypeInfo& dtype : kDtypes) names.push_back(dtype.name);
     return fmt::format("one of {}", fmt::join(names, ", "));
   }

@@ -10,8 +10,9 @@ void SafetensorsWriter::add(Entry entry) {
   const auto same_name = [&](const Entry& other) { return other.name == entry.name; };
   LEVIN_CHECK(std::none_of(entries_.begin(), entries_.end(), same_name), "tensor {} was added twice", entry.name);
   const std::optional<int64_t> n_bytes = tensor_bytes(entry.dtype, entry.shape);
-  LEVIN_CHECK(n_bytes && static_cast<size_t>(*n_bytes) == entry.bytes.size(), "tensor {}: {} bytes for {} {}",
-              entry.name, entry.bytes.size(), dtype_name(entry.dtype), shape_text(entry.shape));
+  const bool fits = n_bytes && static_cast<size_t>(*n_bytes) == entry.bytes.size();
+  LEVIN_CHECK(fits, "tensor {}: {} bytes for {} {}", entry.name, entry.bytes.size(), dtype_name(entry.dtype),
+              shape_text(entry.shape));
   entries_.push_back(std::move(entry));
 }
 

@@ -17,7 +17,8 @@ namespace {
 std::vector<std::string> fixture_names() {
   std::vector<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(fixture_folder(""))) {
-    names.push_back(entry.path().filename().string());
+    const bool is_fixture = std::filesystem::exists(entry.path() / "weights.json");
+    if (is_fixture) names.push_back(entry.path().filename().string());
   }
   std::sort(names.begin(), names.end());
   return names;

@@ -52,6 +52,7 @@ TempCheckpoint TempCheckpoint::from_folder(const fs::path& folder) {
 
 std::vector<std::string> TempCheckpoint::tensor_names() const {
   std::vector<std::string> names;
+  names.reserve(tensors_.size());
   for (const auto& [name, tensor] : tensors_) names.push_back(name);
   return names;
 }
@@ -92,7 +93,7 @@ void TempCheckpoint::add_tensor(DrawnTensor added) {
 
 void TempCheckpoint::set_config(std::string_view key, io::JsonValue value) {
   io::JsonObject* object = &config_;
-  for (size_t dot = key.find('.'); dot != key.npos; dot = key.find('.')) {
+  for (size_t dot = key.find('.'); dot != std::string_view::npos; dot = key.find('.')) {
     const std::string_view step = key.substr(0, dot);
     if (!object->contains(step) || object->find(step)->as_object() == nullptr) object->set(step, io::JsonObject());
     object = object->find(step)->as_object();
@@ -104,12 +105,13 @@ void TempCheckpoint::set_config(std::string_view key, io::JsonValue value) {
 void TempCheckpoint::erase_config(std::string_view key) {
   io::JsonObject* object = &config_;
   std::string_view rest = key;
-  for (size_t dot = rest.find('.'); object != nullptr && dot != rest.npos; dot = rest.find('.')) {
+  for (size_t dot = rest.find('.'); object != nullptr && dot != std::string_view::npos; dot = rest.find('.')) {
     io::JsonValue* step = object->find(rest.substr(0, dot));
     object = step != nullptr ? step->as_object() : nullptr;
     rest.remove_prefix(dot + 1);
   }
-  LEVIN_CHECK(object != nullptr && object->erase(rest), "config.json has no key {}", key);
+  const bool erased = object != nullptr && object->erase(rest);
+  LEVIN_CHECK(erased, "config.json has no key {}", key);
 }
 
 std::string TempCheckpoint::shard_name(int shard_idx, int n_shards) {

@@ -37,7 +37,7 @@ class TempCheckpoint {
   void rename_tensor(std::string_view from, std::string_view to);
   void set_dtype(std::string_view name, io::StoredDtype dtype);
   void set_shape(std::string_view name, std::vector<int64_t> shape);
-  void add_tensor(DrawnTensor tensor);  // no bytes: zeros
+  void add_tensor(DrawnTensor added);  // no bytes: zeros
 
   // config.json. A key with dots is a path through objects; objects on the way are made.
   io::JsonObject& config() { return config_; }
