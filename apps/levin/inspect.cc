@@ -68,10 +68,7 @@ Status read_checkpoint(const EngineOptions& options, Inspection* out) {
   }
   const io::Checkpoint& checkpoint = *out->checkpoint;
   const WeightReport report = validate_weights(out->config, checkpoint);
-  if (!report.errors.empty()) {
-    return Error{ErrorKind::kModelInvalid,
-                 fmt::format("{}: the tensors do not fit config.json{}", out->folder, list_faults(report.errors))};
-  }
+  if (!report.errors.empty()) return weights_error(checkpoint, "the tensors do not fit config.json", report.errors);
   out->has_mtp = report.has_mtp;
   out->warnings.insert(out->warnings.end(), report.warnings.begin(), report.warnings.end());
   if (!checkpoint.has_tensors()) {
@@ -93,8 +90,9 @@ Result<Inspection> inspect(const EngineOptions& options) {
   out.warnings = std::move(parsed.warnings);
   LEVIN_TRY(read_checkpoint(options, &out));
   if (options.max_model_len_tokens > out.config.max_position) {
-    return Error{ErrorKind::kUsage, fmt::format("--max-model-len {} is more than the model's {} positions",
-                                                options.max_model_len_tokens, out.config.max_position)};
+    return Error{ErrorKind::kUsage,
+                 fmt::format("--max-model-len {} is more than the model's {} positions; give at most that",
+                             options.max_model_len_tokens, out.config.max_position)};
   }
   out.n_tokens = options.max_model_len_tokens > 0 ? options.max_model_len_tokens : out.config.max_position;
   out.available_bytes = memory_info().available_bytes;

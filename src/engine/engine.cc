@@ -1,14 +1,17 @@
 #include "engine/engine.h"
 
-#include <algorithm>
-#include <chrono>
-#include <utility>
-
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <chrono>
+#include <optional>
+#include <utility>
+
+#include "base/memory.h"
 #include "engine/runner.h"
 #include "engine/step_loop.h"
 #include "io/safetensors.h"
+#include "model/memory_plan.h"
 
 namespace levin {
 namespace {
@@ -19,21 +22,32 @@ double seconds_since(Clock::time_point start) { return std::chrono::duration<dou
 
 double mebibytes(int64_t n_bytes) { return static_cast<double>(n_bytes) / (1024.0 * 1024.0); }
 
-// The tokens whose caches are set up: as asked, else as many as the model allows.
-Result<int64_t> context_tokens(const EngineOptions& options, const ModelConfig& config) {
-  if (options.max_model_len_tokens > config.max_position) {
-    return Error{ErrorKind::kUsage, fmt::format("--max-model-len {} is more than the model's {} positions; give at most that",
-                                                options.max_model_len_tokens, config.max_position)};
-  }
-  return options.max_model_len_tokens > 0 ? options.max_model_len_tokens : config.max_position;
+// Nothing for dummy weights.
+Result<std::optional<io::Checkpoint>> open_checkpoint(const EngineOptions& options) {
+  if (options.load_format == LoadFormat::kDummy) return std::optional<io::Checkpoint>();
+  LEVIN_ASSIGN(io::Checkpoint checkpoint, io::Checkpoint::open(options.model_folder));
+  return std::optional(std::move(checkpoint));
+}
+
+// The tokens whose caches are set up, decided before anything is read.
+Result<int64_t> context_tokens(const EngineOptions& options, const ModelConfig& config, const Numerics& numerics,
+                               const std::optional<io::Checkpoint>& checkpoint) {
+  const MemoryPlan plan = plan_memory(config, numerics, checkpoint ? &*checkpoint : nullptr, options.chunk_tokens);
+  const Result<int64_t> n_tokens = choose_context(plan, {.asked_tokens = options.max_model_len_tokens,
+                                                         .max_position = config.max_position,
+                                                         .available_bytes = memory_info().available_bytes});
+  if (n_tokens.ok() || !checkpoint) return n_tokens;
+  // a config that fits neither the tensors nor the memory is first of all wrong
+  LEVIN_TRY(check_weights(config, *checkpoint));
+  return n_tokens;
 }
 
 Result<ModelWeights> read_weights(const EngineOptions& options, const ModelConfig& config, const Numerics& numerics,
-                                  const LoadProgress& progress, std::vector<std::string>* warnings) {
-  if (options.load_format == LoadFormat::kDummy) return dummy_weights(config, numerics);
-  LEVIN_ASSIGN(const io::Checkpoint checkpoint, io::Checkpoint::open(options.model_folder));
+                                  const std::optional<io::Checkpoint>& checkpoint, const LoadProgress& progress,
+                                  std::vector<std::string>* warnings) {
+  if (!checkpoint) return dummy_weights(config, numerics);
   ThreadPool pool(options.n_threads);
-  return load_weights(config, numerics, checkpoint, pool, progress, warnings);
+  return load_weights(config, numerics, *checkpoint, pool, progress, warnings);
 }
 
 }  // namespace
@@ -49,9 +63,15 @@ struct Engine::State {
   StepLoop loop;
 
   State(EngineOptions o, std::vector<std::string> w, int64_t n_tokens, Isa chosen_isa, Model m)
-      : options(std::move(o)), warnings(std::move(w)), n_context_tokens(n_tokens), isa(chosen_isa), model(std::move(m)),
+      : options(std::move(o)),
+        warnings(std::move(w)),
+        n_context_tokens(n_tokens),
+        isa(chosen_isa),
+        model(std::move(m)),
         runner(model, {.n_threads = options.n_threads, .isa = isa, .n_cache_tokens = n_tokens + 1}),
-        loop(runner, {.chunk_tokens = options.chunk_tokens, .n_spec_steps = options.n_spec_steps, .max_context_tokens = n_tokens}) {}
+        loop(runner, {.chunk_tokens = options.chunk_tokens,
+                      .n_spec_steps = options.n_spec_steps,
+                      .max_context_tokens = n_tokens}) {}
 };
 
 Engine::Engine(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -61,9 +81,10 @@ Result<std::unique_ptr<Engine>> Engine::load(const EngineOptions& options, const
   const Clock::time_point start = Clock::now();
   LEVIN_ASSIGN(ParsedConfig parsed, load_model_config(options.model_folder));
   LEVIN_ASSIGN(const Numerics numerics, make_numerics(options.numerics, options.kv_cache_dtype));
-  LEVIN_ASSIGN(const int64_t n_tokens, context_tokens(options, parsed.config));
+  LEVIN_ASSIGN(const std::optional<io::Checkpoint> checkpoint, open_checkpoint(options));
+  LEVIN_ASSIGN(const int64_t n_tokens, context_tokens(options, parsed.config, numerics, checkpoint));
   std::vector<std::string> warnings = std::move(parsed.warnings);
-  LEVIN_ASSIGN(ModelWeights weights, read_weights(options, parsed.config, numerics, progress, &warnings));
+  LEVIN_ASSIGN(ModelWeights weights, read_weights(options, parsed.config, numerics, checkpoint, progress, &warnings));
   const Isa isa = options.isa.value_or(cpu_info().best_isa());
   Model model(std::move(parsed.config), numerics, std::move(weights));
   auto state = std::make_unique<State>(options, std::move(warnings), n_tokens, isa, std::move(model));
@@ -78,15 +99,16 @@ int64_t Engine::max_context_tokens() const { return state_->n_context_tokens; }
 
 std::string Engine::describe() const {
   const ModelConfig& c = config();
-  return fmt::format("model     {}, {} layers{}, {} experts ({} active), vocabulary {}\n"
-                     "numerics  {}\n"
-                     "kernels   {}, {} thread{}\n"
-                     "cache     {} tokens, {:.1f} MiB\n"
-                     "loaded    in {:.2f} s",
-                     family_name(c.family), c.n_layers, state_->model.has_mtp() ? " and MTP" : "", c.n_experts, c.n_active, c.n_vocab,
-                     numerics().describe(), isa_name(state_->isa), state_->options.n_threads,
-                     state_->options.n_threads == 1 ? "" : "s", state_->n_context_tokens, mebibytes(state_->runner.cache_bytes()),
-                     state_->load_s);
+  return fmt::format(
+      "model     {}, {} layers{}, {} experts ({} active), vocabulary {}\n"
+      "numerics  {}\n"
+      "kernels   {}, {} thread{}\n"
+      "cache     {} tokens, {:.1f} MiB\n"
+      "loaded    in {:.2f} s",
+      family_name(c.family), c.n_layers, state_->model.has_mtp() ? " and MTP" : "", c.n_experts, c.n_active, c.n_vocab,
+      numerics().describe(), isa_name(state_->isa), state_->options.n_threads,
+      state_->options.n_threads == 1 ? "" : "s", state_->n_context_tokens, mebibytes(state_->runner.cache_bytes()),
+      state_->load_s);
 }
 
 Result<Generation> Engine::generate(GenerateRequest request) {

@@ -58,10 +58,6 @@ std::vector<std::string> store_all(const std::vector<Item>& items, ThreadPool& p
   return messages;
 }
 
-Error weights_error(const io::Checkpoint& checkpoint, std::string_view what, const std::vector<std::string>& faults) {
-  return {ErrorKind::kModelInvalid, fmt::format("{}: {}{}", checkpoint.path().string(), what, list_faults(faults))};
-}
-
 }  // namespace
 
 Status check_numerics(const ModelConfig& config, const Numerics& numerics) {

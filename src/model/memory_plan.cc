@@ -101,20 +101,25 @@ int64_t longest_context(const MemoryPlan& plan, int64_t available_bytes) {
   return left <= 0 ? 0 : left / per_page * kPageTokens;
 }
 
-Status check_memory(const MemoryPlan& plan, int64_t available_bytes, int64_t n_tokens) {
-  if (plan.total_bytes(n_tokens) <= available_bytes) return {};
-  const auto gib = [](int64_t bytes) { return static_cast<double>(bytes) / kGiB; };
-  const std::string needed = fmt::format(
-      "weights {:.2f} GiB, workspace {:.2f} GiB and caches {:.2f} GiB for {} tokens do not fit into the {:.2f} GiB "
-      "available",
-      gib(plan.weights_bytes), gib(plan.workspace_bytes), gib(plan.cache_bytes(n_tokens)), n_tokens,
-      gib(available_bytes));
-  const int64_t longest = longest_context(plan, available_bytes);
-  if (longest > 0) {
-    return Error{ErrorKind::kOutOfMemory,
-                 fmt::format("{}; the longest context that fits is --max-model-len {}", needed, longest)};
+Result<int64_t> choose_context(const MemoryPlan& plan, const ContextRequest& request) {
+  if (request.asked_tokens > request.max_position) {
+    return Error{ErrorKind::kUsage,
+                 fmt::format("--max-model-len {} is more than the model's {} positions; give at most that",
+                             request.asked_tokens, request.max_position)};
   }
-  return Error{ErrorKind::kOutOfMemory, needed + "; the weights alone are too large for this machine"};
+  const int64_t longest = std::min(longest_context(plan, request.available_bytes), request.max_position);
+  const int64_t n_tokens = request.asked_tokens > 0 ? request.asked_tokens : longest;
+  if (longest > 0 && n_tokens <= longest) return n_tokens;
+
+  const auto gib = [](int64_t bytes) { return static_cast<double>(bytes) / kGiB; };
+  std::string message = fmt::format("weights of {:.2f} GiB and a workspace of {:.2f} GiB", gib(plan.weights_bytes),
+                                    gib(plan.workspace_bytes));
+  if (n_tokens > 0)
+    message += fmt::format(", and caches of {:.2f} GiB for {} tokens,", gib(plan.cache_bytes(n_tokens)), n_tokens);
+  message += fmt::format(" do not fit into the {:.2f} GiB available", gib(request.available_bytes));
+  message += longest > 0 ? fmt::format("; the longest context that fits is --max-model-len {}", longest)
+                         : ", whatever the context";
+  return Error{ErrorKind::kOutOfMemory, std::move(message)};
 }
 
 }  // namespace levin

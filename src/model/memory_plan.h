@@ -28,11 +28,16 @@ struct MemoryPlan {
 MemoryPlan plan_memory(const ModelConfig& config, const Numerics& numerics, const io::Checkpoint* checkpoint,
                        int64_t n_step_tokens);
 
-// Whether the plan fits into `available_bytes` with caches for n_tokens. The error is kOutOfMemory and names what is
-// needed, what is there, and the longest context that would fit.
-Status check_memory(const MemoryPlan& plan, int64_t available_bytes, int64_t n_tokens);
-
 // Tokens, whole pages of them, whose caches fit beside weights and workspace; 0 when those alone do not.
 int64_t longest_context(const MemoryPlan& plan, int64_t available_bytes);
+
+struct ContextRequest {
+  int64_t asked_tokens = 0;     // --max-model-len; 0: as many as model and memory allow
+  int64_t max_position = 0;     // of the model
+  int64_t available_bytes = 0;  // for everything
+};
+// The context to set caches up for. Asking for more than the model has is kUsage; what does not fit is kOutOfMemory and
+// names what is needed, what is there, and the longest context that would fit.
+Result<int64_t> choose_context(const MemoryPlan& plan, const ContextRequest& request);
 
 }  // namespace levin

@@ -45,9 +45,12 @@ struct WeightReport {
   bool has_mtp = false;
 };
 WeightReport validate_weights(const ModelConfig& config, const io::Checkpoint& checkpoint);
+Status check_weights(const ModelConfig& config, const io::Checkpoint& checkpoint);  // its errors as one
 
-std::string scale_name_of(std::string_view weight_name);          // "<name>_scale_inv"
-std::string list_faults(const std::vector<std::string>& faults);  // " (12 faults):", then the first ten, one a line
+// One error of many faults: the folder, what is wrong, how many, and the first ten, one a line.
+Error weights_error(const io::Checkpoint& checkpoint, std::string_view what, const std::vector<std::string>& faults);
+
+std::string scale_name_of(std::string_view weight_name);  // "<name>_scale_inv"
 
 struct LoadProgress {
   std::function<void(int64_t bytes_done, int64_t bytes_total)>

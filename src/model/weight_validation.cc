@@ -180,12 +180,19 @@ WeightReport validate_weights(const ModelConfig& config, const Checkpoint& check
   return Validation(config, checkpoint).run();
 }
 
-std::string list_faults(const std::vector<std::string>& faults) {
+Status check_weights(const ModelConfig& config, const Checkpoint& checkpoint) {
+  const WeightReport report = validate_weights(config, checkpoint);
+  if (report.errors.empty()) return {};
+  return weights_error(checkpoint, "the tensors do not fit config.json", report.errors);
+}
+
+Error weights_error(const Checkpoint& checkpoint, std::string_view what, const std::vector<std::string>& faults) {
   constexpr size_t kListed = 10;
-  std::string out = fmt::format(" ({} fault{}):", faults.size(), faults.size() == 1 ? "" : "s");
+  std::string out = fmt::format("{}: {} ({} fault{}):", checkpoint.path().string(), what, faults.size(),
+                                faults.size() == 1 ? "" : "s");
   for (size_t i = 0; i < std::min(faults.size(), kListed); ++i) out += "\n  " + faults[i];
   if (faults.size() > kListed) out += fmt::format("\n  and {} more", faults.size() - kListed);
-  return out;
+  return {ErrorKind::kModelInvalid, std::move(out)};
 }
 
 }  // namespace levin

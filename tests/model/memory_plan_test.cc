@@ -76,17 +76,43 @@ TEST(MemoryPlanTest, EqualsWhatTheDemonstrationModelTakes) {
   EXPECT_EQ(plan.n_mtp_parameters, 3'903'368);
 }
 
-TEST(MemoryPlanTest, NamesTheLongestContextThatFits) {
-  const MemoryPlan plan{
-      .weights_bytes = 1000, .latent_bytes_per_token = 10, .index_bytes_per_token = 2, .workspace_bytes = 24};
-  EXPECT_TRUE(check_memory(plan, 1024 + 12 * 128, 128).ok());
-  const Status status = check_memory(plan, 1024 + 12 * 128 - 1, 128);
-  ASSERT_FALSE(status.ok());
-  EXPECT_EQ(status.error().kind, ErrorKind::kOutOfMemory);
-  EXPECT_NE(status.error().message.find("--max-model-len 64"), std::string::npos) << status.error().message;
-  EXPECT_EQ(longest_context(plan, 1024 + 12 * 128), 128);
-  EXPECT_EQ(longest_context(plan, 500), 0);
-  EXPECT_NE(check_memory(plan, 500, 1).error().message.find("the weights alone are too large"), std::string::npos);
+const MemoryPlan kSmallPlan{
+    .weights_bytes = 1000, .latent_bytes_per_token = 10, .index_bytes_per_token = 2, .workspace_bytes = 24};
+
+Result<int64_t> choose(int64_t asked_tokens, int64_t available_bytes) {
+  return choose_context(kSmallPlan,
+                        {.asked_tokens = asked_tokens, .max_position = 1000, .available_bytes = available_bytes});
+}
+
+TEST(ChooseContextTest, TakesWhatIsAskedIfItFits) { EXPECT_EQ(test::must(choose(128, 1024 + 12 * 128)), 128); }
+
+TEST(ChooseContextTest, WithoutAskingTakesWhatModelAndMemoryAllow) {
+  EXPECT_EQ(test::must(choose(0, 1024 + 12 * 200)), 192);
+  EXPECT_EQ(test::must(choose(0, 1 << 20)), 1000);
+}
+
+TEST(ChooseContextTest, NamesTheLongestContextThatFits) {
+  const auto context = choose(128, 1024 + 12 * 128 - 1);
+  ASSERT_FALSE(context.ok());
+  EXPECT_EQ(context.error().kind, ErrorKind::kOutOfMemory);
+  EXPECT_NE(context.error().message.find("the longest context that fits is --max-model-len 64"), std::string::npos)
+      << context.error().message;
+}
+
+TEST(ChooseContextTest, SaysWhenNothingFits) {
+  for (const int64_t asked : {0, 64}) {
+    const auto context = choose(asked, 500);
+    ASSERT_FALSE(context.ok());
+    EXPECT_EQ(context.error().kind, ErrorKind::kOutOfMemory);
+    EXPECT_NE(context.error().message.find("available, whatever the context"), std::string::npos)
+        << context.error().message;
+  }
+}
+
+TEST(ChooseContextTest, RefusesMoreThanTheModelHas) {
+  const auto context = choose(1001, 1 << 20);
+  ASSERT_FALSE(context.ok());
+  EXPECT_EQ(context.error().kind, ErrorKind::kUsage);
 }
 
 }  // namespace
