@@ -1,0 +1,283 @@
+#include "ops/index_topk.h"
+
+#include <cmath>
+#include <limits>
+#include <set>
+
+#include "ops/cache_rows.h"
+#include "ops/paged_cache.h"
+
+namespace levin::testing {
+namespace {
+
+constexpr double kInf = std::numeric_limits<double>::infinity();
+
+struct Case {
+  CacheDType dtype;
+  int64_t n_rows, n_heads, d, n_cached, n_picks;
+  int32_t first;
+};
+void PrintTo(const Case& c, std::ostream* out) {
+  *out << cache_dtype_name(c.dtype) << " T" << c.n_rows << " Hi" << c.n_heads << " Di" << c.d << " S" << c.n_cached
+       << " K" << c.n_picks << " first " << c.first;
+}
+
+DType query_dtype(CacheDType keys) {
+  return keys == CacheDType::kF32 ? DType::kF32 : keys == CacheDType::kBF16 ? DType::kBF16 : DType::kF8E4M3;
+}
+
+// Two sequences of n_cached keys; rows alternate between runs of both and see growing prefixes, the last row
+// everything.
+struct Problem {
+  Case c;
+  IndexKeyFormat format;
+  PagedCache cache;
+  Tensor q, w;
+  std::vector<int32_t> seq, visible;
+
+  explicit Problem(const Case& k, uint64_t page_order = 1)
+      : c(k),
+        format(index_key_format(k.dtype, k.d)),
+        cache(format.page_bytes(), 2, k.n_cached, page_order),
+        q(query_dtype(k.dtype), {k.n_rows, k.n_heads, k.d}),
+        w(DType::kF32, {k.n_rows, k.n_heads}) {
+    Random random(77);
+    for (int32_t s = 0; s < 2; ++s) append(random_tensor(random, {c.n_cached, c.d}), s, 0);
+    const Tensor values = random_tensor(random, {c.n_rows, c.n_heads * c.d});
+    q = converted(values, query_dtype(c.dtype), {c.n_rows, c.n_heads, c.d});
+    w = random_tensor(random, {c.n_rows, c.n_heads});
+    for (int64_t t = 0; t < c.n_rows; ++t) {
+      seq.push_back(static_cast<int32_t>(t / 3 % 2));
+      visible.push_back(static_cast<int32_t>(c.n_cached * (t + 1) / c.n_rows));
+    }
+  }
+
+  void append(const Tensor& keys, int32_t s, int64_t slot) {
+    const int64_t n = keys.view().dim(0);
+    std::vector<int32_t> seqs(static_cast<size_t>(n), s), slots;
+    for (int64_t i = 0; i < n; ++i) slots.push_back(static_cast<int32_t>(slot + i));
+    ops::append_index_keys(
+        plain_device().ctx(),
+        {.keys = keys, .seq = i32_tensor(seqs), .slot = i32_tensor(slots), .format = format, .cache = cache.rows()});
+  }
+
+  // Rows [begin, begin + n) as a query; the i32 views live in `seq_view` and `visible_view`.
+  ops::IndexQuery query(int64_t begin, int64_t n) {
+    return {.q = q.view().slice_first(begin, n),
+            .w = w.view().slice_first(begin, n),
+            .seq = View::of(seq.data() + begin, {n}),
+            .visible = View::of(visible.data() + begin, {n}),
+            .first = c.first,
+            .format = format,
+            .cache = cache.rows()};
+  }
+
+  // The score in double and a bound on what f32 may add to it: every dot has Di products and sums (a bf16 dot
+  // instruction rounds as often), the head sum Hi more, the scale one.
+  struct Score {
+    double value = 0, error = 0;
+  };
+  Score oracle(int64_t t, int64_t slot) const {
+    const std::vector<double> key = decode_index_key(format, cache.rows(), seq[t], slot);
+    double total = 0, size = 0;
+    for (int64_t h = 0; h < c.n_heads; ++h) {
+      double dot = 0, dot_size = 0;
+      for (int64_t i = 0; i < c.d; ++i) {
+        const double product = value_of(q, (t * c.n_heads + h) * c.d + i) * key[i];
+        dot += product, dot_size += std::abs(product);
+      }
+      total += w.at(t * c.n_heads + h) * std::max(0.0, dot);
+      size += std::abs(w.at(t * c.n_heads + h)) * dot_size;
+    }
+    return {total, size * static_cast<double>(c.d + c.n_heads + 2) * 0x1p-24};
+  }
+};
+
+class IndexTopkTest : public ::testing::TestWithParam<Case> {};
+
+TEST_P(IndexTopkTest, ScoresAreNearTheOracleAndOnlyWhereAsked) {
+  Problem p(GetParam());
+  const int64_t n_slots = p.c.n_cached + 7;
+  for (const auto& device : devices_under_test()) {
+    if (device->n_threads() == 2) continue;
+    Tensor score(DType::kF32, {p.c.n_rows, n_slots});
+    std::fill_n(score.view().data<float>(), score.view().n_elements(), -777.0f);
+    ops::index_scores(device->ctx(), {.query = p.query(0, p.c.n_rows), .score = score});
+    for (int64_t t = 0; t < p.c.n_rows; ++t) {
+      for (int64_t s = 0; s < n_slots; s += s + 70 < p.visible[t] && s > 130 ? 7 : 1) {
+        const float got = score.at(t * n_slots + s);
+        if (s < p.c.first || s >= p.visible[t]) {
+          ASSERT_EQ(got, -777.0f) << device->name() << " wrote " << t << ", " << s;
+          continue;
+        }
+        const Problem::Score want = p.oracle(t, s);
+        ASSERT_NEAR(got, want.value, want.error) << device->name() << " " << t << ", " << s;
+      }
+    }
+  }
+}
+
+// A pick may differ from the oracle's only where two scores are closer than rounding, so scores are compared, not
+// slots.
+TEST_P(IndexTopkTest, PicksTheBestScoresOnEveryDevice) {
+  Problem p(GetParam());
+  std::vector<std::vector<Problem::Score>> oracle;
+  for (int64_t t = 0; t < p.c.n_rows; ++t) {
+    oracle.emplace_back();
+    for (int64_t s = 0; s < p.visible[t]; ++s) oracle.back().push_back(p.oracle(t, s));
+  }
+  for (const auto& device : devices_under_test()) {
+    Tensor picks(DType::kI32, {p.c.n_rows, p.c.n_picks});
+    ops::index_topk(device->ctx(), {.query = p.query(0, p.c.n_rows), .picks = picks});
+    for (int64_t t = 0; t < p.c.n_rows; ++t) {
+      const std::vector<Problem::Score>& score = oracle[t];
+      std::set<int32_t> seen;
+      double worst_taken = kInf, best_left = -kInf;
+      int32_t previous = -1;
+      for (int64_t i = 0; i < p.c.n_picks; ++i) {
+        const int32_t s = picks.view().row<int32_t>(t)[i];
+        if (s < 0) continue;
+        ASSERT_EQ(seen.size(), static_cast<size_t>(i)) << "a hole before pick " << i;
+        ASSERT_GT(s, previous) << "not ascending";
+        ASSERT_GE(s, p.c.first);
+        ASSERT_LT(s, static_cast<int32_t>(score.size())) << "picked an invisible slot";
+        previous = s;
+        seen.insert(s);
+        worst_taken = std::min(worst_taken, score[s].value + score[s].error);
+      }
+      for (int32_t s = p.c.first; s < static_cast<int32_t>(score.size()); ++s) {
+        if (!seen.contains(s)) best_left = std::max(best_left, score[s].value - score[s].error);
+      }
+      const int64_t n_candidates = std::max<int64_t>(0, static_cast<int64_t>(score.size()) - p.c.first);
+      EXPECT_EQ(static_cast<int64_t>(seen.size()), std::min(n_candidates, p.c.n_picks))
+          << device->name() << " row " << t;
+      EXPECT_GE(worst_taken, best_left) << device->name() << " row " << t;
+    }
+  }
+}
+
+// A row's scores and picks are the same bits in any batch, on any number of threads, in any page order; in f32 on any
+// kernel set.
+TEST_P(IndexTopkTest, BitsDependOnTheRowAlone) {
+  Problem p(GetParam()), shuffled(GetParam(), 4242);
+  const int64_t n_slots = p.c.n_cached;
+  std::vector<Tensor> first_of_isa;
+  for (const auto& device : devices_under_test()) {
+    Tensor score(DType::kF32, {p.c.n_rows, n_slots}), moved(DType::kF32, {p.c.n_rows, n_slots});
+    Tensor picks(DType::kI32, {p.c.n_rows, p.c.n_picks}), chosen(DType::kI32, {p.c.n_rows, p.c.n_picks});
+    ops::index_scores(device->ctx(), {.query = p.query(0, p.c.n_rows), .score = score});
+    ops::index_scores(device->ctx(), {.query = shuffled.query(0, p.c.n_rows), .score = moved});
+    ASSERT_TRUE(same_bits(score, moved)) << device->name();
+    const bool other_unit = device->isa() == Isa::kAvx512Bf16 && p.c.dtype != CacheDType::kF32;
+    if (first_of_isa.empty() || (other_unit && first_of_isa.size() == 1)) {
+      first_of_isa.push_back(Tensor(DType::kF32, {p.c.n_rows, n_slots}));
+      std::copy_n(score.view().data<float>(), p.c.n_rows * n_slots, first_of_isa.back().view().data<float>());
+    }
+    ASSERT_TRUE(same_bits(score, first_of_isa.back())) << device->name();
+
+    ops::index_topk(device->ctx(), {.query = p.query(0, p.c.n_rows), .picks = picks});
+    std::vector<int32_t> begin(static_cast<size_t>(p.c.n_rows), p.c.first);
+    ops::select_topk(device->ctx(),
+                     {.score = score, .begin = i32_tensor(begin), .end = i32_tensor(p.visible), .picks = chosen});
+    ASSERT_TRUE(same_bits(picks, chosen)) << device->name() << ": the fused op and its parts";
+    for (int64_t t = 0; t < p.c.n_rows; ++t) {
+      Tensor alone(DType::kF32, {1, n_slots}), alone_picks(DType::kI32, {1, p.c.n_picks});
+      ops::index_scores(device->ctx(), {.query = p.query(t, 1), .score = alone});
+      ASSERT_TRUE(same_bits(alone, score.view().slice_first(t, 1))) << device->name() << " row " << t;
+      ops::index_topk(device->ctx(), {.query = p.query(t, 1), .picks = alone_picks});
+      ASSERT_TRUE(same_bits(alone_picks, picks.view().slice_first(t, 1))) << device->name() << " row " << t;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, IndexTopkTest,
+    ::testing::Values(Case{CacheDType::kF32, 7, 16, 32, 200, 12, 0}, Case{CacheDType::kBF16, 7, 16, 32, 200, 12, 0},
+                      Case{CacheDType::kFp8, 7, 16, 32, 200, 12, 0}, Case{CacheDType::kF32, 20, 3, 40, 333, 12, 1},
+                      Case{CacheDType::kBF16, 20, 3, 40, 333, 12, 1}, Case{CacheDType::kFp8, 20, 3, 40, 333, 12, 1},
+                      Case{CacheDType::kF32, 3, 64, 128, 300, 64, 0}, Case{CacheDType::kBF16, 3, 64, 128, 300, 64, 0},
+                      Case{CacheDType::kFp8, 3, 64, 128, 300, 64, 0}, Case{CacheDType::kF32, 4, 7, 130, 129, 5, 65},
+                      Case{CacheDType::kBF16, 4, 7, 131, 129, 5, 65}, Case{CacheDType::kF32, 2, 1, 1, 64, 100, 0},
+                      Case{CacheDType::kF32, 1, 4, 16, 20000, 2048, 0},
+                      Case{CacheDType::kBF16, 40, 5, 24, 1000, 100, 1}));
+
+// Keys that come in pieces give the same scores as keys that come at once.
+TEST(IndexTopkChunks, AppendingInPiecesChangesNothing) {
+  const Case c{CacheDType::kFp8, 5, 8, 64, 300, 32, 0};
+  Problem whole(c), pieces(c);
+  Random random(11);
+  const Tensor keys = random_tensor(random, {300, 64});
+  whole.append(keys, 0, 0);
+  for (int64_t at = 0, n = 1; at < 300; at += n, n = std::min<int64_t>(300 - at, 2 * n + 5)) {
+    pieces.append(
+        Tensor::of(std::vector<float>(keys.view().row<float>(at), keys.view().row<float>(at) + n * 64), {n, 64}), 0,
+        at);
+  }
+  for (const auto& device : devices_under_test()) {
+    Tensor a(DType::kF32, {5, 300}), b(DType::kF32, {5, 300});
+    ops::index_scores(device->ctx(), {.query = whole.query(0, 5), .score = a});
+    ops::index_scores(device->ctx(), {.query = pieces.query(0, 5), .score = b});
+    ASSERT_TRUE(same_bits(a, b)) << device->name();
+  }
+}
+
+// More rows than fit the score buffer at once are scored in runs.
+TEST(IndexTopkMemory, RunsOfRowsGiveTheSamePicks) {
+  const int64_t n_cached = 1 << 20, n_rows = 26;  // 8 rows fill the buffer
+  const IndexKeyFormat format = index_key_format(CacheDType::kF32, 2);
+  const PagedCache cache(format.page_bytes(), 1, n_cached, 0);
+  Random random(12);
+  for (int64_t page = 0; page < n_cached / kPageTokens; ++page) {
+    auto* keys = reinterpret_cast<float*>(cache.rows().page(0, page));
+    for (int64_t i = 0; i < 2 * kPageTokens; ++i) keys[i] = static_cast<float>(random.below(1000)) - 300;
+  }
+  const Tensor q = random_tensor(random, {n_rows, 1, 2}), w = random_tensor(random, {n_rows, 1});
+  std::vector<int32_t> seq(n_rows, 0), visible(n_rows, static_cast<int32_t>(n_cached));
+  visible[4] = 3;  // takes all it sees, between runs
+  const auto query = [&](int64_t begin, int64_t n) {
+    return ops::IndexQuery{.q = q.view().slice_first(begin, n),
+                           .w = w.view().slice_first(begin, n),
+                           .seq = View::of(seq.data() + begin, {n}),
+                           .visible = View::of(visible.data() + begin, {n}),
+                           .format = format,
+                           .cache = cache.rows()};
+  };
+  TestDevice device(devices_under_test().back()->isa(), 3);
+  Tensor picks(DType::kI32, {n_rows, 100}), alone(DType::kI32, {1, 100});
+  ops::index_topk(device.ctx(), {.query = query(0, n_rows), .picks = picks});
+  for (int64_t t = 0; t < n_rows; ++t) {
+    ops::index_topk(device.ctx(), {.query = query(t, 1), .picks = alone});
+    ASSERT_TRUE(same_bits(alone, picks.view().slice_first(t, 1))) << t;
+  }
+  // The scores and a selection's two words per slot on each thread; twice, because the arena may leave the ends of its
+  // blocks empty. All scores at once would be more.
+  const int64_t limit = 2 * (ops::kIndexScoreBytes + 3 * 8 * (n_cached + 64)) - (int64_t{20} << 20);
+  EXPECT_LT(limit, 4 * n_rows * n_cached);
+  EXPECT_LT(device.ctx().arena->peak_bytes(), limit);
+}
+
+TEST(IndexTopkDeathTest, NanNamesRowAndSlot) {
+  Problem p({CacheDType::kF32, 4, 2, 8, 100, 10, 0});
+  Tensor bad = random_tensor(*std::make_unique<Random>(1), {1, 8});
+  bad.at(5) = std::numeric_limits<float>::quiet_NaN();
+  p.append(bad, 0, 30);
+  for (const auto& device : devices_under_test()) {
+    if (device->n_threads() != 1) continue;
+    Tensor picks(DType::kI32, {4, 10});
+    EXPECT_DEATH(ops::index_topk(device->ctx(), {.query = p.query(0, 4), .picks = picks}),
+                 "index_topk: the score of row 1, slot 30 is NaN");
+  }
+}
+
+TEST(IndexTopkDeathTest, NamesTheArgument) {
+  Problem p({CacheDType::kF32, 4, 2, 8, 100, 10, 0});
+  Tensor picks(DType::kI32, {3, 10});
+  EXPECT_DEATH(ops::index_topk(plain_device().ctx(), {.query = p.query(0, 4), .picks = picks}), "picks is i32 .3, 10.");
+  p.visible[2] = 1000;
+  Tensor right(DType::kI32, {4, 10});
+  EXPECT_DEATH(ops::index_topk(plain_device().ctx(), {.query = p.query(0, 4), .picks = right}),
+               "row 2 sees 1000 slots");
+}
+
+}  // namespace
+}  // namespace levin::testing

@@ -1,0 +1,169 @@
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <set>
+
+#include "ops/moe.h"
+#include "ops/paged_cache.h"
+
+namespace levin::testing {
+namespace {
+
+struct Case {
+  int64_t n_rows, n_experts;
+  int n_groups, n_groups_kept;
+  int64_t n_active;
+};
+
+struct Routing {
+  Tensor picks, weights;
+};
+Routing route(TestDevice& device, const Case& c, const Tensor& logits, const Tensor& bias, bool normalize = true) {
+  const int64_t n_rows = logits.view().dim(0);
+  Routing r{.picks = Tensor(DType::kI32, {n_rows, c.n_active}), .weights = Tensor(DType::kF32, {n_rows, c.n_active})};
+  ops::route_experts(device.ctx(), {.logits = logits,
+                                    .bias = bias,
+                                    .n_groups = c.n_groups,
+                                    .n_groups_kept = c.n_groups_kept,
+                                    .normalize = normalize,
+                                    .factor = 2.5f,
+                                    .picks = r.picks,
+                                    .weights = r.weights});
+  return r;
+}
+
+// Groups of a row by the sum of their two best, kept ones as a set. Values in double; the closest race of random
+// numbers is far wider than f32 rounding, so the sets must agree.
+std::set<int64_t> oracle_picks(const Case& c, const std::vector<double>& biased) {
+  const int64_t size = c.n_experts / c.n_groups;
+  std::vector<std::pair<double, int64_t>> groups, experts;
+  for (int64_t g = 0; g < c.n_groups; ++g) {
+    std::vector<double> values(biased.begin() + g * size, biased.begin() + (g + 1) * size);
+    std::sort(values.rbegin(), values.rend());
+    groups.emplace_back(-(values[0] + (size > 1 ? values[1] : 0)), g);
+  }
+  std::sort(groups.begin(), groups.end());
+  for (int64_t kept = 0; kept < c.n_groups_kept; ++kept) {
+    for (int64_t e = groups[kept].second * size; e < (groups[kept].second + 1) * size; ++e)
+      experts.emplace_back(-biased[e], e);
+  }
+  std::sort(experts.begin(), experts.end());
+  std::set<int64_t> picks;
+  for (int64_t i = 0; i < c.n_active; ++i) picks.insert(experts[i].second);
+  return picks;
+}
+
+class RouteExpertsTest : public ::testing::TestWithParam<Case> {};
+
+TEST_P(RouteExpertsTest, ChoosesAndWeighsAsTheOracle) {
+  const Case c = GetParam();
+  Random random(c.n_experts);
+  const Tensor logits = random_tensor(random, {c.n_rows, c.n_experts}, 2.0f);
+  const Tensor bias =
+      random_tensor(random, {c.n_experts}, 3.0f);  // many b are negative, which a mask of 0 would win over
+  const Routing want = route(plain_device(), c, logits, bias);
+  for (int64_t t = 0; t < c.n_rows; ++t) {
+    std::vector<double> s, b;
+    for (int64_t e = 0; e < c.n_experts; ++e) {
+      s.push_back(1 / (1 + std::exp(-double{logits.at(t * c.n_experts + e)})));
+      b.push_back(s.back() + bias.at(e));
+    }
+    const std::set<int64_t> picks = oracle_picks(c, b);
+    const int32_t* got = want.picks.view().row<int32_t>(t);
+    ASSERT_TRUE(std::equal(picks.begin(), picks.end(), got, got + c.n_active)) << "row " << t;
+    double sum = 0;
+    for (const int64_t e : picks) sum += s[e];
+    for (int64_t i = 0; i < c.n_active; ++i) {
+      // sigmoid is good to 3 units, the sum of A of them to 3 + A, quotient and factor add two.
+      const double expected = s[got[i]] / sum * 2.5;
+      ASSERT_NEAR(want.weights.at(t * c.n_active + i), expected, expected * (8.0 + c.n_active) * 0x1p-23);
+    }
+  }
+  for (const auto& device : devices_under_test()) {
+    const Routing r = route(*device, c, logits, bias);
+    ASSERT_TRUE(same_bits(r.picks, want.picks)) << device->name();
+    ASSERT_TRUE(same_bits(r.weights, want.weights)) << device->name();
+    const Routing alone = route(*device, c,
+                                Tensor::of(std::vector<float>(logits.view().row<float>(c.n_rows - 1),
+                                                              logits.view().row<float>(c.n_rows - 1) + c.n_experts),
+                                           {1, c.n_experts}),
+                                bias);
+    ASSERT_TRUE(same_bits(alone.weights, want.weights.view().slice_first(c.n_rows - 1, 1))) << device->name();
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Shapes, RouteExpertsTest,
+                         ::testing::Values(Case{9, 256, 8, 4, 8}, Case{9, 256, 1, 1, 8}, Case{5, 12, 3, 2, 4},
+                                           Case{5, 7, 1, 1, 7}, Case{3, 160, 1, 1, 6}, Case{4, 16, 4, 1, 4}));
+
+TEST(RouteExpertsTies, GoToTheLowestIndex) {
+  const Case c{1, 12, 4, 2, 3};
+  for (const auto& device : devices_under_test()) {
+    // All equal: groups 0 and 1 stay, experts 0, 1, 2 win.
+    Routing r = route(*device, c, Tensor(DType::kF32, {1, 12}), Tensor(DType::kF32, {12}));
+    EXPECT_TRUE(same_bits(r.picks, Tensor::of(std::vector<int32_t>{0, 1, 2}, {1, 3}))) << device->name();
+    // Group 3 wins by its pair, group 1 is next; within them 9, then the first of the equals 3, 4, 5, 10, 11.
+    Tensor bias(DType::kF32, {12});
+    bias.at(9) = 2, bias.at(10) = bias.at(11) = bias.at(3) = bias.at(4) = bias.at(5) = 1;
+    r = route(*device, c, Tensor(DType::kF32, {1, 12}), bias);
+    EXPECT_TRUE(same_bits(r.picks, Tensor::of(std::vector<int32_t>{3, 4, 9}, {1, 3}))) << device->name();
+  }
+}
+
+TEST(RouteExpertsWeights, AreTheScoresTimesTheFactorWhenNotNormalised) {
+  const Case c{1, 4, 1, 1, 2};
+  const Tensor logits(DType::kF32, {1, 4});
+  for (const auto& device : devices_under_test()) {
+    const Routing r = route(*device, c, logits, Tensor(DType::kF32, {4}), false);
+    EXPECT_EQ(r.weights.at(0), 1.25f);
+    EXPECT_EQ(r.weights.at(1), 1.25f);
+  }
+}
+
+TEST(RouteExpertsDeathTest, NanNamesTheRow) {
+  const Case c{3, 20, 1, 1, 2};
+  Tensor logits(DType::kF32, {3, 20});
+  logits.at(45) = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_DEATH(route(plain_device(), c, logits, Tensor(DType::kF32, {20})), "route_experts: a score of row 2 is NaN");
+  EXPECT_DEATH(route(plain_device(), {3, 20, 3, 1, 2}, logits, Tensor(DType::kF32, {20})), "n_groups is 3");
+}
+
+// silu is good to exp's error, an addition and a division: 3 units in the last place. Where exp(-x) is beyond f32 it is
+// 0 instead of at most 89 e^-89 = 2e-37.
+TEST(SiluMulTest, IsNearTheOracleAndTheSameEverywhere) {
+  Random random(8);
+  const int64_t n_rows = 3, d = 1000;
+  Tensor gate = random_tensor(random, {n_rows, d}, 20.0f);
+  for (int64_t i = 0; i < 200; ++i) gate.at(i) = static_cast<float>(i - 100) * 1.1f;
+  const Tensor up = random_tensor(random, {n_rows, d});
+  Tensor want(DType::kF32, {n_rows, d});
+  ops::silu_mul(plain_device().ctx(), {.gate = gate, .up = up, .out = want});
+  for (int64_t i = 0; i < n_rows * d; ++i) {
+    const double expected = gate.at(i) / (1 + std::exp(-double{gate.at(i)})) * up.at(i);
+    ASSERT_NEAR(want.at(i), expected, 4 * 0x1p-23 * std::abs(expected) + 2e-37) << gate.at(i);
+  }
+  for (const auto& device : devices_under_test()) {
+    Tensor out =
+        Tensor::of(std::vector<float>(gate.view().data<float>(), gate.view().data<float>() + n_rows * d), {n_rows, d});
+    ops::silu_mul(device->ctx(), {.gate = out, .up = up, .out = out});
+    ASSERT_TRUE(same_bits(out, want)) << device->name();
+  }
+}
+
+TEST(SiluMulTest, HandsInfinitiesAndNanOn) {
+  const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
+  const Tensor gate = Tensor::of(std::vector<float>{inf, nan, -200.0f, 0.0f, 3.4e38f, -3.4e38f}, {1, 6});
+  const Tensor up = Tensor::of(std::vector<float>(6, 1.0f), {1, 6});
+  for (const auto& device : devices_under_test()) {
+    Tensor out(DType::kF32, {1, 6});
+    ops::silu_mul(device->ctx(), {.gate = gate, .up = up, .out = out});
+    EXPECT_EQ(out.at(0), inf);
+    EXPECT_TRUE(std::isnan(out.at(1)));
+    EXPECT_EQ(out.at(2), 0.0f);
+    EXPECT_EQ(out.at(3), 0.0f);
+    EXPECT_EQ(out.at(4), 3.4e38f);
+    EXPECT_EQ(out.at(5), 0.0f);
+  }
+}
+
+}  // namespace
+}  // namespace levin::testing

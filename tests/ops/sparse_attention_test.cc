@@ -1,0 +1,209 @@
+#include "ops/sparse_attention.h"
+
+#include <cmath>
+
+#include "ops/cache_rows.h"
+#include "ops/paged_cache.h"
+
+namespace levin::testing {
+namespace {
+
+struct Case {
+  CacheDType cache;
+  DType q;
+  int64_t n_rows, n_heads, d_latent, d_rope, n_cached, n_picks;
+};
+void PrintTo(const Case& c, std::ostream* out) {
+  *out << cache_dtype_name(c.cache) << " rows, " << dtype_name(c.q) << " q, T" << c.n_rows << " H" << c.n_heads << " Rk"
+       << c.d_latent << " Dr" << c.d_rope << " S" << c.n_cached << " K" << c.n_picks;
+}
+
+// Two sequences; row t picks a random subset, row 1 nothing at all, row 2 as many as there are.
+struct Problem {
+  Case c;
+  LatentFormat format;
+  PagedCache cache;
+  Tensor q_latent, q_rope;
+  std::vector<int32_t> seq, picks;
+  float scale;
+
+  explicit Problem(const Case& k, uint64_t page_order = 1)
+      : c(k),
+        format(latent_format(k.cache, k.d_latent, k.d_rope)),
+        cache(format.page_bytes(), 2, k.n_cached, page_order),
+        q_latent(k.q, {k.n_rows, k.n_heads, k.d_latent}),
+        q_rope(k.q, {k.n_rows, k.n_heads, k.d_rope}),
+        scale(1.0f / std::sqrt(static_cast<float>(k.d_latent))) {
+    Random random(31);
+    for (int32_t s = 0; s < 2; ++s) append(random, s);
+    // Some rows score far apart, so that maxima move and small weights vanish.
+    Tensor latent = random_tensor(random, {c.n_rows, c.n_heads * c.d_latent});
+    for (int64_t i = 0; i < latent.view().n_elements(); ++i) latent.at(i) *= i / c.d_latent % 3 == 0 ? 20.0f : 1.0f;
+    q_latent = converted(latent, c.q, {c.n_rows, c.n_heads, c.d_latent});
+    q_rope = converted(random_tensor(random, {c.n_rows, c.n_heads * c.d_rope}), c.q, {c.n_rows, c.n_heads, c.d_rope});
+    for (int64_t t = 0; t < c.n_rows; ++t) {
+      seq.push_back(static_cast<int32_t>(t % 2));
+      std::vector<int32_t> row;
+      for (int32_t s = 0; s < c.n_cached && static_cast<int64_t>(row.size()) < c.n_picks; ++s) {
+        if (t != 1 && (t == 2 || random.below(c.n_cached - s) < c.n_picks - static_cast<int64_t>(row.size()) - t % 5)) {
+          row.push_back(s);
+        }
+      }
+      row.resize(static_cast<size_t>(c.n_picks), -1);
+      picks.insert(picks.end(), row.begin(), row.end());
+    }
+  }
+
+  void append(Random& random, int32_t s) {
+    std::vector<int32_t> seqs(static_cast<size_t>(c.n_cached), s), slots;
+    for (int64_t i = 0; i < c.n_cached; ++i) slots.push_back(static_cast<int32_t>(i));
+    ops::append_latent(plain_device().ctx(), {.c_kv = random_tensor(random, {c.n_cached, c.d_latent}),
+                                              .k_rope = random_tensor(random, {c.n_cached, c.d_rope}),
+                                              .seq = i32_tensor(seqs),
+                                              .slot = i32_tensor(slots),
+                                              .format = format,
+                                              .cache = cache.rows()});
+  }
+
+  Tensor attend(TestDevice& device, int64_t begin, int64_t n) {
+    Tensor out(DType::kF32, {n, c.n_heads, c.d_latent});
+    std::fill_n(out.view().data<float>(), out.view().n_elements(), 1e30f);
+    ops::sparse_attention(device.ctx(), {.q_latent = q_latent.view().slice_first(begin, n),
+                                         .q_rope = q_rope.view().slice_first(begin, n),
+                                         .picks = View::of(picks.data() + begin * c.n_picks, {n, c.n_picks}),
+                                         .seq = View::of(seq.data() + begin, {n}),
+                                         .scale = scale,
+                                         .format = format,
+                                         .cache = cache.rows(),
+                                         .out = out});
+    return out;
+  }
+};
+
+class SparseAttentionTest : public ::testing::TestWithParam<Case> {};
+
+// Softmax and sums in double. A score of n products has at most n + 2 roundings of 2^-24 of the sum of their sizes;
+// that moves a weight by the same relative amount (times ln 2 in the log2 domain, at most 1), as does exp2 (2^-23) and
+// what is dropped below 2^-126; the sums add one rounding per pick each.
+TEST_P(SparseAttentionTest, IsNearTheOracle) {
+  Problem p(GetParam());
+  const int64_t n_heads = p.c.n_heads, d = p.c.d_latent, d_rope = p.c.d_rope;
+  std::vector<Tensor> outs;
+  for (const auto& device : devices_under_test()) {
+    if (device->n_threads() == 1) outs.push_back(p.attend(*device, 0, p.c.n_rows));
+  }
+  for (int64_t t = 0; t < p.c.n_rows; ++t) {
+    std::vector<std::vector<double>> rows;
+    for (int64_t i = 0; i < p.c.n_picks && p.picks[t * p.c.n_picks + i] >= 0; ++i) {
+      rows.push_back(decode_latent(p.format, p.cache.rows(), p.seq[t], p.picks[t * p.c.n_picks + i]));
+    }
+    for (int64_t h = 0; h < n_heads; ++h) {
+      std::vector<double> score, error;
+      double largest = -1e300, largest_error = 0;
+      for (const std::vector<double>& row : rows) {
+        double dot = 0, size = 0;
+        for (int64_t i = 0; i < d + d_rope; ++i) {
+          const double q = i < d ? value_of(p.q_latent, (t * n_heads + h) * d + i)
+                                 : value_of(p.q_rope, (t * n_heads + h) * d_rope + i - d);
+          dot += q * row[i], size += std::abs(q * row[i]);
+        }
+        score.push_back(p.scale * dot);
+        largest_error = std::max(largest_error, p.scale * size * static_cast<double>(d + d_rope + 2) * 0x1p-24);
+        largest = std::max(largest, score.back());
+      }
+      double sum = 0;
+      for (double& s : score) sum += s = std::exp(s - largest);
+      const double relative = 2 * largest_error + (2.0 * static_cast<double>(rows.size()) + 10) * 0x1p-24;
+      for (int64_t v = 0; v < d; ++v) {
+        double want = 0, size = 0;
+        for (size_t i = 0; i < rows.size(); ++i) {
+          want += score[i] / sum * rows[i][v];
+          size += score[i] / sum * std::abs(rows[i][v]);
+        }
+        for (const Tensor& out : outs) {
+          ASSERT_NEAR(out.at((t * n_heads + h) * d + v), want, relative * size) << t << ", " << h << ", " << v;
+        }
+      }
+    }
+  }
+}
+
+// A row's result is the same bits in any batch, on any number of threads, with its pages anywhere; with f32 queries on
+// any kernel set.
+TEST_P(SparseAttentionTest, BitsDependOnTheRowAlone) {
+  Problem p(GetParam()), shuffled(GetParam(), 999);
+  std::vector<Tensor> first_of_isa;
+  for (const auto& device : devices_under_test()) {
+    const Tensor out = p.attend(*device, 0, p.c.n_rows);
+    const bool other_unit = device->isa() == Isa::kAvx512Bf16 && p.c.q == DType::kBF16;
+    if (first_of_isa.empty() || (other_unit && first_of_isa.size() == 1)) {
+      first_of_isa.push_back(p.attend(*device, 0, p.c.n_rows));
+    }
+    ASSERT_TRUE(same_bits(out, first_of_isa.back())) << device->name();
+    ASSERT_TRUE(same_bits(shuffled.attend(*device, 0, p.c.n_rows), out)) << device->name();
+    for (int64_t t = 0; t < p.c.n_rows; ++t) {
+      ASSERT_TRUE(same_bits(p.attend(*device, t, 1), out.view().slice_first(t, 1))) << device->name() << " row " << t;
+    }
+  }
+}
+
+// One tree for f32 and bf16 queries where no bf16 dot instruction is used: values are what counts, not their type.
+TEST_P(SparseAttentionTest, TypesHoldValuesOnly) {
+  if (GetParam().q != DType::kBF16) GTEST_SKIP() << "f32 queries";
+  Problem p(GetParam());
+  const Tensor want = p.attend(plain_device(), 0, p.c.n_rows);
+  for (auto [q, width] : {std::pair{&p.q_latent, p.c.d_latent}, {&p.q_rope, p.c.d_rope}}) {
+    Tensor wide(DType::kF32, {p.c.n_rows, p.c.n_heads, width});
+    for (int64_t i = 0; i < wide.view().n_elements(); ++i) wide.at(i) = static_cast<float>(value_of(*q, i));
+    *q = std::move(wide);
+  }
+  for (const auto& device : devices_under_test()) {
+    ASSERT_TRUE(same_bits(p.attend(*device, 0, p.c.n_rows), want)) << device->name();
+  }
+}
+
+constexpr DType kF32 = DType::kF32, kBF16 = DType::kBF16;
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, SparseAttentionTest,
+    ::testing::Values(
+        Case{CacheDType::kF32, kF32, 5, 3, 40, 16, 100, 12}, Case{CacheDType::kBF16, kF32, 5, 3, 40, 16, 100, 12},
+        Case{CacheDType::kFp8, kF32, 5, 3, 40, 16, 100, 12}, Case{CacheDType::kBF16, kBF16, 5, 3, 40, 16, 100, 12},
+        Case{CacheDType::kFp8, kBF16, 5, 3, 40, 16, 100, 12}, Case{CacheDType::kF32, kF32, 7, 13, 512, 64, 300, 200},
+        Case{CacheDType::kBF16, kBF16, 7, 13, 512, 64, 300, 200},
+        Case{CacheDType::kFp8, kBF16, 7, 13, 512, 64, 300, 200}, Case{CacheDType::kF32, kF32, 4, 5, 129, 7, 200, 130},
+        Case{CacheDType::kBF16, kBF16, 4, 5, 129, 8, 200, 130}, Case{CacheDType::kFp8, kBF16, 4, 5, 200, 6, 200, 64},
+        Case{CacheDType::kF32, kF32, 3, 1, 16, 4, 64, 1}, Case{CacheDType::kF32, kF32, 16, 4, 64, 16, 90, 65}));
+
+TEST(SparseAttentionRows, WithoutPicksGiveZeros) {
+  Problem p({CacheDType::kF32, kF32, 2, 3, 40, 16, 100, 12});
+  for (const auto& device : devices_under_test()) {
+    const Tensor out = p.attend(*device, 1, 1);
+    for (int64_t i = 0; i < 3 * 40; ++i) ASSERT_EQ(out.at(i), 0.0f) << device->name();
+  }
+}
+
+// One pick has weight 1, so the result is its latent, exactly.
+TEST(SparseAttentionRows, WithOnePickGiveItsLatent) {
+  for (const CacheDType cache : {CacheDType::kF32, CacheDType::kBF16, CacheDType::kFp8}) {
+    Problem p({cache, kF32, 1, 3, 40, 16, 100, 4});
+    p.picks = {77, -1, -1, -1};
+    const std::vector<double> want = decode_latent(p.format, p.cache.rows(), 0, 77);
+    for (const auto& device : devices_under_test()) {
+      const Tensor out = p.attend(*device, 0, 1);
+      for (int64_t i = 0; i < 3 * 40; ++i) ASSERT_NEAR(out.at(i), want[i % 40], 0x1p-23 * std::abs(want[i % 40]));
+    }
+  }
+}
+
+TEST(SparseAttentionDeathTest, NamesTheArgument) {
+  Problem p({CacheDType::kF32, kF32, 2, 3, 40, 16, 100, 4});
+  p.picks = {5, 3, -1, -1, 1, -1, -1, -1};
+  EXPECT_DEATH(p.attend(plain_device(), 0, 2), "picks of row 0 do not ascend");
+  p.picks = {3, 128, -1, -1, 1, -1, -1, -1};
+  EXPECT_DEATH(p.attend(plain_device(), 0, 2), "row 0 picks slot 128");
+  Problem mixed({CacheDType::kF32, kBF16, 1, 3, 40, 16, 100, 4});
+  EXPECT_DEATH(mixed.attend(plain_device(), 0, 1), "q_latent is bf16 over f32 cache rows");
+}
+
+}  // namespace
+}  // namespace levin::testing
