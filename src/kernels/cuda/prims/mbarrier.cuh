@@ -29,7 +29,18 @@ struct alignas(8) Mbarrier {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address()) : "memory");
   }
 
-  // One arrival on the same barrier of block `rank` of the cluster.
+  // One arrival on the same barrier of block `rank` of the cluster, after this thread's reads of what the barrier
+  // frees. What it wrote need not be visible there yet: for that, arrive_at().
+  __device__ __forceinline__ void free_at(uint32_t rank) {
+    asm volatile(
+        "{\n .reg .b32 remote;\n"
+        "mapa.shared::cluster.u32 remote, %0, %1;\n"
+        "mbarrier.arrive.shared::cluster.b64 _, [remote];\n}\n" ::"r"(address()),
+        "r"(rank)
+        : "memory");
+  }
+
+  // The same, releasing what this thread wrote to the whole cluster: a fence that takes about a microsecond.
   __device__ __forceinline__ void arrive_at(uint32_t rank) {
     asm volatile(
         "{\n .reg .b32 remote;\n"

@@ -1,0 +1,42 @@
+// Times kernels on the device as a decode step runs them: replays of one graph of many launches, weights cold.
+#pragma once
+
+#include <algorithm>
+#include <functional>
+#include <vector>
+
+#include "kernels/cuda/device_array.h"
+
+namespace levin::bench {
+
+// One H200, as docs/performance.md has measured it.
+constexpr double kCopyBytesPerSecond = 4.27e12;
+constexpr double kFp8FlopPerSecond = 1.37e15;
+constexpr double kBf16FlopPerSecond = 0.79e15;
+
+struct GraphTiming {
+  int n_launches = 32;  // in the graph; launch i gets its number, to choose cold inputs by
+  int n_replays = 15;   // the median counts
+};
+
+// Microseconds of one launch. The launches follow each other without gaps, as inside a step.
+inline double time_in_graph(const cuda::Stream& stream, const GraphTiming& t, const std::function<void(int)>& launch) {
+  const cuda::Graph graph = cuda::must(cuda::Graph::capture(stream, [&] {
+    for (int i = 0; i < t.n_launches; ++i) launch(i);
+  }));
+  const cuda::Event begin = cuda::must(cuda::Event::create()), end = cuda::must(cuda::Event::create());
+  graph.launch(stream);
+  cuda::must(stream.synchronize());
+  std::vector<double> us;
+  for (int i = 0; i < t.n_replays; ++i) {
+    begin.record(stream);
+    graph.launch(stream);
+    end.record(stream);
+    cuda::must(end.synchronize());
+    us.push_back(double{end.ms_since(begin)} * 1000 / t.n_launches);
+  }
+  std::nth_element(us.begin(), us.begin() + t.n_replays / 2, us.end());
+  return us[static_cast<size_t>(t.n_replays / 2)];
+}
+
+}  // namespace levin::bench

@@ -1,0 +1,283 @@
+// FP8 products: our plan's instance beside cuBLASLt over the dense shapes of the models, and the grouped products of an
+// expert layer.
+//
+//   bench_gemm_fp8 [--opponent PATH] [--all-plans] [--tokens 1,2,4]      CSV to stdout, summary last
+//
+// Weights rotate through copies of together 512 MB, so that they are cold; output is compared between the two before
+// they are timed.
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "cublaslt_opponent.h"
+#include "device_timing.h"
+#include "kernels/cuda/gemm_fp8.h"
+#include "kernels/cuda/gemm_problem.h"
+
+namespace levin::bench {
+namespace {
+
+using cuda::blocks_of;
+using cuda::DeviceArray;
+using cuda::GemmFp8;
+using cuda::GemmFp8Plan;
+using cuda::GemmKernel;
+using cuda::Stream;
+
+constexpr int64_t kColdBytes = int64_t{512} << 20;
+constexpr int kMaxTokens = 4096;
+
+int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+
+struct Options {
+  std::string opponent = "libcublasLt.so.13";
+  bool all_plans = false;
+  std::vector<int> tokens = {1, 2, 4, 8, 16, 32, 64, 128, 4096};
+};
+
+// Copies of one weight, activations for up to kMaxTokens rows, scales in both sides' layouts.
+class Shape {
+ public:
+  Shape(const Stream& stream, int outputs, int inputs)
+      : n(outputs),
+        k(inputs),
+        n_copies(static_cast<int>(std::max<int64_t>(2, (kColdBytes + int64_t{n} * k - 1) / (int64_t{n} * k)))),
+        w_(stream, int64_t{n_copies} * n * k),
+        x_(stream, cuda::random_e4m3(int64_t{kMaxTokens} * k, 1)),
+        x_scale_(stream, cuda::random_scales(kMaxTokens * blocks_of(k), 2)),
+        out_(stream, int64_t{kMaxTokens} * n),
+        opponent_out_(stream, int64_t{kMaxTokens} * n) {
+    const std::vector<uint8_t> w = cuda::random_e4m3(int64_t{n} * k, 3);
+    for (int i = 0; i < n_copies; ++i)
+      cuda::copy_to_device(stream, reinterpret_cast<std::byte*>(w_.data()) + int64_t{i} * n * k, w.data(),
+                           n * int64_t{k});
+    cuda::must(stream.synchronize());
+    const std::vector<float> dense = cuda::random_scales(blocks_of(n) * blocks_of(k), 4);
+    const int64_t padded = round_up(blocks_of(k), 4);
+    std::vector<float> opponent(static_cast<size_t>(blocks_of(n) * padded));
+    for (int64_t i = 0; i < blocks_of(n); ++i)
+      for (int64_t j = 0; j < blocks_of(k); ++j) opponent[i * padded + j] = dense[i * blocks_of(k) + j];
+    w_scale_ = DeviceArray<float>(stream, dense);
+    opponent_w_scale_ = DeviceArray<float>(stream, opponent);
+  }
+
+  // Scales are column major with the leading dimension cuBLASLt wants, so that both sides read the same array.
+  GemmFp8 args(int n_tokens, int copy) const {
+    GemmFp8 a;
+    a.x = x_.data();
+    a.x_row_bytes = k;
+    a.x_scale = x_scale_.data();
+    a.x_scale_ld = round_up(n_tokens, 4);
+    a.w = w_.data() + int64_t{copy % n_copies} * n * k;
+    a.w_scale = w_scale_.data();
+    a.out = out_.data();
+    a.n_tokens = n_tokens;
+    a.n = n;
+    a.k = k;
+    a.follows_closely = true;
+    return a;
+  }
+  BlockScaledProduct opponent_args(int copy) const {
+    return {x_.data(), x_scale_.data(), w_.data() + int64_t{copy % n_copies} * n * k, opponent_w_scale_.data(),
+            opponent_out_.data()};
+  }
+
+  // Largest difference between the two outputs, relative to the largest value.
+  double disagreement(int n_tokens) const {
+    const std::vector<uint16_t> ours = out_.host(int64_t{n_tokens} * n),
+                                theirs = opponent_out_.host(int64_t{n_tokens} * n);
+    double worst = 0, largest = 0;
+    for (int64_t i = 0; i < int64_t{n_tokens} * n; ++i) {
+      worst = std::max(worst, std::fabs(double{bf16_to_f32(ours[i])} - double{bf16_to_f32(theirs[i])}));
+      largest = std::max(largest, std::fabs(double{bf16_to_f32(theirs[i])}));
+    }
+    return worst / largest;
+  }
+  std::vector<uint16_t> output(int n_tokens) const { return out_.host(int64_t{n_tokens} * n); }
+
+  const int n, k, n_copies;
+
+ private:
+  DeviceArray<uint8_t> w_, x_;
+  DeviceArray<float> x_scale_, w_scale_, opponent_w_scale_;
+  DeviceArray<uint16_t> out_, opponent_out_;
+};
+
+struct Floor {
+  double bytes = 0, flop = 0;
+  double us() const { return std::max(bytes / kCopyBytesPerSecond, flop / kFp8FlopPerSecond) * 1e6; }
+};
+
+Floor dense_floor(int n_tokens, int n, int k) {
+  const double scales = 4.0 * static_cast<double>(blocks_of(n) * blocks_of(k) + n_tokens * blocks_of(k));
+  return {double(n) * k + double(n_tokens) * k + 2.0 * n_tokens * n + scales, 2.0 * n_tokens * n * k};
+}
+
+std::vector<GemmFp8Plan> plans_for(int n_tokens, int n, bool all) {
+  const GemmFp8Plan chosen = cuda::plan_gemm_fp8({n_tokens, n, 1, 132});
+  std::vector<GemmFp8Plan> plans = {chosen};
+  if (!all) return plans;
+  if (chosen.kernel == GemmKernel::kRows) {
+    for (const int width : {16, 32, 48, 56, 64}) plans.push_back({GemmKernel::kRows, chosen.rows, width});
+    if (n_tokens == 64) plans.push_back({GemmKernel::kTiles, 128, 128});
+  } else {
+    for (const auto& [rows, width] : {std::pair{128, 128}, {256, 128}, {256, 136}})
+      plans.push_back({GemmKernel::kTiles, rows, width});
+  }
+  return plans;
+}
+
+struct Summary {
+  std::map<int, std::vector<double>> speedups;  // by T
+  std::map<int, double> worst_share;
+};
+
+void bench_dense(const Stream& stream, CublasLt* opponent, const Options& options, int n, int k, Summary& summary) {
+  const Shape shape(stream, n, k);
+  for (const int n_tokens : options.tokens) {
+    const GraphTiming timing{n_tokens > 256 ? 6 : std::max(32, shape.n_copies), 11};
+    const double floor = dense_floor(n_tokens, n, k).us();
+    double theirs = NAN;
+    if (opponent && opponent->prepare(n_tokens, n, k))
+      theirs = time_in_graph(stream, timing, [&](int i) { opponent->run(shape.opponent_args(i), stream.handle()); });
+    bool first = true;
+    for (const GemmFp8Plan& plan : plans_for(n_tokens, n, options.all_plans)) {
+      if (!first && plan == plans_for(n_tokens, n, false)[0]) continue;
+      const double us =
+          time_in_graph(stream, timing, [&](int i) { cuda::gemm_fp8(shape.args(n_tokens, i), plan, stream.handle()); });
+      const double apart = std::isnan(theirs) ? NAN : shape.disagreement(n_tokens);
+      fmt::print("dense,{},{},{},{}{},{:.2f},{:.2f},{:.3f},{:.2f},{:.3f},{:.1f},{:.2e}\n", n_tokens, n, k,
+                 first ? "" : "alt ", plan.describe(), us, floor, floor / us, theirs, theirs / us,
+                 2e-6 * n_tokens * n * k / us, apart);
+      std::fflush(stdout);
+      if (first) {
+        if (!std::isnan(theirs)) summary.speedups[n_tokens].push_back(theirs / us);
+        double& worst = summary.worst_share.try_emplace(n_tokens, 1e9).first->second;
+        worst = std::min(worst, floor / us);
+      }
+      first = false;
+    }
+  }
+}
+
+// Rows of a production batch: their first tokens alone must give the same bits.
+void check_batches(const Stream& stream, int n, int k) {
+  const Shape shape(stream, n, k);
+  const auto rows = [&](int n_tokens) {
+    GemmFp8 a = shape.args(n_tokens, 0);
+    a.x_scale_ld = kMaxTokens;  // the same scales whatever T
+    cuda::gemm_fp8(a, cuda::plan_gemm_fp8({n_tokens, n, 1, 132}), stream.handle());
+    return shape.output(n_tokens);
+  };
+  const std::vector<uint16_t> all = rows(4096);
+  int n_different = 0;
+  for (const int n_tokens : {1, 2, 3, 4, 7, 8, 16, 31, 64, 65, 128, 130, 500, 1000}) {
+    const std::vector<uint16_t> some = rows(n_tokens);
+    n_different += std::memcmp(some.data(), all.data(), some.size() * 2) != 0;
+  }
+  fmt::print("batches,{},{},{} of 14 batch sizes differ from 4096 rows\n", n, k, n_different);
+}
+
+void bench_grouped(const Stream& stream, int n, int k, int rows_per_group) {
+  constexpr int kGroups = 32, kCopies = 2;  // two copies are 1.9 GB: cold
+  const int n_tokens = kGroups * rows_per_group;
+  const DeviceArray<uint8_t> w(stream, int64_t{kCopies} * kGroups * n * k),
+      x(stream, cuda::random_e4m3(int64_t{n_tokens} * k, 5));
+  const std::vector<uint8_t> one = cuda::random_e4m3(int64_t{n} * k, 6);
+  for (int i = 0; i < kCopies * kGroups; ++i)
+    cuda::copy_to_device(stream, reinterpret_cast<std::byte*>(w.data()) + int64_t{i} * n * k, one.data(),
+                         int64_t{n} * k);
+  const DeviceArray<float> x_scale(stream, cuda::random_scales(n_tokens * blocks_of(k), 7));
+  const DeviceArray<float> w_scale(stream, cuda::random_scales(kGroups * blocks_of(n) * blocks_of(k), 8));
+  const DeviceArray<uint16_t> out(stream, int64_t{n_tokens} * n);
+  std::vector<int32_t> begin(kGroups + 1);
+  for (int g = 0; g <= kGroups; ++g) begin[g] = g * rows_per_group;
+  const DeviceArray<int32_t> group_begin(stream, begin);
+  GemmFp8 a;
+  a.x = x.data();
+  a.x_row_bytes = k;
+  a.x_scale = x_scale.data();
+  a.x_scale_ld = n_tokens;
+  a.w_scale = w_scale.data();
+  a.out = out.data();
+  a.n_tokens = n_tokens;
+  a.n = n;
+  a.k = k;
+  a.n_groups = kGroups;
+  a.group_begin = group_begin.data();
+  a.follows_closely = true;
+  const GemmFp8Plan plan = cuda::plan_gemm_fp8({rows_per_group, n, kGroups, 132});
+  const double us = time_in_graph(stream, {8, 7}, [&](int i) {
+    a.w = w.data() + int64_t{i % kCopies} * kGroups * n * k;
+    cuda::gemm_fp8(a, plan, stream.handle());
+  });
+  Floor floor = dense_floor(n_tokens, n, k);
+  floor.bytes += (kGroups - 1.0) * n * k;
+  fmt::print("grouped,{}x{},{},{},{},{:.2f},{:.2f},{:.3f},,,{:.1f},\n", kGroups, rows_per_group, n, k, plan.describe(),
+             us, floor.us(), floor.us() / us, floor.flop * 1e-6 / us);
+  std::fflush(stdout);
+}
+
+Options parse(int argc, char** argv) {
+  Options o;
+  for (int i = 1; i < argc; ++i) {
+    if (!std::strcmp(argv[i], "--all-plans")) o.all_plans = true;
+    if (!std::strcmp(argv[i], "--opponent") && i + 1 < argc) o.opponent = argv[++i];
+    if (!std::strcmp(argv[i], "--tokens") && i + 1 < argc) {
+      o.tokens.clear();
+      for (char* part = std::strtok(argv[++i], ","); part; part = std::strtok(nullptr, ","))
+        o.tokens.push_back(std::atoi(part));
+    }
+  }
+  return o;
+}
+
+void print_summary(const Summary& summary) {
+  double small_log = 0;
+  int n_small = 0;
+  for (const auto& [n_tokens, speedups] : summary.speedups) {
+    double log_sum = 0, worst = 1e9;
+    for (const double s : speedups) {
+      log_sum += std::log(s);
+      worst = std::min(worst, s);
+    }
+    if (n_tokens >= 4 && n_tokens <= 64) {
+      small_log += log_sum;
+      n_small += static_cast<int>(speedups.size());
+    }
+    fmt::print("T={}: geometric mean {:.3f}x cuBLASLt, worst {:.3f}x; worst share of floor {:.3f}\n", n_tokens,
+               std::exp(log_sum / static_cast<double>(speedups.size())), worst, summary.worst_share.at(n_tokens));
+  }
+  if (n_small) fmt::print("T=4..64: geometric mean {:.3f}x\n", std::exp(small_log / n_small));
+}
+
+int run(const Options& options) {
+  if (const std::string why = cuda::why_no_device(); !why.empty()) {
+    fmt::print(stderr, "{}\n", why);
+    return 5;
+  }
+  const Stream stream = cuda::must(Stream::create());
+  std::string why_not;
+  const std::unique_ptr<CublasLt> opponent = CublasLt::open(options.opponent, &why_not);
+  fmt::print("# opponent: {}\n", opponent ? opponent->version() : "none, " + why_not);
+  fmt::print("kind,T,N,K,plan,us,floor_us,share,opponent_us,speedup,tflops,disagreement\n");
+  Summary summary;
+  for (const auto& [n, k] :
+       {std::pair{2112, 7168}, {24576, 1536}, {32768, 512}, {7168, 16384}, {4096, 7168}, {7168, 2048}})
+    bench_dense(stream, opponent.get(), options, n, k, summary);
+  for (const auto& [n, k] : {std::pair{4096, 7168}, {7168, 2048}})
+    for (const int rows : {1, 2, 4, 8, 16, 32, 64, 256}) bench_grouped(stream, n, k, rows);
+  for (const auto& [n, k] : {std::pair{2112, 7168}, {7168, 2048}}) check_batches(stream, n, k);
+  print_summary(summary);
+  return 0;
+}
+
+}  // namespace
+}  // namespace levin::bench
+
+int main(int argc, char** argv) { return levin::bench::run(levin::bench::parse(argc, argv)); }

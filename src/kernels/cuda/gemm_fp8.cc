@@ -1,0 +1,80 @@
+#include "kernels/cuda/gemm_fp8.h"
+
+#include <fmt/format.h>
+
+#include "base/check.h"
+
+namespace levin::cuda {
+namespace {
+
+int ceil_div(int a, int b) { return (a + b - 1) / b; }
+
+// The widest strip that leaves the busiest multiprocessor the fewest columns. Groups have strips enough; they take the
+// widest.
+int rows_kernel_width(const GemmFp8Shape& s) {
+  constexpr int kWidths[] = {64, 56, 48, 32, 16};
+  if (s.n_groups > 1) return kWidths[0];
+  int best = kWidths[0], best_columns = 1 << 30;
+  for (const int width : kWidths) {
+    const int columns = ceil_div(ceil_div(s.n, width), s.n_multiprocessors) * width;
+    if (columns < best_columns) {
+      best = width;
+      best_columns = columns;
+    }
+  }
+  return best;
+}
+
+// The tile whose rounds over the multiprocessors cover the fewest elements; small tiles load more for each of them.
+GemmFp8Plan tiles_plan(const GemmFp8Shape& s) {
+  struct Choice {
+    int rows, width;
+    double cost;  // of one element, relative
+  };
+  constexpr Choice kChoices[] = {{256, 128, 1.0}, {256, 136, 1.0}, {128, 128, 1.15}};
+  GemmFp8Plan best;
+  double best_cost = 1e300;
+  for (const Choice& c : kChoices) {
+    const int pairs = s.n_groups * ceil_div(s.rows_per_group, c.rows) * ceil_div(ceil_div(s.n, c.width), 2);
+    const double cost = c.cost * ceil_div(pairs, s.n_multiprocessors / 2) * c.rows * c.width;
+    if (cost < best_cost) {
+      best = GemmFp8Plan{GemmKernel::kTiles, c.rows, c.width};
+      best_cost = cost;
+    }
+  }
+  return best;
+}
+
+}  // namespace
+
+std::string GemmFp8Plan::describe() const {
+  return fmt::format("{} {}x{}", kernel == GemmKernel::kRows ? "rows" : "tiles", rows, width);
+}
+
+GemmFp8Plan plan_gemm_fp8(const GemmFp8Shape& s) {
+  if (s.rows_per_group > 64) return tiles_plan(s);
+  const int rows = s.rows_per_group <= 8 ? 8 : s.rows_per_group <= 16 ? 16 : s.rows_per_group <= 32 ? 32 : 64;
+  return {GemmKernel::kRows, rows, rows_kernel_width(s)};
+}
+
+std::string gemm_fp8_support(int n, int k, int n_groups) {
+  if (n <= 0 || n % 8 != 0) return fmt::format("FP8 products on CUDA need outputs in multiples of 8, not {}", n);
+  if (k <= 0 || k % 16 != 0) return fmt::format("FP8 products on CUDA need inputs in multiples of 16, not {}", k);
+  if (n_groups < 1 || n_groups > kMaxGroups)
+    return fmt::format("FP8 products on CUDA take 1 to {} groups, not {}", kMaxGroups, n_groups);
+  return {};
+}
+
+void gemm_fp8(const GemmFp8& a, const GemmFp8Plan& plan, CUstream_st* stream) {
+  if (a.n_tokens == 0) return;
+  const std::string refused = gemm_fp8_support(a.n, a.k, a.n_groups);
+  LEVIN_CHECK(refused.empty(), "{}", refused);
+  LEVIN_CHECK((a.n_groups == 1) == (a.group_begin == nullptr), "gemm_fp8: {} groups {} group_begin", a.n_groups,
+              a.group_begin ? "with" : "without");
+  if (plan.kernel == GemmKernel::kRows)
+    gemm_fp8_rows(a, plan, stream);
+  else
+    gemm_fp8_tiles(a, plan, stream);
+}
+
+}  // namespace levin::cuda

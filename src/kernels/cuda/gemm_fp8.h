@@ -1,0 +1,75 @@
+// Products of e4m3 activations with e4m3 weights, dense and grouped by expert.
+//
+//   out[t, n] = sum_b sx[t, b] * sw[g, n / 128, b] * sum_{k in block b} x[t, k] * w[g, n, k]        b over blocks of
+//   128 k, g the row's group
+//
+// Tree      A block is four matrix-unit steps of 32 k, ascending, from zero; blocks are folded ascending, total =
+// fma(block, sx * sw, total)
+//           from zero, in f32. Every kernel here realises it, whatever T, the tile or the group: a row's bits depend on
+//           its own values and the weights alone. K is never split.
+// Kernels   rows (gemm_fp8_rows_sm90.cu): up to 64 rows beside a strip of weights; bandwidth-bound work
+//           tiles (gemm_fp8_tiles_sm90.cu): 128 or 256 rows by 128 or 136 columns in cluster pairs; compute-bound work
+// Limits    K a multiple of 16, N a multiple of 8, at most kMaxGroups groups; ask gemm_fp8_support() when loading a
+// model Memory    no scratch; safe to capture; group_begin is read on the device
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+struct CUstream_st;
+
+namespace levin::cuda {
+
+constexpr int kMaxGroups = 512;
+
+struct GemmFp8 {
+  const uint8_t* x = nullptr;  // [T, K] e4m3, 16-byte aligned
+  int64_t x_row_bytes = 0;     // a multiple of 16
+  const float* x_scale =
+      nullptr;  // [ceil(K / 128), x_scale_ld]: the scale of row t and block b at b * x_scale_ld + t; 16-byte aligned
+  int64_t x_scale_ld = 0;          // at least T, a multiple of 4; given, never deduced from a shape
+  const uint8_t* w = nullptr;      // [G, N, K] e4m3, 16-byte aligned, dense
+  const float* w_scale = nullptr;  // [G, ceil(N / 128), ceil(K / 128)], dense
+  void* out = nullptr;             // [T, N] dense, bf16 or f32, 16-byte aligned; rows of no group are left as they are
+  bool out_is_f32 = false;
+  int n_tokens = 0;  // T
+  int n = 0;
+  int k = 0;
+  int n_groups = 1;  // G
+  const int32_t* group_begin =
+      nullptr;  // [G + 1] on the device: rows group_begin[g] .. group_begin[g+1]-1 use w[g]; null if G is 1
+  bool follows_closely =
+      false;  // weights may load while the previous kernel of the stream still runs: nothing on the stream writes them
+};
+
+enum class GemmKernel : uint8_t { kRows, kTiles };
+
+// Which instance runs. It changes speed only, never a bit of the result.
+struct GemmFp8Plan {
+  GemmKernel kernel = GemmKernel::kRows;
+  int rows = 8;    // rows of a tile: 8, 16, 32, 64 (kRows); 128, 256 (kTiles)
+  int width = 64;  // columns of a tile: 16, 32, 48, 56, 64 (kRows); 128, 136 (kTiles)
+
+  std::string describe() const;  // "rows 8x64"
+  friend bool operator==(const GemmFp8Plan&, const GemmFp8Plan&) = default;
+};
+
+// rows_per_group: how many rows a group has typically; T for dense products.
+struct GemmFp8Shape {
+  int rows_per_group = 0;
+  int n = 0;
+  int n_groups = 1;
+  int n_multiprocessors = 132;
+};
+GemmFp8Plan plan_gemm_fp8(const GemmFp8Shape& shape);
+
+// Empty if the kernels can do it, otherwise the reason.
+std::string gemm_fp8_support(int n, int k, int n_groups);
+
+void gemm_fp8(const GemmFp8& a, const GemmFp8Plan& plan, CUstream_st* stream);
+
+// The two families; the plan must be one of theirs.
+void gemm_fp8_rows(const GemmFp8& a, const GemmFp8Plan& plan, CUstream_st* stream);
+void gemm_fp8_tiles(const GemmFp8& a, const GemmFp8Plan& plan, CUstream_st* stream);
+
+}  // namespace levin::cuda

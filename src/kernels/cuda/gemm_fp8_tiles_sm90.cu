@@ -1,0 +1,342 @@
+// gemm_fp8 for many rows, sm_90a. A pair of blocks (a cluster) computes two neighbouring tiles of kRows x kWidth
+// outputs at a time.
+//
+//   in    x [T, K] e4m3, w [G, N, K] e4m3, scales as in gemm_fp8.h         out  [T, N] bf16 or f32
+//   grid  one pair per two multiprocessors, persistent over (group, pair of column tiles, row tile)
+//   block 2 math warpgroups, each kRows / 2 rows in waves of 64, + 1 warpgroup of which one warp loads
+//   smem  struct Shared: a ring of stages of 128 k of both operands with their scales; one strip per math warp for
+//   stores flow  load warp: wait empty (both blocks') -> own weights, and half of the rows for both blocks -> full.
+//         math: wait full -> per wave 4 wgmma, fold -> empty (of both blocks).  At the end of a tile: registers ->
+//         strip -> global
+//   edge  the odd column tile of a pair loads zeros and stores nothing; rows beyond a group are a neighbour's and are
+//   not stored cost  2 * T * N * K flop; from L2 a tile loads kRows / 2 + kWidth bytes per k why   the fold of one
+//   warpgroup hides behind the other's wgmma; 256 rows x 128 columns keep the loads of L2 below its bandwidth, and
+//         136 columns divide widths such as 2112 into full rounds. 64 accumulators + 128 totals are what the registers
+//         hold
+#include <cuda_bf16.h>
+
+#include <algorithm>
+
+#include "kernels/cuda/gemm_fp8.h"
+#include "kernels/cuda/prims/launch.h"
+#include "kernels/cuda/prims/mbarrier.cuh"
+#include "kernels/cuda/prims/sync.cuh"
+#include "kernels/cuda/prims/tensor_map.h"
+#include "kernels/cuda/prims/tma.cuh"
+#include "kernels/cuda/tiles/fp8_fold.cuh"
+#include "kernels/cuda/tiles/group_walk.cuh"
+#include "kernels/cuda/tiles/row_scales.cuh"
+#include "kernels/cuda/tiles/stage_ring.cuh"
+#include "kernels/cuda/tiles/swizzle.cuh"
+#include "kernels/cuda/tiles/weight_scales.cuh"
+
+namespace levin::cuda {
+namespace {
+
+constexpr int kBlockK = 128;
+constexpr int kPair = 2;  // blocks in a cluster
+constexpr int kMathWarpgroups = 2;
+constexpr int kMathThreads = kMathWarpgroups * 128;
+constexpr int kThreads = kMathThreads + 128;
+constexpr int kLoadRegisters = 40;
+constexpr int kMathRegisters = 232;
+
+struct Params {
+  CUtensorMap x_map;  // [T, K], boxes [kRows / 2, 128]
+  CUtensorMap w_map;  // [G, N, K], boxes [kWidth, 128]
+  RowScaleSource x_scale;
+  const float* w_scale;
+  void* out;
+  const int32_t* group_begin;
+  int n_tokens, n, n_k_blocks, n_groups;
+  bool out_is_f32;
+};
+
+template <int kRowsOf, int kWidthOf>
+struct Config {
+  static constexpr int kRows = kRowsOf;
+  static constexpr int kWidth = kWidthOf;
+  static constexpr int kWaves = kRows / (64 * kMathWarpgroups);  // of 64 rows, for each warpgroup
+  static constexpr int kXBytes = kRows * kBlockK;
+  static constexpr int kWBytes = kWidth * kBlockK;
+  static constexpr int kStages = kRows == 256 ? 4 : 6;
+  static constexpr int kTileBytes = kXBytes + kWBytes;
+  static constexpr bool kCrosses = kBlockK % kWidth != 0;  // a tile may straddle two blocks of weight scales
+  static constexpr int kScaleRows = kCrosses ? 2 : 1;
+};
+
+// A strip of 16 rows that one warp turns from accumulator order into rows: 128 bytes of a row at a time, padded against
+// bank conflicts.
+constexpr int kStripRowBytes = 128 + 16;
+struct alignas(16) Strip {
+  uint8_t rows[16][kStripRowBytes];
+};
+
+template <class C>
+struct Shared {
+  struct alignas(kSwizzleAlignment) Stage {
+    uint8_t x[C::kXBytes];
+    uint8_t w[C::kWBytes];
+  };
+  Stage stages[C::kStages];
+  Strip strips[kMathThreads / 32];
+  RowScales<C::kRows> scales[C::kStages];
+  RingBarriers<C::kStages> ring;
+  GroupWalk<C::kRows, kMaxGroups> walk;
+};
+
+// One thread that issues all copies. Work items are pairs of column tiles; block `rank` of the cluster takes column
+// tile 2 * pair + rank.
+template <class C>
+class Loader {
+ public:
+  __device__ Loader(const Params& p, Shared<C>& s) : p_(p), s_(s), rank_(static_cast<int>(cluster_rank())) {}
+
+  __device__ void run() {
+    const int n_items = s_.walk.n_items(p_.n_groups);
+    RingPosition<C::kStages> at;
+    int group = 0;
+    for (int item = static_cast<int>(blockIdx.x) / kPair; item < n_items; item += static_cast<int>(gridDim.x) / kPair) {
+      TilePlace place = s_.walk.find(item, group);
+      place.column_tile = place.column_tile * kPair + rank_;
+      for (int block = 0; block < p_.n_k_blocks; ++block) {
+        s_.ring.empty[at.stage].wait(at.parity ^ 1);
+        load(place, block, at.stage);
+        at.advance();
+      }
+    }
+  }
+
+ private:
+  __device__ void load(const TilePlace& place, int block, int stage) {
+    Mbarrier& full = s_.ring.full[stage];
+    const RowScaleSpan span = p_.x_scale.template span<C::kRows>(place.first_row);
+    full.arrive_expect_bytes(C::kTileBytes + span.n_bytes);
+    constexpr int kHalfRows = C::kRows / kPair;
+    tma_load_2d_multicast(s_.stages[stage].x + rank_ * (C::kXBytes / kPair), p_.x_map, full, block * kBlockK,
+                          place.first_row + rank_ * kHalfRows, (1 << kPair) - 1);
+    tma_load_3d(s_.stages[stage].w, p_.w_map, full, block * kBlockK, place.column_tile * C::kWidth, place.group);
+    p_.x_scale.load(s_.scales[stage], span, block, full);
+  }
+
+  const Params& p_;
+  Shared<C>& s_;
+  int rank_;
+};
+
+template <class C>
+class Math {
+ public:
+  using Totals = float[C::kWaves][C::kWidth / 2];
+
+  __device__ Math(const Params& p, Shared<C>& s)
+      : p_(p),
+        s_(s),
+        lane_(static_cast<int>(threadIdx.x) % 32),
+        warp_(warp_index()),
+        first_row_(warp_ / 4 * (C::kRows / kMathWarpgroups) + warp_ % 4 * 16),
+        rank_(static_cast<int>(cluster_rank())) {}
+
+  __device__ void run() {
+    const int n_items = s_.walk.n_items(p_.n_groups);
+    int item = static_cast<int>(blockIdx.x) / kPair, group = 0;
+    if (item >= n_items) return;
+    TilePlace next = begin(item, group);
+    while (item < n_items) {
+      const TilePlace place = next;
+      Totals totals;
+#pragma unroll
+      for (int wave = 0; wave < C::kWaves; ++wave)
+#pragma unroll
+        for (float& value : totals[wave]) value = 0;
+      sum_tile(totals, place);
+      item += static_cast<int>(gridDim.x) / kPair;
+      if (item < n_items) next = begin(item, group);
+#pragma unroll
+      for (int wave = 0; wave < C::kWaves; ++wave) store(totals[wave], place, first_row_ + 64 * wave);
+    }
+  }
+
+ private:
+  // Finds an item's place and starts loading its weight scales.
+  __device__ __forceinline__ TilePlace begin(int item, int& group) {
+    TilePlace place = s_.walk.find(item, group);
+    place.column_tile = place.column_tile * kPair + rank_;
+    const int n_scale_rows = (p_.n + kBlockK - 1) / kBlockK;
+    const int scale_row = place.column_tile * C::kWidth / kBlockK;
+    weight_scales_.prefetch(p_.w_scale + (int64_t{place.group} * n_scale_rows + scale_row) * p_.n_k_blocks,
+                            p_.n_k_blocks, n_scale_rows - scale_row);
+    return place;
+  }
+
+  __device__ __forceinline__ void sum_tile(Totals& totals, const TilePlace& place) {
+    const int first_block_columns = kBlockK - place.column_tile * C::kWidth % kBlockK;
+    for (int block = 0; block < p_.n_k_blocks; ++block) {
+      s_.ring.full[at_.stage].wait(at_.parity);
+      const auto& stage = s_.stages[at_.stage];
+      const float* row_scales = s_.scales[at_.stage].of + RowScaleSource::skew(place.first_row);
+      const uint64_t w = wgmma_descriptor(stage.w);
+      if (block % 32 == 0) weight_scales_.turn(block);
+      FoldScales f;
+      f.weights[0] = weight_scales_.get(0, block);
+      f.weights[1] = C::kCrosses ? weight_scales_.get(C::kScaleRows - 1, block) : 0;
+      f.first_block_columns = first_block_columns;
+#pragma unroll
+      for (int wave = 0; wave < C::kWaves; ++wave) {
+        const int row = first_row_ + 64 * wave + lane_ / 4;
+        f.row[0] = row_scales[row];
+        f.row[1] = row_scales[row + 8];
+        float sums[C::kWidth / 2];
+        wgmma_fence();
+        multiply_block<C::kWidth>(sums, wgmma_descriptor(stage.x + (warp_ / 4 * C::kWaves + wave) * 64 * kBlockK), w);
+        wgmma_commit();
+        wgmma_wait<0>();
+        wgmma_touch(sums);
+        if (wave + 1 == C::kWaves) release();
+        fold_block<C::kWidth, C::kCrosses, true>(totals[wave], sums, f);
+      }
+      at_.advance();
+    }
+  }
+
+  // The stage's tiles and scales have been read: both blocks may load into it, since rows come from either.
+  __device__ __forceinline__ void release() {
+    __syncwarp();
+    if (lane_ < kPair) s_.ring.empty[at_.stage].free_at(static_cast<uint32_t>(lane_));
+  }
+
+  // Sixteen rows from first_row on, in chunks of 128 bytes of a row.
+  __device__ __forceinline__ void store(const float (&total)[C::kWidth / 2], const TilePlace& place, int first_row) {
+    const int element_bytes = p_.out_is_f32 ? 4 : 2;
+    const int groups_per_chunk = p_.out_is_f32 ? 4 : 8;  // groups of 8 columns
+#pragma unroll
+    for (int j = 0; j < C::kWidth / 8; ++j) {
+      const int within = j % groups_per_chunk;
+      put(total[4 * j], total[4 * j + 1], lane_ / 4, within);
+      put(total[4 * j + 2], total[4 * j + 3], lane_ / 4 + 8, within);
+      if (within + 1 == groups_per_chunk || j + 1 == C::kWidth / 8) {
+        __syncwarp();
+        write_chunk(place, first_row, place.column_tile * C::kWidth + (j - within) * 8,
+                    (within + 1) * 8 * element_bytes / 16);
+        __syncwarp();
+      }
+    }
+  }
+
+  __device__ __forceinline__ void put(float a, float b, int row, int column_group) {
+    uint8_t* at = s_.strips[warp_].rows[row];
+    const int column = column_group * 8 + 2 * (lane_ % 4);
+    if (p_.out_is_f32)
+      *reinterpret_cast<float2*>(at + column * 4) = {a, b};
+    else
+      *reinterpret_cast<__nv_bfloat162*>(at + column * 2) = __floats2bfloat162_rn(a, b);
+  }
+
+  // pieces: 16-byte pieces of each row, up to 8.
+  __device__ __forceinline__ void write_chunk(const TilePlace& place, int first_row, int first_column, int pieces) {
+    const int element_bytes = p_.out_is_f32 ? 4 : 2;
+    const int piece = lane_ % 8, column = first_column + piece * 16 / element_bytes;
+    if (piece >= pieces || column >= p_.n) return;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int strip_row = 4 * i + lane_ / 8, row = place.first_row + first_row + strip_row;
+      if (row >= place.end_row) continue;
+      const uint4 value = *reinterpret_cast<const uint4*>(s_.strips[warp_].rows[strip_row] + piece * 16);
+      *reinterpret_cast<uint4*>(static_cast<uint8_t*>(p_.out) + (int64_t{row} * p_.n + column) * element_bytes) = value;
+    }
+  }
+
+  const Params& p_;
+  Shared<C>& s_;
+  int lane_, warp_, first_row_, rank_;
+  RingPosition<C::kStages> at_;
+  WeightScales<C::kScaleRows> weight_scales_;
+};
+
+template <class C>
+__global__ void __launch_bounds__(kThreads, 1) gemm_fp8_tiles_kernel(const __grid_constant__ Params p) {
+  extern __shared__ uint8_t raw_shared[];
+  Shared<C>& s = *reinterpret_cast<Shared<C>*>(
+      raw_shared + (kSwizzleAlignment - shared_address(raw_shared) % kSwizzleAlignment) % kSwizzleAlignment);
+  const int warp = warp_index();
+  wait_for_previous();
+  let_next_start();
+  if (threadIdx.x == 0) {
+    prefetch_map(p.x_map);
+    prefetch_map(p.w_map);
+    s.ring.init(1, kPair * kMathThreads / 32);
+    fence_barrier_init();
+  }
+  if (warp == kMathThreads / 32) {
+    const int n_column_tiles = (p.n + C::kWidth - 1) / C::kWidth;
+    s.walk.fill(p.group_begin, p.n_groups, p.n_tokens, (n_column_tiles + kPair - 1) / kPair);
+  }
+  __syncthreads();
+  cluster_sync();  // the other block's barriers are ready
+  if (warp >= kMathThreads / 32) {
+    shrink_registers<kLoadRegisters>();
+    if (warp == kMathThreads / 32 && elect_one()) Loader<C>(p, s).run();
+  } else {
+    grow_registers<kMathRegisters>();
+    Math<C>(p, s).run();
+  }
+  __syncwarp();
+  cluster_sync();  // nobody leaves while the other may still load into it or arrive at it
+}
+
+template <int kRows, int kWidth>
+void run(const GemmFp8& a, CUstream_st* stream) {
+  using C = Config<kRows, kWidth>;
+  MatrixMap x;
+  x.data = a.x;
+  x.n_rows = a.n_tokens;
+  x.n_columns = a.k;
+  x.row_bytes = a.x_row_bytes;
+  x.box_rows = kRows / kPair;
+  x.box_columns = kBlockK;
+  x.swizzle = Swizzle::k128;
+  MatrixStackMap w;
+  w.matrix = x;
+  w.matrix.data = a.w;
+  w.matrix.n_rows = a.n;
+  w.matrix.row_bytes = a.k;
+  w.matrix.box_rows = kWidth;
+  w.n_matrices = a.n_groups;
+  w.matrix_bytes = int64_t{a.n} * a.k;
+  const int n_k_blocks = (a.k + kBlockK - 1) / kBlockK;
+  const Params p{make_tensor_map(x),
+                 make_tensor_map(w),
+                 {a.x_scale, a.x_scale_ld},
+                 a.w_scale,
+                 a.out,
+                 a.group_begin,
+                 a.n_tokens,
+                 a.n,
+                 n_k_blocks,
+                 a.n_groups,
+                 a.out_is_f32};
+  const int pairs = ((a.n + kWidth - 1) / kWidth + kPair - 1) / kPair;
+  const int most_items = pairs * ((a.n_tokens + kRows - 1) / kRows + a.n_groups - 1);
+  Launch l;
+  l.grid = dim3(static_cast<unsigned>(std::min(n_multiprocessors() / kPair, most_items) * kPair));
+  l.block = dim3(kThreads);
+  l.shared_bytes = static_cast<int>(sizeof(Shared<C>)) + kSwizzleAlignment;
+  l.cluster = kPair;
+  l.follows_closely = a.follows_closely;
+  l.stream = stream;
+  static_assert(sizeof(Shared<C>) + kSwizzleAlignment <= kMaxSharedBytes);
+  launch_kernel(gemm_fp8_tiles_kernel<C>, l, p);
+}
+
+}  // namespace
+
+void gemm_fp8_tiles(const GemmFp8& a, const GemmFp8Plan& plan, CUstream_st* stream) {
+  if (plan.rows == 128)
+    run<128, 128>(a, stream);
+  else if (plan.width == 128)
+    run<256, 128>(a, stream);
+  else
+    run<256, 136>(a, stream);
+}
+
+}  // namespace levin::cuda

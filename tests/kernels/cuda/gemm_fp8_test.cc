@@ -1,0 +1,244 @@
+// FP8 products on the device: every instance against sums in double, and all instances against each other bit for bit.
+#include "kernels/cuda/gemm_fp8.h"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "gemm_problem.h"
+#include "kernels/cuda/device_array.h"
+
+namespace levin::cuda {
+namespace {
+
+std::vector<GemmFp8Plan> all_plans() {
+  std::vector<GemmFp8Plan> plans;
+  for (const int rows : {8, 16, 32, 64})
+    for (const int width : {16, 32, 48, 56, 64}) plans.push_back({GemmKernel::kRows, rows, width});
+  plans.push_back({GemmKernel::kTiles, 128, 128});
+  plans.push_back({GemmKernel::kTiles, 256, 128});
+  plans.push_back({GemmKernel::kTiles, 256, 136});
+  return plans;
+}
+
+// A problem on the device. Rows beyond T hold codes of NaN, so that a row that leaks into another shows.
+class OnDevice {
+ public:
+  OnDevice(const Stream& stream, const GemmProblem& p)
+      : stream_(stream),
+        p_(p),
+        x_(stream, padded_x(p)),
+        x_scale_(stream, scales_of(0, p.n_tokens)),
+        w_(stream, p.w),
+        w_scale_(stream, p.w_scale) {}
+
+  GemmFp8 args(void* out, bool out_is_f32) const {
+    GemmFp8 a;
+    a.x = x_.data();
+    a.x_row_bytes = p_.k;
+    a.x_scale = x_scale_.data();
+    a.x_scale_ld = leading(p_.n_tokens);
+    a.w = w_.data();
+    a.w_scale = w_scale_.data();
+    a.out = out;
+    a.out_is_f32 = out_is_f32;
+    a.n_tokens = static_cast<int>(p_.n_tokens);
+    a.n = static_cast<int>(p_.n);
+    a.k = static_cast<int>(p_.k);
+    a.n_groups = static_cast<int>(p_.n_groups);
+    return a;
+  }
+
+  // out [T, N] f32 of the rows first .. first+count-1 alone, one more row of guard behind.
+  std::vector<float> run(const GemmFp8Plan& plan, int first, int count, const int32_t* group_begin = nullptr) const {
+    const DeviceArray<float> out(stream_, (count + 1) * p_.n);
+    out.fill(0xFF);  // NaN
+    GemmFp8 a = args(out.data(), true);
+    const DeviceArray<float> x_scale(stream_, scales_of(first, count));
+    a.x += first * p_.k;
+    a.x_scale = x_scale.data();
+    a.x_scale_ld = leading(count);
+    a.n_tokens = count;
+    a.group_begin = group_begin;
+    gemm_fp8(a, plan, stream_.handle());
+    std::vector<float> host = out.host();
+    for (int64_t i = count * p_.n; i < (count + 1) * p_.n; ++i)
+      EXPECT_TRUE(std::isnan(host[static_cast<size_t>(i)])) << plan.describe() << " wrote beyond its rows";
+    host.resize(static_cast<size_t>(count * p_.n));
+    return host;
+  }
+
+ private:
+  static int64_t leading(int64_t n_tokens) { return (n_tokens + 3) / 4 * 4; }
+
+  // Column major; the padding of the leading dimension holds NaN.
+  std::vector<float> scales_of(int64_t first, int64_t count) const {
+    const int64_t n_blocks = blocks_of(p_.k), ld = leading(count);
+    std::vector<float> scales(static_cast<size_t>(n_blocks * ld), NAN);
+    for (int64_t b = 0; b < n_blocks; ++b)
+      for (int64_t t = 0; t < count; ++t)
+        scales[static_cast<size_t>(b * ld + t)] = p_.x_scale[static_cast<size_t>((first + t) * n_blocks + b)];
+    return scales;
+  }
+
+  static std::vector<uint8_t> padded_x(const GemmProblem& p) {
+    std::vector<uint8_t> x = p.x;
+    x.resize(x.size() + static_cast<size_t>(256 * p.k), 0x7F);
+    return x;
+  }
+
+  const Stream& stream_;
+  const GemmProblem& p_;
+  DeviceArray<uint8_t> x_;
+  DeviceArray<float> x_scale_;
+  DeviceArray<uint8_t> w_;
+  DeviceArray<float> w_scale_;
+};
+
+class GemmFp8Test : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (const std::string why = why_no_device(); !why.empty()) GTEST_SKIP() << why;
+    stream_.emplace(must(Stream::create()));
+  }
+  std::optional<Stream> stream_;
+};
+
+// Products are exact; the matrix unit sums 32 of them and the running sum with 13 bits behind the largest, so an error
+// of 2^-13 of the terms' magnitudes would be the worst of one step; four steps a block, and most errors cancel.
+double tolerance(const GemmProblem::Exact& e) { return e.absolute * 0x1p-11 + 1e-30; }
+
+TEST_F(GemmFp8Test, EqualsSumsInDouble) {
+  struct Case {
+    int n_tokens, n, k;
+  };
+  for (const Case& c : {Case{1, 8, 16}, Case{3, 64, 128}, Case{9, 264, 144}, Case{33, 136, 512}, Case{70, 520, 1040},
+                        Case{300, 392, 384}}) {
+    const GemmProblem p(c.n_tokens, c.n, c.k, 1, 7 * static_cast<uint64_t>(c.k + c.n));
+    const OnDevice device(*stream_, p);
+    for (const GemmFp8Plan& plan : all_plans()) {
+      const std::vector<float> out = device.run(plan, 0, c.n_tokens);
+      int n_wrong = 0;
+      for (int row = 0; row < c.n_tokens; row += c.n_tokens > 64 ? 13 : 1) {
+        for (int column = 0; column < c.n; ++column) {
+          const GemmProblem::Exact e = p.exact(row, 0, column);
+          const double got = out[static_cast<size_t>(row * c.n + column)];
+          if (!(std::fabs(got - e.value) <= tolerance(e)) && ++n_wrong <= 3) {
+            ADD_FAILURE() << plan.describe() << " T=" << c.n_tokens << " N=" << c.n << " K=" << c.k << " at [" << row
+                          << ", " << column << "]: " << got << ", not " << e.value << " +- " << tolerance(e);
+          }
+        }
+      }
+      ASSERT_EQ(n_wrong, 0) << plan.describe();
+    }
+  }
+}
+
+int count_different(const std::vector<float>& a, const float* b) {
+  int n = 0;
+  for (size_t i = 0; i < a.size(); ++i) n += std::bit_cast<uint32_t>(a[i]) != std::bit_cast<uint32_t>(b[i]);
+  return n;
+}
+
+TEST_F(GemmFp8Test, ARowHasTheSameBitsInEveryKernelAndBatch) {
+  const int n_tokens = 300, n = 656;
+  const GemmProblem p(n_tokens, n, 1552, 1, 99);
+  const OnDevice device(*stream_, p);
+  const std::vector<float> all = device.run({GemmKernel::kTiles, 256, 128}, 0, n_tokens);
+  for (const GemmFp8Plan& plan : all_plans()) {
+    for (const auto& [first, count] :
+         {std::pair{0, n_tokens}, {0, 1}, {17, 1}, {299, 1}, {5, 2}, {64, 7}, {100, 64}, {31, 130}}) {
+      const std::vector<float> some = device.run(plan, first, count);
+      EXPECT_EQ(count_different(some, all.data() + first * n), 0)
+          << plan.describe() << " rows " << first << "+" << count;
+    }
+  }
+}
+
+TEST_F(GemmFp8Test, GroupsEqualTheirOwnDenseProducts) {
+  const std::vector<std::vector<int32_t>> cases = {
+      {0, 1, 1, 4, 20}, {0, 0, 0, 0, 1}, {0, 300, 301, 430, 430}, {0, 5, 70, 326, 390}};
+  for (const std::vector<int32_t>& begin : cases) {
+    const int n_groups = static_cast<int>(begin.size()) - 1, n_tokens = begin.back(), n = 320;
+    const GemmProblem p(n_tokens, n, 768, n_groups, 1000 + static_cast<uint64_t>(n_tokens));
+    const OnDevice device(*stream_, p);
+    const DeviceArray<int32_t> group_begin(*stream_, begin);
+    std::vector<float> expected;
+    for (int g = 0; g < n_groups; ++g) {
+      const int count = begin[g + 1] - begin[g];
+      if (count == 0) continue;
+      GemmProblem one = p;
+      one.n_groups = 1;
+      one.w.assign(p.w.begin() + g * n * 768, p.w.begin() + (g + 1) * n * 768);
+      one.w_scale.assign(p.w_scale.begin() + g * 3 * 6, p.w_scale.begin() + (g + 1) * 3 * 6);
+      const std::vector<float> rows = OnDevice(*stream_, one).run({GemmKernel::kRows, 64, 64}, begin[g], count);
+      expected.insert(expected.end(), rows.begin(), rows.end());
+    }
+    for (const GemmFp8Plan& plan : all_plans()) {
+      const std::vector<float> out = device.run(plan, 0, n_tokens, group_begin.data());
+      EXPECT_EQ(count_different(out, expected.data()), 0) << plan.describe() << ", " << n_tokens << " rows in groups";
+    }
+  }
+}
+
+TEST_F(GemmFp8Test, RoundsToBf16AtTheEnd) {
+  const GemmProblem p(75, 328, 640, 1, 5);
+  const OnDevice device(*stream_, p);
+  for (const GemmFp8Plan& plan : all_plans()) {
+    const std::vector<float> wide = device.run(plan, 0, 75);
+    const DeviceArray<uint16_t> out(*stream_, 75 * 328);
+    gemm_fp8(device.args(out.data(), false), plan, stream_->handle());
+    const std::vector<uint16_t> narrow = out.host();
+    int n_wrong = 0;
+    for (size_t i = 0; i < narrow.size(); ++i) n_wrong += narrow[i] != f32_to_bf16(wide[i]);
+    EXPECT_EQ(n_wrong, 0) << plan.describe();
+  }
+}
+
+// A chain in a graph, each product handed over early: the second takes its scales from the first.
+TEST_F(GemmFp8Test, ChainsThatOverlapGiveTheSameBits) {
+  const GemmProblem p(16, 512, 512, 1, 11);
+  const OnDevice device(*stream_, p);
+  const DeviceArray<float> first(*stream_, 16 * 512), second(*stream_, 16 * 512);
+  const GemmFp8Plan plan{GemmKernel::kRows, 16, 32};
+  GemmFp8 a = device.args(first.data(), true), b = device.args(second.data(), true);
+  b.x_scale = first.data();
+  b.x_scale_ld = 512;
+  const auto chain = [&] {
+    gemm_fp8(a, plan, stream_->handle());
+    gemm_fp8(b, plan, stream_->handle());
+  };
+  chain();
+  const std::vector<float> expected = second.host();
+  a.follows_closely = b.follows_closely = true;
+  const Graph graph = must(Graph::capture(*stream_, [&] {
+    for (int i = 0; i < 20; ++i) chain();
+  }));
+  for (int repeat = 0; repeat < 10; ++repeat) {
+    first.fill(0xFF);
+    second.fill(0xFF);
+    graph.launch(*stream_);
+    EXPECT_EQ(count_different(second.host(), expected.data()), 0) << "repeat " << repeat;
+  }
+}
+
+TEST(GemmFp8PlanTest, RefusesByName) {
+  EXPECT_EQ(gemm_fp8_support(2112, 7168, 1), "");
+  EXPECT_NE(gemm_fp8_support(2113, 7168, 1).find("2113"), std::string::npos);
+  EXPECT_NE(gemm_fp8_support(2112, 7170, 1).find("7170"), std::string::npos);
+  EXPECT_NE(gemm_fp8_support(2112, 7168, 513).find("513"), std::string::npos);
+}
+
+TEST(GemmFp8PlanTest, FillsTheMultiprocessors) {
+  EXPECT_EQ(plan_gemm_fp8({1, 2112, 1, 132}).describe(), "rows 8x16");
+  EXPECT_EQ(plan_gemm_fp8({16, 7168, 1, 132}).describe(), "rows 16x56");
+  EXPECT_EQ(plan_gemm_fp8({4096, 2112, 1, 132}).describe(), "tiles 256x136");
+  EXPECT_EQ(plan_gemm_fp8({4096, 7168, 1, 132}).describe(), "tiles 256x128");
+}
+
+}  // namespace
+}  // namespace levin::cuda
