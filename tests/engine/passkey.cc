@@ -99,7 +99,8 @@ PasskeyDocument passkey_document(uint64_t seed, size_t n_characters) {
     }
   }
   for (const auto& [key, answer] : keys) {
-    lines.insert(lines.begin() + static_cast<int64_t>(dice.below(lines.size() + 1)), fmt::format("# The passkey of {} is {}.", key, answer));
+    // In the first three quarters: what stands near the end needs no look back.
+    lines.insert(lines.begin() + static_cast<int64_t>(dice.below(lines.size() * 3 / 4)), fmt::format("# The passkey of {} is {}.", key, answer));
   }
   PasskeyDocument document;
   for (const std::string& line : lines) document.text += line + "\n";

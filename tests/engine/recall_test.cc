@@ -80,12 +80,12 @@ TEST(Recall, IsThePublishedFigureInReference) { EXPECT_NEAR(recall({}, 12), kPub
 TEST(Recall, IsThePublishedFigureInFast) { EXPECT_NEAR(recall({.numerics = NumericsMode::kFast}, 12), kPublishedRecall, 0.04); }
 
 TEST(Recall, FallsWhenTheIndexersRopePairingIsFlipped) {
-  const double share = recall({.change_config = [](ModelConfig& c) { c.index_rope_pairing = ops::RopePairing::kInterleaved; }}, 6);
+  const double share = recall({.change_config = [](ModelConfig& c) { c.index_rope_pairing = ops::RopePairing::kInterleaved; }}, 12);
   EXPECT_LE(share, 0.60);
 }
 
 TEST(Recall, CollapsesWhenTheMostRecentTokensAreSelected) {
-  EXPECT_LE(recall({.selection = Selection::kMostRecent}, 6), 0.15);
+  EXPECT_LE(recall({.selection = Selection::kMostRecent}, 12), 0.15);
 }
 
 }  // namespace
