@@ -163,10 +163,28 @@ JsonObject::JsonObject(std::vector<JsonMember> members, std::optional<std::strin
   if (twice == by_key_.end()) return;
 
   if (duplicate != nullptr) *duplicate = members_[*twice].key;
-  std::vector<JsonMember> all = std::move(members_);
-  members_.clear();
-  by_key_.clear();
-  for (JsonMember& member : all) set(member.key, std::move(member.value));
+  drop_duplicates();
+}
+
+// by_key_ is sorted by (key, index): in a run of one key the first member stays and takes the value of the last.
+void JsonObject::drop_duplicates() {
+  std::vector<bool> stays(members_.size(), false);
+  for (size_t first = 0, next = 0; first < by_key_.size(); first = next) {
+    const std::string& key = members_[by_key_[first]].key;
+    for (next = first + 1; next < by_key_.size() && members_[by_key_[next]].key == key;) ++next;
+    stays[by_key_[first]] = true;
+    if (next - first > 1) members_[by_key_[first]].value = std::move(members_[by_key_[next - 1]].value);
+  }
+  std::vector<uint32_t> new_place(members_.size(), 0);
+  uint32_t n_kept = 0;
+  for (uint32_t i = 0; i < members_.size(); ++i) {
+    if (!stays[i]) continue;
+    if (n_kept != i) members_[n_kept] = std::move(members_[i]);
+    new_place[i] = n_kept++;
+  }
+  std::erase_if(by_key_, [&](uint32_t member) { return !stays[member]; });
+  for (uint32_t& member : by_key_) member = new_place[member];
+  members_.resize(n_kept);
 }
 
 size_t JsonObject::n_members() const { return members_.size(); }

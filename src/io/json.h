@@ -82,6 +82,7 @@ class JsonObject {
   bool operator==(const JsonObject& other) const;  // order counts
 
  private:
+  void drop_duplicates();
   size_t place_of(std::string_view key) const;  // first entry of by_key_ whose key is not below `key`
   bool holds(size_t place, std::string_view key) const;
 

@@ -121,7 +121,8 @@ class Builder {
     std::optional<std::string> duplicate;
     JsonObject owned(std::move(out), &duplicate);
     if (duplicate && options_.duplicates == DuplicateKeys::kError) {
-      return error_at(offset, fmt::format("the object that begins here has the key {} twice", dump_json(*duplicate)));
+      return error_at(
+          offset, fmt::format("the object that begins here has the key {} twice", first_bytes(dump_json(*duplicate))));
     }
     return JsonValue(std::move(owned));
   }

@@ -91,6 +91,15 @@ TEST(ParseJson, TakesTheLastOfDuplicatesAtThePlaceOfTheFirst) {
   EXPECT_EQ(dump_json(value), R"({"a": 3, "b": 2})");
 }
 
+TEST(ParseJson, TakesManyDuplicatesInReasonableTime) {
+  std::string text = "{\"first\": 0";
+  for (int i = 0; i < 400000; ++i) text += fmt::format(R"(,"{}":{})", i % 200000, i);
+  const JsonValue value = must(parse_json(text + "}", "test", {.duplicates = DuplicateKeys::kLastWins}));
+  ASSERT_EQ(value.as_object()->n_members(), 200001u);
+  EXPECT_EQ(value.as_object()->members()[1].key, "0");
+  EXPECT_EQ(value.as_object()->find("199999")->to_int64(), 399999);
+}
+
 TEST(ParseJson, NestsUpToTheLimit) { EXPECT_TRUE(parse_json(nested(kMaxJsonDepth), "test").ok()); }
 
 TEST(ParseJson, FindsEveryKeyOfALargeObject) {

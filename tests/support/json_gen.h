@@ -35,11 +35,11 @@ inline rc::Gen<std::string> arbitrary_text() {
 
 inline rc::Gen<io::JsonValue> arbitrary_json(int depth = 3) {
   using io::JsonValue;
-  const auto leaf = rc::gen::oneOf(
-      rc::gen::just(JsonValue()), rc::gen::map(rc::gen::arbitrary<bool>(), [](bool v) { return JsonValue(v); }),
-      rc::gen::map(rc::gen::arbitrary<int64_t>(), [](int64_t v) { return JsonValue(v); }),
-      rc::gen::map(rc::gen::arbitrary<double>(), [](double v) { return JsonValue(v); }),
-      rc::gen::map(arbitrary_text(), [](std::string v) { return JsonValue(std::move(v)); }));
+  auto leaf = rc::gen::oneOf(rc::gen::just(JsonValue()),
+                             rc::gen::map(rc::gen::arbitrary<bool>(), [](bool v) { return JsonValue(v); }),
+                             rc::gen::map(rc::gen::arbitrary<int64_t>(), [](int64_t v) { return JsonValue(v); }),
+                             rc::gen::map(rc::gen::arbitrary<double>(), [](double v) { return JsonValue(v); }),
+                             rc::gen::map(arbitrary_text(), [](std::string v) { return JsonValue(std::move(v)); }));
   if (depth == 0) return leaf;
   const auto list = rc::gen::map(rc::gen::container<io::JsonArray>(arbitrary_json(depth - 1)),
                                  [](io::JsonArray v) { return JsonValue(std::move(v)); });
