@@ -1,7 +1,7 @@
 // FP8 products: our plan's instance beside cuBLASLt over the dense shapes of the models, and the grouped products of an
 // expert layer.
 //
-//   bench_gemm_fp8 [--opponent PATH] [--all-plans] [--tokens 1,2,4]      CSV to stdout, summary last
+//   bench_gemm_fp8 [--opponent PATH] [--all-plans] [--tokens 1,2,4] [--shape NxK]      CSV to stdout, summary last
 //
 // Weights rotate through copies of together 512 MB, so that they are cold; output is compared between the two before
 // they are timed.
@@ -37,6 +37,7 @@ int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 struct Options {
   std::string opponent = "libcublasLt.so.13";
   bool all_plans = false;
+  int only_n = 0, only_k = 0;  // one dense shape instead of all
   std::vector<int> tokens = {1, 2, 4, 8, 16, 32, 64, 128, 4096};
 };
 
@@ -228,6 +229,7 @@ Options parse(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     if (!std::strcmp(argv[i], "--all-plans")) o.all_plans = true;
     if (!std::strcmp(argv[i], "--opponent") && i + 1 < argc) o.opponent = argv[++i];
+    if (!std::strcmp(argv[i], "--shape") && i + 1 < argc) std::sscanf(argv[++i], "%dx%d", &o.only_n, &o.only_k);
     if (!std::strcmp(argv[i], "--tokens") && i + 1 < argc) {
       o.tokens.clear();
       for (char* part = std::strtok(argv[++i], ","); part; part = std::strtok(nullptr, ","))
@@ -272,7 +274,13 @@ int run(const Options& options) {
     bench_dense(stream, opponent.get(), options, n, k, summary);
   for (const auto& [n, k] : {std::pair{4096, 7168}, {7168, 2048}})
     for (const int rows : {1, 2, 4, 8, 16, 32, 64, 256}) bench_grouped(stream, n, k, rows);
-  for (const auto& [n, k] : {std::pair{2112, 7168}, {7168, 2048}}) check_batches(stream, n, k);
+  for (const auto& [n, k] : {std::pair{2112, 7168}, {24576, 1536}, {32768, 512}, {7168, 16384}, {4096, 7168}, {7168, 2048}})
+    if (options.only_n == 0 || (n == options.only_n && k == options.only_k)) bench_dense(stream, opponent.get(), options, n, k, summary);
+  if (options.only_n == 0) {
+    for (const auto& [n, k] : {std::pair{4096, 7168}, {7168, 2048}})
+      for (const int rows : {1, 2, 4, 8, 16, 32, 64, 256}) bench_grouped(stream, n, k, rows);
+    for (const auto& [n, k] : {std::pair{2112, 7168}, {7168, 2048}}) check_batches(stream, n, k);
+  }
   print_summary(summary);
   return 0;
 }

@@ -14,8 +14,6 @@
 //   give every
 //         multiprocessor its share. The next kernel's blocks may start beside this one's (half the shared memory):
 //         weights do not depend on earlier kernels, so their loads begin before wait_for_previous()
-#include <cuda_bf16.h>
-
 #include <algorithm>
 
 #include "kernels/cuda/gemm_fp8.h"
@@ -28,6 +26,7 @@
 #include "kernels/cuda/tiles/group_walk.cuh"
 #include "kernels/cuda/tiles/row_scales.cuh"
 #include "kernels/cuda/tiles/stage_ring.cuh"
+#include "kernels/cuda/tiles/store_rows.cuh"
 #include "kernels/cuda/tiles/swizzle.cuh"
 #include "kernels/cuda/tiles/weight_scales.cuh"
 
@@ -54,7 +53,7 @@ struct Config {
   static constexpr int kRows = kRowsOf;
   static constexpr int kWidth = kWidthOf;
   // Several blocks of k per stage, so that a stage is worth its barriers and the matrix unit has work ahead.
-  static constexpr int kBlocks = kWidth > 16 || kRows > 16 ? 2 : 4;
+  static constexpr int kBlocks = kWidth > 32 || (kWidth > 16 && kRows > 16) || kRows > 32 ? 2 : 4;
   static constexpr int kXBytes = kRows * kBlockK;  // of one block of k
   static constexpr int kWBytes = kWidth * kBlockK;
   static constexpr int kStageBytes = kBlocks * (kXBytes + kWBytes);
@@ -78,6 +77,7 @@ template <class C>
 struct Shared {
   Stage<C> stages[C::kStages];
   RowScales<C::kRows> scales[C::kStages][C::kBlocks];
+  WarpStrip strips[(C::kRows + 15) / 16];
   RingBarriers<C::kStages> ring;
   GroupWalk<C::kRows, kMaxGroups> walk;
 };
@@ -172,14 +172,16 @@ class Loader {
 template <class C>
 class Math {
  public:
-  using Block = float[C::kBlocks][C::kWidth / 2];
+  using Blocks = float[C::kBlocks][C::kWidth / 2];
 
   __device__ Math(const Params& p, Shared<C>& s)
       : p_(p),
         s_(s),
         lane_(static_cast<int>(threadIdx.x) % 32),
         warp_row_(warp_index() * 16),
-        row_(warp_row_ + lane_ / 4) {}
+        row_(warp_row_ + lane_ / 4),
+        x_low_(descriptor_low(s.stages[0].x)),
+        w_low_(descriptor_low(s.stages[0].w)) {}
 
   __device__ void run() {
     const int n_items = s_.walk.n_items(p_.n_groups);
@@ -220,84 +222,66 @@ class Math {
   __device__ __forceinline__ void sum_item(float (&total)[C::kWidth / 2], const TilePlace& place) {
     const int n_stages = (p_.n_k_blocks + C::kBlocks - 1) / C::kBlocks;
     const Skews skews{RowScaleSource::skew(place.first_row), kBlockK - place.column_tile * C::kWidth % kBlockK};
-    float even[C::kBlocks][C::kWidth / 2], odd[C::kBlocks][C::kWidth / 2];
+    Blocks even, odd;
     begin_stage(even);
     for (int i = 0; i < n_stages; i += 2) {
-      if (i + 1 < n_stages) {
-        begin_stage(odd);
-        wgmma_wait<1>();
-      } else {
-        wgmma_wait<0>();
-      }
-      fold_stage(total, even, i, skews);
-      if (i + 1 >= n_stages) break;
-      if (i + 2 < n_stages) {
-        begin_stage(even);
-        wgmma_wait<1>();
-      } else {
-        wgmma_wait<0>();
-      }
-      fold_stage(total, odd, i + 1, skews);
+      end_stage(total, even, odd, i, n_stages, skews);
+      if (i + 1 < n_stages) end_stage(total, odd, even, i + 1, n_stages, skews);
     }
   }
 
-  __device__ __forceinline__ void begin_stage(Block& sums) {
+  __device__ __forceinline__ void begin_stage(Blocks& blocks) {
     s_.ring.full[next_.stage].wait(next_.parity);
-    const Stage<C>& stage = s_.stages[next_.stage];
+    const uint32_t at = static_cast<uint32_t>(next_.stage) * (sizeof(Stage<C>) / 16);
     wgmma_fence();
-#pragma unroll
-    for (int b = 0; b < C::kBlocks; ++b)
-      multiply_block<C::kWidth>(sums[b], wgmma_descriptor(stage.x[b], C::kGroupBytes), wgmma_descriptor(stage.w[b]));
+    multiply_blocks<C::kWidth, C::kGroupBytes>(blocks, TilePair{x_low_ + at, w_low_ + at, C::kXBytes, C::kWBytes});
     wgmma_commit();
     next_.advance();
   }
 
-  __device__ __forceinline__ void fold_stage(float (&total)[C::kWidth / 2], Block& sums, int stage_of_item,
-                                             const Skews& skews) {
+  // Begins the stage after, then folds this one.
+  __device__ __forceinline__ void end_stage(float (&total)[C::kWidth / 2], Blocks& blocks, Blocks& after, int stage_of_item, int n_stages,
+                                            const Skews& skews) {
+    const bool more = stage_of_item + 1 < n_stages;
+    if (more) begin_stage(after);
+    FoldScales scales[C::kBlocks];
+    const bool padding_only = C::kRows < 64 && warp_row_ >= C::kRows;  // this warp holds no row that is wanted
+    if (!padding_only) read_scales(scales, stage_of_item, skews);
+    if (more) wgmma_wait<1>();
+    else wgmma_wait<0>();
 #pragma unroll
     for (int b = 0; b < C::kBlocks; ++b) {
-      wgmma_touch(sums[b]);
-      const int block = stage_of_item * C::kBlocks + b;
-      if (block >= p_.n_k_blocks) break;
-      if (C::kRows < 64 && warp_row_ >= C::kRows) continue;  // this warp holds padding rows only
-      if (block % 32 == 0) weight_scales_.turn(block);
-      FoldScales f;
-      const float* row_scales = s_.scales[done_.stage][b].of + skews.row;
-      f.row[0] = row_scales[row_ % C::kRows];
-      f.row[1] = C::kRows > 8 ? row_scales[(row_ + 8) % C::kRows] : 0;
-      f.weights[0] = weight_scales_.get(0, block);
-      f.weights[1] = C::kCrosses ? weight_scales_.get(C::kScaleRows - 1, block) : 0;
-      f.first_block_columns = skews.first_block_columns;
-      fold_block<C::kWidth, C::kCrosses, (C::kRows > 8)>(total, sums[b], f);
+      wgmma_touch(blocks[b]);
+      if (padding_only || stage_of_item * C::kBlocks + b >= p_.n_k_blocks) continue;
+      fold_block<C::kWidth, C::kCrosses, (C::kRows > 8)>(total, blocks[b], scales[b], skews.first_block_columns);
     }
     __syncwarp();
     if (lane_ == 0) s_.ring.empty[done_.stage].arrive();
     done_.advance();
   }
 
-  __device__ __forceinline__ void store(const float (&total)[C::kWidth / 2], const TilePlace& place) {
-    if (C::kRows < 64 && warp_row_ >= C::kRows) return;
+  __device__ __forceinline__ void read_scales(FoldScales (&scales)[C::kBlocks], int stage_of_item, const Skews& skews) {
 #pragma unroll
-    for (int h = 0; h < (C::kRows > 8 ? 2 : 1); ++h) {
-      const int row = place.first_row + row_ + 8 * h;
-      if (row >= place.end_row) continue;
-#pragma unroll
-      for (int j = 0; j < C::kWidth / 8; ++j) {
-        const int column = place.column_tile * C::kWidth + 8 * j + 2 * (lane_ % 4);
-        if (column >= p_.n) continue;
-        const int64_t at = int64_t{row} * p_.n + column;
-        const float2 pair = {total[4 * j + 2 * h], total[4 * j + 2 * h + 1]};
-        if (p_.out_is_f32)
-          *reinterpret_cast<float2*>(static_cast<float*>(p_.out) + at) = pair;
-        else
-          *reinterpret_cast<__nv_bfloat162*>(static_cast<__nv_bfloat16*>(p_.out) + at) = __float22bfloat162_rn(pair);
-      }
+    for (int b = 0; b < C::kBlocks; ++b) {
+      const int block = stage_of_item * C::kBlocks + b;
+      if (block % 32 == 0) weight_scales_.turn(block);
+      const float* rows = s_.scales[done_.stage][b].of + skews.row;
+      scales[b] = fold_scales(rows[row_ % C::kRows], C::kRows > 8 ? rows[(row_ + 8) % C::kRows] : 0, weight_scales_.get(0, block),
+                              C::kCrosses ? weight_scales_.get(C::kScaleRows - 1, block) : 0);
     }
+  }
+
+  __device__ __forceinline__ void store(const float (&total)[C::kWidth / 2], const TilePlace& place) {
+    const int row = place.first_row + warp_row_;
+    if (C::kRows < 64 && warp_row_ >= C::kRows) return;
+    const int n_rows = min(min(16, C::kRows), place.end_row - row);
+    store_rows<C::kWidth>(total, s_.strips[warp_row_ / 16], RowTarget{p_.out, p_.out_is_f32, p_.n, row, n_rows, place.column_tile * C::kWidth});
   }
 
   const Params& p_;
   Shared<C>& s_;
   int lane_, warp_row_, row_;
+  uint32_t x_low_, w_low_;
   RingPosition<C::kStages> next_, done_;
   WeightScales<C::kScaleRows> weight_scales_;
 };

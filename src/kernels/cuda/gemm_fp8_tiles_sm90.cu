@@ -13,8 +13,6 @@
 //   warpgroup hides behind the other's wgmma; 256 rows x 128 columns keep the loads of L2 below its bandwidth, and
 //         136 columns divide widths such as 2112 into full rounds. 64 accumulators + 128 totals are what the registers
 //         hold
-#include <cuda_bf16.h>
-
 #include <algorithm>
 
 #include "kernels/cuda/gemm_fp8.h"
@@ -27,6 +25,7 @@
 #include "kernels/cuda/tiles/group_walk.cuh"
 #include "kernels/cuda/tiles/row_scales.cuh"
 #include "kernels/cuda/tiles/stage_ring.cuh"
+#include "kernels/cuda/tiles/store_rows.cuh"
 #include "kernels/cuda/tiles/swizzle.cuh"
 #include "kernels/cuda/tiles/weight_scales.cuh"
 
@@ -65,13 +64,6 @@ struct Config {
   static constexpr int kScaleRows = kCrosses ? 2 : 1;
 };
 
-// A strip of 16 rows that one warp turns from accumulator order into rows: 128 bytes of a row at a time, padded against
-// bank conflicts.
-constexpr int kStripRowBytes = 128 + 16;
-struct alignas(16) Strip {
-  uint8_t rows[16][kStripRowBytes];
-};
-
 template <class C>
 struct Shared {
   struct alignas(kSwizzleAlignment) Stage {
@@ -79,7 +71,7 @@ struct Shared {
     uint8_t w[C::kWBytes];
   };
   Stage stages[C::kStages];
-  Strip strips[kMathThreads / 32];
+  WarpStrip strips[kMathThreads / 32];
   RowScales<C::kRows> scales[C::kStages];
   RingBarriers<C::kStages> ring;
   GroupWalk<C::kRows, kMaxGroups> walk;
@@ -135,7 +127,9 @@ class Math {
         lane_(static_cast<int>(threadIdx.x) % 32),
         warp_(warp_index()),
         first_row_(warp_ / 4 * (C::kRows / kMathWarpgroups) + warp_ % 4 * 16),
-        rank_(static_cast<int>(cluster_rank())) {}
+        rank_(static_cast<int>(cluster_rank())),
+        x_low_(descriptor_low(s.stages[0].x + warp_ / 4 * C::kWaves * 64 * kBlockK)),
+        w_low_(descriptor_low(s.stages[0].w)) {}
 
   __device__ void run() {
     const int n_items = s_.walk.n_items(p_.n_groups);
@@ -153,7 +147,11 @@ class Math {
       item += static_cast<int>(gridDim.x) / kPair;
       if (item < n_items) next = begin(item, group);
 #pragma unroll
-      for (int wave = 0; wave < C::kWaves; ++wave) store(totals[wave], place, first_row_ + 64 * wave);
+      for (int wave = 0; wave < C::kWaves; ++wave) {
+        const int row = place.first_row + first_row_ + 64 * wave;
+        store_rows<C::kWidth>(totals[wave], s_.strips[warp_],
+                              RowTarget{p_.out, p_.out_is_f32, p_.n, row, place.end_row - row, place.column_tile * C::kWidth});
+      }
     }
   }
 
@@ -175,25 +173,22 @@ class Math {
       s_.ring.full[at_.stage].wait(at_.parity);
       const auto& stage = s_.stages[at_.stage];
       const float* row_scales = s_.scales[at_.stage].of + RowScaleSource::skew(place.first_row);
-      const uint64_t w = wgmma_descriptor(stage.w);
       if (block % 32 == 0) weight_scales_.turn(block);
-      FoldScales f;
-      f.weights[0] = weight_scales_.get(0, block);
-      f.weights[1] = C::kCrosses ? weight_scales_.get(C::kScaleRows - 1, block) : 0;
-      f.first_block_columns = first_block_columns;
+      const float sw_first = weight_scales_.get(0, block);
+      const float sw_second = C::kCrosses ? weight_scales_.get(C::kScaleRows - 1, block) : 0;
+      const uint32_t at = static_cast<uint32_t>(at_.stage) * (sizeof(stage) / 16);
 #pragma unroll
       for (int wave = 0; wave < C::kWaves; ++wave) {
         const int row = first_row_ + 64 * wave + lane_ / 4;
-        f.row[0] = row_scales[row];
-        f.row[1] = row_scales[row + 8];
-        float sums[C::kWidth / 2];
+        const FoldScales scales = fold_scales(row_scales[row], row_scales[row + 8], sw_first, sw_second);
+        float sums[1][C::kWidth / 2];
         wgmma_fence();
-        multiply_block<C::kWidth>(sums, wgmma_descriptor(stage.x + (warp_ / 4 * C::kWaves + wave) * 64 * kBlockK), w);
+        multiply_blocks<C::kWidth, 1024>(sums, TilePair{x_low_ + at + wave * (64 * kBlockK / 16), w_low_ + at, 0, 0});
         wgmma_commit();
         wgmma_wait<0>();
-        wgmma_touch(sums);
+        wgmma_touch(sums[0]);
         if (wave + 1 == C::kWaves) release();
-        fold_block<C::kWidth, C::kCrosses, true>(totals[wave], sums, f);
+        fold_block<C::kWidth, C::kCrosses, true>(totals[wave], sums[0], scales, first_block_columns);
       }
       at_.advance();
     }
@@ -205,50 +200,10 @@ class Math {
     if (lane_ < kPair) s_.ring.empty[at_.stage].free_at(static_cast<uint32_t>(lane_));
   }
 
-  // Sixteen rows from first_row on, in chunks of 128 bytes of a row.
-  __device__ __forceinline__ void store(const float (&total)[C::kWidth / 2], const TilePlace& place, int first_row) {
-    const int element_bytes = p_.out_is_f32 ? 4 : 2;
-    const int groups_per_chunk = p_.out_is_f32 ? 4 : 8;  // groups of 8 columns
-#pragma unroll
-    for (int j = 0; j < C::kWidth / 8; ++j) {
-      const int within = j % groups_per_chunk;
-      put(total[4 * j], total[4 * j + 1], lane_ / 4, within);
-      put(total[4 * j + 2], total[4 * j + 3], lane_ / 4 + 8, within);
-      if (within + 1 == groups_per_chunk || j + 1 == C::kWidth / 8) {
-        __syncwarp();
-        write_chunk(place, first_row, place.column_tile * C::kWidth + (j - within) * 8,
-                    (within + 1) * 8 * element_bytes / 16);
-        __syncwarp();
-      }
-    }
-  }
-
-  __device__ __forceinline__ void put(float a, float b, int row, int column_group) {
-    uint8_t* at = s_.strips[warp_].rows[row];
-    const int column = column_group * 8 + 2 * (lane_ % 4);
-    if (p_.out_is_f32)
-      *reinterpret_cast<float2*>(at + column * 4) = {a, b};
-    else
-      *reinterpret_cast<__nv_bfloat162*>(at + column * 2) = __floats2bfloat162_rn(a, b);
-  }
-
-  // pieces: 16-byte pieces of each row, up to 8.
-  __device__ __forceinline__ void write_chunk(const TilePlace& place, int first_row, int first_column, int pieces) {
-    const int element_bytes = p_.out_is_f32 ? 4 : 2;
-    const int piece = lane_ % 8, column = first_column + piece * 16 / element_bytes;
-    if (piece >= pieces || column >= p_.n) return;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int strip_row = 4 * i + lane_ / 8, row = place.first_row + first_row + strip_row;
-      if (row >= place.end_row) continue;
-      const uint4 value = *reinterpret_cast<const uint4*>(s_.strips[warp_].rows[strip_row] + piece * 16);
-      *reinterpret_cast<uint4*>(static_cast<uint8_t*>(p_.out) + (int64_t{row} * p_.n + column) * element_bytes) = value;
-    }
-  }
-
   const Params& p_;
   Shared<C>& s_;
   int lane_, warp_, first_row_, rank_;
+  uint32_t x_low_, w_low_;
   RingPosition<C::kStages> at_;
   WeightScales<C::kScaleRows> weight_scales_;
 };

@@ -57,6 +57,17 @@ __device__ __forceinline__ uint64_t wgmma_descriptor_mn_major(const void* tile, 
          (uint64_t{1} << 62);
 }
 
+// The same descriptor from its two words: the low one holds the address (in 16-byte units, at most 14 bits) and may be stepped on its own.
+__device__ __forceinline__ uint32_t descriptor_low(const void* tile) {
+  return (static_cast<uint32_t>(__cvta_generic_to_shared(tile)) & 0x3FFFF) >> 4 | 1u << 16;
+}
+constexpr uint32_t descriptor_high(uint32_t group_bytes = 1024) { return group_bytes >> 4 | 1u << 30; }
+__device__ __forceinline__ uint64_t join_descriptor(uint32_t low, uint32_t high) {
+  uint64_t descriptor;
+  asm("mov.b64 %0, {%1, %2};" : "=l"(descriptor) : "r"(low), "r"(high));
+  return descriptor;
+}
+
 constexpr uint64_t descriptor_step(uint32_t n_bytes) { return n_bytes >> 4; }
 
 #include "kernels/cuda/prims/wgmma_shapes.inc"

@@ -1,8 +1,8 @@
 // Which rows and columns a block works on next, when rows are sorted into groups whose sizes only the device knows.
 //
-// A group of r rows has ceil(r / kTileRows) row tiles; its work items are numbered column tile by column tile, row
-// tiles fastest, so that neighbouring items share weights. Item numbers run on through the groups. A dense product is
-// one group of all rows.
+// A group of r rows has ceil(r / kTileRows) row tiles, taken in bands of kBand; within a band, work items are numbered column tile by
+// column tile, row tiles fastest, so that items in flight share both weights and rows. Item numbers run on through the groups. A dense
+// product is one group of all rows.
 #pragma once
 
 #include <cstdint>
@@ -52,11 +52,17 @@ struct GroupWalk {
   // The place of `item`, at or after the group where the last call ended.
   __device__ __forceinline__ TilePlace find(int item, int& group) const {
     while (item >= first_item[group + 1]) ++group;
-    const int rows = begin[group + 1] - begin[group];
-    const int row_tiles = (rows + kTileRows - 1) / kTileRows;
+    const int row_tiles = (begin[group + 1] - begin[group] + kTileRows - 1) / kTileRows;
+    const int column_tiles = (first_item[group + 1] - first_item[group]) / row_tiles;
     const int local = item - first_item[group];
-    return {group, begin[group] + local % row_tiles * kTileRows, begin[group + 1], local / row_tiles};
+    const int band = local / (kBand * column_tiles);
+    const int within = local - band * kBand * column_tiles;
+    const int band_rows = min(kBand, row_tiles - band * kBand);
+    return {group, begin[group] + (band * kBand + within % band_rows) * kTileRows, begin[group + 1], within / band_rows};
   }
+
+ private:
+  static constexpr int kBand = 8;
 };
 
 }  // namespace levin::cuda
