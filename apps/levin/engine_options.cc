@@ -12,7 +12,7 @@ namespace levin::app {
 namespace {
 
 constexpr int kMaxThreads = 1024;
-constexpr int64_t kMaxTokens = int64_t{1} << 24;
+constexpr int64_t kMaxTokens = int64_t{1} << 30;  // as many positions as a config may have
 
 // What is given on the command line and still has to be looked up.
 struct Given {

@@ -152,7 +152,9 @@ Result<std::vector<std::string>> split_words(std::vector<Setting>& settings, con
     return usage_error(error.what());
   }
   for (Setting& setting : settings) setting.collect();
-  return parser.remaining();
+  std::vector<std::string> rest = parser.remaining();
+  std::erase(rest, "--");  // the mark that only arguments follow
+  return rest;
 }
 
 std::vector<std::string> option_names(const std::vector<Setting>& settings) {

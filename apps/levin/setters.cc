@@ -121,9 +121,10 @@ std::optional<std::string> closest(std::string_view word, const std::vector<std:
   };
   if (word.size() > 64) return std::nullopt;
   std::optional<std::string> best;
-  size_t best_distance = 1 + std::max<size_t>(1, word.size() / 3);
+  size_t best_distance = std::string_view::npos;
   for (const std::string& name : known) {
-    if (const size_t d = distance(name); d < best_distance) {
+    const size_t d = distance(name), allowed = std::max<size_t>(1, std::max(word.size(), name.size()) / 3);
+    if (d <= allowed && d < best_distance) {
       best = name;
       best_distance = d;
     }

@@ -36,6 +36,7 @@ Result<std::vector<int32_t>> read_ids(const std::string& path) {
 
 Status run_trace(const EngineOptions& options, const TraceCommand& command) {
   TraceOptions trace = command.trace;
+  trace.n_chunk_tokens = options.chunk_tokens;
   LEVIN_ASSIGN(trace.ids, read_ids(command.ids_file));
   LEVIN_ASSIGN(const std::unique_ptr<Engine> engine, Engine::load(options, {}));
   for (const std::string& warning : engine->warnings()) fmt::print(stderr, "warning: {}\n", warning);

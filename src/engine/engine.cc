@@ -120,6 +120,16 @@ Result<Generation> Engine::generate(GenerateRequest request) {
   return Error{ErrorKind::kRuntime, fmt::format("request {} was lost", id)};
 }
 
-Result<TraceResult> Engine::trace(const TraceOptions& options) { return levin::trace(state_->runner, options); }
+Result<TraceResult> Engine::trace(const TraceOptions& options) {
+  if (const int64_t n_tokens = trace_cache_tokens(options); n_tokens > state_->n_context_tokens) {
+    return Error{
+        ErrorKind::kUsage,
+        fmt::format(
+            "prompt, greedy and drafted tokens need a context of {} tokens, and it has {}; give fewer, or raise "
+            "--max-model-len if the model has more",
+            n_tokens, state_->n_context_tokens)};
+  }
+  return levin::trace(state_->runner, options);
+}
 
 }  // namespace levin

@@ -174,7 +174,7 @@ Status check_options(const Runner& runner, const TraceOptions& options) {
 
 int64_t trace_cache_tokens(const TraceOptions& options) {
   const int n_greedy = std::max(options.n_greedy, options.n_drafts > 0 ? 1 : 0);
-  return static_cast<int64_t>(options.ids.size()) + std::max(n_greedy, options.n_drafts + 1);
+  return static_cast<int64_t>(options.ids.size()) + std::max(n_greedy, options.n_drafts > 0 ? options.n_drafts + 1 : 0);
 }
 
 Result<TraceResult> trace(Runner& runner, const TraceOptions& options) {

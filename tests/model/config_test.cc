@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <functional>
+#include <ostream>
 #include <string>
 
 #include "io/json.h"
@@ -195,6 +196,8 @@ struct Refusal {
   std::function<void(JsonObject&)> spoil;
   const char* message;  // a part of it
 };
+
+void PrintTo(const Refusal& row, std::ostream* out) { *out << row.name; }
 
 std::function<void(JsonObject&)> put(const char* key, JsonValue value) {
   return [=](JsonObject& config) { config.set(key, value); };

@@ -1,0 +1,148 @@
+// What the commands print when all is well.
+#include <gtest/gtest.h>
+
+#include "apps/run_levin.h"
+#include "io/json.h"
+#include "support/must.h"
+#include "support/temp_checkpoint.h"
+
+namespace levin::test {
+namespace {
+
+const std::string kDemo = std::string(LEVIN_SOURCE_DIR) + "/models/demo-v32";
+const std::string kReleasedConfig = std::string(LEVIN_SOURCE_DIR) + "/tests/fixtures/deepseek-v3.2";
+
+void expect_in(const std::string& text, const std::string& part) {
+  EXPECT_NE(text.find(part), std::string::npos) << "expected: " << part << "\nfound: " << text;
+}
+
+io::JsonValue json_of(const ProgramResult& result) {
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  return must(io::parse_json(result.out, "the output"));
+}
+
+TEST(InspectTest, DescribesTheDemonstrationModel) {
+  const ProgramResult result = run_levin({"inspect", kDemo});
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_EQ(result.err, "");
+  for (const char* part :
+       {"DeepSeek-V3.2", "21.3 M, of them MTP 3.903 M", "4 (1 dense, 3 with experts), MTP yes", "F8_E4M3",
+        "146 tensors", "reference", "official", "fast", "longest context here", "16384 tokens"}) {
+    expect_in(result.out, part);
+  }
+}
+
+TEST(InspectTest, NeedsNoMoreThanTheConfig) {
+  const ProgramResult result = run_levin({"inspect", kReleasedConfig});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  expect_in(result.out, "683.5 B, of them MTP 11.6 B");
+  expect_in(result.out, "no safetensors here");
+}
+
+TEST(InspectTest, TakesTheNamesFromAnIndex) {
+  TempCheckpoint model = TempCheckpoint::from_fixture("v32-odd");
+  model.write(2);
+  for (int i = 0; i < 2; ++i) model.remove_file(TempCheckpoint::shard_name(i, 2));
+  const ProgramResult result = run_levin({"inspect", model.path().string()});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  expect_in(result.out, "names in 2 shards");
+  expect_in(result.out, "the shards are not here");
+}
+
+TEST(InspectTest, PrintsJson) {
+  const io::JsonValue document = json_of(run_levin({"inspect", kDemo, "--json"}));
+  const io::JsonFields fields = must(io::JsonFields::of(document, "the output"));
+  EXPECT_EQ(must(fields.get<int64_t>("parameters")), 21'328'160);
+  EXPECT_EQ(must(fields.get<int64_t>("n_tensors")), 342);
+  EXPECT_TRUE(must(fields.get<bool>("has_mtp")));
+  const io::JsonFields official = must(must(fields.get_fields("memory")).get_fields("official"));
+  EXPECT_EQ(must(official.get<int64_t>("latent_bytes_per_token")), 5 * 656);
+  EXPECT_EQ(must(official.get<int64_t>("index_bytes_per_token")), 5 * 132);
+}
+
+TEST(InspectTest, WarnsOfWhatIsIgnored) {
+  TempCheckpoint model = TempCheckpoint::from_fixture("v32-odd");
+  model.set_config("moon_phase", "full");
+  for (const std::string& name : model.tensor_names()) {
+    if (name.starts_with("model.layers.4.")) model.remove_tensor(name);
+  }
+  const ProgramResult result = run_levin({"inspect", model.write().string()});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  expect_in(result.out, "MTP no");
+  expect_in(result.out, "moon_phase is not known to this version and was ignored");
+  expect_in(result.out, "running without speculation");
+}
+
+TEST(DoctorTest, NamesTheKernels) {
+  const ProgramResult result = run_levin({"doctor"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  for (const char* part : {"processor", "kernels", "memory", "gpu", "CUDA"}) expect_in(result.out, part);
+  const io::JsonValue document = json_of(run_levin({"doctor", "--json"}));
+  EXPECT_TRUE(document.as_object()->contains("kernels"));
+}
+
+TEST(HelpTest, IsGroupedAndComplete) {
+  const ProgramResult result = run_levin({"trace", "--help"});
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_EQ(result.err, "");
+  for (const char* part : {"Usage: levin trace [OPTIONS] MODEL", "\nModel:\n", "\nEngine:\n", "\nGeneral:\n",
+                           "\nExamples:\n", "--threads N", "LEVIN_THREADS", "default: fast"}) {
+    expect_in(result.out, part);
+  }
+  for (const std::vector<std::string>& words :
+       std::vector<std::vector<std::string>>{{"--help"}, {"-h"}, {"--help-all"}, {"--version"}, {"inspect", "-h"}}) {
+    EXPECT_EQ(run_levin(words).exit_code, 0) << words.back();
+  }
+}
+
+TEST(EnvironmentTest, ComesAfterTheCommandLineAndBeforeTheFile) {
+  const TempDir dir;
+  const std::string file = (dir / "levin.conf").string();
+  must(io::write_file_atomically(file, "chunk = 1k\n[inspect]\nmax-model-len = 4k\n"));
+  const auto context = [&](std::vector<std::string> more,
+                           std::vector<std::pair<std::string, std::string>> environment) {
+    more.insert(more.begin(), {"inspect", kDemo, "--json", "--config", file});
+    return must(
+        must(io::JsonFields::of(json_of(run_levin(more, environment)), "the output")).get<int64_t>("context_tokens"));
+  };
+  EXPECT_EQ(context({}, {}), 4096);
+  EXPECT_EQ(context({}, {{"LEVIN_MAX_MODEL_LEN", "2k"}}), 2048);
+  EXPECT_EQ(context({"--max-model-len", "1k"}, {{"LEVIN_MAX_MODEL_LEN", "2k"}}), 1024);
+}
+
+TEST(EnvironmentTest, MisspeltVariablesAreNoticed) {
+  const ProgramResult result = run_levin({"inspect", kDemo}, {{"LEVIN_THREAD", "2"}});
+  EXPECT_EQ(result.exit_code, 0);
+  expect_in(result.err,
+            "warning: the environment variable LEVIN_THREAD belongs to no option; did you mean 'LEVIN_THREADS'?");
+  const ProgramResult refused = run_levin({"inspect", kDemo}, {{"LEVIN_THREADS", "none"}});
+  EXPECT_EQ(refused.exit_code, 2);
+  expect_in(refused.err, "the environment variable LEVIN_THREADS is 'none'");
+}
+
+TEST(TraceTest, ThePromptMayFillTheContext) {
+  TempCheckpoint model = TempCheckpoint::from_fixture("v32-official");
+  model.set_config("max_position_embeddings", 8);
+  model.set_config("rope_scaling", nullptr);
+  const std::string folder = model.write().string();
+  model.write_text("ids", "1 2 3 4 5 6 7 8");
+  const ProgramResult result = run_levin({"trace", folder, "--ids-file", folder + "/ids", "--out", folder + "/out"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+}
+
+TEST(DummyTest, NeedsTheConfigAlone) {
+  TempCheckpoint model = TempCheckpoint::from_fixture("v32-official");
+  model.write();
+  model.remove_file("model.safetensors");
+  model.write_text("ids", "1 2 3 4 5");
+  const std::string folder = model.path().string();
+  for (const char* out : {"/a", "/b"}) {
+    const ProgramResult result =
+        run_levin({"trace", folder, "--ids-file", folder + "/ids", "--out", folder + out, "--load-format", "dummy"});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+  }
+  EXPECT_EQ(must(io::read_file(folder + "/a")), must(io::read_file(folder + "/b")));
+}
+
+}  // namespace
+}  // namespace levin::test

@@ -1,0 +1,135 @@
+#include "apps/levin/options.h"
+
+#include <gtest/gtest.h>
+
+#include "support/temp_dir.h"
+
+namespace levin::app {
+namespace {
+
+// One command with an option of every kind.
+struct Values {
+  std::string model;
+  std::string text = "none";
+  bool flag = false;
+  int64_t count = 7;
+  int64_t tokens = 0;
+  double number = 0.5;
+  size_t choice = 0;
+  bool ran = false;
+};
+
+struct Outcome {
+  Values values;
+  Status status;
+};
+
+Outcome run(const std::vector<std::string>& words, const Environment& environment = {}) {
+  auto values = std::make_shared<Values>();
+  CommandLine line("1.2.3");
+  Command& command = line.add({.name = "go", .purpose = "Goes", .examples = "  levin go\n"});
+  command.positional({.name = "MODEL", .aliases = "--model,--model-path", .purpose = "What"}, set_text(&values->model));
+  command.option({.names = "-t,--text", .value = "TEXT", .purpose = "Text"}, set_text(&values->text));
+  command.option({.names = "--flag", .purpose = "A flag"}, set_flag(&values->flag));
+  command.option({.names = "--count", .value = "N", .purpose = "A count"},
+                 set_int(&values->count, {.min = -5, .max = 10}));
+  command.option({.names = "--tokens", .value = "N", .purpose = "Tokens"},
+                 set_tokens(&values->tokens, {.min = 1, .max = 1 << 21}));
+  command.option({.names = "--number", .value = "X", .purpose = "A number"},
+                 set_number(&values->number, {.min = 0, .max = 2}));
+  command.option({.names = "--choice", .value = "C", .purpose = "A choice"},
+                 set_choice({"one", "two"}, [values](size_t i) { values->choice = i; }));
+  command.action([values]() -> Status {
+    values->ran = true;
+    return {};
+  });
+  std::vector<std::string> all = {"go"};
+  all.insert(all.end(), words.begin(), words.end());
+  Outcome outcome{.values = {}, .status = line.run(all, environment)};
+  outcome.values = *values;
+  return outcome;
+}
+
+void expect_error(const Outcome& outcome, const std::string& message) {
+  ASSERT_FALSE(outcome.status.ok());
+  EXPECT_EQ(outcome.status.error().kind, ErrorKind::kUsage);
+  EXPECT_NE(outcome.status.error().message.find(message), std::string::npos) << outcome.status.error().message;
+  EXPECT_FALSE(outcome.values.ran);
+}
+
+TEST(OptionsTest, ReadsEveryKind) {
+  const Outcome o = run(
+      {"folder", "-t", "two words", "--flag", "--count=-3", "--tokens", "128k", "--number", "1.25", "--choice", "two"});
+  ASSERT_TRUE(o.status.ok()) << o.status.error().message;
+  EXPECT_TRUE(o.values.ran);
+  EXPECT_EQ(o.values.model, "folder");
+  EXPECT_EQ(o.values.text, "two words");
+  EXPECT_TRUE(o.values.flag);
+  EXPECT_EQ(o.values.count, -3);
+  EXPECT_EQ(o.values.tokens, 131072);
+  EXPECT_EQ(o.values.number, 1.25);
+  EXPECT_EQ(o.values.choice, 1u);
+}
+
+TEST(OptionsTest, LeavesDefaultsAlone) {
+  const Outcome o = run({});
+  ASSERT_TRUE(o.status.ok());
+  EXPECT_EQ(o.values.count, 7);
+  EXPECT_EQ(o.values.text, "none");
+}
+
+TEST(OptionsTest, TheLastOfSeveralCounts) { EXPECT_EQ(run({"--count", "1", "--count", "2"}).values.count, 2); }
+
+TEST(OptionsTest, TheModelMayBeAnOption) {
+  EXPECT_EQ(run({"--model", "a"}).values.model, "a");
+  EXPECT_EQ(run({"--model-path=b"}).values.model, "b");
+}
+
+TEST(OptionsTest, TextMayLookLikeAnOption) {
+  EXPECT_EQ(run({"--text=--flag"}).values.text, "--flag");
+  EXPECT_EQ(run({"--", "--odd-folder"}).values.model, "--odd-folder");
+}
+
+TEST(OptionsTest, FlagsMayBeSwitchedOff) {
+  EXPECT_FALSE(run({"--flag=off"}).values.flag);
+  EXPECT_TRUE(run({"--flag=on"}).values.flag);
+  expect_error(run({"--flag=maybe"}), "--flag is 'maybe'");
+}
+
+TEST(OptionsTest, NamesTheValueAndWhatIsExpected) {
+  expect_error(run({"--count", "11"}), "--count is '11', expected a whole number from -5 to 10");
+  expect_error(run({"--count", "0x5"}), "--count is '0x5'");
+  expect_error(run({"--tokens", "3M"}),
+               "--tokens is '3M', expected a whole number from 1 to 2097152 (128k and 1M are understood)");
+  expect_error(run({"--number", "nan"}), "--number is 'nan', expected a number from 0 to 2");
+  expect_error(run({"--choice", "tow"}), "--choice is 'tow', expected one of one, two; did you mean 'two'?");
+}
+
+TEST(OptionsTest, SuggestsTheNearestName) {
+  expect_error(run({"--cuont", "1"}), "unknown option '--cuont'; did you mean '--count'?");
+  expect_error(run({"--zzzzzz"}), "unknown option '--zzzzzz'\n");
+}
+
+TEST(OptionsTest, TakesTheEnvironmentWhenTheCommandLineIsSilent) {
+  const Environment environment{{{"LEVIN_COUNT", "3"}, {"LEVIN_FLAG", "1"}, {"LEVIN_MODEL", "m"}, {"LEVIN_TEXT", ""}}};
+  const Outcome o = run({}, environment);
+  EXPECT_EQ(o.values.count, 3);
+  EXPECT_TRUE(o.values.flag);
+  EXPECT_EQ(o.values.model, "m");
+  EXPECT_EQ(o.values.text, "none");  // empty is unset
+  EXPECT_EQ(run({"--count", "4"}, environment).values.count, 4);
+  expect_error(run({}, {{{"LEVIN_COUNT", "x"}}}), "the environment variable LEVIN_COUNT is 'x'");
+}
+
+TEST(ClosestTest, FindsSlipsAndNothingElse) {
+  const std::vector<std::string> known = {"--threads", "--temperature", "--numerics"};
+  EXPECT_EQ(closest("--thread", known), "--threads");
+  EXPECT_EQ(closest("--htreads", known), "--threads");
+  EXPECT_EQ(closest("--temprature", known), "--temperature");
+  EXPECT_EQ(closest("--help", known), std::nullopt);
+  EXPECT_EQ(closest("", known), std::nullopt);
+  EXPECT_EQ(closest(std::string(5000, 'x'), known), std::nullopt);
+}
+
+}  // namespace
+}  // namespace levin::app
