@@ -4,9 +4,11 @@
 //   picks[t,:] = the K best s in ascending order, chosen by (score descending, s ascending), -0 counting as +0; unused tail = -1
 //
 // Layout    keys are paged (tensor/formats.h); q and k arrive rotated; scale[s] is the fp8 key's scale, 1 for other formats
-// Tree      dot: as ops/matmul.h with the key as the weight row (f32 q: fused multiply-adds; bf16 and e4m3 q: VDPBF16PS where the
-//           processor has it), except that key and query scales stay outside. Heads ascending: total = fma(w, max(0, dot), total)
-//           from zero, then total * scale[s].
+// Tree      dot: blocks of 128 columns, inside a block one f32 fused multiply-add per column, ascending from zero, blocks added
+//           ascending; on the values as f32, whatever their type, without the key's and query's scales. Heads ascending:
+//           total = fma(w, max(0, dot), total) from zero, then total * scale[s]. So scores are the same bits on every kernel set.
+// Speed     bound by arithmetic. The bf16 dot instruction is not used: on the processors that have been measured it does half as
+//           many operations per second as f32 fused multiply-adds.
 // Numerics  a score that is NaN stops the process: it cannot be ranked
 // Skipping  a row with at most K candidates takes them all without scoring
 // Memory    scores of as many query rows at a time as fit kIndexScoreBytes; at least one row

@@ -5,15 +5,17 @@
 //
 // One set of picks serves all heads. A row without picks gives zeros.
 //
-// Tree      A row's tile i is its own picks 64i .. 64i+63 in ascending position. In the log2 domain, u = dot * (scale * log2 e rounded to
-//           f32), dot over the concatenated row (latent, then rope) in blocks of 128 of that length as in ops/matmul.h. Per tile:
-//             m' = max(m, max_j ceil(u_j)), an integer;  p_j = 2^(u_j - ceil(u_j)) * 2^(ceil(u_j) - m'), zero below 2^-126
-//             where m' > m: out and sum are multiplied by the exact power 2^(m - m')
+// Tree      A row's tile i is its own picks 64i .. 64i+63 in ascending position. In the log2 domain, u = dot * (scale * log2 e
+//           rounded to f32), dot over the concatenated row (latent, then rope) in blocks of 128 of that length as in
+//           ops/index_topk.h. Per tile:
+//             m' = max(m, max_j ceil(u_j)), an integer, m = -infinity before the first tile
+//             p_j = 2^(u_j - ceil(u_j)) * 2^(ceil(u_j) - m'), zero below 2^-126; the fraction by a polynomial, the power exactly
+//             out and sum are multiplied by 2^(m - m'), zero below 2^-126
 //             sum += sum of p over the tile: 16 partial sums (j mod 16, ascending), folded 8, 4, 2, 1
 //             out[v] = fma(p_j, c[j,v], out[v]), j ascending
 //           At the end out[v] = out[v] / sum. Nothing depends on other rows, heads or threads.
-// Numerics  q f32: everything f32, cached values converted to f32 exactly. q bf16 (bf16 or fp8 rows): scores by VDPBF16PS where the
-//           processor has it (fp8 latents times their power-of-two scale are exact in bf16); p stays f32, values are converted to f32.
+// Numerics  queries and cached values as f32, exactly, whatever their type; everything after that in f32, by fused multiply-adds. So
+//           results are the same bits on every kernel set. The bf16 dot instruction is not used, as ops/index_topk.h explains.
 // Source    model-spec 4.3
 #pragma once
 
@@ -23,7 +25,7 @@
 namespace levin::ops {
 
 struct SparseAttention {
-  View q_latent;  // [T, H, Rk] f32 or bf16, key up-projection absorbed
+  View q_latent;  // [T, H, Rk] f32, or bf16 over bf16 and fp8 rows; key up-projection absorbed
   View q_rope;    // [T, H, Dr] same dtype, rotated
   View picks;     // [T, K] i32, ascending, -1 after the last
   View seq;       // [T] i32, row of cache.tables
