@@ -3,8 +3,8 @@
 namespace levin::kernels {
 
 AttentionKernels attention_kernels_avx2() {
-  using Fma = Attention<FmaDot<Avx2>>;
-  return {.scratch_bytes = Fma::scratch_bytes, .attend = Fma::attend};
+  using Fast = Attention<Avx2>;
+  return {.scratch_bytes = Fast::scratch_bytes, .attend = Fast::attend};
 }
 
 }  // namespace levin::kernels

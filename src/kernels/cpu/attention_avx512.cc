@@ -3,8 +3,8 @@
 namespace levin::kernels {
 
 AttentionKernels attention_kernels_avx512() {
-  using Fma = Attention<FmaDot<Avx512>>;
-  return {.scratch_bytes = Fma::scratch_bytes, .attend = Fma::attend};
+  using Fast = Attention<Avx512>;
+  return {.scratch_bytes = Fast::scratch_bytes, .attend = Fast::attend};
 }
 
 }  // namespace levin::kernels

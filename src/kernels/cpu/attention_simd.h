@@ -1,16 +1,16 @@
 // Sparse latent attention over the vector types of simd.h.
 //
-// 64 picked rows at a time are gathered once for all heads of the job, into two layouts: picks side by side for the
-// scores, columns side by side for the sums. Heads then go over both in blocks, so that a loaded vector meets several
-// heads, and the inner loops run from the nearest caches.
+// 64 picked rows at a time are gathered once for all heads of the job, as f32 in two layouts: columns side by side for
+// the sums, picks side by side for the scores. Heads then go over both in blocks, so that a loaded vector meets several
+// heads and the inner loops run from the nearest caches, while the rows of the next tile are on their way.
 //
-//   scratch   q       [n_heads, padded units]          queries as the dot takes them, latent then rope
-//             keys    [units, 64]                      picks side by side
-//             values  [column blocks, 64, block]       f32
-//             rows    [16, padded units]               rows that must be converted first, and one of zeros
+//   scratch   q       [n_heads, d rounded up]          queries as f32, latent then rope
+//             keys    [d, 64]                          picks side by side
+//             values  [column blocks, 64, block]       latent columns side by side
+//             rope    [16, d_rope rounded up]          rotated parts on their way into keys
 //             p       [n_heads, 64]                    scores, then weights
 //             sums    [n_heads, padded d_latent]       the output before the division
-//             state   [3, n_heads]                     factor, maximum, sum of weights
+//             factor, maximum, sum                     [n_heads] each
 #pragma once
 
 #include "kernels/cpu/attention.h"
@@ -22,43 +22,66 @@ namespace {
 
 static_assert(kTile == kPickTile);
 
-template <class D>
+// Fetches the rows of some picks ahead of their use, a few lines at a time.
+class RowFetcher {
+ public:
+  RowFetcher(const AttentionJob& a, int64_t begin, int64_t n_picks, int64_t n_steps)
+      : a_(a), begin_(begin), n_lines_per_row_((a.format.row_bytes + 127) / 64), n_lines_(n_picks * n_lines_per_row_) {
+    n_lines_per_step_ = (n_lines_ + n_steps - 1) / n_steps;
+  }
+
+  void step() {
+    const int64_t end = next_ + n_lines_per_step_ < n_lines_ ? next_ + n_lines_per_step_ : n_lines_;
+    for (; next_ < end; ++next_) {
+      const std::byte* row = a_.row(begin_ + next_ / n_lines_per_row_);
+      _mm_prefetch(reinterpret_cast<const char*>(row) + next_ % n_lines_per_row_ * 64, _MM_HINT_T1);
+    }
+  }
+
+ private:
+  const AttentionJob& a_;
+  int64_t begin_;
+  int64_t n_lines_per_row_;
+  int64_t n_lines_;
+  int64_t n_lines_per_step_ = 0;
+  int64_t next_ = 0;
+};
+
+template <class V>
 struct Attention {
-  using V = typename D::V;
   using F32 = typename V::F32;
-  using Unit = typename D::Unit;
-  static constexpr int64_t kColumns = kColumnBlock;
-  static constexpr int64_t kHeads = kRowBlock;
   static constexpr int kVectors = kTile / 16;
 
   struct Scratch {
-    Unit* q;
-    Unit* keys;
+    float* q;
+    float* keys;
     float* values;
-    Unit* rows;
+    float* rope;
     float* p;
     float* sums;
     float* factor;
     float* maximum;
     float* sum;
-    int64_t n_units;         // of a row
-    int64_t n_padded_units;  // between queries
-    int64_t d_padded;        // latent columns in whole blocks
+    int64_t d;         // of a row
+    int64_t d_padded;  // between queries
+    int64_t d_rope_padded;
+    int64_t d_sums;  // latent columns in whole blocks
     int64_t n_bytes;
   };
 
   static Scratch lay_out(std::byte* scratch, const LatentFormat& f, int64_t n_heads) {
     Scratch s{};
-    s.n_units = units_of<D>(f.d_latent + f.d_rope);
-    s.n_padded_units = padded_units_of<D>(f.d_latent + f.d_rope);
-    s.d_padded = (f.d_latent + kColumns - 1) / kColumns * kColumns;
-    s.q = reinterpret_cast<Unit*>(scratch);
-    s.keys = s.q + n_heads * s.n_padded_units;
-    s.values = reinterpret_cast<float*>(s.keys + s.n_units * kTile);
-    s.rows = reinterpret_cast<Unit*>(s.values + s.d_padded * kTile);
-    s.p = reinterpret_cast<float*>(s.rows + 17 * s.n_padded_units);
+    s.d = f.d_latent + f.d_rope;
+    s.d_padded = round_up(s.d, 16) + 16;  // both parts are stored 16 values at a time
+    s.d_rope_padded = round_up(f.d_rope, 16);
+    s.d_sums = round_up(f.d_latent, kColumnBlock);
+    s.q = reinterpret_cast<float*>(scratch);
+    s.keys = s.q + n_heads * s.d_padded;
+    s.values = s.keys + s.d * kTile;
+    s.rope = s.values + s.d_sums * kTile;
+    s.p = s.rope + 16 * s.d_rope_padded;
     s.sums = s.p + n_heads * kTile;
-    s.factor = s.sums + n_heads * s.d_padded;
+    s.factor = s.sums + n_heads * s.d_sums;
     s.maximum = s.factor + n_heads;
     s.sum = s.maximum + n_heads;
     s.n_bytes = reinterpret_cast<std::byte*>(s.sum + n_heads) - scratch;
@@ -70,96 +93,77 @@ struct Attention {
     return lay_out(origin, f, n_heads).n_bytes;
   }
 
-  static F32 load_query(const void* q, DType dtype, int64_t i, int64_t n) {
-    return dtype == DType::kF32 ? load_f32<V>(static_cast<const float*>(q) + i, n)
-                                : load_bf16<V>(static_cast<const uint16_t*>(q) + i, n);
-  }
-
   static void prepare_queries(const AttentionJob& a, const Scratch& s) {
-    const int64_t d_latent = a.format.d_latent, d_rope = a.format.d_rope;
+    const int64_t width = bytes_of(a.q_dtype);
     for (int64_t h = 0; h < a.n_heads; ++h) {
-      Unit* units = s.q + h * s.n_padded_units;
-      for (int64_t i = 0; i < d_latent; i += 16) {
-        store_units<D>(units, i, load_query(a.q_latent, a.q_dtype, h * a.q_latent_stride + i, d_latent - i));
-      }
-      for (int64_t i = 0; i < d_rope; i += 16) {
-        store_units<D>(units, d_latent + i, load_query(a.q_rope, a.q_dtype, h * a.q_rope_stride + i, d_rope - i));
-      }
+      const std::byte* latent = static_cast<const std::byte*>(a.q_latent) + h * a.q_latent_stride * width;
+      const std::byte* rope = static_cast<const std::byte*>(a.q_rope) + h * a.q_rope_stride * width;
+      widen<V>(latent, a.q_dtype, a.format.d_latent, s.q + h * s.d_padded);
+      widen<V>(rope, a.q_dtype, a.format.d_rope, s.q + h * s.d_padded + a.format.d_latent);
     }
   }
 
-  static F32 load_latent(const LatentFormat& f, const std::byte* row, int64_t i) {
-    const int64_t n = f.d_latent - i;
-    if (f.dtype == CacheDType::kF32) return load_f32<V>(row + 4 * i, n);
-    if (f.dtype == CacheDType::kBF16) return load_bf16<V>(row + 2 * i, n);
-    const float* scales = reinterpret_cast<const float*>(row + f.scale_offset);
-    return V::mul(load_e4m3<V>(row + i, n), V::broadcast(scales[i / kQuantBlock]));
-  }
-  static F32 load_rope(const LatentFormat& f, const std::byte* row, int64_t i) {
-    const std::byte* part = row + f.rope_offset;
-    if (f.dtype == CacheDType::kF32) return load_f32<V>(part + 4 * i, f.d_rope - i);
-    return load_bf16<V>(part + 2 * i, f.d_rope - i);
-  }
-
-  // Rows that already are units: latent and rope side by side in the dot's type.
-  static bool has_units(const LatentFormat& f) {
-    if (D::kValues == 1) return f.dtype == CacheDType::kF32;
-    return f.dtype == CacheDType::kBF16 && (f.d_latent + f.d_rope) % 2 == 0;
-  }
-
-  // Pick j of the tile: its latent columns into the value layout, and all of it into `units` unless that is null.
-  static void gather_row(const AttentionJob& a, const Scratch& s, const std::byte* row, int64_t j, Unit* units) {
-    const int64_t d_latent = a.format.d_latent;
-    for (int64_t i = 0; i < d_latent; i += 16) {
-      const F32 x = load_latent(a.format, row, i);
-      V::store(s.values + i / kColumns * kColumns * kTile + j * kColumns + i % kColumns, x);
-      if (units != nullptr) store_units<D>(units, i, x);
+  // The latent columns of pick j of the tile, with their scales, into the value layout.
+  static void gather_latent(const AttentionJob& a, const Scratch& s, const std::byte* row, int64_t j) {
+    const LatentFormat& f = a.format;
+    for (int64_t i = 0; i < f.d_latent; i += 16) {
+      F32 x;
+      if (f.dtype == CacheDType::kF32) {
+        x = load_values<V>(row + 4 * i, DType::kF32, f.d_latent - i);
+      } else if (f.dtype == CacheDType::kBF16) {
+        x = load_values<V>(row + 2 * i, DType::kBF16, f.d_latent - i);
+      } else {
+        const float* scales = reinterpret_cast<const float*>(row + f.scale_offset);
+        x = V::mul(load_values<V>(row + i, DType::kF8E4M3, f.d_latent - i), V::broadcast(scales[i / kQuantBlock]));
+      }
+      V::store(value_at(s, i, j), x);
     }
-    if (units == nullptr) return;
-    for (int64_t i = 0; i < a.format.d_rope; i += 16) store_units<D>(units, d_latent + i, load_rope(a.format, row, i));
+  }
+  static float* value_at(const Scratch& s, int64_t column, int64_t j) {
+    return s.values + column / kColumnBlock * kColumnBlock * kTile + j * kColumnBlock + column % kColumnBlock;
   }
 
-  // Picks begin .. begin+n-1 into keys and values. Columns of keys beyond n are zero up to the next multiple of 16.
+  // Picks begin .. begin+n-1 into both layouts. Columns of keys beyond n hold anything.
   static void gather(const AttentionJob& a, const Scratch& s, int64_t begin, int64_t n) {
-    const bool direct = has_units(a.format);
+    const LatentFormat& f = a.format;
+    const DType rope_dtype = f.dtype == CacheDType::kF32 ? DType::kF32 : DType::kBF16;
     for (int64_t group = 0; group < n; group += 16) {
-      const void* units[16];
-      for (int64_t j = 0; j < 16; ++j) {
-        if (group + j >= n) {
-          units[j] = s.rows + 16 * s.n_padded_units;  // zeros
-          continue;
-        }
-        const std::byte* row = a.row(begin + group + j);
-        Unit* converted = s.rows + j * s.n_padded_units;
-        gather_row(a, s, row, group + j, direct ? nullptr : converted);
-        units[j] = direct ? static_cast<const void*>(row) : converted;
+      for (int64_t j = group; j < n && j < group + 16; ++j) {
+        const std::byte* row = a.row(begin + j);
+        gather_latent(a, s, row, j);
+        widen<V>(row + f.rope_offset, rope_dtype, f.d_rope, s.rope + (j - group) * s.d_rope_padded);
       }
-      transpose_units<D>(units, s.n_units, s.keys + group);
+      for (int64_t i = 0; i < f.d_latent; i += 16) {
+        const float* row[16];
+        for (int64_t j = 0; j < 16; ++j) row[j] = value_at(s, i, group + j);
+        transpose_block<V>(row, f.d_latent - i < 16 ? f.d_latent - i : 16, s.keys + i * kTile + group);
+      }
+      for (int64_t i = 0; i < f.d_rope; i += 16) {
+        const float* row[16];
+        for (int64_t j = 0; j < 16; ++j) row[j] = s.rope + j * s.d_rope_padded + i;
+        transpose_block<V>(row, f.d_rope - i < 16 ? f.d_rope - i : 16, s.keys + (f.d_latent + i) * kTile + group);
+      }
     }
   }
 
   // One block of the dot after the other over all heads, so that the block of the tile stays in the nearest cache.
-  static void score(const AttentionJob& a, const Scratch& s) {
-    constexpr int64_t kSteps = kDotBlock / D::kValues;
-    for (int64_t begin = 0; begin < s.n_units; begin += kSteps) {
-      for (int64_t h = 0; h < a.n_heads; h += kHeads) {
-        const int64_t n_heads = a.n_heads - h < kHeads ? a.n_heads - h : kHeads;
-        for (int64_t column = 0; column < kTile; column += kColumns) {
-          const TileProduct<D> block{.rows = s.q + h * s.n_padded_units + begin,
-                                     .row_stride = s.n_padded_units,
-                                     .tile = s.keys + begin * kTile + column,
-                                     .tile_stride = kTile,
-                                     .n_steps = s.n_units - begin < kSteps ? s.n_units - begin : kSteps,
-                                     .out = s.p + h * kTile + column,
-                                     .out_stride = kTile};
-          if (begin == 0) {
-            multiply_rows<D, Start::kZero>(block, n_heads, nullptr);
-          } else {
-            multiply_rows<D, Start::kZeroThenAdd>(block, n_heads, nullptr);
-          }
-        }
+  static void score(const AttentionJob& a, const Scratch& s, RowFetcher& next_rows) {
+    for (int64_t begin = 0; begin < s.d; begin += kDotBlock) {
+      for (int64_t h = 0; h < a.n_heads; h += kRowBlock) {
+        next_rows.step();
+        dot_block<V>({.rows = s.q + h * s.d_padded,
+                      .row_stride = s.d_padded,
+                      .tile = s.keys,
+                      .tile_stride = kTile,
+                      .n_steps = s.d,
+                      .out = s.p + h * kTile,
+                      .out_stride = kTile},
+                     begin, a.n_heads - h < kRowBlock ? a.n_heads - h : kRowBlock);
       }
     }
+  }
+  static int64_t n_score_steps(const AttentionJob& a, const Scratch& s) {
+    return (s.d + kDotBlock - 1) / kDotBlock * ((a.n_heads + kRowBlock - 1) / kRowBlock);
   }
 
   // Which of the 16 lanes of vector v lie among the first n.
@@ -191,16 +195,17 @@ struct Attention {
   }
 
   static void accumulate(const AttentionJob& a, const Scratch& s, int64_t n) {
-    for (int64_t column = 0; column < s.d_padded; column += kColumns) {
-      for (int64_t h = 0; h < a.n_heads; h += kHeads) {
-        multiply_rows<FmaDot<V>, Start::kScaled>({.rows = s.p + h * kTile,
-                                                  .row_stride = kTile,
-                                                  .tile = s.values + column * kTile,
-                                                  .tile_stride = kColumns,
-                                                  .n_steps = n,
-                                                  .out = s.sums + h * s.d_padded + column,
-                                                  .out_stride = s.d_padded},
-                                                 a.n_heads - h < kHeads ? a.n_heads - h : kHeads, s.factor + h);
+    for (int64_t column = 0; column < s.d_sums; column += kColumnBlock) {
+      for (int64_t h = 0; h < a.n_heads; h += kRowBlock) {
+        multiply_rows<V, Start::kScaled>({.rows = s.p + h * kTile,
+                                          .row_stride = kTile,
+                                          .tile = s.values + column * kTile,
+                                          .tile_stride = kColumnBlock,
+                                          .n_steps = n,
+                                          .out = s.sums + h * s.d_sums + column,
+                                          .out_stride = s.d_sums,
+                                          .factor = s.factor + h},
+                                         a.n_heads - h < kRowBlock ? a.n_heads - h : kRowBlock);
       }
     }
   }
@@ -210,8 +215,8 @@ struct Attention {
       const F32 sum = V::broadcast(a.n_picks == 0 ? 1.0f : s.sum[h]);
       for (int64_t i = 0; i < a.format.d_latent; i += 16) {
         const int64_t n = a.format.d_latent - i < 16 ? a.format.d_latent - i : 16;
-        V::store_n(a.out + h * a.out_stride + i, V::div(V::load(s.sums + h * s.d_padded + i), sum),
-                   static_cast<int>(n));
+        const F32 x = V::div(V::load(s.sums + h * s.d_sums + i), sum);
+        V::store_n(a.out + h * a.out_stride + i, x, static_cast<int>(n));
       }
     }
   }
@@ -219,18 +224,19 @@ struct Attention {
   static void attend(const AttentionJob& a) {
     const Scratch s = lay_out(a.scratch, a.format, a.n_heads);
     prepare_queries(a, s);
-    for (int64_t i = 0; i < s.n_padded_units; ++i) s.rows[16 * s.n_padded_units + i] = 0;
-    for (int64_t i = 0; i < a.n_heads * s.d_padded; ++i) s.sums[i] = 0;
+    for (int64_t i = 0; i < a.n_heads * s.d_sums; ++i) s.sums[i] = 0;
     for (int64_t h = 0; h < a.n_heads; ++h) {
       s.maximum[h] = -__builtin_inff();
       s.sum[h] = 0;
     }
     for (int64_t begin = 0; begin < a.n_picks; begin += kTile) {
-      const int64_t n = a.n_picks - begin < kTile ? a.n_picks - begin : kTile;
-      gather(a, s, begin, n);
-      score(a, s);
-      for (int64_t h = 0; h < a.n_heads; ++h) softmax(a, s, h, static_cast<int>(n));
-      accumulate(a, s, n);
+      const int64_t end = begin + kTile < a.n_picks ? begin + kTile : a.n_picks;
+      const int64_t next_end = end + kTile < a.n_picks ? end + kTile : a.n_picks;
+      RowFetcher next_rows(a, end, next_end - end, n_score_steps(a, s));
+      gather(a, s, begin, end - begin);
+      score(a, s, next_rows);
+      for (int64_t h = 0; h < a.n_heads; ++h) softmax(a, s, h, static_cast<int>(end - begin));
+      accumulate(a, s, end - begin);
     }
     finish(a, s);
   }

@@ -1,46 +1,17 @@
 // Rows against a tile of 64 columns: the inner loops that attention and indexer share. Lanes run along the tile's
 // columns.
-//
-//   tile   [n_steps][width]   units side by side; a unit is what one step of the reduction takes from one column
-//   rows   [n_rows][stride]   units, broadcast
-//
-// FmaDot has one f32 per unit and one fused multiply-add per step; PairDot two bf16 and the bf16 dot instruction.
 #pragma once
 
 #include <cstdint>
 
 #include "kernels/cpu/simd.h"
+#include "tensor/dtype.h"
 
 namespace levin::kernels {
 namespace {
 
 constexpr int64_t kTile = 64;       // columns of a tile: keys of a page, picks of a softmax step
 constexpr int64_t kDotBlock = 128;  // values per block of a dot (ops/matmul.h)
-
-template <class Vector>
-struct FmaDot {
-  using V = Vector;
-  using Unit = float;
-  using Units = typename V::F32;
-  static constexpr int64_t kValues = 1;  // per unit
-  [[gnu::always_inline]] static Units load(const Unit* p) { return V::load(p); }
-  [[gnu::always_inline]] static Units broadcast(const Unit* p) { return V::broadcast(*p); }
-  [[gnu::always_inline]] static typename V::F32 step(Units a, Units b, typename V::F32 sum) {
-    return V::fma(a, b, sum);
-  }
-};
-
-#if defined(__AVX512BF16__)
-struct PairDot {
-  using V = Avx512Bf16;
-  using Unit = int32_t;
-  using Units = V::Bf16;
-  static constexpr int64_t kValues = 2;
-  [[gnu::always_inline]] static Units load(const Unit* p) { return V::load_i(p); }
-  [[gnu::always_inline]] static Units broadcast(const Unit* p) { return V::broadcast_i(*p); }
-  [[gnu::always_inline]] static V::F32 step(Units a, Units b, V::F32 sum) { return V::dot(a, b, sum); }
-};
-#endif
 
 // How many rows and vectors of columns the registers hold: 24 sums of 32 registers on AVX-512, 12 of 16 on AVX2.
 constexpr int kRowBlock = 6;
@@ -51,52 +22,52 @@ constexpr int kVectorBlock = 1;
 #endif
 constexpr int64_t kColumnBlock = 16 * kVectorBlock;
 
-template <class D>
+// out[r, c] (+)= sum over steps i, ascending, of rows[r, i] * tile[i, c], for kColumnBlock columns and up to kRowBlock
+// rows.
 struct TileProduct {
-  const typename D::Unit* rows = nullptr;
-  int64_t row_stride = 0;  // units
-  const typename D::Unit* tile = nullptr;
-  int64_t tile_stride = 0;  // units between steps
+  const float* rows = nullptr;
+  int64_t row_stride = 0;
+  const float* tile = nullptr;
+  int64_t tile_stride = 0;
   int64_t n_steps = 0;
-  float* out = nullptr;  // [rows, kColumnBlock]
+  float* out = nullptr;
   int64_t out_stride = 0;
+  const float* factor = nullptr;  // [rows], kScaled only
 };
 
+// The product from zero; from zero and then added to out; or accumulated onto out * factor.
 enum class Start { kZero, kZeroThenAdd, kScaled };
 
-// out = product, out += product, or out = product accumulated onto out * factor[row].
-template <class D, int kRows, Start kStart>
-[[gnu::always_inline]] inline void multiply_block(const TileProduct<D>& a, const float* factor) {
-  using V = typename D::V;
-  constexpr int kVectors = kVectorBlock;
-  typename V::F32 sum[kRows][kVectors];
+template <class V, int kRows, Start kStart>
+[[gnu::always_inline]] inline void multiply_block(const TileProduct& a) {
+  typename V::F32 sum[kRows][kVectorBlock];
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) {
+    for (int v = 0; v < kVectorBlock; ++v) {
       sum[r][v] = V::zero();
       if constexpr (kStart == Start::kScaled) {
-        sum[r][v] = V::mul(V::load(a.out + r * a.out_stride + 16 * v), V::broadcast(factor[r]));
+        sum[r][v] = V::mul(V::load(a.out + r * a.out_stride + 16 * v), V::broadcast(a.factor[r]));
       }
     }
   }
-  const typename D::Unit* tile = a.tile;
-  const typename D::Unit* rows = a.rows;
+  const float* tile = a.tile;
+  const float* rows = a.rows;
   for (int64_t i = 0; i < a.n_steps; ++i, tile += a.tile_stride, ++rows) {
-    typename D::Units column[kVectors];
+    typename V::F32 column[kVectorBlock];
 #pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) column[v] = D::load(tile + 16 * v);
+    for (int v = 0; v < kVectorBlock; ++v) column[v] = V::load(tile + 16 * v);
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
-      const typename D::Units row = D::broadcast(rows + r * a.row_stride);
+      const typename V::F32 row = V::broadcast(rows[r * a.row_stride]);
 #pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) sum[r][v] = D::step(row, column[v], sum[r][v]);
+      for (int v = 0; v < kVectorBlock; ++v) sum[r][v] = V::fma(row, column[v], sum[r][v]);
     }
   }
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) {
+    for (int v = 0; v < kVectorBlock; ++v) {
       float* out = a.out + r * a.out_stride + 16 * v;
       V::store(out, kStart == Start::kZeroThenAdd ? V::add(V::load(out), sum[r][v]) : sum[r][v]);
     }
@@ -104,89 +75,92 @@ template <class D, int kRows, Start kStart>
 }
 
 // The same for n_rows <= kRowBlock.
-template <class D, Start kStart, int kRows = kRowBlock>
-inline void multiply_rows(const TileProduct<D>& a, int64_t n_rows, const float* factor) {
+template <class V, Start kStart, int kRows = kRowBlock>
+inline void multiply_rows(const TileProduct& a, int64_t n_rows) {
   if constexpr (kRows > 1) {
-    if (n_rows < kRows) return multiply_rows<D, kStart, kRows - 1>(a, n_rows, factor);
+    if (n_rows < kRows) return multiply_rows<V, kStart, kRows - 1>(a, n_rows);
   }
-  multiply_block<D, kRows, kStart>(a, factor);
+  multiply_block<V, kRows, kStart>(a);
 }
 
-// out[r, 0..63] = dot of row r with each of the tile's columns, n_rows <= kRowBlock, in blocks of 128 values.
-template <class D>
-inline void dot_rows(TileProduct<D> a, int64_t n_rows) {
-  constexpr int64_t kSteps = kDotBlock / D::kValues;
-  const int64_t n_steps = a.n_steps;
+// Block `begin` of the dots of some rows with all columns of a tile: out[r, 0..63] = or += the sum over steps begin ..
+// begin+127.
+template <class V>
+inline void dot_block(const TileProduct& a, int64_t begin, int64_t n_rows) {
+  TileProduct block = a;
+  block.rows += begin;
+  block.n_steps = a.n_steps - begin < kDotBlock ? a.n_steps - begin : kDotBlock;
   for (int64_t column = 0; column < kTile; column += kColumnBlock) {
-    TileProduct<D> block = a;
-    block.out += column;
-    for (int64_t begin = 0; begin < n_steps; begin += kSteps) {
-      block.rows = a.rows + begin;
-      block.tile = a.tile + begin * a.tile_stride + column;
-      block.n_steps = n_steps - begin < kSteps ? n_steps - begin : kSteps;
-      if (begin == 0) {
-        multiply_rows<D, Start::kZero>(block, n_rows, nullptr);
-      } else {
-        multiply_rows<D, Start::kZeroThenAdd>(block, n_rows, nullptr);
-      }
+    block.tile = a.tile + begin * a.tile_stride + column;
+    block.out = a.out + column;
+    if (begin == 0) {
+      multiply_rows<V, Start::kZero>(block, n_rows);
+    } else {
+      multiply_rows<V, Start::kZeroThenAdd>(block, n_rows);
     }
   }
 }
 
-// Columns of 16 rows side by side: tile[i][j] = row[j][i] for j = 0..15 and i = 0..n_units-1.
-template <class D>
-inline void transpose_units(const void* const (&row)[16], int64_t n_units, typename D::Unit* tile) {
-  using V = typename D::V;
-  for (int64_t i = 0; i < n_units; i += 16) {
-    const int n = n_units - i < 16 ? static_cast<int>(n_units - i) : 16;
-    typename V::F32 block[16];
-    for (int j = 0; j < 16; ++j) {
-      const float* p = static_cast<const float*>(row[j]) + i;
-      block[j] = n == 16 ? V::load(p) : V::load_n(p, n);
+// 16 rows of 16 values side by side: tile[i * kTile + j] = row[j][i], for i = 0 .. n-1 and j = 0 .. 15. All 16 values
+// of a row are read.
+template <class V>
+inline void transpose_block(const float* const (&row)[16], int64_t n, float* tile) {
+#if defined(__AVX512F__)
+  // Four columns of four rows in each 128-bit part: the parts are brought together by loads, so that only shuffles
+  // inside them are left.
+  for (int64_t i = 0; i < n; i += 4) {
+    __m512 z[4];
+    for (int j = 0; j < 4; ++j) {
+      z[j] = _mm512_castps128_ps512(_mm_loadu_ps(row[j] + i));
+      z[j] = _mm512_insertf32x4(z[j], _mm_loadu_ps(row[4 + j] + i), 1);
+      z[j] = _mm512_insertf32x4(z[j], _mm_loadu_ps(row[8 + j] + i), 2);
+      z[j] = _mm512_insertf32x4(z[j], _mm_loadu_ps(row[12 + j] + i), 3);
     }
-    V::transpose(block);
-    for (int k = 0; k < n; ++k) V::store(reinterpret_cast<float*>(tile) + (i + k) * kTile, block[k]);
+    const __m512 low01 = _mm512_unpacklo_ps(z[0], z[1]), low23 = _mm512_unpacklo_ps(z[2], z[3]);
+    const __m512 high01 = _mm512_unpackhi_ps(z[0], z[1]), high23 = _mm512_unpackhi_ps(z[2], z[3]);
+    const __m512 column[4] = {_mm512_shuffle_ps(low01, low23, 0x44), _mm512_shuffle_ps(low01, low23, 0xEE),
+                              _mm512_shuffle_ps(high01, high23, 0x44), _mm512_shuffle_ps(high01, high23, 0xEE)};
+    for (int64_t k = 0; k < 4 && i + k < n; ++k) V::store(tile + (i + k) * kTile, column[k]);
   }
+#else
+  typename V::F32 block[16];
+  for (int j = 0; j < 16; ++j) block[j] = V::load(row[j]);
+  V::transpose(block);
+  for (int64_t i = 0; i < n; ++i) V::store(tile + i * kTile, block[i]);
+#endif
 }
 
-// 16 values from p, the first n of them there, zero beyond.
+inline int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+
+// 16 values of type `dtype` at p as f32, the first n of them there, zero beyond.
 template <class V>
-[[gnu::always_inline]] inline typename V::F32 load_f32(const void* p, int64_t n) {
-  return n >= 16 ? V::load(static_cast<const float*>(p)) : V::load_n(static_cast<const float*>(p), static_cast<int>(n));
-}
-template <class V>
-[[gnu::always_inline]] inline typename V::F32 load_bf16(const void* p, int64_t n) {
-  if (n >= 16) return V::load_bf16(static_cast<const uint16_t*>(p));
-  uint16_t some[16] = {};
-  for (int64_t i = 0; i < n; ++i) some[i] = static_cast<const uint16_t*>(p)[i];
-  return V::load_bf16(some);
-}
-template <class V>
-[[gnu::always_inline]] inline typename V::F32 load_e4m3(const void* p, int64_t n) {
-  if (n >= 16) return V::load_e4m3(static_cast<const uint8_t*>(p));
+[[gnu::always_inline]] inline typename V::F32 load_values(const void* p, DType dtype, int64_t n) {
+  if (dtype == DType::kF32) {
+    const float* values = static_cast<const float*>(p);
+    return n >= 16 ? V::load(values) : V::load_n(values, static_cast<int>(n));
+  }
+  if (dtype == DType::kBF16) {
+    const uint16_t* values = static_cast<const uint16_t*>(p);
+    if (n >= 16) return V::load_bf16(values);
+    uint16_t some[16] = {};
+    for (int64_t i = 0; i < n; ++i) some[i] = values[i];
+    return V::load_bf16(some);
+  }
+  const uint8_t* values = static_cast<const uint8_t*>(p);
+  if (n >= 16) return V::load_e4m3(values);
   uint8_t some[16] = {};
-  for (int64_t i = 0; i < n; ++i) some[i] = static_cast<const uint8_t*>(p)[i];
+  for (int64_t i = 0; i < n; ++i) some[i] = values[i];
   return V::load_e4m3(some);
 }
 
-// Stores 16 values as units: 16 f32, or 16 bf16 (8 units), which the values must be exactly.
-template <class D>
-[[gnu::always_inline]] inline void store_units(void* units, int64_t value, typename D::V::F32 x) {
-  if constexpr (D::kValues == 1) {
-    D::V::store(static_cast<float*>(units) + value, x);
-  } else {
-    D::V::store_bf16(static_cast<uint16_t*>(units) + value, x);
-  }
-}
+inline int64_t bytes_of(DType dtype) { return dtype == DType::kF32 ? 4 : dtype == DType::kBF16 ? 2 : 1; }
 
-// Units of a row of d values, and the same with room for stores of 16 values at any place.
-template <class D>
-constexpr int64_t units_of(int64_t d) {
-  return (d + D::kValues - 1) / D::kValues;
-}
-template <class D>
-constexpr int64_t padded_units_of(int64_t d) {
-  return (units_of<D>(d) + 31) / 16 * 16;
+// d values at p as f32; out has room for d rounded up to 16.
+template <class V>
+inline void widen(const void* p, DType dtype, int64_t d, float* out) {
+  for (int64_t i = 0; i < d; i += 16) {
+    V::store(out + i, load_values<V>(static_cast<const char*>(p) + i * bytes_of(dtype), dtype, d - i));
+  }
 }
 
 }  // namespace

@@ -1,10 +1,10 @@
 // Index scores over the vector types of simd.h. Lanes run along the 64 keys of a page, which is laid out with its keys
 // side by side once and then meets every head of every query row of the job.
 //
-//   scratch   q      [kIndexRows, n_heads, padded units]   queries as the dot takes them
-//             tile   [units, 64]                           one page, keys side by side
-//             rows   [16, padded units]                    keys that must be converted first
-//             dots   [kRowBlock, 64]
+//   scratch   q       [kIndexRows, n_heads, d rounded up]   queries as f32
+//             tile    [d, 64]                               one page as f32, keys side by side
+//             rows    [16, d rounded up]                    keys that are not f32, widened
+//             dots    [kRowBlock, 64]
 #pragma once
 
 #include "kernels/cpu/dot_tile.h"
@@ -14,31 +14,27 @@
 namespace levin::kernels {
 namespace {
 
-template <class D>
+template <class V>
 struct IndexScores {
-  using V = typename D::V;
   using F32 = typename V::F32;
-  using Unit = typename D::Unit;
   static constexpr int kVectors = kTile / 16;
 
   struct Scratch {
-    Unit* q;
-    Unit* tile;
-    Unit* rows;
+    float* q;
+    float* tile;
+    float* rows;
     float* dots;
-    int64_t n_units;         // of a key
-    int64_t n_padded_units;  // between queries
+    int64_t d_padded;
     int64_t n_bytes;
   };
 
   static Scratch lay_out(std::byte* scratch, int64_t n_heads, int64_t d) {
     Scratch s{};
-    s.n_units = units_of<D>(d);
-    s.n_padded_units = padded_units_of<D>(d);
-    s.q = reinterpret_cast<Unit*>(scratch);
-    s.tile = s.q + kIndexRows * n_heads * s.n_padded_units;
-    s.rows = s.tile + s.n_units * kTile;
-    s.dots = reinterpret_cast<float*>(s.rows + 16 * s.n_padded_units);
+    s.d_padded = round_up(d, 16);
+    s.q = reinterpret_cast<float*>(scratch);
+    s.tile = s.q + kIndexRows * n_heads * s.d_padded;
+    s.rows = s.tile + d * kTile;
+    s.dots = s.rows + 16 * s.d_padded;
     s.n_bytes = reinterpret_cast<std::byte*>(s.dots + kRowBlock * kTile) - scratch;
     return s;
   }
@@ -48,22 +44,6 @@ struct IndexScores {
     return lay_out(origin, n_heads, d).n_bytes;
   }
 
-  // d values of type `dtype` at p as units.
-  static void convert(const void* p, DType dtype, int64_t d, Unit* units) {
-    for (int64_t i = 0; i < d; i += 16) {
-      F32 x;
-      if (dtype == DType::kF32) {
-        x = load_f32<V>(static_cast<const float*>(p) + i, d - i);
-      } else if (dtype == DType::kBF16) {
-        x = load_bf16<V>(static_cast<const uint16_t*>(p) + i, d - i);
-      } else {
-        x = load_e4m3<V>(static_cast<const uint8_t*>(p) + i, d - i);
-      }
-      store_units<D>(units, i, x);
-    }
-  }
-
-  static int64_t bytes_of(DType dtype) { return dtype == DType::kF32 ? 4 : dtype == DType::kBF16 ? 2 : 1; }
   static DType key_dtype(const IndexKeyFormat& f) {
     return f.dtype == CacheDType::kF32 ? DType::kF32 : f.dtype == CacheDType::kBF16 ? DType::kBF16 : DType::kF8E4M3;
   }
@@ -73,23 +53,26 @@ struct IndexScores {
       for (int64_t h = 0; h < a.n_heads; ++h) {
         const std::byte* q =
             static_cast<const std::byte*>(a.q) + (t * a.q_row_stride + h * a.q_head_stride) * bytes_of(a.q_dtype);
-        convert(q, a.q_dtype, a.format.d_index, s.q + (t * a.n_heads + h) * s.n_padded_units);
+        widen<V>(q, a.q_dtype, a.format.d_index, s.q + (t * a.n_heads + h) * s.d_padded);
       }
     }
   }
 
   static void prepare_page(const IndexScoreJob& a, const Scratch& s, const std::byte* page) {
     const DType dtype = key_dtype(a.format);
-    const bool direct = bytes_of(dtype) * D::kValues == 4 && a.format.d_index % D::kValues == 0;
+    const int64_t d = a.format.d_index;
+    const bool direct = dtype == DType::kF32 && d % 16 == 0;
     for (int64_t key = 0; key < kTile; key += 16) {
-      const void* row[16];
+      const float* row[16];
       for (int64_t j = 0; j < 16; ++j) {
-        row[j] = page + (key + j) * a.format.key_bytes;
-        if (direct) continue;
-        convert(row[j], dtype, a.format.d_index, s.rows + j * s.n_padded_units);
-        row[j] = s.rows + j * s.n_padded_units;
+        const std::byte* cached = page + (key + j) * a.format.key_bytes;
+        row[j] = direct ? reinterpret_cast<const float*>(cached) : s.rows + j * s.d_padded;
+        if (!direct) widen<V>(cached, dtype, d, s.rows + j * s.d_padded);
       }
-      transpose_units<D>(row, s.n_units, s.tile + key);
+      for (int64_t i = 0; i < d; i += 16) {
+        transpose_block<V>(row, d - i < 16 ? d - i : 16, s.tile + i * kTile + key);
+        for (const float*& p : row) p += 16;
+      }
     }
   }
 
@@ -98,14 +81,14 @@ struct IndexScores {
     for (F32& x : total) x = V::zero();
     for (int64_t h = 0; h < a.n_heads; h += kRowBlock) {
       const int64_t n_rows = a.n_heads - h < kRowBlock ? a.n_heads - h : kRowBlock;
-      dot_rows<D>({.rows = s.q + (t * a.n_heads + h) * s.n_padded_units,
-                   .row_stride = s.n_padded_units,
-                   .tile = s.tile,
-                   .tile_stride = kTile,
-                   .n_steps = s.n_units,
-                   .out = s.dots,
-                   .out_stride = kTile},
-                  n_rows);
+      const TileProduct dots{.rows = s.q + (t * a.n_heads + h) * s.d_padded,
+                             .row_stride = s.d_padded,
+                             .tile = s.tile,
+                             .tile_stride = kTile,
+                             .n_steps = a.format.d_index,
+                             .out = s.dots,
+                             .out_stride = kTile};
+      for (int64_t begin = 0; begin < a.format.d_index; begin += kDotBlock) dot_block<V>(dots, begin, n_rows);
       for (int64_t r = 0; r < n_rows; ++r) {
         const F32 w = V::broadcast(a.w[t * a.w_stride + h + r]);
         for (int v = 0; v < kVectors; ++v) {

@@ -77,7 +77,7 @@ struct ArgmaxResult {
   bool has_nan = false;  // then value and index mean nothing
 };
 
-constexpr int64_t kNoRow = -1;
+constexpr int64_t kNoRow = -1;  // what route_experts() returns when all is well
 
 struct RowKernels {
   void (*rms_norm)(const NormRows&) = nullptr;

@@ -104,7 +104,7 @@ struct Select {
       left.nan_bits |= V::mask_bits(V::equal(x, x)) ^ 0xFFFFu;
       keep(left, x, s, V::mask_bits(V::less_equal(wanted, x)));
     }
-    if (s == a.end) return;
+    if (s >= a.end) return;
     const int n = static_cast<int>(a.end - s);
     const uint32_t there = (1u << n) - 1;
     const F32 x = V::load_n(a.score + s, n);
