@@ -1,0 +1,170 @@
+// Products at the shapes of the demonstration model and of DeepSeek-V3.2, as a share of what the machine can do.
+//
+//   bench_matmul --benchmark_filter='bf16.*T:1$'      name/[N,K]/types/kernel set/threads/T
+//
+// Weights rotate through copies of 256 MiB together, as they do in a step, so that a small one is not served from a
+// near cache. Counters come from the fastest iteration, which is the one nobody disturbed; `limit` is the larger of the
+// time to read the weights and the time to multiply, at the measured limits of as many threads, over the time taken.
+#include <benchmark/benchmark.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/numbers.h"
+#include "ops/matmul.h"
+#include "ops/quantize.h"
+#include "support/machine_limits.h"
+
+namespace levin::bench {
+namespace {
+
+constexpr int64_t kWorkingSet = int64_t{256} << 20;
+
+struct Case {
+  int64_t n, k, n_rows;
+  DType x, w;
+  Isa isa;
+  int n_threads;
+
+  std::string name() const {
+    return fmt::format("matmul/[{},{}]/{}_{}/{}/threads:{}/T:{}", n, k, dtype_name(x), dtype_name(w), isa_name(isa),
+                       n_threads, n_rows);
+  }
+};
+
+const MachineLimits& limits_of(int n_threads) {
+  static std::map<int, MachineLimits> known;
+  const auto found = known.find(n_threads);
+  return found != known.end() ? found->second : known.emplace(n_threads, measure_machine(n_threads)).first->second;
+}
+
+// Values that look like weights; the same few repeated, since only their type matters for speed.
+std::vector<float> weight_values(int64_t n) {
+  std::vector<float> values(static_cast<size_t>(n));
+  uint32_t state = 1;
+  for (float& v : values) {
+    state = state * 1664525u + 1013904223u;
+    v = static_cast<float>(static_cast<int32_t>(state) >> 8) * 0x1p-23f;
+  }
+  return values;
+}
+
+Matrix make_weights(DType dtype, int64_t n, int64_t k) {
+  const std::vector<float> values = weight_values(n * k);
+  if (dtype == DType::kF32) return pack_matrix({.data = values.data(), .dtype = dtype, .n = n, .k = k});
+  if (dtype == DType::kBF16) {
+    std::vector<uint16_t> bf16(values.size());
+    std::transform(values.begin(), values.end(), bf16.begin(), f32_to_bf16);
+    return pack_matrix({.data = bf16.data(), .dtype = dtype, .n = n, .k = k});
+  }
+  std::vector<uint8_t> codes(values.size());
+  std::transform(values.begin(), values.end(), codes.begin(), [](float v) { return f32_to_e4m3(448.0f * v); });
+  const std::vector<float> scales(static_cast<size_t>((n + 127) / 128 * ((k + 127) / 128)), 1.0f / 448.0f);
+  return pack_matrix({.data = codes.data(), .dtype = dtype, .n = n, .k = k, .scales = scales.data()});
+}
+
+// Copies of one matrix, kept from one case to the next where it is the same.
+const std::vector<Matrix>& weights_for(const Case& c) {
+  static std::vector<Matrix> copies;
+  static std::string made;
+  const std::string wanted = fmt::format("{} {} {}", c.n, c.k, dtype_name(c.w));
+  if (made == wanted) return copies;
+  copies.clear();
+  const int64_t n_copies = 1 + kWorkingSet / packed_matrix_bytes(c.w, c.n, c.k, true);
+  for (int64_t i = 0; i < n_copies; ++i) copies.push_back(make_weights(c.w, c.n, c.k));
+  made = wanted;
+  return copies;
+}
+
+struct Rows {
+  Buffer x, scale;
+  View x_view, scale_view;
+};
+
+Rows make_rows(OpContext& ctx, const Case& c) {
+  std::vector<float> values = weight_values(c.n_rows * c.k);
+  const View f32 = View::of(values.data(), {c.n_rows, c.k});
+  Rows rows{.x = Buffer::for_tensor(c.x, {c.n_rows, c.k}),
+            .scale = Buffer::for_tensor(DType::kF32, {c.n_rows, (c.k + 127) / 128}),
+            .x_view = {},
+            .scale_view = {}};
+  rows.x_view = View(rows.x.data(), c.x, {c.n_rows, c.k});
+  if (c.x == DType::kF32) std::copy(values.begin(), values.end(), rows.x_view.data<float>());
+  if (c.x == DType::kBF16) ops::round_to_bf16(ctx, {.x = f32, .out = rows.x_view});
+  if (c.x == DType::kF8E4M3) {
+    rows.scale_view = View(rows.scale.data(), DType::kF32, {c.n_rows, (c.k + 127) / 128});
+    ops::quantize_fp8(ctx, {.x = f32, .out = rows.x_view, .scale = rows.scale_view});
+  }
+  return rows;
+}
+
+void run_case(benchmark::State& state, const Case& c) {
+  ThreadPool pool(c.n_threads);
+  Arena arena;
+  OpContext ctx = cpu_context(pool, arena, c.isa);
+  const MachineLimits& limits = limits_of(c.n_threads);
+  const std::vector<Matrix>& weights = weights_for(c);
+  const Rows rows = make_rows(ctx, c);
+  const Buffer out = Buffer::for_tensor(DType::kF32, {c.n_rows, c.n});
+  size_t next = 0;
+  double best = 1e30;
+  for (auto _ : state) {
+    const auto start = std::chrono::steady_clock::now();
+    ops::matmul(ctx, {.x = rows.x_view,
+                      .x_scale = rows.scale_view,
+                      .w = &weights[next],
+                      .out = View(out.data(), DType::kF32, {c.n_rows, c.n})});
+    best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    next = (next + 1) % weights.size();
+  }
+  const bool dot = c.isa == Isa::kAvx512Bf16 && c.x != DType::kF32 && c.w != DType::kF32;
+  const double gflop = 2e-9 * static_cast<double>(c.n_rows * c.n * c.k);
+  const double gbytes = 1e-9 * static_cast<double>(weights[0].n_bytes());
+  const double floor =
+      std::max(gbytes / limits.read_gb_per_s, gflop / (dot ? limits.dot_gflop_per_s : limits.fma_gflop_per_s));
+  state.counters["us"] = 1e6 * best;
+  state.counters["GB/s"] = gbytes / best;
+  state.counters["GFLOP/s"] = gflop / best;
+  state.counters["limit"] = floor / best;
+}
+
+void register_cases() {
+  constexpr std::pair<int64_t, int64_t> kShapes[] = {{1536, 7168}, {24576, 1536}, {7168, 2048}, {256, 384}, {384, 384}};
+  constexpr std::pair<DType, DType> kTypes[] = {{DType::kF32, DType::kF32},
+                                                {DType::kF32, DType::kF8E4M3},
+                                                {DType::kBF16, DType::kBF16},
+                                                {DType::kBF16, DType::kF8E4M3},
+                                                {DType::kF8E4M3, DType::kF8E4M3}};
+  const CpuInfo cpu = cpu_info();
+  for (const auto& [n, k] : kShapes) {
+    for (const auto& [x, w] : kTypes) {
+      for (const Isa isa : {Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16}) {
+        if (!cpu.supports(isa)) continue;
+        for (const int n_threads : std::set<int>{1, cpu.n_cores}) {
+          for (const int64_t n_rows : {1, 2, 4, 8, 64, 512}) {
+            const Case c = {n, k, n_rows, x, w, isa, n_threads};
+            benchmark::RegisterBenchmark(c.name().c_str(), [c](benchmark::State& state) { run_case(state, c); })
+                ->Unit(benchmark::kMicrosecond)
+                ->UseRealTime();
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace levin::bench
+
+int main(int argc, char** argv) {
+  levin::bench::register_cases();
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
+  benchmark::RunSpecifiedBenchmarks();
+  return 0;
+}
