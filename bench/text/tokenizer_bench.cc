@@ -112,3 +112,5 @@ BENCHMARK(load)->Unit(benchmark::kMillisecond);
 
 }  // namespace
 }  // namespace levin::text
+
+BENCHMARK_MAIN();

@@ -10,11 +10,11 @@ namespace {
 
 bool ends_with_word(std::string_view text) {
   if (text.empty()) return false;
-  return (char_class(decode_utf8(text.data() + previous_char(text, text.size())).code_point) & kWord) != 0;
+  return (char_class(decode_utf8(text, previous_char(text, text.size())).code_point) & kWord) != 0;
 }
 
 bool starts_with_word(std::string_view text) {
-  return !text.empty() && (char_class(decode_utf8(text.data()).code_point) & kWord) != 0;
+  return !text.empty() && (char_class(decode_utf8(text, 0).code_point) & kWord) != 0;
 }
 
 // Start of the white space that `text` ends with.
@@ -22,7 +22,7 @@ size_t trailing_space(std::string_view text) {
   size_t start = text.size();
   while (start > 0) {
     const size_t previous = previous_char(text, start);
-    if ((char_class(decode_utf8(text.data() + previous).code_point) & kSpace) == 0) break;
+    if ((char_class(decode_utf8(text, previous).code_point) & kSpace) == 0) break;
     start = previous;
   }
   return start;
@@ -32,7 +32,7 @@ size_t trailing_space(std::string_view text) {
 size_t leading_space(std::string_view text) {
   size_t end = 0;
   while (end < text.size()) {
-    const Utf8Char c = decode_utf8(text.data() + end);
+    const Utf8Char c = decode_utf8(text, end);
     if ((char_class(c.code_point) & kSpace) == 0) break;
     end += static_cast<size_t>(c.n_bytes);
   }

@@ -18,7 +18,7 @@ ByteAlphabet::ByteAlphabet() {
 std::optional<std::string> ByteAlphabet::bytes_of(std::string_view spelling) const {
   std::string bytes;
   for (size_t pos = 0; pos < spelling.size();) {
-    const Utf8Char c = decode_utf8(spelling.data() + pos);
+    const Utf8Char c = decode_utf8(spelling, pos);
     if (c.code_point >= kEndOfAlphabet || byte_[c.code_point] < 0) return std::nullopt;
     bytes.push_back(static_cast<char>(byte_[c.code_point]));
     pos += static_cast<size_t>(c.n_bytes);

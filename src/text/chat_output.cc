@@ -327,13 +327,13 @@ bool ChatOutputParser::step_parameter_tag() {
     break;
   }
   if (kind == ValueKind::kUnknown) fault();
-  std::string key = with_marks_spelled(name);
+  const std::string key = with_marks_spelled(name);
   buffer_.erase(0, start + end + 2);
-  begin_value(std::move(key), kind);
+  begin_value(key, kind);
   return true;
 }
 
-void ChatOutputParser::begin_value(std::string name, ValueKind kind) {
+void ChatOutputParser::begin_value(const std::string& name, ValueKind kind) {
   value_kind_ = kind;
   json_value_.clear();
   state_ = State::kValue;

@@ -76,7 +76,7 @@ class ChatOutputParser {
   Match match_tag(std::string_view text, const Tag*& tag) const;
   bool skip_to_tag(const Tag*& tag);
   void enter_tag_from_text(const Tag& tag);
-  void begin_value(std::string name, ValueKind kind);
+  void begin_value(const std::string& name, ValueKind kind);
   void value_text(std::string_view text);
   void end_value();
   void end_call(bool complete);

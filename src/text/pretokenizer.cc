@@ -41,7 +41,7 @@ Result<std::string> split_pattern(const io::JsonFields& split, std::string_view 
 
 // \" is one way to write " in a pattern; both are in circulation.
 std::string without_escaped_quotes(std::string pattern) {
-  for (size_t at; (at = pattern.find("\\\"")) != std::string::npos;) pattern.erase(at, 1);
+  for (size_t at = 0; (at = pattern.find("\\\"", at)) != std::string::npos;) pattern.erase(at, 1);
   return pattern;
 }
 
@@ -108,7 +108,7 @@ PieceSplitter::Seen PieceSplitter::look(size_t pos) const {
     if (kScope == Scope::kBetweenSplits && (classes & kNumber) != 0) return {kEnd, 0};
     return {classes, 1};
   }
-  const Utf8Char c = decode_utf8(text_.data() + pos);
+  const Utf8Char c = decode_utf8(text_, pos);
   const unsigned classes = char_class(c.code_point);
   if (kScope == Scope::kBetweenSplits && ((classes & kNumber) != 0 || is_cjk(c.code_point))) return {kEnd, 0};
   return {classes, static_cast<unsigned>(c.n_bytes)};
@@ -153,7 +153,7 @@ size_t PieceSplitter::numbers_end(size_t pos) const {
 
 size_t PieceSplitter::cjk_end(size_t pos) const {
   while (pos < text_.size()) {
-    const Utf8Char c = decode_utf8(text_.data() + pos);
+    const Utf8Char c = decode_utf8(text_, pos);
     if (!is_cjk(c.code_point)) break;
     pos += static_cast<size_t>(c.n_bytes);
   }

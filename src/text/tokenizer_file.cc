@@ -130,9 +130,9 @@ class Reader {
       LEVIN_ASSIGN(const TokenId id, to_id(member.value, key));
       if (member.key.empty()) return invalid("model.vocab has an empty token");
       ids_.emplace(member.key, id);
-      std::optional<std::string> bytes = alphabet_.bytes_of(member.key);
+      const std::optional<std::string> bytes = alphabet_.bytes_of(member.key);
       if (ignore_merges && bytes) file_.bpe.whole_pieces.push_back(id);
-      LEVIN_TRY(set_token(id, bytes ? std::move(*bytes) : member.key, key));
+      LEVIN_TRY(set_token(id, bytes.value_or(member.key), key));
     }
     for (int byte = 0; byte < 256; ++byte) {
       std::string spelling;

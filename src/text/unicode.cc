@@ -39,7 +39,7 @@ Range second_byte_range(uint8_t lead) {
 
 size_t skip_ascii(std::string_view bytes, size_t pos) {
   for (; pos + 8 <= bytes.size(); pos += 8) {
-    uint64_t word;
+    uint64_t word = 0;
     std::memcpy(&word, bytes.data() + pos, 8);
     if ((word & 0x8080808080808080u) != 0) break;
   }

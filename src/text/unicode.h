@@ -30,9 +30,9 @@ extern const uint8_t kClasses[];
 
 // The CharClass bits of a code point below 0x110000.
 inline uint8_t char_class(char32_t code_point) {
-  using namespace unicode_tables;
-  const size_t block = kBlockOf[code_point >> kBlockBits];
-  return kClasses[(block << kBlockBits) | (code_point & ((1u << kBlockBits) - 1))];
+  const size_t block = unicode_tables::kBlockOf[code_point >> unicode_tables::kBlockBits];
+  const char32_t place = code_point & ((1u << unicode_tables::kBlockBits) - 1);
+  return unicode_tables::kClasses[(block << unicode_tables::kBlockBits) | place];
 }
 
 struct Utf8Char {
@@ -40,9 +40,9 @@ struct Utf8Char {
   int n_bytes;
 };
 
-// The character at the start of valid UTF-8. Text from outside goes through valid_utf8() first.
-inline Utf8Char decode_utf8(const char* text) {
-  const auto byte = [text](int i) { return static_cast<char32_t>(static_cast<uint8_t>(text[i])); };
+// The character that starts at `pos` of valid UTF-8. Text from outside goes through valid_utf8() first.
+inline Utf8Char decode_utf8(std::string_view text, size_t pos) {
+  const auto byte = [text, pos](size_t i) { return static_cast<char32_t>(static_cast<uint8_t>(text[pos + i])); };
   const char32_t lead = byte(0);
   if (lead < 0x80) return {lead, 1};
   if (lead < 0xE0) return {(lead & 0x1F) << 6 | (byte(1) & 0x3F), 2};

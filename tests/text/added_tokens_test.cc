@@ -1,5 +1,6 @@
 #include "text/added_tokens.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <string>
@@ -14,9 +15,9 @@ std::string shown(const std::vector<TextPart>& parts) {
   std::string result;
   for (const TextPart& part : parts) {
     if (part.token == kNoToken) {
-      result += std::string(part.text) + "|";
+      result += fmt::format("{}|", part.text);
     } else {
-      result += "[" + std::to_string(part.token) + ":" + std::string(part.text) + "]";
+      result += fmt::format("[{}:{}]", part.token, part.text);
     }
   }
   return result;

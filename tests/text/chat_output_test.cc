@@ -1,5 +1,6 @@
 #include "text/chat_output.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
@@ -91,10 +92,10 @@ Parsed parse(std::string_view text, bool in_reasoning = false, bool by_bytes = f
 // As text: R(reasoning) C(content) name(arguments)! for a complete call, ? for a broken one.
 std::string shown(const Parsed& parsed) {
   std::string result;
-  if (!parsed.reasoning.empty()) result += "R(" + parsed.reasoning + ")";
-  if (!parsed.content.empty()) result += "C(" + parsed.content + ")";
+  if (!parsed.reasoning.empty()) result += fmt::format("R({})", parsed.reasoning);
+  if (!parsed.content.empty()) result += fmt::format("C({})", parsed.content);
   for (size_t i = 0; i < parsed.calls.size(); ++i) {
-    result += parsed.calls[i].name + "(" + parsed.calls[i].arguments + ")" + (parsed.complete[i] ? "!" : "?");
+    result += fmt::format("{}({}){}", parsed.calls[i].name, parsed.calls[i].arguments, parsed.complete[i] ? "!" : "?");
   }
   return result;
 }
@@ -102,60 +103,72 @@ std::string shown(const Parsed& parsed) {
 struct Case {
   const char* name;
   bool in_reasoning;
-  std::string_view text;
+  std::string text;
   std::string_view expected;
   bool clean;  // without faults
 };
 
-#define BLOCK(inside) "\n\n<｜DSML｜function_calls>\n" inside "\n</｜DSML｜function_calls>"
-#define CALL(name, inside) "<｜DSML｜invoke name=\"" name "\">\n" inside "\n</｜DSML｜invoke>"
-#define TEXT_ARG(name, value) "<｜DSML｜parameter name=\"" name "\" string=\"true\">" value "</｜DSML｜parameter>"
-#define JSON_ARG(name, value) "<｜DSML｜parameter name=\"" name "\" string=\"false\">" value "</｜DSML｜parameter>"
+std::string block(std::string_view inside) {
+  return fmt::format("\n\n<｜DSML｜function_calls>\n{}\n</｜DSML｜function_calls>", inside);
+}
+std::string call(std::string_view name, std::string_view inside) {
+  return fmt::format("<｜DSML｜invoke name=\"{}\">\n{}\n</｜DSML｜invoke>", name, inside);
+}
+std::string text_arg(std::string_view name, std::string_view value) {
+  return fmt::format("<｜DSML｜parameter name=\"{}\" string=\"true\">{}</｜DSML｜parameter>", name, value);
+}
+std::string json_arg(std::string_view name, std::string_view value) {
+  return fmt::format("<｜DSML｜parameter name=\"{}\" string=\"false\">{}</｜DSML｜parameter>", name, value);
+}
 
 const Case kCases[] = {
     {"answer", false, "Hello, world", "C(Hello, world)", true},
     {"reasoning", true, "Let me see.\n</think>Hello", "R(Let me see.\n)C(Hello)", true},
     {"reasoning never closed", true, "Let me", "R(Let me)", true},
     {"reasoning opened by the model", false, "<think>hm</think>yes", "R(hm)C(yes)", true},
-    {"text before a block", false, "Look:" BLOCK(CALL("f", TEXT_ARG("a", "x"))), "C(Look:)f({\"a\": \"x\"})!", true},
-    {"block in the end of a thought", true, "hm</think>" BLOCK(CALL("f", JSON_ARG("n", "[1, 2]"))),
+    {"text before a block", false, std::string("Look:") + block(call("f", text_arg("a", "x"))),
+     "C(Look:)f({\"a\": \"x\"})!", true},
+    {"block in the end of a thought", true, std::string("hm</think>") + block(call("f", json_arg("n", "[1, 2]"))),
      "R(hm)f({\"n\": [1, 2]})!", true},
-    {"two calls", false, BLOCK(CALL("f", TEXT_ARG("a", "x") "\n" JSON_ARG("b", "3")) "\n" CALL("g", "")),
+    {"two calls", false, block(call("f", text_arg("a", "x") + "\n" + json_arg("b", "3")) + "\n" + call("g", "")),
      "f({\"a\": \"x\", \"b\": 3})!g({})!", true},
-    {"value with quotes and lines", false, BLOCK(CALL("f", TEXT_ARG("a", "say \"hi\"\n\\n <b> é"))),
+    {"value with quotes and lines", false, block(call("f", text_arg("a", "say \"hi\"\n\\n <b> é"))),
      "f({\"a\": \"say \\\"hi\\\"\\n\\\\n <b> é\"})!", true},
-    {"key with quotes", false, BLOCK(CALL("f", TEXT_ARG("a\"b", "x"))), "f({\"a\\\"b\": \"x\"})!", true},
+    {"key with quotes", false, block(call("f", text_arg("a\"b", "x"))), "f({\"a\\\"b\": \"x\"})!", true},
     {"tags inside a value", false,
-     BLOCK(CALL("f", TEXT_ARG("a", "</｜DSML｜invoke> </｜DSML｜function_calls> <｜DSML｜x </think>"))),
+     block(call("f", text_arg("a", "</｜DSML｜invoke> </｜DSML｜function_calls> <｜DSML｜x </think>"))),
      "f({\"a\": \"</｜DSML｜invoke> </｜DSML｜function_calls> <｜DSML｜x </think>\"})!", true},
     {"less-than signs", false, "a < b <c <| d </ e", "C(a < b <c <| d </ e)", true},
     {"line breaks in the answer", false, "a\n\nb\n\n\n", "C(a\n\nb\n\n\n)", true},
     {"half a tag at the end", false, "a\n\n<", "C(a\n\n<)", true},
     // Slips of the model.
     {"mark at the end", false, "a\n\n<｜DSML｜", "C(a)", false},
-    {"bare invoke", false, "Hm" CALL("f", TEXT_ARG("a", "x")), "C(Hm)f({\"a\": \"x\"})!", false},
-    {"bare invokes, then text", false, CALL("f", "") "\n" CALL("g", "") "\ndone", "C(done)f({})!g({})!", false},
-    {"bare invoke with the end of a block", false, CALL("f", "") "\n</｜DSML｜function_calls>ok", "C(ok)f({})!", false},
+    {"bare invoke", false, std::string("Hm") + call("f", text_arg("a", "x")), "C(Hm)f({\"a\": \"x\"})!", false},
+    {"bare invokes, then text", false, call("f", "") + "\n" + call("g", "") + "\ndone", "C(done)f({})!g({})!", false},
+    {"bare invoke with the end of a block", false, call("f", "") + "\n</｜DSML｜function_calls>ok", "C(ok)f({})!",
+     false},
     {"cut off in a value", false,
      "\n\n<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"f\">\n<｜DSML｜parameter name=\"a\" string=\"true\">xy",
      "f({\"a\": \"xy)?", false},
     {"cut off in a tag", false, "\n\n<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"f", "", false},
-    {"cut off between calls", false, "\n\n<｜DSML｜function_calls>\n" CALL("f", "") "\n", "f({})!", false},
-    {"malformed sibling", false, BLOCK(CALL("f", "") "\n<｜DSML｜invoke nom=\"g\">\n</｜DSML｜invoke>\n" CALL("h", "")),
-     "f({})!h({})!", false},
-    {"call without end", false, BLOCK("<｜DSML｜invoke name=\"f\">\n" TEXT_ARG("a", "x") "\n" CALL("g", "")),
-     "f({\"a\": \"x\")?g({})!", false},
-    {"block ends inside a call", false, BLOCK("<｜DSML｜invoke name=\"f\">\n" TEXT_ARG("a", "x")), "f({\"a\": \"x\")?",
+    {"cut off between calls", false, std::string("\n\n<｜DSML｜function_calls>\n") + call("f", "") + "\n", "f({})!",
      false},
-    {"parameter without a name", false, BLOCK(CALL("f", "<｜DSML｜parameter string=\"true\">x</｜DSML｜parameter>")),
+    {"malformed sibling", false,
+     block(call("f", "") + "\n<｜DSML｜invoke nom=\"g\">\n</｜DSML｜invoke>\n" + call("h", "")), "f({})!h({})!", false},
+    {"call without end", false,
+     block(std::string("<｜DSML｜invoke name=\"f\">\n") + text_arg("a", "x") + "\n" + call("g", "")),
+     "f({\"a\": \"x\")?g({})!", false},
+    {"block ends inside a call", false, block(std::string("<｜DSML｜invoke name=\"f\">\n") + text_arg("a", "x")),
+     "f({\"a\": \"x\")?", false},
+    {"parameter without a name", false, block(call("f", "<｜DSML｜parameter string=\"true\">x</｜DSML｜parameter>")),
      "f()?", false},
     {"parameter without string", false,
-     BLOCK(CALL("f",
+     block(call("f",
                 "<｜DSML｜parameter name=\"a\">x</｜DSML｜parameter>\n"
                 "<｜DSML｜parameter name=\"b\">1</｜DSML｜parameter>")),
      "f({\"a\": \"x\", \"b\": 1})!", false},
-    {"value that is no JSON", false, BLOCK(CALL("f", JSON_ARG("a", "Oslo"))), "f({\"a\": \"Oslo\"})!", false},
-    {"parameter twice", false, BLOCK(CALL("f", TEXT_ARG("a", "1") "\n" TEXT_ARG("a", "2"))), "f({\"a\": \"1\"})!",
+    {"value that is no JSON", false, block(call("f", json_arg("a", "Oslo"))), "f({\"a\": \"Oslo\"})!", false},
+    {"parameter twice", false, block(call("f", text_arg("a", "1") + "\n" + text_arg("a", "2"))), "f({\"a\": \"1\"})!",
      false},
     {"ASCII bars", false,
      "Hm\n\n<|DSML|function_calls>\n<|DSML|invoke name=\"f\">\n<|DSML|parameter name=\"a\" string=\"true\">x"
@@ -165,12 +178,12 @@ const Case kCases[] = {
      "<DSML｜function_calls>\n<DSML｜invoke name=\"f\">\n</DSML｜invoke>\n</DSML｜function_calls>", "f({})!", true},
     {"stray closing tags", false, "a</｜DSML｜invoke>b</｜DSML｜function_calls>c", "C(abc)", false},
     {"unknown tag", false, "a<｜DSML｜other x=\"1\">b", "C(ab)", false},
-    {"text between calls", false, BLOCK(CALL("f", "") " and < now " CALL("g", "")), "f({})!g({})!", false},
+    {"text between calls", false, block(call("f", "") + " and < now " + call("g", "")), "f({})!g({})!", false},
     {"thoughts about tags", true, "I could write <|DSML|invoke name=\"f\"></think>ok",
      "R(I could write <|DSML|invoke name=\"f\">)C(ok)", true},
-    {"a block inside the reasoning", true, "hm" BLOCK(CALL("f", "")), "R(hm)f({})!", true},
-    {"text after a block", false, BLOCK(CALL("f", "")) "\n\nDone.", "C(Done.)f({})!", true},
-    {"two blocks", false, BLOCK(CALL("f", "")) BLOCK(CALL("g", "")), "f({})!g({})!", true},
+    {"a block inside the reasoning", true, std::string("hm") + block(call("f", "")), "R(hm)f({})!", true},
+    {"text after a block", false, block(call("f", "")) + "\n\nDone.", "C(Done.)f({})!", true},
+    {"two blocks", false, block(call("f", "")) + block(call("g", "")), "f({})!g({})!", true},
 };
 
 TEST(ChatOutput, Cases) {
@@ -215,8 +228,8 @@ TEST(ChatOutput, ReadsBackWhatTheFormatWrites) {
   ASSERT_TRUE(rc::check([] {
     const auto name = rc::gen::container<std::string>(rc::gen::elementOf(std::string("abz_09")));
     Message message = {.role = Role::kAssistant};
-    message.reasoning = "because " + *test::arbitrary_text();
-    message.content = "so " + *test::arbitrary_text() + ".";
+    message.reasoning = fmt::format("because {}", *test::arbitrary_text());
+    message.content = fmt::format("so {}.", *test::arbitrary_text());
     const int n_calls = *rc::gen::inRange(0, 3);
     for (int i = 0; i < n_calls; ++i) {
       io::JsonObject arguments;
@@ -225,7 +238,7 @@ TEST(ChatOutput, ReadsBackWhatTheFormatWrites) {
         arguments.set(*name, *rc::gen::inRange(0, 2) == 0 ? io::JsonValue(*test::arbitrary_text())
                                                           : io::JsonValue(*rc::gen::arbitrary<int64_t>()));
       }
-      message.tool_calls.push_back({"f" + *name, io::dump_json(arguments)});
+      message.tool_calls.push_back({fmt::format("f{}", *name), io::dump_json(arguments)});
     }
     const auto prompt = must(format().render({.messages = {{.content = "q"}, message}, .thinking = true}));
     std::vector<TokenId> ids = demo_tokenizer().encode(prompt);
