@@ -17,6 +17,7 @@ struct Widen<V, DotE4m3<V>> {
   static constexpr bool kNone = false;
   LEVIN_INLINE void run(const std::byte* w, int64_t n_k, std::byte* out) {
     for (int64_t k = 0; k < n_k; k += 2, w += 32, out += 64) {
+      __builtin_prefetch(w + kAheadBytes);
       _mm512_store_si512(out, V::load_e4m3x32(reinterpret_cast<const uint8_t*>(w)));
     }
   }

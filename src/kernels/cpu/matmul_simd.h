@@ -1,16 +1,12 @@
 // matmul.h for any vector type of simd.h; the tree is in ops/matmul.h.
 //
-// The innermost unit is a tile: R rows of a group against P panels over one
-// block of 128 k, its sums in registers, folded into `out` at the end of the
-// block. Every order of tiles that takes a row's blocks in ascending order
-// gives the same bits, so the order is free:
+// The innermost unit is a tile: R rows of a group against P panels over one block of 128 k, its sums in registers,
+// folded into `out` at the end of the block. Every order of tiles that takes a row's blocks in ascending order gives
+// the same bits, so the order is free:
 //
-//   few rows (one group)   panels, then blocks: each weight is loaded once,
-//   straight from memory, and used for all rows many rows              chunks
-//   of rows, of k (so that the chunk's x stays in the second cache), then
-//   panels, blocks, groups;
-//                          weights of a narrower type are widened once per tile
-//                          of panels into the first cache
+//   few rows (one group)   panels, then blocks: each weight is loaded once, straight from memory, and used for all rows
+//   many rows              chunks of rows, then of k (so that their x stays in the second cache), then panels, blocks
+//                          and groups; weights of a narrower type are widened once for all groups into the first cache
 #pragma once
 
 #include <cstddef>
@@ -22,392 +18,348 @@
 namespace levin::kernels {
 namespace {
 
-constexpr int64_t kLanes = 16; // outputs of a panel
-constexpr int64_t kAheadBytes =
-    2048; // a prefetch reaches this far ahead of the weight in use; measured
-          // best from 512 to 4096
-constexpr int64_t kChunkRows = 256; // rows whose x is cached together
-constexpr int64_t kChunkBytes =
-    int64_t{128} << 10; // of x between two passes over the panels: a small part
-                        // of the second cache
+constexpr int64_t kLanes = 16;                       // outputs of a panel
+constexpr int64_t kChunkRows = 256;                  // rows whose x is cached together
+constexpr int64_t kChunkBytes = int64_t{128} << 10;  // of x between two passes over the panels
+constexpr int64_t kAheadBytes = 2048;                // weights are fetched so far ahead; 512 to 4096 measured
 
 LEVIN_INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 LEVIN_INLINE int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
 // --- weights: how a step of k is loaded from a panel, and multiplied ---
 
-template <class V> struct FmaF32 { // one k a step
+template <class V>
+struct FmaF32 {  // one k a step
   using Element = float;
   static constexpr int64_t kStep = 1;
   static constexpr int64_t kStepBytes = 64;
 
   template <int R, int P>
-  LEVIN_INLINE void step(const std::byte *w, int64_t w_stride, const float *x,
-                         int64_t, typename V::F32 (&acc)[R][P]) {
+  LEVIN_INLINE void step(const std::byte* w, int64_t w_stride, const float* x, int64_t, typename V::F32 (&acc)[R][P]) {
     typename V::F32 value[P];
     LEVIN_UNROLL
-    for (int p = 0; p < P; ++p)
-      value[p] = V::load(reinterpret_cast<const float *>(w + p * w_stride));
+    for (int p = 0; p < P; ++p) value[p] = V::load(reinterpret_cast<const float*>(w + p * w_stride));
     LEVIN_UNROLL
     for (int r = 0; r < R; ++r) {
       const typename V::F32 xr = V::broadcast(x[r]);
       LEVIN_UNROLL
-      for (int p = 0; p < P; ++p)
-        acc[r][p] = V::fma(xr, value[p], acc[r][p]);
+      for (int p = 0; p < P; ++p) acc[r][p] = V::fma(xr, value[p], acc[r][p]);
     }
   }
 };
 
-// Two k a step, widened to f32 as they are loaded; an odd last k is a half
-// step.
-template <class V, class Pair> struct FmaPairs {
+// Two k a step, widened to f32 as they are loaded; an odd last k is a half step.
+template <class V, class Pair>
+struct FmaPairs {
   using Element = float;
   static constexpr int64_t kStep = 2;
   static constexpr int64_t kStepBytes = Pair::kBytes;
 
   template <int R, int P>
-  LEVIN_INLINE void step(const std::byte *w, int64_t w_stride, const float *x,
-                         int64_t x_step, typename V::F32 (&acc)[R][P]) {
+  LEVIN_INLINE void step(const std::byte* w, int64_t w_stride, const float* x, int64_t x_step,
+                         typename V::F32 (&acc)[R][P]) {
     typename V::F32 even[P], odd[P];
     LEVIN_UNROLL
-    for (int p = 0; p < P; ++p)
-      Pair::load(w + p * w_stride, even[p], odd[p]);
+    for (int p = 0; p < P; ++p) Pair::load(w + p * w_stride, even[p], odd[p]);
     multiply(even, x, acc);
     multiply(odd, x + x_step, acc);
   }
   template <int R, int P>
-  LEVIN_INLINE void half_step(const std::byte *w, int64_t w_stride,
-                              const float *x, typename V::F32 (&acc)[R][P]) {
+  LEVIN_INLINE void half_step(const std::byte* w, int64_t w_stride, const float* x, typename V::F32 (&acc)[R][P]) {
     typename V::F32 even[P], odd;
     LEVIN_UNROLL
-    for (int p = 0; p < P; ++p)
-      Pair::load(w + p * w_stride, even[p], odd);
+    for (int p = 0; p < P; ++p) Pair::load(w + p * w_stride, even[p], odd);
     multiply(even, x, acc);
   }
 
-private:
+ private:
   template <int R, int P>
-  LEVIN_INLINE void multiply(const typename V::F32 (&w)[P], const float *x,
-                             typename V::F32 (&acc)[R][P]) {
+  LEVIN_INLINE void multiply(const typename V::F32 (&w)[P], const float* x, typename V::F32 (&acc)[R][P]) {
     LEVIN_UNROLL
     for (int r = 0; r < R; ++r) {
       const typename V::F32 xr = V::broadcast(x[r]);
       LEVIN_UNROLL
-      for (int p = 0; p < P; ++p)
-        acc[r][p] = V::fma(xr, w[p], acc[r][p]);
+      for (int p = 0; p < P; ++p) acc[r][p] = V::fma(xr, w[p], acc[r][p]);
     }
   }
 };
 
-template <class V> struct Bf16Pair {
+template <class V>
+struct Bf16Pair {
   static constexpr int64_t kBytes = 64;
-  LEVIN_INLINE void load(const std::byte *w, typename V::F32 &even,
-                         typename V::F32 &odd) {
-    V::load_bf16_pairs(reinterpret_cast<const uint16_t *>(w), even, odd);
+  LEVIN_INLINE void load(const std::byte* w, typename V::F32& even, typename V::F32& odd) {
+    V::load_bf16_pairs(reinterpret_cast<const uint16_t*>(w), even, odd);
   }
 };
-template <class V> struct E4m3Pair {
+template <class V>
+struct E4m3Pair {
   static constexpr int64_t kBytes = 32;
-  LEVIN_INLINE void load(const std::byte *w, typename V::F32 &even,
-                         typename V::F32 &odd) {
-    V::load_e4m3_pairs(reinterpret_cast<const uint8_t *>(w), even, odd);
+  LEVIN_INLINE void load(const std::byte* w, typename V::F32& even, typename V::F32& odd) {
+    V::load_e4m3_pairs(reinterpret_cast<const uint8_t*>(w), even, odd);
   }
 };
-template <class V> using FmaBf16 = FmaPairs<V, Bf16Pair<V>>;
-template <class V> using FmaE4m3 = FmaPairs<V, E4m3Pair<V>>;
+template <class V>
+using FmaBf16 = FmaPairs<V, Bf16Pair<V>>;
+template <class V>
+using FmaE4m3 = FmaPairs<V, E4m3Pair<V>>;
 
-// Two k a step by the dot instruction; both sides are padded with a zero where
-// K is odd.
-template <class V, class Pair> struct Dot {
+// Two k a step by the dot instruction; both sides are padded with a zero where K is odd.
+template <class V, class Pair>
+struct Dot {
   using Element = uint16_t;
   static constexpr int64_t kStep = 2;
   static constexpr int64_t kStepBytes = Pair::kBytes;
 
   template <int R, int P>
-  LEVIN_INLINE void step(const std::byte *w, int64_t w_stride,
-                         const uint16_t *x, int64_t,
+  LEVIN_INLINE void step(const std::byte* w, int64_t w_stride, const uint16_t* x, int64_t,
                          typename V::F32 (&acc)[R][P]) {
     typename V::Bf16 value[P];
     LEVIN_UNROLL
-    for (int p = 0; p < P; ++p)
-      value[p] = Pair::load(w + p * w_stride);
+    for (int p = 0; p < P; ++p) value[p] = Pair::load(w + p * w_stride);
     LEVIN_UNROLL
     for (int r = 0; r < R; ++r) {
       const typename V::Bf16 xr = V::broadcast_pair(x + 2 * r);
       LEVIN_UNROLL
-      for (int p = 0; p < P; ++p)
-        acc[r][p] = V::dot(xr, value[p], acc[r][p]);
+      for (int p = 0; p < P; ++p) acc[r][p] = V::dot(xr, value[p], acc[r][p]);
     }
   }
   template <int R, int P>
-  LEVIN_INLINE void half_step(const std::byte *w, int64_t w_stride,
-                              const uint16_t *x, typename V::F32 (&acc)[R][P]) {
+  LEVIN_INLINE void half_step(const std::byte* w, int64_t w_stride, const uint16_t* x, typename V::F32 (&acc)[R][P]) {
     step(w, w_stride, x, 0, acc);
   }
 };
-template <class V> struct Bf16Lanes {
+template <class V>
+struct Bf16Lanes {
   static constexpr int64_t kBytes = 64;
-  LEVIN_INLINE auto load(const std::byte *w) {
-    return V::load_bf16x32(reinterpret_cast<const uint16_t *>(w));
-  }
+  LEVIN_INLINE auto load(const std::byte* w) { return V::load_bf16x32(reinterpret_cast<const uint16_t*>(w)); }
 };
-template <class V> struct E4m3Lanes {
+template <class V>
+struct E4m3Lanes {
   static constexpr int64_t kBytes = 32;
-  LEVIN_INLINE auto load(const std::byte *w) {
-    return V::load_e4m3x32(reinterpret_cast<const uint8_t *>(w));
-  }
+  LEVIN_INLINE auto load(const std::byte* w) { return V::load_e4m3x32(reinterpret_cast<const uint8_t*>(w)); }
 };
-template <class V> using DotBf16 = Dot<V, Bf16Lanes<V>>;
-template <class V> using DotE4m3 = Dot<V, E4m3Lanes<V>>;
+template <class V>
+using DotBf16 = Dot<V, Bf16Lanes<V>>;
+template <class V>
+using DotE4m3 = Dot<V, E4m3Lanes<V>>;
 
 // --- tiles ---
 
 struct TileArgs {
-  const void *x;      // the tile's first row at the block's first k
-  int64_t x_step;     // elements from one k to the next: the group's rows
-  const std::byte *w; // the tile's first panel at the block's first k
-  int64_t w_stride;   // bytes between panels
-  int64_t n_k;        // of the block: at most kFoldBlock
-  const float *scale; // [rows][kMaxPanels]
-  float *out;         // the tile's first row and panel
+  const void* x;       // the tile's first row at the block's first k
+  int64_t x_step;      // elements from one k to the next: the group's rows
+  const std::byte* w;  // the tile's first panel at the block's first k
+  int64_t w_stride;    // bytes between panels
+  int64_t n_k;         // of the block: at most kFoldBlock
+  const float* scale;  // [rows][kMaxPanels]
+  float* out;          // the tile's first row and panel
   int64_t out_stride;
-  int64_t n_last;      // outputs of the tile's last panel
-  int64_t ahead_bytes; // how far ahead of their use weights are asked for
-  bool first;          // the total so far is zero
+  int64_t n_last;  // outputs of the tile's last panel
+  int64_t ahead;   // bytes between a weight in use and the one that is fetched
+  bool first;      // the total so far is zero
 };
 
 constexpr int kMaxPanels = 4;
 
 template <class V, class W, int R, int P>
-[[gnu::noinline]] void run_tile(const TileArgs &args) {
-  const TileArgs t = args; // by value: stores to `out` cannot alias it
+[[gnu::noinline]] void run_tile(const TileArgs& args) {
+  const TileArgs t = args;  // a copy, which stores to `out` cannot change
   using F32 = typename V::F32;
   F32 acc[R][P];
   LEVIN_UNROLL
   for (int r = 0; r < R; ++r) {
     LEVIN_UNROLL
-    for (int p = 0; p < P; ++p)
-      acc[r][p] = V::zero();
+    for (int p = 0; p < P; ++p) acc[r][p] = V::zero();
   }
-  const std::byte *w = t.w;
+  const std::byte* w = t.w;
   const int64_t w_stride = t.w_stride, x_step = t.x_step;
-  const auto *x = static_cast<const typename W::Element *>(t.x);
+  const auto* x = static_cast<const typename W::Element*>(t.x);
   for (int64_t k = 0; k + W::kStep <= t.n_k; k += W::kStep) {
     LEVIN_UNROLL
-    for (int p = 0; p < P; ++p)
-      __builtin_prefetch(w + p * w_stride + t.ahead_bytes);
+    for (int p = 0; p < P; ++p) __builtin_prefetch(w + p * w_stride + t.ahead);
     W::template step<R, P>(w, w_stride, x, x_step, acc);
     w += W::kStepBytes;
     x += W::kStep * x_step;
   }
   if constexpr (W::kStep == 2) {
-    if (t.n_k % 2 != 0)
-      W::template half_step<R, P>(w, w_stride, x, acc);
+    if (t.n_k % 2 != 0) W::template half_step<R, P>(w, w_stride, x, acc);
   }
   LEVIN_UNROLL
   for (int r = 0; r < R; ++r) {
     LEVIN_UNROLL
     for (int p = 0; p < P; ++p) {
-      float *out = t.out + r * t.out_stride + p * kLanes;
+      float* out = t.out + r * t.out_stride + p * kLanes;
       const F32 scale = V::broadcast(t.scale[r * kMaxPanels + p]);
       if (p + 1 < P || t.n_last == kLanes) {
-        V::store(out,
-                 V::fma(acc[r][p], scale, t.first ? V::zero() : V::load(out)));
+        V::store(out, V::fma(acc[r][p], scale, t.first ? V::zero() : V::load(out)));
       } else {
         const int n = static_cast<int>(t.n_last);
-        V::store_n(
-            out,
-            V::fma(acc[r][p], scale, t.first ? V::zero() : V::load_n(out, n)),
-            n);
+        V::store_n(out, V::fma(acc[r][p], scale, t.first ? V::zero() : V::load_n(out, n)), n);
       }
     }
   }
 }
 
-// How many rows and panels a tile takes, so that its sums and one step of
-// weights fit the registers.
-template <class V> struct TileShape { // 32 registers
+// How many rows and panels a tile takes, so that its sums and one step of weights fit the registers.
+template <class V>
+struct TileShape {  // 32 registers
   static constexpr int kMaxRows = 8;
   static constexpr int panels(int n_rows) { return n_rows <= 4 ? 4 : 2; }
 };
 #if !defined(__AVX512F__)
-template <> struct TileShape<Avx2> { // 16 registers, two to a vector
+template <>
+struct TileShape<Avx2> {  // 16 registers, two to a vector
   static constexpr int kMaxRows = 4;
   static constexpr int panels(int n_rows) { return n_rows <= 2 ? 2 : 1; }
 };
 #endif
 
 template <class V, class W, int R>
-LEVIN_INLINE void run_tile_of(int n_panels, const TileArgs &t) {
+LEVIN_INLINE void run_tile_of(int n_panels, const TileArgs& t) {
   if constexpr (TileShape<V>::panels(R) == 4) {
-    if (n_panels == 4)
-      return run_tile<V, W, R, 4>(t);
-    if (n_panels == 3)
-      return run_tile<V, W, R, 3>(t);
+    if (n_panels == 4) return run_tile<V, W, R, 4>(t);
+    if (n_panels == 3) return run_tile<V, W, R, 3>(t);
   }
   if constexpr (TileShape<V>::panels(R) >= 2) {
-    if (n_panels == 2)
-      return run_tile<V, W, R, 2>(t);
+    if (n_panels == 2) return run_tile<V, W, R, 2>(t);
   }
   run_tile<V, W, R, 1>(t);
 }
 
 template <class V, class W>
-void run_tile_rows(int n_rows, int n_panels, const TileArgs &t) {
+void run_tile_rows(int n_rows, int n_panels, const TileArgs& t) {
   switch (n_rows) {
-  case 1:
-    return run_tile_of<V, W, 1>(n_panels, t);
-  case 2:
-    return run_tile_of<V, W, 2>(n_panels, t);
-  case 3:
-    return run_tile_of<V, W, 3>(n_panels, t);
-  case 4:
-    return run_tile_of<V, W, 4>(n_panels, t);
-  default:
-    break;
+    case 1:
+      return run_tile_of<V, W, 1>(n_panels, t);
+    case 2:
+      return run_tile_of<V, W, 2>(n_panels, t);
+    case 3:
+      return run_tile_of<V, W, 3>(n_panels, t);
+    case 4:
+      return run_tile_of<V, W, 4>(n_panels, t);
+    default:
+      break;
   }
   if constexpr (TileShape<V>::kMaxRows == 8) {
     switch (n_rows) {
-    case 5:
-      return run_tile_of<V, W, 5>(n_panels, t);
-    case 6:
-      return run_tile_of<V, W, 6>(n_panels, t);
-    case 7:
-      return run_tile_of<V, W, 7>(n_panels, t);
-    default:
-      return run_tile_of<V, W, 8>(n_panels, t);
+      case 5:
+        return run_tile_of<V, W, 5>(n_panels, t);
+      case 6:
+        return run_tile_of<V, W, 6>(n_panels, t);
+      case 7:
+        return run_tile_of<V, W, 7>(n_panels, t);
+      default:
+        return run_tile_of<V, W, 8>(n_panels, t);
     }
   }
 }
 
 // --- the order of tiles ---
 
-// Part of a product: some panels, one block of k, wherever their weights now
-// lie.
+// Part of a product: some panels, one block of k, wherever their weights now lie.
 struct PanelBlock {
-  int64_t panel; // the first
+  int64_t panel;  // the first
   int n_panels;
-  int64_t block; // k = block * kFoldBlock ...
+  int64_t block;  // k = block * kFoldBlock ...
   int64_t n_k;
-  const std::byte *w;
+  const std::byte* w;
   int64_t w_stride;
-  int64_t ahead_bytes;
+  int64_t ahead;
 };
 
-LEVIN_INLINE int64_t even_k(const ProductJob &job) {
+LEVIN_INLINE int64_t even_k(const ProductJob& job) {
   return job.operand_dtype == DType::kBF16 ? (job.k + 1) / 2 * 2 : job.k;
 }
 
 // Rows row .. row+n_rows-1 of one group against a panel block.
 template <class V, class W>
-LEVIN_INLINE void run_rows(const ProductJob &job, const PanelBlock &b,
-                           int64_t row, int64_t n_rows) {
+LEVIN_INLINE void run_rows(const ProductJob& job, const PanelBlock& b, int64_t row, int64_t n_rows) {
   const int64_t group = row / kRowGroup * kRowGroup;
   const int64_t group_rows = smaller(kRowGroup, job.n_rows - group);
   const int64_t n_blocks = (job.k + kFoldBlock - 1) / kFoldBlock;
-  // A pair of k lies side by side in the bf16 operand, so (k, row) is at 2 * (k
-  // / 2 * rows + row): for even k, k * rows
+  // A pair of k lies side by side in the bf16 operand, so (k, row) is at 2 * (k / 2 * rows + row): for even k, k * rows
   // + 2 * row.
   constexpr int64_t side = sizeof(typename W::Element) == 2 ? 2 : 1;
-  const auto *x = static_cast<const typename W::Element *>(job.operand) +
-                  group * even_k(job) + b.block * kFoldBlock * group_rows +
-                  side * (row - group);
+  const auto* x = static_cast<const typename W::Element*>(job.operand) + group * even_k(job) +
+                  b.block * kFoldBlock * group_rows + side * (row - group);
   float scale[kRowGroup * kMaxPanels];
   for (int64_t r = 0; r < n_rows; ++r) {
-    const int64_t scale_row =
-        job.x_scale_rows != nullptr ? job.x_scale_rows[row + r] : row + r;
-    const float sx = job.x_scale != nullptr
-                         ? job.x_scale[scale_row * job.x_scale_stride + b.block]
-                         : 1.0f;
+    const int64_t scale_row = job.x_scale_rows != nullptr ? job.x_scale_rows[row + r] : row + r;
+    const float sx = job.x_scale != nullptr ? job.x_scale[scale_row * job.x_scale_stride + b.block] : 1.0f;
     for (int p = 0; p < b.n_panels; ++p) {
-      const int64_t weight_block =
-          (b.panel + p) / (kFoldBlock / kLanes) * n_blocks + b.block;
-      scale[r * kMaxPanels + p] =
-          job.w_scales != nullptr ? sx * job.w_scales[weight_block] : sx;
+      const int64_t weight_block = (b.panel + p) / (kFoldBlock / kLanes) * n_blocks + b.block;
+      scale[r * kMaxPanels + p] = job.w_scales != nullptr ? sx * job.w_scales[weight_block] : sx;
     }
   }
-  const TileArgs t = {
-      .x = x,
-      .x_step = group_rows,
-      .w = b.w,
-      .w_stride = b.w_stride,
-      .n_k = b.n_k,
-      .scale = scale,
-      .out = job.out + row * job.out_stride + b.panel * kLanes,
-      .out_stride = job.out_stride,
-      .n_last = smaller(kLanes, job.n - (b.panel + b.n_panels - 1) * kLanes),
-      .ahead_bytes = b.ahead_bytes,
-      .first = b.block == 0};
+  const TileArgs t = {.x = x,
+                      .x_step = group_rows,
+                      .w = b.w,
+                      .w_stride = b.w_stride,
+                      .n_k = b.n_k,
+                      .scale = scale,
+                      .out = job.out + row * job.out_stride + b.panel * kLanes,
+                      .out_stride = job.out_stride,
+                      .n_last = smaller(kLanes, job.n - (b.panel + b.n_panels - 1) * kLanes),
+                      .ahead = b.ahead,
+                      .first = b.block == 0};
   run_tile_rows<V, W>(static_cast<int>(n_rows), b.n_panels, t);
 }
 
 template <class V, class W>
-LEVIN_INLINE PanelBlock panel_block(const ProductJob &job, int64_t panel,
-                                    int n_panels, int64_t block) {
+LEVIN_INLINE PanelBlock panel_block(const ProductJob& job, int64_t panel, int n_panels, int64_t block) {
   const int64_t k = block * kFoldBlock;
   return {.panel = panel,
           .n_panels = n_panels,
           .block = block,
           .n_k = smaller(kFoldBlock, job.k - k),
-          .w = job.panels + panel * job.panel_bytes +
-               k / W::kStep * W::kStepBytes,
+          .w = job.panels + panel * job.panel_bytes + k / W::kStep * W::kStepBytes,
           .w_stride = job.panel_bytes,
-          .ahead_bytes = kAheadBytes};
+          .ahead = kAheadBytes};
 }
 
-template <class V, class W> void product_few_rows(const ProductJob &job) {
+template <class V, class W>
+void product_few_rows(const ProductJob& job) {
   constexpr int64_t kMaxRows = TileShape<V>::kMaxRows;
   const int64_t n_rows = job.row_end - job.row_begin;
   const int64_t n_blocks = (job.k + kFoldBlock - 1) / kFoldBlock;
-  const int64_t tile_panels =
-      TileShape<V>::panels(static_cast<int>(smaller(n_rows, kMaxRows)));
-  for (int64_t panel = job.panel_begin; panel < job.panel_end;
-       panel += tile_panels) {
-    const int n_panels =
-        static_cast<int>(smaller(tile_panels, job.panel_end - panel));
+  const int64_t tile_panels = TileShape<V>::panels(static_cast<int>(smaller(n_rows, kMaxRows)));
+  for (int64_t panel = job.panel_begin; panel < job.panel_end; panel += tile_panels) {
+    const int n_panels = static_cast<int>(smaller(tile_panels, job.panel_end - panel));
     for (int64_t block = 0; block < n_blocks; ++block) {
       const PanelBlock b = panel_block<V, W>(job, panel, n_panels, block);
       for (int64_t r = 0; r < n_rows; r += kMaxRows) {
-        run_rows<V, W>(job, b, job.row_begin + r,
-                       smaller(kMaxRows, n_rows - r));
+        run_rows<V, W>(job, b, job.row_begin + r, smaller(kMaxRows, n_rows - r));
       }
     }
   }
 }
 
-// Weights of one block of k as the type of the operand: [panels][kFoldBlock /
-// 2][16][2] or [panels][kFoldBlock][16].
-template <class V, class W> struct Widen;
+// Weights of one block of k as the type of the operand: [panels][kFoldBlock / 2][16][2] or [panels][kFoldBlock][16].
+template <class V, class W>
+struct Widen;
 
 template <class V, class W>
-void product_many_rows_chunk(const ProductJob &job, int64_t row_begin,
-                             int64_t row_end) {
+void product_many_rows_chunk(const ProductJob& job, int64_t row_begin, int64_t row_end) {
   using Wide = typename Widen<V, W>::Wide;
   constexpr int64_t kMaxRows = TileShape<V>::kMaxRows;
   constexpr int64_t kTilePanels = TileShape<V>::panels(TileShape<V>::kMaxRows);
-  alignas(64) std::byte
-      wide[kTilePanels * kFoldBlock * kLanes * sizeof(typename W::Element)];
-  constexpr int64_t kWideStride =
-      kFoldBlock * kLanes * int64_t{sizeof(typename W::Element)};
+  alignas(64) std::byte wide[kTilePanels * kFoldBlock * kLanes * sizeof(typename W::Element)];
+  constexpr int64_t kWideStride = kFoldBlock * kLanes * int64_t{sizeof(typename W::Element)};
 
   const int64_t n_blocks = (job.k + kFoldBlock - 1) / kFoldBlock;
-  const int64_t block_bytes =
-      (row_end - row_begin) * kFoldBlock * int64_t{sizeof(typename W::Element)};
+  const int64_t block_bytes = (row_end - row_begin) * kFoldBlock * int64_t{sizeof(typename W::Element)};
   const int64_t chunk_blocks = larger(1, kChunkBytes / block_bytes);
   for (int64_t begin = 0; begin < n_blocks; begin += chunk_blocks) {
     const int64_t end = smaller(n_blocks, begin + chunk_blocks);
-    for (int64_t panel = job.panel_begin; panel < job.panel_end;
-         panel += kTilePanels) {
-      const int n_panels =
-          static_cast<int>(smaller(kTilePanels, job.panel_end - panel));
+    for (int64_t panel = job.panel_begin; panel < job.panel_end; panel += kTilePanels) {
+      const int n_panels = static_cast<int>(smaller(kTilePanels, job.panel_end - panel));
       for (int64_t block = begin; block < end; ++block) {
         PanelBlock b = panel_block<V, W>(job, panel, n_panels, block);
         if constexpr (!Widen<V, W>::kNone) {
-          for (int p = 0; p < n_panels; ++p)
-            Widen<V, W>::run(b.w + p * b.w_stride, b.n_k,
-                             wide + p * kWideStride);
+          for (int p = 0; p < n_panels; ++p) Widen<V, W>::run(b.w + p * b.w_stride, b.n_k, wide + p * kWideStride);
           b.w = wide;
           b.w_stride = kWideStride;
+          b.ahead = 0;
         }
         for (int64_t row = row_begin; row < row_end; row += kMaxRows) {
           run_rows<V, Wide>(job, b, row, smaller(kMaxRows, row_end - row));
@@ -417,25 +369,27 @@ void product_many_rows_chunk(const ProductJob &job, int64_t row_begin,
   }
 }
 
-template <class V, class W> void product_rows(const ProductJob &job) {
-  if (job.row_end - job.row_begin <= kRowGroup)
-    return product_few_rows<V, W>(job);
+template <class V, class W>
+void product_rows(const ProductJob& job) {
+  if (job.row_end - job.row_begin <= kRowGroup) return product_few_rows<V, W>(job);
   for (int64_t row = job.row_begin; row < job.row_end; row += kChunkRows) {
-    product_many_rows_chunk<V, W>(job, row,
-                                  smaller(row + kChunkRows, job.row_end));
+    product_many_rows_chunk<V, W>(job, row, smaller(row + kChunkRows, job.row_end));
   }
 }
 
-template <class V> struct Widen<V, FmaF32<V>> {
+template <class V>
+struct Widen<V, FmaF32<V>> {
   using Wide = FmaF32<V>;
   static constexpr bool kNone = true;
 };
-template <class V, class Pair> struct Widen<V, FmaPairs<V, Pair>> {
+template <class V, class Pair>
+struct Widen<V, FmaPairs<V, Pair>> {
   using Wide = FmaF32<V>;
   static constexpr bool kNone = false;
-  LEVIN_INLINE void run(const std::byte *w, int64_t n_k, std::byte *out) {
-    auto *to = reinterpret_cast<float *>(out);
+  LEVIN_INLINE void run(const std::byte* w, int64_t n_k, std::byte* out) {
+    auto* to = reinterpret_cast<float*>(out);
     for (int64_t k = 0; k < n_k; k += 2, w += Pair::kBytes, to += 2 * kLanes) {
+      __builtin_prefetch(w + kAheadBytes);
       typename V::F32 even, odd;
       Pair::load(w, even, odd);
       V::store(to, even);
@@ -444,14 +398,15 @@ template <class V, class Pair> struct Widen<V, FmaPairs<V, Pair>> {
   }
 };
 
-template <class V> void product_f32(const ProductJob &job) {
+template <class V>
+void product_f32(const ProductJob& job) {
   switch (job.w_dtype) {
-  case DType::kF32:
-    return product_rows<V, FmaF32<V>>(job);
-  case DType::kBF16:
-    return product_rows<V, FmaBf16<V>>(job);
-  default:
-    return product_rows<V, FmaE4m3<V>>(job);
+    case DType::kF32:
+      return product_rows<V, FmaF32<V>>(job);
+    case DType::kBF16:
+      return product_rows<V, FmaBf16<V>>(job);
+    default:
+      return product_rows<V, FmaE4m3<V>>(job);
   }
 }
 
@@ -459,69 +414,55 @@ template <class V> void product_f32(const ProductJob &job) {
 
 // 16 values of a row from column k; those beyond n_k are zero.
 template <class V>
-LEVIN_INLINE typename V::F32 load_as_f32(const void *row, DType dtype,
-                                         int64_t k, int64_t n_k) {
+LEVIN_INLINE typename V::F32 load_as_f32(const void* row, DType dtype, int64_t k, int64_t n_k) {
   const bool whole = k + kLanes <= n_k;
   const int64_t n = smaller(kLanes, n_k - k);
   if (dtype == DType::kF32) {
-    const float *p = static_cast<const float *>(row) + k;
+    const float* p = static_cast<const float*>(row) + k;
     return whole ? V::load(p) : V::load_n(p, static_cast<int>(n));
   }
   if (dtype == DType::kBF16) {
-    const uint16_t *p = static_cast<const uint16_t *>(row) + k;
-    if (whole)
-      return V::load_bf16(p);
+    const uint16_t* p = static_cast<const uint16_t*>(row) + k;
+    if (whole) return V::load_bf16(p);
     uint16_t padded[kLanes] = {};
-    for (int64_t i = 0; i < n; ++i)
-      padded[i] = p[i];
+    for (int64_t i = 0; i < n; ++i) padded[i] = p[i];
     return V::load_bf16(padded);
   }
-  const uint8_t *p = static_cast<const uint8_t *>(row) + k;
-  if (whole)
-    return V::load_e4m3(p);
+  const uint8_t* p = static_cast<const uint8_t*>(row) + k;
+  if (whole) return V::load_e4m3(p);
   uint8_t padded[kLanes] = {};
-  for (int64_t i = 0; i < n; ++i)
-    padded[i] = p[i];
+  for (int64_t i = 0; i < n; ++i) padded[i] = p[i];
   return V::load_e4m3(padded);
 }
 
-LEVIN_INLINE const std::byte *source_row(const PrepareJob &job, int64_t row,
-                                         int64_t element_bytes) {
+LEVIN_INLINE const std::byte* source_row(const PrepareJob& job, int64_t row, int64_t element_bytes) {
   const int64_t source = job.rows != nullptr ? job.rows[row] : row;
-  return static_cast<const std::byte *>(job.x) +
-         source * job.x_stride * element_bytes;
+  return static_cast<const std::byte*>(job.x) + source * job.x_stride * element_bytes;
 }
 
 // Lays 16 vectors, one for each row of a group, as columns side by side.
 template <class V>
-LEVIN_INLINE void store_columns(typename V::F32 (&rows)[16], int64_t n_columns,
-                                int64_t n_rows, float *out) {
-  if (n_rows == 1)
-    return V::store_n(out, rows[0], static_cast<int>(n_columns));
+LEVIN_INLINE void store_columns(typename V::F32 (&rows)[16], int64_t n_columns, int64_t n_rows, float* out) {
+  if (n_rows == 1) return V::store_n(out, rows[0], static_cast<int>(n_columns));
   V::transpose(rows);
-  for (int64_t i = 0; i < n_columns; ++i)
-    V::store_n(out + i * n_rows, rows[i], static_cast<int>(n_rows));
+  for (int64_t i = 0; i < n_columns; ++i) V::store_n(out + i * n_rows, rows[i], static_cast<int>(n_rows));
 }
 
-template <class V> void prepare_f32(const PrepareJob &job) {
-  const int64_t bytes = job.x_dtype == DType::kF32    ? 4
-                        : job.x_dtype == DType::kBF16 ? 2
-                                                      : 1;
+template <class V>
+void prepare_f32(const PrepareJob& job) {
+  const int64_t bytes = job.x_dtype == DType::kF32 ? 4 : job.x_dtype == DType::kBF16 ? 2 : 1;
   for (int64_t group = job.row_begin; group < job.row_end; group += kRowGroup) {
     const int64_t n_rows = smaller(kRowGroup, job.n_rows - group);
-    float *out = static_cast<float *>(job.operand) + group * job.k;
+    float* out = static_cast<float*>(job.operand) + group * job.k;
     for (int64_t k = 0; k < job.k; k += kLanes) {
       typename V::F32 rows[16];
       for (int64_t r = 0; r < 16; ++r) {
-        rows[r] = r < n_rows ? load_as_f32<V>(source_row(job, group + r, bytes),
-                                              job.x_dtype, k, job.k)
-                             : V::zero();
+        rows[r] = r < n_rows ? load_as_f32<V>(source_row(job, group + r, bytes), job.x_dtype, k, job.k) : V::zero();
       }
-      store_columns<V>(rows, smaller(kLanes, job.k - k), n_rows,
-                       out + k * n_rows);
+      store_columns<V>(rows, smaller(kLanes, job.k - k), n_rows, out + k * n_rows);
     }
   }
 }
 
-} // namespace
-} // namespace levin::kernels
+}  // namespace
+}  // namespace levin::kernels
