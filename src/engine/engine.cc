@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <limits>
 #include <optional>
 #include <utility>
 
@@ -33,9 +34,13 @@ Result<std::optional<io::Checkpoint>> open_checkpoint(const EngineOptions& optio
 Result<int64_t> context_tokens(const EngineOptions& options, const ModelConfig& config, const Numerics& numerics,
                                const std::optional<io::Checkpoint>& checkpoint) {
   const MemoryPlan plan = plan_memory(config, numerics, checkpoint ? &*checkpoint : nullptr, options.chunk_tokens);
-  const Result<int64_t> n_tokens = choose_context(plan, {.asked_tokens = options.max_model_len_tokens,
-                                                         .max_position = config.max_position,
-                                                         .available_bytes = memory_info().available_bytes});
+  const MemoryInfo memory = memory_info();
+  const Result<int64_t> n_tokens = choose_context(
+      plan,
+      {.asked_tokens = options.max_model_len_tokens,
+       .max_position = config.max_position,
+       // a system that does not tell is taken to have enough
+       .available_bytes = memory.total_bytes > 0 ? memory.available_bytes : std::numeric_limits<int64_t>::max() / 2});
   if (n_tokens.ok() || !checkpoint) return n_tokens;
   // a config that fits neither the tensors nor the memory is first of all wrong
   LEVIN_TRY(check_weights(config, *checkpoint));
