@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <vector>
@@ -109,21 +110,46 @@ Result<std::vector<float>> read_scales(const StoredTensor& scales) {
                              position_text(scales, bad - values.begin()), *bad));
 }
 
+std::array<float, 256> e4m3_values() {
+  std::array<float, 256> values;
+  for (size_t code = 0; code < values.size(); ++code) values[code] = e4m3_to_f32(static_cast<uint8_t>(code));
+  return values;
+}
+
 // Row-major f32 values of a matrix, scales applied.
 Result<std::vector<float>> dequantise(const StoredTensor& tensor, const StoredTensor* scales) {
   const int64_t n = tensor.shape[0], k = tensor.shape[1];
   std::vector<float> values(static_cast<size_t>(n * k));
-  for (int64_t i = 0; i < n * k; ++i) values[static_cast<size_t>(i)] = element_as_f32(tensor, i);
-  if (scales == nullptr) return values;
+  if (scales == nullptr) {
+    for (int64_t i = 0; i < n * k; ++i) values[static_cast<size_t>(i)] = element_as_f32(tensor, i);
+    return values;
+  }
   LEVIN_ASSIGN(const std::vector<float> s, read_scales(*scales));
+  const std::array<float, 256> decoded = e4m3_values();
   const int64_t n_k_blocks = scales->shape[1];
   for (int64_t row = 0; row < n; ++row) {
-    for (int64_t col = 0; col < k; ++col) {
-      values[static_cast<size_t>(row * k + col)] *=
-          s[static_cast<size_t>(row / kWeightBlock * n_k_blocks + col / kWeightBlock)];
+    const std::byte* codes = tensor.bytes.data() + row * k;
+    float* out = values.data() + row * k;
+    for (int64_t block = 0; block < n_k_blocks; ++block) {
+      const float scale = s[static_cast<size_t>(row / kWeightBlock * n_k_blocks + block)];
+      const int64_t end = std::min(k, (block + 1) * kWeightBlock);
+      for (int64_t col = block * kWeightBlock; col < end; ++col)
+        out[col] = decoded[static_cast<size_t>(codes[col])] * scale;
     }
   }
   return values;
+}
+
+// [rows, cols] to [cols, rows], a square of 16 at a time so that both sides stay in cache.
+void transpose(const float* from, int64_t rows, int64_t cols, float* to) {
+  constexpr int64_t kSquare = 16;
+  for (int64_t row = 0; row < rows; row += kSquare) {
+    for (int64_t col = 0; col < cols; col += kSquare) {
+      for (int64_t i = row; i < std::min(row + kSquare, rows); ++i) {
+        for (int64_t j = col; j < std::min(col + kSquare, cols); ++j) to[j * rows + i] = from[i * cols + j];
+      }
+    }
+  }
 }
 
 }  // namespace
@@ -164,10 +190,7 @@ Status store_up_projection(const StoredTensor& tensor, const StoredTensor* scale
   std::vector<float> transposed(static_cast<size_t>(d_latent * shape.d_nope));
   for (int64_t head = 0; head < shape.n_heads; ++head) {
     const float* keys = values.data() + head * (shape.d_nope + shape.d_value) * d_latent;  // [Dn, Rk], then [Dv, Rk]
-    for (int64_t row = 0; row < shape.d_nope; ++row) {
-      for (int64_t col = 0; col < d_latent; ++col)
-        transposed[static_cast<size_t>(col * shape.d_nope + row)] = keys[row * d_latent + col];
-    }
+    transpose(keys, shape.d_nope, d_latent, transposed.data());
     weights->k_up.push_back(pack_matrix_exactly(transposed.data(), d_latent, shape.d_nope));
     weights->v_up.push_back(pack_matrix_exactly(keys + shape.d_nope * d_latent, shape.d_value, d_latent));
   }

@@ -1,6 +1,7 @@
 #include "tensor/matrix.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <vector>
 
@@ -125,10 +126,13 @@ Matrix pack_matrix(const RowMajorWeights& source) {
 }
 
 Matrix pack_matrix_exactly(const float* values, int64_t n, int64_t k) {
-  const bool exact = std::all_of(values, values + n * k, [](float v) { return round_to_bf16(v) == v; });
-  if (!exact) return pack_matrix({.data = values, .dtype = DType::kF32, .n = n, .k = k});
+  // A value fits bf16 if the lower half of its bits is zero.
+  uint32_t lower = 0;
+  for (int64_t i = 0; i < n * k; ++i) lower |= std::bit_cast<uint32_t>(values[i]) & 0xFFFFu;
+  if (lower != 0) return pack_matrix({.data = values, .dtype = DType::kF32, .n = n, .k = k});
   std::vector<uint16_t> bf16(static_cast<size_t>(n * k));
-  std::transform(values, values + n * k, bf16.begin(), f32_to_bf16);
+  std::transform(values, values + n * k, bf16.begin(),
+                 [](float v) { return static_cast<uint16_t>(std::bit_cast<uint32_t>(v) >> 16); });
   return pack_matrix({.data = bf16.data(), .dtype = DType::kBF16, .n = n, .k = k});
 }
 
