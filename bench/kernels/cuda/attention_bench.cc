@@ -1,0 +1,325 @@
+// The attention side of a decode step: index scores, scores with selection, selection alone, sparse attention.
+//
+//   bench_attention [--only scores|topk|select|mla]      CSV to stdout: kind, shape, us, floor us, share of floor, rate
+//
+// Caches are larger than L2 and the launches of a graph rotate through them, so that keys and rows are cold, as in
+// every layer of a step.
+#include <fmt/format.h>
+
+#include <cstring>
+#include <numeric>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "device_timing.h"
+#include "kernels/cuda/gemm_problem.h"
+#include "kernels/cuda/mla_problem.h"
+#include "kernels/cuda/topk.h"
+
+namespace levin::bench {
+namespace {
+
+using cuda::DeviceArray;
+using cuda::Stream;
+
+constexpr int64_t kIndexPages = 131072;  // 1.1 GB, 8 million keys
+constexpr int64_t kPageBytes = 8448;
+constexpr int kBlocks = 132;
+
+// Fills `device` by repeating `pattern`.
+void repeat(const Stream& stream, const DeviceArray<uint8_t>& device, const std::vector<uint8_t>& pattern) {
+  for (int64_t at = 0; at < device.size(); at += static_cast<int64_t>(pattern.size())) {
+    const int64_t n = std::min<int64_t>(static_cast<int64_t>(pattern.size()), device.size() - at);
+    cuda::copy_to_device(stream, reinterpret_cast<std::byte*>(device.data()) + at, pattern.data(), n);
+  }
+  cuda::must(stream.synchronize());
+}
+
+std::vector<int32_t> shuffled(int64_t n, uint64_t seed) {
+  std::vector<int32_t> order(static_cast<size_t>(n));
+  std::iota(order.begin(), order.end(), 0);
+  std::mt19937_64 generator(seed);
+  std::shuffle(order.begin(), order.end(), generator);
+  return order;
+}
+
+class IndexPages {
+ public:
+  explicit IndexPages(const Stream& stream)
+      : pages(stream, kIndexPages * kPageBytes), order_(stream, shuffled(kIndexPages, 1)) {
+    constexpr int64_t kPattern = 4096;
+    std::vector<uint8_t> pattern = cuda::random_e4m3(kPattern * kPageBytes, 2);
+    const std::vector<float> scales = cuda::random_scales(kPattern * 64, 3);
+    for (int64_t p = 0; p < kPattern; ++p)
+      std::memcpy(pattern.data() + p * kPageBytes + 8192, scales.data() + p * 64, 256);
+    repeat(stream, pages, pattern);
+  }
+  // Block tables of launch i: the next stretch of the shuffled pages.
+  const int32_t* tables(int i, int64_t n_pages) const {
+    return order_.data() + i % std::max<int64_t>(1, kIndexPages / n_pages) * n_pages;
+  }
+
+  DeviceArray<uint8_t> pages;
+
+ private:
+  DeviceArray<int32_t> order_;
+};
+
+struct IndexCase {
+  int n_heads, n_tokens, n_requests;
+  int64_t length;
+};
+
+class IndexStep {
+ public:
+  IndexStep(const Stream& stream, const IndexPages& pages, const IndexCase& wanted)
+      : c(wanted),
+        stream_(stream),
+        pages_(pages),
+        n_rows_(int64_t{c.n_requests} * c.n_tokens),
+        q_(stream, cuda::random_e4m3(n_rows_ * c.n_heads * 128, 5)),
+        w_(stream, cuda::random_scales(n_rows_ * c.n_heads, 6)),
+        lengths_(stream, std::vector<int32_t>(static_cast<size_t>(n_rows_), static_cast<int32_t>(c.length))),
+        score_(stream, n_rows_ * c.length),
+        histogram_(stream, std::vector<uint32_t>(static_cast<size_t>(n_rows_ * 2048))),
+        picks_(stream, n_rows_ * 2048),
+        fault_(stream, std::vector<uint32_t>{0}),
+        plan_memory_(stream, cuda::index_plan_bytes(shape())) {
+    plan_ = cuda::build_index_plan({.lengths = lengths(),
+                                    .n_rows = n_rows_,
+                                    .shape = shape(),
+                                    .memory = reinterpret_cast<std::byte*>(plan_memory_.data())},
+                                   stream.handle());
+    cuda::must(stream.synchronize());
+  }
+
+  void scores(int i) const {
+    cuda::index_scores({.in = inputs(i), .score = score_.data(), .score_stride = c.length}, plan_, shape(),
+                       stream_.handle());
+  }
+  void topk(int i) const {
+    cuda::index_topk({.in = inputs(i),
+                      .physical = true,
+                      .score = score_.data(),
+                      .score_stride = c.length,
+                      .histogram = histogram_.data(),
+                      .picks = picks_.data(),
+                      .n_picks = 2048,
+                      .fault = fault_.data()},
+                     plan_, shape(), stream_.handle());
+  }
+  void select(int) const {
+    cuda::select_topk({.score = score_.data(),
+                       .score_stride = c.length,
+                       .lengths = lengths(),
+                       .n_tokens = c.n_tokens,
+                       .n_rows = n_rows_,
+                       .max_length = c.length,
+                       .picks = picks_.data(),
+                       .n_picks = 2048,
+                       .fault = fault_.data()},
+                      stream_.handle());
+  }
+
+  double bytes(bool with_scores) const {
+    const double keys = double(c.n_requests) * static_cast<double>(c.length) * 132.0625;
+    const double queries = static_cast<double>(n_rows_ * c.n_heads) * 132;
+    return keys + queries + (with_scores ? 4.0 * static_cast<double>(n_rows_ * c.length) : 0);
+  }
+  double flop() const { return 2.0 * 128 * c.n_heads * static_cast<double>(n_rows_ * c.length); }
+  double floor_us(bool with_scores) const {
+    return std::max(bytes(with_scores) / kCopyBytesPerSecond, flop() / kFp8FlopPerSecond) * 1e6;
+  }
+
+  const IndexCase c;
+
+ private:
+  cuda::IndexShape shape() const { return {c.n_requests, c.n_tokens, kBlocks, c.length}; }
+  cuda::RowLengths lengths() const { return {lengths_.data(), c.n_tokens, 1}; }
+  cuda::IndexScoreInputs inputs(int i) const {
+    const int64_t pages_per_request = c.length / 64;
+    return {.q = q_.data(),
+            .w = w_.data(),
+            .n_rows = n_rows_,
+            .n_heads = c.n_heads,
+            .lengths = lengths(),
+            .tables = {.data = pages_.tables(i, c.n_requests * pages_per_request), .stride = pages_per_request},
+            .pages = reinterpret_cast<const std::byte*>(pages_.pages.data()),
+            .n_pages = kIndexPages,
+            .page_bytes = kPageBytes};
+  }
+
+  const Stream& stream_;
+  const IndexPages& pages_;
+  int64_t n_rows_;
+  DeviceArray<uint8_t> q_;
+  DeviceArray<float> w_;
+  DeviceArray<int32_t> lengths_;
+  DeviceArray<float> score_;
+  DeviceArray<uint32_t> histogram_;
+  DeviceArray<int32_t> picks_;
+  DeviceArray<uint32_t> fault_;
+  DeviceArray<uint8_t> plan_memory_;
+  cuda::IndexPlan plan_;
+};
+
+GraphTiming timing_for(double floor_us) { return {floor_us > 200 ? 8 : 24, 11}; }
+
+void print_index(const char* kind, const IndexStep& s, double us, double floor) {
+  fmt::print("{},H={} n={} B={} L={},{:.2f},{:.2f},{:.3f},{:.0f} GB/s\n", kind, s.c.n_heads, s.c.n_tokens,
+             s.c.n_requests, s.c.length, us, floor, floor / us, s.bytes(false) / us * 1e-3);
+  std::fflush(stdout);
+}
+
+void bench_scores(const Stream& stream, const IndexPages& pages) {
+  for (const int n_heads : {64, 32}) {
+    for (const int n_tokens : {1, 2, 3, 4, 8}) {
+      for (const auto& [n_requests, length] : std::vector<std::pair<int, int64_t>>{
+               {1, 8192}, {1, 65536}, {8, 32768}, {32, 8192}, {32, 65536}, {128, 8192}, {256, 8192}}) {
+        const IndexStep s(stream, pages, {n_heads, n_tokens, n_requests, length});
+        const double floor = s.floor_us(true);
+        print_index("scores", s, time_in_graph(stream, timing_for(floor), [&](int i) { s.scores(i); }), floor);
+      }
+    }
+  }
+}
+
+void bench_topk(const Stream& stream, const IndexPages& pages) {
+  for (const int n_heads : {64, 32}) {
+    for (const int n_tokens : {1, 2, 4}) {
+      for (const auto& [n_requests, length] : std::vector<std::pair<int, int64_t>>{
+               {1, 4096}, {1, 8192}, {1, 16384}, {1, 65536}, {4, 8192}, {4, 32768}, {4, 65536}, {32, 65536}}) {
+        const IndexStep s(stream, pages, {n_heads, n_tokens, n_requests, length});
+        const double floor = s.floor_us(false);
+        print_index("topk", s, time_in_graph(stream, timing_for(floor), [&](int i) { s.topk(i); }), floor);
+      }
+    }
+  }
+}
+
+void bench_select(const Stream& stream, const IndexPages& pages) {
+  for (const auto& [n_requests, length] : std::vector<std::pair<int, int64_t>>{
+           {1, 8192}, {1, 65536}, {4, 65536}, {32, 65536}, {128, 8192}, {1, 1 << 20}}) {
+    const IndexStep s(stream, pages, {64, 1, n_requests, length});
+    s.scores(0);
+    print_index("select", s, time_in_graph(stream, timing_for(0), [&](int i) { s.select(i); }),
+                4e6 * double(n_requests) * double(length) / kCopyBytesPerSecond);
+  }
+}
+
+struct MlaCase {
+  int n_heads, n_requests, n_tokens;
+};
+
+// Rows of 656 bytes of one million slots, picks of each row from 64 thousand consecutive slots of its request.
+class MlaCache {
+ public:
+  static constexpr int64_t kSlots = 1 << 20;
+  explicit MlaCache(const Stream& stream) : rows(stream, kSlots * 656) {
+    const cuda::MlaProblem problem({.n_heads = 1, .n_picks = 64});
+    std::vector<uint8_t> pattern;
+    for (int64_t page = 0; page < cuda::MlaProblem::kSlots / 64; ++page) {
+      const auto begin = problem.cache.begin() + page * problem.page_bytes();
+      pattern.insert(pattern.end(), begin, begin + int64_t{64} * 656);
+    }
+    repeat(stream, rows, pattern);
+  }
+  DeviceArray<uint8_t> rows;
+};
+
+std::vector<int32_t> random_picks(const MlaCase& c, int n_variants) {
+  constexpr int64_t kSpan = 65536;
+  std::mt19937_64 generator(3);
+  std::vector<int32_t> picks;
+  std::vector<int32_t> row(2048);
+  for (int i = 0; i < n_variants * c.n_requests; ++i) {
+    const int64_t first = static_cast<int64_t>(generator() % static_cast<uint64_t>(MlaCache::kSlots - kSpan));
+    for (int t = 0; t < c.n_tokens; ++t) {
+      for (size_t k = 0; k < row.size(); ++k)
+        row[k] = static_cast<int32_t>(first + static_cast<int64_t>(k) * 32 + static_cast<int64_t>(generator() % 32));
+      picks.insert(picks.end(), row.begin(), row.end());
+    }
+  }
+  return picks;
+}
+
+void bench_mla(const Stream& stream) {
+  const MlaCache cache(stream);
+  for (const MlaCase& c : std::vector<MlaCase>{{128, 1, 1},
+                                               {128, 2, 1},
+                                               {128, 4, 1},
+                                               {128, 8, 1},
+                                               {128, 16, 1},
+                                               {128, 32, 1},
+                                               {128, 32, 2},
+                                               {128, 64, 2},
+                                               {128, 128, 1},
+                                               {128, 128, 2},
+                                               {128, 4096, 1},
+                                               {64, 1, 1},
+                                               {64, 8, 1},
+                                               {64, 128, 2},
+                                               {16, 8, 1},
+                                               {16, 128, 2}}) {
+    const int64_t n_rows = int64_t{c.n_requests} * c.n_tokens;
+    const int n_variants = static_cast<int>(std::clamp<int64_t>(256 / n_rows, 1, 16));
+    const DeviceArray<uint16_t> q_latent(stream, cuda::MlaProblem::random_bf16(n_rows * c.n_heads * 512, 1)),
+        q_rope(stream, cuda::MlaProblem::random_bf16(n_rows * c.n_heads * 64, 2)),
+        out(stream, n_rows * c.n_heads * 512);
+    const DeviceArray<int32_t> picks(stream, random_picks(c, n_variants));
+    cuda::SparseMla a{.q_latent = q_latent.data(),
+                      .q_rope = q_rope.data(),
+                      .q_latent_row_stride = int64_t{c.n_heads} * 512,
+                      .q_rope_row_stride = int64_t{c.n_heads} * 64,
+                      .cache = reinterpret_cast<const std::byte*>(cache.rows.data()),
+                      .page_bytes = 64 * 656,
+                      .out = out.data(),
+                      .n_rows = n_rows,
+                      .n_heads = c.n_heads,
+                      .n_picks = 2048,
+                      .scale = 0.03f};
+    const double flop = 2.0 * double(n_rows) * c.n_heads * 2048 * (576 + 512);
+    const double bytes = double(n_rows) * (2048 * 656.0 + c.n_heads * (576 + 512) * 2.0);
+    const double floor = std::max(flop / kBf16FlopPerSecond, bytes / kCopyBytesPerSecond) * 1e6;
+    const GraphTiming timing{n_rows > 1000 ? 2 : n_rows >= 128 ? 8 : 24, 11};
+    for (const auto& [name, split] :
+         std::vector<std::pair<const char*, cuda::MlaSplit>>{{"auto", cuda::MlaSplit::kAuto},
+                                                             {"whole", cuda::MlaSplit::kWholeRows},
+                                                             {"parts", cuda::MlaSplit::kParts}}) {
+      if (n_rows > 1000 && split != cuda::MlaSplit::kAuto) continue;
+      const double us = time_in_graph(stream, timing, [&](int i) {
+        cuda::SparseMla launch = a;
+        launch.picks = picks.data() + int64_t{i % n_variants} * n_rows * 2048;
+        cuda::sparse_mla(launch, stream.handle(), split);
+      });
+      fmt::print("mla {},H={} B={} n={},{:.2f},{:.2f},{:.3f},{:.0f} TFLOP/s\n", name, c.n_heads, c.n_requests,
+                 c.n_tokens, us, floor, floor / us, flop / us * 1e-6);
+      std::fflush(stdout);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace levin::bench
+
+int main(int n_args, char** args) {
+  using namespace levin;
+  std::string only;
+  for (int i = 1; i + 1 < n_args; ++i)
+    if (std::strcmp(args[i], "--only") == 0) only = args[i + 1];
+  if (const std::string why = cuda::why_no_device(); !why.empty()) {
+    fmt::print(stderr, "{}\n", why);
+    return 1;
+  }
+  const cuda::Stream stream = cuda::must(cuda::Stream::create());
+  fmt::print("kind,shape,us,floor us,share of floor,rate\n");
+  if (only != "mla") {
+    const bench::IndexPages pages(stream);
+    if (only.empty() || only == "scores") bench::bench_scores(stream, pages);
+    if (only.empty() || only == "topk") bench::bench_topk(stream, pages);
+    if (only.empty() || only == "select") bench::bench_select(stream, pages);
+  }
+  if (only.empty() || only == "mla") bench::bench_mla(stream);
+  return 0;
+}

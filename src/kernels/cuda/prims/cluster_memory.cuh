@@ -1,0 +1,54 @@
+// Shared memory of the other blocks of a cluster: plain loads, and stores that count their bytes on a barrier there.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/prims/mbarrier.cuh"
+#include "kernels/cuda/prims/sync.cuh"
+
+namespace levin::cuda {
+
+// The value that block `rank` holds at the same place. The owner must have released it (a cluster barrier), and must
+// not leave before the readers are done.
+template <class T>
+__device__ __forceinline__ uint32_t cluster_load_u32(const T* own, uint32_t rank) {
+  uint32_t value;
+  asm volatile("ld.shared::cluster.u32 %0, [%1];"
+               : "=r"(value)
+               : "r"(cluster_address(shared_address(own), rank))
+               : "memory");
+  return value;
+}
+
+__device__ __forceinline__ float4 cluster_load_float4(const float4* own, uint32_t rank) {
+  float4 v;
+  asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+               : "r"(cluster_address(shared_address(own), rank))
+               : "memory");
+  return v;
+}
+
+// Writes 16 bytes at a cluster_address() and counts them on the barrier at another one, in the same block.
+__device__ __forceinline__ void cluster_store_async(uint32_t to, float4 v, uint32_t barrier) {
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(to),
+      "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "r"(barrier)
+      : "memory");
+}
+
+// One arrival on the same barrier of block `rank`, ordered after this thread's shared-memory accesses only.
+// (Mbarrier::arrive_at() releases all memory to the cluster, for which it waits until every earlier write has been
+// acknowledged.)
+__device__ __forceinline__ void cluster_arrive_relaxed(const Mbarrier& own, uint32_t rank) {
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(cluster_address(own.address(), rank)) : "memory");
+}
+
+// Cluster barrier for shared memory alone, behind a block barrier: the block's own accesses are complete then, and the
+// others read them where they were made. (cluster_sync() also orders global memory, which takes several times as long.)
+__device__ __forceinline__ void cluster_sync_shared() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+  cluster_wait();
+}
+
+}  // namespace levin::cuda

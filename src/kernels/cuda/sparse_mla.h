@@ -1,0 +1,65 @@
+// Multi-head latent attention in absorbed form over the picked cache rows of each query token, for decode and prefill
+// alike.
+//
+//   a[t,h,s]   = scale * (q_latent[t,h,:] . c[s,:] + q_rope[t,h,:] . k_rope[s,:])        for s in picks[t,:]
+//   out[t,h,:] = sum_s softmax_s(a[t,h,:]) c[s,:]                                        zeros for a row without picks
+//
+// Tree      As ops/sparse_attention.h, with the matrix unit's sums as leaves. Tile i is picks 64i .. 64i+63 of the row.
+//             dot  = d0 + d1;  d0 over latent 0..255 then rope 0..31, d1 over latent 256..511 then rope 32..63, each a
+//             chain of wgmma
+//                    bf16 steps of k = 16, ascending
+//             u    = dot * (scale * log2 e);  c = ceil(u);  m' = max(m, max_j c_j);  p_j = 2^(u_j - c_j) * 2^(c_j -
+//             m'), zero where
+//                    c_j - m' < -125
+//             acc  = acc * 2^(m - m'), then four wgmma steps of k = 16 keys over the tile, p rounded to bf16
+//             sum  = sum * 2^(m - m') + p, kept apart for even and odd tiles and for the four lanes of a row until the
+//             end
+//           At picks 512, 1024, 1536 acc, sum and m start afresh; the parts are merged ascending at the common larger
+//           m. In the end the four lanes are added ((l0 + l1) + (l2 + l3)), then even + odd, and out = acc / sum. It
+//           depends on the row's q, picks and cache rows alone. Blocks that share a row split it only at those points.
+// Shapes    latent 512, rope 64; 1 to 128 heads; picks a multiple of 64 up to 2048 (sparse_mla_support()). Heads are
+// worked on 64 at a
+//           time; rows of the last group that do not exist are neither read nor written.
+// Numerics  q bf16; cache rows bf16, or e4m3 with power-of-two f32 scales, which are exact in bf16. Values |u| < 2^22.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "kernels/cuda/index_rows.h"
+
+namespace levin::cuda {
+
+enum class LatentRows : uint8_t {
+  kFp8,   // 656 bytes: 512 e4m3, 4 f32 scales, 64 bf16
+  kBF16,  // 1152 bytes: 512 bf16, 64 bf16
+};
+
+// Empty if the kernels have this shape, otherwise one line that names what they lack.
+std::string sparse_mla_support(int n_heads, int d_latent, int d_rope, int n_picks);
+
+struct SparseMla {
+  const void* q_latent = nullptr;      // [n_rows, n_heads, 512] bf16, 16-byte aligned
+  const void* q_rope = nullptr;        // [n_rows, n_heads, 64] bf16, 16-byte aligned
+  int64_t q_latent_row_stride = 0;     // elements between rows (heads are 512 apart), a multiple of 8
+  int64_t q_rope_row_stride = 0;       // the same, heads 64 apart
+  const int32_t* picks = nullptr;      // [n_rows, n_picks], ascending, -1 after the last
+  PageTables tables;                   // data null: picks are physical slots; otherwise positions
+  const int32_t* table_row = nullptr;  // [n_rows] row of the tables, with tables only
+  LatentRows format = LatentRows::kFp8;
+  const std::byte* cache = nullptr;  // slot s at page s / 64 (page_bytes apart), row s % 64; 16-byte aligned
+  int64_t page_bytes = 0;            // a multiple of 16
+  void* out = nullptr;               // [n_rows, n_heads, 512] bf16, or f32
+  bool out_f32 = false;
+  int64_t n_rows = 0;
+  int n_heads = 0;
+  int n_picks = 0;
+  float scale = 0;
+};
+
+// How the blocks share the rows. Both give the same bits; kAuto takes the one that should be faster.
+enum class MlaSplit : uint8_t { kAuto, kWholeRows, kParts };
+void sparse_mla(const SparseMla& a, StreamHandle stream, MlaSplit split = MlaSplit::kAuto);
+
+}  // namespace levin::cuda

@@ -1,0 +1,767 @@
+// sparse_mla, sm_90a. A pair of blocks attends with 64 heads of one query row over its picked cache rows.
+//
+//   in    q [rows, H, 512 + 64] bf16, picks [rows, K], cache rows        out  [rows, H, 512] bf16 or f32
+//   grid  rows x head groups x parts x 2      cluster  the pairs of all parts of one (row, head group): 2 x parts
+//   block 2 math warpgroups + 1 load warpgroup
+//   smem  struct Shared below: kStages half key tiles of 64 picks, the block's half of the queries, two weight tiles,
+//   what the other
+//         block sends
+//   flow  Block h of a pair holds half the depth, latent 256h .. 256h+255 and rope 32h .. 32h+31, which is also its
+//   half of the value
+//         columns: no cache byte is converted twice in a pair. Load warpgroup: picks -> gathered rows -> bf16 tiles.
+//         Math warpgroup g, for tiles i = g, g+2, ...: scores over its half of the depth; the halves are exchanged and
+//         added, in both blocks alike; softmax weights of tile i to shared memory; then value columns 128g .. 128g+127
+//         of the block's half for tiles i-1 (weights by the other warpgroup) and i. The warpgroups run half a turn
+//         apart, so that one multiplies while the other exchanges and exponentiates.
+//   parts A row's sums start afresh every 512 picks. One pair does all parts and merges them in registers; or each part
+//   has its own pair
+//         and the cluster merges through shared memory. The same additions in the same order.
+//   edge  an invalid pick reads nothing, its tile row is zero and its score -inf; tiles without any pick are skipped;
+//   heads beyond H are
+//         zero queries and not stored
+//   cost  a tile and block: 18 wgmma m64n64k16 + 8 m64n128k16 = 1088 tensor cycles; 16 KB sent to the other block; 64 x
+//   288 values
+//         converted at about 2.5 instructions each
+//   why   sharing depth instead of heads or keys keeps accumulators at 64 registers a thread, which leaves 64 for the
+//   merged parts
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/prims/cluster_memory.cuh"
+#include "kernels/cuda/prims/launch.h"
+#include "kernels/cuda/prims/mbarrier.cuh"
+#include "kernels/cuda/prims/sync.cuh"
+#include "kernels/cuda/prims/tma.cuh"
+#include "kernels/cuda/prims/wgmma.cuh"
+#include "kernels/cuda/sparse_mla_launch.h"
+#include "kernels/cuda/tiles/fp8_to_bf16.cuh"
+#include "kernels/cuda/tiles/log2_softmax.cuh"
+#include "kernels/cuda/tiles/stage_ring.cuh"
+#include "kernels/cuda/tiles/swizzle.cuh"
+
+namespace levin::cuda::mla {
+
+constexpr int kTileKeys = 64;
+constexpr int kPartTiles = kMlaPartPicks / kTileKeys;  // 8
+constexpr int kMaxParts = 4;
+constexpr int kLatent = 512;
+constexpr int kRope = 64;
+constexpr int kHalfLatent = kLatent / 2;
+constexpr int kHalfRope = kRope / 2;
+constexpr int kChunks = kHalfLatent / 64;  // 64 columns are one swizzled 128-byte row
+constexpr int kChunkBytes = kTileKeys * 128;
+constexpr int kRopeTileBytes = kTileKeys * kHalfRope * 2;
+constexpr int kStages = 4;
+constexpr int kMathThreads = 256;
+constexpr int kThreads = kMathThreads + 128;
+constexpr int kMathRegs = 216;
+constexpr int kLoadRegs = 72;
+constexpr int kExchangeBytes = kMlaHeadGroup * kTileKeys * 4;
+constexpr int kMathBarrier = 1;  // named barrier of the math threads
+
+struct KeyTile {
+  alignas(1024) uint8_t latent[kChunks][kChunkBytes];
+  uint8_t rope[kRopeTileBytes];  // rows of 64 bytes, 64-byte swizzle
+};
+
+// What a part leaves for the merge, one slot per math thread; lies over the key tiles, which are done by then.
+struct PartResult {
+  float4 acc[16][kMathThreads];
+  float sum[2][kMathThreads];
+  int32_t max_bits[2][kMathThreads];
+};
+
+struct Shared {
+  union {
+    KeyTile key[kStages];
+    PartResult part;
+  };
+  alignas(1024) uint8_t query[kChunks][kChunkBytes];
+  alignas(1024) uint8_t weight[2][kChunkBytes];  // [64 heads, 64 picks] bf16, of the even and the odd tile
+  alignas(16) float4 exchange[2][8][128];        // the other block's half of the scores, one slot per thread
+  float bias[kStages][kTileKeys];                // 0, or -inf for an invalid pick
+  int32_t running_max[2][kMlaHeadGroup];
+  float row_sum[2][kMlaHeadGroup];
+  RingBarriers<kStages> key_ring;
+  Mbarrier weight_full[2];
+  Mbarrier weight_empty[2];
+  Mbarrier max_full[2];
+  Mbarrier exchange_full[2];
+  Mbarrier exchange_empty[2];
+};
+static_assert(sizeof(Shared) <= kMaxSharedBytes, "too much shared memory");
+
+// What this block does.
+struct Work {
+  int64_t row;
+  int first_head;
+  int half;  // of the depth and of the value columns
+  int part;
+  int n_parts;      // of the cluster
+  int n_row_tiles;  // tiles of the row that hold picks
+  int first_tile;
+  int n_tiles;  // of this block
+};
+
+__device__ __forceinline__ Work work_of(const SparseMla& a, int n_parts) {
+  const int n_groups = (a.n_heads + kMlaHeadGroup - 1) / kMlaHeadGroup;
+  const int cluster_blocks = 2 * n_parts;
+  const int rank = static_cast<int>(blockIdx.x) % cluster_blocks;
+  const int64_t item = blockIdx.x / cluster_blocks;
+  Work w;
+  w.row = item / n_groups;
+  w.first_head = static_cast<int>(item % n_groups) * kMlaHeadGroup;
+  w.half = rank % 2;
+  w.part = rank / 2;
+  w.n_parts = n_parts;
+  const int lane = threadIdx.x % 32;
+  const bool has_picks = lane < a.n_picks / kTileKeys && a.picks[w.row * a.n_picks + lane * kTileKeys] >= 0;
+  w.n_row_tiles = 32 - __clz(static_cast<int>(__ballot_sync(0xffffffff, has_picks)));
+  w.first_tile = w.part * kPartTiles;
+  w.n_tiles = n_parts == 1 ? w.n_row_tiles : max(0, min(w.n_row_tiles - w.first_tile, kPartTiles));
+  return w;
+}
+
+// Byte offset of 16-byte piece `piece` of `row` in a tile of 64-byte rows with the 64-byte swizzle.
+__device__ __forceinline__ uint32_t swizzle_64(uint32_t row, uint32_t piece) {
+  return row * 64 + ((piece ^ (row >> 1 & 3)) << 4);
+}
+
+// Descriptor of a K-major operand in that layout; groups of 8 rows are 512 bytes apart.
+__device__ __forceinline__ uint64_t rope_descriptor(const void* tile) {
+  return (static_cast<uint64_t>(shared_address(tile) & 0x3FFFF) >> 4) | uint64_t{1} << 16 | uint64_t{512 >> 4} << 32 |
+         uint64_t{2} << 62;
+}
+
+// ---- Load warpgroup. Warp l converts keys 16l .. 16l+15 of a tile; four lanes share a key, eight keys at a time.
+
+template <LatentRows kFormat>
+struct RowFormat;
+template <>
+struct RowFormat<LatentRows::kFp8> {
+  static constexpr int kRowBytes = kLatent + 16 + kRope * 2;  // 656
+  static constexpr int kScaleOffset = kLatent;
+  static constexpr int kRopeOffset = kLatent + 16;
+};
+template <>
+struct RowFormat<LatentRows::kBF16> {
+  static constexpr int kRowBytes = (kLatent + kRope) * 2;  // 1152
+  static constexpr int kRopeOffset = kLatent * 2;
+};
+
+// Slot of pick i of the row, -1 if there is none.
+__device__ __forceinline__ int pick_slot(const SparseMla& a, const int32_t* picks, const int32_t* table, int i) {
+  const int pick = picks[i];
+  if (pick < 0 || table == nullptr) return pick;
+  return table[pick / kIndexPageTokens] * kIndexPageTokens + pick % kIndexPageTokens;
+}
+
+__device__ __forceinline__ const std::byte* slot_row(const SparseMla& a, int slot, int row_bytes) {
+  return a.cache + (slot / kIndexPageTokens) * a.page_bytes + slot % kIndexPageTokens * row_bytes;
+}
+
+__device__ __forceinline__ uint4 load_16(const std::byte* from, bool valid) {
+  uint4 v{0, 0, 0, 0};
+  if (valid)
+    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(from));
+  return v;
+}
+
+__device__ __forceinline__ void prefetch_l2(const std::byte* address) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
+}
+
+// One key's half row between global and shared memory, a quarter of it in each of four lanes.
+template <LatentRows kFormat>
+struct KeyPieces;
+
+template <>
+struct KeyPieces<LatentRows::kFp8> {
+  using Format = RowFormat<LatentRows::kFp8>;
+  uint4 codes[kChunks];
+  uint4 rope;
+  float2 scale;
+
+  __device__ __forceinline__ void load(const std::byte* row, int half, int quarter, bool valid) {
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c) codes[c] = load_16(row + half * kHalfLatent + c * 64 + quarter * 16, valid);
+    rope = load_16(row + Format::kRopeOffset + half * kHalfRope * 2 + quarter * 16, valid);
+    scale = valid ? *reinterpret_cast<const float2*>(row + Format::kScaleOffset + half * 8) : float2{1, 1};
+  }
+  __device__ __forceinline__ void store(KeyTile& tile, int key, int quarter) const {
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c) {
+      const uint32_t pair = scale_pair(c < 2 ? scale.x : scale.y);
+      const uint2 a = e4m3x4_to_bf16(codes[c].x, pair), b = e4m3x4_to_bf16(codes[c].y, pair);
+      *reinterpret_cast<uint4*>(tile.latent[c] + swizzle_128(key, quarter * 32)) = {a.x, a.y, b.x, b.y};
+      const uint2 d = e4m3x4_to_bf16(codes[c].z, pair), e = e4m3x4_to_bf16(codes[c].w, pair);
+      *reinterpret_cast<uint4*>(tile.latent[c] + swizzle_128(key, quarter * 32 + 16)) = {d.x, d.y, e.x, e.y};
+    }
+    *reinterpret_cast<uint4*>(tile.rope + swizzle_64(key, quarter)) = rope;
+  }
+  __device__ __forceinline__ static void prefetch(const std::byte* row, int half, int quarter) {
+    prefetch_l2(row + (quarter < 2 ? half * kHalfLatent + quarter * 128 : kLatent + (quarter - 2) * 128));
+  }
+};
+
+template <>
+struct KeyPieces<LatentRows::kBF16> {
+  using Format = RowFormat<LatentRows::kBF16>;
+  uint4 values[2 * kChunks];
+  uint4 rope;
+
+  __device__ __forceinline__ void load(const std::byte* row, int half, int quarter, bool valid) {
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c) {
+      const std::byte* from = row + half * kHalfLatent * 2 + c * 128 + quarter * 32;
+      values[2 * c] = load_16(from, valid);
+      values[2 * c + 1] = load_16(from + 16, valid);
+    }
+    rope = load_16(row + Format::kRopeOffset + half * kHalfRope * 2 + quarter * 16, valid);
+  }
+  __device__ __forceinline__ void store(KeyTile& tile, int key, int quarter) const {
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c) {
+      *reinterpret_cast<uint4*>(tile.latent[c] + swizzle_128(key, quarter * 32)) = values[2 * c];
+      *reinterpret_cast<uint4*>(tile.latent[c] + swizzle_128(key, quarter * 32 + 16)) = values[2 * c + 1];
+    }
+    *reinterpret_cast<uint4*>(tile.rope + swizzle_64(key, quarter)) = rope;
+  }
+  __device__ __forceinline__ static void prefetch(const std::byte* row, int half, int quarter) {
+    prefetch_l2(row + half * kHalfLatent * 2 + quarter * 128);
+  }
+};
+
+template <LatentRows kFormat>
+__device__ __forceinline__ void load_role(Shared& s, const SparseMla& a, const Work& w) {
+  constexpr int kRowBytes = RowFormat<kFormat>::kRowBytes;
+  const int lane = threadIdx.x % 32, quarter = lane % 4;
+  const int first_key = 16 * (threadIdx.x / 32 % 4) + lane / 4;  // and 8 further on
+  const int32_t* picks = a.picks + w.row * a.n_picks + w.first_tile * kTileKeys;
+  const int32_t* table = a.tables.data ? a.tables.data + a.table_row[w.row] * a.tables.stride : nullptr;
+  RingPosition<kStages> at;
+  int slot[2] = {-1, -1};
+  if (w.n_tiles > 0) {
+#pragma unroll
+    for (int o = 0; o < 2; ++o) slot[o] = pick_slot(a, picks, table, first_key + 8 * o);
+  }
+  for (int tile = 0; tile < w.n_tiles; ++tile) {
+    int next[2] = {-1, -1};
+    if (tile + 1 < w.n_tiles) {
+#pragma unroll
+      for (int o = 0; o < 2; ++o) next[o] = pick_slot(a, picks, table, (tile + 1) * kTileKeys + first_key + 8 * o);
+    }
+    KeyPieces<kFormat> pieces[2];
+    constexpr bool kBothAtOnce = kFormat == LatentRows::kFp8;  // bf16 pieces would need too many registers
+    pieces[0].load(slot_row(a, max(slot[0], 0), kRowBytes), w.half, quarter, slot[0] >= 0);
+    if (kBothAtOnce) pieces[1].load(slot_row(a, max(slot[1], 0), kRowBytes), w.half, quarter, slot[1] >= 0);
+    s.key_ring.empty[at.stage].wait(at.parity ^ 1);
+    pieces[0].store(s.key[at.stage], first_key, quarter);
+    if (!kBothAtOnce) pieces[1].load(slot_row(a, max(slot[1], 0), kRowBytes), w.half, quarter, slot[1] >= 0);
+    pieces[1].store(s.key[at.stage], first_key + 8, quarter);
+    if (quarter < 2)
+      s.bias[at.stage][first_key + 8 * quarter] = (quarter == 0 ? slot[0] : slot[1]) >= 0 ? 0.0f : -INFINITY;
+    fence_async_shared();
+    s.key_ring.full[at.stage].arrive();
+    at.advance();
+#pragma unroll
+    for (int o = 0; o < 2; ++o) {
+      slot[o] = next[o];
+      if (slot[o] >= 0) KeyPieces<kFormat>::prefetch(slot_row(a, slot[o], kRowBytes), w.half, quarter);
+    }
+  }
+}
+
+// ---- Math warpgroups.
+
+// The factors that bring a total and a further part to their common maximum; the total's maximum becomes the common
+// one.
+struct MergeFactors {
+  float total;
+  float part;
+};
+__device__ __forceinline__ MergeFactors merge_factors(int32_t& total_max, int32_t part_max) {
+  const int32_t common = max(total_max, part_max);
+  const MergeFactors f{power_of_two(total_max - common), power_of_two(part_max - common)};
+  total_max = common;
+  return f;
+}
+
+// Thread t of a warpgroup has heads row and row + 8 of the group, row = 16 * (t / 32) + t % 32 / 4; index h in 0, 1
+// below.
+struct MathState {
+  float acc[64];        // value columns of the part so far, relative to 2^acc_max
+  float total[64];      // merged parts, relative to 2^total_max; whole rows only
+  uint32_t rope[2][4];  // the queries' rope half as wgmma A operands
+  float sum[2];         // of the weights of own tiles in this lane's columns, relative to 2^sum_max
+  float total_sum[2];
+  int32_t acc_max[2];
+  int32_t sum_max[2];
+  int32_t total_max[2];
+  MergeFactors merge[2];
+};
+
+__device__ __forceinline__ void start_part(MathState& m) {
+#pragma unroll
+  for (int i = 0; i < 64; ++i) m.acc[i] = 0;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    m.sum[h] = 0;
+    m.acc_max[h] = m.sum_max[h] = kNoCeiling;
+  }
+}
+
+// Ends a part in two steps: first the sums, before this warpgroup's own sums of the next part begin, then, once the
+// values of its last tile are in, the accumulators.
+__device__ __forceinline__ void merge_sums(MathState& m, const int32_t (&part_max)[2]) {
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    m.merge[h] = merge_factors(m.total_max[h], part_max[h]);
+    const float part_sum = m.sum[h] * power_of_two(m.sum_max[h] - part_max[h]);
+    m.total_sum[h] = fmaf(part_sum, m.merge[h].part, m.total_sum[h] * m.merge[h].total);
+    m.sum[h] = 0;
+    m.sum_max[h] = kNoCeiling;
+  }
+}
+__device__ __forceinline__ void merge_accumulators(MathState& m) {
+#pragma unroll
+  for (int i = 0; i < 64; ++i) {
+    m.total[i] = fmaf(m.acc[i], m.merge[i / 2 % 2].part, m.total[i] * m.merge[i / 2 % 2].total);
+    m.acc[i] = 0;
+  }
+  m.acc_max[0] = m.acc_max[1] = kNoCeiling;
+}
+
+__device__ __forceinline__ void load_queries(Shared& s, MathState& m, const SparseMla& a, const Work& w) {
+  const auto* latent = static_cast<const uint16_t*>(a.q_latent) + w.row * a.q_latent_row_stride + w.half * kHalfLatent;
+  const auto* rope = static_cast<const uint16_t*>(a.q_rope) + w.row * a.q_rope_row_stride + w.half * kHalfRope;
+#pragma unroll
+  for (int k = 0; k < 8; ++k) {
+    const int i = threadIdx.x + kMathThreads * k;
+    const int piece = i % 8, chunk = i / 8 % kChunks, head = i / (8 * kChunks);
+    uint4 v{0, 0, 0, 0};
+    if (w.first_head + head < a.n_heads)
+      v = *reinterpret_cast<const uint4*>(latent + int64_t{w.first_head + head} * kLatent + chunk * 64 + piece * 8);
+    *reinterpret_cast<uint4*>(s.query[chunk] + swizzle_128(head, piece * 16)) = v;
+  }
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int r = 0; r < 4; ++r) {
+    const int head = w.first_head + 16 * (threadIdx.x / 32 % 4) + lane / 4 + 8 * (r % 2);
+#pragma unroll
+    for (int step = 0; step < 2; ++step) {
+      const int column = 16 * step + 8 * (r / 2) + 2 * (lane % 4);
+      m.rope[step][r] =
+          head < a.n_heads ? *reinterpret_cast<const uint32_t*>(rope + int64_t{head} * kRope + column) : 0;
+    }
+  }
+  fence_async_shared();
+  named_barrier(kMathBarrier, kMathThreads);
+}
+
+// Scores of 64 heads against one tile over this block's half of the depth.
+__device__ __forceinline__ void multiply_scores(float (&score)[32], const Shared& s, const MathState& m,
+                                                const KeyTile& tile) {
+  wgmma_fence();
+#pragma unroll
+  for (int c = 0; c < kChunks; ++c) {
+    const uint64_t query = wgmma_descriptor(s.query[c]), key = wgmma_descriptor(tile.latent[c]);
+#pragma unroll
+    for (int k = 0; k < 128; k += 32)
+      Wgmma<64>::bf16<0, 0>(score, query + descriptor_step(k), key + descriptor_step(k), c > 0 || k > 0);
+  }
+  const uint64_t key = rope_descriptor(tile.rope);
+#pragma unroll
+  for (int step = 0; step < 2; ++step) Wgmma<64>::bf16<0>(score, m.rope[step], key + descriptor_step(32 * step), true);
+  wgmma_commit();
+  wgmma_wait<0>();
+  wgmma_touch(score);
+}
+
+__device__ __forceinline__ void send_scores(Shared& s, const float (&score)[32], int group, int turn, uint32_t other) {
+  const int t = threadIdx.x % 128;
+  if (t == 0) s.exchange_full[group].arrive_expect_bytes(kExchangeBytes);  // for what the other block sends
+  s.exchange_empty[group].wait((turn & 1) ^ 1);
+  const uint32_t to = cluster_address(shared_address(&s.exchange[group][0][t]), other);
+  const uint32_t barrier = cluster_address(s.exchange_full[group].address(), other);
+#pragma unroll
+  for (int v = 0; v < 8; ++v) {
+    cluster_store_async(to + v * 128 * sizeof(float4),
+                        {score[4 * v], score[4 * v + 1], score[4 * v + 2], score[4 * v + 3]}, barrier);
+  }
+}
+
+__device__ __forceinline__ void add_received(Shared& s, float (&score)[32], int group, int turn, uint32_t other) {
+  const int t = threadIdx.x % 128;
+  s.exchange_full[group].wait(turn & 1);
+  float4 received[8];
+#pragma unroll
+  for (int v = 0; v < 8; ++v) received[v] = s.exchange[group][v][t];
+#pragma unroll
+  for (int v = 0; v < 8; ++v) {
+    score[4 * v] += received[v].x;
+    score[4 * v + 1] += received[v].y;
+    score[4 * v + 2] += received[v].z;
+    score[4 * v + 3] += received[v].w;
+  }
+  __syncwarp();
+  if (t % 32 == 0) cluster_arrive_relaxed(s.exchange_empty[group], other);
+  __syncwarp();
+}
+
+// Scores to the log2 domain, invalid picks to -inf; returns the ceilings of the tile's highest in both rows.
+__device__ __forceinline__ void scale_scores(float (&score)[32], int32_t (&ceiling)[2], const float* bias,
+                                             float scale_log2) {
+#pragma unroll
+  for (int i = 0; i < 32; ++i) score[i] *= scale_log2;
+  if (bias != nullptr) {
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      const float2 b = *reinterpret_cast<const float2*>(bias + 8 * j + 2 * (threadIdx.x % 4));
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        score[4 * j + 2 * h] += b.x;
+        score[4 * j + 2 * h + 1] += b.y;
+      }
+    }
+  }
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    float highest = fmaxf(score[2 * h], score[2 * h + 1]);
+#pragma unroll
+    for (int j = 1; j < 8; ++j) highest = fmaxf(highest, fmaxf(score[4 * j + 2 * h], score[4 * j + 2 * h + 1]));
+    highest = fmaxf(highest, __shfl_xor_sync(0xffffffff, highest, 1));
+    highest = fmaxf(highest, __shfl_xor_sync(0xffffffff, highest, 2));
+    ceiling[h] = ceiling_bits(highest);
+  }
+}
+
+// The running maximum after `tile` is published for the other warpgroup, which needs it for its next tile and for these
+// values.
+__device__ __forceinline__ void publish_max(Shared& s, const int32_t (&maximum)[2], int group) {
+  const int lane = threadIdx.x % 32, row = 16 * (threadIdx.x / 32 % 4) + lane / 4;
+  if (lane % 4 == 0) {
+    s.running_max[group][row] = maximum[0];
+    s.running_max[group][row + 8] = maximum[1];
+  }
+  __syncwarp();
+  if (lane == 0) s.max_full[group].arrive();
+  __syncwarp();
+}
+__device__ __forceinline__ void read_max(const Shared& s, int32_t (&maximum)[2], int group) {
+  const int row = 16 * (threadIdx.x / 32 % 4) + threadIdx.x % 32 / 4;
+  maximum[0] = s.running_max[group][row];
+  maximum[1] = s.running_max[group][row + 8];
+}
+
+// Scores to weights relative to the running maximum. Updates the lane's sums.
+__device__ __forceinline__ void weigh(MathState& m, float (&score)[32], const int32_t (&maximum)[2]) {
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    float tile_sum = 0;
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        float& u = score[4 * j + 2 * h + e];
+        u = softmax_weight(u, maximum[h]);
+        tile_sum += u;
+      }
+    }
+    m.sum[h] = fmaf(m.sum[h], power_of_two(m.sum_max[h] - maximum[h]), tile_sum);
+    m.sum_max[h] = maximum[h];
+  }
+}
+
+__device__ __forceinline__ void store_weights(uint8_t* tile, const float (&weight)[32]) {
+  const int lane = threadIdx.x % 32, row = 16 * (threadIdx.x / 32 % 4) + lane / 4;
+#pragma unroll
+  for (int j = 0; j < 8; ++j) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const __nv_bfloat162 pair = __floats2bfloat162_rn(weight[4 * j + 2 * h], weight[4 * j + 2 * h + 1]);
+      *reinterpret_cast<__nv_bfloat162*>(tile + swizzle_128(row + 8 * h, 16 * j + 4 * (lane % 4))) = pair;
+    }
+  }
+  fence_async_shared();
+}
+
+__device__ __forceinline__ bool begins_later_part(int tile) { return tile > 0 && tile % kPartTiles == 0; }
+
+// Starts acc += weights x values for one tile; finish_values() must follow before acc is touched.
+template <bool kWholeRow>
+__device__ __forceinline__ void start_values(Shared& s, MathState& m, int tile, const int32_t (&tile_max)[2],
+                                             int group) {
+  if (kWholeRow && begins_later_part(tile)) merge_accumulators(m);
+  float factor[2];
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    factor[h] = power_of_two(m.acc_max[h] - tile_max[h]);
+    m.acc_max[h] = tile_max[h];
+  }
+  if (__any_sync(0xffffffff, factor[0] != 1 || factor[1] != 1)) {
+#pragma unroll
+    for (int i = 0; i < 64; ++i) m.acc[i] *= factor[i / 2 % 2];
+  }
+  const uint64_t weight = wgmma_descriptor(s.weight[tile % 2]);
+  const uint64_t value = wgmma_descriptor_mn_major(s.key[tile % kStages].latent[2 * group], kChunkBytes);
+  wgmma_touch(m.acc);
+  wgmma_fence();
+#pragma unroll
+  for (int k = 0; k < kTileKeys / 16; ++k)
+    Wgmma<128>::bf16<0, 1>(m.acc, weight + descriptor_step(32 * k), value + descriptor_step(2048 * k), true);
+  wgmma_commit();
+}
+
+__device__ __forceinline__ void finish_values(Shared& s, MathState& m, int tile, int group) {
+  wgmma_wait<0>();
+  wgmma_touch(m.acc);
+  if (threadIdx.x % 32 == 0) {
+    s.key_ring.empty[tile % kStages].arrive();
+    if (tile % 2 != group) s.weight_empty[tile % 2].arrive();
+  }
+  __syncwarp();
+}
+
+// The running maximum before `tile`, kNoCeiling at the first of a part. Where this warpgroup enters a part, its sums of
+// the last one are merged: at the first tile, or, for the warpgroup of odd tiles, at the second.
+template <bool kWholeRow>
+__device__ __forceinline__ void enter_tile(MathState& m, int tile, const int32_t (&other_max)[2],
+                                           int32_t (&previous_max)[2]) {
+  const bool first = tile % kPartTiles == 0;
+  if (kWholeRow && begins_later_part(tile)) merge_sums(m, other_max);
+  if (kWholeRow && begins_later_part(tile - 1)) merge_sums(m, m.acc_max);
+#pragma unroll
+  for (int h = 0; h < 2; ++h) previous_max[h] = first ? kNoCeiling : other_max[h];
+}
+
+// One tile of this warpgroup. kHasOther: the tile before it is the other warpgroup's, and its values are taken on the
+// way.
+template <bool kWholeRow, bool kHasOther>
+__device__ __forceinline__ void attend_tile(Shared& s, MathState& m, const Work& w, int tile, float scale_log2,
+                                            uint32_t other) {
+  const int group = threadIdx.x / 128, stage = tile % kStages, turn = tile / 2;
+  int32_t other_max[2], maximum[2] = {kNoCeiling, kNoCeiling}, ceiling[2];
+  float score[32];
+  s.key_ring.full[stage].wait(tile / kStages & 1);
+  multiply_scores(score, s, m, s.key[stage]);
+  send_scores(s, score, group, turn, other);
+  add_received(s, score, group, turn, other);
+  const bool some_invalid = w.first_tile + tile + 1 == w.n_row_tiles;  // only a row's last tile can have
+  scale_scores(score, ceiling, some_invalid ? s.bias[stage] : nullptr, scale_log2);
+  if constexpr (kHasOther) {
+    s.max_full[1 - group].wait((tile - 1) / 2 & 1);
+    read_max(s, other_max, 1 - group);
+    enter_tile<kWholeRow>(m, tile, other_max, maximum);
+  }
+  maximum[0] = max(maximum[0], ceiling[0]);
+  maximum[1] = max(maximum[1], ceiling[1]);
+  publish_max(s, maximum, group);
+  weigh(m, score, maximum);
+  s.weight_empty[group].wait((turn & 1) ^ 1);
+  store_weights(s.weight[group], score);
+  s.weight_full[group].arrive();
+  if constexpr (kHasOther) {
+    s.weight_full[1 - group].wait((tile - 1) / 2 & 1);
+    start_values<kWholeRow>(s, m, tile - 1, other_max, group);
+    finish_values(s, m, tile - 1, group);
+  }
+  s.weight_full[group].wait(turn & 1);
+  start_values<kWholeRow>(s, m, tile, maximum, group);
+  finish_values(s, m, tile, group);
+}
+
+template <bool kWholeRow>
+__device__ __forceinline__ void attend(Shared& s, MathState& m, const Work& w, float scale_log2, uint32_t other) {
+  const int group = threadIdx.x / 128;
+  int tile = group;
+  if (group == 0 && w.n_tiles > 0) {
+    attend_tile<kWholeRow, false>(s, m, w, 0, scale_log2, other);
+    tile = 2;
+  }
+  for (; tile < w.n_tiles; tile += 2) attend_tile<kWholeRow, true>(s, m, w, tile, scale_log2, other);
+  const int last = w.n_tiles - 1;
+  if (last >= 0 && last % 2 != group) {
+    int32_t last_max[2];
+    s.weight_full[last % 2].wait(last / 2 & 1);
+    read_max(s, last_max, last % 2);
+    if (kWholeRow && begins_later_part(last)) merge_sums(m, m.acc_max);
+    start_values<kWholeRow>(s, m, last, last_max, group);
+    finish_values(s, m, last, group);
+  }
+}
+
+// 1 / (sum of a row's weights) from the lanes' sums: lanes, then even and odd tiles; 0 for a row without picks.
+__device__ __forceinline__ void invert_sums(Shared& s, float (&sum)[2]) {
+  const int group = threadIdx.x / 128, lane = threadIdx.x % 32;
+  const int row = 16 * (threadIdx.x / 32 % 4) + lane / 4;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    sum[h] += __shfl_xor_sync(0xffffffff, sum[h], 1);
+    sum[h] += __shfl_xor_sync(0xffffffff, sum[h], 2);
+    if (lane % 4 == 0) s.row_sum[group][row + 8 * h] = sum[h];
+  }
+  named_barrier(kMathBarrier, kMathThreads);
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const float row_sum = s.row_sum[0][row + 8 * h] + s.row_sum[1][row + 8 * h];
+    sum[h] = row_sum > 0 ? __frcp_rn(row_sum) : 0.0f;
+  }
+}
+
+// Columns 8j + 2 * (lane % 4) and the next of both heads of this thread.
+__device__ __forceinline__ void store_output(const SparseMla& a, const Work& w, int j, const float (&value)[4],
+                                             const float (&inverse)[2]) {
+  const int lane = threadIdx.x % 32;
+  const int column = w.half * kHalfLatent + threadIdx.x / 128 * 128 + 8 * j + 2 * (lane % 4);
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int head = w.first_head + 16 * (threadIdx.x / 32 % 4) + lane / 4 + 8 * h;
+    if (head >= a.n_heads) continue;
+    const int64_t at = (w.row * a.n_heads + head) * kLatent + column;
+    const float2 v{value[2 * h] * inverse[h], value[2 * h + 1] * inverse[h]};
+    if (a.out_f32) {
+      *reinterpret_cast<float2*>(static_cast<float*>(a.out) + at) = v;
+    } else {
+      *reinterpret_cast<__nv_bfloat162*>(static_cast<uint16_t*>(a.out) + at) = __floats2bfloat162_rn(v.x, v.y);
+    }
+  }
+}
+
+__device__ __forceinline__ void write_whole_row(Shared& s, MathState& m, const SparseMla& a, const Work& w) {
+  merge_sums(m, m.acc_max);
+  merge_accumulators(m);
+  invert_sums(s, m.total_sum);
+#pragma unroll
+  for (int j = 0; j < 16; ++j) {
+    const float value[4] = {m.total[4 * j], m.total[4 * j + 1], m.total[4 * j + 2], m.total[4 * j + 3]};
+    store_output(a, w, j, value, m.total_sum);
+  }
+}
+
+// Leaves the part's sums where the cluster can read them.
+__device__ __forceinline__ void publish_part(Shared& s, const MathState& m) {
+  const int t = threadIdx.x;
+  named_barrier(kMathBarrier, kMathThreads);  // the other warpgroup may still read key tiles
+#pragma unroll
+  for (int j = 0; j < 16; ++j) s.part.acc[j][t] = {m.acc[4 * j], m.acc[4 * j + 1], m.acc[4 * j + 2], m.acc[4 * j + 3]};
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    s.part.sum[h][t] = m.sum[h] * power_of_two(m.sum_max[h] - m.acc_max[h]);
+    s.part.max_bits[h][t] = m.acc_max[h];
+  }
+}
+
+// Merges this block's share of the columns over the parts, ascending, and writes it.
+__device__ __forceinline__ void write_merged_parts(Shared& s, const SparseMla& a, const Work& w) {
+  const int t = threadIdx.x;
+  const int n_used = (w.n_row_tiles + kPartTiles - 1) / kPartTiles;
+  MergeFactors factor[kMaxParts][2];
+  float sum[2] = {0, 0};
+  int32_t total_max[2] = {kNoCeiling, kNoCeiling};
+#pragma unroll
+  for (int part = 0; part < kMaxParts; ++part) {
+    if (part >= n_used) continue;
+    const uint32_t rank = static_cast<uint32_t>(2 * part + w.half);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      factor[part][h] =
+          merge_factors(total_max[h], static_cast<int32_t>(cluster_load_u32(&s.part.max_bits[h][t], rank)));
+      const float part_sum = __uint_as_float(cluster_load_u32(&s.part.sum[h][t], rank));
+      sum[h] = fmaf(part_sum, factor[part][h].part, sum[h] * factor[part][h].total);
+    }
+  }
+  invert_sums(s, sum);
+  for (int j = w.part * 16 / w.n_parts; j < (w.part + 1) * 16 / w.n_parts; ++j) {
+    float value[4] = {0, 0, 0, 0};
+#pragma unroll
+    for (int part = 0; part < kMaxParts; ++part) {
+      if (part >= n_used) continue;
+      const float4 v = cluster_load_float4(&s.part.acc[j][t], static_cast<uint32_t>(2 * part + w.half));
+      value[0] = fmaf(v.x, factor[part][0].part, value[0] * factor[part][0].total);
+      value[1] = fmaf(v.y, factor[part][0].part, value[1] * factor[part][0].total);
+      value[2] = fmaf(v.z, factor[part][1].part, value[2] * factor[part][1].total);
+      value[3] = fmaf(v.w, factor[part][1].part, value[3] * factor[part][1].total);
+    }
+    store_output(a, w, j, value, sum);
+  }
+}
+
+template <bool kWholeRow>
+__device__ __forceinline__ void math_role(Shared& s, const SparseMla& a, const Work& w, float scale_log2) {
+  MathState m;
+  start_part(m);
+#pragma unroll
+  for (int i = 0; i < 64; ++i) m.total[i] = 0;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    m.total_sum[h] = 0;
+    m.total_max[h] = kNoCeiling;
+  }
+  load_queries(s, m, a, w);
+  attend<kWholeRow>(s, m, w, scale_log2, cluster_rank() ^ 1);
+  if (kWholeRow) {
+    write_whole_row(s, m, a, w);
+  } else {
+    publish_part(s, m);
+    cluster_sync();
+    write_merged_parts(s, a, w);
+  }
+  cluster_sync();  // nobody leaves while others may read or signal here
+}
+
+__device__ __forceinline__ void init_barriers(Shared& s) {
+  s.key_ring.init(128, 8);  // the load threads; the warps of both math warpgroups
+  for (int g = 0; g < 2; ++g) {
+    s.weight_full[g].init(128);
+    s.max_full[g].init(4);
+    s.weight_empty[g].init(4);    // warps of the other warpgroup
+    s.exchange_full[g].init(1);   // and the bytes of the other block
+    s.exchange_empty[g].init(4);  // warps of the other block
+  }
+  fence_barrier_init();
+}
+
+template <bool kWholeRow, LatentRows kFormat>
+__global__ void __launch_bounds__(kThreads, 1)
+    sparse_mla_kernel(const __grid_constant__ SparseMla a, int n_parts, float scale_log2) {
+  extern __shared__ __align__(1024) uint8_t shared_bytes[];
+  Shared& s = *reinterpret_cast<Shared*>(shared_bytes);
+  if (threadIdx.x == 0) init_barriers(s);
+  const Work w = work_of(a, n_parts);
+  cluster_sync();
+  if (warp_index() < kMathThreads / 32) {
+    grow_registers<kMathRegs>();
+    math_role<kWholeRow>(s, a, w, scale_log2);
+  } else {
+    shrink_registers<kLoadRegs>();
+    load_role<kFormat>(s, a, w);
+    __syncwarp();
+    if (!kWholeRow) cluster_sync();
+    cluster_sync();
+  }
+}
+
+template <LatentRows kFormat>
+void launch(const SparseMla& a, int n_parts, StreamHandle stream) {
+  constexpr float kLog2E = 1.44269504088896340736f;
+  const int64_t n_items = a.n_rows * ((a.n_heads + kMlaHeadGroup - 1) / kMlaHeadGroup);
+  const Launch l{.grid = {static_cast<unsigned>(n_items * 2 * n_parts)},
+                 .block = {kThreads},
+                 .shared_bytes = sizeof(Shared),
+                 .cluster = 2 * n_parts,
+                 .stream = stream};
+  const float scale_log2 = a.scale * kLog2E;
+  if (n_parts == 1) {
+    launch_kernel(sparse_mla_kernel<true, kFormat>, l, a, n_parts, scale_log2);
+  } else {
+    launch_kernel(sparse_mla_kernel<false, kFormat>, l, a, n_parts, scale_log2);
+  }
+}
+
+}  // namespace levin::cuda::mla

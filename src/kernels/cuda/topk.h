@@ -1,0 +1,83 @@
+// Exact selection of the K best scored keys of each row, and its fusion with the scores.
+//
+//   picks[r,:] = the K best s in begin[r] <= s < length[r] by (score descending, s ascending), -0 counting as +0;
+//   ascending in s, tail -1
+//
+// Output    logical positions s, or with page tables the physical slots table[s / 64] * 64 + s % 64
+// Exact     the order is total, so the result is one set, written in one order: no batch, split or repetition changes
+// it. A row with
+//           at most K candidates takes them all and its scores are not read.
+// Limits    K a multiple of 64 up to 2048 (topk_support()); rows of any length
+// NaN       sets *fault; where it would rank is not specified, and the caller must not use the picks
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "kernels/cuda/index_rows.h"
+#include "kernels/cuda/index_scores.h"
+
+namespace levin::cuda {
+
+// Empty if the kernels select this many, otherwise one line that says what they can.
+std::string topk_support(int n_picks);
+
+struct SelectTopk {
+  const float* score =
+      nullptr;  // row r starts at score + r * score_stride; cells outside [begin, length) are never used
+  int64_t score_stride = 0;
+  const int32_t* begin = nullptr;  // [rows], may be null: `first` for every row
+  int32_t first = 0;
+  RowLengths lengths;  // ends of the rows
+  int n_tokens = 1;    // rows of a request
+  int64_t n_rows = 0;
+  int64_t max_length = 0;         // longer lengths are cut
+  PageTables tables;              // data null: logical positions
+  uint32_t* histogram = nullptr;  // [rows, 2048] as index_scores() counted; left all zero. Null: counted here
+  int32_t* picks = nullptr;       // [rows, n_picks], written in full
+  int n_picks = 0;
+  uint32_t* fault = nullptr;  // set to 1 if a candidate is NaN
+};
+void select_topk(const SelectTopk& a, StreamHandle stream);
+
+// Scores and selection of a step: the score kernel counts first digits, so that selection begins with the bin that
+// holds the K-th score.
+struct IndexTopk {
+  IndexScoreInputs in;
+  bool physical = false;   // picks are slots, not positions
+  float* score = nullptr;  // scratch [rows, score_stride]
+  int64_t score_stride = 0;
+  uint32_t* histogram = nullptr;  // scratch [rows, 2048], zeroed once by its owner; every call leaves it zero
+  int32_t* picks = nullptr;       // [rows, n_picks], written in full, all -1 for padding rows
+  int n_picks = 0;
+  uint32_t* fault = nullptr;
+};
+// The plan must have been built with skip_length at most first + n_picks.
+void index_topk(const IndexTopk& a, const IndexPlan& plan, const IndexShape& shape, StreamHandle stream);
+
+// Many query tokens of one sequence in bounded memory: rows in runs whose scores fit `scratch`, each run eight tokens
+// to a request.
+struct PrefillIndexTopk {
+  const void* q = nullptr;           // [n_rows, n_heads, 128] e4m3
+  const float* w = nullptr;          // [n_rows, n_heads]
+  const int32_t* visible = nullptr;  // [n_rows] lengths
+  int64_t n_rows = 0;
+  int n_heads = 0;
+  const int32_t* table = nullptr;  // the sequence's block table
+  const std::byte* pages = nullptr;
+  int64_t n_pages = 0;
+  int64_t page_bytes = 0;
+  int64_t max_length = 0;
+  int32_t first = 0;
+  bool physical = false;
+  int32_t* picks = nullptr;  // [n_rows, n_picks]
+  int n_picks = 0;
+  int n_blocks = 0;
+  std::byte* scratch = nullptr;
+  int64_t scratch_bytes = 0;  // at least prefill_scratch_bytes() of one run of 8 rows; any contents
+  uint32_t* fault = nullptr;
+};
+int64_t prefill_scratch_bytes(int64_t n_rows_at_once, int64_t max_length, int n_blocks);
+void prefill_index_topk(const PrefillIndexTopk& a, StreamHandle stream);
+
+}  // namespace levin::cuda

@@ -1,0 +1,167 @@
+// Sparse attention on the device: against double; whole rows against rows in parts, rows in any batch, positions
+// against slots, bit for bit.
+#include "kernels/cuda/sparse_mla.h"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "mla_problem.h"
+
+namespace levin::cuda {
+namespace {
+
+class SparseMlaTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (const std::string why = why_no_device(); !why.empty()) GTEST_SKIP() << why;
+    stream_.emplace(must(Stream::create()));
+  }
+  std::optional<Stream> stream_;
+};
+
+// A weight is rounded to bf16, 2^-9 of it; scores and sums in f32 add less than as much again.
+void expect_close(const MlaProblem& p, const std::vector<float>& out, int head_step) {
+  double worst = 0;
+  for (int64_t row = 0; row < p.n_rows; ++row) {
+    for (int head = 0; head < p.n_heads; head += head_step) {
+      const MlaProblem::Exact e = p.exact(row, head);
+      for (int d = 0; d < 512; ++d) {
+        const double got = out[(row * p.n_heads + head) * 512 + d];
+        if (e.magnitude[d] > 0) worst = std::max(worst, std::fabs(got - e.out[d]) / e.magnitude[d]);
+        ASSERT_LE(std::fabs(got - e.out[d]), 0x1p-8 * e.magnitude[d])
+            << "row " << row << " head " << head << " column " << d << ": " << got << " for " << e.out[d];
+      }
+    }
+  }
+  ::testing::Test::RecordProperty("worst_relative_error", std::to_string(worst));
+}
+
+std::vector<uint32_t> bits(const std::vector<float>& values) {
+  std::vector<uint32_t> out;
+  for (const float v : values) out.push_back(std::bit_cast<uint32_t>(v));
+  return out;
+}
+
+TEST_F(SparseMlaTest, IsTheSumInDouble) {
+  for (const LatentRows format : {LatentRows::kFp8, LatentRows::kBF16}) {
+    for (const auto& [n_heads, n_picks] : std::vector<std::pair<int, int>>{
+             {1, 64}, {16, 128}, {64, 192}, {65, 512}, {128, 576}, {7, 1024}, {128, 2048}}) {
+      SCOPED_TRACE(std::to_string(n_heads) + " heads, " + std::to_string(n_picks) + " picks, format " +
+                   std::to_string(static_cast<int>(format)));
+      const MlaProblem p({.n_rows = 2,
+                          .n_heads = n_heads,
+                          .n_picks = n_picks,
+                          .format = format,
+                          .seed = static_cast<uint64_t>(n_heads + n_picks)});
+      const MlaOnDevice d(*stream_, p);
+      for (const MlaSplit split : {MlaSplit::kWholeRows, MlaSplit::kParts})
+        expect_close(p, d.run(split), n_heads > 16 ? 31 : 5);
+    }
+  }
+}
+
+TEST_F(SparseMlaTest, RowsWithFewPicks) {
+  const std::vector<int> n_valid = {0, 1, 63, 64, 65, 127, 511, 512, 513, 576, 1023, 1500, 2047, 2048};
+  const MlaProblem p({.n_rows = static_cast<int64_t>(n_valid.size()), .n_heads = 20, .n_valid = n_valid, .seed = 3});
+  const MlaOnDevice d(*stream_, p);
+  const std::vector<float> whole = d.run(MlaSplit::kWholeRows);
+  expect_close(p, whole, 13);
+  EXPECT_EQ(bits(d.run(MlaSplit::kParts)), bits(whole));
+}
+
+// Scores that rise by hundreds of powers of two from tile to tile, and fall.
+TEST_F(SparseMlaTest, LargeScores) {
+  for (const float spread : {8.0f, 60.0f, 400.0f}) {
+    const MlaProblem p({.n_rows = 3, .n_heads = 64, .spread = spread, .seed = 4});
+    const MlaOnDevice d(*stream_, p);
+    const std::vector<float> whole = d.run(MlaSplit::kWholeRows);
+    for (const float v : whole) ASSERT_TRUE(std::isfinite(v));
+    if (spread < 10) expect_close(p, whole, 21);
+    EXPECT_EQ(bits(d.run(MlaSplit::kParts)), bits(whole)) << "spread " << spread;
+  }
+}
+
+TEST_F(SparseMlaTest, WholeRowsAndPartsGiveTheSameBits) {
+  for (const LatentRows format : {LatentRows::kFp8, LatentRows::kBF16}) {
+    for (const int n_picks : {512, 576, 1024, 1088, 1536, 2048}) {
+      const MlaProblem p(
+          {.n_rows = 5, .n_heads = 128, .n_picks = n_picks, .format = format, .seed = static_cast<uint64_t>(n_picks)});
+      const MlaOnDevice d(*stream_, p);
+      EXPECT_EQ(bits(d.run(MlaSplit::kParts)), bits(d.run(MlaSplit::kWholeRows))) << n_picks;
+    }
+  }
+}
+
+TEST_F(SparseMlaTest, ARowHasTheSameBitsInAnyBatch) {
+  const MlaProblem p({.n_rows = 140, .n_heads = 128, .seed = 6});
+  const MlaOnDevice d(*stream_, p);
+  const std::vector<uint32_t> all = bits(d.run(MlaSplit::kAuto));
+  const int64_t row_values = int64_t{p.n_heads} * 512;
+  for (const auto& [first, count] :
+       std::vector<std::pair<int64_t, int64_t>>{{0, 1}, {77, 1}, {139, 1}, {3, 2}, {10, 8}, {50, 33}}) {
+    const DeviceArray<float> out(*stream_, count * row_values);
+    SparseMla a = d.args(out.data(), true);
+    a.q_latent = static_cast<const uint16_t*>(a.q_latent) + first * row_values;
+    a.q_rope = static_cast<const uint16_t*>(a.q_rope) + first * p.n_heads * 64;
+    a.picks += first * p.n_picks;
+    a.n_rows = count;
+    sparse_mla(a, stream_->handle());
+    EXPECT_EQ(bits(out.host()),
+              std::vector<uint32_t>(all.begin() + first * row_values, all.begin() + (first + count) * row_values))
+        << first << ", " << count;
+  }
+}
+
+TEST_F(SparseMlaTest, PositionsThroughATableEqualSlots) {
+  const MlaProblem p({.n_rows = 2, .n_heads = 16, .n_picks = 512, .seed = 7});
+  const MlaOnDevice d(*stream_, p);
+  std::vector<int32_t> table(256, 0x3FFFFFFF);  // row 1: position page 127 - i is page i
+  for (int i = 0; i < 128; ++i) table[128 + i] = 127 - i;
+  std::vector<int32_t> positions = p.picks, slots = p.picks;
+  for (int32_t& slot : slots) slot = (127 - slot / 64) * 64 + slot % 64;
+  const DeviceArray<int32_t> table_device(*stream_, table), positions_device(*stream_, positions),
+      slots_device(*stream_, slots), rows(*stream_, std::vector<int32_t>{1, 1});
+  const DeviceArray<float> by_slot(*stream_, 2 * 16 * 512), by_position(*stream_, 2 * 16 * 512);
+  SparseMla a = d.args(by_slot.data(), true);
+  a.picks = slots_device.data();
+  sparse_mla(a, stream_->handle());
+  a.out = by_position.data();
+  a.picks = positions_device.data();
+  a.tables = {.data = table_device.data(), .stride = 128};
+  a.table_row = rows.data();
+  sparse_mla(a, stream_->handle());
+  EXPECT_EQ(bits(by_position.host()), bits(by_slot.host()));
+}
+
+TEST_F(SparseMlaTest, BF16OutputIsTheRoundedOne) {
+  const MlaProblem p({.n_rows = 2, .n_heads = 33, .n_picks = 640, .seed = 8});
+  const MlaOnDevice d(*stream_, p);
+  const std::vector<float> exact = d.run(MlaSplit::kAuto);
+  const DeviceArray<uint16_t> out(*stream_, static_cast<int64_t>(exact.size()));
+  sparse_mla(d.args(out.data(), false), stream_->handle());
+  const std::vector<uint16_t> rounded = out.host();
+  for (size_t i = 0; i < exact.size(); ++i) ASSERT_EQ(rounded[i], f32_to_bf16(exact[i])) << i;
+}
+
+// Slots of rows that nobody picked hold NaN codes; a repeated run must not change a bit.
+TEST_F(SparseMlaTest, RepeatsItself) {
+  const MlaProblem p({.n_rows = 40, .n_heads = 128, .seed = 9});
+  const MlaOnDevice d(*stream_, p);
+  const std::vector<uint32_t> first = bits(d.run(MlaSplit::kWholeRows));
+  for (int i = 0; i < 5; ++i) ASSERT_EQ(bits(d.run(i % 2 ? MlaSplit::kWholeRows : MlaSplit::kParts)), first);
+}
+
+TEST(SparseMlaSupportTest, RefusesOtherShapesByName) {
+  EXPECT_EQ(sparse_mla_support(128, 512, 64, 2048), "");
+  EXPECT_EQ(sparse_mla_support(1, 512, 64, 64), "");
+  EXPECT_NE(sparse_mla_support(129, 512, 64, 2048).find("129"), std::string::npos);
+  EXPECT_NE(sparse_mla_support(64, 448, 64, 2048).find("448"), std::string::npos);
+  EXPECT_NE(sparse_mla_support(64, 512, 64, 100).find("100"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace levin::cuda

@@ -1,0 +1,254 @@
+// Selection on the device: one set in one order, on easy rows and on rows of ties, alone and behind the scores.
+#include "kernels/cuda/topk.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "index_problem.h"
+
+namespace levin::cuda {
+namespace {
+
+struct Rows {
+  std::vector<std::vector<float>> score;
+  std::vector<int32_t> begin;  // empty: all 0
+};
+
+class TopkTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (const std::string why = why_no_device(); !why.empty()) GTEST_SKIP() << why;
+    stream_.emplace(must(Stream::create()));
+    fault_ = DeviceArray<uint32_t>(*stream_, std::vector<uint32_t>{0});
+  }
+
+  // Rows are padded with +inf, which must never be picked.
+  std::vector<int32_t> select(const Rows& rows, int n_picks) {
+    size_t stride = 1;
+    for (const auto& row : rows.score) stride = std::max(stride, row.size());
+    stride += 3;  // rows need no alignment
+    std::vector<float> dense(stride * rows.score.size(), std::numeric_limits<float>::infinity());
+    std::vector<int32_t> lengths;
+    for (size_t r = 0; r < rows.score.size(); ++r) {
+      std::copy(rows.score[r].begin(), rows.score[r].end(), dense.begin() + static_cast<int64_t>(r * stride));
+      lengths.push_back(static_cast<int32_t>(rows.score[r].size()));
+    }
+    const DeviceArray<float> score(*stream_, dense);
+    const DeviceArray<int32_t> lengths_device(*stream_, lengths),
+        picks(*stream_, static_cast<int64_t>(lengths.size()) * n_picks);
+    DeviceArray<int32_t> begin;
+    if (!rows.begin.empty()) begin = DeviceArray<int32_t>(*stream_, rows.begin);
+    picks.fill(0x77);
+    select_topk({.score = score.data(),
+                 .score_stride = static_cast<int64_t>(stride),
+                 .begin = begin.data(),
+                 .lengths = {lengths_device.data(), 1, 1},
+                 .n_rows = static_cast<int64_t>(lengths.size()),
+                 .max_length = static_cast<int64_t>(stride),
+                 .picks = picks.data(),
+                 .n_picks = n_picks,
+                 .fault = fault_.data()},
+                stream_->handle());
+    return picks.host();
+  }
+
+  void expect_best(const Rows& rows, int n_picks) {
+    const std::vector<int32_t> picks = select(rows, n_picks);
+    for (size_t r = 0; r < rows.score.size(); ++r) {
+      const int32_t first = rows.begin.empty() ? 0 : rows.begin[r];
+      const std::vector<int32_t> got(picks.begin() + static_cast<int64_t>(r) * n_picks,
+                                     picks.begin() + static_cast<int64_t>(r + 1) * n_picks);
+      ASSERT_EQ(got, best_positions(rows.score[r].data(), first, static_cast<int32_t>(rows.score[r].size()), n_picks))
+          << "row " << r << " of " << rows.score[r].size() << ", " << n_picks << " picks";
+    }
+    EXPECT_EQ(fault_.host()[0], 0u);
+  }
+
+  std::optional<Stream> stream_;
+  DeviceArray<uint32_t> fault_;
+};
+
+std::vector<float> normal_row(size_t n, uint64_t seed) {
+  std::mt19937_64 generator(seed);
+  std::normal_distribution<float> normal;
+  std::vector<float> row(n);
+  for (float& v : row) v = normal(generator);
+  return row;
+}
+
+// Values of a small alphabet, so that most of the row ties.
+std::vector<float> tied_row(size_t n, std::vector<float> alphabet, uint64_t seed) {
+  std::mt19937_64 generator(seed);
+  std::vector<float> row(n);
+  for (float& v : row) v = alphabet[generator() % alphabet.size()];
+  return row;
+}
+
+TEST_F(TopkTest, PicksTheBestOfRandomRows) {
+  for (const int n_picks : {64, 512, 1984, 2048}) {
+    Rows rows;
+    for (const int extra : {-n_picks, 1 - n_picks, -1, 0, 1, 77, 5000, 20000})
+      rows.score.push_back(normal_row(static_cast<size_t>(n_picks + extra), 40 + rows.score.size()));
+    expect_best(rows, n_picks);
+  }
+}
+
+TEST_F(TopkTest, PicksTheBestWhateverSharesTheDevice) {
+  Rows one{{normal_row(65536, 1)}, {}};
+  for (const size_t n_rows : {1u, 3u, 16u, 17u, 40u, 140u}) {
+    Rows rows;
+    for (size_t r = 0; r < n_rows; ++r)
+      rows.score.push_back(r == n_rows / 2 ? one.score[0] : normal_row(30000 + 100 * r, r));
+    expect_best(rows, 2048);
+  }
+}
+
+TEST_F(TopkTest, TiesGoToTheLowestPositions) {
+  const float tiny = std::numeric_limits<float>::denorm_min(), huge = std::numeric_limits<float>::infinity();
+  Rows rows;
+  rows.score = {std::vector<float>(10000, 3.5f),
+                std::vector<float>(70000, 0.0f),
+                tied_row(9000, {0.0f, -0.0f}, 1),
+                tied_row(50000, {0.0f, -0.0f, 1.0f}, 2),
+                tied_row(66000, {1.0f, 1.0000001f, 1.0000002f}, 3),
+                tied_row(5000, {-1.0f, -2.0f, -3.0f}, 4),
+                tied_row(8000, {tiny, -tiny, 0.0f, -0.0f}, 5),
+                tied_row(8000, {huge, -huge, 3e38f, -3e38f}, 6),
+                std::vector<float>(2049, -huge)};
+  for (const int n_picks : {64, 2048}) expect_best(rows, n_picks);
+}
+
+TEST_F(TopkTest, RowsMayBeginAnywhere) {
+  Rows rows{{normal_row(5000, 1), normal_row(5000, 2), normal_row(5000, 3), normal_row(5000, 4)}, {1, 3, 2951, 4990}};
+  rows.score[0][0] = rows.score[1][2] = std::numeric_limits<float>::infinity();  // before the beginning
+  expect_best(rows, 2048);
+}
+
+TEST_F(TopkTest, AMillionKeys) {
+  expect_best({{normal_row(1 << 20, 9)}, {}}, 2048);
+  expect_best({{std::vector<float>(1 << 20, 0.0f), tied_row(1000003, {0.0f, 1e-20f}, 8)}, {}}, 2048);
+}
+
+TEST_F(TopkTest, RepeatsItself) {
+  const Rows rows{{tied_row(60000, {0.0f, 1.0f, 2.0f, 0.5f}, 1), tied_row(30000, {1.0f, 2.0f}, 2)}, {}};
+  const std::vector<int32_t> first = select(rows, 2048);
+  for (int i = 0; i < 25; ++i) ASSERT_EQ(select(rows, 2048), first) << "repetition " << i;
+}
+
+TEST_F(TopkTest, NaNIsReported) {
+  Rows rows{{normal_row(5000, 1)}, {}};
+  rows.score[0][4321] = std::nanf("");
+  select(rows, 2048);
+  EXPECT_EQ(fault_.host()[0], 1u);
+}
+
+// The picks behind the scores are the best of those scores, as positions and as slots; rows of few keys take all.
+TEST_F(TopkTest, BehindTheScores) {
+  for (const int n_tokens : {1, 2, 4, 7}) {
+    std::vector<int32_t> lengths;
+    for (const int last : {0, 1, 64, 2047, 2048, 2049, 2051, 9000, 33333}) {
+      for (int t = 0; t < n_tokens; ++t) lengths.push_back(std::max(0, last - (n_tokens - 1 - t)));
+    }
+    const IndexProblem p(
+        {.n_heads = 64, .n_tokens = n_tokens, .lengths = lengths, .seed = static_cast<uint64_t>(n_tokens)});
+    IndexOnDevice d(*stream_, p);
+    const std::vector<float> score = d.scores();
+    for (int repetition = 0; repetition < 2; ++repetition) {  // the second run finds the counts cleared
+      const std::vector<int32_t> positions = d.topk(2048, false), slots = d.topk(2048, true);
+      for (int64_t row = 0; row < p.n_rows; ++row) {
+        const std::vector<int32_t> best = best_positions(score.data() + row * d.score_stride(), 0, p.length(row), 2048);
+        for (int i = 0; i < 2048; ++i) {
+          ASSERT_EQ(positions[row * 2048 + i], best[i]) << "row " << row << " of " << p.length(row) << " pick " << i;
+          const int32_t slot =
+              best[i] < 0 ? -1 : p.tables[row / n_tokens * p.table_width + best[i] / 64] * 64 + best[i] % 64;
+          ASSERT_EQ(slots[row * 2048 + i], slot);
+        }
+      }
+    }
+    EXPECT_EQ(d.fault(), 0u);
+  }
+}
+
+// A captured step replayed with ten times the keys picks what an eager step picks.
+TEST_F(TopkTest, ReplaysWithLongerRows) {
+  constexpr int kPicks = 512;
+  std::vector<int32_t> longer = {6000, 6001, 30000, 30001, 0, 0, 11000, 11001}, shorter;
+  for (const int32_t n : longer) shorter.push_back(n / 10);
+  const IndexProblem p({.n_heads = 32, .n_tokens = 2, .lengths = longer, .seed = 2});
+  IndexOnDevice d(*stream_, p);
+  const std::vector<int32_t> eager = d.topk(kPicks, true);
+
+  const DeviceArray<float> score(*stream_, p.n_rows * d.score_stride());
+  const DeviceArray<int32_t> picks(*stream_, p.n_rows * kPicks);
+  const DeviceArray<uint8_t> memory(*stream_, index_plan_bytes(d.shape()));
+  copy_to_device(*stream_, reinterpret_cast<std::byte*>(d.device_lengths().data()), shorter.data(),
+                 d.device_lengths().n_bytes());
+  must(stream_->synchronize());
+  const Graph graph = must(Graph::capture(*stream_, [&] {
+    const IndexPlan plan = build_index_plan({.lengths = d.lengths(),
+                                             .n_rows = p.n_rows,
+                                             .shape = d.shape(),
+                                             .skip_length = kPicks,
+                                             .memory = reinterpret_cast<std::byte*>(memory.data())},
+                                            stream_->handle());
+    index_topk({.in = d.inputs(),
+                .physical = true,
+                .score = score.data(),
+                .score_stride = d.score_stride(),
+                .histogram = d.histogram().data(),
+                .picks = picks.data(),
+                .n_picks = kPicks,
+                .fault = d.fault_word()},
+               plan, d.shape(), stream_->handle());
+  }));
+  graph.launch(*stream_);
+  must(stream_->synchronize());
+  copy_to_device(*stream_, reinterpret_cast<std::byte*>(d.device_lengths().data()), longer.data(),
+                 d.device_lengths().n_bytes());
+  must(stream_->synchronize());
+  graph.launch(*stream_);
+  EXPECT_EQ(picks.host(), eager);
+}
+
+// Prefill in runs of a few rows picks what decode picks for each row alone.
+TEST_F(TopkTest, PrefillInBoundedMemory) {
+  constexpr int kRows = 45, kPicks = 256;
+  std::vector<int32_t> visible;
+  for (int t = 0; t < kRows; ++t) visible.push_back(3000 - kRows + 1 + t);
+  IndexProblem p({.n_heads = 64, .n_tokens = 1, .lengths = visible, .seed = 4});
+  for (int t = 1; t < kRows; ++t)
+    std::copy_n(p.tables.end() - p.table_width, p.table_width, p.tables.begin() + (t - 1) * p.table_width);
+  IndexOnDevice d(*stream_, p);
+  const std::vector<int32_t> expected = d.topk(kPicks, false);
+  const IndexScoreInputs in = d.inputs();
+  for (const int64_t rows_at_once : {8, 16, 48}) {
+    const int64_t n_bytes = prefill_scratch_bytes(rows_at_once, p.max_length, 132);
+    const DeviceArray<uint8_t> scratch(*stream_, n_bytes);
+    scratch.fill(0xCD);
+    const DeviceArray<int32_t> picks(*stream_, int64_t{kRows} * kPicks);
+    prefill_index_topk({.q = in.q,
+                        .w = in.w,
+                        .visible = in.lengths.data,
+                        .n_rows = kRows,
+                        .n_heads = 64,
+                        .table = in.tables.data,
+                        .pages = in.pages,
+                        .n_pages = in.n_pages,
+                        .page_bytes = in.page_bytes,
+                        .max_length = p.max_length,
+                        .picks = picks.data(),
+                        .n_picks = kPicks,
+                        .n_blocks = 132,
+                        .scratch = reinterpret_cast<std::byte*>(scratch.data()),
+                        .scratch_bytes = n_bytes,
+                        .fault = d.fault_word()},
+                       stream_->handle());
+    EXPECT_EQ(picks.host(), expected) << rows_at_once << " rows at once";
+  }
+}
+
+}  // namespace
+}  // namespace levin::cuda
