@@ -138,6 +138,8 @@ const Case kCases[] = {
     {"tags inside a value", false,
      block(call("f", text_arg("a", "</｜DSML｜invoke> </｜DSML｜function_calls> <｜DSML｜x </think>"))),
      "f({\"a\": \"</｜DSML｜invoke> </｜DSML｜function_calls> <｜DSML｜x </think>\"})!", true},
+    {"a tag of another form inside a value", false, block(call("f", text_arg("a", "x</|DSML|parameter>y"))),
+     "f({\"a\": \"x</|DSML|parameter>y\"})!", true},
     {"less-than signs", false, "a < b <c <| d </ e", "C(a < b <c <| d </ e)", true},
     {"line breaks in the answer", false, "a\n\nb\n\n\n", "C(a\n\nb\n\n\n)", true},
     {"half a tag at the end", false, "a\n\n<", "C(a\n\n<)", true},
