@@ -22,7 +22,7 @@ struct Numerics {
   NumericsMode mode = NumericsMode::kReference;
   ops::Operand fp8_input = ops::Operand::kF32;       // input of products with FP8-stored matrices
   ops::Operand input = ops::Operand::kF32;           // input of products with other matrices
-  ops::Operand absorbed = ops::Operand::kF32;        // queries and outputs around the absorbed kv_b_proj, and attention's queries
+  ops::Operand absorbed = ops::Operand::kF32;        // input of the products with the absorbed kv_b_proj
   CacheDType latent = CacheDType::kF32;
   CacheDType index_keys = CacheDType::kF32;
 

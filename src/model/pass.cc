@@ -33,6 +33,14 @@ RoundedInput round_input(OpContext& ctx, View x, ops::Operand operand) {
   LEVIN_CHECK(false, "operand {}", static_cast<int>(operand));
 }
 
+// x [T, H, K] f32, as a product per head takes it: f32 or bf16.
+View round_heads(OpContext& ctx, View x, ops::Operand operand) {
+  if (operand == ops::Operand::kF32) return x;
+  const View out = ctx.arena->allocate(DType::kBF16, {x.dim(0), x.dim(1), x.dim(2)});
+  ops::round_to_bf16(ctx, {.x = x.merged_first(), .out = out.merged_first()});
+  return out;
+}
+
 }  // namespace
 
 Pass::Pass(OpContext& ctx, const Numerics& numerics, const Step& step, const KvCache& cache, const Probe* probe)
@@ -78,14 +86,7 @@ void Pass::matmul_into(View out, View x, const Linear& w) {
 View Pass::matmul_per_head(View x, std::span<const Matrix> w) {
   const View out = allocate(DType::kF32, {x.dim(0), x.dim(1), w.front().n()});
   const ArenaScope rounded = scope();
-  ops::matmul_per_head(ctx_, {.x = absorbed_operand(x), .w = w, .out = out});
-  return out;
-}
-
-View Pass::absorbed_operand(View x) {
-  if (numerics_.absorbed == ops::Operand::kF32) return x;
-  const View out = allocate(DType::kBF16, {x.dim(0), x.dim(1), x.dim(2)});
-  ops::round_to_bf16(ctx_, {.x = x.merged_first(), .out = out.merged_first()});
+  ops::matmul_per_head(ctx_, {.x = round_heads(ctx_, x, numerics_.absorbed), .w = w, .out = out});
   return out;
 }
 

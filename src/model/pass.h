@@ -45,7 +45,6 @@ class Pass {
   View matmul(View x, const Linear& w);                              // [T, K] -> [T, N]
   void matmul_into(View out, View x, const Linear& w);               // the same into given memory
   View matmul_per_head(View x, std::span<const Matrix> w);           // [T, H, K] -> [T, H, N], inputs rounded as numerics.absorbed says
-  View absorbed_operand(View x);                                     // x as attention takes its queries: f32 or bf16
   void rope(View x, ops::RopePairing pairing);                       // [T, H, Dr] in place
   void add_into(View x, View y);                                     // x += y
   ArenaScope scope() { return ArenaScope(*ctx_.arena); }             // frees what the rest of the block allocates

@@ -50,7 +50,7 @@ void store_latent(const OpContext& ctx, const LatentFormat& format, const float*
       return store_f32(k_rope, format.d_rope, row + format.rope_offset);
     case CacheDType::kBF16:
       store_bf16(ctx, c_kv, format.d_latent, row);
-      return store_bf16(ctx, k_rope, format.d_rope, row + format.rope_offset);
+      return store_f32(k_rope, format.d_rope, row + format.rope_offset);
     case CacheDType::kFp8:
       store_fp8(ctx, c_kv, format.d_latent, row, row + format.scale_offset);
       return store_bf16(ctx, k_rope, format.d_rope, row + format.rope_offset);

@@ -1,14 +1,18 @@
 // For each query token, the K cached tokens the lightning indexer scores highest.
 //
 //   score[t,s] = scale[s] * sum_i w[t,i] * max(0, dot(q[t,i,:], k[s,:]))     for first <= s < visible[t]
-//   picks[t,:] = the K best s in ascending order, chosen by (score descending, s ascending), -0 counting as +0; unused tail = -1
+//   picks[t,:] = the K best s in ascending order, chosen by (score descending, s ascending), -0 counting as +0;
+//                unused tail = -1
 //
-// Layout    keys are paged (tensor/formats.h); q and k arrive rotated; scale[s] is the fp8 key's scale, 1 for other formats
-// Tree      dot: blocks of 128 columns, inside a block one f32 fused multiply-add per column, ascending from zero, blocks added
-//           ascending; on the values as f32, whatever their type, without the key's and query's scales. Heads ascending:
-//           total = fma(w, max(0, dot), total) from zero, then total * scale[s]. So scores are the same bits on every kernel set.
-// Speed     bound by arithmetic. The bf16 dot instruction is not used: on the processors that have been measured it does half as
-//           many operations per second as f32 fused multiply-adds.
+// Layout    keys are paged (tensor/formats.h); q and k arrive rotated; scale[s] is the fp8 key's scale, else 1
+// Tree      dot: blocks of 128 columns, inside a block one f32 fused multiply-add per column, ascending from zero,
+// blocks
+//           added ascending; on the values as f32, whatever their type, without the key's and query's scales. Heads
+//           ascending: total = fma(w, max(0, dot), total) from zero, then total * scale[s]. So scores are the same bits
+//           on every kernel set.
+// Speed     bound by arithmetic. The bf16 dot instruction is not used: on the processors that have been measured it
+// does
+//           half as many operations per second as f32 fused multiply-adds.
 // Numerics  a score that is NaN stops the process: it cannot be ranked
 // Skipping  a row with at most K candidates takes them all without scoring
 // Memory    scores of as many query rows at a time as fit kIndexScoreBytes; at least one row
@@ -24,10 +28,10 @@ namespace levin::ops {
 constexpr int64_t kIndexScoreBytes = int64_t{32} << 20;
 
 struct IndexQuery {
-  View q;        // [T, Hi, Di] f32 with f32 keys, bf16 with bf16 keys, f8_e4m3 with fp8 keys
-  View w;        // [T, Hi] f32: learned weight * Hi^-1/2 * Di^-1/2, and for fp8 * the query's scale
-  View seq;      // [T] i32, row of cache.tables
-  View visible;  // [T] i32: keys first <= s < visible[t] may be picked; none if visible[t] <= first
+  View q;             // [T, Hi, Di] f32 with f32 keys, bf16 with bf16 keys, f8_e4m3 with fp8 keys
+  View w;             // [T, Hi] f32: learned weight * Hi^-1/2 * Di^-1/2, and for fp8 * the query's scale
+  View seq;           // [T] i32, row of cache.tables
+  View visible;       // [T] i32: keys first <= s < visible[t] may be picked; none if visible[t] <= first
   int32_t first = 0;  // the first slot that holds a key (1 in the MTP layer, whose slot 0 is unused)
   IndexKeyFormat format;
   PagedRows cache;
@@ -35,7 +39,7 @@ struct IndexQuery {
 
 struct IndexTopk {
   IndexQuery query;
-  View picks;    // [T, K] i32, written in full
+  View picks;  // [T, K] i32, written in full
 };
 void index_topk(OpContext& ctx, const IndexTopk& a);
 

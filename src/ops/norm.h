@@ -3,8 +3,9 @@
 //   rms_norm    out[t,:] = weight * (x[t,:] * (mean(x[t,:]^2) + eps)^(-1/2))
 //   layer_norm  out[t,:] = weight * ((x[t,:] - mean) * (variance + eps)^(-1/2)) + bias        biased variance
 //
-// Tree      sums over a row: 16 partial sums, element i into sum i mod 16 ascending, then folded 8, 4, 2, 1 (sum j += sum j + half)
-// Numerics  f32 throughout. Squares by fused multiply-adds; mean = sum / D; inverse = 1 / sqrt(mean + eps), both correctly rounded;
+// Tree      sums over a row: 16 partial sums, element i into sum i mod 16 ascending, then folded 8, 4, 2, 1
+//           (sum j += sum j + half); squares by fused multiply-adds
+// Numerics  f32 throughout. mean = sum / D; inverse = 1 / sqrt(mean + eps), both correctly rounded;
 //           weight * (x * inverse), and fma(weight, (x - mean) * inverse, bias)
 // Source    model-spec: DeepSeek-V3.2 RMSNorm; the indexer's key LayerNorm has a bias
 #pragma once
@@ -18,7 +19,7 @@ struct RmsNorm {
   View x;       // [T, D] f32
   View weight;  // [D]    f32
   float eps = 0;
-  View out;     // [T, D] f32; may be x
+  View out;  // [T, D] f32; may be x
 };
 void rms_norm(OpContext& ctx, const RmsNorm& a);
 
@@ -27,7 +28,7 @@ struct LayerNorm {
   View weight;  // [D]    f32
   View bias;    // [D]    f32
   float eps = 0;
-  View out;     // [T, D] f32; may be x
+  View out;  // [T, D] f32; may be x
 };
 void layer_norm(OpContext& ctx, const LayerNorm& a);
 

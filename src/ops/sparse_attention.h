@@ -5,17 +5,17 @@
 //
 // One set of picks serves all heads. A row without picks gives zeros.
 //
-// Tree      A row's tile i is its own picks 64i .. 64i+63 in ascending position. In the log2 domain, u = dot * (scale * log2 e
-//           rounded to f32), dot over the concatenated row (latent, then rope) in blocks of 128 of that length as in
-//           ops/index_topk.h. Per tile:
-//             m' = max(m, max_j ceil(u_j)), an integer, m = -infinity before the first tile
-//             p_j = 2^(u_j - ceil(u_j)) * 2^(ceil(u_j) - m'), zero below 2^-126; the fraction by a polynomial, the power exactly
-//             out and sum are multiplied by 2^(m - m'), zero below 2^-126
+// Tree      A row's tile i is its own picks 64i .. 64i+63 in ascending position. In the log2 domain,
+//           u = dot * (scale * log2 e rounded to f32), dot over the concatenated row (latent, then rope) in blocks of
+//           128 of that length as in ops/index_topk.h. Per tile:
+//             m' = max(m, max_j ceil(u_j)), an integer; m = -infinity before the first tile
+//             p_j = 2^(u_j - ceil(u_j)) * 2^(ceil(u_j) - m'), zero below 2^-126; the first by a polynomial
+//             out and sum are multiplied by the exact power 2^(m - m'), zero below 2^-126
 //             sum += sum of p over the tile: 16 partial sums (j mod 16, ascending), folded 8, 4, 2, 1
 //             out[v] = fma(p_j, c[j,v], out[v]), j ascending
 //           At the end out[v] = out[v] / sum. Nothing depends on other rows, heads or threads.
-// Numerics  queries and cached values as f32, exactly, whatever their type; everything after that in f32, by fused multiply-adds. So
-//           results are the same bits on every kernel set. The bf16 dot instruction is not used, as ops/index_topk.h explains.
+// Numerics  queries and cached values as f32, exactly, whatever their type; all else in f32 by fused multiply-adds. So
+//           results are the same bits on every kernel set. The bf16 dot instruction is not used (ops/index_topk.h).
 // Source    model-spec 4.3
 #pragma once
 
@@ -32,7 +32,7 @@ struct SparseAttention {
   float scale = 0;
   LatentFormat format;
   PagedRows cache;
-  View out;       // [T, H, Rk] f32, overwritten
+  View out;  // [T, H, Rk] f32, overwritten
 };
 void sparse_attention(OpContext& ctx, const SparseAttention& a);
 

@@ -19,8 +19,8 @@ LatentFormat latent_format(CacheDType dtype, int64_t d_latent, int64_t d_rope) {
       f.row_bytes = f.rope_offset + 4 * d_rope;
       break;
     case CacheDType::kBF16:
-      f.rope_offset = 2 * d_latent;
-      f.row_bytes = f.rope_offset + 2 * d_rope;
+      f.rope_offset = (2 * d_latent + 3) / 4 * 4;
+      f.row_bytes = f.rope_offset + 4 * d_rope;
       break;
     case CacheDType::kFp8:
       f.scale_offset = (d_latent + 3) / 4 * 4;

@@ -5,7 +5,8 @@
 //
 //   latent     kPageTokens rows, each: latent (Rk values), for fp8 then its scales, then the rotated key part (Dr values)
 //                f32    Rk f32, Dr f32
-//                bf16   Rk bf16, Dr bf16
+//                bf16   Rk bf16, Dr f32     the rotated part decides which positions match: rounding it to bf16 changed one top token
+//                                     in 200 on the demonstration model, rounding the latent one in 400 (docs/numerics.md)
 //                fp8    Rk e4m3, ceil(Rk / 128) f32 scales, Dr bf16      656 bytes for 512 + 64, as DeepSeek's kernels have it
 //   index key  all keys of the page, then for fp8 all scales
 //                f32    kPageTokens x Di f32
@@ -39,6 +40,7 @@ struct LatentFormat {
   int64_t rope_offset = 0;   // bytes from the row's start
   int64_t row_bytes = 0;
 
+  bool rope_is_f32() const { return dtype != CacheDType::kFp8; }  // otherwise bf16
   int64_t n_scales() const { return (d_latent + kQuantBlock - 1) / kQuantBlock; }
   int64_t page_bytes() const { return row_bytes * kPageTokens; }
 };

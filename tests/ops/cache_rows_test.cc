@@ -51,7 +51,7 @@ TEST_P(AppendLatentTest, HoldsTheRoundedValues) {
         const double scale = scale_of(x + block, std::min(kQuantBlock, d_latent - block));
         ASSERT_EQ(row[i], rounded(dtype, x[i], scale)) << device->name() << " row " << t << " value " << i;
       }
-      const CacheDType rope = dtype == CacheDType::kF32 ? dtype : CacheDType::kBF16;
+      const CacheDType rope = dtype == CacheDType::kFp8 ? CacheDType::kBF16 : CacheDType::kF32;
       for (int64_t i = 0; i < d_rope; ++i) {
         ASSERT_EQ(row[d_latent + i], rounded(rope, k_rope.view().row<float>(t)[i], 1)) << device->name();
       }

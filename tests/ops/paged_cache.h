@@ -62,7 +62,7 @@ inline std::vector<double> decode_latent(const LatentFormat& f, const PagedRows&
         f.dtype == CacheDType::kFp8 ? read_as<float>(row + f.scale_offset + 4 * (i / kQuantBlock)) : 1.0;
     values.push_back(decode(f.dtype, row, i) * scale);
   }
-  const CacheDType rope = f.dtype == CacheDType::kF32 ? CacheDType::kF32 : CacheDType::kBF16;
+  const CacheDType rope = f.dtype == CacheDType::kFp8 ? CacheDType::kBF16 : CacheDType::kF32;
   for (int64_t i = 0; i < f.d_rope; ++i) values.push_back(decode(rope, row + f.rope_offset, i));
   return values;
 }

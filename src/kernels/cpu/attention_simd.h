@@ -126,7 +126,7 @@ struct Attention {
   // Picks begin .. begin+n-1 into both layouts. Columns of keys beyond n hold anything.
   static void gather(const AttentionJob& a, const Scratch& s, int64_t begin, int64_t n) {
     const LatentFormat& f = a.format;
-    const DType rope_dtype = f.dtype == CacheDType::kF32 ? DType::kF32 : DType::kBF16;
+    const DType rope_dtype = f.rope_is_f32() ? DType::kF32 : DType::kBF16;
     for (int64_t group = 0; group < n; group += 16) {
       for (int64_t j = group; j < n && j < group + 16; ++j) {
         const std::byte* row = a.row(begin + j);

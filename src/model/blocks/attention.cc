@@ -62,7 +62,7 @@ View AttentionBlock::forward(Pass& p, View h) const {                      // h 
 
   const View picks = select(p, h, c_q);                                                      // [T, K]
   const View o = p.allocate(DType::kF32, {p.n_tokens(), c.n_heads, c.d_latent});             // [T, H, Rk]
-  ops::sparse_attention(p.ctx(), {.q_latent = p.absorbed_operand(q_latent), .q_rope = p.absorbed_operand(q_rope),
+  ops::sparse_attention(p.ctx(), {.q_latent = q_latent, .q_rope = q_rope,
                                   .picks = picks, .seq = p.step().seq, .scale = c.attention_scale(),
                                   .format = format, .cache = cache, .out = o});
   const View values = p.matmul_per_head(o, w.v_up);                                          // [T, H, Dv]
