@@ -170,90 +170,123 @@ void Bpe::encode_short(std::string_view piece, std::vector<TokenId>& out) const 
 
 namespace {
 
-// A piece as a linked list of tokens over the positions of its bytes, with the joins still possible in a heap.
-struct MergeList {
-  struct Node {
-    TokenId token;  // kNoToken: merged into an earlier node
-    uint32_t previous, next;
-  };
-  static constexpr uint32_t kNone = ~0u;
+constexpr uint32_t kNone = ~0u;
 
-  std::vector<Node> nodes;
-  std::vector<uint64_t> heap;  // rank << 32 | position: the smallest is the lowest rank, leftmost
+// The joins still possible, lowest rank first, then leftmost. Where ranks are kept apart (long pieces), the joins of
+// one rank are collected until it is their turn and then sorted, which they nearly are; what comes up for that turn
+// later goes to a heap. So a join costs one step through memory instead of a way down a heap that no cache holds.
+class JoinQueue {
+ public:
+  explicit JoinQueue(size_t n_bytes) : shift_(n_bytes < kLongBytes ? 32 : 0) {}
 
   void push(uint32_t rank, uint32_t position) {
-    heap.push_back(static_cast<uint64_t>(rank) << 32 | position);
-    std::push_heap(heap.begin(), heap.end(), std::greater<>());
+    const uint64_t entry = static_cast<uint64_t>(rank) << 32 | position;
+    const auto turn = static_cast<size_t>(uint64_t{rank} >> shift_);
+    if (turn < next_turn_) {
+      heap_.push_back(entry);
+      std::push_heap(heap_.begin(), heap_.end(), std::greater<>());
+      return;
+    }
+    if (turn >= later_.size()) later_.resize(turn + 1);
+    later_[turn].push_back(entry);
   }
-  uint64_t pop() {
-    std::pop_heap(heap.begin(), heap.end(), std::greater<>());
-    const uint64_t top = heap.back();
-    heap.pop_back();
-    return top;
+
+  // False when there are none.
+  bool pop(uint32_t& rank, uint32_t& position) {
+    while (n_taken_ == run_.size() && heap_.empty()) {
+      if (next_turn_ == later_.size()) return false;
+      run_ = std::move(later_[next_turn_++]);
+      n_taken_ = 0;
+      if (!std::is_sorted(run_.begin(), run_.end())) std::sort(run_.begin(), run_.end());
+    }
+    const bool from_heap = n_taken_ == run_.size() || (!heap_.empty() && heap_.front() < run_[n_taken_]);
+    uint64_t entry = 0;
+    if (from_heap) {
+      std::pop_heap(heap_.begin(), heap_.end(), std::greater<>());
+      entry = heap_.back();
+      heap_.pop_back();
+    } else {
+      entry = run_[n_taken_++];
+    }
+    rank = static_cast<uint32_t>(entry >> 32);
+    position = static_cast<uint32_t>(entry);
+    return true;
   }
-  void remove_after(uint32_t position) {
-    Node& node = nodes[position];
-    Node& gone = nodes[node.next];
-    gone.token = kNoToken;
-    node.next = gone.next;
-    if (node.next != kNone) nodes[node.next].previous = position;
-  }
+
+ private:
+  static constexpr size_t kLongBytes = 4096;
+
+  int shift_;                                 // of a rank to its turn; 32: all have the same
+  std::vector<std::vector<uint64_t>> later_;  // rank << 32 | position, by turn
+  size_t next_turn_ = 0;
+  std::vector<uint64_t> run_;  // the present turn, ascending,
+  size_t n_taken_ = 0;         // and how many of it are done
+  std::vector<uint64_t> heap_;
 };
+
+// A token of a piece, at the position of its first byte, in a list that joins shorten.
+struct Node {
+  TokenId token;   // kNoToken: joined to an earlier node
+  TokenId joined;  // what this node and the next become,
+  uint32_t rank;   // and when; kNone: they do not join
+  uint32_t previous, next;
+};
+
+std::vector<Node> nodes_of(std::string_view piece, const std::array<TokenId, 256>& byte_tokens) {
+  const auto n = static_cast<uint32_t>(piece.size());
+  std::vector<Node> nodes(n);
+  for (uint32_t i = 0; i < n; ++i) {
+    const TokenId token = byte_tokens[static_cast<uint8_t>(piece[i])];
+    nodes[i] = {token, kNoToken, kNone, i == 0 ? kNone : i - 1, i + 1 == n ? kNone : i + 1};
+  }
+  return nodes;
+}
 
 // `join(left, right)` gives rank and token of a pair, rank kNone when it does not join.
 template <class Join>
-void merge_long(MergeList& list, const Join& join, std::vector<TokenId>& out) {
-  auto& nodes = list.nodes;
-  const auto n = static_cast<uint32_t>(nodes.size());
-  for (uint32_t i = 0; i < n; ++i) {
-    nodes[i].previous = i == 0 ? MergeList::kNone : i - 1;
-    nodes[i].next = i + 1 == n ? MergeList::kNone : i + 1;
-    if (i + 1 == n) continue;
-    const auto found = join(nodes[i].token, nodes[i + 1].token);
-    if (found.rank != MergeList::kNone) list.heap.push_back(static_cast<uint64_t>(found.rank) << 32 | i);
-  }
-  std::make_heap(list.heap.begin(), list.heap.end(), std::greater<>());
+void merge_long(std::vector<Node> nodes, const Join& join, std::vector<TokenId>& out) {
+  JoinQueue queue(nodes.size());
+  const auto look_up = [&](uint32_t position) {
+    Node& node = nodes[position];
+    const auto found = join(node.token, nodes[node.next].token);
+    node.joined = found.token;
+    node.rank = found.rank;
+    if (node.rank != kNone) queue.push(node.rank, position);
+  };
+  for (uint32_t i = 0; i + 1 < nodes.size(); ++i) look_up(i);
 
-  while (!list.heap.empty()) {
-    const uint64_t top = list.pop();
-    const auto position = static_cast<uint32_t>(top);
-    if (nodes[position].token == kNoToken || nodes[position].next == MergeList::kNone) continue;
-    const auto found = join(nodes[position].token, nodes[nodes[position].next].token);
-    if (found.rank != static_cast<uint32_t>(top >> 32)) continue;  // the pair has changed since it was pushed
-    list.remove_after(position);
-    nodes[position].token = found.token;
-    const auto push_pair = [&](uint32_t left) {
-      const auto pair = join(nodes[left].token, nodes[nodes[left].next].token);
-      if (pair.rank != MergeList::kNone) list.push(pair.rank, left);
-    };
-    if (nodes[position].next != MergeList::kNone) push_pair(position);
-    if (nodes[position].previous != MergeList::kNone) push_pair(nodes[position].previous);
+  uint32_t rank = 0;
+  uint32_t position = 0;
+  while (queue.pop(rank, position)) {
+    Node& node = nodes[position];
+    // A rank belongs to one pair: another rank means that the pair has changed since this was pushed.
+    if (node.token == kNoToken || node.rank != rank) continue;
+    Node& right = nodes[node.next];
+    right.token = kNoToken;
+    node.token = node.joined;
+    node.rank = kNone;
+    node.next = right.next;
+    if (node.next != kNone) {
+      nodes[node.next].previous = position;
+      look_up(position);
+    }
+    if (node.previous != kNone) look_up(node.previous);
   }
-  for (uint32_t i = 0; i != MergeList::kNone; i = nodes[i].next) out.push_back(nodes[i].token);
-}
-
-MergeList list_of_bytes(std::string_view piece, const std::array<TokenId, 256>& byte_tokens) {
-  MergeList list;
-  list.nodes.resize(piece.size());
-  for (size_t i = 0; i < piece.size(); ++i) list.nodes[i].token = byte_tokens[static_cast<uint8_t>(piece[i])];
-  list.heap.reserve(piece.size());
-  return list;
+  for (uint32_t i = 0; i != kNone; i = nodes[i].next) out.push_back(nodes[i].token);
 }
 
 }  // namespace
 
 void Bpe::encode_long(std::string_view piece, std::vector<TokenId>& out) const {
-  MergeList list = list_of_bytes(piece, byte_tokens_);
-  merge_long(list, [this](TokenId left, TokenId right) { return join(left, right); }, out);
+  merge_long(nodes_of(piece, byte_tokens_), [this](TokenId left, TokenId right) { return join(left, right); }, out);
 }
 
 void Bpe::encode_without(std::string_view piece, const std::vector<bool>& forbidden, std::vector<TokenId>& out) const {
-  MergeList list = list_of_bytes(piece, byte_tokens_);
   const auto allowed = [&](TokenId left, TokenId right) {
     const Joined found = join(left, right);
     return found.rank != kNoRank && forbidden[static_cast<size_t>(found.token)] ? Joined{} : found;
   };
-  merge_long(list, allowed, out);
+  merge_long(nodes_of(piece, byte_tokens_), allowed, out);
 }
 
 }  // namespace levin::text
