@@ -2,8 +2,7 @@
 //
 //   1  every 16th score: an estimate of the K-th best, on the low side
 //   2  all scores: slots and scores of those that reach the estimate, in order. Were they fewer than K, the pass is
-//   repeated without
-//      an estimate, so the estimate cannot change the result.
+//      repeated without an estimate, so the estimate cannot change the result.
 //   3  what is left, as integers in the order of the scores: the K-th best exactly, by counting 11, 11 and 10 bits
 //   4  what is left: those above it, and of those equal to it the first ones
 #pragma once
