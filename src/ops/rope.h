@@ -8,8 +8,8 @@
 // leaves every value finite and plausible, which is why it is an enum on the call. Results stay in place, in the order
 // of the input.
 //
-// Numerics  a' = fma(a, cos, -(b * sin)),  b' = fma(b, cos, a * sin), f32; the table is exact to half a unit
-// (rope_table) Source    model-spec 3.2; YaRN 3.3
+// Numerics  a' = fma(a, cos, -(b * sin)),  b' = fma(b, cos, a * sin), f32; the table is right to half a unit
+// Source    model-spec 3.2; YaRN 3.3
 #pragma once
 
 #include <vector>
