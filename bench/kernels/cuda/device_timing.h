@@ -2,7 +2,9 @@
 #pragma once
 
 #include <algorithm>
+#include <chrono>
 #include <functional>
+#include <thread>
 #include <vector>
 
 #include "kernels/cuda/device_array.h"
@@ -17,6 +19,7 @@ constexpr double kBf16FlopPerSecond = 0.79e15;
 struct GraphTiming {
   int n_launches = 32;  // in the graph; launch i gets its number, to choose cold inputs by
   int n_replays = 15;   // the median counts
+  int rest_ms = 0;      // idle time before each replay: long kernels in a row are held back by the card's power limit
 };
 
 // Microseconds of one launch. The launches follow each other without gaps, as inside a step.
@@ -29,6 +32,7 @@ inline double time_in_graph(const cuda::Stream& stream, const GraphTiming& t, co
   cuda::must(stream.synchronize());
   std::vector<double> us;
   for (int i = 0; i < t.n_replays; ++i) {
+    if (t.rest_ms > 0) std::this_thread::sleep_for(std::chrono::milliseconds(t.rest_ms));
     begin.record(stream);
     graph.launch(stream);
     end.record(stream);

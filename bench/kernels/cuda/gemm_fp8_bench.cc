@@ -1,7 +1,8 @@
 // FP8 products: our plan's instance beside cuBLASLt over the dense shapes of the models, and the grouped products of an
 // expert layer.
 //
-//   bench_gemm_fp8 [--opponent PATH] [--all-plans] [--tokens 1,2,4] [--shape NxK]      CSV to stdout, summary last
+//   bench_gemm_fp8 [--opponent PATH] [--all-plans] [--no-overlap] [--rest MS] [--tokens 1,2,4] [--shape NxK]      CSV to stdout,
+//   summary last
 //
 // Weights rotate through copies of together 512 MB, so that they are cold; output is compared between the two before
 // they are timed.
@@ -37,6 +38,8 @@ int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 struct Options {
   std::string opponent = "libcublasLt.so.13";
   bool all_plans = false;
+  int rest_ms = 0;      // idle time before each timed graph; graphs then hold one launch of the large batches
+  bool overlap = true;         // our kernels may start while the one before them runs
   int only_n = 0, only_k = 0;  // one dense shape instead of all
   std::vector<int> tokens = {1, 2, 4, 8, 16, 32, 64, 128, 4096};
 };
@@ -141,7 +144,8 @@ struct Summary {
 void bench_dense(const Stream& stream, CublasLt* opponent, const Options& options, int n, int k, Summary& summary) {
   const Shape shape(stream, n, k);
   for (const int n_tokens : options.tokens) {
-    const GraphTiming timing{n_tokens > 256 ? 6 : std::max(32, shape.n_copies), 11};
+    const int n_launches = n_tokens <= 256 ? std::max(32, shape.n_copies) : options.rest_ms > 0 ? 1 : 6;
+    const GraphTiming timing{n_launches, 11, options.rest_ms};
     const double floor = dense_floor(n_tokens, n, k).us();
     double theirs = NAN;
     if (opponent && opponent->prepare(n_tokens, n, k))
@@ -149,8 +153,11 @@ void bench_dense(const Stream& stream, CublasLt* opponent, const Options& option
     bool first = true;
     for (const GemmFp8Plan& plan : plans_for(n_tokens, n, options.all_plans)) {
       if (!first && plan == plans_for(n_tokens, n, false)[0]) continue;
-      const double us =
-          time_in_graph(stream, timing, [&](int i) { cuda::gemm_fp8(shape.args(n_tokens, i), plan, stream.handle()); });
+      const double us = time_in_graph(stream, timing, [&](int i) {
+        GemmFp8 a = shape.args(n_tokens, i);
+        a.follows_closely = options.overlap;
+        cuda::gemm_fp8(a, plan, stream.handle());
+      });
       const double apart = std::isnan(theirs) ? NAN : shape.disagreement(n_tokens);
       fmt::print("dense,{},{},{},{}{},{:.2f},{:.2f},{:.3f},{:.2f},{:.3f},{:.1f},{:.2e}\n", n_tokens, n, k,
                  first ? "" : "alt ", plan.describe(), us, floor, floor / us, theirs, theirs / us,
@@ -228,6 +235,8 @@ Options parse(int argc, char** argv) {
   Options o;
   for (int i = 1; i < argc; ++i) {
     if (!std::strcmp(argv[i], "--all-plans")) o.all_plans = true;
+    if (!std::strcmp(argv[i], "--no-overlap")) o.overlap = false;
+    if (!std::strcmp(argv[i], "--rest") && i + 1 < argc) o.rest_ms = std::atoi(argv[++i]);
     if (!std::strcmp(argv[i], "--opponent") && i + 1 < argc) o.opponent = argv[++i];
     if (!std::strcmp(argv[i], "--shape") && i + 1 < argc) std::sscanf(argv[++i], "%dx%d", &o.only_n, &o.only_k);
     if (!std::strcmp(argv[i], "--tokens") && i + 1 < argc) {
@@ -271,11 +280,8 @@ int run(const Options& options) {
   Summary summary;
   for (const auto& [n, k] :
        {std::pair{2112, 7168}, {24576, 1536}, {32768, 512}, {7168, 16384}, {4096, 7168}, {7168, 2048}})
-    bench_dense(stream, opponent.get(), options, n, k, summary);
-  for (const auto& [n, k] : {std::pair{4096, 7168}, {7168, 2048}})
-    for (const int rows : {1, 2, 4, 8, 16, 32, 64, 256}) bench_grouped(stream, n, k, rows);
-  for (const auto& [n, k] : {std::pair{2112, 7168}, {24576, 1536}, {32768, 512}, {7168, 16384}, {4096, 7168}, {7168, 2048}})
-    if (options.only_n == 0 || (n == options.only_n && k == options.only_k)) bench_dense(stream, opponent.get(), options, n, k, summary);
+    if (options.only_n == 0 || (n == options.only_n && k == options.only_k))
+      bench_dense(stream, opponent.get(), options, n, k, summary);
   if (options.only_n == 0) {
     for (const auto& [n, k] : {std::pair{4096, 7168}, {7168, 2048}})
       for (const int rows : {1, 2, 4, 8, 16, 32, 64, 256}) bench_grouped(stream, n, k, rows);

@@ -240,15 +240,17 @@ class Math {
   }
 
   // Begins the stage after, then folds this one.
-  __device__ __forceinline__ void end_stage(float (&total)[C::kWidth / 2], Blocks& blocks, Blocks& after, int stage_of_item, int n_stages,
-                                            const Skews& skews) {
+  __device__ __forceinline__ void end_stage(float (&total)[C::kWidth / 2], Blocks& blocks, Blocks& after,
+                                            int stage_of_item, int n_stages, const Skews& skews) {
     const bool more = stage_of_item + 1 < n_stages;
     if (more) begin_stage(after);
     FoldScales scales[C::kBlocks];
     const bool padding_only = C::kRows < 64 && warp_row_ >= C::kRows;  // this warp holds no row that is wanted
     if (!padding_only) read_scales(scales, stage_of_item, skews);
-    if (more) wgmma_wait<1>();
-    else wgmma_wait<0>();
+    if (more)
+      wgmma_wait<1>();
+    else
+      wgmma_wait<0>();
 #pragma unroll
     for (int b = 0; b < C::kBlocks; ++b) {
       wgmma_touch(blocks[b]);
@@ -266,8 +268,9 @@ class Math {
       const int block = stage_of_item * C::kBlocks + b;
       if (block % 32 == 0) weight_scales_.turn(block);
       const float* rows = s_.scales[done_.stage][b].of + skews.row;
-      scales[b] = fold_scales(rows[row_ % C::kRows], C::kRows > 8 ? rows[(row_ + 8) % C::kRows] : 0, weight_scales_.get(0, block),
-                              C::kCrosses ? weight_scales_.get(C::kScaleRows - 1, block) : 0);
+      scales[b] =
+          fold_scales(rows[row_ % C::kRows], C::kRows > 8 ? rows[(row_ + 8) % C::kRows] : 0,
+                      weight_scales_.get(0, block), C::kCrosses ? weight_scales_.get(C::kScaleRows - 1, block) : 0);
     }
   }
 
@@ -275,7 +278,8 @@ class Math {
     const int row = place.first_row + warp_row_;
     if (C::kRows < 64 && warp_row_ >= C::kRows) return;
     const int n_rows = min(min(16, C::kRows), place.end_row - row);
-    store_rows<C::kWidth>(total, s_.strips[warp_row_ / 16], RowTarget{p_.out, p_.out_is_f32, p_.n, row, n_rows, place.column_tile * C::kWidth});
+    store_rows<C::kWidth>(total, s_.strips[warp_row_ / 16],
+                          RowTarget{p_.out, p_.out_is_f32, p_.n, row, n_rows, place.column_tile * C::kWidth});
   }
 
   const Params& p_;

@@ -37,8 +37,9 @@ constexpr int kPair = 2;  // blocks in a cluster
 constexpr int kMathWarpgroups = 2;
 constexpr int kMathThreads = kMathWarpgroups * 128;
 constexpr int kThreads = kMathThreads + 128;
-constexpr int kLoadRegisters = 40;
-constexpr int kMathRegisters = 232;
+constexpr int kTurnBarrier = 1;  // and 2: named barriers, one for each math warpgroup
+constexpr int kLoadRegisters = 24;
+constexpr int kMathRegisters = 240;
 
 struct Params {
   CUtensorMap x_map;  // [T, K], boxes [kRows / 2, 128]
@@ -135,6 +136,7 @@ class Math {
     const int n_items = s_.walk.n_items(p_.n_groups);
     int item = static_cast<int>(blockIdx.x) / kPair, group = 0;
     if (item >= n_items) return;
+    if (warp_ / 4 == 1) pass_turn();  // the first warpgroup begins
     TilePlace next = begin(item, group);
     while (item < n_items) {
       const TilePlace place = next;
@@ -149,8 +151,9 @@ class Math {
 #pragma unroll
       for (int wave = 0; wave < C::kWaves; ++wave) {
         const int row = place.first_row + first_row_ + 64 * wave;
-        store_rows<C::kWidth>(totals[wave], s_.strips[warp_],
-                              RowTarget{p_.out, p_.out_is_f32, p_.n, row, place.end_row - row, place.column_tile * C::kWidth});
+        store_rows<C::kWidth>(
+            totals[wave], s_.strips[warp_],
+            RowTarget{p_.out, p_.out_is_f32, p_.n, row, place.end_row - row, place.column_tile * C::kWidth});
       }
     }
   }
@@ -182,9 +185,11 @@ class Math {
         const int row = first_row_ + 64 * wave + lane_ / 4;
         const FoldScales scales = fold_scales(row_scales[row], row_scales[row + 8], sw_first, sw_second);
         float sums[1][C::kWidth / 2];
+        if (C::kWaves == 2) take_turn();
         wgmma_fence();
         multiply_blocks<C::kWidth, 1024>(sums, TilePair{x_low_ + at + wave * (64 * kBlockK / 16), w_low_ + at, 0, 0});
         wgmma_commit();
+        if (C::kWaves == 2) pass_turn();
         wgmma_wait<0>();
         wgmma_touch(sums[0]);
         if (wave + 1 == C::kWaves) release();
@@ -193,6 +198,11 @@ class Math {
       at_.advance();
     }
   }
+
+  // The warpgroups hand their products to the matrix unit in turn. Without it they fall into step, and the unit idles
+  // while both fold.
+  __device__ __forceinline__ void take_turn() { named_barrier(kTurnBarrier + warp_ / 4, kMathThreads); }
+  __device__ __forceinline__ void pass_turn() { named_barrier_arrive(kTurnBarrier + 1 - warp_ / 4, kMathThreads); }
 
   // The stage's tiles and scales have been read: both blocks may load into it, since rows come from either.
   __device__ __forceinline__ void release() {

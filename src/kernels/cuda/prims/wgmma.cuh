@@ -57,7 +57,8 @@ __device__ __forceinline__ uint64_t wgmma_descriptor_mn_major(const void* tile, 
          (uint64_t{1} << 62);
 }
 
-// The same descriptor from its two words: the low one holds the address (in 16-byte units, at most 14 bits) and may be stepped on its own.
+// The same descriptor from its two words: the low one holds the address (in 16-byte units, at most 14 bits) and may be
+// stepped on its own.
 __device__ __forceinline__ uint32_t descriptor_low(const void* tile) {
   return (static_cast<uint32_t>(__cvta_generic_to_shared(tile)) & 0x3FFFF) >> 4 | 1u << 16;
 }

@@ -1,4 +1,5 @@
-// Folding one 128-deep block of FP8 sums into the f32 total, as the reduction tree has it: total = fma(block, sx * sw, total).
+// Folding one 128-deep block of FP8 sums into the f32 total, as the reduction tree has it: total = fma(block, sx * sw,
+// total).
 #pragma once
 
 #include <cstdint>
@@ -7,8 +8,8 @@
 
 namespace levin::cuda {
 
-// sx * sw for one thread's part of a [64, N] accumulator and one block of k: rows r and r + 8, with the tile's first and second row of
-// weight scales. The second is used only by tiles that straddle two blocks of weight rows.
+// sx * sw for one thread's part of a [64, N] accumulator and one block of k: rows r and r + 8, with the tile's first
+// and second row of weight scales. The second is used only by tiles that straddle two blocks of weight rows.
 struct FoldScales {
   float low[2];
   float high[2];
@@ -18,9 +19,11 @@ __device__ __forceinline__ FoldScales fold_scales(float sx_low, float sx_high, f
   return {{sx_low * sw_first, sx_low * sw_second}, {sx_high * sw_first, sx_high * sw_second}};
 }
 
-// kCrosses: columns from first_block_columns (a multiple of 8) on use the second scale. kUpperRows: rows r + 8 are wanted too.
+// kCrosses: columns from first_block_columns (a multiple of 8) on use the second scale. kUpperRows: rows r + 8 are
+// wanted too.
 template <int N, bool kCrosses, bool kUpperRows>
-__device__ __forceinline__ void fold_block(float (&total)[N / 2], const float (&block)[N / 2], const FoldScales& s, int first_block_columns) {
+__device__ __forceinline__ void fold_block(float (&total)[N / 2], const float (&block)[N / 2], const FoldScales& s,
+                                           int first_block_columns) {
 #pragma unroll
   for (int j = 0; j < N / 8; ++j) {
     const bool first = !kCrosses || 8 * j < first_block_columns;
@@ -35,8 +38,9 @@ __device__ __forceinline__ void fold_block(float (&total)[N / 2], const float (&
   }
 }
 
-// blocks[b] = the four steps of 32 k of the b-th pair of 128-byte-swizzled tiles. Steps of different blocks alternate: each adds to the
-// one before, and a lone chain of small products would wait for itself. The caller fences before and commits after.
+// blocks[b] = the four steps of 32 k of the b-th pair of 128-byte-swizzled tiles. Steps of different blocks alternate:
+// each adds to the one before, and a lone chain of small products would wait for itself. The caller fences before and
+// commits after.
 struct TilePair {
   uint32_t x, w;            // low words of the first block's descriptors
   uint32_t x_step, w_step;  // bytes from block to block

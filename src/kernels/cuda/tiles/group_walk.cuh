@@ -1,8 +1,8 @@
 // Which rows and columns a block works on next, when rows are sorted into groups whose sizes only the device knows.
 //
-// A group of r rows has ceil(r / kTileRows) row tiles, taken in bands of kBand; within a band, work items are numbered column tile by
-// column tile, row tiles fastest, so that items in flight share both weights and rows. Item numbers run on through the groups. A dense
-// product is one group of all rows.
+// A group of r rows has ceil(r / kTileRows) row tiles, taken in bands of kBand; within a band, work items are numbered
+// column tile by column tile, row tiles fastest, so that items in flight share both weights and rows. Item numbers run
+// on through the groups. A dense product is one group of all rows.
 #pragma once
 
 #include <cstdint>
@@ -58,7 +58,8 @@ struct GroupWalk {
     const int band = local / (kBand * column_tiles);
     const int within = local - band * kBand * column_tiles;
     const int band_rows = min(kBand, row_tiles - band * kBand);
-    return {group, begin[group] + (band * kBand + within % band_rows) * kTileRows, begin[group + 1], within / band_rows};
+    return {group, begin[group] + (band * kBand + within % band_rows) * kTileRows, begin[group + 1],
+            within / band_rows};
   }
 
  private:

@@ -1,7 +1,7 @@
 // Writing a warp's part of an accumulator tile, 16 rows of N columns, to a row-major matrix in f32 or bf16.
 //
-// f32 goes out as it lies: four lanes hold 32 bytes of a row. bf16 is turned in shared memory, 64 columns at a time, so that eight lanes
-// write 128 bytes of a row.
+// f32 goes out as it lies: four lanes hold 32 bytes of a row. bf16 is turned in shared memory, 64 columns at a time, so
+// that eight lanes write 128 bytes of a row.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -12,13 +12,15 @@
 
 namespace levin::cuda {
 
-// One warp's turning place: 128 bytes of each of 16 rows, padded so that eight rows of 16 bytes fall into different banks.
+// One warp's turning place: 128 bytes of each of 16 rows, padded so that eight rows of 16 bytes fall into different
+// banks.
 struct alignas(16) WarpStrip {
   static constexpr int kRowBytes = 128 + 16;
   uint8_t rows[16][kRowBytes];
 };
 
-// Where the warp's rows go: rows row .. row + n_rows - 1 (n_rows up to 16, the others are dropped), columns from `column` on, cut at n.
+// Where the warp's rows go: rows row .. row + n_rows - 1 (n_rows up to 16, the others are dropped), columns from
+// `column` on, cut at n.
 struct RowTarget {
   void* out;
   bool out_is_f32;
@@ -30,10 +32,12 @@ struct RowTarget {
 
 // Stores matrices of 8 rows of 16 bytes from the accumulator's layout; each lane names the place of one row.
 __device__ __forceinline__ void store_matrices(void* row, uint32_t a, uint32_t b) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x2.shared.b16 [%0], {%1, %2};" ::"r"(shared_address(row)), "r"(a), "r"(b) : "memory");
+  asm volatile("stmatrix.sync.aligned.m8n8.x2.shared.b16 [%0], {%1, %2};" ::"r"(shared_address(row)), "r"(a), "r"(b)
+               : "memory");
 }
 __device__ __forceinline__ void store_matrices(void* row, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(row)), "r"(a), "r"(b), "r"(c), "r"(d)
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(row)), "r"(a),
+               "r"(b), "r"(c), "r"(d)
                : "memory");
 }
 
@@ -50,12 +54,14 @@ __device__ __forceinline__ void store_bf16_columns(const float (&d)[kRegs], Warp
 #pragma unroll
   for (int j = 0; j + 1 < kCount; j += 2) {
     constexpr int kOf = 4 * kFirst;
-    store_matrices(place + 16 * j, pack_bf16(d[kOf + 4 * j], d[kOf + 4 * j + 1]), pack_bf16(d[kOf + 4 * j + 2], d[kOf + 4 * j + 3]),
-                   pack_bf16(d[kOf + 4 * j + 4], d[kOf + 4 * j + 5]), pack_bf16(d[kOf + 4 * j + 6], d[kOf + 4 * j + 7]));
+    store_matrices(place + 16 * j, pack_bf16(d[kOf + 4 * j], d[kOf + 4 * j + 1]),
+                   pack_bf16(d[kOf + 4 * j + 2], d[kOf + 4 * j + 3]), pack_bf16(d[kOf + 4 * j + 4], d[kOf + 4 * j + 5]),
+                   pack_bf16(d[kOf + 4 * j + 6], d[kOf + 4 * j + 7]));
   }
   if constexpr (kCount % 2 != 0) {
     constexpr int kLast = 4 * (kFirst + kCount - 1);
-    store_matrices(strip.rows[lane % 16] + 16 * (kCount - 1), pack_bf16(d[kLast], d[kLast + 1]), pack_bf16(d[kLast + 2], d[kLast + 3]));
+    store_matrices(strip.rows[lane % 16] + 16 * (kCount - 1), pack_bf16(d[kLast], d[kLast + 1]),
+                   pack_bf16(d[kLast + 2], d[kLast + 3]));
   }
   __syncwarp();
   const int piece = lane % 8, column = t.column + 8 * (kFirst + piece);
@@ -96,8 +102,10 @@ __device__ __forceinline__ void store_bf16_from(const float (&d)[N / 2], WarpStr
 // d is the warp's part of a [64, N] accumulator (prims/wgmma.cuh). All lanes call.
 template <int N>
 __device__ __forceinline__ void store_rows(const float (&d)[N / 2], WarpStrip& strip, const RowTarget& t) {
-  if (t.out_is_f32) store_f32<N>(d, t);
-  else store_bf16_from<0, N>(d, strip, t);
+  if (t.out_is_f32)
+    store_f32<N>(d, t);
+  else
+    store_bf16_from<0, N>(d, strip, t);
 }
 
 }  // namespace levin::cuda

@@ -1,0 +1,85 @@
+// Mixture of experts around the grouped products: choosing experts, sorting rows by expert, and adding up what comes
+// back.
+//
+//   route_tokens   picks and weights of each token, bit for bit as ops/moe.h, route_experts, on the CPU
+//   plan_rows      sorts the (token, pick) pairs by expert, ascending tokens within one; no atomics, so always the same
+//   order gather_rows    copies each pair's e4m3 row and scales to its place: the input of gemm_fp8 with group_begin
+//   combine_rows   out[t] = fma(weight, y of the pick, total) over t's picks in ascending expert id, from zero, then +
+//   shared[t]
+//
+// Experts of this device are first_expert .. first_expert + n_experts_here - 1; pairs of other experts have no row.
+// Everything is read on the device: the same launches serve any routing, also in a graph.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/quantize_fp8.h"
+
+struct CUstream_st;
+
+namespace levin::cuda {
+
+constexpr int kMaxExperts = 512;
+constexpr int kMaxActive = 16;
+
+struct RouteTokens {
+  const float* logits = nullptr;  // [T, E]
+  const float* bias = nullptr;    // [E]
+  int32_t* picks = nullptr;       // [T, A], ascending
+  float* weights = nullptr;       // [T, A]
+  int32_t* nan_row =
+      nullptr;  // lowered to the first token with a score that is NaN; that token's picks are meaningless
+  int n_tokens = 0;
+  int n_experts = 0;  // E, up to kMaxExperts
+  int n_active = 0;   // A, up to kMaxActive
+  int n_groups = 1;   // divides E into groups of two or more, up to 32
+  int n_groups_kept = 1;
+  bool normalize = true;
+  float factor = 1;
+};
+void route_tokens(const RouteTokens& a, CUstream_st* stream);
+
+struct RowPlan {
+  int32_t* group_begin = nullptr;  // [n_experts_here + 1]
+  int32_t* token_of =
+      nullptr;  // [T * A]: the token of a sorted row; only the first group_begin[n_experts_here] are written
+  int32_t* row_of = nullptr;  // [T, A]: the sorted row of a pair, -1 for experts elsewhere
+};
+
+struct PlanRows {
+  const int32_t* picks = nullptr;  // [T, A], ascending
+  int32_t* counts = nullptr;       // [n_experts_here], scratch
+  RowPlan plan;
+  int n_tokens = 0;
+  int n_active = 0;
+  int first_expert = 0;
+  int n_experts_here = 0;
+};
+void plan_rows(const PlanRows& a, CUstream_st* stream);
+
+struct GatherRows {
+  const uint8_t* codes = nullptr;  // [T, K] e4m3, rows code_row_bytes apart
+  int64_t code_row_bytes = 0;
+  const float* scale = nullptr;  // [ceil(K / 128), scale_ld]
+  int64_t scale_ld = 0;
+  RowPlan plan;
+  QuantizedRows out;  // [T * A, K], only planned rows are written
+  int n_pairs = 0;    // T * A
+  int n_experts_here = 0;
+  int k = 0;  // a multiple of 16
+};
+void gather_rows(const GatherRows& a, CUstream_st* stream);
+
+struct CombineRows {
+  const void* y = nullptr;          // [T * A, D] bf16, by sorted row
+  const float* weights = nullptr;   // [T, A]
+  const int32_t* row_of = nullptr;  // [T, A]
+  const void* shared = nullptr;     // [T, D] bf16, may be null
+  float* out = nullptr;             // [T, D], overwritten
+  int n_tokens = 0;
+  int n_active = 0;
+  int d_model = 0;  // D, a multiple of 8
+};
+void combine_rows(const CombineRows& a, CUstream_st* stream);
+
+}  // namespace levin::cuda

@@ -1,0 +1,45 @@
+// Activations to e4m3 with a power-of-two scale per row and 128 columns, as gemm_fp8 takes them.
+//
+//   quantize_fp8       codes = e4m3(x / s),                    s = 2^ceil(log2(max(amax, 1e-4) / 448))     of each row
+//   and block silu_mul_quantize  the same of silu(gate) * up, in f32
+//
+// Bits      equal to ops/quantize.h and ops/moe.h on the CPU for the same f32 values
+// Limits    K a multiple of 16
+#pragma once
+
+#include <cstdint>
+
+struct CUstream_st;
+
+namespace levin::cuda {
+
+struct QuantizedRows {
+  uint8_t* codes = nullptr;  // [T, K] e4m3, rows code_row_bytes apart
+  int64_t code_row_bytes = 0;
+  float* scale = nullptr;  // [ceil(K / 128), scale_ld]: row t, block b at b * scale_ld + t
+  int64_t scale_ld = 0;
+};
+
+struct QuantizeFp8 {
+  const void* x = nullptr;  // [T, K] bf16 or f32, rows x_ld elements apart, 16-byte aligned
+  bool x_is_f32 = false;
+  int64_t x_ld = 0;
+  QuantizedRows out;
+  int n_tokens = 0;
+  int k = 0;
+  bool follows_closely = false;
+};
+void quantize_fp8(const QuantizeFp8& a, CUstream_st* stream);
+
+struct SiluMulQuantize {
+  const void* gate = nullptr;  // [T, F] bf16, rows ld elements apart
+  const void* up = nullptr;    // [T, F] bf16, rows ld elements apart
+  int64_t ld = 0;
+  QuantizedRows out;  // of K = F
+  int n_tokens = 0;
+  int d_hidden = 0;  // F
+  bool follows_closely = false;
+};
+void silu_mul_quantize(const SiluMulQuantize& a, CUstream_st* stream);
+
+}  // namespace levin::cuda
