@@ -1,19 +1,28 @@
-// machine_limits: prints what this machine can do at most, on one thread and on all.
+// machine_limits: prints what this machine can do at most, on one thread and on all: the best of a second of samples,
+// which is what it does when nobody else uses it, and their average.
 #include "support/machine_limits.h"
 
 #include <fmt/format.h>
 
 #include <set>
 
+#include "base/cpu.h"
+
 int main() {
   const levin::CpuInfo cpu = levin::cpu_info();
-  fmt::print("processor        {}\nlogical cores    {}\nkernel set       {}\n", cpu.model_name, cpu.n_cores,
+  fmt::print("processor   {}\ncores       {}\nkernel set  {}\n\n", cpu.model_name, cpu.n_cores,
              levin::isa_name(cpu.best_isa()));
-  fmt::print("{:>7} {:>11} {:>16} {:>20}\n", "threads", "read GB/s", "f32 FMA GFLOP/s", "bf16 dot GFLOP/s");
+  fmt::print("{:>7} {:>8} {:>11} {:>16} {:>17}\n", "threads", "", "read GB/s", "f32 FMA GFLOP/s", "bf16 dot GFLOP/s");
   for (const int n_threads : std::set<int>{1, cpu.n_cores}) {
-    const levin::bench::MachineLimits m = levin::bench::measure_machine(n_threads);
-    fmt::print("{:>7} {:>11.1f} {:>16.1f} {:>20.1f}\n", n_threads, m.read_gb_per_s, m.fma_gflop_per_s,
-               m.dot_gflop_per_s);
+    levin::ThreadPool pool(n_threads);
+    levin::bench::LimitProbe probe(pool);
+    for (int i = 0; i < 300; ++i) probe.sample();
+    const auto print = [&](const char* what, const levin::bench::MachineLimits& m) {
+      fmt::print("{:>7} {:>8} {:>11.1f} {:>16.1f} {:>17.1f}\n", n_threads, what, m.read_gb_per_s, m.fma_gflop_per_s,
+                 m.dot_gflop_per_s);
+    };
+    print("best", probe.best());
+    print("average", probe.limits());
   }
   return 0;
 }

@@ -105,7 +105,7 @@ void run_case(benchmark::State& state, const Case& c) {
   const Buffer picks = Buffer::for_tensor(DType::kI32, {c.n_tokens, kPicks});
   const double gflop = 2e-9 * static_cast<double>(c.n_tokens * kCached * kHeads * kWidth);
   const Work work{.gbytes = 1e-9 * static_cast<double>(p.pages.n_bytes()), .gflop = gflop};
-  measure(state, c.n_threads, work, [&] {
+  measure(state, bench, work, [&] {
     if (c.fused) {
       ops::index_topk(bench.ctx(),
                       {.query = p.query(), .picks = View(picks.data(), DType::kI32, {c.n_tokens, kPicks})});
@@ -121,7 +121,7 @@ void run_select(benchmark::State& state, Isa isa, int64_t n, bool plateaus) {
   std::vector<float> score = values(n);
   for (float& s : score) s = plateaus ? static_cast<float>(static_cast<int>(s * 4)) : s;
   std::vector<int32_t> picks(kPicks), begin = {0}, end = {static_cast<int32_t>(n)};
-  measure(state, 1, {.gbytes = 4e-9 * static_cast<double>(n)}, [&] {
+  measure(state, bench, {.gbytes = 4e-9 * static_cast<double>(n)}, [&] {
     ops::select_topk(bench.ctx(), {.score = View::of(score.data(), {1, n}),
                                    .begin = View::of(begin.data(), {1}),
                                    .end = View::of(end.data(), {1}),
@@ -131,7 +131,7 @@ void run_select(benchmark::State& state, Isa isa, int64_t n, bool plateaus) {
 
 template <class Body>
 void add(const std::string& name, const Body& body) {
-  benchmark::RegisterBenchmark(name.c_str(), body)->Unit(benchmark::kMicrosecond)->UseRealTime();
+  benchmark::RegisterBenchmark(name.c_str(), body)->Unit(benchmark::kMicrosecond)->UseManualTime();
 }
 
 void register_cases() {

@@ -3,14 +3,8 @@
 //   bench_matmul --benchmark_filter='bf16.*T:1$'      name/[N,K]/types/kernel set/threads/T
 //
 // Weights rotate through copies of 256 MiB together, as they do in a step, so that a small one is not served from a
-// near cache. Counters come from the fastest iteration, which is the one nobody disturbed; `limit` is the larger of the
-// time to read the weights and the time to multiply, at the measured limits of as many threads, over the time taken.
-#include <benchmark/benchmark.h>
-#include <fmt/format.h>
-
+// near cache.
 #include <algorithm>
-#include <chrono>
-#include <map>
 #include <set>
 #include <string>
 #include <vector>
@@ -18,7 +12,7 @@
 #include "base/numbers.h"
 #include "ops/matmul.h"
 #include "ops/quantize.h"
-#include "support/machine_limits.h"
+#include "support/op_bench.h"
 
 namespace levin::bench {
 namespace {
@@ -36,12 +30,6 @@ struct Case {
                        n_threads, n_rows);
   }
 };
-
-const MachineLimits& limits_of(int n_threads) {
-  static std::map<int, MachineLimits> known;
-  const auto found = known.find(n_threads);
-  return found != known.end() ? found->second : known.emplace(n_threads, measure_machine(n_threads)).first->second;
-}
 
 // Values that look like weights; the same few repeated, since only their type matters for speed.
 std::vector<float> weight_values(int64_t n) {
@@ -104,33 +92,21 @@ Rows make_rows(OpContext& ctx, const Case& c) {
 }
 
 void run_case(benchmark::State& state, const Case& c) {
-  ThreadPool pool(c.n_threads);
-  Arena arena;
-  OpContext ctx = cpu_context(pool, arena, c.isa);
-  const MachineLimits& limits = limits_of(c.n_threads);
+  OpBench bench(c.isa, c.n_threads);
   const std::vector<Matrix>& weights = weights_for(c);
-  const Rows rows = make_rows(ctx, c);
+  const Rows rows = make_rows(bench.ctx(), c);
   const Buffer out = Buffer::for_tensor(DType::kF32, {c.n_rows, c.n});
+  const Work work = {.gbytes = 1e-9 * static_cast<double>(weights[0].n_bytes()),
+                     .gflop = 2e-9 * static_cast<double>(c.n_rows * c.n * c.k),
+                     .bf16_dot = c.isa == Isa::kAvx512Bf16 && c.x != DType::kF32 && c.w != DType::kF32};
   size_t next = 0;
-  double best = 1e30;
-  for (auto _ : state) {
-    const auto start = std::chrono::steady_clock::now();
-    ops::matmul(ctx, {.x = rows.x_view,
-                      .x_scale = rows.scale_view,
-                      .w = &weights[next],
-                      .out = View(out.data(), DType::kF32, {c.n_rows, c.n})});
-    best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  measure(state, bench, work, [&] {
+    ops::matmul(bench.ctx(), {.x = rows.x_view,
+                              .x_scale = rows.scale_view,
+                              .w = &weights[next],
+                              .out = View(out.data(), DType::kF32, {c.n_rows, c.n})});
     next = (next + 1) % weights.size();
-  }
-  const bool dot = c.isa == Isa::kAvx512Bf16 && c.x != DType::kF32 && c.w != DType::kF32;
-  const double gflop = 2e-9 * static_cast<double>(c.n_rows * c.n * c.k);
-  const double gbytes = 1e-9 * static_cast<double>(weights[0].n_bytes());
-  const double floor =
-      std::max(gbytes / limits.read_gb_per_s, gflop / (dot ? limits.dot_gflop_per_s : limits.fma_gflop_per_s));
-  state.counters["us"] = 1e6 * best;
-  state.counters["GB/s"] = gbytes / best;
-  state.counters["GFLOP/s"] = gflop / best;
-  state.counters["limit"] = floor / best;
+  });
 }
 
 void register_cases() {
@@ -150,7 +126,7 @@ void register_cases() {
             const Case c = {n, k, n_rows, x, w, isa, n_threads};
             benchmark::RegisterBenchmark(c.name().c_str(), [c](benchmark::State& state) { run_case(state, c); })
                 ->Unit(benchmark::kMicrosecond)
-                ->UseRealTime();
+                ->UseManualTime();
           }
         }
       }

@@ -33,7 +33,7 @@ void run_rms_norm(benchmark::State& state, Isa isa) {
   constexpr int64_t kRows = 32, kWidth = 7168;
   OpBench bench(isa, 1);
   std::vector<float> x = values(kRows * kWidth), weight = values(kWidth), out(x.size());
-  measure(state, 1, bytes(8 * kRows * kWidth), [&] {
+  measure(state, bench, bytes(8 * kRows * kWidth), [&] {
     ops::rms_norm(bench.ctx(), {.x = View::of(x.data(), {kRows, kWidth}),
                                 .weight = View::of(weight.data(), {kWidth}),
                                 .eps = 1e-6f,
@@ -46,7 +46,7 @@ void run_rope(benchmark::State& state, Isa isa, ops::RopePairing pairing) {
   OpBench bench(isa, 1);
   // sin = 0 and cos = 1 keep the values what they are however often they turn.
   std::vector<float> x = values(kRows * kHeads * kWidth), cos(kRows * kWidth / 2, 1.0f), sin(kRows * kWidth / 2);
-  measure(state, 1, bytes(8 * kRows * kHeads * kWidth), [&] {
+  measure(state, bench, bytes(8 * kRows * kHeads * kWidth), [&] {
     ops::rope(bench.ctx(), {.x = View::of(x.data(), {kRows, kHeads, kWidth}),
                             .cos = View::of(cos.data(), {kRows, kWidth / 2}),
                             .sin = View::of(sin.data(), {kRows, kWidth / 2}),
@@ -58,7 +58,7 @@ void run_silu(benchmark::State& state, Isa isa) {
   constexpr int64_t kRows = 32, kWidth = 2048;
   OpBench bench(isa, 1);
   std::vector<float> gate = values(kRows * kWidth), up = values(kRows * kWidth), out(gate.size());
-  measure(state, 1, bytes(12 * kRows * kWidth), [&] {
+  measure(state, bench, bytes(12 * kRows * kWidth), [&] {
     ops::silu_mul(bench.ctx(), {.gate = View::of(gate.data(), {kRows, kWidth}),
                                 .up = View::of(up.data(), {kRows, kWidth}),
                                 .out = View::of(out.data(), {kRows, kWidth})});
@@ -70,7 +70,7 @@ void run_route(benchmark::State& state, Isa isa) {
   OpBench bench(isa, 1);
   std::vector<float> logits = values(kRows * kExperts), bias(kExperts), weights(kRows * kActive);
   std::vector<int32_t> picks(kRows * kActive);
-  measure(state, 1, bytes(4 * kRows * kExperts), [&] {
+  measure(state, bench, bytes(4 * kRows * kExperts), [&] {
     ops::route_experts(bench.ctx(), {.logits = View::of(logits.data(), {kRows, kExperts}),
                                      .bias = View::of(bias.data(), {kExperts}),
                                      .n_groups = 8,
@@ -86,13 +86,13 @@ void run_argmax(benchmark::State& state, Isa isa) {
   OpBench bench(isa, 1);
   std::vector<float> x = values(kVocab);
   std::vector<int32_t> out(1);
-  measure(state, 1, bytes(4 * kVocab),
+  measure(state, bench, bytes(4 * kVocab),
           [&] { ops::argmax(bench.ctx(), {.x = View::of(x.data(), {1, kVocab}), .out = View::of(out.data(), {1})}); });
 }
 
 template <class Body>
 void add(const std::string& name, const Body& body) {
-  benchmark::RegisterBenchmark(name.c_str(), body)->Unit(benchmark::kMicrosecond)->UseRealTime();
+  benchmark::RegisterBenchmark(name.c_str(), body)->Unit(benchmark::kMicrosecond)->UseManualTime();
 }
 
 void register_cases() {

@@ -70,7 +70,7 @@ void run_case(benchmark::State& state, const Case& c) {
   const double pairs = 1e-9 * static_cast<double>(t * kHeads * kPicks);
   const Work work{.gbytes = 1e-9 * static_cast<double>(t * kPicks * format.row_bytes),
                   .gflop = pairs * 2 * (kLatent + kRope + kLatent)};
-  measure(state, c.n_threads, work, [&] {
+  measure(state, bench, work, [&] {
     ops::sparse_attention(bench.ctx(), {.q_latent = View(q_latent.data(), c.q, {t, kHeads, kLatent}),
                                         .q_rope = View(q_rope.data(), c.q, {t, kHeads, kRope}),
                                         .picks = View::of(picks.data(), {t, kPicks}),
@@ -94,7 +94,7 @@ void register_cases() {
           const Case c{rows, q, isa, n_threads, n_tokens};
           benchmark::RegisterBenchmark(c.name().c_str(), [c](benchmark::State& state) { run_case(state, c); })
               ->Unit(benchmark::kMicrosecond)
-              ->UseRealTime();
+              ->UseManualTime();
         }
       }
     }

@@ -1,35 +1,28 @@
 #include "support/machine_limits.h"
 
 #include <immintrin.h>
+#include <time.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdint>
 #include <cstring>
-#include <vector>
 
-#include "base/thread_pool.h"
-#include "tensor/buffer.h"
+#include "base/cpu.h"
 
 namespace levin::bench {
 namespace {
 
-constexpr int kReadRepeats = 12;
-constexpr int kPeakRepeats = 200;  // short ones, so that some run undisturbed on a shared machine
-constexpr int64_t kReadBytes = int64_t{1} << 30;
-constexpr int64_t kRounds = 200'000;
-constexpr int kChains = 16;  // independent accumulators: more than latency times issue width
+constexpr int64_t kMemoryBytes = int64_t{1} << 30;
+constexpr int64_t kReadBytes = int64_t{16} << 20;  // of it, a sample; about a millisecond
+constexpr int64_t kRounds = 20'000;                // likewise
+constexpr int kChains = 16;                        // independent sums: more than latency times issue width
 
-// The shortest of a few runs of body(thread) on all threads, in seconds.
+// Seconds of body(thread) on all threads.
 template <class Body>
-double best_seconds(ThreadPool& pool, int n_repeats, const Body& body) {
-  double best = 1e30;
-  for (int i = 0; i < n_repeats; ++i) {
-    const auto start = std::chrono::steady_clock::now();
-    pool.run(body);
-    best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
-  }
-  return best;
+double seconds_of(ThreadPool& pool, const Body& body) {
+  const double start = cpu_seconds(pool);
+  pool.run(body);
+  return cpu_seconds(pool) - start;
 }
 
 [[gnu::target("avx512f")]] float fma_rounds_avx512(int64_t n) {
@@ -103,32 +96,50 @@ volatile double g_sink;  // keeps the measured loops alive
 
 }  // namespace
 
-MachineLimits measure_machine(int n_threads) {
+double cpu_seconds(const ThreadPool& pool) {
+  timespec now{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+  return (static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec)) / pool.n_threads();
+}
+
+void LimitProbe::Rate::add(double amount, double took) {
+  work += amount;
+  seconds += took;
+  best = std::max(best, amount / took);
+}
+
+LimitProbe::LimitProbe(ThreadPool& pool) : pool_(pool), memory_(kMemoryBytes) {
+  std::memset(memory_.data(), 1, kMemoryBytes);  // pages that were never written are all one page
+}
+
+void LimitProbe::sample() {
   const CpuInfo cpu = cpu_info();
-  ThreadPool pool(n_threads);
-  MachineLimits limits{.n_threads = n_threads};
+  const double rounds = 1e-9 * kRounds * pool_.n_threads();
   if (cpu.avx2) {
-    const Buffer buffer(kReadBytes);
-    std::memset(buffer.data(), 1, kReadBytes);  // pages that were never written are all one page
-    const double seconds = best_seconds(pool, kReadRepeats, [&](int thread) {
-      const Share share = pool.share_of(kReadBytes, 4096, thread);
-      g_sink = static_cast<double>(sum_bytes(buffer.data() + share.begin, share.end - share.begin));
-    });
-    limits.read_gb_per_s = 1e-9 * static_cast<double>(kReadBytes) / seconds;
+    const std::byte* data = memory_.data() + read_at_;
+    read_at_ = (read_at_ + kReadBytes) % kMemoryBytes;
+    read_.add(1e-9 * kReadBytes, seconds_of(pool_, [&](int thread) {
+                const Share share = pool_.share_of(kReadBytes, 4096, thread);
+                g_sink = static_cast<double>(sum_bytes(data + share.begin, share.end - share.begin));
+              }));
   }
-  const double rounds = 1e-9 * kRounds * n_threads;
   if (cpu.avx512) {
-    limits.fma_gflop_per_s =
-        rounds * kChains * 32 / best_seconds(pool, kPeakRepeats, [](int) { g_sink = fma_rounds_avx512(kRounds); });
+    fma_.add(rounds * kChains * 32, seconds_of(pool_, [](int) { g_sink = fma_rounds_avx512(kRounds); }));
   } else if (cpu.avx2) {
-    limits.fma_gflop_per_s =
-        rounds * 12 * 16 / best_seconds(pool, kPeakRepeats, [](int) { g_sink = fma_rounds_avx2(kRounds); });
+    fma_.add(rounds * 12 * 16, seconds_of(pool_, [](int) { g_sink = fma_rounds_avx2(kRounds); }));
   }
   if (cpu.avx512_bf16) {
-    limits.dot_gflop_per_s =
-        rounds * kChains * 64 / best_seconds(pool, kPeakRepeats, [](int) { g_sink = dot_rounds(kRounds); });
+    dot_.add(rounds * kChains * 64, seconds_of(pool_, [](int) { g_sink = dot_rounds(kRounds); }));
   }
-  return limits;
+}
+
+MachineLimits LimitProbe::limits() const {
+  const auto rate = [](const Rate& r) { return r.seconds > 0 ? r.work / r.seconds : 0.0; };
+  return {.read_gb_per_s = rate(read_), .fma_gflop_per_s = rate(fma_), .dot_gflop_per_s = rate(dot_)};
+}
+
+MachineLimits LimitProbe::best() const {
+  return {.read_gb_per_s = read_.best, .fma_gflop_per_s = fma_.best, .dot_gflop_per_s = dot_.best};
 }
 
 }  // namespace levin::bench

@@ -1,20 +1,44 @@
 // What this machine can do at most, measured: the yardstick of the kernel benchmarks.
 #pragma once
 
-#include <string>
+#include <cstdint>
 
-#include "base/cpu.h"
+#include "base/thread_pool.h"
+#include "tensor/buffer.h"
 
 namespace levin::bench {
 
+// CPU time of the process over the pool's threads, in seconds. Benchmarks take it for time: it is what a clock shows on
+// a machine that nobody else uses, and on a shared one it leaves out the others' turns.
+double cpu_seconds(const ThreadPool& pool);
+
 struct MachineLimits {
-  int n_threads = 1;
-  double read_gb_per_s = 0;    // a sum over 1 GiB, each thread its own part
+  double read_gb_per_s = 0;    // a sum over memory beyond every cache, each thread its own part
   double fma_gflop_per_s = 0;  // f32 fused multiply-adds on registers, widest vectors; 2 operations each
   double dot_gflop_per_s = 0;  // VDPBF16PS on registers, 4 operations a lane; 0 where the processor has none
 };
 
-// Takes about a second.
-MachineLimits measure_machine(int n_threads);
+// Measures the limits on the threads of a pool, bit by bit. A benchmark samples after each of its own iterations, so
+// that both see the same machine: on one that is shared, or whose clock changes, a limit measured once would not be the
+// limit of the moment.
+class LimitProbe {
+ public:
+  explicit LimitProbe(ThreadPool& pool);
+
+  void sample();
+  MachineLimits limits() const;  // over all samples so far
+  MachineLimits best() const;    // the best sample of each
+
+ private:
+  struct Rate {
+    double work = 0, seconds = 0, best = 0;
+    void add(double amount, double took);
+  };
+
+  ThreadPool& pool_;
+  Buffer memory_;
+  int64_t read_at_ = 0;
+  Rate read_, fma_, dot_;
+};
 
 }  // namespace levin::bench

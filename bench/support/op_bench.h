@@ -1,14 +1,14 @@
-// What the op benchmarks share: a machine to run on, the fastest of many calls, and its share of the machine's limits.
+// What the op benchmarks share: a machine to run on, the time of a call, and its share of the machine's limits.
 //
-// Counters come from the fastest call, which is the one nobody disturbed. `limit` is the time the machine would need at
-// its measured limits (reading the bytes or doing the operations, whichever takes longer) over the time taken.
+// Time is CPU time over the number of threads (machine_limits.h). us, GB/s and GFLOP/s come from the fastest call.
+// limit% is the time the machine would need at its limits (reading the bytes or doing the operations, whichever takes
+// longer), at the rates that the same threads reach on bare loops between the calls, over the time taken on average;
+// the label says which limit it is.
 #pragma once
 
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
-#include <chrono>
-#include <map>
 
 #include "ops/context.h"
 #include "support/machine_limits.h"
@@ -19,6 +19,7 @@ class OpBench {
  public:
   OpBench(Isa isa, int n_threads) : pool_(n_threads), ctx_(cpu_context(pool_, arena_, isa)) {}
   OpContext& ctx() { return ctx_; }
+  ThreadPool& pool() { return pool_; }
 
  private:
   ThreadPool pool_;
@@ -26,31 +27,35 @@ class OpBench {
   OpContext ctx_;
 };
 
-inline const MachineLimits& limits_of(int n_threads) {
-  static std::map<int, MachineLimits> known;
-  const auto found = known.find(n_threads);
-  return found != known.end() ? found->second : known.emplace(n_threads, measure_machine(n_threads)).first->second;
-}
-
 // What one call reads and computes.
 struct Work {
   double gbytes = 0;
-  double gflop = 0;  // by f32 fused multiply-adds, two each
+  double gflop = 0;       // two for a multiply-add
+  bool bf16_dot = false;  // by the dot instruction instead of f32 fused multiply-adds
 };
 
 template <class Call>
-void measure(benchmark::State& state, int n_threads, const Work& work, const Call& call) {
-  double best = 1e30;
+void measure(benchmark::State& state, OpBench& bench, const Work& work, const Call& call) {
+  LimitProbe probe(bench.pool());
+  double best = 1e30, total = 0, n_calls = 0;
   for (auto _ : state) {
-    const auto start = std::chrono::steady_clock::now();
+    const double start = cpu_seconds(bench.pool());
     call();
-    best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    const double took = cpu_seconds(bench.pool()) - start;
+    state.SetIterationTime(took);
+    best = std::min(best, took);
+    total += took;
+    n_calls += 1;
+    probe.sample();
   }
-  const MachineLimits& limits = limits_of(n_threads);
+  const MachineLimits limits = probe.limits();
+  const double reading = work.gbytes / limits.read_gb_per_s;
+  const double computing = work.gflop / (work.bf16_dot ? limits.dot_gflop_per_s : limits.fma_gflop_per_s);
   state.counters["us"] = 1e6 * best;
   state.counters["GB/s"] = work.gbytes / best;
   if (work.gflop > 0) state.counters["GFLOP/s"] = work.gflop / best;
-  state.counters["limit"] = std::max(work.gbytes / limits.read_gb_per_s, work.gflop / limits.fma_gflop_per_s) / best;
+  state.counters["limit%"] = 100 * std::max(reading, computing) * n_calls / total;
+  state.SetLabel(reading > computing ? "memory" : "arithmetic");
 }
 
 }  // namespace levin::bench
