@@ -18,6 +18,7 @@ void check(const SparseMla& a) {
               "q, cache and out must be 16-byte aligned");
   LEVIN_CHECK(a.q_latent_row_stride % 8 == 0 && a.q_rope_row_stride % 8 == 0, "query row strides {} and {}",
               a.q_latent_row_stride, a.q_rope_row_stride);
+  LEVIN_CHECK(a.scale > 0, "a softmax scale of {}", a.scale);
   LEVIN_CHECK(a.page_bytes % 16 == 0, "latent pages of {} bytes", a.page_bytes);
   LEVIN_CHECK(a.tables.data == nullptr || a.table_row != nullptr, "positions need the table row of each query");
 }

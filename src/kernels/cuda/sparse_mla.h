@@ -8,19 +8,21 @@
 //             dot  = d0 + d1;  d0 over latent 0..255 then rope 0..31, d1 over latent 256..511 then rope 32..63, each a
 //             chain of wgmma
 //                    bf16 steps of k = 16, ascending
-//             u    = dot * (scale * log2 e);  c = ceil(u);  m' = max(m, max_j c_j);  p_j = 2^(u_j - c_j) * 2^(c_j -
-//             m'), zero where
-//                    c_j - m' < -125
-//             acc  = acc * 2^(m - m'), then four wgmma steps of k = 16 keys over the tile, p rounded to bf16
-//             sum  = sum * 2^(m - m') + p, kept apart for even and odd tiles and for the four lanes of a row until the
-//             end
+//             m'   = max(m, ceil(max_j dot_j * c)), an integer, c = scale * log2 e;  p_j = 2^(dot_j * c - m'), the
+//             difference in one
+//                    fused step, zero below 2^-126
+//             acc  = acc * 2^(m - m'), which is exact, then four wgmma steps of k = 16 keys over the tile, p rounded to
+//             bf16 sum  = sum * 2^(m - m') + p, kept apart for even and odd tiles and for the four lanes of a row until
+//             the end
 //           At picks 512, 1024, 1536 acc, sum and m start afresh; the parts are merged ascending at the common larger
-//           m. In the end the four lanes are added ((l0 + l1) + (l2 + l3)), then even + odd, and out = acc / sum. It
-//           depends on the row's q, picks and cache rows alone. Blocks that share a row split it only at those points.
+//           m. In the end the four lanes are added ((l0 + l1) + (l2 + l3)), then even + odd, and out = acc * (1 / sum).
+//           It depends on the row's q, picks and cache rows alone. Blocks that share a row split it only at those
+//           points.
 // Shapes    latent 512, rope 64; 1 to 128 heads; picks a multiple of 64 up to 2048 (sparse_mla_support()). Heads are
 // worked on 64 at a
 //           time; rows of the last group that do not exist are neither read nor written.
-// Numerics  q bf16; cache rows bf16, or e4m3 with power-of-two f32 scales, which are exact in bf16. Values |u| < 2^22.
+// Numerics  q bf16; cache rows bf16, or e4m3 with power-of-two f32 scales, which are exact in bf16. Scores |dot * c| <
+// 2^22.
 #pragma once
 
 #include <cstddef>
@@ -55,7 +57,7 @@ struct SparseMla {
   int64_t n_rows = 0;
   int n_heads = 0;
   int n_picks = 0;
-  float scale = 0;
+  float scale = 0;  // positive
 };
 
 // How the blocks share the rows. Both give the same bits; kAuto takes the one that should be faster.

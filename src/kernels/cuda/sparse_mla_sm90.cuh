@@ -2,7 +2,7 @@
 //
 //   in    q [rows, H, 512 + 64] bf16, picks [rows, K], cache rows        out  [rows, H, 512] bf16 or f32
 //   grid  rows x head groups x parts x 2      cluster  the pairs of all parts of one (row, head group): 2 x parts
-//   block 2 math warpgroups + 1 load warpgroup
+//   block 2 math warpgroups + 2 load warpgroups
 //   smem  struct Shared below: kStages half key tiles of 64 picks, the block's half of the queries, two weight tiles,
 //   what the other
 //         block sends
@@ -56,9 +56,10 @@ constexpr int kChunkBytes = kTileKeys * 128;
 constexpr int kRopeTileBytes = kTileKeys * kHalfRope * 2;
 constexpr int kStages = 4;
 constexpr int kMathThreads = 256;
-constexpr int kThreads = kMathThreads + 128;
-constexpr int kMathRegs = 216;
-constexpr int kLoadRegs = 72;
+constexpr int kLoadThreads = 256;
+constexpr int kThreads = kMathThreads + kLoadThreads;
+constexpr int kMathRegs = 208;
+constexpr int kLoadRegs = 48;
 constexpr int kExchangeBytes = kMlaHeadGroup * kTileKeys * 4;
 constexpr int kMathBarrier = 1;  // named barrier of the math threads
 
@@ -136,7 +137,7 @@ __device__ __forceinline__ uint64_t rope_descriptor(const void* tile) {
          uint64_t{2} << 62;
 }
 
-// ---- Load warpgroup. Warp l converts keys 16l .. 16l+15 of a tile; four lanes share a key, eight keys at a time.
+// ---- Load warpgroups. Warp l converts keys 8l .. 8l+7 of a tile; four lanes share a key.
 
 template <LatentRows kFormat>
 struct RowFormat;
@@ -152,9 +153,8 @@ struct RowFormat<LatentRows::kBF16> {
   static constexpr int kRopeOffset = kLatent * 2;
 };
 
-// Slot of pick i of the row, -1 if there is none.
-__device__ __forceinline__ int pick_slot(const SparseMla& a, const int32_t* picks, const int32_t* table, int i) {
-  const int pick = picks[i];
+// Slot of a pick, -1 for none.
+__device__ __forceinline__ int pick_slot(int pick, const int32_t* table) {
   if (pick < 0 || table == nullptr) return pick;
   return table[pick / kIndexPageTokens] * kIndexPageTokens + pick % kIndexPageTokens;
 }
@@ -194,15 +194,28 @@ struct KeyPieces<LatentRows::kFp8> {
     scale = valid ? *reinterpret_cast<const float2*>(row + Format::kScaleOffset + half * 8) : float2{1, 1};
   }
   __device__ __forceinline__ void store(KeyTile& tile, int key, int quarter) const {
+    const uint32_t factor[2] = {code_factor(scale.x), code_factor(scale.y)};
+    const bool large = fmaxf(scale.x, scale.y) > kMaxFactorScale;
 #pragma unroll
     for (int c = 0; c < kChunks; ++c) {
-      const uint32_t pair = scale_pair(c < 2 ? scale.x : scale.y);
-      const uint2 a = e4m3x4_to_bf16(codes[c].x, pair), b = e4m3x4_to_bf16(codes[c].y, pair);
-      *reinterpret_cast<uint4*>(tile.latent[c] + swizzle_128(key, quarter * 32)) = {a.x, a.y, b.x, b.y};
-      const uint2 d = e4m3x4_to_bf16(codes[c].z, pair), e = e4m3x4_to_bf16(codes[c].w, pair);
-      *reinterpret_cast<uint4*>(tile.latent[c] + swizzle_128(key, quarter * 32 + 16)) = {d.x, d.y, e.x, e.y};
+      uint4 low = convert(codes[c].x, codes[c].y, factor[c / 2]), high = convert(codes[c].z, codes[c].w, factor[c / 2]);
+      if (large) {
+        const uint32_t rest = power_pair(fmaxf(c < 2 ? scale.x : scale.y, kMaxFactorScale) / kMaxFactorScale);
+        low = multiply(low, rest);
+        high = multiply(high, rest);
+      }
+      *reinterpret_cast<uint4*>(tile.latent[c] + swizzle_128(key, quarter * 32)) = low;
+      *reinterpret_cast<uint4*>(tile.latent[c] + swizzle_128(key, quarter * 32 + 16)) = high;
     }
     *reinterpret_cast<uint4*>(tile.rope + swizzle_64(key, quarter)) = rope;
+  }
+  __device__ __forceinline__ static uint4 convert(uint32_t first, uint32_t second, uint32_t factor) {
+    const uint2 a = e4m3x4_to_bf16(first, factor), b = e4m3x4_to_bf16(second, factor);
+    return {a.x, a.y, b.x, b.y};
+  }
+  __device__ __forceinline__ static uint4 multiply(const uint4& v, uint32_t pair) {
+    return {multiply_bf16x2(v.x, pair), multiply_bf16x2(v.y, pair), multiply_bf16x2(v.z, pair),
+            multiply_bf16x2(v.w, pair)};
   }
   __device__ __forceinline__ static void prefetch(const std::byte* row, int half, int quarter) {
     prefetch_l2(row + (quarter < 2 ? half * kHalfLatent + quarter * 128 : kLatent + (quarter - 2) * 128));
@@ -240,40 +253,27 @@ struct KeyPieces<LatentRows::kBF16> {
 template <LatentRows kFormat>
 __device__ __forceinline__ void load_role(Shared& s, const SparseMla& a, const Work& w) {
   constexpr int kRowBytes = RowFormat<kFormat>::kRowBytes;
-  const int lane = threadIdx.x % 32, quarter = lane % 4;
-  const int first_key = 16 * (threadIdx.x / 32 % 4) + lane / 4;  // and 8 further on
-  const int32_t* picks = a.picks + w.row * a.n_picks + w.first_tile * kTileKeys;
+  const int thread = threadIdx.x - kMathThreads;
+  const int key = thread / 4, quarter = thread % 4;
+  const int32_t* picks = a.picks + w.row * a.n_picks + w.first_tile * kTileKeys + key;
   const int32_t* table = a.tables.data ? a.tables.data + a.table_row[w.row] * a.tables.stride : nullptr;
   RingPosition<kStages> at;
-  int slot[2] = {-1, -1};
-  if (w.n_tiles > 0) {
-#pragma unroll
-    for (int o = 0; o < 2; ++o) slot[o] = pick_slot(a, picks, table, first_key + 8 * o);
-  }
+  int slot = w.n_tiles > 0 ? pick_slot(picks[0], table) : -1;
+  int next_pick = w.n_tiles > 1 ? picks[kTileKeys] : -1;
   for (int tile = 0; tile < w.n_tiles; ++tile) {
-    int next[2] = {-1, -1};
-    if (tile + 1 < w.n_tiles) {
-#pragma unroll
-      for (int o = 0; o < 2; ++o) next[o] = pick_slot(a, picks, table, (tile + 1) * kTileKeys + first_key + 8 * o);
-    }
-    KeyPieces<kFormat> pieces[2];
-    constexpr bool kBothAtOnce = kFormat == LatentRows::kFp8;  // bf16 pieces would need too many registers
-    pieces[0].load(slot_row(a, max(slot[0], 0), kRowBytes), w.half, quarter, slot[0] >= 0);
-    if (kBothAtOnce) pieces[1].load(slot_row(a, max(slot[1], 0), kRowBytes), w.half, quarter, slot[1] >= 0);
+    const int pick_after = tile + 2 < w.n_tiles ? picks[(tile + 2) * kTileKeys] : -1;
+    KeyPieces<kFormat> pieces;
+    pieces.load(slot_row(a, max(slot, 0), kRowBytes), w.half, quarter, slot >= 0);
+    const int next_slot = pick_slot(next_pick, table);
+    if (next_slot >= 0) KeyPieces<kFormat>::prefetch(slot_row(a, next_slot, kRowBytes), w.half, quarter);
     s.key_ring.empty[at.stage].wait(at.parity ^ 1);
-    pieces[0].store(s.key[at.stage], first_key, quarter);
-    if (!kBothAtOnce) pieces[1].load(slot_row(a, max(slot[1], 0), kRowBytes), w.half, quarter, slot[1] >= 0);
-    pieces[1].store(s.key[at.stage], first_key + 8, quarter);
-    if (quarter < 2)
-      s.bias[at.stage][first_key + 8 * quarter] = (quarter == 0 ? slot[0] : slot[1]) >= 0 ? 0.0f : -INFINITY;
+    pieces.store(s.key[at.stage], key, quarter);
+    if (quarter == 0) s.bias[at.stage][key] = slot >= 0 ? 0.0f : -INFINITY;
     fence_async_shared();
     s.key_ring.full[at.stage].arrive();
     at.advance();
-#pragma unroll
-    for (int o = 0; o < 2; ++o) {
-      slot[o] = next[o];
-      if (slot[o] >= 0) KeyPieces<kFormat>::prefetch(slot_row(a, slot[o], kRowBytes), w.half, quarter);
-    }
+    slot = next_slot;
+    next_pick = pick_after;
   }
 }
 
@@ -414,11 +414,9 @@ __device__ __forceinline__ void add_received(Shared& s, float (&score)[32], int 
   __syncwarp();
 }
 
-// Scores to the log2 domain, invalid picks to -inf; returns the ceilings of the tile's highest in both rows.
-__device__ __forceinline__ void scale_scores(float (&score)[32], int32_t (&ceiling)[2], const float* bias,
-                                             float scale_log2) {
-#pragma unroll
-  for (int i = 0; i < 32; ++i) score[i] *= scale_log2;
+// Scores of invalid picks to -inf; returns the ceilings of the tile's highest in both rows, in the log2 domain.
+__device__ __forceinline__ void find_ceilings(float (&score)[32], int32_t (&ceiling)[2], const float* bias,
+                                              float scale_log2) {
   if (bias != nullptr) {
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
@@ -437,7 +435,7 @@ __device__ __forceinline__ void scale_scores(float (&score)[32], int32_t (&ceili
     for (int j = 1; j < 8; ++j) highest = fmaxf(highest, fmaxf(score[4 * j + 2 * h], score[4 * j + 2 * h + 1]));
     highest = fmaxf(highest, __shfl_xor_sync(0xffffffff, highest, 1));
     highest = fmaxf(highest, __shfl_xor_sync(0xffffffff, highest, 2));
-    ceiling[h] = ceiling_bits(highest);
+    ceiling[h] = ceiling_bits(highest * scale_log2);
   }
 }
 
@@ -460,20 +458,21 @@ __device__ __forceinline__ void read_max(const Shared& s, int32_t (&maximum)[2],
 }
 
 // Scores to weights relative to the running maximum. Updates the lane's sums.
-__device__ __forceinline__ void weigh(MathState& m, float (&score)[32], const int32_t (&maximum)[2]) {
+__device__ __forceinline__ void weigh(MathState& m, float (&score)[32], const int32_t (&maximum)[2], float scale_log2) {
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    float tile_sum = 0;
+    const float below = -ceiling_value(maximum[h]);
+    float tile_sum[2] = {0, 0};
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
-        float& u = score[4 * j + 2 * h + e];
-        u = softmax_weight(u, maximum[h]);
-        tile_sum += u;
+        float& v = score[4 * j + 2 * h + e];
+        v = exp2_flushed(fmaf(v, scale_log2, below));
+        tile_sum[e] += v;
       }
     }
-    m.sum[h] = fmaf(m.sum[h], power_of_two(m.sum_max[h] - maximum[h]), tile_sum);
+    m.sum[h] = fmaf(m.sum[h], power_of_two(m.sum_max[h] - maximum[h]), tile_sum[0] + tile_sum[1]);
     m.sum_max[h] = maximum[h];
   }
 }
@@ -540,20 +539,24 @@ __device__ __forceinline__ void enter_tile(MathState& m, int tile, const int32_t
   for (int h = 0; h < 2; ++h) previous_max[h] = first ? kNoCeiling : other_max[h];
 }
 
-// One tile of this warpgroup. kHasOther: the tile before it is the other warpgroup's, and its values are taken on the
-// way.
+// This block's half of a tile's scores, on its way to the other block; what remains here waits in `score`.
+__device__ __forceinline__ void start_scores(Shared& s, float (&score)[32], const MathState& m, int tile, int group,
+                                             uint32_t other) {
+  s.key_ring.full[tile % kStages].wait(tile / kStages & 1);
+  multiply_scores(score, s, m, s.key[tile % kStages]);
+  send_scores(s, score, group, tile / 2, other);
+}
+
+// One tile of this warpgroup, whose half scores are in `score`; leaves those of its next there. kHasOther: the tile
+// before it is the other warpgroup's, and its values are taken too.
 template <bool kWholeRow, bool kHasOther>
-__device__ __forceinline__ void attend_tile(Shared& s, MathState& m, const Work& w, int tile, float scale_log2,
-                                            uint32_t other) {
-  const int group = threadIdx.x / 128, stage = tile % kStages, turn = tile / 2;
+__device__ __forceinline__ void attend_tile(Shared& s, MathState& m, float (&score)[32], const Work& w, int tile,
+                                            float scale_log2, uint32_t other) {
+  const int group = threadIdx.x / 128, turn = tile / 2;
   int32_t other_max[2], maximum[2] = {kNoCeiling, kNoCeiling}, ceiling[2];
-  float score[32];
-  s.key_ring.full[stage].wait(tile / kStages & 1);
-  multiply_scores(score, s, m, s.key[stage]);
-  send_scores(s, score, group, turn, other);
   add_received(s, score, group, turn, other);
   const bool some_invalid = w.first_tile + tile + 1 == w.n_row_tiles;  // only a row's last tile can have
-  scale_scores(score, ceiling, some_invalid ? s.bias[stage] : nullptr, scale_log2);
+  find_ceilings(score, ceiling, some_invalid ? s.bias[tile % kStages] : nullptr, scale_log2);
   if constexpr (kHasOther) {
     s.max_full[1 - group].wait((tile - 1) / 2 & 1);
     read_max(s, other_max, 1 - group);
@@ -562,10 +565,11 @@ __device__ __forceinline__ void attend_tile(Shared& s, MathState& m, const Work&
   maximum[0] = max(maximum[0], ceiling[0]);
   maximum[1] = max(maximum[1], ceiling[1]);
   publish_max(s, maximum, group);
-  weigh(m, score, maximum);
+  weigh(m, score, maximum, scale_log2);
   s.weight_empty[group].wait((turn & 1) ^ 1);
   store_weights(s.weight[group], score);
   s.weight_full[group].arrive();
+  if (tile + 2 < w.n_tiles) start_scores(s, score, m, tile + 2, group, other);
   if constexpr (kHasOther) {
     s.weight_full[1 - group].wait((tile - 1) / 2 & 1);
     start_values<kWholeRow>(s, m, tile - 1, other_max, group);
@@ -579,12 +583,14 @@ __device__ __forceinline__ void attend_tile(Shared& s, MathState& m, const Work&
 template <bool kWholeRow>
 __device__ __forceinline__ void attend(Shared& s, MathState& m, const Work& w, float scale_log2, uint32_t other) {
   const int group = threadIdx.x / 128;
+  float score[32];
   int tile = group;
+  if (tile < w.n_tiles) start_scores(s, score, m, tile, group, other);
   if (group == 0 && w.n_tiles > 0) {
-    attend_tile<kWholeRow, false>(s, m, w, 0, scale_log2, other);
+    attend_tile<kWholeRow, false>(s, m, score, w, 0, scale_log2, other);
     tile = 2;
   }
-  for (; tile < w.n_tiles; tile += 2) attend_tile<kWholeRow, true>(s, m, w, tile, scale_log2, other);
+  for (; tile < w.n_tiles; tile += 2) attend_tile<kWholeRow, true>(s, m, score, w, tile, scale_log2, other);
   const int last = w.n_tiles - 1;
   if (last >= 0 && last % 2 != group) {
     int32_t last_max[2];
@@ -716,7 +722,7 @@ __device__ __forceinline__ void math_role(Shared& s, const SparseMla& a, const W
 }
 
 __device__ __forceinline__ void init_barriers(Shared& s) {
-  s.key_ring.init(128, 8);  // the load threads; the warps of both math warpgroups
+  s.key_ring.init(kLoadThreads, 8);  // the load threads; the warps of both math warpgroups
   for (int g = 0; g < 2; ++g) {
     s.weight_full[g].init(128);
     s.max_full[g].init(4);

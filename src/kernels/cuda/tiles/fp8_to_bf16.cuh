@@ -1,4 +1,4 @@
-// e4m3 codes to bf16, exactly, with integer operations and two multiplications.
+// e4m3 codes to bf16, exactly, with integer operations and a multiplication.
 //
 // The seven bits under an e4m3 sign, moved into a bf16's lowest exponent bits and highest mantissa bits, read as the
 // value times 2^-120 (subnormals too: both formats keep their leading bit implicit in the same way). Multiplying by
@@ -17,23 +17,27 @@ __device__ __forceinline__ uint32_t multiply_bf16x2(uint32_t a, uint32_t b) {
   return product;
 }
 
-// `codes` holds two e4m3 codes in the high bytes of its halves.
-__device__ __forceinline__ uint32_t e4m3_pair_to_bf16(uint32_t codes, uint32_t scale_pair) {
-  constexpr uint32_t kTwoTo120 = 0x7B807B80;
-  const uint32_t shifted = (codes & 0x80008000u) | ((codes & 0x7F007F00u) >> 4);
-  return multiply_bf16x2(multiply_bf16x2(shifted, kTwoTo120), scale_pair);
+// `codes` holds two e4m3 codes in the high bytes of its halves; `factor` is 2^120 times their scale, twice.
+__device__ __forceinline__ uint32_t e4m3_pair_to_bf16(uint32_t codes, uint32_t factor) {
+  return multiply_bf16x2((codes & 0x80008000u) | ((codes >> 4) & 0x07F007F0u), factor);
 }
 
 // Four codes, lowest byte first, to four bf16.
-__device__ __forceinline__ uint2 e4m3x4_to_bf16(uint32_t codes, uint32_t scale_pair) {
-  return {e4m3_pair_to_bf16(__byte_perm(codes, 0, 0x1404), scale_pair),
-          e4m3_pair_to_bf16(__byte_perm(codes, 0, 0x3424), scale_pair)};
+__device__ __forceinline__ uint2 e4m3x4_to_bf16(uint32_t codes, uint32_t factor) {
+  return {e4m3_pair_to_bf16(__byte_perm(codes, 0, 0x1404), factor),
+          e4m3_pair_to_bf16(__byte_perm(codes, 0, 0x3424), factor)};
 }
 
 // A power of two as a pair of bf16.
-__device__ __forceinline__ uint32_t scale_pair(float scale) {
-  const uint32_t high = __float_as_uint(scale) >> 16;
+__device__ __forceinline__ uint32_t power_pair(float power) {
+  const uint32_t high = __float_as_uint(power) >> 16;
   return high | high << 16;
+}
+
+// 2^120 * scale fits bf16 up to this scale; larger ones need a second multiplication.
+constexpr float kMaxFactorScale = 128.0f;
+__device__ __forceinline__ uint32_t code_factor(float scale) {
+  return power_pair(fminf(scale, kMaxFactorScale) * 0x1p120f);
 }
 
 }  // namespace levin::cuda

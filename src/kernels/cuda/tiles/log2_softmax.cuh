@@ -10,24 +10,21 @@ namespace levin::cuda {
 
 constexpr float kCeilingMagic = 12582912.0f;
 constexpr int32_t kNoCeiling = 0x4B000000;  // below every ceiling of a valid u; above that of -inf
-constexpr int32_t kLowestPower = -125;      // weights below 2^-125 * 1 are zero
+constexpr int32_t kLowestPower = -125;      // smaller powers are zero
 
 __device__ __forceinline__ int32_t ceiling_bits(float u) { return __float_as_int(__fadd_ru(u, kCeilingMagic)); }
+__device__ __forceinline__ float ceiling_value(int32_t bits) { return __int_as_float(bits) - kCeilingMagic; }
 
 // 2^(difference) for difference <= 0.
 __device__ __forceinline__ float power_of_two(int32_t difference) {
   return difference < kLowestPower ? 0.0f : __int_as_float((127 + difference) << 23);
 }
 
-// 2^(u - m) = 2^(u - ceil(u)) * 2^(ceil(u) - m): the first factor does not depend on m, the second is exact.
-__device__ __forceinline__ float softmax_weight(float u, int32_t max_bits) {
-  const float magic = __fadd_ru(u, kCeilingMagic);
-  const float fraction = u - (magic - kCeilingMagic);
-  const int32_t difference = __float_as_int(magic) - max_bits;
+// 2^x, zero below 2^-126.
+__device__ __forceinline__ float exp2_flushed(float x) {
   float power;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(fraction));
-  const float weight = __int_as_float(__float_as_int(power) + (difference << 23));
-  return difference < kLowestPower ? 0.0f : weight;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
+  return power;
 }
 
 }  // namespace levin::cuda
