@@ -1,10 +1,9 @@
-// The tokenizer's two doors, chosen by the first byte of the input:
-//   'f'  the rest is a tokenizer.json
-//   's'  the next byte picks a member of a good tokenizer.json (a small byte-level BPE), the rest is JSON put in its
-//   place;
-//        what loads must encode and decode
-//   'c'  the rest is a tokenizer_config.json for the good file
-//   else the rest is text for two good tokenizers, of the DeepSeek and the GLM kind
+// The tokenizer's doors, chosen by the first byte of the input:
+//   'f'   the rest is a tokenizer.json
+//   's'   the next byte picks a member of a good tokenizer.json, the rest is JSON to replace it; what loads must encode
+//         and decode
+//   'c'   the rest is a tokenizer_config.json for the good file
+//   else  the rest is text for two good tokenizers, one of DeepSeek's kind and one of GLM's
 #include <array>
 #include <cstddef>
 #include <cstdint>
