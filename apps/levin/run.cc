@@ -1,11 +1,10 @@
 // levin run: one chat turn.
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <csignal>
 #include <cstdio>
 #include <memory>
-
-#include <fmt/format.h>
 
 #include "apps/levin/commands.h"
 #include "apps/levin/engine_options.h"
@@ -80,23 +79,38 @@ Status run_prompt(const EngineOptions& options, const RunCommand& command) {
 }  // namespace
 
 void add_run(CommandLine& line) {
-  Command& command = line.add({.name = "run",
-                               .purpose = "Answer a prompt",
-                               .examples = "  levin run -p \"Repeat: river stone apple\" --temperature 0\n"
-                                           "  levin run models/demo-v32 -p \"What is the capital of Japan?\" --thinking on --temperature 0\n"});
+  Command& command = line.add(
+      {.name = "run",
+       .purpose = "Answer a prompt",
+       .examples = "  levin run -p \"Repeat: river stone apple\" --temperature 0\n"
+                   "  levin run models/demo-v32 -p \"What is the capital of Japan?\" --thinking on --temperature 0\n"});
   const std::shared_ptr<EngineOptions> options = add_engine_options(command, ModelArgument::kOptional);
   const auto run = std::make_shared<RunCommand>();
   const std::string group = "Prompt and answer";
-  command.option({.names = "-p,--prompt", .value = "TEXT", .purpose = "What to ask", .default_text = "", .group = group},
-                 set_text(&run->prompt));
-  command.option({.names = "--system", .value = "TEXT", .purpose = "System prompt", .default_text = "none", .group = group},
-                 set_text(&run->system));
-  command.option({.names = "--thinking", .value = "on|off", .purpose = "Begin the answer with reasoning", .default_text = "off",
-                  .group = group}, set_flag(&run->thinking));
-  command.option({.names = "-n,--max-tokens", .value = "N", .purpose = "Most tokens to answer", .default_text = "as the context holds",
-                  .group = group}, set_tokens(&run->max_tokens, {.min = 1}));
-  command.option({.names = "--temperature", .value = "T", .purpose = "0: always the likeliest token, the only choice so far",
-                  .default_text = "0", .group = group}, set_number(&run->temperature, {.min = 0, .max = 0}));
+  command.option(
+      {.names = "-p,--prompt", .value = "TEXT", .purpose = "What to ask", .default_text = "", .group = group},
+      set_text(&run->prompt));
+  command.option(
+      {.names = "--system", .value = "TEXT", .purpose = "System prompt", .default_text = "none", .group = group},
+      set_text(&run->system));
+  command.option({.names = "--thinking",
+                  .value = "on|off",
+                  .purpose = "Begin the answer with reasoning",
+                  .default_text = "off",
+                  .group = group},
+                 set_flag(&run->thinking));
+  command.option({.names = "-n,--max-tokens",
+                  .value = "N",
+                  .purpose = "Most tokens to answer",
+                  .default_text = "as the context holds",
+                  .group = group},
+                 set_tokens(&run->max_tokens, {.min = 1}));
+  command.option({.names = "--temperature",
+                  .value = "T",
+                  .purpose = "0: always the likeliest token, the only choice so far",
+                  .default_text = "0",
+                  .group = group},
+                 set_number(&run->temperature, {.min = 0, .max = 0}));
   command.check([run](const Environment&) -> Status {
     if (run->prompt.empty()) return Error{ErrorKind::kUsage, "-p is missing: the text to answer"};
     return {};

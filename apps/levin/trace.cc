@@ -1,9 +1,9 @@
 // levin trace: runs given token ids and writes the tensors along the way, to be compared with another implementation.
+#include <fmt/format.h>
+
 #include <charconv>
 #include <fstream>
 #include <memory>
-
-#include <fmt/format.h>
 
 #include "apps/levin/commands.h"
 #include "apps/levin/engine_options.h"
@@ -49,23 +49,37 @@ Status run_trace(const EngineOptions& options, const TraceCommand& command) {
 }  // namespace
 
 void add_trace(CommandLine& line) {
-  Command& command = line.add({.name = "trace",
-                               .purpose = "Run token ids and write tensors for comparison",
-                               .examples = "  levin trace models/demo-v32 --ids-file ids.txt --out trace.safetensors --numerics reference\n"
-                                           "  levin trace MODEL --ids-file ids.txt --out t.safetensors --greedy 16 --drafts 3 --chunk 64\n"});
+  Command& command = line.add(
+      {.name = "trace",
+       .purpose = "Run token ids and write tensors for comparison",
+       .examples = "  levin trace models/demo-v32 --ids-file ids.txt --out trace.safetensors --numerics reference\n"
+                   "  levin trace MODEL --ids-file ids.txt --out t.safetensors --greedy 16 --drafts 3 --chunk 64\n"});
   const std::shared_ptr<EngineOptions> options = add_engine_options(command, ModelArgument::kRequired);
   const auto trace = std::make_shared<TraceCommand>();
-  command.option({.names = "--ids-file", .value = "FILE", .purpose = "Prompt: token ids separated by white space", .default_text = "",
-                  .group = "Trace"}, set_text(&trace->ids_file));
-  command.option({.names = "--out", .value = "FILE", .purpose = "Safetensors file to write", .default_text = "", .group = "Trace"},
-                 set_text(&trace->out_file));
-  command.option({.names = "--greedy", .value = "N", .purpose = "Greedy tokens after the prompt", .default_text = "0", .group = "Trace"},
+  command.option({.names = "--ids-file",
+                  .value = "FILE",
+                  .purpose = "Prompt: token ids separated by white space",
+                  .default_text = "",
+                  .group = "Trace"},
+                 set_text(&trace->ids_file));
+  command.option(
+      {.names = "--out", .value = "FILE", .purpose = "Safetensors file to write", .default_text = "", .group = "Trace"},
+      set_text(&trace->out_file));
+  command.option({.names = "--greedy",
+                  .value = "N",
+                  .purpose = "Greedy tokens after the prompt",
+                  .default_text = "0",
+                  .group = "Trace"},
                  set_int(&trace->trace.n_greedy, {.min = 0, .max = 1 << 20}));
-  command.option({.names = "--drafts", .value = "N", .purpose = "Greedy MTP drafts after the prompt and its first token",
-                  .default_text = "0", .group = "Trace"},
+  command.option({.names = "--drafts",
+                  .value = "N",
+                  .purpose = "Greedy MTP drafts after the prompt and its first token",
+                  .default_text = "0",
+                  .group = "Trace"},
                  set_int(&trace->trace.n_drafts, {.min = 0, .max = 64}));
   command.check([trace](const Environment&) -> Status {
-    if (trace->ids_file.empty()) return Error{ErrorKind::kUsage, "--ids-file is missing: the file with the prompt's token ids"};
+    if (trace->ids_file.empty())
+      return Error{ErrorKind::kUsage, "--ids-file is missing: the file with the prompt's token ids"};
     if (trace->out_file.empty()) return Error{ErrorKind::kUsage, "--out is missing: the safetensors file to write"};
     return {};
   });

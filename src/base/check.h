@@ -2,9 +2,9 @@
 // Nothing that comes from outside may reach one; that is what result.h is for.
 #pragma once
 
-#include <string>
-
 #include <fmt/format.h>
+
+#include <string>
 
 namespace levin {
 
@@ -13,8 +13,8 @@ namespace levin {
 }  // namespace levin
 
 // LEVIN_CHECK(q.rank() == 3, "index_topk: q has rank {}, expected 3", q.rank());
-#define LEVIN_CHECK(condition, ...)                                                         \
-  do {                                                                                      \
-    if (!(condition)) [[unlikely]]                                                          \
-      ::levin::check_failed(__FILE__, __LINE__, #condition, ::fmt::format(__VA_ARGS__));    \
+#define LEVIN_CHECK(condition, ...)                                                      \
+  do {                                                                                   \
+    if (!(condition)) [[unlikely]]                                                       \
+      ::levin::check_failed(__FILE__, __LINE__, #condition, ::fmt::format(__VA_ARGS__)); \
   } while (false)

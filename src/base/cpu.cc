@@ -1,10 +1,10 @@
 #include "base/cpu.h"
 
+#include <sched.h>
+
 #include <array>
 #include <fstream>
 #include <utility>
-
-#include <sched.h>
 
 namespace levin {
 namespace {

@@ -10,8 +10,8 @@ namespace levin {
 // Kernel sets for the CPU, each a superset of the one before. kPlain is portable C++ and the oracle of the others.
 enum class Isa { kPlain, kAvx2, kAvx512, kAvx512Bf16 };
 
-std::string_view isa_name(Isa isa);                        // "plain", "avx2", "avx512", "avx512-bf16"
-std::optional<Isa> isa_from_name(std::string_view name);   // the reverse; empty when the name is none of these
+std::string_view isa_name(Isa isa);                       // "plain", "avx2", "avx512", "avx512-bf16"
+std::optional<Isa> isa_from_name(std::string_view name);  // the reverse; empty when the name is none of these
 
 struct CpuInfo {
   std::string model_name;  // as the kernel prints it, or "unknown"

@@ -12,9 +12,20 @@ constexpr double kLn2High = 0x1.62e42fefa39efp-1;
 constexpr double kLn2Low = 0x1.abc9e3b39803fp-56;
 
 // 1/13! ... 1/0!
-constexpr double kExpCoefficients[] = {1.0 / 6227020800.0, 1.0 / 479001600.0, 1.0 / 39916800.0, 1.0 / 3628800.0, 1.0 / 362880.0,
-                                       1.0 / 40320.0,      1.0 / 5040.0,      1.0 / 720.0,      1.0 / 120.0,     1.0 / 24.0,
-                                       1.0 / 6.0,          1.0 / 2.0,         1.0,              1.0};
+constexpr double kExpCoefficients[] = {1.0 / 6227020800.0,
+                                       1.0 / 479001600.0,
+                                       1.0 / 39916800.0,
+                                       1.0 / 3628800.0,
+                                       1.0 / 362880.0,
+                                       1.0 / 40320.0,
+                                       1.0 / 5040.0,
+                                       1.0 / 720.0,
+                                       1.0 / 120.0,
+                                       1.0 / 24.0,
+                                       1.0 / 6.0,
+                                       1.0 / 2.0,
+                                       1.0,
+                                       1.0};
 
 // pi/2 in three doubles: with fused multiply-adds the reduced argument of any |x| < 2^31 keeps full precision.
 constexpr double kHalfPi1 = 0x1.921fb54442d18p+0;
@@ -24,9 +35,15 @@ constexpr double kHalfPi3 = -0x1.f1976b7ed8fbcp-110;
 // sin and cos on [-pi/4, pi/4] by their Taylor series, Horner from the highest term; the first term left out is below
 // 2^-60 there.
 double sin_reduced(double r) {
-  constexpr double kCoefficients[] = {-1.0 / 121645100408832000.0, 1.0 / 355687428096000.0, -1.0 / 1307674368000.0,
-                                      1.0 / 6227020800.0,          -1.0 / 39916800.0,       1.0 / 362880.0,
-                                      -1.0 / 5040.0,               1.0 / 120.0,             -1.0 / 6.0};
+  constexpr double kCoefficients[] = {-1.0 / 121645100408832000.0,
+                                      1.0 / 355687428096000.0,
+                                      -1.0 / 1307674368000.0,
+                                      1.0 / 6227020800.0,
+                                      -1.0 / 39916800.0,
+                                      1.0 / 362880.0,
+                                      -1.0 / 5040.0,
+                                      1.0 / 120.0,
+                                      -1.0 / 6.0};
   const double z = r * r;
   double sum = 0.0;
   for (const double c : kCoefficients) sum = std::fma(sum, z, c);
@@ -34,9 +51,15 @@ double sin_reduced(double r) {
 }
 
 double cos_reduced(double r) {
-  constexpr double kCoefficients[] = {1.0 / 2432902008176640000.0, -1.0 / 6402373705728000.0, 1.0 / 20922789888000.0,
-                                      -1.0 / 87178291200.0,        1.0 / 479001600.0,         -1.0 / 3628800.0,
-                                      1.0 / 40320.0,               -1.0 / 720.0,              1.0 / 24.0,
+  constexpr double kCoefficients[] = {1.0 / 2432902008176640000.0,
+                                      -1.0 / 6402373705728000.0,
+                                      1.0 / 20922789888000.0,
+                                      -1.0 / 87178291200.0,
+                                      1.0 / 479001600.0,
+                                      -1.0 / 3628800.0,
+                                      1.0 / 40320.0,
+                                      -1.0 / 720.0,
+                                      1.0 / 24.0,
                                       -1.0 / 2.0};
   const double z = r * r;
   double sum = 0.0;
@@ -94,10 +117,14 @@ SinCos sin_cos_exact(double x) {
   const double r = std::fma(-n, kHalfPi3, std::fma(-n, kHalfPi2, std::fma(-n, kHalfPi1, x)));
   const double s = sin_reduced(r), c = cos_reduced(r);
   switch (static_cast<int64_t>(n) & 3) {
-    case 0: return {s, c};
-    case 1: return {c, -s};
-    case 2: return {-s, -c};
-    default: return {-c, s};
+    case 0:
+      return {s, c};
+    case 1:
+      return {c, -s};
+    case 2:
+      return {-s, -c};
+    default:
+      return {-c, s};
   }
 }
 

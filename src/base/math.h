@@ -5,8 +5,8 @@
 
 namespace levin {
 
-double exp_exact(double x);              // underflows to 0, overflows to infinity
-double log_exact(double x);              // x > 0 and finite
+double exp_exact(double x);                      // underflows to 0, overflows to infinity
+double log_exact(double x);                      // x > 0 and finite
 double pow_exact(double base, double exponent);  // base > 0
 
 struct SinCos {

@@ -48,14 +48,14 @@ inline uint8_t f32_to_e4m3(float x) {
   const uint32_t bits = std::bit_cast<uint32_t>(x);
   const uint8_t sign = static_cast<uint8_t>((bits >> 24) & 0x80);
   const uint32_t magnitude = bits & 0x7FFFFFFFu;
-  if (magnitude > 0x7F800000u) return static_cast<uint8_t>(sign | 0x7F);         // NaN
+  if (magnitude > 0x7F800000u) return static_cast<uint8_t>(sign | 0x7F);  // NaN
   if (magnitude >= std::bit_cast<uint32_t>(kE4m3Max)) return static_cast<uint8_t>(sign | 0x7E);
-  if (magnitude < 0x3C800000u) {                                                  // below 2^-6: steps of 2^-9
+  if (magnitude < 0x3C800000u) {  // below 2^-6: steps of 2^-9
     const float steps = std::bit_cast<float>(magnitude) * 0x1p9f;
-    const float rounded = (steps + 0x1p23f) - 0x1p23f;                            // to nearest even
+    const float rounded = (steps + 0x1p23f) - 0x1p23f;  // to nearest even
     return static_cast<uint8_t>(sign | static_cast<uint8_t>(rounded));
   }
-  const uint32_t rounded = magnitude + 0x7FFFFu + ((magnitude >> 20) & 1);        // 3 mantissa bits stay
+  const uint32_t rounded = magnitude + 0x7FFFFu + ((magnitude >> 20) & 1);  // 3 mantissa bits stay
   const uint32_t code = (rounded >> 20) - (120u << 3);
   return static_cast<uint8_t>(sign | (code > 0x7E ? 0x7E : code));
 }

@@ -12,11 +12,11 @@
 namespace levin {
 
 enum class ErrorKind {
-  kRuntime = 1,        // failed while running
-  kUsage = 2,          // unknown option, bad value, missing ids file, prompt beyond the context
-  kModelInvalid = 3,   // a file of the model folder missing, unreadable or inconsistent
-  kOutOfMemory = 4,    // does not fit
-  kNoDevice = 5,       // no such device
+  kRuntime = 1,       // failed while running
+  kUsage = 2,         // unknown option, bad value, missing ids file, prompt beyond the context
+  kModelInvalid = 3,  // a file of the model folder missing, unreadable or inconsistent
+  kOutOfMemory = 4,   // does not fit
+  kNoDevice = 5,      // no such device
 };
 
 struct Error {
@@ -66,17 +66,17 @@ class [[nodiscard]] Status {
 };
 
 // Hands an Error on to the caller:  LEVIN_TRY(file.read(...));
-#define LEVIN_TRY(expression)                                       \
-  do {                                                              \
+#define LEVIN_TRY(expression)                                                              \
+  do {                                                                                     \
     if (auto levin_status = (expression); !levin_status.ok()) return levin_status.error(); \
   } while (false)
 
 // Declares `name` from a Result, or hands its Error on:  LEVIN_ASSIGN(auto header, read_header(bytes));
 #define LEVIN_ASSIGN(declaration, expression) LEVIN_ASSIGN_AT(declaration, expression, __LINE__)
 #define LEVIN_ASSIGN_AT(declaration, expression, line) LEVIN_ASSIGN_NAMED(declaration, expression, line)
-#define LEVIN_ASSIGN_NAMED(declaration, expression, line)                  \
-  auto levin_result_##line = (expression);                                 \
-  if (!levin_result_##line.ok()) return levin_result_##line.error();       \
+#define LEVIN_ASSIGN_NAMED(declaration, expression, line)            \
+  auto levin_result_##line = (expression);                           \
+  if (!levin_result_##line.ok()) return levin_result_##line.error(); \
   declaration = std::move(levin_result_##line).value()
 
 }  // namespace levin

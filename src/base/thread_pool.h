@@ -59,8 +59,8 @@ class ThreadPool {
   std::vector<std::thread> workers_;
   Call call_ = nullptr;
   const void* context_ = nullptr;
-  std::atomic<uint32_t> round_{0};      // bumped to start a loop
-  std::atomic<int> n_running_{0};       // workers that have not finished the current loop
+  std::atomic<uint32_t> round_{0};  // bumped to start a loop
+  std::atomic<int> n_running_{0};   // workers that have not finished the current loop
   std::atomic<bool> stopping_{false};
 };
 

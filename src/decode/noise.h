@@ -1,4 +1,5 @@
-// Gumbel noise for sampling, a pure function of (seed, position, token, choice): whatever else runs, the same place gets the same noise.
+// Gumbel noise for sampling, a pure function of (seed, position, token, choice): whatever else runs, the same place
+// gets the same noise.
 //
 // Philox4x32-10 with the 64-bit seed as key and (token / 4, position, choice, 0) as counter; lane token mod 4.
 //   u = (x + 1/2) / 2^32,  g = -ln(-ln u), in double precision with our own logarithm.

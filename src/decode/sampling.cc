@@ -1,11 +1,11 @@
 #include "decode/sampling.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
-
-#include <fmt/format.h>
 
 #include "base/check.h"
 #include "base/math.h"
@@ -63,7 +63,8 @@ void apply_bans(std::vector<double>& logits, const SamplingParams& params, const
   }
 }
 
-std::vector<double> processed_logits(std::span<const float> logits, const SamplingParams& params, const ChoiceContext& context) {
+std::vector<double> processed_logits(std::span<const float> logits, const SamplingParams& params,
+                                     const ChoiceContext& context) {
   std::vector<double> out(logits.begin(), logits.end());
   if (context.history != nullptr && has_penalties(params)) apply_penalties(out, params, *context.history);
   for (const auto& [token, bias] : params.logit_bias) out[token] += bias;
@@ -73,8 +74,8 @@ std::vector<double> processed_logits(std::span<const float> logits, const Sampli
 
 bool takes_logits_as_they_are(const SamplingParams& params, const ChoiceContext& context) {
   const bool too_short = context.history != nullptr && context.history->n_answer_tokens() < params.min_tokens;
-  return !has_penalties(params) && params.logit_bias.empty() && params.banned_tokens.empty() && params.allowed_tokens.empty() &&
-         context.mask.empty() && !too_short;
+  return !has_penalties(params) && params.logit_bias.empty() && params.banned_tokens.empty() &&
+         params.allowed_tokens.empty() && context.mask.empty() && !too_short;
 }
 
 template <class T>
@@ -96,8 +97,9 @@ class Survivors {
     for (size_t v = 0; v < logits.size(); ++v) {
       if (logits[v] != kNever) candidates_.push_back({logits[v] / params.temperature, static_cast<int32_t>(v)});
     }
-    largest_ = std::max_element(candidates_.begin(), candidates_.end(),
-                                [](const Candidate& a, const Candidate& b) { return a.logit < b.logit; })->logit;
+    largest_ = std::max_element(candidates_.begin(), candidates_.end(), [](const Candidate& a, const Candidate& b) {
+                 return a.logit < b.logit;
+               })->logit;
     if (params.top_k > 0) keep_top_k(params.top_k);
     if (params.top_p < 1) keep_top_p(params.top_p);
     if (params.min_p > 0) keep_min_p(params.min_p);
@@ -109,11 +111,13 @@ class Survivors {
  private:
   void keep_top_k(int64_t k) {
     const size_t kept = std::min(candidates_.size(), static_cast<size_t>(k));
-    std::nth_element(candidates_.begin(), candidates_.begin() + static_cast<int64_t>(kept) - 1, candidates_.end(), ranks_before);
+    std::nth_element(candidates_.begin(), candidates_.begin() + static_cast<int64_t>(kept) - 1, candidates_.end(),
+                     ranks_before);
     candidates_.resize(kept);
   }
 
-  // The shortest ranked prefix that holds at least top_p of the mass. Terms that no longer change the sum end it: later ones are smaller.
+  // The shortest ranked prefix that holds at least top_p of the mass. Terms that no longer change the sum end it: later
+  // ones are smaller.
   void keep_top_p(double top_p) {
     std::sort(candidates_.begin(), candidates_.end(), ranks_before);
     double total = 0;
@@ -155,18 +159,24 @@ void TokenHistory::pop(int32_t token) {
 
 Status check_sampling(const SamplingParams& params, int64_t n_vocab) {
   const auto finite = [](double v) { return std::isfinite(v); };
-  if (!finite(params.temperature) || params.temperature < 0) return out_of_range("temperature", params.temperature, "a number from 0");
-  if (params.top_k < 0) return out_of_range("top_k", static_cast<double>(params.top_k), "a whole number from 0 (0 = off)");
-  if (!(params.top_p > 0 && params.top_p <= 1)) return out_of_range("top_p", params.top_p, "a number above 0 and up to 1");
+  if (!finite(params.temperature) || params.temperature < 0)
+    return out_of_range("temperature", params.temperature, "a number from 0");
+  if (params.top_k < 0)
+    return out_of_range("top_k", static_cast<double>(params.top_k), "a whole number from 0 (0 = off)");
+  if (!(params.top_p > 0 && params.top_p <= 1))
+    return out_of_range("top_p", params.top_p, "a number above 0 and up to 1");
   if (!(params.min_p >= 0 && params.min_p <= 1)) return out_of_range("min_p", params.min_p, "a number from 0 to 1");
   if (!finite(params.repetition_penalty) || params.repetition_penalty <= 0) {
     return out_of_range("repetition_penalty", params.repetition_penalty, "a number above 0 (1 = off)");
   }
-  if (!finite(params.presence_penalty)) return out_of_range("presence_penalty", params.presence_penalty, "a finite number");
-  if (!finite(params.frequency_penalty)) return out_of_range("frequency_penalty", params.frequency_penalty, "a finite number");
+  if (!finite(params.presence_penalty))
+    return out_of_range("presence_penalty", params.presence_penalty, "a finite number");
+  if (!finite(params.frequency_penalty))
+    return out_of_range("frequency_penalty", params.frequency_penalty, "a finite number");
   const auto check_token = [&](const char* name, int32_t token) -> Status {
     if (token >= 0 && token < n_vocab) return {};
-    return Error{ErrorKind::kUsage, fmt::format("{} names token {}, outside the vocabulary of {} tokens", name, token, n_vocab)};
+    return Error{ErrorKind::kUsage,
+                 fmt::format("{} names token {}, outside the vocabulary of {} tokens", name, token, n_vocab)};
   };
   for (const auto& [token, bias] : params.logit_bias) {
     LEVIN_TRY(check_token("logit_bias", token));

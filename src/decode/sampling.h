@@ -1,11 +1,14 @@
 // Logits to a token: the one rule by which every token of an answer is chosen, by the target and by the drafter alike.
 //
-// Order   penalties (repetition over prompt and answer; presence and frequency over the answer) and logit bias; bans and masks;
+// Order   penalties (repetition over prompt and answer; presence and frequency over the answer) and logit bias; bans
+// and masks;
 //         then l / T; top-k; top-p over the renormalised rest; min-p as l/T >= max(l/T) + ln(min_p).
 // Sorts   by (logit descending, id ascending); sums run in that order, in double precision.
-// Choice  argmax over the survivors of l/T + g(position, id), ties to the lowest id (decode/noise.h); T < 1e-5: plain argmax.
+// Choice  argmax over the survivors of l/T + g(position, id), ties to the lowest id (decode/noise.h); T < 1e-5: plain
+// argmax.
 //
-// A token depends on its logits, the request's parameters, what stands before it, and its position: not on time, batch or speculation.
+// A token depends on its logits, the request's parameters, what stands before it, and its position: not on time, batch
+// or speculation.
 #pragma once
 
 #include <cstdint>
@@ -22,10 +25,10 @@ constexpr double kGreedyTemperature = 1e-5;  // below: plain argmax
 
 struct SamplingParams {
   double temperature = 1;
-  int64_t top_k = 0;                 // 0: off
+  int64_t top_k = 0;  // 0: off
   double top_p = 1;
   double min_p = 0;
-  double repetition_penalty = 1;     // > 0; divides positive logits, multiplies negative ones
+  double repetition_penalty = 1;  // > 0; divides positive logits, multiplies negative ones
   double presence_penalty = 0;
   double frequency_penalty = 0;
   std::vector<std::pair<int32_t, double>> logit_bias;
@@ -42,8 +45,8 @@ struct SamplingParams {
 // Errors (kUsage) name the parameter, its value and what is allowed.
 Status check_sampling(const SamplingParams& params, int64_t n_vocab);
 
-// How often each token stands in the prompt and in the answer so far. Drafted tokens are added before a row is judged and taken back
-// after.
+// How often each token stands in the prompt and in the answer so far. Drafted tokens are added before a row is judged
+// and taken back after.
 class TokenHistory {
  public:
   void add_prompt(std::span<const int32_t> tokens);
@@ -79,7 +82,8 @@ struct TokenLogprob {
   double logprob = 0;
 };
 
-// Raw log probabilities of a row (temperature 1, nothing applied): of `token`, and the n_top likeliest by (logit descending, id ascending).
+// Raw log probabilities of a row (temperature 1, nothing applied): of `token`, and the n_top likeliest by (logit
+// descending, id ascending).
 struct RowLogprobs {
   TokenLogprob chosen;
   std::vector<TokenLogprob> top;

@@ -2,7 +2,8 @@
 //
 //   EngineOptions options{.model_folder = "models/demo-v32", .n_threads = 2};
 //   LEVIN_ASSIGN(std::unique_ptr<Engine> engine, Engine::load(options, {}));
-//   LEVIN_ASSIGN(Generation answer, engine->generate({.prompt = ids, .max_tokens = 100, .on_token = [](const TokenEvent& e) { ... }}));
+//   LEVIN_ASSIGN(Generation answer, engine->generate({.prompt = ids, .max_tokens = 100, .on_token = [](const
+//   TokenEvent& e) { ... }}));
 //
 // Tokens in, tokens out; text is the caller's. Not thread-safe.
 #pragma once
@@ -21,7 +22,8 @@ namespace levin {
 
 class Engine {
  public:
-  // Reads config and weights and sets the caches up. Errors name what is wrong with the model folder, the options or the memory.
+  // Reads config and weights and sets the caches up. Errors name what is wrong with the model folder, the options or
+  // the memory.
   static Result<std::unique_ptr<Engine>> load(const EngineOptions& options, const LoadProgress& progress);
   ~Engine();
 
@@ -29,7 +31,7 @@ class Engine {
   const Numerics& numerics() const;
   const std::vector<std::string>& warnings() const;  // of config and checkpoint, a sentence each
   int64_t max_context_tokens() const;                // prompt and answer together
-  std::string describe() const;                      // model, numerics, kernels, threads, memory: lines for the start-up print
+  std::string describe() const;  // model, numerics, kernels, threads, memory: lines for the start-up print
 
   // Runs one request to its end.
   Result<Generation> generate(GenerateRequest request);

@@ -17,25 +17,26 @@ struct TokenEvent {
 };
 
 struct GenerateRequest {
-  std::vector<int32_t> prompt;       // token ids, not empty
-  int64_t max_tokens = 0;            // 0: as many as the context holds
-  SamplingParams sampling;           // its stop_tokens end the answer, the last of them included in the result
+  std::vector<int32_t> prompt;  // token ids, not empty
+  int64_t max_tokens = 0;       // 0: as many as the context holds
+  SamplingParams sampling;      // its stop_tokens end the answer, the last of them included in the result
   bool logprobs = false;
-  int n_top_logprobs = 0;            // beside the chosen token's, with logprobs
-  std::function<bool(const TokenEvent& event)> on_token;  // sees every token in order; false ends the answer there. May be empty
+  int n_top_logprobs = 0;  // beside the chosen token's, with logprobs
+  std::function<bool(const TokenEvent& event)>
+      on_token;  // sees every token in order; false ends the answer there. May be empty
 };
 
 enum class FinishReason : uint8_t { kStop, kLength, kCancelled };
 std::string_view finish_reason_name(FinishReason reason);  // "stop", "length", "cancelled"
 
-// Drafts offered and kept. A verify pass with j accepted drafts keeps j + 1 tokens; what an end or a limit cuts off is not counted. The
-// token that prefill gives is not counted either.
+// Drafts offered and kept. A verify pass with j accepted drafts keeps j + 1 tokens; what an end or a limit cuts off is
+// not counted. The token that prefill gives is not counted either.
 struct SpeculationStats {
   int64_t n_verify_passes = 0;
   int64_t n_drafted = 0;
   int64_t n_accepted = 0;
-  int64_t n_kept = 0;                           // tokens of the answer that came from verify passes
-  std::vector<int64_t> accepted_per_position;   // [S]: how often the draft at this place was accepted
+  int64_t n_kept = 0;                          // tokens of the answer that came from verify passes
+  std::vector<int64_t> accepted_per_position;  // [S]: how often the draft at this place was accepted
 
   double mean_accept_length() const {
     return n_verify_passes > 0 ? static_cast<double>(n_kept) / static_cast<double>(n_verify_passes) : 0.0;

@@ -1,7 +1,7 @@
 // Steps of a model on a device: what ties a Model to threads, scratch memory and caches.
 //
-// A Runner executes; which tokens a step holds is for its caller to say. Results live in the runner's arena until the next call of
-// begin_step().
+// A Runner executes; which tokens a step holds is for its caller to say. Results live in the runner's arena until the
+// next call of begin_step().
 #pragma once
 
 #include <memory>
@@ -36,11 +36,12 @@ class Runner {
 
   // Trunk over the chunks' tokens: -> [T, D] f32 after the final norm.
   View trunk(std::span<const SequenceChunk> chunks, const Probe* probe = nullptr);
-  // MTP over pairs: tokens[j] stands after position first_position + j, hidden [T, D] belongs to that position. -> [T, D] f32.
+  // MTP over pairs: tokens[j] stands after position first_position + j, hidden [T, D] belongs to that position. -> [T,
+  // D] f32.
   View mtp(std::span<const SequenceChunk> chunks, View hidden, const Probe* probe = nullptr);
-  View logits(View hidden);                       // [N, D] -> [N, V]
-  std::vector<int32_t> argmax(View logits);       // [N, V] -> N token ids
-  View keep(View rows);                           // a copy of [N, W] f32 that lives as long as the step
+  View logits(View hidden);                  // [N, D] -> [N, V]
+  std::vector<int32_t> argmax(View logits);  // [N, V] -> N token ids
+  View keep(View rows);                      // a copy of [N, W] f32 that lives as long as the step
 
  private:
   const Model& model_;

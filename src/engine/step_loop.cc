@@ -1,10 +1,10 @@
 #include "engine/step_loop.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstring>
 #include <utility>
-
-#include <fmt/format.h>
 
 namespace levin {
 
@@ -41,16 +41,16 @@ struct StepLoop::Batch {
     Sequence* sequence = nullptr;
     std::vector<int32_t> tokens;  // of the trunk step
     int64_t first_position = 0;
-    int64_t first_row = 0;        // in the packed step
-    bool wants_tokens = false;    // its rows (verify) or its last row (end of the prompt) are to be chosen from
-    int64_t n_extended = 0;       // rows whose positions are now known to be right, for the MTP layer
+    int64_t first_row = 0;      // in the packed step
+    bool wants_tokens = false;  // its rows (verify) or its last row (end of the prompt) are to be chosen from
+    int64_t n_extended = 0;     // rows whose positions are now known to be right, for the MTP layer
     int64_t n_rows() const { return static_cast<int64_t>(tokens.size()); }
     int64_t n_logit_rows(bool verify) const { return !wants_tokens ? 0 : verify ? n_rows() : 1; }
   };
   std::vector<Entry> entries;
-  View hidden;                    // [T, D] trunk output
+  View hidden;  // [T, D] trunk output
   std::vector<Sequence*> drafting;
-  View draft_hidden;              // [number drafting, D] MTP output
+  View draft_hidden;  // [number drafting, D] MTP output
 };
 
 namespace {
@@ -60,7 +60,8 @@ class RowGather {
  public:
   RowGather(std::vector<float>& storage, int64_t width) : storage_(storage), width_(width) { storage_.clear(); }
   void add(View rows) {
-    for (int64_t r = 0; r < rows.dim(0); ++r) storage_.insert(storage_.end(), rows.row<float>(r), rows.row<float>(r) + width_);
+    for (int64_t r = 0; r < rows.dim(0); ++r)
+      storage_.insert(storage_.end(), rows.row<float>(r), rows.row<float>(r) + width_);
   }
   bool empty() const { return storage_.empty(); }
   View view() { return View::of(storage_.data(), {static_cast<int64_t>(storage_.size()) / width_, width_}); }
@@ -72,15 +73,20 @@ class RowGather {
 
 std::span<const float> row_span(View rows, int64_t r) { return {rows.row<float>(r), static_cast<size_t>(rows.dim(1))}; }
 
-bool contains(const std::vector<int32_t>& list, int32_t token) { return std::find(list.begin(), list.end(), token) != list.end(); }
+bool contains(const std::vector<int32_t>& list, int32_t token) {
+  return std::find(list.begin(), list.end(), token) != list.end();
+}
 
 }  // namespace
 
 std::string_view finish_reason_name(FinishReason reason) {
   switch (reason) {
-    case FinishReason::kStop: return "stop";
-    case FinishReason::kLength: return "length";
-    case FinishReason::kCancelled: return "cancelled";
+    case FinishReason::kStop:
+      return "stop";
+    case FinishReason::kLength:
+      return "length";
+    case FinishReason::kCancelled:
+      return "cancelled";
   }
   return "unknown";
 }
@@ -97,12 +103,14 @@ Result<RequestId> StepLoop::submit(GenerateRequest request) {
   if (n_prompt == 0) return Error{ErrorKind::kUsage, "the prompt is empty"};
   for (const int32_t token : request.prompt) {
     if (token < 0 || token >= config.n_vocab) {
-      return Error{ErrorKind::kUsage, fmt::format("token id {} is outside the vocabulary of {} tokens", token, config.n_vocab)};
+      return Error{ErrorKind::kUsage,
+                   fmt::format("token id {} is outside the vocabulary of {} tokens", token, config.n_vocab)};
     }
   }
   if (n_prompt >= options_.max_context_tokens) {
-    return Error{ErrorKind::kUsage, fmt::format("the prompt has {} tokens and the context {}; shorten the prompt or raise --max-model-len",
-                                                n_prompt, options_.max_context_tokens)};
+    return Error{ErrorKind::kUsage,
+                 fmt::format("the prompt has {} tokens and the context {}; shorten the prompt or raise --max-model-len",
+                             n_prompt, options_.max_context_tokens)};
   }
   LEVIN_TRY(check_sampling(request.sampling, config.n_vocab));
 
@@ -251,7 +259,8 @@ void StepLoop::extend_draft_state(Batch& batch) {
     Sequence& s = *entry.sequence;
     if (s.finished || entry.n_extended == 0) continue;
     hidden.add(batch.hidden.slice_first(entry.first_row, entry.n_extended));
-    chunks.push_back(s.chunk(std::span(s.tokens).subspan(entry.first_position + 1, entry.n_extended), entry.first_position));
+    chunks.push_back(
+        s.chunk(std::span(s.tokens).subspan(entry.first_position + 1, entry.n_extended), entry.first_position));
     row += entry.n_extended;
     if (!s.in_prompt() && n_drafts_for(s) > 0) last_rows.emplace_back(&s, row - 1);
   }
@@ -294,7 +303,8 @@ void StepLoop::choose_drafts(std::vector<Sequence*>& drafting, View hidden) {
     Sequence& s = *drafting[i];
     for (const int32_t draft : s.drafts) s.history.push(draft);
     const ChoiceContext context{.history = &s.history,
-                                .position = static_cast<uint32_t>(s.n_tokens() + static_cast<int64_t>(s.drafts.size())), .mask = {}};
+                                .position = static_cast<uint32_t>(s.n_tokens() + static_cast<int64_t>(s.drafts.size())),
+                                .mask = {}};
     const int32_t token = choose_token(row_span(logits, static_cast<int64_t>(i)), s.request.sampling, context);
     for (const int32_t draft : s.drafts) s.history.pop(draft);
     s.drafts.push_back(token);

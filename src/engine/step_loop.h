@@ -2,15 +2,19 @@
 //
 // A sequence with tokens t_0 .. t_{n-1} and trunk rows for all but the last is decoded in rounds:
 //
-//   verify   the trunk runs [t_{n-1}, d_1 .. d_S] (S drafts, maybe none), giving logits at n rows; row by row the target chooses its own
-//            token y for the next position and goes on while y equals the draft. So j accepted drafts give j + 1 tokens.
-//   extend   the MTP layer runs the pairs (hidden of i, t_{i+1}) of the newly accepted positions with the trunk's own hidden states,
+//   verify   the trunk runs [t_{n-1}, d_1 .. d_S] (S drafts, maybe none), giving logits at n rows; row by row the
+//   target chooses its own
+//            token y for the next position and goes on while y equals the draft. So j accepted drafts give j + 1
+//            tokens.
+//   extend   the MTP layer runs the pairs (hidden of i, t_{i+1}) of the newly accepted positions with the trunk's own
+//   hidden states,
 //            overwriting what drafting wrote; its last row gives d_1.
 //   chain    S - 1 times the MTP layer runs (its last output, d_s) and gives d_{s+1}.
 //
-// Plain decoding is S = 0: verify alone. Prefill is the same step with a chunk of the prompt for its rows, followed by the same extend.
-// Undoing a rejected draft is not advancing: its rows are overwritten by the next round. Drafts are chosen by the same rule, noise and
-// penalties as the target's tokens, which makes agreement likely and never changes a token.
+// Plain decoding is S = 0: verify alone. Prefill is the same step with a chunk of the prompt for its rows, followed by
+// the same extend. Undoing a rejected draft is not advancing: its rows are overwritten by the next round. Drafts are
+// chosen by the same rule, noise and penalties as the target's tokens, which makes agreement likely and never changes a
+// token.
 //
 // Pure loop: one thread calls; nothing here knows about text, files or sockets.
 #pragma once
@@ -26,9 +30,9 @@
 namespace levin {
 
 struct LoopOptions {
-  int64_t chunk_tokens = 512;     // prompt tokens of one sequence in a step
-  int n_spec_steps = 0;           // S: drafts a round at most; 0 = off
-  int64_t max_context_tokens = 0; // prompt and answer together
+  int64_t chunk_tokens = 512;      // prompt tokens of one sequence in a step
+  int n_spec_steps = 0;            // S: drafts a round at most; 0 = off
+  int64_t max_context_tokens = 0;  // prompt and answer together
 };
 
 using RequestId = int64_t;
@@ -38,8 +42,8 @@ class StepLoop {
   StepLoop(Runner& runner, const LoopOptions& options);
   ~StepLoop();
 
-  // Refuses what cannot be done, naming it: an empty prompt, ids outside the vocabulary, a prompt beyond the context, bad sampling values,
-  // a cache without room for prompt and answer.
+  // Refuses what cannot be done, naming it: an empty prompt, ids outside the vocabulary, a prompt beyond the context,
+  // bad sampling values, a cache without room for prompt and answer.
   Result<RequestId> submit(GenerateRequest request);
 
   // One step for all sequences. False when there is nothing left to do.

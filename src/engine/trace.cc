@@ -1,11 +1,11 @@
 #include "engine/trace.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstring>
 #include <optional>
 #include <span>
-
-#include <fmt/format.h>
 
 #include "io/safetensors.h"
 
@@ -16,7 +16,11 @@ namespace {
 class Tracer {
  public:
   Tracer(Runner& runner, const TraceOptions& options)
-      : runner_(runner), config_(runner.model().config()), options_(options), table_(runner.pages()), tokens_(options.ids) {}
+      : runner_(runner),
+        config_(runner.model().config()),
+        options_(options),
+        table_(runner.pages()),
+        tokens_(options.ids) {}
 
   Result<TraceResult> run();
 
@@ -37,10 +41,10 @@ class Tracer {
   const ModelConfig& config_;
   const TraceOptions& options_;
   BlockTable table_;
-  std::vector<int32_t> tokens_;         // prompt and greedy tokens
-  std::vector<float> hidden_;           // [S, D], trunk output after the final norm
-  std::vector<float> draft_hidden_;     // [D], MTP output at the last position drafted from
-  int32_t next_token_ = -1;             // argmax of the last logits
+  std::vector<int32_t> tokens_;      // prompt and greedy tokens
+  std::vector<float> hidden_;        // [S, D], trunk output after the final norm
+  std::vector<float> draft_hidden_;  // [D], MTP output at the last position drafted from
+  int32_t next_token_ = -1;          // argmax of the last logits
   TraceResult result_;
 };
 
@@ -155,14 +159,16 @@ Status check_options(const Runner& runner, const TraceOptions& options) {
   for (size_t i = 0; i < options.ids.size(); ++i) {
     const int32_t id = options.ids[i];
     if (id < 0 || id >= config.n_vocab) {
-      return Error{ErrorKind::kUsage, fmt::format("token id {} (number {} of the ids) is outside the vocabulary of {} tokens", id, i,
-                                                  config.n_vocab)};
+      return Error{ErrorKind::kUsage,
+                   fmt::format("token id {} (number {} of the ids) is outside the vocabulary of {} tokens", id, i,
+                               config.n_vocab)};
     }
   }
   if (trace_cache_tokens(options) > config.max_position) {
-    return Error{ErrorKind::kUsage,
-                 fmt::format("{} prompt tokens, {} greedy and {} drafted ones do not fit the context of {} tokens; give fewer",
-                             options.ids.size(), options.n_greedy, options.n_drafts, config.max_position)};
+    return Error{
+        ErrorKind::kUsage,
+        fmt::format("{} prompt tokens, {} greedy and {} drafted ones do not fit the context of {} tokens; give fewer",
+                    options.ids.size(), options.n_greedy, options.n_drafts, config.max_position)};
   }
   if (options.n_drafts > 0 && !runner.model().has_mtp()) {
     return Error{ErrorKind::kUsage, "--drafts needs an MTP layer, and the checkpoint has none; leave --drafts out"};
@@ -182,12 +188,16 @@ Result<TraceResult> trace(Runner& runner, const TraceOptions& options) {
   return Tracer(runner, options).run();
 }
 
-Status write_trace(const std::string& path, const ModelConfig& config, const TraceOptions& options, const TraceResult& result) {
+Status write_trace(const std::string& path, const ModelConfig& config, const TraceOptions& options,
+                   const TraceResult& result) {
   const int64_t n_prompt = static_cast<int64_t>(options.ids.size());
   const std::vector<int64_t> ids(options.ids.begin(), options.ids.end());
   io::SafetensorsWriter writer;
   const auto add = [&](std::string name, io::StoredDtype dtype, std::vector<int64_t> shape, const auto& values) {
-    writer.add({.name = std::move(name), .dtype = dtype, .shape = std::move(shape), .bytes = std::as_bytes(std::span(values))});
+    writer.add({.name = std::move(name),
+                .dtype = dtype,
+                .shape = std::move(shape),
+                .bytes = std::as_bytes(std::span(values))});
   };
   add("input_ids", io::StoredDtype::kI64, {n_prompt}, ids);
   add("logits", io::StoredDtype::kF32, {n_prompt, config.n_vocab}, result.logits);

@@ -1,4 +1,5 @@
-// Running given token ids and keeping the tensors along the way, for comparison with an independent implementation (`levin trace`).
+// Running given token ids and keeping the tensors along the way, for comparison with an independent implementation
+// (`levin trace`).
 #pragma once
 
 #include <cstdint>
@@ -11,23 +12,23 @@
 namespace levin {
 
 struct TraceOptions {
-  std::vector<int32_t> ids;   // the prompt, not empty
-  int n_greedy = 0;           // G: greedy tokens of the trunk after the prompt
-  int n_drafts = 0;           // N: greedy MTP chain after the prompt and the first greedy token
-  int64_t n_chunk_tokens = 0; // C: prefill tokens per step; 0 = the whole prompt
+  std::vector<int32_t> ids;    // the prompt, not empty
+  int n_greedy = 0;            // G: greedy tokens of the trunk after the prompt
+  int n_drafts = 0;            // N: greedy MTP chain after the prompt and the first greedy token
+  int64_t n_chunk_tokens = 0;  // C: prefill tokens per step; 0 = the whole prompt
 };
 
 // S prompt tokens, V vocabulary, D width, L layers, K picks. Tensors of what was not asked for are empty.
 struct TraceResult {
-  int64_t n_tail = 0;                                // min(8, S)
-  std::vector<float> logits;                         // [S, V]
-  std::vector<float> hidden_tail;                    // [L, n_tail, D]: residual stream after each layer, last prompt positions
-  std::vector<std::vector<int32_t>> topk;            // per layer [S, K], unused -1
-  std::vector<int64_t> greedy_ids;                   // [G]
-  std::vector<float> draft1_logits;                  // [S, V]
-  std::vector<int32_t> draft1_topk;                  // [S, K], numbered by pair: the MTP's slot s holds pair s - 1
-  std::vector<int64_t> draft_tokens;                 // [N]
-  std::vector<float> draft_logits;                   // [N, V]
+  int64_t n_tail = 0;                      // min(8, S)
+  std::vector<float> logits;               // [S, V]
+  std::vector<float> hidden_tail;          // [L, n_tail, D]: residual stream after each layer, last prompt positions
+  std::vector<std::vector<int32_t>> topk;  // per layer [S, K], unused -1
+  std::vector<int64_t> greedy_ids;         // [G]
+  std::vector<float> draft1_logits;        // [S, V]
+  std::vector<int32_t> draft1_topk;        // [S, K], numbered by pair: the MTP's slot s holds pair s - 1
+  std::vector<int64_t> draft_tokens;       // [N]
+  std::vector<float> draft_logits;         // [N, V]
 };
 
 // Cache tokens that trace() needs.
@@ -37,6 +38,7 @@ int64_t trace_cache_tokens(const TraceOptions& options);
 Result<TraceResult> trace(Runner& runner, const TraceOptions& options);
 
 // Writes the result as safetensors with the keys of docs/cli.md.
-Status write_trace(const std::string& path, const ModelConfig& config, const TraceOptions& options, const TraceResult& result);
+Status write_trace(const std::string& path, const ModelConfig& config, const TraceOptions& options,
+                   const TraceResult& result);
 
 }  // namespace levin

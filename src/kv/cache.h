@@ -1,4 +1,5 @@
-// The cache arrays of a model: for every layer one array of latent pages and, where the layer has an indexer, one of index-key pages.
+// The cache arrays of a model: for every layer one array of latent pages and, where the layer has an indexer, one of
+// index-key pages.
 #pragma once
 
 #include <optional>

@@ -1,11 +1,11 @@
 #include "kv/page_pool.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <functional>
 #include <numeric>
 #include <utility>
-
-#include <fmt/format.h>
 
 #include "base/check.h"
 
@@ -49,8 +49,8 @@ BlockTable& BlockTable::operator=(BlockTable&& other) noexcept {
 Status BlockTable::grow(int64_t n_tokens) {
   const int64_t n_needed = pages_for_tokens(n_tokens) - static_cast<int64_t>(pages_.size());
   if (n_needed > pool_->n_free()) {
-    return Error{ErrorKind::kOutOfMemory, fmt::format("cache full: {} more pages of {} tokens needed, {} free", n_needed, kPageTokens,
-                                                      pool_->n_free())};
+    return Error{ErrorKind::kOutOfMemory, fmt::format("cache full: {} more pages of {} tokens needed, {} free",
+                                                      n_needed, kPageTokens, pool_->n_free())};
   }
   for (int64_t i = 0; i < n_needed; ++i) pages_.push_back(pool_->allocate());
   return {};

@@ -1,7 +1,7 @@
 // Who owns which cache page. Pure host bookkeeping: a page is an integer, the same in every layer's array.
 //
-// A sequence's BlockTable lists its pages in order of position: token p lives in page pages()[p / kPageTokens], row p mod kPageTokens.
-// Undoing tokens is shortening the table; nothing is copied.
+// A sequence's BlockTable lists its pages in order of position: token p lives in page pages()[p / kPageTokens], row p
+// mod kPageTokens. Undoing tokens is shortening the table; nothing is copied.
 #pragma once
 
 #include <cstdint>
@@ -37,7 +37,8 @@ class BlockTable {
   BlockTable(BlockTable&& other) noexcept;
   BlockTable& operator=(BlockTable&& other) noexcept;
 
-  // Makes room for tokens 0 .. n_tokens-1. On failure (pool empty) the table is as before and the error says how many pages were short.
+  // Makes room for tokens 0 .. n_tokens-1. On failure (pool empty) the table is as before and the error says how many
+  // pages were short.
   Status grow(int64_t n_tokens);
   // Gives back the pages beyond the one that holds token n_tokens-1.
   void shorten(int64_t n_tokens);

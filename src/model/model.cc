@@ -21,7 +21,10 @@ View concatenate(Pass& p, View a, View b) {
 }  // namespace
 
 Model::Model(ModelConfig config, Numerics numerics, ModelWeights weights, Selection selection)
-    : config_(std::move(config)), numerics_(numerics), weights_(std::move(weights)), selection_(selection),
+    : config_(std::move(config)),
+      numerics_(numerics),
+      weights_(std::move(weights)),
+      selection_(selection),
       rope_frequencies_(config_.rope_frequencies()) {}
 
 std::vector<LayerCacheFormat> Model::cache_formats() const {
@@ -33,11 +36,11 @@ std::vector<LayerCacheFormat> Model::cache_formats() const {
 View Model::trunk(OpContext& ctx, const Step& step, const KvCache& cache, const Probe* probe) const {
   Pass p(ctx, numerics_, step, cache, probe);
   p.prepare_rope(rope_frequencies_);
-  const View x = p.embed(weights_.embed);                                         // [T, D]
+  const View x = p.embed(weights_.embed);  // [T, D]
   for (int layer = 0; layer < config_.n_layers; ++layer) {
     DecoderLayer{config_, weights_.layers[layer], layer, selection_}.forward(p, x);
   }
-  return p.rms_norm(x, weights_.norm, config_.norm_eps);                          // [T, D]
+  return p.rms_norm(x, weights_.norm, config_.norm_eps);  // [T, D]
 }
 
 View Model::mtp(OpContext& ctx, const Step& step, View hidden, const KvCache& cache, const Probe* probe) const {
@@ -45,18 +48,18 @@ View Model::mtp(OpContext& ctx, const Step& step, View hidden, const KvCache& ca
   const MtpWeights& w = *weights_.mtp;
   Pass p(ctx, numerics_, step, cache, probe);
   p.prepare_rope(rope_frequencies_);
-  const View e = p.rms_norm(p.embed(weights_.embed), w.embed_norm, config_.norm_eps);   // [T, D]
-  const View h = p.rms_norm(hidden, w.hidden_norm, config_.norm_eps);                   // [T, D]
-  const View z = p.matmul(concatenate(p, e, h), w.join);                                // [T, D], embedding first
+  const View e = p.rms_norm(p.embed(weights_.embed), w.embed_norm, config_.norm_eps);  // [T, D]
+  const View h = p.rms_norm(hidden, w.hidden_norm, config_.norm_eps);                  // [T, D]
+  const View z = p.matmul(concatenate(p, e, h), w.join);                               // [T, D], embedding first
   DecoderLayer{config_, w.layer, config_.n_layers, selection_}.forward(p, z);
-  return p.rms_norm(z, w.head_norm, config_.norm_eps);                                  // [T, D]
+  return p.rms_norm(z, w.head_norm, config_.norm_eps);  // [T, D]
 }
 
 View Model::logits(OpContext& ctx, View hidden) const {
   const Step no_step;
   const KvCache no_cache({}, 0);
   Pass p(ctx, numerics_, no_step, no_cache, nullptr);
-  return p.matmul(hidden, weights_.head);                                               // [N, V]
+  return p.matmul(hidden, weights_.head);  // [N, V]
 }
 
 }  // namespace levin

@@ -1,7 +1,7 @@
 // DeepSeek-V3.2: the trunk and its MTP layer (model-spec 3.4, 4, 5.1, 7.1).
 //
-// A Model is weights and facts; it keeps no state between calls. What a sequence has seen lives in the KvCache through the step's block
-// tables. Layer n_layers of the caches belongs to the MTP layer.
+// A Model is weights and facts; it keeps no state between calls. What a sequence has seen lives in the KvCache through
+// the step's block tables. Layer n_layers of the caches belongs to the MTP layer.
 #pragma once
 
 #include <string>
@@ -29,8 +29,9 @@ class Model {
   // Runs a step (SlotRule::kAtPosition) through the trunk. -> [T, D] f32, after the final norm; in the context's arena.
   View trunk(OpContext& ctx, const Step& step, const KvCache& cache, const Probe* probe = nullptr) const;
 
-  // One MTP step (SlotRule::kAfterPosition): step.tokens[t] is the token after position t, hidden [T, D] the trunk's output there, or
-  // in recursion the MTP's own. -> [T, D] f32 after the MTP head's norm: input of logits() and of the next recursion.
+  // One MTP step (SlotRule::kAfterPosition): step.tokens[t] is the token after position t, hidden [T, D] the trunk's
+  // output there, or in recursion the MTP's own. -> [T, D] f32 after the MTP head's norm: input of logits() and of the
+  // next recursion.
   View mtp(OpContext& ctx, const Step& step, View hidden, const KvCache& cache, const Probe* probe = nullptr) const;
 
   // hidden [N, D] f32 -> [N, V] f32.

@@ -1,9 +1,12 @@
 // How numbers are rounded between the equations: chosen once at load, printed at start, never seen by a kernel.
 //
 //   reference  f32 activations and caches, nothing rounded          equality with transformers in float32
-//   official   what DeepSeek's code does: e4m3 activations (1 x 128, power-of-two scales) into every product with an FP8-stored
-//              matrix but kv_b_proj; indexer queries and keys Hadamard-rotated, then e4m3; latent cache e4m3 with a bf16 rotated part
-//   fast       bf16 activations into matrix units, bf16 caches (or fp8 by --kv-cache-dtype); router and indexer head weights f32
+//   official   what DeepSeek's code does: e4m3 activations (1 x 128, power-of-two scales) into every product with an
+//   FP8-stored
+//              matrix but kv_b_proj; indexer queries and keys Hadamard-rotated, then e4m3; latent cache e4m3 with a
+//              bf16 rotated part
+//   fast       bf16 activations into matrix units, bf16 caches (or fp8 by --kv-cache-dtype); router and indexer head
+//   weights f32
 #pragma once
 
 #include <optional>
@@ -20,9 +23,9 @@ enum class NumericsMode : uint8_t { kReference, kOfficial, kFast };
 
 struct Numerics {
   NumericsMode mode = NumericsMode::kReference;
-  ops::Operand fp8_input = ops::Operand::kF32;       // input of products with FP8-stored matrices
-  ops::Operand input = ops::Operand::kF32;           // input of products with other matrices
-  ops::Operand absorbed = ops::Operand::kF32;        // input of the products with the absorbed kv_b_proj
+  ops::Operand fp8_input = ops::Operand::kF32;  // input of products with FP8-stored matrices
+  ops::Operand input = ops::Operand::kF32;      // input of products with other matrices
+  ops::Operand absorbed = ops::Operand::kF32;   // input of the products with the absorbed kv_b_proj
   CacheDType latent = CacheDType::kF32;
   CacheDType index_keys = CacheDType::kF32;
 
@@ -34,7 +37,8 @@ struct Numerics {
 std::optional<NumericsMode> numerics_mode_from_name(std::string_view name);
 std::string_view numerics_mode_name(NumericsMode mode);
 
-// `kv_cache_dtype` is "auto", "bf16" or "fp8"; other than auto it is for `fast` alone (the other modes fix their caches).
+// `kv_cache_dtype` is "auto", "bf16" or "fp8"; other than auto it is for `fast` alone (the other modes fix their
+// caches).
 Result<Numerics> make_numerics(NumericsMode mode, std::string_view kv_cache_dtype);
 
 }  // namespace levin

@@ -17,7 +17,8 @@ struct RoundedInput {
 RoundedInput round_input(OpContext& ctx, View x, ops::Operand operand) {
   const int64_t n_tokens = x.dim(0), k = x.dim(1);
   switch (operand) {
-    case ops::Operand::kF32: return {.x = x, .scale = {}};
+    case ops::Operand::kF32:
+      return {.x = x, .scale = {}};
     case ops::Operand::kBF16: {
       const View out = ctx.arena->allocate(DType::kBF16, {n_tokens, k});
       ops::round_to_bf16(ctx, {.x = x, .out = out});

@@ -1,7 +1,8 @@
-// One forward pass over one step: the ops with their context, step and scratch memory filled in, so that a layer reads like its equations.
+// One forward pass over one step: the ops with their context, step and scratch memory filled in, so that a layer reads
+// like its equations.
 //
-// A thin forwarder: it allocates outputs from the arena, rounds inputs of products to the type the weight asks for, and calls ops::.
-// It knows no layer.
+// A thin forwarder: it allocates outputs from the arena, rounds inputs of products to the type the weight asks for, and
+// calls ops::. It knows no layer.
 #pragma once
 
 #include <functional>
@@ -39,15 +40,16 @@ class Pass {
   // cos and sin for the step's positions; call once before the first rope().
   void prepare_rope(const std::vector<float>& frequencies);
 
-  View embed(View table);                                            // -> [T, D]
-  View rms_norm(View x, const Vector& weight, float eps);            // [T, D] -> [T, D]
+  View embed(View table);                                  // -> [T, D]
+  View rms_norm(View x, const Vector& weight, float eps);  // [T, D] -> [T, D]
   View layer_norm(View x, const Vector& weight, const Vector& bias, float eps);
-  View matmul(View x, const Linear& w);                              // [T, K] -> [T, N]
-  void matmul_into(View out, View x, const Linear& w);               // the same into given memory
-  View matmul_per_head(View x, std::span<const Matrix> w);           // [T, H, K] -> [T, H, N], inputs rounded as numerics.absorbed says
-  void rope(View x, ops::RopePairing pairing);                       // [T, H, Dr] in place
-  void add_into(View x, View y);                                     // x += y
-  ArenaScope scope() { return ArenaScope(*ctx_.arena); }             // frees what the rest of the block allocates
+  View matmul(View x, const Linear& w);                 // [T, K] -> [T, N]
+  void matmul_into(View out, View x, const Linear& w);  // the same into given memory
+  View matmul_per_head(View x,
+                       std::span<const Matrix> w);  // [T, H, K] -> [T, H, N], inputs rounded as numerics.absorbed says
+  void rope(View x, ops::RopePairing pairing);      // [T, H, Dr] in place
+  void add_into(View x, View y);                    // x += y
+  ArenaScope scope() { return ArenaScope(*ctx_.arena); }  // frees what the rest of the block allocates
 
  private:
   OpContext& ctx_;

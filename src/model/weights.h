@@ -1,4 +1,5 @@
-// The weights of a DeepSeek-V3.2 shaped model, named by what they do; the weight table (weight_table.h) maps them to checkpoint names.
+// The weights of a DeepSeek-V3.2 shaped model, named by what they do; the weight table (weight_table.h) maps them to
+// checkpoint names.
 #pragma once
 
 #include <optional>
@@ -24,11 +25,11 @@ struct Vector {
 };
 
 struct IndexerWeights {
-  Linear q_up;         // [Hi * Di, Rq]
-  Linear k;            // [Di, D]
-  Vector k_norm;       // [Di]
-  Vector k_norm_bias;  // [Di]
-  Linear head_weights; // [Hi, D], input always f32
+  Linear q_up;          // [Hi * Di, Rq]
+  Linear k;             // [Di, D]
+  Vector k_norm;        // [Di]
+  Vector k_norm_bias;   // [Di]
+  Linear head_weights;  // [Hi, D], input always f32
 };
 
 struct AttentionWeights {
@@ -43,36 +44,36 @@ struct AttentionWeights {
 };
 
 struct MoeWeights {
-  Linear gate;                             // [E, D], input always f32
-  Vector bias;                             // [E]
-  std::vector<ops::FfnWeights> experts;    // E of [F, D], [F, D], [D, F]
-  std::optional<ops::FfnWeights> shared;   // F * n_shared_experts wide
+  Linear gate;                            // [E, D], input always f32
+  Vector bias;                            // [E]
+  std::vector<ops::FfnWeights> experts;   // E of [F, D], [F, D], [D, F]
+  std::optional<ops::FfnWeights> shared;  // F * n_shared_experts wide
 };
 
 struct LayerWeights {
   Vector attention_norm;  // [D]
   AttentionWeights attention;
   IndexerWeights indexer;
-  Vector ffn_norm;        // [D]
+  Vector ffn_norm;                       // [D]
   std::optional<ops::FfnWeights> dense;  // one of the two
   std::optional<MoeWeights> moe;
 };
 
 struct MtpWeights {
-  Vector embed_norm;    // [D]
-  Vector hidden_norm;   // [D]
-  Linear join;          // [D, 2D], embedding half first
+  Vector embed_norm;   // [D]
+  Vector hidden_norm;  // [D]
+  Linear join;         // [D, 2D], embedding half first
   LayerWeights layer;
-  Vector head_norm;     // [D]
+  Vector head_norm;  // [D]
 };
 
 struct ModelWeights {
   Buffer embed_storage;
-  View embed;                    // [V, D] as stored: bf16 or f32
+  View embed;  // [V, D] as stored: bf16 or f32
   std::vector<LayerWeights> layers;
-  Vector norm;                   // [D]
-  Linear head;                   // [V, D]
-  std::optional<MtpWeights> mtp; // empty when the checkpoint has no MTP layer
+  Vector norm;                    // [D]
+  Linear head;                    // [V, D]
+  std::optional<MtpWeights> mtp;  // empty when the checkpoint has no MTP layer
 };
 
 }  // namespace levin

@@ -16,8 +16,8 @@ enum class Device : uint8_t { kCpu, kCuda };
 struct OpContext {
   Device device = Device::kCpu;
   ThreadPool* pool = nullptr;
-  Arena* arena = nullptr;                      // scratch; ops release what they take
-  const kernels::CpuKernels* cpu = nullptr;    // chosen once for the processor (kernels/cpu/kernels.h)
+  Arena* arena = nullptr;                    // scratch; ops release what they take
+  const kernels::CpuKernels* cpu = nullptr;  // chosen once for the processor (kernels/cpu/kernels.h)
 };
 
 OpContext cpu_context(ThreadPool& pool, Arena& arena, Isa isa);

@@ -3,14 +3,17 @@
 //   matmul           out[t,n]   = sum_k x[t,k] w[n,k]
 //   matmul_per_head  out[t,h,n] = sum_k x[t,h,k] w_h[n,k]
 //
-// x is f32, bf16 or e4m3 with a scale per row and 128 columns (ops/quantize.h); w is f32, bf16 or e4m3 with a scale per 128 x 128
-// block, in the panel layout of tensor/matrix.h; out is f32.
+// x is f32, bf16 or e4m3 with a scale per row and 128 columns (ops/quantize.h); w is f32, bf16 or e4m3 with a scale per
+// 128 x 128 block, in the panel layout of tensor/matrix.h; out is f32.
 //
-// Tree      k in blocks of 128. Inside a block: f32, k ascending, from zero. Blocks ascending: total = fma(block, s, total) from zero,
+// Tree      k in blocks of 128. Inside a block: f32, k ascending, from zero. Blocks ascending: total = fma(block, s,
+// total) from zero,
 //           s the product of the scales that apply (sx * sw; 1 where there are none).
 //             f32 x            one fused multiply-add per k
-//             bf16 or e4m3 x   on avx512-bf16: VDPBF16PS over pairs of k (2i, 2i+1), odd last k paired with zeros; e4m3 values are exact
-//                              in bf16. Elsewhere, and for f32 weights: one fused multiply-add per k on the values as f32.
+//             bf16 or e4m3 x   on avx512-bf16: VDPBF16PS over pairs of k (2i, 2i+1), odd last k paired with zeros; e4m3
+//             values are exact
+//                              in bf16. Elsewhere, and for f32 weights: one fused multiply-add per k on the values as
+//                              f32.
 //           The tree does not depend on T, N or the threads, so a row's result is the same in any batch.
 // Misuse    wrong shape or dtype stops the process and names the argument
 #pragma once
@@ -24,10 +27,10 @@
 namespace levin::ops {
 
 struct Matmul {
-  View x;                      // [T, K] f32, bf16 or f8_e4m3
-  View x_scale;                // [T, ceil(K / 128)] f32, with f8_e4m3 only
-  const Matrix* w = nullptr;   // [N, K]
-  View out;                    // [T, N] f32, overwritten
+  View x;                     // [T, K] f32, bf16 or f8_e4m3
+  View x_scale;               // [T, ceil(K / 128)] f32, with f8_e4m3 only
+  const Matrix* w = nullptr;  // [N, K]
+  View out;                   // [T, N] f32, overwritten
 };
 void matmul(OpContext& ctx, const Matmul& a);
 

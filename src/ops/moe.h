@@ -1,14 +1,19 @@
 // Mixture of experts: choosing experts, running them, and the feed-forward block itself.
 //
 //   silu_mul        out = silu(gate) * up,  silu(z) = z / (1 + exp(-z))
-//   route_experts   s = sigmoid(x . gate);  b = s + bias;  groups of E/n_groups consecutive experts score the sum of their two largest b;
-//                   outside the best n_groups_kept groups b = -inf;  the A best b win;  weight = s / (sum of winners' s + 1e-20) * factor
-//   expert_ffn      out[t,:] = sum_e weight[t,e] * down_e(silu(gate_e(x_t)) * up_e(x_t)), e ascending, then + shared(x_t)
+//   route_experts   s = sigmoid(x . gate);  b = s + bias;  groups of E/n_groups consecutive experts score the sum of
+//   their two largest b;
+//                   outside the best n_groups_kept groups b = -inf;  the A best b win;  weight = s / (sum of winners' s
+//                   + 1e-20) * factor
+//   expert_ffn      out[t,:] = sum_e weight[t,e] * down_e(silu(gate_e(x_t)) * up_e(x_t)), e ascending, then +
+//   shared(x_t)
 //
-// Selections  by (value descending, index ascending), -0 counting as +0; picks are handed on in ascending expert id, weights beside them
-// Tree        silu, sigmoid: one f32 formula (kernels/cpu/simd_math.h). Sum of the winners' s: ascending expert id;
-//             weight = s / (sum + 1e-20) * factor in that order, s * factor if they are not normalised. NaN stops the process.
-//             out: fma(weight, y_e, total) ascending e from zero, then total + shared. Products as in ops/matmul.h.
+// Selections  by (value descending, index ascending), -0 counting as +0; picks are handed on in ascending expert id,
+// weights beside them Tree        silu, sigmoid: one f32 formula (kernels/cpu/simd_math.h). Sum of the winners' s:
+// ascending expert id;
+//             weight = s / (sum + 1e-20) * factor in that order, s * factor if they are not normalised. NaN stops the
+//             process. out: fma(weight, y_e, total) ascending e from zero, then total + shared. Products as in
+//             ops/matmul.h.
 // Memory      expert_ffn takes as many tokens at a time as fit kExpertScratchBytes of scratch; at least one
 // Source      model-spec 5.1
 #pragma once
@@ -37,8 +42,8 @@ struct RouteExperts {
   int n_groups_kept = 1;
   bool normalize = true;  // divide the winners' weights by their sum
   float factor = 1;       // routed_scaling_factor
-  View picks;    // [T, A] i32, written, ascending
-  View weights;  // [T, A] f32, written
+  View picks;             // [T, A] i32, written, ascending
+  View weights;           // [T, A] f32, written
 };
 void route_experts(OpContext& ctx, const RouteExperts& a);
 
@@ -46,9 +51,9 @@ void route_experts(OpContext& ctx, const RouteExperts& a);
 enum class Operand : uint8_t { kF32, kBF16, kFp8 };
 
 struct FfnWeights {
-  Matrix gate;  // [F, D]
-  Matrix up;    // [F, D]
-  Matrix down;  // [D, F]
+  Matrix gate;                     // [F, D]
+  Matrix up;                       // [F, D]
+  Matrix down;                     // [D, F]
   Operand input = Operand::kF32;   // of gate and up; they share their rounded input
   Operand hidden = Operand::kF32;  // of down
 };
@@ -62,12 +67,12 @@ struct Ffn {
 void ffn(OpContext& ctx, const Ffn& a);
 
 struct ExpertFfn {
-  View x;        // [T, D] f32
-  View picks;    // [T, A] i32, ascending expert ids
-  View weights;  // [T, A] f32
-  std::span<const FfnWeights> experts;   // E of them
-  const FfnWeights* shared = nullptr;    // may be null
-  View out;      // [T, D] f32, overwritten
+  View x;                               // [T, D] f32
+  View picks;                           // [T, A] i32, ascending expert ids
+  View weights;                         // [T, A] f32
+  std::span<const FfnWeights> experts;  // E of them
+  const FfnWeights* shared = nullptr;   // may be null
+  View out;                             // [T, D] f32, overwritten
 };
 void expert_ffn(OpContext& ctx, const ExpertFfn& a);
 

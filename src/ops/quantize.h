@@ -1,11 +1,12 @@
-// Rounding of activations to the type a matrix product takes, and the Hadamard rotation that precedes it in the indexer.
+// Rounding of activations to the type a matrix product takes, and the Hadamard rotation that precedes it in the
+// indexer.
 //
 //   round_to_bf16   out = bf16(x), nearest even
 //   quantize_fp8    per row and 128 columns:  s = 2^ceil(log2(max(amax, 1e-4) / 448)),  out = e4m3(x / s),  scale = s
 //   hadamard        out[r,:] = x[r,:] H / sqrt(Di), H the natural-order Hadamard matrix of a power-of-two width
 //
-// Tree      hadamard: butterflies over strides 1, 2, 4, ..., Di/2, each (a + b, a - b), then one multiplication by the f32 1/sqrt(Di)
-// Source    model-spec 4.4 (indexer, production path), 8.1
+// Tree      hadamard: butterflies over strides 1, 2, 4, ..., Di/2, each (a + b, a - b), then one multiplication by the
+// f32 1/sqrt(Di) Source    model-spec 4.4 (indexer, production path), 8.1
 #pragma once
 
 #include "ops/context.h"

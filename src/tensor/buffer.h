@@ -20,8 +20,8 @@ struct FreeBuffer {
   void operator()(std::byte* data) const;
 };
 
-// Host memory, zeroed, aligned to kAlignment. Large ones are mapped: their pages cost nothing until they are touched, and
-// the system is asked for huge ones. Movable, not copyable; a moved-from Buffer is empty.
+// Host memory, zeroed, aligned to kAlignment. Large ones are mapped: their pages cost nothing until they are touched,
+// and the system is asked for huge ones. Movable, not copyable; a moved-from Buffer is empty.
 class Buffer {
  public:
   Buffer() = default;

@@ -13,11 +13,29 @@ std::string_view dtype_name(DType dtype);  // "f32", "bf16", "f16", "f8_e4m3", .
 
 template <class T>
 struct DTypeOf;
-template <> struct DTypeOf<float> { static constexpr DType value = DType::kF32; };
-template <> struct DTypeOf<uint16_t> { static constexpr DType value = DType::kBF16; };
-template <> struct DTypeOf<uint8_t> { static constexpr DType value = DType::kF8E4M3; };
-template <> struct DTypeOf<int8_t> { static constexpr DType value = DType::kI8; };
-template <> struct DTypeOf<int32_t> { static constexpr DType value = DType::kI32; };
-template <> struct DTypeOf<int64_t> { static constexpr DType value = DType::kI64; };
+template <>
+struct DTypeOf<float> {
+  static constexpr DType value = DType::kF32;
+};
+template <>
+struct DTypeOf<uint16_t> {
+  static constexpr DType value = DType::kBF16;
+};
+template <>
+struct DTypeOf<uint8_t> {
+  static constexpr DType value = DType::kF8E4M3;
+};
+template <>
+struct DTypeOf<int8_t> {
+  static constexpr DType value = DType::kI8;
+};
+template <>
+struct DTypeOf<int32_t> {
+  static constexpr DType value = DType::kI32;
+};
+template <>
+struct DTypeOf<int64_t> {
+  static constexpr DType value = DType::kI64;
+};
 
 }  // namespace levin

@@ -4,9 +4,12 @@ namespace levin {
 
 std::string_view cache_dtype_name(CacheDType dtype) {
   switch (dtype) {
-    case CacheDType::kF32: return "f32";
-    case CacheDType::kBF16: return "bf16";
-    case CacheDType::kFp8: return "fp8";
+    case CacheDType::kF32:
+      return "f32";
+    case CacheDType::kBF16:
+      return "bf16";
+    case CacheDType::kFp8:
+      return "fp8";
   }
   return "unknown";
 }
@@ -33,7 +36,9 @@ LatentFormat latent_format(CacheDType dtype, int64_t d_latent, int64_t d_rope) {
 
 IndexKeyFormat index_key_format(CacheDType dtype, int64_t d_index) {
   const int64_t element = dtype == CacheDType::kF32 ? 4 : dtype == CacheDType::kBF16 ? 2 : 1;
-  return {.dtype = dtype, .d_index = d_index, .key_bytes = element * d_index,
+  return {.dtype = dtype,
+          .d_index = d_index,
+          .key_bytes = element * d_index,
           .scale_offset = element * d_index * kPageTokens};
 }
 

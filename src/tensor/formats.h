@@ -1,20 +1,24 @@
 // The byte layout of cache rows, in one place.
 //
-// Every cache is an array of pages of kPageTokens tokens; a block table maps a sequence's page number to a page id, and one id names
-// the same page in every layer's array. Within a page:
+// Every cache is an array of pages of kPageTokens tokens; a block table maps a sequence's page number to a page id, and
+// one id names the same page in every layer's array. Within a page:
 //
-//   latent     kPageTokens rows, each: latent (Rk values), for fp8 then its scales, then the rotated key part (Dr values)
+//   latent     kPageTokens rows, each: latent (Rk values), for fp8 then its scales, then the rotated key part (Dr
+//   values)
 //                f32    Rk f32, Dr f32
-//                bf16   Rk bf16, Dr f32     the rotated part decides which positions match: rounding it to bf16 changed one top token
-//                                     in 200 on the demonstration model, rounding the latent one in 400 (docs/numerics.md)
-//                fp8    Rk e4m3, ceil(Rk / 128) f32 scales, Dr bf16      656 bytes for 512 + 64, as DeepSeek's kernels have it
+//                bf16   Rk bf16, Dr f32     the rotated part decides which positions match: rounding it to bf16 changed
+//                one top token
+//                                     in 200 on the demonstration model, rounding the latent one in 400
+//                                     (docs/numerics.md)
+//                fp8    Rk e4m3, ceil(Rk / 128) f32 scales, Dr bf16      656 bytes for 512 + 64, as DeepSeek's kernels
+//                have it
 //   index key  all keys of the page, then for fp8 all scales
 //                f32    kPageTokens x Di f32
 //                bf16   kPageTokens x Di bf16
 //                fp8    kPageTokens x Di e4m3, kPageTokens f32 scales    8192 + 256 bytes for Di = 128, 132 a token
 //
-// A scale is what a code is multiplied by. Latent scales are per row and 128 columns, index-key scales per row; all are powers of two
-// (base/numbers.h, e4m3_pow2_scale).
+// A scale is what a code is multiplied by. Latent scales are per row and 128 columns, index-key scales per row; all are
+// powers of two (base/numbers.h, e4m3_pow2_scale).
 #pragma once
 
 #include <cstddef>
@@ -25,8 +29,8 @@
 
 namespace levin {
 
-constexpr int64_t kPageTokens = 64;    // P
-constexpr int64_t kQuantBlock = 128;   // columns that share an activation or latent scale
+constexpr int64_t kPageTokens = 64;   // P
+constexpr int64_t kQuantBlock = 128;  // columns that share an activation or latent scale
 
 enum class CacheDType : uint8_t { kF32, kBF16, kFp8 };
 
@@ -60,7 +64,7 @@ IndexKeyFormat index_key_format(CacheDType dtype, int64_t d_index);
 struct PagedRows {
   std::byte* pages = nullptr;  // page id p starts at pages + p * page_bytes
   int64_t page_bytes = 0;
-  View tables;                 // [B, max pages] i32: page id of each sequence's page number; unused entries are never read
+  View tables;  // [B, max pages] i32: page id of each sequence's page number; unused entries are never read
 
   std::byte* page(int64_t seq, int64_t page_number) const {
     return pages + int64_t{tables.row<int32_t>(seq)[page_number]} * page_bytes;

@@ -44,14 +44,18 @@ class View {
     return reinterpret_cast<T*>(data_);
   }
   template <class T>
-  T* row(int64_t i) const { return data<T>() + i * strides_[0]; }
+  T* row(int64_t i) const {
+    return data<T>() + i * strides_[0];
+  }
   template <class T>
-  T* row(int64_t i, int64_t j) const { return data<T>() + i * strides_[0] + j * strides_[1]; }
+  T* row(int64_t i, int64_t j) const {
+    return data<T>() + i * strides_[0] + j * strides_[1];
+  }
 
-  View slice_first(int64_t begin, int64_t count) const;  // rows begin .. begin+count-1
-  View slice_last(int64_t begin, int64_t count) const;   // the same range of columns in every row
+  View slice_first(int64_t begin, int64_t count) const;       // rows begin .. begin+count-1
+  View slice_last(int64_t begin, int64_t count) const;        // the same range of columns in every row
   View reshaped(std::initializer_list<int64_t> shape) const;  // same elements; contiguous views only
-  View split_last(int64_t outer, int64_t inner) const;   // [..., outer * inner] -> [..., outer, inner]
+  View split_last(int64_t outer, int64_t inner) const;        // [..., outer * inner] -> [..., outer, inner]
   View merged_first() const;  // [T, H, D] -> [T * H, D]; the first two dimensions must lie at one stride
 
   std::string describe() const;  // "f32 [3, 576]"

@@ -100,7 +100,8 @@ TEST(ChooseToken, BansMasksAndMinimumLengthForbid) {
 // The rule written out without its shortcuts.
 int32_t choose_by_the_book(const std::vector<float>& logits, const SamplingParams& params, uint32_t position) {
   std::vector<std::pair<double, int32_t>> ranked;  // (-l/T, id): ascending is the ranking
-  for (size_t v = 0; v < logits.size(); ++v) ranked.emplace_back(-(logits[v] / params.temperature), static_cast<int32_t>(v));
+  for (size_t v = 0; v < logits.size(); ++v)
+    ranked.emplace_back(-(logits[v] / params.temperature), static_cast<int32_t>(v));
   std::sort(ranked.begin(), ranked.end());
   const double largest = -ranked.front().first;
   if (params.top_k > 0) ranked.resize(std::min(ranked.size(), static_cast<size_t>(params.top_k)));
@@ -108,7 +109,8 @@ int32_t choose_by_the_book(const std::vector<float>& logits, const SamplingParam
   int32_t token = -1;
   for (const auto& [negative, id] : ranked) {
     if (params.min_p > 0 && -negative < largest + std::log(params.min_p)) continue;
-    const double noisy = -negative + gumbel_noise({.seed = params.seed, .position = position, .choice = params.choice}, static_cast<uint32_t>(id));
+    const double noisy = -negative + gumbel_noise({.seed = params.seed, .position = position, .choice = params.choice},
+                                                  static_cast<uint32_t>(id));
     if (noisy > best || (noisy == best && id < token)) {
       best = noisy;
       token = id;
@@ -118,11 +120,14 @@ int32_t choose_by_the_book(const std::vector<float>& logits, const SamplingParam
 }
 
 RC_GTEST_PROP(ChooseToken, EqualsTheRuleWithoutShortcuts, (uint64_t seed, uint32_t position)) {
-  const auto values = *rc::gen::resize(60, rc::gen::nonEmpty(rc::gen::container<std::vector<int>>(rc::gen::inRange(-40, 40))));
+  const auto values =
+      *rc::gen::resize(60, rc::gen::nonEmpty(rc::gen::container<std::vector<int>>(rc::gen::inRange(-40, 40))));
   std::vector<float> logits;
   for (const int v : values) logits.push_back(static_cast<float>(v) * 0.5f);
-  const SamplingParams params{.temperature = *rc::gen::element(0.1, 0.8, 1.0, 3.0), .top_k = *rc::gen::inRange(0, 70),
-                              .min_p = *rc::gen::element(0.0, 0.05, 0.5), .seed = seed};
+  const SamplingParams params{.temperature = *rc::gen::element(0.1, 0.8, 1.0, 3.0),
+                              .top_k = *rc::gen::inRange(0, 70),
+                              .min_p = *rc::gen::element(0.0, 0.05, 0.5),
+                              .seed = seed};
   RC_ASSERT(choose_token(logits, params, {.history = nullptr, .position = position, .mask = {}}) ==
             choose_by_the_book(logits, params, position));
 }

@@ -1,5 +1,6 @@
-// How far the faster numerics are from `reference` on the demonstration model: 2,000 tokens of text (agreement.txt and made-up program
-// text), teacher-forced; top-1 agreement and the mean Kullback-Leibler divergence of the next-token distributions.
+// How far the faster numerics are from `reference` on the demonstration model: 2,000 tokens of text (agreement.txt and
+// made-up program text), teacher-forced; top-1 agreement and the mean Kullback-Leibler divergence of the next-token
+// distributions.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -67,7 +68,8 @@ TEST(Agreement, OfTheFasterNumericsWithReference) {
   const std::vector<float> reference = logits_in(NumericsMode::kReference, ids);
   const Agreement fast = compare(reference, logits_in(NumericsMode::kFast, ids), ids.size());
   const Agreement official = compare(reference, logits_in(NumericsMode::kOfficial, ids), ids.size());
-  std::printf("fast      top-1 %.4f  KL %.5f\nofficial  top-1 %.4f  KL %.5f\n", fast.top1, fast.mean_kl, official.top1, official.mean_kl);
+  std::printf("fast      top-1 %.4f  KL %.5f\nofficial  top-1 %.4f  KL %.5f\n", fast.top1, fast.mean_kl, official.top1,
+              official.mean_kl);
   EXPECT_GE(fast.top1, 0.99);
   EXPECT_LT(fast.mean_kl, 3e-3);
   EXPECT_GE(official.top1, 0.88);  // a simulation of these roundings gives 0.91 to 0.95 and 0.02 to 0.03, by the text

@@ -43,6 +43,8 @@ inline RunnerOptions runner_options(int64_t n_cache_tokens, int n_threads = 2) {
   return {.n_threads = n_threads, .isa = cpu_info().best_isa(), .n_cache_tokens = n_cache_tokens};
 }
 
-inline std::filesystem::path demo_model_folder() { return std::filesystem::path(LEVIN_SOURCE_DIR) / "models" / "demo-v32"; }
+inline std::filesystem::path demo_model_folder() {
+  return std::filesystem::path(LEVIN_SOURCE_DIR) / "models" / "demo-v32";
+}
 
 }  // namespace levin::test

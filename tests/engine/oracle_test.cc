@@ -1,8 +1,10 @@
-// The trunk, the MTP layer and the caches against what Hugging Face transformers computes on the same weights in float32
-// (tests/fixtures), and against themselves in any chunking and on any number of threads.
+// The trunk, the MTP layer and the caches against what Hugging Face transformers computes on the same weights in
+// float32 (tests/fixtures), and against themselves in any chunking and on any number of threads.
 //
-// Tolerance: 2e-5 of a tensor's largest magnitude. Relative noise of 3e-7 on every product (f32 rounding in another order) moves no
-// value of these fixtures by more than 6e-6 and changes no pick; a wrong formula moves them by 1e-2 and more.
+// Tolerance: 2e-5 of a tensor's largest magnitude. Relative noise of 3e-7 on every product (f32 rounding in another
+// order) moves no value of these fixtures by more than 6e-6 and changes no pick; a wrong formula moves them by 1e-2 and
+// more.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -11,8 +13,6 @@
 #include <set>
 #include <span>
 #include <string>
-
-#include <fmt/format.h>
 
 #include "engine/loaded_model.h"
 #include "engine/trace.h"
@@ -25,7 +25,8 @@ constexpr double kTolerance = 2e-5;
 
 class Oracle {
  public:
-  explicit Oracle(const std::string& fixture) : file_(must(io::Checkpoint::open(fixture_folder(fixture) / "oracle.safetensors"))) {}
+  explicit Oracle(const std::string& fixture)
+      : file_(must(io::Checkpoint::open(fixture_folder(fixture) / "oracle.safetensors"))) {}
 
   template <class T>
   std::vector<T> values(const std::string& name) const {
@@ -69,7 +70,10 @@ double shared_picks(std::span<const int32_t> found, std::span<const int32_t> exp
 
 TraceOptions oracle_options(const Oracle& oracle, int64_t n_chunk_tokens) {
   const std::vector<int64_t> ids = oracle.values<int64_t>("input_ids");
-  return {.ids = std::vector<int32_t>(ids.begin(), ids.end()), .n_greedy = 16, .n_drafts = 3, .n_chunk_tokens = n_chunk_tokens};
+  return {.ids = std::vector<int32_t>(ids.begin(), ids.end()),
+          .n_greedy = 16,
+          .n_drafts = 3,
+          .n_chunk_tokens = n_chunk_tokens};
 }
 
 TraceResult run_trace(const Model& model, const TraceOptions& options, int n_threads) {
@@ -89,7 +93,8 @@ TEST_P(OracleTest, EveryTensorIsTheReferences) {
   EXPECT_LE(relative_error(result.logits, oracle.values<float>("logits")), kTolerance);
   EXPECT_LE(relative_error(result.hidden_tail, oracle.values<float>("hidden_tail")), kTolerance);
   for (int layer = 0; layer < model->config().n_layers; ++layer) {
-    EXPECT_EQ(shared_picks(result.topk[layer], oracle.values<int32_t>(fmt::format("topk.{}", layer)), n_picks), 1.0) << layer;
+    EXPECT_EQ(shared_picks(result.topk[layer], oracle.values<int32_t>(fmt::format("topk.{}", layer)), n_picks), 1.0)
+        << layer;
   }
   EXPECT_EQ(result.greedy_ids, oracle.values<int64_t>("greedy_ids"));
   EXPECT_LE(relative_error(result.draft1_logits, oracle.values<float>("draft1.logits")), kTolerance);
@@ -126,9 +131,9 @@ INSTANTIATE_TEST_SUITE_P(Fixtures, OracleTest, ::testing::Values("v32-odd", "v32
                            return name;
                          });
 
-// One layer under DeepSeek's own roundings. Rows differ between right programs, because one code rounded the other way moves everything
-// after it: noise of 1e-6 moves them by 1.2% and keeps 99.98% of the picks. Without the rotation 98.5% of the picks are shared, without
-// any rounding 98.4% and the rows are off by 15%.
+// One layer under DeepSeek's own roundings. Rows differ between right programs, because one code rounded the other way
+// moves everything after it: noise of 1e-6 moves them by 1.2% and keeps 99.98% of the picks. Without the rotation 98.5%
+// of the picks are shared, without any rounding 98.4% and the rows are off by 15%.
 TEST(OfficialNumerics, PicksAndRowsAreTheSimulations) {
   const Oracle oracle("v32-official");
   const std::unique_ptr<Model> model = load_fixture("v32-official", {.numerics = NumericsMode::kOfficial});

@@ -1,33 +1,47 @@
 #include "engine/passkey.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cctype>
 #include <iterator>
 #include <random>
 #include <string_view>
 
-#include <fmt/format.h>
-
 namespace levin::test {
 namespace {
 
-constexpr std::string_view kFirst[] = {"apple", "river", "stone", "cloud", "maple", "tiger", "lemon", "piano", "ocean", "green", "seven",
-                                       "candle"};
-constexpr std::string_view kSecond[] = {"window", "garden", "silver", "rocket", "planet", "marble", "forest", "copper", "violet",
-                                        "thunder", "pepper", "button", "saddle", "ribbon", "walnut", "falcon", "island", "harbor",
-                                        "meadow"};
-constexpr std::string_view kVerbs[] = {"read", "write", "open", "close", "parse", "find", "split", "merge", "check", "load", "store",
-                                       "update", "remove", "append", "count", "build", "flush", "reset"};
-constexpr std::string_view kNouns[] = {"file", "line", "name", "path", "value", "index", "table", "buffer", "header", "state", "entry",
-                                       "token", "group", "field", "option", "result", "record", "stream"};
+constexpr std::string_view kFirst[] = {"apple", "river", "stone", "cloud", "maple", "tiger",
+                                       "lemon", "piano", "ocean", "green", "seven", "candle"};
+constexpr std::string_view kSecond[] = {"window", "garden", "silver",  "rocket", "planet", "marble", "forest",
+                                        "copper", "violet", "thunder", "pepper", "button", "saddle", "ribbon",
+                                        "walnut", "falcon", "island",  "harbor", "meadow"};
+constexpr std::string_view kVerbs[] = {"read",   "write",  "open",  "close", "parse", "find",
+                                       "split",  "merge",  "check", "load",  "store", "update",
+                                       "remove", "append", "count", "build", "flush", "reset"};
+constexpr std::string_view kNouns[] = {"file",  "line",   "name",   "path",   "value",  "index",
+                                       "table", "buffer", "header", "state",  "entry",  "token",
+                                       "group", "field",  "option", "result", "record", "stream"};
 
 // {a}, {b}: nouns; {v}: a verb; {n}: a number.
-constexpr std::string_view kConditions[] = {"if not {a}:", "if {a} is None:", "if len({a}) > {n}:", "for {b} in {a}:", "while {a}:",
-                                            "if {b} in self.{a}s:", "if {a} == {n}:"};
-constexpr std::string_view kStatements[] = {
-    "self.{a} = {b}", "{a} = self.{v}_{b}({a})", "{a} = {b}[{n}]", "{a} += {n}", "{b} = len({a})", "self._{a}s.append({b})",
-    "raise ValueError('bad {a}: %r' % {b})", "return {a}", "{a} = {b}.get('{a}', {n})", "{a}, {b} = {b}, {a}",
-    "{a} = str({b}).strip()", "print({a}, {b})", "# {v} the {a} of the {b}", "del self.{a}[{n}]", "{a} = [{b} for {b} in {a} if {b}]"};
+constexpr std::string_view kConditions[] = {
+    "if not {a}:", "if {a} is None:",      "if len({a}) > {n}:", "for {b} in {a}:",
+    "while {a}:",  "if {b} in self.{a}s:", "if {a} == {n}:"};
+constexpr std::string_view kStatements[] = {"self.{a} = {b}",
+                                            "{a} = self.{v}_{b}({a})",
+                                            "{a} = {b}[{n}]",
+                                            "{a} += {n}",
+                                            "{b} = len({a})",
+                                            "self._{a}s.append({b})",
+                                            "raise ValueError('bad {a}: %r' % {b})",
+                                            "return {a}",
+                                            "{a} = {b}.get('{a}', {n})",
+                                            "{a}, {b} = {b}, {a}",
+                                            "{a} = str({b}).strip()",
+                                            "print({a}, {b})",
+                                            "# {v} the {a} of the {b}",
+                                            "del self.{a}[{n}]",
+                                            "{a} = [{b} for {b} in {a} if {b}]"};
 
 // Draws that are the same everywhere (the standard distributions are not).
 class Dice {
@@ -35,7 +49,9 @@ class Dice {
   explicit Dice(uint64_t seed) : engine_(seed) {}
   uint64_t below(uint64_t n) { return engine_() % n; }
   template <size_t N>
-  std::string_view one_of(const std::string_view (&words)[N]) { return words[below(N)]; }
+  std::string_view one_of(const std::string_view (&words)[N]) {
+    return words[below(N)];
+  }
 
  private:
   std::mt19937_64 engine_;
@@ -100,7 +116,8 @@ PasskeyDocument passkey_document(uint64_t seed, size_t n_characters) {
   }
   for (const auto& [key, answer] : keys) {
     // In the first three quarters: what stands near the end needs no look back.
-    lines.insert(lines.begin() + static_cast<int64_t>(dice.below(lines.size() * 3 / 4)), fmt::format("# The passkey of {} is {}.", key, answer));
+    lines.insert(lines.begin() + static_cast<int64_t>(dice.below(lines.size() * 3 / 4)),
+                 fmt::format("# The passkey of {} is {}.", key, answer));
   }
   PasskeyDocument document;
   for (const std::string& line : lines) document.text += line + "\n";

@@ -1,5 +1,6 @@
-// Passkey documents: made-up program text with planted numbers, and questions at the end that only a look back can answer. A model whose
-// indexer picks the wrong tokens loses them at a few thousand tokens, while almost everything else still looks right.
+// Passkey documents: made-up program text with planted numbers, and questions at the end that only a look back can
+// answer. A model whose indexer picks the wrong tokens loses them at a few thousand tokens, while almost everything
+// else still looks right.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +11,8 @@
 namespace levin::test {
 
 struct PasskeyDocument {
-  std::string text;                                  // the file, then `# What is the passkey of KEY? It is ANSWER.` for every key
-  std::vector<std::pair<size_t, size_t>> answers;    // byte ranges of the answers to the questions at the end
+  std::string text;  // the file, then `# What is the passkey of KEY? It is ANSWER.` for every key
+  std::vector<std::pair<size_t, size_t>> answers;  // byte ranges of the answers to the questions at the end
 };
 
 // A document of about n_characters before the questions; the same seed gives the same document.

@@ -1,5 +1,6 @@
-// Recall on the demonstration model: share of the digit tokens of planted numbers that the model puts first, teacher-forced, at about
-// 3,500 tokens. 0.990 is the figure of models/demo-v32/README.md, measured in float32 by another program on documents of the same kind.
+// Recall on the demonstration model: share of the digit tokens of planted numbers that the model puts first,
+// teacher-forced, at about 3,500 tokens. 0.990 is the figure of models/demo-v32/README.md, measured in float32 by
+// another program on documents of the same kind.
 #include <gtest/gtest.h>
 
 #include <cctype>
@@ -40,7 +41,8 @@ std::vector<size_t> answer_tokens(const text::Tokenizer& tokenizer, const std::v
   return positions;
 }
 
-void score_document(const Model& model, const text::Tokenizer& tokenizer, const PasskeyDocument& document, Score* score) {
+void score_document(const Model& model, const text::Tokenizer& tokenizer, const PasskeyDocument& document,
+                    Score* score) {
   std::vector<int32_t> ids(tokenizer.raw_prefix().begin(), tokenizer.raw_prefix().end());
   const size_t n_prefix = ids.size();
   const std::vector<int32_t> body = tokenizer.encode_plain(document.text);
@@ -54,7 +56,8 @@ void score_document(const Model& model, const text::Tokenizer& tokenizer, const 
   for (size_t begin = 0; begin < ids.size(); begin += kChunk) {
     const size_t count = std::min(kChunk, ids.size() - begin);
     runner.begin_step();
-    const SequenceChunk chunk{.tokens = std::span(ids).subspan(begin, count), .first_position = static_cast<int32_t>(begin),
+    const SequenceChunk chunk{.tokens = std::span(ids).subspan(begin, count),
+                              .first_position = static_cast<int32_t>(begin),
                               .pages = table.pages()};
     const View hidden = runner.trunk({&chunk, 1});
     for (const size_t position : wanted) {
@@ -70,17 +73,21 @@ double recall(const ModelChoices& choices, int n_documents) {
   const std::unique_ptr<Model> model = load_model(demo_model_folder(), choices);
   const text::Tokenizer tokenizer = must(text::Tokenizer::load(demo_model_folder()));
   Score score;
-  for (int i = 0; i < n_documents; ++i) score_document(*model, tokenizer, passkey_document(100 + i, kCharacters), &score);
+  for (int i = 0; i < n_documents; ++i)
+    score_document(*model, tokenizer, passkey_document(100 + i, kCharacters), &score);
   std::printf("recall %.3f over %ld digit tokens\n", score.share(), static_cast<long>(score.n_tokens));
   return score.share();
 }
 
 TEST(Recall, IsThePublishedFigureInReference) { EXPECT_NEAR(recall({}, 12), kPublishedRecall, 0.04); }
 
-TEST(Recall, IsThePublishedFigureInFast) { EXPECT_NEAR(recall({.numerics = NumericsMode::kFast}, 12), kPublishedRecall, 0.04); }
+TEST(Recall, IsThePublishedFigureInFast) {
+  EXPECT_NEAR(recall({.numerics = NumericsMode::kFast}, 12), kPublishedRecall, 0.04);
+}
 
 TEST(Recall, FallsWhenTheIndexersRopePairingIsFlipped) {
-  const double share = recall({.change_config = [](ModelConfig& c) { c.index_rope_pairing = ops::RopePairing::kInterleaved; }}, 12);
+  const double share =
+      recall({.change_config = [](ModelConfig& c) { c.index_rope_pairing = ops::RopePairing::kInterleaved; }}, 12);
   EXPECT_LE(share, 0.60);
 }
 

@@ -1,12 +1,12 @@
 #include "engine/same_tokens.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <map>
 #include <set>
 #include <tuple>
-
-#include <fmt/format.h>
 
 #include "engine/passkey.h"
 #include "engine/step_loop.h"
@@ -27,8 +27,12 @@ using Choices = std::array<int, 6>;
 constexpr Choices kCounts = {2, 3, 2, 3, kMaxSpecSteps + 1, 2};
 
 Circumstance from_choices(const Choices& c) {
-  return {.temperature = kTemperatures[c[0]], .numerics = kModes[c[1]], .n_threads = 1 + c[2], .chunk_tokens = kChunks[c[3]],
-          .n_spec_steps = c[4], .in_company = c[5] == 1};
+  return {.temperature = kTemperatures[c[0]],
+          .numerics = kModes[c[1]],
+          .n_threads = 1 + c[2],
+          .chunk_tokens = kChunks[c[3]],
+          .n_spec_steps = c[4],
+          .in_company = c[5] == 1};
 }
 
 std::vector<Choices> all_choices() {
@@ -65,8 +69,9 @@ GenerateRequest request_for(const std::vector<int32_t>& prompt, double temperatu
 }  // namespace
 
 std::string Circumstance::describe() const {
-  return fmt::format("temperature {}, {}, {} threads, chunks of {}, {} drafts, {}", temperature, numerics_mode_name(numerics), n_threads,
-                     chunk_tokens, n_spec_steps, in_company ? "in company" : "alone");
+  return fmt::format("temperature {}, {}, {} threads, chunks of {}, {} drafts, {}", temperature,
+                     numerics_mode_name(numerics), n_threads, chunk_tokens, n_spec_steps,
+                     in_company ? "in company" : "alone");
 }
 
 std::vector<Circumstance> all_circumstances() {
@@ -86,7 +91,8 @@ std::vector<Circumstance> covering_circumstances() {
     const Choices* best = nullptr;
     for (const Choices& c : all) {
       const std::set<Pair> pairs = pairs_of(c);
-      const size_t added = static_cast<size_t>(std::count_if(pairs.begin(), pairs.end(), [&](const Pair& p) { return open.contains(p); }));
+      const size_t added = static_cast<size_t>(
+          std::count_if(pairs.begin(), pairs.end(), [&](const Pair& p) { return open.contains(p); }));
       if (added > most) {
         most = added;
         best = &c;
@@ -107,15 +113,18 @@ std::vector<std::vector<int32_t>> answers(const Model& model, const Circumstance
   }
   total += kCompany * (200 + max_tokens + 2 * kPageTokens);
   Runner runner(model, runner_options(total, circumstance.n_threads));
-  StepLoop loop(runner, {.chunk_tokens = circumstance.chunk_tokens, .n_spec_steps = circumstance.n_spec_steps,
+  StepLoop loop(runner, {.chunk_tokens = circumstance.chunk_tokens,
+                         .n_spec_steps = circumstance.n_spec_steps,
                          .max_context_tokens = longest + max_tokens + 1});
   std::vector<std::vector<int32_t>> out(prompts.size());
   std::vector<RequestId> company;
   for (size_t i = 0; i < prompts.size(); ++i) {
-    if (circumstance.in_company && company.empty()) {  // of other lengths and seeds, around the request that is looked at
+    if (circumstance.in_company &&
+        company.empty()) {  // of other lengths and seeds, around the request that is looked at
       for (int64_t j = 0; j < kCompany; ++j) {
         const std::vector<int32_t>& other = prompts[static_cast<size_t>(j) % prompts.size()];
-        const std::vector<int32_t> shorter(other.begin(), other.begin() + std::min<int64_t>(std::ssize(other), 20 + 23 * j));
+        const std::vector<int32_t> shorter(other.begin(),
+                                           other.begin() + std::min<int64_t>(std::ssize(other), 20 + 23 * j));
         company.push_back(must(loop.submit(request_for(shorter, j % 2 == 0 ? 0.0 : 0.9, 1000 + j, max_tokens))));
       }
     }
@@ -129,7 +138,8 @@ std::vector<std::vector<int32_t>> answers(const Model& model, const Circumstance
   return out;
 }
 
-std::vector<std::string> broken_promises(const std::vector<Circumstance>& circumstances, const std::filesystem::path& model_folder,
+std::vector<std::string> broken_promises(const std::vector<Circumstance>& circumstances,
+                                         const std::filesystem::path& model_folder,
                                          const std::vector<std::vector<int32_t>>& prompts, int64_t max_tokens) {
   std::vector<std::string> out;
   for (const NumericsMode mode : kModes) {
@@ -143,7 +153,8 @@ std::vector<std::string> broken_promises(const std::vector<Circumstance>& circum
       const std::vector<std::vector<int32_t>> found = answers(*model, c, prompts, max_tokens);
       for (size_t i = 0; i < prompts.size(); ++i) {
         if (found[i] == plain[c.temperature][i]) continue;
-        const auto at = std::mismatch(found[i].begin(), found[i].end(), plain[c.temperature][i].begin(), plain[c.temperature][i].end());
+        const auto at = std::mismatch(found[i].begin(), found[i].end(), plain[c.temperature][i].begin(),
+                                      plain[c.temperature][i].end());
         out.push_back(fmt::format("{}: prompt {} differs at token {}", c.describe(), i, at.first - found[i].begin()));
       }
     }
@@ -155,9 +166,11 @@ std::vector<std::vector<int32_t>> chat_prompts(const std::filesystem::path& mode
   const text::Tokenizer tokenizer = must(text::Tokenizer::load(model_folder));
   const text::ChatFormat format = must(text::ChatFormat::make(text::ChatFamily::kDeepSeekV32, tokenizer));
   std::vector<std::vector<int32_t>> out;
-  for (const auto& [question, thinking] : std::initializer_list<std::pair<const char*, bool>>{
-           {"What is the capital of Japan?", true}, {"Repeat: river stone apple tiger", false},
-           {"As JSON: river is 4, stone is 77, cloud is 12", false}, {"What is speculative decoding?", true}}) {
+  for (const auto& [question, thinking] :
+       std::initializer_list<std::pair<const char*, bool>>{{"What is the capital of Japan?", true},
+                                                           {"Repeat: river stone apple tiger", false},
+                                                           {"As JSON: river is 4, stone is 77, cloud is 12", false},
+                                                           {"What is speculative decoding?", true}}) {
     text::ChatRequest request{.messages = {}, .thinking = thinking};
     request.messages.push_back({.role = text::Role::kUser, .content = question});
     out.push_back(tokenizer.encode(must(format.render(request))));

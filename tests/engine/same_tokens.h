@@ -1,4 +1,5 @@
-// The promise "the same tokens, always", as data: the choices that must not show in an answer, and runs over combinations of them.
+// The promise "the same tokens, always", as data: the choices that must not show in an answer, and runs over
+// combinations of them.
 #pragma once
 
 #include <cstdint>
@@ -10,12 +11,12 @@
 namespace levin::test {
 
 struct Circumstance {
-  double temperature = 0;     // these two may show: answers are compared within one pair of them
+  double temperature = 0;  // these two may show: answers are compared within one pair of them
   NumericsMode numerics = NumericsMode::kFast;
-  int n_threads = 1;          // these may not
+  int n_threads = 1;  // these may not
   int64_t chunk_tokens = 64;
   int n_spec_steps = 0;
-  bool in_company = false;    // beside seven other requests
+  bool in_company = false;  // beside seven other requests
 
   std::string describe() const;
 };
@@ -28,9 +29,11 @@ std::vector<Circumstance> covering_circumstances();
 std::vector<std::vector<int32_t>> answers(const Model& model, const Circumstance& circumstance,
                                           const std::vector<std::vector<int32_t>>& prompts, int64_t max_tokens);
 
-// Runs every circumstance and compares with the plainest one of its temperature and numerics (one thread, chunks of 64, no drafts, alone).
+// Runs every circumstance and compares with the plainest one of its temperature and numerics (one thread, chunks of 64,
+// no drafts, alone).
 // -> a line per difference; empty when the promise holds.
-std::vector<std::string> broken_promises(const std::vector<Circumstance>& circumstances, const std::filesystem::path& model_folder,
+std::vector<std::string> broken_promises(const std::vector<Circumstance>& circumstances,
+                                         const std::filesystem::path& model_folder,
                                          const std::vector<std::vector<int32_t>>& prompts, int64_t max_tokens);
 
 // Prompts for the demonstration model: some chats, and raw program text of about n_tokens.

@@ -1,7 +1,7 @@
 // The whole product of circumstances on prompts up to 512 tokens, and every pair of them at 4k and 12k tokens.
-#include "engine/same_tokens.h"
-
 #include <gtest/gtest.h>
+
+#include "engine/same_tokens.h"
 
 namespace levin::test {
 namespace {
@@ -18,11 +18,13 @@ TEST(SameTokensFull, EveryCircumstanceUpTo512Tokens) {
 }
 
 TEST(SameTokensFull, EveryPairOfCircumstancesAt4kTokens) {
-  expect_none(broken_promises(covering_circumstances(), demo_model_folder(), {text_prompt(demo_model_folder(), 6, 4096)}, 48));
+  expect_none(
+      broken_promises(covering_circumstances(), demo_model_folder(), {text_prompt(demo_model_folder(), 6, 4096)}, 48));
 }
 
 TEST(SameTokensFull, EveryPairOfCircumstancesAt12kTokens) {
-  expect_none(broken_promises(covering_circumstances(), demo_model_folder(), {text_prompt(demo_model_folder(), 7, 12000)}, 24));
+  expect_none(
+      broken_promises(covering_circumstances(), demo_model_folder(), {text_prompt(demo_model_folder(), 7, 12000)}, 24));
 }
 
 }  // namespace

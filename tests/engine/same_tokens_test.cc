@@ -1,4 +1,5 @@
-// The same tokens, always: answers do not depend on threads, chunking, speculation or company, at any temperature, in any numerics.
+// The same tokens, always: answers do not depend on threads, chunking, speculation or company, at any temperature, in
+// any numerics.
 #include "engine/same_tokens.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +16,8 @@ TEST(SameTokens, OnShortPromptsInEveryPairOfCircumstances) {
 }
 
 TEST(SameTokens, OnALongPromptInEveryPairOfCircumstances) {
-  expect_none(broken_promises(covering_circumstances(), demo_model_folder(), {text_prompt(demo_model_folder(), 3, 4000)}, 12));
+  expect_none(
+      broken_promises(covering_circumstances(), demo_model_folder(), {text_prompt(demo_model_folder(), 3, 4000)}, 12));
 }
 
 }  // namespace

@@ -38,18 +38,18 @@ void scale_rows(View w, float factor) {  // [T, N] f32
 
 }  // namespace
 
-View AttentionBlock::forward(Pass& p, View h) const {                      // h      [T, D]
+View AttentionBlock::forward(Pass& p, View h) const {  // h      [T, D]
   const ModelConfig& c = config;
   const AttentionWeights& w = weights.attention;
   const View out = p.allocate(DType::kF32, {p.n_tokens(), c.d_model});
   const ArenaScope scratch = p.scope();
 
-  const View c_q = p.rms_norm(p.matmul(h, w.q_down), w.q_norm, c.latent_norm_eps);          // [T, Rq]
-  const View q = p.matmul(c_q, w.q_up).split_last(c.n_heads, c.d_head());                    // [T, H, Dn + Dr]
-  const View q_nope = q.slice_last(0, c.d_nope);                                             // [T, H, Dn]
-  const View q_rope = q.slice_last(c.d_nope, c.d_rope);                                      // [T, H, Dr]
+  const View c_q = p.rms_norm(p.matmul(h, w.q_down), w.q_norm, c.latent_norm_eps);  // [T, Rq]
+  const View q = p.matmul(c_q, w.q_up).split_last(c.n_heads, c.d_head());           // [T, H, Dn + Dr]
+  const View q_nope = q.slice_last(0, c.d_nope);                                    // [T, H, Dn]
+  const View q_rope = q.slice_last(c.d_nope, c.d_rope);                             // [T, H, Dr]
   p.rope(q_rope, c.rope_pairing);
-  const View q_latent = p.matmul_per_head(q_nope, w.k_up);                                   // [T, H, Rk]
+  const View q_latent = p.matmul_per_head(q_nope, w.k_up);  // [T, H, Rk]
 
   const View kv = p.matmul(h, w.kv_down);                                                    // [T, Rk + Dr]
   const View c_kv = p.rms_norm(kv.slice_last(0, c.d_latent), w.kv_norm, c.latent_norm_eps);  // [T, Rk]
@@ -57,16 +57,22 @@ View AttentionBlock::forward(Pass& p, View h) const {                      // h 
   p.rope(k_rope.split_last(1, c.d_rope), c.rope_pairing);
   const PagedRows cache = p.cache().latent_rows(layer, p.step().tables);
   const LatentFormat& format = p.cache().format(layer).latent;
-  ops::append_latent(p.ctx(), {.c_kv = c_kv, .k_rope = k_rope, .seq = p.step().seq, .slot = p.step().slot,
-                               .format = format, .cache = cache});
+  ops::append_latent(
+      p.ctx(),
+      {.c_kv = c_kv, .k_rope = k_rope, .seq = p.step().seq, .slot = p.step().slot, .format = format, .cache = cache});
 
-  const View picks = select(p, h, c_q);                                                      // [T, K]
-  const View o = p.allocate(DType::kF32, {p.n_tokens(), c.n_heads, c.d_latent});             // [T, H, Rk]
-  ops::sparse_attention(p.ctx(), {.q_latent = q_latent, .q_rope = q_rope,
-                                  .picks = picks, .seq = p.step().seq, .scale = c.attention_scale(),
-                                  .format = format, .cache = cache, .out = o});
-  const View values = p.matmul_per_head(o, w.v_up);                                          // [T, H, Dv]
-  p.matmul_into(out, values.reshaped({p.n_tokens(), c.n_heads * c.d_value}), w.o);           // [T, D]
+  const View picks = select(p, h, c_q);                                           // [T, K]
+  const View o = p.allocate(DType::kF32, {p.n_tokens(), c.n_heads, c.d_latent});  // [T, H, Rk]
+  ops::sparse_attention(p.ctx(), {.q_latent = q_latent,
+                                  .q_rope = q_rope,
+                                  .picks = picks,
+                                  .seq = p.step().seq,
+                                  .scale = c.attention_scale(),
+                                  .format = format,
+                                  .cache = cache,
+                                  .out = o});
+  const View values = p.matmul_per_head(o, w.v_up);                                 // [T, H, Dv]
+  p.matmul_into(out, values.reshaped({p.n_tokens(), c.n_heads * c.d_value}), w.o);  // [T, D]
   return out;
 }
 
@@ -84,7 +90,9 @@ void AttentionBlock::append_index_keys(Pass& p, View h) const {
   const View k_heads = k.split_last(1, c.d_index);                                           // [T, 1, Di]
   p.rope(k_heads.slice_last(0, c.d_rope), c.index_rope_pairing);                             // rope part first
   if (p.numerics().hadamard()) ops::hadamard(p.ctx(), {.x = k_heads});
-  ops::append_index_keys(p.ctx(), {.keys = k, .seq = p.step().seq, .slot = p.step().slot,
+  ops::append_index_keys(p.ctx(), {.keys = k,
+                                   .seq = p.step().seq,
+                                   .slot = p.step().slot,
                                    .format = *p.cache().format(layer).index,
                                    .cache = p.cache().index_rows(layer, p.step().tables)});
 }
@@ -92,14 +100,17 @@ void AttentionBlock::append_index_keys(Pass& p, View h) const {
 View AttentionBlock::picks_for(Pass& p, View h, View c_q) const {
   const ModelConfig& c = config;
   const IndexerWeights& w = weights.indexer;
-  const View q = p.matmul(c_q, w.q_up).split_last(c.n_index_heads, c.d_index);               // [T, Hi, Di]
+  const View q = p.matmul(c_q, w.q_up).split_last(c.n_index_heads, c.d_index);  // [T, Hi, Di]
   p.rope(q.slice_last(0, c.d_rope), c.index_rope_pairing);
   if (p.numerics().hadamard()) ops::hadamard(p.ctx(), {.x = q});
-  const View head_weights = p.matmul(h, w.head_weights);                                     // [T, Hi]
+  const View head_weights = p.matmul(h, w.head_weights);  // [T, Hi]
   scale_rows(head_weights, c.index_scale());
-  const View picks = p.allocate(DType::kI32, {p.n_tokens(), c.n_picks});                     // [T, K]
-  ops::index_topk(p.ctx(), {.query = {.q = index_operand(p, q, head_weights), .w = head_weights, .seq = p.step().seq,
-                                      .visible = p.step().visible, .first = p.step().first_slot,
+  const View picks = p.allocate(DType::kI32, {p.n_tokens(), c.n_picks});  // [T, K]
+  ops::index_topk(p.ctx(), {.query = {.q = index_operand(p, q, head_weights),
+                                      .w = head_weights,
+                                      .seq = p.step().seq,
+                                      .visible = p.step().visible,
+                                      .first = p.step().first_slot,
                                       .format = *p.cache().format(layer).index,
                                       .cache = p.cache().index_rows(layer, p.step().tables)},
                             .picks = picks});

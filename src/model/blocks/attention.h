@@ -1,5 +1,5 @@
-// Multi-head latent attention over the tokens that the lightning indexer picks (model-spec 4.3, 4.4), in absorbed form: keys and values
-// are the cached latent rows themselves, one set of picks for all heads.
+// Multi-head latent attention over the tokens that the lightning indexer picks (model-spec 4.3, 4.4), in absorbed form:
+// keys and values are the cached latent rows themselves, one set of picks for all heads.
 #pragma once
 
 #include "model/config.h"
@@ -7,8 +7,8 @@
 
 namespace levin {
 
-// Which tokens attention reads. kMostRecent is a diagnostic: the last K visible ones, without the indexer; recall over long texts
-// collapses with it, which is how a test knows that the indexer's picks matter.
+// Which tokens attention reads. kMostRecent is a diagnostic: the last K visible ones, without the indexer; recall over
+// long texts collapses with it, which is how a test knows that the indexer's picks matter.
 enum class Selection : uint8_t { kIndexer, kMostRecent };
 
 struct AttentionBlock {

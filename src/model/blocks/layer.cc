@@ -4,7 +4,7 @@
 
 namespace levin {
 
-void DecoderLayer::forward(Pass& p, View x) const {                                       // x [T, D]
+void DecoderLayer::forward(Pass& p, View x) const {  // x [T, D]
   const ArenaScope scratch = p.scope();
   const AttentionBlock attention{config, weights, layer, selection};
   p.add_into(x, attention.forward(p, p.rms_norm(x, weights.attention_norm, config.norm_eps)));
@@ -13,21 +13,30 @@ void DecoderLayer::forward(Pass& p, View x) const {                             
 }
 
 View DecoderLayer::feed_forward(Pass& p, View h) const {
-  const View out = p.allocate(DType::kF32, {p.n_tokens(), config.d_model});               // [T, D]
+  const View out = p.allocate(DType::kF32, {p.n_tokens(), config.d_model});  // [T, D]
   const ArenaScope scratch = p.scope();
   if (weights.dense) {
     ops::ffn(p.ctx(), {.x = h, .weights = &*weights.dense, .out = out});
     return out;
   }
   const MoeWeights& moe = *weights.moe;
-  const View logits = p.matmul(h, moe.gate);                                              // [T, E]
-  const View picks = p.allocate(DType::kI32, {p.n_tokens(), config.n_active});            // [T, A]
-  const View expert_weights = p.allocate(DType::kF32, {p.n_tokens(), config.n_active});   // [T, A]
-  ops::route_experts(p.ctx(), {.logits = logits, .bias = moe.bias.view, .n_groups = config.n_groups,
-                               .n_groups_kept = config.n_groups_kept, .normalize = config.normalize_expert_weights,
-                               .factor = config.expert_factor, .picks = picks, .weights = expert_weights});
-  ops::expert_ffn(p.ctx(), {.x = h, .picks = picks, .weights = expert_weights, .experts = moe.experts,
-                            .shared = moe.shared ? &*moe.shared : nullptr, .out = out});
+  const View logits = p.matmul(h, moe.gate);                                             // [T, E]
+  const View picks = p.allocate(DType::kI32, {p.n_tokens(), config.n_active});           // [T, A]
+  const View expert_weights = p.allocate(DType::kF32, {p.n_tokens(), config.n_active});  // [T, A]
+  ops::route_experts(p.ctx(), {.logits = logits,
+                               .bias = moe.bias.view,
+                               .n_groups = config.n_groups,
+                               .n_groups_kept = config.n_groups_kept,
+                               .normalize = config.normalize_expert_weights,
+                               .factor = config.expert_factor,
+                               .picks = picks,
+                               .weights = expert_weights});
+  ops::expert_ffn(p.ctx(), {.x = h,
+                            .picks = picks,
+                            .weights = expert_weights,
+                            .experts = moe.experts,
+                            .shared = moe.shared ? &*moe.shared : nullptr,
+                            .out = out});
   return out;
 }
 
