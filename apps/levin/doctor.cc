@@ -41,10 +41,10 @@ Gpu find_gpu() {
 std::vector<std::string> advise(const Diagnosis& d) {
   std::vector<std::string> advice;
   if (!d.cpu.avx2)
-    advice.push_back(
+    advice.emplace_back(
         "this processor lacks AVX2: the plain kernels run, about ten times slower; use a processor from 2014 or later");
   if (d.memory.huge_pages == "never") {
-    advice.push_back(
+    advice.emplace_back(
         "huge pages are off; large weights then cost many TLB misses: echo madvise > "
         "/sys/kernel/mm/transparent_hugepage/enabled");
   }
@@ -59,7 +59,7 @@ std::vector<std::string> advise(const Diagnosis& d) {
         d.gpu.n_devices, d.gpu.n_devices == 1 ? "" : "s"));
   }
   if (d.gpu.driver && d.gpu.n_devices == 0)
-    advice.push_back("the NVIDIA driver is loaded but no device is visible; pass the devices to the container");
+    advice.emplace_back("the NVIDIA driver is loaded but no device is visible; pass the devices to the container");
   return advice;
 }
 

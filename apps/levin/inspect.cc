@@ -63,7 +63,8 @@ Status read_checkpoint(const EngineOptions& options, Inspection* out) {
   LEVIN_ASSIGN(out->checkpoint, open_checkpoint(options));
   out->has_mtp = out->config.n_mtp_layers > 0;
   if (!out->checkpoint) {
-    out->warnings.push_back("no safetensors here: dtypes and sizes are those that a release of this config would have");
+    out->warnings.emplace_back(
+        "no safetensors here: dtypes and sizes are those that a release of this config would have");
     return {};
   }
   const io::Checkpoint& checkpoint = *out->checkpoint;
@@ -72,7 +73,7 @@ Status read_checkpoint(const EngineOptions& options, Inspection* out) {
   out->has_mtp = report.has_mtp;
   out->warnings.insert(out->warnings.end(), report.warnings.begin(), report.warnings.end());
   if (!checkpoint.has_tensors()) {
-    out->warnings.push_back(
+    out->warnings.emplace_back(
         "the shards are not here: dtypes and sizes are those that a release of this config would have");
   }
   for (const io::StoredTensor& tensor : checkpoint.tensors()) {

@@ -78,6 +78,7 @@ struct CommandLine::Impl {
 
   std::vector<std::string> command_names() const {
     std::vector<std::string> names;
+    names.reserve(commands.size());
     for (const auto& command : commands) names.push_back(command->text().name);
     return names;
   }

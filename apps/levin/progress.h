@@ -29,6 +29,6 @@ class LoadBar {
 };
 
 // "[#####.....]  50%  12.3 of 24.6 GiB, 1.2 GiB/s, 10 s left"
-std::string progress_text(int64_t bytes_done, int64_t bytes_total, double seconds);
+std::string progress_text(int64_t bytes_done, int64_t bytes_total, double elapsed_s);
 
 }  // namespace levin::app

@@ -38,7 +38,7 @@ std::optional<int64_t> parse_tokens(std::string_view text) {
 }
 
 template <class Parse, class Store>
-Setter set_whole(IntRange range, std::string hint, Parse parse, Store store) {
+Setter set_whole(IntRange range, const std::string& hint, Parse parse, Store store) {
   return [=](std::string_view text) -> std::optional<std::string> {
     const std::optional<int64_t> value = parse(text);
     if (!value || *value < range.min || *value > range.max) return range_text(range) + hint;

@@ -8,7 +8,7 @@
 
 #include "apps/levin/options.h"
 
-namespace CLI {
+namespace CLI {  // NOLINT(readability-identifier-naming): the library's name
 class App;
 class Option;
 }  // namespace CLI

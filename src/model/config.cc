@@ -53,6 +53,8 @@ constexpr Dim<int> kCounts[] = {
     {"topk_group", &ModelConfig::n_groups_kept, 1, 4096},
 };
 
+bool in_range(double value, double low, double high) { return value >= low && value <= high; }
+
 template <class T>
 Status read_dim(const JsonFields& fields, const Dim<T>& dim, ModelConfig* config) {
   LEVIN_ASSIGN(const int64_t value, fields.get<int64_t>(dim.key));
@@ -78,9 +80,9 @@ constexpr OtherModel kOtherModels[] = {
 
 Status check_family(const JsonFields& fields, ModelConfig* config) {
   LEVIN_ASSIGN(const std::string type, fields.get<std::string>("model_type"));
-  for (const char* key : {"dspark_block_size", "dspark_target_layers"}) {
-    if (fields.has(key))
-      return invalid(fmt::format("{}: a DSpark block drafter, which is not supported", fields.name_of(key)));
+  for (const io::JsonMember& member : fields.object().members()) {
+    if (!member.key.starts_with("dspark_") || member.value.is_null()) continue;
+    return invalid(fmt::format("{}: a DSpark block drafter, which is not supported", fields.name_of(member.key)));
   }
   if (type != "deepseek_v32") {
     const auto other = std::find_if(std::begin(kOtherModels), std::end(kOtherModels),
@@ -109,10 +111,10 @@ Status read_numbers(const JsonFields& fields, ModelConfig* config) {
   config->n_mtp_layers = static_cast<int>(n_mtp_layers);
 
   LEVIN_ASSIGN(const double eps, fields.get<double>("rms_norm_eps"));
-  if (!(eps >= 1e-12 && eps <= 1e-1)) return fields.unexpected("rms_norm_eps", "a number from 1e-12 to 0.1");
+  if (!in_range(eps, 1e-12, 0.1)) return fields.unexpected("rms_norm_eps", "a number from 1e-12 to 0.1");
   config->norm_eps = config->latent_norm_eps = static_cast<float>(eps);
   LEVIN_ASSIGN(const double factor, fields.get<double>("routed_scaling_factor"));
-  if (!(factor > 0 && factor <= 1e6)) return fields.unexpected("routed_scaling_factor", "a number above 0");
+  if (!in_range(factor, 1e-6, 1e6)) return fields.unexpected("routed_scaling_factor", "a number from 1e-6 to 1e6");
   config->expert_factor = static_cast<float>(factor);
   LEVIN_ASSIGN(config->normalize_expert_weights, fields.get<bool>("norm_topk_prob"));
   return {};

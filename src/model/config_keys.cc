@@ -116,7 +116,7 @@ constexpr FixedKey kFixed[] = {
     {"logit_scale", {"1.0", "null"}},
     {"swiglu_limit", {"null", ""}},
     {"compression_config", {"null", ""}},
-    // keys of DeepSeek-V4, its DSpark drafter and later models
+    // keys of DeepSeek-V4 and later models
     {"compress_ratios", {"null", ""}},
     {"compress_rope_theta", {"null", ""}},
     {"expert_dtype", {"null", ""}},
@@ -125,7 +125,6 @@ constexpr FixedKey kFixed[] = {
     {"num_hash_layers", {"null", ""}},
     {"o_groups", {"null", ""}},
     {"o_lora_rank", {"null", ""}},
-    {"dspark_block_size", {"null", ""}},
     {"index_kpool", {"null", ""}},
 };
 

@@ -54,6 +54,7 @@ std::vector<std::string> store_all(const std::vector<Item>& items, ThreadPool& p
   if (progress.on_bytes) progress.on_bytes(total_bytes, total_bytes);
   std::sort(faults.begin(), faults.end());
   std::vector<std::string> messages;
+  messages.reserve(faults.size());
   for (auto& [place, message] : faults) messages.push_back(std::move(message));
   return messages;
 }

@@ -73,6 +73,8 @@ Status read_rope_object(const io::JsonFields& object, RopeKeys& keys) {
 
 double yarn_gain(double factor, double mscale) { return factor <= 1 ? 1.0 : 0.1 * mscale * log_exact(factor) + 1.0; }
 
+bool in_range(double value, double low, double high) { return value >= low && value <= high; }
+
 bool positive(double value) { return std::isfinite(value) && value > 0; }
 
 Result<Yarn> make_yarn(const RopeKeys& keys, std::string_view source) {
@@ -87,8 +89,8 @@ Result<Yarn> make_yarn(const RopeKeys& keys, std::string_view source) {
             .beta_slow = keys.beta_slow.value_or(1),
             .mscale = keys.mscale.value_or(1),
             .mscale_all_dim = keys.mscale_all_dim.value_or(0)};
-  if (!(yarn.factor >= 1 && yarn.factor <= 1e6))
-    return invalid(fmt::format("{}: yarn factor is {}, expected 1 or more", source, yarn.factor));
+  if (!in_range(yarn.factor, 1, 1e6))
+    return invalid(fmt::format("{}: yarn factor is {}, expected a number from 1 to 1e6", source, yarn.factor));
   if (!positive(yarn.original_max_position) || !positive(yarn.beta_fast) || !positive(yarn.beta_slow)) {
     return invalid(
         fmt::format("{}: yarn original_max_position_embeddings is {}, beta_fast {}, beta_slow {}; all must be above 0",
@@ -114,8 +116,8 @@ Status parse_rope_config(const io::JsonFields& fields, ModelConfig* config, std:
   }
   if (!keys.theta) return invalid(fmt::format("{}: rope_theta is missing, also from rope_parameters", fields.where()));
   config->rope_theta = *keys.theta;
-  if (!(config->rope_theta > 1 && config->rope_theta <= 1e12))
-    return fields.unexpected("rope_theta", "a number above 1");
+  if (!in_range(config->rope_theta, 1.001, 1e12))
+    return fields.unexpected("rope_theta", "a number above 1, at most 1e12");
 
   const std::string type = keys.type.value_or(keys.factor ? "(not given)" : "default");
   if (type == "default") return {};

@@ -104,7 +104,7 @@ Status check_finite(const StoredTensor& tensor) {
 Result<std::vector<float>> read_scales(const StoredTensor& scales) {
   std::vector<float> values(scales.bytes.size() / sizeof(float));
   std::memcpy(values.data(), scales.bytes.data(), scales.bytes.size());
-  const auto bad = std::find_if(values.begin(), values.end(), [](float s) { return !(std::isfinite(s) && s > 0); });
+  const auto bad = std::find_if(values.begin(), values.end(), [](float s) { return !std::isfinite(s) || s <= 0; });
   if (bad == values.end()) return values;
   return invalid(fmt::format("{}{} is {}; scales must be finite and above 0", scales.name,
                              position_text(scales, bad - values.begin()), *bad));

@@ -32,9 +32,9 @@ TEST(MemoryPlanTest, CachesFollowTheNumerics) {
                    fast = plan_for(folder, NumericsMode::kFast, nullptr);
   EXPECT_EQ(reference.latent_bytes_per_token, 62 * 576 * 4);
   EXPECT_EQ(reference.index_bytes_per_token, 62 * 128 * 4);
-  EXPECT_EQ(fast.latent_bytes_per_token, 62 * 576 * 2);
+  EXPECT_EQ(fast.latent_bytes_per_token, 62 * (512 * 2 + 64 * 4));  // the rotated part stays f32
   EXPECT_EQ(fast.index_bytes_per_token, 62 * 128 * 2);
-  EXPECT_EQ(fast.cache_bytes(100), 100 * 62 * 704 * 2);
+  EXPECT_EQ(fast.cache_bytes(100), 100 * 62 * (512 * 2 + 64 * 4 + 128 * 2));
 }
 
 int64_t bytes_of(const ops::FfnWeights& ffn) { return ffn.gate.n_bytes() + ffn.up.n_bytes() + ffn.down.n_bytes(); }
