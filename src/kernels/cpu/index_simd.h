@@ -14,6 +14,23 @@
 namespace levin::kernels {
 namespace {
 
+// Fetches a page ahead of its use, a few lines at a time.
+class PageFetcher {
+ public:
+  PageFetcher(const std::byte* page, int64_t n_bytes, int64_t n_steps)
+      : at_(page), end_(page + n_bytes), n_bytes_per_step_(round_up((n_bytes + n_steps - 1) / n_steps, 64)) {}
+
+  void step() {
+    const std::byte* stop = end_ - at_ < n_bytes_per_step_ ? end_ : at_ + n_bytes_per_step_;
+    for (; at_ < stop; at_ += 64) _mm_prefetch(reinterpret_cast<const char*>(at_), _MM_HINT_T1);
+  }
+
+ private:
+  const std::byte* at_;
+  const std::byte* end_;
+  int64_t n_bytes_per_step_;
+};
+
 template <class V>
 struct IndexScores {
   using F32 = typename V::F32;
@@ -77,9 +94,11 @@ struct IndexScores {
   }
 
   // Scores of row t against the page in s.tile.
-  static void score_row(const IndexScoreJob& a, const Scratch& s, int64_t t, F32 (&total)[kVectors]) {
+  static void score_row(const IndexScoreJob& a, const Scratch& s, int64_t t, PageFetcher& next_page,
+                        F32 (&total)[kVectors]) {
     for (F32& x : total) x = V::zero();
     for (int64_t h = 0; h < a.n_heads; h += kRowBlock) {
+      next_page.step();
       const int64_t n_rows = a.n_heads - h < kRowBlock ? a.n_heads - h : kRowBlock;
       const TileProduct dots{.rows = s.q + (t * a.n_heads + h) * s.d_padded,
                              .row_stride = s.d_padded,
@@ -119,10 +138,13 @@ struct IndexScores {
     for (int64_t page_number = a.page_begin; page_number < a.page_end; ++page_number) {
       const std::byte* page = a.pages + a.table[page_number] * a.page_bytes;
       prepare_page(a, s, page);
+      const bool is_last = page_number + 1 == a.page_end;
+      PageFetcher next_page(is_last ? page : a.pages + a.table[page_number + 1] * a.page_bytes,
+                            is_last ? 0 : a.format.page_bytes(), (a.n_heads + kRowBlock - 1) / kRowBlock);
       for (int64_t t = 0; t < a.n_rows; ++t) {
         if (a.visible[t] <= page_number * kTile || a.visible[t] <= a.first) continue;
         F32 total[kVectors];
-        score_row(a, s, t, total);
+        score_row(a, s, t, next_page, total);
         if (a.format.dtype == CacheDType::kFp8) {
           const float* scale = reinterpret_cast<const float*>(page + a.format.scale_offset);
           for (int v = 0; v < kVectors; ++v) total[v] = V::mul(total[v], V::load(scale + 16 * v));
