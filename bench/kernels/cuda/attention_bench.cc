@@ -245,6 +245,7 @@ std::vector<int32_t> random_picks(const MlaCase& c, int n_variants) {
 }
 
 void bench_mla(const Stream& stream) {
+  const DeviceArray<uint8_t> scratch(stream, cuda::sparse_mla_scratch_bytes());
   const MlaCache cache(stream);
   for (const MlaCase& c : std::vector<MlaCase>{{128, 1, 1},
                                                {128, 2, 1},
@@ -275,6 +276,7 @@ void bench_mla(const Stream& stream) {
                       .cache = reinterpret_cast<const std::byte*>(cache.rows.data()),
                       .page_bytes = 64 * 656,
                       .out = out.data(),
+                      .scratch = reinterpret_cast<std::byte*>(scratch.data()),
                       .n_rows = n_rows,
                       .n_heads = c.n_heads,
                       .n_picks = 2048,

@@ -143,6 +143,7 @@ __device__ __forceinline__ void load_role(typename Config::Shared& s, const Inde
       const bool exists = int64_t{run.request} * kTokens + lane < p.n_rows;
       const int length = exists ? row_length(p.lengths, p.max_length, run.request, lane) : 0;
       s.n_candidates[query.stage][lane] = max(length - p.first, 0);
+      s.query_ring.full[query.stage].arrive();
     }
     __syncwarp();
     if (lane == 0) load_query<Config, kHeads, kTokens>(s, p, query_map, run, query.stage);
@@ -213,13 +214,13 @@ __device__ __forceinline__ void start_chunk(float (&product)[Config::kColumns / 
 // The score of own_key() for one token, without the key's scale: relu, weight and the sum over this lane's heads for
 // both its rows, then over the row's four lanes; even lanes keep the upper row, odd lanes the lower.
 template <int kHeads>
-__device__ __forceinline__ float sum_heads(const float* product, const float2* weight) {
+__device__ __forceinline__ float sum_heads(const float* product, const float* weight) {
   const int lane = threadIdx.x % 32;
   float upper = 0, lower = 0;
 #pragma unroll
   for (int j = 0; j < kHeads / 8; ++j) {
     const float* d = product + 4 * j;
-    const float2 w = weight[j];
+    const float2 w = *reinterpret_cast<const float2*>(weight + 8 * j + 2 * (lane % 4));
     upper = fmaf(w.x, fmaxf(d[0], 0), upper);
     lower = fmaf(w.x, d[2] + fabsf(d[2]), lower);
     upper = fmaf(w.y, fmaxf(d[1], 0), upper);
@@ -250,42 +251,23 @@ __device__ __forceinline__ void count_score(const IndexScoreParams& p, uint32_t*
   if (isnan(score)) atomicOr(p.fault, 1u);
 }
 
-// What a chunk's products are summed with, taken from shared memory while they are computed.
-template <class Config>
-struct ChunkWeights {
-  float2 weight[Config::kColumns / 8];                   // of this lane's columns
-  int32_t n_candidates[(Config::kChunkTokens + 1) / 2];  // of the tokens this lane stores
-
-  __device__ __forceinline__ ChunkWeights(const typename Config::Shared& s, int query_stage, int chunk) {
-    const float* from = s.weight[query_stage] + chunk * Config::kColumns + 2 * (threadIdx.x % 4);
-#pragma unroll
-    for (int j = 0; j < Config::kColumns / 8; ++j) weight[j] = *reinterpret_cast<const float2*>(from + 8 * j);
-#pragma unroll
-    for (int t = 0; t < Config::kChunkTokens; t += 2) {
-      const bool paired = t + 1 < Config::kChunkTokens;
-      n_candidates[t / 2] =
-          s.n_candidates[query_stage][chunk * Config::kChunkTokens + t + (paired ? second_of_pair() : 0)];
-    }
-  }
-};
-
 // Stores the scores of one chunk.
 template <class Config, int kHeads>
 __device__ __forceinline__ void finish_chunk(const float (&product)[Config::kColumns / 2], const PageKeys& keys,
-                                             const IndexScoreParams& p, const ScoreTarget& target,
-                                             const ChunkWeights<Config>& weights, int chunk) {
+                                             const IndexScoreParams& p, const ScoreTarget& target, const float* weight,
+                                             const int32_t* n_candidates, int chunk) {
   const int key = keys.page * kIndexPageTokens + own_key();
 #pragma unroll
   for (int t = 0; t < Config::kChunkTokens; t += 2) {
     const int first_token = chunk * Config::kChunkTokens + t;
-    float score = sum_heads<kHeads>(product + t * kHeads / 2, weights.weight + t * kHeads / 8);
+    float score = sum_heads<kHeads>(product + t * kHeads / 2, weight + first_token * kHeads);
     const bool paired = t + 1 < Config::kChunkTokens;
     if (paired) {
-      const float odd = sum_heads<kHeads>(product + (t + 1) * kHeads / 2, weights.weight + (t + 1) * kHeads / 8);
+      const float odd = sum_heads<kHeads>(product + (t + 1) * kHeads / 2, weight + (first_token + 1) * kHeads);
       score = second_of_pair() ? odd : score;
     }
     score *= keys.scale;
-    const int n = weights.n_candidates[t / 2];
+    const int n = n_candidates[first_token + (paired ? second_of_pair() : 0)];
     const bool stores =
         static_cast<unsigned>(key - p.first) < static_cast<unsigned>(n) && (paired || second_of_pair() == 0);
     if (stores) target.score[first_token * p.score_stride + key] = score;
@@ -323,10 +305,10 @@ struct RunScorer {
     constexpr int kThis = (kAt * kChunks + kChunk) % 2;
     constexpr bool kLast = kChunk + 1 == kChunks;
     start_chunk<Config>(product[1 - kThis], keys[kLast ? 1 - kAt : kAt], s.query[query_stage], kLast ? 0 : kChunk + 1);
-    const ChunkWeights<Config> weights(s, query_stage, kChunk);
     wgmma_wait<1>();
     wgmma_touch(product[kThis]);
-    finish_chunk<Config, kHeads>(product[kThis], keys[kAt], p, target, weights, kChunk);
+    finish_chunk<Config, kHeads>(product[kThis], keys[kAt], p, target, s.weight[query_stage],
+                                 s.n_candidates[query_stage], kChunk);
   }
   template <int kAt, int... kChunk>
   __device__ __forceinline__ void score_chunks(std::integer_sequence<int, kChunk...>) {
@@ -397,8 +379,9 @@ __global__ void __launch_bounds__(kScoreThreads, 1)
   auto& s = *reinterpret_cast<typename Config::Shared*>(shared_bytes);
   const PlanBlock block = p.plan.blocks[blockIdx.x];  // on its way while the barriers are set up
   if (threadIdx.x == 0) {
-    s.key_ring.init(1, 4);                         // readers: the warps of the warpgroup that takes the page
-    s.query_ring.init(1, kScoreMathThreads / 32);  // readers: all math warps
+    s.key_ring.init(1, 4);  // readers: the warps of the warpgroup that takes the page
+    s.query_ring.init(1 + kTokens,
+                      kScoreMathThreads / 32);  // the lanes that write lengths too; readers: all math warps
     fence_barrier_init();
     prefetch_map(query_map);
     prefetch_map(key_map);

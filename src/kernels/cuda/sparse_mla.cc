@@ -18,6 +18,7 @@ void check(const SparseMla& a) {
               "q, cache and out must be 16-byte aligned");
   LEVIN_CHECK(a.q_latent_row_stride % 8 == 0 && a.q_rope_row_stride % 8 == 0, "query row strides {} and {}",
               a.q_latent_row_stride, a.q_rope_row_stride);
+  LEVIN_CHECK(a.scratch != nullptr && aligned_16(a.scratch), "sparse attention needs its scratch memory");
   LEVIN_CHECK(a.scale > 0, "a softmax scale of {}", a.scale);
   LEVIN_CHECK(a.page_bytes % 16 == 0, "latent pages of {} bytes", a.page_bytes);
   LEVIN_CHECK(a.tables.data == nullptr || a.table_row != nullptr, "positions need the table row of each query");
@@ -48,6 +49,11 @@ std::string sparse_mla_support(int n_heads, int d_latent, int d_rope, int n_pick
   if (n_picks < 64 || n_picks > 2048 || n_picks % 64 != 0)
     return fmt::format("sparse attention on CUDA takes a multiple of 64 picks up to 2048, not {}", n_picks);
   return {};
+}
+
+int64_t sparse_mla_scratch_bytes() {
+  constexpr int64_t kMultiprocessorIds = 144;  // of the whole chip; those of a product need not be contiguous
+  return kMultiprocessorIds * 64 * 1024;
 }
 
 void sparse_mla(const SparseMla& a, StreamHandle stream, MlaSplit split) {

@@ -54,11 +54,15 @@ struct SparseMla {
   int64_t page_bytes = 0;            // a multiple of 16
   void* out = nullptr;               // [n_rows, n_heads, 512] bf16, or f32
   bool out_f32 = false;
+  std::byte* scratch = nullptr;  // sparse_mla_scratch_bytes(), any contents; 16-byte aligned
   int64_t n_rows = 0;
   int n_heads = 0;
   int n_picks = 0;
   float scale = 0;  // positive
 };
+
+// Merged parts of the rows being worked on, 64 KB per multiprocessor; one launch at a time may use it.
+int64_t sparse_mla_scratch_bytes();
 
 // How the blocks share the rows. Both give the same bits; kAuto takes the one that should be faster.
 enum class MlaSplit : uint8_t { kAuto, kWholeRows, kParts };

@@ -2,28 +2,31 @@
 //
 //   in    q [rows, H, 512 + 64] bf16, picks [rows, K], cache rows        out  [rows, H, 512] bf16 or f32
 //   grid  rows x head groups x parts x 2      cluster  the pairs of all parts of one (row, head group): 2 x parts
-//   block 2 math warpgroups + 2 load warpgroups
+//   block 2 score warpgroups + 2 value warpgroups + 1 load warpgroup
 //   smem  struct Shared below: kStages half key tiles of 64 picks, the block's half of the queries, two weight tiles,
 //   what the other
 //         block sends
 //   flow  Block h of a pair holds half the depth, latent 256h .. 256h+255 and rope 32h .. 32h+31, which is also its
 //   half of the value
 //         columns: no cache byte is converted twice in a pair. Load warpgroup: picks -> gathered rows -> bf16 tiles.
-//         Math warpgroup g, for tiles i = g, g+2, ...: scores over its half of the depth; the halves are exchanged and
-//         added, in both blocks alike; softmax weights of tile i to shared memory; then value columns 128g .. 128g+127
-//         of the block's half for tiles i-1 (weights by the other warpgroup) and i. The warpgroups run half a turn
-//         apart, so that one multiplies while the other exchanges and exponentiates.
-//   parts A row's sums start afresh every 512 picks. One pair does all parts and merges them in registers; or each part
-//   has its own pair
-//         and the cluster merges through shared memory. The same additions in the same order.
+//         Score warpgroup g, for tiles i = g, g+2, ...: scores over its half of the depth; the halves are exchanged and
+//         added, in both blocks alike; running maximum, weights to shared memory. The half scores of tile i+2 are on
+//         their way while those of i wait. Value warpgroup v: value columns 128v .. 128v+127 of the block's half, tile
+//         after tile.
+//   parts A row's sums start afresh every 512 picks. One pair does all parts and merges them through scratch memory
+//   that stays in L2; or
+//         each part has its own pair and the cluster merges through shared memory. The same additions in the same
+//         order.
 //   edge  an invalid pick reads nothing, its tile row is zero and its score -inf; tiles without any pick are skipped;
 //   heads beyond H are
 //         zero queries and not stored
 //   cost  a tile and block: 18 wgmma m64n64k16 + 8 m64n128k16 = 1088 tensor cycles; 16 KB sent to the other block; 64 x
 //   288 values
-//         converted at about 2.5 instructions each
-//   why   sharing depth instead of heads or keys keeps accumulators at 64 registers a thread, which leaves 64 for the
-//   merged parts
+//         converted at about 2 instructions each
+//   why   sharing depth instead of heads or keys: every block converts only what it also multiplies, and accumulators
+//   are 64 registers a
+//         thread. Roles apart: the chain of a tile through exchange and softmax is long, and two tiles are in it while
+//         values are added.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -55,24 +58,28 @@ constexpr int kChunks = kHalfLatent / 64;  // 64 columns are one swizzled 128-by
 constexpr int kChunkBytes = kTileKeys * 128;
 constexpr int kRopeTileBytes = kTileKeys * kHalfRope * 2;
 constexpr int kStages = 4;
-constexpr int kMathThreads = 256;
-constexpr int kLoadThreads = 256;
-constexpr int kThreads = kMathThreads + kLoadThreads;
-constexpr int kMathRegs = 208;
-constexpr int kLoadRegs = 48;
+constexpr int kScoreThreads = 256;
+constexpr int kValueThreads = 256;
+constexpr int kLoadThreads = 128;
+constexpr int kThreads = kScoreThreads + kValueThreads + kLoadThreads;
+constexpr int kScoreRegs = 88;
+constexpr int kValueRegs = 96;
+constexpr int kLoadRegs = 112;
 constexpr int kExchangeBytes = kMlaHeadGroup * kTileKeys * 4;
-constexpr int kMathBarrier = 1;  // named barrier of the math threads
+constexpr int kScoreBarrier = 1;  // named barriers
+constexpr int kValueBarrier = 2;
+constexpr int kSumBarrier = 3;
 
 struct KeyTile {
   alignas(1024) uint8_t latent[kChunks][kChunkBytes];
   uint8_t rope[kRopeTileBytes];  // rows of 64 bytes, 64-byte swizzle
 };
 
-// What a part leaves for the merge, one slot per math thread; lies over the key tiles, which are done by then.
+// What a part leaves for the merge, one slot per value thread; lies over the key tiles, which are done by then.
 struct PartResult {
-  float4 acc[16][kMathThreads];
-  float sum[2][kMathThreads];
-  int32_t max_bits[2][kMathThreads];
+  float4 acc[16][kValueThreads];
+  int32_t max_bits[2][kValueThreads];
+  float sum[2][kMlaHeadGroup];  // of the even and the odd tiles
 };
 
 struct Shared {
@@ -84,7 +91,7 @@ struct Shared {
   alignas(1024) uint8_t weight[2][kChunkBytes];  // [64 heads, 64 picks] bf16, of the even and the odd tile
   alignas(16) float4 exchange[2][8][128];        // the other block's half of the scores, one slot per thread
   float bias[kStages][kTileKeys];                // 0, or -inf for an invalid pick
-  int32_t running_max[2][kMlaHeadGroup];
+  int32_t running_max[4][kMlaHeadGroup];         // after tile i at i % 4
   float row_sum[2][kMlaHeadGroup];
   RingBarriers<kStages> key_ring;
   Mbarrier weight_full[2];
@@ -172,10 +179,6 @@ __device__ __forceinline__ uint4 load_16(const std::byte* from, bool valid) {
   return v;
 }
 
-__device__ __forceinline__ void prefetch_l2(const std::byte* address) {
-  asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
-}
-
 // One key's half row between global and shared memory, a quarter of it in each of four lanes.
 template <LatentRows kFormat>
 struct KeyPieces;
@@ -217,9 +220,6 @@ struct KeyPieces<LatentRows::kFp8> {
     return {multiply_bf16x2(v.x, pair), multiply_bf16x2(v.y, pair), multiply_bf16x2(v.z, pair),
             multiply_bf16x2(v.w, pair)};
   }
-  __device__ __forceinline__ static void prefetch(const std::byte* row, int half, int quarter) {
-    prefetch_l2(row + (quarter < 2 ? half * kHalfLatent + quarter * 128 : kLatent + (quarter - 2) * 128));
-  }
 };
 
 template <>
@@ -245,35 +245,48 @@ struct KeyPieces<LatentRows::kBF16> {
     }
     *reinterpret_cast<uint4*>(tile.rope + swizzle_64(key, quarter)) = rope;
   }
-  __device__ __forceinline__ static void prefetch(const std::byte* row, int half, int quarter) {
-    prefetch_l2(row + half * kHalfLatent * 2 + quarter * 128);
-  }
 };
 
 template <LatentRows kFormat>
 __device__ __forceinline__ void load_role(Shared& s, const SparseMla& a, const Work& w) {
   constexpr int kRowBytes = RowFormat<kFormat>::kRowBytes;
-  const int thread = threadIdx.x - kMathThreads;
+  constexpr int kKeys = kTileKeys * 4 / kLoadThreads;  // of a tile, for each thread
+  constexpr int kKeyStep = kLoadThreads / 4;
+  const int thread = threadIdx.x - kScoreThreads - kValueThreads;
   const int key = thread / 4, quarter = thread % 4;
   const int32_t* picks = a.picks + w.row * a.n_picks + w.first_tile * kTileKeys + key;
   const int32_t* table = a.tables.data ? a.tables.data + a.table_row[w.row] * a.tables.stride : nullptr;
   RingPosition<kStages> at;
-  int slot = w.n_tiles > 0 ? pick_slot(picks[0], table) : -1;
-  int next_pick = w.n_tiles > 1 ? picks[kTileKeys] : -1;
+  KeyPieces<kFormat> pieces[kKeys];
+  bool valid[kKeys];
+  int next_pick[kKeys];
+  const auto fetch_picks = [&](int tile) {
+#pragma unroll
+    for (int o = 0; o < kKeys; ++o) next_pick[o] = tile < w.n_tiles ? picks[tile * kTileKeys + o * kKeyStep] : -1;
+  };
+  const auto fetch_rows = [&] {
+#pragma unroll
+    for (int o = 0; o < kKeys; ++o) {
+      const int slot = pick_slot(next_pick[o], table);
+      valid[o] = slot >= 0;
+      pieces[o].load(slot_row(a, max(slot, 0), kRowBytes), w.half, quarter, valid[o]);
+    }
+  };
+  fetch_picks(0);
+  fetch_rows();
+  fetch_picks(1);
   for (int tile = 0; tile < w.n_tiles; ++tile) {
-    const int pick_after = tile + 2 < w.n_tiles ? picks[(tile + 2) * kTileKeys] : -1;
-    KeyPieces<kFormat> pieces;
-    pieces.load(slot_row(a, max(slot, 0), kRowBytes), w.half, quarter, slot >= 0);
-    const int next_slot = pick_slot(next_pick, table);
-    if (next_slot >= 0) KeyPieces<kFormat>::prefetch(slot_row(a, next_slot, kRowBytes), w.half, quarter);
     s.key_ring.empty[at.stage].wait(at.parity ^ 1);
-    pieces.store(s.key[at.stage], key, quarter);
-    if (quarter == 0) s.bias[at.stage][key] = slot >= 0 ? 0.0f : -INFINITY;
+#pragma unroll
+    for (int o = 0; o < kKeys; ++o) {
+      pieces[o].store(s.key[at.stage], key + o * kKeyStep, quarter);
+      if (quarter == 0) s.bias[at.stage][key + o * kKeyStep] = valid[o] ? 0.0f : -INFINITY;
+    }
+    fetch_rows();
+    fetch_picks(tile + 2);
     fence_async_shared();
     s.key_ring.full[at.stage].arrive();
     at.advance();
-    slot = next_slot;
-    next_pick = pick_after;
   }
 }
 
@@ -292,57 +305,44 @@ __device__ __forceinline__ MergeFactors merge_factors(int32_t& total_max, int32_
   return f;
 }
 
-// Thread t of a warpgroup has heads row and row + 8 of the group, row = 16 * (t / 32) + t % 32 / 4; index h in 0, 1
-// below.
-struct MathState {
-  float acc[64];        // value columns of the part so far, relative to 2^acc_max
-  float total[64];      // merged parts, relative to 2^total_max; whole rows only
+// Thread t of a score or value warpgroup has heads row and row + 8 of the group, row = 16 * (t / 32) + t % 32 / 4;
+// index h in 0, 1 below.
+__device__ __forceinline__ int own_row() { return 16 * (threadIdx.x / 32 % 4) + threadIdx.x % 32 / 4; }
+
+struct ScoreState {
   uint32_t rope[2][4];  // the queries' rope half as wgmma A operands
-  float sum[2];         // of the weights of own tiles in this lane's columns, relative to 2^sum_max
-  float total_sum[2];
-  int32_t acc_max[2];
+  float sum[2];         // of the weights of own tiles of the part in this lane's columns, relative to 2^sum_max
   int32_t sum_max[2];
+  float total_sum[2];  // of the merged parts, over the row's four lanes, relative to 2^total_max
   int32_t total_max[2];
-  MergeFactors merge[2];
 };
 
-__device__ __forceinline__ void start_part(MathState& m) {
-#pragma unroll
-  for (int i = 0; i < 64; ++i) m.acc[i] = 0;
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    m.sum[h] = 0;
-    m.acc_max[h] = m.sum_max[h] = kNoCeiling;
-  }
-}
+struct ValueState {
+  float acc[64];  // value columns of the part so far, relative to 2^acc_max
+  int32_t acc_max[2];
+  int32_t total_max[2];  // of the merged parts, which lie in scratch memory; whole rows only
+};
 
-// Ends a part in two steps: first the sums, before this warpgroup's own sums of the next part begin, then, once the
-// values of its last tile are in, the accumulators.
-__device__ __forceinline__ void merge_sums(MathState& m, const int32_t (&part_max)[2]) {
+// Adds a finished part, over the row's four lanes, to the total of this warpgroup's tiles and starts the next.
+__device__ __forceinline__ void merge_sums(ScoreState& m, const int32_t (&part_max)[2]) {
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    m.merge[h] = merge_factors(m.total_max[h], part_max[h]);
-    const float part_sum = m.sum[h] * power_of_two(m.sum_max[h] - part_max[h]);
-    m.total_sum[h] = fmaf(part_sum, m.merge[h].part, m.total_sum[h] * m.merge[h].total);
+    const MergeFactors f = merge_factors(m.total_max[h], part_max[h]);
+    float part_sum = m.sum[h] * power_of_two(m.sum_max[h] - part_max[h]);
+    part_sum += __shfl_xor_sync(0xffffffff, part_sum, 1);
+    part_sum += __shfl_xor_sync(0xffffffff, part_sum, 2);
+    m.total_sum[h] = fmaf(part_sum, f.part, m.total_sum[h] * f.total);
     m.sum[h] = 0;
     m.sum_max[h] = kNoCeiling;
   }
 }
-__device__ __forceinline__ void merge_accumulators(MathState& m) {
-#pragma unroll
-  for (int i = 0; i < 64; ++i) {
-    m.total[i] = fmaf(m.acc[i], m.merge[i / 2 % 2].part, m.total[i] * m.merge[i / 2 % 2].total);
-    m.acc[i] = 0;
-  }
-  m.acc_max[0] = m.acc_max[1] = kNoCeiling;
-}
 
-__device__ __forceinline__ void load_queries(Shared& s, MathState& m, const SparseMla& a, const Work& w) {
+__device__ __forceinline__ void load_queries(Shared& s, ScoreState& m, const SparseMla& a, const Work& w) {
   const auto* latent = static_cast<const uint16_t*>(a.q_latent) + w.row * a.q_latent_row_stride + w.half * kHalfLatent;
   const auto* rope = static_cast<const uint16_t*>(a.q_rope) + w.row * a.q_rope_row_stride + w.half * kHalfRope;
 #pragma unroll
   for (int k = 0; k < 8; ++k) {
-    const int i = threadIdx.x + kMathThreads * k;
+    const int i = threadIdx.x + kScoreThreads * k;
     const int piece = i % 8, chunk = i / 8 % kChunks, head = i / (8 * kChunks);
     uint4 v{0, 0, 0, 0};
     if (w.first_head + head < a.n_heads)
@@ -361,11 +361,11 @@ __device__ __forceinline__ void load_queries(Shared& s, MathState& m, const Spar
     }
   }
   fence_async_shared();
-  named_barrier(kMathBarrier, kMathThreads);
+  named_barrier(kScoreBarrier, kScoreThreads);
 }
 
 // Scores of 64 heads against one tile over this block's half of the depth.
-__device__ __forceinline__ void multiply_scores(float (&score)[32], const Shared& s, const MathState& m,
+__device__ __forceinline__ void multiply_scores(float (&score)[32], const Shared& s, const ScoreState& m,
                                                 const KeyTile& tile) {
   wgmma_fence();
 #pragma unroll
@@ -439,26 +439,24 @@ __device__ __forceinline__ void find_ceilings(float (&score)[32], int32_t (&ceil
   }
 }
 
-// The running maximum after `tile` is published for the other warpgroup, which needs it for its next tile and for these
-// values.
-__device__ __forceinline__ void publish_max(Shared& s, const int32_t (&maximum)[2], int group) {
-  const int lane = threadIdx.x % 32, row = 16 * (threadIdx.x / 32 % 4) + lane / 4;
+// The running maximum after a tile, for the other warpgroup's next tile and for the values.
+__device__ __forceinline__ void publish_max(Shared& s, const int32_t (&maximum)[2], int tile) {
+  const int lane = threadIdx.x % 32, row = own_row();
   if (lane % 4 == 0) {
-    s.running_max[group][row] = maximum[0];
-    s.running_max[group][row + 8] = maximum[1];
+    s.running_max[tile % 4][row] = maximum[0];
+    s.running_max[tile % 4][row + 8] = maximum[1];
+    s.max_full[tile % 2].arrive();
   }
   __syncwarp();
-  if (lane == 0) s.max_full[group].arrive();
-  __syncwarp();
 }
-__device__ __forceinline__ void read_max(const Shared& s, int32_t (&maximum)[2], int group) {
-  const int row = 16 * (threadIdx.x / 32 % 4) + threadIdx.x % 32 / 4;
-  maximum[0] = s.running_max[group][row];
-  maximum[1] = s.running_max[group][row + 8];
+__device__ __forceinline__ void read_max(const Shared& s, int32_t (&maximum)[2], int tile) {
+  maximum[0] = s.running_max[tile % 4][own_row()];
+  maximum[1] = s.running_max[tile % 4][own_row() + 8];
 }
 
 // Scores to weights relative to the running maximum. Updates the lane's sums.
-__device__ __forceinline__ void weigh(MathState& m, float (&score)[32], const int32_t (&maximum)[2], float scale_log2) {
+__device__ __forceinline__ void weigh(ScoreState& m, float (&score)[32], const int32_t (&maximum)[2],
+                                      float scale_log2) {
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const float below = -ceiling_value(maximum[h]);
@@ -492,12 +490,91 @@ __device__ __forceinline__ void store_weights(uint8_t* tile, const float (&weigh
 
 __device__ __forceinline__ bool begins_later_part(int tile) { return tile > 0 && tile % kPartTiles == 0; }
 
-// Starts acc += weights x values for one tile; finish_values() must follow before acc is touched.
-template <bool kWholeRow>
-__device__ __forceinline__ void start_values(Shared& s, MathState& m, int tile, const int32_t (&tile_max)[2],
-                                             int group) {
-  if (kWholeRow && begins_later_part(tile)) merge_accumulators(m);
+// This block's half of a tile's scores, on its way to the other block; what remains here waits in `score`.
+__device__ __forceinline__ void start_scores(Shared& s, float (&score)[32], const ScoreState& m, int tile, int group,
+                                             uint32_t other) {
+  s.key_ring.full[tile % kStages].wait(tile / kStages & 1);
+  multiply_scores(score, s, m, s.key[tile % kStages]);
+  send_scores(s, score, group, tile / 2, other);
+}
+
+// The running maximum before `tile`, kNoCeiling at the first of a part. Where this warpgroup enters a part, its sums of
+// the last one are merged: at the first tile, or, for the warpgroup of odd tiles, at the second.
+__device__ __forceinline__ void enter_tile(Shared& s, ScoreState& m, int tile, int32_t (&previous_max)[2]) {
+  s.max_full[(tile - 1) % 2].wait((tile - 1) / 2 & 1);
+  read_max(s, previous_max, tile - 1);
+  if (begins_later_part(tile)) {
+    merge_sums(m, previous_max);
+    previous_max[0] = previous_max[1] = kNoCeiling;
+  } else if (begins_later_part(tile - 1)) {
+    const int32_t part_max[2] = {m.sum_max[0], m.sum_max[1]};  // its own last tile was the part's
+    merge_sums(m, part_max);
+  }
+}
+
+// All tiles of a score warpgroup: half scores of the next tile are sent before the weights of this one are stored.
+__device__ __forceinline__ void attend_scores(Shared& s, ScoreState& m, const Work& w, float scale_log2,
+                                              uint32_t other) {
+  const int group = threadIdx.x / 128;
+  float score[32];
+  if (group < w.n_tiles) start_scores(s, score, m, group, group, other);
+  for (int tile = group; tile < w.n_tiles; tile += 2) {
+    const int turn = tile / 2;
+    int32_t maximum[2] = {kNoCeiling, kNoCeiling}, ceiling[2];
+    add_received(s, score, group, turn, other);
+    const bool some_invalid = w.first_tile + tile + 1 == w.n_row_tiles;  // only a row's last tile can have
+    find_ceilings(score, ceiling, some_invalid ? s.bias[tile % kStages] : nullptr, scale_log2);
+    if (tile > 0) enter_tile(s, m, tile, maximum);
+    maximum[0] = max(maximum[0], ceiling[0]);
+    maximum[1] = max(maximum[1], ceiling[1]);
+    publish_max(s, maximum, tile);
+    weigh(m, score, maximum, scale_log2);
+    s.weight_empty[group].wait((turn & 1) ^ 1);
+    store_weights(s.weight[group], score);
+    s.weight_full[group].arrive();
+    if (tile + 2 < w.n_tiles) start_scores(s, score, m, tile + 2, group, other);
+  }
+}
+
+// The maximum of the last tile this warpgroup has not merged yet, after the last tile of the block.
+__device__ __forceinline__ void finish_sums(Shared& s, ScoreState& m, const Work& w) {
+  if (w.n_tiles == 0) return;
+  const int group = threadIdx.x / 128, last = w.n_tiles - 1;
+  int32_t part_max[2];
+  if (group != last % 2) {
+    s.max_full[last % 2].wait(last / 2 & 1);
+    if (begins_later_part(last)) {  // the last part has no tile of this warpgroup
+      read_max(s, part_max, last - 1);
+      merge_sums(m, part_max);
+    }
+  }
+  read_max(s, part_max, last);
+  merge_sums(m, part_max);
+}
+
+// The sums over this warpgroup's tiles, where the values find them.
+__device__ __forceinline__ void publish_sums(float (*to)[kMlaHeadGroup], const float (&sum)[2]) {
+  if (threadIdx.x % 4 == 0) {
+    to[threadIdx.x / 128][own_row()] = sum[0];
+    to[threadIdx.x / 128][own_row() + 8] = sum[1];
+  }
+  __syncwarp();
+}
+
+// ---- Value warpgroups.
+
+__device__ __forceinline__ void start_part(ValueState& m) {
+#pragma unroll
+  for (int i = 0; i < 64; ++i) m.acc[i] = 0;
+  m.acc_max[0] = m.acc_max[1] = kNoCeiling;
+}
+
+// acc += weights x values for one tile.
+__device__ __forceinline__ void add_values(Shared& s, ValueState& m, int tile, int group) {
+  int32_t tile_max[2];
   float factor[2];
+  s.weight_full[tile % 2].wait(tile / 2 & 1);
+  read_max(s, tile_max, tile);
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     factor[h] = power_of_two(m.acc_max[h] - tile_max[h]);
@@ -515,122 +592,68 @@ __device__ __forceinline__ void start_values(Shared& s, MathState& m, int tile, 
   for (int k = 0; k < kTileKeys / 16; ++k)
     Wgmma<128>::bf16<0, 1>(m.acc, weight + descriptor_step(32 * k), value + descriptor_step(2048 * k), true);
   wgmma_commit();
-}
-
-__device__ __forceinline__ void finish_values(Shared& s, MathState& m, int tile, int group) {
   wgmma_wait<0>();
   wgmma_touch(m.acc);
   if (threadIdx.x % 32 == 0) {
     s.key_ring.empty[tile % kStages].arrive();
-    if (tile % 2 != group) s.weight_empty[tile % 2].arrive();
+    s.weight_empty[tile % 2].arrive();
   }
   __syncwarp();
 }
 
-// The running maximum before `tile`, kNoCeiling at the first of a part. Where this warpgroup enters a part, its sums of
-// the last one are merged: at the first tile, or, for the warpgroup of odd tiles, at the second.
-template <bool kWholeRow>
-__device__ __forceinline__ void enter_tile(MathState& m, int tile, const int32_t (&other_max)[2],
-                                           int32_t (&previous_max)[2]) {
-  const bool first = tile % kPartTiles == 0;
-  if (kWholeRow && begins_later_part(tile)) merge_sums(m, other_max);
-  if (kWholeRow && begins_later_part(tile - 1)) merge_sums(m, m.acc_max);
+// One slot of 16 float4 per value thread of a multiprocessor, 256 threads apart.
+__device__ __forceinline__ float4* scratch_slot(const SparseMla& a, int value_thread) {
+  uint32_t sm;
+  asm volatile("mov.u32 %0, %%smid;" : "=r"(sm));
+  return reinterpret_cast<float4*>(a.scratch) + int64_t{sm} * 16 * kValueThreads + value_thread;
+}
+
+__device__ __forceinline__ float4 merge_four(const ValueState& m, int j, const MergeFactors (&f)[2], float4 total) {
+  return {fmaf(m.acc[4 * j], f[0].part, total.x * f[0].total), fmaf(m.acc[4 * j + 1], f[0].part, total.y * f[0].total),
+          fmaf(m.acc[4 * j + 2], f[1].part, total.z * f[1].total),
+          fmaf(m.acc[4 * j + 3], f[1].part, total.w * f[1].total)};
+}
+
+// A few of a thread's totals at once, as many as there are registers for.
+constexpr int kTotalBatch = 4;
+__device__ __forceinline__ void read_total(float4 (&before)[kTotalBatch], const float4* total, int first,
+                                           bool first_part) {
 #pragma unroll
-  for (int h = 0; h < 2; ++h) previous_max[h] = first ? kNoCeiling : other_max[h];
+  for (int j = 0; j < kTotalBatch; ++j)
+    before[j] = first_part ? float4{0, 0, 0, 0} : __ldcg(total + (first + j) * kValueThreads);
 }
 
-// This block's half of a tile's scores, on its way to the other block; what remains here waits in `score`.
-__device__ __forceinline__ void start_scores(Shared& s, float (&score)[32], const MathState& m, int tile, int group,
-                                             uint32_t other) {
-  s.key_ring.full[tile % kStages].wait(tile / kStages & 1);
-  multiply_scores(score, s, m, s.key[tile % kStages]);
-  send_scores(s, score, group, tile / 2, other);
-}
-
-// One tile of this warpgroup, whose half scores are in `score`; leaves those of its next there. kHasOther: the tile
-// before it is the other warpgroup's, and its values are taken too.
-template <bool kWholeRow, bool kHasOther>
-__device__ __forceinline__ void attend_tile(Shared& s, MathState& m, float (&score)[32], const Work& w, int tile,
-                                            float scale_log2, uint32_t other) {
-  const int group = threadIdx.x / 128, turn = tile / 2;
-  int32_t other_max[2], maximum[2] = {kNoCeiling, kNoCeiling}, ceiling[2];
-  add_received(s, score, group, turn, other);
-  const bool some_invalid = w.first_tile + tile + 1 == w.n_row_tiles;  // only a row's last tile can have
-  find_ceilings(score, ceiling, some_invalid ? s.bias[tile % kStages] : nullptr, scale_log2);
-  if constexpr (kHasOther) {
-    s.max_full[1 - group].wait((tile - 1) / 2 & 1);
-    read_max(s, other_max, 1 - group);
-    enter_tile<kWholeRow>(m, tile, other_max, maximum);
-  }
-  maximum[0] = max(maximum[0], ceiling[0]);
-  maximum[1] = max(maximum[1], ceiling[1]);
-  publish_max(s, maximum, group);
-  weigh(m, score, maximum, scale_log2);
-  s.weight_empty[group].wait((turn & 1) ^ 1);
-  store_weights(s.weight[group], score);
-  s.weight_full[group].arrive();
-  if (tile + 2 < w.n_tiles) start_scores(s, score, m, tile + 2, group, other);
-  if constexpr (kHasOther) {
-    s.weight_full[1 - group].wait((tile - 1) / 2 & 1);
-    start_values<kWholeRow>(s, m, tile - 1, other_max, group);
-    finish_values(s, m, tile - 1, group);
-  }
-  s.weight_full[group].wait(turn & 1);
-  start_values<kWholeRow>(s, m, tile, maximum, group);
-  finish_values(s, m, tile, group);
-}
-
-template <bool kWholeRow>
-__device__ __forceinline__ void attend(Shared& s, MathState& m, const Work& w, float scale_log2, uint32_t other) {
-  const int group = threadIdx.x / 128;
-  float score[32];
-  int tile = group;
-  if (tile < w.n_tiles) start_scores(s, score, m, tile, group, other);
-  if (group == 0 && w.n_tiles > 0) {
-    attend_tile<kWholeRow, false>(s, m, score, w, 0, scale_log2, other);
-    tile = 2;
-  }
-  for (; tile < w.n_tiles; tile += 2) attend_tile<kWholeRow, true>(s, m, score, w, tile, scale_log2, other);
-  const int last = w.n_tiles - 1;
-  if (last >= 0 && last % 2 != group) {
-    int32_t last_max[2];
-    s.weight_full[last % 2].wait(last / 2 & 1);
-    read_max(s, last_max, last % 2);
-    if (kWholeRow && begins_later_part(last)) merge_sums(m, m.acc_max);
-    start_values<kWholeRow>(s, m, last, last_max, group);
-    finish_values(s, m, last, group);
-  }
-}
-
-// 1 / (sum of a row's weights) from the lanes' sums: lanes, then even and odd tiles; 0 for a row without picks.
-__device__ __forceinline__ void invert_sums(Shared& s, float (&sum)[2]) {
-  const int group = threadIdx.x / 128, lane = threadIdx.x % 32;
-  const int row = 16 * (threadIdx.x / 32 % 4) + lane / 4;
+// Adds the finished part to the total in scratch memory and starts the next.
+__device__ __forceinline__ void merge_values(ValueState& m, float4* total, bool first_part) {
+  const MergeFactors f[2] = {merge_factors(m.total_max[0], m.acc_max[0]), merge_factors(m.total_max[1], m.acc_max[1])};
 #pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    sum[h] += __shfl_xor_sync(0xffffffff, sum[h], 1);
-    sum[h] += __shfl_xor_sync(0xffffffff, sum[h], 2);
-    if (lane % 4 == 0) s.row_sum[group][row + 8 * h] = sum[h];
-  }
-  named_barrier(kMathBarrier, kMathThreads);
+  for (int first = 0; first < 16; first += kTotalBatch) {
+    float4 before[kTotalBatch];
+    read_total(before, total, first, first_part);
 #pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    const float row_sum = s.row_sum[0][row + 8 * h] + s.row_sum[1][row + 8 * h];
-    sum[h] = row_sum > 0 ? __frcp_rn(row_sum) : 0.0f;
+    for (int j = 0; j < kTotalBatch; ++j) total[(first + j) * kValueThreads] = merge_four(m, first + j, f, before[j]);
   }
+  start_part(m);
+}
+
+// 1 / (sum of a row's weights); 0 for a row without picks.
+__device__ __forceinline__ float invert_sum(float even, float odd) {
+  const float sum = even + odd;
+  return sum > 0 ? __frcp_rn(sum) : 0.0f;
 }
 
 // Columns 8j + 2 * (lane % 4) and the next of both heads of this thread.
-__device__ __forceinline__ void store_output(const SparseMla& a, const Work& w, int j, const float (&value)[4],
+__device__ __forceinline__ void store_output(const SparseMla& a, const Work& w, int j, const float4& value,
                                              const float (&inverse)[2]) {
-  const int lane = threadIdx.x % 32;
-  const int column = w.half * kHalfLatent + threadIdx.x / 128 * 128 + 8 * j + 2 * (lane % 4);
+  const int group = threadIdx.x / 128 - kScoreThreads / 128;
+  const int column = w.half * kHalfLatent + group * 128 + 8 * j + 2 * (threadIdx.x % 4);
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    const int head = w.first_head + 16 * (threadIdx.x / 32 % 4) + lane / 4 + 8 * h;
+    const int head = w.first_head + own_row() + 8 * h;
     if (head >= a.n_heads) continue;
     const int64_t at = (w.row * a.n_heads + head) * kLatent + column;
-    const float2 v{value[2 * h] * inverse[h], value[2 * h + 1] * inverse[h]};
+    const float2 v = h == 0 ? float2{value.x * inverse[0], value.y * inverse[0]}
+                            : float2{value.z * inverse[1], value.w * inverse[1]};
     if (a.out_f32) {
       *reinterpret_cast<float2*>(static_cast<float*>(a.out) + at) = v;
     } else {
@@ -639,36 +662,39 @@ __device__ __forceinline__ void store_output(const SparseMla& a, const Work& w, 
   }
 }
 
-__device__ __forceinline__ void write_whole_row(Shared& s, MathState& m, const SparseMla& a, const Work& w) {
-  merge_sums(m, m.acc_max);
-  merge_accumulators(m);
-  invert_sums(s, m.total_sum);
+__device__ __forceinline__ void write_whole_row(Shared& s, ValueState& m, const SparseMla& a, const Work& w,
+                                                const float4* total) {
+  const bool first_part = w.n_tiles <= kPartTiles;
+  const MergeFactors f[2] = {merge_factors(m.total_max[0], m.acc_max[0]), merge_factors(m.total_max[1], m.acc_max[1])};
+  named_barrier(kSumBarrier, kScoreThreads + kValueThreads);
+  const int row = own_row();
+  const float inverse[2] = {invert_sum(s.row_sum[0][row], s.row_sum[1][row]),
+                            invert_sum(s.row_sum[0][row + 8], s.row_sum[1][row + 8])};
 #pragma unroll
-  for (int j = 0; j < 16; ++j) {
-    const float value[4] = {m.total[4 * j], m.total[4 * j + 1], m.total[4 * j + 2], m.total[4 * j + 3]};
-    store_output(a, w, j, value, m.total_sum);
+  for (int first = 0; first < 16; first += kTotalBatch) {
+    float4 before[kTotalBatch];
+    read_total(before, total, first, first_part);
+#pragma unroll
+    for (int j = 0; j < kTotalBatch; ++j)
+      store_output(a, w, first + j, merge_four(m, first + j, f, before[j]), inverse);
   }
 }
 
 // Leaves the part's sums where the cluster can read them.
-__device__ __forceinline__ void publish_part(Shared& s, const MathState& m) {
-  const int t = threadIdx.x;
-  named_barrier(kMathBarrier, kMathThreads);  // the other warpgroup may still read key tiles
+__device__ __forceinline__ void publish_part(Shared& s, const ValueState& m) {
+  const int t = threadIdx.x - kScoreThreads;
 #pragma unroll
   for (int j = 0; j < 16; ++j) s.part.acc[j][t] = {m.acc[4 * j], m.acc[4 * j + 1], m.acc[4 * j + 2], m.acc[4 * j + 3]};
 #pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    s.part.sum[h][t] = m.sum[h] * power_of_two(m.sum_max[h] - m.acc_max[h]);
-    s.part.max_bits[h][t] = m.acc_max[h];
-  }
+  for (int h = 0; h < 2; ++h) s.part.max_bits[h][t] = m.acc_max[h];
 }
 
 // Merges this block's share of the columns over the parts, ascending, and writes it.
 __device__ __forceinline__ void write_merged_parts(Shared& s, const SparseMla& a, const Work& w) {
-  const int t = threadIdx.x;
+  const int t = threadIdx.x - kScoreThreads, row = own_row();
   const int n_used = (w.n_row_tiles + kPartTiles - 1) / kPartTiles;
   MergeFactors factor[kMaxParts][2];
-  float sum[2] = {0, 0};
+  float sum[2][2] = {{0, 0}, {0, 0}};  // even and odd tiles of both rows
   int32_t total_max[2] = {kNoCeiling, kNoCeiling};
 #pragma unroll
   for (int part = 0; part < kMaxParts; ++part) {
@@ -678,55 +704,79 @@ __device__ __forceinline__ void write_merged_parts(Shared& s, const SparseMla& a
     for (int h = 0; h < 2; ++h) {
       factor[part][h] =
           merge_factors(total_max[h], static_cast<int32_t>(cluster_load_u32(&s.part.max_bits[h][t], rank)));
-      const float part_sum = __uint_as_float(cluster_load_u32(&s.part.sum[h][t], rank));
-      sum[h] = fmaf(part_sum, factor[part][h].part, sum[h] * factor[part][h].total);
+#pragma unroll
+      for (int parity = 0; parity < 2; ++parity) {
+        const float part_sum = __uint_as_float(cluster_load_u32(&s.part.sum[parity][row + 8 * h], rank));
+        sum[h][parity] = fmaf(part_sum, factor[part][h].part, sum[h][parity] * factor[part][h].total);
+      }
     }
   }
-  invert_sums(s, sum);
+  const float inverse[2] = {invert_sum(sum[0][0], sum[0][1]), invert_sum(sum[1][0], sum[1][1])};
   for (int j = w.part * 16 / w.n_parts; j < (w.part + 1) * 16 / w.n_parts; ++j) {
-    float value[4] = {0, 0, 0, 0};
+    float4 value{0, 0, 0, 0};
 #pragma unroll
     for (int part = 0; part < kMaxParts; ++part) {
       if (part >= n_used) continue;
       const float4 v = cluster_load_float4(&s.part.acc[j][t], static_cast<uint32_t>(2 * part + w.half));
-      value[0] = fmaf(v.x, factor[part][0].part, value[0] * factor[part][0].total);
-      value[1] = fmaf(v.y, factor[part][0].part, value[1] * factor[part][0].total);
-      value[2] = fmaf(v.z, factor[part][1].part, value[2] * factor[part][1].total);
-      value[3] = fmaf(v.w, factor[part][1].part, value[3] * factor[part][1].total);
+      value.x = fmaf(v.x, factor[part][0].part, value.x * factor[part][0].total);
+      value.y = fmaf(v.y, factor[part][0].part, value.y * factor[part][0].total);
+      value.z = fmaf(v.z, factor[part][1].part, value.z * factor[part][1].total);
+      value.w = fmaf(v.w, factor[part][1].part, value.w * factor[part][1].total);
     }
-    store_output(a, w, j, value, sum);
+    store_output(a, w, j, value, inverse);
   }
 }
 
 template <bool kWholeRow>
-__device__ __forceinline__ void math_role(Shared& s, const SparseMla& a, const Work& w, float scale_log2) {
-  MathState m;
-  start_part(m);
-#pragma unroll
-  for (int i = 0; i < 64; ++i) m.total[i] = 0;
+__device__ __forceinline__ void score_role(Shared& s, const SparseMla& a, const Work& w, float scale_log2) {
+  ScoreState m;
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    m.total_sum[h] = 0;
-    m.total_max[h] = kNoCeiling;
+    m.sum[h] = m.total_sum[h] = 0;
+    m.sum_max[h] = m.total_max[h] = kNoCeiling;
   }
   load_queries(s, m, a, w);
-  attend<kWholeRow>(s, m, w, scale_log2, cluster_rank() ^ 1);
+  attend_scores(s, m, w, scale_log2, cluster_rank() ^ 1);
+  finish_sums(s, m, w);
   if (kWholeRow) {
-    write_whole_row(s, m, a, w);
+    publish_sums(s.row_sum, m.total_sum);
+    named_barrier(kSumBarrier, kScoreThreads + kValueThreads);
   } else {
-    publish_part(s, m);
+    named_barrier(kSumBarrier, kScoreThreads + kValueThreads);  // the values may still read key tiles
+    publish_sums(s.part.sum, m.total_sum);
     cluster_sync();
-    write_merged_parts(s, a, w);
   }
   cluster_sync();  // nobody leaves while others may read or signal here
 }
 
+template <bool kWholeRow>
+__device__ __forceinline__ void value_role(Shared& s, const SparseMla& a, const Work& w) {
+  const int group = threadIdx.x / 128 - kScoreThreads / 128;
+  float4* total = kWholeRow ? scratch_slot(a, threadIdx.x - kScoreThreads) : nullptr;
+  ValueState m;
+  start_part(m);
+  m.total_max[0] = m.total_max[1] = kNoCeiling;
+  for (int tile = 0; tile < w.n_tiles; ++tile) {
+    if (kWholeRow && begins_later_part(tile)) merge_values(m, total, tile == kPartTiles);
+    add_values(s, m, tile, group);
+  }
+  if (kWholeRow) {
+    write_whole_row(s, m, a, w, total);
+  } else {
+    named_barrier(kSumBarrier, kScoreThreads + kValueThreads);
+    publish_part(s, m);
+    cluster_sync();
+    write_merged_parts(s, a, w);
+  }
+  cluster_sync();
+}
+
 __device__ __forceinline__ void init_barriers(Shared& s) {
-  s.key_ring.init(kLoadThreads, 8);  // the load threads; the warps of both math warpgroups
+  s.key_ring.init(kLoadThreads, 8);  // the load threads; the warps of both value warpgroups
   for (int g = 0; g < 2; ++g) {
     s.weight_full[g].init(128);
-    s.max_full[g].init(4);
-    s.weight_empty[g].init(4);    // warps of the other warpgroup
+    s.max_full[g].init(32);       // the threads that write maxima
+    s.weight_empty[g].init(8);    // warps of the other warpgroup
     s.exchange_full[g].init(1);   // and the bytes of the other block
     s.exchange_empty[g].init(4);  // warps of the other block
   }
@@ -741,11 +791,13 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (threadIdx.x == 0) init_barriers(s);
   const Work w = work_of(a, n_parts);
   cluster_sync();
-  if (warp_index() < kMathThreads / 32) {
-    grow_registers<kMathRegs>();
-    math_role<kWholeRow>(s, a, w, scale_log2);
+  if (warp_index() < kScoreThreads / 32) {
+    shrink_registers<kScoreRegs>();
+    score_role<kWholeRow>(s, a, w, scale_log2);
+  } else if (warp_index() < (kScoreThreads + kValueThreads) / 32) {
+    value_role<kWholeRow>(s, a, w);
   } else {
-    shrink_registers<kLoadRegs>();
+    grow_registers<kLoadRegs>();
     load_role<kFormat>(s, a, w);
     __syncwarp();
     if (!kWholeRow) cluster_sync();

@@ -143,7 +143,8 @@ class MlaOnDevice {
         q_latent_(stream, problem.q_latent),
         q_rope_(stream, problem.q_rope),
         picks_(stream, problem.picks),
-        cache_(stream, problem.cache) {}
+        cache_(stream, problem.cache),
+        scratch_(stream, sparse_mla_scratch_bytes()) {}
 
   SparseMla args(void* out, bool f32) const {
     return {.q_latent = q_latent_.data(),
@@ -156,6 +157,7 @@ class MlaOnDevice {
             .page_bytes = p.page_bytes(),
             .out = out,
             .out_f32 = f32,
+            .scratch = reinterpret_cast<std::byte*>(scratch_.data()),
             .n_rows = p.n_rows,
             .n_heads = p.n_heads,
             .n_picks = p.n_picks,
@@ -181,7 +183,7 @@ class MlaOnDevice {
   const Stream& stream_;
   DeviceArray<uint16_t> q_latent_, q_rope_;
   DeviceArray<int32_t> picks_;
-  DeviceArray<uint8_t> cache_;
+  DeviceArray<uint8_t> cache_, scratch_;
 };
 
 }  // namespace levin::cuda
