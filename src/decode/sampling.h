@@ -1,11 +1,10 @@
 // Logits to a token: the one rule by which every token of an answer is chosen, by the target and by the drafter alike.
 //
 // Order   penalties (repetition over prompt and answer; presence and frequency over the answer) and logit bias; bans
-// and masks;
-//         then l / T; top-k; top-p over the renormalised rest; min-p as l/T >= max(l/T) + ln(min_p).
+//         and masks; then l / T; top-k; top-p over the renormalised rest; min-p as l/T >= max(l/T) + ln(min_p).
 // Sorts   by (logit descending, id ascending); sums run in that order, in double precision.
 // Choice  argmax over the survivors of l/T + g(position, id), ties to the lowest id (decode/noise.h); T < 1e-5: plain
-// argmax.
+//         argmax.
 //
 // A token depends on its logits, the request's parameters, what stands before it, and its position: not on time, batch
 // or speculation.

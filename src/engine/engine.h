@@ -31,7 +31,8 @@ class Engine {
   const Numerics& numerics() const;
   const std::vector<std::string>& warnings() const;  // of config and checkpoint, a sentence each
   int64_t max_context_tokens() const;                // prompt and answer together
-  std::string describe() const;  // model, numerics, kernels, threads, memory: lines for the start-up print
+  // Model, numerics, kernels, threads, memory: lines for the start-up print
+  std::string describe() const;
 
   // Runs one request to its end.
   Result<Generation> generate(GenerateRequest request);

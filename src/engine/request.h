@@ -22,8 +22,8 @@ struct GenerateRequest {
   SamplingParams sampling;      // its stop_tokens end the answer, the last of them included in the result
   bool logprobs = false;
   int n_top_logprobs = 0;  // beside the chosen token's, with logprobs
-  std::function<bool(const TokenEvent& event)>
-      on_token;  // sees every token in order; false ends the answer there. May be empty
+  // Sees every token in order; false ends the answer there. May be empty
+  std::function<bool(const TokenEvent& event)> on_token;
 };
 
 enum class FinishReason : uint8_t { kStop, kLength, kCancelled };

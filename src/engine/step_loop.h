@@ -3,12 +3,10 @@
 // A sequence with tokens t_0 .. t_{n-1} and trunk rows for all but the last is decoded in rounds:
 //
 //   verify   the trunk runs [t_{n-1}, d_1 .. d_S] (S drafts, maybe none), giving logits at n rows; row by row the
-//   target chooses its own
-//            token y for the next position and goes on while y equals the draft. So j accepted drafts give j + 1
-//            tokens.
+//            target chooses its own token y for the next position and goes on while y equals the draft. So j accepted
+//            drafts give j + 1 tokens.
 //   extend   the MTP layer runs the pairs (hidden of i, t_{i+1}) of the newly accepted positions with the trunk's own
-//   hidden states,
-//            overwriting what drafting wrote; its last row gives d_1.
+//            hidden states, overwriting what drafting wrote; its last row gives d_1.
 //   chain    S - 1 times the MTP layer runs (its last output, d_s) and gives d_{s+1}.
 //
 // Plain decoding is S = 0: verify alone. Prefill is the same step with a chunk of the prompt for its rows, followed by

@@ -20,9 +20,10 @@ struct TraceOptions {
 
 // S prompt tokens, V vocabulary, D width, L layers, K picks. Tensors of what was not asked for are empty.
 struct TraceResult {
-  int64_t n_tail = 0;                      // min(8, S)
-  std::vector<float> logits;               // [S, V]
-  std::vector<float> hidden_tail;          // [L, n_tail, D]: residual stream after each layer, last prompt positions
+  int64_t n_tail = 0;         // min(8, S)
+  std::vector<float> logits;  // [S, V]
+  // [L, n_tail, D]: residual stream after each layer, last prompt positions
+  std::vector<float> hidden_tail;
   std::vector<std::vector<int32_t>> topk;  // per layer [S, K], unused -1
   std::vector<int64_t> greedy_ids;         // [G]
   std::vector<float> draft1_logits;        // [S, V]

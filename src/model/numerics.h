@@ -2,11 +2,10 @@
 //
 //   reference  f32 activations and caches, nothing rounded          equality with transformers in float32
 //   official   what DeepSeek's code does: e4m3 activations (1 x 128, power-of-two scales) into every product with an
-//   FP8-stored
-//              matrix but kv_b_proj; indexer queries and keys Hadamard-rotated, then e4m3; latent cache e4m3 with a
-//              bf16 rotated part
+//              FP8-stored matrix but kv_b_proj; indexer queries and keys Hadamard-rotated, then e4m3; latent cache e4m3
+//              with a bf16 rotated part
 //   fast       bf16 activations into matrix units, bf16 caches (or fp8 by --kv-cache-dtype); router and indexer head
-//   weights f32
+//              weights f32
 #pragma once
 
 #include <optional>

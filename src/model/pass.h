@@ -45,10 +45,10 @@ class Pass {
   View layer_norm(View x, const Vector& weight, const Vector& bias, float eps);
   View matmul(View x, const Linear& w);                 // [T, K] -> [T, N]
   void matmul_into(View out, View x, const Linear& w);  // the same into given memory
-  View matmul_per_head(View x,
-                       std::span<const Matrix> w);  // [T, H, K] -> [T, H, N], inputs rounded as numerics.absorbed says
-  void rope(View x, ops::RopePairing pairing);      // [T, H, Dr] in place
-  void add_into(View x, View y);                    // x += y
+  // [T, H, K] -> [T, H, N], inputs rounded as numerics.absorbed says
+  View matmul_per_head(View x, std::span<const Matrix> w);
+  void rope(View x, ops::RopePairing pairing);            // [T, H, Dr] in place
+  void add_into(View x, View y);                          // x += y
   ArenaScope scope() { return ArenaScope(*ctx_.arena); }  // frees what the rest of the block allocates
 
  private:

@@ -7,13 +7,11 @@
 // 128 x 128 block, in the panel layout of tensor/matrix.h; out is f32.
 //
 // Tree      k in blocks of 128. Inside a block: f32, k ascending, from zero. Blocks ascending: total = fma(block, s,
-// total) from zero,
-//           s the product of the scales that apply (sx * sw; 1 where there are none).
+//           total) from zero, s the product of the scales that apply (sx * sw; 1 where there are none).
 //             f32 x            one fused multiply-add per k
 //             bf16 or e4m3 x   on avx512-bf16: VDPBF16PS over pairs of k (2i, 2i+1), odd last k paired with zeros; e4m3
-//             values are exact
-//                              in bf16. Elsewhere, and for f32 weights: one fused multiply-add per k on the values as
-//                              f32.
+//                              values are exact in bf16. Elsewhere, and for f32 weights: one fused multiply-add per k
+//                              on the values as f32.
 //           The tree does not depend on T, N or the threads, so a row's result is the same in any batch.
 // Misuse    wrong shape or dtype stops the process and names the argument
 #pragma once

@@ -2,15 +2,14 @@
 //
 //   silu_mul        out = silu(gate) * up,  silu(z) = z / (1 + exp(-z))
 //   route_experts   s = sigmoid(x . gate);  b = s + bias;  groups of E/n_groups consecutive experts score the sum of
-//   their two largest b;
-//                   outside the best n_groups_kept groups b = -inf;  the A best b win;  weight = s / (sum of winners' s
-//                   + 1e-20) * factor
+//                   their two largest b; outside the best n_groups_kept groups b = -inf;  the A best b win;  weight = s
+//                   / (sum of winners' s + 1e-20) * factor
 //   expert_ffn      out[t,:] = sum_e weight[t,e] * down_e(silu(gate_e(x_t)) * up_e(x_t)), e ascending, then +
-//   shared(x_t)
+//                   shared(x_t)
 //
 // Selections  by (value descending, index ascending), -0 counting as +0; picks are handed on in ascending expert id,
-// weights beside them Tree        silu, sigmoid: one f32 formula (kernels/cpu/simd_math.h). Sum of the winners' s:
-// ascending expert id;
+//             weights beside them
+// Tree        silu, sigmoid: one f32 formula (kernels/cpu/simd_math.h). Sum of the winners' s: ascending expert id;
 //             weight = s / (sum + 1e-20) * factor in that order, s * factor if they are not normalised. NaN stops the
 //             process. out: fma(weight, y_e, total) ascending e from zero, then total + shared. Products as in
 //             ops/matmul.h.

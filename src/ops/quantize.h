@@ -6,7 +6,8 @@
 //   hadamard        out[r,:] = x[r,:] H / sqrt(Di), H the natural-order Hadamard matrix of a power-of-two width
 //
 // Tree      hadamard: butterflies over strides 1, 2, 4, ..., Di/2, each (a + b, a - b), then one multiplication by the
-// f32 1/sqrt(Di) Source    model-spec 4.4 (indexer, production path), 8.1
+//           f32 1/sqrt(Di)
+// Source    model-spec 4.4 (indexer, production path), 8.1
 #pragma once
 
 #include "ops/context.h"

@@ -3,15 +3,12 @@
 // Every cache is an array of pages of kPageTokens tokens; a block table maps a sequence's page number to a page id, and
 // one id names the same page in every layer's array. Within a page:
 //
-//   latent     kPageTokens rows, each: latent (Rk values), for fp8 then its scales, then the rotated key part (Dr
-//   values)
+//   latent     kPageTokens rows, each: latent (Rk values), for fp8 then its scales, then the rotated key part (Dr)
 //                f32    Rk f32, Dr f32
-//                bf16   Rk bf16, Dr f32     the rotated part decides which positions match: rounding it to bf16 changed
-//                one top token
-//                                     in 200 on the demonstration model, rounding the latent one in 400
-//                                     (docs/numerics.md)
-//                fp8    Rk e4m3, ceil(Rk / 128) f32 scales, Dr bf16      656 bytes for 512 + 64, as DeepSeek's kernels
-//                have it
+//                bf16   Rk bf16, Dr f32                                  1280 bytes for 512 + 64
+//                fp8    Rk e4m3, ceil(Rk / 128) f32 scales, Dr bf16      656 bytes, as DeepSeek's kernels have it
+//              The rotated part decides which positions match: rounding it to bf16 changed one top token in 200 on the
+//              demonstration model, rounding the latent one in 400; so the bf16 row keeps it f32.
 //   index key  all keys of the page, then for fp8 all scales
 //                f32    kPageTokens x Di f32
 //                bf16   kPageTokens x Di bf16
@@ -64,7 +61,8 @@ IndexKeyFormat index_key_format(CacheDType dtype, int64_t d_index);
 struct PagedRows {
   std::byte* pages = nullptr;  // page id p starts at pages + p * page_bytes
   int64_t page_bytes = 0;
-  View tables;  // [B, max pages] i32: page id of each sequence's page number; unused entries are never read
+  // [B, max pages] i32: page id of each sequence's page number; unused entries are never read
+  View tables;
 
   std::byte* page(int64_t seq, int64_t page_number) const {
     return pages + int64_t{tables.row<int32_t>(seq)[page_number]} * page_bytes;

@@ -11,7 +11,8 @@
 namespace levin::test {
 
 struct PasskeyDocument {
-  std::string text;  // the file, then `# What is the passkey of KEY? It is ANSWER.` for every key
+  // The file, then `# What is the passkey of KEY? It is ANSWER.` for every key
+  std::string text;
   std::vector<std::pair<size_t, size_t>> answers;  // byte ranges of the answers to the questions at the end
 };
 

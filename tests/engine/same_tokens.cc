@@ -119,8 +119,8 @@ std::vector<std::vector<int32_t>> answers(const Model& model, const Circumstance
   std::vector<std::vector<int32_t>> out(prompts.size());
   std::vector<RequestId> company;
   for (size_t i = 0; i < prompts.size(); ++i) {
-    if (circumstance.in_company &&
-        company.empty()) {  // of other lengths and seeds, around the request that is looked at
+    // Of other lengths and seeds, around the request that is looked at
+    if (circumstance.in_company && company.empty()) {
       for (int64_t j = 0; j < kCompany; ++j) {
         const std::vector<int32_t>& other = prompts[static_cast<size_t>(j) % prompts.size()];
         const std::vector<int32_t> shorter(other.begin(),

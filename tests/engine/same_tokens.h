@@ -30,8 +30,7 @@ std::vector<std::vector<int32_t>> answers(const Model& model, const Circumstance
                                           const std::vector<std::vector<int32_t>>& prompts, int64_t max_tokens);
 
 // Runs every circumstance and compares with the plainest one of its temperature and numerics (one thread, chunks of 64,
-// no drafts, alone).
-// -> a line per difference; empty when the promise holds.
+// no drafts, alone). -> a line per difference; empty when the promise holds.
 std::vector<std::string> broken_promises(const std::vector<Circumstance>& circumstances,
                                          const std::filesystem::path& model_folder,
                                          const std::vector<std::vector<int32_t>>& prompts, int64_t max_tokens);
