@@ -1,8 +1,8 @@
 // FP8 products: our plan's instance beside cuBLASLt over the dense shapes of the models, and the grouped products of an
 // expert layer.
 //
-//   bench_gemm_fp8 [--opponent PATH] [--all-plans] [--no-overlap] [--rest MS] [--tokens 1,2,4] [--shape NxK]      CSV to stdout,
-//   summary last
+//   bench_gemm_fp8 [--opponent PATH] [--all-plans] [--no-overlap] [--rest MS] [--tokens 1,2,4] [--shape NxK]      CSV
+//   to stdout, summary last
 //
 // Weights rotate through copies of together 512 MB, so that they are cold; output is compared between the two before
 // they are timed.
@@ -38,7 +38,7 @@ int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 struct Options {
   std::string opponent = "libcublasLt.so.13";
   bool all_plans = false;
-  int rest_ms = 0;      // idle time before each timed graph; graphs then hold one launch of the large batches
+  int rest_ms = 0;             // idle time before each timed graph; graphs then hold one launch of the large batches
   bool overlap = true;         // our kernels may start while the one before them runs
   int only_n = 0, only_k = 0;  // one dense shape instead of all
   std::vector<int> tokens = {1, 2, 4, 8, 16, 32, 64, 128, 4096};
@@ -130,6 +130,7 @@ std::vector<GemmFp8Plan> plans_for(int n_tokens, int n, bool all) {
     for (const int width : {16, 32, 48, 56, 64}) plans.push_back({GemmKernel::kRows, chosen.rows, width});
     if (n_tokens == 64) plans.push_back({GemmKernel::kTiles, 128, 128});
   } else {
+    if (n_tokens <= 256) plans.push_back({GemmKernel::kRows, 64, cuda::plan_gemm_fp8({64, n, 1, 132}).width});
     for (const auto& [rows, width] : {std::pair{128, 128}, {256, 128}, {256, 136}})
       plans.push_back({GemmKernel::kTiles, rows, width});
   }

@@ -52,7 +52,9 @@ std::string GemmFp8Plan::describe() const {
 }
 
 GemmFp8Plan plan_gemm_fp8(const GemmFp8Shape& s) {
-  if (s.rows_per_group > 64) return tiles_plan(s);
+  // Up to two rounds of 64 rows read the weights twice, but keep every multiprocessor busy where few tiles would not.
+  const bool few_tiles = s.n_groups == 1 && ceil_div(s.n, 128) <= s.n_multiprocessors / 2;
+  if (s.rows_per_group > (few_tiles ? 128 : 64)) return tiles_plan(s);
   const int rows = s.rows_per_group <= 8 ? 8 : s.rows_per_group <= 16 ? 16 : s.rows_per_group <= 32 ? 32 : 64;
   return {GemmKernel::kRows, rows, rows_kernel_width(s)};
 }

@@ -1,19 +1,16 @@
-// gemm_fp8 for few rows, sm_90a. A block multiplies up to kRows token rows with strips of kWidth weight rows, over all
-// of K.
+// gemm_fp8 for few rows, sm_90a. A block multiplies up to kRows token rows with strips of kWidth weight rows, all of K.
 //
 //   in    x [T, K] e4m3, w [G, N, K] e4m3, scales as in gemm_fp8.h         out  [T, N] bf16 or f32
 //   grid  at most one block per multiprocessor, persistent over strips; grouped: over (group, strip, kRows rows)
-//   block 1 math warpgroup (warps 0-3) + 1 load warp, of which one thread works
+//   block 1 math warpgroup (warps 0-3) + 1 warp of which one thread loads
 //   smem  struct Shared: a ring of stages, each kBlocks blocks of 128 k of both operands, with their scales
-//   flow  load warp: wait empty -> copies -> full.  math: wait full -> 4 wgmma a block -> fold the stage before ->
-//   empty edge  rows are padded to the matrix unit's 64 by reading on in shared memory: those sums are never stored,
-//   and rows do not mix.
-//         Rows or columns beyond a group, N or K load as zero or as a neighbour's, and are not stored
-//   cost  reads N*K weight bytes once, T*K activation bytes once per strip (from L2). Bandwidth-bound up to 64 rows
+//   flow  loader: wait empty -> copies -> full.  math: wait full -> 4 wgmma a block -> fold the stage before -> empty
+//   edge  rows are padded to the matrix unit's 64 by reading on in shared memory: those sums are never stored, and rows
+//         do not mix. Rows or columns beyond a group, N or K load as zero or as a neighbour's, and are not stored
+//   cost  reads N*K weight bytes once, T*K activation bytes once per strip (from L2); bandwidth-bound up to 64 rows
 //   why   tokens are the M operand, so that strips may be any multiple of 8 weight rows wide: K need not be split to
-//   give every
-//         multiprocessor its share. The next kernel's blocks may start beside this one's (half the shared memory):
-//         weights do not depend on earlier kernels, so their loads begin before wait_for_previous()
+//         give every multiprocessor its share. The next kernel's blocks may start beside this one's (half the shared
+//         memory): weights do not depend on earlier kernels, so their loads begin before wait_for_previous()
 #include <algorithm>
 
 #include "kernels/cuda/gemm_fp8.h"
@@ -38,9 +35,9 @@ constexpr int kMathThreads = 128;
 constexpr int kThreads = kMathThreads + 32;
 
 struct Params {
-  CUtensorMap x_map;  // [T, K], boxes [kRows, 128]
-  CUtensorMap w_map;  // [G, N, K], boxes [kWidth, 128]
-  RowScaleSource x_scale;
+  CUtensorMap x_map;        // [T, K], boxes [kRows, 128]
+  CUtensorMap w_map;        // [G, N, K], boxes [kWidth, 128]
+  CUtensorMap x_scale_map;  // RowScales
   const float* w_scale;
   void* out;
   const int32_t* group_begin;
@@ -56,6 +53,7 @@ struct Config {
   static constexpr int kBlocks = kWidth > 32 || (kWidth > 16 && kRows > 16) || kRows > 32 ? 2 : 4;
   static constexpr int kXBytes = kRows * kBlockK;  // of one block of k
   static constexpr int kWBytes = kWidth * kBlockK;
+  using Scales = RowScales<kRows, kBlocks>;
   static constexpr int kStageBytes = kBlocks * (kXBytes + kWBytes);
   static constexpr int kRingBytes = (kRows <= 32 ? 100 : 192) * 1024;
   static constexpr int kStages = std::min(kRingBytes / kStageBytes, 16);
@@ -76,7 +74,7 @@ struct alignas(kSwizzleAlignment) Stage {
 template <class C>
 struct Shared {
   Stage<C> stages[C::kStages];
-  RowScales<C::kRows> scales[C::kStages][C::kBlocks];
+  typename C::Scales scales[C::kStages];
   WarpStrip strips[(C::kRows + 15) / 16];
   RingBarriers<C::kStages> ring;
   GroupWalk<C::kRows, kMaxGroups> walk;
@@ -127,11 +125,6 @@ class Loader {
     if (valid(c)) c.place = s_.walk.find(c.item, c.group);
     return c;
   }
-  // Blocks of k the stage really has; tiles beyond K load as zeros, scales beyond it do not exist.
-  __device__ int blocks_of(const Cursor& c) const {
-    return min(C::kBlocks, p_.n_k_blocks - c.stage_of_item * C::kBlocks);
-  }
-
   __device__ bool valid(const Cursor& c) const { return c.item < n_items_; }
 
   __device__ void advance(Cursor& c) {
@@ -144,9 +137,7 @@ class Loader {
   // Opens the stage: announces the bytes of both operands and starts the weights.
   __device__ void load_weights(const Cursor& c, int stage) {
     Mbarrier& full = s_.ring.full[stage];
-    const uint32_t scale_bytes =
-        p_.x_scale.template span<C::kRows>(c.place.first_row).n_bytes * static_cast<uint32_t>(blocks_of(c));
-    full.arrive_expect_bytes(C::kStageBytes + scale_bytes);
+    full.arrive_expect_bytes(C::kStageBytes + C::Scales::kBytes);
 #pragma unroll
     for (int b = 0; b < C::kBlocks; ++b) {
       tma_load_3d(s_.stages[stage].w[b], p_.w_map, full, (c.stage_of_item * C::kBlocks + b) * kBlockK,
@@ -160,8 +151,7 @@ class Loader {
 #pragma unroll
     for (int b = 0; b < C::kBlocks; ++b)
       tma_load_2d(s_.stages[stage].x[b], p_.x_map, full, (first_block + b) * kBlockK, c.place.first_row, kEvictLast);
-    const RowScaleSpan span = p_.x_scale.template span<C::kRows>(c.place.first_row);
-    for (int b = 0; b < blocks_of(c); ++b) p_.x_scale.load(s_.scales[stage][b], span, first_block + b, full);
+    s_.scales[stage].load(p_.x_scale_map, c.place.first_row, first_block, full);
   }
 
   const Params& p_;
@@ -221,7 +211,7 @@ class Math {
   // Two stages are in flight: while the matrix unit works on one, the one before is folded.
   __device__ __forceinline__ void sum_item(float (&total)[C::kWidth / 2], const TilePlace& place) {
     const int n_stages = (p_.n_k_blocks + C::kBlocks - 1) / C::kBlocks;
-    const Skews skews{RowScaleSource::skew(place.first_row), kBlockK - place.column_tile * C::kWidth % kBlockK};
+    const Skews skews{C::Scales::skew(place.first_row), kBlockK - place.column_tile * C::kWidth % kBlockK};
     Blocks even, odd;
     begin_stage(even);
     for (int i = 0; i < n_stages; i += 2) {
@@ -267,7 +257,7 @@ class Math {
     for (int b = 0; b < C::kBlocks; ++b) {
       const int block = stage_of_item * C::kBlocks + b;
       if (block % 32 == 0) weight_scales_.turn(block);
-      const float* rows = s_.scales[done_.stage][b].of + skews.row;
+      const float* rows = s_.scales[done_.stage].of[b] + skews.row;
       scales[b] =
           fold_scales(rows[row_ % C::kRows], C::kRows > 8 ? rows[(row_ + 8) % C::kRows] : 0,
                       weight_scales_.get(0, block), C::kCrosses ? weight_scales_.get(C::kScaleRows - 1, block) : 0);
@@ -336,7 +326,7 @@ void run(const GemmFp8& a, CUstream_st* stream) {
   const int n_k_blocks = (a.k + kBlockK - 1) / kBlockK;
   const Params p{make_tensor_map(x),
                  make_tensor_map(w),
-                 {a.x_scale, a.x_scale_ld},
+                 C::Scales::map(a.x_scale, a.x_scale_ld, a.n_tokens, n_k_blocks),
                  a.w_scale,
                  a.out,
                  a.group_begin,

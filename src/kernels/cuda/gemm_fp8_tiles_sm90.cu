@@ -1,18 +1,18 @@
-// gemm_fp8 for many rows, sm_90a. A pair of blocks (a cluster) computes two neighbouring tiles of kRows x kWidth
-// outputs at a time.
+// gemm_fp8 for many rows, sm_90a. A pair of blocks (a cluster) computes two neighbouring tiles of outputs at a time.
 //
 //   in    x [T, K] e4m3, w [G, N, K] e4m3, scales as in gemm_fp8.h         out  [T, N] bf16 or f32
 //   grid  one pair per two multiprocessors, persistent over (group, pair of column tiles, row tile)
-//   block 2 math warpgroups, each kRows / 2 rows in waves of 64, + 1 warpgroup of which one warp loads
-//   smem  struct Shared: a ring of stages of 128 k of both operands with their scales; one strip per math warp for
-//   stores flow  load warp: wait empty (both blocks') -> own weights, and half of the rows for both blocks -> full.
-//         math: wait full -> per wave 4 wgmma, fold -> empty (of both blocks).  At the end of a tile: registers ->
-//         strip -> global
+//   block 2 math warpgroups, each kRows / 2 rows in waves of 64, + 1 warpgroup of which one thread loads
+//   smem  struct Shared: a ring of stages of 128 k of both operands with their scales, one strip per warp for stores
+//   flow  loader: wait empty (both blocks') -> own weights, and half of the rows for both blocks -> full.
+//         math: wait full -> per wave 4 wgmma, fold -> empty (of both blocks).
+//         end of a tile: registers -> strip -> global
 //   edge  the odd column tile of a pair loads zeros and stores nothing; rows beyond a group are a neighbour's and are
-//   not stored cost  2 * T * N * K flop; from L2 a tile loads kRows / 2 + kWidth bytes per k why   the fold of one
-//   warpgroup hides behind the other's wgmma; 256 rows x 128 columns keep the loads of L2 below its bandwidth, and
-//         136 columns divide widths such as 2112 into full rounds. 64 accumulators + 128 totals are what the registers
-//         hold
+//         not stored
+//   cost  2 * T * N * K flop; a tile loads kRows / 2 + kWidth bytes per k from L2
+//   why   256 rows x 128 columns halve the loads of 128 x 128, and 64 accumulators + 128 totals are what the registers
+//         hold; 136 columns divide widths such as 2112 into full rounds. The warpgroups take turns, so that the fold of
+//         one hides behind the other's wgmma. Measured, with what was tried, in docs/performance.md
 #include <algorithm>
 
 #include "kernels/cuda/gemm_fp8.h"
@@ -42,9 +42,9 @@ constexpr int kLoadRegisters = 24;
 constexpr int kMathRegisters = 240;
 
 struct Params {
-  CUtensorMap x_map;  // [T, K], boxes [kRows / 2, 128]
-  CUtensorMap w_map;  // [G, N, K], boxes [kWidth, 128]
-  RowScaleSource x_scale;
+  CUtensorMap x_map;        // [T, K], boxes [kRows / 2, 128]
+  CUtensorMap w_map;        // [G, N, K], boxes [kWidth, 128]
+  CUtensorMap x_scale_map;  // RowScales
   const float* w_scale;
   void* out;
   const int32_t* group_begin;
@@ -60,7 +60,10 @@ struct Config {
   static constexpr int kXBytes = kRows * kBlockK;
   static constexpr int kWBytes = kWidth * kBlockK;
   static constexpr int kStages = kRows == 256 ? 4 : 6;
-  static constexpr int kTileBytes = kXBytes + kWBytes;
+  static constexpr bool kTakeTurns =
+      kWaves == 2 && kBlockK % kWidth == 0;              // tiles that cross have no registers left for it
+  using Scales = RowScales<kRows / kMathWarpgroups, 1>;  // of one warpgroup's rows
+  static constexpr int kStageBytes = kXBytes + kWBytes + kMathWarpgroups * Scales::kBytes;
   static constexpr bool kCrosses = kBlockK % kWidth != 0;  // a tile may straddle two blocks of weight scales
   static constexpr int kScaleRows = kCrosses ? 2 : 1;
 };
@@ -73,7 +76,7 @@ struct Shared {
   };
   Stage stages[C::kStages];
   WarpStrip strips[kMathThreads / 32];
-  RowScales<C::kRows> scales[C::kStages];
+  typename C::Scales scales[C::kStages][kMathWarpgroups];
   RingBarriers<C::kStages> ring;
   GroupWalk<C::kRows, kMaxGroups> walk;
 };
@@ -103,13 +106,14 @@ class Loader {
  private:
   __device__ void load(const TilePlace& place, int block, int stage) {
     Mbarrier& full = s_.ring.full[stage];
-    const RowScaleSpan span = p_.x_scale.template span<C::kRows>(place.first_row);
-    full.arrive_expect_bytes(C::kTileBytes + span.n_bytes);
+    full.arrive_expect_bytes(C::kStageBytes);
     constexpr int kHalfRows = C::kRows / kPair;
     tma_load_2d_multicast(s_.stages[stage].x + rank_ * (C::kXBytes / kPair), p_.x_map, full, block * kBlockK,
                           place.first_row + rank_ * kHalfRows, (1 << kPair) - 1);
     tma_load_3d(s_.stages[stage].w, p_.w_map, full, block * kBlockK, place.column_tile * C::kWidth, place.group);
-    p_.x_scale.load(s_.scales[stage], span, block, full);
+#pragma unroll
+    for (int g = 0; g < kMathWarpgroups; ++g)
+      s_.scales[stage][g].load(p_.x_scale_map, place.first_row + g * (C::kRows / kMathWarpgroups), block, full);
   }
 
   const Params& p_;
@@ -175,21 +179,21 @@ class Math {
     for (int block = 0; block < p_.n_k_blocks; ++block) {
       s_.ring.full[at_.stage].wait(at_.parity);
       const auto& stage = s_.stages[at_.stage];
-      const float* row_scales = s_.scales[at_.stage].of + RowScaleSource::skew(place.first_row);
+      const float* row_scales = s_.scales[at_.stage][warp_ / 4].of[0] + C::Scales::skew(place.first_row);
+      const uint32_t at = static_cast<uint32_t>(at_.stage) * (sizeof(stage) / 16);
       if (block % 32 == 0) weight_scales_.turn(block);
       const float sw_first = weight_scales_.get(0, block);
       const float sw_second = C::kCrosses ? weight_scales_.get(C::kScaleRows - 1, block) : 0;
-      const uint32_t at = static_cast<uint32_t>(at_.stage) * (sizeof(stage) / 16);
 #pragma unroll
       for (int wave = 0; wave < C::kWaves; ++wave) {
-        const int row = first_row_ + 64 * wave + lane_ / 4;
+        const int row = warp_ % 4 * 16 + 64 * wave + lane_ / 4;  // of the warpgroup's
         const FoldScales scales = fold_scales(row_scales[row], row_scales[row + 8], sw_first, sw_second);
         float sums[1][C::kWidth / 2];
-        if (C::kWaves == 2) take_turn();
+        if constexpr (C::kTakeTurns) take_turn();
         wgmma_fence();
         multiply_blocks<C::kWidth, 1024>(sums, TilePair{x_low_ + at + wave * (64 * kBlockK / 16), w_low_ + at, 0, 0});
         wgmma_commit();
-        if (C::kWaves == 2) pass_turn();
+        if constexpr (C::kTakeTurns) pass_turn();
         wgmma_wait<0>();
         wgmma_touch(sums[0]);
         if (wave + 1 == C::kWaves) release();
@@ -271,7 +275,7 @@ void run(const GemmFp8& a, CUstream_st* stream) {
   const int n_k_blocks = (a.k + kBlockK - 1) / kBlockK;
   const Params p{make_tensor_map(x),
                  make_tensor_map(w),
-                 {a.x_scale, a.x_scale_ld},
+                 C::Scales::map(a.x_scale, a.x_scale_ld, a.n_tokens, n_k_blocks),
                  a.w_scale,
                  a.out,
                  a.group_begin,

@@ -1,11 +1,10 @@
-// Mixture of experts around the grouped products: choosing experts, sorting rows by expert, and adding up what comes
-// back.
+// Mixture of experts around the grouped products: choosing experts, sorting rows by expert, adding up what comes back.
 //
 //   route_tokens   picks and weights of each token, bit for bit as ops/moe.h, route_experts, on the CPU
-//   plan_rows      sorts the (token, pick) pairs by expert, ascending tokens within one; no atomics, so always the same
-//   order gather_rows    copies each pair's e4m3 row and scales to its place: the input of gemm_fp8 with group_begin
-//   combine_rows   out[t] = fma(weight, y of the pick, total) over t's picks in ascending expert id, from zero, then +
-//   shared[t]
+//   plan_rows      sorts the (token, pick) pairs by expert, ascending tokens within one; no atomics: always one order
+//   gather_rows    copies each pair's e4m3 row and scales to its place: the input of gemm_fp8 with group_begin
+//   combine_rows   out[t] = fma(weight, y of the pick, total) over t's picks in ascending expert id, from zero,
+//                  then + shared[t]
 //
 // Experts of this device are first_expert .. first_expert + n_experts_here - 1; pairs of other experts have no row.
 // Everything is read on the device: the same launches serve any routing, also in a graph.

@@ -43,6 +43,7 @@ __device__ __forceinline__ void mask_groups(const RouteTokens& a, RouteScores& s
     const float value = __shfl_sync(0xffffffff, sum, other);
     n_better += value > sum || (value == sum && other < lane);
   }
+  __syncwarp();  // groups are read across lanes before they are masked
   const uint32_t kept = __ballot_sync(0xffffffff, lane < a.n_groups && n_better < a.n_groups_kept);
   for (int e = lane; e < a.n_experts; e += 32)
     if (!(kept >> (e / size) & 1)) s.biased[e] = kMinusInfinity;

@@ -1,7 +1,7 @@
 // Activations to e4m3 with a power-of-two scale per row and 128 columns, as gemm_fp8 takes them.
 //
-//   quantize_fp8       codes = e4m3(x / s),                    s = 2^ceil(log2(max(amax, 1e-4) / 448))     of each row
-//   and block silu_mul_quantize  the same of silu(gate) * up, in f32
+//   quantize_fp8       codes = e4m3(x / s) of each row and block,  s = 2^ceil(log2(max(amax, 1e-4) / 448))
+//   silu_mul_quantize  the same of silu(gate) * up, in f32
 //
 // Bits      equal to ops/quantize.h and ops/moe.h on the CPU for the same f32 values
 // Limits    K a multiple of 16

@@ -1,8 +1,7 @@
 // Device memory, streams, events and graphs. No CUDA header is needed to include this one.
 //
 // Errors    Making something returns a Result (out of memory, no device). Enqueueing returns nothing: a wrong argument
-// is our bug and
-//           stops the process; a fault of the device is sticky, and synchronize() reports it.
+//           is our bug and stops the process; a fault of the device is sticky, and synchronize() reports it.
 // Threads   a Stream, Arena or Graph belongs to one thread at a time
 #pragma once
 

@@ -1,0 +1,90 @@
+// Device memory, streams, events, graphs and the arena, on a real device.
+#include "tensor/cuda/device.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <numeric>
+#include <optional>
+#include <vector>
+
+#include "kernels/cuda/device_array.h"
+
+namespace levin::cuda {
+namespace {
+
+class DeviceTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (const std::string why = why_no_device(); !why.empty()) GTEST_SKIP() << why;
+    stream_.emplace(must(Stream::create()));
+  }
+  std::optional<Stream> stream_;
+};
+
+std::vector<int32_t> counting(int32_t n, int32_t first) {
+  std::vector<int32_t> values(static_cast<size_t>(n));
+  std::iota(values.begin(), values.end(), first);
+  return values;
+}
+
+TEST_F(DeviceTest, CopiesThereAndBack) {
+  const std::vector<int32_t> values = counting(100'000, 7);
+  EXPECT_EQ(DeviceArray<int32_t>(*stream_, values).host(), values);
+}
+
+TEST_F(DeviceTest, TooLargeAnAllocationIsAnErrorThatNamesTheSize) {
+  const Result<DeviceBuffer> buffer = DeviceBuffer::create(int64_t{1} << 50);
+  ASSERT_FALSE(buffer.ok());
+  EXPECT_EQ(buffer.error().kind, ErrorKind::kOutOfMemory);
+  EXPECT_NE(buffer.error().message.find("1125899906842624"), std::string::npos) << buffer.error().message;
+  EXPECT_EQ(DeviceArray<int32_t>(*stream_, counting(5, 0)).host(), counting(5, 0));  // nothing else is broken
+}
+
+TEST_F(DeviceTest, AnEventOrdersTwoStreams) {
+  const Stream other = must(Stream::create());
+  const Event ready = must(Event::create()), done = must(Event::create());
+  const int64_t n = 1 << 24;
+  const DeviceArray<uint8_t> buffer(*stream_, n);
+  for (uint8_t round = 1; round < 20; ++round) {
+    buffer.fill(round);
+    ready.record(*stream_);
+    other.wait(ready);
+    std::vector<uint8_t> seen(static_cast<size_t>(n));
+    copy_to_host(other, seen.data(), reinterpret_cast<const std::byte*>(buffer.data()), n);
+    done.record(other);
+    must(done.synchronize());
+    ASSERT_EQ(seen.front(), round);
+    ASSERT_EQ(seen.back(), round);
+    EXPECT_GE(done.ms_since(ready), 0);
+  }
+}
+
+TEST_F(DeviceTest, AGraphReplaysWithNewContents) {
+  const PinnedBuffer source = must(PinnedBuffer::create(4000));
+  auto* values = reinterpret_cast<int32_t*>(source.data());
+  const DeviceArray<int32_t> target(*stream_, 1000);
+  const Graph graph = must(Graph::capture(
+      *stream_, [&] { copy_to_device(*stream_, reinterpret_cast<std::byte*>(target.data()), source.data(), 4000); }));
+  for (int32_t first : {1, 500}) {
+    std::iota(values, values + 1000, first);
+    graph.launch(*stream_);
+    EXPECT_EQ(target.host(), counting(1000, first));
+  }
+}
+
+TEST_F(DeviceTest, TheArenaAlignsReusesAndRemembersItsPeak) {
+  DeviceArena arena = must(DeviceArena::create(1 << 20));
+  const std::byte* first = arena.allocate_bytes(3);
+  const int64_t mark = arena.mark();
+  const View view = arena.allocate(DType::kF32, {5, 7});
+  EXPECT_EQ(view.bytes() - first, kDeviceAlignment);
+  EXPECT_EQ(view.dim(1), 7);
+  arena.release(mark);
+  EXPECT_EQ(arena.allocate_bytes(1), view.bytes());
+  EXPECT_EQ(arena.peak_bytes(), kDeviceAlignment + 5 * 7 * 4);
+  EXPECT_DEATH(arena.allocate_bytes(1 << 20), "device arena: 1048576 bytes wanted");
+}
+
+}  // namespace
+}  // namespace levin::cuda
