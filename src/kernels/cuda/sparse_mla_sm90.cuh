@@ -445,8 +445,8 @@ __device__ __forceinline__ void publish_max(Shared& s, const int32_t (&maximum)[
   if (lane % 4 == 0) {
     s.running_max[tile % 4][row] = maximum[0];
     s.running_max[tile % 4][row + 8] = maximum[1];
-    s.max_full[tile % 2].arrive();
   }
+  s.max_full[tile % 2].arrive();
   __syncwarp();
 }
 __device__ __forceinline__ void read_max(const Shared& s, int32_t (&maximum)[2], int tile) {
@@ -594,10 +594,8 @@ __device__ __forceinline__ void add_values(Shared& s, ValueState& m, int tile, i
   wgmma_commit();
   wgmma_wait<0>();
   wgmma_touch(m.acc);
-  if (threadIdx.x % 32 == 0) {
-    s.key_ring.empty[tile % kStages].arrive();
-    s.weight_empty[tile % 2].arrive();
-  }
+  if (threadIdx.x % 32 == 0) s.key_ring.empty[tile % kStages].arrive();
+  s.weight_empty[tile % 2].arrive();
   __syncwarp();
 }
 
@@ -775,8 +773,8 @@ __device__ __forceinline__ void init_barriers(Shared& s) {
   s.key_ring.init(kLoadThreads, 8);  // the load threads; the warps of both value warpgroups
   for (int g = 0; g < 2; ++g) {
     s.weight_full[g].init(128);
-    s.max_full[g].init(32);       // the threads that write maxima
-    s.weight_empty[g].init(8);    // warps of the other warpgroup
+    s.max_full[g].init(128);  // all threads: some write maxima, all have read earlier ones
+    s.weight_empty[g].init(kValueThreads);
     s.exchange_full[g].init(1);   // and the bytes of the other block
     s.exchange_empty[g].init(4);  // warps of the other block
   }
