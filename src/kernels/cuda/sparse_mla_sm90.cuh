@@ -67,8 +67,7 @@ constexpr int kValueRegs = 96;
 constexpr int kLoadRegs = 112;
 constexpr int kExchangeBytes = kMlaHeadGroup * kTileKeys * 4;
 constexpr int kScoreBarrier = 1;  // named barriers
-constexpr int kValueBarrier = 2;
-constexpr int kSumBarrier = 3;
+constexpr int kSumBarrier = 2;
 
 struct KeyTile {
   alignas(1024) uint8_t latent[kChunks][kChunkBytes];
@@ -144,7 +143,7 @@ __device__ __forceinline__ uint64_t rope_descriptor(const void* tile) {
          uint64_t{2} << 62;
 }
 
-// ---- Load warpgroups. Warp l converts keys 8l .. 8l+7 of a tile; four lanes share a key.
+// ---- Load warpgroup. Four lanes share a key; a thread has two keys of a tile, 32 apart.
 
 template <LatentRows kFormat>
 struct RowFormat;
@@ -290,7 +289,7 @@ __device__ __forceinline__ void load_role(Shared& s, const SparseMla& a, const W
   }
 }
 
-// ---- Math warpgroups.
+// ---- Score warpgroups.
 
 // The factors that bring a total and a further part to their common maximum; the total's maximum becomes the common
 // one.
