@@ -6,6 +6,9 @@
 namespace levin::app {
 
 void add_run(CommandLine& line);
+void add_tokenize(CommandLine& line);
+void add_bench(CommandLine& line);
+void add_eval(CommandLine& line);
 void add_trace(CommandLine& line);
 void add_inspect(CommandLine& line);
 void add_doctor(CommandLine& line);

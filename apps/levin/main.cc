@@ -10,6 +10,9 @@ int main(int argc, char** argv) {
   using namespace levin;
   app::CommandLine line(LEVIN_VERSION);
   app::add_run(line);
+  app::add_tokenize(line);
+  app::add_bench(line);
+  app::add_eval(line);
   app::add_trace(line);
   app::add_inspect(line);
   app::add_doctor(line);

@@ -1,4 +1,4 @@
-// levin run: one chat turn.
+// levin run: one answer, or a chat.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -7,72 +7,227 @@
 #include <memory>
 
 #include "apps/levin/commands.h"
+#include "apps/levin/conversation.h"
 #include "apps/levin/engine_options.h"
-#include "apps/levin/progress.h"
-#include "engine/engine.h"
-#include "text/chat.h"
-#include "text/stream_decoder.h"
-#include "text/tokenizer.h"
+#include "apps/levin/generation_options.h"
+#include "apps/levin/ids_file.h"
+#include "apps/levin/line_editor.h"
+#include "io/json.h"
 
 namespace levin::app {
 namespace {
 
 struct RunCommand {
   std::string prompt;
+  std::string ids_file;
   std::string system;
+  bool raw = false;
   bool thinking = false;
-  double temperature = 0;
-  int64_t max_tokens = 0;
+  bool json = false;
 };
+
+constexpr char kDim[] = "\x1b[2m";
+constexpr char kNormal[] = "\x1b[0m";
 
 volatile std::sig_atomic_t interrupted = 0;
 
 void note_interrupt(int) { interrupted = 1; }
 
-void print_now(const std::string& text) {
-  std::fwrite(text.data(), 1, text.size(), stdout);
-  std::fflush(stdout);
+// Ctrl-C ends the answer while this lives, and nothing else.
+class InterruptScope {
+ public:
+  InterruptScope() {
+    interrupted = 0;
+    previous_ = std::signal(SIGINT, note_interrupt);
+  }
+  ~InterruptScope() { std::signal(SIGINT, previous_); }
+
+ private:
+  void (*previous_)(int);
+};
+
+// Writes an answer as it forms: reasoning dim on a terminal and between marks elsewhere, then the answer.
+class AnswerPrinter {
+ public:
+  AnswerPrinter() : terminal_(isatty(STDOUT_FILENO) != 0) {}
+
+  void show(const text::OutputEvent& event) {
+    using Kind = text::OutputEvent::Kind;
+    if (event.kind == Kind::kReasoning && !reasoning_) {
+      reasoning_ = true;
+      write(terminal_ ? kDim : "<think>");
+    }
+    if (event.kind != Kind::kReasoning) end_reasoning();
+    if (event.kind == Kind::kCallBegin) return write(fmt::format("\n[call {}(", event.text));
+    if (event.kind == Kind::kCallEnd || event.kind == Kind::kCallBroken) return write(")]\n");
+    write(event.text);
+  }
+  void finish() {
+    end_reasoning();
+    write("\n");
+  }
+
+ private:
+  void end_reasoning() {
+    if (!reasoning_) return;
+    reasoning_ = false;
+    write(terminal_ ? fmt::format("{}\n", kNormal) : "</think>");
+  }
+  static void write(const std::string& text) {
+    std::fwrite(text.data(), 1, text.size(), stdout);
+    std::fflush(stdout);
+  }
+
+  bool terminal_;
+  bool reasoning_ = false;
+};
+
+double per_second(int64_t n, double seconds) { return seconds > 0 ? static_cast<double>(n) / seconds : 0; }
+
+int64_t n_decoded(const Answer& answer) { return static_cast<int64_t>(answer.generation.tokens.size()) - 1; }
+
+void print_statistics(const Answer& answer) {
+  const Generation& g = answer.generation;
+  const std::string accepted = g.speculation.n_drafted > 0
+                                   ? fmt::format(", {:.2f} tokens kept a pass", g.speculation.mean_accept_length())
+                                   : std::string();
+  fmt::print(stderr, "\n[{} prompt tokens at {:.1f} tokens/s, {} tokens at {:.1f} tokens/s{}, {}]\n",
+             answer.n_prompt_tokens, per_second(answer.n_prompt_tokens, g.prefill_s), g.tokens.size(),
+             per_second(n_decoded(answer), g.decode_s), accepted, finish_reason_name(g.finish_reason));
 }
 
-Result<std::vector<int32_t>> render_prompt(const RunCommand& command, const text::Tokenizer& tokenizer,
-                                           const text::ChatFormat& format) {
-  text::ChatRequest request{.thinking = command.thinking};
+io::JsonObject speculation_json(const SpeculationStats& s) {
+  io::JsonArray per_position(s.accepted_per_position.begin(), s.accepted_per_position.end());
+  return {{"verify_passes", s.n_verify_passes},
+          {"drafted", s.n_drafted},
+          {"accepted", s.n_accepted},
+          {"accepted_per_position", std::move(per_position)},
+          {"mean_accept_length", s.mean_accept_length()}};
+}
+
+std::string answer_json(const Answer& answer, double load_s) {
+  const Generation& g = answer.generation;
+  io::JsonArray ids;
+  for (const TokenEvent& event : g.tokens) ids.emplace_back(event.token);
+  const int64_t n_answer = static_cast<int64_t>(g.tokens.size());
+  const io::JsonObject object = {
+      {"token_ids", std::move(ids)},
+      {"text", answer.text},
+      {"finish_reason", std::string(finish_reason_name(g.finish_reason))},
+      {"usage",
+       io::JsonObject{
+           {"prompt_tokens", answer.n_prompt_tokens}, {"completion_tokens", n_answer}, {"cached_tokens", 0}}},
+      {"timing", io::JsonObject{{"load_s", load_s},
+                                {"prefill_s", g.prefill_s},
+                                {"decode_s", g.decode_s},
+                                {"prefill_tokens_per_s", per_second(answer.n_prompt_tokens, g.prefill_s)},
+                                {"decode_tokens_per_s", per_second(n_decoded(answer), g.decode_s)}}},
+      {"speculation", speculation_json(g.speculation)}};
+  return io::dump_json(object);
+}
+
+struct PromptIds {
+  std::vector<int32_t> ids;
+  bool in_reasoning = false;
+};
+
+Result<PromptIds> prompt_ids(const RunCommand& command, const ChatModel& model) {
+  PromptIds out;
+  if (!command.ids_file.empty()) {
+    LEVIN_ASSIGN(out.ids, read_ids_file(command.ids_file));
+    return out;
+  }
+  if (command.raw) {
+    const auto prefix = model.tokenizer->raw_prefix();
+    out.ids.assign(prefix.begin(), prefix.end());
+    const std::vector<int32_t> body = model.tokenizer->encode(command.prompt);
+    out.ids.insert(out.ids.end(), body.begin(), body.end());
+    return out;
+  }
+  text::ChatRequest request{.messages = {}, .thinking = command.thinking};
   if (!command.system.empty()) request.messages.push_back({.role = text::Role::kSystem, .content = command.system});
   request.messages.push_back({.role = text::Role::kUser, .content = command.prompt});
-  LEVIN_ASSIGN(const std::vector<text::Segment> segments, format.render(request));
-  return tokenizer.encode(segments);
+  LEVIN_ASSIGN(const std::vector<text::Segment> segments, model.format->render(request));
+  out.ids = model.tokenizer->encode(segments);
+  out.in_reasoning = command.thinking;
+  return out;
 }
 
-void print_statistics(const Generation& answer, int64_t n_prompt) {
-  const double n_decoded = static_cast<double>(answer.tokens.size()) - 1;
-  fmt::print(stderr, "\n[{} prompt tokens at {:.1f} tokens/s, {} tokens at {:.1f} tokens/s, {}]\n", n_prompt,
-             static_cast<double>(n_prompt) / answer.prefill_s, answer.tokens.size(),
-             answer.decode_s > 0 ? n_decoded / answer.decode_s : 0.0, finish_reason_name(answer.finish_reason));
+Status answer_once(const RunCommand& command, const ChatModel& model, const GenerationOptions& options) {
+  LEVIN_ASSIGN(PromptIds prompt, prompt_ids(command, model));
+  AnswerPrinter printer;
+  AnswerStream stream{.on_event = {}, .interrupted = [] { return interrupted != 0; }};
+  if (!command.json) stream.on_event = [&](const text::OutputEvent& event) { printer.show(event); };
+  const InterruptScope scope;
+  LEVIN_ASSIGN(const Answer answer, answer_prompt(model, std::move(prompt.ids), prompt.in_reasoning, options, stream));
+  if (command.json) {
+    fmt::print("{}\n", answer_json(answer, model.engine->load_seconds()));
+    return {};
+  }
+  printer.finish();
+  print_statistics(answer);
+  return {};
 }
 
-Status run_prompt(const EngineOptions& options, const RunCommand& command) {
-  LEVIN_ASSIGN(const text::Tokenizer tokenizer, text::Tokenizer::load(options.model_folder));
-  LEVIN_ASSIGN(const text::ChatFormat format, text::ChatFormat::make(text::ChatFamily::kDeepSeekV32, tokenizer));
-  LoadBar bar;
-  LEVIN_ASSIGN(const std::unique_ptr<Engine> engine, Engine::load(options, bar.progress()));
-  bar.finish();
-  for (const std::string& warning : engine->warnings()) fmt::print(stderr, "warning: {}\n", warning);
-  fmt::print(stderr, "{}\n\n", engine->describe());
+constexpr char kChatHelp[] =
+    "/clear  forget the conversation    /think on|off  reasoning before the answer    /quit  leave (or Ctrl-D)\n"
+    "Ctrl-C ends an answer.\n";
 
-  GenerateRequest request{.max_tokens = command.max_tokens};
-  request.sampling = {.temperature = command.temperature, .stop_tokens = engine->config().eos_tokens};
-  LEVIN_ASSIGN(request.prompt, render_prompt(command, tokenizer, format));
-  const int64_t n_prompt = static_cast<int64_t>(request.prompt.size());
-  text::StreamDecoder decoder(tokenizer);
-  std::signal(SIGINT, note_interrupt);
-  request.on_token = [&](const TokenEvent& event) {
-    print_now(decoder.push(event.token));
-    return interrupted == 0;
-  };
-  LEVIN_ASSIGN(const Generation answer, engine->generate(std::move(request)));
-  std::signal(SIGINT, SIG_DFL);
-  print_now(decoder.finish() + "\n");
-  print_statistics(answer, n_prompt);
+// True: the line was a command of the chat, not a question.
+bool chat_command(const std::string& line, Conversation& conversation, bool* quit) {
+  if (line.empty()) return true;
+  if (line.front() != '/') return false;
+  if (line == "/quit" || line == "/exit") {
+    *quit = true;
+  } else if (line == "/clear") {
+    conversation.clear();
+  } else if (line == "/think on" || line == "/think off") {
+    conversation.set_thinking(line == "/think on");
+  } else {
+    fmt::print(stderr, "{}", kChatHelp);
+  }
+  return true;
+}
+
+Status chat(const RunCommand& command, const ChatModel& model, const GenerationOptions& options) {
+  Conversation conversation(model, options, command.system, command.thinking);
+  LineEditor editor;
+  if (editor.terminal()) fmt::print(stderr, "{}\n", kChatHelp);
+  bool quit = false;
+  while (!quit) {
+    const std::optional<std::string> line = editor.read("> ");
+    if (!line) break;
+    if (chat_command(*line, conversation, &quit)) continue;
+    AnswerPrinter printer;
+    const InterruptScope scope;
+    const Result<Answer> answer =
+        conversation.ask(*line, {.on_event = [&](const text::OutputEvent& event) { printer.show(event); },
+                                 .interrupted = [] { return interrupted != 0; }});
+    printer.finish();
+    if (answer.ok()) {
+      print_statistics(*answer);
+    } else {
+      fmt::print(stderr, "error: {}\n", answer.error().message);
+    }
+  }
+  return {};
+}
+
+Status run(const EngineOptions& engine_options, const GenerationOptions& options, const RunCommand& command) {
+  LEVIN_ASSIGN(const ChatModel model, ChatModel::load(engine_options));
+  if (!command.json) fmt::print(stderr, "{}\n\n", model.engine->describe());
+  const bool once = !command.prompt.empty() || !command.ids_file.empty();
+  return once ? answer_once(command, model, options) : chat(command, model, options);
+}
+
+Status check_run(const RunCommand& command) {
+  if (!command.prompt.empty() && !command.ids_file.empty()) {
+    return Error{ErrorKind::kUsage, "-p and --ids-file both give the prompt; leave one out"};
+  }
+  if (command.prompt.empty() && command.ids_file.empty() && (command.raw || command.json)) {
+    return Error{ErrorKind::kUsage,
+                 fmt::format("{} needs a prompt: give -p TEXT or --ids-file FILE", command.raw ? "--raw" : "--json")};
+  }
   return {};
 }
 
@@ -81,41 +236,33 @@ Status run_prompt(const EngineOptions& options, const RunCommand& command) {
 void add_run(CommandLine& line) {
   Command& command = line.add(
       {.name = "run",
-       .purpose = "Answer a prompt",
-       .examples = "  levin run -p \"Repeat: river stone apple\" --temperature 0\n"
-                   "  levin run models/demo-v32 -p \"What is the capital of Japan?\" --thinking on --temperature 0\n"});
-  const std::shared_ptr<EngineOptions> options = add_engine_options(command, ModelArgument::kOptional);
-  const auto run = std::make_shared<RunCommand>();
-  const std::string group = "Prompt and answer";
-  command.option(
-      {.names = "-p,--prompt", .value = "TEXT", .purpose = "What to ask", .default_text = "", .group = group},
-      set_text(&run->prompt));
-  command.option(
-      {.names = "--system", .value = "TEXT", .purpose = "System prompt", .default_text = "none", .group = group},
-      set_text(&run->system));
-  command.option({.names = "--thinking",
-                  .value = "on|off",
-                  .purpose = "Begin the answer with reasoning",
-                  .default_text = "off",
-                  .group = group},
-                 set_flag(&run->thinking));
-  command.option({.names = "-n,--max-tokens",
-                  .value = "N",
-                  .purpose = "Most tokens to answer",
-                  .default_text = "as the context holds",
-                  .group = group},
-                 set_tokens(&run->max_tokens, {.min = 1}));
-  command.option({.names = "--temperature",
-                  .value = "T",
-                  .purpose = "0: always the likeliest token, the only choice so far",
-                  .default_text = "0",
-                  .group = group},
-                 set_number(&run->temperature, {.min = 0, .max = 0}));
-  command.check([run](const Environment&) -> Status {
-    if (run->prompt.empty()) return Error{ErrorKind::kUsage, "-p is missing: the text to answer"};
-    return {};
-  });
-  command.action([options, run] { return run_prompt(*options, *run); });
+       .purpose = "Answer a prompt, or chat",
+       .examples = "  levin run                                           a chat with the demonstration model\n"
+                   "  levin run -p \"Repeat: river stone apple\" --temperature 0\n"
+                   "  levin run -p \"What is the capital of Japan?\" --thinking on --temperature 0\n"
+                   "  levin run models/demo-v32 --raw -p \"def read_file(\" -n 64 --json\n"});
+  const std::shared_ptr<EngineOptions> engine = add_engine_options(command, ModelArgument::kOptional);
+  const std::shared_ptr<GenerationOptions> options = add_generation_options(command, engine);
+  add_speculation_options(command, engine);
+  const auto run_command = std::make_shared<RunCommand>();
+  const auto add = [&](std::string names, std::string value, std::string purpose, std::string default_text,
+                       Setter set) {
+    command.option({.names = std::move(names),
+                    .value = std::move(value),
+                    .purpose = std::move(purpose),
+                    .default_text = std::move(default_text),
+                    .group = "Prompt"},
+                   std::move(set));
+  };
+  add("-p,--prompt", "TEXT", "What to ask; without it a chat", "", set_text(&run_command->prompt));
+  add("--ids-file", "FILE", "Prompt: token ids separated by white space, taken as they are", "",
+      set_text(&run_command->ids_file));
+  add("--raw", "", "Take the text of -p without the chat format", "", set_flag(&run_command->raw));
+  add("--system", "TEXT", "System prompt", "none", set_text(&run_command->system));
+  add("--thinking", "on|off", "Reason before the answer", "off", set_flag(&run_command->thinking));
+  add("--json", "", "Print one JSON object instead of the answer", "", set_flag(&run_command->json));
+  command.check([run_command](const Environment&) { return check_run(*run_command); });
+  command.action([engine, options, run_command] { return run(*engine, *options, *run_command); });
 }
 
 }  // namespace levin::app

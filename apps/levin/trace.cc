@@ -1,12 +1,11 @@
 // levin trace: runs given token ids and writes the tensors along the way, to be compared with another implementation.
 #include <fmt/format.h>
 
-#include <charconv>
-#include <fstream>
 #include <memory>
 
 #include "apps/levin/commands.h"
 #include "apps/levin/engine_options.h"
+#include "apps/levin/ids_file.h"
 #include "engine/engine.h"
 
 namespace levin::app {
@@ -18,26 +17,10 @@ struct TraceCommand {
   TraceOptions trace;
 };
 
-// Token ids separated by white space.
-Result<std::vector<int32_t>> read_ids(const std::string& path) {
-  std::ifstream file(path);
-  if (!file) return Error{ErrorKind::kUsage, fmt::format("cannot read the ids file {}", path)};
-  std::vector<int32_t> ids;
-  for (std::string word; file >> word;) {
-    int32_t id = 0;
-    const auto [end, code] = std::from_chars(word.data(), word.data() + word.size(), id);
-    if (code != std::errc() || end != word.data() + word.size()) {
-      return Error{ErrorKind::kUsage, fmt::format("{}: '{}' (number {}) is not a token id", path, word, ids.size())};
-    }
-    ids.push_back(id);
-  }
-  return ids;
-}
-
 Status run_trace(const EngineOptions& options, const TraceCommand& command) {
   TraceOptions trace = command.trace;
   trace.n_chunk_tokens = options.chunk_tokens;
-  LEVIN_ASSIGN(trace.ids, read_ids(command.ids_file));
+  LEVIN_ASSIGN(trace.ids, read_ids_file(command.ids_file));
   LEVIN_ASSIGN(const std::unique_ptr<Engine> engine, Engine::load(options, {}));
   for (const std::string& warning : engine->warnings()) fmt::print(stderr, "warning: {}\n", warning);
   LEVIN_ASSIGN(const TraceResult result, engine->trace(trace));

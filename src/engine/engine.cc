@@ -23,6 +23,8 @@ double seconds_since(Clock::time_point start) { return std::chrono::duration<dou
 
 double mebibytes(int64_t n_bytes) { return static_cast<double>(n_bytes) / (1024.0 * 1024.0); }
 
+constexpr int64_t kScoreRows = 64;  // whose logits are held at a time
+
 // Nothing for dummy weights.
 Result<std::optional<io::Checkpoint>> open_checkpoint(const EngineOptions& options) {
   if (options.load_format == LoadFormat::kDummy) return std::optional<io::Checkpoint>();
@@ -73,7 +75,9 @@ struct Engine::State {
         n_context_tokens(n_tokens),
         isa(chosen_isa),
         model(std::move(m)),
-        runner(model, {.n_threads = options.n_threads, .isa = isa, .n_cache_tokens = n_tokens + 1}),
+        runner(model, {.n_threads = options.n_threads,
+                       .isa = isa,
+                       .n_cache_tokens = std::max(n_tokens + 1, options.cache_tokens)}),
         loop(runner, {.chunk_tokens = options.chunk_tokens,
                       .n_spec_steps = options.n_spec_steps,
                       .max_context_tokens = n_tokens}) {}
@@ -102,6 +106,8 @@ const Numerics& Engine::numerics() const { return state_->model.numerics(); }
 const std::vector<std::string>& Engine::warnings() const { return state_->warnings; }
 int64_t Engine::max_context_tokens() const { return state_->n_context_tokens; }
 
+double Engine::load_seconds() const { return state_->load_s; }
+
 std::string Engine::describe() const {
   const ModelConfig& c = config();
   return fmt::format(
@@ -123,6 +129,41 @@ Result<Generation> Engine::generate(GenerateRequest request) {
     if (std::unique_ptr<Generation> done = loop.take(id)) return std::move(*done);
   }
   return Error{ErrorKind::kRuntime, fmt::format("request {} was lost", id)};
+}
+
+Result<std::vector<double>> Engine::score(const std::vector<int32_t>& ids) {
+  const int64_t n_ids = static_cast<int64_t>(ids.size());
+  if (n_ids > state_->n_context_tokens) {
+    return Error{ErrorKind::kUsage,
+                 fmt::format("{} tokens to score and a context of {}; give less text or raise --max-model-len", n_ids,
+                             state_->n_context_tokens)};
+  }
+  Runner& runner = state_->runner;
+  BlockTable table(runner.pages());
+  LEVIN_TRY(table.grow(n_ids));
+  std::vector<double> logprobs(ids.size(), 0);
+  for (int64_t begin = 0; begin + 1 < n_ids; begin += state_->options.chunk_tokens) {
+    const int64_t count = std::min(state_->options.chunk_tokens, n_ids - 1 - begin);
+    const SequenceChunk chunk{.tokens = std::span(ids).subspan(begin, count),
+                              .first_position = static_cast<int32_t>(begin),
+                              .pages = table.pages()};
+    runner.begin_step();
+    const View hidden = runner.trunk({&chunk, 1});
+    for (int64_t row = 0; row < count; row += kScoreRows) {  // logits of few rows at a time
+      const ArenaScope scratch = runner.scope();
+      const View logits = runner.logits(hidden.slice_first(row, std::min(kScoreRows, count - row)));
+      for (int64_t r = 0; r < logits.dim(0); ++r) {
+        const std::span<const float> values(logits.row<float>(r), static_cast<size_t>(logits.dim(1)));
+        const int64_t next = begin + row + r + 1;
+        logprobs[next] = row_logprobs(values, ids[next], 0).chosen.logprob;
+      }
+    }
+  }
+  return logprobs;
+}
+
+Result<BenchRow> Engine::bench(const BenchCase& what, const BenchOptions& options) {
+  return run_bench(state_->runner, what, options);
 }
 
 Result<TraceResult> Engine::trace(const TraceOptions& options) {

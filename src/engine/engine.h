@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "engine/bench.h"
 #include "engine/options.h"
 #include "engine/request.h"
 #include "engine/trace.h"
@@ -32,10 +33,17 @@ class Engine {
   const std::vector<std::string>& warnings() const;  // of config and checkpoint, a sentence each
   int64_t max_context_tokens() const;                // prompt and answer together
   // Model, numerics, kernels, threads, memory: lines for the start-up print
+  double load_seconds() const;
   std::string describe() const;
 
   // Runs one request to its end.
   Result<Generation> generate(GenerateRequest request);
+
+  // Log probability of every id given the ones before it (raw, temperature 1); 0 for the first. Nothing is kept.
+  Result<std::vector<double>> score(const std::vector<int32_t>& ids);
+
+  // Speed of one case (engine/bench.h); bench_cache_tokens() of it must fit the cache.
+  Result<BenchRow> bench(const BenchCase& what, const BenchOptions& options);
 
   // Runs ids and keeps the tensors (engine/trace.h).
   Result<TraceResult> trace(const TraceOptions& options);

@@ -34,6 +34,8 @@ class Runner {
 
   void begin_step() { arena_.reset(); }  // everything returned before is gone
 
+  ArenaScope scope() { return ArenaScope(arena_); }  // frees at its end what was returned since
+
   // Trunk over the chunks' tokens: -> [T, D] f32 after the final norm.
   View trunk(std::span<const SequenceChunk> chunks, const Probe* probe = nullptr);
   // MTP over pairs: tokens[j] stands after position first_position + j, hidden [T, D] belongs to that position. -> [T,

@@ -1,0 +1,29 @@
+// How answers are chosen and how far ahead the MTP layer drafts: the options that run, bench, eval and serve share.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "apps/levin/options.h"
+#include "decode/sampling.h"
+#include "engine/options.h"
+
+namespace levin::app {
+
+struct GenerationOptions {
+  SamplingParams sampling;  // stop tokens: the model's ends of an answer
+  bool random_seed = true;  // no --seed: a fresh one for every request
+  int64_t max_tokens = 0;   // 0: as the context holds
+};
+
+// Adds the sampling options. What is not given comes from the model's generation_config.json, then from the defaults of
+// SamplingParams. Complete when the command's action runs; `engine` must be complete before, so call
+// add_engine_options() first.
+std::shared_ptr<GenerationOptions> add_generation_options(Command& command, std::shared_ptr<EngineOptions> engine);
+
+// Adds --spec, --spec-steps, --spec-width; they set engine->n_spec_steps.
+void add_speculation_options(Command& command, std::shared_ptr<EngineOptions> engine);
+
+uint64_t fresh_seed();
+
+}  // namespace levin::app

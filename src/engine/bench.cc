@@ -1,0 +1,109 @@
+#include "engine/bench.h"
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <random>
+
+#include "engine/step_loop.h"
+
+namespace levin {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+std::vector<int32_t> random_tokens(int64_t n_tokens, int64_t n_vocab, uint64_t seed) {
+  std::mt19937_64 engine(seed);
+  std::vector<int32_t> tokens(static_cast<size_t>(n_tokens));
+  for (int32_t& token : tokens) token = static_cast<int32_t>(engine() % static_cast<uint64_t>(n_vocab));
+  return tokens;
+}
+
+// One chunk behind `depth` tokens, which are run first.
+Result<double> prefill_tokens_per_s(Runner& runner, const BenchCase& what, const BenchOptions& options) {
+  const std::vector<int32_t> tokens =
+      random_tokens(what.depth_tokens + options.chunk_tokens, runner.model().config().n_vocab, options.seed);
+  BlockTable table(runner.pages());
+  LEVIN_TRY(table.grow(static_cast<int64_t>(tokens.size())));
+  double seconds = 0;
+  for (int64_t begin = 0; begin < static_cast<int64_t>(tokens.size());) {
+    const int64_t to = begin < what.depth_tokens ? std::min(begin + options.chunk_tokens, what.depth_tokens)
+                                                 : begin + options.chunk_tokens;
+    const SequenceChunk chunk{.tokens = std::span(tokens).subspan(begin, to - begin),
+                              .first_position = static_cast<int32_t>(begin),
+                              .pages = table.pages()};
+    const Clock::time_point start = Clock::now();
+    runner.begin_step();
+    runner.trunk({&chunk, 1});
+    seconds = seconds_since(start);
+    begin = to;
+  }
+  return static_cast<double>(options.chunk_tokens) / seconds;
+}
+
+struct Decoding {
+  double tokens_per_s = 0;
+  double step_ms = 0;
+  double mean_accept_length = 0;
+};
+
+Result<Decoding> decode(Runner& runner, const BenchCase& what, const BenchOptions& options) {
+  StepLoop loop(runner, {.chunk_tokens = options.chunk_tokens,
+                         .n_spec_steps = what.n_spec_steps,
+                         .max_context_tokens = what.depth_tokens + options.decode_tokens + 2});
+  std::vector<RequestId> ids;
+  int64_t n_decoding = 0, n_tokens = 0;
+  for (int64_t i = 0; i < what.batch; ++i) {
+    GenerateRequest request{
+        .prompt = random_tokens(std::max<int64_t>(what.depth_tokens, 1), runner.model().config().n_vocab,
+                                options.seed + 1 + static_cast<uint64_t>(i)),
+        .max_tokens = options.decode_tokens + 1};
+    request.sampling.temperature = 0;
+    request.on_token = [&, first = true](const TokenEvent&) mutable {
+      (first ? n_decoding : n_tokens) += 1;
+      first = false;
+      return true;
+    };
+    LEVIN_ASSIGN(const RequestId id, loop.submit(std::move(request)));
+    ids.push_back(id);
+  }
+  while (n_decoding < what.batch && loop.step()) continue;  // prompts
+  n_tokens = 0;
+  std::vector<double> step_ms;
+  const Clock::time_point start = Clock::now();
+  for (Clock::time_point before = start; loop.step(); before = Clock::now())
+    step_ms.push_back(1000 * seconds_since(before));
+  const double seconds = seconds_since(start);
+
+  SpeculationStats total;
+  for (const RequestId id : ids) {
+    const std::unique_ptr<Generation> done = loop.take(id);
+    total.n_kept += done->speculation.n_kept;
+    total.n_verify_passes += done->speculation.n_verify_passes;
+  }
+  std::nth_element(step_ms.begin(), step_ms.begin() + std::ssize(step_ms) / 2, step_ms.end());
+  return Decoding{.tokens_per_s = static_cast<double>(n_tokens) / seconds,
+                  .step_ms = step_ms[step_ms.size() / 2],
+                  .mean_accept_length = total.mean_accept_length()};
+}
+
+}  // namespace
+
+int64_t bench_cache_tokens(const BenchCase& what, const BenchOptions& options) {
+  const int64_t decoding = what.batch * (what.depth_tokens + options.decode_tokens + 2 + kPageTokens);
+  return std::max(what.depth_tokens + options.chunk_tokens, decoding);
+}
+
+Result<BenchRow> run_bench(Runner& runner, const BenchCase& what, const BenchOptions& options) {
+  BenchRow row{.what = what};
+  LEVIN_ASSIGN(row.prefill_tokens_per_s, prefill_tokens_per_s(runner, what, options));
+  LEVIN_ASSIGN(const Decoding decoding, decode(runner, what, options));
+  row.decode_tokens_per_s = decoding.tokens_per_s;
+  row.decode_step_ms = decoding.step_ms;
+  row.mean_accept_length = decoding.mean_accept_length;
+  return row;
+}
+
+}  // namespace levin
