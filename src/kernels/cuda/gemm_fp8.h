@@ -4,8 +4,8 @@
 //               b over blocks of 128 k, g the row's group
 //
 // Tree      A block is four matrix-unit steps of 32 k, ascending, from zero; blocks are folded ascending,
-//           total = fma(block, sx * sw, total) from zero, in f32. Every kernel here realises it, whatever T, the tile or
-//           the group: a row's bits depend on its own values and the weights alone. K is never split.
+//           total = fma(block, sx * sw, total) from zero, in f32. Every kernel here realises it, whatever T, the tile
+//           or the group: a row's bits depend on its own values and the weights alone. K is never split.
 // Kernels   rows (gemm_fp8_rows_sm90.cu): up to 64 rows beside a strip of weights; bandwidth-bound work
 //           tiles (gemm_fp8_tiles_sm90.cu): 128 or 256 rows by 128 or 136 columns in cluster pairs; compute-bound work
 // Limits    K a multiple of 16, N a multiple of 8, at most kMaxGroups groups; ask gemm_fp8_support() at load

@@ -4,25 +4,21 @@
 //   a[t,h,s]   = scale * (q_latent[t,h,:] . c[s,:] + q_rope[t,h,:] . k_rope[s,:])        for s in picks[t,:]
 //   out[t,h,:] = sum_s softmax_s(a[t,h,:]) c[s,:]                                        zeros for a row without picks
 //
-// Tree      As ops/sparse_attention.h, with the matrix unit's sums as leaves. Tile i is picks 64i .. 64i+63 of the row.
-//             dot  = d0 + d1;  d0 over latent 0..255 then rope 0..31, d1 over latent 256..511 then rope 32..63, each a
-//             chain of wgmma
-//                    bf16 steps of k = 16, ascending
-//             m'   = max(m, ceil(max_j dot_j * c)), an integer, c = scale * log2 e;  p_j = 2^(dot_j * c - m'), the
-//             difference in one
-//                    fused step, zero below 2^-126
-//             acc  = acc * 2^(m - m'), which is exact, then four wgmma steps of k = 16 keys over the tile, p rounded to
-//             bf16 sum  = sum * 2^(m - m') + p, kept apart for even and odd tiles and for the four lanes of a row until
-//             the end
-//           At picks 512, 1024, 1536 acc, sum and m start afresh; the parts are merged ascending at the common larger
-//           m. In the end the four lanes are added ((l0 + l1) + (l2 + l3)), then even + odd, and out = acc * (1 / sum).
-//           It depends on the row's q, picks and cache rows alone. Blocks that share a row split it only at those
-//           points.
+// Tree      Tile i is picks 64i .. 64i+63 of the row; the matrix unit's sums are the leaves.
+//             dot  = d0 + d1. d0 over latent 0..255, then rope 0..31; d1 over latent 256..511, then rope 32..63; each a
+//                    chain of wgmma bf16 steps of k = 16, ascending
+//             m'   = max(m, ceil(max_j dot_j * c)), an integer; c = scale * log2 e
+//             p_j  = 2^(dot_j * c - m'), the difference in one fused step; zero below 2^-126
+//             acc  = acc * 2^(m - m'), exact; then four wgmma steps of k = 16 picks, p rounded to bf16
+//             sum  = sum * 2^(m - m') + p; even and odd tiles and the four lanes of a row apart
+//           At picks 512, 1024, 1536 acc, sum and m start afresh. A part's lanes are added, (l0 + l1) + (l2 + l3), and
+//           the parts merged ascending at the larger m. In the end even + odd, and out = acc * (1 / sum).
+//           All of it depends on the row's q, picks and cache rows alone; blocks that share a row cut it at those
+//           picks only.
 // Shapes    latent 512, rope 64; 1 to 128 heads; picks a multiple of 64 up to 2048 (sparse_mla_support()). Heads are
-// worked on 64 at a
-//           time; rows of the last group that do not exist are neither read nor written.
-// Numerics  q bf16; cache rows bf16, or e4m3 with power-of-two f32 scales, which are exact in bf16. Scores |dot * c| <
-// 2^22.
+//           worked on 64 at a time; those of the last group that do not exist are neither read nor written.
+// Numerics  q bf16; cache rows bf16, or e4m3 with power-of-two f32 scales, which are exact in bf16.
+//           Scores |dot * c| < 2^22.
 #pragma once
 
 #include <cstddef>

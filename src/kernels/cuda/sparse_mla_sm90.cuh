@@ -67,8 +67,7 @@ constexpr int kValueRegs = 96;
 constexpr int kLoadRegs = 112;
 constexpr int kExchangeBytes = kMlaHeadGroup * kTileKeys * 4;
 constexpr int kScoreBarrier = 1;  // named barriers
-constexpr int kValueBarrier = 2;
-constexpr int kSumBarrier = 3;
+constexpr int kSumBarrier = 2;
 
 struct KeyTile {
   alignas(1024) uint8_t latent[kChunks][kChunkBytes];
@@ -144,7 +143,7 @@ __device__ __forceinline__ uint64_t rope_descriptor(const void* tile) {
          uint64_t{2} << 62;
 }
 
-// ---- Load warpgroups. Warp l converts keys 8l .. 8l+7 of a tile; four lanes share a key.
+// ---- Load warpgroup. Four lanes share a key; a thread has two keys of a tile, 32 apart.
 
 template <LatentRows kFormat>
 struct RowFormat;
@@ -290,7 +289,7 @@ __device__ __forceinline__ void load_role(Shared& s, const SparseMla& a, const W
   }
 }
 
-// ---- Math warpgroups.
+// ---- Score warpgroups.
 
 // The factors that bring a total and a further part to their common maximum; the total's maximum becomes the common
 // one.
@@ -445,8 +444,8 @@ __device__ __forceinline__ void publish_max(Shared& s, const int32_t (&maximum)[
   if (lane % 4 == 0) {
     s.running_max[tile % 4][row] = maximum[0];
     s.running_max[tile % 4][row + 8] = maximum[1];
-    s.max_full[tile % 2].arrive();
   }
+  s.max_full[tile % 2].arrive();
   __syncwarp();
 }
 __device__ __forceinline__ void read_max(const Shared& s, int32_t (&maximum)[2], int tile) {
@@ -594,10 +593,8 @@ __device__ __forceinline__ void add_values(Shared& s, ValueState& m, int tile, i
   wgmma_commit();
   wgmma_wait<0>();
   wgmma_touch(m.acc);
-  if (threadIdx.x % 32 == 0) {
-    s.key_ring.empty[tile % kStages].arrive();
-    s.weight_empty[tile % 2].arrive();
-  }
+  if (threadIdx.x % 32 == 0) s.key_ring.empty[tile % kStages].arrive();
+  s.weight_empty[tile % 2].arrive();
   __syncwarp();
 }
 
@@ -775,8 +772,8 @@ __device__ __forceinline__ void init_barriers(Shared& s) {
   s.key_ring.init(kLoadThreads, 8);  // the load threads; the warps of both value warpgroups
   for (int g = 0; g < 2; ++g) {
     s.weight_full[g].init(128);
-    s.max_full[g].init(32);       // the threads that write maxima
-    s.weight_empty[g].init(8);    // warps of the other warpgroup
+    s.max_full[g].init(128);  // all threads: some write maxima, all have read earlier ones
+    s.weight_empty[g].init(kValueThreads);
     s.exchange_full[g].init(1);   // and the bytes of the other block
     s.exchange_empty[g].init(4);  // warps of the other block
   }

@@ -5,8 +5,8 @@
 //
 //   wgmma_fence();  Wgmma<N>::e4m3(d, a, b, accumulate);  ...  wgmma_commit();  ...  wgmma_wait<n>();
 //
-// D         thread t of the warpgroup holds row 16 * (t / 32) + (t % 32) / 4 + 8 * h, columns 8 * j + 2 * (t % 4) + {0, 1}
-//           in d[4 * j + 2 * h + {0, 1}], j < N / 8, h < 2
+// D         thread t of the warpgroup holds row 16 * (t / 32) + (t % 32) / 4 + 8 * h,
+//           columns 8 * j + 2 * (t % 4) + {0, 1} in d[4 * j + 2 * h + {0, 1}], j < N / 8, h < 2
 // A (regs)  e4m3: word r of a thread is row 16 * warp + lane / 4 + 8 * (r % 2),
 //                 columns 16 * (r / 2) + 4 * (lane % 4) + 0..3
 //           bf16: the same rows, columns 8 * (r / 2) + 2 * (lane % 4) + 0..1
