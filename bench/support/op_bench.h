@@ -1,9 +1,8 @@
 // What the op benchmarks share: a machine to run on, the time of a call, and its share of the machine's limits.
 //
-// Time is CPU time over the number of threads (machine_limits.h). us, GB/s and GFLOP/s come from the fastest call.
-// limit% is the time the machine would need at its limits (reading the bytes or doing the operations, whichever takes
-// longer), at the rates that the same threads reach on bare loops between the calls, over the time taken on average;
-// the label says which limit it is.
+// Time is CPU time over the number of threads (machine_limits.h), averaged over the calls. limit% is the time the machine would need at
+// its limits (reading the bytes or doing the operations, whichever takes longer), at the rates that the same threads reach on bare loops
+// between the calls, over the time taken; the label says which limit it is. Above 100: the bare loop was disturbed more than the call.
 #pragma once
 
 #include <benchmark/benchmark.h>
@@ -37,13 +36,12 @@ struct Work {
 template <class Call>
 void measure(benchmark::State& state, OpBench& bench, const Work& work, const Call& call) {
   LimitProbe probe(bench.pool());
-  double best = 1e30, total = 0, n_calls = 0;
+  double total = 0, n_calls = 0;
   for (auto _ : state) {
     const double start = cpu_seconds(bench.pool());
     call();
     const double took = cpu_seconds(bench.pool()) - start;
     state.SetIterationTime(took);
-    best = std::min(best, took);
     total += took;
     n_calls += 1;
     probe.sample();
@@ -51,10 +49,11 @@ void measure(benchmark::State& state, OpBench& bench, const Work& work, const Ca
   const MachineLimits limits = probe.limits();
   const double reading = work.gbytes / limits.read_gb_per_s;
   const double computing = work.gflop / (work.bf16_dot ? limits.dot_gflop_per_s : limits.fma_gflop_per_s);
-  state.counters["us"] = 1e6 * best;
-  state.counters["GB/s"] = work.gbytes / best;
-  if (work.gflop > 0) state.counters["GFLOP/s"] = work.gflop / best;
-  state.counters["limit%"] = 100 * std::max(reading, computing) * n_calls / total;
+  const double seconds = total / n_calls;
+  state.counters["us"] = 1e6 * seconds;
+  state.counters["GB/s"] = work.gbytes / seconds;
+  if (work.gflop > 0) state.counters["GFLOP/s"] = work.gflop / seconds;
+  state.counters["limit%"] = 100 * std::max(reading, computing) / seconds;
   state.SetLabel(reading > computing ? "memory" : "arithmetic");
 }
 

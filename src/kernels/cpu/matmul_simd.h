@@ -204,7 +204,7 @@ template <class V, class W, int R, int P>
 template <class V>
 struct TileShape {  // 32 registers
   static constexpr int kMaxRows = 8;
-  static constexpr int panels(int n_rows) { return n_rows <= 4 ? 4 : 2; }
+  static constexpr int panels(int n_rows) { return n_rows <= 4 ? 4 : 3; }
 };
 #if !defined(__AVX512F__)
 template <>
@@ -218,6 +218,8 @@ template <class V, class W, int R>
 LEVIN_INLINE void run_tile_of(int n_panels, const TileArgs& t) {
   if constexpr (TileShape<V>::panels(R) == 4) {
     if (n_panels == 4) return run_tile<V, W, R, 4>(t);
+  }
+  if constexpr (TileShape<V>::panels(R) >= 3) {
     if (n_panels == 3) return run_tile<V, W, R, 3>(t);
   }
   if constexpr (TileShape<V>::panels(R) >= 2) {
