@@ -1,14 +1,12 @@
 // Sparse latent attention at the shape of DeepSeek-V3.2: 128 heads, 512 + 64 columns, 2048 picks spread over 16384
 // cached tokens.
 //
-//   bench_sparse_attention --benchmark_filter='bf16.*T:1$'      attention/q over rows/kernel set/threads/T
+//   bench_sparse_attention --benchmark_filter='bf16.*threads:1/T:1/'      attention/rows/kernel set/threads/T
 #include <fmt/format.h>
 
-#include <cstring>
 #include <set>
 #include <vector>
 
-#include "base/numbers.h"
 #include "ops/cache_rows.h"
 #include "ops/sparse_attention.h"
 #include "support/op_bench.h"
@@ -20,25 +18,21 @@ constexpr int64_t kHeads = 128, kLatent = 512, kRope = 64, kPicks = 2048, kCache
 
 struct Case {
   CacheDType rows;
-  DType q;
   Isa isa;
   int n_threads;
   int64_t n_tokens;
 
   std::string name() const {
-    return fmt::format("attention/{}_over_{}/{}/threads:{}/T:{}", dtype_name(q), cache_dtype_name(rows), isa_name(isa),
-                       n_threads, n_tokens);
+    return fmt::format("attention/{}/{}/threads:{}/T:{}", cache_dtype_name(rows), isa_name(isa), n_threads, n_tokens);
   }
 };
 
-Buffer filled(DType dtype, int64_t n) {
-  Buffer buffer = Buffer::for_tensor(dtype, {n});
+Buffer filled(int64_t n) {
+  Buffer buffer = Buffer::for_tensor(DType::kF32, {n});
   uint32_t state = 1;
   for (int64_t i = 0; i < n; ++i) {
     state = state * 1664525u + 1013904223u;
-    const float x = static_cast<float>(static_cast<int32_t>(state) >> 8) * 0x1p-23f;
-    if (dtype == DType::kF32) reinterpret_cast<float*>(buffer.data())[i] = x;
-    if (dtype == DType::kBF16) reinterpret_cast<uint16_t*>(buffer.data())[i] = f32_to_bf16(x);
+    reinterpret_cast<float*>(buffer.data())[i] = static_cast<float>(static_cast<int32_t>(state) >> 8) * 0x1p-23f;
   }
   return buffer;
 }
@@ -57,22 +51,22 @@ void run_case(benchmark::State& state, const Case& c) {
   }
   const PagedRows cache{
       .pages = pages.data(), .page_bytes = format.page_bytes(), .tables = View::of(table.data(), {1, n_pages})};
-  const Buffer latent = filled(DType::kF32, kCached * kLatent), rope = filled(DType::kF32, kCached * kRope);
+  const Buffer latent = filled(kCached * kLatent), rope = filled(kCached * kRope);
   ops::append_latent(bench.ctx(), {.c_kv = View(latent.data(), DType::kF32, {kCached, kLatent}),
                                    .k_rope = View(rope.data(), DType::kF32, {kCached, kRope}),
                                    .seq = View::of(seqs.data(), {kCached}),
                                    .slot = View::of(slots.data(), {kCached}),
                                    .format = format,
                                    .cache = cache});
-  const Buffer q_latent = filled(c.q, t * kHeads * kLatent), q_rope = filled(c.q, t * kHeads * kRope);
+  const Buffer q_latent = filled(t * kHeads * kLatent), q_rope = filled(t * kHeads * kRope);
   const Buffer out = Buffer::for_tensor(DType::kF32, {t, kHeads, kLatent});
 
   const double pairs = 1e-9 * static_cast<double>(t * kHeads * kPicks);
   const Work work{.gbytes = 1e-9 * static_cast<double>(t * kPicks * format.row_bytes),
                   .gflop = pairs * 2 * (kLatent + kRope + kLatent)};
   measure(state, bench, work, [&] {
-    ops::sparse_attention(bench.ctx(), {.q_latent = View(q_latent.data(), c.q, {t, kHeads, kLatent}),
-                                        .q_rope = View(q_rope.data(), c.q, {t, kHeads, kRope}),
+    ops::sparse_attention(bench.ctx(), {.q_latent = View(q_latent.data(), DType::kF32, {t, kHeads, kLatent}),
+                                        .q_rope = View(q_rope.data(), DType::kF32, {t, kHeads, kRope}),
                                         .picks = View::of(picks.data(), {t, kPicks}),
                                         .seq = View::of(seqs.data(), {t}),
                                         .scale = 0.1352337788f,
@@ -84,14 +78,12 @@ void run_case(benchmark::State& state, const Case& c) {
 
 void register_cases() {
   const CpuInfo cpu = cpu_info();
-  constexpr std::pair<DType, CacheDType> kTypes[] = {
-      {DType::kF32, CacheDType::kF32}, {DType::kBF16, CacheDType::kBF16}, {DType::kBF16, CacheDType::kFp8}};
-  for (const auto& [q, rows] : kTypes) {
+  for (const CacheDType rows : {CacheDType::kF32, CacheDType::kBF16, CacheDType::kFp8}) {
     for (const Isa isa : {Isa::kAvx2, Isa::kAvx512}) {
       if (!cpu.supports(isa)) continue;
       for (const int n_threads : std::set<int>{1, cpu.n_cores}) {
         for (const int64_t n_tokens : {1, 2, 4, 32}) {
-          const Case c{rows, q, isa, n_threads, n_tokens};
+          const Case c{rows, isa, n_threads, n_tokens};
           benchmark::RegisterBenchmark(c.name().c_str(), [c](benchmark::State& state) { run_case(state, c); })
               ->Unit(benchmark::kMicrosecond)
               ->UseManualTime();
