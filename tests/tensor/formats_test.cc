@@ -20,8 +20,8 @@ TEST(LatentFormatTest, Fp8RowsAreThoseOfDeepSeeksKernels) {
 TEST(LatentFormatTest, WiderTypesAreTheValuesSideBySide) {
   EXPECT_EQ(latent_format(CacheDType::kF32, 512, 64).row_bytes, 4 * 576);
   EXPECT_EQ(latent_format(CacheDType::kF32, 512, 64).rope_offset, 4 * 512);
-  EXPECT_EQ(latent_format(CacheDType::kBF16, 512, 64).row_bytes, 2 * 576);
   EXPECT_EQ(latent_format(CacheDType::kBF16, 512, 64).rope_offset, 2 * 512);
+  EXPECT_EQ(latent_format(CacheDType::kBF16, 512, 64).row_bytes, 2 * 512 + 4 * 64);  // the rotated part stays f32
 }
 
 TEST(LatentFormatTest, OddWidthsKeepScalesAndRowsAligned) {
@@ -33,6 +33,10 @@ TEST(LatentFormatTest, OddWidthsKeepScalesAndRowsAligned) {
       EXPECT_EQ(f.rope_offset, f.scale_offset + 4 * f.n_scales());
       EXPECT_GE(f.row_bytes, f.rope_offset + 2 * d_rope);
       EXPECT_EQ(f.row_bytes % 4, 0);
+      const LatentFormat bf16 = latent_format(CacheDType::kBF16, d_latent, d_rope);
+      EXPECT_GE(bf16.rope_offset, 2 * d_latent);
+      EXPECT_EQ(bf16.rope_offset % 4, 0);
+      EXPECT_EQ(bf16.row_bytes, bf16.rope_offset + 4 * d_rope);
     }
   }
 }
