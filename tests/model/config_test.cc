@@ -271,7 +271,7 @@ const Refusal kRefusals[] = {
      "rope type is '(not given)'"},
     {"NoYarnFactor", [](JsonObject& c) { c.find("rope_scaling")->as_object()->erase("factor"); },
      "rope type yarn needs factor"},
-    {"YarnFactor", put_in("rope_scaling", "factor", 0.5), "yarn factor is 0.5, expected 1 or more"},
+    {"YarnFactor", put_in("rope_scaling", "factor", 0.5), "yarn factor is 0.5, expected a number from 1 to 1e6"},
     {"Mscale", put_in("rope_scaling", "mscale_all_dim", 0.5),
      "yarn mscale is 1 and mscale_all_dim 0.5; this version implements equal values only"},
     {"AttentionFactor", put_in("rope_scaling", "attention_factor", 1.2), "rope_scaling.attention_factor is 1.2"},
