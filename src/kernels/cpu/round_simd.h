@@ -111,25 +111,43 @@ LEVIN_INLINE void plain_butterflies(float* x, int64_t d, int64_t last_stride) {
   }
 }
 
-// Rows wide enough are turned in place; two rows of 128, one of 256 fill the 16 x 16 square of the short strides.
+// Columns first .. first+255 of a row, or for narrower rows as many rows from `row` as make 256 columns together.
 template <class V>
-void hadamard_rows(const HadamardRows& job) {
+LEVIN_INLINE void turn_square(const HadamardRows& job, int64_t row, int64_t first) {
+  alignas(64) float square[256];
+  const auto place = [&](int64_t i) {  // of vector i of the square; null beyond the last row
+    const int64_t column = first + 16 * i, at = row + column / job.d;
+    return at < job.n_rows ? job.x + at * job.x_stride + column % job.d : nullptr;
+  };
+  for (int64_t i = 0; i < 16; ++i) {
+    const float* x = place(i);
+    V::store(square + 16 * i, x != nullptr ? V::load(x) : V::zero());
+  }
+  short_butterflies<V>(square);
+  for (int64_t i = 0; i < 16; ++i) {
+    if (float* x = place(i); x != nullptr) V::store(x, V::load(square + 16 * i));
+  }
+}
+
+LEVIN_INLINE void hadamard_narrow(const HadamardRows& job) {
   for (int64_t row = 0; row < job.n_rows; ++row) {
     float* x = job.x + row * job.x_stride;
-    if (job.d < 16) {
-      plain_butterflies(x, job.d, job.d / 2);
-      for (int64_t i = 0; i < job.d; ++i) x[i] *= job.factor;
-      continue;
+    plain_butterflies(x, job.d, job.d / 2);
+    for (int64_t i = 0; i < job.d; ++i) x[i] *= job.factor;
+  }
+}
+
+template <class V>
+void hadamard_rows(const HadamardRows& job) {
+  if (job.d < 16) return hadamard_narrow(job);
+  const int64_t rows_at_once = job.d < 256 ? 256 / job.d : 1;
+  const typename V::F32 factor = V::broadcast(job.factor);
+  for (int64_t row = 0; row < job.n_rows; ++row) {
+    if (row % rows_at_once == 0) {
+      for (int64_t first = 0; first < job.d; first += 256) turn_square<V>(job, row, first);
     }
-    alignas(64) float square[256];
-    for (int64_t part = 0; part < job.d; part += 256) {
-      const int64_t n = job.d - part < 256 ? job.d - part : 256;
-      for (int64_t i = 0; i < 256; i += 16) V::store(square + i, i < n ? V::load(x + part + i) : V::zero());
-      short_butterflies<V>(square);
-      for (int64_t i = 0; i < n; i += 16) V::store(x + part + i, V::load(square + i));
-    }
+    float* x = job.x + row * job.x_stride;
     for (int64_t stride = 16; stride < job.d; stride *= 2) butterflies<V>(x, job.d, stride);
-    const typename V::F32 factor = V::broadcast(job.factor);
     for (int64_t i = 0; i < job.d; i += 16) V::store(x + i, V::mul(V::load(x + i), factor));
   }
 }
