@@ -23,6 +23,7 @@ struct ServeCommand {
   std::string names, keys, origins;  // separated by commas
   int64_t max_body_mib = 64;
   int64_t shutdown_s = 30;
+  int64_t cache_dir_gib = 16;
 };
 
 std::vector<std::string> split_list(const std::string& list) {
@@ -61,9 +62,11 @@ void raise_descriptor_limit() {
   setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-Status run(const EngineOptions& engine_options, const GenerationOptions& generation, ServeCommand command) {
+Status run(EngineOptions engine_options, const GenerationOptions& generation, ServeCommand command) {
   const sigset_t signals = hold_signals();
   raise_descriptor_limit();
+  engine_options.cache_dir_bytes = command.cache_dir_gib << 30;
+  engine_options.note = [](const std::string& line) { fmt::print(stderr, "note      {}\n", line); };
   LEVIN_ASSIGN(const ChatModel model, ChatModel::load(engine_options));
   fmt::print(stderr, "{}\n", model.engine->describe());
   serve::ServerOptions& options = command.server;
@@ -145,6 +148,19 @@ void add_serve(CommandLine& line) {
                   .default_text = "one request of the longest context",
                   .group = "Server"},
                  set_tokens(&engine->cache_tokens, {.min = 1, .max = int64_t{1} << 32}));
+  command.option(
+      {.names = "--cache-dir",
+       .value = "FOLDER",
+       .purpose = "Keep computed prompts and answers here, so that a server that is started again knows them",
+       .default_text = "not kept",
+       .group = "Server"},
+      set_text(&engine->cache_dir));
+  command.option({.names = "--cache-dir-size",
+                  .value = "GIB",
+                  .purpose = "Most that --cache-dir may hold; what was used least recently goes",
+                  .default_text = "16",
+                  .group = "Server"},
+                 set_int(&serve->cache_dir_gib, {.min = 1, .max = 1 << 20}));
   add_server_options(command, *serve);
   command.action([engine, generation, serve] { return run(*engine, *generation, *serve); });
 }

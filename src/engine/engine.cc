@@ -9,6 +9,8 @@
 #include <utility>
 
 #include "base/memory.h"
+#include "engine/fingerprint.h"
+#include "engine/page_store.h"
 #include "engine/runner.h"
 #include "engine/step_loop.h"
 #include "io/safetensors.h"
@@ -59,6 +61,30 @@ Result<ModelWeights> read_weights(const EngineOptions& options, const ModelConfi
   return load_weights(config, numerics, *checkpoint, pool, progress, warnings);
 }
 
+// Null where none is asked for, or the model's prefixes cannot be shared.
+Result<std::unique_ptr<PageStore>> open_store(const EngineOptions& options, const Model& model, Isa isa,
+                                              const std::optional<io::Checkpoint>& checkpoint,
+                                              std::vector<std::string>* warnings) {
+  if (options.cache_dir.empty()) return std::unique_ptr<PageStore>();
+  const CacheLayout layout = model.cache_layout();
+  if (!layout.keeps_all_rows()) {
+    warnings->push_back("--cache-dir is not used: this model's windows and compressors leave no pages to come back to");
+    return std::unique_ptr<PageStore>();
+  }
+  const bool drafts = options.n_spec_steps > 0 && model.has_mtp();
+  LEVIN_ASSIGN(const Digest fingerprint, cache_fingerprint({.model_folder = options.model_folder,
+                                                            .checkpoint = checkpoint ? &*checkpoint : nullptr,
+                                                            .numerics = model.numerics().describe(),
+                                                            .kernels = std::string(isa_name(isa)),
+                                                            .drafts = drafts}));
+  return PageStore::open({.folder = options.cache_dir,
+                          .max_bytes = options.cache_dir_bytes,
+                          .fingerprint = fingerprint,
+                          .n_row_bytes = layout.page_bytes(),
+                          .n_state = drafts ? model.d_state() : 0,
+                          .note = options.note});
+}
+
 }  // namespace
 
 struct Engine::State {
@@ -69,9 +95,11 @@ struct Engine::State {
   double load_s = 0;
   std::unique_ptr<Model> model;
   Runner runner;
+  std::unique_ptr<PageStore> store;  // null: none
   StepLoop loop;
 
-  State(EngineOptions o, std::vector<std::string> w, int64_t n_tokens, Isa chosen_isa, std::unique_ptr<Model> m)
+  State(EngineOptions o, std::vector<std::string> w, int64_t n_tokens, Isa chosen_isa, std::unique_ptr<Model> m,
+        std::unique_ptr<PageStore> s)
       : options(std::move(o)),
         warnings(std::move(w)),
         n_context_tokens(n_tokens),
@@ -83,12 +111,14 @@ struct Engine::State {
                         .n_sequences = options.n_sequences,
                         .n_step_tokens = options.chunk_tokens,
                         .n_undone_tokens = options.n_spec_steps}),
+        store(std::move(s)),
         loop(runner, {.chunk_tokens = options.chunk_tokens,
                       .n_spec_steps = options.n_spec_steps,
                       .adapt_depth = options.adapt_spec_depth,
                       .max_context_tokens = n_tokens,
                       .max_running = options.max_running,
-                      .share_prefixes = options.share_prefixes}) {}
+                      .share_prefixes = options.share_prefixes,
+                      .store = store.get()}) {}
 };
 
 Engine::Engine(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -105,7 +135,8 @@ Result<std::unique_ptr<Engine>> Engine::load(const EngineOptions& options, const
   LEVIN_ASSIGN(ModelWeights weights, read_weights(options, parsed.config, numerics, checkpoint, progress, &warnings));
   const Isa isa = options.isa.value_or(cpu_info().preferred_isa());
   std::unique_ptr<Model> model = make_model(std::move(parsed.config), numerics, std::move(weights));
-  auto state = std::make_unique<State>(options, std::move(warnings), n_tokens, isa, std::move(model));
+  LEVIN_ASSIGN(std::unique_ptr<PageStore> store, open_store(options, *model, isa, checkpoint, &warnings));
+  auto state = std::make_unique<State>(options, std::move(warnings), n_tokens, isa, std::move(model), std::move(store));
   state->load_s = seconds_since(start);
   return std::unique_ptr<Engine>(new Engine(std::move(state)));
 }
@@ -145,7 +176,11 @@ Result<RequestId> Engine::submit(GenerateRequest request) { return state_->loop.
 bool Engine::step() { return state_->loop.step(); }
 void Engine::cancel(RequestId id) { state_->loop.cancel(id); }
 std::unique_ptr<Generation> Engine::take(RequestId id) { return state_->loop.take(id); }
-EngineLoad Engine::load() const { return state_->loop.counts(); }
+EngineLoad Engine::load() const {
+  EngineLoad load{state_->loop.counts(), {}, state_->loop.n_restored_tokens()};
+  if (state_->store) load.store = state_->store->counts();
+  return load;
+}
 
 Result<std::vector<double>> Engine::score(const std::vector<int32_t>& ids) {
   const int64_t n_ids = static_cast<int64_t>(ids.size());

@@ -15,6 +15,7 @@
 #include "base/result.h"
 #include "engine/bench.h"
 #include "engine/options.h"
+#include "engine/page_store.h"
 #include "engine/request.h"
 #include "engine/trace.h"
 #include "model/weight_table.h"
@@ -22,7 +23,11 @@
 
 namespace levin {
 
-using EngineLoad = SchedulerCounts;  // requests that run and wait, pages, what the prefix cache saved
+// Requests that run and wait, pages, what the prefix cache and the disk saved.
+struct EngineLoad : SchedulerCounts {
+  PageStoreCounts store;
+  int64_t n_restored_tokens = 0;  // of those that were looked up: read from the disk
+};
 
 class Engine {
  public:

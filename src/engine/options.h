@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -32,7 +33,10 @@ struct EngineOptions {
   bool adapt_spec_depth = false;        // fewer drafts, down to none, where that is faster
   int64_t max_running = 64;             // requests that have part in steps; more wait
   bool share_prefixes = true;           // requests go on from cache rows of others whose prompts begin alike
-  int64_t max_model_len_tokens = 0;     // prompt and answer together; 0: as many as the model and the memory allow
+  std::string cache_dir;                // prefixes on disk (engine/page_store.h); empty: none
+  int64_t cache_dir_bytes = int64_t{16} << 30;
+  std::function<void(const std::string& line)> note;  // what is to be known of later, from any thread; may be empty
+  int64_t max_model_len_tokens = 0;  // prompt and answer together; 0: as many as the model and the memory allow
 };
 
 }  // namespace levin

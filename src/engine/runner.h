@@ -55,7 +55,12 @@ class Runner {
   ForwardRows mtp(std::span<const SequenceChunk> chunks, const MtpInput& in, const Probe* probe = nullptr);
   View logits(View hidden);                  // [N, D] -> [N, V]
   std::vector<int32_t> argmax(View logits);  // [N, V] -> N token ids
-  View keep(View rows);                      // a copy of [N, W] f32 or i32 that lives as long as the step
+  // A token page of all caches as bytes (kv/cache.h), where keeps_all_rows().
+  int64_t page_bytes() const { return model_.cache_layout().page_bytes(); }
+  void copy_page(int32_t page, std::span<std::byte> out) const { cache_.copy_page(page, out); }
+  void set_page(int32_t page, std::span<const std::byte> bytes) { cache_.set_page(page, bytes); }
+
+  View keep(View rows);  // a copy of [N, W] f32 or i32 that lives as long as the step
 
  private:
   const Model& model_;

@@ -25,6 +25,7 @@ struct StepLoop::Sequence {
   SequencePages pages;                 // as the scheduler gives them, in this step
   std::vector<ResumeState> page_ends;  // of the pages that are not yet settled, in order
   std::vector<RowLogprobs> prompt_logprobs;
+  std::vector<PageKey> keys;  // of pages 0, 1, ... as far as they were asked for; with a store
   TokenHistory history;
   std::unique_ptr<Generation> out = std::make_unique<Generation>();
   bool finished = false;
@@ -44,13 +45,29 @@ struct StepLoop::Sequence {
 
   // Begins where rows of others end; nowhere, if none were found.
   void begin(const Admitted& admitted) {
-    n_cached = admitted.n_cached;
-    n_paired = std::max<int64_t>(n_cached - 1, 0);
-    owed = admitted.resume ? *admitted.resume : std::vector<float>();
+    go_on(admitted.n_cached, admitted.resume);
     page_ends.clear();
     drafts.clear();
     n_fill = n_tokens();
     if (n_answer_tokens() == 0) out->n_found_tokens = n_cached;
+  }
+  // Goes on behind n rows that are there, as many in every cache, with the state of the last of them owed to the MTP
+  // layer.
+  void go_on(int64_t n, const ResumeState& state) {
+    n_cached = n;
+    n_paired = std::max<int64_t>(n - 1, 0);
+    owed = state ? *state : std::vector<float>();
+  }
+  // The keys of the first n pages.
+  std::span<const PageKey> page_keys(const PageStore& store, int64_t n) {
+    while (std::ssize(keys) < n) {
+      const PageKey before = keys.empty() ? store.first_key() : keys.back();
+      keys.push_back(PageStore::key_after(before, page_tokens(std::ssize(keys))));
+    }
+    return std::span(keys).first(static_cast<size_t>(n));
+  }
+  std::span<const int32_t> page_tokens(int64_t page) const {
+    return std::span(tokens).subspan(static_cast<size_t>(page * kPageTokens), kPageTokens);
   }
   // Tokens whose rows are right in every cache: the MTP layer's row of a pair lies one slot later.
   int64_t n_settled(bool drafts_on) const { return drafts_on ? std::min(n_cached, n_paired + 1) : n_cached; }
@@ -134,6 +151,7 @@ LoopOptions within_reach(const Runner& runner, LoopOptions options) {
   options.max_running = std::min(options.max_running, runner.max_sequences());
   // A page of tokens stands for their rows only where all rows are kept: a window's and a compressor's go.
   options.share_prefixes = options.share_prefixes && runner.keeps_all_rows();
+  if (!options.share_prefixes) options.store = nullptr;
   return options;
 }
 
@@ -220,6 +238,7 @@ bool StepLoop::step() {
   const Clock::time_point start = Clock::now();
   Batch batch;
   plan(batch);
+  if (batch.entries.empty()) return true;  // all that was planned has been read
   run_trunk(batch);
   choose_tokens(batch);
   if (options_.n_spec_steps > 0) {
@@ -238,9 +257,16 @@ void StepLoop::plan(Batch& batch) {
   for (const std::unique_ptr<Sequence>& s : sequences_) by_id[s->id] = s.get();
   const StepPlan plan = scheduler_.plan();
   for (const SequenceId id : plan.sent_back) by_id.at(id)->pages.shorten(0);
-  for (const Admitted& admitted : plan.admitted) by_id.at(admitted.id)->begin(admitted);
-  for (const StepEntry& planned : plan.entries) {
+  for (const Admitted& admitted : plan.admitted) {
+    Sequence& s = *by_id.at(admitted.id);
+    s.begin(admitted);
+    if (options_.store != nullptr) {
+      options_.store->use(s.page_keys(*options_.store, admitted.n_cached / kPageTokens));
+    }
+  }
+  for (StepEntry planned : plan.entries) {
     Sequence& s = *by_id.at(planned.id);
+    if (options_.store != nullptr && s.in_prompt() && !restore(s, planned)) continue;
     const Status fits = s.pages.follow(scheduler_.pages(planned.id));
     LEVIN_CHECK(fits.ok(), "pages of sequence {}: {}", planned.id, fits.ok() ? "" : fits.error().message);
     s.drafts.resize(static_cast<size_t>(planned.n_drafts));
@@ -254,6 +280,60 @@ void StepLoop::plan(Batch& batch) {
     entry.tokens.insert(entry.tokens.end(), s.drafts.begin(), s.drafts.end());
     batch.entries.push_back(std::move(entry));
   }
+}
+
+// Reads what is stored of the pages that a chunk of a prompt is to fill, also where it would fill them in part, and cuts
+// the chunk accordingly. False: nothing of it is left, or nothing should be computed because the pages behind it are
+// stored too.
+bool StepLoop::restore(Sequence& s, StepEntry& planned) {
+  // Log probabilities of a prompt need all of its rows; pages that are not settled have states that would be lost.
+  if (s.request.prompt_logprobs || !s.page_ends.empty()) return true;
+  PageStore& store = *options_.store;
+  const std::span<const int32_t> pages = scheduler_.pages(s.id);
+  const int64_t n_whole = (s.n_tokens() - 1) / kPageTokens;  // the last token has to be computed
+  const int64_t n_before = s.n_cached;
+  std::vector<ResumeState> states;
+  int64_t n = n_before / kPageTokens;
+  for (; n < std::min(n_whole, std::ssize(pages)); ++n) {
+    const std::span<const PageKey> keys = s.page_keys(store, n + 1);
+    StoredPage page{.before = n > 0 ? keys[keys.size() - 2] : store.first_key(),
+                    .tokens = s.page_tokens(n),
+                    .state = {},
+                    .rows = {}};
+    if (!store.read(keys.back(), page)) break;
+    runner_.set_page(pages[static_cast<size_t>(n)], page.rows);
+    states.push_back(std::make_shared<const std::vector<float>>(std::move(page.state)));
+  }
+  if (states.empty()) return true;
+  s.go_on(n * kPageTokens, states.back());
+  n_restored_tokens_ += s.n_cached - n_before;
+  if (s.n_answer_tokens() == 0) s.out->n_found_tokens += s.n_cached - n_before;
+  store.use(s.page_keys(store, n));
+  scheduler_.advance(s.id, {.n_cached = s.n_cached, .n_settled = s.n_cached, .n_drafts = 0, .resume = states});
+  const int64_t end = planned.first_position + planned.n_tokens;
+  if (s.n_cached >= end || (n < n_whole && store.has(s.page_keys(store, n + 1).back()))) return false;
+  planned.n_tokens = end - s.n_cached;
+  planned.first_position = s.n_cached;
+  return true;
+}
+
+// Copies the pages that were settled just now.
+void StepLoop::store_pages(Sequence& s, std::span<const ResumeState> settled) {
+  PageStore& store = *options_.store;
+  const int64_t n_pages = s.n_settled(options_.n_spec_steps > 0) / kPageTokens;
+  const std::span<const PageKey> keys = s.page_keys(store, n_pages);
+  const std::span<const int32_t> pages = scheduler_.pages(s.id);
+  for (int64_t n = n_pages - std::ssize(settled); n < n_pages; ++n) {
+    const PageKey& before = n > 0 ? keys[static_cast<size_t>(n - 1)] : store.first_key();
+    const PageKey& key = keys[static_cast<size_t>(n)];
+    if (!store.wants(key, before)) continue;
+    StoredPage page{.before = before, .tokens = s.page_tokens(n), .state = {}, .rows = {}};
+    page.state = *settled[static_cast<size_t>(n - n_pages + std::ssize(settled))];
+    page.rows.resize(static_cast<size_t>(runner_.page_bytes()));
+    runner_.copy_page(pages[static_cast<size_t>(n)], page.rows);
+    store.write(key, page);
+  }
+  store.use(keys);
 }
 
 void StepLoop::run_trunk(Batch& batch) {
@@ -347,6 +427,7 @@ void StepLoop::advance(const Batch& batch) {
         std::span(s.page_ends).first(s.page_ends.size() - static_cast<size_t>(n_unsettled_pages));
     scheduler_.advance(
         s.id, {.n_cached = s.n_cached, .n_settled = n_settled, .n_drafts = std::ssize(s.drafts), .resume = settled});
+    if (options_.store != nullptr && !settled.empty()) store_pages(s, settled);
     s.page_ends.erase(s.page_ends.begin(), s.page_ends.begin() + std::ssize(settled));
   }
 }

@@ -21,6 +21,9 @@
 // sends back loses its rows and comes again as a prompt that has its answer so far; one whose prompt begins as
 // another's goes on from the rows that are there, with the state of the last of them owed to the MTP layer.
 //
+// With a store of pages (engine/page_store.h) pages that fill up are kept there too, and a chunk of a prompt whose pages
+// are there is read instead of computed. The scheduler does not see the difference.
+//
 // Pure loop: one thread calls; nothing here knows about text, files or sockets.
 #pragma once
 
@@ -30,6 +33,7 @@
 
 #include "base/result.h"
 #include "engine/draft_depth.h"
+#include "engine/page_store.h"
 #include "engine/request.h"
 #include "engine/runner.h"
 #include "sched/scheduler.h"
@@ -44,6 +48,7 @@ struct LoopOptions {
   int64_t max_running = 64;        // sequences that have part in steps
   int64_t max_waiting = 1 << 20;   // sequences that wait for their first
   bool share_prefixes = true;
+  PageStore* store = nullptr;  // of prefixes on disk; used where prefixes are shared
   TraceWriter* schedule_trace = nullptr;
 };
 
@@ -66,13 +71,16 @@ class StepLoop {
   std::unique_ptr<Generation> take(RequestId id);
 
   SchedulerCounts counts() const { return scheduler_.counts(); }
-  void forget_prefixes() { scheduler_.forget_prefixes(); }  // so that others may have the pages
+  int64_t n_restored_tokens() const { return n_restored_tokens_; }  // read from the store instead of computed
+  void forget_prefixes() { scheduler_.forget_prefixes(); }          // so that others may have the pages
 
  private:
   struct Sequence;
   struct Batch;
 
   void plan(Batch& batch);
+  bool restore(Sequence& sequence, StepEntry& planned);
+  void store_pages(Sequence& sequence, std::span<const ResumeState> settled);
   void run_trunk(Batch& batch);
   void choose_tokens(Batch& batch);
   void choose_first_token(Sequence& sequence, std::span<const float> logits);
@@ -95,6 +103,7 @@ class StepLoop {
   int last_depth_ = 0;       // of the drafts that the next step verifies
   DraftAcceptance typical_;  // of all sequences so far: where a new one begins
   RequestId next_id_ = 1;
+  int64_t n_restored_tokens_ = 0;
   std::vector<std::unique_ptr<Sequence>> sequences_;  // running, in order of submission
   std::vector<std::pair<RequestId, std::unique_ptr<Generation>>> finished_;
 };

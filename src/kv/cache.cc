@@ -16,6 +16,19 @@ PageKinds CacheLayout::page_kinds() const {
   return kinds;
 }
 
+bool CacheLayout::keeps_all_rows() const {
+  return n_window == 0 &&
+         std::none_of(layers.begin(), layers.end(), [](const LayerCacheFormat& l) { return l.compressed.has_value(); });
+}
+
+int64_t CacheLayout::page_bytes() const {
+  int64_t n = 0;
+  for (const LayerCacheFormat& layer : layers) {
+    n += layer.latent.page_bytes() + (layer.index ? layer.index->page_bytes() : 0);
+  }
+  return n;
+}
+
 int64_t CacheLayout::latent_bytes_per_token() const {
   int64_t page_bytes = 0;
   for (const LayerCacheFormat& layer : layers) {
@@ -100,6 +113,35 @@ StateRings KvCache::index_state(int layer, View rings) const {
   LEVIN_CHECK(l.format.compressed && l.format.compressed->index_state, "layer {} has no index compressor", layer);
   const StateFormat& format = *l.format.compressed->index_state;
   return {.rings = l.index_state.data(), .n_rows = format.ring_rows(n_undone_), .format = format, .ids = rings};
+}
+
+template <class F>
+void KvCache::for_each_piece(int32_t page, F f) const {
+  for (const Layer& l : layers_) {
+    LEVIN_CHECK(!l.format.compressed, "a layer with entries has no rows of page {} alone", page);
+    const int64_t n_latent = l.format.latent.page_bytes();
+    f(l.latent.data() + page * n_latent, n_latent);
+    if (!l.format.index) continue;
+    const int64_t n_index = l.format.index->page_bytes();
+    f(l.index.data() + page * n_index, n_index);
+  }
+}
+
+void KvCache::copy_page(int32_t page, std::span<std::byte> out) const {
+  auto to = out.begin();
+  for_each_piece(page, [&](const std::byte* from, int64_t n_bytes) {
+    LEVIN_CHECK(out.end() - to >= n_bytes, "{} bytes are too few for a page", out.size());
+    to = std::copy_n(from, n_bytes, to);
+  });
+}
+
+void KvCache::set_page(int32_t page, std::span<const std::byte> bytes) {
+  auto from = bytes.begin();
+  for_each_piece(page, [&](std::byte* to, int64_t n_bytes) {
+    LEVIN_CHECK(bytes.end() - from >= n_bytes, "{} bytes are too few for a page", bytes.size());
+    std::copy_n(from, n_bytes, to);
+    from += n_bytes;
+  });
 }
 
 int64_t KvCache::n_bytes() const {

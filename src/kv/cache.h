@@ -32,6 +32,8 @@ struct CacheLayout {
   int64_t n_window = 0;  // tokens whose latent rows are kept; 0: all
 
   PageKinds page_kinds() const;
+  bool keeps_all_rows() const;  // of every token: no window, no entries
+  int64_t page_bytes() const;   // of a token page in all layers, where it does
   // Of what grows with the context, in a long one; pages are whole.
   int64_t latent_bytes_per_token() const;  // entries included
   int64_t index_bytes_per_token() const;
@@ -58,7 +60,16 @@ class KvCache {
 
   int64_t n_bytes() const;
 
+  // One token page in all arrays, as CacheLayout::page_bytes() bytes: the layers' latent rows, each followed by its
+  // index keys. For layouts that keep all rows.
+  void copy_page(int32_t page, std::span<std::byte> out) const;
+  void set_page(int32_t page, std::span<const std::byte> bytes);
+
  private:
+  // Calls f(address, bytes) for every piece of a token page.
+  template <class F>
+  void for_each_piece(int32_t page, F f) const;
+
   struct Layer {
     LayerCacheFormat format;
     Buffer latent;

@@ -147,6 +147,17 @@ std::string Metrics::text() const {
               "Tokens looked up in the prefix cache", as_double(load_.n_queried_tokens));
   page.figure("prefix_found_tokens_total", "prefix_cache_hits_total", "counter", "Tokens found there",
               as_double(load_.n_found_tokens));
+  page.figure("prefix_restored_tokens_total", "", "counter", "Tokens read from the disk instead of computed",
+              as_double(load_.n_restored_tokens));
+  page.figure("disk_cache_bytes", "", "gauge", "Of the files in the cache folder", as_double(load_.store.n_bytes));
+  page.figure("disk_cache_pages", "", "gauge", "Cache pages of this model on disk", as_double(load_.store.n_pages));
+  page.figure("disk_cache_written_pages_total", "", "counter", "Pages stored", as_double(load_.store.n_written));
+  page.figure("disk_cache_removed_pages_total", "", "counter", "Pages removed to stay within the budget",
+              as_double(load_.store.n_removed));
+  page.figure("disk_cache_refused_pages_total", "", "counter", "Pages that were damaged",
+              as_double(load_.store.n_refused));
+  page.figure("disk_cache_dropped_pages_total", "", "counter", "Pages not stored because the disk was behind",
+              as_double(load_.store.n_dropped));
   page.figure("prompt_tokens_total", "prompt_tokens_total", "counter", "Prompt tokens taken in",
               as_double(counts_.n_prompt_tokens));
   page.figure("generation_tokens_total", "generation_tokens_total", "counter", "Tokens of answers",
