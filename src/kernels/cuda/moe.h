@@ -2,7 +2,8 @@
 //
 //   route_tokens   picks and weights of each token, bit for bit as ops/moe.h, route_experts, on the CPU
 //   plan_rows      sorts the (token, pick) pairs by expert, ascending tokens within one; no atomics: always one order
-//   gather_rows    copies each pair's e4m3 row and scales to its place: the input of gemm_fp8 with group_begin
+//   gather_rows    copies each pair's e4m3 row and scales to its place: the input of gemm_fp8 with group_begin; or its
+//                  bf16 row, for gemm_mxfp4
 //   combine_rows   out[t] = fma(weight, y of the pick, total) over t's picks in ascending expert id, from zero,
 //                  then + shared[t]
 //
@@ -57,12 +58,9 @@ struct PlanRows {
 void plan_rows(const PlanRows& a, CUstream_st* stream);
 
 struct GatherRows {
-  const uint8_t* codes = nullptr;  // [T, K] e4m3, rows code_row_bytes apart
-  int64_t code_row_bytes = 0;
-  const float* scale = nullptr;  // [ceil(K / 128), scale_ld]
-  int64_t scale_ld = 0;
+  QuantizedRows from;  // [T, K], in either form
   RowPlan plan;
-  QuantizedRows out;  // [T * A, K], only planned rows are written
+  QuantizedRows out;  // [T * A, K] in the same form, only planned rows are written
   int n_pairs = 0;    // T * A
   int n_experts_here = 0;
   int k = 0;  // a multiple of 16

@@ -169,15 +169,21 @@ __global__ void clear_rows_kernel(PlanRows a) {
   if (here < 0 || here >= a.n_experts_here) a.plan.row_of[pair] = -1;
 }
 
+// Both 16-byte aligned, n_pieces of 16 bytes.
+__device__ __forceinline__ void copy_row(void* to, const void* from, int n_pieces) {
+  for (int i = static_cast<int>(threadIdx.x); i < n_pieces; i += static_cast<int>(blockDim.x))
+    static_cast<uint4*>(to)[i] = static_cast<const uint4*>(from)[i];
+}
+
 __global__ void gather_rows_kernel(GatherRows a) {
   const int row = static_cast<int>(blockIdx.x);
   if (row >= a.plan.group_begin[a.n_experts_here]) return;
   const int token = a.plan.token_of[row];
-  const auto* from = reinterpret_cast<const uint4*>(a.codes + token * a.code_row_bytes);
-  auto* to = reinterpret_cast<uint4*>(a.out.codes + row * a.out.code_row_bytes);
-  for (int i = static_cast<int>(threadIdx.x); i < a.k / 16; i += static_cast<int>(blockDim.x)) to[i] = from[i];
+  if (a.from.values != nullptr)
+    return copy_row(a.out.values + row * a.out.values_ld, a.from.values + token * a.from.values_ld, a.k / 8);
+  copy_row(a.out.codes + row * a.out.code_row_bytes, a.from.codes + token * a.from.code_row_bytes, a.k / 16);
   for (int b = static_cast<int>(threadIdx.x); b < (a.k + 127) / 128; b += static_cast<int>(blockDim.x))
-    a.out.scale[b * a.out.scale_ld + row] = a.scale[b * a.scale_ld + token];
+    a.out.scale[b * a.out.scale_ld + row] = a.from.scale[b * a.from.scale_ld + token];
 }
 
 __device__ __forceinline__ void load_bf16x8(float (&v)[8], const void* from, int64_t at) {

@@ -1,13 +1,16 @@
 // Activations to e4m3 with a power-of-two scale per row and 128 columns, as gemm_fp8 takes them.
 //
 //   quantize_fp8       codes = e4m3(x / s) of each row and block,  s = 2^ceil(log2(max(amax, 1e-4) / 448))
-//   silu_mul_quantize  the same of silu(gate) * up, in f32
+//   silu_mul_quantize  the same of silu(min(gate, limit)) * min(max(up, -limit), limit), in f32
 //
+// Form      codes and scales, for FP8 weights; or, for MXFP4 weights, the same rounded values as bf16, which holds them
+//           exactly
 // Bits      equal to ops/quantize.h and ops/moe.h on the CPU for the same f32 values
 // Limits    K a multiple of 16
 #pragma once
 
 #include <cstdint>
+#include <limits>
 
 struct CUstream_st;
 
@@ -18,6 +21,8 @@ struct QuantizedRows {
   int64_t code_row_bytes = 0;
   float* scale = nullptr;  // [ceil(K / 128), scale_ld]: row t, block b at b * scale_ld + t
   int64_t scale_ld = 0;
+  uint16_t* values = nullptr;  // [T, K] bf16, rows values_ld elements apart, 16-byte aligned; if given, the only output
+  int64_t values_ld = 0;
 };
 
 struct QuantizeFp8 {
@@ -35,6 +40,7 @@ struct SiluMulQuantize {
   const void* gate = nullptr;  // [T, F] bf16, rows ld elements apart
   const void* up = nullptr;    // [T, F] bf16, rows ld elements apart
   int64_t ld = 0;
+  float limit = std::numeric_limits<float>::infinity();
   QuantizedRows out;  // of K = F
   int n_tokens = 0;
   int d_hidden = 0;  // F

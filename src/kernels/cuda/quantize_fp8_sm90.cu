@@ -2,71 +2,20 @@
 //
 //   grid  x: groups of 4 warps over the columns, y: rows     block  4 warps     smem  none
 //   edge  columns beyond K do not take part; a row's last block may be short
-//   cost  reads 2 or 4 bytes a value, writes 1; bandwidth-bound
+//   cost  reads 2 or 4 bytes a value, writes 1 or 2; bandwidth-bound
 #include <cuda_bf16.h>
-#include <cuda_fp8.h>
 
 #include "kernels/cuda/prims/launch.h"
 #include "kernels/cuda/prims/sync.cuh"
 #include "kernels/cuda/quantize_fp8.h"
 #include "kernels/cuda/tiles/f32_math.cuh"
+#include "kernels/cuda/tiles/quantize_row.cuh"
 
 namespace levin::cuda {
 namespace {
 
 constexpr int kWarps = 4;
-constexpr int kLaneColumns = 8;
 constexpr int kWarpColumns = 32 * kLaneColumns;
-constexpr int kBlockLanes = 16;  // lanes that share a scale
-
-__device__ __forceinline__ void load_8(float (&v)[kLaneColumns], const float* x) {
-  const float4 low = *reinterpret_cast<const float4*>(x), high = *reinterpret_cast<const float4*>(x + 4);
-  v[0] = low.x, v[1] = low.y, v[2] = low.z, v[3] = low.w;
-  v[4] = high.x, v[5] = high.y, v[6] = high.z, v[7] = high.w;
-}
-
-__device__ __forceinline__ void load_8(float (&v)[kLaneColumns], const __nv_bfloat16* x) {
-  const uint4 raw = *reinterpret_cast<const uint4*>(x);
-  const uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    v[2 * i] = __uint_as_float(words[i] << 16);
-    v[2 * i + 1] = __uint_as_float(words[i] & 0xFFFF0000u);
-  }
-}
-
-// base/numbers.h, e4m3_pow2_scale: the exponent of the rounded quotient, plus one if any mantissa bit is set.
-__device__ __forceinline__ uint32_t scale_exponent(float amax) {
-  const uint32_t bits = __float_as_uint(__fmul_rn(amax > 1e-4f ? amax : 1e-4f, 1.0f / 448.0f));
-  return (bits >> 23) + ((bits & 0x7FFFFFu) != 0 ? 1 : 0);
-}
-
-// Rounds this lane's 8 columns from `column` of row t with its block's scale. Lanes beyond K hold zeros and write
-// nothing.
-__device__ __forceinline__ void round_8(const float (&v)[kLaneColumns], const QuantizedRows& out, int t, int column,
-                                        int k) {
-  float amax = 0;
-#pragma unroll
-  for (const float value : v) amax = fmaxf(amax, fabsf(value));
-#pragma unroll
-  for (int step = kBlockLanes / 2; step > 0; step /= 2) amax = fmaxf(amax, __shfl_xor_sync(0xffffffff, amax, step));
-  if (column >= k) return;
-  const uint32_t exponent = scale_exponent(amax);
-  const float inverse = __uint_as_float((254 - exponent) << 23);  // exact: both are powers of two
-  uint32_t codes[2];
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    uint32_t pairs[2];
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const float2 scaled = {v[4 * half + 2 * i] * inverse, v[4 * half + 2 * i + 1] * inverse};
-      pairs[i] = __nv_cvt_float2_to_fp8x2(scaled, __NV_SATFINITE, __NV_E4M3);
-    }
-    codes[half] = pairs[0] | pairs[1] << 16;
-  }
-  *reinterpret_cast<uint2*>(out.codes + t * out.code_row_bytes + column) = {codes[0], codes[1]};
-  if (column % 128 == 0) out.scale[column / 128 * out.scale_ld + t] = __uint_as_float(exponent << 23);
-}
 
 __device__ __forceinline__ int first_column() {
   return (static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / 32) * kWarpColumns +
@@ -93,7 +42,7 @@ __global__ void __launch_bounds__(kWarps * 32) silu_mul_quantize_kernel(SiluMulQ
     load_8(up, static_cast<const __nv_bfloat16*>(a.up) + t * a.ld + column);
   }
 #pragma unroll
-  for (int i = 0; i < kLaneColumns; ++i) gate[i] = __fmul_rn(silu_f32(gate[i]), up[i]);
+  for (int i = 0; i < kLaneColumns; ++i) gate[i] = limited_silu_mul_f32(gate[i], up[i], a.limit);
   round_8(gate, a.out, t, column, a.d_hidden);
 }
 

@@ -197,10 +197,7 @@ class ExpertLayer {
                .n_active = kActive,
                .n_experts_here = kExperts},
               stream_.handle());
-    gather_rows({.codes = codes.data(),
-                 .code_row_bytes = kD,
-                 .scale = scale.data(),
-                 .scale_ld = ld,
+    gather_rows({.from = {codes.data(), kD, scale.data(), ld},
                  .plan = rows,
                  .out = {sorted.data(), kD, sorted_scale.data(), n_pairs},
                  .n_pairs = n_pairs,

@@ -5,6 +5,7 @@
 
 #include <bit>
 #include <cmath>
+#include <limits>
 #include <random>
 #include <vector>
 
@@ -49,6 +50,34 @@ class QuantizeTest : public ::testing::Test {
     }
   }
 
+  void expect_silu_mul(float limit) {
+    const int n_tokens = 9, f = 2048, ld = 12;
+    std::mt19937_64 generator(3);
+    std::normal_distribution<float> normal(0, 8);
+    std::vector<uint16_t> gate_up(static_cast<size_t>(n_tokens) * 2 * f);
+    for (uint16_t& value : gate_up) value = f32_to_bf16(normal(generator));
+    std::vector<float> hidden(static_cast<size_t>(n_tokens) * f);
+    for (int t = 0; t < n_tokens; ++t) {
+      for (int i = 0; i < f; ++i) {
+        const float gate = bf16_to_f32(gate_up[static_cast<size_t>(t) * 2 * f + i]);
+        const float up = bf16_to_f32(gate_up[static_cast<size_t>(t) * 2 * f + f + i]);
+        hidden[static_cast<size_t>(t) * f + i] = kernels::limited_silu_mul<kernels::OneLane>(gate, up, limit);
+      }
+    }
+    const DeviceArray<uint16_t> device(*stream_, gate_up);
+    const DeviceArray<uint8_t> codes(*stream_, int64_t{n_tokens} * f);
+    const DeviceArray<float> scale(*stream_, int64_t{f} / 128 * ld);
+    silu_mul_quantize({.gate = device.data(),
+                       .up = device.data() + f,
+                       .ld = 2 * f,
+                       .limit = limit,
+                       .out = {codes.data(), f, scale.data(), ld},
+                       .n_tokens = n_tokens,
+                       .d_hidden = f},
+                      stream_->handle());
+    expect_rounded(hidden, n_tokens, f, codes.host(), scale.host(), ld);
+  }
+
   std::optional<Stream> stream_;
 };
 
@@ -85,31 +114,33 @@ TEST_F(QuantizeTest, EqualsTheScalarCodecs) {
   }
 }
 
-TEST_F(QuantizeTest, SiluMulEqualsTheCpuFormula) {
-  const int n_tokens = 9, f = 2048, ld = 12;
-  std::mt19937_64 generator(3);
-  std::normal_distribution<float> normal(0, 8);
-  std::vector<uint16_t> gate_up(static_cast<size_t>(n_tokens) * 2 * f);
-  for (uint16_t& value : gate_up) value = f32_to_bf16(normal(generator));
-  std::vector<float> hidden(static_cast<size_t>(n_tokens) * f);
-  for (int t = 0; t < n_tokens; ++t) {
-    for (int i = 0; i < f; ++i) {
-      const float gate = bf16_to_f32(gate_up[static_cast<size_t>(t) * 2 * f + i]);
-      const float up = bf16_to_f32(gate_up[static_cast<size_t>(t) * 2 * f + f + i]);
-      hidden[static_cast<size_t>(t) * f + i] = kernels::silu<kernels::OneLane>(gate) * up;
+TEST_F(QuantizeTest, ValuesAreWhatCodesAndScalesStandFor) {
+  constexpr int kTokens = 5, kWidth = 1040, kLd = 1056;
+  const std::vector<float> x = random_rows(kTokens, kWidth, 21);
+  const DeviceArray<float> device_x(*stream_, x);
+  const DeviceArray<uint16_t> values(*stream_, kTokens * kLd);
+  quantize_fp8({.x = device_x.data(),
+                .x_is_f32 = true,
+                .x_ld = kWidth,
+                .out = {.values = values.data(), .values_ld = kLd},
+                .n_tokens = kTokens,
+                .k = kWidth},
+               stream_->handle());
+  const std::vector<uint16_t> got = values.host();
+  for (int t = 0; t < kTokens; ++t) {
+    for (int i = 0; i < kWidth; ++i) {
+      float amax = 0;
+      for (int j = i / 128 * 128; j < std::min(kWidth, i / 128 * 128 + 128); ++j)
+        amax = std::max(amax, std::fabs(x[static_cast<size_t>(t * kWidth + j)]));
+      const float scale = e4m3_pow2_scale(amax), value = x[static_cast<size_t>(t * kWidth + i)];
+      ASSERT_EQ(bf16_to_f32(got[static_cast<size_t>(t * kLd + i)]), e4m3_to_f32(f32_to_e4m3(value / scale)) * scale)
+          << t << ", " << i;
     }
   }
-  const DeviceArray<uint16_t> device(*stream_, gate_up);
-  const DeviceArray<uint8_t> codes(*stream_, int64_t{n_tokens} * f);
-  const DeviceArray<float> scale(*stream_, int64_t{f} / 128 * ld);
-  silu_mul_quantize({.gate = device.data(),
-                     .up = device.data() + f,
-                     .ld = 2 * f,
-                     .out = {codes.data(), f, scale.data(), ld},
-                     .n_tokens = n_tokens,
-                     .d_hidden = f},
-                    stream_->handle());
-  expect_rounded(hidden, n_tokens, f, codes.host(), scale.host(), ld);
+}
+
+TEST_F(QuantizeTest, SiluMulEqualsTheCpuFormula) {
+  for (const float limit : {std::numeric_limits<float>::infinity(), 7.0f}) expect_silu_mul(limit);
 }
 
 }  // namespace

@@ -26,4 +26,10 @@ __device__ __forceinline__ float one_plus_exp_of_minus(float x) { return __fadd_
 __device__ __forceinline__ float sigmoid_f32(float x) { return __fdiv_rn(1.0f, one_plus_exp_of_minus(x)); }
 __device__ __forceinline__ float silu_f32(float x) { return __fdiv_rn(x, one_plus_exp_of_minus(x)); }
 
+// silu(min(gate, limit)) * min(max(up, -limit), limit); NaN stays NaN.
+__device__ __forceinline__ float limited_silu_mul_f32(float gate, float up, float limit) {
+  const float raised = -limit > up ? -limit : up;
+  return __fmul_rn(silu_f32(limit < gate ? limit : gate), limit < raised ? limit : raised);
+}
+
 }  // namespace levin::cuda

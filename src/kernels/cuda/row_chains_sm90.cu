@@ -1,0 +1,349 @@
+// Chains of row work; contracts in row_chains.h.
+//
+//   norm_rows         a block a row, 8 columns a thread and turn; the row waits in shared memory for its norm
+//   write_latent      a block a token, a warp for each scale; the rotated part by the first warp
+//   index rows        a warp a row of 128, 4 columns a lane: (token, head) of queries, token of keys
+//   rotate_queries    a warp a (token, head), a pair a lane
+//   cost              a few kilobytes a token: latency. The sum of squares is one chain of D / 16 multiply-adds, because
+//                     the tree of ops/norm.h is.
+#include <cuda_bf16.h>
+
+#include "kernels/cuda/prims/launch.h"
+#include "kernels/cuda/prims/sync.cuh"
+#include "kernels/cuda/row_chains_launch.h"
+#include "kernels/cuda/tiles/quantize_row.cuh"
+
+namespace levin::cuda {
+namespace {
+
+constexpr int kNormThreads = 256;
+constexpr int kLatentThreads = 128;
+constexpr int kRowWarps = 4;  // rows of a block where a warp has one
+constexpr int kPairs = kRopeWidth / 2;
+constexpr int kCodeBytes = kIndexPageTokens * kIndexWidth;  // of an index page, before its scales
+
+// --- pieces
+
+__device__ __forceinline__ void load_4(float (&v)[4], const InputRows& x, int64_t at) {
+  if (x.is_f32) {
+    const float4 raw = *reinterpret_cast<const float4*>(static_cast<const float*>(x.data) + at);
+    v[0] = raw.x, v[1] = raw.y, v[2] = raw.z, v[3] = raw.w;
+  } else {
+    const uint2 raw = *reinterpret_cast<const uint2*>(static_cast<const __nv_bfloat16*>(x.data) + at);
+    v[0] = __uint_as_float(raw.x << 16), v[1] = __uint_as_float(raw.x & 0xFFFF0000u);
+    v[2] = __uint_as_float(raw.y << 16), v[3] = __uint_as_float(raw.y & 0xFFFF0000u);
+  }
+}
+
+__device__ __forceinline__ float load_1(const InputRows& x, int64_t at) {
+  return x.is_f32 ? static_cast<const float*>(x.data)[at]
+                  : __bfloat162float(static_cast<const __nv_bfloat16*>(x.data)[at]);
+}
+
+__device__ __forceinline__ uint2 pack_4(const float (&v)[4]) {
+  const __nv_bfloat162 low = __floats2bfloat162_rn(v[0], v[1]), high = __floats2bfloat162_rn(v[2], v[3]);
+  return {*reinterpret_cast<const uint32_t*>(&low), *reinterpret_cast<const uint32_t*>(&high)};
+}
+
+// 16 partial sums, one in each of the lanes 0..15 and again in 16..31, to their total in all lanes: 8, 4, 2, 1.
+__device__ __forceinline__ float fold_partials(float sum) {
+#pragma unroll
+  for (int half = 8; half > 0; half /= 2) sum = __fadd_rn(sum, __shfl_down_sync(0xffffffff, sum, half, 16));
+  return __shfl_sync(0xffffffff, sum, 0);
+}
+
+// What this lane adds to its partial sum: elements lane % 16, lane % 16 + 16, ... of the row, ascending.
+__device__ __forceinline__ float partial_squares(const float* row, int d) {
+  float sum = 0;
+#pragma unroll 8
+  for (int i = static_cast<int>(threadIdx.x) % 16; i < d; i += 16) sum = __fmaf_rn(row[i], row[i], sum);
+  return sum;
+}
+
+// 1 / sqrt(mean + eps)
+__device__ __forceinline__ float inverse_root(float sum, int d, float eps) {
+  return __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(__fdiv_rn(sum, static_cast<float>(d)), eps)));
+}
+
+__device__ __forceinline__ float2 rotate_pair(float a, float b, const Rotation& r, int64_t pair) {
+  const float cos = r.cos[pair], sin = r.sin[pair];
+  return {__fmaf_rn(a, cos, -__fmul_rn(b, sin)), __fmaf_rn(b, cos, __fmul_rn(a, sin))};
+}
+
+// The page of a token's slot, or null where nothing is to be written; `row` is its row there.
+__device__ __forceinline__ std::byte* find_page(const CacheSlots& to, int64_t t, int& row) {
+  const int slot = to.slot[t];
+  if (slot < 0) return nullptr;
+  row = slot % kIndexPageTokens;
+  const int64_t page = to.tables.data == nullptr
+                           ? slot / kIndexPageTokens
+                           : to.tables.data[to.table_row[t] * to.tables.stride + slot / kIndexPageTokens];
+  return to.pages + page * to.page_bytes;
+}
+
+// --- norm_rows
+
+// This thread's 8 columns of the input, added to the residual stream where there is one.
+__device__ __forceinline__ void load_and_add(float (&v)[kLaneColumns], const NormRows& a, int64_t t, int column) {
+  if (a.x.is_f32)
+    load_8(v, static_cast<const float*>(a.x.data) + t * a.x.ld + column);
+  else
+    load_8(v, static_cast<const __nv_bfloat16*>(a.x.data) + t * a.x.ld + column);
+  if (a.residual == nullptr) return;
+  float before[kLaneColumns];
+  float* residual = a.residual + t * a.d + column;
+  load_8(before, residual);
+#pragma unroll
+  for (int i = 0; i < kLaneColumns; ++i) v[i] = __fadd_rn(before[i], v[i]);
+  *reinterpret_cast<float4*>(residual) = {v[0], v[1], v[2], v[3]};
+  *reinterpret_cast<float4*>(residual + 4) = {v[4], v[5], v[6], v[7]};
+}
+
+__global__ void __launch_bounds__(kNormThreads) norm_rows_kernel(const __grid_constant__ NormRows a) {
+  extern __shared__ __align__(16) float row[];
+  let_next_start();
+  wait_for_previous();
+  const int t = static_cast<int>(blockIdx.x), first = static_cast<int>(threadIdx.x) * kLaneColumns;
+  for (int column = first; column < a.d; column += kNormThreads * kLaneColumns) {
+    float v[kLaneColumns];
+    load_and_add(v, a, t, column);
+    *reinterpret_cast<float4*>(row + column) = {v[0], v[1], v[2], v[3]};
+    *reinterpret_cast<float4*>(row + column + 4) = {v[4], v[5], v[6], v[7]};
+  }
+  __syncthreads();
+  const float inverse = inverse_root(fold_partials(partial_squares(row, a.d)), a.d, a.eps);
+  for (int base = 0; base < a.d; base += kNormThreads * kLaneColumns) {  // all lanes: blocks of a scale share a warp
+    const int column = base + first;
+    float v[kLaneColumns] = {}, weight[kLaneColumns];
+    if (column < a.d) {
+      load_8(v, row + column);
+      load_8(weight, a.weight + column);
+#pragma unroll
+      for (int i = 0; i < kLaneColumns; ++i) v[i] = __fmul_rn(weight[i], __fmul_rn(v[i], inverse));
+      if (a.normed != nullptr) {
+        const uint2 low = pack_4({v[0], v[1], v[2], v[3]}), high = pack_4({v[4], v[5], v[6], v[7]});
+        *reinterpret_cast<uint4*>(a.normed + int64_t{t} * a.d + column) = {low.x, low.y, high.x, high.y};
+      }
+    }
+    if (a.rounded.codes != nullptr || a.rounded.values != nullptr) round_8(v, a.rounded, t, column, a.d);
+  }
+}
+
+// --- write_latent
+
+// A latent of 512 columns to e4m3: a warp a block of 128 columns, 4 columns a lane.
+__device__ __forceinline__ void store_latent_fp8(std::byte* row, const float (&v)[4]) {
+  const int block = static_cast<int>(threadIdx.x) / 32;
+  const uint32_t exponent = scale_exponent(largest_of_lanes<32>(v));
+  reinterpret_cast<uint32_t*>(row)[threadIdx.x] = e4m3_codes(v[0], v[1], v[2], v[3], inverse_power(exponent));
+  if (threadIdx.x % 32 == 0) reinterpret_cast<float*>(row + kLatentWidth)[block] = power_of_exponent(exponent);
+}
+
+__global__ void __launch_bounds__(kLatentThreads) write_latent_kernel(const __grid_constant__ WriteLatent a) {
+  __shared__ __align__(16) float latent[kLatentWidth];
+  let_next_start();
+  wait_for_previous();
+  const int64_t t = blockIdx.x;
+  const int column = static_cast<int>(threadIdx.x) * 4;
+  int in_page = 0;
+  std::byte* page = find_page(a.to, t, in_page);
+  if (page == nullptr) return;
+  const bool fp8 = a.format == LatentRows::kFp8;
+  std::byte* row = page + in_page * (fp8 ? 656 : 1152);
+  float v[4];
+  load_4(v, a.x, t * a.x.ld + column);
+  *reinterpret_cast<float4*>(latent + column) = {v[0], v[1], v[2], v[3]};
+  if (threadIdx.x < kPairs) {
+    const int pair = static_cast<int>(threadIdx.x);
+    const int left = a.rotation.half_split ? pair : 2 * pair, right = left + (a.rotation.half_split ? kPairs : 1);
+    const int64_t rope = t * a.x.ld + kLatentWidth;
+    const float2 rotated =
+        rotate_pair(load_1(a.x, rope + left), load_1(a.x, rope + right), a.rotation, t * kPairs + pair);
+    auto* to = reinterpret_cast<__nv_bfloat16*>(row + (fp8 ? kLatentWidth + 16 : kLatentWidth * 2));
+    to[left] = __float2bfloat16_rn(rotated.x);
+    to[right] = __float2bfloat16_rn(rotated.y);
+  }
+  __syncthreads();
+  const float inverse = inverse_root(fold_partials(partial_squares(latent, kLatentWidth)), kLatentWidth, a.eps);
+  const float4 weight = *reinterpret_cast<const float4*>(a.weight + column);
+  const float factor[4] = {weight.x, weight.y, weight.z, weight.w};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) v[i] = __fmul_rn(factor[i], __fmul_rn(v[i], inverse));
+  if (fp8)
+    store_latent_fp8(row, v);
+  else
+    reinterpret_cast<uint2*>(row)[threadIdx.x] = pack_4(v);
+}
+
+// --- index rows: 128 columns in a warp, columns 4 * lane .. 4 * lane + 3 in each lane
+
+__device__ __forceinline__ void rotate_row(float (&v)[4], const Rotation& r, int64_t t) {
+  constexpr int kHalfLanes = kPairs / 4;  // lanes that hold the left halves of the pairs, if these are half a width apart
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  float other[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) other[i] = __shfl_xor_sync(0xffffffff, v[i], kHalfLanes);
+  if (lane >= 2 * kHalfLanes) return;  // columns that are not rotated
+  if (r.half_split) {
+    const bool left = lane < kHalfLanes;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int64_t pair = t * kPairs + lane % kHalfLanes * 4 + i;
+      const float2 p = left ? rotate_pair(v[i], other[i], r, pair) : rotate_pair(other[i], v[i], r, pair);
+      v[i] = left ? p.x : p.y;
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < 4; i += 2) {
+      const float2 p = rotate_pair(v[i], v[i + 1], r, t * kPairs + 2 * lane + i / 2);
+      v[i] = p.x;
+      v[i + 1] = p.y;
+    }
+  }
+}
+
+// Butterflies over strides 1, 2, 4, ..., 64, then one multiplication.
+__device__ __forceinline__ void hadamard_row(float (&v)[4]) {
+  constexpr float kFactor = 0.08838834764831845f;  // 1 / sqrt(128)
+#pragma unroll
+  for (int stride = 1; stride < 4; stride *= 2) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if ((i & stride) != 0) continue;
+      const float a = v[i], b = v[i + stride];
+      v[i] = __fadd_rn(a, b);
+      v[i + stride] = __fsub_rn(a, b);
+    }
+  }
+#pragma unroll
+  for (int lanes = 1; lanes < 32; lanes *= 2) {
+    const bool upper = (threadIdx.x & lanes) != 0;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float other = __shfl_xor_sync(0xffffffff, v[i], lanes);
+      v[i] = upper ? __fsub_rn(other, v[i]) : __fadd_rn(v[i], other);
+    }
+  }
+#pragma unroll
+  for (float& value : v) value = __fmul_rn(value, kFactor);
+}
+
+// The sum in ops/norm.h's order of one value of each column, given by 4 in each lane, in all lanes. `row` is 128 floats
+// of the warp.
+template <class Add>
+__device__ __forceinline__ float sum_row(const float (&v)[4], float* row, const Add& add) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  *reinterpret_cast<float4*>(row + 4 * lane) = {v[0], v[1], v[2], v[3]};
+  __syncwarp();
+  float sum = 0;
+#pragma unroll
+  for (int i = lane % 16; i < kIndexWidth; i += 16) sum = add(sum, row[i]);
+  __syncwarp();
+  return fold_partials(sum);
+}
+
+__device__ __forceinline__ void layer_norm_row(float (&v)[4], const WriteIndexKeys& a, float* row) {
+  const int column = static_cast<int>(threadIdx.x) % 32 * 4;
+  const float sum = sum_row(v, row, [](float total, float x) { return __fadd_rn(total, x); });
+  const float mean = __fdiv_rn(sum, static_cast<float>(kIndexWidth));
+#pragma unroll
+  for (float& value : v) value = __fsub_rn(value, mean);
+  const float squares = sum_row(v, row, [](float total, float x) { return __fmaf_rn(x, x, total); });
+  const float inverse = inverse_root(squares, kIndexWidth, a.eps);
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+    v[i] = __fmaf_rn(a.weight[column + i], __fmul_rn(v[i], inverse), a.bias[column + i]);
+}
+
+__global__ void __launch_bounds__(kRowWarps * 32) index_queries_kernel(const __grid_constant__ IndexQueries a) {
+  let_next_start();
+  wait_for_previous();
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int64_t row = int64_t{blockIdx.x} * kRowWarps + threadIdx.x / 32;
+  if (row >= int64_t{a.n_tokens} * a.n_heads) return;
+  const int64_t t = row / a.n_heads, head = row % a.n_heads;
+  float v[4];
+  load_4(v, a.x, t * a.x.ld + head * kIndexWidth + 4 * lane);
+  rotate_row(v, a.rotation, t);
+  if (a.hadamard) hadamard_row(v);
+  const uint32_t exponent = scale_exponent(largest_of_lanes<32>(v));
+  reinterpret_cast<uint32_t*>(a.codes + row * kIndexWidth)[lane] =
+      e4m3_codes(v[0], v[1], v[2], v[3], inverse_power(exponent));
+  if (lane == 0) a.weights[row] = __fmul_rn(__fmul_rn(a.w[t * a.w_ld + head], a.factor), power_of_exponent(exponent));
+}
+
+__global__ void __launch_bounds__(kRowWarps * 32) write_index_keys_kernel(const __grid_constant__ WriteIndexKeys a) {
+  __shared__ __align__(16) float rows[kRowWarps][kIndexWidth];
+  let_next_start();
+  wait_for_previous();
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  const int64_t t = int64_t{blockIdx.x} * kRowWarps + warp;
+  if (t >= a.n_tokens) return;
+  int in_page = 0;
+  std::byte* page = find_page(a.to, t, in_page);
+  if (page == nullptr) return;
+  float v[4];
+  load_4(v, a.x, t * a.x.ld + 4 * lane);
+  layer_norm_row(v, a, rows[warp]);
+  rotate_row(v, a.rotation, t);
+  if (a.hadamard) hadamard_row(v);
+  const uint32_t exponent = scale_exponent(largest_of_lanes<32>(v));
+  reinterpret_cast<uint32_t*>(page + in_page * kIndexWidth)[lane] =
+      e4m3_codes(v[0], v[1], v[2], v[3], inverse_power(exponent));
+  if (lane == 0) reinterpret_cast<float*>(page + kCodeBytes)[in_page] = power_of_exponent(exponent);
+}
+
+__global__ void __launch_bounds__(kRowWarps * 32) rotate_queries_kernel(const __grid_constant__ RotateQueries a) {
+  let_next_start();
+  wait_for_previous();
+  const int pair = static_cast<int>(threadIdx.x) % 32;
+  const int64_t row = int64_t{blockIdx.x} * kRowWarps + threadIdx.x / 32;
+  if (row >= int64_t{a.n_tokens} * a.n_heads) return;
+  const int64_t t = row / a.n_heads, from = t * a.x.ld + row % a.n_heads * a.head_stride;
+  const int left = a.rotation.half_split ? pair : 2 * pair, right = left + (a.rotation.half_split ? kPairs : 1);
+  const float2 rotated =
+      rotate_pair(load_1(a.x, from + left), load_1(a.x, from + right), a.rotation, t * kPairs + pair);
+  auto* out = reinterpret_cast<__nv_bfloat16*>(a.out) + row * kRopeWidth;
+  out[left] = __float2bfloat16_rn(rotated.x);
+  out[right] = __float2bfloat16_rn(rotated.y);
+}
+
+Launch launch_of(int64_t n_blocks, int n_threads, bool follows_closely, StreamHandle stream) {
+  Launch l;
+  l.grid = dim3(static_cast<unsigned>(n_blocks));
+  l.block = dim3(static_cast<unsigned>(n_threads));
+  l.follows_closely = follows_closely;
+  l.stream = stream;
+  return l;
+}
+
+int64_t blocks_of_warps(int64_t n_rows) { return (n_rows + kRowWarps - 1) / kRowWarps; }
+
+}  // namespace
+
+void launch_norm_rows(const NormRows& a, StreamHandle stream) {
+  Launch l = launch_of(a.n_tokens, kNormThreads, a.follows_closely, stream);
+  l.shared_bytes = a.d * static_cast<int>(sizeof(float));
+  launch_kernel(norm_rows_kernel, l, a);
+}
+
+void launch_rotate_queries(const RotateQueries& a, StreamHandle stream) {
+  launch_kernel(rotate_queries_kernel,
+                launch_of(blocks_of_warps(int64_t{a.n_tokens} * a.n_heads), kRowWarps * 32, a.follows_closely, stream), a);
+}
+
+void launch_write_latent(const WriteLatent& a, StreamHandle stream) {
+  launch_kernel(write_latent_kernel, launch_of(a.n_tokens, kLatentThreads, a.follows_closely, stream), a);
+}
+
+void launch_index_queries(const IndexQueries& a, StreamHandle stream) {
+  launch_kernel(index_queries_kernel,
+                launch_of(blocks_of_warps(int64_t{a.n_tokens} * a.n_heads), kRowWarps * 32, a.follows_closely, stream), a);
+}
+
+void launch_write_index_keys(const WriteIndexKeys& a, StreamHandle stream) {
+  launch_kernel(write_index_keys_kernel, launch_of(blocks_of_warps(a.n_tokens), kRowWarps * 32, a.follows_closely, stream),
+                a);
+}
+
+}  // namespace levin::cuda
