@@ -40,7 +40,8 @@ void bench_grouped(const cuda::Stream& stream, int n, int k, bool all_tiles) {
   repeat(stream, w, one);
   for (const int rows : {1, 2, 4, 8, 16, 32, 64, 128, 256}) {
     const int64_t n_tokens = int64_t{kGroups} * rows;
-    const cuda::DeviceArray<uint16_t> x(stream, cuda::MlaProblem::random_bf16(n_tokens * k, 3)), out(stream, n_tokens * n);
+    const cuda::DeviceArray<uint16_t> x(stream, cuda::MlaProblem::random_bf16(n_tokens * k, 3)),
+        out(stream, n_tokens * n);
     std::vector<int32_t> begin(kGroups + 1);
     for (int g = 0; g <= kGroups; ++g) begin[static_cast<size_t>(g)] = g * rows;
     const cuda::DeviceArray<int32_t> group_begin(stream, begin);
@@ -64,8 +65,8 @@ void bench_grouped(const cuda::Stream& stream, int n, int k, bool all_tiles) {
         a.w = reinterpret_cast<const std::byte*>(w.data()) + i % kCopies * copy_bytes;
         cuda::gemm_mxfp4(a, tile, stream.handle());
       });
-      fmt::print("mxfp4,{}x{},{},{},{}{},{:.2f},{:.2f},{:.3f},{:.1f}\n", kGroups, rows, n, k, tile == chosen ? "" : "alt ",
-                 tile, us, floor, floor / us, flop * 1e-6 / us);
+      fmt::print("mxfp4,{}x{},{},{},{}{},{:.2f},{:.2f},{:.3f},{:.1f}\n", kGroups, rows, n, k,
+                 tile == chosen ? "" : "alt ", tile, us, floor, floor / us, flop * 1e-6 / us);
       std::fflush(stdout);
     }
   }

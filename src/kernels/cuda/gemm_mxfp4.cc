@@ -88,9 +88,9 @@ void gemm_mxfp4(const GemmMxfp4& a, int tile_rows, CUstream_st* stream) {
   LEVIN_CHECK(refused.empty(), "{}", refused);
   LEVIN_CHECK((a.n_groups == 1) == (a.group_begin == nullptr), "gemm_mxfp4: {} groups {} group_begin", a.n_groups,
               a.group_begin ? "with" : "without");
-  LEVIN_CHECK(reinterpret_cast<uintptr_t>(a.x) % 16 == 0 && reinterpret_cast<uintptr_t>(a.w) % 16 == 0 &&
-                  a.x_ld % 8 == 0,
-              "gemm_mxfp4: x and w must be 16-byte aligned, rows of x ({}) a multiple of 8 apart", a.x_ld);
+  LEVIN_CHECK(
+      reinterpret_cast<uintptr_t>(a.x) % 16 == 0 && reinterpret_cast<uintptr_t>(a.w) % 16 == 0 && a.x_ld % 8 == 0,
+      "gemm_mxfp4: x and w must be 16-byte aligned, rows of x ({}) a multiple of 8 apart", a.x_ld);
   launch_gemm_mxfp4(a, tile_rows, stream);
 }
 

@@ -12,6 +12,8 @@
 //         registers. Bandwidth-bound up to 64 rows
 //   why   weights are the operand that may come from registers, so that they are turned into bf16 on the way and never
 //         written back; outputs are the 64 rows of the matrix unit, tokens its columns, of which 8 are enough
+#include <cuda_bf16.h>
+
 #include <algorithm>
 
 #include "kernels/cuda/gemm_fp8.h"
@@ -27,8 +29,6 @@
 #include "kernels/cuda/tiles/mxfp4_to_bf16.cuh"
 #include "kernels/cuda/tiles/stage_ring.cuh"
 #include "kernels/cuda/tiles/swizzle.cuh"
-
-#include <cuda_bf16.h>
 
 namespace levin::cuda {
 namespace {
@@ -201,7 +201,8 @@ class Math {
   __device__ __forceinline__ void turn(Operand& a, int stage) {
     const uint8_t* tile = s_.stages[stage].w[strip_];
     const uint4 raw = reinterpret_cast<const uint4*>(tile)[kHalf * 128 + thread_];
-    const auto* scales = reinterpret_cast<const uint32_t*>(tile + kMxCodeBytes) + 16 * (thread_ / 32) + thread_ % 32 / 4;
+    const auto* scales =
+        reinterpret_cast<const uint32_t*>(tile + kMxCodeBytes) + 16 * (thread_ / 32) + thread_ % 32 / 4;
     const uint32_t scale[2] = {scales[0] >> 16 * kHalf & 0xFFFF, scales[8] >> 16 * kHalf & 0xFFFF};
     const uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
 #pragma unroll

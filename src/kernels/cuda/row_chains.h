@@ -97,8 +97,8 @@ struct IndexQueries {
   float factor = 1;  // H^-1/2 * 128^-1/2
   Rotation rotation;
   bool hadamard = true;
-  uint8_t* codes = nullptr;    // [T, H, 128] e4m3, dense
-  float* weights = nullptr;    // [T, H] (w * factor) * the query's scale, dense
+  uint8_t* codes = nullptr;  // [T, H, 128] e4m3, dense
+  float* weights = nullptr;  // [T, H] (w * factor) * the query's scale, dense
   int n_tokens = 0;
   int n_heads = 0;
   bool follows_closely = false;

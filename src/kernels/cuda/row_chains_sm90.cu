@@ -178,7 +178,8 @@ __global__ void __launch_bounds__(kLatentThreads) write_latent_kernel(const __gr
 // --- index rows: 128 columns in a warp, columns 4 * lane .. 4 * lane + 3 in each lane
 
 __device__ __forceinline__ void rotate_row(float (&v)[4], const Rotation& r, int64_t t) {
-  constexpr int kHalfLanes = kPairs / 4;  // lanes that hold the left halves of the pairs, if these are half a width apart
+  constexpr int kHalfLanes =
+      kPairs / 4;  // lanes that hold the left halves of the pairs, if these are half a width apart
   const int lane = static_cast<int>(threadIdx.x) % 32;
   float other[4];
 #pragma unroll
@@ -251,8 +252,7 @@ __device__ __forceinline__ void layer_norm_row(float (&v)[4], const WriteIndexKe
   const float squares = sum_row(v, row, [](float total, float x) { return __fmaf_rn(x, x, total); });
   const float inverse = inverse_root(squares, kIndexWidth, a.eps);
 #pragma unroll
-  for (int i = 0; i < 4; ++i)
-    v[i] = __fmaf_rn(a.weight[column + i], __fmul_rn(v[i], inverse), a.bias[column + i]);
+  for (int i = 0; i < 4; ++i) v[i] = __fmaf_rn(a.weight[column + i], __fmul_rn(v[i], inverse), a.bias[column + i]);
 }
 
 __global__ void __launch_bounds__(kRowWarps * 32) index_queries_kernel(const __grid_constant__ IndexQueries a) {
@@ -329,7 +329,8 @@ void launch_norm_rows(const NormRows& a, StreamHandle stream) {
 
 void launch_rotate_queries(const RotateQueries& a, StreamHandle stream) {
   launch_kernel(rotate_queries_kernel,
-                launch_of(blocks_of_warps(int64_t{a.n_tokens} * a.n_heads), kRowWarps * 32, a.follows_closely, stream), a);
+                launch_of(blocks_of_warps(int64_t{a.n_tokens} * a.n_heads), kRowWarps * 32, a.follows_closely, stream),
+                a);
 }
 
 void launch_write_latent(const WriteLatent& a, StreamHandle stream) {
@@ -338,12 +339,13 @@ void launch_write_latent(const WriteLatent& a, StreamHandle stream) {
 
 void launch_index_queries(const IndexQueries& a, StreamHandle stream) {
   launch_kernel(index_queries_kernel,
-                launch_of(blocks_of_warps(int64_t{a.n_tokens} * a.n_heads), kRowWarps * 32, a.follows_closely, stream), a);
+                launch_of(blocks_of_warps(int64_t{a.n_tokens} * a.n_heads), kRowWarps * 32, a.follows_closely, stream),
+                a);
 }
 
 void launch_write_index_keys(const WriteIndexKeys& a, StreamHandle stream) {
-  launch_kernel(write_index_keys_kernel, launch_of(blocks_of_warps(a.n_tokens), kRowWarps * 32, a.follows_closely, stream),
-                a);
+  launch_kernel(write_index_keys_kernel,
+                launch_of(blocks_of_warps(a.n_tokens), kRowWarps * 32, a.follows_closely, stream), a);
 }
 
 }  // namespace levin::cuda

@@ -34,7 +34,8 @@ struct MxProblem {
     codes.resize(static_cast<size_t>(groups) * n * k / 2);
     for (uint8_t& v : codes) v = static_cast<uint8_t>(generator());
     scales.resize(static_cast<size_t>(groups) * n * scales_of_row());
-    for (uint8_t& v : scales) v = static_cast<uint8_t>(generator() % 50 == 0 ? 100 + generator() % 60 : 124 + generator() % 6);
+    for (uint8_t& v : scales)
+      v = static_cast<uint8_t>(generator() % 50 == 0 ? 100 + generator() % 60 : 124 + generator() % 6);
   }
 
   int scales_of_row() const { return (k + 31) / 32; }

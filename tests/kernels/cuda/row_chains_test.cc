@@ -157,7 +157,8 @@ TEST_F(RowChainsTest, NormRowsAddsNormsAndRounds) {
       const std::vector<float> scales = scale.host();
       for (int t = 0; t < n_tokens; ++t)
         for (int64_t b = 0; b < blocks_of(d); ++b)
-          ASSERT_EQ(scales[static_cast<size_t>(b * ld + t)], expected.scales[static_cast<size_t>(t * blocks_of(d) + b)]);
+          ASSERT_EQ(scales[static_cast<size_t>(b * ld + t)],
+                    expected.scales[static_cast<size_t>(t * blocks_of(d) + b)]);
     }
   }
 }
@@ -192,8 +193,9 @@ struct Places {
   std::vector<int32_t> table_row = {0, 1, 0, 1, 0, 0, 1, 0, 1, 0, 0};
   std::vector<int32_t> tables = {2, 0, -1, 3, 1, -1};  // [2, 3]
   int page(int t, bool with_tables) const {
-    return with_tables ? tables[static_cast<size_t>(table_row[static_cast<size_t>(t)] * 3 + slot[static_cast<size_t>(t)] / 64)]
-                       : slot[static_cast<size_t>(t)] / 64;
+    return with_tables
+               ? tables[static_cast<size_t>(table_row[static_cast<size_t>(t)] * 3 + slot[static_cast<size_t>(t)] / 64)]
+               : slot[static_cast<size_t>(t)] / 64;
   }
 };
 

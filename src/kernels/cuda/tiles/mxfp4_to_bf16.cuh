@@ -15,9 +15,7 @@ namespace levin::cuda {
 constexpr uint32_t kMxWidestByte = 128;  // the e8m0 code of 2
 
 // 2^126 times the scale of e8m0 code `code`, cut at 2^127, as a pair of bf16: exponent field code - 127 + 126 + 127.
-__device__ __forceinline__ uint32_t mx_factor(uint32_t code) {
-  return (min(code, kMxWidestByte) + 126) * 0x00800080u;
-}
+__device__ __forceinline__ uint32_t mx_factor(uint32_t code) { return (min(code, kMxWidestByte) + 126) * 0x00800080u; }
 // What is left of it: 2^(code - 128) above the cut, else 1.
 __device__ __forceinline__ uint32_t mx_rest(uint32_t code) {
   return (max(code, kMxWidestByte) - kMxWidestByte + 127) * 0x00800080u;
