@@ -7,6 +7,7 @@ namespace levin::app {
 
 void add_run(CommandLine& line);
 void add_serve(CommandLine& line);
+void add_load(CommandLine& line);
 void add_tokenize(CommandLine& line);
 void add_bench(CommandLine& line);
 void add_eval(CommandLine& line);

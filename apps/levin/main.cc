@@ -11,6 +11,7 @@ int main(int argc, char** argv) {
   app::CommandLine line(LEVIN_VERSION);
   app::add_run(line);
   app::add_serve(line);
+  app::add_load(line);
   app::add_tokenize(line);
   app::add_bench(line);
   app::add_eval(line);

@@ -92,7 +92,7 @@ std::string hex(std::span<const std::byte> bytes) {
 // with an odd number, rotation), so two inputs that differ in one word end in different lanes; the products before and
 // after the sum spread a difference over many bits, so that a second one does not cancel it.
 uint64_t checksum64(std::span<const std::byte> bytes) {
-  constexpr uint64_t kOdd = 0x9e3779b97f4a7c15;   // 2^64 over the golden ratio
+  constexpr uint64_t kOdd = 0x9e3779b97f4a7c15;    // 2^64 over the golden ratio
   constexpr uint64_t kOther = 0xc90fdaa22168c235;  // the digits of pi
   constexpr size_t kLanes = 8;
   std::array<uint64_t, kLanes> lanes;

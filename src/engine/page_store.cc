@@ -56,8 +56,7 @@ PageKey key_of_name(std::string_view name) {
 
 // Left behind by a process that died while writing.
 bool is_left_over(std::string_view name) {
-  return name.size() > kNameDigits && is_hex(name.substr(0, kNameDigits)) &&
-         name.find(".page.tmp-") == kNameDigits;
+  return name.size() > kNameDigits && is_hex(name.substr(0, kNameDigits)) && name.find(".page.tmp-") == kNameDigits;
 }
 
 // The whole file into `out`; false if it cannot be had or is longer than `out`, which is cut to what was read.
@@ -283,8 +282,7 @@ std::string PageStore::refusal_of(std::span<const std::byte> file, const StoredP
       header.n_row_bytes != static_cast<uint64_t>(options_.n_row_bytes)) {
     return "it is of another model";
   }
-  const bool same_tokens =
-      std::memcmp(file.data() + kTokensOffset, page.tokens.data(), page.tokens.size_bytes()) == 0;
+  const bool same_tokens = std::memcmp(file.data() + kTokensOffset, page.tokens.data(), page.tokens.size_bytes()) == 0;
   if (header.before != page.before || !same_tokens) return "it holds other tokens";
   return {};
 }
@@ -324,8 +322,7 @@ void PageStore::write(const PageKey& key, const StoredPage& page) {
     LEVIN_CHECK(!by_key_.contains(key), "page {} is written twice", hex(key));
     n_waiting_bytes_ += std::ssize(waiting.bytes);
     const Files::iterator file = files_.insert(
-        files_.end(),
-        {.path = waiting.path, .n_bytes = std::ssize(waiting.bytes), .key = key, .own = true});
+        files_.end(), {.path = waiting.path, .n_bytes = std::ssize(waiting.bytes), .key = key, .own = true});
     by_key_.emplace(key, file);
     ++counts_.n_pages;
     waiting_.push_back(std::move(waiting));

@@ -39,16 +39,16 @@ using PageKey = Digest;
 struct PageStoreOptions {
   std::filesystem::path folder;  // made if it is not there
   int64_t max_bytes = 0;
-  Digest fingerprint = {};   // of all that rows depend on besides tokens
-  int64_t n_row_bytes = 0;   // of a page in all of the model's arrays
-  int64_t n_state = 0;       // floats that stand beside a page (kv/prefix_tree.h, ResumeState)
+  Digest fingerprint = {};  // of all that rows depend on besides tokens
+  int64_t n_row_bytes = 0;  // of a page in all of the model's arrays
+  int64_t n_state = 0;      // floats that stand beside a page (kv/prefix_tree.h, ResumeState)
   int64_t max_queued_bytes = int64_t{256} << 20;
   std::function<void(const std::string& line)> note;  // from any thread; may be empty
 };
 
 // A page and what it stands for.
 struct StoredPage {
-  PageKey before = {};  // key of the page before it; first_key() for the first
+  PageKey before = {};              // key of the page before it; first_key() for the first
   std::span<const int32_t> tokens;  // kPageTokens
   std::vector<float> state;         // n_state
   std::vector<std::byte> rows;      // n_row_bytes
@@ -80,8 +80,8 @@ class PageStore {
   // that is not taken counts as dropped.
   bool wants(const PageKey& key, const PageKey& before);
   void write(const PageKey& key, const StoredPage& page);  // wants() said so
-  void use(std::span<const PageKey> path);  // the keys of pages 0, 1, 2, ...
-  void flush();                             // returns when nothing waits to be written
+  void use(std::span<const PageKey> path);                 // the keys of pages 0, 1, 2, ...
+  void flush();                                            // returns when nothing waits to be written
 
   PageStoreCounts counts() const;
 

@@ -100,7 +100,7 @@ TEST_F(RestartTest, TheSecondTurnOfAConversationFindsTheFirst) {
   const Answered cold = Process(*model_, *this, {.stored = false}).run(request(second));
   Process again(*model_, *this, {.chunk_tokens = 128});
   EXPECT_EQ(again.run(request(second)).tokens, cold.tokens);
-  EXPECT_EQ(again.loop.n_restored_tokens(), 320);  // 300 tokens and 20 of the answer
+  EXPECT_EQ(again.loop.n_restored_tokens(), 320);      // 300 tokens and 20 of the answer
   EXPECT_EQ(again.run(request(second)).n_found, 384);  // in memory now
   EXPECT_EQ(again.loop.n_restored_tokens(), 320);
 }

@@ -1,0 +1,145 @@
+// levin load: a load client for servers that speak as OpenAI's do.
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <memory>
+
+#include "apps/levin/commands.h"
+#include "apps/levin/load_report.h"
+#include "apps/levin/load_run.h"
+#include "io/mapped_file.h"
+
+namespace levin::app {
+namespace {
+
+struct LoadCommand {
+  std::string url;
+  LoadOptions options;
+  std::vector<double> rates;          // an open loop at each of them
+  std::vector<double> concurrencies;  // a closed loop with as many clients
+  bool json = false;
+  std::string plot_file;
+};
+
+// Numbers with commas between them.
+Setter set_numbers(std::vector<double>* target, NumberRange range) {
+  return [target, range](std::string_view value) -> std::optional<std::string> {
+    std::vector<double> list;
+    for (size_t begin = 0; begin <= value.size();) {
+      const size_t end = std::min(value.find(',', begin), value.size());
+      double number = 0;
+      if (const auto expected = set_number(&number, range)(value.substr(begin, end - begin)))
+        return *expected + ", or several with commas";
+      list.push_back(number);
+      begin = end + 1;
+    }
+    *target = list;
+    return std::nullopt;
+  };
+}
+
+// "64,1024:0.2": lengths in tokens, each with a weight.
+Setter set_mix(std::vector<PromptShare>* target) {
+  return [target](std::string_view value) -> std::optional<std::string> {
+    std::vector<PromptShare> mix;
+    for (size_t begin = 0; begin <= value.size();) {
+      const size_t end = std::min(value.find(',', begin), value.size());
+      const std::string_view entry = value.substr(begin, end - begin);
+      const size_t colon = std::min(entry.find(':'), entry.size());
+      PromptShare share;
+      const bool bad_length = set_tokens(&share.n_tokens, {.min = 1, .max = 1 << 30})(entry.substr(0, colon)).has_value();
+      const bool bad_weight = colon < entry.size() &&
+                              set_number(&share.weight, {.min = 1e-9, .max = 1e9})(entry.substr(colon + 1)).has_value();
+      if (bad_length || bad_weight) return "lengths in tokens, each with a weight behind a colon if they differ: 64,1024:0.2";
+      mix.push_back(share);
+      begin = end + 1;
+    }
+    *target = mix;
+    return std::nullopt;
+  };
+}
+
+std::vector<LoadLevel> levels(const LoadCommand& command) {
+  std::vector<LoadLevel> out;
+  for (const double rate : command.rates) out.push_back({.rate = rate});
+  if (!out.empty()) return out;
+  for (const double n : command.concurrencies) out.push_back({.concurrency = static_cast<int64_t>(n)});
+  return out;
+}
+
+Status run(LoadCommand command) {
+  LEVIN_ASSIGN(command.options.url, parse_url(command.url));
+  LEVIN_ASSIGN(const LoadClient client, LoadClient::connect(command.options));
+  std::vector<LevelReport> reports;
+  int64_t n_ok = 0;
+  for (const LoadLevel& level : levels(command)) {
+    reports.push_back(report_of(client.run(level, std::ssize(reports) * command.options.n_requests)));
+    n_ok += reports.back().n_ok;
+    if (!command.json) fmt::print("{}{}", reports.size() > 1 ? "\n" : "", report_text(reports.back()));
+    std::fflush(stdout);
+  }
+  if (command.json) {
+    io::JsonArray list;
+    for (const LevelReport& report : reports) list.push_back(report_json(report));
+    fmt::print("{}\n", io::dump_json(list));
+  }
+  if (!command.plot_file.empty()) LEVIN_TRY(io::write_file_atomically(command.plot_file, report_svg(reports)));
+  if (n_ok > 0) return {};
+  return Error{ErrorKind::kRuntime, fmt::format("no request succeeded: {}", reports.front().errors.front())};
+}
+
+void add_load_options(Command& command, LoadCommand& load) {
+  const auto add = [&](std::string names, std::string value, std::string purpose, std::string default_text,
+                       Setter set) {
+    command.option({.names = std::move(names),
+                    .value = std::move(value),
+                    .purpose = std::move(purpose),
+                    .default_text = std::move(default_text),
+                    .group = "Load"},
+                   std::move(set));
+  };
+  LoadOptions& o = load.options;
+  load.concurrencies = {8};
+  add("--requests", "N", "Requests of each level", "100", set_int(&o.n_requests, {.min = 1, .max = 1 << 20}));
+  add("--concurrency", "LIST", "Closed loop: clients that each wait for their answer; several: a level each", "8",
+      set_numbers(&load.concurrencies, {.min = 1, .max = 4096}));
+  add("--rate", "LIST", "Open loop instead: requests a second, whatever the server does; several: a level each", "off",
+      set_numbers(&load.rates, {.min = 1e-3, .max = 1e5}));
+  add("--arrivals", "KIND", "Times between requests of an open loop: poisson or even", "poisson",
+      set_choice({"poisson", "even"}, [&o](size_t place) { o.poisson = place == 0; }));
+  add("--prompt-tokens", "MIX", "Lengths of prompts in tokens, with weights: 64,1024:0.2", "256", set_mix(&o.prompts));
+  add("--shared-tokens", "N", "Tokens that prompts begin with in common, beside those", "0",
+      set_tokens(&o.n_shared_tokens, {.min = 0, .max = 1 << 30}));
+  add("--prefixes", "N", "Different beginnings of --shared-tokens", "1",
+      set_int(&o.n_prefixes, {.min = 1, .max = 1 << 20}));
+  add("--answer-tokens", "N", "Most tokens of an answer", "64", set_int(&o.n_answer_tokens, {.min = 1, .max = 1 << 20}));
+  add("--ignore-eos", "on|off", "Have the model go on to the most tokens", "on", set_flag(&o.ignore_eos));
+  add("--temperature", "T", "Of the answers", "0", set_number(&o.temperature, {.min = 0, .max = 100}));
+  add("--api", "NAME", "completions or chat", "completions",
+      set_choice({"completions", "chat"}, [&o](size_t place) { o.chat = place == 1; }));
+  add("--model-name", "NAME", "Model to ask for", "the first that the server has", set_text(&o.model));
+  add("--api-key", "KEY", "Key that requests bear", "none", set_text(&o.api_key));
+  add("--seed", "N", "The same seed, the same requests", "0", set_int(&o.seed, {.min = 0}));
+  add("--timeout", "SECONDS", "For a request, after which it has failed", "600",
+      set_int(&o.timeout_s, {.min = 1, .max = 86400}));
+  add("--json", "", "Print a JSON list, an object for each level", "", set_flag(&load.json));
+  add("--plot", "FILE.svg", "Draw latency over the percentiles, or over the levels if there are several", "",
+      set_text(&load.plot_file));
+}
+
+}  // namespace
+
+void add_load(CommandLine& line) {
+  Command& command = line.add({.name = "load",
+                               .purpose = "Load a server with requests and print how it fares",
+                               .examples = "  levin load http://127.0.0.1:8000 --concurrency 1,4,16 --plot load.svg\n"
+                                           "  levin load localhost:8000 --rate 2.5 --prompt-tokens 64,1024:0.2 "
+                                           "--shared-tokens 2000\n"});
+  const auto load = std::make_shared<LoadCommand>();
+  command.positional({.name = "URL", .purpose = "Of the server: http://HOST:PORT", .required = true},
+                     set_text(&load->url));
+  add_load_options(command, *load);
+  command.action([load] { return run(*load); });
+}
+
+}  // namespace levin::app

@@ -1,0 +1,154 @@
+#include "apps/levin/load_report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <numeric>
+
+#include "apps/levin/plot.h"
+
+namespace levin::app {
+namespace {
+
+constexpr size_t kMaxErrors = 5;
+
+double ratio(double part, double whole) { return whole > 0 ? part / whole : 0; }
+
+std::string level_text(const LoadLevel& level) {
+  return level.rate > 0 ? fmt::format("{:g} requests/s", level.rate) : fmt::format("{} at a time", level.concurrency);
+}
+
+io::JsonObject spread_json(const std::vector<double>& values) {
+  const Spread s = spread_of(values);
+  return {{"mean", s.mean}, {"p50", s.p50}, {"p90", s.p90}, {"p95", s.p95}, {"p99", s.p99}, {"max", s.max}};
+}
+
+struct Kind {
+  const char* name;
+  std::vector<double> LevelReport::* values;
+};
+constexpr Kind kKinds[] = {{"TTFT", &LevelReport::ttft_ms},
+                           {"TPOT", &LevelReport::tpot_ms},
+                           {"ITL", &LevelReport::itl_ms},
+                           {"E2E", &LevelReport::e2e_ms}};
+
+}  // namespace
+
+double percentile(std::vector<double> values, double percent) {
+  if (values.empty()) return 0;
+  std::sort(values.begin(), values.end());
+  const double place = percent / 100 * static_cast<double>(values.size() - 1);
+  const size_t below = static_cast<size_t>(place);
+  const size_t above = std::min(below + 1, values.size() - 1);
+  return std::lerp(values[below], values[above], place - std::floor(place));
+}
+
+Spread spread_of(const std::vector<double>& values) {
+  if (values.empty()) return {};
+  const double sum = std::accumulate(values.begin(), values.end(), 0.0);
+  return {.mean = sum / static_cast<double>(values.size()),
+          .p50 = percentile(values, 50),
+          .p90 = percentile(values, 90),
+          .p95 = percentile(values, 95),
+          .p99 = percentile(values, 99),
+          .max = percentile(values, 100)};
+}
+
+LevelReport report_of(const LevelResult& result) {
+  LevelReport out{.level = result.level, .seconds = result.seconds, .speculation = result.speculation};
+  for (const RequestRecord& r : result.requests) {
+    if (!r.ok()) {
+      ++out.n_failed;
+      const bool known = std::find(out.errors.begin(), out.errors.end(), r.error) != out.errors.end();
+      if (!known && out.errors.size() < kMaxErrors) out.errors.push_back(r.error);
+      continue;
+    }
+    ++out.n_ok;
+    out.n_prompt += r.n_prompt;
+    out.n_found += r.n_found;
+    out.n_answer += r.n_answer;
+    out.ttft_ms.push_back(1000 * (r.first_s - r.begun_s));
+    out.e2e_ms.push_back(1000 * (r.ended_s - r.begun_s));
+    for (const double gap : r.gaps_s) out.itl_ms.push_back(1000 * gap);
+    if (r.n_answer > 1) out.tpot_ms.push_back(1000 * (r.ended_s - r.first_s) / static_cast<double>(r.n_answer - 1));
+  }
+  return out;
+}
+
+std::string report_text(const LevelReport& r) {
+  std::string out = fmt::format(
+      "{}: {} requests in {:.2f} s, {} failed\n"
+      "{:.2f} requests/s, {:.1f} answer tokens/s, {:.1f} prompt tokens/s ({:.0f}% of them from the cache)\n",
+      level_text(r.level), r.n_ok + r.n_failed, r.seconds, r.n_failed, ratio(static_cast<double>(r.n_ok), r.seconds),
+      r.answer_tokens_per_s(), ratio(static_cast<double>(r.n_prompt), r.seconds),
+      100 * ratio(static_cast<double>(r.n_found), static_cast<double>(r.n_prompt)));
+  if (r.mean_accept_length() > 0) {
+    out += fmt::format("acceptance {:.1f}% of drafts, {:.2f} tokens kept a pass\n",
+                       100 * ratio(r.speculation.n_accepted, r.speculation.n_drafted), r.mean_accept_length());
+  }
+  out += fmt::format("{:>10} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10}\n", "ms", "mean", "p50", "p90", "p95", "p99", "max");
+  for (const Kind& kind : kKinds) {
+    const Spread s = spread_of(r.*kind.values);
+    out += fmt::format("{:>10} {:>10.2f} {:>10.2f} {:>10.2f} {:>10.2f} {:>10.2f} {:>10.2f}\n", kind.name, s.mean, s.p50,
+                       s.p90, s.p95, s.p99, s.max);
+  }
+  for (const std::string& error : r.errors) out += fmt::format("failed: {}\n", error);
+  return out;
+}
+
+io::JsonValue report_json(const LevelReport& r) {
+  io::JsonArray per_position;
+  for (const double n : r.speculation.accepted_per_position) per_position.emplace_back(n);
+  io::JsonArray errors;
+  for (const std::string& error : r.errors) errors.emplace_back(error);
+  return io::JsonObject{{"rate", r.level.rate},
+                        {"concurrency", r.level.rate > 0 ? io::JsonValue() : io::JsonValue(r.level.concurrency)},
+                        {"seconds", r.seconds},
+                        {"ok", r.n_ok},
+                        {"failed", r.n_failed},
+                        {"requests_per_s", ratio(static_cast<double>(r.n_ok), r.seconds)},
+                        {"prompt_tokens", r.n_prompt},
+                        {"cached_tokens", r.n_found},
+                        {"answer_tokens", r.n_answer},
+                        {"answer_tokens_per_s", r.answer_tokens_per_s()},
+                        {"ttft_ms", spread_json(r.ttft_ms)},
+                        {"tpot_ms", spread_json(r.tpot_ms)},
+                        {"itl_ms", spread_json(r.itl_ms)},
+                        {"e2e_ms", spread_json(r.e2e_ms)},
+                        {"drafted", r.speculation.n_drafted},
+                        {"accepted", r.speculation.n_accepted},
+                        {"accepted_per_position", std::move(per_position)},
+                        {"mean_accept_length", r.mean_accept_length()},
+                        {"errors", std::move(errors)}};
+}
+
+std::string report_svg(std::span<const LevelReport> reports) {
+  Plot plot{.title = "Latency", .x_label = "percentile of requests", .y_label = "ms", .lines = {}};
+  if (reports.size() == 1) {
+    for (const Kind& kind : kKinds) {
+      PlotLine line{.name = kind.name, .points = {}};
+      for (int percent = 0; percent <= 100; percent += 5)
+        line.points.emplace_back(percent, percentile(reports[0].*kind.values, percent));
+      plot.lines.push_back(std::move(line));
+    }
+    return plot_svg(plot);
+  }
+  const bool open = !reports.empty() && reports[0].level.rate > 0;
+  plot.x_label = open ? "requests/s" : "requests at a time";
+  for (const Kind& kind : kKinds) {
+    for (const int percent : {50, 99}) {
+      if (kind.values == &LevelReport::itl_ms) continue;  // TPOT says as much
+      PlotLine line{.name = fmt::format("{} p{}", kind.name, percent), .points = {}};
+      for (const LevelReport& r : reports) {
+        line.points.emplace_back(open ? r.level.rate : static_cast<double>(r.level.concurrency),
+                                 percentile(r.*kind.values, percent));
+      }
+      plot.lines.push_back(std::move(line));
+    }
+  }
+  return plot_svg(plot);
+}
+
+}  // namespace levin::app

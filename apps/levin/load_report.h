@@ -1,0 +1,48 @@
+// What a load level came to: the statistics that load tools agree on, as text, JSON and a picture.
+//
+//   TTFT   from sending a request to the first piece of its answer
+//   ITL    between two pieces of an answer; a piece has several tokens where the server speculates
+//   TPOT   of a request: time from first to last piece over the tokens after the first
+//   E2E    from sending a request to the last piece
+// Times are of requests that succeeded, in milliseconds.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "apps/levin/load_run.h"
+#include "io/json.h"
+
+namespace levin::app {
+
+// Linear between the two nearest; 0 of nothing. `percent` 0 to 100.
+double percentile(std::vector<double> values, double percent);
+
+struct Spread {
+  double mean = 0, p50 = 0, p90 = 0, p95 = 0, p99 = 0, max = 0;
+};
+Spread spread_of(const std::vector<double>& values);
+
+struct LevelReport {
+  LoadLevel level;
+  double seconds = 0;
+  int64_t n_ok = 0, n_failed = 0;
+  int64_t n_prompt = 0, n_found = 0, n_answer = 0;  // tokens
+  std::vector<double> ttft_ms, itl_ms, tpot_ms, e2e_ms;
+  SpeculationCount speculation;
+  std::vector<std::string> errors;  // each once, the first few
+
+  double answer_tokens_per_s() const { return seconds > 0 ? static_cast<double>(n_answer) / seconds : 0; }
+  double mean_accept_length() const {  // 0: the server does not speculate, or does not say
+    return speculation.n_passes > 0 ? 1 + speculation.n_accepted / speculation.n_passes : 0;
+  }
+};
+LevelReport report_of(const LevelResult& result);
+
+std::string report_text(const LevelReport& report);
+io::JsonValue report_json(const LevelReport& report);
+// One level: time over percentile; several: p50 and p99 over the level.
+std::string report_svg(std::span<const LevelReport> reports);
+
+}  // namespace levin::app

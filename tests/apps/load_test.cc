@@ -1,0 +1,138 @@
+// What the load client makes of a server's bytes, and the statistics over them.
+#include <gtest/gtest.h>
+
+#include "apps/levin/http_client.h"
+#include "apps/levin/load_report.h"
+#include "support/must.h"
+
+namespace levin::app {
+namespace {
+
+using levin::test::must;
+
+TEST(UrlTest, TakesTheUsualForms) {
+  const auto expect = [](const char* text, const char* host, int port, const char* base) {
+    const Url url = must(parse_url(text));
+    EXPECT_EQ(url.host, host) << text;
+    EXPECT_EQ(url.port, port) << text;
+    EXPECT_EQ(url.base, base) << text;
+  };
+  expect("http://127.0.0.1:8000", "127.0.0.1", 8000, "");
+  expect("localhost:80/v1/", "localhost", 80, "");
+  expect("http://host", "host", 80, "");
+  expect("http://[::1]:9/a/b/v1", "::1", 9, "/a/b");
+  for (const char* bad : {"https://host", "ftp://host", "", "http://:80", "host:0", "host:70000", "host:x", "[::1"})
+    EXPECT_FALSE(parse_url(bad).ok()) << bad;
+}
+
+struct Read {
+  Status status;
+  std::string body;
+  int code = 0;
+  bool whole = false;
+};
+
+Read read(const std::string& bytes, size_t piece) {
+  Read out;
+  HttpReader reader;
+  for (size_t at = 0; at < bytes.size() && out.status.ok(); at += piece)
+    out.status = reader.feed(std::string_view(bytes).substr(at, piece), &out.body);
+  if (out.status.ok()) out.status = reader.close();
+  out.code = reader.status();
+  out.whole = reader.whole();
+  return out;
+}
+
+TEST(HttpReaderTest, PutsAnAnswerTogetherHoweverItIsCut) {
+  const std::pair<std::string, std::string> cases[] = {
+      {"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", "hello"},
+      {"HTTP/1.1 200 OK\r\ncontent-length:0\r\n\r\n", ""},
+      {"HTTP/1.0 200 OK\r\n\r\nuntil the end", "until the end"},
+      {"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3;x=1\r\nabc\r\nA\r\n0123456789"
+       "\r\n0\r\nTrailer: x\r\n\r\n",
+       "abc0123456789"},
+      {"HTTP/1.1 204 No Content\r\n\r\n", ""},
+  };
+  for (const auto& [bytes, body] : cases) {
+    for (const size_t piece : {size_t{1}, size_t{3}, bytes.size()}) {
+      const Read found = read(bytes, piece);
+      EXPECT_TRUE(found.status.ok() && found.whole) << bytes;
+      EXPECT_EQ(found.body, body);
+    }
+  }
+}
+
+TEST(HttpReaderTest, RefusesWhatIsNoAnswer) {
+  const std::string head = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
+  for (const std::string& bytes :
+       {std::string("SSH-2.0\r\n\r\n"), std::string("HTTP/1.1 abc\r\n\r\n"), std::string("HTTP/1.1 200 OK\r\n"),
+        std::string("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhell"),
+        std::string("HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\nhell"), head + "zz\r\n", head + "3\r\nabcd\r\n",
+        head + "ffffffffffffffffff\r\n", head + "3\r\nabc\r\n", std::string(70'000, 'x'), std::string()}) {
+    EXPECT_FALSE(read(bytes, 7).status.ok()) << bytes.substr(0, 80);
+  }
+}
+
+TEST(EventLinesTest, FindsTheDataOfEvents) {
+  std::vector<std::string> found;
+  EventLines lines;
+  for (const char c : std::string("data: {\"a\": 1}\r\n\r\n: comment\nevent: x\ndata:two\n\ndata: [DONE]\n\n"))
+    lines.feed(std::string_view(&c, 1), [&](std::string_view data) { found.emplace_back(data); });
+  EXPECT_EQ(found, (std::vector<std::string>{"{\"a\": 1}", "two", "[DONE]"}));
+}
+
+TEST(LoadRunTest, ReadsTheEventsOfBothDialects) {
+  RequestRecord record;
+  EXPECT_TRUE(take_event(R"({"choices": [{"delta": {"role": "assistant", "content": ""}}]})", 1, &record));
+  EXPECT_EQ(record.first_s, 0);
+  EXPECT_TRUE(take_event(R"({"choices": [{"delta": {"reasoning": "hm"}}]})", 2, &record));
+  EXPECT_TRUE(take_event(R"({"choices": [{"text": "x"}]})", 2.5, &record));
+  EXPECT_TRUE(take_event(R"({"choices": [{"delta": {"tool_calls": [{"index": 0}]}}]})", 4, &record));
+  EXPECT_TRUE(take_event(R"({"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 9,
+                             "prompt_tokens_details": {"cached_tokens": 4}}})",
+                         5, &record));
+  EXPECT_FALSE(take_event("[DONE]", 6, &record));
+  EXPECT_EQ(record.first_s, 2);
+  EXPECT_EQ(record.ended_s, 4);
+  EXPECT_EQ(record.gaps_s, (std::vector<double>{0.5, 1.5}));
+  EXPECT_EQ(record.n_prompt, 7);
+  EXPECT_EQ(record.n_answer, 9);
+  EXPECT_EQ(record.n_found, 4);
+  EXPECT_TRUE(record.ok());
+  EXPECT_FALSE(take_event(R"({"error": {"message": "too much", "code": "queue_full"}})", 6, &record));
+  EXPECT_EQ(record.error, "too much");
+  for (const char* strange : {"{", "3", "{\"choices\": 3}", "{\"choices\": [3, null]}", "{\"usage\": []}"}) {
+    RequestRecord other;
+    take_event(strange, 1, &other);
+    EXPECT_EQ(other.first_s, 0) << strange;
+  }
+}
+
+TEST(LoadReportTest, CountsAsTheUsualToolsDo) {
+  EXPECT_EQ(percentile({}, 50), 0);
+  EXPECT_EQ(percentile({4}, 99), 4);
+  EXPECT_EQ(percentile({3, 1, 2, 4}, 50), 2.5);
+  EXPECT_EQ(percentile({3, 1, 2, 4}, 100), 4);
+  LevelResult result{.level = {.rate = 2}, .seconds = 2};
+  result.speculation = {.n_passes = 10, .n_drafted = 30, .n_accepted = 15};
+  result.requests.push_back(
+      {.begun_s = 0.5, .first_s = 1, .ended_s = 1.5, .n_prompt = 10, .n_found = 5, .n_answer = 6, .gaps_s = {0.2, 0.3}});
+  result.requests.push_back({.error = "refused"});
+  result.requests.push_back({.error = "refused"});
+  const LevelReport report = report_of(result);
+  EXPECT_EQ(report.ttft_ms, std::vector<double>{500});
+  EXPECT_EQ(report.e2e_ms, std::vector<double>{1000});
+  EXPECT_EQ(report.tpot_ms, std::vector<double>{100});
+  EXPECT_EQ(report.errors, std::vector<std::string>{"refused"});
+  EXPECT_EQ(report.n_failed, 2);
+  EXPECT_EQ(report.answer_tokens_per_s(), 3);
+  EXPECT_EQ(report.mean_accept_length(), 2.5);
+  const std::string text = report_text(report);
+  for (const char* part : {"2 requests/s: 3 requests", "2 failed", "50% of them", "2.50 tokens kept a pass", "failed: refused"})
+    EXPECT_NE(text.find(part), std::string::npos) << text;
+  EXPECT_NE(report_svg(std::vector{report}).find("TPOT"), std::string::npos);
+  EXPECT_NE(report_svg(std::vector{report, report}).find("TTFT p99"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace levin::app
