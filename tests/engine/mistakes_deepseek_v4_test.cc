@@ -252,6 +252,14 @@ const Mistake kMistakes[] = {
          std::rotate(table, table + c.n_active, table + layer.moe.hash_experts.n_elements());
        }
      }},
+    {20,
+     "the indexer's head weights from a BF16 input",
+     {},
+     [](const ModelConfig&, ModelWeights& w) {
+       for (V4LayerWeights& layer : w.v4.layers) {
+         if (layer.attention.indexer) layer.attention.indexer->head_weights.input = ops::Operand::kBF16;
+       }
+     }},
     {29, "a default of the reference code for the long table's theta",
      [](ModelConfig& c) { c.compressed_rope_theta = 40000; }},
 };

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <random>
 #include <set>
 #include <tuple>
 
@@ -194,6 +195,18 @@ std::vector<int32_t> text_prompt(const std::filesystem::path& model_folder, uint
   LEVIN_CHECK(ids.size() >= n_tokens, "the text has {} tokens, {} are needed", ids.size(), n_tokens);
   ids.resize(n_tokens);
   return ids;
+}
+
+std::vector<std::vector<int32_t>> random_prompts(const std::filesystem::path& model_folder, uint32_t seed,
+                                                 const std::vector<size_t>& lengths) {
+  const auto n_vocab = static_cast<uint32_t>(must(load_model_config(model_folder)).config.n_vocab);
+  std::mt19937 random(seed);
+  std::vector<std::vector<int32_t>> out;
+  for (const size_t n_tokens : lengths) {
+    std::vector<int32_t>& ids = out.emplace_back(n_tokens);
+    for (int32_t& id : ids) id = static_cast<int32_t>(random() % n_vocab);
+  }
+  return out;
 }
 
 }  // namespace levin::test

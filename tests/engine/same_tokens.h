@@ -45,5 +45,9 @@ std::vector<std::string> broken_promises(const std::vector<Circumstance>& circum
 // Prompts for the demonstration model: some chats, and raw program text of about n_tokens.
 std::vector<std::vector<int32_t>> chat_prompts(const std::filesystem::path& model_folder);
 std::vector<int32_t> text_prompt(const std::filesystem::path& model_folder, uint64_t seed, size_t n_tokens);
+// For models of random weights, whose answers are as random and so differ at once where anything does: one of each
+// length.
+std::vector<std::vector<int32_t>> random_prompts(const std::filesystem::path& model_folder, uint32_t seed,
+                                                 const std::vector<size_t>& lengths);
 
 }  // namespace levin::test

@@ -1,5 +1,5 @@
 // The whole product of circumstances on prompts up to 512 tokens, and every pair of them at 4k and 12k tokens; in parts
-// that each end within minutes.
+// that each end within minutes. DeepSeek-V4, of which there is no demonstration model, on its fixtures.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -65,6 +65,30 @@ INSTANTIATE_TEST_SUITE_P(SameTokensFull, EveryPair,
                                           testing::ValuesIn(kTemperatures),
                                           testing::Values(int64_t{4096}, int64_t{12000})),
                          [](const auto& row) { return part_name(row); });
+
+template <class Row>
+std::string fixture_part_name(const Row& row) {
+  const auto [name, mode, temperature] = row.param;
+  return fmt::format("{}_{}_at_{}", test_name(name), numerics_mode_name(mode), temperature == 0 ? "0" : "0_8");
+}
+
+// Fixture, mode, temperature.
+class WholeProductOfFixture : public testing::TestWithParam<std::tuple<const char*, NumericsMode, double>> {};
+
+TEST_P(WholeProductOfFixture, UpTo512Tokens) {
+  const auto [name, mode, temperature] = GetParam();
+  std::vector<Circumstance> circumstances = all_circumstances();
+  std::erase_if(circumstances,
+                [&](const Circumstance& c) { return c.numerics != mode || c.temperature != temperature; });
+  const TempDir folder;
+  must(materialise(fixture_folder(name), folder.path()));
+  expect_same(folder.path(), circumstances, random_prompts(folder.path(), 8, {3, 50, 270, 512}), 48);
+}
+
+INSTANTIATE_TEST_SUITE_P(SameTokensFull, WholeProductOfFixture,
+                         testing::Combine(testing::Values("v4-flash", "v4-fp4"), testing::ValuesIn(kAllNumerics),
+                                          testing::ValuesIn(kTemperatures)),
+                         [](const auto& row) { return fixture_part_name(row); });
 
 }  // namespace
 }  // namespace levin::test

@@ -4,8 +4,6 @@
 
 #include <gtest/gtest.h>
 
-#include <random>
-
 #include "engine/loaded_model.h"
 
 namespace levin::test {
@@ -42,20 +40,13 @@ TEST_P(SameTokens, OnALongPromptInEveryPairOfCircumstances) {
 INSTANTIATE_TEST_SUITE_P(Demo, SameTokens, testing::Values("demo-v32", "demo-glm"),
                          [](const auto& model) { return test_name(model.param); });
 
-// Models of random weights, whose answers are as random and so differ at once where anything does.
 TEST(SameTokensOfFixtures, OfDeepseekV4InEveryPairOfCircumstances) {
-  std::mt19937 random(3);
   for (const char* fixture : {"v4-flash", "v4-fp4"}) {
     SCOPED_TRACE(fixture);
     const TempDir folder;
     must(materialise(fixture_folder(fixture), folder.path()));
-    const int64_t n_vocab = must(load_model_config(folder.path())).config.n_vocab;
-    std::vector<std::vector<int32_t>> prompts;
-    for (const int64_t n_tokens : {3, 50, 270}) {
-      std::vector<int32_t>& ids = prompts.emplace_back(static_cast<size_t>(n_tokens));
-      for (int32_t& id : ids) id = static_cast<int32_t>(random() % static_cast<uint32_t>(n_vocab));
-    }
-    expect_none(broken_promises(covering_circumstances(), folder.path(), prompts, 24));
+    expect_none(
+        broken_promises(covering_circumstances(), folder.path(), random_prompts(folder.path(), 3, {3, 50, 270}), 24));
   }
 }
 
