@@ -166,7 +166,7 @@ Status run_bench_command(EngineOptions options, BenchCommand command) {
   const std::vector<BenchCase> all = cases(command, options.n_spec_steps);
   for (const BenchCase& what : all) {
     options.cache_tokens = std::max(options.cache_tokens, bench_cache_tokens(what, bench));
-    options.n_sequences = std::max(options.n_sequences, what.batch);
+    options.max_running = std::max(options.max_running, what.batch);
   }
   LoadBar bar;
   LEVIN_ASSIGN(const std::unique_ptr<Engine> engine, Engine::load(options, bar.progress()));

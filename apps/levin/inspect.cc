@@ -151,6 +151,13 @@ void print_tensors(const Inspection& i) {
 
 void print_plans(const Inspection& i) {
   fmt::print("\nmemory      {} available here; caches for {} tokens\n", bytes_text(i.available_bytes), i.n_tokens);
+  if (i.plans.front().second.sequence_bytes > 0) {
+    fmt::print("            a running request takes ");
+    for (const auto& [mode, plan] : i.plans)
+      fmt::print("{} in {}{}", bytes_text(plan.sequence_bytes), numerics_mode_name(mode),
+                 mode == kModes.back() ? "" : ", ");
+    fmt::print(" whatever its length; totals are for one\n");
+  }
   fmt::print("  {:<10} {:>11} {:>14} {:>11} {:>11} {:>11}  {}\n", "numerics", "weights", "cache a token", "caches",
              "workspace", "total", "longest context here");
   for (const auto& [mode, plan] : i.plans) {

@@ -135,6 +135,7 @@ void add_serve(CommandLine& line) {
   const std::shared_ptr<EngineOptions> engine = add_engine_options(command, ModelArgument::kRequired);
   const std::shared_ptr<GenerationOptions> generation = add_generation_options(command, engine);
   add_speculation_options(command, engine);
+  engine->max_running = 64;
   const auto serve = std::make_shared<ServeCommand>();
   command.option({.names = "--max-num-seqs,--max-running-requests",
                   .value = "N",

@@ -39,7 +39,7 @@ Result<int64_t> context_tokens(const EngineOptions& options, const ModelConfig& 
                                const std::optional<io::Checkpoint>& checkpoint) {
   const MemoryPlan plan = plan_memory(
       config, numerics, checkpoint ? &*checkpoint : nullptr,
-      {.n_sequences = options.n_sequences, .n_step_tokens = options.chunk_tokens, .n_undone = options.n_spec_steps});
+      {.n_sequences = options.max_running, .n_step_tokens = options.chunk_tokens, .n_undone = options.n_spec_steps});
   const MemoryInfo memory = memory_info();
   const Result<int64_t> n_tokens = choose_context(
       plan,
@@ -108,7 +108,7 @@ struct Engine::State {
         runner(*model, {.n_threads = options.n_threads,
                         .isa = isa,
                         .n_cache_tokens = std::max(n_tokens + 1, options.cache_tokens),
-                        .n_sequences = options.n_sequences,
+                        .n_sequences = options.max_running,
                         .n_step_tokens = options.chunk_tokens,
                         .n_undone_tokens = options.n_spec_steps}),
         store(std::move(s)),

@@ -28,12 +28,13 @@ struct EngineOptions {
   std::string kv_cache_dtype = "auto";  // auto, bf16 or fp8; see make_numerics()
   int64_t chunk_tokens = 512;           // prefill tokens per step
   int64_t cache_tokens = 0;             // of all sequences together; 0: one of the longest context
-  int64_t n_sequences = 1;              // at a time
   int n_spec_steps = 0;                 // MTP drafts a round at most; 0: off
   bool adapt_spec_depth = false;        // fewer drafts, down to none, where that is faster
-  int64_t max_running = 64;             // requests that have part in steps; more wait
-  bool share_prefixes = true;           // requests go on from cache rows of others whose prompts begin alike
-  std::string cache_dir;                // prefixes on disk (engine/page_store.h); empty: none
+  // Requests that have part in steps; more wait. Where a model keeps windows and state per sequence, as DeepSeek-V4 does,
+  // each of them takes memory from the start.
+  int64_t max_running = 1;
+  bool share_prefixes = true;  // requests go on from cache rows of others whose prompts begin alike
+  std::string cache_dir;       // prefixes on disk (engine/page_store.h); empty: none
   int64_t cache_dir_bytes = int64_t{16} << 30;
   std::function<void(const std::string& line)> note;  // what is to be known of later, from any thread; may be empty
   int64_t max_model_len_tokens = 0;  // prompt and answer together; 0: as many as the model and the memory allow

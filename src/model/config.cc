@@ -164,7 +164,9 @@ std::string_view family_name(ModelFamily family) {
 }
 
 int ModelConfig::n_indexers() const {
-  return static_cast<int>(std::count(owns_indexer.begin(), owns_indexer.end(), true));
+  int n = 0;
+  for (int layer = 0; layer < n_layers; ++layer) n += has_indexer(layer);
+  return n;
 }
 
 Result<ParsedConfig> parse_model_config(std::string_view json, std::string_view source) {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "model/cache_layout.h"
 #include "model/weight_table.h"
@@ -96,7 +97,9 @@ MemoryPlan plan_memory(const ModelConfig& config, const Numerics& numerics, cons
 int64_t longest_context(const MemoryPlan& plan, int64_t available_bytes) {
   const int64_t left = available_bytes - plan.fixed_bytes();
   const int64_t per_page = plan.cache_bytes(kPageTokens);
-  return left <= 0 ? 0 : left / per_page * kPageTokens;
+  if (left <= 0) return 0;
+  // DeepSeek-V4 with windows alone: nothing grows
+  return per_page == 0 ? std::numeric_limits<int64_t>::max() : left / per_page * kPageTokens;
 }
 
 Result<int64_t> choose_context(const MemoryPlan& plan, const ContextRequest& request) {
@@ -112,6 +115,8 @@ Result<int64_t> choose_context(const MemoryPlan& plan, const ContextRequest& req
   const auto gib = [](int64_t bytes) { return static_cast<double>(bytes) / kGiB; };
   std::string message = fmt::format("weights of {:.2f} GiB and a workspace of {:.2f} GiB", gib(plan.weights_bytes),
                                     gib(plan.workspace_bytes));
+  if (plan.sequence_bytes > 0)
+    message += fmt::format(", {:.2f} GiB of windows and state of running requests", gib(plan.sequence_bytes));
   if (n_tokens > 0)
     message += fmt::format(", and caches of {:.2f} GiB for {} tokens,", gib(plan.cache_bytes(n_tokens)), n_tokens);
   message += fmt::format(" do not fit into the {:.2f} GiB available", gib(request.available_bytes));

@@ -32,7 +32,8 @@ struct MemoryPlan {
 MemoryPlan plan_memory(const ModelConfig& config, const Numerics& numerics, const io::Checkpoint* checkpoint,
                        const CacheLimits& limits);
 
-// Tokens, whole pages of them, whose caches fit beside weights and workspace; 0 when those alone do not.
+// Tokens, whole pages of them, whose caches fit beside weights and workspace; 0 when those alone do not, and the largest
+// number there is when nothing grows with the context.
 int64_t longest_context(const MemoryPlan& plan, int64_t available_bytes);
 
 struct ContextRequest {

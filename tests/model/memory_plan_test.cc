@@ -183,6 +183,12 @@ TEST(ChooseContextTest, SaysWhenNothingFits) {
   }
 }
 
+TEST(ChooseContextTest, KnowsCachesThatDoNotGrow) {
+  const MemoryPlan windows{.weights_bytes = 1000, .sequence_bytes = 100, .workspace_bytes = 24};
+  EXPECT_EQ(test::must(choose_context(windows, {.max_position = 1000, .available_bytes = 1125})), 1000);
+  EXPECT_FALSE(choose_context(windows, {.max_position = 1000, .available_bytes = 1124}).ok());
+}
+
 TEST(ChooseContextTest, RefusesMoreThanTheModelHas) {
   const auto context = choose(1001, 1 << 20);
   ASSERT_FALSE(context.ok());
