@@ -82,6 +82,9 @@ constexpr FixedKey kFixed[] = {
     {"kv_source_layer_ids", {"null", ""}},
     {"index_source_layer_ids", {"null", ""}},
     {"candidate_source_layer_id", {"null", ""}},
+    // keys of early versions of transformers, in place of compress_rates
+    {"compress_rate_csa", {"4", "null"}},
+    {"compress_rate_hca", {"128", "null"}},
 };
 
 constexpr ConfigKeys kKeys{.honoured = kHonoured, .fixed = kFixed, .uniform = {}};
@@ -126,10 +129,13 @@ constexpr std::array<LayerKind, 3> kLayerKinds = {{
 }};
 constexpr int64_t kMaxRatio = 1 << 16;
 
-// In the official spelling the ratio says the kind: 4 comes with an indexer.
-LayerCompression compression_of(int64_t ratio) {
-  if (ratio == 0) return {};
-  return {.kind = ratio == kLayerKinds[1].default_ratio ? Compression::kIndexed : Compression::kAll, .ratio = ratio};
+// The ratio of a kind of layers: compress_rates {kind: ratio} of transformers, or what is assumed without.
+Result<int64_t> ratio_of(const LayerKind& kind, const JsonFields& fields) {
+  if (kind.default_ratio == 0 || !fields.has("compress_rates")) return kind.default_ratio;
+  LEVIN_ASSIGN(const JsonFields rates, fields.get_fields("compress_rates"));
+  LEVIN_ASSIGN(const int64_t ratio, rates.get_or(kind.name, kind.default_ratio));
+  if (ratio >= 1 && ratio <= kMaxRatio) return ratio;
+  return rates.unexpected(kind.name, fmt::format("a whole number from 1 to {}", kMaxRatio));
 }
 
 // One for each layer of the trunk. A further one is of the MTP layer, which sees its window alone.
@@ -145,17 +151,20 @@ Result<std::vector<LayerCompression>> read_ratios(const JsonFields& fields, cons
     return fields.unexpected("compress_ratios", "0 for the MTP layer, the last entry");
   }
   ratios.resize(static_cast<size_t>(config.n_layers));
+  // The official files say the kind by the ratio: 4 comes with an indexer, any other does not.
+  LEVIN_ASSIGN(const int64_t indexed_ratio, ratio_of(kLayerKinds[1], fields));
   std::vector<LayerCompression> layers;
   for (const int64_t ratio : ratios) {
     if (ratio < 0 || ratio > kMaxRatio) {
       return fields.unexpected("compress_ratios", fmt::format("ratios from 0 to {}, not {}", kMaxRatio, ratio));
     }
-    layers.push_back(compression_of(ratio));
+    const Compression compressed = ratio == indexed_ratio ? Compression::kIndexed : Compression::kAll;
+    layers.push_back({.kind = ratio == 0 ? Compression::kNone : compressed, .ratio = ratio});
   }
   return layers;
 }
 
-// transformers: layer_types with compress_rates {kind: ratio}.
+// transformers: layer_types with compress_rates.
 Result<std::vector<LayerCompression>> read_layer_types(const JsonFields& fields, const ModelConfig& config) {
   LEVIN_ASSIGN(const auto types, fields.get<std::vector<std::string>>("layer_types"));
   if (static_cast<int64_t>(types.size()) != config.n_layers) {
@@ -170,14 +179,7 @@ Result<std::vector<LayerCompression>> read_layer_types(const JsonFields& fields,
                                fmt::format("\"{}\", \"{}\" or \"{}\" in every layer", kLayerKinds[0].name,
                                            kLayerKinds[1].name, kLayerKinds[2].name));
     }
-    int64_t ratio = kind->default_ratio;
-    if (ratio != 0 && fields.has("compress_rates")) {
-      LEVIN_ASSIGN(const JsonFields rates, fields.get_fields("compress_rates"));
-      LEVIN_ASSIGN(ratio, rates.get_or(kind->name, ratio));
-      if (ratio < 1 || ratio > kMaxRatio) {
-        return rates.unexpected(kind->name, fmt::format("a whole number from 1 to {}", kMaxRatio));
-      }
-    }
+    LEVIN_ASSIGN(const int64_t ratio, ratio_of(*kind, fields));
     layers.push_back({.kind = kind->kind, .ratio = ratio});
   }
   return layers;

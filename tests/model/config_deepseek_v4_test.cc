@@ -178,6 +178,14 @@ TEST(DeepseekV4ConfigTest, OtherRatiosAndSchedulesAreRead) {
   EXPECT_EQ(c.compression[3], (LayerCompression{Compression::kAll, 64}));
   EXPECT_EQ(c.compression[5], (LayerCompression{Compression::kAll, 2}));
 
+  // with compress_rates, the ratio that comes with an indexer is another
+  config.set("compress_ratios", JsonArray{0, 8, 4, 64, 8, 2, 0});
+  config.set("compress_rates", JsonObject{{"compressed_sparse_attention", 8}});
+  const ModelConfig r = test::must(parse(config)).config;
+  EXPECT_EQ(r.compression[0], LayerCompression{});
+  EXPECT_EQ(r.compression[1], (LayerCompression{Compression::kIndexed, 8}));
+  EXPECT_EQ(r.compression[2], (LayerCompression{Compression::kAll, 4}));
+
   JsonObject typed = in_transformers_spelling("deepseek-v4-flash");
   typed.set("compress_rates", JsonObject{{"compressed_sparse_attention", 8}});
   const ModelConfig t = test::must(parse(typed)).config;
@@ -263,6 +271,7 @@ INSTANTIATE_TEST_SUITE_P(
                   c.set("layer_types", types);
                 },
                 "\"sliding_attention\", \"compressed_sparse_attention\""},
+        Refused{"CompressRate", set("compress_rate_csa", 8), "compress_rate_csa is 8"},
         Refused{"HashLayers", set("num_hash_layers", 44), "num_hash_layers is 44"},
         Refused{"HashLayersDisagree",
                 [](JsonObject& c) {
