@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "decode/sampling.h"
+#include "grammar/matcher.h"
 
 namespace levin {
 
@@ -29,6 +30,8 @@ struct GenerateRequest {
   std::vector<int32_t> prompt;  // token ids, not empty
   int64_t max_tokens = 0;       // 0: as many as the context holds
   SamplingParams sampling;      // its stop_tokens end the answer, the last of them included in the result
+  // What the answer must look like; it ends where nothing more can follow. Not together with allowed tokens.
+  std::optional<grammar::Structure> structure;
   bool logprobs = false;
   int n_top_logprobs = 0;  // beside the chosen token's, with either kind of logprobs
   // Of every prompt token but the first, given those before it; the prompt is then computed in full, cached or not.

@@ -6,6 +6,8 @@
 #include <map>
 #include <utility>
 
+#include "base/check.h"
+
 namespace levin {
 
 using Clock = std::chrono::steady_clock;
@@ -27,6 +29,7 @@ struct StepLoop::Sequence {
   std::vector<RowLogprobs> prompt_logprobs;
   std::vector<PageKey> keys;  // of pages 0, 1, ... as far as they were asked for; with a store
   TokenHistory history;
+  std::unique_ptr<grammar::Matcher> matcher;  // of the answer so far; null where any token may be next
   std::unique_ptr<Generation> out = std::make_unique<Generation>();
   bool finished = false;
   Clock::time_point submitted = Clock::now();
@@ -39,6 +42,26 @@ struct StepLoop::Sequence {
   int64_t n_answer_tokens() const { return n_tokens() - n_prompt; }
   // Drafts beyond the answer's last possible token would be thrown away.
   int64_t n_drafts_within(int64_t depth) const { return std::min(depth, max_tokens - n_answer_tokens() - 1); }
+  // For the token behind the answer and the drafts that were pushed to history and matcher. Behind a structure that is
+  // complete only a draft is asked for, which will be thrown away.
+  ChoiceContext next_choice(int64_t n_pushed_drafts = 0) const {
+    return {.history = &history,
+            .position = static_cast<uint32_t>(n_tokens() + n_pushed_drafts),
+            .mask = matcher && !matcher->is_complete() ? matcher->mask() : TokenMask()};
+  }
+  // Puts the drafts behind the answer; returns how many of them the structure has room for.
+  int push_drafts() {
+    int n_matched = 0;
+    for (const int32_t draft : drafts) {
+      history.push(draft);
+      if (matcher && matcher->push(draft)) ++n_matched;
+    }
+    return n_matched;
+  }
+  void pop_drafts(int n_matched) {
+    for (const int32_t draft : drafts) history.pop(draft);
+    for (int i = 0; i < n_matched; ++i) matcher->pop();
+  }
   SequenceChunk chunk(std::span<const int32_t> step_tokens, int64_t first_position) const {
     return {.tokens = step_tokens, .first_position = static_cast<int32_t>(first_position), .pages = &pages};
   }
@@ -198,6 +221,15 @@ Status StepLoop::check(const GenerateRequest& request) const {
                  fmt::format("the prompt has {} tokens and the context {}; shorten the prompt or raise --max-model-len",
                              n_prompt, options_.max_context_tokens)};
   }
+  if (request.structure && !request.sampling.allowed_tokens.empty()) {
+    return Error{ErrorKind::kUsage,
+                 "allowed_token_ids and a structure for the answer exclude each other; leave one out"};
+  }
+  if (request.structure && request.structure->constraint->vocabulary().n_tokens() != config.n_vocab) {
+    return Error{ErrorKind::kUsage,
+                 fmt::format("the structure is made for {} tokens and the model has {}",
+                             request.structure->constraint->vocabulary().n_tokens(), config.n_vocab)};
+  }
   return check_sampling(request.sampling, config.n_vocab);
 }
 
@@ -225,6 +257,9 @@ Result<RequestId> StepLoop::submit(GenerateRequest request) {
                                n_prompt + sequence->max_tokens, runner_.pages().n_pages() * kPageTokens)};
   }
   sequence->history.add_prompt(request.prompt);
+  if (request.structure) {
+    sequence->matcher = std::make_unique<grammar::Matcher>(*request.structure, request.sampling.stop_tokens);
+  }
   sequence->request = std::move(request);
   sequence->acceptance = typical_;
   sequence->out->speculation.accepted_per_position.assign(options_.n_spec_steps, 0);
@@ -382,8 +417,7 @@ void StepLoop::choose_first_token(Sequence& s, std::span<const float> logits) {
     s.out->prefill_s = std::chrono::duration<double>(s.first_token - s.submitted).count();
     if (s.request.on_prompt) s.request.on_prompt(std::exchange(s.prompt_logprobs, {}));
   }
-  const ChoiceContext context{.history = &s.history, .position = static_cast<uint32_t>(s.n_tokens()), .mask = {}};
-  emit(s, choose_token(logits, s.request.sampling, context), logits);
+  emit(s, choose_token(logits, s.request.sampling, s.next_choice()), logits);
 }
 
 // What these rows of the prompt say of the tokens behind them. Rows that come a second time are known.
@@ -441,8 +475,7 @@ void StepLoop::accept(Sequence& s, View logits) {
   int n_accepted = 0;
   for (size_t j = 0; j <= drafts.size() && !s.finished; ++j) {
     const std::span<const float> row = row_span(logits, static_cast<int64_t>(j));
-    const ChoiceContext context{.history = &s.history, .position = static_cast<uint32_t>(s.n_tokens()), .mask = {}};
-    const int32_t token = choose_token(row, s.request.sampling, context);
+    const int32_t token = choose_token(row, s.request.sampling, s.next_choice());
     emit(s, token, row);
     ++stats.n_kept;
     ++s.n_cached;
@@ -458,12 +491,14 @@ void StepLoop::accept(Sequence& s, View logits) {
 void StepLoop::emit(Sequence& s, int32_t token, std::span<const float> logits) {
   s.tokens.push_back(token);
   s.history.push(token);
+  if (s.matcher) LEVIN_CHECK(s.matcher->push(token), "token {} was chosen against its mask", token);
   TokenEvent event{.token = token, .logprobs = std::nullopt};
   if (s.request.logprobs) event.logprobs = row_logprobs(logits, token, s.request.n_top_logprobs);
   const Verdict verdict = s.request.on_token ? s.request.on_token(event) : Verdict::kGoOn;
   s.out->tokens.push_back(std::move(event));
   s.out->decode_s = std::chrono::duration<double>(Clock::now() - s.first_token).count();
-  if (verdict == Verdict::kStop || contains(s.request.sampling.stop_tokens, token)) {
+  const bool complete = s.matcher && s.matcher->is_complete();
+  if (verdict == Verdict::kStop || complete || contains(s.request.sampling.stop_tokens, token)) {
     s.out->finish_reason = FinishReason::kStop;
   } else if (verdict == Verdict::kCancel) {
     s.out->finish_reason = FinishReason::kCancelled;
@@ -556,12 +591,10 @@ void StepLoop::choose_drafts(std::vector<Sequence*>& drafting, View hidden) {
   const View logits = runner_.logits(hidden);
   for (size_t i = 0; i < drafting.size(); ++i) {
     Sequence& s = *drafting[i];
-    for (const int32_t draft : s.drafts) s.history.push(draft);
-    const ChoiceContext context{.history = &s.history,
-                                .position = static_cast<uint32_t>(s.n_tokens() + static_cast<int64_t>(s.drafts.size())),
-                                .mask = {}};
+    const int n_matched = s.push_drafts();
+    const ChoiceContext context = s.next_choice(std::ssize(s.drafts));
     const int32_t token = choose_token(row_span(logits, static_cast<int64_t>(i)), s.request.sampling, context);
-    for (const int32_t draft : s.drafts) s.history.pop(draft);
+    s.pop_drafts(n_matched);
     s.drafts.push_back(token);
   }
 }

@@ -1,0 +1,333 @@
+#include "grammar/rules.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
+
+namespace levin::grammar {
+namespace {
+
+// An automaton with empty moves, as Thompson builds it; its states become sets of a deterministic one.
+struct Node {
+  enum class Kind : uint8_t { kEmpty, kBytes, kCall, kToken };
+  Kind kind = Kind::kEmpty;
+  EdgeKind edge = EdgeKind::kPlain;
+  uint8_t low = 0, high = 0;
+  int32_t id = 0;
+  std::vector<int32_t> next;  // kEmpty: any number of them; else the one after the edge
+};
+
+class NodeBuilder {
+ public:
+  // The expression from node `from` on; returns the node behind it. Node 0 is there from the start.
+  int32_t add(const Expression& e, int32_t from) {
+    if (too_large()) return from;
+    switch (e.kind) {
+      case Expression::Kind::kNothing:
+        return add_node({});
+      case Expression::Kind::kBytes:
+        return add_edge({.kind = Node::Kind::kBytes, .edge = e.edge, .low = e.low, .high = e.high}, from);
+      case Expression::Kind::kCall:
+        return add_edge({.kind = Node::Kind::kCall, .edge = e.edge, .id = e.id}, from);
+      case Expression::Kind::kToken:
+        return add_edge({.kind = Node::Kind::kToken, .id = e.id}, from);
+      case Expression::Kind::kSequence:
+        for (const Expression& part : e.parts) from = add(part, from);
+        return from;
+      case Expression::Kind::kChoice:
+        return add_choice(e, from);
+      case Expression::Kind::kRepeat:
+        return add_repeat(e, from);
+    }
+    return from;
+  }
+  bool too_large() const { return nodes_.size() > kMaxExpressionNodes; }
+  const std::vector<Node>& nodes() const { return nodes_; }
+
+ private:
+  int32_t add_node(Node node) {
+    nodes_.push_back(std::move(node));
+    return static_cast<int32_t>(nodes_.size()) - 1;
+  }
+  void link(int32_t from, int32_t to) { nodes_[static_cast<size_t>(from)].next.push_back(to); }
+  int32_t add_edge(Node edge, int32_t from) {
+    const int32_t end = add_node({});
+    edge.next = {end};
+    link(from, add_node(std::move(edge)));
+    return end;
+  }
+  int32_t add_choice(const Expression& e, int32_t from) {
+    const int32_t end = add_node({});
+    for (const Expression& part : e.parts) {
+      const int32_t begin = add_node({});
+      link(from, begin);
+      link(add(part, begin), end);
+    }
+    return end;
+  }
+  int32_t add_repeat(const Expression& e, int32_t from) {
+    for (int64_t i = 0; i < e.min && !too_large(); ++i) from = add(e.parts.front(), from);
+    if (e.max == kNoLimit) {
+      const int32_t loop = add_node({});
+      link(from, loop);
+      link(add(e.parts.front(), loop), loop);
+      const int32_t end = add_node({});
+      link(loop, end);
+      return end;
+    }
+    const int32_t end = add_node({});
+    for (int64_t i = e.min; i < e.max && !too_large(); ++i) {
+      link(from, end);
+      const int32_t begin = add_node({});  // the part may come back to where it begins; the way out may not
+      link(from, begin);
+      from = add(e.parts.front(), begin);
+    }
+    link(from, end);
+    return end;
+  }
+
+  std::vector<Node> nodes_ = std::vector<Node>(1);
+};
+
+using NodeSet = std::vector<int32_t>;  // ascending; edges, and the last node if it is reached
+
+class Determinizer {
+ public:
+  Determinizer(const std::vector<Node>& nodes, int32_t last, RuleId rule, std::vector<State>& states)
+      : nodes_(nodes), last_(last), rule_(rule), states_(states), seen_(nodes.size(), 0) {}
+
+  // False: too many states.
+  bool run() {
+    state_of(closure({0}));
+    for (size_t i = 0; i < sets_.size(); ++i) {
+      if (states_.size() > kMaxStates) return false;
+      expand(i);
+    }
+    return true;
+  }
+
+ private:
+  NodeSet closure(std::vector<int32_t> open) {
+    NodeSet out;
+    ++mark_;
+    while (!open.empty()) {
+      const int32_t n = open.back();
+      open.pop_back();
+      if (std::exchange(seen_[static_cast<size_t>(n)], mark_) == mark_) continue;
+      const Node& node = nodes_[static_cast<size_t>(n)];
+      if (node.kind != Node::Kind::kEmpty || n == last_) out.push_back(n);
+      if (node.kind == Node::Kind::kEmpty) open.insert(open.end(), node.next.begin(), node.next.end());
+    }
+    std::sort(out.begin(), out.end());
+    return out;
+  }
+
+  StateId state_of(NodeSet set) {
+    const auto [found, is_new] = ids_.emplace(set, static_cast<StateId>(states_.size()));
+    if (!is_new) return found->second;
+    states_.push_back({.rule = rule_, .is_end = std::binary_search(set.begin(), set.end(), last_)});
+    sets_.emplace_back(found->second, std::move(set));
+    return found->second;
+  }
+
+  void expand(size_t i) {
+    const StateId id = sets_[i].first;
+    const NodeSet set = sets_[i].second;
+    for (const EdgeKind kind : {EdgeKind::kPlain, EdgeKind::kCounts, EdgeKind::kGuarded}) {
+      expand_bytes(id, set, kind);
+      std::map<int32_t, std::vector<int32_t>> calls;
+      for (const int32_t n : set) {
+        const Node& node = nodes_[static_cast<size_t>(n)];
+        if (node.kind == Node::Kind::kCall && node.edge == kind) calls[node.id].push_back(node.next.front());
+      }
+      for (auto& [rule, targets] : calls) {
+        const StateId target = state_of(closure(std::move(targets)));
+        states_[static_cast<size_t>(id)].calls.push_back({.rule = rule, .kind = kind, .target = target});
+      }
+    }
+    std::map<int32_t, std::vector<int32_t>> tokens;
+    for (const int32_t n : set) {
+      const Node& node = nodes_[static_cast<size_t>(n)];
+      if (node.kind == Node::Kind::kToken) tokens[node.id].push_back(node.next.front());
+    }
+    for (auto& [token, targets] : tokens) {
+      const StateId target = state_of(closure(std::move(targets)));
+      states_[static_cast<size_t>(id)].tokens.push_back({.token = token, .target = target});
+    }
+  }
+
+  // Cuts the ranges of all byte edges where one begins or ends, and follows each piece.
+  void expand_bytes(StateId id, const NodeSet& set, EdgeKind kind) {
+    std::set<int> cuts;
+    for (const int32_t n : set) {
+      const Node& node = nodes_[static_cast<size_t>(n)];
+      if (node.kind != Node::Kind::kBytes || node.edge != kind) continue;
+      cuts.insert(node.low);
+      cuts.insert(node.high + 1);
+    }
+    for (auto cut = cuts.begin(); cut != cuts.end() && std::next(cut) != cuts.end(); ++cut) {
+      std::vector<int32_t> targets;
+      for (const int32_t n : set) {
+        const Node& node = nodes_[static_cast<size_t>(n)];
+        if (node.kind == Node::Kind::kBytes && node.edge == kind && node.low <= *cut && *cut <= node.high) {
+          targets.push_back(node.next.front());
+        }
+      }
+      if (targets.empty()) continue;
+      const StateId target = state_of(closure(std::move(targets)));
+      const auto high = static_cast<uint8_t>(*std::next(cut) - 1);
+      std::vector<ByteEdge>& edges = states_[static_cast<size_t>(id)].bytes;
+      if (!edges.empty() && edges.back().target == target && edges.back().kind == kind &&
+          edges.back().high + 1 == *cut) {
+        edges.back().high = high;
+      } else {
+        edges.push_back({.low = static_cast<uint8_t>(*cut), .high = high, .kind = kind, .target = target});
+      }
+    }
+  }
+
+  const std::vector<Node>& nodes_;
+  const int32_t last_;
+  const RuleId rule_;
+  std::vector<State>& states_;
+  std::vector<uint32_t> seen_;
+  uint32_t mark_ = 0;
+  std::map<NodeSet, StateId> ids_;
+  std::vector<std::pair<StateId, NodeSet>> sets_;
+};
+
+}  // namespace
+
+RuleId RuleSet::reserve() {
+  grammar_.rules_.emplace_back();
+  return static_cast<RuleId>(grammar_.rules_.size()) - 1;
+}
+
+Status RuleSet::define(RuleId rule, const Expression& expression, CountRange count) {
+  NodeBuilder builder;
+  const int32_t last = builder.add(expression, 0);
+  if (builder.too_large()) {
+    return Error{ErrorKind::kUsage, fmt::format("a pattern needs more than {} steps with its repeats written out; use "
+                                                "smaller counts",
+                                                kMaxExpressionNodes)};
+  }
+  grammar_.rules_[static_cast<size_t>(rule)] = {.start = static_cast<StateId>(grammar_.states_.size()), .count = count};
+  if (!Determinizer(builder.nodes(), last, rule, grammar_.states_).run()) {
+    return Error{ErrorKind::kUsage,
+                 fmt::format("the structure needs more than {} states; make it smaller", kMaxStates)};
+  }
+  return {};
+}
+
+Result<RuleId> RuleSet::add(const Expression& expression, CountRange count) {
+  const RuleId rule = reserve();
+  LEVIN_TRY(define(rule, expression, count));
+  return rule;
+}
+
+// A state lives if an end can be reached from it, over calls of rules whose start lives. Edges to others go.
+void RuleSet::drop_dead_ends() {
+  std::vector<State>& states = grammar_.states_;
+  std::vector<bool> lives(states.size(), false);
+  const auto starts = [&](RuleId rule) { return bool{lives[static_cast<size_t>(grammar_.rule(rule).start)]}; };
+  const auto can_end = [&](const State& s) {
+    const auto to_life = [&](const auto& edge) { return bool{lives[static_cast<size_t>(edge.target)]}; };
+    return s.is_end || std::any_of(s.bytes.begin(), s.bytes.end(), to_life) ||
+           std::any_of(s.tokens.begin(), s.tokens.end(), to_life) ||
+           std::any_of(s.calls.begin(), s.calls.end(), [&](const CallEdge& c) { return to_life(c) && starts(c.rule); });
+  };
+  for (bool changed = true; changed;) {
+    changed = false;
+    for (size_t i = states.size(); i-- > 0;) {
+      if (lives[i] || !can_end(states[i])) continue;
+      lives[i] = true;
+      changed = true;
+    }
+  }
+  for (State& s : states) {
+    const auto dead = [&](const auto& edge) { return !lives[static_cast<size_t>(edge.target)]; };
+    std::erase_if(s.bytes, dead);
+    std::erase_if(s.tokens, dead);
+    std::erase_if(s.calls, [&](const CallEdge& c) { return dead(c) || !starts(c.rule); });
+  }
+  const State& first = grammar_.state(grammar_.start());
+  if (!first.is_end && first.bytes.empty() && first.tokens.empty() && first.calls.empty()) grammar_.root_ = -1;
+}
+
+// Of every rule, whether it may match nothing.
+std::vector<bool> RuleSet::rules_that_may_be_empty() const {
+  std::vector<bool> empty_from(grammar_.n_states(), false);
+  const auto may_be_empty = [&](RuleId rule) {
+    return bool{empty_from[static_cast<size_t>(grammar_.rule(rule).start)]};
+  };
+  for (bool changed = true; changed;) {
+    changed = false;
+    for (size_t i = 0; i < grammar_.n_states(); ++i) {
+      const State& s = grammar_.state(static_cast<StateId>(i));
+      if (empty_from[i] || !(s.is_end || std::any_of(s.calls.begin(), s.calls.end(), [&](const CallEdge& c) {
+                               return may_be_empty(c.rule) && empty_from[static_cast<size_t>(c.target)];
+                             }))) {
+        continue;
+      }
+      empty_from[i] = true;
+      changed = true;
+    }
+  }
+  std::vector<bool> out;
+  for (size_t r = 0; r < grammar_.rules_.size(); ++r) out.push_back(may_be_empty(static_cast<RuleId>(r)));
+  return out;
+}
+
+// Follows what may be reached without matching anything: into rules that are called, and past those that may be empty.
+Status RuleSet::check_recursion() const {
+  const std::vector<bool> may_be_empty = rules_that_may_be_empty();
+  enum class Mark : uint8_t { kNew, kOpen, kDone };
+  std::vector<Mark> marks(grammar_.n_states(), Mark::kNew);
+  struct Step {
+    StateId state;
+    size_t n_done;
+  };
+  for (size_t first = 0; first < grammar_.n_states(); ++first) {
+    std::vector<Step> path = {{static_cast<StateId>(first), 0}};
+    while (!path.empty()) {
+      Step& step = path.back();
+      const State& s = grammar_.state(step.state);
+      Mark& mark = marks[static_cast<size_t>(step.state)];
+      if (step.n_done == 0 && mark == Mark::kDone) {
+        path.pop_back();
+        continue;
+      }
+      mark = Mark::kOpen;
+      if (step.n_done == 2 * s.calls.size()) {
+        mark = Mark::kDone;
+        path.pop_back();
+        continue;
+      }
+      const CallEdge& edge = s.calls[step.n_done / 2];
+      const StateId start = grammar_.rule(edge.rule).start;
+      const bool into = step.n_done % 2 == 0;
+      ++step.n_done;
+      if (!into && !may_be_empty[static_cast<size_t>(edge.rule)]) continue;
+      const StateId next = into ? start : edge.target;
+      if (marks[static_cast<size_t>(next)] == Mark::kOpen) {
+        return Error{ErrorKind::kUsage,
+                     "the structure refers to itself without anything between; there would be no end"};
+      }
+      path.push_back({next, 0});
+    }
+  }
+  return {};
+}
+
+Result<Grammar> RuleSet::finish(RuleId root) && {
+  grammar_.root_ = root;
+  drop_dead_ends();
+  if (grammar_.root_ < 0) return Error{ErrorKind::kUsage, "the structure can be met by no text at all"};
+  LEVIN_TRY(check_recursion());
+  return std::move(grammar_);
+}
+
+}  // namespace levin::grammar

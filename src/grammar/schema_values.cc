@@ -1,0 +1,277 @@
+#include "grammar/schema_values.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <span>
+#include <utility>
+
+namespace levin::grammar {
+namespace {
+
+using io::JsonArray;
+using io::JsonMember;
+using io::JsonObject;
+using io::JsonValue;
+
+constexpr std::string_view kTypes[] = {"string", "integer", "number", "boolean", "null", "array", "object"};
+constexpr std::string_view kAnnotations[] = {"title",     "description", "default",  "examples",      "example",
+                                             "$schema",   "$id",         "$comment", "deprecated",    "readOnly",
+                                             "writeOnly", "strict",      "name",     "discriminator", "$anchor"};
+struct TypedKeyword {
+  std::string_view keyword, type;
+};
+constexpr TypedKeyword kTypedKeywords[] = {
+    {"properties", "object"}, {"required", "object"},         {"additionalProperties", "object"},
+    {"items", "array"},       {"prefixItems", "array"},       {"minItems", "array"},
+    {"maxItems", "array"},    {"minLength", "string"},        {"maxLength", "string"},
+    {"pattern", "string"},    {"format", "string"},           {"minimum", "number"},
+    {"maximum", "number"},    {"exclusiveMinimum", "number"}, {"exclusiveMaximum", "number"}};
+
+Error wrong(const std::string& path, std::string_view what) {
+  return {ErrorKind::kUsage, fmt::format("{} {}", path, what)};
+}
+
+const JsonObject kNoMembers;
+const JsonValue kAnything = true;
+
+const JsonObject* object_at(const JsonObject& schema, std::string_view key) {
+  const JsonValue* value = schema.find(key);
+  return value != nullptr ? value->as_object() : nullptr;
+}
+
+JsonArray as_list(const JsonValue& value) { return value.as_array() != nullptr ? *value.as_array() : JsonArray{value}; }
+
+bool contains(const JsonArray& list, const JsonValue& value) {
+  return std::any_of(list.begin(), list.end(), [&](const JsonValue& entry) { return same_value(entry, value); });
+}
+
+// The values of enum or const; nullopt: neither is there.
+std::optional<JsonArray> listed_values(const JsonObject& schema) {
+  if (const JsonValue* only = schema.find("const")) return JsonArray{*only};
+  const JsonValue* list = schema.find("enum");
+  if (list == nullptr || list->as_array() == nullptr) return std::nullopt;
+  return *list->as_array();
+}
+
+bool have_no_value_in_common(const std::optional<JsonArray>& a, const std::optional<JsonArray>& b) {
+  return a && b && std::none_of(a->begin(), a->end(), [&](const JsonValue& value) { return contains(*b, value); });
+}
+
+bool is_required(const JsonObject& schema, const std::string& name) {
+  const JsonValue* required = schema.find("required");
+  return required != nullptr && required->as_array() != nullptr && contains(*required->as_array(), name);
+}
+
+bool admits_type(const JsonObject& schema, std::string_view type) {
+  if (const std::optional<JsonArray> values = listed_values(schema)) {
+    return std::any_of(values->begin(), values->end(), [&](const JsonValue& v) { return is_of_type(v, type); });
+  }
+  const JsonValue* types = schema.find("type");
+  if (types == nullptr) return true;
+  const JsonArray list = as_list(*types);
+  return contains(list, type) || (type == "integer" && contains(list, "number"));
+}
+
+// Objects that meet both differ in a property that both require.
+bool differ_in_a_property(const JsonObject& a, const JsonObject& b) {
+  const JsonObject* of_a = object_at(a, "properties");
+  const JsonObject* of_b = object_at(b, "properties");
+  if (of_a == nullptr || of_b == nullptr) return false;
+  return std::any_of(of_a->members().begin(), of_a->members().end(), [&](const JsonMember& m) {
+    const JsonObject* mine = m.value.as_object();
+    const JsonObject* other = object_at(*of_b, m.key);
+    return mine != nullptr && other != nullptr && is_required(a, m.key) && is_required(b, m.key) &&
+           have_no_value_in_common(listed_values(*mine), listed_values(*other));
+  });
+}
+
+Result<JsonValue> join_properties(const JsonValue& a, const JsonValue& b, const std::string& path) {
+  if (a.as_object() == nullptr || b.as_object() == nullptr) return wrong(path, "has properties that are no object");
+  JsonObject out = *a.as_object();
+  for (const JsonMember& m : b.as_object()->members()) {
+    const JsonValue* mine = out.find(m.key);
+    if (mine == nullptr) {
+      out.set(m.key, m.value);
+      continue;
+    }
+    LEVIN_ASSIGN(JsonValue joined, join_schemas(*mine, m.value, path + ".properties." + m.key));
+    out.set(m.key, std::move(joined));
+  }
+  return JsonValue(std::move(out));
+}
+
+Result<JsonValue> join_keyword(std::string_view key, const JsonValue& a, const JsonValue& b, const std::string& path) {
+  if (same_value(a, b) || is_annotation(key) || key == "$defs" || key == "definitions") return a;
+  if (key == "properties") return join_properties(a, b, path);
+  if (key == "required" || key == "allOf") {
+    JsonArray all = as_list(a);
+    for (const JsonValue& entry : as_list(b)) {
+      if (key == "allOf" || !contains(all, entry)) all.push_back(entry);
+    }
+    return JsonValue(std::move(all));
+  }
+  if (key == "type" || key == "enum") {
+    JsonArray both;
+    for (const JsonValue& entry : as_list(a)) {
+      if (contains(as_list(b), entry)) both.push_back(entry);
+    }
+    if (both.empty()) return wrong(path, fmt::format("joins two schemas whose {} have nothing in common", key));
+    return JsonValue(std::move(both));
+  }
+  const std::optional<double> x = a.to_double(), y = b.to_double();
+  const bool lower = key.starts_with("min") || key == "exclusiveMinimum";
+  const bool upper = key.starts_with("max") || key == "exclusiveMaximum";
+  if (x && y && (lower || upper)) return (*x < *y) == lower ? b : a;
+  return wrong(path, fmt::format("joins two schemas that say different things about \"{}\"", key));
+}
+
+}  // namespace
+
+bool is_type_name(std::string_view type) {
+  return std::find(std::begin(kTypes), std::end(kTypes), type) != std::end(kTypes);
+}
+
+std::string_view type_of_keyword(std::string_view keyword) {
+  for (const TypedKeyword& typed : kTypedKeywords) {
+    if (typed.keyword == keyword) return typed.type;
+  }
+  return {};
+}
+
+bool is_annotation(std::string_view keyword) {
+  return std::find(std::begin(kAnnotations), std::end(kAnnotations), keyword) != std::end(kAnnotations);
+}
+
+bool same_value(const JsonValue& a, const JsonValue& b) {
+  if (a.as_number() != nullptr && b.as_number() != nullptr) return a.to_double() == b.to_double();
+  if (a.as_array() != nullptr && b.as_array() != nullptr) {
+    return std::equal(a.as_array()->begin(), a.as_array()->end(), b.as_array()->begin(), b.as_array()->end(),
+                      same_value);
+  }
+  const JsonObject* x = a.as_object();
+  const JsonObject* y = b.as_object();
+  if (x == nullptr || y == nullptr) return a == b;
+  return x->n_members() == y->n_members() &&
+         std::all_of(x->members().begin(), x->members().end(), [&](const JsonMember& m) {
+           const JsonValue* other = y->find(m.key);
+           return other != nullptr && same_value(m.value, *other);
+         });
+}
+
+bool is_of_type(const JsonValue& value, std::string_view type) {
+  if (type == "string") return value.as_string() != nullptr;
+  if (type == "number") return value.as_number() != nullptr;
+  if (type == "integer") return value.as_number() != nullptr && value.as_number()->is_integer();
+  if (type == "boolean") return value.as_bool() != nullptr;
+  if (type == "array") return value.as_array() != nullptr;
+  if (type == "object") return value.as_object() != nullptr;
+  return type == "null" && value.is_null();
+}
+
+Result<std::vector<std::string>> types_of(const JsonObject& schema, const std::string& path) {
+  std::vector<std::string> out;
+  if (const JsonValue* type = schema.find("type")) {
+    for (const JsonValue& entry : as_list(*type)) {
+      if (entry.as_string() == nullptr || !is_type_name(*entry.as_string())) {
+        return wrong(path, fmt::format("has the type {}, which JSON does not know", io::describe_json(entry)));
+      }
+      out.push_back(*entry.as_string());
+    }
+    return out;
+  }
+  for (const JsonMember& m : schema.members()) {
+    const std::string_view type = type_of_keyword(m.key);
+    if (!type.empty() && std::find(out.begin(), out.end(), type) == out.end()) out.emplace_back(type);
+  }
+  return out;
+}
+
+const JsonValue* member_at(const JsonValue& value, const std::string& key) {
+  if (const JsonObject* object = value.as_object()) return object->find(key);
+  const JsonArray* list = value.as_array();
+  if (list == nullptr || key.empty() || key.size() > 6 || key.find_first_not_of("0123456789") != std::string::npos) {
+    return nullptr;
+  }
+  const size_t place = std::stoul(key);
+  return place < list->size() ? &(*list)[place] : nullptr;
+}
+
+std::string unescape_pointer(std::string_view part) {
+  std::string out;
+  for (size_t i = 0; i < part.size(); ++i) {
+    if (part.substr(i).starts_with("~1") || part.substr(i).starts_with("~0")) {
+      out += part[++i] == '1' ? '/' : '~';
+    } else {
+      out += part[i];
+    }
+  }
+  return out;
+}
+
+Result<JsonValue> join_schemas(const JsonValue& a, const JsonValue& b, const std::string& path) {
+  for (const auto& [one, other] : {std::pair(&a, &b), std::pair(&b, &a)}) {
+    if (const bool* any = one->as_bool()) return *any ? *other : *one;
+    if (one->as_object() == nullptr) return wrong(path, "joins something that is no schema");
+  }
+  JsonObject out = *a.as_object();
+  const JsonObject& more = *b.as_object();
+  // additionalProperties speaks of the properties beside it, which would be others afterwards
+  const bool closed = out.contains("additionalProperties") || more.contains("additionalProperties");
+  const JsonValue* mine = out.find("properties");
+  const JsonValue* theirs = more.find("properties");
+  if (closed && theirs != nullptr && (mine == nullptr ? out.contains("additionalProperties") : !(*mine == *theirs))) {
+    return wrong(path, "joins schemas with other properties, and additionalProperties in one of them");
+  }
+  for (const JsonMember& m : more.members()) {
+    const JsonValue* here = out.find(m.key);
+    if (here == nullptr) {
+      out.set(m.key, m.value);
+      continue;
+    }
+    LEVIN_ASSIGN(JsonValue joined, join_keyword(m.key, *here, m.value, path));
+    out.set(m.key, std::move(joined));
+  }
+  return JsonValue(std::move(out));
+}
+
+bool are_apart(const JsonValue& a, const JsonValue& b) {
+  const JsonObject* x = a.as_object();
+  const JsonObject* y = b.as_object();
+  if (x == nullptr || y == nullptr) return false;
+  if (have_no_value_in_common(listed_values(*x), listed_values(*y))) return true;
+  return std::all_of(std::begin(kTypes), std::end(kTypes), [&](std::string_view type) {
+    if (!admits_type(*x, type) || !admits_type(*y, type)) return true;
+    return type == "object" && differ_in_a_property(*x, *y);
+  });
+}
+
+std::vector<std::string> ObjectShape::names() const {
+  std::vector<std::string> out;
+  for (const Property& property : properties) out.push_back(property.name);
+  return out;
+}
+
+Result<ObjectShape> object_shape(const JsonObject& schema, const std::string& path) {
+  ObjectShape out;
+  const JsonValue* properties = schema.find("properties");
+  if (properties != nullptr && properties->as_object() == nullptr)
+    return wrong(path, "has properties that are no object");
+  for (const JsonMember& m : properties != nullptr ? properties->as_object()->members() : kNoMembers.members()) {
+    out.properties.push_back({.name = m.key, .schema = &m.value, .required = is_required(schema, m.key)});
+  }
+  const JsonValue* required = schema.find("required");
+  if (required == nullptr) return out;
+  if (required->as_array() == nullptr) return wrong(path, "has a required that is no list");
+  const JsonValue* others = schema.find("additionalProperties");
+  for (const JsonValue& entry : *required->as_array()) {
+    const std::string* name = entry.as_string();
+    if (name == nullptr) return wrong(path, fmt::format("requires {}, expected a name", io::describe_json(entry)));
+    const std::vector<std::string> known = out.names();
+    if (std::find(known.begin(), known.end(), *name) != known.end()) continue;
+    out.properties.push_back({.name = *name, .schema = others != nullptr ? others : &kAnything, .required = true});
+  }
+  return out;
+}
+
+}  // namespace levin::grammar

@@ -1,0 +1,196 @@
+// JSON schemas: which texts match, and what is refused by name.
+#include "grammar/json_schema.h"
+
+#include <gtest/gtest.h>
+
+#include "grammar/byte_tokens.h"
+
+namespace levin::test {
+namespace {
+
+Result<grammar::Grammar> compile(const std::string& schema,
+                                 grammar::Unsupported unsupported = grammar::Unsupported::kRefused) {
+  const io::JsonValue document = must(io::parse_json(schema, "schema"));
+  grammar::RuleSet rules;
+  grammar::JsonForms forms(rules);
+  grammar::SchemaReader reader(rules, forms, document, unsupported);
+  LEVIN_ASSIGN(const grammar::Expression value, reader.value());
+  LEVIN_ASSIGN(const grammar::RuleId root, rules.add(value));
+  return std::move(rules).finish(root);
+}
+
+struct Row {
+  const char* schema;
+  std::vector<std::string> yes, no;
+};
+
+void check(const std::vector<Row>& rows) {
+  for (const Row& row : rows) {
+    const auto constraint = constraint_of(must(compile(row.schema)));
+    for (const std::string& text : row.yes) EXPECT_TRUE(matches(constraint, text)) << row.schema << "\non " << text;
+    for (const std::string& text : row.no) EXPECT_FALSE(matches(constraint, text)) << row.schema << "\non " << text;
+  }
+}
+
+TEST(JsonSchema, Scalars) {
+  check({
+      {R"({"type": "string"})", {R"("")", R"("aé日\n\u00e9\/")"}, {"a", R"("a)", R"("\x")", "\"\n\"", R"("\ud800")"}},
+      {R"({"type": "string", "minLength": 2, "maxLength": 3})",
+       {R"("ab")", R"("日本語")", R"("\n\u0041")"},
+       {R"("a")", R"("abcd")", R"("")"}},
+      {R"({"type": "string", "pattern": "^[a-z]+$"})", {R"("abc")"}, {R"("")", R"("aB")"}},
+      {R"({"type": "string", "pattern": "b"})", {R"("abc")", R"("b")"}, {R"("ac")"}},
+      {R"({"type": "string", "format": "date"})", {R"("2026-12-31")"}, {R"("2026-02-30")", R"("2026-13-01")"}},
+      {R"({"type": "string", "format": "uuid"})", {R"("01234567-89ab-cdef-0123-456789abcdef")"}, {R"("x")"}},
+      {R"({"type": "string", "format": "ipv4"})", {R"("255.1.20.0")"}, {R"("256.1.1.1")", R"("1.1.1")"}},
+      {R"({"type": "string", "format": "date-time"})", {R"("2026-11-21T23:26:09.5Z")"}, {R"("2026-11-21 23:26:09")"}},
+      {R"({"type": "string", "format": "email"})", {R"("a.b@c-d.org")"}, {R"("a.b@c")", R"("@c.org")"}},
+      {R"({"type": "string", "format": "int32"})", {R"("anything")"}, {"1"}},
+      {R"({"type": "integer"})", {"0", "-12"}, {"1.5", "1e3", "01", ""}},
+      {R"({"type": "integer", "minimum": 3, "exclusiveMaximum": 12})", {"3", "11"}, {"2", "12"}},
+      {R"({"type": "number"})", {"1.5", "-2e9"}, {"x", "1."}},
+      {R"({"type": "boolean"})", {"true", "false"}, {"True", "null"}},
+      {R"({"type": "null"})", {"null"}, {"true"}},
+      {R"({"type": ["string", "null"]})", {R"("a")", "null"}, {"1"}},
+      {R"({"enum": ["a", "b\"", 1, null, {"x": [1, 2]}]})",
+       {R"("a")", R"("b\"")", "1", "null", R"({"x": [1, 2]})"},
+       {R"("c")", "2"}},
+      {R"({"enum": ["a", 1], "type": "integer"})", {"1"}, {R"("a")"}},
+      {R"({"const": "é"})", {R"("é")"}, {R"("e")"}},
+      {R"({"minLength": 1})", {R"("a")"}, {R"("")", "1"}},
+      {"true", {"1", R"({"a": [true, {}]})"}, {"x", ""}},
+      {"{}", {"null", "[1, 2.5]", R"("a")"}, {"[1 ,2]", "[,]", "nul"}},
+  });
+}
+
+TEST(JsonSchema, Arrays) {
+  check({
+      {R"({"type": "array"})", {"[]", "[1,2]", "[ 1, [] ]", "[\n  1,\n  2\n]"}, {"[1,]", "[", "[1 2]"}},
+      {R"({"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 3})",
+       {"[1, 2]", "[1,2,3]", "[1, 2\n]"},
+       {"[]", "[1]", "[1, 2, 3, 4]", "[1, 2, 3, ]", R"([1, "a"])", "[1\n]"}},
+      {R"({"type": "array", "maxItems": 0})", {"[]", "[ ]"}, {"[1]"}},
+      {R"({"type": "array", "prefixItems": [{"type": "integer"}, {"type": "string"}]})",
+       {"[]", "[1]", R"([1, "a"])"},
+       {R"(["a"])", R"([1, "a", 2])", "[1, 2]"}},
+      {R"({"type": "array", "prefixItems": [{"const": 1}], "items": {"const": 2}, "minItems": 2, "maxItems": 3})",
+       {"[1, 2]", "[1, 2, 2]"},
+       {"[1]", "[2, 2]", "[1, 2, 2, 2]"}},
+      {R"({"type": "array", "items": false})", {"[]"}, {"[1]"}},
+      {R"({"type": "array", "items": {"type": "array", "items": {"const": 1}, "minItems": 1, "maxItems": 2}, "maxItems": 2})",
+       {"[]", "[[1], [1, 1]]"},
+       {"[[]]", "[[1, 1, 1]]", "[[1], [1], [1]]"}},
+  });
+}
+
+TEST(JsonSchema, Objects) {
+  check({
+      {R"({"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "string"}}, "required": ["a", "b"]})",
+       {R"({"a": 1, "b": "x"})", R"({"a":1,"b":"x"})", "{\n  \"a\": 1,\n  \"b\": \"x\"\n}"},
+       {"{}", R"({"a": 1})", R"({"b": "x", "a": 1})", R"({"a": 1, "b": "x", "c": 1})", R"({"a" : 1, "b": "x"})"}},
+      {R"({"type": "object", "properties": {"a": {"const": 1}, "b": {"const": 2}, "c": {"const": 3}}, "required": ["b"]})",
+       {R"({"b": 2})", R"({"a": 1, "b": 2})", R"({"b": 2, "c": 3})", R"({"a": 1, "b": 2, "c": 3})"},
+       {"{}", R"({"a": 1})", R"({"a": 1, "c": 3})", R"({, "b": 2})", R"({"b": 2, "b": 2})"}},
+      {R"({"type": "object", "properties": {"a": {"const": 1}, "b": {"const": 2}}})",
+       {"{}", R"({"a": 1})", R"({"b": 2})", R"({"a": 1, "b": 2})"},
+       {R"({"a": 1,})", R"({"c": 1})"}},
+      {R"({"type": "object", "properties": {"ab": {"const": 1}}, "additionalProperties": {"const": 2}})",
+       {"{}", R"({"ab": 1})", R"({"ab": 1, "x": 2, "a": 2, "abc": 2, "": 2})", R"({"é": 2})"},
+       {R"({"ab": 2})", R"({"x": 1})", R"({"x": 2, "ab": 1})", R"({"\u0061b": 2})"}},
+      {R"({"type": "object"})", {"{}", R"({"x": {"y": []}})"}, {"[]", R"({"x"})"}},
+      {R"({"type": "object", "additionalProperties": false})", {"{}", "{ }"}, {R"({"x": 1})"}},
+      {R"({"type": "object", "required": ["z"]})", {R"({"z": [1]})"}, {"{}"}},
+      {R"({"properties": {"k\"": {"type": "null"}}, "required": ["k\""]})", {R"({"k\"": null})"}, {R"({"k": null})"}},
+      {R"({"type": "object", "properties": {"a": {"type": "object", "properties": {"b": {"type": "boolean"}},
+           "required": ["b"]}}, "required": ["a"]})",
+       {R"({"a": {"b": true}})"},
+       {R"({"a": {}})", R"({"a": {"b": true})"}},
+  });
+}
+
+TEST(JsonSchema, References) {
+  check({
+      {R"({"$defs": {"p": {"type": "object", "properties": {"n": {"type": "integer"}, "next": {"anyOf": [
+           {"$ref": "#/$defs/p"}, {"type": "null"}]}}, "required": ["n", "next"]}}, "$ref": "#/$defs/p"})",
+       {R"({"n": 1, "next": null})", R"({"n": 1, "next": {"n": 2, "next": null}})"},
+       {R"({"n": 1})", R"({"n": 1, "next": {"n": 2}})"}},
+      {R"({"type": "array", "items": {"$ref": "#"}, "maxItems": 2})", {"[]", "[[], [[]]]"}, {"[[], [], []]", "[1]"}},
+      {R"({"definitions": {"a/b": {"const": 7}}, "type": "object", "properties": {"x": {"$ref": "#/definitions/a~1b"}},
+           "required": ["x"]})",
+       {R"({"x": 7})"},
+       {R"({"x": 8})"}},
+      {R"({"allOf": [{"$ref": "#/$defs/s"}], "description": "d", "$defs": {"s": {"type": "string", "maxLength": 1}}})",
+       {R"("a")"},
+       {R"("ab")"}},
+      {R"({"allOf": [{"type": "object", "properties": {"a": {"const": 1}}, "required": ["a"]},
+                     {"properties": {"b": {"const": 2}}, "required": ["b"]}]})",
+       {R"({"a": 1, "b": 2})"},
+       {R"({"a": 1})"}},
+      {R"({"anyOf": [{"type": "integer", "maximum": 3, "minimum": 0}, {"type": "string", "maxLength": 1}]})",
+       {"2", R"("x")"},
+       {"4", R"("xy")"}},
+      {R"({"type": "object", "properties": {"a": {"const": 1}, "b": {"const": 2}},
+           "anyOf": [{"required": ["a"]}, {"required": ["b"]}]})",
+       {R"({"a": 1})", R"({"b": 2})", R"({"a": 1, "b": 2})"},
+       {"{}"}},
+      {R"({"oneOf": [{"type": "object", "properties": {"kind": {"const": "a"}}, "required": ["kind"]},
+                     {"type": "object", "properties": {"kind": {"enum": ["b", "c"]}}, "required": ["kind"]},
+                     {"type": "null"}]})",
+       {R"({"kind": "a"})", R"({"kind": "c"})", "null"},
+       {R"({"kind": "d"})"}},
+  });
+}
+
+TEST(JsonSchema, RefusesByName) {
+  const std::pair<const char*, const char*> rows[] = {
+      {R"({"not": {}})", "\"not\""},
+      {R"({"type": "object", "properties": {"a": {"multipleOf": 3}}})",
+       "schema.properties.a has the keyword \"multipleOf\""},
+      {R"({"type": "array", "uniqueItems": true})", "uniqueItems"},
+      {R"({"type": "object", "patternProperties": {}})", "patternProperties"},
+      {R"({"if": {}})", "\"if\""},
+      {R"({"type": "str"})", "\"str\""},
+      {R"({"type": "string", "pattern": "(?=a)b"})", "look-around"},
+      {R"({"type": "string", "pattern": "a", "maxLength": 3})", "two of pattern"},
+      {R"({"type": "string", "maxLength": -1})", "maxLength -1"},
+      {R"({"type": "integer", "minimum": "1"})", "minimum \"1\""},
+      {R"({"type": "integer", "minimum": 1, "exclusiveMinimum": 2})", "bound of the same side"},
+      {R"({"$ref": "http://example.org/s"})", "only references inside"},
+      {R"({"$ref": "#/$defs/x"})", "not in the schema"},
+      {R"({"$ref": "#"})", "no text at all"},
+      {R"({"anyOf": [{"$ref": "#"}, {"type": "null"}]})", "refers to itself"},
+      {R"({"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]})", "no text at all"},
+      {R"({"enum": []})", "no list of values"},
+      {R"({"enum": ["a"], "maxLength": 1})", "beside enum"},
+      {R"({"anyOf": []})", "no list of schemas"},
+      {R"({"oneOf": [{"type": "integer"}, {"type": "number"}]})", "use anyOf"},
+      {R"({"oneOf": [{"properties": {"a": {}}}, {"type": "null"}]})", "use anyOf"},
+      {R"({"allOf": [{"pattern": "a"}, {"pattern": "b"}]})", "different things about \"pattern\""},
+      {R"({"type": "array", "minItems": 3, "maxItems": 2})", "no text at all"},
+      {R"({"type": "array", "items": false, "minItems": 1})", "no text at all"},
+      {R"({"type": "string", "minLength": 3, "maxLength": 2})", "no text at all"},
+      {R"({"type": "integer", "minimum": 3, "maximum": 2})", "no text at all"},
+      {"false", "no text at all"},
+      {"7", "expected a schema"},
+      {R"({"properties": {"a": 7}})", "expected a schema"},
+      {R"({"required": [1]})", "expected a name"},
+      {R"({"$defs": {"a": {"type": "object", "properties": {"x": {"$ref": "#/$defs/a", "minItems": 1}}}},
+           "$ref": "#/$defs/a"})",
+       "larger than"},
+  };
+  for (const auto& [schema, part] : rows) {
+    const auto grammar = compile(schema);
+    ASSERT_FALSE(grammar.ok()) << schema;
+    EXPECT_NE(grammar.error().message.find(part), std::string::npos) << schema << ": " << grammar.error().message;
+  }
+}
+
+TEST(JsonSchema, PassesOverWhatItDoesNotKnowWhereAsked) {
+  const auto grammar =
+      compile(R"({"type": "object", "properties": {"a": {"type": "integer", "multipleOf": 3}}, "not": {}})",
+              grammar::Unsupported::kPassedOver);
+  EXPECT_TRUE(matches(constraint_of(must(Result(grammar))), R"({"a": 4})"));
+}
+
+}  // namespace
+}  // namespace levin::test

@@ -1,0 +1,168 @@
+// Masks against what may be pushed, undoing, reasoning before the structure, ends.
+#include "grammar/matcher.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "grammar/byte_tokens.h"
+#include "grammar/json_schema.h"
+#include "grammar/regex.h"
+
+namespace levin::test {
+namespace {
+
+using grammar::Matcher;
+
+const std::vector<int32_t> kEnds = {kEndMark};
+
+std::shared_ptr<grammar::Constraint> json_constraint(const std::string& schema) {
+  const io::JsonValue document = must(io::parse_json(schema, "schema"));
+  grammar::RuleSet rules;
+  grammar::JsonForms forms(rules);
+  const grammar::Expression value = must(grammar::SchemaReader(rules, forms, document).value());
+  const grammar::RuleId root = must(rules.add(value));
+  return constraint_of(must(std::move(rules).finish(root)));
+}
+
+bool allows(std::span<const uint64_t> mask, int32_t token) {
+  return ((mask[static_cast<size_t>(token) / 64] >> (token % 64)) & 1) != 0;
+}
+
+std::vector<int32_t> allowed_tokens(Matcher& matcher) {
+  std::vector<int32_t> out;
+  const std::span<const uint64_t> mask = matcher.mask();
+  for (int32_t token = 0; token < byte_tokens()->n_tokens(); ++token) {
+    if (allows(mask, token)) out.push_back(token);
+  }
+  return out;
+}
+
+// Along random answers: a token is in the mask if and only if it may be pushed; pop() undoes.
+TEST(Matcher, MasksAreWhatMayBePushed) {
+  const char* schemas[] = {
+      "true",
+      R"({"type": "object", "properties": {"a": {"type": "string", "maxLength": 4, "minLength": 2},
+          "abc": {"type": "array", "items": {"type": "number", "minimum": -3, "maximum": 12}, "maxItems": 3},
+          "é": {"enum": ["the", "日本", 12]}}})",
+      R"({"type": "array", "items": {"anyOf": [{"$ref": "#"}, {"type": "string", "pattern": "a+\"?b"}, {"type": "null"}]},
+          "minItems": 1, "maxItems": 2})",
+      R"({"type": "object", "properties": {"ab": {"type": "boolean"}}, "additionalProperties": {"type": "integer"}})",
+  };
+  std::mt19937 random(5);
+  for (const char* schema : schemas) {
+    const auto constraint = json_constraint(schema);
+    for (int round = 0; round < 12; ++round) {
+      Matcher matcher({.constraint = constraint}, kEnds);
+      for (int step = 0; step < 30 && !matcher.is_complete(); ++step) {
+        const std::vector<int32_t> allowed = allowed_tokens(matcher);
+        ASSERT_FALSE(allowed.empty());
+        std::vector<int32_t> pushable;
+        for (int32_t token = 0; token < byte_tokens()->n_tokens(); ++token) {
+          if (!matcher.push(token)) continue;
+          pushable.push_back(token);
+          matcher.pop();
+        }
+        ASSERT_EQ(allowed, pushable) << schema << " at step " << step;
+        const int32_t next = allowed[random() % allowed.size()];
+        if (next == kEndMark) break;
+        ASSERT_TRUE(matcher.push(next));
+      }
+    }
+  }
+}
+
+TEST(Matcher, UndoesManyPushes) {
+  Matcher matcher({.constraint = json_constraint(R"({"type": "array", "items": {"type": "array"}, "maxItems": 4})")},
+                  kEnds);
+  const std::vector<int32_t> at_start = allowed_tokens(matcher);
+  const std::string text = "[[1, 2], [[[]], 3";
+  std::vector<std::vector<int32_t>> seen;
+  for (const char c : text) {
+    seen.push_back(allowed_tokens(matcher));
+    ASSERT_TRUE(matcher.push(c));
+  }
+  for (size_t i = text.size(); i-- > 0;) {
+    matcher.pop();
+    EXPECT_EQ(allowed_tokens(matcher), seen[i]) << i;
+  }
+  EXPECT_EQ(allowed_tokens(matcher), at_start);
+}
+
+TEST(Matcher, EndsOnlyWhereTheStructureMay) {
+  Matcher matcher({.constraint = json_constraint(R"({"type": "integer", "minimum": 5, "maximum": 40})")}, kEnds);
+  EXPECT_FALSE(matcher.push(kEndMark));
+  EXPECT_FALSE(matcher.push(kOtherMark));
+  ASSERT_TRUE(matcher.push('1'));
+  EXPECT_FALSE(matcher.push(kEndMark));  // 1 is too small
+  ASSERT_TRUE(matcher.push('2'));
+  EXPECT_TRUE(matcher.is_complete());  // no third digit is in range
+  EXPECT_EQ(allowed_tokens(matcher), kEnds);
+  ASSERT_TRUE(matcher.push(kEndMark));
+  EXPECT_TRUE(matcher.mask().empty());  // drafts behind an end are thrown away
+  EXPECT_TRUE(matcher.push('x'));
+  matcher.pop();
+  matcher.pop();
+  matcher.pop();
+  EXPECT_FALSE(matcher.is_complete());
+}
+
+// A stop token that is text is an ordinary token of the structure, and no way out of it.
+TEST(Matcher, TextNeverEnds) {
+  const std::vector<int32_t> ends = {kEndMark, 'x'};
+  Matcher matcher({.constraint = json_constraint(R"({"type": "integer"})")}, ends);
+  ASSERT_TRUE(matcher.push('1'));
+  EXPECT_FALSE(allows(matcher.mask(), 'x'));
+  EXPECT_TRUE(allows(matcher.mask(), kEndMark));
+}
+
+TEST(Matcher, BeginsBehindTheReasoning) {
+  Matcher matcher({.constraint = json_constraint(R"({"const": 12})"), .begins_after = kOtherMark, .not_before = {'~'}},
+                  kEnds);
+  const std::string thought = "any{ thing";
+  for (const char c : thought) {
+    EXPECT_TRUE(allows(matcher.mask(), c));
+    ASSERT_TRUE(matcher.push(c));
+  }
+  EXPECT_FALSE(allows(matcher.mask(), kEndMark));
+  EXPECT_FALSE(allows(matcher.mask(), '~'));
+  EXPECT_FALSE(matcher.is_complete());
+  ASSERT_TRUE(matcher.push(kOtherMark));
+  EXPECT_EQ(allowed_tokens(matcher), (std::vector<int32_t>{'1', 256 + 2 + 15}));  // "1" and "12"
+  matcher.pop();
+  EXPECT_TRUE(allows(matcher.mask(), 'a'));
+}
+
+TEST(Matcher, TokensThatAreNoTextAreMatchedWhole) {
+  grammar::RuleSet rules;
+  const grammar::RuleId body =
+      must(rules.add(grammar::sequence({grammar::repeat(grammar::bytes(0, 255, grammar::EdgeKind::kCounts), 0),
+                                        grammar::guarded("</"), grammar::token(kOtherMark)}),
+                     {.min = 1, .max = 3}));
+  const grammar::RuleId root =
+      must(rules.add(grammar::sequence({grammar::token(kOtherMark), grammar::call(body), grammar::literal("!")})));
+  const auto constraint = constraint_of(must(std::move(rules).finish(root)));
+  const auto read = [&](const std::vector<int32_t>& tokens) {
+    Matcher matcher({.constraint = constraint}, kEnds);
+    for (const int32_t token : tokens) {
+      if (!allows(matcher.mask(), token) || !matcher.push(token)) return false;
+    }
+    return matcher.is_complete();
+  };
+  EXPECT_TRUE(read({kOtherMark, 'a', '<', '/', kOtherMark, '!'}));
+  EXPECT_TRUE(read({kOtherMark, '<', '/', '<', '<', '/', kOtherMark, '!'}));  // the text may be like the way out
+  EXPECT_FALSE(read({kOtherMark, '<', '/', kOtherMark, '!'}));                // nothing before it
+  EXPECT_FALSE(read({kOtherMark, 'a', 'b', 'c', 'd'}));
+  EXPECT_FALSE(read({'a'}));
+}
+
+TEST(Vocabulary, NeedsEveryByte) {
+  const std::string letters = "abc";
+  const auto vocabulary = grammar::Vocabulary::make(
+      3, [&](int32_t id) { return std::string_view(letters).substr(static_cast<size_t>(id), 1); });
+  ASSERT_FALSE(vocabulary.ok());
+  EXPECT_NE(vocabulary.error().message.find("0x00"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace levin::test
