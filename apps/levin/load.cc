@@ -47,10 +47,12 @@ Setter set_mix(std::vector<PromptShare>* target) {
       const std::string_view entry = value.substr(begin, end - begin);
       const size_t colon = std::min(entry.find(':'), entry.size());
       PromptShare share;
-      const bool bad_length = set_tokens(&share.n_tokens, {.min = 1, .max = 1 << 30})(entry.substr(0, colon)).has_value();
+      const bool bad_length =
+          set_tokens(&share.n_tokens, {.min = 1, .max = 1 << 30})(entry.substr(0, colon)).has_value();
       const bool bad_weight = colon < entry.size() &&
                               set_number(&share.weight, {.min = 1e-9, .max = 1e9})(entry.substr(colon + 1)).has_value();
-      if (bad_length || bad_weight) return "lengths in tokens, each with a weight behind a colon if they differ: 64,1024:0.2";
+      if (bad_length || bad_weight)
+        return "lengths in tokens, each with a weight behind a colon if they differ: 64,1024:0.2";
       mix.push_back(share);
       begin = end + 1;
     }
@@ -112,7 +114,8 @@ void add_load_options(Command& command, LoadCommand& load) {
       set_tokens(&o.n_shared_tokens, {.min = 0, .max = 1 << 30}));
   add("--prefixes", "N", "Different beginnings of --shared-tokens", "1",
       set_int(&o.n_prefixes, {.min = 1, .max = 1 << 20}));
-  add("--answer-tokens", "N", "Most tokens of an answer", "64", set_int(&o.n_answer_tokens, {.min = 1, .max = 1 << 20}));
+  add("--answer-tokens", "N", "Most tokens of an answer", "64",
+      set_int(&o.n_answer_tokens, {.min = 1, .max = 1 << 20}));
   add("--ignore-eos", "on|off", "Have the model go on to the most tokens", "on", set_flag(&o.ignore_eos));
   add("--temperature", "T", "Of the answers", "0", set_number(&o.temperature, {.min = 0, .max = 100}));
   add("--api", "NAME", "completions or chat", "completions",

@@ -88,7 +88,8 @@ std::string report_text(const LevelReport& r) {
     out += fmt::format("acceptance {:.1f}% of drafts, {:.2f} tokens kept a pass\n",
                        100 * ratio(r.speculation.n_accepted, r.speculation.n_drafted), r.mean_accept_length());
   }
-  out += fmt::format("{:>10} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10}\n", "ms", "mean", "p50", "p90", "p95", "p99", "max");
+  out += fmt::format("{:>10} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10}\n", "ms", "mean", "p50", "p90", "p95", "p99",
+                     "max");
   for (const Kind& kind : kKinds) {
     const Spread s = spread_of(r.*kind.values);
     out += fmt::format("{:>10} {:>10.2f} {:>10.2f} {:>10.2f} {:>10.2f} {:>10.2f} {:>10.2f}\n", kind.name, s.mean, s.p50,

@@ -14,7 +14,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr size_t kWords = 6000;  // that prompts are cut from; longer ones go round
-constexpr const char* kVocabulary[] = {"river", "stone", "apple", "tiger", "cloud",  "lamp",  "chair", "green",
+constexpr const char* kVocabulary[] = {"river", "stone", "apple", "tiger", "cloud",  "lamp",   "chair", "green",
                                        "seven", "paper", "north", "quiet", "engine", "silver", "under", "window",
                                        "a",     "of",    "and",   "the",   "letter", "walks",  "long",  "before"};
 
@@ -94,9 +94,8 @@ Status LoadClient::find_model() {
   const io::JsonArray* models = list != nullptr ? list->as_array() : nullptr;
   const io::JsonValue* id = models != nullptr && !models->empty() ? member(&models->front(), "id") : nullptr;
   if (reply.status != 200 || !has_text(id)) {
-    return Error{ErrorKind::kRuntime,
-                 fmt::format("GET {}/v1/models: status {}, {}; name the model with --model-name", options_.url.base,
-                             reply.status, reply.body.substr(0, 200))};
+    return Error{ErrorKind::kRuntime, fmt::format("GET {}/v1/models: status {}, {}; name the model with --model-name",
+                                                  options_.url.base, reply.status, reply.body.substr(0, 200))};
   }
   options_.model = *id->as_string();
   return {};
@@ -124,7 +123,8 @@ void LoadClient::find_tokens() {
 io::JsonValue LoadClient::prompt(std::mt19937_64& random) const {
   std::vector<double> weights;
   for (const PromptShare& share : options_.prompts) weights.push_back(share.weight);
-  const int64_t n_own = options_.prompts[std::discrete_distribution<size_t>(weights.begin(), weights.end())(random)].n_tokens;
+  const int64_t n_own =
+      options_.prompts[std::discrete_distribution<size_t>(weights.begin(), weights.end())(random)].n_tokens;
   const uint64_t prefix = random() % static_cast<uint64_t>(options_.n_prefixes);
   const uint64_t own = random();
   const bool as_tokens = !tokens_.empty() && !options_.chat;
@@ -132,7 +132,8 @@ io::JsonValue LoadClient::prompt(std::mt19937_64& random) const {
   io::JsonArray tokens;
   std::string text;
   const auto append = [&](uint64_t start, int64_t n_tokens) {
-    const double n_pieces = as_tokens ? static_cast<double>(n_tokens) : static_cast<double>(n_tokens) / tokens_per_word_;
+    const double n_pieces =
+        as_tokens ? static_cast<double>(n_tokens) : static_cast<double>(n_tokens) / tokens_per_word_;
     for (size_t i = 0; i < static_cast<size_t>(std::max(1.0, n_pieces)); ++i) {
       const size_t at = static_cast<size_t>((start + i) % n_all);
       if (as_tokens) {
@@ -247,7 +248,8 @@ LevelResult LoadClient::run(const LoadLevel& level, int64_t first) const {
     std::exponential_distribution<double> gap(level.rate);
     double at_s = 0;
     for (int64_t i = 0; i < options_.n_requests; ++i) {
-      std::this_thread::sleep_until(begin + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(at_s)));
+      std::this_thread::sleep_until(begin +
+                                    std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(at_s)));
       threads.emplace_back([&, i] { out.requests[static_cast<size_t>(i)] = send(first + i, begin); });
       at_s += options_.poisson ? gap(random) : 1 / level.rate;
     }
@@ -256,7 +258,8 @@ LevelResult LoadClient::run(const LoadLevel& level, int64_t first) const {
     std::atomic<int64_t> next = 0;
     for (int64_t c = 0; c < std::min(level.concurrency, options_.n_requests); ++c) {
       threads.emplace_back([&] {
-        for (int64_t i = next++; i < options_.n_requests; i = next++) out.requests[static_cast<size_t>(i)] = send(first + i, begin);
+        for (int64_t i = next++; i < options_.n_requests; i = next++)
+          out.requests[static_cast<size_t>(i)] = send(first + i, begin);
       });
     }
     for (std::thread& thread : threads) thread.join();

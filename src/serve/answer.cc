@@ -60,6 +60,7 @@ class Answer : public std::enable_shared_from_this<Answer> {
                             .n_top_logprobs = plan_.ask.n_top_logprobs,
                             .prompt_logprobs = plan_.prompt_logprobs};
     request.sampling.choice = static_cast<uint32_t>(static_cast<int64_t>(i) % plan_.ask.n_choices);
+    request.priority = plan_.ask.priority;
     auto text =
         plan_.chat ? std::make_unique<ChoiceText>(*model_.tokenizer, *model_.format, plan_.in_reasoning, plan_.ask.text)
                    : std::make_unique<ChoiceText>(*model_.tokenizer, plan_.ask.text);
@@ -92,6 +93,7 @@ class Answer : public std::enable_shared_from_this<Answer> {
     choice.matched_stop = batch.matched_stop;
     choice.n_reasoning_tokens = batch.n_reasoning_tokens;
     choice.n_found_tokens = batch.done->n_found_tokens;
+    choice.speculation = batch.done->speculation;
     const std::vector<int32_t>& own = plan_.ask.own_stop_tokens;
     if (choice.finish_reason == FinishReason::kStop && !choice.matched_stop && !choice.tokens.empty()) {
       const int32_t last = choice.tokens.back().token;
@@ -143,6 +145,10 @@ Usage usage_of(std::span<const Choice> choices, std::span<const std::vector<int3
   for (const Choice& choice : choices) {
     usage.n_answer += std::ssize(choice.tokens);
     usage.n_reasoning += choice.n_reasoning_tokens;
+    usage.speculation.n_verify_passes += choice.speculation.n_verify_passes;
+    usage.speculation.n_drafted += choice.speculation.n_drafted;
+    usage.speculation.n_accepted += choice.speculation.n_accepted;
+    usage.speculation.n_kept += choice.speculation.n_kept;
     // the prompt of several choices counts once, as the first of them found it
     if (choice.index == 0 || choice.prompt != choices[choice.index - 1].prompt) usage.n_found += choice.n_found_tokens;
   }

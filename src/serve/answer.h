@@ -38,6 +38,7 @@ struct Choice {
   std::optional<int32_t> stop_token;        // of the request's stop_token_ids
   int64_t n_reasoning_tokens = 0;
   int64_t n_found_tokens = 0;  // of the prompt, in the prefix cache
+  SpeculationStats speculation;
   std::vector<RowLogprobs> prompt_logprobs;
 
   bool called() const;  // at least one call is complete
@@ -56,7 +57,8 @@ struct Usage {
   int64_t n_prompt = 0;  // each prompt once
   int64_t n_found = 0;   // of those, in the prefix cache
   int64_t n_answer = 0;
-  int64_t n_reasoning = 0;  // of those
+  int64_t n_reasoning = 0;       // of those
+  SpeculationStats speculation;  // of all choices that are over; without places
 };
 
 class AnswerWriter {

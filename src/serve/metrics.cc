@@ -140,6 +140,8 @@ std::string Metrics::text() const {
   page.figure("requests_waiting", "num_requests_waiting", "gauge", "Requests in the queue", as_double(load_.n_waiting));
   page.figure("cache_usage", "kv_cache_usage_perc", "gauge", "Cache pages in use, 0 to 1",
               load_.n_pages > 0 ? as_double(n_used) / as_double(load_.n_pages) : 0);
+  page.figure("cache_kept", "", "gauge", "Cache pages kept for prompts to come, 0 to 1",
+              load_.n_pages > 0 ? as_double(load_.n_cached_pages) / as_double(load_.n_pages) : 0);
   page.figure("cache_pages", "", "gauge", "Cache pages", as_double(load_.n_pages));
   page.figure("sent_back_total", "num_preemptions_total", "counter", "Requests that lost their pages to others",
               as_double(load_.n_sent_back));

@@ -37,11 +37,19 @@ io::JsonValue stop_reason_json(const Choice& choice) {
 }
 
 io::JsonObject usage_json(const Usage& usage) {
-  return {{"prompt_tokens", usage.n_prompt},
-          {"completion_tokens", usage.n_answer},
-          {"total_tokens", usage.n_prompt + usage.n_answer},
-          {"prompt_tokens_details", io::JsonObject{{"cached_tokens", usage.n_found}}},
-          {"completion_tokens_details", io::JsonObject{{"reasoning_tokens", usage.n_reasoning}}}};
+  io::JsonObject out = {{"prompt_tokens", usage.n_prompt},
+                        {"completion_tokens", usage.n_answer},
+                        {"total_tokens", usage.n_prompt + usage.n_answer},
+                        {"prompt_tokens_details", io::JsonObject{{"cached_tokens", usage.n_found}}},
+                        {"completion_tokens_details", io::JsonObject{{"reasoning_tokens", usage.n_reasoning}}}};
+  const SpeculationStats& spec = usage.speculation;
+  if (spec.n_verify_passes > 0) {
+    out.set("speculation", io::JsonObject{{"verify_passes", spec.n_verify_passes},
+                                          {"drafted", spec.n_drafted},
+                                          {"accepted", spec.n_accepted},
+                                          {"mean_accept_length", spec.mean_accept_length()}});
+  }
+  return out;
 }
 
 double finite_logprob(double logprob) { return std::isfinite(logprob) ? logprob : -9999.0; }

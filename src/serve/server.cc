@@ -12,6 +12,7 @@
 #include "serve/openai_chat.h"
 #include "serve/openai_completions.h"
 #include "serve/openai_responses.h"
+#include "serve/page.h"
 #include "serve/utility_routes.h"
 
 namespace levin::serve {
@@ -38,14 +39,8 @@ void handle_version(const ServedModel& model, const std::shared_ptr<Exchange>& e
   exchange->respond({.body = io::dump_json(io::JsonObject{{"version", model.version}, {"model", model.name()}})});
 }
 
-void handle_root(const ServedModel& model, const std::shared_ptr<Exchange>& exchange) {
-  exchange->respond(
-      {.content_type = "text/plain; charset=utf-8",
-       .body = fmt::format("levin {} serves {}. Try POST /v1/chat/completions.\n", model.version, model.name())});
-}
-
 constexpr Route kRoutes[] = {
-    {"GET", "/", handle_root, true},
+    {"GET", "/", handle_page, true},
     {"GET", "/health", handle_health, true},
     {"GET", "/v1/health", handle_health, true},
     {"GET", "/ping", handle_health, true},

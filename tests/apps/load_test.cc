@@ -48,7 +48,8 @@ TEST(HttpReaderTest, PutsAnAnswerTogetherHoweverItIsCut) {
       {"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", "hello"},
       {"HTTP/1.1 200 OK\r\ncontent-length:0\r\n\r\n", ""},
       {"HTTP/1.0 200 OK\r\n\r\nuntil the end", "until the end"},
-      {"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3;x=1\r\nabc\r\nA\r\n0123456789"
+      {"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nTransfer-Encoding: "
+       "chunked\r\n\r\n3;x=1\r\nabc\r\nA\r\n0123456789"
        "\r\n0\r\nTrailer: x\r\n\r\n",
        "abc0123456789"},
       {"HTTP/1.1 204 No Content\r\n\r\n", ""},
@@ -115,8 +116,13 @@ TEST(LoadReportTest, CountsAsTheUsualToolsDo) {
   EXPECT_EQ(percentile({3, 1, 2, 4}, 100), 4);
   LevelResult result{.level = {.rate = 2}, .seconds = 2};
   result.speculation = {.n_passes = 10, .n_drafted = 30, .n_accepted = 15};
-  result.requests.push_back(
-      {.begun_s = 0.5, .first_s = 1, .ended_s = 1.5, .n_prompt = 10, .n_found = 5, .n_answer = 6, .gaps_s = {0.2, 0.3}});
+  result.requests.push_back({.begun_s = 0.5,
+                             .first_s = 1,
+                             .ended_s = 1.5,
+                             .n_prompt = 10,
+                             .n_found = 5,
+                             .n_answer = 6,
+                             .gaps_s = {0.2, 0.3}});
   result.requests.push_back({.error = "refused"});
   result.requests.push_back({.error = "refused"});
   const LevelReport report = report_of(result);
@@ -128,7 +134,8 @@ TEST(LoadReportTest, CountsAsTheUsualToolsDo) {
   EXPECT_EQ(report.answer_tokens_per_s(), 3);
   EXPECT_EQ(report.mean_accept_length(), 2.5);
   const std::string text = report_text(report);
-  for (const char* part : {"2 requests/s: 3 requests", "2 failed", "50% of them", "2.50 tokens kept a pass", "failed: refused"})
+  for (const char* part :
+       {"2 requests/s: 3 requests", "2 failed", "50% of them", "2.50 tokens kept a pass", "failed: refused"})
     EXPECT_NE(text.find(part), std::string::npos) << text;
   EXPECT_NE(report_svg(std::vector{report}).find("TPOT"), std::string::npos);
   EXPECT_NE(report_svg(std::vector{report, report}).find("TTFT p99"), std::string::npos);

@@ -50,6 +50,14 @@ TEST_F(OpenAiTest, ServesTheSmallRoutes) {
             io::JsonValue("<｜begin▁of▁sentence｜><｜User｜>What is the capital of Japan?<｜Assistant｜></think>"));
 }
 
+TEST_F(OpenAiTest, HasAPageForBrowsers) {
+  EXPECT_NE(ask(demo_->port(), "/").body.find("levin test serves demo"), std::string::npos);
+  const Reply page = ask(demo_->port(), "/", "", {{"Accept", "text/html,*/*"}});
+  EXPECT_NE(page.head.find("Content-Security-Policy: default-src 'none'"), std::string::npos) << page.head;
+  EXPECT_TRUE(page.body.starts_with("<!doctype html>"));
+  EXPECT_TRUE(page.body.ends_with("</html>\n"));
+}
+
 TEST_F(OpenAiTest, AnswersAChat) {
   const io::JsonValue found = chat_answer(R"("max_tokens": 40, "unknown_field": [1], "stop": null)");
   EXPECT_EQ(at(found, "object"), io::JsonValue("chat.completion"));

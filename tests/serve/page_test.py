@@ -1,0 +1,263 @@
+#!/usr/bin/env python3
+"""The page at `/` in headless Chromium, as a person uses it: chat, reasoning, stop, settings, dashboard.
+
+  page_test.py --levin build/release/apps/levin/levin [--model models/demo-v32] [--shots FOLDER]
+
+Speaks the browser's own protocol over a pipe, so that nothing but Chromium and Python is needed. Exits 77, "skipped",
+where there is no Chromium. With --shots it leaves pictures to look at.
+"""
+import argparse
+import base64
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+SKIPPED = 77
+NAMES = ["chromium", "chromium-browser", "google-chrome", "chrome"]
+
+
+class Browser:
+    """One page of a headless Chromium; the protocol's messages are JSON with a zero byte behind each."""
+
+    def __init__(self, program):
+        self.profile = tempfile.mkdtemp()
+        commands_in, self.commands = os.pipe()
+        self.replies, replies_out = os.pipe()
+
+        def at_start():
+            saved_in, saved_out = os.dup(commands_in), os.dup(replies_out)
+            os.dup2(saved_in, 3)
+            os.dup2(saved_out, 4)
+
+        self.process = subprocess.Popen(
+            [program, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
+             "--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars",
+             f"--user-data-dir={self.profile}", "--remote-debugging-pipe", "about:blank"],
+            close_fds=False, preexec_fn=at_start, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        os.close(commands_in)
+        os.close(replies_out)
+        self.rest, self.n_sent, self.session = b"", 0, None
+        self.complaints, self.requests = [], []
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        for domain in ("Page", "Runtime", "Network", "Log"):
+            self.call(domain + ".enable")
+
+    def read(self):
+        while b"\0" not in self.rest:
+            piece = os.read(self.replies, 1 << 20)
+            if not piece:
+                sys.exit("the browser has gone")
+            self.rest += piece
+        text, self.rest = self.rest.split(b"\0", 1)
+        return json.loads(text)
+
+    def call(self, method, **params):
+        self.n_sent += 1
+        message = {"id": self.n_sent, "method": method, "params": params}
+        if self.session:
+            message["sessionId"] = self.session
+        os.write(self.commands, json.dumps(message).encode() + b"\0")
+        while True:
+            reply = self.read()
+            if reply.get("id") == self.n_sent:
+                if "error" in reply:
+                    sys.exit(f"{method}: {reply['error']}")
+                return reply["result"]
+            self.note(reply)
+
+    def note(self, event):
+        params = event.get("params", {})
+        if event.get("method") == "Runtime.exceptionThrown":
+            self.complaints.append(params["exceptionDetails"].get("exception", {}).get("description", "an exception"))
+        elif event.get("method") == "Log.entryAdded" and params["entry"]["level"] == "error":
+            self.complaints.append(params["entry"]["text"] + " " + params["entry"].get("url", ""))
+        elif event.get("method") == "Network.requestWillBeSent":
+            self.requests.append(params["request"]["url"])
+
+    def eval(self, expression):
+        found = self.call("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
+        if "exceptionDetails" in found:
+            sys.exit(f"{expression}: {found['exceptionDetails']}")
+        return found["result"].get("value")
+
+    def until(self, expression, what, seconds=60):
+        ending = time.monotonic() + seconds
+        while not (value := self.eval(expression)):
+            if time.monotonic() > ending:
+                sys.exit(f"waited for {what}, and the page shows:\n{self.eval('document.body.innerText')}")
+            time.sleep(0.02)
+        return value
+
+    def size(self, width, height, dark=False):
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+        self.call("Emulation.setEmulatedMedia",
+                  features=[{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}])
+
+    def press(self, key):
+        for kind in ("keyDown", "keyUp"):
+            self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=13 if key == "Enter" else 27,
+                      **({"text": "\r"} if key == "Enter" and kind == "keyDown" else {}))
+
+    def click(self, selector):
+        place = self.eval(f"(() => {{ const r = document.querySelector({json.dumps(selector)}).getBoundingClientRect();"
+                          " return [r.x + r.width / 2, r.y + r.height / 2]; })()")
+        for kind in ("mousePressed", "mouseReleased"):
+            self.call("Input.dispatchMouseEvent", type=kind, x=place[0], y=place[1], button="left", clickCount=1)
+
+    def write(self, text):
+        self.eval("document.getElementById('ask').focus()")
+        self.call("Input.insertText", text=text)
+
+    def shot(self, folder, name):
+        if folder:
+            time.sleep(0.3)
+            data = self.call("Page.captureScreenshot", format="png")["data"]
+            with open(os.path.join(folder, name + ".png"), "wb") as out:
+                out.write(base64.b64decode(data))
+
+    def end(self):
+        self.process.terminate()
+        self.process.wait(30)
+        shutil.rmtree(self.profile, ignore_errors=True)
+
+
+LAST = "[...document.querySelectorAll('.answer')].at(-1)"
+OVER = f"running === null && {LAST}?.querySelector('.foot').innerText"
+
+
+def expect(found, part, what):
+    if part not in found:
+        sys.exit(f"{what}: expected {part!r}, found {found!r}")
+
+
+def chats(page, shots):
+    page.until("document.getElementById('model').textContent.includes('demo')", "the model's name")
+    page.until("document.getElementById('state').className === 'good'", "the server's health")
+    page.shot(shots, "empty")
+    page.write("What is the capital of Japan?")
+    page.press("Enter")
+    foot = page.until(OVER, "an answer")
+    expect(page.eval(LAST + ".querySelector('.text').innerText"), "The capital of Japan is Tokyo.", "the answer")
+    for part in ("tokens/s", "accepted length", "to first token"):
+        expect(foot, part, "the figures under the answer")
+
+    page.click("#think")
+    page.write("What is the capital of France?")
+    page.click("#send")
+    page.until("document.querySelectorAll('.answer').length === 2 && " + OVER, "a second answer")
+    expect(page.eval(LAST + ".querySelector('.thought').textContent"), "France", "the reasoning")
+    expect(page.eval(LAST + ".querySelector('summary').textContent"), "Thought", "its fold-out")
+    page.eval(LAST + ".querySelector('summary').click()")
+    page.shot(shots, "chat")
+    page.click("#think")
+
+
+def settings_count(page, shots):
+    page.click("#open-settings")
+    page.until("document.getElementById('settings').open", "the settings")
+    page.eval("const f = document.querySelector('#settings form'); f.elements.max_tokens.value = '3'; f.elements.temperature.value = '0'")
+    page.shot(shots, "settings")
+    page.click("#settings .primary")
+    page.write("Repeat: river stone apple tiger")
+    page.press("Enter")
+    expect(page.until("document.querySelectorAll('.answer').length === 3 && " + OVER, "a third answer"), "cut at the limit", "a limit from the settings")
+    page.eval("settings.max_tokens = ''")
+
+
+def stops(page):
+    page.click("#new")
+    page.eval("settings.temperature = '2'; settings.seed = '1'; settings.system = ''")
+    # an answer that does not end by itself for a while
+    page.eval("const plain = window.fetch; window.fetch = (url, o) => plain(url, o?.body ? "
+              "{...o, body: JSON.stringify({...JSON.parse(o.body), ignore_eos: true, max_tokens: 6000})} : o)")
+    page.write("Go on for ever")
+    page.press("Enter")
+    page.until("document.querySelector('.growing') !== null", "an answer that grows")
+    expect(page.eval("document.getElementById('send').getAttribute('aria-label')"), "Stop", "the button meanwhile")
+    page.click("#send")
+    expect(page.until(OVER, "the answer's end", 10), "stopped", "a stopped answer")
+    page.eval("window.fetch = plain; settings.temperature = '0'; settings.seed = ''")
+
+
+def markup_is_text(page):
+    """What people and models write never becomes part of the document."""
+    page.eval("""(() => {
+      const bad = '<img src=x onerror="window.broken=1"><script>window.broken=1</' + 'script>';
+      talk = {title: bad, messages: [{role: 'user', content: bad}, {role: 'assistant', reasoning: bad,
+        content: '# Head ' + bad + '\\n\\nA **bold** word, `code ' + bad + '`\\n\\n- one\\n- two *em*\\n\\n```\\nint main() { return 0; }\\n```\\n\\n1. first\\n2. second\\n\\n> quoted ' + bad,
+        tokens: 120, rate: 431.22, accepted: 2.71, first_s: 0.043, found: 640, end: 'stop'}]};
+      talks.unshift(talk); show(); })()""")
+    counts = page.eval("['img', '#messages script', '#messages h1', '#messages strong', '#messages pre code', '#messages li', "
+                       "'#messages blockquote', '#messages em'].map(s => document.querySelectorAll(s).length)")
+    if counts != [0, 0, 1, 1, 1, 4, 1, 1] or page.eval("window.broken"):
+        sys.exit(f"markup of an answer: {counts}, {page.eval('window.broken')}")
+
+
+def dashboard(page, shots):
+    page.click("#tab-board")
+    page.until("/[1-9]/.test(document.getElementById('d-total').textContent)", "counted tokens")
+    page.until("document.querySelectorAll('#d-bars div').length > 0", "acceptance by position")
+    text = page.eval("document.getElementById('board').innerText")
+    for part in ("Running", "requests", "Throughput", "Acceptance by position", "Time to first token", "Prefix cache", "refused"):
+        expect(text, part, "the dashboard")
+    for row in page.eval("[...document.querySelectorAll('#d-latency tr')].map(r => r.innerText)"):
+        expect(row, "s", "a latency")
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--levin", required=True)
+    parser.add_argument("--model", default=os.path.join(os.path.dirname(__file__), "../../models/demo-v32"))
+    parser.add_argument("--shots")
+    options = parser.parse_args()
+    program = next(filter(None, map(shutil.which, NAMES)), None)
+    if not program:
+        print("skipped: no Chromium here")
+        sys.exit(SKIPPED)
+    server = subprocess.Popen([options.levin, "serve", options.model, "--port", "0", "--threads", "2", "--temperature", "0"],
+                              stderr=subprocess.PIPE, text=True)
+    line = next(l for l in server.stderr if l.startswith("ready"))
+    address = line.split()[1].removesuffix("/v1")
+    page = Browser(program)
+    try:
+        page.size(1280, 820)
+        page.call("Page.navigate", url=address + "/")
+        page.until("document.readyState === 'complete' && document.getElementById('send') !== null", "the page")
+        chats(page, options.shots)
+        settings_count(page, options.shots)
+        stops(page)
+        markup_is_text(page)
+        page.size(1280, 820, dark=True)
+        page.shot(options.shots, "chat-dark")
+        dashboard(page, options.shots)
+        if options.shots:
+            load = subprocess.run([options.levin, "load", address, "--requests", "40", "--concurrency", "6", "--api", "chat"],
+                                  capture_output=True, text=True, check=True)
+            print(load.stdout)
+        page.shot(options.shots, "board-dark")
+        page.size(1280, 820)
+        page.shot(options.shots, "board")
+        page.size(420, 800)
+        page.shot(options.shots, "board-narrow")
+        page.click("#tab-chat")
+        page.shot(options.shots, "chat-narrow")
+        elsewhere = [url for url in page.requests if not url.startswith((address + "/", "data:", "about:"))]
+        if elsewhere:
+            sys.exit(f"the page asked for {elsewhere}")
+        if page.complaints:
+            sys.exit("the browser complains: " + "; ".join(page.complaints))
+    finally:
+        page.end()
+        server.send_signal(signal.SIGTERM)
+        server.wait(60)
+    print(f"the page works in {program}; {len(page.requests)} requests, all to its own server")
+
+
+if __name__ == "__main__":
+    main()
