@@ -68,18 +68,20 @@ std::string_view numerics_mode_name(NumericsMode mode) {
 }
 
 std::string Numerics::describe() const {
-  return fmt::format("{}: products with FP8 matrices take {}, others {}; latent cache {}, index keys {}{}",
+  return fmt::format("{}: products with FP8 matrices take {}, others {}; latent cache {}, index keys {}{}{}",
                      numerics_mode_name(mode), operand_name(fp8_input), operand_name(input), cache_dtype_name(latent),
                      cache_dtype_name(index_keys),
                      fp4_index    ? " after a Hadamard rotation and rounding to fp4"
                      : hadamard() ? " after a Hadamard rotation"
-                                  : "");
+                                  : "",
+                     weigh_hidden ? "; experts weighted before their down product" : "");
 }
 
 Numerics numerics_of_family(Numerics numerics, ModelFamily family) {
   if (family == ModelFamily::kDeepseekV4 && numerics.mode == NumericsMode::kOfficial) {
     numerics.index_keys = CacheDType::kBF16;
     numerics.fp4_index = true;
+    numerics.weigh_hidden = true;
   }
   return numerics;
 }

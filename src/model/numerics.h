@@ -5,7 +5,7 @@
 //   official   what DeepSeek's code does: e4m3 activations (1 x 128, power-of-two scales) into every product with an
 //              FP8-stored matrix but kv_b_proj; indexer queries and keys Hadamard-rotated, then e4m3; latent cache e4m3
 //              with a bf16 rotated part. DeepSeek-V4: index queries and keys rotated, then e2m1; key-value rows e4m3
-//              in blocks of 64
+//              in blocks of 64; experts' weights multiply the input of their down product, before it is rounded
 //   fast       bf16 activations into matrix units, bf16 caches (or fp8 by --kv-cache-dtype); router and indexer head
 //              weights f32
 #pragma once
@@ -30,7 +30,8 @@ struct Numerics {
   ops::Operand absorbed = ops::Operand::kF32;   // input of the products with the absorbed kv_b_proj
   CacheDType latent = CacheDType::kF32;
   CacheDType index_keys = CacheDType::kF32;
-  bool fp4_index = false;  // index queries and keys are rounded to FP4 before they are stored
+  bool fp4_index = false;     // index queries and keys are rounded to FP4 before they are stored
+  bool weigh_hidden = false;  // experts' weights multiply the input of the down product instead of its output
   // Of the norms of the query and key-value latents; empty: the model's rms_norm_eps. GLM-5 was published without
   // saying which of the two it was trained with (model-spec 4.3).
   std::optional<float> latent_norm_eps = 1e-6f;

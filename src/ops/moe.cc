@@ -28,6 +28,7 @@ struct Block {
   int64_t n_rows = 0;
   float* out = nullptr;  // [n_rows, D]
   int64_t out_stride = 0;
+  const float* hidden_weights = nullptr;  // [n_rows], of the hidden values; null: all 1
 };
 
 void check_weights(const char* op, const FfnWeights& w, int64_t d_model) {
@@ -87,9 +88,10 @@ class RoundedInputs {
 
 // The hidden rows of one block.
 struct Hidden {
-  float* gate = nullptr;  // [n_rows, F], silu(gate) * up after the activation
-  float* up = nullptr;    // [n_rows, F]
-  InputRows rounded;      // the same as the input of `down`
+  float* gate = nullptr;           // [n_rows, F], silu(gate) * up after the activation
+  float* up = nullptr;             // [n_rows, F]
+  InputRows rounded;               // the same as the input of `down`
+  const float* weights = nullptr;  // [n_rows] to multiply by; null: all 1
 };
 
 Hidden allocate_hidden(OpContext& ctx, const Block& block) {
@@ -97,6 +99,7 @@ Hidden allocate_hidden(OpContext& ctx, const Block& block) {
   Hidden h;
   h.gate = ctx.arena->allocate(DType::kF32, {n_rows, f}).data<float>();
   h.up = ctx.arena->allocate(DType::kF32, {n_rows, f}).data<float>();
+  h.weights = block.hidden_weights;
   h.rounded = {.x = h.gate, .stride = f, .n_rows = n_rows, .k = f};
   if (block.weights->hidden == Operand::kF32) return h;
   h.rounded.dtype = block.weights->hidden == Operand::kBF16 ? DType::kBF16 : DType::kF8E4M3;
@@ -138,7 +141,7 @@ std::vector<Hidden> run_gate_up(OpContext& ctx, const View& x, std::span<const B
   return hidden;
 }
 
-// silu(gate) * up, rounded, for rows begin .. end-1 of a block.
+// silu(gate) * up, weighted and rounded, for rows begin .. end-1 of a block.
 void activate_rows(const kernels::CpuKernels& cpu, const Hidden& h, float limit, Share rows) {
   const InputRows& out = h.rounded;
   const int64_t f = out.k, n_rows = rows.end - rows.begin;
@@ -152,6 +155,9 @@ void activate_rows(const kernels::CpuKernels& cpu, const Hidden& h, float limit,
                      .out_stride = f,
                      .n_rows = n_rows,
                      .d = f});
+  for (int64_t r = 0; h.weights != nullptr && r < n_rows; ++r) {
+    for (int64_t i = 0; i < f; ++i) gate[r * f + i] *= h.weights[rows.begin + r];
+  }
   if (out.dtype == DType::kF32) return;
   const kernels::RoundRows job = {
       .x = gate,
@@ -231,6 +237,16 @@ Grouping group_by_expert(const View& picks, int64_t n_experts) {
   return g;
 }
 
+// Weights in the order of g.rows.
+const float* grouped_weights(OpContext& ctx, const View& weights, const Grouping& g) {
+  const int64_t n_active = weights.dim(1);
+  float* out = ctx.arena->allocate(DType::kF32, {static_cast<int64_t>(g.rows.size())}).data<float>();
+  for (int64_t t = 0; t < weights.dim(0); ++t) {
+    for (int64_t a = 0; a < n_active; ++a) out[g.places[t * n_active + a]] = weights.row<float>(t)[a];
+  }
+  return out;
+}
+
 // The tokens of a whose scratch memory fits.
 int64_t tokens_at_once(const ExpertFfn& a) {
   const int64_t d = a.x.dim(1), n_active = a.picks.dim(1);
@@ -246,24 +262,32 @@ void expert_ffn_slice(OpContext& ctx, const ExpertFfn& a) {
   const ArenaScope scope(*ctx.arena);
   const Grouping g = group_by_expert(a.picks, n_experts);
   float* y = ctx.arena->allocate(DType::kF32, {static_cast<int64_t>(g.rows.size()), d}).data<float>();
+  const float* weights = a.weigh_hidden ? grouped_weights(ctx, a.weights, g) : nullptr;
   std::vector<Block> blocks;
   for (int64_t e = 0; e < n_experts; ++e) {
-    const int64_t n_rows = g.first[e + 1] - g.first[e];
-    if (n_rows > 0) blocks.push_back({&a.experts[e], g.rows.data() + g.first[e], n_rows, y + g.first[e] * d, d});
+    const int64_t first = g.first[e], n_rows = g.first[e + 1] - first;
+    if (n_rows == 0) continue;
+    blocks.push_back({.weights = &a.experts[e],
+                      .rows = g.rows.data() + first,
+                      .n_rows = n_rows,
+                      .out = y + first * d,
+                      .out_stride = d,
+                      .hidden_weights = weights == nullptr ? nullptr : weights + first});
   }
   const float* shared = nullptr;
   if (a.shared != nullptr) {
     float* out = ctx.arena->allocate(DType::kF32, {n_tokens, d}).data<float>();
-    blocks.push_back({a.shared, nullptr, n_tokens, out, d});
+    blocks.push_back({.weights = a.shared, .n_rows = n_tokens, .out = out, .out_stride = d});
     shared = out;
   }
   run_blocks(ctx, a.x, blocks, a.limit);
   const int64_t n_active = a.picks.dim(1);
+  const std::vector<float> ones(static_cast<size_t>(n_active), 1.0f);
   ctx.pool->parallel_for(n_tokens, row_grain(n_tokens, n_active * d), [&](int64_t begin, int64_t end, int) {
     ctx.cpu->matmul.combine({.y = y,
                              .rows = g.places.data() + begin * n_active,
-                             .weights = a.weights.row<float>(begin),
-                             .weights_stride = a.weights.stride(0),
+                             .weights = a.weigh_hidden ? ones.data() : a.weights.row<float>(begin),
+                             .weights_stride = a.weigh_hidden ? 0 : a.weights.stride(0),
                              .n_terms = n_active,
                              .last = shared == nullptr ? nullptr : shared + begin * d,
                              .last_stride = d,
@@ -283,7 +307,8 @@ void ffn(OpContext& ctx, const Ffn& a) {
   check_weights("ffn", *a.weights, a.x.dim(1));
   if (a.x.dim(0) == 0) return;
   const ArenaScope scope(*ctx.arena);
-  const Block block = {a.weights, nullptr, a.x.dim(0), a.out.data<float>(), a.out.stride(0)};
+  const Block block = {
+      .weights = a.weights, .n_rows = a.x.dim(0), .out = a.out.data<float>(), .out_stride = a.out.stride(0)};
   run_blocks(ctx, a.x, {&block, 1}, a.limit);
 }
 

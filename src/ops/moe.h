@@ -7,14 +7,16 @@
 //                   b = -inf;  the A best b win, or those that are given;  weight = s / (sum of winners' s + 1e-20)
 //                   * factor
 //   expert_ffn      out[t,:] = sum_e weight[t,e] * down_e(silu_mul(gate_e(x_t), up_e(x_t))), e ascending, then +
-//                   shared(x_t)
+//                   shared(x_t); with weigh_hidden sum_e down_e(weight[t,e] * silu_mul(gate_e(x_t), up_e(x_t))), which
+//                   differs where the input of down is rounded
 //
 // Selections  by (value descending, index ascending), -0 counting as +0; picks are handed on in ascending expert id,
 //             weights beside them
 // Tree        silu, sigmoid, softplus: one f32 formula (kernels/cpu/simd_math.h). Sum of the winners' s: ascending
 //             expert id; weight = s / (sum + 1e-20) * factor in that order, s * factor if they are not normalised. NaN
-//             stops the process. out: fma(weight, y_e, total) ascending e from zero, then total + shared. Products as
-//             in ops/matmul.h.
+//             stops the process. out: fma(weight, y_e, total) ascending e from zero, then total + shared; with
+//             weigh_hidden the hidden values are multiplied once, and the weight here is 1. Products as in
+//             ops/matmul.h.
 // Memory      expert_ffn takes as many tokens at a time as fit kExpertScratchBytes of scratch; at least one
 // Source      model-spec 5
 #pragma once
@@ -82,6 +84,7 @@ struct ExpertFfn {
   std::span<const FfnWeights> experts;  // E of them
   const FfnWeights* shared = nullptr;   // may be null
   float limit = kNoLimit;               // of silu_mul, the shared block's too
+  bool weigh_hidden = false;            // weights multiply what goes into down instead of what comes out
   View out;                             // [T, D] f32, overwritten
 };
 void expert_ffn(OpContext& ctx, const ExpertFfn& a);

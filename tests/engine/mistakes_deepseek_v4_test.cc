@@ -268,8 +268,8 @@ class MistakesTest : public ::testing::TestWithParam<Mistake> {};
 
 TEST_P(MistakesTest, AreNoticed) { EXPECT_GE(error_with(GetParam()), kNoticed); }
 
-INSTANTIATE_TEST_SUITE_P(DeepseekV4, MistakesTest, ::testing::ValuesIn(kMistakes), [](const auto& info) {
-  return "M" + std::to_string(info.param.number) + "_" + std::to_string(info.index);
+INSTANTIATE_TEST_SUITE_P(DeepseekV4, MistakesTest, ::testing::ValuesIn(kMistakes), [](const auto& row) {
+  return "M" + std::to_string(row.param.number) + "_" + std::to_string(row.index);
 });
 
 TEST(MistakesTest, WithoutOneTheOracleIsMet) { EXPECT_LE(error_with({0, "none"}), kRight); }

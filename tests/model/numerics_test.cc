@@ -34,6 +34,16 @@ TEST(NumericsTest, OfficialRoundsInputsOfFp8MatricesAndBothCaches) {
   EXPECT_TRUE(n.hadamard());
 }
 
+TEST(NumericsTest, OfficialDiffersForDeepseekV4) {
+  const Numerics official = test::must(make_numerics(NumericsMode::kOfficial, "auto"));
+  EXPECT_FALSE(numerics_of_family(official, ModelFamily::kGlmMoeDsa).weigh_hidden);
+  const Numerics v4 = numerics_of_family(official, ModelFamily::kDeepseekV4);
+  EXPECT_TRUE(v4.fp4_index);
+  EXPECT_TRUE(v4.weigh_hidden);
+  for (const NumericsMode mode : {NumericsMode::kReference, NumericsMode::kFast})
+    EXPECT_FALSE(numerics_of_family(test::must(make_numerics(mode, "auto")), ModelFamily::kDeepseekV4).weigh_hidden);
+}
+
 TEST(NumericsTest, FastTakesItsCachesFromTheOption) {
   EXPECT_EQ(test::must(make_numerics(NumericsMode::kFast, "auto")).latent, CacheDType::kBF16);
   EXPECT_EQ(test::must(make_numerics(NumericsMode::kFast, "bf16")).index_keys, CacheDType::kBF16);

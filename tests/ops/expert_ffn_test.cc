@@ -59,10 +59,11 @@ Tensor rounded_product(OpContext& ctx, const View& x, Operand operand, const Mat
 }
 
 // The block from its parts, each an op of its own.
-Tensor ffn_from_parts(OpContext& ctx, const View& x, const FfnWeights& w) {
+Tensor ffn_from_parts(OpContext& ctx, const View& x, const FfnWeights& w, float hidden_weight = 1) {
   const Tensor gate = rounded_product(ctx, x, w.input, w.gate), up = rounded_product(ctx, x, w.input, w.up);
   const Tensor hidden(DType::kF32, {x.dim(0), w.gate.n()});
   ops::silu_mul(ctx, {.gate = gate, .up = up, .limit = kLimit, .out = hidden});
+  for (int64_t i = 0; i < hidden.view().n_elements(); ++i) hidden.view().data<float>()[i] *= hidden_weight;
   return rounded_product(ctx, hidden, w.hidden, w.down);
 }
 
@@ -142,6 +143,36 @@ TEST_P(ExpertFfnTest, IsTheSumOfItsBlocksInAscendingOrderBitForBit) {
         ASSERT_TRUE(same_bits(out.view().slice_first(i, 1), Tensor::of(total, {1, d})))
             << device->name() << ", token " << i;
       }
+    }
+  }
+}
+
+TEST_P(ExpertFfnTest, WeightsMayMultiplyWhatGoesIntoDown) {
+  constexpr int64_t kTokens = 9;
+  const Tokens t = random_tokens(4, kTokens);
+  const int64_t d = GetParam().d;
+  for (const auto& device : devices_under_test()) {
+    const Tensor out(DType::kF32, {kTokens, d});
+    ops::expert_ffn(device->ctx(), {.x = t.x,
+                                    .picks = t.picks,
+                                    .weights = t.weights,
+                                    .experts = experts_,
+                                    .shared = &shared_,
+                                    .limit = kLimit,
+                                    .weigh_hidden = true,
+                                    .out = out});
+    for (int64_t i = 0; i < kTokens; ++i) {
+      const View x = t.x.view().slice_first(i, 1);
+      std::vector<float> total(static_cast<size_t>(d), 0.0f);
+      const auto add = [&](const FfnWeights& w, float weight) {
+        const Tensor y = ffn_from_parts(device->ctx(), x, w, weight);
+        for (int64_t j = 0; j < d; ++j) total[j] += y.at(j);
+      };
+      for (int64_t a = 0; a < kActive; ++a)
+        add(experts_[t.picks.view().row<int32_t>(i)[a]], t.weights.at(i * kActive + a));
+      add(shared_, 1);
+      ASSERT_TRUE(same_bits(out.view().slice_first(i, 1), Tensor::of(total, {1, d})))
+          << device->name() << ", token " << i;
     }
   }
 }

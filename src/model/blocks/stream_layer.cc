@@ -53,6 +53,7 @@ View StreamLayer::experts(Pass& p, View h) const {
                             .experts = moe.experts,
                             .shared = &moe.shared,
                             .limit = config.ffn_limit,
+                            .weigh_hidden = p.numerics().weigh_hidden,
                             .out = out});
   return out;
 }
