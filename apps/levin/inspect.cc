@@ -156,7 +156,7 @@ void print_plans(const Inspection& i) {
     for (const auto& [mode, plan] : i.plans)
       fmt::print("{} in {}{}", bytes_text(plan.sequence_bytes), numerics_mode_name(mode),
                  mode == kModes.back() ? "" : ", ");
-    fmt::print(" whatever its length; totals are for one\n");
+    fmt::print(", whatever its length; totals are for one\n");
   }
   fmt::print("  {:<10} {:>11} {:>14} {:>11} {:>11} {:>11}  {}\n", "numerics", "weights", "cache a token", "caches",
              "workspace", "total", "longest context here");

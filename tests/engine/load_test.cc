@@ -4,6 +4,7 @@
 
 #include <random>
 
+#include "engine/engine.h"
 #include "engine/loaded_model.h"
 #include "engine/same_tokens.h"
 #include "engine/step_loop.h"
@@ -60,33 +61,28 @@ std::vector<std::vector<int32_t>> prompts(int n) {
   return out;
 }
 
-TEST(LoadTest, EveryAnswerIsTheOneOfTheRequestAlone) {
-  constexpr int kRequests = 40;
-  const std::unique_ptr<Model> model = load_model(demo_model_folder(), {.numerics = NumericsMode::kFast});
-  const std::vector<std::vector<int32_t>> inputs = prompts(kRequests);
-  Runner roomy(*model, runner_options(2048));
-  std::vector<Answered> alone;
-  for (int i = 0; i < kRequests; ++i) alone.push_back(run_alone(roomy, request(inputs[i], i)));
-
-  Runner tight(*model, runner_options(20 * kPageTokens));
-  std::string trace;
-  TraceWriter writer([&](std::string_view line) { trace.append(line).append("\n"); });
-  StepLoop loop(tight, {.chunk_tokens = 96,
-                        .n_spec_steps = kSpecSteps,
-                        .max_context_tokens = 1024,
-                        .max_running = 8,
-                        .schedule_trace = &writer});
-  std::mt19937 random(4);
-  std::map<RequestId, int> open;
-  int n_submitted = 0, n_compared = 0;
+struct UnderLoad {
+  int n_compared = 0;
   int64_t n_found = 0;
-  while (n_submitted < kRequests || !open.empty()) {
-    if (n_submitted < kRequests && (open.size() < 4 || random() % 3 == 0)) {
-      open[must(loop.submit(request(inputs[n_submitted], n_submitted)))] = n_submitted;
+  int64_t n_running_most = 0;
+  int64_t n_sent_back = 0;
+};
+
+// Runs all requests through one loop, some of them cancelled on the way, and compares every answer with `alone`.
+UnderLoad compare_under_load(StepLoop& loop, const std::vector<GenerateRequest>& requests,
+                             const std::vector<Answered>& alone) {
+  UnderLoad out;
+  std::mt19937 random(4);
+  std::map<RequestId, size_t> open;
+  size_t n_submitted = 0;
+  while (n_submitted < requests.size() || !open.empty()) {
+    if (n_submitted < requests.size() && (open.size() < 4 || random() % 3 == 0)) {
+      open[must(loop.submit(requests[n_submitted]))] = n_submitted;
       ++n_submitted;
     }
     if (random() % 60 == 0) loop.cancel(open.begin()->first);
     loop.step();
+    out.n_running_most = std::max(out.n_running_most, loop.counts().n_running);
     for (auto at = open.begin(); at != open.end();) {
       const std::unique_ptr<Generation> done = loop.take(at->first);
       if (done == nullptr) {
@@ -97,16 +93,80 @@ TEST(LoadTest, EveryAnswerIsTheOneOfTheRequestAlone) {
       const std::vector<int32_t>& right = alone[at->second].tokens;
       const size_t n = done->finish_reason == FinishReason::kCancelled ? found.tokens.size() : right.size();
       EXPECT_EQ(found.tokens, std::vector(right.begin(), right.begin() + std::min(n, right.size()))) << at->second;
-      n_found += found.n_found;
-      n_compared += done->finish_reason != FinishReason::kCancelled ? 1 : 0;
+      out.n_found += found.n_found;
+      out.n_compared += done->finish_reason != FinishReason::kCancelled ? 1 : 0;
       at = open.erase(at);
     }
   }
-  EXPECT_GT(n_compared, kRequests * 3 / 4);
-  EXPECT_GT(n_found, 500);
-  EXPECT_GT(loop.counts().n_sent_back, 2);
+  out.n_sent_back = loop.counts().n_sent_back;
+  return out;
+}
+
+TEST(LoadTest, EveryAnswerIsTheOneOfTheRequestAlone) {
+  constexpr int kRequests = 40;
+  const std::unique_ptr<Model> model = load_model(demo_model_folder(), {.numerics = NumericsMode::kFast});
+  const std::vector<std::vector<int32_t>> inputs = prompts(kRequests);
+  Runner roomy(*model, runner_options(2048));
+  std::vector<GenerateRequest> requests;
+  std::vector<Answered> alone;
+  for (int i = 0; i < kRequests; ++i) {
+    requests.push_back(request(inputs[static_cast<size_t>(i)], i));
+    alone.push_back(run_alone(roomy, requests.back()));
+  }
+  Runner tight(*model, runner_options(20 * kPageTokens));
+  std::string trace;
+  TraceWriter writer([&](std::string_view line) { trace.append(line).append("\n"); });
+  StepLoop loop(tight, {.chunk_tokens = 96,
+                        .n_spec_steps = kSpecSteps,
+                        .max_context_tokens = 1024,
+                        .max_running = 8,
+                        .schedule_trace = &writer});
+  const UnderLoad seen = compare_under_load(loop, requests, alone);
+  EXPECT_GT(seen.n_compared, kRequests * 3 / 4);
+  EXPECT_GT(seen.n_found, 500);
+  EXPECT_GT(seen.n_sent_back, 2);
   const Result<int64_t> n_plans = replay_trace(trace);
   EXPECT_TRUE(n_plans.ok()) << n_plans.error().message;
+}
+
+// Windows, entries and compressor state of sequences that come, go and come again.
+TEST(LoadTest, SoIsEveryAnswerOfDeepseekV4) {
+  constexpr size_t kRequests = 16;
+  const TempDir folder;
+  must(materialise(fixture_folder("v4-flash"), folder.path()));
+  const std::unique_ptr<Model> model = load_model(folder.path(), {.numerics = NumericsMode::kFast});
+  Runner roomy(*model, runner_options(1024));
+  std::vector<GenerateRequest> requests;
+  std::vector<Answered> alone;
+  std::mt19937 random(5);
+  for (size_t i = 0; i < kRequests; ++i) {
+    const std::vector<size_t> length = {1 + random() % 150};
+    requests.push_back(
+        request(random_prompts(folder.path(), 70 + static_cast<uint32_t>(i), length).front(), static_cast<int>(i)));
+    alone.push_back(run_alone(roomy, requests.back()));
+  }
+  RunnerOptions limits = runner_options(10 * kPageTokens);
+  limits.n_sequences = 4;
+  limits.n_step_tokens = 96;
+  limits.n_undone_tokens = kSpecSteps;
+  Runner tight(*model, limits);
+  StepLoop loop(tight, {.chunk_tokens = 96, .n_spec_steps = kSpecSteps, .max_context_tokens = 512});
+  const UnderLoad seen = compare_under_load(loop, requests, alone);
+  EXPECT_GT(seen.n_compared, 6);
+  EXPECT_EQ(seen.n_running_most, limits.n_sequences);
+  EXPECT_GT(seen.n_sent_back, 0);
+}
+
+// As many as the options say, whatever the model keeps for each.
+TEST(LoadTest, AnEngineRunsAsManyRequestsAsItIsAskedTo) {
+  const TempDir folder;
+  must(materialise(fixture_folder("v4-flash"), folder.path()));
+  const std::unique_ptr<Engine> engine =
+      must(Engine::load({.model_folder = folder.path().string(), .max_running = 3, .max_model_len_tokens = 512}, {}));
+  for (int i = 0; i < 5; ++i) must(engine->submit({.prompt = {1, 2, 3}, .max_tokens = 4}));
+  engine->step();
+  EXPECT_EQ(engine->load().n_running, 3);
+  EXPECT_EQ(engine->load().n_waiting, 2);
 }
 
 // What a later request finds in the cache serves its drafts as well as its own rows would.

@@ -1,5 +1,8 @@
 // Mistakes that other implementations of DeepSeek-V4 made (model-spec 9), made here on purpose, one row each: every one
 // must move the outputs far beyond the tolerance that the right computation keeps, or else no test would notice it.
+// Those inside one op have their rows in that op's test: 12 (write weights with eps, rows before columns) in
+// streams_test.cc, 17 (softplus that underflows) in route_experts_test.cc, 19 (hadamard without its scale) in
+// quantize_test.cc, 30 (top-k that drops candidates) in select_topk_test.cc.
 #include <gtest/gtest.h>
 
 #include <functional>
