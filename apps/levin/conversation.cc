@@ -38,16 +38,23 @@ class AnswerBuilder {
       if (event.kind == text::OutputEvent::Kind::kContent) {
         n_content_bytes_ += event.text.size();
         event.text = stop_.push(event.text);
+      } else {
+        finish();  // a stop string does not go on behind a call
+        if (stopped()) return;
       }
       hand_on(event);
+      if (stopped()) return;
     }
   }
-  void finish() { hand_on({.kind = text::OutputEvent::Kind::kContent, .text = stop_.finish()}); }
+  void finish() {
+    if (!stopped()) hand_on_content(stop_.finish());
+  }
 
   bool stopped() const { return stop_.found(); }
   size_t n_bytes_cut() const { return n_content_bytes_ - answer_.content.size(); }
 
  private:
+  void hand_on_content(const std::string& text) { hand_on({.kind = text::OutputEvent::Kind::kContent, .text = text}); }
   void hand_on(const text::OutputEvent& event) {
     using Kind = text::OutputEvent::Kind;
     if (event.text.empty() && (event.kind == Kind::kContent || event.kind == Kind::kReasoning)) return;

@@ -22,7 +22,7 @@ Expression guarded(std::string_view text) {
 
 Expression call(RuleId rule, EdgeKind edge) { return {.kind = Expression::Kind::kCall, .edge = edge, .id = rule}; }
 
-Expression token(int32_t id) { return {.kind = Expression::Kind::kToken, .id = id}; }
+Expression token(int32_t id, EdgeKind edge) { return {.kind = Expression::Kind::kToken, .edge = edge, .id = id}; }
 
 Expression sequence(std::vector<Expression> parts) {
   return {.kind = Expression::Kind::kSequence, .parts = std::move(parts)};

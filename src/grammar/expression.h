@@ -42,7 +42,7 @@ Expression bytes(uint8_t low, uint8_t high, EdgeKind edge = EdgeKind::kPlain);
 Expression literal(std::string_view text);  // its bytes, one after the other
 Expression guarded(std::string_view text);  // the same, the first byte only once the rule's minimum is reached
 Expression call(RuleId rule, EdgeKind edge = EdgeKind::kPlain);
-Expression token(int32_t id);
+Expression token(int32_t id, EdgeKind edge = EdgeKind::kPlain);
 Expression sequence(std::vector<Expression> parts);
 Expression choice(std::vector<Expression> parts);  // of no parts: matches nothing
 Expression repeat(Expression part, int64_t min, int64_t max = kNoLimit);

@@ -55,7 +55,9 @@ void Matcher::add_allowed(const Place& place) {
     for (const int32_t end : ends_) add_token(end);
     return;
   }
-  for (const TokenEdge& edge : constraint_->grammar().state(place.state).tokens) add_token(edge.token);
+  for (const TokenEdge& edge : constraint_->grammar().state(place.state).tokens) {
+    if (stacks_.passes(edge.kind, place)) add_token(edge.token);
+  }
   const StateTokens& tokens = constraint_->tokens_at(place);
   for (size_t i = 0; i < mask_.size(); ++i) mask_[i] |= tokens.inside[i];
   if (tokens.rests.entries().empty() || place.below == kBottom) return;

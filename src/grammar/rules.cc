@@ -33,7 +33,7 @@ class NodeBuilder {
       case Expression::Kind::kCall:
         return add_edge({.kind = Node::Kind::kCall, .edge = e.edge, .id = e.id}, from);
       case Expression::Kind::kToken:
-        return add_edge({.kind = Node::Kind::kToken, .id = e.id}, from);
+        return add_edge({.kind = Node::Kind::kToken, .edge = e.edge, .id = e.id}, from);
       case Expression::Kind::kSequence:
         for (const Expression& part : e.parts) from = add(part, from);
         return from;
@@ -138,25 +138,25 @@ class Determinizer {
     const NodeSet set = sets_[i].second;
     for (const EdgeKind kind : {EdgeKind::kPlain, EdgeKind::kCounts, EdgeKind::kGuarded}) {
       expand_bytes(id, set, kind);
-      std::map<int32_t, std::vector<int32_t>> calls;
-      for (const int32_t n : set) {
-        const Node& node = nodes_[static_cast<size_t>(n)];
-        if (node.kind == Node::Kind::kCall && node.edge == kind) calls[node.id].push_back(node.next.front());
-      }
-      for (auto& [rule, targets] : calls) {
+      for (auto& [rule, targets] : targets_of(set, Node::Kind::kCall, kind)) {
         const StateId target = state_of(closure(std::move(targets)));
         states_[static_cast<size_t>(id)].calls.push_back({.rule = rule, .kind = kind, .target = target});
       }
+      for (auto& [token, targets] : targets_of(set, Node::Kind::kToken, kind)) {
+        const StateId target = state_of(closure(std::move(targets)));
+        states_[static_cast<size_t>(id)].tokens.push_back({.token = token, .kind = kind, .target = target});
+      }
     }
-    std::map<int32_t, std::vector<int32_t>> tokens;
+  }
+
+  // Of the edges of one kind: what is behind them, by what they call or take.
+  std::map<int32_t, std::vector<int32_t>> targets_of(const NodeSet& set, Node::Kind what, EdgeKind kind) const {
+    std::map<int32_t, std::vector<int32_t>> out;
     for (const int32_t n : set) {
       const Node& node = nodes_[static_cast<size_t>(n)];
-      if (node.kind == Node::Kind::kToken) tokens[node.id].push_back(node.next.front());
+      if (node.kind == what && node.edge == kind) out[node.id].push_back(node.next.front());
     }
-    for (auto& [token, targets] : tokens) {
-      const StateId target = state_of(closure(std::move(targets)));
-      states_[static_cast<size_t>(id)].tokens.push_back({.token = token, .target = target});
-    }
+    return out;
   }
 
   // Cuts the ranges of all byte edges where one begins or ends, and follows each piece.

@@ -41,6 +41,7 @@ struct CallEdge {
 };
 struct TokenEdge {
   int32_t token = -1;
+  EdgeKind kind = EdgeKind::kPlain;
   StateId target = -1;
 };
 

@@ -68,7 +68,7 @@ void Stacks::read_token(std::span<const Place> places, int32_t token, std::vecto
   for (const Place& place : places) {
     if (place.state == kEnd) continue;
     for (const TokenEdge& edge : grammar_.state(place.state).tokens) {
-      if (edge.token == token) enter(after(EdgeKind::kPlain, place, edge.target), out);
+      if (edge.token == token && passes(edge.kind, place)) enter(after(edge.kind, place, edge.target), out);
     }
   }
 }

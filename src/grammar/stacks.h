@@ -36,13 +36,15 @@ class Stacks {
   // Adds where a rule that ends above `below` goes on.
   void leave(int32_t below, std::vector<Place>& out);
 
+  // Whether an edge of this kind may be taken from the place.
+  bool passes(EdgeKind kind, const Place& place) const;
+
   size_t n_frames() const { return frames_.size(); }
   void forget_frames(size_t n_kept) { frames_.resize(n_kept); }  // places above them are gone
 
  private:
   bool same(const Place& a, const Place& b) const;
   void keep(const Place& place, std::vector<Place>& out) const;
-  bool passes(EdgeKind kind, const Place& place) const;
   Place after(EdgeKind kind, const Place& place, StateId target) const {
     return {place.below, target, place.count + (kind == EdgeKind::kCounts ? 1 : 0)};
   }

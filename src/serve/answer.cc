@@ -56,14 +56,15 @@ class Answer : public std::enable_shared_from_this<Answer> {
     GenerateRequest request{.prompt = plan_.prompts[choices_[i].prompt],
                             .max_tokens = plan_.ask.max_tokens,
                             .sampling = plan_.ask.sampling,
+                            .structure = plan_.structure,
                             .logprobs = plan_.ask.logprobs,
                             .n_top_logprobs = plan_.ask.n_top_logprobs,
                             .prompt_logprobs = plan_.prompt_logprobs};
     request.sampling.choice = static_cast<uint32_t>(static_cast<int64_t>(i) % plan_.ask.n_choices);
     request.priority = plan_.ask.priority;
-    auto text =
-        plan_.chat ? std::make_unique<ChoiceText>(*model_.tokenizer, *model_.format, plan_.in_reasoning, plan_.ask.text)
-                   : std::make_unique<ChoiceText>(*model_.tokenizer, plan_.ask.text);
+    auto text = plan_.chat ? std::make_unique<text::AnswerText>(*model_.tokenizer, *model_.format, plan_.in_reasoning,
+                                                                plan_.tools, plan_.ask.text)
+                           : std::make_unique<text::AnswerText>(*model_.tokenizer, plan_.ask.text);
     return model_.service->submit(std::move(request), std::move(text),
                                   [self = shared_from_this(), i](Batch& batch) { self->take(i, batch); });
   }
@@ -118,7 +119,8 @@ std::optional<ApiError> admit_plan(const ServedModel& model, const AnswerPlan& p
     if (n_prompt + std::max<int64_t>(plan.ask.max_tokens, 1) > model.n_context()) {
       return prompt_too_long(n_prompt, plan.ask.max_tokens, model.n_context());
     }
-    const Status status = model.service->engine().check({.prompt = prompt, .sampling = plan.ask.sampling});
+    const Status status =
+        model.service->engine().check({.prompt = prompt, .sampling = plan.ask.sampling, .structure = plan.structure});
     if (!status.ok()) return bad_request(status.error().message);
   }
   const int64_t n_requests = std::ssize(plan.prompts) * plan.ask.n_choices;
@@ -137,6 +139,28 @@ std::optional<ApiError> run_answer(const ServedModel& model, std::shared_ptr<Exc
   if (std::optional<ApiError> error = admit_plan(model, plan)) return error;
   std::make_shared<Answer>(model, std::move(exchange), std::move(plan), std::move(writer))->run();
   return std::nullopt;
+}
+
+Status set_conversation(const ServedModel& model, const Body& body, const ChatAsk& chat, AnswerPlan* plan) {
+  plan->in_reasoning = chat.request.thinking;
+  plan->tools = chat.tools;
+  LEVIN_ASSIGN(const std::vector<text::Segment> segments, model.format->render(chat.request));
+  plan->prompts.push_back(model.tokenizer->encode(segments));
+  const bool free = chat.form.kind == TextForm::Kind::kFree || chat.calls.required;
+  Result<std::optional<grammar::Structure>> structure = model.forms->make(
+      {.text = chat.form, .calls = chat.calls, .tools = chat.tools, .in_reasoning = chat.request.thinking});
+  if (!structure.ok()) {
+    return body.refuse(free ? "tools" : chat.form.field, "cannot be used: " + structure.error().message);
+  }
+  plan->structure = std::move(*structure);
+  return {};
+}
+
+Status set_form(const ServedModel& model, const Body& body, const TextForm& form, AnswerPlan* plan) {
+  Result<std::optional<grammar::Structure>> structure = model.forms->make({.text = form});
+  if (!structure.ok()) return body.refuse(form.field, "cannot be used: " + structure.error().message);
+  plan->structure = std::move(*structure);
+  return {};
 }
 
 Usage usage_of(std::span<const Choice> choices, std::span<const std::vector<int32_t>> prompts) {

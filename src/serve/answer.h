@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "serve/api_error.h"
+#include "serve/chat_messages.h"
 #include "serve/generation_fields.h"
 #include "serve/http_server.h"
 #include "serve/served_model.h"
@@ -49,7 +50,9 @@ struct AnswerPlan {
   std::vector<std::vector<int32_t>> prompts;
   GenerationAsk ask;
   bool chat = false;
-  bool in_reasoning = false;  // chat: the prompt ends inside the reasoning
+  bool in_reasoning = false;         // chat: the prompt ends inside the reasoning
+  std::vector<io::JsonValue> tools;  // chat: that the prompt describes
+  std::optional<grammar::Structure> structure;
   bool prompt_logprobs = false;
 };
 
@@ -74,6 +77,11 @@ class AnswerWriter {
 // Refuses what cannot be run; afterwards the writer answers.
 std::optional<ApiError> run_answer(const ServedModel& model, std::shared_ptr<Exchange> exchange, AnswerPlan plan,
                                    std::unique_ptr<AnswerWriter> writer);
+
+// The prompt and all that a conversation asks of its answer. Errors (kUsage) are about the field the body read last.
+Status set_conversation(const ServedModel& model, const Body& body, const ChatAsk& chat, AnswerPlan* plan);
+// What a form alone asks of the answer.
+Status set_form(const ServedModel& model, const Body& body, const TextForm& form, AnswerPlan* plan);
 
 Usage usage_of(std::span<const Choice> choices, std::span<const std::vector<int32_t>> prompts);
 

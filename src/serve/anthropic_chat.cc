@@ -102,17 +102,31 @@ Result<std::vector<io::JsonValue>> read_anthropic_tools(const Body& body) {
     if (const std::string* description = string_member(*tool, "description")) function.set("description", *description);
     const io::JsonValue* schema = tool->find("input_schema");
     function.set("parameters", schema != nullptr ? *schema : io::JsonValue(io::JsonObject{{"type", "object"}}));
+    if (const io::JsonValue* strict = tool->find("strict"); strict != nullptr && *strict == io::JsonValue(true)) {
+      function.set("strict", true);
+    }
     tools.emplace_back(std::move(function));
   }
   return tools;
 }
 
-Result<bool> may_call(const Body& body) {
-  if (!body.has("tool_choice")) return true;
+Result<CallForm> read_choice(const Body& body, const std::vector<io::JsonValue>& tools) {
+  CallForm out;
+  if (!body.has("tool_choice")) return out;
   LEVIN_ASSIGN(const Body choice, body.get_body("tool_choice"));
   LEVIN_ASSIGN(const std::string type, choice.get<std::string>("type"));
-  if (type == "auto" || type == "none") return type == "auto";
-  return body.refuse("tool_choice", fmt::format("of type {} is not supported; this server knows auto and none", type));
+  LEVIN_ASSIGN(const bool single, choice.get_or("disable_parallel_tool_use", false));
+  out.several = !single;
+  out.allowed = type != "none";
+  out.required = type == "any" || type == "tool";
+  if (type == "tool") {
+    LEVIN_ASSIGN(out.name, choice.get<std::string>("name"));
+    out.several = false;
+  } else if (type != "auto" && type != "any" && type != "none") {
+    return body.refuse("tool_choice", fmt::format("is of type {}, expected auto, any, tool or none", type));
+  }
+  LEVIN_TRY(check_tool_choice(body, out, tools));
+  return out;
 }
 
 Status read_thinking(const Body& body, text::ChatRequest* request) {
@@ -122,11 +136,12 @@ Status read_thinking(const Body& body, text::ChatRequest* request) {
     if (!type.ok()) return type.error();
     request->thinking = *type != "disabled";
   }
-  if (!request->thinking || !body.has("output_config")) return {};
-  LEVIN_ASSIGN(const Body config, body.get_body("output_config"));
-  LEVIN_ASSIGN(const std::optional<std::string> effort, config.get_optional<std::string>("effort"));
-  if (effort) set_effort(*effort, request);
-  return {};
+  if (request->thinking && body.has("output_config")) {
+    LEVIN_ASSIGN(const Body config, body.get_body("output_config"));
+    LEVIN_ASSIGN(const std::optional<std::string> effort, config.get_optional<std::string>("effort"));
+    if (effort) set_effort(*effort, request);
+  }
+  return read_template_kwargs(body, request);
 }
 
 }  // namespace
@@ -135,10 +150,9 @@ Result<ChatAsk> read_anthropic_chat(const Body& body, bool thinking) {
   ChatAsk ask;
   ask.request.thinking = thinking;
   std::vector<text::Message>& messages = ask.request.messages;
-  LEVIN_ASSIGN(std::vector<io::JsonValue> tools, read_anthropic_tools(body));
-  LEVIN_ASSIGN(const bool calls, may_call(body));
-  ask.has_tools = calls && !tools.empty();
-  if (ask.has_tools) messages.push_back({.role = text::Role::kSystem, .tools = std::move(tools)});
+  LEVIN_ASSIGN(ask.tools, read_anthropic_tools(body));
+  LEVIN_ASSIGN(ask.calls, read_choice(body, ask.tools));
+  LEVIN_ASSIGN(ask.form, read_form(body, "output_config"));
   LEVIN_TRY(read_thinking(body, &ask.request));
   LEVIN_ASSIGN(const std::string system, content_text(body.find("system"), "system"));
   if (!system.empty()) messages.push_back({.role = text::Role::kSystem, .content = system});
@@ -152,6 +166,7 @@ Result<ChatAsk> read_anthropic_chat(const Body& body, bool thinking) {
     return wrong(fmt::format("messages[{}]", list->size() - 1),
                  "is the assistant's; the last message is to be the user's");
   }
+  describe_in_prompt(&ask);
   return ask;
 }
 

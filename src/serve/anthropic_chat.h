@@ -5,7 +5,10 @@
 //                are refused. The results in a user's turn become messages of their own, before its text
 //   tools        {"name", "description", "input_schema"} becomes {"name", "description", "parameters"}; tools that only
 //                Anthropic's servers could run (those with a type of their own) are left out
-//   thinking     {"type": "enabled" | "adaptive" | "disabled"}; output_config.effort where it is given
+//   tool_choice  {"type": "auto" | "any" | "tool" | "none", "name", "disable_parallel_tool_use"}
+//   thinking     {"type": "enabled" | "adaptive" | "disabled"}; output_config.effort where it is given;
+//                chat_template_kwargs as in chat
+//   the form     output_config.format, or output_format
 //   cache_control and unknown fields are passed over
 #pragma once
 

@@ -169,11 +169,9 @@ class MessageStream final : public AnswerWriter {
 
 // ---- the request -------------------------------------------------------------------------------------------------
 
-Result<std::vector<int32_t>> render(const ServedModel& model, const Body& body, bool* thinking) {
+Status read_conversation(const ServedModel& model, const Body& body, AnswerPlan* plan) {
   LEVIN_ASSIGN(const ChatAsk chat, read_anthropic_chat(body, model.thinking));
-  *thinking = chat.request.thinking;
-  LEVIN_ASSIGN(const std::vector<text::Segment> segments, model.format->render(chat.request));
-  return model.tokenizer->encode(segments);
+  return set_conversation(model, body, chat, plan);
 }
 
 Result<AnswerPlan> read_plan(const ServedModel& model, const Body& body) {
@@ -183,11 +181,10 @@ Result<AnswerPlan> read_plan(const ServedModel& model, const Body& body) {
   LEVIN_ASSIGN(plan.ask.max_tokens, body.get<int64_t>("max_tokens"));
   if (plan.ask.max_tokens < 1) return body.refuse("max_tokens", "must be at least 1");
   plan.ask.n_choices = 1;
-  LEVIN_ASSIGN(std::vector<int32_t> prompt, render(model, body, &plan.in_reasoning));
+  LEVIN_TRY(read_conversation(model, body, &plan));
   // clients of this dialect ask for far more than they need, whatever the context
-  const int64_t room = model.n_context() - std::ssize(prompt);
+  const int64_t room = model.n_context() - std::ssize(plan.prompts.front());
   if (room > 0) plan.ask.max_tokens = std::min(plan.ask.max_tokens, room);
-  plan.prompts.push_back(std::move(prompt));
   return plan;
 }
 
@@ -209,10 +206,10 @@ void handle_messages(const ServedModel& model, const std::shared_ptr<Exchange>& 
 
 void handle_count_tokens(const ServedModel& model, const std::shared_ptr<Exchange>& exchange) {
   with_body(model, *exchange, ApiDialect::kAnthropic, [&](const RequestBody& body) -> std::optional<ApiError> {
-    bool thinking = false;
-    const Result<std::vector<int32_t>> prompt = render(model, body.fields(), &thinking);
-    if (!prompt.ok()) return bad_request(prompt.error().message, body.param());
-    exchange->respond({.body = io::dump_json(io::JsonObject{{"input_tokens", prompt->size()}})});
+    AnswerPlan plan;
+    const Status status = read_conversation(model, body.fields(), &plan);
+    if (!status.ok()) return bad_request(status.error().message, body.param());
+    exchange->respond({.body = io::dump_json(io::JsonObject{{"input_tokens", plan.prompts.front().size()}})});
     return std::nullopt;
   });
 }

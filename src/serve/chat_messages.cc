@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace levin::serve {
@@ -31,6 +32,7 @@ Result<text::Role> read_role(const io::JsonObject& message, const std::string& w
   if (*role == "user") return text::Role::kUser;
   if (*role == "assistant") return text::Role::kAssistant;
   if (*role == "tool" || *role == "function") return text::Role::kTool;
+  if (*role == "latest_reminder") return text::Role::kReminder;
   return wrong(where, fmt::format("has the role \"{}\", expected system, developer, user, assistant or tool", *role));
 }
 
@@ -106,25 +108,16 @@ Status read_thinking(const Body& body, text::ChatRequest* request) {
     }
   }
   LEVIN_ASSIGN(thinking, body.get_or("think", thinking));
-  if (!body.has("chat_template_kwargs")) return {};
-  LEVIN_ASSIGN(const Body kwargs, body.get_body("chat_template_kwargs"));
-  LEVIN_ASSIGN(const std::optional<std::string> own_effort, kwargs.get_optional<std::string>("reasoning_effort"));
-  if (own_effort) set_effort(*own_effort, request);
-  LEVIN_ASSIGN(thinking, kwargs.get_or("thinking", thinking));
-  LEVIN_ASSIGN(thinking, kwargs.get_or("enable_thinking", thinking));
-  LEVIN_ASSIGN(const std::optional<bool> clear, kwargs.get_optional<bool>("clear_thinking"));
-  if (clear) request->keep_reasoning = !*clear;
-  return {};
+  return read_template_kwargs(body, request);
 }
 
-// False: the tools are not to be used. Calls that must be made would have to be forced, which is not built.
-Result<bool> read_tool_choice(const Body& body) {
-  const io::JsonValue* choice = body.find("tool_choice");
-  if (choice == nullptr) return true;
-  const std::string* word = choice->as_string();
-  if (word != nullptr && (*word == "auto" || *word == "none")) return *word == "auto";
-  return body.refuse("tool_choice",
-                     fmt::format("is {}; this server knows \"auto\" and \"none\"", io::describe_json(*choice)));
+// The name in {"type": "function", "function": {"name"}} or {"type": "function", "name"}; nullptr: it is neither.
+const std::string* chosen_function(const io::JsonObject& choice) {
+  const std::string* type = string_member(choice, "type");
+  if (type == nullptr || *type != "function") return nullptr;
+  const io::JsonValue* inner = choice.find("function");
+  if (inner == nullptr) return string_member(choice, "name");
+  return inner->as_object() != nullptr ? string_member(*inner->as_object(), "name") : nullptr;
 }
 
 }  // namespace
@@ -172,15 +165,71 @@ Result<std::vector<io::JsonValue>> read_tools(const Body& body, std::string_view
   return tools;
 }
 
+Result<CallForm> read_tool_choice(const Body& body, const std::vector<io::JsonValue>& tools) {
+  CallForm out;
+  LEVIN_ASSIGN(out.several, body.get_or("parallel_tool_calls", true));
+  const io::JsonValue* choice = body.find("tool_choice");
+  if (choice == nullptr) return out;
+  if (const std::string* word = choice->as_string()) {
+    out.allowed = *word != "none";
+    out.required = *word == "required";
+    if (*word != "none" && *word != "auto" && *word != "required") {
+      return body.unexpected("tool_choice", "none, auto, required or a function");
+    }
+  } else {
+    const std::string* name = choice->as_object() != nullptr ? chosen_function(*choice->as_object()) : nullptr;
+    if (name == nullptr) return body.unexpected("tool_choice", "none, auto, required or a function by its name");
+    out.required = true;
+    out.name = *name;
+    out.several = false;
+  }
+  LEVIN_TRY(check_tool_choice(body, out, tools));
+  return out;
+}
+
+Status check_tool_choice(const Body& body, const CallForm& calls, const std::vector<io::JsonValue>& tools) {
+  if (!calls.required) return {};
+  if (tools.empty()) return body.refuse("tool_choice", "requires a call and there are no tools");
+  const auto is_chosen = [&](const io::JsonValue& tool) {
+    return *string_member(*tool.as_object(), "name") == calls.name;
+  };
+  if (calls.name.empty() || std::any_of(tools.begin(), tools.end(), is_chosen)) return {};
+  return body.refuse("tool_choice", fmt::format("names {}, which is none of the tools", calls.name));
+}
+
+void describe_in_prompt(ChatAsk* ask) {
+  std::vector<text::Message>& messages = ask->request.messages;
+  if (!ask->calls.allowed) ask->tools.clear();
+  const bool has_schema = ask->form.in_prompt;
+  if (ask->tools.empty() && !has_schema) return;
+  // tools stand in a message of their own, as the formats' encoders put them
+  if (!ask->tools.empty() || messages.empty() || messages.front().role != text::Role::kSystem) {
+    messages.insert(messages.begin(), {.role = text::Role::kSystem, .tools = ask->tools});
+  }
+  if (has_schema) messages.front().response_format = ask->form.schema;
+}
+
+Status read_template_kwargs(const Body& body, text::ChatRequest* request) {
+  bool& thinking = request->thinking;
+  if (!body.has("chat_template_kwargs")) return {};
+  LEVIN_ASSIGN(const Body kwargs, body.get_body("chat_template_kwargs"));
+  LEVIN_ASSIGN(const std::optional<std::string> own_effort, kwargs.get_optional<std::string>("reasoning_effort"));
+  if (own_effort) set_effort(*own_effort, request);
+  LEVIN_ASSIGN(thinking, kwargs.get_or("thinking", thinking));
+  LEVIN_ASSIGN(thinking, kwargs.get_or("enable_thinking", thinking));
+  LEVIN_ASSIGN(const std::optional<bool> clear, kwargs.get_optional<bool>("clear_thinking"));
+  if (clear) request->keep_reasoning = !*clear;
+  return {};
+}
+
 Result<ChatAsk> read_chat(const Body& body, bool thinking) {
   ChatAsk ask;
   const io::JsonValue* messages = body.find("messages");
   const io::JsonArray* list = messages != nullptr ? messages->as_array() : nullptr;
   if (list == nullptr || list->empty()) return body.unexpected("messages", "a list with at least one message");
-  LEVIN_ASSIGN(std::vector<io::JsonValue> tools, read_tools(body, "tools"));
-  LEVIN_ASSIGN(const bool may_call, read_tool_choice(body));
-  ask.has_tools = may_call && !tools.empty();
-  if (ask.has_tools) ask.request.messages.push_back({.role = text::Role::kSystem, .tools = std::move(tools)});
+  LEVIN_ASSIGN(ask.tools, read_tools(body, "tools"));
+  LEVIN_ASSIGN(ask.calls, read_tool_choice(body, ask.tools));
+  LEVIN_ASSIGN(ask.form, read_form(body));
   ask.request.thinking = thinking;
   LEVIN_TRY(read_thinking(body, &ask.request));
   (void)body.find("messages");  // what is wrong from here on is wrong with them
@@ -192,6 +241,7 @@ Result<ChatAsk> read_chat(const Body& body, bool thinking) {
     return wrong(fmt::format("messages[{}]", list->size() - 1),
                  "is the assistant's; the last message is to be a user's or a tool's, for an answer to follow");
   }
+  describe_in_prompt(&ask);
   return ask;
 }
 

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "serve/answer_form.h"
 #include "serve/body.h"
 #include "text/chat.h"
 
@@ -21,14 +22,28 @@ Result<std::string> content_text(const io::JsonValue* content, const std::string
 
 struct ChatAsk {
   text::ChatRequest request;
-  bool has_tools = false;  // the answer may hold calls
+  std::vector<io::JsonValue> tools;  // function objects that the prompt describes; none: the answer holds no calls
+  CallForm calls;
+  TextForm form;
 };
 
-// "messages", "tools", "tool_choice", and whether to think: "reasoning_effort", "thinking", "chat_template_kwargs".
+// "messages", "tools", "tool_choice", the answer's form, and whether to think: "reasoning_effort", "thinking",
+// "chat_template_kwargs".
 Result<ChatAsk> read_chat(const Body& body, bool thinking);
 
 // The function objects of a list of tools, {"type": "function", "function": {...}}.
 Result<std::vector<io::JsonValue>> read_tools(const Body& body, std::string_view key);
+
+// "tool_choice" as OpenAI's clients write it, and "parallel_tool_calls". Refused is a choice that no tool can meet.
+Result<CallForm> read_tool_choice(const Body& body, const std::vector<io::JsonValue>& tools);
+// The same, once the choice is known.
+Status check_tool_choice(const Body& body, const CallForm& calls, const std::vector<io::JsonValue>& tools);
+
+// Puts tools and, where the form wants it, the schema into the prompt: into the first system message or one in front.
+void describe_in_prompt(ChatAsk* ask);
+
+// "chat_template_kwargs": thinking or enable_thinking, clear_thinking, reasoning_effort.
+Status read_template_kwargs(const Body& body, text::ChatRequest* request);
 
 // What a client's word for effort comes to: "none" and "minimal" switch thinking off, every other switches it on, and
 // words that the formats know say how long.

@@ -10,7 +10,7 @@ struct EngineService::Running {
   Ticket ticket = 0;
   RequestId id = 0;
   GenerateRequest request;
-  std::unique_ptr<ChoiceText>
+  std::unique_ptr<text::AnswerText>
       text;  // pushed to by the engine's thread if it looks for stops, else by the answer thread
   Deliver deliver;
   Batch batch;
@@ -36,7 +36,7 @@ bool EngineService::reserve(int64_t n, int64_t n_most) {
   return false;
 }
 
-Ticket EngineService::submit(GenerateRequest request, std::unique_ptr<ChoiceText> text, Deliver deliver) {
+Ticket EngineService::submit(GenerateRequest request, std::unique_ptr<text::AnswerText> text, Deliver deliver) {
   auto running = std::make_shared<Running>();
   running->ticket = next_ticket_++;
   running->request = std::move(request);
@@ -130,7 +130,7 @@ void EngineService::start(Ticket ticket) {
 void EngineService::hand_on(Running& running) {
   const auto batch = std::make_shared<Batch>(std::exchange(running.batch, {}));
   answers_.post([batch, holder = running_.at(running.ticket)] {
-    ChoiceText& text = *holder->text;
+    text::AnswerText& text = *holder->text;
     if (!text.looks_for_stops()) {
       for (const TokenEvent& event : batch->tokens) text.push(event.token, batch->events);
     }

@@ -17,9 +17,9 @@
 #include <vector>
 
 #include "engine/engine.h"
-#include "serve/choice_text.h"
 #include "serve/metrics.h"
 #include "serve/task_queue.h"
+#include "text/answer_text.h"
 
 namespace levin::serve {
 
@@ -52,7 +52,7 @@ class EngineService {
 
   // Fills a reserved place. `deliver` is called on the answer thread, the last time with done or error;
   // `request.on_token` is not used.
-  Ticket submit(GenerateRequest request, std::unique_ptr<ChoiceText> text, Deliver deliver);
+  Ticket submit(GenerateRequest request, std::unique_ptr<text::AnswerText> text, Deliver deliver);
   void cancel(Ticket ticket);
 
  private:

@@ -12,22 +12,15 @@ constexpr int64_t kMaxChoices = 64;
 constexpr size_t kMaxStops = 64;
 
 // Fields that would change the answer and are not built: better refused than ignored.
-constexpr std::string_view kUnsupported[] = {"guided_json",
-                                             "guided_regex",
-                                             "guided_grammar",
-                                             "guided_choice",
-                                             "regex",
-                                             "ebnf",
-                                             "structural_tag",
-                                             "structured_outputs",
-                                             "bad_words",
-                                             "use_beam_search",
-                                             "logits_processors",
-                                             "prompt_logprobs",
-                                             "continue_final_message"};
+constexpr std::string_view kUnsupported[] = {"guided_grammar",  "ebnf",
+                                             "structural_tag",  "bad_words",
+                                             "use_beam_search", "logits_processors",
+                                             "prompt_logprobs", "continue_final_message",
+                                             "cache_salt"};
 
 bool asks_for_nothing(const io::JsonValue& value) {
   if (const bool* flag = value.as_bool()) return !*flag;
+  if (const std::string* text = value.as_string()) return text->empty();
   if (const io::JsonArray* list = value.as_array()) return list->empty();
   return false;
 }
@@ -37,15 +30,7 @@ Status refuse_unsupported(const Body& body) {
     const io::JsonValue* value = body.find(key);
     if (value != nullptr && !asks_for_nothing(*value)) return body.refuse(key, "is not supported; leave it out");
   }
-  const io::JsonValue* format = body.find("response_format");
-  const io::JsonObject* object = format != nullptr ? format->as_object() : nullptr;
-  if (format == nullptr) return {};
-  const io::JsonValue* type = object != nullptr ? object->find("type") : nullptr;
-  if (type == nullptr || type->as_string() == nullptr)
-    return body.unexpected("response_format", "an object with a type");
-  if (*type->as_string() == "text") return {};
-  return body.refuse("response_format", fmt::format("of type {} is not supported; leave it out, or ask for text",
-                                                    io::describe_json(*type)));
+  return {};
 }
 
 // {"token id": bias}

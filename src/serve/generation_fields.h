@@ -10,7 +10,7 @@
 
 #include "engine/request.h"
 #include "serve/body.h"
-#include "serve/choice_text.h"
+#include "text/answer_text.h"
 
 namespace levin::serve {
 
@@ -20,7 +20,7 @@ struct GenerationAsk {
   int64_t n_choices = 1;
   int64_t max_tokens = 0;  // 0: what the context holds
   int32_t priority = 0;
-  ChoiceText::Options text;
+  text::AnswerText::Options text;
   bool logprobs = false;
   int n_top_logprobs = 0;
   bool stream = false;

@@ -232,9 +232,7 @@ Result<AnswerPlan> read_plan(const ServedModel& model, const Body& body) {
   if (n_top > 0 && !plan.ask.logprobs) return body.refuse("top_logprobs", "needs \"logprobs\": true");
   plan.ask.n_top_logprobs = static_cast<int>(n_top);
   LEVIN_ASSIGN(const ChatAsk chat, read_chat(body, model.thinking));
-  plan.in_reasoning = chat.request.thinking;
-  LEVIN_ASSIGN(const std::vector<text::Segment> segments, model.format->render(chat.request));
-  plan.prompts.push_back(model.tokenizer->encode(segments));
+  LEVIN_TRY(set_conversation(model, body, chat, &plan));
   return plan;
 }
 

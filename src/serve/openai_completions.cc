@@ -268,6 +268,8 @@ Result<CompletionAsk> read_ask(const ServedModel& model, const Body& body) {
   ask.plan.prompt_logprobs = ask.echo && generation.logprobs;
   LEVIN_ASSIGN(ask.token_ids_as_text, body.get_or("return_tokens_as_token_ids", false));
   LEVIN_TRY(read_prompts(model, body, &ask));
+  LEVIN_ASSIGN(const TextForm form, read_form(body));
+  LEVIN_TRY(set_form(model, body, form, &ask.plan));
   return ask;
 }
 

@@ -246,9 +246,7 @@ Result<AnswerPlan> read_plan(const ServedModel& model, const Body& body) {
   if (limit && *limit < 1) return body.refuse("max_output_tokens", "must be at least 1");
   plan.ask.max_tokens = limit.value_or(0);
   LEVIN_ASSIGN(const ChatAsk chat, read_responses_chat(body, model.thinking));
-  plan.in_reasoning = chat.request.thinking;
-  LEVIN_ASSIGN(const std::vector<text::Segment> segments, model.format->render(chat.request));
-  plan.prompts.push_back(model.tokenizer->encode(segments));
+  LEVIN_TRY(set_conversation(model, body, chat, &plan));
   return plan;
 }
 

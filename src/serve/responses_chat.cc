@@ -106,18 +106,11 @@ void add_tools(const io::JsonArray& list, std::vector<io::JsonValue>* tools) {
       for (const char* key : {"name", "description", "parameters"}) {
         if (const io::JsonValue* value = tool->find(key)) function.set(key, *value);
       }
+      const io::JsonValue* strict = tool->find("strict");  // false, as clients send it with every tool, says nothing
+      if (strict != nullptr && *strict == io::JsonValue(true)) function.set("strict", true);
       tools->emplace_back(std::move(function));
     }
   }
-}
-
-Result<bool> may_call(const Body& body) {
-  const io::JsonValue* choice = body.find("tool_choice");
-  if (choice == nullptr) return true;
-  const std::string* word = choice->as_string();
-  if (word != nullptr && (*word == "auto" || *word == "none")) return *word == "auto";
-  return body.refuse("tool_choice",
-                     fmt::format("is {}; this server knows \"auto\" and \"none\"", io::describe_json(*choice)));
 }
 
 }  // namespace
@@ -134,19 +127,19 @@ Result<ChatAsk> read_responses_chat(const Body& body, bool thinking) {
     LEVIN_ASSIGN(const std::optional<std::string> effort, reasoning.get_optional<std::string>("effort"));
     if (effort) set_effort(*effort, &ask.request);
   }
-  std::vector<io::JsonValue> tools;
+  LEVIN_TRY(read_template_kwargs(body, &ask.request));
   const io::JsonValue* offered = body.find("tools");
   if (offered != nullptr && offered->as_array() == nullptr) return body.unexpected("tools", "a list");
-  if (offered != nullptr) add_tools(*offered->as_array(), &tools);
-  LEVIN_ASSIGN(const bool calls, may_call(body));
-  ask.has_tools = calls && !tools.empty();
-  if (ask.has_tools) messages.push_back({.role = text::Role::kSystem, .tools = std::move(tools)});
+  if (offered != nullptr) add_tools(*offered->as_array(), &ask.tools);
+  LEVIN_ASSIGN(ask.calls, read_tool_choice(body, ask.tools));
+  LEVIN_ASSIGN(ask.form, read_form(body, "text"));
   LEVIN_ASSIGN(const std::string instructions, body.get_or("instructions", ""));
   if (!instructions.empty()) messages.push_back({.role = text::Role::kSystem, .content = instructions});
   const io::JsonValue* input = body.find("input");
   if (input == nullptr) return body.unexpected("input", "a text or a list of items");
   if (const std::string* text = input->as_string()) {
     messages.push_back({.role = text::Role::kUser, .content = *text});
+    describe_in_prompt(&ask);
     return ask;
   }
   if (input->as_array() == nullptr) return body.unexpected("input", "a text or a list of items");
@@ -159,6 +152,7 @@ Result<ChatAsk> read_responses_chat(const Body& body, bool thinking) {
   if (messages.back().role == text::Role::kAssistant) {
     return body.refuse("input", "ends with the assistant's; the last item is to be the user's or a call's output");
   }
+  describe_in_prompt(&ask);
   return ask;
 }
 

@@ -10,6 +10,7 @@
 //   Neighbouring items of the assistant's are one message: that is how one answer comes back
 //   tools          {"type": "function", "name", "description", "parameters"}; a namespace stands for its functions;
 //                  other types are passed over, since clients offer them to whoever may know them
+//   text.format    the form of the answer
 #pragma once
 
 #include "serve/chat_messages.h"

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "serve/answer_form.h"
 #include "serve/engine_service.h"
 #include "text/chat.h"
 #include "text/tokenizer.h"
@@ -17,6 +18,7 @@ struct ServedModel {
   EngineService* service = nullptr;
   const text::Tokenizer* tokenizer = nullptr;
   const text::ChatFormat* format = nullptr;
+  AnswerForms* forms = nullptr;
   Metrics* metrics = nullptr;
   std::string version;             // of the program
   std::vector<std::string> names;  // the first is the one answers carry

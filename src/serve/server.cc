@@ -113,10 +113,14 @@ class DecoratedExchange final : public Exchange {
 
 struct Server::State {
   State(const ServerOptions& o, Engine& engine, const text::Tokenizer& tokenizer, const text::ChatFormat& format)
-      : options(o), metrics(o.model_names.front()), service(engine, metrics) {
+      : options(o),
+        metrics(o.model_names.front()),
+        forms(tokenizer, format, engine.config().n_vocab),
+        service(engine, metrics) {
     model = {.service = &service,
              .tokenizer = &tokenizer,
              .format = &format,
+             .forms = &forms,
              .metrics = &metrics,
              .version = o.version,
              .names = o.model_names,
@@ -135,6 +139,7 @@ struct Server::State {
 
   const ServerOptions options;
   Metrics metrics;
+  AnswerForms forms;
   ServedModel model;
   std::unique_ptr<HttpServer> http;  // outlives all exchanges, which the threads below hold
   EngineService service;

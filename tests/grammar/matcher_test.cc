@@ -156,6 +156,19 @@ TEST(Matcher, TokensThatAreNoTextAreMatchedWhole) {
   EXPECT_FALSE(read({'a'}));
 }
 
+TEST(Matcher, ATokenWaitsForTheLeastCountToo) {
+  grammar::RuleSet rules;
+  const grammar::Expression letters = grammar::repeat(grammar::bytes('a', 'z', grammar::EdgeKind::kCounts), 0);
+  const grammar::RuleId root = must(rules.add(
+      grammar::sequence({letters, grammar::token(kOtherMark, grammar::EdgeKind::kGuarded)}), {.min = 2, .max = 2}));
+  Matcher matcher({.constraint = constraint_of(must(std::move(rules).finish(root)))}, kEnds);
+  ASSERT_TRUE(matcher.push('a'));
+  EXPECT_FALSE(allows(matcher.mask(), kOtherMark));
+  EXPECT_FALSE(matcher.push(kOtherMark));
+  ASSERT_TRUE(matcher.push('b'));
+  EXPECT_EQ(allowed_tokens(matcher), std::vector<int32_t>{kOtherMark});
+}
+
 TEST(Vocabulary, NeedsEveryByte) {
   const std::string letters = "abc";
   const auto vocabulary = grammar::Vocabulary::make(

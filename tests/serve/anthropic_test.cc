@@ -129,7 +129,7 @@ TEST_F(AnthropicTest, RefusesByName) {
       {message("", R"([{"role": "user", "content": [7]}])"), 400, "invalid_request_error",
        "messages[0].content[0] is 7"},
       {message(R"("tools": [{}])"), 400, "invalid_request_error", "number 0 has no name"},
-      {message(R"("tool_choice": {"type": "any"})"), 400, "invalid_request_error", "any"},
+      {message(R"("tool_choice": {"type": "any"})"), 400, "invalid_request_error", "no tools"},
       {message(R"("temperature": "warm")"), 400, "invalid_request_error", "temperature"},
       {R"({"model": "claude", "messages": []})", 404, "not_found_error", "claude"},
       {message("", R"([{"role": "user", "content": ")" + std::string(20'000, '7') + R"("}])"), 400,

@@ -7,6 +7,7 @@ responses, messages, errors.
 Starts the program on a free port with the demonstration model, talks to it, and stops it. Prints a line a check; exits with 1
 if one fails.
 """
+import json
 import pathlib
 import re
 import subprocess
@@ -22,6 +23,9 @@ TOKYO = "The capital of Japan is Tokyo."
 THOUGHT = "The country is Japan. Its capital is Tokyo."
 TOOLS = [{"type": "function", "function": {"name": "weather", "description": "Weather of a city",
                                            "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}}]
+BOUNDED_TOOLS = [{"type": "function", "function": {
+    "name": "weather", "parameters": {"type": "object", "properties": {"city": {"type": "string", "maxLength": 8}},
+                                      "required": ["city"]}}}]
 
 
 def chat(client, **more):
@@ -75,6 +79,51 @@ def openai_tools(client):
     assert follow_up.usage.prompt_tokens > answer.usage.prompt_tokens
 
 
+SCHEMA = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 12}, "n": {"type": "integer", "minimum": 0,
+                                                                                                "maximum": 99}},
+          "required": ["city", "n"], "additionalProperties": False}
+
+
+def fits_schema(text):
+    value = json.loads(text)
+    return set(value) == {"city", "n"} and len(value["city"]) <= 12 and 0 <= value["n"] <= 99
+
+
+def openai_structured_output(client):
+    form = {"type": "json_schema", "json_schema": {"name": "place", "strict": True, "schema": SCHEMA}}
+    assert fits_schema(chat(client, response_format=form, max_tokens=100).choices[0].message.content)
+    thinking = chat(client, response_format=form, max_tokens=200, reasoning_effort="high").choices[0].message
+    assert thinking.reasoning == THOUGHT and fits_schema(thinking.content)
+    answer = client.responses.create(model="demo-v32", input="Where?", temperature=0, max_output_tokens=100,
+                                     text={"format": {"type": "json_schema", "name": "place", "schema": SCHEMA, "strict": True}})
+    assert fits_schema(answer.output_text)
+
+
+def openai_forced_tools(client):
+    named = {"type": "function", "function": {"name": "weather"}}
+    for choice in ("required", named):
+        answer = chat(client, tools=BOUNDED_TOOLS, tool_choice=choice, max_tokens=200).choices[0]
+        call = answer.message.tool_calls[0]
+        assert answer.finish_reason == "tool_calls" and call.function.name == "weather"
+        assert len(json.loads(call.function.arguments)["city"]) <= 8
+    chunks = list(chat(client, tools=BOUNDED_TOOLS, tool_choice=named, max_tokens=200, stream=True))
+    calls = [c.choices[0].delta.tool_calls[0] for c in chunks if c.choices and c.choices[0].delta.tool_calls]
+    assert calls[0].id and json.loads("".join(call.function.arguments for call in calls))["city"] is not None
+    assert not any(c.choices[0].delta.content for c in chunks if c.choices)
+    flat = [{"type": "function", **BOUNDED_TOOLS[0]["function"]}]
+    item = client.responses.create(model="demo-v32", input="Where?", temperature=0, max_output_tokens=200, tools=flat,
+                                   tool_choice="required").output[0]
+    assert item.type == "function_call" and "city" in json.loads(item.arguments)
+    with client.responses.stream(model="demo-v32", input="Where?", temperature=0, max_output_tokens=200, tools=flat,
+                                 tool_choice={"type": "function", "name": "weather"}) as stream:
+        final = stream.get_final_response()
+    assert final.output[0].name == "weather"
+    follow_up = client.responses.create(model="demo-v32", max_output_tokens=5, tools=flat, input=[
+        {"role": "user", "content": "Where?"}, final.output[0].model_dump(),
+        {"type": "function_call_output", "call_id": final.output[0].call_id, "output": "sunny"}])
+    assert follow_up.status in ("completed", "incomplete")
+
+
 def openai_responses(client):
     answer = client.responses.create(model="demo-v32", input="What is the capital of Japan?", temperature=0)
     assert answer.output_text == TOKYO and answer.status == "completed"
@@ -114,6 +163,25 @@ def anthropic_stream(client):
         assert "".join(stream.text_stream) == TOKYO
         final = stream.get_final_message()
     assert [block.type for block in final.content] == ["thinking", "text"] and final.content[0].thinking == THOUGHT
+
+
+def anthropic_structured_output(client):
+    answer = client.messages.create(model="demo-v32", max_tokens=100, messages=QUESTION, extra_body={
+        **GREEDY, "output_config": {"format": {"type": "json_schema", "schema": SCHEMA}}})
+    assert fits_schema(answer.content[0].text)
+
+
+def anthropic_forced_tools(client):
+    tools = [{"name": "weather", "description": "Weather", "input_schema": BOUNDED_TOOLS[0]["function"]["parameters"]}]
+    for choice in ({"type": "any"}, {"type": "tool", "name": "weather"}):
+        answer = client.messages.create(model="demo-v32", max_tokens=200, messages=QUESTION, tools=tools, tool_choice=choice,
+                                        extra_body=GREEDY)
+        assert answer.stop_reason == "tool_use" and answer.content[0].type == "tool_use"
+        assert len(answer.content[0].input["city"]) <= 8
+    with client.messages.stream(model="demo-v32", max_tokens=200, messages=QUESTION, tools=tools,
+                                tool_choice={"type": "tool", "name": "weather"}, extra_body=GREEDY) as stream:
+        final = stream.get_final_message()
+    assert "city" in final.content[0].input
 
 
 def anthropic_tools(client):

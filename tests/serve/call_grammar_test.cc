@@ -1,0 +1,189 @@
+// Forced calls: whatever a model chooses under the mask, the parser reads it as calls of the tools, without a fault and
+// without text beside them.
+#include "serve/call_grammar.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "serve/answer_form.h"
+#include "support/must.h"
+#include "text/chat_output.h"
+
+namespace levin::test {
+namespace {
+
+using serve::AnswerForms;
+
+constexpr char kTools[] = R"([
+  {"name": "weather", "description": "d", "parameters": {"type": "object", "properties": {
+     "city": {"type": "string", "minLength": 2, "maxLength": 6}, "days": {"type": "integer", "minimum": 1, "maximum": 12},
+     "unit": {"type": "string", "enum": ["metric", "<imperial>"]},
+     "where": {"type": "object", "properties": {"lat": {"type": "number", "minimum": -90, "maximum": 90}}, "required": ["lat"]},
+     "tags": {"type": "array", "items": {"type": "string", "maxLength": 3, "uniqueLetters": true}, "maxItems": 2}},
+     "required": ["city", "unit"], "patternProperties": {}}},
+  {"name": "now"},
+  {"name": "note", "parameters": {"type": "object", "properties": {"text": {"type": "string", "pattern": "^[a-z ]{1,9}$"}}}}])";
+
+struct Family {
+  const char* folder;
+  text::ChatFamily family;
+};
+
+class CallGrammarTest : public ::testing::TestWithParam<Family> {
+ protected:
+  const std::string folder_ = std::string(LEVIN_SOURCE_DIR) + "/models/" + GetParam().folder;
+  const text::Tokenizer tokenizer_ = must(text::Tokenizer::load(folder_));
+  const text::ChatFormat format_ = must(text::ChatFormat::make(GetParam().family, tokenizer_));
+  const std::vector<io::JsonValue> tools_ = *must(io::parse_json(kTools, "tools")).as_array();
+  AnswerForms forms_{tokenizer_, format_, tokenizer_.n_ids()};
+
+  // An answer drawn under the mask, most often with a token that goes on and not with a long one.
+  std::vector<int32_t> draw(grammar::Structure structure, std::mt19937& random) const {
+    grammar::Matcher matcher(structure, std::vector<int32_t>{*tokenizer_.eos()});
+    std::vector<int32_t> out;
+    while (!matcher.is_complete() && out.size() < 2000) {
+      const std::span<const uint64_t> mask = matcher.mask();
+      std::vector<int32_t> allowed;
+      for (int32_t token = 0; token < tokenizer_.n_ids(); ++token) {
+        if (((mask[static_cast<size_t>(token) / 64] >> (token % 64)) & 1) != 0) allowed.push_back(token);
+      }
+      if (allowed.empty()) return {};
+      out.push_back(allowed[random() % allowed.size()]);
+      if (out.back() == *tokenizer_.eos()) return out;
+      EXPECT_TRUE(matcher.push(out.back()));
+    }
+    return out;
+  }
+};
+
+struct Read {
+  std::vector<std::pair<std::string, io::JsonValue>> calls;
+  std::string text;
+  int n_faults = 0;
+};
+
+Read read(const text::ChatFormat& format, const text::Tokenizer& tokenizer, std::span<const io::JsonValue> tools,
+          const std::vector<int32_t>& ids) {
+  text::ChatOutputParser parser(format, tokenizer, false, tools);
+  Read out;
+  std::string name, arguments;
+  const auto take = [&](const std::vector<text::OutputEvent>& events) {
+    for (const text::OutputEvent& event : events) {
+      if (event.kind == text::OutputEvent::Kind::kContent) out.text += event.text;
+      if (event.kind == text::OutputEvent::Kind::kCallBegin) name = event.text, arguments.clear();
+      if (event.kind == text::OutputEvent::Kind::kArguments) arguments += event.text;
+      if (event.kind == text::OutputEvent::Kind::kCallEnd)
+        out.calls.emplace_back(name, must(io::parse_json(arguments, "arguments")));
+    }
+  };
+  for (const int32_t id : ids) take(parser.push(id));
+  take(parser.finish());
+  out.n_faults = parser.n_faults();
+  return out;
+}
+
+void expect_fits(const std::string& name, const io::JsonObject& arguments) {
+  if (name == "now") {
+    EXPECT_EQ(arguments.n_members(), 0u);
+  }
+  if (name != "weather") return;
+  const io::JsonValue* city = arguments.find("city");
+  ASSERT_TRUE(city != nullptr && city->as_string() != nullptr);
+  EXPECT_GE(city->as_string()->size(), 2u);
+  const io::JsonValue* unit = arguments.find("unit");
+  ASSERT_TRUE(unit != nullptr && unit->as_string() != nullptr);
+  EXPECT_TRUE(*unit->as_string() == "metric" || *unit->as_string() == "<imperial>");
+  if (const io::JsonValue* days = arguments.find("days")) {
+    ASSERT_TRUE(days->to_int64());
+    EXPECT_TRUE(*days->to_int64() >= 1 && *days->to_int64() <= 12);
+  }
+  if (const io::JsonValue* where = arguments.find("where")) {
+    ASSERT_NE(where->as_object(), nullptr);
+    EXPECT_LE(std::abs(*where->as_object()->find("lat")->to_double()), 90);
+  }
+}
+
+TEST_P(CallGrammarTest, WhateverIsDrawnIsRead) {
+  std::mt19937 random(3);
+  for (const bool several : {true, false}) {
+    const auto structure = must(forms_.make({.calls = {.required = true, .several = several}, .tools = tools_}));
+    for (int round = 0; round < 15; ++round) {
+      const std::vector<int32_t> ids = draw(*structure, random);
+      const Read found = read(format_, tokenizer_, tools_, ids);
+      const std::string shown = tokenizer_.decode(ids, false);
+      EXPECT_EQ(found.n_faults, 0) << shown;
+      EXPECT_EQ(found.text, "") << shown;
+      EXPECT_GE(found.calls.size(), 1u) << shown;
+      if (!several) {
+        EXPECT_EQ(found.calls.size(), 1u) << shown;
+      }
+      for (const auto& [name, arguments] : found.calls) expect_fits(name, *arguments.as_object());
+    }
+  }
+}
+
+TEST_P(CallGrammarTest, TheNamedFunctionIsCalled) {
+  std::mt19937 random(4);
+  const auto structure =
+      must(forms_.make({.calls = {.required = true, .name = "note", .several = false}, .tools = tools_}));
+  for (int round = 0; round < 5; ++round) {
+    const Read found = read(format_, tokenizer_, tools_, draw(*structure, random));
+    ASSERT_EQ(found.calls.size(), 1u);
+    EXPECT_EQ(found.calls[0].first, "note");
+  }
+}
+
+TEST_P(CallGrammarTest, BesideAFormEitherIsGiven) {
+  const auto structure = must(forms_.make({.text = {.kind = serve::TextForm::Kind::kChoice, .choices = {"yes", "no"}},
+                                           .tools = tools_,
+                                           .in_reasoning = true}));
+  EXPECT_EQ(structure->begins_after, format_.output_marks().think_end);
+  grammar::Structure at_once = *structure;
+  at_once.begins_after = -1;
+  std::mt19937 random(5);
+  int n_texts = 0, n_calls = 0;
+  for (int round = 0; round < 20; ++round) {
+    const Read found = read(format_, tokenizer_, tools_, draw(at_once, random));
+    n_texts += found.text == "yes" || found.text == "no" ? 1 : 0;
+    n_calls += found.calls.empty() ? 0 : 1;
+  }
+  EXPECT_EQ(n_texts + n_calls, 20);
+  EXPECT_GT(n_texts, 0);
+  EXPECT_GT(n_calls, 0);
+}
+
+TEST_P(CallGrammarTest, StrictToolsAreTakenAtTheirWord) {
+  const auto tool = [](const char* schema) {
+    return std::vector<io::JsonValue>{
+        io::JsonObject{{"name", "f"}, {"strict", true}, {"parameters", must(io::parse_json(schema, "s"))}}};
+  };
+  const auto refused =
+      forms_.make({.calls = {.required = true},
+                   .tools = tool(R"({"type": "object", "properties": {"n": {"type": "integer", "multipleOf": 2}}})")});
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.error().message.find("the function f: parameters.properties.n has the keyword \"multipleOf\""),
+            std::string::npos)
+      << refused.error().message;
+  const auto unnamed =
+      forms_.make({.calls = {.required = true}, .tools = tool(R"({"type": "object", "properties": {"a\"b": {}}})")});
+  ASSERT_FALSE(unnamed.ok());
+  EXPECT_NE(unnamed.error().message.find("cannot stand in a call"), std::string::npos);
+}
+
+// Forms that are the same share what is known of their states.
+TEST_P(CallGrammarTest, TheSameFormIsMadeOnce) {
+  const auto ask = [&](const char* name) {
+    return must(forms_.make({.calls = {.required = true, .name = name}, .tools = tools_}));
+  };
+  EXPECT_EQ(ask("now")->constraint, ask("now")->constraint);
+  EXPECT_NE(ask("now")->constraint, ask("note")->constraint);
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, CallGrammarTest,
+                         testing::Values(Family{"demo-v32", text::ChatFamily::kDeepSeekV32},
+                                         Family{"demo-glm", text::ChatFamily::kGlm}),
+                         [](const auto& family) { return std::string(family.param.folder).substr(5); });
+
+}  // namespace
+}  // namespace levin::test
