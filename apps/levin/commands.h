@@ -13,6 +13,7 @@ void add_bench(CommandLine& line);
 void add_eval(CommandLine& line);
 void add_trace(CommandLine& line);
 void add_inspect(CommandLine& line);
+void add_export_gguf(CommandLine& line);
 void add_doctor(CommandLine& line);
 
 }  // namespace levin::app

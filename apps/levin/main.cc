@@ -17,6 +17,7 @@ int main(int argc, char** argv) {
   app::add_eval(line);
   app::add_trace(line);
   app::add_inspect(line);
+  app::add_export_gguf(line);
   app::add_doctor(line);
 
   const Status status = line.run(std::vector<std::string>(argv + 1, argv + argc), app::process_environment());

@@ -37,6 +37,22 @@ inline float f16_to_f32(uint16_t bits) {
   return sign ? -magnitude : magnitude;
 }
 
+// Rounding to nearest, ties to even; from 65520 on it is infinite.
+inline uint16_t f32_to_f16(float x) {
+  const uint32_t bits = std::bit_cast<uint32_t>(x);
+  const uint16_t sign = static_cast<uint16_t>(bits >> 16 & 0x8000u);
+  const uint32_t magnitude = bits & 0x7FFFFFFFu;
+  if (magnitude > 0x7F800000u) return static_cast<uint16_t>(sign | 0x7E00u);   // NaN
+  if (magnitude >= 0x477FF000u) return static_cast<uint16_t>(sign | 0x7C00u);  // infinite
+  if (magnitude < 0x38800000u) {                                               // below 2^-14: steps of 2^-24
+    const float steps = std::bit_cast<float>(magnitude) * 0x1p24f;
+    const float rounded = (steps + 0x1p23f) - 0x1p23f;  // to nearest even
+    return static_cast<uint16_t>(sign | static_cast<uint16_t>(rounded));
+  }
+  const uint32_t rounded = magnitude + 0xFFFu + ((magnitude >> 13) & 1);  // 10 mantissa bits stay
+  return static_cast<uint16_t>(sign | ((rounded >> 13) - (112u << 10)));
+}
+
 inline float e4m3_to_f32(uint8_t code) {
   const uint32_t sign = static_cast<uint32_t>(code & 0x80) << 24;
   const uint32_t exponent = (code >> 3) & 0xF, mantissa = code & 7;

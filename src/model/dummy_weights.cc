@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/numbers.h"
+#include "model/tensor_source.h"
 #include "model/weight_table.h"
 
 namespace levin {
@@ -140,21 +141,28 @@ Drawn draw(const WeightRow& row, const ModelConfig& config, StoredDtype dtype) {
   }
 }
 
+Status read_dummy(const WeightRow& row, const ModelConfig& config, const TensorUser& use) {
+  const StoredDtype dtype = released_dtype(row, config);
+  const Drawn drawn = draw(row, config, dtype);
+  if (!is_quantised(dtype)) return use(drawn.tensor, nullptr);
+  const Drawn scales = draw_scales(row, dtype);
+  return use(drawn.tensor, &scales.tensor);
+}
+
 }  // namespace
+
+TensorSource dummy_tensors(const ModelConfig& config) {
+  return {
+      .dtype = [&config](const WeightRow& row) { return released_dtype(row, config); },
+      .read = [&config](const WeightRow& row, const TensorUser& use) { return read_dummy(row, config, use); },
+      .has_mtp = config.n_mtp_layers > 0,
+  };
+}
 
 Result<ModelWeights> dummy_weights(const ModelConfig& config, const Numerics& numerics) {
   LEVIN_TRY(check_numerics(config, numerics));
   ModelWeights weights;
-  for (const WeightRow& row : weight_table(config, &numerics, &weights)) {
-    const StoredDtype dtype = released_dtype(row, config);
-    const Drawn drawn = draw(row, config, dtype);
-    if (is_quantised(dtype)) {
-      const Drawn scales = draw_scales(row, dtype);
-      LEVIN_TRY(row.store(drawn.tensor, &scales.tensor));
-    } else {
-      LEVIN_TRY(row.store(drawn.tensor, nullptr));
-    }
-  }
+  for (const WeightRow& row : weight_table(config, &numerics, &weights)) LEVIN_TRY(read_dummy(row, config, row.store));
   return weights;
 }
 

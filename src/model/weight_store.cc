@@ -150,30 +150,6 @@ std::array<float, 256> e4m3_values() {
   return values;
 }
 
-// Row-major f32 values of a matrix, scales applied.
-Result<std::vector<float>> dequantise(const StoredTensor& tensor, const StoredTensor* scales) {
-  const int64_t n = tensor.shape[0], k = tensor.shape[1];
-  std::vector<float> values(static_cast<size_t>(n * k));
-  if (scales == nullptr) {
-    for (int64_t i = 0; i < n * k; ++i) values[static_cast<size_t>(i)] = element_as_f32(tensor, i);
-    return values;
-  }
-  LEVIN_ASSIGN(const std::vector<float> s, read_scales(*scales));
-  const std::array<float, 256> decoded = e4m3_values();
-  const int64_t n_k_blocks = scales->shape[1];
-  for (int64_t row = 0; row < n; ++row) {
-    const std::byte* codes = tensor.bytes.data() + row * k;
-    float* out = values.data() + row * k;
-    for (int64_t block = 0; block < n_k_blocks; ++block) {
-      const float scale = s[static_cast<size_t>(row / kWeightBlock * n_k_blocks + block)];
-      const int64_t end = std::min(k, (block + 1) * kWeightBlock);
-      for (int64_t col = block * kWeightBlock; col < end; ++col)
-        out[col] = decoded[static_cast<size_t>(codes[col])] * scale;
-    }
-  }
-  return values;
-}
-
 // [rows, cols] to [cols, rows], a square of 16 at a time so that both sides stay in cache.
 void transpose(const float* from, int64_t rows, int64_t cols, float* to) {
   constexpr int64_t kSquare = 16;
@@ -199,6 +175,30 @@ Result<Matrix> store_mxfp4(const StoredTensor& tensor, const StoredTensor& scale
 
 ops::Operand input_operand(const StoredTensor& tensor, const Numerics& numerics) {
   return is_quantised(tensor.dtype) ? numerics.fp8_input : numerics.input;
+}
+
+Result<std::vector<float>> dequantise(const StoredTensor& tensor, const StoredTensor* scales) {
+  LEVIN_TRY(check_finite(tensor));
+  std::vector<float> values(tensor.bytes.size() / io::dtype_bytes(tensor.dtype));
+  if (scales == nullptr) {
+    for (size_t i = 0; i < values.size(); ++i) values[i] = element_as_f32(tensor, static_cast<int64_t>(i));
+    return values;
+  }
+  const int64_t n = tensor.shape[0], k = tensor.shape[1];
+  LEVIN_ASSIGN(const std::vector<float> s, read_scales(*scales));
+  const std::array<float, 256> decoded = e4m3_values();
+  const int64_t n_k_blocks = scales->shape[1];
+  for (int64_t row = 0; row < n; ++row) {
+    const std::byte* codes = tensor.bytes.data() + row * k;
+    float* out = values.data() + row * k;
+    for (int64_t block = 0; block < n_k_blocks; ++block) {
+      const float scale = s[static_cast<size_t>(row / kWeightBlock * n_k_blocks + block)];
+      const int64_t end = std::min(k, (block + 1) * kWeightBlock);
+      for (int64_t col = block * kWeightBlock; col < end; ++col)
+        out[col] = decoded[static_cast<size_t>(codes[col])] * scale;
+    }
+  }
+  return values;
 }
 
 Result<Matrix> store_matrix(const StoredTensor& tensor, const StoredTensor* scales) {
@@ -228,7 +228,6 @@ Result<Vector> store_vector(const StoredTensor& tensor) {
 
 Status store_row_groups(const StoredTensor& tensor, const StoredTensor* scales, int64_t n_groups,
                         std::vector<Matrix>* groups) {
-  LEVIN_TRY(check_finite(tensor));
   LEVIN_ASSIGN(const std::vector<float> values, dequantise(tensor, scales));
   const int64_t n = tensor.shape[0] / n_groups, k = tensor.shape[1];
   for (int64_t g = 0; g < n_groups; ++g) groups->push_back(pack_matrix_exactly(values.data() + g * n * k, n, k));
@@ -259,7 +258,6 @@ Status store_expert_ids(const StoredTensor& tensor, int64_t n_experts, V4MoeWeig
 
 Status store_up_projection(const StoredTensor& tensor, const StoredTensor* scales, const UpProjectionShape& shape,
                            AttentionWeights* weights) {
-  LEVIN_TRY(check_finite(tensor));
   LEVIN_ASSIGN(const std::vector<float> values, dequantise(tensor, scales));
   const int64_t d_latent = shape.d_latent;
   std::vector<float> transposed(static_cast<size_t>(d_latent * shape.d_nope));

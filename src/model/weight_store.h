@@ -15,6 +15,9 @@ namespace levin {
 // All take tensors whose dtype, shape and scales fit the table. Errors name the tensor, the position and the value: NaN
 // and infinity anywhere, block scales that are not finite and positive.
 
+// Row-major f32 values, block scales applied; not of MXFP4.
+Result<std::vector<float>> dequantise(const io::StoredTensor& tensor, const io::StoredTensor* scales);
+
 // `scales` is null unless the tensor is F8_E4M3 or MXFP4 (weight_table.h).
 Result<Matrix> store_matrix(const io::StoredTensor& tensor, const io::StoredTensor* scales);
 

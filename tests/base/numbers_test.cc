@@ -48,6 +48,23 @@ TEST(NumbersTest, Bf16RoundsToTheNearestTiesToEven) {
   }
 }
 
+TEST(NumbersTest, F16RoundsToTheNearestTiesToEven) {
+  for (uint32_t code = 0; code < 0x7C00; ++code) {
+    const float low = f16_to_f32(static_cast<uint16_t>(code));
+    ASSERT_EQ(f32_to_f16(low), code);
+    ASSERT_EQ(f32_to_f16(-low), code | 0x8000);
+    // half of the step to the next code; the last finite code's step leads to infinity
+    const float high = code == 0x7BFF ? 65536.0f : f16_to_f32(static_cast<uint16_t>(code + 1));
+    const float middle = low + (high - low) / 2;
+    ASSERT_EQ(f32_to_f16(middle), code % 2 == 0 ? code : code + 1) << code;
+    ASSERT_EQ(f32_to_f16(std::nextafter(middle, low)), code);
+    ASSERT_EQ(f32_to_f16(std::nextafter(middle, high)), code + 1);
+  }
+  EXPECT_EQ(f32_to_f16(std::numeric_limits<float>::infinity()), 0x7C00);
+  EXPECT_EQ(f32_to_f16(-1e30f), 0xFC00);
+  EXPECT_EQ(f32_to_f16(std::numeric_limits<float>::quiet_NaN()) & 0x7E00, 0x7E00);
+}
+
 TEST(NumbersTest, AllF16CodesReadAsDefined) {
   for (uint32_t code = 0; code < 65536; ++code) {
     const float x = f16_to_f32(static_cast<uint16_t>(code));
