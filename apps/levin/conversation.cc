@@ -11,6 +11,10 @@
 namespace levin::app {
 
 Result<ChatModel> ChatModel::load(const EngineOptions& options) {
+  return load(options, [](const std::string& warning) { fmt::print(stderr, "warning: {}\n", warning); });
+}
+
+Result<ChatModel> ChatModel::load(const EngineOptions& options, const std::function<void(const std::string&)>& warn) {
   ChatModel model;
   LEVIN_ASSIGN(text::Tokenizer tokenizer, text::Tokenizer::load(options.model_folder));
   model.tokenizer = std::make_unique<text::Tokenizer>(std::move(tokenizer));
@@ -20,7 +24,7 @@ Result<ChatModel> ChatModel::load(const EngineOptions& options) {
   LEVIN_ASSIGN(model.engine, Engine::load(options, bar.progress()));
   bar.finish();
   for (const std::vector<std::string>& warnings : {model.format->warnings(), model.engine->warnings()}) {
-    for (const std::string& warning : warnings) fmt::print(stderr, "warning: {}\n", warning);
+    for (const std::string& warning : warnings) warn(warning);
   }
   return model;
 }

@@ -21,8 +21,9 @@ struct ChatModel {
   std::unique_ptr<text::Tokenizer> tokenizer;
   std::unique_ptr<text::ChatFormat> format;
 
-  // Tokenizer first: its faults show before the weights are read. Warnings go to stderr.
+  // Tokenizer first: its faults show before the weights are read. Warnings go to stderr, or to `warn`.
   static Result<ChatModel> load(const EngineOptions& options);
+  static Result<ChatModel> load(const EngineOptions& options, const std::function<void(const std::string&)>& warn);
 };
 
 struct Answer {

@@ -24,6 +24,8 @@ struct ServeCommand {
   int64_t max_body_mib = 64;
   int64_t shutdown_s = 30;
   int64_t cache_dir_gib = 16;
+  int64_t watchdog_s = 600;
+  serve::LogFormat log_format = serve::LogFormat::kText;
 };
 
 std::vector<std::string> split_list(const std::string& list) {
@@ -62,13 +64,21 @@ void raise_descriptor_limit() {
   setrlimit(RLIMIT_NOFILE, &limit);
 }
 
+// As the other commands print it; for machines a line of its own.
+void log_model(serve::Log& log, serve::LogFormat format, const Engine& engine) {
+  if (format == serve::LogFormat::kJson) return log.info("model", engine.describe());
+  fmt::print(stderr, "{}\n", engine.describe());
+}
+
 Status run(EngineOptions engine_options, const GenerationOptions& generation, ServeCommand command) {
   const sigset_t signals = hold_signals();
   raise_descriptor_limit();
   engine_options.cache_dir_bytes = command.cache_dir_gib << 30;
-  engine_options.note = [](const std::string& line) { fmt::print(stderr, "note      {}\n", line); };
-  LEVIN_ASSIGN(const ChatModel model, ChatModel::load(engine_options));
-  fmt::print(stderr, "{}\n", model.engine->describe());
+  serve::Log log(command.log_format);
+  engine_options.note = [&log](const std::string& line) { log.write(serve::LogLevel::kWarning, "note", line); };
+  const auto warn = [&log](const std::string& warning) { log.write(serve::LogLevel::kWarning, "warning", warning); };
+  LEVIN_ASSIGN(const ChatModel model, ChatModel::load(engine_options, warn));
+  log_model(log, command.log_format, *model.engine);
   serve::ServerOptions& options = command.server;
   options.version = LEVIN_VERSION;
   options.http.port = static_cast<uint16_t>(command.port);
@@ -80,14 +90,17 @@ Status run(EngineOptions engine_options, const GenerationOptions& generation, Se
   options.api_keys = split_list(command.keys);
   options.cors_origins = split_list(command.origins);
   options.sampling = generation.sampling;
+  options.watch.limit = std::chrono::seconds(command.watchdog_s);
+  options.log = &log;
   LEVIN_ASSIGN(const std::unique_ptr<serve::Server> server,
                serve::Server::start(options, *model.engine, *model.tokenizer, *model.format));
-  fmt::print(stderr, "sampling  temperature {}, top-p {}, top-k {} unless a request says otherwise\n",
-             options.sampling.temperature, options.sampling.top_p, options.sampling.top_k);
-  fmt::print(stderr, "ready     http://{}:{}/v1 serves {}\n", options.http.host, server->port(),
-             options.model_names.front());
+  log.info("sampling", fmt::format("temperature {}, top-p {}, top-k {} unless a request says otherwise",
+                                   options.sampling.temperature, options.sampling.top_p, options.sampling.top_k));
+  log.info("ready",
+           fmt::format("http://{}:{}/v1 serves {}", options.http.host, server->port(), options.model_names.front()),
+           {{"host", options.http.host}, {"port", server->port()}, {"model", options.model_names.front()}});
   wait_for_signal(signals);
-  fmt::print(stderr, "ending    running answers have {} s to finish\n", command.shutdown_s);
+  log.info("ending", fmt::format("running answers have {} s to finish", command.shutdown_s));
   server->stop(std::chrono::seconds(command.shutdown_s));
   return {};
 }
@@ -120,6 +133,12 @@ void add_server_options(Command& command, ServeCommand& serve) {
       set_int(&serve.server.max_queued, {.min = 1, .max = 1'000'000}));
   add("--max-body-mib", "MIB", "Longest body of a request", "64",
       set_int(&serve.max_body_mib, {.min = 1, .max = 4096}));
+  add("--watchdog-timeout", "SECONDS",
+      "Longest step; one that takes longer is reported, and who waits for it gets an error. 0: none", "600",
+      set_int(&serve.watchdog_s, {.min = 0, .max = 86400}));
+  add("--log-format", "FORMAT", "Of the log on standard error: text, or json with an object a line", "text",
+      set_choice({"text", "json"},
+                 [&serve](size_t place) { serve.log_format = static_cast<serve::LogFormat>(place); }));
   add("--shutdown-timeout", "SECONDS", "Time for running answers once the server is asked to end", "30",
       set_int(&serve.shutdown_s, {.min = 0, .max = 86400}));
 }

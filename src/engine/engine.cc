@@ -176,6 +176,8 @@ Result<RequestId> Engine::submit(GenerateRequest request) { return state_->loop.
 bool Engine::step() { return state_->loop.step(); }
 void Engine::cancel(RequestId id) { state_->loop.cancel(id); }
 std::unique_ptr<Generation> Engine::take(RequestId id) { return state_->loop.take(id); }
+const StepTimes& Engine::last_step() const { return state_->loop.last_step(); }
+StepPhase Engine::phase() const { return state_->loop.phase(); }
 EngineLoad Engine::load() const {
   EngineLoad load{state_->loop.counts(), {}, state_->loop.n_restored_tokens()};
   if (state_->store) load.store = state_->store->counts();

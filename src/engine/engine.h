@@ -51,6 +51,8 @@ class Engine {
   void cancel(RequestId id);                       // it has part in no later step, and ends with what it has
   std::unique_ptr<Generation> take(RequestId id);  // of a finished request, once; nullptr while it runs
   EngineLoad load() const;
+  const StepTimes& last_step() const;
+  StepPhase phase() const;  // from any thread
 
   // ---- one thing after the other; nothing else may be running ----
 

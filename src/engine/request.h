@@ -68,4 +68,15 @@ struct Generation {
   double decode_s = 0;         // from the first token to the last
 };
 
+// What a step is at, for whoever watches from outside.
+enum class StepPhase : uint8_t { kIdle, kPlanning, kTrunk, kChoosing, kDrafting, kSettling };
+std::string_view step_phase_name(StepPhase phase);  // "between steps", "computing the trunk", ...
+
+struct StepTimes {
+  double step_s = 0;
+  // From the model's last result in the step before to its first call in this one: what the host needed meanwhile,
+  // callers of step() included. Empty where nothing was left to do in between.
+  std::optional<double> host_gap_s;
+};
+
 }  // namespace levin

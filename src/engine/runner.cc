@@ -18,15 +18,23 @@ Runner::Runner(const Model& model, const RunnerOptions& options)
 
 ForwardRows Runner::trunk(std::span<const SequenceChunk> chunks, const Probe* probe) {
   const Step step = build_step(arena_, chunks, SlotRule::kAtPosition, pools_.kinds());
-  return model_.trunk(ctx_, step, cache_, probe);
+  const ForwardRows out = model_.trunk(ctx_, step, cache_, probe);
+  last_result_ = std::chrono::steady_clock::now();
+  return out;
 }
 
 ForwardRows Runner::mtp(std::span<const SequenceChunk> chunks, const MtpInput& in, const Probe* probe) {
   const Step step = build_step(arena_, chunks, SlotRule::kAfterPosition, pools_.kinds());
-  return model_.mtp(ctx_, step, in, cache_, probe);
+  const ForwardRows out = model_.mtp(ctx_, step, in, cache_, probe);
+  last_result_ = std::chrono::steady_clock::now();
+  return out;
 }
 
-View Runner::logits(View hidden) { return model_.logits(ctx_, hidden); }
+View Runner::logits(View hidden) {
+  const View out = model_.logits(ctx_, hidden);
+  last_result_ = std::chrono::steady_clock::now();
+  return out;
+}
 
 std::vector<int32_t> Runner::argmax(View logits) {
   std::vector<int32_t> tokens(static_cast<size_t>(logits.dim(0)));

@@ -4,6 +4,7 @@
 // next call of begin_step().
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <span>
 #include <vector>
@@ -49,6 +50,9 @@ class Runner {
 
   ArenaScope scope() { return ArenaScope(arena_); }  // frees at its end what was returned since
 
+  // When the last call of trunk(), mtp() or logits() returned.
+  std::chrono::steady_clock::time_point last_result() const { return last_result_; }
+
   // Trunk over the chunks' tokens.
   ForwardRows trunk(std::span<const SequenceChunk> chunks, const Probe* probe = nullptr);
   // MTP over pairs: tokens[j] stands after position first_position + j, its row of `in` belongs to that position.
@@ -69,6 +73,7 @@ class Runner {
   OpContext ctx_;
   SequencePools pools_;
   KvCache cache_;
+  std::chrono::steady_clock::time_point last_result_;
 };
 
 }  // namespace levin

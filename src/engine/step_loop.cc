@@ -192,6 +192,24 @@ std::string_view finish_reason_name(FinishReason reason) {
   return "unknown";
 }
 
+std::string_view step_phase_name(StepPhase phase) {
+  switch (phase) {
+    case StepPhase::kIdle:
+      return "between steps";
+    case StepPhase::kPlanning:
+      return "planning and reading stored pages";
+    case StepPhase::kTrunk:
+      return "computing the trunk";
+    case StepPhase::kChoosing:
+      return "choosing tokens";
+    case StepPhase::kDrafting:
+      return "drafting";
+    case StepPhase::kSettling:
+      return "settling pages";
+  }
+  return "unknown";
+}
+
 StepLoop::StepLoop(Runner& runner, const LoopOptions& options)
     : runner_(runner),
       options_(within_reach(runner, options)),
@@ -269,22 +287,38 @@ Result<RequestId> StepLoop::submit(GenerateRequest request) {
 
 bool StepLoop::step() {
   retire_finished();
-  if (sequences_.empty()) return false;
-  const Clock::time_point start = Clock::now();
-  Batch batch;
-  plan(batch);
-  if (batch.entries.empty()) return true;  // all that was planned has been read
-  run_trunk(batch);
-  choose_tokens(batch);
-  if (options_.n_spec_steps > 0) {
-    choose_depth(batch);
-    extend_draft_state(batch);
-    chain_drafts(batch);
-    note_round(batch, std::chrono::duration<double>(Clock::now() - start).count());
+  if (sequences_.empty()) {
+    went_on_ = false;
+    return false;
   }
+  const Clock::time_point start = Clock::now();
+  times_ = {};
+  Batch batch;
+  phase_ = StepPhase::kPlanning;
+  plan(batch);
+  if (!batch.entries.empty()) run(batch);  // otherwise all that was planned has been read
+  phase_ = StepPhase::kSettling;
   advance(batch);
   retire_finished();
+  went_on_ = !sequences_.empty() && !batch.entries.empty();
+  times_.step_s = std::chrono::duration<double>(Clock::now() - start).count();
+  phase_ = StepPhase::kIdle;
   return true;
+}
+
+void StepLoop::run(Batch& batch) {
+  const Clock::time_point start = Clock::now();
+  phase_ = StepPhase::kTrunk;
+  if (went_on_) times_.host_gap_s = std::chrono::duration<double>(start - runner_.last_result()).count();
+  run_trunk(batch);
+  phase_ = StepPhase::kChoosing;
+  choose_tokens(batch);
+  if (options_.n_spec_steps == 0) return;
+  phase_ = StepPhase::kDrafting;
+  choose_depth(batch);
+  extend_draft_state(batch);
+  chain_drafts(batch);
+  note_round(batch, std::chrono::duration<double>(Clock::now() - start).count());
 }
 
 void StepLoop::plan(Batch& batch) {

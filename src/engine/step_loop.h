@@ -27,6 +27,7 @@
 // Pure loop: one thread calls; nothing here knows about text, files or sockets.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <vector>
@@ -71,6 +72,8 @@ class StepLoop {
   std::unique_ptr<Generation> take(RequestId id);
 
   SchedulerCounts counts() const { return scheduler_.counts(); }
+  StepPhase phase() const { return phase_; }  // from any thread
+  const StepTimes& last_step() const { return times_; }
   int64_t n_restored_tokens() const { return n_restored_tokens_; }  // read from the store instead of computed
   void forget_prefixes() { scheduler_.forget_prefixes(); }          // so that others may have the pages
 
@@ -78,6 +81,7 @@ class StepLoop {
   struct Sequence;
   struct Batch;
 
+  void run(Batch& batch);
   void plan(Batch& batch);
   bool restore(Sequence& sequence, StepEntry& planned);
   void store_pages(Sequence& sequence, std::span<const ResumeState> settled);
@@ -104,6 +108,9 @@ class StepLoop {
   DraftAcceptance typical_;  // of all sequences so far: where a new one begins
   RequestId next_id_ = 1;
   int64_t n_restored_tokens_ = 0;
+  std::atomic<StepPhase> phase_ = StepPhase::kIdle;
+  StepTimes times_;
+  bool went_on_ = false;                              // after the last step something was left to do
   std::vector<std::unique_ptr<Sequence>> sequences_;  // running, in order of submission
   std::vector<std::pair<RequestId, std::unique_ptr<Generation>>> finished_;
 };

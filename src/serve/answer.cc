@@ -70,7 +70,7 @@ class Answer : public std::enable_shared_from_this<Answer> {
   }
 
   void take(size_t i, Batch& batch) {
-    if (failed_) return;
+    if (failed_ || n_over_ == choices_.size()) return;  // what was given up may end after all, and the other way round
     if (batch.error) {
       failed_ = true;
       model_.metrics->add_refusal();
@@ -123,6 +123,7 @@ std::optional<ApiError> admit_plan(const ServedModel& model, const AnswerPlan& p
         model.service->engine().check({.prompt = prompt, .sampling = plan.ask.sampling, .structure = plan.structure});
     if (!status.ok()) return bad_request(status.error().message);
   }
+  if (model.service->stuck()) return engine_stuck();
   const int64_t n_requests = std::ssize(plan.prompts) * plan.ask.n_choices;
   if (!model.service->reserve(n_requests, model.max_queued)) return queue_full();
   return std::nullopt;

@@ -79,6 +79,13 @@ ApiError shutting_down() {
 
 ApiError engine_failed(const Error& error) { return {.status = 500, .type = "server_error", .message = error.message}; }
 
+ApiError engine_stuck() {
+  return {.status = 503,
+          .type = "unavailable_error",
+          .code = "engine_stuck",
+          .message = "a step of the engine takes longer than --watchdog-timeout; the server's log has a report"};
+}
+
 ApiError with_status(int status, std::string message) {
   return {.status = status,
           .type = status == 503   ? "unavailable_error"

@@ -35,6 +35,7 @@ ApiError prompt_too_long(int64_t n_prompt, int64_t n_answer, int64_t n_context);
 ApiError queue_full();
 ApiError shutting_down();
 ApiError engine_failed(const Error& error);
+ApiError engine_stuck();                                // 503: a step takes longer than the watchdog allows
 ApiError with_status(int status, std::string message);  // for what fails below the routes
 
 io::JsonValue error_body(const ApiError& error, ApiDialect dialect);

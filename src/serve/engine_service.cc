@@ -15,6 +15,9 @@ struct EngineService::Running {
   Deliver deliver;
   Batch batch;
   RequestClock clock;
+  int64_t n_prompt = 0;
+  std::chrono::steady_clock::time_point begun;
+  std::atomic<int64_t> n_answer{0};  // tokens so far
 };
 
 EngineService::EngineService(Engine& engine, Metrics& metrics) : engine_(engine), metrics_(metrics) {
@@ -39,10 +42,17 @@ bool EngineService::reserve(int64_t n, int64_t n_most) {
 Ticket EngineService::submit(GenerateRequest request, std::unique_ptr<text::AnswerText> text, Deliver deliver) {
   auto running = std::make_shared<Running>();
   running->ticket = next_ticket_++;
+  running->n_prompt = std::ssize(request.prompt);
+  running->begun = Clock::now();
   running->request = std::move(request);
   running->text = std::move(text);
   running->deliver = std::move(deliver);
   const Ticket ticket = running->ticket;
+  if (stuck_) {  // since it was let in
+    fail(running, "the engine is stuck; the server's log has a report");
+    --n_reserved_;
+    return ticket;
+  }
   {
     const std::lock_guard lock(mutex_);
     submitted_.push_back(std::move(running));
@@ -61,7 +71,7 @@ void EngineService::cancel(Ticket ticket) {
 
 void EngineService::work() {
   while (take_commands()) {
-    engine_.step();
+    step();
     std::vector<std::pair<Ticket, std::unique_ptr<Generation>>> over;
     for (auto& [ticket, running] : running_) {
       if (auto done = engine_.take(running->id)) {
@@ -72,8 +82,68 @@ void EngineService::work() {
       }
     }
     for (auto& [ticket, done] : over) finish(ticket, std::move(done));
-    metrics_.set_load(engine_.load());
+    tell_load();
   }
+}
+
+void EngineService::step() {
+  ++n_steps_;
+  step_began_ = Clock::now().time_since_epoch().count();
+  const bool computed = engine_.step();
+  step_began_ = 0;
+  if (computed) metrics_.add_step(engine_.last_step());
+}
+
+// Counting the cache's pages takes longer the more there are, so it is not done in every step.
+void EngineService::tell_load() {
+  constexpr auto kInterval = std::chrono::milliseconds(50);
+  const Clock::time_point now = Clock::now();
+  if (!running_.empty() && now - load_told_ < kInterval) return;
+  load_told_ = now;
+  metrics_.set_load(engine_.load());
+}
+
+StepWatch EngineService::watch() const {
+  StepWatch out{.number = n_steps_, .phase = engine_.phase()};
+  const Clock::rep began = step_began_;
+  if (began == 0) return out;
+  const Clock::time_point now = Clock::now();
+  const auto since = [&](Clock::time_point then) { return std::chrono::duration<double>(now - then).count(); };
+  out.seconds = since(Clock::time_point(Clock::duration(began)));
+  const std::lock_guard lock(running_mutex_);
+  for (const auto& [ticket, running] : running_) {
+    out.requests.push_back({.ticket = ticket,
+                            .n_prompt = running->n_prompt,
+                            .n_answer = running->n_answer,
+                            .seconds = since(running->begun)});
+  }
+  return out;
+}
+
+void EngineService::give_up(const std::string& message) {
+  stuck_ = true;
+  std::vector<std::shared_ptr<Running>> submitted;  // of which the engine's thread knows nothing yet
+  {
+    const std::lock_guard lock(mutex_);
+    submitted.swap(submitted_);
+  }
+  for (const std::shared_ptr<Running>& running : submitted) {
+    fail(running, message);
+    --n_reserved_;
+  }
+  const std::lock_guard lock(running_mutex_);
+  for (const auto& [ticket, running] : running_) {
+    cancel(ticket);
+    fail(running, message);
+  }
+}
+
+void EngineService::fail(const std::shared_ptr<Running>& running, const std::string& message) {
+  answers_.post([running, message] {
+    Batch batch;
+    batch.error = Error{ErrorKind::kRuntime, message};
+    running->deliver(batch);
+  });
 }
 
 // Waits until there is work. False when the service ends and nothing runs any more.
@@ -92,7 +162,10 @@ bool EngineService::take_commands() {
   }
   for (std::shared_ptr<Running>& running : submitted) {
     const Ticket ticket = running->ticket;
-    running_.emplace(ticket, std::move(running));
+    {
+      const std::lock_guard lock(running_mutex_);
+      running_.emplace(ticket, std::move(running));
+    }
     start(ticket);
   }
   for (const Ticket ticket : cancelled) {
@@ -108,6 +181,7 @@ void EngineService::start(Ticket ticket) {
   Running& running = *running_.at(ticket);
   running.request.on_token = [&running](const TokenEvent& event) {
     running.batch.tokens.push_back(event);
+    running.n_answer.fetch_add(1, std::memory_order_relaxed);
     if (!running.text->looks_for_stops()) return Verdict::kGoOn;
     running.text->push(event.token, running.batch.events);
     return running.text->matched_stop() != nullptr ? Verdict::kStop : Verdict::kGoOn;
@@ -115,7 +189,7 @@ void EngineService::start(Ticket ticket) {
   running.request.on_prompt = [&running](std::vector<RowLogprobs> logprobs) {
     running.batch.prompt_logprobs = std::move(logprobs);
   };
-  running.clock.begin(static_cast<int64_t>(running.request.prompt.size()));
+  running.clock.begin(running.n_prompt);
   const Result<RequestId> id = engine_.submit(std::move(running.request));
   if (id.ok()) {
     running.id = *id;
@@ -123,7 +197,14 @@ void EngineService::start(Ticket ticket) {
   }
   running.batch.error = id.error();
   hand_on(running);
-  running_.erase(ticket);
+  forget(ticket);
+}
+
+void EngineService::forget(Ticket ticket) {
+  {
+    const std::lock_guard lock(running_mutex_);
+    running_.erase(ticket);
+  }
   --n_reserved_;
 }
 
@@ -150,8 +231,7 @@ void EngineService::finish(Ticket ticket, std::unique_ptr<Generation> done) {
   running.clock.end(metrics_, *done);
   running.batch.done = std::move(done);
   hand_on(running);
-  running_.erase(ticket);
-  --n_reserved_;
+  forget(ticket);
 }
 
 }  // namespace levin::serve

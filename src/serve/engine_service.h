@@ -7,6 +7,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <functional>
 #include <map>
@@ -37,6 +38,22 @@ struct Batch {
   int n_faults = 0;                         // with done: of the markup
 };
 
+// A request that is not over, as seen from outside.
+struct OpenRequest {
+  Ticket ticket = 0;
+  int64_t n_prompt = 0;
+  int64_t n_answer = 0;  // tokens so far
+  double seconds = 0;    // since it was submitted to the engine
+};
+
+// The step that the engine is at.
+struct StepWatch {
+  int64_t number = 0;  // steps begun so far
+  double seconds = 0;  // since it began; 0: between steps
+  StepPhase phase = StepPhase::kIdle;
+  std::vector<OpenRequest> requests;  // in it or waiting, by ticket; only while a step runs
+};
+
 class EngineService {
  public:
   using Deliver = std::function<void(Batch&)>;
@@ -55,13 +72,25 @@ class EngineService {
   Ticket submit(GenerateRequest request, std::unique_ptr<text::AnswerText> text, Deliver deliver);
   void cancel(Ticket ticket);
 
+  // For whoever watches, from any thread:
+  StepWatch watch() const;
+  // Ends every open request with an error, whatever the engine does, and refuses others until recover().
+  void give_up(const std::string& message);
+  void recover() { stuck_ = false; }
+  bool stuck() const { return stuck_; }
+
  private:
+  using Clock = std::chrono::steady_clock;
   struct Running;
+  void step();
   void work();
   bool take_commands();
   void start(Ticket ticket);
   void hand_on(Running& running);
   void finish(Ticket ticket, std::unique_ptr<Generation> done);
+  void forget(Ticket ticket);
+  void fail(const std::shared_ptr<Running>& running, const std::string& message);
+  void tell_load();
 
   Engine& engine_;
   Metrics& metrics_;
@@ -72,7 +101,12 @@ class EngineService {
   bool ending_ = false;
   std::atomic<Ticket> next_ticket_{1};
   std::atomic<int64_t> n_reserved_{0};
-  std::map<Ticket, std::shared_ptr<Running>> running_;  // of the engine's thread
+  std::map<Ticket, std::shared_ptr<Running>> running_;  // of the engine's thread, which alone changes it...
+  mutable std::mutex running_mutex_;                    // ...and holds this meanwhile, as all others who look
+  std::atomic<int64_t> n_steps_{0};
+  std::atomic<Clock::rep> step_began_{0};  // 0: between steps
+  std::atomic<bool> stuck_{false};
+  Clock::time_point load_told_;  // to the metrics
   TaskQueue answers_{1};
   std::thread thread_;
 };

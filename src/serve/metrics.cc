@@ -14,6 +14,10 @@ constexpr double kFirstTokenEdges[] = {0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.0
                                        1,     2.5,   5,    7.5,  10,   20,   40,   80,  160,  640, 2560};
 constexpr double kGapEdges[] = {0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5,
                                 0.75, 1,     2.5,  5,     7.5, 10,   20,  40,  80};
+// Of steps, and of what the host needs between them; these are our own.
+constexpr double kStepEdges[] = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300};
+constexpr double kHostGapEdges[] = {5e-6,   10e-6,  15e-6,  20e-6,  30e-6,  40e-6, 50e-6, 60e-6, 80e-6, 100e-6, 125e-6,
+                                    150e-6, 200e-6, 300e-6, 500e-6, 750e-6, 1e-3,  2e-3,  5e-3,  10e-3, 50e-3};
 constexpr double kRequestEdges[] = {0.3, 0.5, 0.8, 1,  1.5, 2,   2.5, 5,   10,   15,  20,
                                     30,  40,  50,  60, 120, 240, 480, 960, 1920, 7680};
 
@@ -43,8 +47,9 @@ class Page {
         line(full, fmt::format("{}=\"{}\"", label, key), static_cast<double>(value));
     }
   }
-  void histogram(std::string_view name, std::string_view help, const Histogram& h) {
+  void histogram(std::string_view name, std::string_view help, const Histogram& h, bool has_vllm_name = true) {
     for (const std::string& full : {fmt::format("levin_{}", name), fmt::format("vllm:{}", name)}) {
+      if (!has_vllm_name && full.starts_with("vllm:")) continue;
       head(full, "histogram", help);
       int64_t n = 0;
       for (size_t i = 0; i < h.counts().size(); ++i) {
@@ -91,7 +96,9 @@ Metrics::Metrics(std::string model_name)
       first_token_s_(kFirstTokenEdges),
       gap_s_(kGapEdges),
       token_s_(kGapEdges),
-      request_s_(kRequestEdges) {}
+      request_s_(kRequestEdges),
+      step_s_(kStepEdges),
+      host_gap_s_(kHostGapEdges) {}
 
 void Metrics::set_load(const EngineLoad& load) {
   const std::lock_guard lock(mutex_);
@@ -106,6 +113,21 @@ void Metrics::count(int64_t Counts::* member, int64_t n) {
 void Metrics::add_prompt(int64_t n_tokens) { count(&Counts::n_prompt_tokens, n_tokens); }
 void Metrics::add_tokens(int64_t n_tokens) { count(&Counts::n_tokens, n_tokens); }
 void Metrics::add_parse_faults(int64_t n) { count(&Counts::n_parse_faults, n); }
+
+void Metrics::add_step(const StepTimes& times) {
+  const std::lock_guard lock(mutex_);
+  step_s_.observe(times.step_s);
+  if (times.host_gap_s) host_gap_s_.observe(*times.host_gap_s);
+}
+
+MetricsTotals Metrics::totals() const {
+  const std::lock_guard lock(mutex_);
+  return {.load = load_,
+          .n_prompt_tokens = counts_.n_prompt_tokens,
+          .n_tokens = counts_.n_tokens,
+          .n_drafts = counts_.n_drafts,
+          .n_accepted_tokens = counts_.n_accepted_tokens};
+}
 
 void Metrics::add_first_token(double s) {
   const std::lock_guard lock(mutex_);
@@ -186,6 +208,9 @@ std::string Metrics::text() const {
   page.histogram("inter_token_latency_seconds", "Between two batches of tokens of a request", gap_s_);
   page.histogram("request_time_per_output_token_seconds", "A request's time per token after the first", token_s_);
   page.histogram("e2e_request_latency_seconds", "From submission to the last token", request_s_);
+  page.histogram("step_seconds", "One step of the engine, for all requests in it", step_s_, false);
+  page.histogram("host_gap_seconds", "Between the model's last result in a step and its first call in the next",
+                 host_gap_s_, false);
   return page.take();
 }
 

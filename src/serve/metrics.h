@@ -31,6 +31,15 @@ class Histogram {
   double sum_ = 0;
 };
 
+// Some of what was counted since the start.
+struct MetricsTotals {
+  EngineLoad load;  // as the engine was last
+  int64_t n_prompt_tokens = 0;
+  int64_t n_tokens = 0;
+  int64_t n_drafts = 0;
+  int64_t n_accepted_tokens = 0;
+};
+
 // All calls may come from any thread.
 class Metrics {
  public:
@@ -45,6 +54,9 @@ class Metrics {
   void add_refusal() { count(&Counts::n_refused); }                                      // answered with an error
   void add_parse_faults(int64_t n);  // markup of tool calls that could not be read
 
+  void add_step(const StepTimes& times);
+
+  MetricsTotals totals() const;
   std::string text() const;
 
  private:
@@ -65,7 +77,7 @@ class Metrics {
   mutable std::mutex mutex_;
   EngineLoad load_;
   Counts counts_;
-  Histogram first_token_s_, gap_s_, token_s_, request_s_;
+  Histogram first_token_s_, gap_s_, token_s_, request_s_, step_s_, host_gap_s_;
 };
 
 // One request's times, on the engine's thread.

@@ -29,7 +29,10 @@ struct Route {
   bool open = false;  // needs no key
 };
 
-void handle_health(const ServedModel&, const std::shared_ptr<Exchange>& exchange) { exchange->respond({.body = "{}"}); }
+void handle_health(const ServedModel& model, const std::shared_ptr<Exchange>& exchange) {
+  if (!model.service->stuck()) return exchange->respond({.body = "{}"});
+  exchange->respond(error_response(engine_stuck(), ApiDialect::kOpenAi));
+}
 
 void handle_metrics(const ServedModel& model, const std::shared_ptr<Exchange>& exchange) {
   exchange->respond({.content_type = "text/plain; version=0.0.4; charset=utf-8", .body = model.metrics->text()});
@@ -143,6 +146,8 @@ struct Server::State {
   ServedModel model;
   std::unique_ptr<HttpServer> http;  // outlives all exchanges, which the threads below hold
   EngineService service;
+  Log plain_log{LogFormat::kText};
+  Watch watch{options.watch, service, metrics, options.log != nullptr ? *options.log : plain_log};
   TaskQueue handlers{kHandlerThreads};
 };
 

@@ -16,7 +16,9 @@
 #include "base/result.h"
 #include "engine/engine.h"
 #include "serve/http_server.h"
+#include "serve/log.h"
 #include "serve/served_model.h"
+#include "serve/watch.h"
 
 namespace levin::serve {
 
@@ -31,6 +33,8 @@ struct ServerOptions {
   bool thinking = false;                  // the same
   ReasoningField reasoning_field = ReasoningField::kBoth;
   int64_t max_queued = 1024;  // requests that are open at once; more get 429
+  WatchOptions watch;
+  Log* log = nullptr;  // outlives the server; null: standard error, as text
 };
 
 class Server {
