@@ -82,6 +82,7 @@ void EngineService::work() {
       }
     }
     for (auto& [ticket, done] : over) finish(ticket, std::move(done));
+    wake_answers();
     tell_load();
   }
 }
@@ -174,6 +175,7 @@ bool EngineService::take_commands() {
   if (ending) {
     for (const auto& [ticket, running] : running_) engine_.cancel(running->id);
   }
+  wake_answers();  // of what could not be started
   return !ending || !running_.empty();
 }
 
@@ -209,20 +211,30 @@ void EngineService::forget(Ticket ticket) {
 }
 
 void EngineService::hand_on(Running& running) {
-  const auto batch = std::make_shared<Batch>(std::exchange(running.batch, {}));
-  answers_.post([batch, holder = running_.at(running.ticket)] {
-    text::AnswerText& text = *holder->text;
-    if (!text.looks_for_stops()) {
-      for (const TokenEvent& event : batch->tokens) text.push(event.token, batch->events);
-    }
-    if (batch->done) {
-      text.finish(batch->events);
-      if (text.matched_stop() != nullptr) batch->matched_stop = *text.matched_stop();
-      batch->n_reasoning_tokens = text.n_reasoning_tokens();
-      batch->n_faults = text.n_faults();
-    }
-    holder->deliver(*batch);
+  handed_on_.emplace_back(running_.at(running.ticket), std::make_unique<Batch>(std::exchange(running.batch, {})));
+}
+
+// Waking the answer thread takes longer than what else is to be done between two steps: once for all requests.
+void EngineService::wake_answers() {
+  if (handed_on_.empty()) return;
+  const auto batches = std::make_shared<HandedOn>(std::exchange(handed_on_, {}));
+  answers_.post([batches] {
+    for (const auto& [running, batch] : *batches) deliver(*running, *batch);
   });
+}
+
+void EngineService::deliver(Running& running, Batch& batch) {
+  text::AnswerText& text = *running.text;
+  if (!text.looks_for_stops()) {
+    for (const TokenEvent& event : batch.tokens) text.push(event.token, batch.events);
+  }
+  if (batch.done) {
+    text.finish(batch.events);
+    if (text.matched_stop() != nullptr) batch.matched_stop = *text.matched_stop();
+    batch.n_reasoning_tokens = text.n_reasoning_tokens();
+    batch.n_faults = text.n_faults();
+  }
+  running.deliver(batch);
 }
 
 void EngineService::finish(Ticket ticket, std::unique_ptr<Generation> done) {

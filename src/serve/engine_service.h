@@ -87,6 +87,8 @@ class EngineService {
   bool take_commands();
   void start(Ticket ticket);
   void hand_on(Running& running);
+  void wake_answers();
+  static void deliver(Running& running, Batch& batch);
   void finish(Ticket ticket, std::unique_ptr<Generation> done);
   void forget(Ticket ticket);
   void fail(const std::shared_ptr<Running>& running, const std::string& message);
@@ -106,6 +108,8 @@ class EngineService {
   std::atomic<int64_t> n_steps_{0};
   std::atomic<Clock::rep> step_began_{0};  // 0: between steps
   std::atomic<bool> stuck_{false};
+  using HandedOn = std::vector<std::pair<std::shared_ptr<Running>, std::unique_ptr<Batch>>>;
+  HandedOn handed_on_;           // and not yet with the answer thread
   Clock::time_point load_told_;  // to the metrics
   TaskQueue answers_{1};
   std::thread thread_;

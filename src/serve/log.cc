@@ -35,8 +35,7 @@ void Log::write(LogLevel level, std::string_view event, const std::string& messa
   if (format_ == LogFormat::kText) {
     line = fmt::format("{:<9} {}\n", event, message);
   } else {
-    io::JsonObject object = {
-        {"ts", timestamp()}, {"level", level_name(level)}, {"event", event}, {"message", message}};
+    io::JsonObject object = {{"ts", timestamp()}, {"level", level_name(level)}, {"event", event}, {"message", message}};
     for (const io::JsonMember& member : fields.members()) object.set(member.key, member.value);
     line = io::dump_json(object) + "\n";
   }

@@ -25,8 +25,9 @@ std::string stuck_report(const StepWatch& step, const EngineLoad& load) {
                   step.number, step.seconds, step_phase_name(step.phase), step.requests.size());
   for (size_t i = 0; i < std::min(step.requests.size(), kMaxListed); ++i) {
     const OpenRequest& r = step.requests[i];
-    fmt::format_to(std::back_inserter(out), "  request {:>6}: {:>8} prompt tokens, {:>7} of its answer, since {:.1f} s\n",
-                   r.ticket, r.n_prompt, r.n_answer, r.seconds);
+    fmt::format_to(std::back_inserter(out),
+                   "  request {:>6}: {:>8} prompt tokens, {:>7} of its answer, since {:.1f} s\n", r.ticket, r.n_prompt,
+                   r.n_answer, r.seconds);
   }
   if (step.requests.size() > kMaxListed) {
     fmt::format_to(std::back_inserter(out), "  and {} more\n", step.requests.size() - kMaxListed);
@@ -34,7 +35,8 @@ std::string stuck_report(const StepWatch& step, const EngineLoad& load) {
   fmt::format_to(std::back_inserter(out),
                  "  before it: {} running, {} waiting, {} of {} cache pages free, {} kept for later, {} sent back\n"
                  "  --watchdog-timeout is how long a step may take; a model of this size may need longer ones",
-                 load.n_running, load.n_waiting, load.n_free_pages, load.n_pages, load.n_cached_pages, load.n_sent_back);
+                 load.n_running, load.n_waiting, load.n_free_pages, load.n_pages, load.n_cached_pages,
+                 load.n_sent_back);
   return out;
 }
 
@@ -95,20 +97,21 @@ void Watch::write_stats(double seconds) {
   const EngineLoad& load = now.load;
   const int64_t n_used = load.n_pages - load.n_free_pages - load.n_cached_pages;
   const double accepted = share(now.n_accepted_tokens - before.n_accepted_tokens, now.n_drafts - before.n_drafts);
-  const double hits = share(load.n_found_tokens - before.load.n_found_tokens,
-                            load.n_queried_tokens - before.load.n_queried_tokens);
-  log_.info("stats",
-            fmt::format("prompt {:.1f} tokens/s, generation {:.1f} tokens/s, running {}, waiting {}, cache usage {:.1f}%, "
-                        "prefix cache hit rate {:.1f}%, mean acceptance length {:.2f}",
-                        rate(n_prompt, 0, seconds), rate(n_answer, 0, seconds), load.n_running, load.n_waiting,
-                        100 * share(n_used, load.n_pages), 100 * hits, 1 + accepted),
-            {{"prompt_tokens_per_s", rate(n_prompt, 0, seconds)},
-             {"generation_tokens_per_s", rate(n_answer, 0, seconds)},
-             {"running", load.n_running},
-             {"waiting", load.n_waiting},
-             {"cache_usage", share(n_used, load.n_pages)},
-             {"prefix_hit_rate", hits},
-             {"mean_accept_length", 1 + accepted}});
+  const double hits =
+      share(load.n_found_tokens - before.load.n_found_tokens, load.n_queried_tokens - before.load.n_queried_tokens);
+  log_.info(
+      "stats",
+      fmt::format("prompt {:.1f} tokens/s, generation {:.1f} tokens/s, running {}, waiting {}, cache usage {:.1f}%, "
+                  "prefix cache hit rate {:.1f}%, mean acceptance length {:.2f}",
+                  rate(n_prompt, 0, seconds), rate(n_answer, 0, seconds), load.n_running, load.n_waiting,
+                  100 * share(n_used, load.n_pages), 100 * hits, 1 + accepted),
+      {{"prompt_tokens_per_s", rate(n_prompt, 0, seconds)},
+       {"generation_tokens_per_s", rate(n_answer, 0, seconds)},
+       {"running", load.n_running},
+       {"waiting", load.n_waiting},
+       {"cache_usage", share(n_used, load.n_pages)},
+       {"prefix_hit_rate", hits},
+       {"mean_accept_length", 1 + accepted}});
 }
 
 }  // namespace levin::serve

@@ -20,7 +20,7 @@
 namespace levin::serve {
 
 struct WatchOptions {
-  std::chrono::milliseconds limit{600'000};         // of a step; 0: no limit
+  std::chrono::milliseconds limit{600'000};          // of a step; 0: no limit
   std::chrono::milliseconds stats_interval{10'000};  // 0: no lines
 };
 

@@ -10,8 +10,8 @@
 #include <mutex>
 #include <thread>
 
-#include "serve/served_demo.h"
 #include "io/mapped_file.h"
+#include "serve/served_demo.h"
 #include "support/temp_dir.h"
 
 namespace levin::test {
@@ -54,11 +54,12 @@ TEST(LogTest, WritesForPeopleAndForMachines) {
 
 TEST(StuckReport, FitsAPage) {
   StepWatch step{.number = 7, .seconds = 12.5, .phase = StepPhase::kTrunk};
-  for (int i = 0; i < 500; ++i) step.requests.push_back({.ticket = i, .n_prompt = 1000 + i, .n_answer = i, .seconds = 3});
+  for (int i = 0; i < 500; ++i)
+    step.requests.push_back({.ticket = i, .n_prompt = 1000 + i, .n_answer = i, .seconds = 3});
   const std::string report = stuck_report(step, {});
   EXPECT_LT(std::count(report.begin(), report.end(), '\n'), 50);
-  for (const char* part : {"step 7 has taken 12.5 s and is computing the trunk", "its 500 requests", "1003 prompt tokens",
-                           "and 460 more", "--watchdog-timeout"}) {
+  for (const char* part : {"step 7 has taken 12.5 s and is computing the trunk", "its 500 requests",
+                           "1003 prompt tokens", "and 460 more", "--watchdog-timeout"}) {
     EXPECT_NE(report.find(part), std::string::npos) << part << "\n" << report;
   }
 }
