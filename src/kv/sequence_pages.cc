@@ -11,9 +11,10 @@ int64_t n_window_pages(const PageKinds& kinds, const CacheLimits& limits) {
   return std::min(pages_for_tokens(limits.n_tokens), limits.n_sequences * limits.ring_pages(kinds.n_window));
 }
 
-// Every sequence may leave its last page partly empty.
+// Every sequence may leave its last page partly empty. There is a page even where no entry can be complete, so that the
+// arrays are there.
 int64_t n_entry_pages(int64_t ratio, const CacheLimits& limits) {
-  return pages_for_tokens(limits.n_tokens / ratio) + limits.n_sequences - 1;
+  return std::max<int64_t>(pages_for_tokens(limits.n_tokens / ratio) + limits.n_sequences - 1, 1);
 }
 
 }  // namespace

@@ -157,6 +157,14 @@ TEST(LoadTest, SoIsEveryAnswerOfDeepseekV4) {
   EXPECT_GT(seen.n_sent_back, 0);
 }
 
+TEST(LoadTest, AContextMayBeShorterThanAnEntry) {
+  const TempDir folder;
+  must(materialise(fixture_folder("v4-flash"), folder.path()));
+  const std::unique_ptr<Engine> engine =
+      must(Engine::load({.model_folder = folder.path().string(), .max_model_len_tokens = 20}, {}));
+  EXPECT_EQ(must(engine->generate({.prompt = {1, 2, 3}})).tokens.size(), 17u);
+}
+
 // As many as the options say, whatever the model keeps for each.
 TEST(LoadTest, AnEngineRunsAsManyRequestsAsItIsAskedTo) {
   const TempDir folder;

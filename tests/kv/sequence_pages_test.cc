@@ -29,6 +29,12 @@ TEST(SequencePoolsTest, HoldAWindowOfEverySequenceAndEntriesOfAllTokens) {
   EXPECT_FALSE(pools.keeps_all_rows());
 }
 
+TEST(SequencePoolsTest, HaveAPageOfEntriesWhereNoneCanBeComplete) {
+  const SequencePools pools(kV4, {.n_tokens = 100});
+  EXPECT_EQ(pools.entries(0).n_pages(), 1);
+  EXPECT_EQ(pools.entries(1).n_pages(), 1);
+}
+
 TEST(SequencePoolsTest, AStepMayAlwaysHaveAPageBesideItsDrafts) {
   CacheLimits limits = kLimits;
   limits.n_step_tokens = 1;
