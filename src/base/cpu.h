@@ -14,11 +14,11 @@ std::string_view isa_name(Isa isa);                       // "plain", "avx2", "a
 std::optional<Isa> isa_from_name(std::string_view name);  // the reverse; empty when the name is none of these
 
 struct CpuInfo {
-  std::string model_name;  // as the kernel prints it, or "unknown"
-  int n_cores = 1;         // logical processors this process may run on
-  bool avx2 = false;       // with fma and f16c
-  bool avx512 = false;     // f, bw, vl, dq
-  bool avx512_bf16 = false;
+  std::string model_name;    // as the kernel prints it, or "unknown"
+  int n_cores = 1;           // logical processors this process may run on
+  bool avx2 = false;         // with fma and f16c
+  bool avx512 = false;       // f, bw, vl, dq
+  bool avx512_bf16 = false;  // with vbmi
   bool avx512_vnni = false;
   bool amx_bf16 = false;
   bool half_rate_bf16_dot = false;  // VDPBF16PS does half the operations per second of f32 fused multiply-adds: Intel's

@@ -22,9 +22,12 @@ int64_t n_groups_of(int64_t k) { return (k + kMxGroup - 1) / kMxGroup; }
 
 int64_t panel_bytes_of(DType dtype, int64_t k) {
   if (dtype == DType::kMxfp4) return n_groups_of(k) * kPanel + (k + kMxWord - 1) / kMxWord * kPanel * 4;
-  const int64_t k_stored = dtype == DType::kF32 ? k : (k + 1) / 2 * 2;
+  const int64_t together = dtype == DType::kF32 ? 1 : dtype == DType::kBF16 ? 2 : 4;  // k
+  const int64_t k_stored = (k + together - 1) / together * together;
   return k_stored * kPanel * dtype_bytes(dtype);
 }
+
+int64_t bf16_place(int64_t k, int64_t lane) { return 2 * (k / 2 * 2 * kPanel + lane * 2 + k % 2); }  // in bytes
 
 int64_t n_scales_of(int64_t n, int64_t k) {
   return (n + kWeightBlock - 1) / kWeightBlock * ((k + kWeightBlock - 1) / kWeightBlock);
@@ -48,27 +51,25 @@ void pack_single(float* out, int64_t n, int64_t k, const Get& get) {
   }
 }
 
-// Panel [ceil(K/2)][16][2] of T. A pair is moved as one integer.
-template <class T, class Pair>
-void pack_pairs(std::byte* out, int64_t n, int64_t k, const void* source) {
+// Panels of pairs of k, each moved as one integer; place(k, lane) is where it goes, in bytes.
+template <class T, class Pair, class Place>
+void pack_pairs(std::byte* out, int64_t panel_bytes, int64_t n, int64_t k, const void* source, const Place& place) {
   static_assert(sizeof(Pair) == 2 * sizeof(T));
-  const int64_t panel = (k + 1) / 2 * kPanel;  // pairs
   const std::byte* data = static_cast<const std::byte*>(source);
-  for (int64_t first = 0; first < n; first += kPanel, out += panel * static_cast<int64_t>(sizeof(Pair))) {
+  for (int64_t first = 0; first < n; first += kPanel, out += panel_bytes) {
     const int64_t n_rows = std::min(kPanel, n - first);
     for (int64_t begin = 0; begin < k / 2; begin += kColumnsAtOnce) {
       const int64_t end = std::min(begin + kColumnsAtOnce, k / 2);
       for (int64_t row = 0; row < n_rows; ++row) {
         const std::byte* from = data + (first + row) * k * static_cast<int64_t>(sizeof(T));
         for (int64_t pair = begin; pair < end; ++pair) {
-          std::memcpy(out + (pair * kPanel + row) * static_cast<int64_t>(sizeof(Pair)),
-                      from + pair * static_cast<int64_t>(sizeof(Pair)), sizeof(Pair));
+          std::memcpy(out + place(2 * pair, row), from + pair * static_cast<int64_t>(sizeof(Pair)), sizeof(Pair));
         }
       }
     }
     for (int64_t row = 0; k % 2 != 0 && row < n_rows; ++row) {
-      std::memcpy(out + (k / 2 * kPanel + row) * static_cast<int64_t>(sizeof(Pair)),
-                  data + ((first + row) * k + k - 1) * static_cast<int64_t>(sizeof(T)), sizeof(T));
+      std::memcpy(out + place(k - 1, row), data + ((first + row) * k + k - 1) * static_cast<int64_t>(sizeof(T)),
+                  sizeof(T));
     }
   }
 }
@@ -119,9 +120,8 @@ float Matrix::stored(int64_t n, int64_t k) const {
     const MxPlace place = mx_place(k, lane);
     return e2m1_to_f32(load_unaligned<uint32_t>(p + place.word, 0) >> place.bit & 0xF);
   }
-  const int64_t i = k / 2 * 2 * kPanel + lane * 2 + k % 2;
-  if (dtype_ == DType::kBF16) return bf16_to_f32(load_unaligned<uint16_t>(p, i));
-  return e4m3_to_f32(load_unaligned<uint8_t>(p, i));
+  if (dtype_ == DType::kBF16) return bf16_to_f32(load_unaligned<uint16_t>(p + bf16_place(k, lane), 0));
+  return e4m3_to_f32(load_unaligned<uint8_t>(p + e4m3_place(k, lane), 0));
 }
 
 float Matrix::scale(int64_t n, int64_t k) const {
@@ -149,10 +149,10 @@ Matrix pack_matrix(const RowMajorWeights& source) {
                   [&](int64_t i) { return f16_to_f32(load_unaligned<uint16_t>(source.data, i)); });
       break;
     case DType::kBF16:
-      pack_pairs<uint16_t, uint32_t>(out, m.n_, m.k_, source.data);
+      pack_pairs<uint16_t, uint32_t>(out, m.panel_bytes(), m.n_, m.k_, source.data, bf16_place);
       break;
     case DType::kF8E4M3:
-      pack_pairs<uint8_t, uint16_t>(out, m.n_, m.k_, source.data);
+      pack_pairs<uint8_t, uint16_t>(out, m.panel_bytes(), m.n_, m.k_, source.data, e4m3_place);
       break;
     case DType::kMxfp4:
       LEVIN_CHECK(m.k_ % 2 == 0, "pack_matrix: mxfp4 [{}, {}]", m.n_, m.k_);

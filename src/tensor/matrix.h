@@ -4,12 +4,14 @@
 // lanes are 16 outputs and the reduction runs down memory:
 //
 //   f32           panel [K][16]
-//   bf16, e4m3    panel [ceil(K / 2)][16][2]      pairs of k side by side, as the bf16 dot instruction wants them
+//   bf16          panel [ceil(K / 2)][16][2]      pairs of k side by side, as the bf16 dot instruction wants them
+//   e4m3          panel [ceil(K / 4)][4][2][4][2]  4 k of 16 outputs in 64 bytes: four times the first pair of four
+//                 outputs, then their second pair, so that widening by 128-bit lanes gives pairs as in bf16
 //   mxfp4         panel of groups of 32 k: [16] e8m0 scales, then [4][16] words of 32 bits, each 8 k of one output: even
 //                 k ascending in its lower half, odd ones in the upper. K is even; the last group has as many words as
 //                 it needs
 //
-// Rows beyond N and the odd last k are zero. e4m3 matrices carry one f32 scale per 128 x 128 block (ragged last blocks
+// Rows beyond N and what K lacks to whole pairs or fours are zero. e4m3 matrices carry one f32 scale per 128 x 128 block (ragged last blocks
 // allowed): w[n, k] = code[n, k] * scale[n / 128, k / 128]. In mxfp4 w[n, k] = code[n, k] * scale[n, k / 32]; every such
 // value is exact in f32 and, because scales are kept to 2^-125 .. 2^125, in bf16: the type is a shorter way to write
 // bf16, and products give the same bits as with that.
@@ -40,6 +42,11 @@ struct MxPlace {
 constexpr MxPlace mx_place(int64_t k, int64_t lane) {
   return {.word = k / kMxGroup * kMxGroupBytes + kPanel + k % kMxGroup / kMxWord * kPanel * 4 + lane * 4,
           .bit = static_cast<int>(k % 2 * 16 + k % kMxWord / 2 * 4)};
+}
+
+// Where code k of output `lane` stands in a panel of e4m3, in bytes.
+constexpr int64_t e4m3_place(int64_t k, int64_t lane) {
+  return k / 4 * 4 * kPanel + lane / 4 * 16 + k % 4 / 2 * 8 + lane % 4 * 2 + k % 2;
 }
 
 class Matrix {

@@ -16,9 +16,12 @@ struct Widen<V, DotE4m3<V>> {
   using Wide = DotBf16<V>;
   static constexpr bool kNone = false;
   LEVIN_INLINE void run(const std::byte* w, int64_t n_k, std::byte* out) {
-    for (int64_t k = 0; k < n_k; k += 2, w += 32, out += 64) {
+    for (int64_t k = 0; k < n_k; k += 4, w += kFoursBytes, out += 128) {
       __builtin_prefetch(w + kAheadBytes);
-      _mm512_store_si512(out, V::load_e4m3x32(reinterpret_cast<const uint8_t*>(w)));
+      V::Bf16 first, second;
+      V::load_e4m3x64(reinterpret_cast<const uint8_t*>(w), first, second);
+      _mm512_store_si512(out, first);
+      _mm512_store_si512(out + 64, second);
     }
   }
 };
@@ -61,8 +64,8 @@ void prepare_bf16(const PrepareJob& job) {
     const int64_t n_rows = smaller(kRowGroup, job.n_rows - group);
     uint16_t* out = static_cast<uint16_t*>(job.operand) + group * even_k;
     for (int64_t k = 0; k < even_k; k += 32) {
-      __m512 rows[16];
-      for (int64_t r = 0; r < 16; ++r) {
+      __m512 rows[kRowGroup];
+      for (int64_t r = 0; r < kRowGroup; ++r) {
         rows[r] = r < n_rows ? load_as_bf16_pairs(source_row(job, group + r, bytes), job.x_dtype, k, job.k) : V::zero();
       }
       store_columns<V>(rows, smaller(16, (even_k - k) / 2), n_rows, reinterpret_cast<float*>(out + k * n_rows));

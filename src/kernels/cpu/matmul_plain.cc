@@ -33,6 +33,7 @@ float weight(const std::byte* panel, DType dtype, int64_t k, int64_t lane) {
     const auto scale = std::to_integer<uint8_t>(panel[k / kMxGroup * kMxGroupBytes + lane]);
     return e2m1_to_f32(word >> place.bit & 0xF) * e8m0_to_f32(scale);
   }
+  if (dtype == DType::kF8E4M3) return element(panel, dtype, e4m3_place(k, lane));
   return element(panel, dtype, dtype == DType::kF32 ? k * kPanel + lane : k / 2 * 2 * kPanel + 2 * lane + k % 2);
 }
 

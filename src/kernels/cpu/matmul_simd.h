@@ -280,6 +280,20 @@ struct Widen<V, FmaF32<V>> {
   using Wide = FmaF32<V>;
   static constexpr bool kNone = true;
 };
+template <class V>
+struct Widen<V, FmaE4m3<V>> {
+  using Wide = FmaF32<V>;
+  static constexpr bool kNone = false;
+  LEVIN_INLINE void run(const std::byte* w, int64_t n_k, std::byte* out) {
+    auto* to = reinterpret_cast<float*>(out);
+    for (int64_t begin = 0; begin < n_k; begin += 4, w += kFoursBytes, to += 4 * kLanes) {
+      __builtin_prefetch(w + kAheadBytes);
+      typename V::F32 value[4];
+      V::load_e4m3_fours(reinterpret_cast<const uint8_t*>(w), value);
+      for (int k = 0; k < 4; ++k) V::store(to + k * kLanes, value[k]);
+    }
+  }
+};
 template <class V, class Pair>
 struct Widen<V, FmaPairs<V, Pair>> {
   using Wide = FmaF32<V>;
@@ -370,12 +384,29 @@ LEVIN_INLINE const std::byte* source_row(const PrepareJob& job, int64_t row, int
   return static_cast<const std::byte*>(job.x) + source * job.x_stride * element_bytes;
 }
 
-// Lays 16 vectors, one for each row of a group, as columns side by side.
+// Lays 16 columns of the rows of a group, a vector for each row, side by side: four rows at a time, then the rest.
 template <class V>
-LEVIN_INLINE void store_columns(typename V::F32 (&rows)[16], int64_t n_columns, int64_t n_rows, float* out) {
+LEVIN_INLINE void store_columns(typename V::F32 (&rows)[kRowGroup], int64_t n_columns, int64_t n_rows, float* out) {
   if (n_rows == 1) return V::store_n(out, rows[0], static_cast<int>(n_columns));
-  V::transpose(rows);
-  for (int64_t i = 0; i < n_columns; ++i) V::store_n(out + i * n_rows, rows[i], static_cast<int>(n_rows));
+  for (int64_t first = 0; first < n_rows; first += 4) {
+    typename V::F32 four[4] = {rows[first], rows[first + 1], rows[first + 2], rows[first + 3]};
+    V::interleave(four);
+    if (n_rows == 4 && n_columns == kLanes) {
+      for (int64_t i = 0; i < 4; ++i) V::store(out + i * kLanes, four[i]);
+      return;
+    }
+    alignas(64) float columns[kLanes * 4];
+    for (int64_t i = 0; i < 4; ++i) V::store(columns + i * kLanes, four[i]);
+    const int64_t n = smaller(4, n_rows - first);
+    for (int64_t i = 0; i < n_columns; ++i) {
+      float* to = out + i * n_rows + first;
+      if (n == 4) {
+        __builtin_memcpy(to, columns + 4 * i, 16);
+      } else {
+        for (int64_t r = 0; r < n; ++r) to[r] = columns[4 * i + r];
+      }
+    }
+  }
 }
 
 template <class V>
@@ -385,8 +416,8 @@ void prepare_f32(const PrepareJob& job) {
     const int64_t n_rows = smaller(kRowGroup, job.n_rows - group);
     float* out = static_cast<float*>(job.operand) + group * job.k;
     for (int64_t k = 0; k < job.k; k += kLanes) {
-      typename V::F32 rows[16];
-      for (int64_t r = 0; r < 16; ++r) {
+      typename V::F32 rows[kRowGroup];
+      for (int64_t r = 0; r < kRowGroup; ++r) {
         rows[r] = r < n_rows ? load_as_f32<V>(source_row(job, group + r, bytes), job.x_dtype, k, job.k) : V::zero();
       }
       store_columns<V>(rows, smaller(kLanes, job.k - k), n_rows, out + k * n_rows);

@@ -77,16 +77,38 @@ struct Bf16Pair {
   }
 };
 template <class V>
-struct E4m3Pair {
-  static constexpr int64_t kBytes = 32;
-  LEVIN_INLINE void load(const std::byte* w, typename V::F32& even, typename V::F32& odd) {
-    V::load_e4m3_pairs(reinterpret_cast<const uint8_t*>(w), even, odd);
+using FmaBf16 = FmaPairs<V, Bf16Pair<V>>;
+
+constexpr int64_t kFoursBytes = 4 * kLanes;  // of a panel of e4m3: 4 k
+
+// Four k a step, a panel after the other: their values alone take four registers.
+template <class V>
+struct FmaE4m3 {
+  using Element = float;
+  static constexpr int64_t kStep = 4;
+  static constexpr int64_t kStepBytes = kFoursBytes;
+
+  template <int R, int P>
+  LEVIN_INLINE void step(const std::byte* w, int64_t w_stride, const float* x, int64_t x_step,
+                         typename V::F32 (&acc)[R][P]) {
+    rest(w, w_stride, x, x_step, kStep, acc);
+  }
+  template <int R, int P>
+  LEVIN_INLINE void rest(const std::byte* w, int64_t w_stride, const float* x, int64_t x_step, int64_t n_k,
+                         typename V::F32 (&acc)[R][P]) {
+    LEVIN_UNROLL
+    for (int p = 0; p < P; ++p) {
+      typename V::F32 value[4];
+      V::load_e4m3_fours(reinterpret_cast<const uint8_t*>(w + p * w_stride), value);
+      LEVIN_UNROLL
+      for (int k = 0; k < 4; ++k) {
+        if (k >= n_k) break;
+        LEVIN_UNROLL
+        for (int r = 0; r < R; ++r) acc[r][p] = V::fma(V::broadcast(x[k * x_step + r]), value[k], acc[r][p]);
+      }
+    }
   }
 };
-template <class V>
-using FmaBf16 = FmaPairs<V, Bf16Pair<V>>;
-template <class V>
-using FmaE4m3 = FmaPairs<V, E4m3Pair<V>>;
 
 constexpr int64_t kGroupK = 32;             // k of an mxfp4 group,
 constexpr int64_t kWordK = 8;               // of a word,
@@ -180,14 +202,43 @@ struct Bf16Lanes {
   LEVIN_INLINE auto load(const std::byte* w) { return V::load_bf16x32(reinterpret_cast<const uint16_t*>(w)); }
 };
 template <class V>
-struct E4m3Lanes {
-  static constexpr int64_t kBytes = 32;
-  LEVIN_INLINE auto load(const std::byte* w) { return V::load_e4m3x32(reinterpret_cast<const uint8_t*>(w)); }
-};
-template <class V>
 using DotBf16 = Dot<V, Bf16Lanes<V>>;
+
+// Four k a step: two pairs.
 template <class V>
-using DotE4m3 = Dot<V, E4m3Lanes<V>>;
+struct DotE4m3 {
+  using Element = uint16_t;
+  static constexpr int64_t kStep = 4;
+  static constexpr int64_t kStepBytes = kFoursBytes;
+
+  template <int R, int P>
+  LEVIN_INLINE void step(const std::byte* w, int64_t w_stride, const uint16_t* x, int64_t x_step,
+                         typename V::F32 (&acc)[R][P]) {
+    rest(w, w_stride, x, x_step, kStep, acc);
+  }
+  template <int R, int P>
+  LEVIN_INLINE void rest(const std::byte* w, int64_t w_stride, const uint16_t* x, int64_t x_step, int64_t n_k,
+                         typename V::F32 (&acc)[R][P]) {
+    typename V::Bf16 first[P], second[P];
+    LEVIN_UNROLL
+    for (int p = 0; p < P; ++p) {
+      V::load_e4m3x64(reinterpret_cast<const uint8_t*>(w + p * w_stride), first[p], second[p]);
+    }
+    multiply_pair<R, P>(first, x, acc);
+    if (n_k > 2) multiply_pair<R, P>(second, x + 2 * x_step, acc);
+  }
+
+ private:
+  template <int R, int P>
+  LEVIN_INLINE void multiply_pair(const typename V::Bf16 (&w)[P], const uint16_t* x, typename V::F32 (&acc)[R][P]) {
+    LEVIN_UNROLL
+    for (int r = 0; r < R; ++r) {
+      const typename V::Bf16 xr = V::broadcast_pair(x + 2 * r);
+      LEVIN_UNROLL
+      for (int p = 0; p < P; ++p) acc[r][p] = V::dot(xr, w[p], acc[r][p]);
+    }
+  }
+};
 
 // A group of mxfp4 a step, as FmaMxfp4; scales are added to the exponents of the values.
 template <class V>

@@ -23,11 +23,13 @@
 //   Mask   less  less_equal  equal  less_i  equal_i  first_n(n)  select(mask, a, b) = mask ? a : b
 //          mask_bits -> uint32_t
 //   types  load_bf16  load_e4m3                16 values in a row, exact
-//          load_bf16_pairs  load_e4m3_pairs    32 values in a row, lane j of even and odd = values 2j and 2j + 1, exact
+//          load_bf16_pairs                     32 values in a row, lane j of even and odd = values 2j and 2j + 1, exact
+//          load_e4m3_fours                     4 k of 16 outputs of a panel (tensor/matrix.h), a vector for each k, exact
 //          e2m1_to_f32                         of the low four bits of each lane
 //          load_e8m0                           16 powers of two of codes 1 to 254
 //          store_bf16  store_e4m3              to nearest even; e4m3 saturates at 448; NaN stays NaN
 //   lanes  transpose(F32 rows[16])             16 x 16 in place
+//          interleave(F32 rows[4])            element i of the four side by side, then i + 1, in place
 //          swap_pairs                          lanes 2j and 2j + 1 exchanged
 //
 // Codes of e4m3 that stand for NaN load as finite values here: they are refused when a checkpoint is read.

@@ -152,10 +152,17 @@ struct Avx2 {
     even = from_bits(shl<16>(pairs));
     odd = from_bits(and_i(pairs, broadcast_i(static_cast<int32_t>(0xFFFF0000u))));
   }
-  LEVIN_INLINE void load_e4m3_pairs(const uint8_t* p, F32& even, F32& odd) {
-    const __m128i low = load_128(p), high = load_128(p + 16);
-    even = {e4m3_words_to_f32(_mm_slli_epi16(low, 8)), e4m3_words_to_f32(_mm_slli_epi16(high, 8))};
-    odd = {e4m3_words_to_f32(low), e4m3_words_to_f32(high)};
+  LEVIN_INLINE void load_e4m3_fours(const uint8_t* p, F32 (&k)[4]) {
+    const __m128i lanes[4] = {load_128(p), load_128(p + 16), load_128(p + 32), load_128(p + 48)};
+    const __m128i pairs[2][2] = {
+        {_mm_unpacklo_epi64(lanes[0], lanes[1]), _mm_unpacklo_epi64(lanes[2], lanes[3])},
+        {_mm_unpackhi_epi64(lanes[0], lanes[1]), _mm_unpackhi_epi64(lanes[2], lanes[3])},
+    };
+    for (int i = 0; i < 2; ++i) {
+      const __m128i low = pairs[i][0], high = pairs[i][1];
+      k[2 * i] = {e4m3_words_to_f32(_mm_slli_epi16(low, 8)), e4m3_words_to_f32(_mm_slli_epi16(high, 8))};
+      k[2 * i + 1] = {e4m3_words_to_f32(low), e4m3_words_to_f32(high)};
+    }
   }
   LEVIN_INLINE __m256 e2m1_to_f32x8(__m256i codes) {
     const __m256 magnitudes = _mm256_setr_ps(0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f);
@@ -214,6 +221,27 @@ struct Avx2 {
       r[c] = _mm256_permute2f128_ps(b[c], b[4 + c], 0x20);
       r[4 + c] = _mm256_permute2f128_ps(b[c], b[4 + c], 0x31);
     }
+  }
+  // Rows of 8 in place: columns 0 and 1, 2 and 3, 4 and 5, 6 and 7 of the four.
+  LEVIN_INLINE void interleave_8(__m256 (&r)[4]) {
+    const __m256 low01 = _mm256_unpacklo_ps(r[0], r[1]), low23 = _mm256_unpacklo_ps(r[2], r[3]);
+    const __m256 high01 = _mm256_unpackhi_ps(r[0], r[1]), high23 = _mm256_unpackhi_ps(r[2], r[3]);
+    const __m256 c0 = _mm256_shuffle_ps(low01, low23, 0x44), c1 = _mm256_shuffle_ps(low01, low23, 0xEE);
+    const __m256 c2 = _mm256_shuffle_ps(high01, high23, 0x44), c3 = _mm256_shuffle_ps(high01, high23, 0xEE);
+    r[0] = _mm256_permute2f128_ps(c0, c1, 0x20);
+    r[1] = _mm256_permute2f128_ps(c2, c3, 0x20);
+    r[2] = _mm256_permute2f128_ps(c0, c1, 0x31);
+    r[3] = _mm256_permute2f128_ps(c2, c3, 0x31);
+  }
+  LEVIN_INLINE void interleave(F32 (&rows)[4]) {
+    __m256 low[4] = {rows[0].low, rows[1].low, rows[2].low, rows[3].low};
+    __m256 high[4] = {rows[0].high, rows[1].high, rows[2].high, rows[3].high};
+    interleave_8(low);
+    interleave_8(high);
+    rows[0] = {low[0], low[1]};
+    rows[1] = {low[2], low[3]};
+    rows[2] = {high[0], high[1]};
+    rows[3] = {high[2], high[3]};
   }
   LEVIN_INLINE F32 swap_pairs(F32 x) { return {_mm256_permute_ps(x.low, 0xB1), _mm256_permute_ps(x.high, 0xB1)}; }
   LEVIN_INLINE void transpose(F32 rows[16]) {

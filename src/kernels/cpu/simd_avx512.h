@@ -106,10 +106,17 @@ struct Avx512 {
     even = from_bits(shl<16>(pairs));
     odd = from_bits(and_i(pairs, broadcast_i(static_cast<int32_t>(0xFFFF0000u))));
   }
-  LEVIN_INLINE void load_e4m3_pairs(const uint8_t* p, F32& even, F32& odd) {
-    const __m256i pairs = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
-    even = e4m3_words_to_f32(_mm256_slli_epi16(pairs, 8));
-    odd = e4m3_words_to_f32(pairs);
+  LEVIN_INLINE void load_e4m3_fours(const uint8_t* p, F32 (&k)[4]) {
+    const __m512i codes = _mm512_loadu_si512(p);  // a code of even and one of odd k in each word
+    const __m512i f16 = _mm512_set1_epi16(static_cast<int16_t>(0xBF80));
+    const __m512i even = _mm512_and_si512(_mm512_srai_epi16(_mm512_slli_epi16(codes, 8), 1), f16);
+    const __m512i odd = _mm512_and_si512(_mm512_srai_epi16(codes, 1), f16);
+    const __m512i pairs = _mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7);  // all of the first, then all of the second
+    const __m512i evens = _mm512_permutexvar_epi64(pairs, even), odds = _mm512_permutexvar_epi64(pairs, odd);
+    k[0] = mul(_mm512_cvtph_ps(_mm512_castsi512_si256(evens)), broadcast(256.0f));
+    k[1] = mul(_mm512_cvtph_ps(_mm512_castsi512_si256(odds)), broadcast(256.0f));
+    k[2] = mul(_mm512_cvtph_ps(_mm512_extracti64x4_epi64(evens, 1)), broadcast(256.0f));
+    k[3] = mul(_mm512_cvtph_ps(_mm512_extracti64x4_epi64(odds, 1)), broadcast(256.0f));
   }
   LEVIN_INLINE I32 load_bytes(const uint8_t* p) {
     return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
@@ -147,6 +154,19 @@ struct Avx512 {
   }
 
   LEVIN_INLINE F32 swap_pairs(F32 x) { return _mm512_permute_ps(x, 0xB1); }
+  LEVIN_INLINE void interleave(F32 (&rows)[4]) {
+    const __m512 low01 = _mm512_unpacklo_ps(rows[0], rows[1]), low23 = _mm512_unpacklo_ps(rows[2], rows[3]);
+    const __m512 high01 = _mm512_unpackhi_ps(rows[0], rows[1]), high23 = _mm512_unpackhi_ps(rows[2], rows[3]);
+    const __m512 c0 = _mm512_shuffle_ps(low01, low23, 0x44), c1 = _mm512_shuffle_ps(low01, low23, 0xEE);
+    const __m512 c2 = _mm512_shuffle_ps(high01, high23, 0x44), c3 = _mm512_shuffle_ps(high01, high23, 0xEE);
+    // 128-bit lane q of c[i] is now column 4 q + i.
+    const __m512 first01 = _mm512_shuffle_f32x4(c0, c1, 0x44), first23 = _mm512_shuffle_f32x4(c2, c3, 0x44);
+    const __m512 last01 = _mm512_shuffle_f32x4(c0, c1, 0xEE), last23 = _mm512_shuffle_f32x4(c2, c3, 0xEE);
+    rows[0] = _mm512_shuffle_f32x4(first01, first23, 0x88);
+    rows[1] = _mm512_shuffle_f32x4(first01, first23, 0xDD);
+    rows[2] = _mm512_shuffle_f32x4(last01, last23, 0x88);
+    rows[3] = _mm512_shuffle_f32x4(last01, last23, 0xDD);
+  }
   LEVIN_INLINE void transpose(F32 rows[16]) {
     F32 a[16], b[16];
     for (int i = 0; i < 16; i += 2) {
@@ -173,6 +193,24 @@ struct Avx512 {
 };
 
 #if defined(__AVX512BF16__)
+// The 128 magnitudes of e4m3 as bf16, their upper bytes and their lower ones; the two NaN look like 480.
+struct E4m3AsBf16 {
+  alignas(64) uint8_t upper[128];
+  alignas(64) uint8_t lower[128];
+  constexpr E4m3AsBf16() : upper{}, lower{} {
+    for (int code = 0; code < 128; ++code) {
+      int exponent = code >> 3, fraction = code & 7;  // of a normal number
+      if (exponent == 0 && fraction != 0) {
+        for (exponent = 1; (fraction & 8) == 0; --exponent) fraction *= 2;
+      }
+      const int bits = code == 0 ? 0 : (exponent + 120) << 7 | (fraction & 7) << 4;
+      upper[code] = static_cast<uint8_t>(bits >> 8);
+      lower[code] = static_cast<uint8_t>(bits & 0xFF);
+    }
+  }
+};
+constexpr E4m3AsBf16 kE4m3AsBf16;
+
 // Bf16 holds 32 bf16 values, a pair (2j, 2j + 1) in lane j.
 struct Avx512Bf16 : Avx512 {
   using Bf16 = __m512i;
@@ -201,8 +239,16 @@ struct Avx512Bf16 : Avx512 {
     const __m512i bias = _mm512_mask_permutexvar_epi16(_mm512_set1_epi16(120 << 7), small, extended, small_bias);
     return _mm512_add_epi16(moved, bias);
   }
-  LEVIN_INLINE Bf16 load_e4m3x32(const uint8_t* p) {
-    return e4m3_to_bf16x32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  // 4 k of 16 outputs of a panel: the upper and the lower byte of each magnitude are looked up and put together.
+  LEVIN_INLINE void load_e4m3x64(const uint8_t* p, Bf16& first, Bf16& second) {
+    const auto look_up = [](const uint8_t* table, __m512i codes) {  // by seven bits
+      return _mm512_permutex2var_epi8(_mm512_load_si512(table), codes, _mm512_load_si512(table + 64));
+    };
+    const __m512i codes = _mm512_loadu_si512(p), sign = _mm512_set1_epi8(static_cast<char>(0x80));
+    const __m512i lower = look_up(kE4m3AsBf16.lower, codes);
+    const __m512i upper = _mm512_ternarylogic_epi32(look_up(kE4m3AsBf16.upper, codes), codes, sign, 0xF8);  // a | b & c
+    first = _mm512_unpacklo_epi8(lower, upper);
+    second = _mm512_unpackhi_epi8(lower, upper);
   }
   // The low four bits of 32 words as bf16 values. A permutation reads five: the table stands there twice.
   LEVIN_INLINE Bf16 e2m1_to_bf16x32(I32 codes) {
