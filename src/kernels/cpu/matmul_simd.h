@@ -221,10 +221,15 @@ void product_few_rows(const ProductJob& job) {
   const int64_t n_rows = job.row_end - job.row_begin;
   const int64_t n_blocks = (job.k + kFoldBlock - 1) / kFoldBlock;
   const int64_t max_panels = tile_panels<V, W>(static_cast<int>(smaller(n_rows, kMaxRows)));
+  constexpr int64_t next_tile = kFoldBlock / W::kStep * W::kStepBytes;  // bytes, within a panel
   for (int64_t panel = job.panel_begin; panel < job.panel_end; panel += max_panels) {
     const int n_panels = static_cast<int>(smaller(max_panels, job.panel_end - panel));
     for (int64_t block = 0; block < n_blocks; ++block) {
-      const PanelBlock b = panel_block<V, W>(job, panel, n_panels, block);
+      PanelBlock b = panel_block<V, W>(job, panel, n_panels, block);
+      b.ahead = next_tile;
+      if (block + 1 == n_blocks) {
+        b.ahead = panel + max_panels < job.panel_end ? max_panels * job.panel_bytes - block * next_tile : 0;
+      }
       for (int64_t r = 0; r < n_rows; r += kMaxRows) {
         run_rows<V, W>(job, b, job.row_begin + r, smaller(kMaxRows, n_rows - r));
       }
