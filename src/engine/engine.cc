@@ -56,9 +56,11 @@ Result<int64_t> context_tokens(const EngineOptions& options, const ModelConfig& 
 Result<ModelWeights> read_weights(const EngineOptions& options, const ModelConfig& config, const Numerics& numerics,
                                   const std::optional<io::Checkpoint>& checkpoint, const LoadProgress& progress,
                                   std::vector<std::string>* warnings) {
-  if (!checkpoint) return dummy_weights(config, numerics);
   ThreadPool pool(options.n_threads);
-  return load_weights(config, numerics, *checkpoint, pool, progress, warnings);
+  Result<ModelWeights> weights = checkpoint ? load_weights(config, numerics, *checkpoint, pool, progress, warnings)
+                                            : Result<ModelWeights>(dummy_weights(config, numerics));
+  if (weights.ok() && options.n_spec_steps > 0) add_draft_head(numerics, pool, *weights);
+  return weights;
 }
 
 // Null where none is asked for, or the model's prefixes cannot be shared.

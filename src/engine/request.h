@@ -64,8 +64,8 @@ struct Generation {
   FinishReason finish_reason = FinishReason::kLength;
   SpeculationStats speculation;
   int64_t n_found_tokens = 0;  // of the prompt, whose cache rows others had left
-  double prefill_s = 0;        // from submission to the first token
-  double decode_s = 0;         // from the first token to the last
+  double prefill_s = 0;        // from submission until the prompt is through trunk and MTP layer, first token chosen
+  double decode_s = 0;         // from there to the last token
 };
 
 // What a step is at, for whoever watches from outside.

@@ -36,6 +36,8 @@ View Runner::logits(View hidden) {
   return out;
 }
 
+View Runner::draft_logits(View hidden) { return model_.draft_logits(ctx_, hidden); }
+
 std::vector<int32_t> Runner::argmax(View logits) {
   std::vector<int32_t> tokens(static_cast<size_t>(logits.dim(0)));
   ops::argmax(ctx_, {.x = logits, .out = View::of(tokens.data(), {logits.dim(0)})});

@@ -58,6 +58,7 @@ class Runner {
   // MTP over pairs: tokens[j] stands after position first_position + j, its row of `in` belongs to that position.
   ForwardRows mtp(std::span<const SequenceChunk> chunks, const MtpInput& in, const Probe* probe = nullptr);
   View logits(View hidden);                  // [N, D] -> [N, V]
+  View draft_logits(View hidden);            // [N, D] -> [N, V]
   std::vector<int32_t> argmax(View logits);  // [N, V] -> N token ids
   // A token page of all caches as bytes (kv/cache.h), where keeps_all_rows().
   int64_t page_bytes() const { return model_.cache_layout().page_bytes(); }

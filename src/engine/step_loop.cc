@@ -33,7 +33,7 @@ struct StepLoop::Sequence {
   std::unique_ptr<Generation> out = std::make_unique<Generation>();
   bool finished = false;
   Clock::time_point submitted = Clock::now();
-  Clock::time_point first_token;
+  Clock::time_point prompt_done;
 
   explicit Sequence(SequencePools& pools) : pages(pools) {}
 
@@ -447,8 +447,7 @@ void StepLoop::choose_tokens(Batch& batch) {
 // The token behind a prompt, or behind the answer so far of a sequence that was sent back.
 void StepLoop::choose_first_token(Sequence& s, std::span<const float> logits) {
   if (s.n_answer_tokens() == 0) {
-    s.first_token = Clock::now();
-    s.out->prefill_s = std::chrono::duration<double>(s.first_token - s.submitted).count();
+    note_prompt_done(s);
     if (s.request.on_prompt) s.request.on_prompt(std::exchange(s.prompt_logprobs, {}));
   }
   emit(s, choose_token(logits, s.request.sampling, s.next_choice()), logits);
@@ -530,7 +529,7 @@ void StepLoop::emit(Sequence& s, int32_t token, std::span<const float> logits) {
   if (s.request.logprobs) event.logprobs = row_logprobs(logits, token, s.request.n_top_logprobs);
   const Verdict verdict = s.request.on_token ? s.request.on_token(event) : Verdict::kGoOn;
   s.out->tokens.push_back(std::move(event));
-  s.out->decode_s = std::chrono::duration<double>(Clock::now() - s.first_token).count();
+  s.out->decode_s = std::chrono::duration<double>(Clock::now() - s.prompt_done).count();
   const bool complete = s.matcher && s.matcher->is_complete();
   if (verdict == Verdict::kStop || complete || contains(s.request.sampling.stop_tokens, token)) {
     s.out->finish_reason = FinishReason::kStop;
@@ -542,6 +541,11 @@ void StepLoop::emit(Sequence& s, int32_t token, std::span<const float> logits) {
     return;
   }
   s.finished = true;
+}
+
+void StepLoop::note_prompt_done(Sequence& s) {
+  s.prompt_done = Clock::now();
+  s.out->prefill_s = std::chrono::duration<double>(s.prompt_done - s.submitted).count();
 }
 
 void StepLoop::choose_depth(Batch& batch) {
@@ -587,6 +591,9 @@ void StepLoop::extend_draft_state(Batch& batch) {
   }
   if (chunks.empty()) return;
   const ForwardRows out = runner_.mtp(chunks, {.state = state.view()});
+  for (const Batch::Entry& entry : batch.entries) {
+    if (entry.of_prompt && entry.sequence->n_answer_tokens() == 1) note_prompt_done(*entry.sequence);
+  }
   if (last_rows.empty()) return;
   std::vector<float> hidden_storage;
   RowGather<float> last_hidden(hidden_storage, out.hidden.dim(1));
@@ -622,7 +629,7 @@ void StepLoop::chain_drafts(Batch& batch) {
 }
 
 void StepLoop::choose_drafts(std::vector<Sequence*>& drafting, View hidden) {
-  const View logits = runner_.logits(hidden);
+  const View logits = runner_.draft_logits(hidden);
   for (size_t i = 0; i < drafting.size(); ++i) {
     Sequence& s = *drafting[i];
     const int n_matched = s.push_drafts();

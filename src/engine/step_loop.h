@@ -93,6 +93,7 @@ class StepLoop {
   void keep_page_ends(const Batch& batch);
   void advance(const Batch& batch);
   void emit(Sequence& sequence, int32_t token, std::span<const float> logits);
+  void note_prompt_done(Sequence& sequence);
   void choose_depth(Batch& batch);
   void extend_draft_state(Batch& batch);
   void chain_drafts(Batch& batch);

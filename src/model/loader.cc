@@ -91,4 +91,9 @@ Result<ModelWeights> load_weights(const ModelConfig& config, const Numerics& num
   return weights;
 }
 
+void add_draft_head(const Numerics& numerics, ThreadPool& pool, ModelWeights& weights) {
+  if (!numerics.fp8_draft_head || (!weights.mtp && !weights.v4.mtp)) return;
+  weights.draft_head = Linear{.w = round_matrix_to_e4m3(weights.head.w, pool), .input = numerics.fp8_input};
+}
+
 }  // namespace levin

@@ -86,6 +86,9 @@ MemoryPlan plan_memory(const ModelConfig& config, const Numerics& numerics, cons
     plan.mtp_weights_bytes += bytes;
     plan.n_mtp_parameters += n_parameters;
   }
+  if (has_mtp && numerics.fp8_draft_head && limits.n_undone > 0) {  // drafts are what a step may undo
+    plan.weights_bytes += packed_matrix_bytes(DType::kF8E4M3, config.n_vocab, config.d_model, true);
+  }
   const CacheLayout layout = cache_layout(config, numerics, has_mtp);
   plan.latent_bytes_per_token = layout.latent_bytes_per_token();
   plan.index_bytes_per_token = layout.index_bytes_per_token();

@@ -13,7 +13,7 @@ namespace levin {
 
 // Bytes of weights, caches and workspace, from the config and, where it is given, what the checkpoint stores.
 struct MemoryPlan {
-  int64_t weights_bytes = 0;  // as packed for the kernels; MTP included
+  int64_t weights_bytes = 0;  // as packed for the kernels; MTP and the head for drafts included
   int64_t mtp_weights_bytes = 0;
   int64_t latent_bytes_per_token = 0;  // all layers, MTP included
   int64_t index_bytes_per_token = 0;   // all layers with an indexer, MTP included

@@ -58,6 +58,7 @@ class Model {
 
   // hidden [N, D] f32 -> [N, V] f32.
   View logits(OpContext& ctx, View hidden) const;
+  View draft_logits(OpContext& ctx, View hidden) const;  // the same for drafts, perhaps less exactly
 
  protected:
   Model(ModelConfig config, Numerics numerics, ModelWeights weights);
@@ -65,6 +66,8 @@ class Model {
   const ModelWeights& weights() const { return weights_; }
 
  private:
+  View logits_of(OpContext& ctx, View hidden, const Linear& head) const;
+
   ModelConfig config_;
   Numerics numerics_;
   ModelWeights weights_;

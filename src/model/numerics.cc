@@ -48,6 +48,7 @@ Numerics fixed_numerics(NumericsMode mode) {
           .absorbed = Operand::kBF16,
           .latent = CacheDType::kBF16,
           .index_keys = CacheDType::kBF16,
+          .fp8_draft_head = true,
           .latent_norm_eps = std::nullopt};
 }
 

@@ -30,8 +30,9 @@ struct Numerics {
   ops::Operand absorbed = ops::Operand::kF32;   // input of the products with the absorbed kv_b_proj
   CacheDType latent = CacheDType::kF32;
   CacheDType index_keys = CacheDType::kF32;
-  bool fp4_index = false;     // index queries and keys are rounded to FP4 before they are stored
-  bool weigh_hidden = false;  // experts' weights multiply the input of the down product instead of its output
+  bool fp4_index = false;       // index queries and keys are rounded to FP4 before they are stored
+  bool weigh_hidden = false;    // experts' weights multiply the input of the down product instead of its output
+  bool fp8_draft_head = false;  // drafts are chosen with the head's weights in e4m3, tokens with the head as stored
   // Of the norms of the query and key-value latents; empty: the model's rms_norm_eps. GLM-5 was published without
   // saying which of the two it was trained with (model-spec 4.3).
   std::optional<float> latent_norm_eps = 1e-6f;

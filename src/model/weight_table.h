@@ -88,6 +88,9 @@ Status check_numerics(const ModelConfig& config, const Numerics& numerics);
 Result<ModelWeights> load_weights(const ModelConfig& config, const Numerics& numerics, const io::Checkpoint& checkpoint,
                                   ThreadPool& pool, const LoadProgress& progress, std::vector<std::string>* warnings);
 
+// Where the numerics say so and there is an MTP layer, the head once more in e4m3, for drafts.
+void add_draft_head(const Numerics& numerics, ThreadPool& pool, ModelWeights& weights);
+
 // Random weights from a fixed seed, in the dtypes of a release of this config: every value depends on its tensor's name
 // and place alone.
 Result<ModelWeights> dummy_weights(const ModelConfig& config, const Numerics& numerics);

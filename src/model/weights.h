@@ -58,9 +58,10 @@ struct MtpWeights {
 
 struct ModelWeights {
   Buffer embed_storage;
-  View embed;   // [V, D] as stored: bf16 or f32
-  Vector norm;  // [D]
-  Linear head;  // [V, D]
+  View embed;                        // [V, D] as stored: bf16 or f32
+  Vector norm;                       // [D]
+  Linear head;                       // [V, D]
+  std::optional<Linear> draft_head;  // [V, D], for drafts alone; empty: they take `head`
 
   // DeepSeek-V3.2 and GLM-5; empty for DeepSeek-V4
   std::vector<LayerWeights> layers;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
 #include <vector>
 
@@ -32,6 +33,8 @@ int64_t bf16_place(int64_t k, int64_t lane) { return 2 * (k / 2 * 2 * kPanel + l
 int64_t n_scales_of(int64_t n, int64_t k) {
   return (n + kWeightBlock - 1) / kWeightBlock * ((k + kWeightBlock - 1) / kWeightBlock);
 }
+
+constexpr float kLargestE4m3 = 448;
 
 // Columns of all 16 rows of a panel that are read before going on: 16 streams of a few cache lines each stay in the
 // nearest cache.
@@ -102,6 +105,28 @@ void pack_groups(std::byte* out, const RowMajorWeights& source) {
       std::memcpy(to + mx_place(k, lane).word, &word, sizeof(word));
     }
   }
+}
+
+// One block of w, from row n and column k on, as e4m3 into the panels at `out`. Returns its scale.
+float round_block_to_e4m3(const Matrix& w, int64_t n, int64_t k, std::byte* out, int64_t panel_bytes) {
+  const int64_t n_end = std::min(w.n(), n + kWeightBlock), k_end = std::min(w.k(), k + kWeightBlock);
+  float values[kWeightBlock * kWeightBlock], largest = 0;
+  for (int64_t row = n; row < n_end; ++row) {
+    for (int64_t col = k; col < k_end; ++col) {
+      const float value = w.stored(row, col);
+      values[(row - n) * kWeightBlock + col - k] = value;
+      largest = std::max(largest, std::fabs(value));
+    }
+  }
+  const float scale = largest > 0 ? largest / kLargestE4m3 : 1.0f;
+  for (int64_t row = n; row < n_end; ++row) {
+    std::byte* panel = out + row / kPanel * panel_bytes;
+    for (int64_t col = k; col < k_end; ++col) {
+      const float value = values[(row - n) * kWeightBlock + col - k];
+      panel[e4m3_place(col, row % kPanel)] = std::byte{f32_to_e4m3(value / scale)};
+    }
+  }
+  return scale;
 }
 
 }  // namespace
@@ -179,6 +204,27 @@ Matrix pack_matrix_exactly(const float* values, int64_t n, int64_t k) {
   std::transform(values, values + n * k, bf16.begin(),
                  [](float v) { return static_cast<uint16_t>(std::bit_cast<uint32_t>(v) >> 16); });
   return pack_matrix({.data = bf16.data(), .dtype = DType::kBF16, .n = n, .k = k});
+}
+
+Matrix round_matrix_to_e4m3(const Matrix& w, ThreadPool& pool) {
+  LEVIN_CHECK(w.dtype() == DType::kBF16 || w.dtype() == DType::kF32, "round_matrix_to_e4m3: w is {}",
+              dtype_name(w.dtype()));
+  Matrix m;
+  m.n_ = w.n();
+  m.k_ = w.k();
+  m.dtype_ = DType::kF8E4M3;
+  m.data_ = Buffer(m.n_panels() * m.panel_bytes());
+  m.scales_ = Buffer(n_scales_of(m.n_, m.k_) * 4);
+  auto* scales = reinterpret_cast<float*>(m.scales_.data());
+  pool.parallel_for((m.n_ + kWeightBlock - 1) / kWeightBlock, 1, [&](int64_t begin, int64_t end, int) {
+    for (int64_t n = begin; n < end; ++n) {
+      for (int64_t k = 0; k < m.n_k_blocks(); ++k) {
+        scales[n * m.n_k_blocks() + k] =
+            round_block_to_e4m3(w, n * kWeightBlock, k * kWeightBlock, m.data_.data(), m.panel_bytes());
+      }
+    }
+  });
+  return m;
 }
 
 }  // namespace levin

@@ -20,6 +20,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/thread_pool.h"
 #include "tensor/buffer.h"
 #include "tensor/dtype.h"
 
@@ -76,6 +77,7 @@ class Matrix {
 
  private:
   friend Matrix pack_matrix(const struct RowMajorWeights& source);
+  friend Matrix round_matrix_to_e4m3(const Matrix& w, ThreadPool& pool);
 
   DType dtype_ = DType::kF32;
   int64_t n_ = 0;
@@ -102,5 +104,8 @@ Matrix pack_matrix(const RowMajorWeights& source);
 
 // The same from f32 values that were computed: stored as bf16 if every value fits bf16 exactly, otherwise as f32.
 Matrix pack_matrix_exactly(const float* values, int64_t n, int64_t k);
+
+// A bf16 or f32 matrix rounded to e4m3. The scale of a 128 x 128 block makes 448 of its largest magnitude.
+Matrix round_matrix_to_e4m3(const Matrix& w, ThreadPool& pool);
 
 }  // namespace levin
