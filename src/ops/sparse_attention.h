@@ -20,7 +20,10 @@
 //           The sink comes last, as a tile of its own with u = sink * (log2 e rounded to f32), which adds to the sum
 //           alone. At the end out[v] = out[v] / sum. Nothing depends on other rows, heads or threads.
 // Numerics  queries and cached values as f32, exactly, whatever their type; all else in f32 by fused multiply-adds. So
-//           results are the same bits on every kernel set. The bf16 dot instruction is not used (ops/index_topk.h).
+//           results are the same bits on every kernel set, with one exception: over bf16 rows (Rk even, values without
+//           the rotated part) the avx512-bf16 set rounds the latent part of q and the p_j to bf16, the sum being that of
+//           the rounded ones, and takes pairs of latent columns and pairs of candidates by the bf16 dot instruction,
+//           ascending: dots in blocks of 128 latent columns, then of the rotated part.
 // Source    model-spec 4.3, 6.3
 #pragma once
 

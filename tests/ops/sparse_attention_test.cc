@@ -116,23 +116,30 @@ struct Problem {
   }
 };
 
+// Whether the device rounds queries and weights to bf16 for this case (ops/sparse_attention.h, Numerics).
+bool rounds(const TestDevice& device, const Case& c) {
+  return device.isa() == Isa::kAvx512Bf16 && c.cache == CacheDType::kBF16 && !c.is_v4() && c.d_latent % 2 == 0;
+}
+
 class SparseAttentionTest : public ::testing::TestWithParam<Case> {};
 
 // Softmax and sums in double. A score of n products has at most n + 2 roundings of 2^-24 of the sum of their sizes;
 // that moves a weight by the same relative amount (times ln 2 in the log2 domain, at most 1), as does exp2 (2^-23) and
 // what is dropped below 2^-126; the sums add one rounding per candidate each. The sink is one more term of the sum.
+// Where queries and weights are rounded to bf16, by 2^-9 at most, a score moves by as much of the sum of the sizes, and
+// numerator and denominator of the result by as much of theirs.
 TEST_P(SparseAttentionTest, IsNearTheOracle) {
   Problem p(GetParam());
   const int64_t n_heads = p.c.n_heads, d = p.c.d_latent, d_rope = p.c.d_rope;
-  std::vector<Tensor> outs;
+  std::vector<std::pair<Tensor, bool>> outs;  // with whether they are of rounded queries and weights
   for (const auto& device : devices_under_test()) {
-    if (device->n_threads() == 1) outs.push_back(p.attend(*device, 0, p.c.n_rows));
+    if (device->n_threads() == 1) outs.emplace_back(p.attend(*device, 0, p.c.n_rows), rounds(*device, p.c));
   }
   for (int64_t t = 0; t < p.c.n_rows; ++t) {
     const std::vector<std::vector<double>> rows = p.candidates(t);
     for (int64_t h = 0; h < n_heads; ++h) {
-      std::vector<double> score, error;
-      double largest = -1e300, largest_error = 0;
+      std::vector<double> score;
+      double largest = -1e300, largest_error = 0, largest_of_rounding = 0;
       for (const std::vector<double>& row : rows) {
         double dot = 0, size = 0;
         for (int64_t i = 0; i < d + d_rope; ++i) {
@@ -142,6 +149,7 @@ TEST_P(SparseAttentionTest, IsNearTheOracle) {
         }
         score.push_back(p.scale * dot);
         largest_error = std::max(largest_error, p.scale * size * static_cast<double>(d + d_rope + 2) * 0x1p-24);
+        largest_of_rounding = std::max(largest_of_rounding, p.scale * size * 0x1p-9);
         largest = std::max(largest, score.back());
       }
       double sum = p.c.is_v4() ? std::exp(p.sink.at(h) - largest) : 0;
@@ -153,8 +161,9 @@ TEST_P(SparseAttentionTest, IsNearTheOracle) {
           want += score[i] / sum * rows[i][v];
           size += score[i] / sum * std::abs(rows[i][v]);
         }
-        for (const Tensor& out : outs) {
-          ASSERT_NEAR(out.at((t * n_heads + h) * p.format.d_value() + v), want, relative * size)
+        for (const auto& [out, rounded] : outs) {
+          const double more = rounded ? 2 * largest_of_rounding + 2 * 0x1p-9 : 0;
+          ASSERT_NEAR(out.at((t * n_heads + h) * p.format.d_value() + v), want, (relative + more) * size)
               << t << ", " << h << ", " << v;
         }
       }
@@ -162,14 +171,16 @@ TEST_P(SparseAttentionTest, IsNearTheOracle) {
   }
 }
 
-// A row's result is the same bits in any batch, on any number of threads, with its pages anywhere, on any
-// kernel set.
+// A row's result is the same bits in any batch, on any number of threads, with its pages anywhere, on any kernel set
+// that does not round more than others.
 TEST_P(SparseAttentionTest, BitsDependOnTheRowAlone) {
   Problem p(GetParam()), shuffled(GetParam(), 999);
   const Tensor first = p.attend(plain_device(), 0, p.c.n_rows);
   for (const auto& device : devices_under_test()) {
     const Tensor out = p.attend(*device, 0, p.c.n_rows);
-    ASSERT_TRUE(same_bits(out, first)) << device->name();
+    if (!rounds(*device, p.c)) {
+      ASSERT_TRUE(same_bits(out, first)) << device->name();
+    }
     ASSERT_TRUE(same_bits(shuffled.attend(*device, 0, p.c.n_rows), out)) << device->name();
     for (int64_t t = 0; t < p.c.n_rows; ++t) {
       ASSERT_TRUE(same_bits(p.attend(*device, t, 1), out.view().slice_first(t, 1))) << device->name() << " row " << t;
@@ -181,14 +192,16 @@ TEST_P(SparseAttentionTest, BitsDependOnTheRowAlone) {
 TEST_P(SparseAttentionTest, TypesHoldValuesOnly) {
   if (GetParam().q != DType::kBF16) GTEST_SKIP() << "f32 queries";
   Problem p(GetParam());
-  const Tensor want = p.attend(plain_device(), 0, p.c.n_rows);
+  std::vector<Tensor> want;
+  for (const auto& device : devices_under_test()) want.push_back(p.attend(*device, 0, p.c.n_rows));
   for (auto [q, width] : {std::pair{&p.q_latent, p.c.d_latent}, {&p.q_rope, p.c.d_rope}}) {
     Tensor wide(DType::kF32, {p.c.n_rows, p.c.n_heads, width});
     for (int64_t i = 0; i < wide.view().n_elements(); ++i) wide.at(i) = static_cast<float>(value_of(*q, i));
     *q = std::move(wide);
   }
+  size_t i = 0;
   for (const auto& device : devices_under_test()) {
-    ASSERT_TRUE(same_bits(p.attend(*device, 0, p.c.n_rows), want)) << device->name();
+    ASSERT_TRUE(same_bits(p.attend(*device, 0, p.c.n_rows), want[i++])) << device->name();
   }
 }
 
@@ -200,6 +213,7 @@ INSTANTIATE_TEST_SUITE_P(
         Case{CacheDType::kFp8, kF32, 5, 3, 40, 16, 100, 12}, Case{CacheDType::kBF16, kBF16, 5, 3, 40, 16, 100, 12},
         Case{CacheDType::kFp8, kBF16, 5, 3, 40, 16, 100, 12}, Case{CacheDType::kF32, kF32, 7, 13, 512, 64, 300, 200},
         Case{CacheDType::kBF16, kBF16, 7, 13, 512, 64, 300, 200},
+        Case{CacheDType::kBF16, kF32, 9, 7, 512, 64, 300, 193}, Case{CacheDType::kBF16, kF32, 5, 2, 158, 6, 200, 101},
         Case{CacheDType::kFp8, kBF16, 7, 13, 512, 64, 300, 200}, Case{CacheDType::kF32, kF32, 4, 5, 129, 7, 200, 130},
         Case{CacheDType::kBF16, kBF16, 4, 5, 129, 8, 200, 130}, Case{CacheDType::kFp8, kBF16, 4, 5, 200, 6, 200, 64},
         Case{CacheDType::kF32, kF32, 3, 1, 16, 4, 64, 1}, Case{CacheDType::kF32, kF32, 16, 4, 64, 16, 90, 65},

@@ -58,5 +58,6 @@ struct AttentionKernels {
 AttentionKernels attention_kernels_plain();
 AttentionKernels attention_kernels_avx2();
 AttentionKernels attention_kernels_avx512();
+AttentionKernels attention_kernels_avx512_bf16();
 
 }  // namespace levin::kernels

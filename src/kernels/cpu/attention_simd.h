@@ -172,29 +172,42 @@ struct Attention {
   // Which of the 16 lanes of vector v lie among the first n.
   static typename V::Mask there(int n, int v) { return V::first_n(n > 16 * v ? n - 16 * v : 0); }
 
-  // Turns the n scores of a head into weights; lanes beyond n get weight 0.
-  static void softmax(const AttentionJob& a, const Scratch& s, int64_t h, int n) {
+  // The weights of the n scores of a tile, 0 beyond them, and the running maximum that they are measured from.
+  struct Weights {
+    F32 p[kVectors];
+    float maximum;
+  };
+  static Weights weigh(const float* scores, int n, float scale_log2, float maximum) {
     const F32 lowest = V::broadcast(-__builtin_inff());
-    float* p = s.p + h * kTile;
-    F32 u[kVectors], whole[kVectors], largest = V::broadcast(s.maximum[h]);
+    F32 u[kVectors], whole[kVectors], largest = V::broadcast(maximum);
     for (int v = 0; v < kVectors; ++v) {
-      u[v] = V::mul(V::load(p + 16 * v), V::broadcast(a.scale_log2));
+      u[v] = V::mul(V::load(scores + 16 * v), V::broadcast(scale_log2));
       whole[v] = V::ceil(u[v]);
       largest = V::max(V::select(there(n, v), whole[v], lowest), largest);
     }
-    const float maximum = V::fold_max(largest);
+    Weights out;
+    out.maximum = V::fold_max(largest);
+    for (int v = 0; v < kVectors; ++v) {
+      const F32 power = exp2_or_zero<V>(V::sub(whole[v], V::broadcast(out.maximum)));
+      const F32 weight = V::mul(exp2_fraction<V>(V::sub(u[v], whole[v])), power);
+      const F32 kept = V::select(V::less(weight, V::broadcast(0x1p-126f)), V::zero(), weight);
+      out.p[v] = V::select(there(n, v), kept, V::zero());
+    }
+    return out;
+  }
+
+  // Turns the n scores of a head into weights.
+  static void softmax(const AttentionJob& a, const Scratch& s, int64_t h, int n) {
+    float* p = s.p + h * kTile;
+    const Weights weights = weigh(p, n, a.scale_log2, s.maximum[h]);
     F32 total = V::zero();
     for (int v = 0; v < kVectors; ++v) {
-      const F32 power = exp2_or_zero<V>(V::sub(whole[v], V::broadcast(maximum)));
-      F32 weight = V::mul(exp2_fraction<V>(V::sub(u[v], whole[v])), power);
-      weight = V::select(V::less(weight, V::broadcast(0x1p-126f)), V::zero(), weight);
-      weight = V::select(there(n, v), weight, V::zero());
-      V::store(p + 16 * v, weight);
-      total = V::add(total, weight);
+      V::store(p + 16 * v, weights.p[v]);
+      total = V::add(total, weights.p[v]);
     }
-    s.factor[h] = exp2_or_zero<OneLane>(s.maximum[h] - maximum);
+    s.factor[h] = exp2_or_zero<OneLane>(s.maximum[h] - weights.maximum);
     s.sum[h] = s.sum[h] * s.factor[h] + V::fold_add(total);
-    s.maximum[h] = maximum;
+    s.maximum[h] = weights.maximum;
   }
 
   static void accumulate(const AttentionJob& a, const Scratch& s, int64_t n) {
@@ -213,21 +226,21 @@ struct Attention {
     }
   }
 
-  // Adds the sink to the sum and returns the factor for what was summed before.
-  static float add_sink(const AttentionJob& a, const Scratch& s, int64_t h) {
+  // Adds the sink of head h to its sum and returns the factor for what was summed before.
+  static float add_sink(const AttentionJob& a, int64_t h, float before, float& sum) {
     if (a.sink == nullptr || a.n_candidates() == 0) return 1.0f;
     const float u = a.sink[h] * kLog2E, whole = __builtin_ceilf(u);
-    const float maximum = whole > s.maximum[h] ? whole : s.maximum[h];
+    const float maximum = whole > before ? whole : before;
     const float p = exp2_fraction<OneLane>(u - whole) * exp2_or_zero<OneLane>(whole - maximum);
-    const float factor = exp2_or_zero<OneLane>(s.maximum[h] - maximum);
-    s.sum[h] = s.sum[h] * factor + (p < 0x1p-126f ? 0.0f : p);
+    const float factor = exp2_or_zero<OneLane>(before - maximum);
+    sum = sum * factor + (p < 0x1p-126f ? 0.0f : p);
     return factor;
   }
 
   static void finish(const AttentionJob& a, const Scratch& s) {
     const int64_t d_value = a.format.d_value();
     for (int64_t h = 0; h < a.n_heads; ++h) {
-      const F32 factor = V::broadcast(add_sink(a, s, h));
+      const F32 factor = V::broadcast(add_sink(a, h, s.maximum[h], s.sum[h]));
       const F32 sum = V::broadcast(a.n_candidates() == 0 ? 1.0f : s.sum[h]);
       for (int64_t i = 0; i < d_value; i += 16) {
         const int64_t n = d_value - i < 16 ? d_value - i : 16;

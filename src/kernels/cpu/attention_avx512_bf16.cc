@@ -1,0 +1,290 @@
+// Sparse attention over bf16 rows with the bf16 dot instruction: the latent parts of queries and rows in pairs of
+// columns, weights and values in pairs of candidates. Twice the products an instruction, and rows are never widened.
+// Other rows go to the f32 kernel.
+//
+// Tiles, the order of loops and the softmax are attention_simd.h's; a tile is laid out as
+//
+//   keys     [d_latent / 2, 64] pairs     candidates side by side
+//   rope     [d_rope, 64] f32             the same
+//   values   [blocks of 64 columns, 32, 64] pairs of candidates, columns side by side in the order that interleaving
+//            32 of them leaves: 0-3, 8-11, 16-19, 24-27 of them, then 4-7, 12-15, 20-23, 28-31
+//   q        [n_heads, d_latent / 2] pairs, q_rope [n_heads, d_rope] f32
+//   p        [n_heads, 64] f32 scores; weights as bf16 in their place
+//   sums     [n_heads, columns in whole blocks] in the order of the values
+#include "kernels/cpu/attention_simd.h"
+
+namespace levin::kernels {
+namespace {
+
+using V = Avx512Bf16;
+using F32Kernel = Attention<Avx512>;
+
+constexpr int64_t kPairs = kTile / 2;  // of candidates
+constexpr int kTileVectors = kTile / 16;
+
+bool takes_dots(const AttentionJob& a) {
+  return a.format.dtype == CacheDType::kBF16 && !a.format.rope_in_value && a.format.d_latent % 2 == 0;
+}
+
+struct Scratch {
+  float* q;       // pairs of bf16
+  float* q_rope;
+  float* keys;    // pairs of bf16
+  float* rope;
+  float* values;  // pairs of bf16
+  float* row_rope;  // [16, d_rope rounded up], on its way into rope
+  float* p;
+  float* sums;
+  float* factor;
+  float* maximum;
+  float* sum;
+  int64_t n_pairs;  // of latent columns
+  int64_t d_rope_padded;
+  int64_t d_sums;
+  int64_t n_bytes;
+};
+
+Scratch lay_out(std::byte* scratch, const LatentFormat& f, int64_t n_heads) {
+  Scratch s{};
+  s.n_pairs = f.d_latent / 2;
+  s.d_rope_padded = round_up(f.d_rope, 16);
+  s.d_sums = round_up(f.d_latent, kTile);
+  s.q = reinterpret_cast<float*>(scratch);
+  s.q_rope = s.q + n_heads * round_up(s.n_pairs, 16);
+  s.keys = s.q_rope + n_heads * s.d_rope_padded;
+  s.rope = s.keys + s.n_pairs * kTile;
+  s.values = s.rope + s.d_rope_padded * kTile;
+  s.row_rope = s.values + s.d_sums * kPairs;
+  s.p = s.row_rope + 16 * s.d_rope_padded;
+  s.sums = s.p + n_heads * kTile;
+  s.factor = s.sums + n_heads * s.d_sums;
+  s.maximum = s.factor + n_heads;
+  s.sum = s.maximum + n_heads;
+  s.n_bytes = reinterpret_cast<std::byte*>(s.sum + n_heads) - scratch;
+  return s;
+}
+
+int64_t scratch_bytes(const LatentFormat& f, int64_t n_heads) {
+  alignas(64) std::byte origin[64];
+  const int64_t own = lay_out(origin, f, n_heads).n_bytes, other = F32Kernel::scratch_bytes(f, n_heads);
+  return own > other ? own : other;
+}
+
+void prepare_queries(const AttentionJob& a, const Scratch& s) {
+  const int64_t width = bytes_of(a.q_dtype), d = a.format.d_latent;
+  for (int64_t h = 0; h < a.n_heads; ++h) {
+    const std::byte* latent = static_cast<const std::byte*>(a.q_latent) + h * a.q_latent_stride * width;
+    const std::byte* rope = static_cast<const std::byte*>(a.q_rope) + h * a.q_rope_stride * width;
+    auto* q = reinterpret_cast<uint16_t*>(s.q + h * round_up(s.n_pairs, 16));
+    for (int64_t i = 0; i < d; i += 16) V::store_bf16(q + i, load_values<V>(latent + i * width, a.q_dtype, d - i));
+    widen<V>(rope, a.q_dtype, a.format.d_rope, s.q_rope + h * s.d_rope_padded);
+  }
+}
+
+// Keys of 16 candidates, whose rows are given, into the tile at their first column.
+void gather_keys(const AttentionJob& a, const Scratch& s, const std::byte* const (&rows)[16], int64_t column) {
+  const LatentFormat& f = a.format;
+  const float* latent[16];
+  const float* rope[16];
+  for (int64_t j = 0; j < 16; ++j) {
+    latent[j] = reinterpret_cast<const float*>(rows[j]);
+    rope[j] = s.row_rope + j * s.d_rope_padded;
+    widen<V>(rows[j] + f.rope_offset, DType::kF32, f.d_rope, s.row_rope + j * s.d_rope_padded);
+  }
+  const int64_t n_whole = s.n_pairs / 4 * 4;  // a row is read four pairs at a time
+  transpose_block<V>(latent, n_whole, s.keys + column);
+  for (int64_t i = n_whole; i < s.n_pairs; ++i) {
+    for (int64_t j = 0; j < 16; ++j) __builtin_memcpy(s.keys + i * kTile + column + j, latent[j] + i, 4);
+  }
+  transpose_block<V>(rope, f.d_rope, s.rope + column);
+}
+
+// The latent columns of two candidates side by side.
+void gather_values(const AttentionJob& a, const Scratch& s, const std::byte* even, const std::byte* odd, int64_t pair) {
+  const int64_t d = a.format.d_latent;
+  for (int64_t i = 0; i < s.d_sums; i += 32) {
+    const int64_t n = d - i;
+    const __mmask32 there = n >= 32 ? ~__mmask32{0} : n > 0 ? (__mmask32{1} << n) - 1 : 0;
+    const __m512i x = _mm512_maskz_loadu_epi16(there, even + 2 * i);
+    const __m512i y = odd != nullptr ? _mm512_maskz_loadu_epi16(there, odd + 2 * i) : _mm512_setzero_si512();
+    float* out = s.values + i / kTile * kTile * kPairs + pair * kTile + i % kTile;
+    _mm512_store_si512(out, _mm512_unpacklo_epi16(x, y));
+    _mm512_store_si512(out + 16, _mm512_unpackhi_epi16(x, y));
+  }
+}
+
+// Candidates begin .. begin+n-1. Keys beyond n are those of the last one, values of an odd last pair zero.
+void gather(const AttentionJob& a, const Scratch& s, int64_t begin, int64_t n) {
+  for (int64_t group = 0; group < n; group += 16) {
+    const std::byte* rows[16];
+    for (int64_t j = 0; j < 16; ++j) rows[j] = a.row(begin + (group + j < n ? group + j : n - 1));
+    gather_keys(a, s, rows, group);
+    for (int64_t j = 0; j < 16 && group + j < n; j += 2) {
+      gather_values(a, s, rows[j], group + j + 1 < n ? rows[j + 1] : nullptr, (group + j) / 2);
+    }
+  }
+}
+
+// out[r, 0..63] (+)= the sum over pairs begin .. end-1 of row r's pairs with those of the tile, for kRows rows.
+struct PairProduct {
+  const float* rows;
+  int64_t row_stride;
+  const float* tile;
+  int64_t begin;
+  int64_t end;
+  float* out;
+  int64_t out_stride;
+  const float* factor;  // [rows], kScaled only
+};
+
+template <int kRows, Start kStart>
+[[gnu::always_inline]] inline void multiply_pairs_block(const PairProduct& a) {
+  V::F32 sum[kRows][kTileVectors];
+  LEVIN_UNROLL
+  for (int r = 0; r < kRows; ++r) {
+    LEVIN_UNROLL
+    for (int v = 0; v < kTileVectors; ++v) {
+      sum[r][v] = V::zero();
+      if constexpr (kStart == Start::kScaled) {
+        sum[r][v] = V::mul(V::load(a.out + r * a.out_stride + 16 * v), V::broadcast(a.factor[r]));
+      }
+    }
+  }
+  for (int64_t i = a.begin; i < a.end; ++i) {
+    V::Bf16 column[kTileVectors];
+    LEVIN_UNROLL
+    for (int v = 0; v < kTileVectors; ++v) column[v] = _mm512_load_si512(a.tile + i * kTile + 16 * v);
+    LEVIN_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      const V::Bf16 row = V::broadcast_pair(reinterpret_cast<const uint16_t*>(a.rows + r * a.row_stride + i));
+      LEVIN_UNROLL
+      for (int v = 0; v < kTileVectors; ++v) sum[r][v] = V::dot(row, column[v], sum[r][v]);
+    }
+  }
+  LEVIN_UNROLL
+  for (int r = 0; r < kRows; ++r) {
+    LEVIN_UNROLL
+    for (int v = 0; v < kTileVectors; ++v) {
+      float* out = a.out + r * a.out_stride + 16 * v;
+      V::store(out, kStart == Start::kZeroThenAdd ? V::add(V::load(out), sum[r][v]) : sum[r][v]);
+    }
+  }
+}
+
+template <Start kStart, int kRows = kRowBlock>
+void multiply_pairs(const PairProduct& a, int64_t n_rows) {
+  if constexpr (kRows > 1) {
+    if (n_rows < kRows) return multiply_pairs<kStart, kRows - 1>(a, n_rows);
+  }
+  multiply_pairs_block<kRows, kStart>(a);
+}
+
+void score(const AttentionJob& a, const Scratch& s, RowFetcher& next_rows) {
+  constexpr int64_t kBlockPairs = kDotBlock / 2;
+  for (int64_t begin = 0; begin < s.n_pairs; begin += kBlockPairs) {
+    for (int64_t h = 0; h < a.n_heads; h += kRowBlock) {
+      next_rows.step();
+      const PairProduct product = {.rows = s.q + h * round_up(s.n_pairs, 16),
+                                   .row_stride = round_up(s.n_pairs, 16),
+                                   .tile = s.keys,
+                                   .begin = begin,
+                                   .end = begin + kBlockPairs < s.n_pairs ? begin + kBlockPairs : s.n_pairs,
+                                   .out = s.p + h * kTile,
+                                   .out_stride = kTile,
+                                   .factor = nullptr};
+      const int64_t n_rows = a.n_heads - h < kRowBlock ? a.n_heads - h : kRowBlock;
+      begin == 0 ? multiply_pairs<Start::kZero>(product, n_rows) : multiply_pairs<Start::kZeroThenAdd>(product, n_rows);
+    }
+  }
+  for (int64_t begin = 0; begin < a.format.d_rope; begin += kDotBlock) {
+    for (int64_t h = 0; h < a.n_heads; h += kRowBlock) {
+      multiply_rows<V, Start::kZeroThenAdd>(
+          {.rows = s.q_rope + h * s.d_rope_padded + begin,
+           .row_stride = s.d_rope_padded,
+           .tile = s.rope + begin * kTile,
+           .tile_stride = kTile,
+           .n_steps = a.format.d_rope - begin < kDotBlock ? a.format.d_rope - begin : kDotBlock,
+           .out = s.p + h * kTile,
+           .out_stride = kTile},
+          a.n_heads - h < kRowBlock ? a.n_heads - h : kRowBlock);
+    }
+  }
+}
+
+// The n scores of a head become weights, rounded to bf16; the sum is that of the rounded ones.
+void softmax(const AttentionJob& a, const Scratch& s, int64_t h, int n) {
+  float* p = s.p + h * kTile;
+  const F32Kernel::Weights weights = F32Kernel::weigh(p, n, a.scale_log2, s.maximum[h]);
+  V::F32 total = V::zero();
+  for (int v = 0; v < kTileVectors; ++v) {
+    const V::I32 rounded = V::bf16_bits(weights.p[v]);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + 8 * v), _mm512_cvtepi32_epi16(rounded));
+    total = V::add(total, V::from_bits(V::shl<16>(rounded)));
+  }
+  s.factor[h] = exp2_or_zero<OneLane>(s.maximum[h] - weights.maximum);
+  s.sum[h] = s.sum[h] * s.factor[h] + V::fold_add(total);
+  s.maximum[h] = weights.maximum;
+}
+
+void accumulate(const AttentionJob& a, const Scratch& s, int64_t n) {
+  for (int64_t column = 0; column < s.d_sums; column += kTile) {
+    for (int64_t h = 0; h < a.n_heads; h += kRowBlock) {
+      multiply_pairs<Start::kScaled>({.rows = s.p + h * kTile,
+                                      .row_stride = kTile,
+                                      .tile = s.values + column * kPairs,
+                                      .begin = 0,
+                                      .end = (n + 1) / 2,
+                                      .out = s.sums + h * s.d_sums + column,
+                                      .out_stride = s.d_sums,
+                                      .factor = s.factor + h},
+                                     a.n_heads - h < kRowBlock ? a.n_heads - h : kRowBlock);
+    }
+  }
+}
+
+void finish(const AttentionJob& a, const Scratch& s) {
+  const int64_t d = a.format.d_latent;
+  for (int64_t h = 0; h < a.n_heads; ++h) {
+    const V::F32 factor = V::broadcast(F32Kernel::add_sink(a, h, s.maximum[h], s.sum[h]));
+    const V::F32 sum = V::broadcast(a.n_candidates() == 0 ? 1.0f : s.sum[h]);
+    for (int64_t i = 0; i < d; i += 32) {
+      const float* sums = s.sums + h * s.d_sums + i;
+      const __m512 low = V::load(sums), high = V::load(sums + 16);
+      for (int64_t half = 0; half < 2 && i + 16 * half < d; ++half) {
+        const __m512 both = half == 0 ? _mm512_shuffle_f32x4(low, high, 0x44) : _mm512_shuffle_f32x4(low, high, 0xEE);
+        const V::F32 x = V::div(V::mul(_mm512_shuffle_f32x4(both, both, 0xD8), factor), sum);
+        const int64_t first = i + 16 * half, n = d - first < 16 ? d - first : 16;
+        V::store_n(a.out + h * a.out_stride + first, x, static_cast<int>(n));
+      }
+    }
+  }
+}
+
+void attend(const AttentionJob& a) {
+  if (!takes_dots(a)) return F32Kernel::attend(a);
+  const Scratch s = lay_out(a.scratch, a.format, a.n_heads);
+  prepare_queries(a, s);
+  for (int64_t i = 0; i < a.n_heads * s.d_sums; ++i) s.sums[i] = 0;
+  for (int64_t h = 0; h < a.n_heads; ++h) {
+    s.maximum[h] = -__builtin_inff();
+    s.sum[h] = 0;
+  }
+  const int64_t n = a.n_candidates();
+  const int64_t n_steps = (s.n_pairs + kDotBlock / 2 - 1) / (kDotBlock / 2) * ((a.n_heads + kRowBlock - 1) / kRowBlock);
+  for (int64_t begin = 0; begin < n; begin += kTile) {
+    const int64_t end = begin + kTile < n ? begin + kTile : n;
+    const int64_t next_end = end + kTile < n ? end + kTile : n;
+    RowFetcher next_rows(a, end, next_end - end, n_steps);
+    gather(a, s, begin, end - begin);
+    score(a, s, next_rows);
+    for (int64_t h = 0; h < a.n_heads; ++h) softmax(a, s, h, static_cast<int>(end - begin));
+    accumulate(a, s, end - begin);
+  }
+  finish(a, s);
+}
+
+}  // namespace
+
+AttentionKernels attention_kernels_avx512_bf16() { return {.scratch_bytes = scratch_bytes, .attend = attend}; }
+
+}  // namespace levin::kernels
