@@ -36,11 +36,15 @@ DType packed_dtype(StoredDtype dtype) {
   }
 }
 
-// Parts are kept dequantised; BF16 holds FP8 values times powers of two exactly.
+// BF16 holds FP8 values times powers of two exactly.
 int64_t parts_bytes(const std::vector<MatrixParts>& parts, StoredDtype stored) {
-  const DType dtype = stored == StoredDtype::kF8_E4M3 || stored == StoredDtype::kBF16 ? DType::kBF16 : DType::kF32;
   int64_t bytes = 0;
-  for (const MatrixParts& p : parts) bytes += p.count * packed_matrix_bytes(dtype, p.n, p.k, false);
+  for (const MatrixParts& p : parts) {
+    const bool fp8 = stored == StoredDtype::kF8_E4M3;
+    const DType dequantised = fp8 || stored == StoredDtype::kBF16 ? DType::kBF16 : DType::kF32;
+    const bool keeps_blocks = fp8 && p.between_blocks;
+    bytes += p.count * packed_matrix_bytes(keeps_blocks ? DType::kF8E4M3 : dequantised, p.n, p.k, keeps_blocks);
+  }
   return bytes;
 }
 

@@ -151,7 +151,8 @@ std::array<float, 256> e4m3_values() {
 }
 
 // [rows, cols] to [cols, rows], a square of 16 at a time so that both sides stay in cache.
-void transpose(const float* from, int64_t rows, int64_t cols, float* to) {
+template <class T>
+void transpose(const T* from, int64_t rows, int64_t cols, T* to) {
   constexpr int64_t kSquare = 16;
   for (int64_t row = 0; row < rows; row += kSquare) {
     for (int64_t col = 0; col < cols; col += kSquare) {
@@ -160,6 +161,28 @@ void transpose(const float* from, int64_t rows, int64_t cols, float* to) {
       }
     }
   }
+}
+
+int64_t n_blocks_of(int64_t k) { return (k + kWeightBlock - 1) / kWeightBlock; }
+
+// Rows row .. row+n-1 of an FP8 matrix, whole blocks of them; scales are those of the whole matrix.
+Matrix pack_rows(const StoredTensor& tensor, const std::vector<float>& scales, int64_t row, int64_t n) {
+  const int64_t k = tensor.shape[1];
+  return pack_matrix({.data = tensor.bytes.data() + row * k,
+                      .dtype = DType::kF8E4M3,
+                      .n = n,
+                      .k = k,
+                      .scales = scales.data() + row / kWeightBlock * n_blocks_of(k)});
+}
+
+// The same rows as columns.
+Matrix pack_transposed_rows(const StoredTensor& tensor, const std::vector<float>& scales, int64_t row, int64_t n) {
+  const int64_t k = tensor.shape[1], n_blocks = n / kWeightBlock, k_blocks = n_blocks_of(k);
+  std::vector<std::byte> codes(static_cast<size_t>(n * k));
+  std::vector<float> block_scales(static_cast<size_t>(n_blocks * k_blocks));
+  transpose(tensor.bytes.data() + row * k, n, k, codes.data());
+  transpose(scales.data() + row / kWeightBlock * k_blocks, n_blocks, k_blocks, block_scales.data());
+  return pack_matrix({.data = codes.data(), .dtype = DType::kF8E4M3, .n = k, .k = n, .scales = block_scales.data()});
 }
 
 Result<Matrix> store_mxfp4(const StoredTensor& tensor, const StoredTensor& scales) {
@@ -228,8 +251,14 @@ Result<Vector> store_vector(const StoredTensor& tensor) {
 
 Status store_row_groups(const StoredTensor& tensor, const StoredTensor* scales, int64_t n_groups,
                         std::vector<Matrix>* groups) {
-  LEVIN_ASSIGN(const std::vector<float> values, dequantise(tensor, scales));
   const int64_t n = tensor.shape[0] / n_groups, k = tensor.shape[1];
+  if (scales != nullptr && n % kWeightBlock == 0) {
+    LEVIN_TRY(check_finite(tensor));
+    LEVIN_ASSIGN(const std::vector<float> block_scales, read_scales(*scales));
+    for (int64_t g = 0; g < n_groups; ++g) groups->push_back(pack_rows(tensor, block_scales, g * n, n));
+    return {};
+  }
+  LEVIN_ASSIGN(const std::vector<float> values, dequantise(tensor, scales));
   for (int64_t g = 0; g < n_groups; ++g) groups->push_back(pack_matrix_exactly(values.data() + g * n * k, n, k));
   return {};
 }
@@ -258,6 +287,16 @@ Status store_expert_ids(const StoredTensor& tensor, int64_t n_experts, V4MoeWeig
 
 Status store_up_projection(const StoredTensor& tensor, const StoredTensor* scales, const UpProjectionShape& shape,
                            AttentionWeights* weights) {
+  if (scales != nullptr && shape.d_nope % kWeightBlock == 0 && shape.d_value % kWeightBlock == 0) {
+    LEVIN_TRY(check_finite(tensor));
+    LEVIN_ASSIGN(const std::vector<float> block_scales, read_scales(*scales));
+    for (int64_t head = 0; head < shape.n_heads; ++head) {
+      const int64_t row = head * (shape.d_nope + shape.d_value);
+      weights->k_up.push_back(pack_transposed_rows(tensor, block_scales, row, shape.d_nope));
+      weights->v_up.push_back(pack_rows(tensor, block_scales, row + shape.d_nope, shape.d_value));
+    }
+    return {};
+  }
   LEVIN_ASSIGN(const std::vector<float> values, dequantise(tensor, scales));
   const int64_t d_latent = shape.d_latent;
   std::vector<float> transposed(static_cast<size_t>(d_latent * shape.d_nope));

@@ -26,6 +26,8 @@ ops::Operand input_operand(const io::StoredTensor& tensor, const Numerics& numer
 
 Result<Vector> store_vector(const io::StoredTensor& tensor);
 
+// What is cut into several matrices stays FP8 where the cuts are between blocks, and is dequantised otherwise.
+
 // [G * N, K] to G matrices [N, K].
 Status store_row_groups(const io::StoredTensor& tensor, const io::StoredTensor* scales, int64_t n_groups,
                         std::vector<Matrix>* groups);

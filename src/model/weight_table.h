@@ -28,11 +28,13 @@ enum class Storage : uint8_t {
 };
 bool may_be_quantised(Storage storage);
 
-// Matrices that a stored one is cut into, dequantised.
+// Matrices that a stored one is cut into. Where the cuts are between its blocks, they stay FP8; otherwise they are
+// dequantised.
 struct MatrixParts {
   int64_t count = 0;
   int64_t n = 0;
   int64_t k = 0;
+  bool between_blocks = false;
 };
 
 struct WeightRow {

@@ -67,7 +67,7 @@ void Builder::out_down(std::string name, V4AttentionWeights& out) {
   add({.name = std::move(name),
        .shape = {c.n_out_groups * n, k},
        .storage = Storage::kMatrix,
-       .parts = {{.count = c.n_out_groups, .n = n, .k = k}},
+       .parts = {{.count = c.n_out_groups, .n = n, .k = k, .between_blocks = n % kWeightBlock == 0}},
        .store = store});
 }
 

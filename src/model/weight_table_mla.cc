@@ -34,14 +34,15 @@ void Builder::block(const std::string& prefix, int64_t d_hidden, ops::FfnWeights
 void Builder::up_projection(std::string name, AttentionWeights& out) {
   const UpProjectionShape shape{
       .n_heads = config_.n_heads, .d_nope = config_.d_nope, .d_value = config_.d_value, .d_latent = config_.d_latent};
+  const bool whole_blocks = shape.d_nope % kWeightBlock == 0 && shape.d_value % kWeightBlock == 0;
   const auto store = [&out, shape](const StoredTensor& tensor, const StoredTensor* scales) {
     return store_up_projection(tensor, scales, shape, &out);
   };
   add({.name = std::move(name),
        .shape = {shape.n_heads * (shape.d_nope + shape.d_value), shape.d_latent},
        .storage = Storage::kMatrix,
-       .parts = {{.count = shape.n_heads, .n = shape.d_latent, .k = shape.d_nope},
-                 {.count = shape.n_heads, .n = shape.d_value, .k = shape.d_latent}},
+       .parts = {{.count = shape.n_heads, .n = shape.d_latent, .k = shape.d_nope, .between_blocks = whole_blocks},
+                 {.count = shape.n_heads, .n = shape.d_value, .k = shape.d_latent, .between_blocks = whole_blocks}},
        .store = store});
 }
 

@@ -48,7 +48,7 @@ struct V4AttentionWeights {
   Linear kv;                                    // [Dh, D]
   Vector kv_norm;                               // [Dh]
   Vector sink;                                  // [H]: logits of the sinks
-  std::vector<Matrix> out_down;                 // Go of [Ro, H / Go * Dh], dequantised; input as numerics.absorbed
+  std::vector<Matrix> out_down;                 // Go of [Ro, H / Go * Dh]; input as numerics.absorbed
   Linear out_up;                                // [D, Go * Ro]
   std::optional<CompressorWeights> compressor;  // of rows Dh wide; layers with compression
   std::optional<V4IndexerWeights> indexer;      // Compression::kIndexed

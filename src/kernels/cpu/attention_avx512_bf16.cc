@@ -27,11 +27,11 @@ bool takes_dots(const AttentionJob& a) {
 }
 
 struct Scratch {
-  float* q;       // pairs of bf16
+  float* q;  // pairs of bf16
   float* q_rope;
-  float* keys;    // pairs of bf16
+  float* keys;  // pairs of bf16
   float* rope;
-  float* values;  // pairs of bf16
+  float* values;    // pairs of bf16
   float* row_rope;  // [16, d_rope rounded up], on its way into rope
   float* p;
   float* sums;
