@@ -8,9 +8,9 @@
 // Tree      dot: blocks of 128 columns, in a block one f32 fused multiply-add per column, ascending from zero; blocks
 //           added ascending; on the values as f32, whatever their type, without the key's and query's scales. Heads
 //           ascending: total = fma(w, max(0, dot), total) from zero, then total * scale[s]. So scores are the same bits
-//           on every kernel set.
-// Speed     bound by arithmetic. The bf16 dot instruction is not used: on the processors that were measured it has half
-//           the operations per second of f32 fused multiply-adds.
+//           on every kernel set, with one exception: with bf16 keys and even Di the avx512-bf16 set takes the columns of
+//           a block in pairs, ascending, by the bf16 dot instruction.
+// Speed     bound by arithmetic
 // Numerics  a score that is NaN stops the process: it cannot be ranked
 // Skipping  a row with at most K candidates takes them all without scoring
 // Memory    scores of as many query rows at a time as fit kIndexScoreBytes; at least one row

@@ -93,6 +93,11 @@ struct Problem {
   }
 };
 
+// Whether the device takes this case by the bf16 dot instruction (ops/index_topk.h, Tree).
+bool takes_dots(const TestDevice& device, const Case& c) {
+  return device.isa() == Isa::kAvx512Bf16 && c.dtype == CacheDType::kBF16 && c.d % 2 == 0;
+}
+
 class IndexTopkTest : public ::testing::TestWithParam<Case> {};
 
 TEST_P(IndexTopkTest, ScoresAreNearTheOracleAndOnlyWhereAsked) {
@@ -156,8 +161,8 @@ TEST_P(IndexTopkTest, PicksTheBestScoresOnEveryDevice) {
   }
 }
 
-// A row's scores and picks are the same bits in any batch, on any number of threads, in any page order, on any
-// kernel set.
+// A row's scores and picks are the same bits in any batch, on any number of threads, in any page order, on any kernel
+// set with the same tree.
 TEST_P(IndexTopkTest, BitsDependOnTheRowAlone) {
   Problem p(GetParam()), shuffled(GetParam(), 4242);
   const int64_t n_slots = p.c.n_cached;
@@ -169,7 +174,9 @@ TEST_P(IndexTopkTest, BitsDependOnTheRowAlone) {
     ops::index_scores(device->ctx(), {.query = p.query(0, p.c.n_rows), .score = score});
     ops::index_scores(device->ctx(), {.query = shuffled.query(0, p.c.n_rows), .score = moved});
     ASSERT_TRUE(same_bits(score, moved)) << device->name();
-    ASSERT_TRUE(same_bits(score, first)) << device->name();
+    if (!takes_dots(*device, p.c)) {
+      ASSERT_TRUE(same_bits(score, first)) << device->name();
+    }
 
     ops::index_topk(device->ctx(), {.query = p.query(0, p.c.n_rows), .picks = picks});
     std::vector<int32_t> begin(static_cast<size_t>(p.c.n_rows), p.c.first);

@@ -12,15 +12,14 @@
 //   p        [n_heads, 64] f32 scores; weights as bf16 in their place
 //   sums     [n_heads, columns in whole blocks] in the order of the values
 #include "kernels/cpu/attention_simd.h"
+#include "kernels/cpu/pair_tile.h"
 
 namespace levin::kernels {
 namespace {
 
-using V = Avx512Bf16;
 using F32Kernel = Attention<Avx512>;
 
 constexpr int64_t kPairs = kTile / 2;  // of candidates
-constexpr int kTileVectors = kTile / 16;
 
 bool takes_dots(const AttentionJob& a) {
   return a.format.dtype == CacheDType::kBF16 && !a.format.rope_in_value && a.format.d_latent % 2 == 0;
@@ -91,11 +90,7 @@ void gather_keys(const AttentionJob& a, const Scratch& s, const std::byte* const
     rope[j] = s.row_rope + j * s.d_rope_padded;
     widen<V>(rows[j] + f.rope_offset, DType::kF32, f.d_rope, s.row_rope + j * s.d_rope_padded);
   }
-  const int64_t n_whole = s.n_pairs / 4 * 4;  // a row is read four pairs at a time
-  transpose_block<V>(latent, n_whole, s.keys + column);
-  for (int64_t i = n_whole; i < s.n_pairs; ++i) {
-    for (int64_t j = 0; j < 16; ++j) __builtin_memcpy(s.keys + i * kTile + column + j, latent[j] + i, 4);
-  }
+  transpose_pairs(latent, s.n_pairs, s.keys + column);
   transpose_block<V>(rope, f.d_rope, s.rope + column);
 }
 
@@ -125,75 +120,16 @@ void gather(const AttentionJob& a, const Scratch& s, int64_t begin, int64_t n) {
   }
 }
 
-// out[r, 0..63] (+)= the sum over pairs begin .. end-1 of row r's pairs with those of the tile, for kRows rows.
-struct PairProduct {
-  const float* rows;
-  int64_t row_stride;
-  const float* tile;
-  int64_t begin;
-  int64_t end;
-  float* out;
-  int64_t out_stride;
-  const float* factor;  // [rows], kScaled only
-};
-
-template <int kRows, Start kStart>
-[[gnu::always_inline]] inline void multiply_pairs_block(const PairProduct& a) {
-  V::F32 sum[kRows][kTileVectors];
-  LEVIN_UNROLL
-  for (int r = 0; r < kRows; ++r) {
-    LEVIN_UNROLL
-    for (int v = 0; v < kTileVectors; ++v) {
-      sum[r][v] = V::zero();
-      if constexpr (kStart == Start::kScaled) {
-        sum[r][v] = V::mul(V::load(a.out + r * a.out_stride + 16 * v), V::broadcast(a.factor[r]));
-      }
-    }
-  }
-  for (int64_t i = a.begin; i < a.end; ++i) {
-    V::Bf16 column[kTileVectors];
-    LEVIN_UNROLL
-    for (int v = 0; v < kTileVectors; ++v) column[v] = _mm512_load_si512(a.tile + i * kTile + 16 * v);
-    LEVIN_UNROLL
-    for (int r = 0; r < kRows; ++r) {
-      const V::Bf16 row = V::broadcast_pair(reinterpret_cast<const uint16_t*>(a.rows + r * a.row_stride + i));
-      LEVIN_UNROLL
-      for (int v = 0; v < kTileVectors; ++v) sum[r][v] = V::dot(row, column[v], sum[r][v]);
-    }
-  }
-  LEVIN_UNROLL
-  for (int r = 0; r < kRows; ++r) {
-    LEVIN_UNROLL
-    for (int v = 0; v < kTileVectors; ++v) {
-      float* out = a.out + r * a.out_stride + 16 * v;
-      V::store(out, kStart == Start::kZeroThenAdd ? V::add(V::load(out), sum[r][v]) : sum[r][v]);
-    }
-  }
-}
-
-template <Start kStart, int kRows = kRowBlock>
-void multiply_pairs(const PairProduct& a, int64_t n_rows) {
-  if constexpr (kRows > 1) {
-    if (n_rows < kRows) return multiply_pairs<kStart, kRows - 1>(a, n_rows);
-  }
-  multiply_pairs_block<kRows, kStart>(a);
-}
-
 void score(const AttentionJob& a, const Scratch& s, RowFetcher& next_rows) {
-  constexpr int64_t kBlockPairs = kDotBlock / 2;
-  for (int64_t begin = 0; begin < s.n_pairs; begin += kBlockPairs) {
+  for (int64_t begin = 0; begin < s.n_pairs; begin += kPairBlock) {
     for (int64_t h = 0; h < a.n_heads; h += kRowBlock) {
       next_rows.step();
-      const PairProduct product = {.rows = s.q + h * round_up(s.n_pairs, 16),
-                                   .row_stride = round_up(s.n_pairs, 16),
-                                   .tile = s.keys,
-                                   .begin = begin,
-                                   .end = begin + kBlockPairs < s.n_pairs ? begin + kBlockPairs : s.n_pairs,
-                                   .out = s.p + h * kTile,
-                                   .out_stride = kTile,
-                                   .factor = nullptr};
-      const int64_t n_rows = a.n_heads - h < kRowBlock ? a.n_heads - h : kRowBlock;
-      begin == 0 ? multiply_pairs<Start::kZero>(product, n_rows) : multiply_pairs<Start::kZeroThenAdd>(product, n_rows);
+      dot_pairs_block({.rows = s.q + h * round_up(s.n_pairs, 16),
+                       .row_stride = round_up(s.n_pairs, 16),
+                       .tile = s.keys,
+                       .out = s.p + h * kTile,
+                       .out_stride = kTile},
+                      begin, s.n_pairs, a.n_heads - h < kRowBlock ? a.n_heads - h : kRowBlock);
     }
   }
   for (int64_t begin = 0; begin < a.format.d_rope; begin += kDotBlock) {
@@ -270,7 +206,7 @@ void attend(const AttentionJob& a) {
     s.sum[h] = 0;
   }
   const int64_t n = a.n_candidates();
-  const int64_t n_steps = (s.n_pairs + kDotBlock / 2 - 1) / (kDotBlock / 2) * ((a.n_heads + kRowBlock - 1) / kRowBlock);
+  const int64_t n_steps = (s.n_pairs + kPairBlock - 1) / kPairBlock * ((a.n_heads + kRowBlock - 1) / kRowBlock);
   for (int64_t begin = 0; begin < n; begin += kTile) {
     const int64_t end = begin + kTile < n ? begin + kTile : n;
     const int64_t next_end = end + kTile < n ? end + kTile : n;

@@ -60,5 +60,6 @@ struct IndexKernels {
 IndexKernels index_kernels_plain();
 IndexKernels index_kernels_avx2();
 IndexKernels index_kernels_avx512();
+IndexKernels index_kernels_avx512_bf16();
 
 }  // namespace levin::kernels

@@ -108,11 +108,17 @@ struct IndexScores {
                              .out = s.dots,
                              .out_stride = kTile};
       for (int64_t begin = 0; begin < a.format.d_index; begin += kDotBlock) dot_block<V>(dots, begin, n_rows);
-      for (int64_t r = 0; r < n_rows; ++r) {
-        const F32 w = V::broadcast(a.w[t * a.w_stride + h + r]);
-        for (int v = 0; v < kVectors; ++v) {
-          total[v] = V::fma(w, V::max(V::zero(), V::load(s.dots + r * kTile + 16 * v)), total[v]);  // NaN stays
-        }
+      add_heads(a, t, h, n_rows, s.dots, total);
+    }
+  }
+
+  // Adds what heads h .. h+n_heads-1 give row t, from their dots [n_heads, 64].
+  static void add_heads(const IndexScoreJob& a, int64_t t, int64_t h, int64_t n_heads, const float* dots,
+                        F32 (&total)[kVectors]) {
+    for (int64_t r = 0; r < n_heads; ++r) {
+      const F32 w = V::broadcast(a.w[t * a.w_stride + h + r]);
+      for (int v = 0; v < kVectors; ++v) {
+        total[v] = V::fma(w, V::max(V::zero(), V::load(dots + r * kTile + 16 * v)), total[v]);  // NaN stays
       }
     }
   }
@@ -132,17 +138,26 @@ struct IndexScores {
     }
   }
 
+  static bool sees(const IndexScoreJob& a, int64_t t, int64_t page_number) {
+    return a.visible[t] > page_number * kTile && a.visible[t] > a.first;
+  }
+
+  // Of the page after this one, over the heads of one row.
+  static PageFetcher fetcher_of_next(const IndexScoreJob& a, int64_t page_number) {
+    const bool is_last = page_number + 1 == a.page_end;
+    const std::byte* next = a.pages + a.table[is_last ? page_number : page_number + 1] * a.page_bytes;
+    return {next, is_last ? 0 : a.format.page_bytes(), (a.n_heads + kRowBlock - 1) / kRowBlock};
+  }
+
   static void score(const IndexScoreJob& a) {
     const Scratch s = lay_out(a.scratch, a.n_heads, a.format.d_index);
     prepare_queries(a, s);
     for (int64_t page_number = a.page_begin; page_number < a.page_end; ++page_number) {
       const std::byte* page = a.pages + a.table[page_number] * a.page_bytes;
       prepare_page(a, s, page);
-      const bool is_last = page_number + 1 == a.page_end;
-      PageFetcher next_page(is_last ? page : a.pages + a.table[page_number + 1] * a.page_bytes,
-                            is_last ? 0 : a.format.page_bytes(), (a.n_heads + kRowBlock - 1) / kRowBlock);
+      PageFetcher next_page = fetcher_of_next(a, page_number);
       for (int64_t t = 0; t < a.n_rows; ++t) {
-        if (a.visible[t] <= page_number * kTile || a.visible[t] <= a.first) continue;
+        if (!sees(a, t, page_number)) continue;
         F32 total[kVectors];
         score_row(a, s, t, next_page, total);
         if (a.format.dtype == CacheDType::kFp8) {
