@@ -171,8 +171,8 @@ Result<JsonValue> SchemaReader::resolve(const JsonValue& schema, const std::stri
 }
 
 Result<Expression> SchemaReader::value_of(const JsonValue& schema, const std::string& path) {
-  if (++n_values_ > kMaxValues || depth_ > kMaxDepth) {
-    return wrong(path, fmt::format("makes the schema larger than {} parts or deeper than {}; references beside other "
+  if (n_in_document_ > kMaxValues || ++n_values_ > kMaxValues || depth_ > kMaxDepth) {
+    return wrong(path, fmt::format("has or makes more than {} parts, or is deeper than {}; references beside other "
                                    "keywords are written out",
                                    kMaxValues, kMaxDepth));
   }
@@ -215,6 +215,7 @@ Result<Expression> SchemaReader::alternatives(const JsonObject& schema, std::str
                                               const std::string& path) {
   const JsonArray* list = schema.find(keyword)->as_array();
   if (list == nullptr || list->empty()) return wrong(path, fmt::format("has {} that is no list of schemas", keyword));
+  if (list->size() > kMaxParts) return wrong(path, fmt::format("has {} with more than {} parts", keyword, kMaxParts));
   JsonObject beside = schema;
   beside.erase(keyword);
   for (const std::string_view key : kDefinitions) beside.erase(key);
@@ -335,6 +336,9 @@ Result<Expression> SchemaReader::array_of(const JsonObject& schema, const std::s
   std::vector<Expression> first;
   if (const JsonValue* list = schema.find("prefixItems")) {
     if (list->as_array() == nullptr) return wrong(path, "has prefixItems that are no list");
+    if (list->as_array()->size() > kMaxParts) {
+      return wrong(path, fmt::format("has more than {} prefixItems", kMaxParts));
+    }
     for (const JsonValue& item : *list->as_array()) {
       LEVIN_ASSIGN(Expression form, value_of(item, fmt::format("{}.prefixItems[{}]", path, first.size())));
       first.push_back(std::move(form));
@@ -392,7 +396,9 @@ Result<SchemaReader::PlainForms> SchemaReader::plain_forms(const JsonValue& sche
                                                            const Expression& behind) {
   PlainForms out;
   LEVIN_ASSIGN(const JsonValue plain, resolve(schema, path));
-  if (++n_values_ > kMaxValues || depth_ > kMaxDepth) return wrong(path, "makes the schema too large");
+  if (n_in_document_ > kMaxValues || ++n_values_ > kMaxValues || depth_ > kMaxDepth) {
+    return wrong(path, "makes the schema too large");
+  }
   ++depth_;
   const Status added = add_plain_forms(plain, path, behind, &out);
   --depth_;

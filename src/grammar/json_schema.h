@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "grammar/json_forms.h"
+#include "grammar/schema_values.h"
 #include "grammar/text_forms.h"
 #include "io/json.h"
 
@@ -36,7 +37,7 @@ class SchemaReader {
   // The schema must outlive the reader.
   SchemaReader(RuleSet& rules, JsonForms& forms, const io::JsonValue& schema,
                Unsupported unsupported = Unsupported::kRefused)
-      : rules_(rules), forms_(forms), root_(schema), unsupported_(unsupported) {}
+      : rules_(rules), forms_(forms), root_(schema), unsupported_(unsupported), n_in_document_(n_values(schema)) {}
 
   Result<Expression> value() { return value_of(root_, "schema"); }
 
@@ -56,7 +57,8 @@ class SchemaReader {
 
  private:
   static constexpr int kMaxDepth = 200;
-  static constexpr int64_t kMaxValues = 20'000;
+  static constexpr int64_t kMaxValues = 10'000;  // in the document, and with references and joined parts written out
+  static constexpr size_t kMaxParts = 256;       // of one oneOf, anyOf or prefixItems
 
   Result<Expression> value_at_depth(const io::JsonValue& schema, const std::string& path);
   Status add_plain_forms(const io::JsonValue& schema, const std::string& path, const Expression& behind,
@@ -88,6 +90,7 @@ class SchemaReader {
   const io::JsonValue& root_;
   const Unsupported unsupported_;
   std::map<std::string, RuleId> references_;
+  const int64_t n_in_document_;
   int depth_ = 0;
   int64_t n_values_ = 0;
 };

@@ -209,10 +209,12 @@ RuleId RuleSet::reserve() {
 Status RuleSet::define(RuleId rule, const Expression& expression, CountRange count) {
   NodeBuilder builder;
   const int32_t last = builder.add(expression, 0);
-  if (builder.too_large()) {
-    return Error{ErrorKind::kUsage, fmt::format("a pattern needs more than {} steps with its repeats written out; use "
-                                                "smaller counts",
-                                                kMaxExpressionNodes)};
+  n_nodes_ += builder.nodes().size();
+  if (builder.too_large() || n_nodes_ > kMaxNodes) {
+    return Error{ErrorKind::kUsage,
+                 fmt::format("a pattern needs more than {} steps with its repeats written out, or all "
+                             "together more than {}; use smaller counts",
+                             kMaxExpressionNodes, kMaxNodes)};
   }
   grammar_.rules_[static_cast<size_t>(rule)] = {.start = static_cast<StateId>(grammar_.states_.size()), .count = count};
   if (!Determinizer(builder.nodes(), last, rule, grammar_.states_).run()) {

@@ -9,8 +9,8 @@
 // of the automaton, so a long range costs nothing. A place in a text is a stack of (state, count), one for every rule
 // that is open; where bytes and calls leave a choice, several stacks (matcher.h).
 //
-// Limits   kMaxStates in all rules together, kMaxExpressionNodes for one expression with its repeats written out.
-//          Errors (kUsage) say which was passed
+// Limits   kMaxStates in all rules together, kMaxExpressionNodes for one expression with its repeats written out and
+//          kMaxNodes for all: compiling takes well under a second. Errors (kUsage) say which was passed
 // Ends     states from which no text leads to an end are left out; a grammar that matches nothing is refused, and so is
 //          a rule that calls itself before anything was matched
 #pragma once
@@ -26,6 +26,7 @@ namespace levin::grammar {
 
 constexpr size_t kMaxStates = 50'000;
 constexpr size_t kMaxExpressionNodes = 100'000;
+constexpr size_t kMaxNodes = 1'000'000;
 
 using StateId = int32_t;
 
@@ -92,6 +93,7 @@ class RuleSet {
   Status check_recursion() const;
 
   Grammar grammar_;
+  size_t n_nodes_ = 0;  // of all expressions so far
 };
 
 }  // namespace levin::grammar

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <span>
+#include <set>
 #include <utility>
 
 namespace levin::grammar {
@@ -252,24 +252,38 @@ std::vector<std::string> ObjectShape::names() const {
   return out;
 }
 
+int64_t n_values(const JsonValue& document) {
+  int64_t n = 1;
+  if (const JsonArray* list = document.as_array()) {
+    for (const JsonValue& entry : *list) n += n_values(entry);
+  } else if (const JsonObject* object = document.as_object()) {
+    for (const JsonMember& m : object->members()) n += n_values(m.value);
+  }
+  return n;
+}
+
 Result<ObjectShape> object_shape(const JsonObject& schema, const std::string& path) {
   ObjectShape out;
   const JsonValue* properties = schema.find("properties");
   if (properties != nullptr && properties->as_object() == nullptr)
     return wrong(path, "has properties that are no object");
-  for (const JsonMember& m : properties != nullptr ? properties->as_object()->members() : kNoMembers.members()) {
-    out.properties.push_back({.name = m.key, .schema = &m.value, .required = is_required(schema, m.key)});
+  const JsonObject& known = properties != nullptr ? *properties->as_object() : kNoMembers;
+  std::vector<std::string> only_required;
+  std::set<std::string, std::less<>> required;
+  if (const JsonValue* list = schema.find("required")) {
+    if (list->as_array() == nullptr) return wrong(path, "has a required that is no list");
+    for (const JsonValue& entry : *list->as_array()) {
+      const std::string* name = entry.as_string();
+      if (name == nullptr) return wrong(path, fmt::format("requires {}, expected a name", io::describe_json(entry)));
+      if (required.insert(*name).second && !known.contains(*name)) only_required.push_back(*name);
+    }
   }
-  const JsonValue* required = schema.find("required");
-  if (required == nullptr) return out;
-  if (required->as_array() == nullptr) return wrong(path, "has a required that is no list");
+  for (const JsonMember& m : known.members()) {
+    out.properties.push_back({.name = m.key, .schema = &m.value, .required = required.contains(m.key)});
+  }
   const JsonValue* others = schema.find("additionalProperties");
-  for (const JsonValue& entry : *required->as_array()) {
-    const std::string* name = entry.as_string();
-    if (name == nullptr) return wrong(path, fmt::format("requires {}, expected a name", io::describe_json(entry)));
-    const std::vector<std::string> known = out.names();
-    if (std::find(known.begin(), known.end(), *name) != known.end()) continue;
-    out.properties.push_back({.name = *name, .schema = others != nullptr ? others : &kAnything, .required = true});
+  for (const std::string& name : only_required) {
+    out.properties.push_back({.name = name, .schema = others != nullptr ? others : &kAnything, .required = true});
   }
   return out;
 }

@@ -41,6 +41,9 @@ struct ObjectShape {
   std::vector<Property> properties;  // as listed, then those that are only required
   std::vector<std::string> names() const;
 };
+// Values in a document, itself included.
+int64_t n_values(const io::JsonValue& document);
+
 Result<ObjectShape> object_shape(const io::JsonObject& schema, const std::string& path);
 
 }  // namespace levin::grammar

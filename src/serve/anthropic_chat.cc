@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace levin::serve {
@@ -144,6 +146,38 @@ Status read_thinking(const Body& body, text::ChatRequest* request) {
   return read_template_kwargs(body, request);
 }
 
+// "context_management": an edit that keeps all thinking asks for it in the prompt.
+Status read_context_management(const Body& body, text::ChatRequest* request) {
+  if (!body.has("context_management")) return {};
+  LEVIN_ASSIGN(const Body management, body.get_body("context_management"));
+  const io::JsonValue* edits = management.find("edits");
+  const io::JsonArray* list = edits != nullptr ? edits->as_array() : nullptr;
+  if (list == nullptr) return {};
+  for (const io::JsonValue& edit : *list) {
+    const io::JsonObject* fields = edit.as_object();
+    if (fields == nullptr || !string_or_empty(*fields, "type").starts_with("clear_thinking")) continue;
+    request->keep_reasoning = string_or_empty(*fields, "keep") == "all";
+  }
+  return {};
+}
+
+// A client of Anthropic's begins its system prompt with a block about billing that is new in every request.
+bool is_stamp(const io::JsonValue& block) {
+  const io::JsonObject* fields = block.as_object();
+  return fields != nullptr && string_or_empty(*fields, "text").starts_with("x-anthropic-billing-header:");
+}
+
+Result<std::string> read_system(const Body& body) {
+  const io::JsonValue* system = body.find("system");
+  const io::JsonArray* blocks = system != nullptr ? system->as_array() : nullptr;
+  if (blocks == nullptr) return content_text(system, "system");
+  io::JsonArray kept;
+  std::copy_if(blocks->begin(), blocks->end(), std::back_inserter(kept),
+               [](const auto& block) { return !is_stamp(block); });
+  const io::JsonValue value(std::move(kept));
+  return content_text(&value, "system");
+}
+
 }  // namespace
 
 Result<ChatAsk> read_anthropic_chat(const Body& body, bool thinking) {
@@ -154,7 +188,8 @@ Result<ChatAsk> read_anthropic_chat(const Body& body, bool thinking) {
   LEVIN_ASSIGN(ask.calls, read_choice(body, ask.tools));
   LEVIN_ASSIGN(ask.form, read_form(body, "output_config"));
   LEVIN_TRY(read_thinking(body, &ask.request));
-  LEVIN_ASSIGN(const std::string system, content_text(body.find("system"), "system"));
+  LEVIN_TRY(read_context_management(body, &ask.request));
+  LEVIN_ASSIGN(const std::string system, read_system(body));
   if (!system.empty()) messages.push_back({.role = text::Role::kSystem, .content = system});
   const io::JsonValue* value = body.find("messages");
   const io::JsonArray* list = value != nullptr ? value->as_array() : nullptr;

@@ -1,6 +1,7 @@
 // JSON schemas: which texts match, and what is refused by name.
 #include "grammar/json_schema.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "grammar/byte_tokens.h"
@@ -176,12 +177,44 @@ TEST(JsonSchema, RefusesByName) {
       {R"({"required": [1]})", "expected a name"},
       {R"({"$defs": {"a": {"type": "object", "properties": {"x": {"$ref": "#/$defs/a", "minItems": 1}}}},
            "$ref": "#/$defs/a"})",
-       "larger than"},
+       "deeper than"},
   };
   for (const auto& [schema, part] : rows) {
     const auto grammar = compile(schema);
     ASSERT_FALSE(grammar.ok()) << schema;
     EXPECT_NE(grammar.error().message.find(part), std::string::npos) << schema << ": " << grammar.error().message;
+  }
+}
+
+// Schemas that would take long or much to compile are refused at once.
+TEST(JsonSchema, BoundsItsSize) {
+  const auto list = [](const std::string& part, int n) {
+    std::string out = part;
+    for (int i = 1; i < n; ++i) out += ", " + part;
+    return out;
+  };
+  std::string properties;
+  for (int i = 0; i < 12'000; ++i) properties += (i > 0 ? ", \"" : "\"") + std::to_string(i) + "\": {}";
+  std::string nested = R"({"type": "array"})";
+  for (int i = 0; i < 60; ++i) nested = R"({"items": )" + nested + "}";
+  EXPECT_TRUE(compile(nested).ok());
+  const std::string doubling = R"({"$defs": {"a0": {"type": "null"})" + [] {
+    std::string out;
+    for (int i = 1; i < 30; ++i) {
+      out +=
+          fmt::format(R"(, "a{0}": {{"type": "object", "properties": {{"x": {{"$ref": "#/$defs/a{1}", "minLength": 1}},
+                            "y": {{"$ref": "#/$defs/a{1}", "minLength": 2}}}}}})",
+                      i, i - 1);
+    }
+    return out;
+  }() + R"(}, "$ref": "#/$defs/a29"})";
+  for (const std::string& schema :
+       {"{\"properties\": {" + properties + "}}", R"({"type": "array", "prefixItems": [)" + list("{}", 300) + "]}",
+        R"({"oneOf": [)" + list(R"({"type": "null"})", 300) + "]}", doubling,
+        R"({"anyOf": [)" + list(R"({"pattern": "(a{300}b?){300}"})", 20) + "]}"}) {
+    const auto grammar = compile(schema);
+    ASSERT_FALSE(grammar.ok()) << schema.substr(0, 80);
+    EXPECT_NE(grammar.error().message.find("more than"), std::string::npos) << grammar.error().message;
   }
 }
 
