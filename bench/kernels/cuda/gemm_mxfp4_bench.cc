@@ -28,8 +28,8 @@ std::vector<uint8_t> packed_weights(int n, int k) {
   for (uint8_t& v : codes) v = static_cast<uint8_t>(generator());
   for (uint8_t& v : scales) v = static_cast<uint8_t>(117 + generator() % 4);
   std::vector<uint8_t> out(static_cast<size_t>(cuda::packed_mxfp4_bytes(n, k)));
-  LEVIN_CHECK(cuda::pack_mxfp4({codes.data(), scales.data(), n, k}, reinterpret_cast<std::byte*>(out.data())),
-              "scales out of range");
+  const auto packed = cuda::pack_mxfp4({codes.data(), scales.data(), n, k}, reinterpret_cast<std::byte*>(out.data()));
+  LEVIN_CHECK(packed == cuda::Mxfp4Scales::kNarrow, "scales out of range");
   return out;
 }
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/check.h"
@@ -39,33 +40,40 @@ void pack_codes(const Mxfp4Rows& from, int row, int column, std::byte* tile) {
   }
 }
 
-bool pack_scales(const Mxfp4Rows& from, int row, int column, std::byte* out) {
+// The scales of one tile; returns the largest, or 0 if one is out of range.
+uint8_t pack_scales(const Mxfp4Rows& from, int row, int column, std::byte* out) {
+  uint8_t largest = kMxMinScale;
   const int n_groups = (from.k + static_cast<int>(kMxGroup) - 1) / static_cast<int>(kMxGroup);
   for (int i = 0; i < kMxStripRows; ++i) {
     for (int g = 0; g < 4; ++g) {
       const int group = column / static_cast<int>(kMxGroup) + g;
       uint8_t scale = 127;
       if (row + i < from.n && group < n_groups) scale = from.scales[int64_t{row + i} * n_groups + group];
-      if (scale < kMxMinScale || scale > kMxMaxScale) return false;
+      if (scale < kMxMinScale || scale > kMxMaxScale) return 0;
+      largest = std::max(largest, scale);
       out[i * 4 + g] = std::byte{scale};
     }
   }
-  return true;
+  return largest;
 }
 
 }  // namespace
 
 int64_t packed_mxfp4_bytes(int n, int k) { return mx_strips(n) * mx_tiles_of_strip(k) * kMxTileBytes; }
 
-bool pack_mxfp4(const Mxfp4Rows& from, std::byte* out) {
+Mxfp4Scales pack_mxfp4(const Mxfp4Rows& from, std::byte* out) {
+  constexpr uint8_t kTwo = 128;  // the code of 2
+  Mxfp4Scales scales = Mxfp4Scales::kNarrow;
   for (int row = 0; row < mx_strips(from.n) * kMxStripRows; row += kMxStripRows) {
     for (int column = 0; column < from.k; column += kMxTileColumns) {
       pack_codes(from, row, column, out);
-      if (!pack_scales(from, row, column, out + kMxCodeBytes)) return false;
+      const uint8_t largest = pack_scales(from, row, column, out + kMxCodeBytes);
+      if (largest == 0) return Mxfp4Scales::kNotExact;
+      if (largest > kTwo) scales = Mxfp4Scales::kWide;
       out += kMxTileBytes;
     }
   }
-  return true;
+  return scales;
 }
 
 int plan_gemm_mxfp4(int rows_per_group) {
@@ -86,6 +94,7 @@ void gemm_mxfp4(const GemmMxfp4& a, int tile_rows, CUstream_st* stream) {
   if (a.n_tokens == 0) return;
   const std::string refused = gemm_mxfp4_support(a.n, a.k, a.n_groups);
   LEVIN_CHECK(refused.empty(), "{}", refused);
+  LEVIN_CHECK(a.scales != Mxfp4Scales::kNotExact, "gemm_mxfp4: weights that could not be packed");
   LEVIN_CHECK((a.n_groups == 1) == (a.group_begin == nullptr), "gemm_mxfp4: {} groups {} group_begin", a.n_groups,
               a.group_begin ? "with" : "without");
   LEVIN_CHECK(

@@ -32,14 +32,19 @@ struct Mxfp4Rows {
 // Bytes of one packed matrix, a multiple of 16; those of groups follow each other.
 int64_t packed_mxfp4_bytes(int n, int k);
 
-// Host memory to host memory. False if a scale lies outside the range in which values are exact; then out is not complete.
-bool pack_mxfp4(const Mxfp4Rows& from, std::byte* out);
+// The largest scale of a matrix: below 2, as trained weights have them; wide scales take a slower kernel.
+enum class Mxfp4Scales : uint8_t { kNarrow, kWide, kNotExact };
+
+// Host memory to host memory. kNotExact if a scale lies outside the range in which values are exact: `out` is not
+// complete then, and nothing can multiply it.
+Mxfp4Scales pack_mxfp4(const Mxfp4Rows& from, std::byte* out);
 
 struct GemmMxfp4 {
-  const uint16_t* x = nullptr;   // [T, K] bf16, 16-byte aligned
-  int64_t x_ld = 0;              // elements between rows, a multiple of 8
-  const std::byte* w = nullptr;  // [G] packed matrices, 16-byte aligned
-  void* out = nullptr;           // [T, N] dense, bf16 or f32; rows of no group are left as they are
+  const uint16_t* x = nullptr;                // [T, K] bf16, 16-byte aligned
+  int64_t x_ld = 0;                           // elements between rows, a multiple of 8
+  const std::byte* w = nullptr;               // [G] packed matrices, 16-byte aligned
+  Mxfp4Scales scales = Mxfp4Scales::kNarrow;  // kWide if one of the matrices has wide ones
+  void* out = nullptr;                        // [T, N] dense, bf16 or f32; rows of no group are left as they are
   bool out_is_f32 = false;
   int n_tokens = 0;  // T
   int n = 0;

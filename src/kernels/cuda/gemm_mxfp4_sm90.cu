@@ -48,9 +48,10 @@ struct Params {
   bool out_is_f32;
 };
 
-template <int kRowsOf>
+template <int kRowsOf, bool kWideOf>
 struct Config {
   static constexpr int kRows = kRowsOf;
+  static constexpr bool kWide = kWideOf;               // scales from 2 on, which take two multiplications
   static constexpr int kBlocks = kRows <= 32 ? 2 : 1;  // of a multiprocessor
   static constexpr int kChunkBytes = kRows * 128;
   static constexpr int kStageBytes = 2 * kChunkBytes + kStrips * kMxTileBytes;
@@ -203,23 +204,18 @@ class Math {
     const uint4 raw = reinterpret_cast<const uint4*>(tile)[kHalf * 128 + thread_];
     const auto* scales =
         reinterpret_cast<const uint32_t*>(tile + kMxCodeBytes) + 16 * (thread_ / 32) + thread_ % 32 / 4;
-    const uint32_t scale[2] = {scales[0] >> 16 * kHalf & 0xFFFF, scales[8] >> 16 * kHalf & 0xFFFF};
+    const uint32_t codes[2] = {scales[0], scales[8]};
     const uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
+    const uint32_t first = C::kWide ? mx_narrowed(codes[0]) : codes[0];
+    const uint32_t second = C::kWide ? mx_narrowed(codes[1]) : codes[1];
+    const uint32_t factor[4] = {mx_factor<2 * kHalf>(first), mx_factor<2 * kHalf>(second),
+                                mx_factor<2 * kHalf + 1>(first), mx_factor<2 * kHalf + 1>(second)};
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
-      const int shift = step / 2 * 8;
-      mx_word_to_bf16(a[step], words[step], mx_factor(scale[0] >> shift & 0xFF), mx_factor(scale[1] >> shift & 0xFF));
-    }
-    if (__vcmpgtu4(scale[0] | scale[1] << 16, 0x80808080u) != 0) multiply_rest(a, scale);
-  }
-
-  // What one factor cannot say of scales above 2.
-  __device__ __forceinline__ static void multiply_rest(Operand& a, const uint32_t (&scale)[2]) {
+      mx_word_to_bf16(a[step], words[step], factor[step / 2 * 2], factor[step / 2 * 2 + 1]);
 #pragma unroll
-    for (int step = 0; step < 4; ++step) {
-#pragma unroll
-      for (int r = 0; r < 4; ++r)
-        a[step][r] = multiply_bf16x2(a[step][r], mx_rest(scale[r % 2] >> step / 2 * 8 & 0xFF));
+      for (int r = 0; C::kWide && r < 4; ++r)
+        a[step][r] = multiply_bf16x2(a[step][r], mx_rest(codes[r % 2], 2 * kHalf + step / 2));
     }
   }
 
@@ -279,9 +275,9 @@ __global__ void __launch_bounds__(kThreads, C::kBlocks) gemm_mxfp4_kernel(const 
     Loader<C>(p, s).run();
 }
 
-template <int kRows>
-void run(const GemmMxfp4& a, CUstream_st* stream) {
-  using C = Config<kRows>;
+template <int kRows, bool kWide>
+void run_instance(const GemmMxfp4& a, CUstream_st* stream) {
+  using C = Config<kRows, kWide>;
   MatrixMap x;
   x.data = a.x;
   x.type = CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
@@ -313,6 +309,14 @@ void run(const GemmMxfp4& a, CUstream_st* stream) {
   l.stream = stream;
   static_assert(C::kBlocks * (sizeof(Shared<C>) + kSwizzleAlignment + 1024) <= kMaxSharedBytes + 1024);
   launch_kernel(gemm_mxfp4_kernel<C>, l, p);
+}
+
+template <int kRows>
+void run(const GemmMxfp4& a, CUstream_st* stream) {
+  if (a.scales == Mxfp4Scales::kWide)
+    run_instance<kRows, true>(a, stream);
+  else
+    run_instance<kRows, false>(a, stream);
 }
 
 }  // namespace

@@ -19,13 +19,13 @@ namespace {
 
 constexpr int kTileRows[] = {8, 16, 32, 64, 128};
 
-// Random bf16 rows and weights of every code; scales near 1 but for a few far ones.
+// Random bf16 rows and weights of every code; scales near 1 but for a few far ones, wide if asked for.
 struct MxProblem {
   int n_tokens, n, k, n_groups;
   std::vector<uint16_t> x;
   std::vector<uint8_t> codes, scales;
 
-  MxProblem(int tokens, int outputs, int inputs, int groups, uint64_t seed)
+  MxProblem(int tokens, int outputs, int inputs, int groups, uint64_t seed, bool wide = false)
       : n_tokens(tokens), n(outputs), k(inputs), n_groups(groups) {
     std::mt19937_64 generator(seed);
     std::normal_distribution<float> normal;
@@ -34,8 +34,10 @@ struct MxProblem {
     codes.resize(static_cast<size_t>(groups) * n * k / 2);
     for (uint8_t& v : codes) v = static_cast<uint8_t>(generator());
     scales.resize(static_cast<size_t>(groups) * n * scales_of_row());
-    for (uint8_t& v : scales)
-      v = static_cast<uint8_t>(generator() % 50 == 0 ? 100 + generator() % 60 : 124 + generator() % 6);
+    for (uint8_t& v : scales) {
+      const uint64_t draw = generator();
+      v = static_cast<uint8_t>(draw % 50 == 0 ? 90 + draw / 50 % (wide ? 80 : 30) : 124 + draw / 50 % 5);
+    }
   }
 
   int scales_of_row() const { return (k + 31) / 32; }
@@ -53,13 +55,14 @@ struct MxProblem {
 class MxOnDevice {
  public:
   MxOnDevice(const Stream& stream, const MxProblem& p)
-      : stream_(stream), p_(p), x_(stream, padded_x(p)), w_(stream, packed(p)) {}
+      : stream_(stream), p_(p), x_(stream, padded_x(p)), w_(stream, packed(p, &scales_)) {}
 
   GemmMxfp4 args(void* out, bool f32) const {
     GemmMxfp4 a;
     a.x = x_.data();
     a.x_ld = p_.k;
     a.w = reinterpret_cast<const std::byte*>(w_.data());
+    a.scales = scales_;
     a.out = out;
     a.out_is_f32 = f32;
     a.n_tokens = p_.n_tokens;
@@ -92,16 +95,18 @@ class MxOnDevice {
     x.resize(x.size() + 128 * static_cast<size_t>(p.k), 0x7FFF);
     return x;
   }
-  static std::vector<uint8_t> packed(const MxProblem& p) {
+  static std::vector<uint8_t> packed(const MxProblem& p, Mxfp4Scales* widest) {
     const int64_t bytes = packed_mxfp4_bytes(p.n, p.k);
     std::vector<uint8_t> out(static_cast<size_t>(bytes * p.n_groups));
     for (int g = 0; g < p.n_groups; ++g)
-      LEVIN_CHECK(pack_mxfp4(p.group(g), reinterpret_cast<std::byte*>(out.data()) + g * bytes), "scales out of range");
+      *widest = std::max(*widest, pack_mxfp4(p.group(g), reinterpret_cast<std::byte*>(out.data()) + g * bytes));
+    LEVIN_CHECK(*widest != Mxfp4Scales::kNotExact, "scales out of range");
     return out;
   }
 
   const Stream& stream_;
   const MxProblem& p_;
+  Mxfp4Scales scales_ = Mxfp4Scales::kNarrow;
   DeviceArray<uint16_t> x_;
   DeviceArray<uint8_t> w_;
 };
@@ -194,7 +199,7 @@ TEST_F(GemmMxfp4Test, EveryCodeAndScaleIsExact) {
 
 TEST_F(GemmMxfp4Test, ARowHasTheSameBitsInEveryTileAndBatch) {
   const int n_tokens = 300, n = 328;
-  const MxProblem p(n_tokens, n, 1064, 1, 99);
+  const MxProblem p(n_tokens, n, 1064, 1, 99, true);
   const MxOnDevice device(*stream_, p);
   const std::vector<float> all = device.run(128, 0, n_tokens);
   for (const int rows : kTileRows) {
@@ -253,10 +258,12 @@ TEST(GemmMxfp4PlanTest, RefusesByName) {
 TEST(GemmMxfp4PlanTest, PackingNamesScalesThatAreNotExact) {
   MxProblem p(1, 8, 32, 1, 2);
   std::vector<std::byte> out(static_cast<size_t>(packed_mxfp4_bytes(8, 32)));
-  EXPECT_TRUE(pack_mxfp4(p.group(0), out.data()));
+  EXPECT_EQ(pack_mxfp4(p.group(0), out.data()), Mxfp4Scales::kNarrow);
+  p.scales[7] = 129;
+  EXPECT_EQ(pack_mxfp4(p.group(0), out.data()), Mxfp4Scales::kWide);
   for (const int scale : {0, 1, 253, 254, 255}) {
     p.scales[5] = static_cast<uint8_t>(scale);
-    EXPECT_FALSE(pack_mxfp4(p.group(0), out.data())) << scale;
+    EXPECT_EQ(pack_mxfp4(p.group(0), out.data()), Mxfp4Scales::kNotExact) << scale;
   }
 }
 

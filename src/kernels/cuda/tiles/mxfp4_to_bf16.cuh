@@ -12,13 +12,17 @@
 
 namespace levin::cuda {
 
-constexpr uint32_t kMxWidestByte = 128;  // the e8m0 code of 2
+// 2^126 times the scale of group kGroup, of e8m0 codes below 129, as a pair of bf16: the exponent field is code - 127 +
+// 126 + 127. One byte permutation and one multiply-add; bit operations are what these kernels have least of.
+template <int kGroup>
+__device__ __forceinline__ uint32_t mx_factor(uint32_t codes) {
+  return __byte_perm(codes, 0, 0x4440 + kGroup) * 0x00800080u + 126 * 0x00800080u;
+}
 
-// 2^126 times the scale of e8m0 code `code`, cut at 2^127, as a pair of bf16: exponent field code - 127 + 126 + 127.
-__device__ __forceinline__ uint32_t mx_factor(uint32_t code) { return (min(code, kMxWidestByte) + 126) * 0x00800080u; }
-// What is left of it: 2^(code - 128) above the cut, else 1.
-__device__ __forceinline__ uint32_t mx_rest(uint32_t code) {
-  return (max(code, kMxWidestByte) - kMxWidestByte + 127) * 0x00800080u;
+// Scales from 2 on: what mx_factor() takes of them, and what is left of group i, 1 for smaller scales.
+__device__ __forceinline__ uint32_t mx_narrowed(uint32_t codes) { return __vminu4(codes, 0x80808080u); }
+__device__ __forceinline__ uint32_t mx_rest(uint32_t codes, int i) {
+  return (max(codes >> 8 * i & 0xFF, 128u) - 128 + 127) * 0x00800080u;
 }
 
 // The operand's registers; even ones are of the first row, odd ones of the second.
