@@ -61,6 +61,7 @@ std::vector<int32_t> random_picks(const MlaCase& c, int n_variants) {
 
 void bench_mla(const Stream& stream, int only_requests) {
   const DeviceArray<uint8_t> scratch(stream, cuda::sparse_mla_scratch_bytes());
+  scratch.fill(0);
   const MlaCache cache(stream);
   for (const MlaCase& c : std::vector<MlaCase>{{128, 1, 1},
                                                {128, 2, 1},
@@ -104,7 +105,8 @@ void bench_mla(const Stream& stream, int only_requests) {
     for (const auto& [name, split] :
          std::vector<std::pair<const char*, cuda::MlaSplit>>{{"auto", cuda::MlaSplit::kAuto},
                                                              {"whole", cuda::MlaSplit::kWholeRows},
-                                                             {"parts", cuda::MlaSplit::kParts}}) {
+                                                             {"clusters", cuda::MlaSplit::kClusters},
+                                                             {"pairs", cuda::MlaSplit::kPairs}}) {
       if (n_rows > 1000 && split != cuda::MlaSplit::kAuto) continue;
       const double us = time_in_graph(stream, timing, [&](int i) {
         cuda::SparseMla launch = a;

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/check.h"
 #include "kernels/cuda/prims/launch.h"
 #include "kernels/cuda/sparse_mla_launch.h"
@@ -31,12 +33,40 @@ int64_t cost(int64_t n_blocks, int n_tiles) {
   return n_waves * (n_tiles + kFixedTiles);
 }
 
-int choose_parts(const SparseMla& a, MlaSplit split) {
-  const int n_parts = (a.n_picks + kMlaPartPicks - 1) / kMlaPartPicks;
-  if (split == MlaSplit::kWholeRows || n_parts == 1) return 1;
-  if (split == MlaSplit::kParts) return n_parts;
-  const int64_t n_blocks = a.n_rows * ((a.n_heads + kMlaHeadGroup - 1) / kMlaHeadGroup) * 2;
-  return cost(n_blocks * n_parts, kMlaPartPicks / 64) < cost(n_blocks, a.n_picks / 64) ? n_parts : 1;
+int head_groups(const SparseMla& a) { return (a.n_heads + kMlaHeadGroup - 1) / kMlaHeadGroup; }
+
+MlaSharing choose_sharing(const SparseMla& a, MlaSplit split) {
+  constexpr int64_t kClusterBlocks = 120;  // that are on the device at once in clusters of eight
+  const int n_parts = mla_parts(a.n_picks);
+  if (split == MlaSplit::kWholeRows || n_parts == 1) return MlaSharing::kWholeRows;
+  if (split == MlaSplit::kClusters) return MlaSharing::kClusters;
+  if (split == MlaSplit::kPairs) return MlaSharing::kPairs;
+  const int64_t n_blocks = a.n_rows * head_groups(a) * 2;
+  if (n_blocks * n_parts <= kClusterBlocks) return MlaSharing::kClusters;
+  const bool fits = n_blocks * n_parts <= kMlaRecords;
+  return fits && cost(n_blocks * n_parts, kMlaPartPicks / 64) < cost(n_blocks, a.n_picks / 64) ? MlaSharing::kPairs
+                                                                                               : MlaSharing::kWholeRows;
+}
+
+void launch(const SparseMla& a, MlaSharing sharing, StreamHandle stream) {
+  switch (a.format) {
+    case LatentRows::kFp8:
+      return launch_sparse_mla_fp8(a, sharing, stream);
+    case LatentRows::kBF16:
+      return launch_sparse_mla_bf16(a, sharing, stream);
+  }
+}
+
+// Rows `first` to `first + n_rows - 1` of `a`.
+SparseMla rows_of(const SparseMla& a, int64_t first, int64_t n_rows) {
+  SparseMla some = a;
+  some.q_latent = static_cast<const uint16_t*>(a.q_latent) + first * a.q_latent_row_stride;
+  some.q_rope = static_cast<const uint16_t*>(a.q_rope) + first * a.q_rope_row_stride;
+  some.picks = a.picks + first * a.n_picks;
+  if (a.table_row != nullptr) some.table_row = a.table_row + first;
+  some.out = static_cast<std::byte*>(a.out) + first * a.n_heads * 512 * (a.out_f32 ? 4 : 2);
+  some.n_rows = n_rows;
+  return some;
 }
 
 }  // namespace
@@ -53,19 +83,17 @@ std::string sparse_mla_support(int n_heads, int d_latent, int d_rope, int n_pick
 
 int64_t sparse_mla_scratch_bytes() {
   constexpr int64_t kMultiprocessorIds = 144;  // of the whole chip; those of a product need not be contiguous
-  return kMultiprocessorIds * 64 * 1024;
+  return kMlaCounterBytes + std::max(kMultiprocessorIds * 64 * 1024, int64_t{kMlaRecords} * kMlaPartRecordBytes);
 }
 
 void sparse_mla(const SparseMla& a, StreamHandle stream, MlaSplit split) {
   check(a);
   if (a.n_rows == 0) return;
-  const int n_parts = choose_parts(a, split);
-  switch (a.format) {
-    case LatentRows::kFp8:
-      return launch_sparse_mla_fp8(a, n_parts, stream);
-    case LatentRows::kBF16:
-      return launch_sparse_mla_bf16(a, n_parts, stream);
-  }
+  const MlaSharing sharing = choose_sharing(a, split);
+  if (sharing != MlaSharing::kPairs) return launch(a, sharing, stream);
+  const int64_t rows_at_once = kMlaRecords / (2 * mla_parts(a.n_picks) * head_groups(a));
+  for (int64_t first = 0; first < a.n_rows; first += rows_at_once)
+    launch(rows_of(a, first, std::min(rows_at_once, a.n_rows - first)), sharing, stream);
 }
 
 }  // namespace levin::cuda

@@ -6,7 +6,7 @@
 //
 // Tree      Tile i is picks 64i .. 64i+63 of the row; the matrix unit's sums are the leaves.
 //             dot  = d0 + d1. d0 over latent 0..255, then rope 0..31; d1 over latent 256..511, then rope 32..63; each a
-//                    chain of wgmma bf16 steps of k = 16, ascending
+//                    chain of wgmma bf16 steps of k = 16, ascending; FP8 rows: every four columns as 1, 3, 0, 2
 //             m'   = max(m, ceil(max_j dot_j * c)), an integer; c = scale * log2 e
 //             p_j  = 2^(dot_j * c - m'), the difference in one fused step; zero below 2^-126
 //             acc  = acc * 2^(m - m'), exact; then four wgmma steps of k = 16 picks, p rounded to bf16
@@ -50,18 +50,19 @@ struct SparseMla {
   int64_t page_bytes = 0;            // a multiple of 16
   void* out = nullptr;               // [n_rows, n_heads, 512] bf16, or f32
   bool out_f32 = false;
-  std::byte* scratch = nullptr;  // sparse_mla_scratch_bytes(), any contents; 16-byte aligned
+  std::byte* scratch = nullptr;  // sparse_mla_scratch_bytes(), zeroed once by its owner; 16-byte aligned
   int64_t n_rows = 0;
   int n_heads = 0;
   int n_picks = 0;
   float scale = 0;  // positive
 };
 
-// Merged parts of the rows being worked on, 64 KB per multiprocessor; one launch at a time may use it.
+// Parts of the rows being worked on, 33 MB; one launch at a time may use it.
 int64_t sparse_mla_scratch_bytes();
 
-// How the blocks share the rows. Both give the same bits; kAuto takes the one that should be faster.
-enum class MlaSplit : uint8_t { kAuto, kWholeRows, kParts };
+// How the blocks share the rows: a row to a pair of blocks, or 512 of its picks, merged within a cluster or by the pair that
+// comes last. All give the same bits; kAuto takes the one that should be fastest.
+enum class MlaSplit : uint8_t { kAuto, kWholeRows, kClusters, kPairs };
 void sparse_mla(const SparseMla& a, StreamHandle stream, MlaSplit split = MlaSplit::kAuto);
 
 }  // namespace levin::cuda

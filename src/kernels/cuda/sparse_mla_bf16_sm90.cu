@@ -3,8 +3,8 @@
 
 namespace levin::cuda {
 
-void launch_sparse_mla_bf16(const SparseMla& a, int n_parts, StreamHandle stream) {
-  mla::launch<LatentRows::kBF16>(a, n_parts, stream);
+void launch_sparse_mla_bf16(const SparseMla& a, MlaSharing sharing, StreamHandle stream) {
+  mla::launch<LatentRows::kBF16, true>(a, sharing, stream);
 }
 
 }  // namespace levin::cuda

@@ -3,8 +3,11 @@
 
 namespace levin::cuda {
 
-void launch_sparse_mla_fp8(const SparseMla& a, int n_parts, StreamHandle stream) {
-  mla::launch<LatentRows::kFp8>(a, n_parts, stream);
+void launch_sparse_mla_fp8(const SparseMla& a, MlaSharing sharing, StreamHandle stream) {
+  if (a.tables.data != nullptr)
+    mla::launch<LatentRows::kFp8, true>(a, sharing, stream);
+  else
+    mla::launch<LatentRows::kFp8, false>(a, sharing, stream);
 }
 
 }  // namespace levin::cuda

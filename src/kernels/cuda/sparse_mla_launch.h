@@ -7,9 +7,21 @@ namespace levin::cuda {
 
 constexpr int kMlaHeadGroup = 64;
 constexpr int kMlaPartPicks = 512;  // a row's sums start afresh here
+constexpr int mla_parts(int n_picks) { return (n_picks + kMlaPartPicks - 1) / kMlaPartPicks; }
 
-// n_parts blocks (pairs of blocks) share a row: 1, or as many as the row has parts.
-void launch_sparse_mla_fp8(const SparseMla& a, int n_parts, StreamHandle stream);
-void launch_sparse_mla_bf16(const SparseMla& a, int n_parts, StreamHandle stream);
+// Scratch memory: counters of the parts that have come, then a record for each half of a part. Whole rows keep their
+// merged parts in the same place, 64 KB for each multiprocessor.
+constexpr int kMlaRecords = 512;  // of a launch
+constexpr int kMlaCounterBytes = kMlaRecords * 4;
+constexpr int kMlaPartRecordBytes = 64 * 1024 + 2048 + 512;
+
+enum class MlaSharing : uint8_t {
+  kWholeRows,  // a pair of blocks does a row
+  kClusters,   // the parts of a row have a pair each, all in one cluster
+  kPairs,      // the same without a cluster; at most kMlaRecords halves of parts in a launch
+};
+
+void launch_sparse_mla_fp8(const SparseMla& a, MlaSharing sharing, StreamHandle stream);
+void launch_sparse_mla_bf16(const SparseMla& a, MlaSharing sharing, StreamHandle stream);
 
 }  // namespace levin::cuda

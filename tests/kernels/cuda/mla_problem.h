@@ -144,7 +144,9 @@ class MlaOnDevice {
         q_rope_(stream, problem.q_rope),
         picks_(stream, problem.picks),
         cache_(stream, problem.cache),
-        scratch_(stream, sparse_mla_scratch_bytes()) {}
+        scratch_(stream, sparse_mla_scratch_bytes()) {
+    scratch_.fill(0);
+  }
 
   SparseMla args(void* out, bool f32) const {
     return {.q_latent = q_latent_.data(),

@@ -58,7 +58,7 @@ TEST_F(SparseMlaTest, IsTheSumInDouble) {
                           .format = format,
                           .seed = static_cast<uint64_t>(n_heads + n_picks)});
       const MlaOnDevice d(*stream_, p);
-      for (const MlaSplit split : {MlaSplit::kWholeRows, MlaSplit::kParts})
+      for (const MlaSplit split : {MlaSplit::kWholeRows, MlaSplit::kClusters, MlaSplit::kPairs})
         expect_close(p, d.run(split), n_heads > 16 ? 31 : 5);
     }
   }
@@ -70,7 +70,8 @@ TEST_F(SparseMlaTest, RowsWithFewPicks) {
   const MlaOnDevice d(*stream_, p);
   const std::vector<float> whole = d.run(MlaSplit::kWholeRows);
   expect_close(p, whole, 13);
-  EXPECT_EQ(bits(d.run(MlaSplit::kParts)), bits(whole));
+  EXPECT_EQ(bits(d.run(MlaSplit::kClusters)), bits(whole));
+  EXPECT_EQ(bits(d.run(MlaSplit::kPairs)), bits(whole));
 }
 
 // Scores that rise by hundreds of powers of two from tile to tile, and fall.
@@ -81,7 +82,8 @@ TEST_F(SparseMlaTest, LargeScores) {
     const std::vector<float> whole = d.run(MlaSplit::kWholeRows);
     for (const float v : whole) ASSERT_TRUE(std::isfinite(v));
     if (spread < 10) expect_close(p, whole, 21);
-    EXPECT_EQ(bits(d.run(MlaSplit::kParts)), bits(whole)) << "spread " << spread;
+    EXPECT_EQ(bits(d.run(MlaSplit::kClusters)), bits(whole)) << "spread " << spread;
+    EXPECT_EQ(bits(d.run(MlaSplit::kPairs)), bits(whole)) << "spread " << spread;
   }
 }
 
@@ -91,7 +93,9 @@ TEST_F(SparseMlaTest, WholeRowsAndPartsGiveTheSameBits) {
       const MlaProblem p(
           {.n_rows = 5, .n_heads = 128, .n_picks = n_picks, .format = format, .seed = static_cast<uint64_t>(n_picks)});
       const MlaOnDevice d(*stream_, p);
-      EXPECT_EQ(bits(d.run(MlaSplit::kParts)), bits(d.run(MlaSplit::kWholeRows))) << n_picks;
+      const std::vector<uint32_t> whole = bits(d.run(MlaSplit::kWholeRows));
+      EXPECT_EQ(bits(d.run(MlaSplit::kClusters)), whole) << n_picks;
+      EXPECT_EQ(bits(d.run(MlaSplit::kPairs)), whole) << n_picks;
     }
   }
 }
@@ -102,7 +106,7 @@ TEST_F(SparseMlaTest, ARowHasTheSameBitsInAnyBatch) {
   const std::vector<uint32_t> all = bits(d.run(MlaSplit::kAuto));
   const int64_t row_values = int64_t{p.n_heads} * 512;
   for (const auto& [first, count] :
-       std::vector<std::pair<int64_t, int64_t>>{{0, 1}, {77, 1}, {139, 1}, {3, 2}, {10, 8}, {50, 33}}) {
+       std::vector<std::pair<int64_t, int64_t>>{{0, 1}, {77, 1}, {139, 1}, {3, 2}, {10, 8}, {70, 15}, {50, 33}}) {
     const DeviceArray<float> out(*stream_, count * row_values);
     SparseMla a = d.args(out.data(), true);
     a.q_latent = static_cast<const uint16_t*>(a.q_latent) + first * row_values;
@@ -113,6 +117,25 @@ TEST_F(SparseMlaTest, ARowHasTheSameBitsInAnyBatch) {
     EXPECT_EQ(bits(out.host()),
               std::vector<uint32_t>(all.begin() + first * row_values, all.begin() + (first + count) * row_values))
         << first << ", " << count;
+  }
+}
+
+// More rows than the device has multiprocessors, so that blocks go from row to row, with any number of tiles in each.
+TEST_F(SparseMlaTest, RaggedRowsOneAfterAnother) {
+  constexpr int kRows = 700;
+  for (const LatentRows format : {LatentRows::kFp8, LatentRows::kBF16}) {
+    std::vector<int> n_valid;
+    uint32_t state = 1;
+    for (int row = 0; row < kRows; ++row) {
+      state = state * 1664525u + 1013904223u;
+      n_valid.push_back(row % 5 == 0 ? static_cast<int>(state >> 30) : static_cast<int>(state >> 8) % 1089);
+    }
+    const MlaProblem p(
+        {.n_rows = kRows, .n_heads = 8, .n_picks = 1088, .format = format, .n_valid = n_valid, .seed = 10});
+    const MlaOnDevice d(*stream_, p);
+    const std::vector<uint32_t> whole = bits(d.run(MlaSplit::kWholeRows));
+    EXPECT_EQ(bits(d.run(MlaSplit::kClusters)), whole);
+    EXPECT_EQ(bits(d.run(MlaSplit::kPairs)), whole);
   }
 }
 
@@ -152,7 +175,9 @@ TEST_F(SparseMlaTest, RepeatsItself) {
   const MlaProblem p({.n_rows = 40, .n_heads = 128, .seed = 9});
   const MlaOnDevice d(*stream_, p);
   const std::vector<uint32_t> first = bits(d.run(MlaSplit::kWholeRows));
-  for (int i = 0; i < 5; ++i) ASSERT_EQ(bits(d.run(i % 2 ? MlaSplit::kWholeRows : MlaSplit::kParts)), first);
+  for (int i = 0; i < 3; ++i)
+    for (const MlaSplit split : {MlaSplit::kPairs, MlaSplit::kWholeRows, MlaSplit::kClusters})
+      ASSERT_EQ(bits(d.run(split)), first);
 }
 
 TEST(SparseMlaSupportTest, RefusesOtherShapesByName) {

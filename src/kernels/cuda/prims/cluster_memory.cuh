@@ -20,6 +20,16 @@ __device__ __forceinline__ uint32_t cluster_load_u32(const T* own, uint32_t rank
   return value;
 }
 
+// A load that stays where it is written: several of them are in flight where the compiler would wait for each.
+__device__ __forceinline__ float4 load_shared_float4(const float4* from) {
+  float4 v;
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+               : "r"(shared_address(from))
+               : "memory");
+  return v;
+}
+
 __device__ __forceinline__ float4 cluster_load_float4(const float4* own, uint32_t rank) {
   float4 v;
   asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
@@ -29,11 +39,12 @@ __device__ __forceinline__ float4 cluster_load_float4(const float4* own, uint32_
   return v;
 }
 
-// Writes 16 bytes at a cluster_address() and counts them on the barrier at another one, in the same block.
+// Writes 16 bytes kOffset behind a cluster_address() and counts them on the barrier at another one, in the same block.
+template <int kOffset = 0>
 __device__ __forceinline__ void cluster_store_async(uint32_t to, float4 v, uint32_t barrier) {
   asm volatile(
-      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(to),
-      "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "r"(barrier)
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0 + %6], {%1, %2, %3, %4}, [%5];" ::"r"(to),
+      "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "r"(barrier), "n"(kOffset)
       : "memory");
 }
 

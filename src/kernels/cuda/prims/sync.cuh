@@ -36,6 +36,13 @@ __device__ __forceinline__ bool elect_one() {
   return elected != 0;
 }
 
+// threadIdx.x, read anew where it is used: code that is short of registers would keep it in local memory.
+__device__ __forceinline__ int read_thread_index() {
+  int thread;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+  return thread;
+}
+
 // The warp's index as a value the compiler knows to be the same in all lanes.
 __device__ __forceinline__ int warp_index() { return __shfl_sync(0xffffffff, static_cast<int>(threadIdx.x) / 32, 0); }
 

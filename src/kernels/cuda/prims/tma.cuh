@@ -88,9 +88,13 @@ __device__ __forceinline__ void store_wait_read() {
 // thread, then a barrier.
 __device__ __forceinline__ void fence_async_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// Copies of 4 or 16 bytes by ordinary threads; `valid == false` writes zeros and reads nothing.
+// Copies of 4, 8 or 16 bytes by ordinary threads; `valid == false` writes zeros and reads nothing.
 __device__ __forceinline__ void async_copy_4(void* to, const void* from, bool valid) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(to)), "l"(from), "r"(valid ? 4 : 0)
+               : "memory");
+}
+__device__ __forceinline__ void async_copy_8(void* to, const void* from, bool valid) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(shared_address(to)), "l"(from), "r"(valid ? 8 : 0)
                : "memory");
 }
 __device__ __forceinline__ void async_copy_16(void* to, const void* from, bool valid) {

@@ -22,10 +22,19 @@ __device__ __forceinline__ uint32_t e4m3_pair_to_bf16(uint32_t codes, uint32_t f
   return multiply_bf16x2((codes & 0x80008000u) | ((codes >> 4) & 0x07F007F0u), factor);
 }
 
-// Four codes, lowest byte first, to four bf16.
-__device__ __forceinline__ uint2 e4m3x4_to_bf16(uint32_t codes, uint32_t factor) {
-  return {e4m3_pair_to_bf16(__byte_perm(codes, 0, 0x1404), factor),
-          e4m3_pair_to_bf16(__byte_perm(codes, 0, 0x3424), factor)};
+// Four codes, lowest byte first, to four bf16 in the order 1, 3, 0, 2: odd bytes are where they should be, and even ones
+// a shift away, so that no byte is permuted.
+__device__ __forceinline__ uint2 e4m3x4_to_bf16_1302(uint32_t codes, uint32_t factor) {
+  const uint32_t even = (codes << 8 & 0x80008000u) | (codes << 4 & 0x07F007F0u);
+  return {e4m3_pair_to_bf16(codes, factor), multiply_bf16x2(even, factor)};
+}
+
+// Four bf16 in two words, in that order.
+__device__ __forceinline__ uint32_t odd_of(uint32_t first, uint32_t second) {
+  return __byte_perm(first, second, 0x7632);
+}
+__device__ __forceinline__ uint32_t even_of(uint32_t first, uint32_t second) {
+  return __byte_perm(first, second, 0x5410);
 }
 
 // A power of two as a pair of bf16.
