@@ -816,10 +816,8 @@ __device__ __forceinline__ void add_values(Shared& s, ValueState& m, int tile) {
   wgmma_commit();
   wgmma_wait<0>();
   wgmma_touch(m.acc);
-  if (elect_one()) {
-    s.key_ring.empty[tile % kStages].arrive();
-    s.weight_empty[tile % 2].arrive();
-  }
+  if (elect_one()) s.key_ring.empty[tile % kStages].arrive();
+  s.weight_empty[tile % 2].arrive();  // all threads: all have read the maxima that will be written over
   __syncwarp();
 }
 
@@ -1107,7 +1105,7 @@ __device__ __forceinline__ void init_barriers(Shared& s) {
   for (int g = 0; g < 2; ++g) {
     s.weight_full[g].init(128);
     s.max_full[g].init(128);  // all threads: some write maxima, all have read earlier ones
-    s.weight_empty[g].init(kValueThreads / 32);
+    s.weight_empty[g].init(kValueThreads);
     s.exchange_full[g].init(1);   // and the bytes of the other block
     s.exchange_empty[g].init(4);  // warps of the other block
   }
