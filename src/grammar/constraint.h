@@ -3,7 +3,8 @@
 // For a state, with its rule's count where that is near a limit, the tokens of the vocabulary fall into three: those
 // that are read inside the rule and the rules it calls, wherever it was called from; those that no caller makes
 // possible; and those with which the rule ends before they do, whose rest the callers judge each time (matcher.h).
-// The last are few: in a JSON string those with a quote in them.
+// The last are few: in a JSON string those with a quote in them. Near the limit of a count only the tokens are looked at
+// that are long enough to pass it, the others being as far from it.
 #pragma once
 
 #include <cstdint>
@@ -33,8 +34,15 @@ class Constraint {
   size_t n_known_states() const { return known_.size(); }
 
  private:
-  uint64_t key_of(const Place& place) const;
-  StateTokens work_out(const Place& place);
+  // How near a place is to the limits of its rule's count; a limit that no token can reach is as good as none.
+  struct Nearness {
+    int64_t n_needed = 0, n_allowed = 0;
+  };
+  Nearness nearness_of(const Place& place) const;
+  const StateTokens& far_from_limit(const Place& place);
+  StateTokens near_limit(const Place& place, size_t n_allowed);
+  void add_walked(const SortedTexts& texts, const Place& place, StateTokens* out);
+  int64_t far() const { return static_cast<int64_t>(vocabulary_->longest_bytes()) + 1; }
 
   Grammar grammar_;
   std::shared_ptr<const Vocabulary> vocabulary_;

@@ -25,7 +25,8 @@ void Stacks::keep(const Place& place, std::vector<Place>& out) const {
 bool Stacks::passes(EdgeKind kind, const Place& place) const {
   if (kind == EdgeKind::kPlain) return true;
   const CountRange& range = grammar_.count_of(place.state);
-  return kind == EdgeKind::kCounts ? place.count < range.max : place.count >= range.min;
+  if (kind == EdgeKind::kGuarded) return place.count >= range.min;
+  return place.count < range.max || grammar_.state(place.state).rule == lifted_;
 }
 
 void Stacks::enter(const Place& place, std::vector<Place>& out) {

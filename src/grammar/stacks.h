@@ -39,6 +39,9 @@ class Stacks {
   // Whether an edge of this kind may be taken from the place.
   bool passes(EdgeKind kind, const Place& place) const;
 
+  // While set, this rule's count may pass its maximum.
+  void lift_limit(RuleId rule) { lifted_ = rule; }
+
   size_t n_frames() const { return frames_.size(); }
   void forget_frames(size_t n_kept) { frames_.resize(n_kept); }  // places above them are gone
 
@@ -51,6 +54,7 @@ class Stacks {
 
   const Grammar& grammar_;
   std::vector<Place> frames_;
+  RuleId lifted_ = -1;
 };
 
 inline bool has_ended(std::span<const Place> places) {

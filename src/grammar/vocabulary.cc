@@ -16,6 +16,19 @@ void SortedTexts::sort() {
   }
 }
 
+// Neighbours have in common what all between them had.
+SortedTexts SortedTexts::longer_than(size_t n_bytes) const {
+  SortedTexts out;
+  size_t n_shared = 0;
+  for (const Entry& entry : entries_) {
+    n_shared = std::min(n_shared, entry.n_shared);
+    if (entry.text.size() <= n_bytes) continue;
+    out.entries_.push_back({entry.text, entry.token, n_shared});
+    n_shared = entry.text.size();
+  }
+  return out;
+}
+
 Result<std::shared_ptr<const Vocabulary>> Vocabulary::make(int64_t n_tokens,
                                                            const std::function<std::string_view(int32_t)>& text) {
   const auto out = std::make_shared<Vocabulary>();

@@ -21,6 +21,7 @@ class SortedTexts {
   };
   void add(std::string_view text, int32_t token) { entries_.push_back({text, token, 0}); }
   void sort();  // once all are added
+  SortedTexts longer_than(size_t n_bytes) const;
 
   const std::vector<Entry>& entries() const { return entries_; }
 
