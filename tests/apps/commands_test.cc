@@ -51,7 +51,7 @@ TEST(InspectTest, DescribesDeepseekV4) {
         "64 heads of 448 + 64 over one key-value row, query latent 1024, output 8 groups of 1024",
         "128 tokens; compressed: 2 layers without, 21 layers by 4, picked, 20 layers by 128",
         "256 (6 chosen, 1 shared) of width 2048, by token id in 3 layers",
-        "theta 10000; compressed: theta 160000, YaRN factor 16 from 65536 positions", "150.1 GiB",
+        "theta 10000; compressed: theta 160000, YaRN factor 16 from 65536 positions", "148.7 GiB",
         "a running request takes "}) {
     expect_in(result.out, part);
   }

@@ -133,7 +133,10 @@ TEST_P(LoadTest, SplitsTheUpProjectionByHeads) {
   for (int64_t h = 0; h < c.n_heads; ++h) {
     const Matrix& k_up = a.k_up[static_cast<size_t>(h)];
     const Matrix& v_up = a.v_up[static_cast<size_t>(h)];
-    EXPECT_EQ(k_up.dtype(), DType::kBF16);  // every value fits
+    const bool whole_blocks = c.d_nope % kWeightBlock == 0 && c.d_value % kWeightBlock == 0;
+    const bool fp8 = whole_blocks && loaded.weights.layers[0].attention.q_down.w.dtype() == DType::kF8E4M3;
+    EXPECT_EQ(k_up.dtype(), fp8 ? DType::kF8E4M3 : DType::kBF16);  // which every value fits
+    EXPECT_EQ(v_up.dtype(), k_up.dtype());
     const int64_t first = h * (c.d_nope + c.d_value);
     for (int64_t r = 0; r < c.d_latent; ++r) {
       for (int64_t j = 0; j < c.d_nope; ++j)
@@ -404,7 +407,7 @@ TEST(ValuesTest, ScalesThatAreNoPowersOfTwoStayExact) {
   const std::string name = "model.layers.0.self_attn.kv_b_proj.weight";
   put_value<float>(model, scale_name_of(name), 0, 0.3f / 448);
   const Loaded loaded = must(load(model.write()));
-  EXPECT_EQ(loaded.weights.layers[0].attention.k_up[0].dtype(), DType::kF32);
+  EXPECT_EQ(loaded.weights.layers[0].attention.k_up[0].dtype(), DType::kF8E4M3);
   EXPECT_EQ(packed_value(loaded.weights.layers[0].attention.k_up[0], 1, 2), checkpoint_value(model, name, 2, 1));
 }
 
