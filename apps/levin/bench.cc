@@ -31,23 +31,6 @@ struct BenchCommand {
   std::string plot_file;
 };
 
-// "0,2048,16k"
-Setter set_list(std::vector<int64_t>* target, IntRange range) {
-  return [target, range](std::string_view value) -> std::optional<std::string> {
-    std::vector<int64_t> list;
-    for (size_t begin = 0; begin <= value.size();) {
-      const size_t end = std::min(value.find(',', begin), value.size());
-      int64_t number = 0;
-      if (const auto expected = set_tokens(&number, range)(value.substr(begin, end - begin)))
-        return *expected + ", or several with commas";
-      list.push_back(number);
-      begin = end + 1;
-    }
-    *target = list;
-    return std::nullopt;
-  };
-}
-
 std::vector<BenchCase> cases(const BenchCommand& command, int n_spec_steps) {
   std::vector<BenchCase> out;
   for (const int64_t depth : command.depths) {
@@ -186,18 +169,10 @@ void add_bench(CommandLine& line) {
   const std::shared_ptr<EngineOptions> engine = add_engine_options(command, ModelArgument::kRequired);
   add_speculation_options(command, engine);
   const auto bench = std::make_shared<BenchCommand>();
-  const auto add = [&](std::string names, std::string value, std::string purpose, std::string default_text,
-                       Setter set) {
-    command.option({.names = std::move(names),
-                    .value = std::move(value),
-                    .purpose = std::move(purpose),
-                    .default_text = std::move(default_text),
-                    .group = "Bench"},
-                   std::move(set));
-  };
+  const OptionGroup add(command, "Bench");
   add("--depths", "LIST", "Context before what is measured, in tokens", "0,2048,16384 as far as the model goes",
-      set_list(&bench->depths, {.min = 0}));
-  add("--batch", "LIST", "Sequences decoded side by side", "1", set_list(&bench->batches, {.min = 1, .max = 1024}));
+      set_tokens(&bench->depths, {.min = 0}));
+  add("--batch", "LIST", "Sequences decoded side by side", "1", set_tokens(&bench->batches, {.min = 1, .max = 1024}));
   add("--decode-tokens", "N", "Tokens decoded in every sequence", "64",
       set_int(&bench->decode_tokens, {.min = 1, .max = 1 << 20}));
   add("--ops", "", "Also print where the time goes, by kind of op", "", set_flag(&bench->ops));

@@ -116,15 +116,7 @@ std::shared_ptr<GenerationOptions> add_generation_options(Command& command, std:
   const auto options = std::make_shared<GenerationOptions>();
   const auto given = std::make_shared<Given>();
   const std::string group = "Sampling";
-  const auto add = [&](std::string names, std::string value, std::string purpose, std::string default_text,
-                       Setter set) {
-    command.option({.names = std::move(names),
-                    .value = std::move(value),
-                    .purpose = std::move(purpose),
-                    .default_text = std::move(default_text),
-                    .group = group},
-                   std::move(set));
-  };
+  const OptionGroup add(command, group);
   const std::string models = "as generation_config.json says";
   add("-n,--max-tokens", "N", "Most tokens of an answer", "as the context holds",
       set_tokens(&options->max_tokens, {.min = 1}));

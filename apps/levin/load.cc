@@ -21,23 +21,6 @@ struct LoadCommand {
   std::string plot_file;
 };
 
-// Numbers with commas between them.
-Setter set_numbers(std::vector<double>* target, NumberRange range) {
-  return [target, range](std::string_view value) -> std::optional<std::string> {
-    std::vector<double> list;
-    for (size_t begin = 0; begin <= value.size();) {
-      const size_t end = std::min(value.find(',', begin), value.size());
-      double number = 0;
-      if (const auto expected = set_number(&number, range)(value.substr(begin, end - begin)))
-        return *expected + ", or several with commas";
-      list.push_back(number);
-      begin = end + 1;
-    }
-    *target = list;
-    return std::nullopt;
-  };
-}
-
 // "64,1024:0.2": lengths in tokens, each with a weight.
 Setter set_mix(std::vector<PromptShare>* target) {
   return [target](std::string_view value) -> std::optional<std::string> {
@@ -91,22 +74,14 @@ Status run(LoadCommand command) {
 }
 
 void add_load_options(Command& command, LoadCommand& load) {
-  const auto add = [&](std::string names, std::string value, std::string purpose, std::string default_text,
-                       Setter set) {
-    command.option({.names = std::move(names),
-                    .value = std::move(value),
-                    .purpose = std::move(purpose),
-                    .default_text = std::move(default_text),
-                    .group = "Load"},
-                   std::move(set));
-  };
+  const OptionGroup add(command, "Load");
   LoadOptions& o = load.options;
   load.concurrencies = {8};
   add("--requests", "N", "Requests of each level", "100", set_int(&o.n_requests, {.min = 1, .max = 1 << 20}));
   add("--concurrency", "LIST", "Closed loop: clients that each wait for their answer; several: a level each", "8",
-      set_numbers(&load.concurrencies, {.min = 1, .max = 4096}));
+      set_number(&load.concurrencies, {.min = 1, .max = 4096}));
   add("--rate", "LIST", "Open loop instead: requests a second, whatever the server does; several: a level each", "off",
-      set_numbers(&load.rates, {.min = 1e-3, .max = 1e5}));
+      set_number(&load.rates, {.min = 1e-3, .max = 1e5}));
   add("--arrivals", "KIND", "Times between requests of an open loop: poisson or even", "poisson",
       set_choice({"poisson", "even"}, [&o](size_t place) { o.poisson = place == 0; }));
   add("--prompt-tokens", "MIX", "Lengths of prompts in tokens, with weights: 64,1024:0.2", "256", set_mix(&o.prompts));

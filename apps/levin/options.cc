@@ -70,6 +70,16 @@ void Command::action(std::function<Status()> run) { impl_->run = std::move(run);
 
 std::string Command::help() const { return command_help(text_, impl_->settings); }
 
+void OptionGroup::operator()(std::string names, std::string value, std::string purpose, std::string default_text,
+                             Setter set) const {
+  command_.option({.names = std::move(names),
+                   .value = std::move(value),
+                   .purpose = std::move(purpose),
+                   .default_text = std::move(default_text),
+                   .group = heading_},
+                  std::move(set));
+}
+
 // ---- all of them -------------------------------------------------------------------------------------------------
 
 struct CommandLine::Impl {

@@ -20,6 +20,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
@@ -45,6 +46,8 @@ Setter set_int(std::optional<int64_t>* target, IntRange range);
 Setter set_tokens(int64_t* target, IntRange range);    // as set_int, also 128k and 1M (powers of 1024)
 Setter set_number(double* target, NumberRange range);  // finite
 Setter set_number(std::optional<double>* target, NumberRange range);
+Setter set_tokens(std::vector<int64_t>* target, IntRange range);  // several with commas between them: "0,2048,16k"
+Setter set_number(std::vector<double>* target, NumberRange range);
 // One of `names`; hands over its place among them.
 Setter set_choice(std::vector<std::string> names, std::function<void(size_t)> set);
 
@@ -94,6 +97,21 @@ class Command {
 
   CommandText text_;
   std::unique_ptr<Impl> impl_;
+};
+
+// Options that help prints under one heading:
+//
+//   const OptionGroup add(command, "Bench");
+//   add("--decode-tokens", "N", "Tokens decoded in every sequence", "64", set_int(&bench->decode_tokens, {.min = 1}));
+class OptionGroup {
+ public:
+  OptionGroup(Command& command, std::string heading) : command_(command), heading_(std::move(heading)) {}
+  void operator()(std::string names, std::string value, std::string purpose, std::string default_text,
+                  Setter set) const;
+
+ private:
+  Command& command_;
+  std::string heading_;
 };
 
 class CommandLine {

@@ -288,15 +288,7 @@ void add_run(CommandLine& line) {
   const std::shared_ptr<GenerationOptions> options = add_generation_options(command, engine);
   add_speculation_options(command, engine);
   const auto run_command = std::make_shared<RunCommand>();
-  const auto add = [&](std::string names, std::string value, std::string purpose, std::string default_text,
-                       Setter set) {
-    command.option({.names = std::move(names),
-                    .value = std::move(value),
-                    .purpose = std::move(purpose),
-                    .default_text = std::move(default_text),
-                    .group = "Prompt"},
-                   std::move(set));
-  };
+  const OptionGroup add(command, "Prompt");
   add("-p,--prompt", "TEXT", "What to ask; without it a chat", "", set_text(&run_command->prompt));
   add("--ids-file", "FILE", "Prompt: token ids separated by white space, taken as they are", "",
       set_text(&run_command->ids_file));

@@ -106,15 +106,7 @@ Status run(EngineOptions engine_options, const GenerationOptions& generation, Se
 }
 
 void add_server_options(Command& command, ServeCommand& serve) {
-  const auto add = [&](std::string names, std::string value, std::string purpose, std::string default_text,
-                       Setter set) {
-    command.option({.names = std::move(names),
-                    .value = std::move(value),
-                    .purpose = std::move(purpose),
-                    .default_text = std::move(default_text),
-                    .group = "Server"},
-                   std::move(set));
-  };
+  const OptionGroup add(command, "Server");
   add("--host", "ADDRESS", "Address to listen on; 0.0.0.0 for all", "127.0.0.1", set_text(&serve.server.http.host));
   add("--port", "N", "Port to listen on; 0: a free one", "8000", set_int(&serve.port, {.min = 0, .max = 65535}));
   add("--served-model-name,--alias", "NAMES", "Names of the model for clients, separated by commas",

@@ -47,6 +47,22 @@ Setter set_whole(IntRange range, const std::string& hint, Parse parse, Store sto
   };
 }
 
+// Each value between commas by the setter of one; the target keeps what it had when one of them is refused.
+template <class Value, class Range>
+Setter set_list(std::vector<Value>* target, Range range, Setter (*set_one)(Value*, Range)) {
+  return [=](std::string_view text) -> std::optional<std::string> {
+    std::vector<Value> list;
+    for (size_t begin = 0; begin <= text.size();) {
+      const size_t end = std::min(text.find(',', begin), text.size());
+      if (const auto expected = set_one(&list.emplace_back(), range)(text.substr(begin, end - begin)))
+        return *expected + ", or several with commas";
+      begin = end + 1;
+    }
+    *target = std::move(list);
+    return std::nullopt;
+  };
+}
+
 }  // namespace
 
 Setter set_text(std::string* target) {
@@ -102,6 +118,10 @@ Setter set_number(std::optional<double>* target, NumberRange range) {
     return expected;
   };
 }
+
+Setter set_tokens(std::vector<int64_t>* target, IntRange range) { return set_list(target, range, &set_tokens); }
+
+Setter set_number(std::vector<double>* target, NumberRange range) { return set_list(target, range, &set_number); }
 
 Setter set_choice(std::vector<std::string> names, std::function<void(size_t)> set) {
   return [names = std::move(names), set = std::move(set)](std::string_view text) -> std::optional<std::string> {
