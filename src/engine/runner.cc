@@ -36,7 +36,11 @@ View Runner::logits(View hidden) {
   return out;
 }
 
-View Runner::draft_logits(View hidden) { return model_.draft_logits(ctx_, hidden); }
+View Runner::draft_logits(View hidden) {
+  const View out = model_.draft_logits(ctx_, hidden);
+  last_result_ = std::chrono::steady_clock::now();
+  return out;
+}
 
 std::vector<int32_t> Runner::argmax(View logits) {
   std::vector<int32_t> tokens(static_cast<size_t>(logits.dim(0)));

@@ -50,7 +50,7 @@ class Runner {
 
   ArenaScope scope() { return ArenaScope(arena_); }  // frees at its end what was returned since
 
-  // When the last call of trunk(), mtp() or logits() returned.
+  // When the last call of trunk(), mtp(), logits() or draft_logits() returned.
   std::chrono::steady_clock::time_point last_result() const { return last_result_; }
 
   // Trunk over the chunks' tokens.
@@ -58,7 +58,7 @@ class Runner {
   // MTP over pairs: tokens[j] stands after position first_position + j, its row of `in` belongs to that position.
   ForwardRows mtp(std::span<const SequenceChunk> chunks, const MtpInput& in, const Probe* probe = nullptr);
   View logits(View hidden);                  // [N, D] -> [N, V]
-  View draft_logits(View hidden);            // [N, D] -> [N, V]
+  View draft_logits(View hidden);            // [N, D] -> [N, V], for choosing drafts
   std::vector<int32_t> argmax(View logits);  // [N, V] -> N token ids
   // A token page of all caches as bytes (kv/cache.h), where keeps_all_rows().
   int64_t page_bytes() const { return model_.cache_layout().page_bytes(); }
