@@ -574,7 +574,7 @@ void StepLoop::extend_draft_state(Batch& batch) {
   std::vector<float> storage;
   RowGather<float> state(storage, d_state);
   std::vector<SequenceChunk> chunks;
-  std::vector<std::pair<Sequence*, int64_t>> last_rows;  // whose drafts start at which row
+  std::vector<int32_t> last_rows;  // at which the drafts of batch.drafting start
   int64_t row = 0;
   for (const Batch::Entry& entry : batch.entries) {
     Sequence& s = *entry.sequence;
@@ -587,24 +587,19 @@ void StepLoop::extend_draft_state(Batch& batch) {
     s.n_paired += n_owed;
     s.owed.clear();
     row += n_owed;
-    if (!s.in_prompt() && s.n_drafts_within(batch.depth) > 0) last_rows.emplace_back(&s, row - 1);
+    if (!s.in_prompt() && s.n_drafts_within(batch.depth) > 0) {
+      batch.drafting.push_back(&s);
+      last_rows.push_back(static_cast<int32_t>(row - 1));
+    }
   }
   if (chunks.empty()) return;
-  const ForwardRows out = runner_.mtp(chunks, {.state = state.view()});
+  const ForwardRows out = runner_.mtp(chunks, {.state = state.view(), .wanted = last_rows});
   for (const Batch::Entry& entry : batch.entries) {
     if (entry.of_prompt && entry.sequence->n_answer_tokens() == 1) note_prompt_done(*entry.sequence);
   }
   if (last_rows.empty()) return;
-  std::vector<float> hidden_storage;
-  RowGather<float> last_hidden(hidden_storage, out.hidden.dim(1));
-  DraftGather last(runner_.model());
-  for (const auto& [sequence, r] : last_rows) {
-    batch.drafting.push_back(sequence);
-    last_hidden.add(out.hidden.slice_first(r, 1));
-    last.add(out.state, out.picks, r);
-  }
-  batch.drafts = last.kept_by(runner_);
-  choose_drafts(batch.drafting, last_hidden.view());
+  batch.drafts = {.state = out.state, .picks = out.picks};
+  choose_drafts(batch.drafting, out.hidden);
 }
 
 void StepLoop::chain_drafts(Batch& batch) {

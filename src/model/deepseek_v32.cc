@@ -61,11 +61,18 @@ ForwardRows DeepseekV32::mtp(OpContext& ctx, const Step& step, const MtpInput& i
   const View h = p.rms_norm(in.state, w.hidden_norm, config().norm_eps);                 // [T, D]
   const View z = p.matmul(concatenate(p, e, h), w.join);                                 // [T, D], embedding first
   const int layer = config().n_layers;
-  if (!in.picks.empty()) extend_open_rows(step, in.picks);
-  Picks picks = in.picks.empty() ? no_picks(p, config().n_picks)  // [T, K]
+  const DecoderLayer decoder{config(), w.layer, layer, selection_};
+  decoder.append(p, z);
+  if (in.wanted && in.wanted->empty()) return {};
+
+  const Step wanted = in.wanted ? step_of_rows(*ctx.arena, step, *in.wanted) : step;
+  Pass q = in.wanted ? p.of_rows(wanted, *in.wanted) : p;
+  const View x = in.wanted ? p.rows_of(z, *in.wanted) : z;  // [N, D]
+  if (!in.picks.empty()) extend_open_rows(wanted, in.picks);
+  Picks picks = in.picks.empty() ? no_picks(q, config().n_picks)  // [N, K]
                                  : Picks{.slots = in.picks, .source = layer, .given = true};
-  DecoderLayer{config(), w.layer, layer, selection_}.forward(p, z, picks);
-  const View hidden = p.rms_norm(z, w.head_norm, config().norm_eps);  // [T, D]
+  decoder.forward_appended(q, x, picks);
+  const View hidden = q.rms_norm(x, w.head_norm, config().norm_eps);  // [N, D]
   return {.hidden = hidden, .state = hidden, .picks = picks.slots};
 }
 

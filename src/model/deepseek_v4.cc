@@ -62,8 +62,15 @@ ForwardRows DeepseekV4::mtp(OpContext& ctx, const Step& step, const MtpInput& in
   const View e = p.matmul(p.rms_norm(p.embed(weights().embed), w.embed_norm, c.norm_eps), w.embed_join);  // [T, D]
   p.add_into(z, spread(p, e, c.n_streams).merged_first());
   const View streams = z.reshaped({p.n_tokens(), c.n_streams, c.d_model});  // [T, M, D]
-  StreamLayer{c, w.layer, r, c.n_layers}.forward(p, streams);
-  return finish(p, streams, w.head, w.head_norm);
+  StreamLayer{c, w.layer, r, c.n_layers}.append(p, streams);
+  if (in.wanted && in.wanted->empty()) return {};
+
+  const Step wanted = in.wanted ? step_of_rows(*ctx.arena, step, *in.wanted) : step;
+  Pass q = in.wanted ? p.of_rows(wanted, *in.wanted) : p;
+  const View x = in.wanted ? q.rows_of(z.reshaped({p.n_tokens(), d_state()}), *in.wanted) : z;  // [N, M * D]
+  const View kept = x.reshaped({q.n_tokens(), c.n_streams, c.d_model});                         // [N, M, D]
+  StreamLayer{c, w.layer, in.wanted ? rotations(q) : r, c.n_layers}.forward_appended(q, kept);
+  return finish(q, kept, w.head, w.head_norm);
 }
 
 }  // namespace levin

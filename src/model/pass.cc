@@ -50,6 +50,12 @@ View round_heads(OpContext& ctx, View x, ops::Operand operand) {
 Pass::Pass(OpContext& ctx, const Numerics& numerics, const Step& step, const KvCache& cache, const Probe* probe)
     : ctx_(ctx), numerics_(numerics), step_(step), cache_(cache), probe_(probe) {}
 
+Pass Pass::of_rows(const Step& step, std::span<const int32_t> rows) {
+  Pass out(ctx_, numerics_, step, cache_, probe_);
+  if (!rope_.cos.empty()) out.rope_ = {.cos = rows_of(rope_.cos, rows), .sin = rows_of(rope_.sin, rows)};
+  return out;
+}
+
 Rotation Pass::rotation(View positions, const std::vector<float>& frequencies) {
   const int64_t n_rows = positions.dim(0), n_pairs = std::ssize(frequencies);
   const Rotation r{.cos = allocate(DType::kF32, {n_rows, n_pairs}), .sin = allocate(DType::kF32, {n_rows, n_pairs})};
@@ -61,6 +67,13 @@ Rotation Pass::inverse(const Rotation& r) {
   const Rotation out{.cos = r.cos, .sin = allocate(DType::kF32, {r.sin.dim(0), r.sin.dim(1)})};
   const float* sin = r.sin.data<float>();
   std::transform(sin, sin + r.sin.n_elements(), out.sin.data<float>(), std::negate<>());
+  return out;
+}
+
+View Pass::rows_of(View x, std::span<const int32_t> rows) {  // [T, D] -> [N, D]
+  const View out = allocate(DType::kF32, {std::ssize(rows), x.n_elements() / x.dim(0)});
+  for (int64_t i = 0; i < out.dim(0); ++i)
+    std::copy_n(x.row<float>(rows[static_cast<size_t>(i)]), out.dim(1), out.row<float>(i));
   return out;
 }
 

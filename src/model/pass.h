@@ -34,6 +34,9 @@ class Pass {
  public:
   Pass(OpContext& ctx, const Numerics& numerics, const Step& step, const KvCache& cache, const Probe* probe);
 
+  // The rest of a pass for some of its tokens: `step` is step_of_rows() of this one's.
+  Pass of_rows(const Step& step, std::span<const int32_t> rows);
+
   const Numerics& numerics() const { return numerics_; }
   const Step& step() const { return step_; }
   const KvCache& cache() const { return cache_; }
@@ -48,6 +51,7 @@ class Pass {
   // The rotation of the step's positions; call once before the first rope().
   void prepare_rope(const std::vector<float>& frequencies) { rope_ = rotation(step_.positions, frequencies); }
 
+  View rows_of(View x, std::span<const int32_t> rows);     // [T, D] f32 -> [N, D], a copy
   View embed(View table);                                  // -> [T, D]
   View rms_norm(View x, const Vector& weight, float eps);  // [T, D] -> [T, D]
   View rms_norm(View x, float eps);                        // the same without a weight

@@ -22,6 +22,12 @@ View page_tables(Arena& arena, std::span<const SequenceChunk> chunks, const Page
   return tables;
 }
 
+View gather_values(Arena& arena, View values, std::span<const int32_t> rows) {  // [T] i32 -> [N]
+  const View out = arena.allocate(DType::kI32, {std::ssize(rows)});
+  std::transform(rows.begin(), rows.end(), out.data<int32_t>(), [&](int32_t t) { return values.data<int32_t>()[t]; });
+  return out;
+}
+
 void check_room(const SequenceChunk& chunk, size_t b, int32_t offset) {
   const int64_t n_tokens = std::ssize(chunk.tokens), n_slots = chunk.first_position + n_tokens + offset;
   LEVIN_CHECK(n_slots <= std::ssize(chunk.pages->rows()) * kPageTokens,
@@ -88,6 +94,16 @@ const StepEntries& Step::entries_of(int64_t ratio) const {
   const auto found = std::find_if(entries.begin(), entries.end(), [&](const auto& e) { return e.ratio == ratio; });
   LEVIN_CHECK(found != entries.end(), "step: no entries of ratio {}", ratio);
   return *found;
+}
+
+Step step_of_rows(Arena& arena, const Step& step, std::span<const int32_t> rows) {
+  Step out = step;
+  for (View Step::* values :
+       {&Step::tokens, &Step::positions, &Step::seq, &Step::slot, &Step::visible, &Step::window}) {
+    if (!(step.*values).empty()) out.*values = gather_values(arena, step.*values, rows);
+  }
+  for (StepEntries& e : out.entries) e.visible = gather_values(arena, e.visible, rows);
+  return out;
 }
 
 Step build_step(Arena& arena, std::span<const SequenceChunk> chunks, SlotRule rule, const PageKinds& kinds) {

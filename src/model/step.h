@@ -58,6 +58,10 @@ struct Step {
   const StepEntries& entries_of(int64_t ratio) const;
 };
 
+// The tokens `rows` of a step whose entries, if it has any, are written: what is left to compute when only their output
+// is wanted.
+Step step_of_rows(Arena& arena, const Step& step, std::span<const int32_t> rows);
+
 Step build_step(Arena& arena, std::span<const SequenceChunk> chunks, SlotRule rule, const PageKinds& kinds);
 
 }  // namespace levin

@@ -135,6 +135,25 @@ TEST(DraftSharing, TheNextDraftAttendsToTheFirstOnesPicksUnchanged) {
   EXPECT_NE(own.next_picks, own.first_picks);
 }
 
+// Of a prompt only the last row's picks are asked for; they are those of the whole pass.
+TEST(DraftSharing, ARowAskedForAloneHasThePicksOfAll) {
+  const std::unique_ptr<Model> model = glm(true);
+  Bench whole(*model), alone(*model);
+  const std::vector<int32_t> ids = made_up_ids(kPrompt + 1, 3);
+  const std::vector<int32_t> rows = {3, kPrompt - 1};
+  const auto extend = [&](Bench& bench, std::optional<std::span<const int32_t>> wanted) {
+    const View state = bench.trunk(std::span(ids).first(kPrompt)).state;
+    return bench.mtp(std::span(ids).subspan(1, kPrompt), 0, {.state = state, .wanted = wanted});
+  };
+  const ForwardRows all = extend(whole, std::nullopt), some = extend(alone, rows);
+  ASSERT_EQ(some.picks.dim(0), std::ssize(rows));
+  for (int64_t i = 0; i < std::ssize(rows); ++i) {
+    EXPECT_EQ(row_of(some.picks, i), row_of(all.picks, rows[static_cast<size_t>(i)])) << i;
+  }
+  const int mtp_layer = model->config().n_layers;
+  EXPECT_EQ(alone.index_page(mtp_layer, 0), whole.index_page(mtp_layer, 0));
+}
+
 // Nothing is picked, but the key of the drafted token is there for whoever picks later.
 TEST(DraftSharing, IndexKeysAreWrittenAllTheSame) {
   const std::unique_ptr<Model> model = glm(true);

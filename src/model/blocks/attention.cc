@@ -10,52 +10,60 @@
 
 namespace levin {
 
-View AttentionBlock::forward(Pass& p, View h, Picks& picks) const {  // h      [T, D]
+void AttentionBlock::append(Pass& p, View h) const {  // h       [T, D]
+  const ArenaScope scratch = p.scope();
+  append_latent(p, h);
+  if (weights.indexer) append_index_keys(p, h);
+}
+
+void AttentionBlock::append_latent(Pass& p, View h) const {
   const ModelConfig& c = config;
   const AttentionWeights& w = weights.attention;
-  const float latent_eps = p.numerics().latent_norm_eps.value_or(c.norm_eps);
+  const View kv = p.matmul(h, w.kv_down);                                                // [T, Rk + Dr]
+  const View c_kv = p.rms_norm(kv.slice_last(0, c.d_latent), w.kv_norm, latent_eps(p));  // [T, Rk]
+  const View k_rope = kv.slice_last(c.d_latent, c.d_rope);                               // [T, Dr]
+  p.rope(k_rope.split_last(1, c.d_rope), c.rope_pairing);
+  ops::append_latent(p.ctx(), {.c_kv = c_kv,
+                               .k_rope = k_rope,
+                               .seq = p.step().seq,
+                               .slot = p.step().slot,
+                               .format = p.cache().format(layer).latent,
+                               .cache = p.cache().latent_rows(layer, p.step().tables)});
+}
+
+View AttentionBlock::attend(Pass& p, View h, Picks& picks) const {  // h      [T, D]
+  const ModelConfig& c = config;
+  const AttentionWeights& w = weights.attention;
   const View out = p.allocate(DType::kF32, {p.n_tokens(), c.d_model});
   const ArenaScope scratch = p.scope();
 
-  const View c_q = p.rms_norm(p.matmul(h, w.q_down), w.q_norm, latent_eps);  // [T, Rq]
-  const View q = p.matmul(c_q, w.q_up).split_last(c.n_heads, c.d_head());    // [T, H, Dn + Dr]
-  const View q_nope = q.slice_last(0, c.d_nope);                             // [T, H, Dn]
-  const View q_rope = q.slice_last(c.d_nope, c.d_rope);                      // [T, H, Dr]
+  const View c_q = p.rms_norm(p.matmul(h, w.q_down), w.q_norm, latent_eps(p));  // [T, Rq]
+  const View q = p.matmul(c_q, w.q_up).split_last(c.n_heads, c.d_head());       // [T, H, Dn + Dr]
+  const View q_nope = q.slice_last(0, c.d_nope);                                // [T, H, Dn]
+  const View q_rope = q.slice_last(c.d_nope, c.d_rope);                         // [T, H, Dr]
   p.rope(q_rope, c.rope_pairing);
   const View q_latent = p.matmul_per_head(q_nope, w.k_up);  // [T, H, Rk]
 
-  const View kv = p.matmul(h, w.kv_down);                                             // [T, Rk + Dr]
-  const View c_kv = p.rms_norm(kv.slice_last(0, c.d_latent), w.kv_norm, latent_eps);  // [T, Rk]
-  const View k_rope = kv.slice_last(c.d_latent, c.d_rope);                            // [T, Dr]
-  p.rope(k_rope.split_last(1, c.d_rope), c.rope_pairing);
-  const PagedRows cache = p.cache().latent_rows(layer, p.step().tables);
-  const LatentFormat& format = p.cache().format(layer).latent;
-  ops::append_latent(
-      p.ctx(),
-      {.c_kv = c_kv, .k_rope = k_rope, .seq = p.step().seq, .slot = p.step().slot, .format = format, .cache = cache});
-
   select(p, h, c_q, picks);                                                       // [T, K]
   const View o = p.allocate(DType::kF32, {p.n_tokens(), c.n_heads, c.d_latent});  // [T, H, Rk]
-  ops::sparse_attention(p.ctx(), {.q_latent = q_latent,
-                                  .q_rope = q_rope,
-                                  .seq = p.step().seq,
-                                  .scale = c.attention_scale(),
-                                  .format = format,
-                                  .rows = {.cache = cache, .picks = picks.slots},
-                                  .out = o});
+  ops::sparse_attention(p.ctx(),
+                        {.q_latent = q_latent,
+                         .q_rope = q_rope,
+                         .seq = p.step().seq,
+                         .scale = c.attention_scale(),
+                         .format = p.cache().format(layer).latent,
+                         .rows = {.cache = p.cache().latent_rows(layer, p.step().tables), .picks = picks.slots},
+                         .out = o});
   const View values = p.matmul_per_head(o, w.v_up);                                 // [T, H, Dv]
   p.matmul_into(out, values.reshaped({p.n_tokens(), c.n_heads * c.d_value}), w.o);  // [T, D]
   return out;
 }
 
 void AttentionBlock::select(Pass& p, View h, View c_q, Picks& picks) const {
-  if (weights.indexer) {
-    append_index_keys(p, h);  // whoever picks: later steps may read these keys
-    if (!picks.given) {
-      const ArenaScope scratch = p.scope();
-      selection == Selection::kIndexer ? pick(p, h, c_q, picks.slots) : pick_most_recent(p, picks.slots);
-      picks.source = layer;
-    }
+  if (weights.indexer && !picks.given) {
+    const ArenaScope scratch = p.scope();
+    selection == Selection::kIndexer ? pick(p, h, c_q, picks.slots) : pick_most_recent(p, picks.slots);
+    picks.source = layer;
   }
   LEVIN_CHECK(picks.source >= 0, "layer {} has no indexer, and no layer below has picked in this step", layer);
   if (p.probe() != nullptr && p.probe()->on_picks) p.probe()->on_picks(layer, picks.slots);

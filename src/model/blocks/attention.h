@@ -25,15 +25,20 @@ struct AttentionBlock {
   int layer = 0;  // of the caches
   Selection selection = Selection::kIndexer;
 
-  // h [T, D] normed input -> [T, D]. Writes this step's rows into the layer's caches first, then reads only from them.
-  View forward(Pass& p, View h, Picks& picks) const;
+  // Writes this step's rows into the layer's caches; h [T, D] is the normed input. Index keys whoever picks: later steps
+  // may read them.
+  void append(Pass& p, View h) const;
+  // h [T, D] -> [T, D]. Reads only from the caches, which hold the rows of these tokens.
+  View attend(Pass& p, View h, Picks& picks) const;
 
  private:
+  void append_latent(Pass& p, View h) const;
+  void append_index_keys(Pass& p, View h) const;
   // Sees to it that `picks` holds what each token attends to. c_q [T, Rq] is the normed query latent.
   void select(Pass& p, View h, View c_q, Picks& picks) const;
-  void append_index_keys(Pass& p, View h) const;
   void pick(Pass& p, View h, View c_q, View slots) const;
   void pick_most_recent(Pass& p, View slots) const;
+  float latent_eps(const Pass& p) const { return p.numerics().latent_norm_eps.value_or(config.norm_eps); }
 };
 
 }  // namespace levin

@@ -6,8 +6,23 @@ namespace levin {
 
 void DecoderLayer::forward(Pass& p, View x, Picks& picks) const {  // x [T, D]
   const ArenaScope scratch = p.scope();
-  const AttentionBlock attention{config, weights, layer, selection};
-  p.add_into(x, attention.forward(p, p.rms_norm(x, weights.attention_norm, config.norm_eps), picks));
+  const View h = normed(p, x);
+  attention().append(p, h);
+  forward_normed(p, x, h, picks);
+}
+
+void DecoderLayer::append(Pass& p, View x) const {
+  const ArenaScope scratch = p.scope();
+  attention().append(p, normed(p, x));
+}
+
+void DecoderLayer::forward_appended(Pass& p, View x, Picks& picks) const {
+  const ArenaScope scratch = p.scope();
+  forward_normed(p, x, normed(p, x), picks);
+}
+
+void DecoderLayer::forward_normed(Pass& p, View x, View h, Picks& picks) const {
+  p.add_into(x, attention().attend(p, h, picks));
   p.add_into(x, feed_forward(p, p.rms_norm(x, weights.ffn_norm, config.norm_eps)));
   if (p.probe() != nullptr && p.probe()->on_layer_output) p.probe()->on_layer_output(layer, x);
 }

@@ -2,6 +2,7 @@
 // 5.3, 6.7).
 #pragma once
 
+#include "model/blocks/streams.h"
 #include "model/blocks/window_attention.h"
 
 namespace levin {
@@ -14,8 +15,21 @@ struct StreamLayer {
 
   void forward(Pass& p, View streams) const;  // streams [T, M, D] f32, updated
 
+  // The two halves of forward(): what the layer leaves in its caches, for every token; then the rest, for those tokens
+  // whose output somebody wants.
+  void append(Pass& p, View streams) const;
+  void forward_appended(Pass& p, View streams) const;
+
  private:
-  View attention(Pass& p, View h) const;  // h [T, D] normed -> [T, D]
+  // What the attention reads of the streams.
+  struct Input {
+    StreamRead read;
+    View h;  // [T, D] normed
+  };
+  StreamBlock attention_streams() const { return {config, weights.attention_streams}; }
+  Input attention_input(Pass& p, View streams) const;
+  WindowAttentionBlock attention() const;
+  void forward_read(Pass& p, View streams, const Input& in) const;  // the input's rows are in the caches
   View experts(Pass& p, View h) const;
   View hash_experts(Pass& p) const;  // [T, A] i32: the experts of the step's token ids
 };

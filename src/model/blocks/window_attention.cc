@@ -7,7 +7,16 @@
 
 namespace levin {
 
-View WindowAttentionBlock::forward(Pass& p, View h) const {  // h      [T, D]
+void WindowAttentionBlock::append(Pass& p, View h) const {  // h     [T, D]
+  const ArenaScope scratch = p.scope();
+  append_window(p, h);
+  if (!compresses()) return;
+  const StepEntries& entries = p.step().entries_of(compression.ratio);
+  append_entries(p, h, entries);
+  if (compression.kind == Compression::kIndexed) append_index_keys(p, h, entries);
+}
+
+View WindowAttentionBlock::attend(Pass& p, View h) const {  // h      [T, D]
   const ModelConfig& c = config;
   const V4AttentionWeights& w = weights;
   const int64_t n_tokens = p.n_tokens();
@@ -19,7 +28,6 @@ View WindowAttentionBlock::forward(Pass& p, View h) const {  // h      [T, D]
   p.rms_norm_heads(q, c.norm_eps);
   p.rotate(q.slice_last(c.d_nope, c.d_rope), forth());
 
-  append_window(p, h);
   const ops::AttentionRows entries = entry_rows(p, h, c_q);
   const View o = p.allocate(DType::kF32, {n_tokens, c.n_heads, c.d_head()});  // [T, H, Dh]
   ops::sparse_attention(p.ctx(), {.q_latent = q.slice_last(0, c.d_nope),
@@ -57,10 +65,8 @@ void WindowAttentionBlock::append_window(Pass& p, View h) const {
 ops::AttentionRows WindowAttentionBlock::entry_rows(Pass& p, View h, View c_q) const {
   if (!compresses()) return {};
   const StepEntries& entries = p.step().entries_of(compression.ratio);
-  append_entries(p, h, entries);
   const PagedRows cache = p.cache().entry_rows(layer, entries.tables);
   if (compression.kind == Compression::kAll) return {.cache = cache, .end = entries.visible};
-  append_index_keys(p, h, entries);
   const View picks = picks_for(p, h, c_q, entries);
   if (p.probe() != nullptr && p.probe()->on_picks) p.probe()->on_picks(layer, picks);
   return {.cache = cache, .picks = picks};

@@ -25,12 +25,14 @@ struct WindowAttentionBlock {
   int layer = 0;  // of the caches
   LayerCompression compression;
 
-  // h [T, D] normed input -> [T, D]. Writes this step's rows into the layer's caches first, then reads only from them.
-  View forward(Pass& p, View h) const;
+  // Writes this step's rows into the layer's caches; h [T, D] is the normed input.
+  void append(Pass& p, View h) const;
+  // h [T, D] -> [T, D]. Reads only from the caches, which hold the rows of these tokens.
+  View attend(Pass& p, View h) const;
 
  private:
   void append_window(Pass& p, View h) const;
-  // The entries each token attends to, after this step's are written. c_q [T, Rq] is the normed query latent.
+  // The entries each token attends to. c_q [T, Rq] is the normed query latent.
   ops::AttentionRows entry_rows(Pass& p, View h, View c_q) const;
   void append_entries(Pass& p, View h, const StepEntries& entries) const;
   void append_index_keys(Pass& p, View h, const StepEntries& entries) const;
