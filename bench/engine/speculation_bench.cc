@@ -1,11 +1,13 @@
 // bench_speculation [MODEL] [SET] [ROUNDS]: decode speed on a set of prompts (tests/engine/prompts.jsonl) by depth of
-// drafts, greedy, every depth once a round so that all see the same machine; the median of the rounds. The last row
-// adapts the depth by itself.
+// drafts, greedy. Every prompt is answered with every depth in turn, so that all depths see the same machine, also one
+// whose speed changes from second to second; a prompt counts with the median of its rounds. The last row adapts the
+// depth by itself.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <numeric>
 
 #include "engine/engine.h"
 #include "engine/prompt_sets.h"
@@ -20,30 +22,37 @@ struct Depth {
   int n_drafts = 0;
   bool adapts = false;
   std::unique_ptr<Engine> engine;
-  std::vector<double> tokens_per_s;  // a round each
-  double kept_per_pass = 0;
+  std::vector<std::vector<double>> seconds;  // of each prompt's answer, a round each
+  std::vector<int64_t> n_tokens;             // of each answer, without the first
+  SpeculationStats total;
+
+  Depth(const EngineOptions& options, size_t n_prompts)
+      : n_drafts(options.n_spec_steps),
+        adapts(options.adapt_spec_depth),
+        engine(test::must(Engine::load(options, {}))),
+        seconds(n_prompts),
+        n_tokens(n_prompts) {}
 };
 
-void run_round(Depth& depth, const std::vector<std::vector<int32_t>>& prompts) {
-  SpeculationStats total;
-  double seconds = 0;
-  int64_t n_tokens = 0;
-  for (const std::vector<int32_t>& prompt : prompts) {
-    GenerateRequest request{.prompt = prompt, .max_tokens = kMostTokens};
-    request.sampling = {.temperature = 0, .stop_tokens = depth.engine->config().eos_tokens};
-    const Generation done = test::must(depth.engine->generate(std::move(request)));
-    seconds += done.decode_s;
-    n_tokens += std::ssize(done.tokens) - 1;
-    total.n_kept += done.speculation.n_kept;
-    total.n_verify_passes += done.speculation.n_verify_passes;
-  }
-  depth.tokens_per_s.push_back(static_cast<double>(n_tokens) / seconds);
-  depth.kept_per_pass = total.mean_accept_length();
+void answer(Depth& depth, size_t i, const std::vector<int32_t>& prompt) {
+  GenerateRequest request{.prompt = prompt, .max_tokens = kMostTokens};
+  request.sampling = {.temperature = 0, .stop_tokens = depth.engine->config().eos_tokens};
+  const Generation done = test::must(depth.engine->generate(std::move(request)));
+  depth.seconds[i].push_back(done.decode_s);
+  depth.n_tokens[i] = std::ssize(done.tokens) - 1;
+  depth.total.n_kept += done.speculation.n_kept;
+  depth.total.n_verify_passes += done.speculation.n_verify_passes;
 }
 
 double median(std::vector<double> values) {
   std::nth_element(values.begin(), values.begin() + std::ssize(values) / 2, values.end());
   return values[values.size() / 2];
+}
+
+double tokens_per_s(const Depth& depth) {
+  double seconds = 0;
+  for (const std::vector<double>& of_prompt : depth.seconds) seconds += median(of_prompt);
+  return static_cast<double>(std::reduce(depth.n_tokens.begin(), depth.n_tokens.end())) / seconds;
 }
 
 void run(const std::string& folder, const std::string& set, int n_rounds) {
@@ -54,21 +63,23 @@ void run(const std::string& folder, const std::string& set, int n_rounds) {
     EngineOptions options{.model_folder = folder, .n_threads = cpu_info().n_cores, .max_model_len_tokens = 2048};
     options.n_spec_steps = n_drafts;
     options.adapt_spec_depth = n_drafts == 3 && !depths.empty() && depths.back().n_drafts == 4;
-    depths.push_back({.n_drafts = n_drafts, .adapts = options.adapt_spec_depth});
-    depths.back().engine = test::must(Engine::load(options, {}));
-    run_round(depths.back(), prompts);  // warm
-    depths.back().tokens_per_s.clear();
+    depths.emplace_back(options, prompts.size());
   }
-  for (int round = 0; round < n_rounds; ++round) {
-    for (Depth& depth : depths) run_round(depth, prompts);
+  for (int round = 0; round <= n_rounds; ++round) {
+    for (size_t i = 0; i < prompts.size(); ++i) {
+      for (Depth& depth : depths) {
+        answer(depth, i, prompts[i]);
+        if (round == 0) depth.seconds[i].clear();  // warms up
+      }
+    }
   }
   fmt::print("{}, set {}, {} prompts, median of {} rounds\n{:>8} {:>10} {:>10} {:>10}\n", folder, set, prompts.size(),
              n_rounds, "drafts", "tokens/s", "of plain", "kept/pass");
-  const double plain = median(depths.front().tokens_per_s);
+  const double plain = tokens_per_s(depths.front());
   for (const Depth& depth : depths) {
-    const double speed = median(depth.tokens_per_s);
+    const double speed = tokens_per_s(depth);
     fmt::print("{:>8} {:>10.1f} {:>10.2f} {:>10.2f}\n", depth.adapts ? "adapts" : std::to_string(depth.n_drafts), speed,
-               speed / plain, depth.kept_per_pass);
+               speed / plain, depth.total.mean_accept_length());
   }
 }
 

@@ -1,6 +1,7 @@
 #include "ops/products.h"
 
 #include <algorithm>
+#include <array>
 
 #include "kernels/cpu/kernels.h"
 
@@ -21,8 +22,10 @@ int64_t operand_elements(int64_t n_rows, int64_t k, DType dtype) {
   return n_rows * (dtype == DType::kBF16 ? ceil_div(k, 2) * 2 : k);
 }
 
+// Few rows are an operand wherever they lie, if their type is right and the last pair of k is complete.
+bool are_few(const PreparedRows& o) { return o.input.n_rows <= kRowGroup; }
 bool is_operand_already(const PreparedRows& o) {
-  return o.input.n_rows == 1 && o.input.dtype == o.dtype && (o.dtype == DType::kF32 || o.input.k % 2 == 0);
+  return are_few(o) && o.input.dtype == o.dtype && (o.dtype == DType::kF32 || o.input.k % 2 == 0);
 }
 
 const void* input_row(const InputRows& input, int64_t i) {
@@ -30,17 +33,44 @@ const void* input_row(const InputRows& input, int64_t i) {
   return static_cast<const std::byte*>(input.x) + row * input.stride * dtype_bytes(input.dtype);
 }
 
-kernels::PrepareJob prepare_job(const PreparedRows& o) {
-  return {.x = o.input.x,
-          .x_dtype = o.input.dtype,
-          .x_stride = o.input.stride,
-          .rows = o.input.rows,
-          .row_begin = 0,
-          .row_end = o.input.n_rows,
-          .n_rows = o.input.n_rows,
-          .k = o.input.k,
-          .operand_dtype = o.dtype,
-          .operand = const_cast<void*>(o.data)};
+// A plain row of type `dtype` with the values of row i.
+void convert_row(const OpContext& ctx, const InputRows& input, int64_t i, DType dtype, void* out) {
+  ctx.cpu->matmul.prepare({.x = input_row(input, i),
+                           .x_dtype = input.dtype,
+                           .x_stride = input.stride,
+                           .row_end = 1,
+                           .n_rows = 1,
+                           .k = input.k,
+                           .operand_dtype = dtype,
+                           .operand = out});
+}
+
+std::byte* operand_row(const PreparedRows& o, int64_t i) {  // of few
+  const int64_t row_bytes = operand_elements(1, o.input.k, o.dtype) * dtype_bytes(o.dtype);
+  return static_cast<std::byte*>(const_cast<void*>(o.data)) + i * row_bytes;
+}
+
+// The parts that rows are prepared in: rows of few, groups of many.
+int64_t n_parts(const PreparedRows& o) {
+  if (is_operand_already(o)) return 0;
+  return are_few(o) ? o.input.n_rows : ceil_div(o.input.n_rows, kRowGroup);
+}
+
+void prepare_parts(const OpContext& ctx, const PreparedRows& o, Share parts) {
+  if (are_few(o)) {
+    for (int64_t i = parts.begin; i < parts.end; ++i) convert_row(ctx, o.input, i, o.dtype, operand_row(o, i));
+    return;
+  }
+  ctx.cpu->matmul.prepare({.x = o.input.x,
+                           .x_dtype = o.input.dtype,
+                           .x_stride = o.input.stride,
+                           .rows = o.input.rows,
+                           .row_begin = parts.begin * kRowGroup,
+                           .row_end = std::min(o.input.n_rows, parts.end * kRowGroup),
+                           .n_rows = o.input.n_rows,
+                           .k = o.input.k,
+                           .operand_dtype = o.dtype,
+                           .operand = const_cast<void*>(o.data)});
 }
 
 // How one product is cut: row_chunks x panel_units, all about equally dear.
@@ -70,9 +100,15 @@ Cut cut_product(const Product& p, int64_t all_panels, int n_threads) {
 }
 
 kernels::ProductJob product_job(const Product& p) {
-  const InputRows& input = p.x->input;
-  return {.operand = p.x->data,
-          .operand_dtype = p.x->dtype,
+  const PreparedRows& x = *p.x;
+  const InputRows& input = x.input;
+  std::array<const void*, kRowGroup> plain_rows{};
+  for (int64_t i = 0; are_few(x) && i < input.n_rows; ++i) {
+    plain_rows[static_cast<size_t>(i)] = x.data == nullptr ? input_row(input, i) : operand_row(x, i);
+  }
+  return {.operand = x.data,
+          .plain_rows = plain_rows,
+          .operand_dtype = x.dtype,
           .x_scale = input.scale,
           .x_scale_stride = input.scale_stride,
           .x_scale_rows = input.rows,
@@ -109,31 +145,20 @@ DType operand_dtype(const OpContext& ctx, DType x, const Matrix& w) {
 }
 
 void prepare_rows(OpContext& ctx, std::span<PreparedRows> operands) {
-  std::vector<int64_t> first_group(operands.size() + 1, 0);
+  std::vector<int64_t> first_part = {0};
   int64_t n_elements = 0;
-  for (size_t i = 0; i < operands.size(); ++i) {
-    PreparedRows& o = operands[i];
-    int64_t n_groups = 0;
-    if (is_operand_already(o)) {
-      o.data = input_row(o.input, 0);
-    } else {
-      const int64_t n = operand_elements(o.input.n_rows, o.input.k, o.dtype);
-      o.data = ctx.arena->allocate_bytes(n * dtype_bytes(o.dtype));
-      n_groups = ceil_div(o.input.n_rows, kRowGroup);
-      n_elements += n;
-    }
-    first_group[i + 1] = first_group[i] + n_groups;
+  for (PreparedRows& o : operands) {
+    first_part.push_back(first_part.back() + n_parts(o));
+    if (is_operand_already(o)) continue;
+    const int64_t n = operand_elements(o.input.n_rows, o.input.k, o.dtype);
+    o.data = ctx.arena->allocate_bytes(n * dtype_bytes(o.dtype));
+    n_elements += n;
   }
-  const int64_t n_groups = first_group.back();
-  const int64_t grain = n_elements <= kFewValues ? std::max<int64_t>(n_groups, 1) : 1;
-  ctx.pool->parallel_for(n_groups, grain, [&](int64_t begin, int64_t end, int) {
+  const int64_t n = first_part.back();
+  ctx.pool->parallel_for(n, n_elements <= kFewValues ? n : 1, [&](int64_t begin, int64_t end, int) {
     for (size_t i = 0; i < operands.size(); ++i) {
-      const int64_t from = std::max(begin, first_group[i]), to = std::min(end, first_group[i + 1]);
-      if (from >= to) continue;
-      kernels::PrepareJob job = prepare_job(operands[i]);
-      job.row_begin = (from - first_group[i]) * kRowGroup;
-      job.row_end = std::min(job.n_rows, (to - first_group[i]) * kRowGroup);
-      ctx.cpu->matmul.prepare(job);
+      const int64_t from = std::max(begin, first_part[i]), to = std::min(end, first_part[i + 1]);
+      if (from < to) prepare_parts(ctx, operands[i], {from - first_part[i], to - first_part[i]});
     }
   });
 }
@@ -148,17 +173,8 @@ InputRows widen_rows(OpContext& ctx, const InputRows& input, DType dtype) {
   wide.rows = nullptr;
   const int64_t grain = row_grain(input.n_rows, input.k);
   ctx.pool->parallel_for(input.n_rows, grain, [&](int64_t begin, int64_t end, int) {
-    for (int64_t row = begin; row < end; ++row) {
-      const kernels::PrepareJob job = {.x = input_row(input, row),
-                                       .x_dtype = input.dtype,
-                                       .x_stride = input.stride,
-                                       .row_end = 1,
-                                       .n_rows = 1,
-                                       .k = input.k,
-                                       .operand_dtype = dtype,
-                                       .operand = data + row * wide.stride * dtype_bytes(dtype)};
-      ctx.cpu->matmul.prepare(job);
-    }
+    for (int64_t row = begin; row < end; ++row)
+      convert_row(ctx, input, row, dtype, data + row * wide.stride * dtype_bytes(dtype));
   });
   return wide;
 }

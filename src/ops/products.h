@@ -31,7 +31,7 @@ struct InputRows {
 struct PreparedRows {
   InputRows input;
   DType dtype = DType::kF32;
-  const void* data = nullptr;  // in the arena, or the input itself where it is one already
+  const void* data = nullptr;  // in the arena; null where the input's own rows are taken
 };
 
 struct Product {

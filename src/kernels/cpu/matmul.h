@@ -4,16 +4,19 @@
 // A product has two steps: prepare() once turns rows of x into the operand below, then product() runs any range of
 // panels over it, on any thread.
 //
-//   operand   rows in groups of kRowGroup = 8, the last group with what is left (r rows). A group lies along k, its
-//   rows side by side:
+//   operand   up to kRowGroup = 8 rows: each for itself and wherever it lies, K values of one type; in bf16 an odd last k
+//             is followed by a zero.
+//             More rows: in groups of kRowGroup, the last with what is left (r rows). A group lies along k, its rows
+//             side by side:
 //               f32    group [K][r]
 //               bf16   group [ceil(K / 2)][r][2]     pairs of k; an odd last k is paired with zero
-//             so group g starts at element 8 * g * K, K rounded up to even for bf16, and a single row is a plain row.
+//             so group g starts at element 8 * g * K, K rounded up to even for bf16, and a group of one is a plain row.
 //
 // Which of the two an input becomes is up to the set: operand_dtype(). bf16 only where the processor has the bf16 dot
 // instruction and neither side is f32; everything else is multiplied as f32 values, which holds all types exactly.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 
@@ -38,7 +41,8 @@ struct PrepareJob {
 };
 
 struct ProductJob {
-  const void* operand = nullptr;
+  const void* operand = nullptr;                  // of more than kRowGroup rows
+  std::array<const void*, kRowGroup> plain_rows;  // of up to kRowGroup
   DType operand_dtype = DType::kF32;
   const float* x_scale = nullptr;  // [n_rows, ceil(K / 128)] by operand row, may be null
   int64_t x_scale_stride = 0;

@@ -37,7 +37,7 @@ float weight(const std::byte* panel, DType dtype, int64_t k, int64_t lane) {
   return element(panel, dtype, dtype == DType::kF32 ? k * kPanel + lane : k / 2 * 2 * kPanel + 2 * lane + k % 2);
 }
 
-// Row `row`, column k of a prepared operand.
+// Row `row`, column k of an operand of groups.
 int64_t operand_index(int64_t row, int64_t k, int64_t n_rows, int64_t n_k) {
   const int64_t group = row / kRowGroup * kRowGroup;
   return group * n_k + k * std::min(kRowGroup, n_rows - group) + row - group;
@@ -54,7 +54,8 @@ void prepare(const PrepareJob& job) {
 
 // Output n of a row, from zero.
 float product_of(const ProductJob& job, int64_t row, int64_t n) {
-  const float* x = static_cast<const float*>(job.operand);
+  const bool plain = job.n_rows <= kRowGroup;
+  const auto* x = static_cast<const float*>(plain ? job.plain_rows[static_cast<size_t>(row)] : job.operand);
   const std::byte* panel = job.panels + n / kPanel * job.panel_bytes;
   const int64_t lane = n % kPanel, scale_row = job.x_scale_rows != nullptr ? job.x_scale_rows[row] : row;
   const int64_t n_blocks = (job.k + kFoldBlock - 1) / kFoldBlock;
@@ -62,7 +63,7 @@ float product_of(const ProductJob& job, int64_t row, int64_t n) {
   for (int64_t block = 0; block < n_blocks; ++block) {
     float sum = 0.0f;
     for (int64_t k = block * kFoldBlock; k < std::min(job.k, (block + 1) * kFoldBlock); ++k) {
-      sum = std::fma(x[operand_index(row, k, job.n_rows, job.k)], weight(panel, job.w_dtype, k, lane), sum);
+      sum = std::fma(x[plain ? k : operand_index(row, k, job.n_rows, job.k)], weight(panel, job.w_dtype, k, lane), sum);
     }
     const float sx = job.x_scale != nullptr ? job.x_scale[scale_row * job.x_scale_stride + block] : 1.0f;
     const float sw = job.w_scales != nullptr ? job.w_scales[n / kWeightBlock * n_blocks + block] : 1.0f;

@@ -4,9 +4,10 @@
 // folded into `out` at the end of the block. Every order of tiles that takes a row's blocks in ascending order gives
 // the same bits, so the order is free:
 //
-//   few rows (one group)   panels, then blocks: each weight is loaded once, straight from memory, and used for all rows
-//   many rows              chunks of rows, then of k (so that their x stays in the second cache), then panels, blocks
-//                          and groups; weights of a narrower type are widened once for all groups into the first cache
+//   few rows    panels, then blocks: each weight is loaded once, straight from memory, and used for all rows, which are
+//               read where they lie
+//   many rows   chunks of rows, then of k (so that their x stays in the second cache), then panels, blocks
+//               and groups; weights of a narrower type are widened once for all groups into the first cache
 #pragma once
 
 #include <cstddef>
@@ -29,8 +30,10 @@ LEVIN_INLINE int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 // --- tiles ---
 
 struct TileArgs {
-  const void* x;       // the tile's first row at the block's first k
-  int64_t x_step;      // elements from one k to the next: the group's rows
+  const void* const* plain_rows;  // the tile's first
+  int64_t first_k;                // of the block
+  const void* grouped;            // or else the tile's first row at the block's first k
+  int64_t group_rows;
   const std::byte* w;  // the tile's first panel at the block's first k
   int64_t w_stride;    // bytes between panels
   int64_t n_k;         // of the block: at most kFoldBlock
@@ -50,7 +53,24 @@ LEVIN_INLINE void prefetch(const std::byte* p) {
   for (int64_t line = 0; line < kBytes; line += 64) __builtin_prefetch(p + line);
 }
 
-template <class V, class W, int R, int P>
+// The two forms of an operand, for R rows of a tile.
+struct Plain {
+  template <class Element, int R>
+  LEVIN_INLINE PlainRows<Element, R> rows(const TileArgs& t) {
+    PlainRows<Element, R> rows{};
+    rows.first = t.first_k;
+    for (int r = 0; r < R; ++r) rows.x[r] = static_cast<const Element*>(t.plain_rows[r]);
+    return rows;
+  }
+};
+struct Grouped {
+  template <class Element, int R>
+  LEVIN_INLINE GroupedRows<Element> rows(const TileArgs& t) {
+    return {static_cast<const Element*>(t.grouped), t.group_rows};
+  }
+};
+
+template <class V, class W, class Form, int R, int P>
 [[gnu::noinline]] void run_tile(const TileArgs& args) {
   const TileArgs t = args;  // a copy, which stores to `out` cannot change
   using F32 = typename V::F32;
@@ -61,17 +81,17 @@ template <class V, class W, int R, int P>
     for (int p = 0; p < P; ++p) acc[r][p] = V::zero();
   }
   const std::byte* w = t.w;
-  const int64_t w_stride = t.w_stride, x_step = t.x_step;
-  const auto* x = static_cast<const typename W::Element*>(t.x);
+  const int64_t w_stride = t.w_stride;
+  auto x = Form::template rows<typename W::Element, R>(t);
   for (int64_t k = 0; k + W::kStep <= t.n_k; k += W::kStep) {
     LEVIN_UNROLL
     for (int p = 0; p < P; ++p) prefetch<W::kStepBytes>(w + p * w_stride + t.ahead);
-    W::template step<R, P>(w, w_stride, x, x_step, acc);
+    W::template step<R, P>(w, w_stride, x, acc);
     w += W::kStepBytes;
-    x += W::kStep * x_step;
+    x.advance(W::kStep);
   }
   if constexpr (W::kStep > 1) {
-    if (t.n_k % W::kStep != 0) W::template rest<R, P>(w, w_stride, x, x_step, t.n_k % W::kStep, acc);
+    if (t.n_k % W::kStep != 0) W::template rest<R, P>(w, w_stride, x, t.n_k % W::kStep, acc);
   }
   LEVIN_UNROLL
   for (int r = 0; r < R; ++r) {
@@ -110,44 +130,44 @@ constexpr int tile_panels(int n_rows) {
   return W::kStep == kGroupK && (n == 2 || n == 3) ? n - 1 : n;
 }
 
-template <class V, class W, int R>
+template <class V, class W, class Form, int R>
 LEVIN_INLINE void run_tile_of(int n_panels, const TileArgs& t) {
   if constexpr (tile_panels<V, W>(R) == 4) {
-    if (n_panels == 4) return run_tile<V, W, R, 4>(t);
+    if (n_panels == 4) return run_tile<V, W, Form, R, 4>(t);
   }
   if constexpr (tile_panels<V, W>(R) >= 3) {
-    if (n_panels == 3) return run_tile<V, W, R, 3>(t);
+    if (n_panels == 3) return run_tile<V, W, Form, R, 3>(t);
   }
   if constexpr (tile_panels<V, W>(R) >= 2) {
-    if (n_panels == 2) return run_tile<V, W, R, 2>(t);
+    if (n_panels == 2) return run_tile<V, W, Form, R, 2>(t);
   }
-  run_tile<V, W, R, 1>(t);
+  run_tile<V, W, Form, R, 1>(t);
 }
 
-template <class V, class W>
+template <class V, class W, class Form>
 void run_tile_rows(int n_rows, int n_panels, const TileArgs& t) {
   switch (n_rows) {
     case 1:
-      return run_tile_of<V, W, 1>(n_panels, t);
+      return run_tile_of<V, W, Form, 1>(n_panels, t);
     case 2:
-      return run_tile_of<V, W, 2>(n_panels, t);
+      return run_tile_of<V, W, Form, 2>(n_panels, t);
     case 3:
-      return run_tile_of<V, W, 3>(n_panels, t);
+      return run_tile_of<V, W, Form, 3>(n_panels, t);
     case 4:
-      return run_tile_of<V, W, 4>(n_panels, t);
+      return run_tile_of<V, W, Form, 4>(n_panels, t);
     default:
       break;
   }
   if constexpr (TileShape<V>::kMaxRows == 8) {
     switch (n_rows) {
       case 5:
-        return run_tile_of<V, W, 5>(n_panels, t);
+        return run_tile_of<V, W, Form, 5>(n_panels, t);
       case 6:
-        return run_tile_of<V, W, 6>(n_panels, t);
+        return run_tile_of<V, W, Form, 6>(n_panels, t);
       case 7:
-        return run_tile_of<V, W, 7>(n_panels, t);
+        return run_tile_of<V, W, Form, 7>(n_panels, t);
       default:
-        return run_tile_of<V, W, 8>(n_panels, t);
+        return run_tile_of<V, W, Form, 8>(n_panels, t);
     }
   }
 }
@@ -169,17 +189,10 @@ LEVIN_INLINE int64_t even_k(const ProductJob& job) {
   return job.operand_dtype == DType::kBF16 ? (job.k + 1) / 2 * 2 : job.k;
 }
 
-// Rows row .. row+n_rows-1 of one group against a panel block.
-template <class V, class W>
+// Rows row .. row+n_rows-1, of one group, against a panel block.
+template <class V, class W, class Form>
 LEVIN_INLINE void run_rows(const ProductJob& job, const PanelBlock& b, int64_t row, int64_t n_rows) {
-  const int64_t group = row / kRowGroup * kRowGroup;
-  const int64_t group_rows = smaller(kRowGroup, job.n_rows - group);
   const int64_t n_blocks = (job.k + kFoldBlock - 1) / kFoldBlock;
-  // A pair of k lies side by side in the bf16 operand, so (k, row) is at 2 * (k / 2 * rows + row): for even k, k * rows
-  // + 2 * row.
-  constexpr int64_t side = sizeof(typename W::Element) == 2 ? 2 : 1;
-  const auto* x = static_cast<const typename W::Element*>(job.operand) + group * even_k(job) +
-                  b.block * kFoldBlock * group_rows + side * (row - group);
   float scale[kRowGroup * kMaxPanels];
   for (int64_t r = 0; r < n_rows; ++r) {
     const int64_t scale_row = job.x_scale_rows != nullptr ? job.x_scale_rows[row + r] : row + r;
@@ -189,8 +202,14 @@ LEVIN_INLINE void run_rows(const ProductJob& job, const PanelBlock& b, int64_t r
       scale[r * kMaxPanels + p] = job.w_scales != nullptr ? sx * job.w_scales[weight_block] : sx;
     }
   }
-  const TileArgs t = {.x = x,
-                      .x_step = group_rows,
+  const int64_t group = row / kRowGroup * kRowGroup;
+  const int64_t group_rows = smaller(kRowGroup, job.n_rows - group);
+  constexpr int64_t side = GroupedRows<typename W::Element>::kSide;
+  const TileArgs t = {.plain_rows = job.plain_rows.data() + (row - group),
+                      .first_k = b.block * kFoldBlock,
+                      .grouped = static_cast<const typename W::Element*>(job.operand) + group * even_k(job) +
+                                 b.block * kFoldBlock * group_rows + side * (row - group),
+                      .group_rows = group_rows,
                       .w = b.w,
                       .w_stride = b.w_stride,
                       .n_k = b.n_k,
@@ -200,7 +219,7 @@ LEVIN_INLINE void run_rows(const ProductJob& job, const PanelBlock& b, int64_t r
                       .n_last = smaller(kLanes, job.n - (b.panel + b.n_panels - 1) * kLanes),
                       .ahead = b.ahead,
                       .first = b.block == 0};
-  run_tile_rows<V, W>(static_cast<int>(n_rows), b.n_panels, t);
+  run_tile_rows<V, W, Form>(static_cast<int>(n_rows), b.n_panels, t);
 }
 
 template <class V, class W>
@@ -231,7 +250,7 @@ void product_few_rows(const ProductJob& job) {
         b.ahead = panel + max_panels < job.panel_end ? max_panels * job.panel_bytes - block * next_tile : 0;
       }
       for (int64_t r = 0; r < n_rows; r += kMaxRows) {
-        run_rows<V, W>(job, b, job.row_begin + r, smaller(kMaxRows, n_rows - r));
+        run_rows<V, W, Plain>(job, b, job.row_begin + r, smaller(kMaxRows, n_rows - r));
       }
     }
   }
@@ -265,7 +284,7 @@ void product_many_rows_chunk(const ProductJob& job, int64_t row_begin, int64_t r
           b.ahead = 0;
         }
         for (int64_t row = row_begin; row < row_end; row += kMaxRows) {
-          run_rows<V, Wide>(job, b, row, smaller(kMaxRows, row_end - row));
+          run_rows<V, Wide, Grouped>(job, b, row, smaller(kMaxRows, row_end - row));
         }
       }
     }
@@ -274,7 +293,7 @@ void product_many_rows_chunk(const ProductJob& job, int64_t row_begin, int64_t r
 
 template <class V, class W>
 void product_rows(const ProductJob& job) {
-  if (job.row_end - job.row_begin <= kRowGroup) return product_few_rows<V, W>(job);
+  if (job.n_rows <= kRowGroup) return product_few_rows<V, W>(job);
   for (int64_t row = job.row_begin; row < job.row_end; row += kChunkRows) {
     product_many_rows_chunk<V, W>(job, row, smaller(row + kChunkRows, job.row_end));
   }

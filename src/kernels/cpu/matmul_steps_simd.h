@@ -2,9 +2,10 @@
 //
 //   Element                     of the operand
 //   kStep, kStepBytes           k that one step() takes, and the bytes of a panel that hold them
-//   step(w, stride, x, x_step, acc)       acc[r][p] += sum over the step's k of x[r] * w of panel p, which stands at
-//                                         w + p * stride; x[r] of the next k stands x_step elements on
-//   rest(w, stride, x, x_step, n_k, acc)  the same for the last n_k < kStep, where kStep > 1
+//   step(w, stride, x, acc)       acc[r][p] += sum over the step's k of x[r] * w of panel p, which stands at w + p * stride
+//   rest(w, stride, x, n_k, acc)  the same for the last n_k < kStep, where kStep > 1
+//
+// x is one of the two forms of an operand: x.at(r, k) points at row r, k values on from where the step begins.
 #pragma once
 
 #include <cstddef>
@@ -17,12 +18,33 @@ namespace {
 
 constexpr int64_t kLanes = 16;  // outputs of a panel
 
-// acc[r] += x[r] * w for R rows and P panels.
-template <class V, int R, int P>
-LEVIN_INLINE void multiply(const typename V::F32 (&w)[P], const float* x, typename V::F32 (&acc)[R][P]) {
+// Rows of a group, side by side; in bf16 by pairs of k, and k is even.
+template <class Element>
+struct GroupedRows {
+  static constexpr int64_t kSide = sizeof(Element) == 2 ? 2 : 1;
+  const Element* x;
+  int64_t n_rows;  // of the group
+
+  [[gnu::always_inline]] const Element* at(int r, int64_t k) const { return x + k * n_rows + kSide * r; }
+  [[gnu::always_inline]] void advance(int64_t n_k) { x += n_k * n_rows; }
+};
+
+// Rows that lie anywhere.
+template <class Element, int R>
+struct PlainRows {
+  const Element* x[R];
+  int64_t first = 0;  // k
+
+  [[gnu::always_inline]] const Element* at(int r, int64_t k) const { return x[r] + first + k; }
+  [[gnu::always_inline]] void advance(int64_t n_k) { first += n_k; }
+};
+
+// acc[r] += x[r] * w for R rows and P panels, at the k-th value of x.
+template <class V, class X, int R, int P>
+LEVIN_INLINE void multiply(const typename V::F32 (&w)[P], const X& x, int64_t k, typename V::F32 (&acc)[R][P]) {
   LEVIN_UNROLL
   for (int r = 0; r < R; ++r) {
-    const typename V::F32 xr = V::broadcast(x[r]);
+    const typename V::F32 xr = V::broadcast(*x.at(r, k));
     LEVIN_UNROLL
     for (int p = 0; p < P; ++p) acc[r][p] = V::fma(xr, w[p], acc[r][p]);
   }
@@ -34,12 +56,12 @@ struct FmaF32 {  // one k a step
   static constexpr int64_t kStep = 1;
   static constexpr int64_t kStepBytes = 64;
 
-  template <int R, int P>
-  LEVIN_INLINE void step(const std::byte* w, int64_t w_stride, const float* x, int64_t, typename V::F32 (&acc)[R][P]) {
+  template <int R, int P, class X>
+  LEVIN_INLINE void step(const std::byte* w, int64_t w_stride, const X& x, typename V::F32 (&acc)[R][P]) {
     typename V::F32 value[P];
     LEVIN_UNROLL
     for (int p = 0; p < P; ++p) value[p] = V::load(reinterpret_cast<const float*>(w + p * w_stride));
-    multiply<V>(value, x, acc);
+    multiply<V>(value, x, 0, acc);
   }
 };
 
@@ -50,22 +72,20 @@ struct FmaPairs {
   static constexpr int64_t kStep = 2;
   static constexpr int64_t kStepBytes = Pair::kBytes;
 
-  template <int R, int P>
-  LEVIN_INLINE void step(const std::byte* w, int64_t w_stride, const float* x, int64_t x_step,
-                         typename V::F32 (&acc)[R][P]) {
+  template <int R, int P, class X>
+  LEVIN_INLINE void step(const std::byte* w, int64_t w_stride, const X& x, typename V::F32 (&acc)[R][P]) {
     typename V::F32 even[P], odd[P];
     LEVIN_UNROLL
     for (int p = 0; p < P; ++p) Pair::load(w + p * w_stride, even[p], odd[p]);
-    multiply<V>(even, x, acc);
-    multiply<V>(odd, x + x_step, acc);
+    multiply<V>(even, x, 0, acc);
+    multiply<V>(odd, x, 1, acc);
   }
-  template <int R, int P>
-  LEVIN_INLINE void rest(const std::byte* w, int64_t w_stride, const float* x, int64_t, int64_t,
-                         typename V::F32 (&acc)[R][P]) {
+  template <int R, int P, class X>
+  LEVIN_INLINE void rest(const std::byte* w, int64_t w_stride, const X& x, int64_t, typename V::F32 (&acc)[R][P]) {
     typename V::F32 even[P], odd;
     LEVIN_UNROLL
     for (int p = 0; p < P; ++p) Pair::load(w + p * w_stride, even[p], odd);
-    multiply<V>(even, x, acc);
+    multiply<V>(even, x, 0, acc);
   }
 };
 
@@ -88,14 +108,12 @@ struct FmaE4m3 {
   static constexpr int64_t kStep = 4;
   static constexpr int64_t kStepBytes = kFoursBytes;
 
-  template <int R, int P>
-  LEVIN_INLINE void step(const std::byte* w, int64_t w_stride, const float* x, int64_t x_step,
-                         typename V::F32 (&acc)[R][P]) {
-    rest(w, w_stride, x, x_step, kStep, acc);
+  template <int R, int P, class X>
+  LEVIN_INLINE void step(const std::byte* w, int64_t w_stride, const X& x, typename V::F32 (&acc)[R][P]) {
+    rest(w, w_stride, x, kStep, acc);
   }
-  template <int R, int P>
-  LEVIN_INLINE void rest(const std::byte* w, int64_t w_stride, const float* x, int64_t x_step, int64_t n_k,
-                         typename V::F32 (&acc)[R][P]) {
+  template <int R, int P, class X>
+  LEVIN_INLINE void rest(const std::byte* w, int64_t w_stride, const X& x, int64_t n_k, typename V::F32 (&acc)[R][P]) {
     LEVIN_UNROLL
     for (int p = 0; p < P; ++p) {
       typename V::F32 value[4];
@@ -104,7 +122,7 @@ struct FmaE4m3 {
       for (int k = 0; k < 4; ++k) {
         if (k >= n_k) break;
         LEVIN_UNROLL
-        for (int r = 0; r < R; ++r) acc[r][p] = V::fma(V::broadcast(x[k * x_step + r]), value[k], acc[r][p]);
+        for (int r = 0; r < R; ++r) acc[r][p] = V::fma(V::broadcast(*x.at(r, k)), value[k], acc[r][p]);
       }
     }
   }
@@ -128,25 +146,23 @@ struct FmaMxfp4 {
   static constexpr int64_t kStep = kGroupK;
   static constexpr int64_t kStepBytes = kGroupBytes;
 
-  template <int R, int P>
-  LEVIN_INLINE void step(const std::byte* w, int64_t w_stride, const float* x, int64_t x_step,
-                         typename V::F32 (&acc)[R][P]) {
-    rest(w, w_stride, x, x_step, kGroupK, acc);
+  template <int R, int P, class X>
+  LEVIN_INLINE void step(const std::byte* w, int64_t w_stride, const X& x, typename V::F32 (&acc)[R][P]) {
+    rest(w, w_stride, x, kGroupK, acc);
   }
-  template <int R, int P>
-  LEVIN_INLINE void rest(const std::byte* w, int64_t w_stride, const float* x, int64_t x_step, int64_t n_k,
-                         typename V::F32 (&acc)[R][P]) {
+  template <int R, int P, class X>
+  LEVIN_INLINE void rest(const std::byte* w, int64_t w_stride, const X& x, int64_t n_k, typename V::F32 (&acc)[R][P]) {
     typename V::F32 scale[P];
     typename V::I32 word[P];
     LEVIN_UNROLL
     for (int p = 0; p < P; ++p) scale[p] = scales(w + p * w_stride);
-    for (int64_t k = 0; k < n_k; k += kWordK, x += kWordK * x_step) {
+    for (int64_t k = 0; k < n_k; k += kWordK) {
       LEVIN_UNROLL
       for (int p = 0; p < P; ++p) word[p] = load_words<V>(w + p * w_stride, k);
-      pair<0>(word, scale, x, x_step, acc);
-      if (n_k - k > 2) pair<1>(word, scale, x, x_step, acc);
-      if (n_k - k > 4) pair<2>(word, scale, x, x_step, acc);
-      if (n_k - k > 6) pair<3>(word, scale, x, x_step, acc);
+      pair<0>(word, scale, x, k, acc);
+      if (n_k - k > 2) pair<1>(word, scale, x, k, acc);
+      if (n_k - k > 4) pair<2>(word, scale, x, k, acc);
+      if (n_k - k > 6) pair<3>(word, scale, x, k, acc);
     }
   }
 
@@ -159,14 +175,14 @@ struct FmaMxfp4 {
   }
 
  private:
-  template <int kPair, int R, int P>
-  LEVIN_INLINE void pair(const typename V::I32 (&word)[P], const typename V::F32 (&scale)[P], const float* x,
-                         int64_t x_step, typename V::F32 (&acc)[R][P]) {
+  template <int kPair, int R, int P, class X>
+  LEVIN_INLINE void pair(const typename V::I32 (&word)[P], const typename V::F32 (&scale)[P], const X& x, int64_t k,
+                         typename V::F32 (&acc)[R][P]) {
     typename V::F32 even[P], odd[P];
     LEVIN_UNROLL
     for (int p = 0; p < P; ++p) widen<kPair>(word[p], scale[p], even[p], odd[p]);
-    multiply<V>(even, x + 2 * kPair * x_step, acc);
-    multiply<V>(odd, x + (2 * kPair + 1) * x_step, acc);
+    multiply<V>(even, x, k + 2 * kPair, acc);
+    multiply<V>(odd, x, k + 2 * kPair + 1, acc);
   }
 };
 
@@ -177,23 +193,21 @@ struct Dot {
   static constexpr int64_t kStep = 2;
   static constexpr int64_t kStepBytes = Pair::kBytes;
 
-  template <int R, int P>
-  LEVIN_INLINE void step(const std::byte* w, int64_t w_stride, const uint16_t* x, int64_t,
-                         typename V::F32 (&acc)[R][P]) {
+  template <int R, int P, class X>
+  LEVIN_INLINE void step(const std::byte* w, int64_t w_stride, const X& x, typename V::F32 (&acc)[R][P]) {
     typename V::Bf16 value[P];
     LEVIN_UNROLL
     for (int p = 0; p < P; ++p) value[p] = Pair::load(w + p * w_stride);
     LEVIN_UNROLL
     for (int r = 0; r < R; ++r) {
-      const typename V::Bf16 xr = V::broadcast_pair(x + 2 * r);
+      const typename V::Bf16 xr = V::broadcast_pair(x.at(r, 0));
       LEVIN_UNROLL
       for (int p = 0; p < P; ++p) acc[r][p] = V::dot(xr, value[p], acc[r][p]);
     }
   }
-  template <int R, int P>
-  LEVIN_INLINE void rest(const std::byte* w, int64_t w_stride, const uint16_t* x, int64_t x_step, int64_t,
-                         typename V::F32 (&acc)[R][P]) {
-    step(w, w_stride, x, x_step, acc);
+  template <int R, int P, class X>
+  LEVIN_INLINE void rest(const std::byte* w, int64_t w_stride, const X& x, int64_t, typename V::F32 (&acc)[R][P]) {
+    step(w, w_stride, x, acc);
   }
 };
 template <class V>
@@ -211,29 +225,27 @@ struct DotE4m3 {
   static constexpr int64_t kStep = 4;
   static constexpr int64_t kStepBytes = kFoursBytes;
 
-  template <int R, int P>
-  LEVIN_INLINE void step(const std::byte* w, int64_t w_stride, const uint16_t* x, int64_t x_step,
-                         typename V::F32 (&acc)[R][P]) {
-    rest(w, w_stride, x, x_step, kStep, acc);
+  template <int R, int P, class X>
+  LEVIN_INLINE void step(const std::byte* w, int64_t w_stride, const X& x, typename V::F32 (&acc)[R][P]) {
+    rest(w, w_stride, x, kStep, acc);
   }
-  template <int R, int P>
-  LEVIN_INLINE void rest(const std::byte* w, int64_t w_stride, const uint16_t* x, int64_t x_step, int64_t n_k,
-                         typename V::F32 (&acc)[R][P]) {
+  template <int R, int P, class X>
+  LEVIN_INLINE void rest(const std::byte* w, int64_t w_stride, const X& x, int64_t n_k, typename V::F32 (&acc)[R][P]) {
     typename V::Bf16 first[P], second[P];
     LEVIN_UNROLL
     for (int p = 0; p < P; ++p) {
       V::load_e4m3x64(reinterpret_cast<const uint8_t*>(w + p * w_stride), first[p], second[p]);
     }
-    multiply_pair<R, P>(first, x, acc);
-    if (n_k > 2) multiply_pair<R, P>(second, x + 2 * x_step, acc);
+    multiply_pair(first, x, 0, acc);
+    if (n_k > 2) multiply_pair(second, x, 2, acc);
   }
 
  private:
-  template <int R, int P>
-  LEVIN_INLINE void multiply_pair(const typename V::Bf16 (&w)[P], const uint16_t* x, typename V::F32 (&acc)[R][P]) {
+  template <int R, int P, class X>
+  LEVIN_INLINE void multiply_pair(const typename V::Bf16 (&w)[P], const X& x, int64_t k, typename V::F32 (&acc)[R][P]) {
     LEVIN_UNROLL
     for (int r = 0; r < R; ++r) {
-      const typename V::Bf16 xr = V::broadcast_pair(x + 2 * r);
+      const typename V::Bf16 xr = V::broadcast_pair(x.at(r, k));
       LEVIN_UNROLL
       for (int p = 0; p < P; ++p) acc[r][p] = V::dot(xr, w[p], acc[r][p]);
     }
@@ -247,25 +259,23 @@ struct DotMxfp4 {
   static constexpr int64_t kStep = kGroupK;
   static constexpr int64_t kStepBytes = kGroupBytes;
 
-  template <int R, int P>
-  LEVIN_INLINE void step(const std::byte* w, int64_t w_stride, const uint16_t* x, int64_t x_step,
-                         typename V::F32 (&acc)[R][P]) {
-    rest(w, w_stride, x, x_step, kGroupK, acc);
+  template <int R, int P, class X>
+  LEVIN_INLINE void step(const std::byte* w, int64_t w_stride, const X& x, typename V::F32 (&acc)[R][P]) {
+    rest(w, w_stride, x, kGroupK, acc);
   }
-  template <int R, int P>
-  LEVIN_INLINE void rest(const std::byte* w, int64_t w_stride, const uint16_t* x, int64_t x_step, int64_t n_k,
-                         typename V::F32 (&acc)[R][P]) {
+  template <int R, int P, class X>
+  LEVIN_INLINE void rest(const std::byte* w, int64_t w_stride, const X& x, int64_t n_k, typename V::F32 (&acc)[R][P]) {
     typename V::Bf16 scale[P];
     typename V::I32 word[P];
     LEVIN_UNROLL
     for (int p = 0; p < P; ++p) scale[p] = scales(w + p * w_stride);
-    for (int64_t k = 0; k < n_k; k += kWordK, x += kWordK * x_step) {
+    for (int64_t k = 0; k < n_k; k += kWordK) {
       LEVIN_UNROLL
       for (int p = 0; p < P; ++p) word[p] = load_words<V>(w + p * w_stride, k);
-      pair<0>(word, scale, x, x_step, acc);
-      if (n_k - k > 2) pair<1>(word, scale, x, x_step, acc);
-      if (n_k - k > 4) pair<2>(word, scale, x, x_step, acc);
-      if (n_k - k > 6) pair<3>(word, scale, x, x_step, acc);
+      pair<0>(word, scale, x, k, acc);
+      if (n_k - k > 2) pair<1>(word, scale, x, k, acc);
+      if (n_k - k > 4) pair<2>(word, scale, x, k, acc);
+      if (n_k - k > 6) pair<3>(word, scale, x, k, acc);
     }
   }
 
@@ -276,15 +286,15 @@ struct DotMxfp4 {
   }
 
  private:
-  template <int kPair, int R, int P, class Scale>
-  LEVIN_INLINE void pair(const typename V::I32 (&word)[P], const Scale (&scale)[P], const uint16_t* x, int64_t x_step,
+  template <int kPair, int R, int P, class Scale, class X>
+  LEVIN_INLINE void pair(const typename V::I32 (&word)[P], const Scale (&scale)[P], const X& x, int64_t k,
                          typename V::F32 (&acc)[R][P]) {
     typename V::Bf16 value[P];
     LEVIN_UNROLL
     for (int p = 0; p < P; ++p) value[p] = widen<kPair>(word[p], scale[p]);
     LEVIN_UNROLL
     for (int r = 0; r < R; ++r) {
-      const typename V::Bf16 xr = V::broadcast_pair(x + 2 * (kPair * x_step + r));
+      const typename V::Bf16 xr = V::broadcast_pair(x.at(r, k + 2 * kPair));
       LEVIN_UNROLL
       for (int p = 0; p < P; ++p) acc[r][p] = V::dot(xr, value[p], acc[r][p]);
     }
