@@ -8,23 +8,26 @@
 namespace levin {
 namespace {
 
-// Longer than the gap between two loops of a step, shorter than what others on the machine would miss: a thread that
-// spins while the one it waits for has no processor keeps it from getting one.
+// Spinning covers the gap between two loops of a step, looking on what the engine does between two passes: waking a
+// thread that sleeps takes tens of microseconds. While it looks on, a thread offers its processor to others: if the one
+// it waits for has none, that is how it gets one.
 constexpr std::chrono::microseconds kSpinTime{30};
+constexpr std::chrono::microseconds kLookTime{200};
 constexpr int kPausesPerLook = 8;  // at the clock; a pause is 10 to 140 cycles
 
 inline void pause() { __builtin_ia32_pause(); }
 
-// Waits until `value` differs from `old`; spins first, then sleeps in the kernel.
+// Waits until `value` differs from `old`: spins, then looks on, then sleeps in the kernel.
 template <class T>
 T wait_for_change(const std::atomic<T>& value, T old) {
-  const auto end = std::chrono::steady_clock::now() + kSpinTime;
-  do {
+  const auto start = std::chrono::steady_clock::now();
+  for (auto now = start; now < start + kLookTime; now = std::chrono::steady_clock::now()) {
     for (int i = 0; i < kPausesPerLook; ++i) {
-      if (const T now = value.load(std::memory_order_acquire); now != old) return now;
+      if (const T found = value.load(std::memory_order_acquire); found != old) return found;
       pause();
     }
-  } while (std::chrono::steady_clock::now() < end);
+    if (now > start + kSpinTime) std::this_thread::yield();
+  }
   value.wait(old, std::memory_order_acquire);
   return value.load(std::memory_order_acquire);
 }

@@ -2,7 +2,7 @@
 //
 // Work is cut statically: thread i of n gets the i-th contiguous share. Which thread computes what never shows in a
 // result (design: lanes run along outputs, reductions have one fixed tree), so there is no work stealing and no atomic
-// in any sum. Workers spin briefly between loops, because a decode step has hundreds of them, then sleep.
+// in any sum. Workers spin between loops, because a decode step has hundreds of them, and sleep between requests.
 #pragma once
 
 #include <atomic>
