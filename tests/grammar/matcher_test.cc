@@ -38,7 +38,8 @@ std::vector<int32_t> allowed_tokens(Matcher& matcher) {
   return out;
 }
 
-// Along random answers: a token is in the mask if and only if it may be pushed; pop() undoes.
+// Along random answers: a token is in the mask if and only if it may be pushed, and no token leads to where none is;
+// pop() undoes.
 TEST(Matcher, MasksAreWhatMayBePushed) {
   const char* schemas[] = {
       "true",
@@ -48,6 +49,8 @@ TEST(Matcher, MasksAreWhatMayBePushed) {
       R"({"type": "array", "items": {"anyOf": [{"$ref": "#"}, {"type": "string", "pattern": "a+\"?b"}, {"type": "null"}]},
           "minItems": 1, "maxItems": 2})",
       R"({"type": "object", "properties": {"ab": {"type": "boolean"}}, "additionalProperties": {"type": "integer"}})",
+      R"({"type": "string", "minLength": 2, "maxLength": 4})",
+      R"({"type": "array", "items": {"type": "boolean"}, "minItems": 2, "maxItems": 4})",
   };
   std::mt19937 random(5);
   for (const char* schema : schemas) {
