@@ -28,6 +28,7 @@ struct BenchCommand {
   bool json = false;
   bool csv = false;
   bool ops = false;
+  int64_t verify_rows = 0;
   std::string plot_file;
 };
 
@@ -56,6 +57,10 @@ io::JsonValue row_json(const BenchRow& row, bool with_ops) {
                         {"decode_tokens_per_s", row.decode_tokens_per_s},
                         {"decode_step_ms", row.decode_step_ms},
                         {"mean_accept_length", row.mean_accept_length}};
+  for (const VerifyPass& pass : row.verify) {
+    out.set(fmt::format("pass_of_{}_ms", pass.n_rows), pass.ms);
+    out.set(fmt::format("pass_of_{}_op_s", pass.n_rows), ops_json(pass.ops));
+  }
   if (with_ops) {
     out.set("prefill_op_s", ops_json(row.prefill_ops));
     out.set("decode_step_op_s", ops_json(row.decode_ops));
@@ -92,6 +97,32 @@ void print_ops(const BenchRow& row) {
   fmt::print("\n");
 }
 
+// What a pass of several rows costs beside one of a single row, by kind of op: attention and index do their work for
+// every row, the rest mostly reads weights.
+void print_verify(const BenchRow& row) {
+  const VerifyPass &one = row.verify[0], &many = row.verify[1];
+  const auto print = [](std::string_view name, double one_s, double many_s) {
+    fmt::print("  {:<18} {:>12.4f} {:>14.4f} {:>8.2f}\n", name, 1000 * one_s, 1000 * many_s, many_s / one_s);
+  };
+  fmt::print("\n  {:<18} {:>12} {:>14} {:>8}\n", "op, median ms", "1 row", fmt::format("{} rows", many.n_rows),
+             "ratio");
+  double attention[2] = {};
+  for (size_t i = 0; i < kOpKinds; ++i) {
+    const auto kind = static_cast<OpKind>(i);
+    if (one.ops.of(kind) + many.ops.of(kind) == 0) continue;
+    print(op_kind_name(kind), one.ops.of(kind), many.ops.of(kind));
+    if (kind != OpKind::kIndexTopk && kind != OpKind::kSparseAttention) continue;
+    attention[0] += one.ops.of(kind);
+    attention[1] += many.ops.of(kind);
+  }
+  print("indexer, attention", attention[0], attention[1]);
+  print("the rest", one.ms / 1000 - attention[0], many.ms / 1000 - attention[1]);
+  print("pass", one.ms / 1000, many.ms / 1000);
+  const double expected_ms = one.ms + 1000 * static_cast<double>(many.n_rows - 1) * attention[0];
+  fmt::print("  the rest of one row and {} times its indexer and attention: {:.4f} ms, the pass takes {:.2f} of it\n\n",
+             many.n_rows, expected_ms, many.ms / expected_ms);
+}
+
 Status write_plot(const std::string& file, const std::vector<BenchRow>& rows) {
   Plot plot{.title = "Decode speed by context", .x_label = "context, tokens", .y_label = "tokens/s", .lines = {}};
   for (const BenchRow& row : rows) {
@@ -115,6 +146,7 @@ Status run_cases(Engine& engine, const BenchCommand& command, const std::vector<
     rows.push_back(row);
     if (!command.json) print_row(row, command.csv);
     if (command.ops && !command.json && !command.csv) print_ops(row);
+    if (!row.verify.empty() && !command.json && !command.csv) print_verify(row);
   }
   if (command.json) {
     io::JsonArray list;
@@ -144,7 +176,8 @@ Status choose_depths(BenchCommand& command, const BenchOptions& bench, int64_t n
 
 Status run_bench_command(EngineOptions options, BenchCommand command) {
   LEVIN_ASSIGN(const ParsedConfig parsed, load_model_config(options.model_folder));
-  const BenchOptions bench{.chunk_tokens = options.chunk_tokens, .decode_tokens = command.decode_tokens};
+  const BenchOptions bench{
+      .chunk_tokens = options.chunk_tokens, .decode_tokens = command.decode_tokens, .verify_rows = command.verify_rows};
   LEVIN_TRY(choose_depths(command, bench, parsed.config.max_position));
   const std::vector<BenchCase> all = cases(command, options.n_spec_steps);
   for (const BenchCase& what : all) {
@@ -176,6 +209,8 @@ void add_bench(CommandLine& line) {
   add("--decode-tokens", "N", "Tokens decoded in every sequence", "64",
       set_int(&bench->decode_tokens, {.min = 1, .max = 1 << 20}));
   add("--ops", "", "Also print where the time goes, by kind of op", "", set_flag(&bench->ops));
+  add("--verify", "ROWS", "Also print what a pass of so many rows of one sequence costs beside one of a single row", "",
+      set_int(&bench->verify_rows, {.min = 2, .max = 64}));
   add("--json", "", "Print a JSON list of rows", "", set_flag(&bench->json));
   add("--csv", "", "Print comma-separated rows", "", set_flag(&bench->csv));
   add("--plot", "FILE.svg", "Draw decode speed over context depth", "", set_text(&bench->plot_file));

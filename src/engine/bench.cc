@@ -1,5 +1,7 @@
 #include "engine/bench.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
 #include <memory>
@@ -21,7 +23,47 @@ std::vector<int32_t> random_tokens(int64_t n_tokens, int64_t n_vocab, uint64_t s
   return tokens;
 }
 
-// One chunk behind `depth` tokens, which are run first.
+double median(std::vector<double> values) {
+  std::nth_element(values.begin(), values.begin() + std::ssize(values) / 2, values.end());
+  return values[values.size() / 2];
+}
+
+VerifyPass median_pass(int64_t n_rows, const std::vector<double>& seconds, const std::vector<OpTimes>& ops) {
+  VerifyPass out{.n_rows = n_rows, .ms = 1000 * median(seconds), .ops = {}};
+  for (size_t kind = 0; kind < kOpKinds; ++kind) {
+    std::vector<double> of_kind;
+    for (const OpTimes& pass : ops) of_kind.push_back(pass.seconds[kind]);
+    out.ops.seconds[kind] = median(std::move(of_kind));
+  }
+  return out;
+}
+
+// Passes of one row and of options.verify_rows in turn, all over the same tokens, of which chunk.tokens has enough; each
+// takes back what the last one wrote.
+std::vector<VerifyPass> measure_verify(Runner& runner, const BenchOptions& options, const SequenceChunk& chunk) {
+  constexpr int kWarm = 3;
+  const int64_t widths[] = {1, options.verify_rows};
+  std::vector<double> seconds[2];
+  std::vector<OpTimes> ops[2];
+  for (int64_t round = 0; round < kWarm + options.decode_tokens; ++round) {
+    for (size_t i = 0; i < 2; ++i) {
+      SequenceChunk rows = chunk;
+      rows.tokens = rows.tokens.first(static_cast<size_t>(widths[i]));
+      OpTimes times;
+      runner.measure(&times);
+      const Clock::time_point start = Clock::now();
+      runner.begin_step();
+      runner.logits(runner.trunk({&rows, 1}).hidden);
+      if (round < kWarm) continue;
+      seconds[i].push_back(seconds_since(start));
+      ops[i].push_back(times);
+    }
+  }
+  runner.measure(nullptr);
+  return {median_pass(widths[0], seconds[0], ops[0]), median_pass(widths[1], seconds[1], ops[1])};
+}
+
+// One chunk behind `depth` tokens, which are run first; verify passes before it.
 Status measure_prefill(Runner& runner, const BenchOptions& options, BenchRow* row) {
   const int64_t depth = row->what.depth_tokens;
   const std::vector<int32_t> tokens =
@@ -33,6 +75,7 @@ Status measure_prefill(Runner& runner, const BenchOptions& options, BenchRow* ro
     const SequenceChunk chunk{.tokens = std::span(tokens).subspan(begin, to - begin),
                               .first_position = static_cast<int32_t>(begin),
                               .pages = &pages};
+    if (begin == depth && options.verify_rows > 0) row->verify = measure_verify(runner, options, chunk);
     if (begin == depth) runner.measure(&row->prefill_ops);
     const Clock::time_point start = Clock::now();
     runner.begin_step();
@@ -85,9 +128,8 @@ Status measure_decode(Runner& runner, const BenchOptions& options, BenchRow* row
     total.n_verify_passes += done->speculation.n_verify_passes;
   }
   const double n_steps = static_cast<double>(step_ms.size());
-  std::nth_element(step_ms.begin(), step_ms.begin() + std::ssize(step_ms) / 2, step_ms.end());
   row->decode_tokens_per_s = static_cast<double>(n_tokens) / seconds;
-  row->decode_step_ms = step_ms[step_ms.size() / 2];
+  row->decode_step_ms = median(std::move(step_ms));
   row->mean_accept_length = total.mean_accept_length();
   row->decode_step_s = seconds / n_steps;
   for (double& s : row->decode_ops.seconds) s /= n_steps;
@@ -102,6 +144,11 @@ int64_t bench_cache_tokens(const BenchCase& what, const BenchOptions& options) {
 }
 
 Result<BenchRow> run_bench(Runner& runner, const BenchCase& what, const BenchOptions& options) {
+  if (options.verify_rows - 1 > runner.max_drafts() || options.verify_rows > options.chunk_tokens) {
+    return Error{ErrorKind::kUsage,
+                 fmt::format("a pass of {} rows: there is room for {} drafts and a chunk of {} tokens; give fewer rows",
+                             options.verify_rows, runner.max_drafts(), options.chunk_tokens)};
+  }
   BenchRow row{.what = what};
   LEVIN_TRY(measure_prefill(runner, options, &row));
   LEVIN_TRY(measure_decode(runner, options, &row));

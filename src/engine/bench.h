@@ -19,7 +19,15 @@ struct BenchCase {
 struct BenchOptions {
   int64_t chunk_tokens = 512;  // prefill tokens of a step; prefill speed is that of one such chunk at the depth
   int64_t decode_tokens = 64;  // of every sequence
+  int64_t verify_rows = 0;     // also time a pass of so many rows of one sequence beside one of a single row; 0: do not
   uint64_t seed = 1;           // of the random token ids
+};
+
+// A pass of the trunk and the head over some rows of one sequence, as it checks drafts.
+struct VerifyPass {
+  int64_t n_rows = 0;
+  double ms = 0;  // median
+  OpTimes ops;    // seconds, each kind's own median
 };
 
 struct BenchRow {
@@ -32,6 +40,7 @@ struct BenchRow {
   double prefill_s = 0;            // of the chunk
   OpTimes decode_ops;              // seconds a step, on average
   double decode_step_s = 0;        // likewise, ops and all
+  std::vector<VerifyPass> verify;  // of one row, then of verify_rows; empty where it was not asked for
 };
 
 // Cache tokens that a case needs.

@@ -235,6 +235,20 @@ TEST(BenchTest, PrintsARowACase) {
   EXPECT_NE(run({"--ops"}).out.find("indexer"), std::string::npos);
 }
 
+TEST(BenchTest, SetsAVerifyPassBesideOneOfARow) {
+  const Arguments bench = {"bench",           kDemo, "--depths", "300", "--spec",   "off",
+                           "--decode-tokens", "4",   "--chunk",  "64",  "--verify", "4"};
+  Arguments json = bench;
+  json.push_back("--json");
+  const Printed p(run_levin(json));
+  const io::JsonFields row = must(io::JsonFields::of(p.document().as_array()->front(), "a row"));
+  for (const char* rows : {"1", "4"}) {
+    EXPECT_GT(must(row.get<double>(fmt::format("pass_of_{}_ms", rows))), 0);
+    EXPECT_GT(must(must(row.get_fields(fmt::format("pass_of_{}_op_s", rows))).get<double>("attention")), 0);
+  }
+  EXPECT_NE(run_levin(bench).out.find("4 rows"), std::string::npos);
+}
+
 TEST(BenchTest, NeedsTheConfigAlone) {
   const TempDir dir;
   must(io::write_file_atomically((dir / "config.json").string(), must(io::read_file(kDemo + "/config.json"))));
@@ -311,6 +325,7 @@ const Mistake kMistakes[] = {
     {"DecodeBeyondVocabulary", {"tokenize", "MODEL", "DIR/big_ids", "--decode"}, 2, "token id 4096"},
     {"BenchTooDeep", {"bench", "MODEL", "--depths", "0,1M"}, 2, "give smaller --depths"},
     {"BenchOfWords", {"bench", "MODEL", "--depths", "0,deep"}, 2, "--depths is '0,deep'"},
+    {"BenchTooWide", {"bench", "MODEL", "--depths", "0", "--chunk", "16", "--verify", "17"}, 2, "give fewer rows"},
     {"BenchTwoFormats", {"bench", "MODEL", "--json", "--csv"}, 2, "leave one out"},
     {"EvalNothing", {"eval", "MODEL"}, 2, "give either FILE"},
     {"EvalNoFile", {"eval", "MODEL", "DIR/none"}, 2, "DIR/none"},
