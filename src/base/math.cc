@@ -5,8 +5,20 @@
 #include <cstdint>
 #include <limits>
 
+// A function that becomes part of its caller, and so of the caller's instruction set.
+#define LEVIN_PART_OF_CALLER [[gnu::always_inline]] inline
+
+// std::fma and std::nearbyint are calls into libm where the compiler may not count on the instructions, and give the same
+// bits.
+#define LEVIN_WITH_FMA [[gnu::target("fma,sse4.1")]]
+
 namespace levin {
 namespace {
+
+const bool kHasFma = [] {
+  __builtin_cpu_init();
+  return __builtin_cpu_supports("fma") && __builtin_cpu_supports("sse4.1");
+}();
 
 constexpr double kLn2High = 0x1.62e42fefa39efp-1;
 constexpr double kLn2Low = 0x1.abc9e3b39803fp-56;
@@ -34,7 +46,7 @@ constexpr double kHalfPi3 = -0x1.f1976b7ed8fbcp-110;
 
 // sin and cos on [-pi/4, pi/4] by their Taylor series, Horner from the highest term; the first term left out is below
 // 2^-60 there.
-double sin_reduced(double r) {
+LEVIN_PART_OF_CALLER double sin_reduced(double r) {
   constexpr double kCoefficients[] = {-1.0 / 121645100408832000.0,
                                       1.0 / 355687428096000.0,
                                       -1.0 / 1307674368000.0,
@@ -50,7 +62,7 @@ double sin_reduced(double r) {
   return std::fma(sum * z, r, r);
 }
 
-double cos_reduced(double r) {
+LEVIN_PART_OF_CALLER double cos_reduced(double r) {
   constexpr double kCoefficients[] = {1.0 / 2432902008176640000.0,
                                       -1.0 / 6402373705728000.0,
                                       1.0 / 20922789888000.0,
@@ -67,16 +79,14 @@ double cos_reduced(double r) {
   return std::fma(sum, z, 1.0);
 }
 
-double scale_by_power_of_two(double x, int64_t exponent) {
+LEVIN_PART_OF_CALLER double scale_by_power_of_two(double x, int64_t exponent) {
   // In two factors, so that results near the ends of the range are rounded once.
   const int64_t first = exponent / 2;
   const auto power = [](int64_t e) { return std::bit_cast<double>(static_cast<uint64_t>(e + 1023) << 52); };
   return x * power(first) * power(exponent - first);
 }
 
-}  // namespace
-
-double exp_exact(double x) {
+LEVIN_PART_OF_CALLER double exp_of(double x) {
   if (x > 709.782712893384) return std::numeric_limits<double>::infinity();
   if (x < -745.1332191019412) return 0.0;
   const double k = std::nearbyint(x / kLn2High);
@@ -86,7 +96,7 @@ double exp_exact(double x) {
   return scale_by_power_of_two(sum, static_cast<int64_t>(k));
 }
 
-double log_exact(double x) {
+LEVIN_PART_OF_CALLER double log_of(double x) {
   int64_t exponent = 0;
   if (x < std::numeric_limits<double>::min()) {  // subnormal
     x *= 0x1p54;
@@ -110,9 +120,7 @@ double log_exact(double x) {
   return std::fma(e, kLn2High, std::fma(e, kLn2Low, tail) + 2.0 * s);
 }
 
-double pow_exact(double base, double exponent) { return exp_exact(exponent * log_exact(base)); }
-
-SinCos sin_cos_exact(double x) {
+LEVIN_PART_OF_CALLER SinCos sin_cos_of(double x) {
   const double n = std::nearbyint(x * 0x1.45f306dc9c883p-1);  // 2/pi
   const double r = std::fma(-n, kHalfPi3, std::fma(-n, kHalfPi2, std::fma(-n, kHalfPi1, x)));
   const double s = sin_reduced(r), c = cos_reduced(r);
@@ -127,5 +135,16 @@ SinCos sin_cos_exact(double x) {
       return {-c, s};
   }
 }
+
+LEVIN_WITH_FMA double exp_with_fma(double x) { return exp_of(x); }
+LEVIN_WITH_FMA double log_with_fma(double x) { return log_of(x); }
+LEVIN_WITH_FMA SinCos sin_cos_with_fma(double x) { return sin_cos_of(x); }
+
+}  // namespace
+
+double exp_exact(double x) { return kHasFma ? exp_with_fma(x) : exp_of(x); }
+double log_exact(double x) { return kHasFma ? log_with_fma(x) : log_of(x); }
+double pow_exact(double base, double exponent) { return exp_exact(exponent * log_exact(base)); }
+SinCos sin_cos_exact(double x) { return kHasFma ? sin_cos_with_fma(x) : sin_cos_of(x); }
 
 }  // namespace levin
