@@ -323,6 +323,28 @@ TEST(ServerTest, TellsWhenTheQueueIsFull) {
   EXPECT_NE(reply.head.find("Retry-After"), std::string::npos);
 }
 
+// One place in the steps and eight long answers for it, which take seconds; then comes somebody of a better priority.
+TEST(ServerTest, ABetterPriorityGoesBeforeAllThatWait) {
+  ServedDemo demo({}, {.max_running = 1});
+  const auto figure = [&](const std::string& name) {
+    const std::string page = demo.server().metrics();
+    const size_t at = page.find("\n" + name + " ");
+    return at == std::string::npos ? -1 : std::atoi(page.c_str() + at + name.size() + 2);
+  };
+  HttpClient others(demo.port());
+  const std::string body = chat(R"("stream": true, "ignore_eos": true, "max_tokens": 1900, "n": 8, "priority": 3)");
+  others.send("POST /v1/chat/completions HTTP/1.1\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" +
+              body);
+  EXPECT_EQ(others.read_reply(true).status, 200);
+  const std::string waiting = R"(levin_requests_waiting{model_name="demo",engine="0"})";
+  for (int i = 0; i < 500 && figure(waiting) <= 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  ASSERT_GT(figure(waiting), 0);
+  EXPECT_EQ(ask(demo.port(), "/v1/chat/completions", chat(R"("max_tokens": 2, "priority": -1)")).status, 200);
+  const int n_over = figure(R"(levin_ended_total{model_name="demo",engine="0",finished_reason="length"})");
+  EXPECT_GE(n_over, 1);  // the one that was asked for
+  EXPECT_LT(n_over, 8);
+}
+
 TEST(LogprobTest, StaysInsideJson) {
   EXPECT_EQ(serve::finite_logprob(-std::numeric_limits<double>::infinity()), -9999.0);
   EXPECT_EQ(serve::finite_logprob(-0.25), -0.25);

@@ -16,12 +16,11 @@ namespace levin::test {
 
 class ServedDemo {
  public:
-  explicit ServedDemo(const serve::ServerOptions& wanted = {}, EngineOptions engine_options = {}) {
+  explicit ServedDemo(const serve::ServerOptions& wanted = {}, EngineOptions engine_options = {.max_running = 64}) {
     const std::string folder = std::string(LEVIN_SOURCE_DIR) + "/models/demo-v32";
     engine_options.model_folder = folder;
     engine_options.n_threads = 1;
     engine_options.n_spec_steps = 3;
-    engine_options.max_running = 64;
     engine_options.max_model_len_tokens = 2048;
     engine_ = must(Engine::load(engine_options, {}));
     tokenizer_ = std::make_unique<text::Tokenizer>(must(text::Tokenizer::load(folder)));
