@@ -5,7 +5,9 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
+#include <vector>
 
 #include "base/cpu.h"
 #include "engine/runner.h"
@@ -45,6 +47,17 @@ inline std::unique_ptr<Model> load_fixture(const std::string& name, const ModelC
 
 inline RunnerOptions runner_options(int64_t n_cache_tokens, int n_threads = 2) {
   return {.n_threads = n_threads, .isa = cpu_info().preferred_isa(), .n_cache_tokens = n_cache_tokens};
+}
+
+// What lies in a runner's token pages, all caches together. Pages that hold the same are one.
+inline std::set<std::vector<std::byte>> page_contents(Runner& runner) {
+  std::set<std::vector<std::byte>> out;
+  std::vector<std::byte> page(static_cast<size_t>(runner.page_bytes()));
+  for (int32_t p = 0; p < runner.pages().n_pages(); ++p) {
+    runner.copy_page(p, page);
+    out.insert(page);
+  }
+  return out;
 }
 
 inline std::filesystem::path demo_model_folder(const std::string& name = "demo-v32") {

@@ -35,7 +35,7 @@ class RestartTest : public ::testing::Test {
   // A loop as a process has it: everything of its own but the folder.
   struct Process {
     Process(const Model& model, const RestartTest& test, const Circumstance& c)
-        : runner(model, runner_options(c.n_cache_tokens)),
+        : runner(model, runner_options(c.n_cache_tokens, 1)),
           store(c.stored ? test.open_store(model, runner.page_bytes()) : nullptr),
           loop(runner, {.chunk_tokens = c.chunk_tokens,
                         .n_spec_steps = kSpecSteps,
@@ -79,7 +79,8 @@ class RestartTest : public ::testing::Test {
 
 TEST_F(RestartTest, AnotherProcessGoesOnFromTheDisk) {
   const GenerateRequest what = request(prompt_, 0.8);
-  const Answered cold = Process(*model_, *this, {.stored = false}).run(what);
+  Process first(*model_, *this, {.stored = false});
+  const Answered cold = first.run(what);
   Process(*model_, *this, {}).run(what);
   for (const int64_t chunk : {512, 96, 20}) {
     Process again(*model_, *this, {.chunk_tokens = chunk});
@@ -88,6 +89,8 @@ TEST_F(RestartTest, AnotherProcessGoesOnFromTheDisk) {
     EXPECT_EQ(again.loop.n_restored_tokens(), 256) << chunk;
     EXPECT_EQ(found.tokens, cold.tokens) << chunk;
     EXPECT_EQ(found.speculation.accepted_per_position, cold.speculation.accepted_per_position) << chunk;
+    // the MTP layer's rows and state among them, and all that was written after them
+    EXPECT_TRUE(page_contents(again.runner) == page_contents(first.runner)) << chunk;
   }
 }
 
