@@ -41,8 +41,8 @@ struct PrepareJob {
 };
 
 struct ProductJob {
-  const void* operand = nullptr;                  // of more than kRowGroup rows
-  std::array<const void*, kRowGroup> plain_rows;  // of up to kRowGroup
+  const void* operand = nullptr;                    // of more than kRowGroup rows
+  std::array<const void*, kRowGroup> plain_rows{};  // of up to kRowGroup
   DType operand_dtype = DType::kF32;
   const float* x_scale = nullptr;  // [n_rows, ceil(K / 128)] by operand row, may be null
   int64_t x_scale_stride = 0;
