@@ -1,4 +1,7 @@
 // What every op needs besides its tensors: where to run, on how many threads, with which scratch memory.
+//
+// On the CPU an op has run when it returns. On a CUDA device it is on the context's stream then, its tensors must lie on
+// that device, and a shape or type that its kernels lack stops the process with a line that names it.
 #pragma once
 
 #include "base/cpu.h"
@@ -12,15 +15,15 @@ struct CpuKernels;
 }
 
 struct OpTimes;
-
-enum class Device : uint8_t { kCpu, kCuda };
+class CudaBackend;
 
 struct OpContext {
   Device device = Device::kCpu;
   ThreadPool* pool = nullptr;
   Arena* arena = nullptr;                    // scratch; ops release what they take
   const kernels::CpuKernels* cpu = nullptr;  // chosen once for the processor (kernels/cpu/kernels.h)
-  OpTimes* times = nullptr;                  // where ops add the time they take (ops/op_times.h); may be null
+  CudaBackend* cuda = nullptr;  // device, stream and scratch (ops/cuda_backend.h), instead of the three above
+  OpTimes* times = nullptr;     // where ops add the time they take (ops/op_times.h); may be null
 };
 
 // How many rows a thread takes at least in a loop over n_rows rows of `width` values each: all of them where waking

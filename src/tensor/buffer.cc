@@ -46,8 +46,17 @@ Buffer Buffer::for_tensor(DType dtype, std::initializer_list<int64_t> shape) {
   return Buffer(tensor_bytes(dtype, shape));
 }
 
+Buffer Buffer::of_device(std::byte* data, int64_t n_bytes, void (*free)(std::byte*)) {
+  Buffer buffer;
+  buffer.data_ = {data, FreeBuffer{.on_device = free}};
+  buffer.n_bytes_ = n_bytes;
+  return buffer;
+}
+
 void FreeBuffer::operator()(std::byte* data) const {
-  if (mapped_bytes > 0) {
+  if (on_device != nullptr) {
+    on_device(data);
+  } else if (mapped_bytes > 0) {
     munmap(data, static_cast<size_t>(mapped_bytes));
   } else {
     std::free(data);

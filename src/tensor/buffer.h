@@ -14,14 +14,16 @@ namespace levin {
 
 constexpr int64_t kAlignment = 64;  // bytes; a cache line and an AVX-512 register
 
-// How a Buffer's memory goes back: unmapped, or to the heap.
+// How a Buffer's memory goes back: to the device it came from, unmapped, or to the heap.
 struct FreeBuffer {
-  int64_t mapped_bytes = 0;  // 0: from the heap
+  int64_t mapped_bytes = 0;                 // 0: from the heap
+  void (*on_device)(std::byte*) = nullptr;  // null: host memory
   void operator()(std::byte* data) const;
 };
 
 // Host memory, zeroed, aligned to kAlignment. Large ones are mapped: their pages cost nothing until they are touched,
-// and the system is asked for huge ones. Movable, not copyable; a moved-from Buffer is empty.
+// and the system is asked for huge ones. Or memory of a CUDA device, handed over by who allocated it. Movable, not
+// copyable; a moved-from Buffer is empty.
 class Buffer {
  public:
   Buffer() = default;
@@ -33,7 +35,9 @@ class Buffer {
     return *this;
   }
   static Buffer for_tensor(DType dtype, std::initializer_list<int64_t> shape);
+  static Buffer of_device(std::byte* data, int64_t n_bytes, void (*free)(std::byte*));
 
+  Device device() const { return data_.get_deleter().on_device != nullptr ? Device::kCuda : Device::kCpu; }
   std::byte* data() const { return data_.get(); }
   int64_t n_bytes() const { return n_bytes_; }
   bool empty() const { return n_bytes_ == 0; }

@@ -99,6 +99,7 @@ struct PagedRows {
   int64_t page_bytes = 0;
   // [B, max pages] i32: page id of each sequence's page number; unused entries are never read
   View tables;
+  int64_t n_pages = 0;  // of the array; needed on CUDA alone
 
   std::byte* page(int64_t seq, int64_t page_number) const {
     return pages + int64_t{tables.row<int32_t>(seq)[page_number]} * page_bytes;

@@ -157,6 +157,18 @@ float Matrix::scale(int64_t n, int64_t k) const {
   return scales == nullptr ? 1.0f : scales[k / kWeightBlock];
 }
 
+Matrix matrix_on_device(DeviceMatrix&& parts) {
+  LEVIN_CHECK(parts.data.device() == Device::kCuda, "matrix_on_device: [{}, {}] lies on the host", parts.n, parts.k);
+  Matrix m;
+  m.dtype_ = parts.dtype;
+  m.n_ = parts.n;
+  m.k_ = parts.k;
+  m.has_wide_scales_ = parts.has_wide_scales;
+  m.data_ = std::move(parts.data);
+  m.scales_ = std::move(parts.scales);
+  return m;
+}
+
 Matrix pack_matrix(const RowMajorWeights& source) {
   Matrix m;
   m.n_ = source.n;

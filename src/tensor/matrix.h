@@ -1,4 +1,5 @@
-// A weight matrix in the one layout that every CPU matrix product reads, whatever the number of rows.
+// A weight matrix in the one layout that every CPU matrix product reads, whatever the number of rows. One on a CUDA device
+// has that device's layout instead, which its products alone know (ops/cuda_backend.h makes it and says what it is).
 //
 // W [N, K] is cut into panels of kPanel = 16 outputs; a panel holds its 16 rows interleaved along k, so that 16 vector
 // lanes are 16 outputs and the reduction runs down memory:
@@ -58,6 +59,7 @@ class Matrix {
   int64_t n() const { return n_; }        // outputs
   int64_t k() const { return k_; }        // inputs
   bool empty() const { return n_ == 0; }
+  Device device() const { return data_.device(); }
   bool has_scales() const { return !scales_.empty(); }  // of 128 x 128 blocks
   int64_t n_bytes() const { return data_.n_bytes() + scales_.n_bytes(); }
 
@@ -72,22 +74,40 @@ class Matrix {
   }
   int64_t n_k_blocks() const { return (k_ + kWeightBlock - 1) / kWeightBlock; }
 
+  // On a CUDA device: what its products read.
+  const std::byte* device_data() const { return data_.data(); }
+  const float* device_scales() const { return reinterpret_cast<const float*>(scales_.data()); }
+  bool has_wide_scales() const { return has_wide_scales_; }  // of mxfp4: one is 2 or more
+
   float stored(int64_t n, int64_t k) const;  // the element as stored, before its scale; slow, for plain code and tests
   float scale(int64_t n, int64_t k) const;   // of its block or group; 1 without
 
  private:
   friend Matrix pack_matrix(const struct RowMajorWeights& source);
   friend Matrix round_matrix_to_e4m3(const Matrix& w, ThreadPool& pool);
+  friend Matrix matrix_on_device(struct DeviceMatrix&& parts);
 
   DType dtype_ = DType::kF32;
   int64_t n_ = 0;
   int64_t k_ = 0;
+  bool has_wide_scales_ = false;
   Buffer data_;
   Buffer scales_;
 };
 
 // Bytes of a packed matrix, scales included; has_scales as Matrix::has_scales().
 int64_t packed_matrix_bytes(DType dtype, int64_t n, int64_t k, bool has_scales);
+
+// The parts of a matrix that lies on a device, already in its layout.
+struct DeviceMatrix {
+  DType dtype = DType::kF8E4M3;
+  int64_t n = 0;
+  int64_t k = 0;
+  Buffer data;
+  Buffer scales;
+  bool has_wide_scales = false;
+};
+Matrix matrix_on_device(DeviceMatrix&& parts);
 
 // A matrix as checkpoints hold it: row major, [N, K].
 struct RowMajorWeights {

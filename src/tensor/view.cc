@@ -6,8 +6,8 @@
 
 namespace levin {
 
-View::View(void* data, DType dtype, std::initializer_list<int64_t> shape)
-    : data_(static_cast<std::byte*>(data)), dtype_(dtype), rank_(static_cast<int>(shape.size())) {
+View::View(void* data, DType dtype, std::initializer_list<int64_t> shape, Device device)
+    : data_(static_cast<std::byte*>(data)), dtype_(dtype), device_(device), rank_(static_cast<int>(shape.size())) {
   LEVIN_CHECK(rank_ >= 1 && rank_ <= kMaxRank, "view of rank {}, expected 1 to {}", rank_, kMaxRank);
   int i = 0;
   for (const int64_t n : shape) shape_[i++] = n;
@@ -54,7 +54,7 @@ View View::slice_last(int64_t begin, int64_t count) const {
 
 View View::reshaped(std::initializer_list<int64_t> shape) const {
   LEVIN_CHECK(contiguous(), "reshape of a strided {}", describe());
-  View out(data_, dtype_, shape);
+  View out(data_, dtype_, shape, device_);
   LEVIN_CHECK(out.n_elements() == n_elements(), "reshape of {} to {}", describe(), out.describe());
   return out;
 }
@@ -88,7 +88,8 @@ View View::merged_first() const {
 std::string View::describe() const {
   if (rank_ == 0) return "(none)";
   const std::vector<int64_t> shape(shape_.begin(), shape_.begin() + rank_);
-  return fmt::format("{} [{}]", dtype_name(dtype_), fmt::join(shape, ", "));
+  return fmt::format("{} [{}]{}", dtype_name(dtype_), fmt::join(shape, ", "),
+                     device_ == Device::kCuda ? " on cuda" : "");
 }
 
 }  // namespace levin

@@ -2,6 +2,9 @@
 //
 // Shapes are written outermost first, [T, H, D]. The last dimension is contiguous; the others may have any stride, so a
 // slice of columns (`slice_last`) is a View too. A default View is empty and stands for "not given".
+//
+// A View knows which device its memory belongs to. Memory of a CUDA device is passed on, never followed: data() and row()
+// stop the process there.
 #pragma once
 
 #include <array>
@@ -15,12 +18,14 @@
 
 namespace levin {
 
+enum class Device : uint8_t { kCpu, kCuda };
+
 class View {
  public:
   static constexpr int kMaxRank = 4;
 
   View() = default;
-  View(void* data, DType dtype, std::initializer_list<int64_t> shape);  // contiguous
+  View(void* data, DType dtype, std::initializer_list<int64_t> shape, Device device = Device::kCpu);  // contiguous
 
   template <class T>
   static View of(T* data, std::initializer_list<int64_t> shape) {
@@ -28,18 +33,19 @@ class View {
   }
 
   bool empty() const { return data_ == nullptr; }
+  Device device() const { return device_; }
   DType dtype() const { return dtype_; }
   int rank() const { return rank_; }
   int64_t dim(int i) const { return shape_[i < 0 ? rank_ + i : i]; }
   int64_t stride(int i) const { return strides_[i < 0 ? rank_ + i : i]; }  // in elements
   int64_t n_elements() const;
   bool contiguous() const;
-  std::byte* bytes() const { return data_; }
+  std::byte* bytes() const { return data_; }  // of whichever device
 
-  // Typed access; the element type is checked. row<T>(i, j) points at element [i, j, 0, ...].
+  // Typed access to host memory; the element type is checked. row<T>(i, j) points at element [i, j, 0, ...].
   template <class T>
   T* data() const {
-    LEVIN_CHECK(DTypeOf<T>::value == dtype_, "view holds {}, not {}", dtype_name(dtype_),
+    LEVIN_CHECK(DTypeOf<T>::value == dtype_ && device_ == Device::kCpu, "view is {}, not {} of the host", describe(),
                 dtype_name(DTypeOf<T>::value));
     return reinterpret_cast<T*>(data_);
   }
@@ -58,11 +64,12 @@ class View {
   View split_last(int64_t outer, int64_t inner) const;        // [..., outer * inner] -> [..., outer, inner]
   View merged_first() const;  // [T, H, D] -> [T * H, D]; the first two dimensions must lie at one stride
 
-  std::string describe() const;  // "f32 [3, 576]"
+  std::string describe() const;  // "f32 [3, 576]", "f32 [3, 576] on cuda"
 
  private:
   std::byte* data_ = nullptr;
   DType dtype_ = DType::kF32;
+  Device device_ = Device::kCpu;
   int rank_ = 0;
   std::array<int64_t, kMaxRank> shape_{};
   std::array<int64_t, kMaxRank> strides_{};

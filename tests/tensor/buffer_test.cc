@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
 namespace levin {
 namespace {
@@ -30,6 +31,23 @@ TEST(BufferTest, AMovedFromOneIsEmpty) {
   EXPECT_EQ(a.data(), data);
   EXPECT_EQ(a.n_bytes(), 100);
   EXPECT_TRUE(Buffer().empty());
+}
+
+TEST(BufferTest, OfADeviceGoesBackToIt) {
+  static int n_freed;
+  static std::byte memory[16];
+  n_freed = 0;
+  {
+    Buffer first = Buffer::of_device(memory, 16, [](std::byte* data) { n_freed += data == memory; });
+    const Buffer second = std::move(first);
+    EXPECT_EQ(second.device(), Device::kCuda);
+    EXPECT_EQ(second.data(), memory);
+    EXPECT_EQ(second.n_bytes(), 16);
+    EXPECT_EQ(n_freed, 0);
+  }
+  EXPECT_EQ(n_freed, 1);
+  EXPECT_EQ(Buffer(16).device(), Device::kCpu);
+  EXPECT_EQ(Buffer().device(), Device::kCpu);
 }
 
 TEST(BufferTest, ForTensorCountsItsBytes) {

@@ -65,7 +65,7 @@ TEST_F(ViewTest, ARowAloneIsContiguousWhateverItsStride) {
 }
 
 TEST_F(ViewTest, MisuseStopsTheProcessAndSaysWhatItFound) {
-  EXPECT_DEATH(view().data<int32_t>(), "holds f32, not i32");
+  EXPECT_DEATH(view().data<int32_t>(), "view is f32 \\[3, 4, 5\\], not i32 of the host");
   EXPECT_DEATH(view().slice_last(3, 3), "columns 3..6 of f32 \\[3, 4, 5\\]");
   EXPECT_DEATH(view().slice_first(-1, 2), "rows -1..1");
   EXPECT_DEATH(view().slice_last(0, 2).reshaped({24}), "strided");
@@ -73,6 +73,19 @@ TEST_F(ViewTest, MisuseStopsTheProcessAndSaysWhatItFound) {
   EXPECT_DEATH(view().split_last(2, 3), "split");
   EXPECT_DEATH(View::of(values_.data(), {3, 20}).slice_last(0, 15).split_last(3, 5).slice_first(0, 2).merged_first(),
                "one stride");
+}
+
+// The memory itself may be anywhere; a view only keeps in mind whose it is.
+TEST_F(ViewTest, OfADeviceIsPassedOnAndNotFollowed) {
+  const View there(values_.data(), DType::kF32, {3, 20}, Device::kCuda);
+  EXPECT_EQ(there.describe(), "f32 [3, 20] on cuda");
+  EXPECT_EQ(there.bytes(), reinterpret_cast<std::byte*>(values_.data()));
+  for (const View& v : {there.slice_first(1, 1), there.slice_last(4, 2), there.reshaped({60}), there.split_last(4, 5),
+                        there.split_last(4, 5).merged_first()})
+    EXPECT_EQ(v.device(), Device::kCuda);
+  EXPECT_EQ(view().device(), Device::kCpu);
+  EXPECT_DEATH(there.data<float>(), "view is f32 \\[3, 20\\] on cuda, not f32 of the host");
+  EXPECT_DEATH(there.row<float>(1), "on cuda");
 }
 
 TEST(DTypeTest, BytesAndNames) {

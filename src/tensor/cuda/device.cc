@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <string>
+#include <utility>
 
 #include "base/check.h"
 
@@ -103,6 +104,11 @@ Result<DeviceBuffer> DeviceBuffer::create(int64_t n_bytes) {
   return buffer;
 }
 
+Buffer DeviceBuffer::to_buffer() && {
+  const int64_t n_bytes = std::exchange(n_bytes_, 0);
+  return Buffer::of_device(data_.release(), n_bytes, [](std::byte* data) { cudaFree(data); });
+}
+
 void PinnedBuffer::Free::operator()(std::byte* data) const { cudaFreeHost(data); }
 
 Result<PinnedBuffer> PinnedBuffer::create(int64_t n_bytes) {
@@ -125,6 +131,13 @@ void copy_to_device(const Stream& stream, std::byte* to, const void* from, int64
 void copy_to_host(const Stream& stream, void* to, const std::byte* from, int64_t n_bytes) {
   check_enqueued(cudaMemcpyAsync(to, from, static_cast<size_t>(n_bytes), cudaMemcpyDeviceToHost, stream.handle()),
                  "copy to host");
+}
+
+void copy_rows_on_device(const Stream& stream, const CopyRows& a) {
+  check_enqueued(cudaMemcpy2DAsync(a.to, static_cast<size_t>(a.to_pitch), a.from, static_cast<size_t>(a.from_pitch),
+                                   static_cast<size_t>(a.row_bytes), static_cast<size_t>(a.n_rows),
+                                   cudaMemcpyDeviceToDevice, stream.handle()),
+                 "copy of rows");
 }
 
 void fill_bytes(const Stream& stream, std::byte* to, uint8_t value, int64_t n_bytes) {
@@ -150,7 +163,7 @@ std::byte* DeviceArena::allocate_bytes(int64_t n_bytes) {
 View DeviceArena::allocate(DType dtype, std::initializer_list<int64_t> shape) {
   int64_t n_bytes = dtype_bytes(dtype);
   for (const int64_t extent : shape) n_bytes *= extent;
-  return View(allocate_bytes(n_bytes), dtype, shape);
+  return View(allocate_bytes(n_bytes), dtype, shape, Device::kCuda);
 }
 
 void Graph::Destroy::operator()(CUgraphExec_st* graph) const { cudaGraphExecDestroy(graph); }

@@ -12,6 +12,7 @@
 #include <memory>
 
 #include "base/result.h"
+#include "tensor/buffer.h"
 #include "tensor/view.h"
 
 struct CUstream_st;
@@ -68,6 +69,7 @@ class DeviceBuffer {
 
   std::byte* data() const { return data_.get(); }
   int64_t n_bytes() const { return n_bytes_; }
+  Buffer to_buffer() &&;  // the same memory as a Buffer, which frees it
 
  private:
   struct Free {
@@ -96,6 +98,16 @@ class PinnedBuffer {
 
 void copy_to_device(const Stream& stream, std::byte* to, const void* from, int64_t n_bytes);
 void copy_to_host(const Stream& stream, void* to, const std::byte* from, int64_t n_bytes);
+// n_rows rows of row_bytes each, to_pitch and from_pitch bytes apart.
+struct CopyRows {
+  std::byte* to = nullptr;
+  int64_t to_pitch = 0;
+  const std::byte* from = nullptr;
+  int64_t from_pitch = 0;
+  int64_t row_bytes = 0;
+  int64_t n_rows = 0;
+};
+void copy_rows_on_device(const Stream& stream, const CopyRows& a);
 void fill_bytes(const Stream& stream, std::byte* to, uint8_t value, int64_t n_bytes);
 
 // Scratch on the device: one block reserved when the model is loaded, handed out in order, taken back all at once. It

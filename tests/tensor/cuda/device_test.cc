@@ -80,6 +80,7 @@ TEST_F(DeviceTest, TheArenaAlignsReusesAndRemembersItsPeak) {
   const View view = arena.allocate(DType::kF32, {5, 7});
   EXPECT_EQ(view.bytes() - first, kDeviceAlignment);
   EXPECT_EQ(view.dim(1), 7);
+  EXPECT_EQ(view.device(), Device::kCuda);
   arena.release(mark);
   EXPECT_EQ(arena.allocate_bytes(1), view.bytes());
   EXPECT_EQ(arena.peak_bytes(), kDeviceAlignment + 5 * 7 * 4);
