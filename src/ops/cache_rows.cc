@@ -84,6 +84,7 @@ void store_index_key(const OpContext& ctx, const IndexKeyFormat& format, const f
 
 void append_latent(OpContext& ctx, const AppendLatent& a) {
   const OpTimer timer(ctx, OpKind::kCacheRows);
+  check_on_cpu(ctx, "append_latent");
   LEVIN_CHECK(a.slot.rank() == 1, "append_latent: slot is {}, expected i32 [T]", a.slot.describe());
   const int64_t n_rows = a.slot.dim(0);
   check_view({"append_latent", "c_kv", a.c_kv}, DType::kF32, {n_rows, a.format.d_latent});
@@ -103,6 +104,7 @@ void append_latent(OpContext& ctx, const AppendLatent& a) {
 
 void append_index_keys(OpContext& ctx, const AppendIndexKeys& a) {
   const OpTimer timer(ctx, OpKind::kCacheRows);
+  check_on_cpu(ctx, "append_index_keys");
   LEVIN_CHECK(a.slot.rank() == 1, "append_index_keys: slot is {}, expected i32 [T]", a.slot.describe());
   const int64_t n_rows = a.slot.dim(0);
   check_view({"append_index_keys", "keys", a.keys}, DType::kF32, {n_rows, a.format.d_index});

@@ -4,6 +4,7 @@
 
 #include "kernels/cpu/kernels.h"
 #include "ops/check_view.h"
+#include "ops/cuda_backend.h"
 #include "ops/op_times.h"
 
 namespace levin::ops {
@@ -33,7 +34,13 @@ void check(std::string_view op, const IndexQuery& a) {
               "{}: cache.tables is {}, expected i32 [B, pages]", op, a.cache.tables.describe());
   LEVIN_CHECK(a.cache.page_bytes >= a.format.page_bytes(), "{}: cache pages of {} bytes, the format needs {}", op,
               a.cache.page_bytes, a.format.page_bytes());
-  for (int64_t t = 0; t < n_rows; ++t) {
+  LEVIN_CHECK(a.tokens_together >= 1 && a.tokens_together <= 8, "{}: tokens_together is {}, expected 1 to 8", op,
+              a.tokens_together);
+}
+
+// What only the host can look at.
+void check_slots(std::string_view op, const IndexQuery& a) {
+  for (int64_t t = 0; t < a.q.dim(0); ++t) {
     const int64_t seq = a.seq.data<int32_t>()[t], visible = a.visible.data<int32_t>()[t];
     LEVIN_CHECK(seq >= 0 && seq < a.cache.tables.dim(0) && visible <= a.cache.tables.dim(1) * kPageTokens,
                 "{}: row {} sees {} slots of seq {}, cache.tables is {}", op, t, visible, seq,
@@ -176,6 +183,8 @@ void index_topk(OpContext& ctx, const IndexTopk& a) {
               a.picks.describe());
   const int64_t n_rows = a.query.q.dim(0);
   check_view({"index_topk", "picks", a.picks}, DType::kI32, {n_rows, a.picks.dim(1)});
+  if (ctx.device == Device::kCuda) return ctx.cuda->index_topk(a);
+  check_slots("index_topk", a.query);
   for (int64_t t = 0; t < n_rows;) {
     const Run run = next_run(a, t);
     if (run.rows.begin == run.rows.end) {
@@ -209,6 +218,7 @@ void take_all(OpContext& ctx, const TakeAll& a) {
   const int64_t n_rows = a.picks.dim(0);
   check_view({"take_all", "picks", a.picks}, DType::kI32, {n_rows, a.picks.dim(1)});
   check_view({"take_all", "visible", a.visible}, DType::kI32, {n_rows});
+  if (ctx.device == Device::kCuda) return ctx.cuda->take_all(a);
   LEVIN_CHECK(all_are_taken(a.visible, a.first, a.picks.dim(1)), "take_all: a row sees more than {} slots",
               a.picks.dim(1));
   for (int64_t t = 0; t < n_rows; ++t) take_row(a.first, a.visible.data<int32_t>()[t], a.picks, t);
@@ -220,6 +230,8 @@ void index_scores(OpContext& ctx, const IndexScores& a) {
   LEVIN_CHECK(a.score.rank() == 2, "index_scores: score is {}, expected f32 [T, S]", a.score.describe());
   const int64_t n_rows = a.query.q.dim(0), n_slots = a.score.dim(1);
   check_view({"index_scores", "score", a.score}, DType::kF32, {n_rows, n_slots});
+  if (ctx.device == Device::kCuda) return ctx.cuda->index_scores(a);
+  check_slots("index_scores", a.query);
   for (int64_t t = 0; t < n_rows; ++t) {
     LEVIN_CHECK(a.query.visible.data<int32_t>()[t] <= n_slots, "index_scores: row {} sees {} slots, score is {}", t,
                 a.query.visible.data<int32_t>()[t], a.score.describe());
@@ -237,6 +249,7 @@ void select_topk(OpContext& ctx, const SelectTopk& a) {
   check_view({"select_topk", "begin", a.begin}, DType::kI32, {n_rows});
   check_view({"select_topk", "end", a.end}, DType::kI32, {n_rows});
   check_view({"select_topk", "picks", a.picks}, DType::kI32, {n_rows, a.picks.dim(1)});
+  if (ctx.device == Device::kCuda) return ctx.cuda->select_topk(a);
   for (int64_t t = 0; t < n_rows; ++t) {
     const int64_t begin = a.begin.data<int32_t>()[t], end = a.end.data<int32_t>()[t];
     LEVIN_CHECK(begin >= 0 && end <= n_slots, "select_topk: row {} chooses from {}..{} of {} slots", t, begin, end,

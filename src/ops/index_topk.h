@@ -14,6 +14,10 @@
 // Numerics  a score that is NaN stops the process: it cannot be ranked
 // Skipping  a row with at most K candidates takes them all without scoring
 // Memory    scores of as many query rows at a time as fit kIndexScoreBytes; at least one row
+// CUDA      fp8 keys of width 128, 16, 32 or 64 heads; K a multiple of 64 up to 2048; q and w dense. The tree is that of
+//           kernels/cuda/index_scores.h; scores within the rounding of both trees, the same bits in any batch. Lengths are
+//           read on the device: one beyond the table or the score row is cut there. NaN is found by
+//           CudaBackend::synchronize(), without its row
 // Misuse    wrong shape or dtype stops the process and names the argument
 // Source    DeepSeek-V3.2 report, sparse attention, indexer equation; model-spec 4.4, 4.5
 #pragma once
@@ -33,6 +37,9 @@ struct IndexQuery {
   int32_t first = 0;  // the first slot that holds a key (1 in the MTP layer, whose slot 0 is unused)
   IndexKeyFormat format;
   PagedRows cache;
+  // Rows i * n .. i * n + n - 1 are of one sequence, n from 1 to 8: on CUDA each page is then read once for all n. It
+  // changes speed alone.
+  int tokens_together = 1;
 };
 
 struct IndexTopk {
@@ -41,7 +48,8 @@ struct IndexTopk {
 };
 void index_topk(OpContext& ctx, const IndexTopk& a);
 
-// The picks of rows that see at most K candidates each, and so take them all: index_topk() without its query.
+// The picks of rows that see at most K candidates each, and so take them all: index_topk() without its query. On CUDA a row
+// that sees more is not noticed, and takes the first K.
 struct TakeAll {
   View visible;  // [T] i32
   int32_t first = 0;

@@ -17,6 +17,7 @@ constexpr int64_t kPiece = 8192;
 
 void embed(OpContext& ctx, const Embed& a) {
   const OpTimer timer(ctx, OpKind::kEmbed);
+  check_on_cpu(ctx, "embed");
   LEVIN_CHECK(a.table.rank() == 2 && (a.table.dtype() == DType::kF32 || a.table.dtype() == DType::kBF16),
               "embed: table is {}, expected f32 or bf16 [V, D]", a.table.describe());
   LEVIN_CHECK(a.ids.rank() == 1, "embed: ids is {}, expected i32 [T]", a.ids.describe());
@@ -38,6 +39,7 @@ void embed(OpContext& ctx, const Embed& a) {
 
 void argmax(OpContext& ctx, const Argmax& a) {
   const OpTimer timer(ctx, OpKind::kArgmax);
+  check_on_cpu(ctx, "argmax");
   LEVIN_CHECK(a.x.rank() == 2 && a.x.dim(1) > 0, "argmax: x is {}, expected f32 [T, V]", a.x.describe());
   const int64_t n_rows = a.x.dim(0), n = a.x.dim(1), n_pieces = (n + kPiece - 1) / kPiece;
   check_view({"argmax", "x", a.x}, DType::kF32, {n_rows, n});

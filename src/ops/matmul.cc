@@ -3,16 +3,14 @@
 #include <array>
 #include <vector>
 
+#include "ops/check_view.h"
+#include "ops/cuda_backend.h"
 #include "ops/op_times.h"
 #include "ops/products.h"
 #include "tensor/formats.h"
 
 namespace levin::ops {
 namespace {
-
-void check_cpu(const OpContext& ctx, const char* op) {
-  LEVIN_CHECK(ctx.device == Device::kCpu, "{}: this build has no kernel for the device of the context", op);
-}
 
 void check_rows(const char* op, const char* name, const View& v, std::initializer_list<int64_t> shape) {
   bool same = v.rank() == static_cast<int>(shape.size());
@@ -22,13 +20,15 @@ void check_rows(const char* op, const char* name, const View& v, std::initialize
               fmt::join(shape.begin(), shape.end(), ", "));
 }
 
-void check_input(const char* op, const View& x, const View& x_scale, const Matrix& w) {
+void check_input(const OpContext& ctx, const char* op, const View& x, const View& x_scale, const Matrix& w) {
+  LEVIN_CHECK(w.device() == ctx.device, "{}: the weight [{}, {}] lies on another device than the context", op, w.n(),
+              w.k());
   LEVIN_CHECK(x.dtype() == DType::kF32 || x.dtype() == DType::kBF16 || x.dtype() == DType::kF8E4M3,
               "{}: x is {}, expected f32, bf16 or f8_e4m3", op, x.describe());
   LEVIN_CHECK(x.dim(-1) == w.k(), "{}: x is {}, the weight is [{}, {}]", op, x.describe(), w.n(), w.k());
   LEVIN_CHECK(x_scale.empty() == (x.dtype() != DType::kF8E4M3), "{}: x is {}, its scale {}", op, x.describe(),
               x_scale.describe());
-  if (!x_scale.empty()) {
+  if (!x_scale.empty() && ctx.device == Device::kCpu) {
     check_rows(op, "x_scale", x_scale, {x.dim(0), (w.k() + kQuantBlock - 1) / kQuantBlock});
     LEVIN_CHECK(x_scale.dtype() == DType::kF32, "{}: x_scale is {}, expected f32", op, x_scale.describe());
   }
@@ -38,12 +38,12 @@ void check_input(const char* op, const View& x, const View& x_scale, const Matri
 
 void matmul(OpContext& ctx, const Matmul& a) {
   const OpTimer timer(ctx, OpKind::kMatmul);
-  check_cpu(ctx, "matmul");
   LEVIN_CHECK(a.w != nullptr && !a.w->empty(), "matmul: no weight");
   LEVIN_CHECK(a.x.rank() == 2, "matmul: x is {}, expected [T, K]", a.x.describe());
-  check_input("matmul", a.x, a.x_scale, *a.w);
+  check_input(ctx, "matmul", a.x, a.x_scale, *a.w);
   check_rows("matmul", "out", a.out, {a.x.dim(0), a.w->n()});
   if (a.x.dim(0) == 0) return;
+  if (ctx.device == Device::kCuda) return ctx.cuda->matmul(a);
 
   const ArenaScope scope(*ctx.arena);
   PreparedRows x = {
@@ -60,13 +60,13 @@ void matmul(OpContext& ctx, const Matmul& a) {
 
 void matmul_per_head(OpContext& ctx, const MatmulPerHead& a) {
   const OpTimer timer(ctx, OpKind::kMatmulPerHead);
-  check_cpu(ctx, "matmul_per_head");
+  check_on_cpu(ctx, "matmul_per_head");
   const int64_t n_heads = static_cast<int64_t>(a.w.size());
   LEVIN_CHECK(n_heads > 0, "matmul_per_head: no weights");
   LEVIN_CHECK(a.x.rank() == 3 && a.x.dim(1) == n_heads, "matmul_per_head: x is {}, expected [T, {}, K]", a.x.describe(),
               n_heads);
   const int64_t n = a.w[0].n(), k = a.w[0].k();
-  check_input("matmul_per_head", a.x, View(), a.w[0]);
+  check_input(ctx, "matmul_per_head", a.x, View(), a.w[0]);
   check_rows("matmul_per_head", "out", a.out, {a.x.dim(0), n_heads, n});
   if (a.x.dim(0) == 0) return;
 

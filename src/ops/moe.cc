@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "kernels/cpu/kernels.h"
+#include "ops/cuda_backend.h"
 #include "ops/op_times.h"
 #include "ops/products.h"
 #include "ops/quantize.h"
@@ -31,7 +32,9 @@ struct Block {
   const float* hidden_weights = nullptr;  // [n_rows], of the hidden values; null: all 1
 };
 
-void check_weights(const char* op, const FfnWeights& w, int64_t d_model) {
+void check_weights(const OpContext& ctx, const char* op, const FfnWeights& w, int64_t d_model) {
+  LEVIN_CHECK(w.gate.device() == ctx.device && w.up.device() == ctx.device && w.down.device() == ctx.device,
+              "{}: the weights lie on another device than the context", op);
   LEVIN_CHECK(w.gate.k() == d_model && w.up.k() == d_model && w.down.n() == d_model && w.gate.n() == w.up.n() &&
                   w.down.k() == w.gate.n(),
               "{}: gate is [{}, {}], up [{}, {}], down [{}, {}], x has {} columns", op, w.gate.n(), w.gate.k(),
@@ -39,9 +42,9 @@ void check_weights(const char* op, const FfnWeights& w, int64_t d_model) {
 }
 
 void check_tokens(const char* op, const OpContext& ctx, const View& x, const View& out) {
-  LEVIN_CHECK(ctx.device == Device::kCpu, "{}: this build has no kernel for the device of the context", op);
-  LEVIN_CHECK(x.rank() == 2 && out.rank() == 2 && x.dim(0) == out.dim(0) && x.dim(1) == out.dim(1) &&
-                  x.dtype() == DType::kF32 && out.dtype() == DType::kF32,
+  const bool fits = x.dtype() == DType::kF32 || (ctx.device == Device::kCuda && x.dtype() == DType::kBF16);
+  LEVIN_CHECK(x.rank() == 2 && out.rank() == 2 && x.dim(0) == out.dim(0) && x.dim(1) == out.dim(1) && fits &&
+                  out.dtype() == DType::kF32,
               "{}: x is {}, out {}, expected both f32 [T, D]", op, x.describe(), out.describe());
 }
 
@@ -304,8 +307,9 @@ void ffn(OpContext& ctx, const Ffn& a) {
   const OpTimer timer(ctx, OpKind::kFfn);
   check_tokens("ffn", ctx, a.x, a.out);
   LEVIN_CHECK(a.weights != nullptr, "ffn: no weights");
-  check_weights("ffn", *a.weights, a.x.dim(1));
+  check_weights(ctx, "ffn", *a.weights, a.x.dim(1));
   if (a.x.dim(0) == 0) return;
+  if (ctx.device == Device::kCuda) return ctx.cuda->ffn(a);
   const ArenaScope scope(*ctx.arena);
   const Block block = {
       .weights = a.weights, .n_rows = a.x.dim(0), .out = a.out.data<float>(), .out_stride = a.out.stride(0)};
@@ -321,8 +325,12 @@ void expert_ffn(OpContext& ctx, const ExpertFfn& a) {
                   a.weights.dtype() == DType::kF32,
               "expert_ffn: picks is {}, weights {}, expected both [{}, A], weights f32", a.picks.describe(),
               a.weights.describe(), n_tokens);
-  for (const FfnWeights& w : a.experts) check_weights("expert_ffn", w, a.x.dim(1));
-  if (a.shared != nullptr) check_weights("expert_ffn", *a.shared, a.x.dim(1));
+  for (const FfnWeights& w : a.experts) check_weights(ctx, "expert_ffn", w, a.x.dim(1));
+  if (a.shared != nullptr) check_weights(ctx, "expert_ffn", *a.shared, a.x.dim(1));
+  LEVIN_CHECK((a.stack != nullptr) == (ctx.device == Device::kCuda) && (a.stack == nullptr || a.experts.empty()),
+              "expert_ffn: {} experts {} a stack; a CUDA device wants a stack alone, the CPU experts alone",
+              a.experts.size(), a.stack != nullptr ? "and" : "without");
+  if (ctx.device == Device::kCuda) return ctx.cuda->expert_ffn(a);
   const int64_t step = tokens_at_once(a);
   for (int64_t t = 0; t < n_tokens; t += step) {
     const int64_t n = std::min(step, n_tokens - t);

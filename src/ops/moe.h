@@ -18,6 +18,10 @@
 //             weigh_hidden the hidden values are multiplied once, and the weight here is 1. Products as in
 //             ops/matmul.h.
 // Memory      expert_ffn takes as many tokens at a time as fit kExpertScratchBytes of scratch; at least one
+// CUDA        route_experts of sigmoid scores, up to 512 experts, 16 picks and 32 groups, with the bits of the CPU; ffn and
+//             expert_ffn of e4m3 or mxfp4 weights with fp8 inputs (Operand::kFp8), the experts in an ExpertStack. Values
+//             between the roundings are bf16 there, not f32: gate and up, and what an expert and the shared block give.
+//             NaN is found by CudaBackend::synchronize()
 // Source      model-spec 5
 #pragma once
 
@@ -68,9 +72,26 @@ struct FfnWeights {
   Operand hidden = Operand::kF32;  // of down
 };
 
+// The experts of a layer on a CUDA device, one behind another (CudaBackend::upload_experts).
+struct ExpertStack {
+  DType dtype = DType::kF8E4M3;  // or kMxfp4
+  int64_t n_experts = 0;         // E
+  int64_t d_model = 0;           // D
+  int64_t d_hidden = 0;          // F
+  Buffer gate_up;                // [E, 2 F, D]: gate, then up
+  Buffer gate_up_scales;         // e4m3: [E, 2 F / 128, ceil(D / 128)] f32
+  Buffer down;                   // [E, D, F]
+  Buffer down_scales;            // e4m3: [E, ceil(D / 128), F / 128] f32
+  bool has_wide_scales = false;  // mxfp4: one is 2 or more
+
+  int64_t n_bytes() const {
+    return gate_up.n_bytes() + gate_up_scales.n_bytes() + down.n_bytes() + down_scales.n_bytes();
+  }
+};
+
 // One feed-forward block applied to all rows: out[t,:] = down(silu_mul(gate(x_t), up(x_t))).
 struct Ffn {
-  View x;  // [T, D] f32
+  View x;  // [T, D] f32, on CUDA f32 or bf16
   const FfnWeights* weights = nullptr;
   float limit = kNoLimit;  // of silu_mul
   View out;                // [T, D] f32, overwritten
@@ -78,10 +99,11 @@ struct Ffn {
 void ffn(OpContext& ctx, const Ffn& a);
 
 struct ExpertFfn {
-  View x;                               // [T, D] f32
+  View x;                               // [T, D] f32, on CUDA f32 or bf16
   View picks;                           // [T, A] i32, ascending expert ids
   View weights;                         // [T, A] f32
-  std::span<const FfnWeights> experts;  // E of them
+  std::span<const FfnWeights> experts;  // E of them; on CUDA none
+  const ExpertStack* stack = nullptr;   // on CUDA, instead of `experts`
   const FfnWeights* shared = nullptr;   // may be null
   float limit = kNoLimit;               // of silu_mul, the shared block's too
   bool weigh_hidden = false;            // weights multiply what goes into down instead of what comes out

@@ -24,6 +24,7 @@ kernels::NormRows rows_of(const LayerNorm& a, int64_t begin, int64_t end) {
 
 void rms_norm(OpContext& ctx, const RmsNorm& a) {
   const OpTimer timer(ctx, OpKind::kNorm);
+  check_on_cpu(ctx, "rms_norm");
   LEVIN_CHECK(a.x.rank() == 2, "rms_norm: x is {}, expected f32 [T, D]", a.x.describe());
   const int64_t n_rows = a.x.dim(0), d = a.x.dim(1);
   check_view({"rms_norm", "x", a.x}, DType::kF32, {n_rows, d});
@@ -36,6 +37,7 @@ void rms_norm(OpContext& ctx, const RmsNorm& a) {
 
 void layer_norm(OpContext& ctx, const LayerNorm& a) {
   const OpTimer timer(ctx, OpKind::kNorm);
+  check_on_cpu(ctx, "layer_norm");
   LEVIN_CHECK(a.x.rank() == 2, "layer_norm: x is {}, expected f32 [T, D]", a.x.describe());
   const int64_t n_rows = a.x.dim(0), d = a.x.dim(1);
   check_view({"layer_norm", "x", a.x}, DType::kF32, {n_rows, d});
@@ -48,6 +50,7 @@ void layer_norm(OpContext& ctx, const LayerNorm& a) {
 
 void add_into(OpContext& ctx, const AddInto& a) {
   const OpTimer timer(ctx, OpKind::kNorm);
+  check_on_cpu(ctx, "add_into");
   LEVIN_CHECK(a.x.rank() == 2, "add_into: x is {}, expected f32 [T, D]", a.x.describe());
   const int64_t n_rows = a.x.dim(0), d = a.x.dim(1);
   check_view({"add_into", "x", a.x}, DType::kF32, {n_rows, d});

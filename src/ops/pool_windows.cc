@@ -78,6 +78,7 @@ void pool_entry(const kernels::CpuKernels& cpu, const PoolWindows& a, int64_t n)
 
 void pool_windows(OpContext& ctx, const PoolWindows& a) {
   const OpTimer timer(ctx, OpKind::kPoolWindows);
+  check_on_cpu(ctx, "pool_windows");
   check_tokens("pool_windows", a.tokens);
   LEVIN_CHECK(a.out.rank() == 2 && a.bias.rank() == 2, "pool_windows: out is {}, bias {}, expected [N, d], [ratio, C]",
               a.out.describe(), a.bias.describe());
@@ -100,6 +101,7 @@ void pool_windows(OpContext& ctx, const PoolWindows& a) {
 
 void keep_state(OpContext& ctx, const WindowTokens& a) {
   const OpTimer timer(ctx, OpKind::kPoolWindows);
+  check_on_cpu(ctx, "keep_state");
   check_tokens("keep_state", a);
   const int64_t n_channels = a.values.dim(1);
   ctx.pool->parallel_for(a.first_row.dim(0), 1, [&](int64_t seq_begin, int64_t seq_end, int) {

@@ -6,6 +6,8 @@
 
 #include "base/numbers.h"
 #include "kernels/cpu/kernels.h"
+#include "ops/check_view.h"
+#include "ops/cuda_backend.h"
 #include "ops/op_times.h"
 #include "tensor/formats.h"
 
@@ -21,11 +23,28 @@ void round_block_to_fp4(float* x, int64_t n) {
   for (int64_t i = 0; i < n; ++i) x[i] = e2m1_to_f32(f32_to_e2m1(x[i] / scale)) * scale;
 }
 
+// The values that codes and scales stand for.
+void quantize_to_bf16(OpContext& ctx, const QuantizeFp8& a) {
+  const int64_t n_rows = a.x.dim(0), k = a.x.dim(1);
+  const ArenaScope scope(*ctx.arena);
+  const View codes = ctx.arena->allocate(DType::kF8E4M3, {n_rows, k});
+  const View scale = ctx.arena->allocate(DType::kF32, {n_rows, (k + kQuantBlock - 1) / kQuantBlock});
+  quantize_fp8(ctx, {.x = a.x, .out = codes, .scale = scale});
+  ctx.pool->parallel_for(n_rows, row_grain(n_rows, k), [&](int64_t begin, int64_t end, int) {
+    for (int64_t t = begin; t < end; ++t) {
+      for (int64_t i = 0; i < k; ++i) {
+        const float value = e4m3_to_f32(codes.row<uint8_t>(t)[i]) * scale.row<float>(t)[i / kQuantBlock];
+        a.out.row<uint16_t>(t)[i] = f32_to_bf16(value);
+      }
+    }
+  });
+}
+
 }  // namespace
 
 void round_to_bf16(OpContext& ctx, const RoundToBf16& a) {
   const OpTimer timer(ctx, OpKind::kRound);
-  LEVIN_CHECK(ctx.device == Device::kCpu, "round_to_bf16: this build has no kernel for the device of the context");
+  check_on_cpu(ctx, "round_to_bf16");
   LEVIN_CHECK(a.x.rank() == 2 && a.out.rank() == 2 && a.x.dim(0) == a.out.dim(0) && a.x.dim(1) == a.out.dim(1),
               "round_to_bf16: x is {}, out {}, expected both [T, K]", a.x.describe(), a.out.describe());
   const float* x = a.x.data<float>();
@@ -43,9 +62,12 @@ void round_to_bf16(OpContext& ctx, const RoundToBf16& a) {
 
 void quantize_fp8(OpContext& ctx, const QuantizeFp8& a) {
   const OpTimer timer(ctx, OpKind::kRound);
-  LEVIN_CHECK(ctx.device == Device::kCpu, "quantize_fp8: this build has no kernel for the device of the context");
   LEVIN_CHECK(a.x.rank() == 2 && a.out.rank() == 2 && a.x.dim(0) == a.out.dim(0) && a.x.dim(1) == a.out.dim(1),
               "quantize_fp8: x is {}, out {}, expected both [T, K]", a.x.describe(), a.out.describe());
+  LEVIN_CHECK(a.scale.empty() == (a.out.dtype() == DType::kBF16), "quantize_fp8: out is {}, scale {}", a.out.describe(),
+              a.scale.describe());
+  if (ctx.device == Device::kCuda) return ctx.cuda->quantize_fp8(a);
+  if (a.out.dtype() == DType::kBF16) return quantize_to_bf16(ctx, a);
   const int64_t n_rows = a.x.dim(0), k = a.x.dim(1), n_scales = (k + kQuantBlock - 1) / kQuantBlock;
   LEVIN_CHECK(a.scale.rank() == 2 && a.scale.dim(0) == n_rows && a.scale.dim(1) == n_scales,
               "quantize_fp8: scale is {}, expected [{}, {}]", a.scale.describe(), n_rows, n_scales);
@@ -66,7 +88,7 @@ void quantize_fp8(OpContext& ctx, const QuantizeFp8& a) {
 
 void round_to_fp4(OpContext& ctx, const RoundToFp4& a) {
   const OpTimer timer(ctx, OpKind::kRound);
-  LEVIN_CHECK(ctx.device == Device::kCpu, "round_to_fp4: this build has no kernel for the device of the context");
+  check_on_cpu(ctx, "round_to_fp4");
   LEVIN_CHECK(a.x.rank() == 2 && a.x.dtype() == DType::kF32, "round_to_fp4: x is {}, expected f32 [T, K]",
               a.x.describe());
   const int64_t n_rows = a.x.dim(0), k = a.x.dim(1);
@@ -81,7 +103,7 @@ void round_to_fp4(OpContext& ctx, const RoundToFp4& a) {
 
 void hadamard(OpContext& ctx, const Hadamard& a) {
   const OpTimer timer(ctx, OpKind::kRound);
-  LEVIN_CHECK(ctx.device == Device::kCpu, "hadamard: this build has no kernel for the device of the context");
+  check_on_cpu(ctx, "hadamard");
   LEVIN_CHECK(a.x.rank() == 3, "hadamard: x is {}, expected [T, H, Di]", a.x.describe());
   const int64_t n_tokens = a.x.dim(0), n_heads = a.x.dim(1), d = a.x.dim(2);
   LEVIN_CHECK(d > 0 && std::has_single_bit(static_cast<uint64_t>(d)),

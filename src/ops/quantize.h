@@ -7,6 +7,8 @@
 //                   place: what FP4 makes of values, which stay f32 (and are exact in bf16)
 //   hadamard        out[r,:] = x[r,:] H / sqrt(Di), H the natural-order Hadamard matrix of a power-of-two width
 //
+// CUDA      quantize_fp8 alone, K a multiple of 16; scale is [ceil(K / 128), T'], T' at least T and a multiple of 4, the way
+//           that its products read it
 // Tree      hadamard: butterflies over strides 1, 2, 4, ..., Di/2, each (a + b, a - b), then one multiplication by the
 //           f32 1/sqrt(Di)
 // Source    model-spec 4.4 (indexer, production path), 6.5, 8.1
@@ -24,9 +26,9 @@ struct RoundToBf16 {
 void round_to_bf16(OpContext& ctx, const RoundToBf16& a);
 
 struct QuantizeFp8 {
-  View x;      // [T, K] f32
-  View out;    // [T, K] f8_e4m3
-  View scale;  // [T, ceil(K / 128)] f32
+  View x;      // [T, K] f32, on CUDA f32 or bf16
+  View out;    // [T, K] f8_e4m3; or bf16: the rounded values themselves, which bf16 holds exactly
+  View scale;  // [T, ceil(K / 128)] f32; empty for bf16
 };
 void quantize_fp8(OpContext& ctx, const QuantizeFp8& a);
 

@@ -14,6 +14,7 @@ constexpr int64_t kSinCosCost = 32;  // of an exact sine and cosine, in values r
 
 void rope(OpContext& ctx, const Rope& a) {
   const OpTimer timer(ctx, OpKind::kRope);
+  check_on_cpu(ctx, "rope");
   LEVIN_CHECK(a.x.rank() == 3 && a.x.dim(2) % 2 == 0, "rope: x is {}, expected f32 [T, H, Dr] with even Dr",
               a.x.describe());
   const int64_t n_rows = a.x.dim(0), n_heads = a.x.dim(1), d = a.x.dim(2);
@@ -38,6 +39,7 @@ void rope(OpContext& ctx, const Rope& a) {
 
 void rope_table(OpContext& ctx, const RopeTable& a) {
   const OpTimer timer(ctx, OpKind::kRope);
+  check_on_cpu(ctx, "rope_table");
   LEVIN_CHECK(a.positions.rank() == 1, "rope_table: positions is {}, expected i32 [T]", a.positions.describe());
   LEVIN_CHECK(a.frequencies != nullptr, "rope_table: frequencies is null");
   const int64_t n_rows = a.positions.dim(0), n_pairs = static_cast<int64_t>(a.frequencies->size());

@@ -1,6 +1,7 @@
 // The row-wise parts of moe.h: the activation, and which experts a token goes to.
 #include "kernels/cpu/kernels.h"
 #include "ops/check_view.h"
+#include "ops/cuda_backend.h"
 #include "ops/moe.h"
 #include "ops/op_times.h"
 
@@ -8,6 +9,7 @@ namespace levin::ops {
 
 void silu_mul(OpContext& ctx, const SiluMul& a) {
   const OpTimer timer(ctx, OpKind::kFfn);
+  check_on_cpu(ctx, "silu_mul");
   LEVIN_CHECK(a.gate.rank() == 2, "silu_mul: gate is {}, expected f32 [T, F]", a.gate.describe());
   const int64_t n_rows = a.gate.dim(0), d = a.gate.dim(1);
   check_view({"silu_mul", "gate", a.gate}, DType::kF32, {n_rows, d});
@@ -59,10 +61,11 @@ void route_experts(OpContext& ctx, const RouteExperts& a) {
   const int64_t n_rows = a.logits.dim(0), n_experts = a.logits.dim(1), n_active = a.picks.dim(1);
   check_view({"route_experts", "logits", a.logits}, DType::kF32, {n_rows, n_experts});
   if (!a.bias.empty()) check_view({"route_experts", "bias", a.bias}, DType::kF32, {n_experts});
-  if (!a.chosen.empty()) check_chosen(a, n_rows, n_experts, n_active);
   check_view({"route_experts", "picks", a.picks}, DType::kI32, {n_rows, n_active});
   check_view({"route_experts", "weights", a.weights}, DType::kF32, {n_rows, n_active});
   check_groups(a, n_experts, n_active);
+  if (ctx.device == Device::kCuda) return ctx.cuda->route_experts(a);
+  if (!a.chosen.empty()) check_chosen(a, n_rows, n_experts, n_active);
 
   const ArenaScope scope(*ctx.arena);
   const View scratch = ctx.arena->allocate(DType::kF32, {ctx.pool->n_threads(), 3 * n_experts});

@@ -4,6 +4,7 @@
 
 #include "kernels/cpu/kernels.h"
 #include "ops/check_view.h"
+#include "ops/cuda_backend.h"
 #include "ops/op_times.h"
 
 namespace levin::ops {
@@ -31,7 +32,7 @@ void check_rows(std::string_view name, const AttentionRows& rows, const LatentFo
               kOp, name, rows.cache.page_bytes, format.page_bytes());
 }
 
-void check(const SparseAttention& a) {
+void check(const SparseAttention& a, Device device) {
   LEVIN_CHECK(a.q_latent.rank() == 3 && (a.q_latent.dtype() == DType::kF32 || a.q_latent.dtype() == DType::kBF16),
               "sparse_attention: q_latent is {}, expected f32 or bf16 [T, H, Rk]", a.q_latent.describe());
   const int64_t n_rows = a.q_latent.dim(0), n_heads = a.q_latent.dim(1);
@@ -39,7 +40,8 @@ void check(const SparseAttention& a) {
   check_view({"sparse_attention", "q_latent", a.q_latent}, dtype, {n_rows, n_heads, a.format.d_latent});
   check_view({"sparse_attention", "q_rope", a.q_rope}, dtype, {n_rows, n_heads, a.format.d_rope});
   check_view({"sparse_attention", "seq", a.seq}, DType::kI32, {n_rows});
-  check_view({"sparse_attention", "out", a.out}, DType::kF32, {n_rows, n_heads, a.format.d_value()});
+  const DType out = device == Device::kCuda && a.out.dtype() == DType::kBF16 ? DType::kBF16 : DType::kF32;
+  check_view({"sparse_attention", "out", a.out}, out, {n_rows, n_heads, a.format.d_value()});
   if (!a.sink.empty()) check_view({"sparse_attention", "sink", a.sink}, DType::kF32, {n_heads});
   LEVIN_CHECK(dtype == DType::kF32 || a.format.dtype != CacheDType::kF32,
               "sparse_attention: q_latent is bf16 over f32 cache rows, which take f32 queries");
@@ -88,9 +90,10 @@ kernels::CandidateRows candidates(const AttentionRows& rows, int64_t t, int64_t 
 
 void sparse_attention(OpContext& ctx, const SparseAttention& a) {
   const OpTimer timer(ctx, OpKind::kSparseAttention);
-  check(a);
+  check(a, ctx.device);
+  if (a.q_latent.dim(0) == 0) return;
+  if (ctx.device == Device::kCuda) return ctx.cuda->sparse_attention(a);
   const int64_t n_rows = a.q_latent.dim(0), n_heads = a.q_latent.dim(1), n_threads = ctx.pool->n_threads();
-  if (n_rows == 0) return;
   const kernels::AttentionKernels& kernels = ctx.cpu->attention;
   const int64_t scratch_bytes = (kernels.scratch_bytes(a.format, n_heads) + kAlignment - 1) / kAlignment * kAlignment;
   const ArenaScope scope(*ctx.arena);

@@ -24,6 +24,9 @@
 //           the rotated part) the avx512-bf16 set rounds the latent part of q and the p_j to bf16, the sum being that of
 //           the rounded ones, and takes pairs of latent columns and pairs of candidates by the bf16 dot instruction,
 //           ascending: dots in blocks of 128 latent columns, then of the rotated part.
+// CUDA      bf16 queries over fp8 rows of latent 512 and rope 64, 1 to 128 heads, picks in multiples of 64 up to 2048; no
+//           `more`, no sinks; heads of q dense, rows a multiple of 8 elements apart. The tree is that of
+//           kernels/cuda/sparse_mla.h: weights are rounded to bf16 as above, 2^-8 of the sum of |p v| in all
 // Source    model-spec 4.3, 6.3
 #pragma once
 
@@ -51,7 +54,7 @@ struct SparseAttention {
   AttentionRows rows;
   AttentionRows more;  // may be empty
   View sink;           // [H] f32, logits; empty: none
-  View out;            // [T, H, format.d_value()] f32, overwritten
+  View out;            // [T, H, format.d_value()] f32, on CUDA f32 or bf16, overwritten
 };
 void sparse_attention(OpContext& ctx, const SparseAttention& a);
 

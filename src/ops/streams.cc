@@ -20,6 +20,7 @@ void check_streams(std::string_view op, const View& streams) {
 
 void stream_weights(OpContext& ctx, const StreamWeights& a) {
   const OpTimer timer(ctx, OpKind::kStreams);
+  check_on_cpu(ctx, "stream_weights");
   LEVIN_CHECK(a.read.rank() == 2, "stream_weights: read is {}, expected f32 [T, M]", a.read.describe());
   const int64_t n_rows = a.read.dim(0), n_streams = a.read.dim(1);
   const bool all = !a.write.empty();
@@ -50,6 +51,7 @@ void stream_weights(OpContext& ctx, const StreamWeights& a) {
 
 void read_streams(OpContext& ctx, const ReadStreams& a) {
   const OpTimer timer(ctx, OpKind::kStreams);
+  check_on_cpu(ctx, "read_streams");
   check_streams("read_streams", a.streams);
   const int64_t n_rows = a.streams.dim(0), n_streams = a.streams.dim(1), d = a.streams.dim(2);
   check_view({"read_streams", "read", a.read}, DType::kF32, {n_rows, n_streams});
@@ -69,6 +71,7 @@ void read_streams(OpContext& ctx, const ReadStreams& a) {
 
 void write_streams(OpContext& ctx, const WriteStreams& a) {
   const OpTimer timer(ctx, OpKind::kStreams);
+  check_on_cpu(ctx, "write_streams");
   check_streams("write_streams", a.streams);
   const int64_t n_rows = a.streams.dim(0), n_streams = a.streams.dim(1), d = a.streams.dim(2);
   check_view({"write_streams", "y", a.y}, DType::kF32, {n_rows, d});

@@ -3,7 +3,9 @@
 
 #include <cmath>
 #include <cstring>
+#include <utility>
 
+#include "base/numbers.h"
 #include "ops/matmul.h"
 #include "ops/moe.h"
 #include "ops/quantize.h"
@@ -28,13 +30,25 @@ std::string case_name(const ::testing::TestParamInfo<Case>& info) {
   return fmt::format("{}_as_{}_d{}_f{}", dtype_name(c.weights), kOperands[static_cast<int>(c.operand)], c.d, c.f);
 }
 
-FfnWeights random_ffn(Random& random, const Case& c, int64_t f) {
+// What a block was packed from.
+struct FfnSource {
+  TestMatrix gate, up, down;
+  ExpertRows rows;
+};
+
+FfnWeights random_ffn(Random& random, const Case& c, int64_t f, FfnSource* source = nullptr) {
+  FfnSource s{random_matrix(random, c.weights, f, c.d),
+              random_matrix(random, c.weights, f, c.d),
+              random_matrix(random, c.weights, c.d, f),
+              {}};
+  s.rows = {s.gate.source(), s.up.source(), s.down.source()};
   FfnWeights w;
-  w.gate = random_matrix(random, c.weights, f, c.d).packed;
-  w.up = random_matrix(random, c.weights, f, c.d).packed;
-  w.down = random_matrix(random, c.weights, c.d, f).packed;
+  w.gate = std::move(s.gate.packed);
+  w.up = std::move(s.up.packed);
+  w.down = std::move(s.down.packed);
   w.input = c.operand;
   w.hidden = c.operand;
+  if (source != nullptr) *source = std::move(s);
   return w;
 }
 
@@ -74,8 +88,9 @@ class ExpertFfnTest : public ::testing::TestWithParam<Case> {
   void SetUp() override {
     const Case& c = GetParam();
     Random random(c.d * 100 + c.f);
-    for (int64_t e = 0; e < kExperts; ++e) experts_.push_back(random_ffn(random, c, c.f));
-    shared_ = random_ffn(random, c, 2 * c.f);
+    sources_.resize(kExperts);
+    for (FfnSource& source : sources_) experts_.push_back(random_ffn(random, c, c.f, &source));
+    shared_ = random_ffn(random, c, 2 * c.f, &shared_source_);
   }
 
   // Tokens with random picks; expert 5 is never picked, so that empty experts occur.
@@ -97,19 +112,93 @@ class ExpertFfnTest : public ::testing::TestWithParam<Case> {
 
   Tensor run(TestDevice& device, const Tokens& t, int64_t begin, int64_t n, bool with_shared = true) const {
     Tensor out(DType::kF32, {n, GetParam().d});
-    ops::expert_ffn(device.ctx(), {.x = t.x.view().slice_first(begin, n),
-                                   .picks = t.picks.view().slice_first(begin, n),
-                                   .weights = t.weights.view().slice_first(begin, n),
-                                   .experts = experts_,
-                                   .shared = with_shared ? &shared_ : nullptr,
-                                   .limit = kLimit,
-                                   .out = out});
+    Args on(device);
+    ops::ExpertFfn args{.x = on.in(t.x.view().slice_first(begin, n)),
+                        .picks = on.in(t.picks.view().slice_first(begin, n)),
+                        .weights = on.in(t.weights.view().slice_first(begin, n)),
+                        .experts = experts_,
+                        .shared = with_shared ? &shared_ : nullptr,
+                        .limit = kLimit,
+                        .out = on.out(out)};
+    ops::ExpertStack stack;
+    FfnWeights shared;
+    if (device.on_cuda()) {
+      stack = uploaded_experts(device);
+      shared = uploaded_shared(device);
+      args.experts = {};
+      args.stack = &stack;
+      if (with_shared) args.shared = &shared;
+    }
+    ops::expert_ffn(device.ctx(), args);
+    on.fetch();
     return out;
+  }
+
+  // Whether there is a kernel for the case.
+  static bool runs(const TestDevice& device) {
+    const Case& c = GetParam();
+    if (!device.on_cuda()) return true;
+    if (c.operand != Operand::kFp8 || c.d % 16 != 0 || c.f % 16 != 0) return false;
+    return c.weights == DType::kMxfp4 || (c.weights == DType::kF8E4M3 && c.f % 128 == 0);
+  }
+
+  ops::ExpertStack uploaded_experts(TestDevice& device) const {
+    std::vector<ExpertRows> rows;
+    for (const FfnSource& source : sources_) rows.push_back(source.rows);
+    Result<ops::ExpertStack> stack = device.ctx().cuda->upload_experts(rows);
+    LEVIN_CHECK(stack.ok(), "{}", stack.error().message);
+    return std::move(stack).value();
+  }
+  FfnWeights uploaded_shared(TestDevice& device) const {
+    FfnWeights w;
+    for (const auto& [to, from] : {std::pair{&w.gate, &shared_source_.rows.gate},
+                                   {&w.up, &shared_source_.rows.up},
+                                   {&w.down, &shared_source_.rows.down}}) {
+      Result<Matrix> matrix = device.ctx().cuda->upload(*from);
+      LEVIN_CHECK(matrix.ok(), "{}", matrix.error().message);
+      *to = std::move(matrix).value();
+    }
+    w.input = GetParam().operand;
+    w.hidden = GetParam().operand;
+    return w;
   }
 
   std::vector<FfnWeights> experts_;
   FfnWeights shared_;
+  std::vector<FfnSource> sources_;
+  FfnSource shared_source_;
 };
+
+void round_values_to_bf16(const Tensor& x) {
+  float* values = x.view().data<float>();
+  for (int64_t i = 0; i < x.view().n_elements(); ++i) values[i] = round_to_bf16(values[i]);
+}
+
+// The block on the plain device with what a CUDA device rounds to bf16: gate, up and the result. Beside it the sizes of
+// the last product's terms.
+struct RoundedBlock {
+  Tensor out;
+  std::vector<double> sizes;
+};
+RoundedBlock rounded_block(const View& x, const FfnWeights& w) {
+  OpContext& ctx = plain_device().ctx();
+  const int64_t n_rows = x.dim(0), f = w.gate.n(), d = w.down.n();
+  const Tensor gate = rounded_product(ctx, x, w.input, w.gate), up = rounded_product(ctx, x, w.input, w.up);
+  round_values_to_bf16(gate);
+  round_values_to_bf16(up);
+  const Tensor hidden(DType::kF32, {n_rows, f});
+  ops::silu_mul(ctx, {.gate = gate, .up = up, .limit = kLimit, .out = hidden});
+  RoundedBlock block{rounded_product(ctx, hidden, w.hidden, w.down), {}};
+  round_values_to_bf16(block.out);
+  for (int64_t i = 0; i < n_rows * d; ++i) {
+    double size = 0;
+    for (int64_t k = 0; k < f; ++k) {
+      size += std::fabs(double{hidden.at(i / d * f + k)} * double{w.down.stored(i % d, k)} * w.down.scale(i % d, k));
+    }
+    block.sizes.push_back(size);
+  }
+  return block;
+}
 
 TEST_P(ExpertFfnTest, OneBlockIsItsPartsBitForBit) {
   for (const int64_t n : {1, 4, 11}) {
@@ -180,11 +269,48 @@ TEST_P(ExpertFfnTest, WeightsMayMultiplyWhatGoesIntoDown) {
 TEST_P(ExpertFfnTest, GivesATokenTheSameBitsInAnyBatch) {
   constexpr int64_t kTokens = 45;
   const Tokens t = random_tokens(2, kTokens);
-  for (const auto& device : devices_under_test()) {
+  for (TestDevice* device : backends_under_test()) {
+    if (!runs(*device)) continue;
     const Tensor all = run(*device, t, 0, kTokens);
     for (const auto& [begin, n] : {std::pair{0, 1}, {44, 1}, {10, 2}, {3, 8}, {20, 17}}) {
       ASSERT_TRUE(same_bits(run(*device, t, begin, n), all.view().slice_first(begin, n)))
           << device->name() << ", token " << begin;
+    }
+  }
+}
+
+// On a CUDA device gate and up may differ from the plain ones in the last bit of bf16, and so a hidden value by one step
+// of e4m3, an eighth of it at worst; that is rare, so that all errors together are far below one such step in 32 terms.
+TEST_P(ExpertFfnTest, OnCudaIsNearItsPartsRoundedAsThere) {
+  constexpr int64_t kTokens = 9;
+  const Tokens t = random_tokens(5, kTokens);
+  const int64_t d = GetParam().d;
+  for (TestDevice* device : backends_under_test()) {
+    if (!device->on_cuda() || !runs(*device)) continue;
+    for (const bool with_shared : {true, false}) {
+      const Tensor out = run(*device, t, 0, kTokens, with_shared);
+      double errors = 0, sizes = 0;
+      for (int64_t i = 0; i < kTokens; ++i) {
+        const View x = t.x.view().slice_first(i, 1);
+        std::vector<double> want(static_cast<size_t>(d)), size(want);
+        const auto add = [&](const FfnWeights& w, double weight) {
+          const RoundedBlock block = rounded_block(x, w);
+          for (int64_t j = 0; j < d; ++j) {
+            want[j] += weight * block.out.at(j);
+            size[j] += std::fabs(weight) * block.sizes[j];
+          }
+        };
+        for (int64_t a = 0; a < kActive; ++a)
+          add(experts_[t.picks.view().row<int32_t>(i)[a]], t.weights.at(i * kActive + a));
+        if (with_shared) add(shared_, 1);
+        for (int64_t j = 0; j < d; ++j) {
+          const double error = std::fabs(out.at(i * d + j) - want[j]);
+          ASSERT_LE(error, (0x1p-3 + 0x1p-6) * size[j]) << "token " << i << ", column " << j;
+          errors += error;
+          sizes += size[j];
+        }
+      }
+      EXPECT_LE(errors, sizes * 0x1p-8);
     }
   }
 }
@@ -207,7 +333,8 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{DType::kF8E4M3, Operand::kF32, 129, 24}, Case{DType::kBF16, Operand::kBF16, 40, 17},
                       Case{DType::kF8E4M3, Operand::kBF16, 130, 24}, Case{DType::kF8E4M3, Operand::kFp8, 136, 130},
                       Case{DType::kF32, Operand::kBF16, 20, 20}, Case{DType::kMxfp4, Operand::kF32, 64, 32},
-                      Case{DType::kMxfp4, Operand::kBF16, 160, 96}, Case{DType::kMxfp4, Operand::kFp8, 192, 160}),
+                      Case{DType::kMxfp4, Operand::kBF16, 160, 96}, Case{DType::kMxfp4, Operand::kFp8, 192, 160},
+                      Case{DType::kF8E4M3, Operand::kFp8, 144, 128}),
     case_name);
 
 // More tokens than fit the scratch limit at once.

@@ -27,10 +27,14 @@ class PagedCache {
       std::swap(ids[i], ids[static_cast<size_t>(random.below(static_cast<int64_t>(i) + 1))]);
     }
     std::copy(ids.begin(), ids.end(), tables_.view().data<int32_t>());
-    rows_ = {.pages = pages_.data(), .page_bytes = page_bytes, .tables = tables_};
+    rows_ = {.pages = pages_.data(), .page_bytes = page_bytes, .tables = tables_, .n_pages = n_seqs * n_pages_};
   }
 
   const PagedRows& rows() const { return rows_; }
+  bool same_bytes(const PagedCache& other) const {
+    return pages_.n_bytes() == other.pages_.n_bytes() &&
+           std::memcmp(pages_.data(), other.pages_.data(), static_cast<size_t>(pages_.n_bytes())) == 0;
+  }
 
  private:
   int64_t n_pages_;

@@ -83,19 +83,46 @@ TEST(QuantizeFp8Test, CodesAreTheNearest) {
   }
 }
 
+// On CUDA rows are a multiple of 16 long.
 TEST(QuantizeFp8Test, GivesTheSameBitsOnEveryDeviceAndInAnyBatch) {
-  constexpr int64_t kK = 300, kScales = 3, kRows = 40;
-  Random random(8);
+  constexpr int64_t kRows = 40;
+  for (const int64_t k : {300, 304, 16, 384}) {
+    Random random(8);
+    const int64_t n_scales = (k + 127) / 128;
+    const Tensor x = awkward_rows(random, kRows, k);
+    const Tensor codes(DType::kF8E4M3, {kRows, k}), scales(DType::kF32, {kRows, n_scales});
+    ops::quantize_fp8(plain_device().ctx(), {.x = x, .out = codes, .scale = scales});
+    for (TestDevice* device : backends_under_test()) {
+      if (device->on_cuda() && k % 16 != 0) continue;
+      for (const int64_t begin : {0, 2, 39}) {
+        const int64_t n = std::min<int64_t>(kRows - begin, 33);
+        const Tensor out(DType::kF8E4M3, {n, k}), scale(DType::kF32, {n, n_scales});
+        Args args(*device);
+        ops::quantize_fp8(
+            device->ctx(),
+            {.x = args.in(x.view().slice_first(begin, n)), .out = args.out(out), .scale = args.out_scales(scale)});
+        args.fetch();
+        ASSERT_TRUE(same_bits(out, codes.view().slice_first(begin, n))) << device->name();
+        ASSERT_TRUE(same_bits(scale, scales.view().slice_first(begin, n))) << device->name();
+      }
+    }
+  }
+}
+
+TEST(QuantizeFp8Test, AsBf16GivesWhatCodesAndScalesStandFor) {
+  constexpr int64_t kRows = 5, kK = 304, kScales = 3;
+  Random random(9);
   const Tensor x = awkward_rows(random, kRows, kK);
   const Tensor codes(DType::kF8E4M3, {kRows, kK}), scales(DType::kF32, {kRows, kScales});
   ops::quantize_fp8(plain_device().ctx(), {.x = x, .out = codes, .scale = scales});
-  for (const auto& device : devices_under_test()) {
-    for (const int64_t begin : {0, 2, 39}) {
-      const int64_t n = std::min<int64_t>(kRows - begin, 33);
-      const Tensor out(DType::kF8E4M3, {n, kK}), scale(DType::kF32, {n, kScales});
-      ops::quantize_fp8(device->ctx(), {.x = x.view().slice_first(begin, n), .out = out, .scale = scale});
-      ASSERT_TRUE(same_bits(out, codes.view().slice_first(begin, n))) << device->name();
-      ASSERT_TRUE(same_bits(scale, scales.view().slice_first(begin, n))) << device->name();
+  for (TestDevice* device : backends_under_test()) {
+    const Tensor out(DType::kBF16, {kRows, kK});
+    Args args(*device);
+    ops::quantize_fp8(device->ctx(), {.x = args.in(x), .out = args.out(out)});
+    args.fetch();
+    for (int64_t i = 0; i < kRows * kK; ++i) {
+      const float want = e4m3_to_f32(codes.view().data<uint8_t>()[i]) * scales.at(i / kK * kScales + i % kK / 128);
+      ASSERT_EQ(bf16_to_f32(out.view().data<uint16_t>()[i]), want) << device->name() << ", value " << x.at(i);
     }
   }
 }
@@ -184,6 +211,7 @@ TEST(QuantizeCheckTest, NamesTheArgumentThatDoesNotFit) {
   const Tensor heads(DType::kF32, {2, 3, 24});
   EXPECT_DEATH(ops::round_to_bf16(ctx, {.x = x, .out = bf16}), "round_to_bf16.*bf16 \\[2, 20\\]");
   EXPECT_DEATH(ops::quantize_fp8(ctx, {.x = x, .out = fp8, .scale = scale}), "scale is f32 \\[2, 2\\]");
+  EXPECT_DEATH(ops::quantize_fp8(ctx, {.x = x, .out = fp8}), "quantize_fp8: out is f8_e4m3 .*, scale .none.");
   EXPECT_DEATH(ops::hadamard(ctx, {.x = heads}), "power of two");
 }
 

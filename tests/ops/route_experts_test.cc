@@ -21,14 +21,16 @@ struct Routing {
 Routing route(TestDevice& device, const Case& c, const Tensor& logits, const Tensor& bias, bool normalize = true) {
   const int64_t n_rows = logits.view().dim(0);
   Routing r{.picks = Tensor(DType::kI32, {n_rows, c.n_active}), .weights = Tensor(DType::kF32, {n_rows, c.n_active})};
-  ops::route_experts(device.ctx(), {.logits = logits,
-                                    .bias = bias,
+  Args args(device);
+  ops::route_experts(device.ctx(), {.logits = args.in(logits),
+                                    .bias = args.in(bias),
                                     .n_groups = c.n_groups,
                                     .n_groups_kept = c.n_groups_kept,
                                     .normalize = normalize,
                                     .factor = 2.5f,
-                                    .picks = r.picks,
-                                    .weights = r.weights});
+                                    .picks = args.out(r.picks),
+                                    .weights = args.out(r.weights)});
+  args.fetch();
   return r;
 }
 
@@ -79,7 +81,7 @@ TEST_P(RouteExpertsTest, ChoosesAndWeighsAsTheOracle) {
       ASSERT_NEAR(want.weights.at(t * c.n_active + i), expected, expected * (8.0 + c.n_active) * 0x1p-23);
     }
   }
-  for (const auto& device : devices_under_test()) {
+  for (TestDevice* device : backends_under_test()) {
     const Routing r = route(*device, c, logits, bias);
     ASSERT_TRUE(same_bits(r.picks, want.picks)) << device->name();
     ASSERT_TRUE(same_bits(r.weights, want.weights)) << device->name();
@@ -97,7 +99,7 @@ INSTANTIATE_TEST_SUITE_P(Shapes, RouteExpertsTest,
 
 TEST(RouteExpertsTies, GoToTheLowestIndex) {
   const Case c{1, 12, 4, 2, 3};
-  for (const auto& device : devices_under_test()) {
+  for (TestDevice* device : backends_under_test()) {
     // All equal: groups 0 and 1 stay, experts 0, 1, 2 win.
     Routing r = route(*device, c, Tensor(DType::kF32, {1, 12}), Tensor(DType::kF32, {12}));
     EXPECT_TRUE(same_bits(r.picks, Tensor::of(std::vector<int32_t>{0, 1, 2}, {1, 3}))) << device->name();
@@ -109,10 +111,27 @@ TEST(RouteExpertsTies, GoToTheLowestIndex) {
   }
 }
 
+TEST(RouteExpertsBias, MayBeLeftAway) {
+  const Case c{4, 64, 1, 1, 6};
+  Random random(3);
+  const Tensor logits = random_tensor(random, {4, 64});
+  const Routing want = route(plain_device(), c, logits, Tensor(DType::kF32, {64}));
+  for (TestDevice* device : backends_under_test()) {
+    const Tensor picks(DType::kI32, {4, 6}), weights(DType::kF32, {4, 6});
+    Args args(*device);
+    ops::route_experts(
+        device->ctx(),
+        {.logits = args.in(logits), .factor = 2.5f, .picks = args.out(picks), .weights = args.out(weights)});
+    args.fetch();
+    EXPECT_TRUE(same_bits(picks, want.picks)) << device->name();
+    EXPECT_TRUE(same_bits(weights, want.weights)) << device->name();
+  }
+}
+
 TEST(RouteExpertsWeights, AreTheScoresTimesTheFactorWhenNotNormalised) {
   const Case c{1, 4, 1, 1, 2};
   const Tensor logits(DType::kF32, {1, 4});
-  for (const auto& device : devices_under_test()) {
+  for (TestDevice* device : backends_under_test()) {
     const Routing r = route(*device, c, logits, Tensor(DType::kF32, {4}), false);
     EXPECT_EQ(r.weights.at(0), 1.25f);
     EXPECT_EQ(r.weights.at(1), 1.25f);

@@ -2,13 +2,51 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace levin::testing {
 
+namespace {
+
+// The CUDA device, or why there is none. Made once.
+struct CudaUnderTest {
+  std::unique_ptr<TestDevice> device;
+  std::string why_not;
+};
+const CudaUnderTest& cuda_under_test() {
+  static const CudaUnderTest kCuda = [] {
+    Result<std::unique_ptr<CudaBackend>> backend = open_cuda({.scratch_bytes = int64_t{256} << 20});
+    if (!backend.ok()) return CudaUnderTest{nullptr, backend.error().message};
+    return CudaUnderTest{std::make_unique<TestDevice>(std::move(backend).value()), ""};
+  }();
+  return kCuda;
+}
+
+Buffer allocate_on(TestDevice& device, int64_t n_bytes) {
+  Result<Buffer> buffer = device.ctx().cuda->allocate(n_bytes);
+  LEVIN_CHECK(buffer.ok(), "{}", buffer.error().message);
+  return std::move(buffer).value();
+}
+
+// The other way round: rows of one become columns of the other, as far as both reach. For scales of e4m3 rows.
+void transpose(const View& from, const View& to) {
+  for (int64_t i = 0; i < std::min(from.dim(0), to.dim(1)); ++i) {
+    for (int64_t j = 0; j < from.dim(1); ++j) {
+      if (j < to.dim(0)) to.row<float>(j)[i] = from.row<float>(i)[j];
+    }
+  }
+}
+
+}  // namespace
+
 TestDevice::TestDevice(Isa isa, int n_threads) : isa_(isa), pool_(n_threads), ctx_(cpu_context(pool_, arena_, isa)) {}
 
-std::string TestDevice::name() const { return fmt::format("{} x{}", isa_name(isa_), n_threads()); }
+TestDevice::TestDevice(std::unique_ptr<CudaBackend> cuda)
+    : isa_(Isa::kPlain), pool_(1), cuda_(std::move(cuda)), ctx_(cuda_context(*cuda_)) {}
+
+std::string TestDevice::name() const { return on_cuda() ? "cuda" : fmt::format("{} x{}", isa_name(isa_), n_threads()); }
 
 const std::vector<std::unique_ptr<TestDevice>>& devices_under_test() {
   static const auto kDevices = [] {
@@ -21,6 +59,97 @@ const std::vector<std::unique_ptr<TestDevice>>& devices_under_test() {
     return devices;
   }();
   return kDevices;
+}
+
+const std::vector<TestDevice*>& backends_under_test() {
+  static const auto kBackends = [] {
+    std::vector<TestDevice*> backends;
+    for (const auto& device : devices_under_test()) backends.push_back(device.get());
+    if (cuda_under_test().device != nullptr) backends.push_back(cuda_under_test().device.get());
+    return backends;
+  }();
+  return kBackends;
+}
+
+std::string why_no_cuda() { return cuda_under_test().why_not; }
+
+View Args::allocate(DType dtype, std::initializer_list<int64_t> shape) {
+  int64_t n_bytes = dtype_bytes(dtype);
+  for (const int64_t n : shape) n_bytes *= n;
+  memory_.push_back(allocate_on(device_, std::max<int64_t>(n_bytes, 1)));
+  return View(memory_.back().data(), dtype, shape, Device::kCuda);
+}
+
+View Args::allocate_like(const View& host) {
+  switch (host.rank()) {
+    case 1:
+      return allocate(host.dtype(), {host.dim(0)});
+    case 2:
+      return allocate(host.dtype(), {host.dim(0), host.dim(1)});
+    default:
+      LEVIN_CHECK(host.rank() == 3, "argument of rank {}", host.rank());
+      return allocate(host.dtype(), {host.dim(0), host.dim(1), host.dim(2)});
+  }
+}
+
+View Args::in(const View& host) {
+  if (!device_.on_cuda() || host.empty()) return host;
+  const View device = allocate_like(host);
+  device_.ctx().cuda->copy_in(device, host);
+  return device;
+}
+
+View Args::out(const View& host) {
+  const View device = in(host);
+  if (device_.on_cuda() && !host.empty()) outs_.push_back({device, host});
+  return device;
+}
+
+PagedRows Args::in(const PagedRows& host) {
+  if (!device_.on_cuda()) return host;
+  PagedRows rows = host;
+  const View pages(host.pages, DType::kI8, {host.n_pages * host.page_bytes});
+  rows.pages = in(pages).bytes();
+  rows.tables = in(host.tables);
+  return rows;
+}
+
+PagedRows Args::out(const PagedRows& host) {
+  const PagedRows rows = in(host);
+  if (device_.on_cuda()) {
+    const int64_t n_bytes = host.n_pages * host.page_bytes;
+    outs_.push_back({View(rows.pages, DType::kI8, {n_bytes}, Device::kCuda), View(host.pages, DType::kI8, {n_bytes})});
+  }
+  return rows;
+}
+
+View Args::in_scales(const View& host) {
+  if (!device_.on_cuda() || host.empty()) return host;
+  const View device = allocate(DType::kF32, {host.dim(1), (host.dim(0) + 3) / 4 * 4});
+  const Tensor turned(DType::kF32, {device.dim(0), device.dim(1)});
+  transpose(host, turned);
+  device_.ctx().cuda->copy_in(device, turned);
+  return device;
+}
+
+View Args::out_scales(const View& host) {
+  const View device = in_scales(host);
+  if (device_.on_cuda() && !host.empty()) outs_.push_back({device, host, true});
+  return device;
+}
+
+void Args::fetch() {
+  for (const Copy& copy : outs_) {
+    if (!copy.transposed) {
+      const Status status = device_.ctx().cuda->copy_out(copy.host, copy.device);
+      LEVIN_CHECK(status.ok(), "{}", status.error().message);
+      continue;
+    }
+    const Tensor turned(DType::kF32, {copy.device.dim(0), copy.device.dim(1)});
+    const Status status = device_.ctx().cuda->copy_out(turned, copy.device);
+    LEVIN_CHECK(status.ok(), "{}", status.error().message);
+    transpose(turned, copy.host);
+  }
 }
 
 TestDevice& plain_device() { return *devices_under_test().front(); }

@@ -9,30 +9,40 @@
 #include <vector>
 
 #include "ops/context.h"
+#include "ops/cuda_backend.h"
 #include "tensor/buffer.h"
+#include "tensor/formats.h"
 #include "tensor/view.h"
 
 namespace levin::testing {
 
-// One way to run an op: a kernel set on a number of threads, with its own pool and scratch.
+// One way to run an op: a kernel set on a number of threads, with its own pool and scratch; or a CUDA device.
 class TestDevice {
  public:
   TestDevice(Isa isa, int n_threads);
+  explicit TestDevice(std::unique_ptr<CudaBackend> cuda);
 
   OpContext& ctx() { return ctx_; }
+  bool on_cuda() const { return ctx_.device == Device::kCuda; }
   Isa isa() const { return isa_; }
   int n_threads() const { return pool_.n_threads(); }
-  std::string name() const;  // "avx512 x2"
+  std::string name() const;  // "avx512 x2", "cuda"
 
  private:
   Isa isa_;
   ThreadPool pool_;
   Arena arena_;
+  std::unique_ptr<CudaBackend> cuda_;
   OpContext ctx_;
 };
 
 // Every kernel set this processor has, each on 1, 2 and 3 threads; the plain set on one thread comes first. Made once.
 const std::vector<std::unique_ptr<TestDevice>>& devices_under_test();
+
+// The same, and a CUDA device where this build and this machine have one: for ops that have a kernel there. Bodies leave
+// out the cases that it refuses.
+const std::vector<TestDevice*>& backends_under_test();
+std::string why_no_cuda();  // empty if there is one
 
 // The plain set on one thread.
 TestDevice& plain_device();
@@ -62,6 +72,40 @@ Tensor Tensor::of(const std::vector<T>& values, std::initializer_list<int64_t> s
   std::copy(values.begin(), values.end(), t.view().template data<T>());
   return t;
 }
+
+// The arguments of an op, where its device can read them: on the CPU the tensors of the test themselves, on a CUDA device
+// copies that last as long as this.
+//
+//   Args args(device);
+//   ops::silu(device.ctx(), {.x = args.in(x), .out = args.out(y)});
+//   args.fetch();  // y holds the result
+class Args {
+ public:
+  explicit Args(TestDevice& device) : device_(device) {}
+  Args(const Args&) = delete;
+  Args& operator=(const Args&) = delete;
+
+  View in(const View& host);            // dense; an empty one stays empty
+  View out(const View& host);           // what it holds goes along, so that what is not written can be seen
+  PagedRows in(const PagedRows& host);  // pages and tables
+  PagedRows out(const PagedRows& host);
+  // Scales [T, ceil(K / 128)] of e4m3 rows as the device has them, and where they are written.
+  View in_scales(const View& host);
+  View out_scales(const View& host);
+  void fetch();
+
+ private:
+  struct Copy {
+    View device, host;
+    bool transposed = false;
+  };
+  View allocate(DType dtype, std::initializer_list<int64_t> shape);
+  View allocate_like(const View& host);
+
+  TestDevice& device_;
+  std::vector<Buffer> memory_;
+  std::vector<Copy> outs_;
+};
 
 // Numbers from a seed: the same on every machine.
 class Random {

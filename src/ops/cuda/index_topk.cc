@@ -1,0 +1,146 @@
+#include "ops/index_topk.h"
+
+#include <algorithm>
+
+#include "kernels/cuda/topk.h"
+#include "ops/cuda/ops_on_cuda.h"
+
+namespace levin {
+namespace {
+
+constexpr int64_t kHistogramBins = 2048;  // of a row (kernels/cuda/topk.h)
+
+void check_query(std::string_view op, const ops::IndexQuery& q) {
+  LEVIN_CHECK(q.format.dtype == CacheDType::kFp8, "{}: index keys on CUDA are fp8, not {}", op,
+              cache_dtype_name(q.format.dtype));
+  check_supported(
+      op, cuda::index_support(static_cast<int>(q.q.dim(1)), static_cast<int>(q.format.d_index), q.tokens_together));
+  LEVIN_CHECK(q.cache.n_pages > 0, "{}: cache.n_pages is {}; on CUDA it is needed", op, q.cache.n_pages);
+}
+
+int64_t longest(const ops::IndexQuery& q) { return q.cache.tables.dim(1) * kPageTokens; }
+
+ops::IndexQuery rows_of(const ops::IndexQuery& q, int64_t begin, int64_t n) {
+  ops::IndexQuery some = q;
+  some.q = q.q.slice_first(begin, n);
+  some.w = q.w.slice_first(begin, n);
+  some.seq = q.seq.slice_first(begin, n);
+  some.visible = q.visible.slice_first(begin, n);
+  return some;
+}
+
+}  // namespace
+
+// The first row of a request says which sequence it is of.
+OpsOnCuda::IndexStep OpsOnCuda::plan_scores(std::string_view op, const ops::IndexQuery& q, int64_t max_length,
+                                            int64_t skip_length) {
+  const int64_t n_rows = q.q.dim(0), n = q.tokens_together;
+  IndexStep step;
+  step.shape = {.n_requests = static_cast<int>((n_rows + n - 1) / n),
+                .n_tokens = q.tokens_together,
+                .n_blocks = device_.n_sms,
+                .max_length = max_length};
+  const int32_t* seq = dense_data<int32_t>(op, "seq", q.seq);
+  if (n > 1) {
+    const View first = arena_.allocate(DType::kI32, {step.shape.n_requests});
+    cuda::copy_rows_on_device(stream_, {.to = first.bytes(),
+                                        .to_pitch = 4,
+                                        .from = q.seq.bytes(),
+                                        .from_pitch = 4 * n,
+                                        .row_bytes = 4,
+                                        .n_rows = step.shape.n_requests});
+    seq = reinterpret_cast<const int32_t*>(first.bytes());
+  }
+  step.in = {.q = dense_bytes(op, "q", q.q),
+             .w = dense_data<float>(op, "w", q.w),
+             .n_rows = n_rows,
+             .n_heads = static_cast<int>(q.q.dim(1)),
+             .lengths = {.data = dense_data<int32_t>(op, "visible", q.visible), .request_stride = n, .token_stride = 1},
+             .tables = page_tables(op, q.cache, seq),
+             .pages = q.cache.pages,
+             .n_pages = q.cache.n_pages,
+             .page_bytes = q.cache.page_bytes,
+             .first = q.first};
+  step.plan = cuda::build_index_plan({.lengths = step.in.lengths,
+                                      .n_rows = n_rows,
+                                      .shape = step.shape,
+                                      .skip_length = skip_length,
+                                      .memory = arena_.allocate_bytes(cuda::index_plan_bytes(step.shape))},
+                                     stream_.handle());
+  return step;
+}
+
+void OpsOnCuda::index_scores(const ops::IndexScores& a) {
+  check_query("index_scores", a.query);
+  if (a.query.q.dim(0) == 0) return;
+  const Scratch scratch(arena_);
+  const IndexStep step =
+      plan_scores("index_scores", a.query, std::min(longest(a.query), a.score.dim(1)), a.query.first);
+  cuda::index_scores({.in = step.in,
+                      .score = reinterpret_cast<float*>(device_bytes("index_scores", "score", a.score)),
+                      .score_stride = a.score.stride(0)},
+                     step.plan, step.shape, stream_.handle());
+}
+
+void OpsOnCuda::topk_of_rows(const ops::IndexTopk& a, int64_t max_length) {
+  const int64_t n_rows = a.picks.dim(0), n_picks = a.picks.dim(1);
+  const Scratch scratch(arena_);
+  const IndexStep step = plan_scores("index_topk", a.query, max_length, a.query.first + n_picks);
+  const View score = arena_.allocate(DType::kF32, {n_rows, max_length});
+  std::byte* histogram = arena_.allocate_bytes(n_rows * kHistogramBins * 4);
+  cuda::fill_bytes(stream_, histogram, 0, n_rows * kHistogramBins * 4);
+  cuda::index_topk({.in = step.in,
+                    .score = reinterpret_cast<float*>(score.bytes()),
+                    .score_stride = max_length,
+                    .histogram = reinterpret_cast<uint32_t*>(histogram),
+                    .picks = dense_data<int32_t>("index_topk", "picks", a.picks),
+                    .n_picks = static_cast<int>(n_picks),
+                    .fault = &faults()->nan_score},
+                   step.plan, step.shape, stream_.handle());
+}
+
+// As many rows at a time as half of the scratch has room for.
+void OpsOnCuda::index_topk(const ops::IndexTopk& a) {
+  check_query("index_topk", a.query);
+  check_supported("index_topk", cuda::topk_support(static_cast<int>(a.picks.dim(1))));
+  const int64_t n_rows = a.picks.dim(0), n = a.query.tokens_together, max_length = longest(a.query);
+  const int64_t row_bytes = 4 * (max_length + kHistogramBins);
+  const int64_t step = std::max(n, scratch_bytes_ / 2 / row_bytes / n * n);
+  for (int64_t row = 0; row < n_rows; row += step) {
+    const int64_t count = std::min(step, n_rows - row);
+    topk_of_rows({.query = rows_of(a.query, row, count), .picks = a.picks.slice_first(row, count)}, max_length);
+  }
+}
+
+void OpsOnCuda::select_topk(const ops::SelectTopk& a) {
+  const int n_picks = static_cast<int>(a.picks.dim(1));
+  check_supported("select_topk", cuda::topk_support(n_picks));
+  cuda::SelectTopk rows;
+  rows.score = reinterpret_cast<const float*>(device_bytes("select_topk", "score", a.score));
+  rows.score_stride = a.score.stride(0);
+  rows.begin = dense_data<int32_t>("select_topk", "begin", a.begin);
+  rows.lengths.data = dense_data<int32_t>("select_topk", "end", a.end);
+  rows.n_rows = a.score.dim(0);
+  rows.max_length = a.score.dim(1);
+  rows.picks = dense_data<int32_t>("select_topk", "picks", a.picks);
+  rows.n_picks = n_picks;
+  rows.fault = &faults()->nan_score;
+  cuda::select_topk(rows, stream_.handle());
+}
+
+// Rows cut to K candidates take them all, and their scores are not read.
+void OpsOnCuda::take_all(const ops::TakeAll& a) {
+  const int n_picks = static_cast<int>(a.picks.dim(1));
+  check_supported("take_all", cuda::topk_support(n_picks));
+  cuda::SelectTopk rows;
+  rows.first = a.first;
+  rows.lengths.data = dense_data<int32_t>("take_all", "visible", a.visible);
+  rows.n_rows = a.picks.dim(0);
+  rows.max_length = int64_t{a.first} + n_picks;
+  rows.picks = dense_data<int32_t>("take_all", "picks", a.picks);
+  rows.n_picks = n_picks;
+  rows.fault = &faults()->nan_score;
+  cuda::select_topk(rows, stream_.handle());
+}
+
+}  // namespace levin

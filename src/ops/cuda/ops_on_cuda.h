@@ -1,0 +1,124 @@
+// CudaBackend on a real device: arguments of ops become arguments of kernels/cuda. Internal to ops/cuda.
+#pragma once
+
+#include <string_view>
+
+#include "kernels/cuda/gemm_mxfp4.h"
+#include "kernels/cuda/index_scores.h"
+#include "kernels/cuda/quantize_fp8.h"
+#include "ops/cuda_backend.h"
+#include "ops/index_topk.h"
+#include "tensor/cuda/device.h"
+
+namespace levin {
+
+// The address of a view that must lie on the device. `dense`: without gaps between its rows.
+std::byte* device_bytes(std::string_view op, std::string_view name, const View& v);
+std::byte* dense_bytes(std::string_view op, std::string_view name, const View& v);
+template <class T>
+T* dense_data(std::string_view op, std::string_view name, const View& v) {
+  LEVIN_CHECK(v.dtype() == DTypeOf<T>::value, "{}: {} is {}", op, name, v.describe());
+  return reinterpret_cast<T*>(dense_bytes(op, name, v));
+}
+
+// Block tables of a cache, and the rows of it that tokens belong to.
+cuda::PageTables page_tables(std::string_view op, const PagedRows& cache, const int32_t* row_of_request = nullptr);
+
+// Codes [T, K] and their scales [ceil(K / 128), T'] as an argument of quantize_fp8() or matmul().
+cuda::QuantizedRows rounded_rows(std::string_view op, const View& codes, const View& scale);
+
+// Stops the process with the reason, if there is one.
+void check_supported(std::string_view op, const std::string& refused);
+
+// Weights of one product, or of one for each expert.
+struct ProductWeights {
+  DType dtype = DType::kF8E4M3;  // or kMxfp4
+  const std::byte* data = nullptr;
+  const float* scales = nullptr;
+  bool has_wide_scales = false;
+  int n = 0;
+  int k = 0;
+  int n_groups = 1;
+};
+
+// What a product multiplies them with.
+struct ProductRows {
+  cuda::QuantizedRows x;  // codes and scales for e4m3, values for mxfp4
+  int n_rows = 0;
+  int rows_per_group = 0;                // typically
+  const int32_t* group_begin = nullptr;  // as in gemm_fp8.h
+};
+
+class OpsOnCuda final : public CudaBackend {
+ public:
+  static Result<std::unique_ptr<CudaBackend>> create(const CudaOptions& options, cuda::DeviceInfo device);
+
+  const cuda::DeviceInfo& device() const override { return device_; }
+  Result<Buffer> allocate(int64_t n_bytes) override;
+  void copy_in(const View& to, const View& from) override;
+  Status copy_out(const View& to, const View& from) override;
+  Status synchronize() override;
+  Result<Matrix> upload(const RowMajorWeights& source) override;
+  Result<ops::ExpertStack> upload_experts(std::span<const ExpertRows> experts) override;
+
+  void index_scores(const ops::IndexScores& a) override;
+  void index_topk(const ops::IndexTopk& a) override;
+  void select_topk(const ops::SelectTopk& a) override;
+  void take_all(const ops::TakeAll& a) override;
+  void sparse_attention(const ops::SparseAttention& a) override;
+  void quantize_fp8(const ops::QuantizeFp8& a) override;
+  void matmul(const ops::Matmul& a) override;
+  void route_experts(const ops::RouteExperts& a) override;
+  void ffn(const ops::Ffn& a) override;
+  void expert_ffn(const ops::ExpertFfn& a) override;
+  void norm_rows(const ops::NormRows& a) override;
+  void rotate_queries(const ops::RotateQueries& a) override;
+  void write_latent(const ops::WriteLatent& a) override;
+  void index_queries(const ops::IndexQueries& a) override;
+  void write_index_keys(const ops::WriteIndexKeys& a) override;
+
+ private:
+  // Takes what was allocated in its scope back.
+  class Scratch {
+   public:
+    explicit Scratch(cuda::DeviceArena& arena) : arena_(arena), mark_(arena.mark()) {}
+    ~Scratch() { arena_.release(mark_); }
+    Scratch(const Scratch&) = delete;
+    Scratch& operator=(const Scratch&) = delete;
+
+   private:
+    cuda::DeviceArena& arena_;
+    int64_t mark_;
+  };
+  // Words on the device that kernels leave a message in.
+  struct Faults {
+    uint32_t nan_score = 0;
+    int32_t nan_row = kNoRow;
+  };
+  static constexpr int32_t kNoRow = 1 << 30;
+  // The rows of a query in requests, and the schedule of their scores.
+  struct IndexStep {
+    cuda::IndexScoreInputs in;
+    cuda::IndexShape shape;
+    cuda::IndexPlan plan;
+  };
+
+  OpsOnCuda() = default;
+  Faults* faults() const { return reinterpret_cast<Faults*>(faults_.data()); }
+  IndexStep plan_scores(std::string_view op, const ops::IndexQuery& q, int64_t max_length, int64_t skip_length);
+  void topk_of_rows(const ops::IndexTopk& a, int64_t max_length);
+  cuda::QuantizedRows allocate_rounded(DType weights, int64_t n_rows, int64_t k);
+  cuda::QuantizedRows round_input(std::string_view op, const View& x, DType weights);
+  void multiply(const ProductRows& x, const ProductWeights& w, void* out, bool out_is_f32);
+  void run_ffn(std::string_view op, const ops::Ffn& a, const cuda::QuantizedRows& x, void* out, bool out_is_f32);
+  void run_experts(const ops::ExpertFfn& a);
+
+  cuda::DeviceInfo device_;
+  cuda::Stream stream_;
+  cuda::DeviceArena arena_;
+  int64_t scratch_bytes_ = 0;
+  cuda::DeviceBuffer attention_scratch_, faults_;
+  cuda::PinnedBuffer faults_host_;
+};
+
+}  // namespace levin

@@ -1,0 +1,304 @@
+// Weights, products and the rounding of their inputs.
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "kernels/cuda/gemm_fp8.h"
+#include "ops/cuda/ops_on_cuda.h"
+#include "ops/matmul.h"
+#include "ops/moe.h"
+#include "ops/quantize.h"
+
+namespace levin {
+namespace {
+
+constexpr int64_t kMaxRows = 65535;  // of one launch of quantize_fp8
+
+int64_t blocks_of(int64_t n) { return (n + kWeightBlock - 1) / kWeightBlock; }
+
+std::string weight_support(DType dtype, int64_t n, int64_t k, int n_groups) {
+  if (dtype == DType::kF8E4M3) return cuda::gemm_fp8_support(static_cast<int>(n), static_cast<int>(k), n_groups);
+  if (dtype == DType::kMxfp4) return cuda::gemm_mxfp4_support(static_cast<int>(n), static_cast<int>(k), n_groups);
+  return fmt::format("weights on CUDA are f8_e4m3 or mxfp4, not {}", dtype_name(dtype));
+}
+
+Error refusal(const RowMajorWeights& w, const std::string& why) {
+  return {ErrorKind::kNoDevice, fmt::format("a weight [{}, {}] cannot go to the CUDA device: {}", w.n, w.k, why)};
+}
+
+Status check_weight(const RowMajorWeights& w) {
+  if (const std::string why = weight_support(w.dtype, w.n, w.k, 1); !why.empty()) return refusal(w, why);
+  if (w.dtype == DType::kF8E4M3 && w.scales == nullptr) return refusal(w, "f8_e4m3 without scales has no kernel");
+  return {};
+}
+
+// Weights of one group as the products read them, beside others of the same shape.
+struct Slot {
+  std::byte* data = nullptr;
+  float* scales = nullptr;
+};
+
+int64_t group_bytes(DType dtype, int64_t n, int64_t k) {
+  return dtype == DType::kF8E4M3 ? n * k : cuda::packed_mxfp4_bytes(static_cast<int>(n), static_cast<int>(k));
+}
+int64_t group_scales(DType dtype, int64_t n, int64_t k) {
+  return dtype == DType::kF8E4M3 ? blocks_of(n) * blocks_of(k) : 0;
+}
+
+// Copies `parts`, one below the other a matrix [N, K], to `to`, and says whether its scales are wide. Waits.
+Result<bool> write_group(const cuda::Stream& stream, std::span<const RowMajorWeights> parts, const Slot& to) {
+  const int64_t k = parts[0].k;
+  if (parts[0].dtype == DType::kF8E4M3) {
+    int64_t row = 0;
+    for (const RowMajorWeights& w : parts) {
+      cuda::copy_to_device(stream, to.data + row * k, w.data, w.n * k);
+      cuda::copy_to_device(stream, reinterpret_cast<std::byte*>(to.scales + row / kWeightBlock * blocks_of(k)),
+                           w.scales, blocks_of(w.n) * blocks_of(k) * 4);
+      row += w.n;
+    }
+    LEVIN_TRY(stream.synchronize());
+    return false;
+  }
+  std::vector<uint8_t> codes, scales;
+  for (const RowMajorWeights& w : parts) {
+    const auto* rows = static_cast<const uint8_t*>(w.data);
+    codes.insert(codes.end(), rows, rows + w.n * k / 2);
+    scales.insert(scales.end(), w.group_scales, w.group_scales + w.n * ((k + kMxGroup - 1) / kMxGroup));
+  }
+  const int n = static_cast<int>(static_cast<int64_t>(codes.size()) * 2 / k);
+  std::vector<std::byte> packed(static_cast<size_t>(cuda::packed_mxfp4_bytes(n, static_cast<int>(k))));
+  const cuda::Mxfp4Scales range = cuda::pack_mxfp4(
+      {.codes = codes.data(), .scales = scales.data(), .n = n, .k = static_cast<int>(k)}, packed.data());
+  if (range == cuda::Mxfp4Scales::kNotExact)
+    return refusal(parts[0], fmt::format("a scale lies outside 2^{} .. 2^{}", kMxMinScale - 127, kMxMaxScale - 127));
+  cuda::copy_to_device(stream, to.data, packed.data(), static_cast<int64_t>(packed.size()));
+  LEVIN_TRY(stream.synchronize());
+  return range == cuda::Mxfp4Scales::kWide;
+}
+
+Status check_experts(std::span<const ExpertRows> experts) {
+  LEVIN_CHECK(!experts.empty(), "upload_experts: no experts");
+  const RowMajorWeights& first = experts[0].gate;
+  for (const ExpertRows& e : experts) {
+    for (const RowMajorWeights* w : {&e.gate, &e.up, &e.down}) LEVIN_TRY(check_weight(*w));
+    const bool same = e.gate.n == first.n && e.up.n == first.n && e.down.k == first.n && e.gate.k == first.k &&
+                      e.up.k == first.k && e.down.n == first.k && e.gate.dtype == first.dtype &&
+                      e.up.dtype == first.dtype && e.down.dtype == first.dtype;
+    if (!same) return refusal(e.gate, "the experts of a layer have one type and one shape there");
+  }
+  if (first.dtype == DType::kF8E4M3 && first.n % kWeightBlock != 0)
+    return refusal(first, fmt::format("the hidden width of e4m3 experts is a multiple of {} there", kWeightBlock));
+  const std::string why = weight_support(first.dtype, 2 * first.n, first.k, static_cast<int>(experts.size()));
+  if (!why.empty()) return refusal(first, why);
+  return {};
+}
+
+ProductWeights weights_of(const Matrix& w) {
+  return {.dtype = w.dtype(),
+          .data = w.device_data(),
+          .scales = w.device_scales(),
+          .has_wide_scales = w.has_wide_scales(),
+          .n = static_cast<int>(w.n()),
+          .k = static_cast<int>(w.k())};
+}
+
+bool aligned_16(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
+
+}  // namespace
+
+cuda::QuantizedRows rounded_rows(std::string_view op, const View& codes, const View& scale) {
+  const int64_t n_rows = codes.dim(0), k = codes.dim(1);
+  LEVIN_CHECK(scale.rank() == 2 && scale.dtype() == DType::kF32 && scale.dim(0) == blocks_of(k) &&
+                  scale.dim(1) >= n_rows && scale.dim(1) % 4 == 0,
+              "{}: the scales of {} are {}, on CUDA f32 [{}, T'], T' at least {} and a multiple of 4", op,
+              codes.describe(), scale.describe(), blocks_of(k), n_rows);
+  return {.codes = reinterpret_cast<uint8_t*>(device_bytes(op, "codes", codes)),
+          .code_row_bytes = codes.stride(0),
+          .scale = dense_data<float>(op, "scale", scale),
+          .scale_ld = scale.dim(1)};
+}
+
+Result<Matrix> OpsOnCuda::upload(const RowMajorWeights& source) {
+  LEVIN_TRY(check_weight(source));
+  LEVIN_ASSIGN(Buffer data, allocate(group_bytes(source.dtype, source.n, source.k)));
+  LEVIN_ASSIGN(Buffer scales, allocate(group_scales(source.dtype, source.n, source.k) * 4));
+  LEVIN_ASSIGN(const bool wide,
+               write_group(stream_, {&source, 1}, {data.data(), reinterpret_cast<float*>(scales.data())}));
+  return matrix_on_device({.dtype = source.dtype,
+                           .n = source.n,
+                           .k = source.k,
+                           .data = std::move(data),
+                           .scales = std::move(scales),
+                           .has_wide_scales = wide});
+}
+
+Result<ops::ExpertStack> OpsOnCuda::upload_experts(std::span<const ExpertRows> experts) {
+  LEVIN_TRY(check_experts(experts));
+  ops::ExpertStack stack;
+  stack.dtype = experts[0].gate.dtype;
+  stack.n_experts = static_cast<int64_t>(experts.size());
+  stack.d_model = experts[0].gate.k;
+  stack.d_hidden = experts[0].gate.n;
+  const int64_t n_wide = 2 * stack.d_hidden, d = stack.d_model, f = stack.d_hidden;
+  const int64_t up_bytes = group_bytes(stack.dtype, n_wide, d), down_bytes = group_bytes(stack.dtype, d, f);
+  const int64_t up_scales = group_scales(stack.dtype, n_wide, d), down_scales = group_scales(stack.dtype, d, f);
+  LEVIN_ASSIGN(stack.gate_up, allocate(stack.n_experts * up_bytes));
+  LEVIN_ASSIGN(stack.gate_up_scales, allocate(stack.n_experts * up_scales * 4));
+  LEVIN_ASSIGN(stack.down, allocate(stack.n_experts * down_bytes));
+  LEVIN_ASSIGN(stack.down_scales, allocate(stack.n_experts * down_scales * 4));
+  for (int64_t e = 0; e < stack.n_experts; ++e) {
+    const RowMajorWeights gate_up[2] = {experts[e].gate, experts[e].up};
+    LEVIN_ASSIGN(const bool wide_up,
+                 write_group(stream_, gate_up,
+                             {stack.gate_up.data() + e * up_bytes,
+                              reinterpret_cast<float*>(stack.gate_up_scales.data()) + e * up_scales}));
+    LEVIN_ASSIGN(const bool wide_down,
+                 write_group(stream_, {&experts[e].down, 1},
+                             {stack.down.data() + e * down_bytes,
+                              reinterpret_cast<float*>(stack.down_scales.data()) + e * down_scales}));
+    stack.has_wide_scales = stack.has_wide_scales || wide_up || wide_down;
+  }
+  return stack;
+}
+
+void OpsOnCuda::quantize_fp8(const ops::QuantizeFp8& a) {
+  constexpr std::string_view kOp = "quantize_fp8";
+  const int64_t n_rows = a.x.dim(0), k = a.x.dim(1);
+  LEVIN_CHECK(k % 16 == 0 && n_rows <= kMaxRows, "{}: x is {}; on CUDA up to {} rows of a multiple of 16", kOp,
+              a.x.describe(), kMaxRows);
+  LEVIN_CHECK(
+      (a.x.dtype() == DType::kF32 || a.x.dtype() == DType::kBF16) && aligned_16(a.x.bytes()) && a.x.stride(0) % 8 == 0,
+      "{}: x is {} with rows {} elements apart; on CUDA f32 or bf16, 16-byte aligned, a multiple of 8", kOp,
+      a.x.describe(), a.x.stride(0));
+  cuda::QuantizeFp8 rows;
+  rows.x = device_bytes(kOp, "x", a.x);
+  rows.x_is_f32 = a.x.dtype() == DType::kF32;
+  rows.x_ld = a.x.stride(0);
+  if (a.out.dtype() == DType::kBF16) {
+    rows.out.values = reinterpret_cast<uint16_t*>(device_bytes(kOp, "out", a.out));
+    rows.out.values_ld = a.out.stride(0);
+  } else {
+    rows.out = rounded_rows(kOp, a.out, a.scale);
+  }
+  rows.n_tokens = static_cast<int>(n_rows);
+  rows.k = static_cast<int>(k);
+  cuda::quantize_fp8(rows, stream_.handle());
+}
+
+cuda::QuantizedRows OpsOnCuda::allocate_rounded(DType weights, int64_t n_rows, int64_t k) {
+  if (weights == DType::kMxfp4) {
+    const View values = arena_.allocate(DType::kBF16, {n_rows, k});
+    return {.values = reinterpret_cast<uint16_t*>(values.bytes()), .values_ld = k};
+  }
+  const int64_t ld = (n_rows + 3) / 4 * 4;
+  return {.codes = reinterpret_cast<uint8_t*>(arena_.allocate_bytes(n_rows * k)),
+          .code_row_bytes = k,
+          .scale = reinterpret_cast<float*>(arena_.allocate_bytes(blocks_of(k) * ld * 4)),
+          .scale_ld = ld};
+}
+
+cuda::QuantizedRows OpsOnCuda::round_input(std::string_view op, const View& x, DType weights) {
+  const int64_t n_rows = x.dim(0), k = x.dim(1);
+  LEVIN_CHECK(k % 16 == 0 && n_rows <= kMaxRows && aligned_16(x.bytes()) && x.stride(0) % 8 == 0,
+              "{}: x is {} with rows {} elements apart; on CUDA up to {} rows of a multiple of 16, 16-byte aligned", op,
+              x.describe(), x.stride(0), kMaxRows);
+  const cuda::QuantizedRows out = allocate_rounded(weights, n_rows, k);
+  cuda::quantize_fp8({.x = device_bytes(op, "x", x),
+                      .x_is_f32 = x.dtype() == DType::kF32,
+                      .x_ld = x.stride(0),
+                      .out = out,
+                      .n_tokens = static_cast<int>(n_rows),
+                      .k = static_cast<int>(k)},
+                     stream_.handle());
+  return out;
+}
+
+void OpsOnCuda::multiply(const ProductRows& x, const ProductWeights& w, void* out, bool out_is_f32) {
+  const int32_t* group_begin = w.n_groups == 1 ? nullptr : x.group_begin;
+  if (w.dtype == DType::kMxfp4) {
+    cuda::GemmMxfp4 a;
+    a.x = x.x.values;
+    a.x_ld = x.x.values_ld;
+    a.w = w.data;
+    a.scales = w.has_wide_scales ? cuda::Mxfp4Scales::kWide : cuda::Mxfp4Scales::kNarrow;
+    a.out = out;
+    a.out_is_f32 = out_is_f32;
+    a.n_tokens = x.n_rows;
+    a.n = w.n;
+    a.k = w.k;
+    a.n_groups = w.n_groups;
+    a.group_begin = group_begin;
+    return cuda::gemm_mxfp4(a, cuda::plan_gemm_mxfp4(x.rows_per_group), stream_.handle());
+  }
+  cuda::GemmFp8 a;
+  a.x = x.x.codes;
+  a.x_row_bytes = x.x.code_row_bytes;
+  a.x_scale = x.x.scale;
+  a.x_scale_ld = x.x.scale_ld;
+  a.w = reinterpret_cast<const uint8_t*>(w.data);
+  a.w_scale = w.scales;
+  a.out = out;
+  a.out_is_f32 = out_is_f32;
+  a.n_tokens = x.n_rows;
+  a.n = w.n;
+  a.k = w.k;
+  a.n_groups = w.n_groups;
+  a.group_begin = group_begin;
+  const cuda::GemmFp8Shape shape = {
+      .rows_per_group = x.rows_per_group, .n = w.n, .n_groups = w.n_groups, .n_multiprocessors = device_.n_sms};
+  cuda::gemm_fp8(a, cuda::plan_gemm_fp8(shape), stream_.handle());
+}
+
+void OpsOnCuda::matmul(const ops::Matmul& a) {
+  constexpr std::string_view kOp = "matmul";
+  const int n_rows = static_cast<int>(a.x.dim(0));
+  const bool mxfp4 = a.w->dtype() == DType::kMxfp4;
+  LEVIN_CHECK(a.x.dtype() == (mxfp4 ? DType::kBF16 : DType::kF8E4M3), "{}: x is {} for {} weights; on CUDA it is {}",
+              kOp, a.x.describe(), dtype_name(a.w->dtype()), mxfp4 ? "bf16" : "f8_e4m3");
+  LEVIN_CHECK(aligned_16(a.x.bytes()) && a.x.stride(0) * dtype_bytes(a.x.dtype()) % 16 == 0,
+              "{}: rows of x are {} elements apart; on CUDA a multiple of 16 bytes", kOp, a.x.stride(0));
+  LEVIN_CHECK(a.out.dtype() == DType::kF32 || a.out.dtype() == DType::kBF16, "{}: out is {}, expected f32 or bf16", kOp,
+              a.out.describe());
+  ProductRows x{.n_rows = n_rows, .rows_per_group = n_rows};
+  if (mxfp4) {
+    x.x = {.values = reinterpret_cast<uint16_t*>(device_bytes(kOp, "x", a.x)), .values_ld = a.x.stride(0)};
+  } else {
+    x.x = rounded_rows(kOp, a.x, a.x_scale);
+  }
+  multiply(x, weights_of(*a.w), dense_bytes(kOp, "out", a.out), a.out.dtype() == DType::kF32);
+}
+
+void OpsOnCuda::run_ffn(std::string_view op, const ops::Ffn& a, const cuda::QuantizedRows& x, void* out,
+                        bool out_is_f32) {
+  const ops::FfnWeights& w = *a.weights;
+  const int64_t n_rows = a.x.dim(0), f = w.gate.n();
+  LEVIN_CHECK(w.input == ops::Operand::kFp8 && w.hidden == ops::Operand::kFp8, "{}: inputs on CUDA are rounded to fp8",
+              op);
+  LEVIN_CHECK(w.gate.dtype() == w.up.dtype() && w.gate.dtype() == w.down.dtype(), "{}: weights are {}, {} and {}", op,
+              dtype_name(w.gate.dtype()), dtype_name(w.up.dtype()), dtype_name(w.down.dtype()));
+  const Scratch scratch(arena_);
+  const ProductRows rows{.x = x, .n_rows = static_cast<int>(n_rows), .rows_per_group = static_cast<int>(n_rows)};
+  std::byte* gate = arena_.allocate_bytes(n_rows * f * 2);
+  std::byte* up = arena_.allocate_bytes(n_rows * f * 2);
+  multiply(rows, weights_of(w.gate), gate, false);
+  multiply(rows, weights_of(w.up), up, false);
+  ProductRows hidden = rows;
+  hidden.x = allocate_rounded(w.down.dtype(), n_rows, f);
+  cuda::silu_mul_quantize({.gate = gate,
+                           .up = up,
+                           .ld = f,
+                           .limit = a.limit,
+                           .out = hidden.x,
+                           .n_tokens = static_cast<int>(n_rows),
+                           .d_hidden = static_cast<int>(f)},
+                          stream_.handle());
+  multiply(hidden, weights_of(w.down), out, out_is_f32);
+}
+
+void OpsOnCuda::ffn(const ops::Ffn& a) {
+  const Scratch scratch(arena_);
+  const cuda::QuantizedRows x = round_input("ffn", a.x, a.weights->gate.dtype());
+  run_ffn("ffn", a, x, dense_bytes("ffn", "out", a.out), true);
+}
+
+}  // namespace levin

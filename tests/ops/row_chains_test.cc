@@ -1,0 +1,259 @@
+// A chain has the bits of the ops it names, one after another on the plain device, on every backend and in any batch.
+#include "ops/row_chains.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "base/numbers.h"
+#include "ops/cache_rows.h"
+#include "ops/norm.h"
+#include "ops/paged_cache.h"
+#include "ops/quantize.h"
+
+namespace levin::testing {
+namespace {
+
+constexpr float kEps = 1e-6f;
+constexpr int64_t kRope = 64, kIndex = 128, kLatent = 512;
+
+Tensor copy_of(const Tensor& x) {
+  Tensor out(DType::kF32, {x.view().dim(0), x.view().dim(1)});
+  std::copy_n(x.view().data<float>(), x.view().n_elements(), out.view().data<float>());
+  return out;
+}
+
+// x as the input type, and the values that it then has.
+struct Input {
+  Tensor given, values;
+};
+Input input(Random& random, DType dtype, int64_t n_rows, int64_t width) {
+  Tensor x = random_tensor(random, {n_rows, width});
+  Tensor given = converted(x, dtype, {n_rows, width});
+  for (int64_t i = 0; i < n_rows * width; ++i) x.at(i) = static_cast<float>(value_of(given, i));
+  return {std::move(given), std::move(x)};
+}
+
+struct Table {
+  Tensor cos, sin;
+
+  Table(Random& random, int64_t n_rows) : cos(DType::kF32, {n_rows, kRope / 2}), sin(DType::kF32, {n_rows, kRope / 2}) {
+    for (int64_t i = 0; i < n_rows * kRope / 2; ++i) {
+      const float angle = 3 * random.normal();
+      cos.at(i) = std::cos(angle), sin.at(i) = std::sin(angle);
+    }
+  }
+  ops::Rotation on(Args& args, ops::RopePairing pairing, int64_t begin, int64_t n) const {
+    return {args.in(cos.view().slice_first(begin, n)), args.in(sin.view().slice_first(begin, n)), pairing};
+  }
+  void rotate(const View& x, ops::RopePairing pairing) const {
+    ops::rope(plain_device().ctx(), {.x = x, .cos = cos, .sin = sin, .pairing = pairing});
+  }
+};
+
+constexpr ops::RopePairing kPairings[] = {ops::RopePairing::kInterleaved, ops::RopePairing::kHalfSplit};
+constexpr DType kTypes[] = {DType::kF32, DType::kBF16};
+
+TEST(NormRowsTest, IsAdditionThenNormThenRounding) {
+  OpContext& plain = plain_device().ctx();
+  for (const int64_t d : {16, 144, 1536, 20}) {
+    for (const DType dtype : kTypes) {
+      for (const bool with_residual : {true, false}) {
+        Random random(d);
+        constexpr int64_t kRows = 5;
+        const int64_t n_scales = (d + 127) / 128;
+        const Input x = input(random, dtype, kRows, d);
+        const Tensor residual = random_tensor(random, {kRows, d}, 4), weight = random_tensor(random, {d});
+        const Tensor sum = with_residual ? copy_of(residual) : copy_of(x.values), normed(DType::kF32, {kRows, d});
+        if (with_residual) ops::add_into(plain, {.x = sum, .y = x.values});
+        ops::rms_norm(plain, {.x = sum, .weight = weight, .eps = kEps, .out = normed});
+        const Tensor bf16(DType::kBF16, {kRows, d}), codes(DType::kF8E4M3, {kRows, d}),
+            scale(DType::kF32, {kRows, n_scales});
+        ops::round_to_bf16(plain, {.x = normed, .out = bf16});
+        ops::quantize_fp8(plain, {.x = normed, .out = codes, .scale = scale});
+        for (TestDevice* device : backends_under_test()) {
+          if (device->on_cuda() && d % 16 != 0) continue;
+          for (const auto& [begin, n] : {std::pair<int64_t, int64_t>{0, kRows}, {3, 1}}) {
+            const Tensor got(DType::kBF16, {n, d}), got_codes(DType::kF8E4M3, {n, d}),
+                got_scale(DType::kF32, {n, n_scales}), stream = copy_of(residual);
+            Args args(*device);
+            const View stream_rows = with_residual ? args.out(stream.view().slice_first(begin, n)) : View();
+            ops::norm_rows(device->ctx(), {.x = args.in(x.given.view().slice_first(begin, n)),
+                                           .residual = stream_rows,
+                                           .weight = args.in(weight),
+                                           .eps = kEps,
+                                           .normed = args.out(got),
+                                           .codes = args.out(got_codes),
+                                           .scale = args.out_scales(got_scale)});
+            args.fetch();
+            ASSERT_TRUE(same_bits(got, bf16.view().slice_first(begin, n))) << device->name() << ", D " << d;
+            ASSERT_TRUE(same_bits(got_codes, codes.view().slice_first(begin, n))) << device->name() << ", D " << d;
+            ASSERT_TRUE(same_bits(got_scale, scale.view().slice_first(begin, n))) << device->name() << ", D " << d;
+            if (with_residual) {
+              ASSERT_TRUE(same_bits(stream.view().slice_first(begin, n), sum.view().slice_first(begin, n)));
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(RotateQueriesTest, RotatesThePartOfEachHead) {
+  constexpr int64_t kRows = 4, kHeads = 5, kHead = 192;
+  for (const DType dtype : kTypes) {
+    for (const ops::RopePairing pairing : kPairings) {
+      Random random(2);
+      const Input x = input(random, dtype, kRows, kHeads * kHead);
+      const Table table(random, kRows);
+      const Tensor parts(DType::kF32, {kRows, kHeads, kRope}), want(DType::kBF16, {kRows, kHeads, kRope});
+      for (int64_t i = 0; i < kRows * kHeads * kRope; ++i)
+        parts.view().data<float>()[i] = x.values.at(i / kRope * kHead + 128 + i % kRope);
+      table.rotate(parts, pairing);
+      for (int64_t i = 0; i < kRows * kHeads * kRope; ++i) want.view().data<uint16_t>()[i] = f32_to_bf16(parts.at(i));
+      for (TestDevice* device : backends_under_test()) {
+        const Tensor got(DType::kBF16, {kRows, kHeads, kRope});
+        Args args(*device);
+        const View heads = args.in(x.given).split_last(kHeads, kHead);
+        ops::rotate_queries(
+            device->ctx(),
+            {.x = heads.slice_last(128, kRope), .rotation = table.on(args, pairing, 0, kRows), .out = args.out(got)});
+        args.fetch();
+        ASSERT_TRUE(same_bits(got, want)) << device->name();
+      }
+    }
+  }
+}
+
+// Tokens of two sequences that lie anywhere; one has no slot.
+struct Slots {
+  std::vector<int32_t> seq = {0, 1, 0, 1, 1}, slot = {3, 130, -1, 64, 0};
+};
+
+TEST(WriteLatentTest, IsNormAndRopeIntoTheCache) {
+  constexpr int64_t kRows = 5;
+  const LatentFormat format = latent_format(CacheDType::kFp8, kLatent, kRope);
+  for (const DType dtype : kTypes) {
+    for (const ops::RopePairing pairing : kPairings) {
+      Random random(3);
+      const Input x = input(random, dtype, kRows, kLatent + kRope);
+      const Table table(random, kRows);
+      const Tensor weight = random_tensor(random, {kLatent}), values = copy_of(x.values);
+      const Slots s;
+      const View latent = values.view().slice_last(0, kLatent), rope = values.view().slice_last(kLatent, kRope);
+      ops::rms_norm(plain_device().ctx(), {.x = latent, .weight = weight, .eps = kEps, .out = latent});
+      table.rotate(rope.split_last(1, kRope), pairing);
+      const PagedCache want(format.page_bytes(), 2, 192, 7);
+      ops::append_latent(plain_device().ctx(), {.c_kv = latent,
+                                                .k_rope = rope,
+                                                .seq = i32_tensor(s.seq),
+                                                .slot = i32_tensor(s.slot),
+                                                .format = format,
+                                                .cache = want.rows()});
+      for (TestDevice* device : backends_under_test()) {
+        const PagedCache got(format.page_bytes(), 2, 192, 7);
+        Args args(*device);
+        ops::write_latent(device->ctx(), {.x = args.in(x.given),
+                                          .weight = args.in(weight),
+                                          .eps = kEps,
+                                          .rotation = table.on(args, pairing, 0, kRows),
+                                          .seq = args.in(i32_tensor(s.seq)),
+                                          .slot = args.in(i32_tensor(s.slot)),
+                                          .format = format,
+                                          .cache = args.out(got.rows())});
+        args.fetch();
+        ASSERT_TRUE(got.same_bytes(want)) << device->name();
+      }
+    }
+  }
+}
+
+TEST(IndexQueriesTest, IsRopeHadamardAndRounding) {
+  constexpr int64_t kRows = 4, kHeads = 6;
+  constexpr float kFactor = 0.0361f;
+  for (const DType dtype : kTypes) {
+    for (const bool rotated : {true, false}) {
+      const ops::RopePairing pairing = kPairings[rotated ? 1 : 0];
+      Random random(4);
+      const Input x = input(random, dtype, kRows, kHeads * kIndex);
+      const Table table(random, kRows);
+      const Tensor w = random_tensor(random, {kRows, kHeads}), values = copy_of(x.values);
+      const View heads = values.view().split_last(kHeads, kIndex);
+      table.rotate(heads.slice_last(0, kRope), pairing);
+      if (rotated) ops::hadamard(plain_device().ctx(), {.x = heads});
+      const Tensor codes(DType::kF8E4M3, {kRows, kHeads, kIndex}), scale(DType::kF32, {kRows * kHeads, 1}),
+          weights(DType::kF32, {kRows, kHeads});
+      ops::quantize_fp8(plain_device().ctx(),
+                        {.x = heads.merged_first(), .out = codes.view().merged_first(), .scale = scale});
+      for (int64_t i = 0; i < kRows * kHeads; ++i) weights.view().data<float>()[i] = w.at(i) * kFactor * scale.at(i);
+      for (TestDevice* device : backends_under_test()) {
+        const Tensor got(DType::kF8E4M3, {kRows, kHeads, kIndex}), got_weights(DType::kF32, {kRows, kHeads});
+        Args args(*device);
+        ops::index_queries(device->ctx(), {.x = args.in(x.given).split_last(kHeads, kIndex),
+                                           .w = args.in(w),
+                                           .factor = kFactor,
+                                           .rotation = table.on(args, pairing, 0, kRows),
+                                           .hadamard = rotated,
+                                           .codes = args.out(got),
+                                           .weights = args.out(got_weights)});
+        args.fetch();
+        ASSERT_TRUE(same_bits(got, codes)) << device->name();
+        ASSERT_TRUE(same_bits(got_weights, weights)) << device->name();
+      }
+    }
+  }
+}
+
+TEST(WriteIndexKeysTest, IsNormRopeAndHadamardIntoTheCache) {
+  constexpr int64_t kRows = 5;
+  const IndexKeyFormat format = index_key_format(CacheDType::kFp8, kIndex);
+  for (const DType dtype : kTypes) {
+    for (const bool rotated : {true, false}) {
+      const ops::RopePairing pairing = kPairings[rotated ? 1 : 0];
+      Random random(5);
+      const Input x = input(random, dtype, kRows, kIndex);
+      const Table table(random, kRows);
+      const Tensor weight = random_tensor(random, {kIndex}), bias = random_tensor(random, {kIndex}),
+                   values = copy_of(x.values);
+      const Slots s;
+      OpContext& plain = plain_device().ctx();
+      ops::layer_norm(plain, {.x = values, .weight = weight, .bias = bias, .eps = kEps, .out = values});
+      table.rotate(values.view().slice_last(0, kRope).split_last(1, kRope), pairing);
+      if (rotated) ops::hadamard(plain, {.x = values.view().split_last(1, kIndex)});
+      const PagedCache want(format.page_bytes(), 2, 192, 7);
+      ops::append_index_keys(plain, {.keys = values,
+                                     .seq = i32_tensor(s.seq),
+                                     .slot = i32_tensor(s.slot),
+                                     .format = format,
+                                     .cache = want.rows()});
+      for (TestDevice* device : backends_under_test()) {
+        const PagedCache got(format.page_bytes(), 2, 192, 7);
+        Args args(*device);
+        ops::write_index_keys(device->ctx(), {.x = args.in(x.given),
+                                              .weight = args.in(weight),
+                                              .bias = args.in(bias),
+                                              .eps = kEps,
+                                              .rotation = table.on(args, pairing, 0, kRows),
+                                              .hadamard = rotated,
+                                              .seq = args.in(i32_tensor(s.seq)),
+                                              .slot = args.in(i32_tensor(s.slot)),
+                                              .format = format,
+                                              .cache = args.out(got.rows())});
+        args.fetch();
+        ASSERT_TRUE(got.same_bytes(want)) << device->name();
+      }
+    }
+  }
+}
+
+TEST(RowChainsDeathTest, NamesTheArgument) {
+  OpContext& ctx = plain_device().ctx();
+  const Tensor x(DType::kF32, {2, 32}), weight(DType::kF32, {32}), short_weight(DType::kF32, {16}),
+      out(DType::kBF16, {2, 32}), codes(DType::kF8E4M3, {2, 32});
+  EXPECT_DEATH(ops::norm_rows(ctx, {.x = out.view().reshaped({64}), .weight = weight}), "x is bf16 .64., expected");
+  EXPECT_DEATH(ops::norm_rows(ctx, {.x = x, .weight = short_weight}), "norm_rows: weight is f32 .16.");
+  EXPECT_DEATH(ops::norm_rows(ctx, {.x = x, .weight = weight, .codes = codes}), "codes are f8_e4m3 .*their scale");
+}
+
+}  // namespace
+}  // namespace levin::testing
