@@ -1,0 +1,264 @@
+// The value warpgroups of sparse_mla (sparse_mla_sm90.cuh): weights and key tiles -> value columns, the merging of parts, the
+// output.
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/prims/cluster_memory.cuh"
+#include "kernels/cuda/prims/wgmma.cuh"
+#include "kernels/cuda/sparse_mla_block.cuh"
+
+namespace levin::cuda::mla {
+
+struct ValueState {
+  float acc[64];  // value columns of the part so far, relative to 2^acc_max
+  int32_t acc_max[2];
+  int32_t total_max[2];  // of the merged parts, which lie in scratch memory; whole rows only
+};
+
+__device__ __forceinline__ void start_part(ValueState& m) {
+#pragma unroll
+  for (int i = 0; i < 64; ++i) m.acc[i] = 0;
+  m.acc_max[0] = m.acc_max[1] = kNoCeiling;
+}
+
+// acc += weights x values for one tile.
+__device__ __forceinline__ void add_values(Shared& s, ValueState& m, int tile) {
+  const int group = read_thread_index() / 128 - kScoreThreads / 128;
+  int32_t tile_max[2];
+  float factor[2];
+  s.weight_full[tile % 2].wait(tile / 2 & 1);
+  read_max(s, tile_max, tile);
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    factor[h] = power_of_two(m.acc_max[h] - tile_max[h]);
+    m.acc_max[h] = tile_max[h];
+  }
+  if (__any_sync(0xffffffff, factor[0] != 1 || factor[1] != 1)) {
+#pragma unroll
+    for (int i = 0; i < 64; ++i) m.acc[i] *= factor[i / 2 % 2];
+  }
+  const uint64_t weight = wgmma_descriptor(s.weight[tile % 2]);
+  const uint64_t value = wgmma_descriptor_mn_major(s.key[tile % kStages].latent[2 * group], kChunkBytes);
+  wgmma_touch(m.acc);
+  wgmma_fence();
+#pragma unroll
+  for (int k = 0; k < kTileKeys / 16; ++k)
+    Wgmma<128>::bf16<0, 1>(m.acc, weight + descriptor_step(32 * k), value + descriptor_step(2048 * k), true);
+  wgmma_commit();
+  wgmma_wait<0>();
+  wgmma_touch(m.acc);
+  if (elect_one()) s.key_ring.empty[tile % kStages].arrive();
+  s.weight_empty[tile % 2].arrive();  // all threads: all have read the maxima that will be written over
+  __syncwarp();
+}
+
+// One slot of 16 float4 per value thread of a multiprocessor, 256 threads apart.
+__device__ __forceinline__ float4* scratch_slot(const SparseMla& a, int value_thread) {
+  uint32_t sm;
+  asm volatile("mov.u32 %0, %%smid;" : "=r"(sm));
+  return reinterpret_cast<float4*>(a.scratch + kMlaCounterBytes) + int64_t{sm} * 16 * kValueThreads + value_thread;
+}
+
+__device__ __forceinline__ float4 merge_four(const ValueState& m, int j, const MergeFactors (&f)[2], float4 total) {
+  return {fmaf(m.acc[4 * j], f[0].part, total.x * f[0].total), fmaf(m.acc[4 * j + 1], f[0].part, total.y * f[0].total),
+          fmaf(m.acc[4 * j + 2], f[1].part, total.z * f[1].total),
+          fmaf(m.acc[4 * j + 3], f[1].part, total.w * f[1].total)};
+}
+
+// A few of a thread's totals at once, as many as there are registers for.
+constexpr int kTotalBatch = 4;
+__device__ __forceinline__ void read_total(float4 (&before)[kTotalBatch], const float4* total, int first,
+                                           bool first_part) {
+#pragma unroll
+  for (int j = 0; j < kTotalBatch; ++j)
+    before[j] = first_part ? float4{0, 0, 0, 0} : __ldcg(total + (first + j) * kValueThreads);
+}
+
+// Adds the finished part to the total in scratch memory and starts the next.
+__device__ __forceinline__ void merge_values(ValueState& m, float4* total, bool first_part) {
+  const MergeFactors f[2] = {merge_factors(m.total_max[0], m.acc_max[0]), merge_factors(m.total_max[1], m.acc_max[1])};
+#pragma unroll
+  for (int first = 0; first < 16; first += kTotalBatch) {
+    float4 before[kTotalBatch];
+    read_total(before, total, first, first_part);
+#pragma unroll
+    for (int j = 0; j < kTotalBatch; ++j) total[(first + j) * kValueThreads] = merge_four(m, first + j, f, before[j]);
+  }
+  start_part(m);
+}
+
+// 1 / (sum of a row's weights); 0 for a row without picks.
+__device__ __forceinline__ float invert_sum(float even, float odd) {
+  const float sum = even + odd;
+  return sum > 0 ? __frcp_rn(sum) : 0.0f;
+}
+
+// Four columns in the order 1, 3, 0, 2, two in each of a pair of lanes, to their own order.
+__device__ __forceinline__ float4 sort_columns(const float4& v) {
+  const bool upper = (threadIdx.x & 1) != 0;
+  const float first = __shfl_xor_sync(0xffffffff, upper ? v.x : v.y, 1);
+  const float second = __shfl_xor_sync(0xffffffff, upper ? v.z : v.w, 1);
+  return upper ? float4{v.y, first, v.w, second} : float4{first, v.x, second, v.z};
+}
+
+// Columns 8j + 2 * (lane % 4) and the next of both heads of this thread. All lanes call.
+template <LatentRows kFormat, class W>
+__device__ __forceinline__ void store_output(const SparseMla& a, const W& w, int j, const float4& value,
+                                             const float (&inverse)[2]) {
+  const int group = threadIdx.x / 128 - kScoreThreads / 128;
+  const int column = w.half() * kHalfLatent + group * 128 + 8 * j + 2 * (threadIdx.x % 4);
+  const float4 columns = kFormat == LatentRows::kFp8 ? sort_columns(value) : value;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int head = w.first_head() + own_row() + 8 * h;
+    if (head >= a.n_heads) continue;
+    const int64_t at = (w.row() * a.n_heads + head) * kLatent + column;
+    const float2 v = h == 0 ? float2{columns.x * inverse[0], columns.y * inverse[0]}
+                            : float2{columns.z * inverse[1], columns.w * inverse[1]};
+    if (a.out_f32) {
+      *reinterpret_cast<float2*>(static_cast<float*>(a.out) + at) = v;
+    } else {
+      *reinterpret_cast<__nv_bfloat162*>(static_cast<uint16_t*>(a.out) + at) = __floats2bfloat162_rn(v.x, v.y);
+    }
+  }
+}
+
+template <LatentRows kFormat, class W>
+__device__ __forceinline__ void write_whole_row(Shared& s, ValueState& m, const SparseMla& a, const W& w,
+                                                const float4* total) {
+  const bool first_part = w.n_tiles() <= kPartTiles;
+  const MergeFactors f[2] = {merge_factors(m.total_max[0], m.acc_max[0]), merge_factors(m.total_max[1], m.acc_max[1])};
+  s.sum_full.wait(w.n_done() & 1);
+  const int row = own_row();
+  const float inverse[2] = {invert_sum(s.row_sum[0][row], s.row_sum[1][row]),
+                            invert_sum(s.row_sum[0][row + 8], s.row_sum[1][row + 8])};
+  __syncwarp();
+  if (elect_one()) s.sum_empty.arrive();
+#pragma unroll
+  for (int first = 0; first < 16; first += kTotalBatch) {
+    float4 before[kTotalBatch];
+    read_total(before, total, first, first_part);
+#pragma unroll
+    for (int j = 0; j < kTotalBatch; ++j)
+      store_output<kFormat>(a, w, first + j, merge_four(m, first + j, f, before[j]), inverse);
+  }
+}
+
+// Leaves the part's sums where others can read them.
+__device__ __forceinline__ void publish_part(PartResult& to, const ValueState& m) {
+  const int t = threadIdx.x - kScoreThreads;
+#pragma unroll
+  for (int j = 0; j < 16; ++j) to.acc[j][t] = {m.acc[4 * j], m.acc[4 * j + 1], m.acc[4 * j + 2], m.acc[4 * j + 3]};
+#pragma unroll
+  for (int h = 0; h < 2; ++h) to.max_bits[h][t] = m.acc_max[h];
+}
+
+// The parts of a row as they lie in the shared memory of the cluster's blocks.
+struct PartsOfCluster {
+  Shared& s;
+  int half;
+
+  __device__ __forceinline__ uint32_t rank(int part) const { return static_cast<uint32_t>(2 * part + half); }
+  __device__ __forceinline__ int32_t max_bits(int part, int h, int t) const {
+    return static_cast<int32_t>(cluster_load_u32(&s.part.max_bits[h][t], rank(part)));
+  }
+  __device__ __forceinline__ float row_sum(int part, int parity, int row) const {
+    return __uint_as_float(cluster_load_u32(&s.row_sum[parity][row], rank(part)));
+  }
+  __device__ __forceinline__ float4 acc(int part, int j, int t) const {
+    return cluster_load_float4(&s.part.acc[j][t], rank(part));
+  }
+};
+
+// The same in scratch memory, written by blocks that may be gone.
+struct PartRecord {
+  PartResult result;
+  float row_sum[2][kMlaHeadGroup];
+};
+static_assert(sizeof(PartRecord) == kMlaPartRecordBytes);
+struct PartsInScratch {
+  const PartRecord* of_part;  // two apart: the halves take turns
+
+  __device__ __forceinline__ int32_t max_bits(int part, int h, int t) const {
+    return __ldcg(&of_part[2 * part].result.max_bits[h][t]);
+  }
+  __device__ __forceinline__ float row_sum(int part, int parity, int row) const {
+    return __ldcg(&of_part[2 * part].row_sum[parity][row]);
+  }
+  __device__ __forceinline__ float4 acc(int part, int j, int t) const {
+    return __ldcg(&of_part[2 * part].result.acc[j][t]);
+  }
+};
+
+// Merges columns first_j .. end_j - 1 of each thread over the parts, ascending, and writes them.
+template <LatentRows kFormat, class W, class Parts>
+__device__ __forceinline__ void write_merged_parts(const Parts& parts, const SparseMla& a, const W& w, int first_j,
+                                                   int end_j) {
+  const int t = threadIdx.x - kScoreThreads, row = own_row(), n_used = w.n_used_parts();
+  MergeFactors factor[kMaxParts][2];
+  float sum[2][2] = {{0, 0}, {0, 0}};  // even and odd tiles of both rows
+  int32_t total_max[2] = {kNoCeiling, kNoCeiling};
+#pragma unroll
+  for (int part = 0; part < kMaxParts; ++part) {
+    if (part >= n_used) continue;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      factor[part][h] = merge_factors(total_max[h], parts.max_bits(part, h, t));
+#pragma unroll
+      for (int parity = 0; parity < 2; ++parity) {
+        const float part_sum = parts.row_sum(part, parity, row + 8 * h);
+        sum[h][parity] = fmaf(part_sum, factor[part][h].part, sum[h][parity] * factor[part][h].total);
+      }
+    }
+  }
+  const float inverse[2] = {invert_sum(sum[0][0], sum[0][1]), invert_sum(sum[1][0], sum[1][1])};
+#pragma unroll 4
+  for (int j = first_j; j < end_j; ++j) {
+    float4 value{0, 0, 0, 0};
+#pragma unroll
+    for (int part = 0; part < kMaxParts; ++part) {
+      if (part >= n_used) continue;
+      const float4 v = parts.acc(part, j, t);
+      value.x = fmaf(v.x, factor[part][0].part, value.x * factor[part][0].total);
+      value.y = fmaf(v.y, factor[part][0].part, value.y * factor[part][0].total);
+      value.z = fmaf(v.z, factor[part][1].part, value.z * factor[part][1].total);
+      value.w = fmaf(v.w, factor[part][1].part, value.w * factor[part][1].total);
+    }
+    store_output<kFormat>(a, w, j, value, inverse);
+  }
+}
+
+// Leaves a part in scratch memory. Of the blocks that hold parts of a row, the one that comes last merges them all: the
+// order of the additions is that of the parts, whoever adds.
+template <LatentRows kFormat, class W>
+__device__ __forceinline__ void share_part(Shared& s, const ValueState& m, const SparseMla& a, const W& w) {
+  s.sum_full.wait(w.n_done() & 1);
+  auto* records = reinterpret_cast<PartRecord*>(a.scratch + kMlaCounterBytes);
+  PartRecord& own = records[2 * w.item() + w.half()];
+  const int t = threadIdx.x - kScoreThreads;
+  if (t < 2 * kMlaHeadGroup) {  // by tiles of the part, whichever warpgroup had them
+    const int group = t / kMlaHeadGroup, head = t % kMlaHeadGroup;
+    own.row_sum[(group ^ w.base()) & 1][head] = s.row_sum[group][head];
+  }
+  __syncwarp();
+  if (elect_one()) s.sum_empty.arrive();
+  if (w.n_tiles() == 0 && w.part() > 0) return;  // the row has no such part
+  publish_part(own.result, m);
+  __threadfence();
+  named_barrier(kValueBarrier, kValueThreads);
+  uint32_t* counter = reinterpret_cast<uint32_t*>(a.scratch) + 2 * (w.item() / w.n_parts()) + w.half();
+  const uint32_t n_used = max(w.n_used_parts(), 1);
+  if (t == 0) {
+    s.came_last = atomicAdd(counter, 1) + 1 == n_used;
+    if (s.came_last) *counter = 0;  // for the next launch
+    __threadfence();
+  }
+  named_barrier(kValueBarrier, kValueThreads);
+  if (!s.came_last) return;
+  write_merged_parts<kFormat>(PartsInScratch{records + 2 * (w.item() - w.part()) + w.half()}, a, w, 0, 16);
+}
+
+}  // namespace levin::cuda::mla
