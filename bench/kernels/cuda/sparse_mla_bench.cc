@@ -105,6 +105,7 @@ void bench_mla(const Stream& stream, int only_requests) {
     for (const auto& [name, split] :
          std::vector<std::pair<const char*, cuda::MlaSplit>>{{"auto", cuda::MlaSplit::kAuto},
                                                              {"whole", cuda::MlaSplit::kWholeRows},
+                                                             {"all heads", cuda::MlaSplit::kAllHeads},
                                                              {"clusters", cuda::MlaSplit::kClusters},
                                                              {"pairs", cuda::MlaSplit::kPairs}}) {
       if (n_rows > 1000 && split != cuda::MlaSplit::kAuto) continue;

@@ -26,31 +26,57 @@ void check(const SparseMla& a) {
   LEVIN_CHECK(a.tables.data == nullptr || a.table_row != nullptr, "positions need the table row of each query");
 }
 
-// Waves of blocks times the tiles of a block, plus what a block spends before and after its tiles, in tiles.
-int64_t cost(int64_t n_blocks, int n_tiles) {
-  constexpr int64_t kFixedTiles = 3;
-  const int64_t n_waves = (n_blocks + n_multiprocessors() - 1) / n_multiprocessors();
-  return n_waves * (n_tiles + kFixedTiles);
-}
-
 int head_groups(const SparseMla& a) { return (a.n_heads + kMlaHeadGroup - 1) / kMlaHeadGroup; }
 
-MlaSharing choose_sharing(const SparseMla& a, MlaSplit split) {
+bool has_all_heads_kernel(const SparseMla& a) { return a.format == LatentRows::kFp8 && head_groups(a) == 2; }
+
+// Waves of blocks times what a block spends: its tiles, and before and after them as much as on three. In halves of the
+// time of a tile with 64 heads; a tile with 128 takes three.
+int64_t cost(int64_t n_blocks, int n_tiles, int tile_cost = 2) {
+  constexpr int64_t kFixedTiles = 3;
+  const int64_t n_waves = (n_blocks + n_multiprocessors() - 1) / n_multiprocessors();
+  return n_waves * (n_tiles + kFixedTiles) * tile_cost;
+}
+
+MlaSharing choose_sharing(const SparseMla& a) {
   constexpr int64_t kClusterBlocks = 120;  // that are on the device at once in clusters of eight
-  const int n_parts = mla_parts(a.n_picks);
-  if (split == MlaSplit::kWholeRows || n_parts == 1) return MlaSharing::kWholeRows;
-  if (split == MlaSplit::kClusters) return MlaSharing::kClusters;
-  if (split == MlaSplit::kPairs) return MlaSharing::kPairs;
+  const int n_parts = mla_parts(a.n_picks), n_tiles = a.n_picks / 64;
   const int64_t n_blocks = a.n_rows * head_groups(a) * 2;
-  if (n_blocks * n_parts <= kClusterBlocks) return MlaSharing::kClusters;
-  const bool fits = n_blocks * n_parts <= kMlaRecords;
-  return fits && cost(n_blocks * n_parts, kMlaPartPicks / 64) < cost(n_blocks, a.n_picks / 64) ? MlaSharing::kPairs
-                                                                                               : MlaSharing::kWholeRows;
+  if (n_parts > 1 && n_blocks * n_parts <= kClusterBlocks) return MlaSharing::kClusters;
+  MlaSharing best = MlaSharing::kWholeRows;
+  int64_t least = cost(n_blocks, n_tiles);
+  const auto consider = [&](MlaSharing sharing, int64_t its_cost) {
+    if (its_cost >= least) return;
+    best = sharing;
+    least = its_cost;
+  };
+  if (n_parts > 1 && n_blocks * n_parts <= kMlaRecords)
+    consider(MlaSharing::kPairs, cost(n_blocks * n_parts, kMlaPartPicks / 64));
+  if (has_all_heads_kernel(a)) consider(MlaSharing::kAllHeads, cost(a.n_rows * 2, n_tiles, 3));
+  return best;
+}
+
+MlaSharing sharing_of(const SparseMla& a, MlaSplit split) {
+  const bool has_parts = mla_parts(a.n_picks) > 1;
+  switch (split) {
+    case MlaSplit::kAuto:
+      return choose_sharing(a);
+    case MlaSplit::kAllHeads:
+      return has_all_heads_kernel(a) ? MlaSharing::kAllHeads : MlaSharing::kWholeRows;
+    case MlaSplit::kClusters:
+      return has_parts ? MlaSharing::kClusters : MlaSharing::kWholeRows;
+    case MlaSplit::kPairs:
+      return has_parts ? MlaSharing::kPairs : MlaSharing::kWholeRows;
+    case MlaSplit::kWholeRows:
+      break;
+  }
+  return MlaSharing::kWholeRows;
 }
 
 void launch(const SparseMla& a, MlaSharing sharing, StreamHandle stream) {
   switch (a.format) {
     case LatentRows::kFp8:
+      if (sharing == MlaSharing::kAllHeads) return launch_sparse_mla_all_heads(a, stream);
       return launch_sparse_mla_fp8(a, sharing, stream);
     case LatentRows::kBF16:
       return launch_sparse_mla_bf16(a, sharing, stream);
@@ -83,13 +109,13 @@ std::string sparse_mla_support(int n_heads, int d_latent, int d_rope, int n_pick
 
 int64_t sparse_mla_scratch_bytes() {
   constexpr int64_t kMultiprocessorIds = 144;  // of the whole chip; those of a product need not be contiguous
-  return kMlaCounterBytes + std::max(kMultiprocessorIds * 64 * 1024, int64_t{kMlaRecords} * kMlaPartRecordBytes);
+  return kMlaCounterBytes + std::max(kMultiprocessorIds * kMlaTotalBytes, int64_t{kMlaRecords} * kMlaPartRecordBytes);
 }
 
 void sparse_mla(const SparseMla& a, StreamHandle stream, MlaSplit split) {
   check(a);
   if (a.n_rows == 0) return;
-  const MlaSharing sharing = choose_sharing(a, split);
+  const MlaSharing sharing = sharing_of(a, split);
   if (sharing != MlaSharing::kPairs) return launch(a, sharing, stream);
   const int64_t rows_at_once = kMlaRecords / (2 * mla_parts(a.n_picks) * head_groups(a));
   for (int64_t first = 0; first < a.n_rows; first += rows_at_once)

@@ -23,7 +23,6 @@ constexpr int kChunks = kHalfLatent / 64;  // 64 columns are one swizzled 128-by
 constexpr int kChunkBytes = kTileKeys * 128;
 constexpr int kRopeTileBytes = kTileKeys * kHalfRope * 2;
 constexpr int kStages = 3;
-constexpr int kRawStages = 3;
 constexpr int kPickStages = 8;
 constexpr int kEntryStages = 4;
 constexpr int kScoreThreads = 256;
@@ -43,7 +42,7 @@ struct KeyTile {
 // Half a tile of FP8 rows as they lie in the cache, a quarter of a key's half row for each thread of the load warpgroup.
 struct RawKeys {
   uint4 pieces[kChunks + 1][kLoadThreads];  // codes of each chunk, then rope
-  float2 scale[kLoadThreads];
+  float2 scale[kTileKeys / 2];              // of each key
 };
 
 // What a part leaves for the merge, one slot per value thread; lies over the key tiles, which are done by then.
@@ -53,6 +52,9 @@ struct PartResult {
 };
 
 struct Shared {
+  static constexpr int kRawStages = 3;
+  static constexpr int kFirstLoadThread = kScoreThreads + kValueThreads;
+
   union {
     KeyTile key[kStages];
     PartResult part;
@@ -78,10 +80,11 @@ struct Shared {
 };
 static_assert(sizeof(Shared) <= kMaxSharedBytes, "too much shared memory");
 
-// What this block does at a time, an item: the tiles of a row with one group of heads, or those of a part. Items of a
-// cluster follow each other, in turns over the clusters. Every warp walks by itself, with few registers: what
-// follows from the block's index is formed anew where it is used.
-template <MlaSharing kSharing>
+// What this block does at a time, an item: the tiles of a row with one group of heads, or with all of them, or those of a
+// part. Items of a cluster follow each other, in turns over the clusters. Every warp walks by itself, with few registers:
+// what follows from the block's index is formed anew where it is used. With all heads the warpgroups 0 and 1 have a
+// group each.
+template <MlaSharing kSharing, bool kAllHeads = false>
 class Work {
  public:
   __device__ __forceinline__ Work(const SparseMla& a, int n_parts) : a_(a), n_parts_(whole_row() ? 1 : n_parts) {
@@ -101,7 +104,9 @@ class Work {
 
   __device__ __forceinline__ int item() const { return item_; }
   __device__ __forceinline__ int64_t row() const { return item_ / item_parts() / n_groups(); }
-  __device__ __forceinline__ int first_head() const { return item_ / item_parts() % n_groups() * kMlaHeadGroup; }
+  __device__ __forceinline__ int first_head() const {
+    return (kAllHeads ? read_thread_index() / 128 : item_ / item_parts() % n_groups()) * kMlaHeadGroup;
+  }
   // Of the depth and of the value columns.
   __device__ __forceinline__ int half() const { return static_cast<int>(blockIdx.x) % 2; }
   __device__ __forceinline__ int part() const {
@@ -117,7 +122,7 @@ class Work {
 
  private:
   __device__ __forceinline__ static constexpr bool whole_row() { return kSharing == MlaSharing::kWholeRows; }
-  __device__ __forceinline__ int n_groups() const { return a_.n_heads > kMlaHeadGroup ? 2 : 1; }
+  __device__ __forceinline__ int n_groups() const { return !kAllHeads && a_.n_heads > kMlaHeadGroup ? 2 : 1; }
   __device__ __forceinline__ int cluster_blocks() const { return kSharing == MlaSharing::kClusters ? 2 * n_parts_ : 2; }
   __device__ __forceinline__ int item_parts() const { return kSharing == MlaSharing::kPairs ? n_parts_ : 1; }
 

@@ -10,18 +10,22 @@ constexpr int kMlaPartPicks = 512;  // a row's sums start afresh here
 constexpr int mla_parts(int n_picks) { return (n_picks + kMlaPartPicks - 1) / kMlaPartPicks; }
 
 // Scratch memory: counters of the parts that have come, then a record for each half of a part. Whole rows keep their
-// merged parts in the same place, 64 KB for each multiprocessor.
+// merged parts in the same place, up to kMlaTotalBytes for each multiprocessor.
 constexpr int kMlaRecords = 512;  // of a launch
 constexpr int kMlaCounterBytes = kMlaRecords * 4;
 constexpr int kMlaPartRecordBytes = 64 * 1024 + 2048 + 512;
+constexpr int64_t kMlaTotalBytes = 136 * 1024;
 
 enum class MlaSharing : uint8_t {
-  kWholeRows,  // a pair of blocks does a row
+  kWholeRows,  // a pair of blocks does a row with 64 heads
   kClusters,   // the parts of a row have a pair each, all in one cluster
   kPairs,      // the same without a cluster; at most kMlaRecords halves of parts in a launch
+  kAllHeads,   // a pair of blocks does a row with all of more than 64 heads; FP8 rows only
 };
 
 void launch_sparse_mla_fp8(const SparseMla& a, MlaSharing sharing, StreamHandle stream);
+// FP8 rows and more than 64 heads, a pair of blocks for all heads of a row.
+void launch_sparse_mla_all_heads(const SparseMla& a, StreamHandle stream);
 void launch_sparse_mla_bf16(const SparseMla& a, MlaSharing sharing, StreamHandle stream);
 
 }  // namespace levin::cuda

@@ -78,22 +78,26 @@ struct RawRow {
 #pragma unroll
     for (int c = 0; c < kChunks; ++c) codes[c] = raw.pieces[c][thread];
     rope = raw.pieces[kChunks][thread];
-    scale = raw.scale[thread];
+    scale = raw.scale[thread / 4];
   }
-  __device__ __forceinline__ void convert(KeyTile& tile, int key, int quarter) const {
+  // Writes the row to the tile and, piece after piece, reads the next one into the registers that become free.
+  __device__ __forceinline__ void convert(KeyTile& tile, int key, int quarter, const RawKeys& next, int thread) {
     const uint32_t factor[2] = {code_factor(scale.x), code_factor(scale.y)};
     const uint32_t low = swizzle_128(key, quarter * 32), high = swizzle_128(key, quarter * 32 + 16);
 #pragma unroll
     for (int c = 0; c < kChunks; ++c) {
       *reinterpret_cast<uint4*>(tile.latent[c] + low) = convert_8(codes[c].x, codes[c].y, factor[c / 2]);
       *reinterpret_cast<uint4*>(tile.latent[c] + high) = convert_8(codes[c].z, codes[c].w, factor[c / 2]);
+      codes[c] = next.pieces[c][thread];
     }
     *reinterpret_cast<uint4*>(tile.rope + swizzle_64(key, quarter)) = rope;
     if (fmaxf(scale.x, scale.y) > kMaxFactorScale) multiply_rest(tile, scale, low, high);
+    rope = next.pieces[kChunks][thread];
+    scale = next.scale[thread / 4];
   }
 };
 
-// Asks for this thread's bytes of a row; without a slot they become zero.
+// Asks for this thread's bytes of a row, the first lane of a key for its scales too; without a slot they become zero.
 __device__ __forceinline__ void fetch_row(RawKeys& raw, const SparseMla& a, int slot, int half, int thread) {
   using Format = RowFormat<LatentRows::kFp8>;
   const bool valid = slot >= 0;
@@ -103,47 +107,48 @@ __device__ __forceinline__ void fetch_row(RawKeys& raw, const SparseMla& a, int 
   for (int c = 0; c < kChunks; ++c) async_copy_16(&raw.pieces[c][thread], codes + c * 64, valid);
   async_copy_16(&raw.pieces[kChunks][thread], row + Format::kRopeOffset + half * kHalfRope * 2 + thread % 4 * 16,
                 valid);
-  async_copy_8(&raw.scale[thread], row + Format::kScaleOffset + half * 8, valid);
+  if (thread % 4 == 0) async_copy_8(&raw.scale[thread / 4], row + Format::kScaleOffset + half * 8, valid);
   async_copy_commit();
 }
 
-// Rows arrive in a ring of half tiles, and only the thread that asked for bytes reads them. A half tile is read into
-// registers while the one before is converted, and its place in the ring asked for anew. With the row of half tile h + 3
-// go the page table's entry of h + 6 and the pick of h + 9, by the first of the four lanes of a key: they have arrived
-// when row h + 3, h + 6 has, so that nothing is waited for twice.
-template <bool kTables, class W>
+// Rows arrive in a ring of half tiles, and the lanes of a key ask for its bytes and read them. A half tile is read into
+// registers while the one before is converted, and then its place in the ring, one of n, asked for anew. With the row of half
+// tile h + n go the page table's entry of h + 2n and the pick of h + 3n, by the first of the four lanes of a key: they have
+// arrived when row h + n, h + 2n has, so that nothing is waited for twice.
+template <bool kTables, class S, class W>
 class Fp8Loader {
  public:
-  __device__ __forceinline__ Fp8Loader(Shared& s, const SparseMla& a, const W& w, RingPosition<kStages>& at)
+  __device__ __forceinline__ Fp8Loader(S& s, const SparseMla& a, const W& w, RingPosition<kStages>& at)
       : s_(s),
         at_(at),
         a_(a),
         w_(w),
-        thread_(static_cast<int>(threadIdx.x) - kScoreThreads - kValueThreads),
+        thread_(static_cast<int>(threadIdx.x) - S::kFirstLoadThread),
         picks_(a.picks + w.row() * a.n_picks + w.first_tile() * kTileKeys + thread_ / 4),
         table_(kTables ? a.tables.data + a.table_row[w.row()] * a.tables.stride : nullptr) {}
 
   __device__ __forceinline__ void run() {
     if (w_.n_tiles() == 0) return;
-    RawRow even, odd;
+    RawRow row;
     begin();
-    even.read(s_.raw[0], thread_);
+    row.read(s_.raw[0], thread_);
     for (int half_tile = 0; half_tile < 2 * w_.n_tiles(); half_tile += 2) {
       ask(half_tile);
-      odd.read(s_.raw[raw_.stage], thread_);
       s_.key_ring.empty[at_.stage].wait(at_.parity ^ 1);
-      put(even, 0);
+      put(row, 0);
       ask(half_tile + 1);
-      even.read(s_.raw[raw_.stage], thread_);
-      put(odd, 1);
+      put(row, 1);
       s_.key_ring.full[at_.stage].arrive();  // without a fence, see start_scores()
       at_.advance();
     }
     async_copy_wait<0>();
+    __syncwarp();  // all lanes have read their picks: the next item's come to the same places
   }
 
  private:
   static constexpr int kKeys = kLoadThreads / 4;  // of half a tile
+  static constexpr int kRawStages = S::kRawStages;
+  static_assert(kPickStages > 2 * kRawStages && kEntryStages > kRawStages);
 
   __device__ __forceinline__ int key() const { return thread_ / 4; }
   __device__ __forceinline__ bool asks(int half_tile) const { return thread_ % 4 == 0 && half_tile < 2 * w_.n_tiles(); }
@@ -206,20 +211,22 @@ class Fp8Loader {
 
   // With half tile `half_tile` in registers, asks for the one that takes its place; the next one has arrived then.
   __device__ __forceinline__ void ask(int half_tile) {
+    __syncwarp();  // all lanes of a key have its scales
     ask_with(half_tile + kRawStages, raw_.stage, slot(half_tile + kRawStages));
     raw_.advance();
     wait_for_rows<kRawStages - 1>();
     read_pick(half_tile + kRawStages + 1);
   }
 
-  __device__ __forceinline__ void put(const RawRow& row, int half) {
+  // The row in registers to the tile, the next one into registers.
+  __device__ __forceinline__ void put(RawRow& row, int half) {
     const int row_of_tile = half * kKeys + key();
-    row.convert(s_.key[at_.stage], row_of_tile, thread_ % 4);
+    row.convert(s_.key[at_.stage], row_of_tile, thread_ % 4, s_.raw[raw_.stage], thread_);
     if (thread_ % 4 == 0) s_.bias[at_.stage][row_of_tile] = (valid_ & 1) != 0 ? 0.0f : -INFINITY;
     valid_ >>= 1;
   }
 
-  Shared& s_;
+  S& s_;
   RingPosition<kStages>& at_;  // goes on from item to item
   const SparseMla& a_;
   const W& w_;

@@ -37,60 +37,63 @@ __device__ __forceinline__ void merge_sums(ScoreState& m, const int32_t (&part_m
   }
 }
 
-template <LatentRows kFormat, class W>
-__device__ __forceinline__ void load_queries(Shared& s, ScoreState& m, const SparseMla& a, const W& w) {
+// The queries of 64 heads from first_head on, this block's half of their depth: latent to shared memory, rope to registers.
+// kThreads threads call together, `thread` counting them; `barrier` is theirs. They wait for each other before they write
+// unless nothing was there before.
+template <LatentRows kFormat, int kThreads, class W>
+__device__ __forceinline__ void load_queries(uint8_t (&query)[kChunks][kChunkBytes], uint32_t (&rope_operand)[2][4],
+                                             const SparseMla& a, const W& w, int thread, int barrier) {
   const auto* latent =
       static_cast<const uint16_t*>(a.q_latent) + w.row() * a.q_latent_row_stride + w.half() * kHalfLatent;
   const auto* rope = static_cast<const uint16_t*>(a.q_rope) + w.row() * a.q_rope_row_stride + w.half() * kHalfRope;
-  // Thread t has piece t % 8 of chunk t / 8 % 4 of head t / 32, and of every eighth head from there. All are on their way
+  // Thread t has piece t % 8 of chunk t / 8 % 4 of head t / 32, and of heads a step apart from there. All are on their way
   // before the first is used.
-  const int piece = threadIdx.x % 8, chunk = threadIdx.x / 8 % kChunks, first_head = threadIdx.x / 32;
-  const uint16_t* from = latent + int64_t{w.first_head() + first_head} * kLatent + chunk * 64 + piece * 8;
-  uint4 v[8];
+  constexpr int kStep = kThreads / 32, kPieces = kMlaHeadGroup / kStep;
+  const int piece = thread % 8, chunk = thread / 8 % kChunks, head = thread / 32;
+  const uint16_t* from = latent + int64_t{w.first_head() + head} * kLatent + chunk * 64 + piece * 8;
+  uint4 v[kPieces];
 #pragma unroll
-  for (int k = 0; k < 8; ++k)
-    v[k] = load_16(reinterpret_cast<const std::byte*>(from + k * 8 * kLatent),
-                   w.first_head() + first_head + 8 * k < a.n_heads);
-  if (w.n_done() > 0)
-    named_barrier(kScoreBarrier, kScoreThreads);  // the other warpgroup may still multiply the last ones
+  for (int k = 0; k < kPieces; ++k)
+    v[k] = load_16(reinterpret_cast<const std::byte*>(from + k * kStep * kLatent),
+                   w.first_head() + head + kStep * k < a.n_heads);
+  if (w.n_done() > 0) named_barrier(barrier, kThreads);  // others may still multiply the last ones
 #pragma unroll
-  for (int k = 0; k < 8; ++k) {
+  for (int k = 0; k < kPieces; ++k) {
     if (kFormat == LatentRows::kFp8)
       v[k] = {odd_of(v[k].x, v[k].y), even_of(v[k].x, v[k].y), odd_of(v[k].z, v[k].w), even_of(v[k].z, v[k].w)};
-    *reinterpret_cast<uint4*>(s.query[chunk] + swizzle_128(first_head + 8 * k, piece * 16)) = v[k];
+    *reinterpret_cast<uint4*>(query[chunk] + swizzle_128(head + kStep * k, piece * 16)) = v[k];
   }
-  const int lane = threadIdx.x % 32;
+  const int lane = thread % 32;
 #pragma unroll
   for (int r = 0; r < 4; ++r) {
-    const int head = w.first_head() + 16 * (threadIdx.x / 32 % 4) + lane / 4 + 8 * (r % 2);
+    const int own_head = w.first_head() + 16 * (thread / 32 % 4) + lane / 4 + 8 * (r % 2);
 #pragma unroll
     for (int step = 0; step < 2; ++step) {
       const int column = 16 * step + 8 * (r / 2) + 2 * (lane % 4);
-      m.rope[step][r] =
-          head < a.n_heads ? *reinterpret_cast<const uint32_t*>(rope + int64_t{head} * kRope + column) : 0;
+      rope_operand[step][r] =
+          own_head < a.n_heads ? *reinterpret_cast<const uint32_t*>(rope + int64_t{own_head} * kRope + column) : 0;
     }
   }
   fence_async_shared();
-  named_barrier(kScoreBarrier, kScoreThreads);
+  named_barrier(barrier, kThreads);
 }
 
-// Scores of 64 heads against one tile over this block's half of the depth.
-__device__ __forceinline__ void multiply_scores(float (&score)[32], const Shared& s, const ScoreState& m,
-                                                const KeyTile& tile) {
+// Starts the scores of 64 heads against one tile over this block's half of the depth, as a group of products.
+__device__ __forceinline__ void multiply_scores(float (&score)[32], const uint8_t (&query)[kChunks][kChunkBytes],
+                                                const uint32_t (&rope_operand)[2][4], const KeyTile& tile) {
   wgmma_fence();
 #pragma unroll
   for (int c = 0; c < kChunks; ++c) {
-    const uint64_t query = wgmma_descriptor(s.query[c]), key = wgmma_descriptor(tile.latent[c]);
+    const uint64_t latent = wgmma_descriptor(query[c]), key = wgmma_descriptor(tile.latent[c]);
 #pragma unroll
     for (int k = 0; k < 128; k += 32)
-      Wgmma<64>::bf16<0, 0>(score, query + descriptor_step(k), key + descriptor_step(k), c > 0 || k > 0);
+      Wgmma<64>::bf16<0, 0>(score, latent + descriptor_step(k), key + descriptor_step(k), c > 0 || k > 0);
   }
   const uint64_t key = rope_descriptor(tile.rope);
 #pragma unroll
-  for (int step = 0; step < 2; ++step) Wgmma<64>::bf16<0>(score, m.rope[step], key + descriptor_step(32 * step), true);
+  for (int step = 0; step < 2; ++step)
+    Wgmma<64>::bf16<0>(score, rope_operand[step], key + descriptor_step(32 * step), true);
   wgmma_commit();
-  wgmma_wait<0>();
-  wgmma_touch(score);
 }
 
 // Sixteen bytes to each of the slots of this thread, 128 slots apart.
@@ -102,7 +105,8 @@ __device__ __forceinline__ void send_quarters(uint32_t to, const float (&score)[
    ...);
 }
 
-__device__ __forceinline__ void send_scores(Shared& s, const float (&score)[32], int group, int turn, uint32_t other) {
+template <class S>
+__device__ __forceinline__ void send_scores(S& s, const float (&score)[32], int group, int turn, uint32_t other) {
   const int t = read_thread_index() % 128;
   if (t == 0) s.exchange_full[group].arrive_expect_bytes(kExchangeBytes);  // for what the other block sends
   s.exchange_empty[group].wait((turn & 1) ^ 1);
@@ -111,7 +115,8 @@ __device__ __forceinline__ void send_scores(Shared& s, const float (&score)[32],
   send_quarters(to, score, barrier, std::make_integer_sequence<int, 8>());
 }
 
-__device__ __forceinline__ void add_received(Shared& s, float (&score)[32], int group, int turn, uint32_t other) {
+template <class S>
+__device__ __forceinline__ void add_received(S& s, float (&score)[32], int group, int turn, uint32_t other) {
   const int t = read_thread_index() % 128;
   s.exchange_full[group].wait(turn & 1);
 #pragma unroll
@@ -159,9 +164,9 @@ __device__ __forceinline__ void find_ceilings(float (&score)[32], int32_t (&ceil
   }
 }
 
-// Scores to weights relative to the running maximum. Updates the lane's sums.
-__device__ __forceinline__ void weigh(ScoreState& m, float (&score)[32], const int32_t (&maximum)[2],
-                                      float scale_log2) {
+// Scores to weights relative to the running maximum; adds them to the lane's sums, which are relative to 2^sum_max.
+__device__ __forceinline__ void weigh(float (&sum)[2], int32_t (&sum_max)[2], float (&score)[32],
+                                      const int32_t (&maximum)[2], float scale_log2) {
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const float below = -ceiling_value(maximum[h]);
@@ -175,8 +180,8 @@ __device__ __forceinline__ void weigh(ScoreState& m, float (&score)[32], const i
         tile_sum[e] += v;
       }
     }
-    m.sum[h] = fmaf(m.sum[h], power_of_two(m.sum_max[h] - maximum[h]), tile_sum[0] + tile_sum[1]);
-    m.sum_max[h] = maximum[h];
+    sum[h] = fmaf(sum[h], power_of_two(sum_max[h] - maximum[h]), tile_sum[0] + tile_sum[1]);
+    sum_max[h] = maximum[h];
   }
 }
 
@@ -200,7 +205,9 @@ __device__ __forceinline__ void start_scores(Shared& s, float (&score)[32], cons
                                              uint32_t other) {
   s.key_ring.full[number % kStages].wait(number / kStages & 1);
   fence_async_shared();
-  multiply_scores(score, s, m, s.key[number % kStages]);
+  multiply_scores(score, s.query, m.rope, s.key[number % kStages]);
+  wgmma_wait<0>();
+  wgmma_touch(score);
   send_scores(s, score, group, number / 2, other);
 }
 
@@ -235,7 +242,7 @@ __device__ __forceinline__ void attend_scores(Shared& s, ScoreState& m, const W&
     maximum[0] = max(maximum[0], ceiling[0]);
     maximum[1] = max(maximum[1], ceiling[1]);
     publish_max(s, maximum, number);
-    weigh(m, score, maximum, scale_log2);
+    weigh(m.sum, m.sum_max, score, maximum, scale_log2);
     s.weight_empty[group].wait((turn & 1) ^ 1);
     store_weights(s.weight[group], score);
     s.weight_full[group].arrive();

@@ -46,7 +46,7 @@ __device__ __forceinline__ void score_role(Shared& s, const SparseMla& a, int n_
       m.sum[h] = m.total_sum[h] = 0;
       m.sum_max[h] = m.total_max[h] = kNoCeiling;
     }
-    load_queries<kFormat>(s, m, a, w);
+    load_queries<kFormat, kScoreThreads>(s.query, m.rope, a, w, static_cast<int>(threadIdx.x), kScoreBarrier);
     attend_scores(s, m, w, scale_log2, cluster_rank() ^ 1);
     finish_sums(s, m, w);
     publish_sums(s, m.total_sum, w.n_done());
@@ -98,7 +98,7 @@ __device__ __forceinline__ void load_role(Shared& s, const SparseMla& a, int n_p
   RingPosition<kStages> at;
   do {
     if constexpr (kFormat == LatentRows::kFp8)
-      Fp8Loader<kTables, Work<kSharing>>(s, a, w, at).run();
+      Fp8Loader<kTables, Shared, Work<kSharing>>(s, a, w, at).run();
     else
       load_bf16_rows(s, a, w, at);
   } while (w.advance());
@@ -172,6 +172,7 @@ template <LatentRows kFormat, bool kTables>
 void launch(const SparseMla& a, MlaSharing sharing, StreamHandle stream) {
   switch (sharing) {
     case MlaSharing::kWholeRows:
+    case MlaSharing::kAllHeads:  // has a kernel of its own
       return launch_as<MlaSharing::kWholeRows, kFormat, kTables>(a, stream);
     case MlaSharing::kClusters:
       return launch_as<MlaSharing::kClusters, kFormat, kTables>(a, stream);

@@ -62,19 +62,19 @@ __device__ __forceinline__ float4* scratch_slot(const SparseMla& a, int value_th
   return reinterpret_cast<float4*>(a.scratch + kMlaCounterBytes) + int64_t{sm} * 16 * kValueThreads + value_thread;
 }
 
-__device__ __forceinline__ float4 merge_four(const ValueState& m, int j, const MergeFactors (&f)[2], float4 total) {
-  return {fmaf(m.acc[4 * j], f[0].part, total.x * f[0].total), fmaf(m.acc[4 * j + 1], f[0].part, total.y * f[0].total),
-          fmaf(m.acc[4 * j + 2], f[1].part, total.z * f[1].total),
-          fmaf(m.acc[4 * j + 3], f[1].part, total.w * f[1].total)};
+template <int kValues>
+__device__ __forceinline__ float4 merge_four(const float (&acc)[kValues], int j, const MergeFactors (&f)[2],
+                                             float4 total) {
+  return {fmaf(acc[4 * j], f[0].part, total.x * f[0].total), fmaf(acc[4 * j + 1], f[0].part, total.y * f[0].total),
+          fmaf(acc[4 * j + 2], f[1].part, total.z * f[1].total), fmaf(acc[4 * j + 3], f[1].part, total.w * f[1].total)};
 }
 
 // A few of a thread's totals at once, as many as there are registers for.
 constexpr int kTotalBatch = 4;
-__device__ __forceinline__ void read_total(float4 (&before)[kTotalBatch], const float4* total, int first,
-                                           bool first_part) {
+template <int kStride, int kBatch>
+__device__ __forceinline__ void read_total(float4 (&before)[kBatch], const float4* total, int first, bool first_part) {
 #pragma unroll
-  for (int j = 0; j < kTotalBatch; ++j)
-    before[j] = first_part ? float4{0, 0, 0, 0} : __ldcg(total + (first + j) * kValueThreads);
+  for (int j = 0; j < kBatch; ++j) before[j] = first_part ? float4{0, 0, 0, 0} : __ldcg(total + (first + j) * kStride);
 }
 
 // Adds the finished part to the total in scratch memory and starts the next.
@@ -83,9 +83,10 @@ __device__ __forceinline__ void merge_values(ValueState& m, float4* total, bool 
 #pragma unroll
   for (int first = 0; first < 16; first += kTotalBatch) {
     float4 before[kTotalBatch];
-    read_total(before, total, first, first_part);
+    read_total<kValueThreads>(before, total, first, first_part);
 #pragma unroll
-    for (int j = 0; j < kTotalBatch; ++j) total[(first + j) * kValueThreads] = merge_four(m, first + j, f, before[j]);
+    for (int j = 0; j < kTotalBatch; ++j)
+      total[(first + j) * kValueThreads] = merge_four(m.acc, first + j, f, before[j]);
   }
   start_part(m);
 }
@@ -104,12 +105,17 @@ __device__ __forceinline__ float4 sort_columns(const float4& v) {
   return upper ? float4{v.y, first, v.w, second} : float4{first, v.x, second, v.z};
 }
 
-// Columns 8j + 2 * (lane % 4) and the next of both heads of this thread. All lanes call.
+// The first output column of a value thread's group of 128 in its block's half.
+template <class W>
+__device__ __forceinline__ int first_column(const W& w) {
+  return w.half() * kHalfLatent + static_cast<int>(threadIdx.x / 128 - kScoreThreads / 128) * 128;
+}
+
+// Columns first_column + 8j + 2 * (lane % 4) and the next of both heads of this thread. All lanes call.
 template <LatentRows kFormat, class W>
-__device__ __forceinline__ void store_output(const SparseMla& a, const W& w, int j, const float4& value,
-                                             const float (&inverse)[2]) {
-  const int group = threadIdx.x / 128 - kScoreThreads / 128;
-  const int column = w.half() * kHalfLatent + group * 128 + 8 * j + 2 * (threadIdx.x % 4);
+__device__ __forceinline__ void store_output(const SparseMla& a, const W& w, int first_column, int j,
+                                             const float4& value, const float (&inverse)[2]) {
+  const int column = first_column + 8 * j + 2 * (threadIdx.x % 4);
   const float4 columns = kFormat == LatentRows::kFp8 ? sort_columns(value) : value;
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
@@ -140,10 +146,10 @@ __device__ __forceinline__ void write_whole_row(Shared& s, ValueState& m, const 
 #pragma unroll
   for (int first = 0; first < 16; first += kTotalBatch) {
     float4 before[kTotalBatch];
-    read_total(before, total, first, first_part);
+    read_total<kValueThreads>(before, total, first, first_part);
 #pragma unroll
     for (int j = 0; j < kTotalBatch; ++j)
-      store_output<kFormat>(a, w, first + j, merge_four(m, first + j, f, before[j]), inverse);
+      store_output<kFormat>(a, w, first_column(w), first + j, merge_four(m.acc, first + j, f, before[j]), inverse);
   }
 }
 
@@ -227,7 +233,7 @@ __device__ __forceinline__ void write_merged_parts(const Parts& parts, const Spa
       value.z = fmaf(v.z, factor[part][1].part, value.z * factor[part][1].total);
       value.w = fmaf(v.w, factor[part][1].part, value.w * factor[part][1].total);
     }
-    store_output<kFormat>(a, w, j, value, inverse);
+    store_output<kFormat>(a, w, first_column(w), j, value, inverse);
   }
 }
 

@@ -58,30 +58,37 @@ TEST_F(SparseMlaTest, IsTheSumInDouble) {
                           .format = format,
                           .seed = static_cast<uint64_t>(n_heads + n_picks)});
       const MlaOnDevice d(*stream_, p);
-      for (const MlaSplit split : {MlaSplit::kWholeRows, MlaSplit::kClusters, MlaSplit::kPairs})
-        expect_close(p, d.run(split), n_heads > 16 ? 31 : 5);
+      const std::vector<float> whole = d.run(MlaSplit::kWholeRows);
+      expect_close(p, whole, n_heads > 16 ? 31 : 5);
+      for (const MlaSplit split : {MlaSplit::kAllHeads, MlaSplit::kClusters, MlaSplit::kPairs})
+        EXPECT_EQ(bits(d.run(split)), bits(whole));
     }
   }
 }
 
 TEST_F(SparseMlaTest, RowsWithFewPicks) {
   const std::vector<int> n_valid = {0, 1, 63, 64, 65, 127, 511, 512, 513, 576, 1023, 1500, 2047, 2048};
-  const MlaProblem p({.n_rows = static_cast<int64_t>(n_valid.size()), .n_heads = 20, .n_valid = n_valid, .seed = 3});
-  const MlaOnDevice d(*stream_, p);
-  const std::vector<float> whole = d.run(MlaSplit::kWholeRows);
-  expect_close(p, whole, 13);
-  EXPECT_EQ(bits(d.run(MlaSplit::kClusters)), bits(whole));
-  EXPECT_EQ(bits(d.run(MlaSplit::kPairs)), bits(whole));
+  for (const int n_heads : {20, 70}) {
+    const MlaProblem p(
+        {.n_rows = static_cast<int64_t>(n_valid.size()), .n_heads = n_heads, .n_valid = n_valid, .seed = 3});
+    const MlaOnDevice d(*stream_, p);
+    const std::vector<float> whole = d.run(MlaSplit::kWholeRows);
+    expect_close(p, whole, n_heads > 64 ? 67 : 13);
+    EXPECT_EQ(bits(d.run(MlaSplit::kAllHeads)), bits(whole)) << n_heads << " heads";
+    EXPECT_EQ(bits(d.run(MlaSplit::kClusters)), bits(whole)) << n_heads << " heads";
+    EXPECT_EQ(bits(d.run(MlaSplit::kPairs)), bits(whole)) << n_heads << " heads";
+  }
 }
 
 // Scores that rise by hundreds of powers of two from tile to tile, and fall.
 TEST_F(SparseMlaTest, LargeScores) {
   for (const float spread : {8.0f, 60.0f, 400.0f}) {
-    const MlaProblem p({.n_rows = 3, .n_heads = 64, .spread = spread, .seed = 4});
+    const MlaProblem p({.n_rows = 3, .n_heads = 96, .spread = spread, .seed = 4});
     const MlaOnDevice d(*stream_, p);
     const std::vector<float> whole = d.run(MlaSplit::kWholeRows);
     for (const float v : whole) ASSERT_TRUE(std::isfinite(v));
-    if (spread < 10) expect_close(p, whole, 21);
+    if (spread < 10) expect_close(p, whole, 31);
+    EXPECT_EQ(bits(d.run(MlaSplit::kAllHeads)), bits(whole)) << "spread " << spread;
     EXPECT_EQ(bits(d.run(MlaSplit::kClusters)), bits(whole)) << "spread " << spread;
     EXPECT_EQ(bits(d.run(MlaSplit::kPairs)), bits(whole)) << "spread " << spread;
   }
@@ -94,6 +101,7 @@ TEST_F(SparseMlaTest, WholeRowsAndPartsGiveTheSameBits) {
           {.n_rows = 5, .n_heads = 128, .n_picks = n_picks, .format = format, .seed = static_cast<uint64_t>(n_picks)});
       const MlaOnDevice d(*stream_, p);
       const std::vector<uint32_t> whole = bits(d.run(MlaSplit::kWholeRows));
+      EXPECT_EQ(bits(d.run(MlaSplit::kAllHeads)), whole) << n_picks;
       EXPECT_EQ(bits(d.run(MlaSplit::kClusters)), whole) << n_picks;
       EXPECT_EQ(bits(d.run(MlaSplit::kPairs)), whole) << n_picks;
     }
@@ -123,7 +131,8 @@ TEST_F(SparseMlaTest, ARowHasTheSameBitsInAnyBatch) {
 // More rows than the device has multiprocessors, so that blocks go from row to row, with any number of tiles in each.
 TEST_F(SparseMlaTest, RaggedRowsOneAfterAnother) {
   constexpr int kRows = 700;
-  for (const LatentRows format : {LatentRows::kFp8, LatentRows::kBF16}) {
+  for (const auto& [format, n_heads] :
+       std::vector<std::pair<LatentRows, int>>{{LatentRows::kFp8, 8}, {LatentRows::kFp8, 66}, {LatentRows::kBF16, 8}}) {
     std::vector<int> n_valid;
     uint32_t state = 1;
     for (int row = 0; row < kRows; ++row) {
@@ -131,16 +140,18 @@ TEST_F(SparseMlaTest, RaggedRowsOneAfterAnother) {
       n_valid.push_back(row % 5 == 0 ? static_cast<int>(state >> 30) : static_cast<int>(state >> 8) % 1089);
     }
     const MlaProblem p(
-        {.n_rows = kRows, .n_heads = 8, .n_picks = 1088, .format = format, .n_valid = n_valid, .seed = 10});
+        {.n_rows = kRows, .n_heads = n_heads, .n_picks = 1088, .format = format, .n_valid = n_valid, .seed = 10});
     const MlaOnDevice d(*stream_, p);
     const std::vector<uint32_t> whole = bits(d.run(MlaSplit::kWholeRows));
-    EXPECT_EQ(bits(d.run(MlaSplit::kClusters)), whole);
-    EXPECT_EQ(bits(d.run(MlaSplit::kPairs)), whole);
+    EXPECT_EQ(bits(d.run(MlaSplit::kAllHeads)), whole) << n_heads << " heads";
+    EXPECT_EQ(bits(d.run(MlaSplit::kClusters)), whole) << n_heads << " heads";
+    EXPECT_EQ(bits(d.run(MlaSplit::kPairs)), whole) << n_heads << " heads";
   }
 }
 
 TEST_F(SparseMlaTest, PositionsThroughATableEqualSlots) {
-  const MlaProblem p({.n_rows = 2, .n_heads = 16, .n_picks = 512, .seed = 7});
+  constexpr int kHeads = 80;
+  const MlaProblem p({.n_rows = 2, .n_heads = kHeads, .n_picks = 576, .seed = 7});
   const MlaOnDevice d(*stream_, p);
   std::vector<int32_t> table(256, 0x3FFFFFFF);  // row 1: position page 127 - i is page i
   for (int i = 0; i < 128; ++i) table[128 + i] = 127 - i;
@@ -148,26 +159,32 @@ TEST_F(SparseMlaTest, PositionsThroughATableEqualSlots) {
   for (int32_t& slot : slots) slot = (127 - slot / 64) * 64 + slot % 64;
   const DeviceArray<int32_t> table_device(*stream_, table), positions_device(*stream_, positions),
       slots_device(*stream_, slots), rows(*stream_, std::vector<int32_t>{1, 1});
-  const DeviceArray<float> by_slot(*stream_, 2 * 16 * 512), by_position(*stream_, 2 * 16 * 512);
-  SparseMla a = d.args(by_slot.data(), true);
-  a.picks = slots_device.data();
-  sparse_mla(a, stream_->handle());
-  a.out = by_position.data();
-  a.picks = positions_device.data();
-  a.tables = {.data = table_device.data(), .stride = 128};
-  a.table_row = rows.data();
-  sparse_mla(a, stream_->handle());
-  EXPECT_EQ(bits(by_position.host()), bits(by_slot.host()));
+  const DeviceArray<float> by_slot(*stream_, 2 * kHeads * 512), by_position(*stream_, 2 * kHeads * 512);
+  for (const MlaSplit split : {MlaSplit::kWholeRows, MlaSplit::kAllHeads, MlaSplit::kPairs, MlaSplit::kClusters}) {
+    SparseMla a = d.args(by_slot.data(), true);
+    a.picks = slots_device.data();
+    sparse_mla(a, stream_->handle(), split);
+    a.out = by_position.data();
+    a.picks = positions_device.data();
+    a.tables = {.data = table_device.data(), .stride = 128};
+    a.table_row = rows.data();
+    sparse_mla(a, stream_->handle(), split);
+    EXPECT_EQ(bits(by_position.host()), bits(by_slot.host()));
+  }
 }
 
 TEST_F(SparseMlaTest, BF16OutputIsTheRoundedOne) {
-  const MlaProblem p({.n_rows = 2, .n_heads = 33, .n_picks = 640, .seed = 8});
-  const MlaOnDevice d(*stream_, p);
-  const std::vector<float> exact = d.run(MlaSplit::kAuto);
-  const DeviceArray<uint16_t> out(*stream_, static_cast<int64_t>(exact.size()));
-  sparse_mla(d.args(out.data(), false), stream_->handle());
-  const std::vector<uint16_t> rounded = out.host();
-  for (size_t i = 0; i < exact.size(); ++i) ASSERT_EQ(rounded[i], f32_to_bf16(exact[i])) << i;
+  for (const int n_heads : {33, 97}) {
+    const MlaProblem p({.n_rows = 2, .n_heads = n_heads, .n_picks = 640, .seed = 8});
+    const MlaOnDevice d(*stream_, p);
+    for (const MlaSplit split : {MlaSplit::kWholeRows, MlaSplit::kAllHeads, MlaSplit::kPairs, MlaSplit::kClusters}) {
+      const std::vector<float> exact = d.run(split);
+      const DeviceArray<uint16_t> out(*stream_, static_cast<int64_t>(exact.size()));
+      sparse_mla(d.args(out.data(), false), stream_->handle(), split);
+      const std::vector<uint16_t> rounded = out.host();
+      for (size_t i = 0; i < exact.size(); ++i) ASSERT_EQ(rounded[i], f32_to_bf16(exact[i])) << i;
+    }
+  }
 }
 
 // Slots of rows that nobody picked hold NaN codes; a repeated run must not change a bit.
@@ -176,7 +193,7 @@ TEST_F(SparseMlaTest, RepeatsItself) {
   const MlaOnDevice d(*stream_, p);
   const std::vector<uint32_t> first = bits(d.run(MlaSplit::kWholeRows));
   for (int i = 0; i < 3; ++i)
-    for (const MlaSplit split : {MlaSplit::kPairs, MlaSplit::kWholeRows, MlaSplit::kClusters})
+    for (const MlaSplit split : {MlaSplit::kPairs, MlaSplit::kWholeRows, MlaSplit::kAllHeads, MlaSplit::kClusters})
       ASSERT_EQ(bits(d.run(split)), first);
 }
 
