@@ -154,8 +154,7 @@ __device__ __forceinline__ void merge_part(TotalAhead& total, const HeadState& m
   }
 }
 
-// The other block's half of a tile's scores added, and what came out turned into weights as a wgmma A operand; acc is
-// brought to the new maximum.
+// A tile's scores turned into weights, as a wgmma A operand; acc is brought to the new maximum.
 __device__ __forceinline__ void weigh_tile(HeadState& m, uint32_t (&weight)[16], float (&score)[32], const float* bias,
                                            float scale_log2) {
   int32_t ceiling[2];
@@ -213,7 +212,7 @@ __device__ __forceinline__ void multiply_values(AllHeads& s, HeadState& m, const
   wgmma_commit();
 }
 
-// Starts with a tile whose scores were not computed ahead.
+// A tile whose scores were not computed ahead: this block's half of them, sent to the other block.
 __device__ __forceinline__ void start_tile(AllHeads& s, float (&score)[32], const HeadState& m, int number) {
   multiply_tile(s, score, m, number);
   wgmma_wait<0>();
@@ -221,7 +220,7 @@ __device__ __forceinline__ void start_tile(AllHeads& s, float (&score)[32], cons
   send_scores(s, score, head_group(), number, cluster_rank() ^ 1);
 }
 
-// A tile whose scores have been sent: the weights from them.
+// Adds the other block's half to the scores of a tile that start_tile() or the tile before has begun, and weighs them.
 __device__ __forceinline__ void receive_tile(AllHeads& s, HeadState& m, uint32_t (&weight)[16], float (&score)[32],
                                              int number, bool some_invalid, float scale_log2) {
   add_received(s, score, head_group(), number, cluster_rank() ^ 1);
