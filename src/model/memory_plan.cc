@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
 
 #include "model/cache_layout.h"
@@ -36,12 +37,26 @@ DType packed_dtype(StoredDtype dtype) {
   }
 }
 
-// BF16 holds FP8 values times powers of two exactly.
-int64_t parts_bytes(const std::vector<MatrixParts>& parts, StoredDtype stored) {
+// Whether BF16 holds FP8 values times these scales exactly: codes have four bits, and so may scales. Those of releases
+// are taken to be powers of two.
+bool scaled_values_fit_bf16(const io::StoredTensor* scales) {
+  if (scales == nullptr || scales->dtype != StoredDtype::kF32) return true;
+  uint32_t lower = 0;
+  for (size_t i = 0; i + sizeof(uint32_t) <= scales->bytes.size(); i += sizeof(uint32_t)) {
+    uint32_t bits;
+    std::memcpy(&bits, scales->bytes.data() + i, sizeof(bits));
+    lower |= bits & 0xFFFFFu;
+  }
+  return lower == 0;
+}
+
+int64_t parts_bytes(const WeightRow& row, StoredDtype stored, const io::Checkpoint* checkpoint) {
+  const bool fp8 = stored == StoredDtype::kF8_E4M3;
+  const io::StoredTensor* scales = fp8 && checkpoint != nullptr ? checkpoint->find(row.scale_name) : nullptr;
+  const bool fit_bf16 = fp8 ? scaled_values_fit_bf16(scales) : stored == StoredDtype::kBF16;
+  const DType dequantised = fit_bf16 ? DType::kBF16 : DType::kF32;
   int64_t bytes = 0;
-  for (const MatrixParts& p : parts) {
-    const bool fp8 = stored == StoredDtype::kF8_E4M3;
-    const DType dequantised = fp8 || stored == StoredDtype::kBF16 ? DType::kBF16 : DType::kF32;
+  for (const MatrixParts& p : row.parts) {
     const bool keeps_blocks = fp8 && p.between_blocks;
     bytes += p.count * packed_matrix_bytes(keeps_blocks ? DType::kF8E4M3 : dequantised, p.n, p.k, keeps_blocks);
   }
@@ -52,7 +67,7 @@ int64_t packed_bytes(const WeightRow& row, const ModelConfig& config, const io::
   if (row.storage == Storage::kVector || row.storage == Storage::kExpertIds) return n_elements(row) * 4;
   const StoredDtype stored = stored_dtype(row, config, checkpoint);
   if (row.storage == Storage::kTable) return n_elements(row) * (stored == StoredDtype::kBF16 ? 2 : 4);
-  if (!row.parts.empty()) return parts_bytes(row.parts, stored);
+  if (!row.parts.empty()) return parts_bytes(row, stored, checkpoint);
   const DType dtype = packed_dtype(stored);
   return packed_matrix_bytes(dtype, row.shape[0], row.shape[1], dtype == DType::kF8E4M3);
 }

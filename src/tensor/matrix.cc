@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <vector>
 
 #include "base/check.h"
@@ -118,7 +119,8 @@ float round_block_to_e4m3(const Matrix& w, int64_t n, int64_t k, std::byte* out,
       largest = std::max(largest, std::fabs(value));
     }
   }
-  const float scale = largest > 0 ? largest / kLargestE4m3 : 1.0f;
+  // not below the normal numbers: there a quotient may be infinite, or 0 / 0
+  const float scale = std::max(largest / kLargestE4m3, std::numeric_limits<float>::min());
   for (int64_t row = n; row < n_end; ++row) {
     std::byte* panel = out + row / kPanel * panel_bytes;
     for (int64_t col = k; col < k_end; ++col) {

@@ -125,7 +125,8 @@ Matrix pack_matrix(const RowMajorWeights& source);
 // The same from f32 values that were computed: stored as bf16 if every value fits bf16 exactly, otherwise as f32.
 Matrix pack_matrix_exactly(const float* values, int64_t n, int64_t k);
 
-// A bf16 or f32 matrix rounded to e4m3. The scale of a 128 x 128 block makes 448 of its largest magnitude.
+// A bf16 or f32 matrix rounded to e4m3, to nearest. The scale of a 128 x 128 block makes 448 of its largest magnitude, or
+// is the smallest normal number where that would be less.
 Matrix round_matrix_to_e4m3(const Matrix& w, ThreadPool& pool);
 
 }  // namespace levin

@@ -15,11 +15,13 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 # Each notes its arguments, looks at the file and prints what the program would.
 LLAMA_BENCH = """
-rows = [{"n_prompt": 512, "n_gen": 0, "avg_ts": 1e-3}, {"n_prompt": 0, "n_gen": 4, "avg_ts": 1e9}]
+n = int(sys.argv[sys.argv.index("-r") + 1])
+rows = [{"n_prompt": 512, "n_gen": 0, "samples_ts": [1e-3 * (i + 1) for i in range(n)]}, {"n_prompt": 0, "n_gen": 4, "samples_ts": [1e9] * n}]
 print(json.dumps(rows))
 """
 IK_SWEEP = """
 print("some banner")
+print("flash_attn = 1\\nllama_init: dsa           = %d\\nllama_init: dsa_idx_topk  = 1" % ("--dsa" in sys.argv), file=sys.stderr)
 for n_kv in (0, 512, 1024):
     print(json.dumps({"n_kv": n_kv, "speed_pp": 1000.0 + n_kv, "speed_tg": 100.0 + n_kv}))
 """
@@ -55,10 +57,16 @@ def main():
         assert result["rounds"]["ik_llama.cpp"] == [[1512.0, 612.0]] * 2  # the row at the depth
         assert all(prefill > 0 and decode > 0 for prefill, decode in result["rounds"]["levin"])
         runs = (folder / "ik.log").read_text().splitlines()
-        assert len(runs) == 2 and "-mla 1 -fa --dsa -fidx" in runs[0] and "-c 1024" in runs[0]
+        assert len(runs) == 2 and "-mla 1 -fa on --dsa -fidx" in runs[0] and "-c 1024" in runs[0] and "-n 4" in runs[0]
         table = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
         row = next(line for line in table.splitlines() if line.startswith("llama.cpp")).split()
         assert float(row[2]) > 1 > float(row[4]), row  # it prefills slower and decodes faster
+        once = json.loads(subprocess.run([*command, "--json", "--llama-once"], check=True, stdout=subprocess.PIPE, text=True).stdout)
+        assert once["rounds"]["llama.cpp"] == [[1e-3, 1e9], [2e-3, 1e9]] and len(once["rounds"]["levin"]) == 2
+        assert len((folder / "llama.log").read_text().splitlines()) == 2 * 2 + 1
+        ik.write_text(ik.read_text().replace('"--dsa" in sys.argv', "0"))
+        dense = subprocess.run([*command[:-4], "--ik-sweep", str(ik)], capture_output=True, text=True, check=False)
+        assert dense.returncode == 1 and "does not report 'dsa = 1'" in dense.stderr, dense.stderr
         broken = subprocess.run([*command[:2], "--dummy", "--levin", arguments.levin, "--depth", "100"], capture_output=True, text=True,
                                 check=False)
         assert broken.returncode == 2 and "--depth 100 is not a multiple of 512" in broken.stderr

@@ -3,11 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <ostream>
 #include <string>
 
 #include "model/weight_table.h"
 #include "support/must.h"
+#include "support/temp_checkpoint.h"
 
 namespace levin {
 namespace {
@@ -130,24 +132,67 @@ int64_t bytes_of(const LayerWeights& layer) {
   return layer.moe->shared ? n + bytes_of(*layer.moe->shared) : n;
 }
 
-// The plan is what loading allocates, to the byte.
-TEST(MemoryPlanTest, EqualsWhatTheDemonstrationModelTakes) {
-  const std::string folder = kRoot + "/models/demo-v32";
-  const ModelConfig config = test::must(load_model_config(folder)).config;
-  const Numerics numerics = test::must(make_numerics(NumericsMode::kFast, "auto"));
+struct Loaded {
+  ModelConfig config;
+  ModelWeights weights;
+  MemoryPlan plan;
+};
+
+// The model as an engine loads it that drafts n_drafts tokens, beside its plan.
+Loaded load(const std::filesystem::path& folder, NumericsMode mode, int n_drafts) {
+  Loaded out{.config = test::must(load_model_config(folder.string())).config, .weights = {}, .plan = {}};
+  const Numerics numerics = test::must(make_numerics(mode, "auto"));
   const io::Checkpoint checkpoint = test::must(io::Checkpoint::open(folder));
   ThreadPool pool(2);
-  const ModelWeights weights = test::must(load_weights(config, numerics, checkpoint, pool, {}, nullptr));
+  out.weights = test::must(load_weights(out.config, numerics, checkpoint, pool, {}, nullptr));
+  if (n_drafts > 0) add_draft_head(numerics, pool, out.weights);
+  out.plan = plan_memory(out.config, numerics, &checkpoint, {.n_step_tokens = 512, .n_undone = n_drafts});
+  return out;
+}
+
+int64_t bytes_of_trunk(const ModelWeights& weights) {
   int64_t n = weights.embed_storage.n_bytes() + weights.norm.storage.n_bytes() + weights.head.w.n_bytes();
   for (const LayerWeights& layer : weights.layers) n += bytes_of(layer);
-  const MtpWeights& mtp = *weights.mtp;
-  const int64_t n_mtp = bytes_of(mtp.layer) + mtp.join.w.n_bytes() + mtp.embed_norm.storage.n_bytes() +
-                        mtp.hidden_norm.storage.n_bytes() + mtp.head_norm.storage.n_bytes();
-  const MemoryPlan plan = plan_memory(config, numerics, &checkpoint, {.n_step_tokens = 512});
-  EXPECT_EQ(plan.weights_bytes, n + n_mtp);
-  EXPECT_EQ(plan.mtp_weights_bytes, n_mtp);
-  EXPECT_EQ(plan.n_parameters, 21'328'160);
-  EXPECT_EQ(plan.n_mtp_parameters, 3'903'368);
+  return weights.draft_head ? n + weights.draft_head->w.n_bytes() : n;
+}
+
+int64_t bytes_of(const MtpWeights& mtp) {
+  return bytes_of(mtp.layer) + mtp.join.w.n_bytes() + mtp.embed_norm.storage.n_bytes() +
+         mtp.hidden_norm.storage.n_bytes() + mtp.head_norm.storage.n_bytes();
+}
+
+// The plan is what loading allocates, to the byte.
+TEST(MemoryPlanTest, EqualsWhatTheDemonstrationModelTakes) {
+  const Loaded m = load(kRoot + "/models/demo-v32", NumericsMode::kFast, 0);
+  EXPECT_FALSE(m.weights.draft_head);
+  EXPECT_EQ(m.plan.weights_bytes, bytes_of_trunk(m.weights) + bytes_of(*m.weights.mtp));
+  EXPECT_EQ(m.plan.mtp_weights_bytes, bytes_of(*m.weights.mtp));
+  EXPECT_EQ(m.plan.n_parameters, 21'328'160);
+  EXPECT_EQ(m.plan.n_mtp_parameters, 3'903'368);
+}
+
+TEST(MemoryPlanTest, CountsTheHeadOfDrafts) {
+  for (const char* fixture : {"v32-official", "v32-odd"}) {
+    test::TempCheckpoint model = test::TempCheckpoint::from_fixture(fixture);
+    const std::filesystem::path folder = model.write();
+    for (const NumericsMode mode : {NumericsMode::kFast, NumericsMode::kReference}) {
+      const Loaded m = load(folder, mode, 3);
+      ASSERT_TRUE(m.weights.mtp);
+      ASSERT_EQ(m.weights.draft_head.has_value(), mode == NumericsMode::kFast) << fixture;
+      EXPECT_EQ(m.plan.weights_bytes, bytes_of_trunk(m.weights) + bytes_of(*m.weights.mtp)) << fixture;
+    }
+  }
+}
+
+TEST(MemoryPlanTest, NothingDraftsWithoutAnMtpLayer) {
+  test::TempCheckpoint model = test::TempCheckpoint::from_fixture("v32-odd");
+  for (const std::string& name : model.tensor_names()) {
+    if (name.starts_with("model.layers.4.")) model.remove_tensor(name);  // behind the four of the trunk
+  }
+  const Loaded m = load(model.write(), NumericsMode::kFast, 3);
+  ASSERT_FALSE(m.weights.mtp);
+  EXPECT_FALSE(m.weights.draft_head);
+  EXPECT_EQ(m.plan.weights_bytes, bytes_of_trunk(m.weights));
 }
 
 const MemoryPlan kSmallPlan{

@@ -2,7 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <limits>
+#include <random>
 #include <vector>
 
 #include "base/numbers.h"
@@ -130,6 +134,78 @@ TEST(PackMatrixTest, ComputedValuesAreStoredAsBf16WhereThatIsExact) {
   const Matrix m = pack_matrix_exactly(values.data(), 2, 3);
   EXPECT_EQ(m.dtype(), DType::kF32);
   for (int64_t i = 0; i < 6; ++i) EXPECT_EQ(m.stored(i / 3, i % 3), values[i]);
+}
+
+// Half the distance of e4m3 numbers around y: three bits behind the first, and none smaller than 2^-9.
+double half_e4m3_ulp(double y) { return std::ldexp(0.5, std::max(-6, std::ilogb(y)) - 3); }
+
+float largest_in_block(const Matrix& w, int64_t n, int64_t k) {
+  float largest = 0;
+  for (int64_t row = n / 128 * 128; row < std::min(w.n(), n / 128 * 128 + 128); ++row) {
+    for (int64_t col = k / 128 * 128; col < std::min(w.k(), k / 128 * 128 + 128); ++col)
+      largest = std::max(largest, std::fabs(w.stored(row, col)));
+  }
+  return largest;
+}
+
+// Normal values, each block with a magnitude of its own, and within a block spread over more binades than e4m3 has.
+std::vector<float> spread_values(int64_t n, int64_t k) {
+  std::mt19937 random(7);
+  std::normal_distribution<float> normal;
+  std::vector<float> values(static_cast<size_t>(n * k));
+  for (int64_t i = 0; i < n * k; ++i) {
+    const int block = static_cast<int>(i / k / 128 * 5 + i % k / 128 * 3);
+    values[static_cast<size_t>(i)] = std::ldexp(normal(random), block - static_cast<int>(random() % 20));
+  }
+  return values;
+}
+
+TEST(RoundToE4m3Test, EveryValueIsWithinHalfAnUlpAndTheLargestIs448) {
+  ThreadPool pool(2);
+  for (const auto& [n, k] : {std::pair<int64_t, int64_t>{1, 1}, {17, 20}, {128, 130}, {260, 129}}) {
+    std::vector<float> values = spread_values(n, k);
+    const Matrix f32 = pack_matrix({.data = values.data(), .dtype = DType::kF32, .n = n, .k = k});
+    for (float& value : values) value = bf16_to_f32(f32_to_bf16(value));
+    const Matrix bf16 = pack_matrix_exactly(values.data(), n, k);
+    ASSERT_EQ(bf16.dtype(), DType::kBF16);
+    for (const Matrix* w : {&f32, &bf16}) {
+      const Matrix m = round_matrix_to_e4m3(*w, pool);
+      ASSERT_EQ(m.dtype(), DType::kF8E4M3);
+      ASSERT_EQ(m.n(), n);
+      ASSERT_EQ(m.k(), k);
+      EXPECT_EQ(m.n_bytes(), packed_matrix_bytes(DType::kF8E4M3, n, k, true));
+      for (int64_t row = 0; row < n; row += 128) {
+        for (int64_t col = 0; col < k; col += 128)
+          ASSERT_EQ(m.scale(row, col), largest_in_block(*w, row, col) / 448) << n << " x " << k;
+      }
+      for (int64_t i = 0; i < n * k; ++i) {
+        const double exact = static_cast<double>(w->stored(i / k, i % k)) / m.scale(i / k, i % k);
+        // the quotient itself is rounded once, to f32
+        ASSERT_LE(std::fabs(m.stored(i / k, i % k) - exact), half_e4m3_ulp(exact) * (1 + 0x1p-18))
+            << n << " x " << k << " at " << i;
+      }
+    }
+  }
+}
+
+TEST(RoundToE4m3Test, WhatIsNoValueStaysZero) {
+  ThreadPool pool(1);
+  const std::vector<float> ones(19 * 13, 1.0f);
+  const Matrix m = round_matrix_to_e4m3(pack_matrix_exactly(ones.data(), 19, 13), pool);
+  int n_set = 0;
+  for (int64_t i = 0; i < m.n_panels() * m.panel_bytes(); ++i) n_set += m.panel(0)[i] != std::byte{};
+  EXPECT_EQ(n_set, 19 * 13);
+}
+
+TEST(RoundToE4m3Test, BlocksOfZerosAndOfTinyValuesStayFinite) {
+  ThreadPool pool(1);
+  for (const float tiny : {0.0f, std::numeric_limits<float>::denorm_min(), 0x1p-140f}) {
+    const std::vector<float> values = {tiny, 0.0f, -tiny, 0.0f};
+    const Matrix w = pack_matrix({.data = values.data(), .dtype = DType::kF32, .n = 2, .k = 2});
+    const Matrix m = round_matrix_to_e4m3(w, pool);
+    EXPECT_EQ(m.scale(0, 0), std::numeric_limits<float>::min());
+    for (int64_t i = 0; i < 4; ++i) EXPECT_EQ(m.stored(i / 2, i % 2), 0.0f) << tiny;
+  }
 }
 
 }  // namespace
