@@ -16,10 +16,13 @@ PhiloxBlock philox4x32_10(PhiloxBlock c, std::array<uint32_t, 2> key) {
   return c;
 }
 
-double gumbel_noise(const NoisePlace& place, uint32_t token) {
-  const PhiloxBlock block = philox4x32_10({token / 4, place.position, place.choice, 0},
-                                          {static_cast<uint32_t>(place.seed), static_cast<uint32_t>(place.seed >> 32)});
-  const double u = (static_cast<double>(block[token % 4]) + 0.5) * 0x1p-32;
+PhiloxBlock noise_bits(const NoisePlace& place, uint32_t token) {
+  return philox4x32_10({token / 4, place.position, place.choice, 0},
+                       {static_cast<uint32_t>(place.seed), static_cast<uint32_t>(place.seed >> 32)});
+}
+
+double gumbel_of(uint32_t x) {
+  const double u = (static_cast<double>(x) + 0.5) * 0x1p-32;
   return -log_exact(-log_exact(u));
 }
 

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <array>
+#include <bit>
 #include <cstdint>
 
 namespace levin {
@@ -21,9 +22,18 @@ struct NoisePlace {
   uint32_t choice = 0;    // index among the answers to one request (n > 1)
 };
 
-double gumbel_noise(const NoisePlace& place, uint32_t token);
+// x of the tokens 4 * (token / 4) and the three behind it.
+PhiloxBlock noise_bits(const NoisePlace& place, uint32_t token);
+double gumbel_of(uint32_t x);  // g
+inline double gumbel_noise(const NoisePlace& place, uint32_t token) {
+  return gumbel_of(noise_bits(place, token)[token % 4]);
+}
 
 // No noise is larger: g at the largest u.
 constexpr double kMaxGumbelNoise = 22.8739;
+
+// Not less than gumbel_of(x), and much cheaper: as -ln u >= 1 - u = (y + 1/2) / 2^32 with y = ~x, and y has 32 bits less
+// its leading zeros.
+inline double gumbel_bound(uint32_t x) { return 0.693148 * (std::countl_zero(~x) + 1); }
 
 }  // namespace levin

@@ -4,11 +4,14 @@
 #include <rapidcheck/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <map>
-#include <set>
+#include <random>
 
+#include "base/math.h"
+#include "decode/candidates.h"
 #include "decode/noise.h"
 
 namespace levin {
@@ -105,6 +108,13 @@ int32_t choose_by_the_book(const std::vector<float>& logits, const SamplingParam
   std::sort(ranked.begin(), ranked.end());
   const double largest = -ranked.front().first;
   if (params.top_k > 0) ranked.resize(std::min(ranked.size(), static_cast<size_t>(params.top_k)));
+  if (params.top_p < 1) {
+    double total = 0, held = 0;
+    for (const auto& [negative, id] : ranked) total += exp_exact(-negative - largest);
+    size_t kept = 0;
+    while (kept < ranked.size() && held < params.top_p * total) held += exp_exact(-ranked[kept++].first - largest);
+    ranked.resize(std::max<size_t>(kept, 1));
+  }
   double best = -std::numeric_limits<double>::infinity();
   int32_t token = -1;
   for (const auto& [negative, id] : ranked) {
@@ -125,11 +135,63 @@ RC_GTEST_PROP(ChooseToken, EqualsTheRuleWithoutShortcuts, (uint64_t seed, uint32
   std::vector<float> logits;
   for (const int v : values) logits.push_back(static_cast<float>(v) * 0.5f);
   const SamplingParams params{.temperature = *rc::gen::element(0.1, 0.8, 1.0, 3.0),
-                              .top_k = *rc::gen::inRange(0, 70),
+                              .top_k = *rc::gen::element(0, 0, 1, 3, 70),
+                              .top_p = *rc::gen::element(1.0, 0.999, 0.9, 0.5, 0.01),
                               .min_p = *rc::gen::element(0.0, 0.05, 0.5),
                               .seed = seed};
   RC_ASSERT(choose_token(logits, params, {.history = nullptr, .position = position, .mask = {}}) ==
             choose_by_the_book(logits, params, position));
+}
+
+// Long rows, where what is left out of the ranking counts: peaked and flat ones, with ties, with forbidden tokens.
+TEST(ChooseToken, EqualsTheRuleWithoutShortcutsOnLongRows) {
+  constexpr size_t kVocab = 3001;
+  std::mt19937 random(1);
+  std::normal_distribution<float> normal;
+  for (int round = 0; round < 60; ++round) {
+    std::vector<float> logits(kVocab);
+    const float spread = std::array{0.0f, 0.01f, 1.0f, 3.0f, 12.0f}[static_cast<size_t>(round % 5)];
+    const float grain = round % 2 == 0 ? 0.0f : 0.25f;
+    for (float& l : logits) {
+      l = spread * normal(random);
+      if (grain > 0) l = grain * std::round(l / grain);
+    }
+    for (int i = 0; i < round % 7; ++i) logits[random() % kVocab] += 9;
+    if (round % 3 == 0) logits[random() % kVocab] = -std::numeric_limits<float>::infinity();
+    for (const double temperature : {0.6, 1.0, 1.5}) {
+      for (const auto& [k, p] : std::initializer_list<std::pair<int64_t, double>>{
+               {0, 1.0}, {0, 0.95}, {0, 0.3}, {0, 0.999999}, {40, 1.0}, {40, 0.9}, {2000, 1.0}}) {
+        const SamplingParams params{.temperature = temperature, .top_k = k, .top_p = p, .seed = 7};
+        const uint32_t position = static_cast<uint32_t>(round);
+        EXPECT_EQ(choose_token(logits, params, {.history = nullptr, .position = position, .mask = {}}),
+                  choose_by_the_book(logits, params, position))
+            << round << ", T " << temperature << ", k " << k << ", p " << p;
+      }
+    }
+  }
+}
+
+// The whole set that is kept, not only the token chosen from it, where a sum all but meets its share.
+TEST(LogitRow, KeepsTheShortestPrefixThatHoldsTheShare) {
+  for (const size_t n : {4u, 64u, 1000u, 4096u}) {
+    const std::vector<float> equal(n, 1.5f);
+    for (const double p : {0.25, 0.5, 0.75}) {
+      for (const double more : {-1e-12, 0.0, 1e-12}) {
+        const std::vector<Candidate> kept = LogitRow<float>(equal).survivors(0.7, 0, p + more, 0);
+        ASSERT_EQ(kept.size(), static_cast<size_t>(static_cast<double>(n) * p) + (more > 0 ? 1 : 0)) << n << " " << p;
+        for (size_t i = 0; i < kept.size(); ++i) EXPECT_EQ(kept[i].token, static_cast<int32_t>(i));
+      }
+    }
+  }
+}
+
+TEST(GumbelBound, IsNeverBelowTheNoise) {
+  std::mt19937 random(2);
+  for (int i = 0; i < 100000; ++i) {
+    const uint32_t x =
+        i < 40 ? ~0u - static_cast<uint32_t>(i) : static_cast<uint32_t>(random()) | ~(~0u >> (i % 33 % 32));
+    ASSERT_LE(gumbel_of(x), gumbel_bound(x)) << x;
+  }
 }
 
 TEST(CheckSampling, NamesTheParameterAndItsValue) {
