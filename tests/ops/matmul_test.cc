@@ -115,6 +115,25 @@ double relative_error(const TestDevice& device, const Case& c) {
   return 1.01 * n_roundings * 0x1p-24;
 }
 
+// A product's output in double.
+struct ExactSum {
+  double sum = 0;
+  double magnitude = 0;  // of its terms together
+};
+
+std::vector<ExactSum> exact_sums(const TestRows& rows, const TestMatrix& w, int64_t n_rows, const Case& c) {
+  std::vector<ExactSum> out(static_cast<size_t>(n_rows * c.n));
+  for (int64_t i = 0; i < n_rows * c.n; ++i) {
+    ExactSum& exact = out[static_cast<size_t>(i)];
+    for (int64_t k = 0; k < c.k; ++k) {
+      const double product = rows.values[i / c.n * c.k + k] * w.at(i % c.n, k);
+      exact.sum += product;
+      exact.magnitude += std::fabs(product);
+    }
+  }
+  return out;
+}
+
 // Along the tree a product passes at most 128 roundings in its block and one per block fold, each at most half a unit
 // (2^-24) of a partial sum, which never exceeds the sum of |x w| by more than those roundings; the scale of a fold is
 // itself a rounded product. The dot instruction rounds twice a step of two, so that the count is the same, and drops
@@ -125,18 +144,14 @@ TEST_P(MatmulTest, IsWithinRoundingOfTheSumInDouble) {
   const TestMatrix w = random_matrix(random, c.w, c.n, c.k, c.scaled);
   for (const int64_t n_rows : {1, 3, 8, 13}) {
     const TestRows rows = random_rows(random, c.x, n_rows, c.k);
+    const std::vector<ExactSum> want = exact_sums(rows, w, n_rows, c);
     for (TestDevice* device : backends_under_test()) {
       if (!runs(*device, c)) continue;
       const Tensor out = run(*device, rows, w);
       for (int64_t i = 0; i < n_rows * c.n; ++i) {
-        double sum = 0, magnitude = 0;
-        for (int64_t k = 0; k < c.k; ++k) {
-          const double product = rows.values[i / c.n * c.k + k] * w.at(i % c.n, k);
-          sum += product;
-          magnitude += std::fabs(product);
-        }
-        const double tolerance = relative_error(*device, c) * magnitude + 0x1p-120;
-        ASSERT_NEAR(out.at(i), sum, tolerance) << device->name() << ", row " << i / c.n << ", output " << i % c.n;
+        const ExactSum& exact = want[static_cast<size_t>(i)];
+        const double tolerance = relative_error(*device, c) * exact.magnitude + 0x1p-120;
+        ASSERT_NEAR(out.at(i), exact.sum, tolerance) << device->name() << ", row " << i / c.n << ", output " << i % c.n;
       }
     }
   }
