@@ -214,20 +214,22 @@ cuda::QuantizedRows OpsOnCuda::round_input(std::string_view op, const View& x, D
 }
 
 void OpsOnCuda::multiply(const ProductRows& x, const ProductWeights& w, void* out, bool out_is_f32) {
-  const int32_t* group_begin = w.n_groups == 1 ? nullptr : x.group_begin;
-  if (w.dtype == DType::kMxfp4) {
-    cuda::GemmMxfp4 a;
-    a.x = x.x.values;
-    a.x_ld = x.x.values_ld;
-    a.w = w.data;
-    a.scales = w.has_wide_scales ? cuda::Mxfp4Scales::kWide : cuda::Mxfp4Scales::kNarrow;
+  const auto set_shape = [&](auto& a) {
     a.out = out;
     a.out_is_f32 = out_is_f32;
     a.n_tokens = x.n_rows;
     a.n = w.n;
     a.k = w.k;
     a.n_groups = w.n_groups;
-    a.group_begin = group_begin;
+    a.group_begin = w.n_groups == 1 ? nullptr : x.group_begin;
+  };
+  if (w.dtype == DType::kMxfp4) {
+    cuda::GemmMxfp4 a;
+    a.x = x.x.values;
+    a.x_ld = x.x.values_ld;
+    a.w = w.data;
+    a.scales = w.has_wide_scales ? cuda::Mxfp4Scales::kWide : cuda::Mxfp4Scales::kNarrow;
+    set_shape(a);
     return cuda::gemm_mxfp4(a, cuda::plan_gemm_mxfp4(x.rows_per_group), stream_.handle());
   }
   cuda::GemmFp8 a;
@@ -237,13 +239,7 @@ void OpsOnCuda::multiply(const ProductRows& x, const ProductWeights& w, void* ou
   a.x_scale_ld = x.x.scale_ld;
   a.w = reinterpret_cast<const uint8_t*>(w.data);
   a.w_scale = w.scales;
-  a.out = out;
-  a.out_is_f32 = out_is_f32;
-  a.n_tokens = x.n_rows;
-  a.n = w.n;
-  a.k = w.k;
-  a.n_groups = w.n_groups;
-  a.group_begin = group_begin;
+  set_shape(a);
   const cuda::GemmFp8Shape shape = {
       .rows_per_group = x.rows_per_group, .n = w.n, .n_groups = w.n_groups, .n_multiprocessors = device_.n_sms};
   cuda::gemm_fp8(a, cuda::plan_gemm_fp8(shape), stream_.handle());
