@@ -130,6 +130,18 @@ struct Slots {
   std::vector<int32_t> seq = {0, 1, 0, 1, 1}, slot = {3, 130, -1, 64, 0};
 };
 
+// Whether write(ctx, args, cache) leaves the bytes of `want` in a cache of every backend.
+template <class Write>
+void expect_cache(const PagedCache& want, int64_t page_bytes, const Write& write) {
+  for (TestDevice* device : backends_under_test()) {
+    const PagedCache got(page_bytes, 2, 192, 7);
+    Args args(*device);
+    write(device->ctx(), args, args.out(got.rows()));
+    args.fetch();
+    EXPECT_TRUE(got.same_bytes(want)) << device->name();
+  }
+}
+
 TEST(WriteLatentTest, IsNormAndRopeIntoTheCache) {
   constexpr int64_t kRows = 5;
   const LatentFormat format = latent_format(CacheDType::kFp8, kLatent, kRope);
@@ -150,20 +162,16 @@ TEST(WriteLatentTest, IsNormAndRopeIntoTheCache) {
                                                 .slot = i32_tensor(s.slot),
                                                 .format = format,
                                                 .cache = want.rows()});
-      for (TestDevice* device : backends_under_test()) {
-        const PagedCache got(format.page_bytes(), 2, 192, 7);
-        Args args(*device);
-        ops::write_latent(device->ctx(), {.x = args.in(x.given),
-                                          .weight = args.in(weight),
-                                          .eps = kEps,
-                                          .rotation = table.on(args, pairing, 0, kRows),
-                                          .seq = args.in(i32_tensor(s.seq)),
-                                          .slot = args.in(i32_tensor(s.slot)),
-                                          .format = format,
-                                          .cache = args.out(got.rows())});
-        args.fetch();
-        ASSERT_TRUE(got.same_bytes(want)) << device->name();
-      }
+      expect_cache(want, format.page_bytes(), [&](OpContext& ctx, Args& args, const PagedRows& cache) {
+        ops::write_latent(ctx, {.x = args.in(x.given),
+                                .weight = args.in(weight),
+                                .eps = kEps,
+                                .rotation = table.on(args, pairing, 0, kRows),
+                                .seq = args.in(i32_tensor(s.seq)),
+                                .slot = args.in(i32_tensor(s.slot)),
+                                .format = format,
+                                .cache = cache});
+      });
     }
   }
 }
@@ -226,22 +234,18 @@ TEST(WriteIndexKeysTest, IsNormRopeAndHadamardIntoTheCache) {
                                      .slot = i32_tensor(s.slot),
                                      .format = format,
                                      .cache = want.rows()});
-      for (TestDevice* device : backends_under_test()) {
-        const PagedCache got(format.page_bytes(), 2, 192, 7);
-        Args args(*device);
-        ops::write_index_keys(device->ctx(), {.x = args.in(x.given),
-                                              .weight = args.in(weight),
-                                              .bias = args.in(bias),
-                                              .eps = kEps,
-                                              .rotation = table.on(args, pairing, 0, kRows),
-                                              .hadamard = rotated,
-                                              .seq = args.in(i32_tensor(s.seq)),
-                                              .slot = args.in(i32_tensor(s.slot)),
-                                              .format = format,
-                                              .cache = args.out(got.rows())});
-        args.fetch();
-        ASSERT_TRUE(got.same_bytes(want)) << device->name();
-      }
+      expect_cache(want, format.page_bytes(), [&](OpContext& ctx, Args& args, const PagedRows& cache) {
+        ops::write_index_keys(ctx, {.x = args.in(x.given),
+                                    .weight = args.in(weight),
+                                    .bias = args.in(bias),
+                                    .eps = kEps,
+                                    .rotation = table.on(args, pairing, 0, kRows),
+                                    .hadamard = rotated,
+                                    .seq = args.in(i32_tensor(s.seq)),
+                                    .slot = args.in(i32_tensor(s.slot)),
+                                    .format = format,
+                                    .cache = cache});
+      });
     }
   }
 }
