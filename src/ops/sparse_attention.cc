@@ -1,6 +1,7 @@
 #include "ops/sparse_attention.h"
 
 #include <algorithm>
+#include <array>
 
 #include "kernels/cpu/kernels.h"
 #include "ops/check_view.h"
@@ -16,6 +17,11 @@ constexpr double kLog2OfE = 1.4426950408889634;
 // once per thread, but all threads have work. In runs of this many heads, what the kernels take at a time.
 constexpr int64_t kRowsPerThread = 4;
 constexpr int64_t kHeadGrain = 6;
+// Rows of one sequence that have not chosen yet, because all of their context still fits, see the same slots but for the
+// newest. Such rows are gathered for together, with up to this many heads in all; what a tile is multiplied with then
+// stays in the cache beside it.
+constexpr int64_t kMaxLines = 128;
+constexpr int64_t kMaxTokens = 32;
 
 void check_rows(std::string_view name, const AttentionRows& rows, const LatentFormat& format, int64_t n_rows) {
   constexpr std::string_view kOp = "sparse_attention";
@@ -86,6 +92,37 @@ kernels::CandidateRows candidates(const AttentionRows& rows, int64_t t, int64_t 
   return out;
 }
 
+// Whether `some` are the first of `all`.
+bool begin_as(const kernels::CandidateRows& all, const kernels::CandidateRows& some) {
+  if (all.table != some.table || all.n < some.n) return false;
+  return all.picks == nullptr ? all.first == some.first : std::equal(some.picks, some.picks + some.n, all.picks);
+}
+
+// What the kernels gather for together: row t, and of the rows after it, up to `end`, those that see what it sees, and
+// maybe more.
+struct SharedCandidates {
+  kernels::CandidateRows rows, more;  // of the last of them
+  int64_t n_tokens = 1;
+  std::array<int64_t, kMaxTokens> n_seen{};
+
+  SharedCandidates(const SparseAttention& a, int64_t t, int64_t end) {
+    const auto of = [&](const AttentionRows& rows, int64_t row) {
+      return candidates(rows, row, a.seq.data<int32_t>()[row]);
+    };
+    rows = of(a.rows, t), more = of(a.more, t);
+    n_seen[0] = rows.n + more.n;
+    const int64_t n_fit = std::min(end - t, max_tokens(a.q_latent.dim(1)));
+    for (; more.n == 0 && n_tokens < n_fit; ++n_tokens) {
+      const kernels::CandidateRows next = of(a.rows, t + n_tokens);
+      if (!begin_as(next, rows) || of(a.more, t + n_tokens).n > 0) return;
+      rows = next;
+      n_seen[static_cast<size_t>(n_tokens)] = next.n;
+    }
+  }
+
+  static int64_t max_tokens(int64_t n_heads) { return std::clamp<int64_t>(kMaxLines / n_heads, 1, kMaxTokens); }
+};
+
 }  // namespace
 
 void sparse_attention(OpContext& ctx, const SparseAttention& a) {
@@ -95,11 +132,12 @@ void sparse_attention(OpContext& ctx, const SparseAttention& a) {
   if (ctx.device == Device::kCuda) return ctx.cuda->sparse_attention(a);
   const int64_t n_rows = a.q_latent.dim(0), n_heads = a.q_latent.dim(1), n_threads = ctx.pool->n_threads();
   const kernels::AttentionKernels& kernels = ctx.cpu->attention;
-  const int64_t scratch_bytes = (kernels.scratch_bytes(a.format, n_heads) + kAlignment - 1) / kAlignment * kAlignment;
+  const int64_t n_lines = std::min(n_rows, SharedCandidates::max_tokens(n_heads)) * n_heads;
+  const int64_t scratch_bytes = (kernels.scratch_bytes(a.format, n_lines) + kAlignment - 1) / kAlignment * kAlignment;
   const ArenaScope scope(*ctx.arena);
   std::byte* scratch = ctx.arena->allocate_bytes(scratch_bytes * n_threads);
 
-  const auto attend = [&](int64_t t, int64_t head, int64_t head_end, int thread) {
+  const auto attend = [&](const SharedCandidates& shared, int64_t t, int64_t head, int64_t head_end, int thread) {
     const bool f32 = a.q_latent.dtype() == DType::kF32;
     const auto head_of = [&](const View& q) {
       return f32 ? static_cast<const void*>(q.row<float>(t, head)) : static_cast<const void*>(q.row<uint16_t>(t, head));
@@ -107,25 +145,29 @@ void sparse_attention(OpContext& ctx, const SparseAttention& a) {
     kernels.attend({.q_latent = head_of(a.q_latent),
                     .q_rope = head_of(a.q_rope),
                     .q_dtype = a.q_latent.dtype(),
-                    .q_latent_stride = a.q_latent.stride(1),
-                    .q_rope_stride = a.q_rope.stride(1),
+                    .q_latent_strides = {a.q_latent.stride(0), a.q_latent.stride(1)},
+                    .q_rope_strides = {a.q_rope.stride(0), a.q_rope.stride(1)},
+                    .n_tokens = shared.n_tokens,
                     .n_heads = head_end - head,
-                    .rows = candidates(a.rows, t, a.seq.data<int32_t>()[t]),
-                    .more = candidates(a.more, t, a.seq.data<int32_t>()[t]),
+                    .rows = shared.rows,
+                    .more = shared.more,
+                    .n_seen = shared.n_seen.data(),
                     .scale_log2 = static_cast<float>(static_cast<double>(a.scale) * kLog2OfE),
                     .sink = a.sink.empty() ? nullptr : a.sink.data<float>() + head,
                     .format = a.format,
                     .out = a.out.row<float>(t, head),
-                    .out_stride = a.out.stride(1),
+                    .out_strides = {a.out.stride(0), a.out.stride(1)},
                     .scratch = scratch + scratch_bytes * thread});
   };
-  // All heads of all rows in a line, cut at heads or at rows.
+  // All heads of all rows in a line, cut at heads or at rows; only whole rows share.
   const int64_t grain = n_rows >= kRowsPerThread * n_threads ? n_heads : kHeadGrain;
   ctx.pool->parallel_for(n_rows * n_heads, grain, [&](int64_t begin, int64_t end, int thread) {
     while (begin < end) {
-      const int64_t t = begin / n_heads, row_end = std::min(end, (t + 1) * n_heads);
-      attend(t, begin - t * n_heads, row_end - t * n_heads, thread);
-      begin = row_end;
+      const int64_t t = begin / n_heads, head = begin % n_heads, head_end = std::min(end - t * n_heads, n_heads);
+      const bool whole = head == 0 && head_end == n_heads;
+      const SharedCandidates shared(a, t, whole ? end / n_heads : t + 1);
+      attend(shared, t, head, head_end, thread);
+      begin = t * n_heads + (whole ? shared.n_tokens * n_heads : head_end);
     }
   });
 }

@@ -1,6 +1,8 @@
 #include "ops/sparse_attention.h"
 
+#include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "ops/cache_rows.h"
 #include "ops/paged_cache.h"
@@ -238,6 +240,66 @@ INSTANTIATE_TEST_SUITE_P(
         Case{CacheDType::kFp8, kBF16, 4, 1, 512, 64, 300, 64}, Case{CacheDType::kFp8, kBF16, 3, 65, 512, 64, 200, 192},
         Case{CacheDType::kFp8, kBF16, 3, 128, 512, 64, 90, 64}, Case{CacheDType::kFp8, kBF16, 3, 7, 512, 64, 700, 576},
         Case{CacheDType::kFp8, kBF16, 3, 3, 512, 64, 2100, 2048}));
+
+// Rows of one sequence that see all there is, each some slots more than the one before it, share what is gathered. They
+// have the bits of rows alone, whatever their neighbours see: nothing, an odd number, whole tiles, the same, or a row
+// that has chosen between them.
+struct SharedRows {
+  CacheDType cache;
+  DType q;
+  int64_t n_heads, d_latent, d_rope;
+  std::vector<int64_t> n_seen;
+  int64_t chooses = -1;  // a row that leaves out its first slot
+};
+void PrintTo(const SharedRows& c, std::ostream* out) {
+  *out << cache_dtype_name(c.cache) << " rows, " << dtype_name(c.q) << " q, H" << c.n_heads << " Rk" << c.d_latent
+       << " Dr" << c.d_rope << ", " << c.n_seen.size() << " rows of " << c.n_seen.front() << " to " << c.n_seen.back();
+}
+
+class SharedRowsTest : public ::testing::TestWithParam<SharedRows> {};
+
+TEST_P(SharedRowsTest, HaveTheBitsOfRowsAlone) {
+  const SharedRows& shared = GetParam();
+  const auto n_rows = std::ssize(shared.n_seen);
+  const int64_t n_picks = *std::max_element(shared.n_seen.begin(), shared.n_seen.end()) + 3;
+  Problem p({shared.cache, shared.q, n_rows, shared.n_heads, shared.d_latent, shared.d_rope, n_picks, n_picks});
+  std::fill(p.seq.begin(), p.seq.end(), 1);
+  std::fill(p.picks.begin(), p.picks.end(), -1);
+  for (int64_t t = 0; t < n_rows; ++t) {
+    const int32_t first = t == shared.chooses ? 1 : 0;
+    std::iota(&p.picks[t * n_picks], &p.picks[t * n_picks] + shared.n_seen[t] - first, first);
+  }
+  const Tensor plain = p.attend(plain_device(), 0, n_rows);
+  for (TestDevice* device : backends_under_test()) {
+    if (device->on_cuda()) continue;
+    const Tensor out = p.attend(*device, 0, n_rows);
+    if (!rounds(*device, p.c)) {
+      ASSERT_TRUE(same_bits(out, plain)) << device->name();
+    }
+    for (int64_t t = 0; t < n_rows; ++t) {
+      ASSERT_TRUE(same_bits(p.attend(*device, t, 1), out.view().slice_first(t, 1))) << device->name() << " row " << t;
+    }
+  }
+}
+
+std::vector<int64_t> counts(int64_t first, int64_t n, int64_t step = 1) {
+  std::vector<int64_t> out;
+  for (int64_t i = 0; i < n; ++i) out.push_back(first + i * step);
+  return out;
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, SharedRowsTest,
+                         ::testing::Values(SharedRows{CacheDType::kBF16, kBF16, 6, 512, 64, counts(150, 4)},
+                                           SharedRows{CacheDType::kBF16, kF32, 6, 512, 64, counts(62, 5)},
+                                           SharedRows{CacheDType::kF32, kF32, 6, 512, 64, counts(126, 4), 2},
+                                           SharedRows{CacheDType::kFp8, kBF16, 6, 512, 64, counts(1, 7)},
+                                           SharedRows{CacheDType::kBF16, kBF16, 3, 40, 16, counts(0, 70, 3)},
+                                           SharedRows{CacheDType::kF32, kF32, 1, 40, 16, counts(0, 150)},
+                                           SharedRows{CacheDType::kBF16, kBF16, 1, 40, 6, counts(100, 40), 17},
+                                           SharedRows{
+                                               CacheDType::kBF16, kBF16, 5, 64, 16, {7, 7, 64, 64, 65, 128, 129, 129}},
+                                           SharedRows{CacheDType::kBF16, kBF16, 5, 64, 16, {90, 80, 81, 81, 20, 21}},
+                                           SharedRows{CacheDType::kBF16, kBF16, 70, 64, 16, counts(30, 9)}));
 
 TEST(SparseAttentionRows, WithoutPicksGiveZeros) {
   Problem p({CacheDType::kF32, kF32, 2, 3, 40, 16, 100, 12});

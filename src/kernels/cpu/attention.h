@@ -1,4 +1,5 @@
-// Sparse attention on the CPU: some heads of one query token over its candidates among the cache rows.
+// Sparse attention on the CPU: some heads of one query token over its candidates among the cache rows, or of several
+// tokens that have candidates in common, for which those are gathered once.
 //
 // Contract and tree are in ops/sparse_attention.h. Strides are in elements.
 #pragma once
@@ -28,30 +29,38 @@ struct CandidateRows {
   }
 };
 
+// A line is one head of one token; line l is head l % n_heads of token l / n_heads.
 struct AttentionJob {
-  const void* q_latent = nullptr;  // [n_heads, d_latent] f32, or bf16 with bf16 or fp8 rows
-  const void* q_rope = nullptr;    // [n_heads, d_rope]   same dtype
+  const void* q_latent = nullptr;  // [n_tokens, n_heads, d_latent] f32, or bf16 with bf16 or fp8 rows
+  const void* q_rope = nullptr;    // [n_tokens, n_heads, d_rope]   same dtype
   DType q_dtype = DType::kF32;
-  int64_t q_latent_stride = 0;
-  int64_t q_rope_stride = 0;
+  int64_t q_latent_strides[2] = {};  // from token to token, from head to head
+  int64_t q_rope_strides[2] = {};
+  int64_t n_tokens = 1;
   int64_t n_heads = 0;
-  CandidateRows rows;           // candidates 0 .. rows.n-1
-  CandidateRows more;           // those after them
-  float scale_log2 = 0;         // scale * log2(e), rounded to f32
-  const float* sink = nullptr;  // [n_heads], may be null
+  CandidateRows rows;               // candidates 0 .. rows.n-1 of the last token
+  CandidateRows more;               // those after them; none with several tokens
+  const int64_t* n_seen = nullptr;  // [n_tokens] ascending: the candidates of token t are the first n_seen[t]
+  float scale_log2 = 0;             // scale * log2(e), rounded to f32
+  const float* sink = nullptr;      // [n_heads], may be null
   LatentFormat format;
-  float* out = nullptr;  // [n_heads, d_value], overwritten
-  int64_t out_stride = 0;
+  float* out = nullptr;  // [n_tokens, n_heads, d_value], overwritten
+  int64_t out_strides[2] = {};
   std::byte* scratch = nullptr;  // scratch_bytes, aligned to 64
 
-  int64_t n_candidates() const { return rows.n + more.n; }
+  int64_t n_lines() const { return n_tokens * n_heads; }
+  int64_t n_candidates() const { return rows.n + more.n; }  // n_seen[n_tokens - 1]
   const std::byte* row(int64_t i) const {
     return i < rows.n ? rows.row(i, format.row_bytes) : more.row(i - rows.n, format.row_bytes);
+  }
+  // Element offset of a line, given the strides of its token and head.
+  int64_t offset(int64_t line, const int64_t (&strides)[2]) const {
+    return line / n_heads * strides[0] + line % n_heads * strides[1];
   }
 };
 
 struct AttentionKernels {
-  int64_t (*scratch_bytes)(const LatentFormat& format, int64_t n_heads) = nullptr;
+  int64_t (*scratch_bytes)(const LatentFormat& format, int64_t n_lines) = nullptr;
   void (*attend)(const AttentionJob&) = nullptr;
 };
 

@@ -8,9 +8,9 @@
 //   rope     [d_rope, 64] f32             the same
 //   values   [blocks of 64 columns, 32, 64] pairs of candidates, columns side by side in the order that interleaving
 //            32 of them leaves: 0-3, 8-11, 16-19, 24-27 of them, then 4-7, 12-15, 20-23, 28-31
-//   q        [n_heads, d_latent / 2] pairs, q_rope [n_heads, d_rope] f32
-//   p        [n_heads, 64] f32 scores; weights as bf16 in their place
-//   sums     [n_heads, columns in whole blocks] in the order of the values
+//   q        [n_lines, d_latent / 2] pairs, q_rope [n_lines, d_rope] f32
+//   p        [n_lines, 64] f32 scores; weights as bf16 in their place
+//   sums     [n_lines, columns in whole blocks] in the order of the values
 #include "kernels/cpu/attention_simd.h"
 #include "kernels/cpu/pair_tile.h"
 
@@ -43,40 +43,40 @@ struct Scratch {
   int64_t n_bytes;
 };
 
-Scratch lay_out(std::byte* scratch, const LatentFormat& f, int64_t n_heads) {
+Scratch lay_out(std::byte* scratch, const LatentFormat& f, int64_t n_lines) {
   Scratch s{};
   s.n_pairs = f.d_latent / 2;
   s.d_rope_padded = round_up(f.d_rope, 16);
   s.d_sums = round_up(f.d_latent, kTile);
   s.q = reinterpret_cast<float*>(scratch);
-  s.q_rope = s.q + n_heads * round_up(s.n_pairs, 16);
-  s.keys = s.q_rope + n_heads * s.d_rope_padded;
+  s.q_rope = s.q + n_lines * round_up(s.n_pairs, 16);
+  s.keys = s.q_rope + n_lines * s.d_rope_padded;
   s.rope = s.keys + s.n_pairs * kTile;
   s.values = s.rope + s.d_rope_padded * kTile;
   s.row_rope = s.values + s.d_sums * kPairs;
   s.p = s.row_rope + 16 * s.d_rope_padded;
-  s.sums = s.p + n_heads * kTile;
-  s.factor = s.sums + n_heads * s.d_sums;
-  s.maximum = s.factor + n_heads;
-  s.sum = s.maximum + n_heads;
-  s.n_bytes = reinterpret_cast<std::byte*>(s.sum + n_heads) - scratch;
+  s.sums = s.p + n_lines * kTile;
+  s.factor = s.sums + n_lines * s.d_sums;
+  s.maximum = s.factor + n_lines;
+  s.sum = s.maximum + n_lines;
+  s.n_bytes = reinterpret_cast<std::byte*>(s.sum + n_lines) - scratch;
   return s;
 }
 
-int64_t scratch_bytes(const LatentFormat& f, int64_t n_heads) {
+int64_t scratch_bytes(const LatentFormat& f, int64_t n_lines) {
   alignas(64) std::byte origin[64];
-  const int64_t own = lay_out(origin, f, n_heads).n_bytes, other = F32Kernel::scratch_bytes(f, n_heads);
+  const int64_t own = lay_out(origin, f, n_lines).n_bytes, other = F32Kernel::scratch_bytes(f, n_lines);
   return own > other ? own : other;
 }
 
 void prepare_queries(const AttentionJob& a, const Scratch& s) {
   const int64_t width = bytes_of(a.q_dtype), d = a.format.d_latent;
-  for (int64_t h = 0; h < a.n_heads; ++h) {
-    const std::byte* latent = static_cast<const std::byte*>(a.q_latent) + h * a.q_latent_stride * width;
-    const std::byte* rope = static_cast<const std::byte*>(a.q_rope) + h * a.q_rope_stride * width;
-    auto* q = reinterpret_cast<uint16_t*>(s.q + h * round_up(s.n_pairs, 16));
+  for (int64_t l = 0; l < a.n_lines(); ++l) {
+    const std::byte* latent = static_cast<const std::byte*>(a.q_latent) + a.offset(l, a.q_latent_strides) * width;
+    const std::byte* rope = static_cast<const std::byte*>(a.q_rope) + a.offset(l, a.q_rope_strides) * width;
+    auto* q = reinterpret_cast<uint16_t*>(s.q + l * round_up(s.n_pairs, 16));
     for (int64_t i = 0; i < d; i += 16) V::store_bf16(q + i, load_values<V>(latent + i * width, a.q_dtype, d - i));
-    widen<V>(rope, a.q_dtype, a.format.d_rope, s.q_rope + h * s.d_rope_padded);
+    widen<V>(rope, a.q_dtype, a.format.d_rope, s.q_rope + l * s.d_rope_padded);
   }
 }
 
@@ -101,96 +101,106 @@ void gather_values(const AttentionJob& a, const Scratch& s, const std::byte* eve
     const int64_t n = d - i;
     const __mmask32 there = n >= 32 ? ~__mmask32{0} : n > 0 ? (__mmask32{1} << n) - 1 : 0;
     const __m512i x = _mm512_maskz_loadu_epi16(there, even + 2 * i);
-    const __m512i y = odd != nullptr ? _mm512_maskz_loadu_epi16(there, odd + 2 * i) : _mm512_setzero_si512();
+    const __m512i y = _mm512_maskz_loadu_epi16(there, odd + 2 * i);
     float* out = s.values + i / kTile * kTile * kPairs + pair * kTile + i % kTile;
     _mm512_store_si512(out, _mm512_unpacklo_epi16(x, y));
     _mm512_store_si512(out + 16, _mm512_unpackhi_epi16(x, y));
   }
 }
 
-// Candidates begin .. begin+n-1. Keys beyond n are those of the last one, values of an odd last pair zero.
+// Candidates begin .. begin+n-1. Beyond n in a group is the last one again.
 void gather(const AttentionJob& a, const Scratch& s, int64_t begin, int64_t n) {
   for (int64_t group = 0; group < n; group += 16) {
     const std::byte* rows[16];
     for (int64_t j = 0; j < 16; ++j) rows[j] = a.row(begin + (group + j < n ? group + j : n - 1));
     gather_keys(a, s, rows, group);
-    for (int64_t j = 0; j < 16 && group + j < n; j += 2) {
-      gather_values(a, s, rows[j], group + j + 1 < n ? rows[j + 1] : nullptr, (group + j) / 2);
+    for (int64_t j = 0; j < 16 && group + j < n; j += 2) gather_values(a, s, rows[j], rows[j + 1], (group + j) / 2);
+  }
+}
+
+// Leaves candidate n - 1 alone in its pair if n is odd, as tokens of n candidates want it. Those of more come first.
+void drop_odd_partner(const Scratch& s, int64_t n) {
+  if (n % 2 == 0) return;
+  for (int64_t column = 0; column < s.d_sums; column += kTile) {
+    float* pairs = s.values + column * kPairs + n / 2 * kTile;
+    for (int64_t i = 0; i < kTile; i += 16) {
+      _mm512_store_si512(pairs + i, _mm512_and_si512(_mm512_load_si512(pairs + i), _mm512_set1_epi32(0xFFFF)));
     }
   }
 }
 
-void score(const AttentionJob& a, const Scratch& s, RowFetcher& next_rows) {
+void score(const AttentionJob& a, const Scratch& s, int64_t first, RowFetcher& next_rows) {
   for (int64_t begin = 0; begin < s.n_pairs; begin += kPairBlock) {
-    for (int64_t h = 0; h < a.n_heads; h += kRowBlock) {
+    for (int64_t l = first; l < a.n_lines(); l += kRowBlock) {
       next_rows.step();
-      dot_pairs_block({.rows = s.q + h * round_up(s.n_pairs, 16),
+      dot_pairs_block({.rows = s.q + l * round_up(s.n_pairs, 16),
                        .row_stride = round_up(s.n_pairs, 16),
                        .tile = s.keys,
-                       .out = s.p + h * kTile,
+                       .out = s.p + l * kTile,
                        .out_stride = kTile},
-                      begin, s.n_pairs, a.n_heads - h < kRowBlock ? a.n_heads - h : kRowBlock);
+                      begin, s.n_pairs, block_of_lines(l, a.n_lines()));
     }
   }
   for (int64_t begin = 0; begin < a.format.d_rope; begin += kDotBlock) {
-    for (int64_t h = 0; h < a.n_heads; h += kRowBlock) {
+    for (int64_t l = first; l < a.n_lines(); l += kRowBlock) {
       multiply_rows<V, Start::kZeroThenAdd>(
-          {.rows = s.q_rope + h * s.d_rope_padded + begin,
+          {.rows = s.q_rope + l * s.d_rope_padded + begin,
            .row_stride = s.d_rope_padded,
            .tile = s.rope + begin * kTile,
            .tile_stride = kTile,
            .n_steps = a.format.d_rope - begin < kDotBlock ? a.format.d_rope - begin : kDotBlock,
-           .out = s.p + h * kTile,
+           .out = s.p + l * kTile,
            .out_stride = kTile},
-          a.n_heads - h < kRowBlock ? a.n_heads - h : kRowBlock);
+          block_of_lines(l, a.n_lines()));
     }
   }
 }
 
-// The n scores of a head become weights, rounded to bf16; the sum is that of the rounded ones.
-void softmax(const AttentionJob& a, const Scratch& s, int64_t h, int n) {
-  float* p = s.p + h * kTile;
-  const F32Kernel::Weights weights = F32Kernel::weigh(p, n, a.scale_log2, s.maximum[h]);
+// The n scores of a line become weights, rounded to bf16; the sum is that of the rounded ones.
+void softmax(const AttentionJob& a, const Scratch& s, int64_t l, int n) {
+  float* p = s.p + l * kTile;
+  const F32Kernel::Weights weights = F32Kernel::weigh(p, n, a.scale_log2, s.maximum[l]);
   V::F32 total = V::zero();
   for (int v = 0; v < kTileVectors; ++v) {
     const V::I32 rounded = V::bf16_bits(weights.p[v]);
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + 8 * v), _mm512_cvtepi32_epi16(rounded));
     total = V::add(total, V::from_bits(V::shl<16>(rounded)));
   }
-  s.factor[h] = exp2_or_zero<OneLane>(s.maximum[h] - weights.maximum);
-  s.sum[h] = s.sum[h] * s.factor[h] + V::fold_add(total);
-  s.maximum[h] = weights.maximum;
+  s.factor[l] = exp2_or_zero<OneLane>(s.maximum[l] - weights.maximum);
+  s.sum[l] = s.sum[l] * s.factor[l] + V::fold_add(total);
+  s.maximum[l] = weights.maximum;
 }
 
-void accumulate(const AttentionJob& a, const Scratch& s, int64_t n) {
+void accumulate(const Scratch& s, const LineRun& run) {
   for (int64_t column = 0; column < s.d_sums; column += kTile) {
-    for (int64_t h = 0; h < a.n_heads; h += kRowBlock) {
-      multiply_pairs<Start::kScaled>({.rows = s.p + h * kTile,
+    for (int64_t l = run.begin; l < run.end; l += kRowBlock) {
+      multiply_pairs<Start::kScaled>({.rows = s.p + l * kTile,
                                       .row_stride = kTile,
                                       .tile = s.values + column * kPairs,
                                       .begin = 0,
-                                      .end = (n + 1) / 2,
-                                      .out = s.sums + h * s.d_sums + column,
+                                      .end = (run.n + 1) / 2,
+                                      .out = s.sums + l * s.d_sums + column,
                                       .out_stride = s.d_sums,
-                                      .factor = s.factor + h},
-                                     a.n_heads - h < kRowBlock ? a.n_heads - h : kRowBlock);
+                                      .factor = s.factor + l},
+                                     block_of_lines(l, run.end));
     }
   }
 }
 
 void finish(const AttentionJob& a, const Scratch& s) {
   const int64_t d = a.format.d_latent;
-  for (int64_t h = 0; h < a.n_heads; ++h) {
-    const V::F32 factor = V::broadcast(F32Kernel::add_sink(a, h, s.maximum[h], s.sum[h]));
-    const V::F32 sum = V::broadcast(a.n_candidates() == 0 ? 1.0f : s.sum[h]);
+  for (int64_t l = 0; l < a.n_lines(); ++l) {
+    const V::F32 factor = V::broadcast(F32Kernel::add_sink(a, l, s.maximum[l], s.sum[l]));
+    const V::F32 sum = V::broadcast(a.n_seen[l / a.n_heads] == 0 ? 1.0f : s.sum[l]);
+    float* out = a.out + a.offset(l, a.out_strides);
     for (int64_t i = 0; i < d; i += 32) {
-      const float* sums = s.sums + h * s.d_sums + i;
+      const float* sums = s.sums + l * s.d_sums + i;
       const __m512 low = V::load(sums), high = V::load(sums + 16);
       for (int64_t half = 0; half < 2 && i + 16 * half < d; ++half) {
         const __m512 both = half == 0 ? _mm512_shuffle_f32x4(low, high, 0x44) : _mm512_shuffle_f32x4(low, high, 0xEE);
         const V::F32 x = V::div(V::mul(_mm512_shuffle_f32x4(both, both, 0xD8), factor), sum);
-        const int64_t first = i + 16 * half, n = d - first < 16 ? d - first : 16;
-        V::store_n(a.out + h * a.out_stride + first, x, static_cast<int>(n));
+        const int64_t begin = i + 16 * half, n = d - begin < 16 ? d - begin : 16;
+        V::store_n(out + begin, x, static_cast<int>(n));
       }
     }
   }
@@ -198,23 +208,26 @@ void finish(const AttentionJob& a, const Scratch& s) {
 
 void attend(const AttentionJob& a) {
   if (!takes_dots(a)) return F32Kernel::attend(a);
-  const Scratch s = lay_out(a.scratch, a.format, a.n_heads);
+  const Scratch s = lay_out(a.scratch, a.format, a.n_lines());
   prepare_queries(a, s);
-  for (int64_t i = 0; i < a.n_heads * s.d_sums; ++i) s.sums[i] = 0;
-  for (int64_t h = 0; h < a.n_heads; ++h) {
-    s.maximum[h] = -__builtin_inff();
-    s.sum[h] = 0;
+  for (int64_t i = 0; i < a.n_lines() * s.d_sums; ++i) s.sums[i] = 0;
+  for (int64_t l = 0; l < a.n_lines(); ++l) {
+    s.maximum[l] = -__builtin_inff();
+    s.sum[l] = 0;
   }
   const int64_t n = a.n_candidates();
-  const int64_t n_steps = (s.n_pairs + kPairBlock - 1) / kPairBlock * ((a.n_heads + kRowBlock - 1) / kRowBlock);
   for (int64_t begin = 0; begin < n; begin += kTile) {
-    const int64_t end = begin + kTile < n ? begin + kTile : n;
+    const int64_t end = begin + kTile < n ? begin + kTile : n, first = first_line(a, begin);
     const int64_t next_end = end + kTile < n ? end + kTile : n;
-    RowFetcher next_rows(a, end, next_end - end, n_steps);
+    const int64_t n_blocks = (a.n_lines() - first + kRowBlock - 1) / kRowBlock;
+    RowFetcher next_rows(a, end, next_end - end, (s.n_pairs + kPairBlock - 1) / kPairBlock * n_blocks);
     gather(a, s, begin, end - begin);
-    score(a, s, next_rows);
-    for (int64_t h = 0; h < a.n_heads; ++h) softmax(a, s, h, static_cast<int>(end - begin));
-    accumulate(a, s, end - begin);
+    score(a, s, first, next_rows);
+    for_each_run(a, begin, [&](const LineRun& run) {
+      for (int64_t l = run.begin; l < run.end; ++l) softmax(a, s, l, static_cast<int>(run.n));
+      drop_odd_partner(s, run.n);
+      accumulate(s, run);
+    });
   }
   finish(a, s);
 }

@@ -12,17 +12,18 @@ namespace {
 
 constexpr int64_t kBlock = 128;  // columns per block of a dot
 
-int64_t scratch_bytes(const LatentFormat& /*format*/, int64_t /*n_heads*/) { return 0; }
+int64_t scratch_bytes(const LatentFormat& /*format*/, int64_t /*n_lines*/) { return 0; }
 
 // q . row over the concatenated row, in blocks of 128.
-float dot(const AttentionJob& a, int64_t head, const std::byte* row) {
+float dot(const AttentionJob& a, int64_t line, const std::byte* row) {
   const int64_t d_latent = a.format.d_latent, d = d_latent + a.format.d_rope;
+  const int64_t latent = a.offset(line, a.q_latent_strides), rope = a.offset(line, a.q_rope_strides);
   float total = 0;
   for (int64_t begin = 0; begin < d; begin += kBlock) {
     float block = 0;
     for (int64_t i = begin; i < std::min(begin + kBlock, d); ++i) {
-      const float q = i < d_latent ? query_value(a.q_latent, a.q_dtype, head * a.q_latent_stride + i)
-                                   : query_value(a.q_rope, a.q_dtype, head * a.q_rope_stride + i - d_latent);
+      const float q = i < d_latent ? query_value(a.q_latent, a.q_dtype, latent + i)
+                                   : query_value(a.q_rope, a.q_dtype, rope + i - d_latent);
       block = std::fma(q, latent_value(a.format, row, i), block);
     }
     total += block;
@@ -55,15 +56,15 @@ struct Softmax {
   }
 };
 
-void attend_head(const AttentionJob& a, int64_t head) {
-  const int64_t d_value = a.format.d_value();
-  float* out = a.out + head * a.out_stride;
+void attend_line(const AttentionJob& a, int64_t line) {
+  const int64_t d_value = a.format.d_value(), n_seen = a.n_seen[line / a.n_heads];
+  float* out = a.out + a.offset(line, a.out_strides);
   std::fill(out, out + d_value, 0.0f);
   Softmax softmax;
-  for (int64_t begin = 0; begin < a.n_candidates(); begin += kCandidateTile) {
-    const int64_t n = std::min(kCandidateTile, a.n_candidates() - begin);
+  for (int64_t begin = 0; begin < n_seen; begin += kCandidateTile) {
+    const int64_t n = std::min(kCandidateTile, n_seen - begin);
     float p[kCandidateTile];
-    for (int64_t j = 0; j < n; ++j) p[j] = dot(a, head, a.row(begin + j)) * a.scale_log2;
+    for (int64_t j = 0; j < n; ++j) p[j] = dot(a, line, a.row(begin + j)) * a.scale_log2;
     const float factor = softmax.step(p, n);
     for (int64_t v = 0; v < d_value; ++v) {
       float sum = out[v] * factor;
@@ -71,17 +72,17 @@ void attend_head(const AttentionJob& a, int64_t head) {
       out[v] = sum;
     }
   }
-  if (a.n_candidates() == 0) return;
+  if (n_seen == 0) return;
   float factor = 1;
   if (a.sink != nullptr) {
-    float u = a.sink[head] * kLog2E;
+    float u = a.sink[line % a.n_heads] * kLog2E;
     factor = softmax.step(&u, 1);
   }
   for (int64_t v = 0; v < d_value; ++v) out[v] = out[v] * factor / softmax.sum;
 }
 
 void attend(const AttentionJob& a) {
-  for (int64_t head = 0; head < a.n_heads; ++head) attend_head(a, head);
+  for (int64_t line = 0; line < a.n_lines(); ++line) attend_line(a, line);
 }
 
 }  // namespace
