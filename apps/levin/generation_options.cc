@@ -176,10 +176,16 @@ void add_speculation_options(Command& command, std::shared_ptr<EngineOptions> en
                  }));
   command.option({.names = "--spec-steps,--spec-tokens",
                   .value = "N",
-                  .purpose = "Tokens drafted before each check; changes speed, never the answer; 0: off",
+                  .purpose = "Tokens drafted before each check at most; changes speed, never the answer; 0: off",
                   .default_text = fmt::format("up to {}, as it pays", kDefaultSpecSteps),
                   .group = group},
                  set_int(&spec->n_steps, {.min = 0, .max = kMaxSpecSteps}));
+  command.option({.names = "--spec-p-min,--draft-p-min",
+                  .value = "P",
+                  .purpose = "Draft on behind drafts that are this likely to be kept together; 0: whatever they are",
+                  .default_text = fmt::format("{}", kDefaultMinConfidence),
+                  .group = group},
+                 set_number(&engine->min_confidence, {.min = 0, .max = 1}));
   command.option({.names = "--spec-width",
                   .value = "N",
                   .purpose = "Drafts side by side; only chains (1) so far",

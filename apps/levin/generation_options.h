@@ -25,8 +25,8 @@ struct GenerationOptions {
 // add_engine_options() first.
 std::shared_ptr<GenerationOptions> add_generation_options(Command& command, std::shared_ptr<EngineOptions> engine);
 
-// Adds --spec, --spec-steps, --spec-width; they set engine->n_spec_steps and adapt_spec_depth. A number of steps that is
-// given is kept to; without one the depth adapts.
+// Adds --spec, --spec-steps, --spec-p-min, --spec-width; they set engine->n_spec_steps, adapt_spec_depth and
+// min_confidence. A number of steps that is given is kept to; without one the depth adapts.
 void add_speculation_options(Command& command, std::shared_ptr<EngineOptions> engine);
 
 uint64_t fresh_seed();

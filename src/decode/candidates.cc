@@ -6,6 +6,7 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <numeric>
 
 #include "base/check.h"
 #include "base/math.h"
@@ -17,6 +18,7 @@ constexpr double kNever = -std::numeric_limits<double>::infinity();
 constexpr double kBand = 2;           // of l/T: tokens are ranked band by band
 constexpr double kAllBands = 40;      // what lies deeper below the largest is one band
 constexpr double kMinExponent = -50;  // smaller terms are beyond the precision of a rough total
+constexpr double kFarBelow = -20;     // a million terms of this and less are 2e-3 of the largest
 
 // Of a rough total: its terms are good to 2e-10 (below), sums of a million terms in any order to 2e-10, and the rule's own
 // l/T are rounded.
@@ -134,26 +136,38 @@ std::vector<Candidate> LogitRow<T>::top_k(double temperature, int64_t k) const {
   return out;
 }
 
+// Sum of exp((l - max) * scale) over a block, each term good to 2e-10 and at least exp(kMinExponent).
+template <class T>
+double LogitRow<T>::rough_total_of(size_t b, double scale) const {
+  const std::span<const T> values = block(b);
+  const double top = top_;
+  std::array<double, kBlock> terms{};
+  for (size_t i = 0; i < values.size(); ++i) {
+    const double x = (values[i] - top) * scale;
+    terms[i] = rough_exp(x > kMinExponent ? x : kMinExponent);
+  }
+  std::array<double, 8> sums{};
+  for (size_t i = 0; i < kBlock; i += 8) {
+    for (size_t j = 0; j < 8; ++j) sums[j] += terms[i + j];
+  }
+  return std::accumulate(sums.begin(), sums.end(), 0.0);
+}
+
 // Sum of exp(l/T - max), good to doubt_of_total().
 template <class T>
 double LogitRow<T>::rough_total(double temperature) const {
-  const double scale = 1 / temperature;
-  const double top = top_;
   double total = 0;
-  for (size_t b = 0; b < largest_.size(); ++b) {
-    const std::span<const T> values = block(b);
-    std::array<double, kBlock> terms{};
-    for (size_t i = 0; i < values.size(); ++i) {
-      const double x = (values[i] - top) * scale;
-      terms[i] = rough_exp(x > kMinExponent ? x : kMinExponent);
-    }
-    std::array<double, 8> sums{};
-    for (size_t i = 0; i < kBlock; i += 8) {
-      for (size_t j = 0; j < 8; ++j) sums[j] += terms[i + j];
-    }
-    for (const double sum : sums) total += sum;
-  }
+  for (size_t b = 0; b < largest_.size(); ++b) total += rough_total_of(b, 1 / temperature);
   return total;
+}
+
+template <class T>
+double LogitRow<T>::share_of_likeliest(double least) const {
+  double total = 0;
+  for (size_t b = 0; b < largest_.size() && total * least <= 1; ++b) {
+    if (largest_[b] - top_ >= kFarBelow) total += rough_total_of(b, 1);
+  }
+  return total * least <= 1 ? 1 / total : 0;
 }
 
 template <class T>

@@ -38,6 +38,8 @@ class LogitRow {
 
   // Ranked by top_p alone.
   std::vector<Candidate> survivors(double temperature, int64_t top_k, double top_p, double min_p) const;
+  // What of exp(l) the likeliest token has, to 1e-3; 0 if that is less than `least`.
+  double share_of_likeliest(double least) const;
   // Of all tokens the one whose l/T with its noise is largest.
   Candidate noisiest(double temperature, const NoisePlace& place) const;
 
@@ -48,6 +50,7 @@ class LogitRow {
   void gather(double temperature, double lowest, double below, std::vector<Candidate>& out) const;
   std::vector<Candidate> top_k(double temperature, int64_t k) const;
   std::vector<Candidate> top_p(double temperature, double p) const;
+  double rough_total_of(size_t b, double scale) const;
   double rough_total(double temperature) const;
 
   std::span<const T> logits_;

@@ -130,6 +130,10 @@ int32_t choose_token(std::span<const float> logits, const SamplingParams& params
   return choose_from(LogitRow(std::span<const double>(processed)), params, context.position);
 }
 
+double share_of_likeliest(std::span<const float> logits, double least) {
+  return LogitRow(logits).share_of_likeliest(least);
+}
+
 RowLogprobs row_logprobs(std::span<const float> logits, int32_t token, int n_top) {
   const double largest = *std::max_element(logits.begin(), logits.end());
   std::array<double, 16> sums{};  // as the kernels sum a row: 16 interleaved sums, folded 8, 4, 2, 1

@@ -76,6 +76,9 @@ struct ChoiceContext {
 // logits [V], finite or -inf. At least one token must survive the bans; the caller's checks see to that.
 int32_t choose_token(std::span<const float> logits, const SamplingParams& params, const ChoiceContext& context);
 
+// The probability of a row's likeliest token (temperature 1, nothing applied), to 1e-3; 0 if it is less than `least`.
+double share_of_likeliest(std::span<const float> logits, double least);
+
 struct TokenLogprob {
   int32_t token = -1;
   double logprob = 0;

@@ -117,6 +117,7 @@ struct Engine::State {
         loop(runner, {.chunk_tokens = options.chunk_tokens,
                       .n_spec_steps = options.n_spec_steps,
                       .adapt_depth = options.adapt_spec_depth,
+                      .min_confidence = options.min_confidence,
                       .max_context_tokens = n_tokens,
                       .max_running = options.max_running,
                       .share_prefixes = options.share_prefixes,

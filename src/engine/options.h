@@ -8,6 +8,7 @@
 #include <string>
 
 #include "base/cpu.h"
+#include "engine/draft_depth.h"
 #include "model/numerics.h"
 #include "ops/context.h"
 
@@ -25,11 +26,12 @@ struct EngineOptions {
   int n_threads = 1;
   std::optional<Isa> isa;  // kernel set; empty: the best the processor has
   NumericsMode numerics = NumericsMode::kFast;
-  std::string kv_cache_dtype = "auto";  // auto, bf16 or fp8; see make_numerics()
-  int64_t chunk_tokens = 512;           // prefill tokens per step
-  int64_t cache_tokens = 0;             // of all sequences together; 0: one of the longest context
-  int n_spec_steps = 0;                 // MTP drafts a round at most; 0: off
-  bool adapt_spec_depth = false;        // fewer drafts, down to none, where that is faster
+  std::string kv_cache_dtype = "auto";            // auto, bf16 or fp8; see make_numerics()
+  int64_t chunk_tokens = 512;                     // prefill tokens per step
+  int64_t cache_tokens = 0;                       // of all sequences together; 0: one of the longest context
+  int n_spec_steps = 0;                           // MTP drafts a round at most; 0: off
+  bool adapt_spec_depth = false;                  // fewer drafts, down to none, where that is faster
+  double min_confidence = kDefaultMinConfidence;  // of the drafts that get another behind them (engine/step_loop.h)
   // Requests that have part in steps; more wait. Where a model keeps windows and state per sequence, as DeepSeek-V4 does,
   // each of them takes memory from the start.
   int64_t max_running = 1;

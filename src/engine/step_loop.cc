@@ -21,6 +21,8 @@ struct StepLoop::Sequence {
   std::vector<int32_t> tokens;  // prompt and answer
   int64_t n_cached = 0;         // trunk rows at positions 0 .. n_cached-1
   std::vector<int32_t> drafts;  // for positions tokens.size(), tokens.size() + 1, ...
+  double confidence = 1;        // of the MTP layer in all drafts that are to have one behind them
+  bool doubted = false;         // and so the next draft was not made
   int64_t n_paired = 0;         // MTP rows of positions 0 .. n_paired-1 come from the trunk's own state
   std::vector<float> owed;      // [n, d_state] of the trunk at positions n_paired .. that the MTP layer has yet to see
   DraftAcceptance acceptance;
@@ -71,6 +73,7 @@ struct StepLoop::Sequence {
     go_on(admitted.n_cached, admitted.resume);
     page_ends.clear();
     drafts.clear();
+    doubted = false;
     n_fill = n_tokens();
     if (n_answer_tokens() == 0) out->n_found_tokens = n_cached;
   }
@@ -104,8 +107,9 @@ struct StepLoop::Batch {
     int64_t first_position = 0;
     int64_t first_row = 0;  // in the packed step
     bool of_prompt = false;
-    bool wants_tokens = false;  // its rows (verify) or its last row (end of the prompt) are to be chosen from
-    int64_t n_extended = 0;     // rows whose positions are now known to be right, for the MTP layer
+    bool has_all_drafts = false;  // that a round of the last depth gives
+    bool wants_tokens = false;    // its rows (verify) or its last row (end of the prompt) are to be chosen from
+    int64_t n_extended = 0;       // rows whose positions are now known to be right, for the MTP layer
     int64_t n_rows() const { return static_cast<int64_t>(tokens.size()); }
     int64_t n_logit_rows() const { return !wants_tokens ? 0 : of_prompt ? 1 : n_rows(); }
   };
@@ -338,11 +342,13 @@ void StepLoop::plan(Batch& batch) {
     if (options_.store != nullptr && s.in_prompt() && !restore(s, planned)) continue;
     const Status fits = s.pages.follow(scheduler_.pages(planned.id));
     LEVIN_CHECK(fits.ok(), "pages of sequence {}: {}", planned.id, fits.ok() ? "" : fits.error().message);
+    s.doubted = s.doubted && std::ssize(s.drafts) == planned.n_drafts;
     s.drafts.resize(static_cast<size_t>(planned.n_drafts));
     Batch::Entry entry{.sequence = &s,
                        .tokens = {},
                        .first_position = planned.first_position,
                        .of_prompt = s.in_prompt(),
+                       .has_all_drafts = planned.n_drafts == last_depth_ || s.doubted,
                        .wants_tokens = planned.gives_token};
     const auto first = s.tokens.begin() + planned.first_position;
     entry.tokens.assign(first, first + planned.n_tokens);
@@ -517,8 +523,10 @@ void StepLoop::accept(Sequence& s, View logits) {
     ++stats.accepted_per_position[j];
   }
   stats.n_accepted += n_accepted;
-  s.acceptance.observe(static_cast<int>(drafts.size()), n_accepted);
-  typical_.observe(static_cast<int>(drafts.size()), n_accepted);
+  // To the depth a draft that was not made for doubt is one that was not accepted.
+  const int n_drafted = static_cast<int>(drafts.size()) + (std::exchange(s.doubted, false) ? 1 : 0);
+  s.acceptance.observe(n_drafted, n_accepted);
+  typical_.observe(n_drafted, n_accepted);
 }
 
 void StepLoop::emit(Sequence& s, int32_t token, std::span<const float> logits) {
@@ -559,13 +567,14 @@ void StepLoop::choose_depth(Batch& batch) {
   batch.depth = sequences.empty() ? last_depth_ : depth_.next(sequences);
 }
 
-// Only a round that verified as many drafts as it made, for the same sequences and nothing else, tells what its depth
-// costs.
+// Only a round that verified what another of its depth had made, for the same sequences and nothing else, tells what its
+// depth costs.
 void StepLoop::note_round(const Batch& batch, double seconds) {
   const bool steady = std::all_of(batch.entries.begin(), batch.entries.end(), [&](const Batch::Entry& entry) {
-    return !entry.of_prompt && !entry.sequence->finished && entry.n_rows() == 1 + batch.depth;
+    return !entry.of_prompt && !entry.sequence->finished && entry.has_all_drafts;
   });
-  if (steady && options_.adapt_depth) depth_.observe(std::ssize(batch.entries), batch.depth, seconds);
+  if (steady && batch.depth == last_depth_ && options_.adapt_depth)
+    depth_.observe(std::ssize(batch.entries), batch.depth, seconds);
   last_depth_ = batch.depth;
 }
 
@@ -588,6 +597,7 @@ void StepLoop::extend_draft_state(Batch& batch) {
     s.owed.clear();
     row += n_owed;
     if (!s.in_prompt() && s.n_drafts_within(batch.depth) > 0) {
+      s.confidence = 1;
       batch.drafting.push_back(&s);
       last_rows.push_back(static_cast<int32_t>(row - 1));
     }
@@ -610,6 +620,8 @@ void StepLoop::chain_drafts(Batch& batch) {
     for (size_t i = 0; i < batch.drafting.size(); ++i) {
       Sequence& s = *batch.drafting[i];
       if (step >= s.n_drafts_within(batch.depth)) continue;
+      s.doubted = s.confidence < options_.min_confidence;
+      if (s.doubted) continue;
       drafting.push_back(&s);
       going_on.add(batch.drafts.state, batch.drafts.picks, static_cast<int64_t>(i));
       chunks.push_back(s.chunk(std::span(s.drafts).last(1), s.n_tokens() - 1 + step - 1));
@@ -623,15 +635,18 @@ void StepLoop::chain_drafts(Batch& batch) {
   }
 }
 
+// Behind a structure every draft is sure: it leaves few tokens, of which the logits alone know nothing.
 void StepLoop::choose_drafts(std::vector<Sequence*>& drafting, View hidden) {
   const View logits = runner_.draft_logits(hidden);
   for (size_t i = 0; i < drafting.size(); ++i) {
     Sequence& s = *drafting[i];
     const int n_matched = s.push_drafts();
     const ChoiceContext context = s.next_choice(std::ssize(s.drafts));
-    const int32_t token = choose_token(row_span(logits, static_cast<int64_t>(i)), s.request.sampling, context);
+    const std::span<const float> row = row_span(logits, static_cast<int64_t>(i));
+    const int32_t token = choose_token(row, s.request.sampling, context);
     s.pop_drafts(n_matched);
     s.drafts.push_back(token);
+    if (!s.matcher) s.confidence *= share_of_likeliest(row, options_.min_confidence / s.confidence);
   }
 }
 

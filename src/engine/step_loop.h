@@ -7,8 +7,9 @@
 //            drafts give j + 1 tokens.
 //   extend   the MTP layer runs the pairs (hidden of i, t_{i+1}) of the newly accepted positions with the trunk's own
 //            hidden states, overwriting what drafting wrote; its last row gives d_1.
-//   chain    S - 1 times the MTP layer runs (its last output, d_s) and gives d_{s+1}. Where the model says so
-//            (share_picks_across_drafts), these steps attend to what the extend step's last row picked. The picks live
+//   chain    up to S - 1 times the MTP layer runs (its last output, d_s) and gives d_{s+1}, as long as it is sure enough
+//            of d_1 .. d_s: a draft behind one that will be turned down is made and verified for nothing. Where the
+//            model says so (share_picks_across_drafts), these steps attend to what the extend step's last row picked. The picks live
 //            in the round's Batch, row by row beside the hidden states, so that no round sees another's.
 //
 // Plain decoding is S = 0: verify alone; the pairs of accepted positions wait, so that drafting can begin again. The
@@ -42,9 +43,12 @@
 namespace levin {
 
 struct LoopOptions {
-  int64_t chunk_tokens = 512;      // prompt tokens of one sequence in a step
-  int n_spec_steps = 0;            // S: drafts a round at most; 0 = off
-  bool adapt_depth = false;        // draft less, or not at all, where that is faster
+  int64_t chunk_tokens = 512;  // prompt tokens of one sequence in a step
+  int n_spec_steps = 0;        // S: drafts a round at most; 0 = off
+  bool adapt_depth = false;    // draft less, or not at all, where that is faster
+  // Drafts that are to have one behind them: the product of the probabilities that the MTP layer gives its likeliest tokens
+  // there, at least. 0: whatever it says.
+  double min_confidence = kDefaultMinConfidence;
   int64_t max_context_tokens = 0;  // prompt and answer together
   int64_t max_running = 64;        // sequences that have part in steps
   int64_t max_waiting = 1 << 20;   // sequences that wait for their first

@@ -211,6 +211,24 @@ TEST(CheckSampling, NamesTheParameterAndItsValue) {
   EXPECT_NE(message({.stop_tokens = {-1}}).find("token -1"), std::string::npos);
 }
 
+// Blocks far below the largest are skipped, and a flat row ends early.
+TEST(ShareOfLikeliest, IsThatOfTheSoftmax) {
+  std::mt19937 random(3);
+  for (const float spread : {0.0f, 0.5f, 3.0f, 20.0f}) {
+    for (const size_t n_vocab : {1u, 63u, 64u, 1000u, 5000u}) {
+      std::normal_distribution<float> logit(-3, spread);
+      std::vector<float> logits(n_vocab);
+      for (float& l : logits) l = spread > 0 ? logit(random) : 1;
+      if (n_vocab > 64) logits[70] = -std::numeric_limits<float>::infinity();
+      const std::vector<double> p = softmax(logits, 1);
+      const double share = *std::max_element(p.begin(), p.end());
+      EXPECT_NEAR(share_of_likeliest(logits, 0), share, 1e-3 * share);
+      EXPECT_NEAR(share_of_likeliest(logits, 0.99 * share), share, 1e-3 * share);
+      EXPECT_EQ(share_of_likeliest(logits, 1.01 * share), 0);
+    }
+  }
+}
+
 TEST(RowLogprobs, AreTheLogSoftmaxInRank) {
   const std::vector<float> logits = {0.5f, 2.0f, 2.0f, -1.0f};
   const RowLogprobs row = row_logprobs(logits, 3, 3);
