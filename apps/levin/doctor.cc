@@ -75,6 +75,7 @@ struct Feature {
 std::vector<Feature> features(const CpuInfo& cpu) {
   return {{"avx2", cpu.avx2},
           {"avx512", cpu.avx512},
+          {"avx512-vbmi", cpu.avx512_vbmi},
           {"avx512-bf16", cpu.avx512_bf16},
           {"avx512-vnni", cpu.avx512_vnni},
           {"amx-bf16", cpu.amx_bf16}};

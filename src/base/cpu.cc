@@ -69,7 +69,8 @@ CpuInfo cpu_info() {
   info.avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
   info.avx512 = info.avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                 __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
-  info.avx512_bf16 = info.avx512 && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vbmi");
+  info.avx512_vbmi = info.avx512 && __builtin_cpu_supports("avx512vbmi");
+  info.avx512_bf16 = info.avx512_vbmi && __builtin_cpu_supports("avx512bf16");
   info.avx512_vnni = info.avx512 && __builtin_cpu_supports("avx512vnni");
   info.amx_bf16 = __builtin_cpu_supports("amx-bf16");
   info.half_rate_bf16_dot = __builtin_cpu_is("intel");

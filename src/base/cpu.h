@@ -18,7 +18,8 @@ struct CpuInfo {
   int n_cores = 1;           // logical processors this process may run on
   bool avx2 = false;         // with fma and f16c
   bool avx512 = false;       // f, bw, vl, dq
-  bool avx512_bf16 = false;  // with vbmi
+  bool avx512_vbmi = false;  // with the above
+  bool avx512_bf16 = false;  // with the above
   bool avx512_vnni = false;
   bool amx_bf16 = false;
   bool half_rate_bf16_dot = false;  // VDPBF16PS does half the operations per second of f32 fused multiply-adds: Intel's

@@ -106,8 +106,8 @@ struct SharedCandidates {
   std::array<int64_t, kMaxTokens> n_seen{};
 
   SharedCandidates(const SparseAttention& a, int64_t t, int64_t end) {
-    const auto of = [&](const AttentionRows& rows, int64_t row) {
-      return candidates(rows, row, a.seq.data<int32_t>()[row]);
+    const auto of = [&](const AttentionRows& source, int64_t row) {
+      return candidates(source, row, a.seq.data<int32_t>()[row]);
     };
     rows = of(a.rows, t), more = of(a.more, t);
     n_seen[0] = rows.n + more.n;

@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "base/numbers.h"
+#include "kernels/cpu/kernels.h"
 #include "ops/quantize.h"
 #include "ops/support.h"
 #include "ops/weights.h"
@@ -132,6 +133,27 @@ std::vector<ExactSum> exact_sums(const TestRows& rows, const TestMatrix& w, int6
     }
   }
   return out;
+}
+
+// The avx512 set looks e4m3 up where the processor can, and computes it where not. Either way a product is the same.
+TEST(MatmulAvx512, HasTheSameBitsWithAndWithoutVbmi) {
+  if (!cpu_info().avx512_vbmi) GTEST_SKIP() << "the processor has no VBMI";
+  TestDevice device(Isa::kAvx512, 2);
+  kernels::CpuKernels computing = *device.ctx().cpu, looking_up = computing;
+  computing.matmul = kernels::matmul_kernels_avx512();
+  looking_up.matmul = kernels::matmul_kernels_avx512_vbmi();
+  Random random(9);
+  // All codes but the NaN stand in the weights.
+  const TestMatrix w = random_matrix(random, DType::kF8E4M3, 272, 400, true);
+  for (const int64_t n_rows : {1, 4, 8, 30}) {
+    const TestRows rows = random_rows(random, DType::kBF16, n_rows, 400);
+    Tensor out[2] = {Tensor(DType::kF32, {n_rows, 272}), Tensor(DType::kF32, {n_rows, 272})};
+    for (int i = 0; i < 2; ++i) {
+      device.ctx().cpu = i == 0 ? &computing : &looking_up;
+      ops::matmul(device.ctx(), {.x = rows.x, .w = &w.packed, .out = out[i]});
+    }
+    ASSERT_TRUE(same_bits(out[0], out[1])) << n_rows << " rows";
+  }
 }
 
 // Along the tree a product passes at most 128 roundings in its block and one per block fold, each at most half a unit

@@ -22,7 +22,7 @@ const CpuKernels& cpu_kernels(Isa isa) {
       },
       {
           .isa = Isa::kAvx512,
-          .matmul = matmul_kernels_avx512(),
+          .matmul = cpu_info().avx512_vbmi ? matmul_kernels_avx512_vbmi() : matmul_kernels_avx512(),
           .rows = row_kernels_avx512(),
           .index = index_kernels_avx512(),
           .attention = attention_kernels_avx512(),

@@ -114,6 +114,7 @@ struct MatmulKernels {
 MatmulKernels matmul_kernels_plain();
 MatmulKernels matmul_kernels_avx2();
 MatmulKernels matmul_kernels_avx512();
+MatmulKernels matmul_kernels_avx512_vbmi();  // the same bits; e4m3 is looked up
 MatmulKernels matmul_kernels_avx512_bf16();
 
 }  // namespace levin::kernels
