@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <random>
@@ -111,12 +112,13 @@ class MxOnDevice {
   DeviceArray<uint8_t> w_;
 };
 
-// The plain CPU kernel's product of all rows.
+// The plain CPU kernel's product of all rows. It reads up to eight rows where they lie, more from an operand laid out.
 std::vector<float> plain_product(const MxProblem& p) {
   const Matrix w = pack_matrix(
       {.data = p.codes.data(), .dtype = DType::kMxfp4, .n = p.n, .k = p.k, .group_scales = p.scales.data()});
   const kernels::MatmulKernels plain = kernels::matmul_kernels_plain();
-  std::vector<float> operand(static_cast<size_t>(p.n_tokens) * (p.k + 1)), out(static_cast<size_t>(p.n_tokens) * p.n);
+  std::vector<float> rows, operand(p.x.size()), out(static_cast<size_t>(p.n_tokens) * p.n);
+  for (const uint16_t v : p.x) rows.push_back(bf16_to_f32(v));
   plain.prepare({.x = p.x.data(),
                  .x_dtype = DType::kBF16,
                  .x_stride = p.k,
@@ -125,18 +127,21 @@ std::vector<float> plain_product(const MxProblem& p) {
                  .k = p.k,
                  .operand_dtype = DType::kF32,
                  .operand = operand.data()});
-  plain.product({.operand = operand.data(),
-                 .operand_dtype = DType::kF32,
-                 .row_end = p.n_tokens,
-                 .n_rows = p.n_tokens,
-                 .panels = w.panel(0),
-                 .panel_bytes = w.panel_bytes(),
-                 .w_dtype = DType::kMxfp4,
-                 .panel_end = w.n_panels(),
-                 .n = p.n,
-                 .k = p.k,
-                 .out = out.data(),
-                 .out_stride = p.n});
+  kernels::ProductJob job{.operand = operand.data(),
+                          .operand_dtype = DType::kF32,
+                          .row_end = p.n_tokens,
+                          .n_rows = p.n_tokens,
+                          .panels = w.panel(0),
+                          .panel_bytes = w.panel_bytes(),
+                          .w_dtype = DType::kMxfp4,
+                          .panel_end = w.n_panels(),
+                          .n = p.n,
+                          .k = p.k,
+                          .out = out.data(),
+                          .out_stride = p.n};
+  for (int64_t t = 0; t < std::min<int64_t>(p.n_tokens, kernels::kRowGroup); ++t)
+    job.plain_rows[static_cast<size_t>(t)] = rows.data() + t * p.k;
+  plain.product(job);
   return out;
 }
 
