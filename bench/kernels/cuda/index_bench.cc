@@ -1,11 +1,13 @@
 // The indexer's side of a decode step: index scores, scores with selection, selection alone.
 //
-//   bench_index [--only scores|topk|select]      CSV to stdout: kind, shape, us, floor us, share of floor, rate
+//   bench_index [--only scores|topk|select] [--heads H] [--tokens N] [--batch B] [--length L]
+//                                                CSV to stdout: kind, shape, us, floor us, share of floor, rate
 //
 // The cache is larger than L2 and the launches of a graph rotate through it, so that keys are cold, as in every layer of
 // a step.
 #include <fmt/format.h>
 
+#include <cstdlib>
 #include <cstring>
 #include <numeric>
 #include <random>
@@ -60,6 +62,18 @@ class IndexPages {
 struct IndexCase {
   int n_heads, n_tokens, n_requests;
   int64_t length;
+};
+
+// What the command line leaves of the shapes; 0 leaves all.
+struct IndexFilter {
+  std::string kind;
+  IndexCase only{0, 0, 0, 0};
+
+  bool wants(const IndexCase& c) const {
+    const auto is = [](int64_t wanted, int64_t value) { return wanted == 0 || wanted == value; };
+    return is(only.n_heads, c.n_heads) && is(only.n_tokens, c.n_tokens) && is(only.n_requests, c.n_requests) &&
+           is(only.length, c.length);
+  }
 };
 
 class IndexStep {
@@ -163,11 +177,12 @@ void print_index(const char* kind, const IndexStep& s, double us, double floor) 
   std::fflush(stdout);
 }
 
-void bench_scores(const Stream& stream, const IndexPages& pages) {
+void bench_scores(const Stream& stream, const IndexPages& pages, const IndexFilter& filter) {
   for (const int n_heads : {64, 32}) {
     for (const int n_tokens : {1, 2, 3, 4, 8}) {
       for (const auto& [n_requests, length] : std::vector<std::pair<int, int64_t>>{
                {1, 8192}, {1, 65536}, {8, 32768}, {32, 8192}, {32, 65536}, {128, 8192}, {256, 8192}}) {
+        if (!filter.wants({n_heads, n_tokens, n_requests, length})) continue;
         const IndexStep s(stream, pages, {n_heads, n_tokens, n_requests, length});
         const double floor = s.floor_us(true);
         print_index("scores", s, time_in_graph(stream, timing_for(floor), [&](int i) { s.scores(i); }), floor);
@@ -176,11 +191,12 @@ void bench_scores(const Stream& stream, const IndexPages& pages) {
   }
 }
 
-void bench_topk(const Stream& stream, const IndexPages& pages) {
+void bench_topk(const Stream& stream, const IndexPages& pages, const IndexFilter& filter) {
   for (const int n_heads : {64, 32}) {
     for (const int n_tokens : {1, 2, 4}) {
       for (const auto& [n_requests, length] : std::vector<std::pair<int, int64_t>>{
                {1, 4096}, {1, 8192}, {1, 16384}, {1, 65536}, {4, 8192}, {4, 32768}, {4, 65536}, {32, 65536}}) {
+        if (!filter.wants({n_heads, n_tokens, n_requests, length})) continue;
         const IndexStep s(stream, pages, {n_heads, n_tokens, n_requests, length});
         const double floor = s.floor_us(false);
         print_index("topk", s, time_in_graph(stream, timing_for(floor), [&](int i) { s.topk(i); }), floor);
@@ -189,9 +205,10 @@ void bench_topk(const Stream& stream, const IndexPages& pages) {
   }
 }
 
-void bench_select(const Stream& stream, const IndexPages& pages) {
+void bench_select(const Stream& stream, const IndexPages& pages, const IndexFilter& filter) {
   for (const auto& [n_requests, length] : std::vector<std::pair<int, int64_t>>{
            {1, 8192}, {1, 65536}, {4, 65536}, {32, 65536}, {128, 8192}, {1, 1 << 20}}) {
+    if (!filter.wants({64, 1, n_requests, length})) continue;
     const IndexStep s(stream, pages, {64, 1, n_requests, length});
     s.scores(0);
     print_index("select", s, time_in_graph(stream, timing_for(0), [&](int i) { s.select(i); }),
@@ -199,14 +216,23 @@ void bench_select(const Stream& stream, const IndexPages& pages) {
   }
 }
 
+IndexFilter parse(int n_args, char** args) {
+  IndexFilter filter;
+  for (int i = 1; i + 1 < n_args; ++i) {
+    if (std::strcmp(args[i], "--only") == 0) filter.kind = args[i + 1];
+    if (std::strcmp(args[i], "--heads") == 0) filter.only.n_heads = std::atoi(args[i + 1]);
+    if (std::strcmp(args[i], "--tokens") == 0) filter.only.n_tokens = std::atoi(args[i + 1]);
+    if (std::strcmp(args[i], "--batch") == 0) filter.only.n_requests = std::atoi(args[i + 1]);
+    if (std::strcmp(args[i], "--length") == 0) filter.only.length = std::atoll(args[i + 1]);
+  }
+  return filter;
+}
+
 }  // namespace
 }  // namespace levin::bench
 
 int main(int n_args, char** args) {
   using namespace levin;
-  std::string only;
-  for (int i = 1; i + 1 < n_args; ++i)
-    if (std::strcmp(args[i], "--only") == 0) only = args[i + 1];
   if (const std::string why = cuda::why_no_device(); !why.empty()) {
     fmt::print(stderr, "{}\n", why);
     return 1;
@@ -214,8 +240,9 @@ int main(int n_args, char** args) {
   const cuda::Stream stream = cuda::must(cuda::Stream::create());
   fmt::print("kind,shape,us,floor us,share of floor,rate\n");
   const bench::IndexPages pages(stream);
-  if (only.empty() || only == "scores") bench::bench_scores(stream, pages);
-  if (only.empty() || only == "topk") bench::bench_topk(stream, pages);
-  if (only.empty() || only == "select") bench::bench_select(stream, pages);
+  const bench::IndexFilter filter = bench::parse(n_args, args);
+  if (filter.kind.empty() || filter.kind == "scores") bench::bench_scores(stream, pages, filter);
+  if (filter.kind.empty() || filter.kind == "topk") bench::bench_topk(stream, pages, filter);
+  if (filter.kind.empty() || filter.kind == "select") bench::bench_select(stream, pages, filter);
   return 0;
 }
