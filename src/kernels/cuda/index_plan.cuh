@@ -13,12 +13,15 @@ struct alignas(8) PlanItem {
   int32_t n_pages;
 };
 
-// The run of pages of one thread block: from page `page` of item `item` on, into the following items.
+// The run of pages of one thread block: from page `page` of item `item` on, into the following items. What it needs of
+// that item stands here too, so that a block begins with one read.
 struct alignas(16) PlanBlock {
   int32_t item;
   int32_t page;
   int32_t n_pages;
-  int32_t unused;
+  int32_t request;      // of the item
+  int32_t first_pages;  // of the run, in the item
+  int32_t unused[3];
 };
 
 struct PlanView {

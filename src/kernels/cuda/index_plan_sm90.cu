@@ -88,10 +88,13 @@ __global__ void __launch_bounds__(kThreads, 1) build_plan_kernel(const BuildPlan
   for (int block = static_cast<int>(threadIdx.x); block < p.n_blocks; block += kThreads) {
     const int begin = static_cast<int>(int64_t{done.pages} * block / p.n_blocks);
     const int end = static_cast<int>(int64_t{done.pages} * (block + 1) / p.n_blocks);
-    PlanBlock run{0, 0, end - begin, 0};
+    PlanBlock run{.n_pages = end - begin};
     if (end > begin) {
       run.item = find_item(p.plan.first_page, done.items, begin);
       run.page = begin - p.plan.first_page[run.item];
+      const PlanItem item = p.plan.items[run.item];
+      run.request = item.request;
+      run.first_pages = min(run.n_pages, item.n_pages - run.page);
     }
     p.plan.blocks[block] = run;
   }

@@ -30,6 +30,13 @@ __device__ __forceinline__ float4 load_shared_float4(const float4* from) {
   return v;
 }
 
+// The same for two: it is not moved out of a loop either, where it would take registers that products need.
+__device__ __forceinline__ float2 load_shared_float2(const float* from) {
+  float2 v;
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(shared_address(from)) : "memory");
+  return v;
+}
+
 __device__ __forceinline__ float4 cluster_load_float4(const float4* own, uint32_t rank) {
   float4 v;
   asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"

@@ -43,6 +43,9 @@ __device__ __forceinline__ int read_thread_index() {
   return thread;
 }
 
+// Keeps a value in its register: the compiler would otherwise make it anew from cheap parts where it is used.
+__device__ __forceinline__ void keep_in_register(int& value) { asm volatile("" : "+r"(value)); }
+
 // The warp's index as a value the compiler knows to be the same in all lanes.
 __device__ __forceinline__ int warp_index() { return __shfl_sync(0xffffffff, static_cast<int>(threadIdx.x) / 32, 0); }
 

@@ -3,7 +3,7 @@
     python3 wgmma_shapes.py > wgmma_shapes.inc
 """
 
-WIDTHS = [8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 136, 144, 160, 192, 256]
+WIDTHS = [8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 136, 144, 160, 192, 224, 256]
 
 # name, k of one step, PTX types, whether operand order bits follow
 TYPES = [("e4m3", 32, "f32.e4m3.e4m3", False), ("bf16", 16, "f32.bf16.bf16", True)]
