@@ -14,7 +14,7 @@
 //   cost  a run of up to 512 keys a warp is read once and kept in registers; longer rows are read once per pass (at
 //   most 7) why   small digits: what blocks must exchange per digit is one load a thread. Plateaus of equal scores are
 //   common (every head
-//         negative gives exactly 0), so where many lanes count, those of one bin are added once.
+//         negative gives exactly 0); adding 1 to a bin for many lanes of a warp is one operation of shared memory here.
 #include <cstdint>
 
 #include "kernels/cuda/index_plan.cuh"
@@ -118,27 +118,6 @@ struct WarpKeys {
   }
 };
 
-// Adds 1 to a bin for each active lane. Where many are active, those that agree with the first are added together.
-__device__ __forceinline__ void count_bin(uint32_t* histogram, uint32_t bin, bool active) {
-  constexpr int kFewLanes = 4;
-  const uint32_t lanes = __ballot_sync(kAllLanes, active);
-  if (lanes == 0) return;
-  if (__popc(lanes) <= kFewLanes) {
-    if (active) atomicAdd(histogram + bin, 1u);
-    __syncwarp();
-    return;
-  }
-  const int leader = __ffs(static_cast<int>(lanes)) - 1;
-  const uint32_t leader_bin = __shfl_sync(kAllLanes, bin, leader);
-  const uint32_t same = __ballot_sync(kAllLanes, active && bin == leader_bin);
-  if (static_cast<int>(threadIdx.x % 32) == leader) {
-    atomicAdd(histogram + bin, static_cast<uint32_t>(__popc(same)));
-  } else if (active && bin != leader_bin) {
-    atomicAdd(histogram + bin, 1u);
-  }
-  __syncwarp();
-}
-
 // Shared memory written so far by the blocks of the cluster may be read by the others.
 __device__ void exchange_sync(int n_split) {
   __syncthreads();
@@ -169,10 +148,21 @@ struct Threshold {
   uint32_t count;
 };
 
-// From the counted first digits of the row.
-__device__ Threshold first_threshold(Shared& s, const uint32_t* counts, uint32_t n_picks) {
-  const uint32_t top = kScoreBins - 1 - 2 * threadIdx.x;  // this thread has the bins top and top - 1
-  const uint32_t high = counts[top], low = counts[top - 1];
+// This thread's two bins of the counted first digits of a row, the highest bins with the first thread.
+struct FirstCounts {
+  uint32_t high = 0;
+  uint32_t low = 0;
+};
+
+__device__ __forceinline__ uint32_t own_top_bin() { return kScoreBins - 1 - 2 * threadIdx.x; }
+
+__device__ __forceinline__ FirstCounts load_first_counts(const uint32_t* counts) {
+  const uint32_t top = own_top_bin();
+  return {counts[top], counts[top - 1]};
+}
+
+__device__ Threshold first_threshold(Shared& s, const FirstCounts& counts, uint32_t n_picks) {
+  const uint32_t top = own_top_bin(), high = counts.high, low = counts.low;
   const uint32_t before = exclusive_sum(s, low + high);
   if (before < n_picks && n_picks <= before + high + low) {
     const bool in_high = n_picks <= before + high;
@@ -213,7 +203,7 @@ __device__ Threshold refine(Shared& s, const SelectTopk& a, const Row& row, int 
   const int shift = t.shift - bits;
   keys.for_each(row.score, a.fault, [&](uint32_t key, int, bool inside) {
     const bool shares = digit == 0 || key >> t.shift == t.value;
-    count_bin(s.digit[digit], key >> shift & (kDigitBins - 1), inside && shares);
+    if (inside && shares) atomicAdd(&s.digit[digit][key >> shift & (kDigitBins - 1)], 1u);
   });
   exchange_sync(n_split);
   if (threadIdx.x < n_split * kDigitBins) {
@@ -234,13 +224,13 @@ __device__ Threshold refine(Shared& s, const SelectTopk& a, const Row& row, int 
   return find_in_digit(count, t, bits);
 }
 
-__device__ Threshold find_threshold(Shared& s, const SelectTopk& a, const Row& row, int64_t r, int n_split,
-                                    WarpKeys& keys) {
+__device__ Threshold find_threshold(Shared& s, const SelectTopk& a, const Row& row, const FirstCounts& first,
+                                    int n_split, WarpKeys& keys) {
   const uint32_t n_picks = static_cast<uint32_t>(a.n_picks);
   Threshold t{32, 0, n_picks, 0};
   int digit = 0;
   if (a.histogram != nullptr) {
-    t = first_threshold(s, a.histogram + r * kScoreBins, n_picks);
+    t = first_threshold(s, first, n_picks);
     digit = 2;
   }
   for (; digit < kDigits && t.left != t.count; ++digit) t = refine(s, a, row, n_split, keys, t, digit);
@@ -309,11 +299,13 @@ __global__ void __launch_bounds__(kThreads, 1) select_topk_kernel(const SelectTo
 
   const int n_warps = n_split * kWarps;
   const int span = ((n + n_warps - 1) / n_warps + 31) / 32 * 32;
+  FirstCounts first;  // both reads at once
+  if (a.histogram != nullptr) first = load_first_counts(a.histogram + r * kScoreBins);
   WarpKeys keys;
   keys.first = row.first + min(n, (rank * kWarps + static_cast<int>(threadIdx.x) / 32) * span);
   keys.end = min(row.end, keys.first + span);
   if (keys.held()) keys.load(row.score, keys.first, a.fault);
-  const Threshold t = find_threshold(s, a, row, r, n_split, keys);
+  const Threshold t = find_threshold(s, a, row, first, n_split, keys);
   write_picks(s, a, row, t, n_split, keys);
   exchange_sync(n_split);  // nobody leaves while its counts may be read
   if (a.histogram != nullptr) {
