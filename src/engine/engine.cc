@@ -10,7 +10,7 @@
 
 #include "base/memory.h"
 #include "engine/fingerprint.h"
-#include "engine/page_store.h"
+#include "engine/page_tiers.h"
 #include "engine/runner.h"
 #include "engine/step_loop.h"
 #include "io/safetensors.h"
@@ -34,23 +34,34 @@ Result<std::optional<io::Checkpoint>> open_checkpoint(const EngineOptions& optio
   return std::optional(std::move(checkpoint));
 }
 
-// The tokens whose caches are set up, decided before anything is read.
-Result<int64_t> context_tokens(const EngineOptions& options, const ModelConfig& config, const Numerics& numerics,
-                               const std::optional<io::Checkpoint>& checkpoint) {
-  const MemoryPlan plan = plan_memory(
+// What memory is set up for, decided before anything is read.
+struct Room {
+  int64_t n_context_tokens = 0;
+  int64_t n_prefix_pages = 0;  // of prefixes, kept beside the caches
+};
+
+Result<Room> plan_room(const EngineOptions& options, const ModelConfig& config, const Numerics& numerics,
+                       const std::optional<io::Checkpoint>& checkpoint) {
+  MemoryPlan plan = plan_memory(
       config, numerics, checkpoint ? &*checkpoint : nullptr,
       {.n_sequences = options.max_running, .n_step_tokens = options.chunk_tokens, .n_undone = options.n_spec_steps});
   const MemoryInfo memory = memory_info();
-  const Result<int64_t> n_tokens = choose_context(
-      plan,
-      {.asked_tokens = options.max_model_len_tokens,
-       .max_position = config.max_position,
-       // a system that does not tell is taken to have enough
-       .available_bytes = memory.total_bytes > 0 ? memory.available_bytes : std::numeric_limits<int64_t>::max() / 2});
-  if (n_tokens.ok() || !checkpoint) return n_tokens;
+  const ContextRequest request{
+      .asked_tokens = options.max_model_len_tokens,
+      .max_position = config.max_position,
+      // a system that does not tell is taken to have enough
+      .available_bytes = memory.total_bytes > 0 ? memory.available_bytes : std::numeric_limits<int64_t>::max() / 2};
+  if (options.share_prefixes && plan.block_bytes > 0) {
+    plan.prefix_bytes = options.prefix_memory_bytes.value_or(choose_prefix_bytes(plan, request));
+  }
+  const Result<int64_t> n_tokens = choose_context(plan, request);
+  if (n_tokens.ok()) {
+    return Room{.n_context_tokens = *n_tokens,
+                .n_prefix_pages = plan.block_bytes > 0 ? plan.prefix_bytes / plan.block_bytes : 0};
+  }
   // a config that fits neither the tensors nor the memory is first of all wrong
-  LEVIN_TRY(check_weights(config, *checkpoint));
-  return n_tokens;
+  if (checkpoint) LEVIN_TRY(check_weights(config, *checkpoint));
+  return n_tokens.error();
 }
 
 Result<ModelWeights> read_weights(const EngineOptions& options, const ModelConfig& config, const Numerics& numerics,
@@ -63,26 +74,23 @@ Result<ModelWeights> read_weights(const EngineOptions& options, const ModelConfi
   return weights;
 }
 
-// Null where none is asked for, or the model's prefixes cannot be shared.
-Result<std::unique_ptr<PageStore>> open_store(const EngineOptions& options, const Model& model, Isa isa,
-                                              const std::optional<io::Checkpoint>& checkpoint,
-                                              std::vector<std::string>* warnings) {
+// Null where none is asked for.
+Result<std::unique_ptr<PageStore>> open_disk(const EngineOptions& options, const Model& model, Isa isa,
+                                             const std::optional<io::Checkpoint>& checkpoint) {
   if (options.cache_dir.empty()) return std::unique_ptr<PageStore>();
   const CacheLayout layout = model.cache_layout();
-  if (!layout.keeps_all_rows()) {
-    warnings->push_back("--cache-dir is not used: this model's windows and compressors leave no pages to come back to");
-    return std::unique_ptr<PageStore>();
-  }
   const bool drafts = options.n_spec_steps > 0 && model.has_mtp();
   LEVIN_ASSIGN(const Digest fingerprint, cache_fingerprint({.model_folder = options.model_folder,
                                                             .checkpoint = checkpoint ? &*checkpoint : nullptr,
                                                             .numerics = model.numerics().describe(),
                                                             .kernels = std::string(isa_name(isa)),
+                                                            .n_page_tokens = layout.block_tokens(),
                                                             .drafts = drafts}));
   return PageStore::open({.folder = options.cache_dir,
                           .max_bytes = options.cache_dir_bytes,
                           .fingerprint = fingerprint,
-                          .n_row_bytes = layout.page_bytes(),
+                          .n_tokens = layout.block_tokens(),
+                          .n_row_bytes = layout.block_bytes(),
                           .n_state = drafts ? model.d_state() : 0,
                           .note = options.note});
 }
@@ -92,24 +100,24 @@ Result<std::unique_ptr<PageStore>> open_store(const EngineOptions& options, cons
 struct Engine::State {
   EngineOptions options;
   std::vector<std::string> warnings;
-  int64_t n_context_tokens;
+  Room room;
   Isa isa;
   double load_s = 0;
   std::unique_ptr<Model> model;
   Runner runner;
-  std::unique_ptr<PageStore> store;  // null: none
+  std::unique_ptr<PageTiers> store;  // null: none
   StepLoop loop;
 
-  State(EngineOptions o, std::vector<std::string> w, int64_t n_tokens, Isa chosen_isa, std::unique_ptr<Model> m,
-        std::unique_ptr<PageStore> s)
+  State(EngineOptions o, std::vector<std::string> w, const Room& r, Isa chosen_isa, std::unique_ptr<Model> m,
+        std::unique_ptr<PageTiers> s)
       : options(std::move(o)),
         warnings(std::move(w)),
-        n_context_tokens(n_tokens),
+        room(r),
         isa(chosen_isa),
         model(std::move(m)),
         runner(*model, {.n_threads = options.n_threads,
                         .isa = isa,
-                        .n_cache_tokens = std::max(n_tokens + 1, options.cache_tokens),
+                        .n_cache_tokens = std::max(room.n_context_tokens + 1, options.cache_tokens),
                         .n_sequences = options.max_running,
                         .n_step_tokens = options.chunk_tokens,
                         .n_undone_tokens = options.n_spec_steps}),
@@ -118,7 +126,7 @@ struct Engine::State {
                       .n_spec_steps = options.n_spec_steps,
                       .adapt_depth = options.adapt_spec_depth,
                       .min_confidence = options.min_confidence,
-                      .max_context_tokens = n_tokens,
+                      .max_context_tokens = room.n_context_tokens,
                       .max_running = options.max_running,
                       .share_prefixes = options.share_prefixes,
                       .store = store.get()}) {}
@@ -133,13 +141,15 @@ Result<std::unique_ptr<Engine>> Engine::load(const EngineOptions& options, const
   LEVIN_ASSIGN(const Numerics mode, make_numerics(options.numerics, options.kv_cache_dtype));
   const Numerics numerics = numerics_of_family(mode, parsed.config.family);
   LEVIN_ASSIGN(const std::optional<io::Checkpoint> checkpoint, open_checkpoint(options));
-  LEVIN_ASSIGN(const int64_t n_tokens, context_tokens(options, parsed.config, numerics, checkpoint));
+  LEVIN_ASSIGN(const Room room, plan_room(options, parsed.config, numerics, checkpoint));
   std::vector<std::string> warnings = std::move(parsed.warnings);
   LEVIN_ASSIGN(ModelWeights weights, read_weights(options, parsed.config, numerics, checkpoint, progress, &warnings));
   const Isa isa = options.isa.value_or(cpu_info().preferred_isa());
   std::unique_ptr<Model> model = make_model(std::move(parsed.config), numerics, std::move(weights));
-  LEVIN_ASSIGN(std::unique_ptr<PageStore> store, open_store(options, *model, isa, checkpoint, &warnings));
-  auto state = std::make_unique<State>(options, std::move(warnings), n_tokens, isa, std::move(model), std::move(store));
+  LEVIN_ASSIGN(std::unique_ptr<PageStore> disk, open_disk(options, *model, isa, checkpoint));
+  std::unique_ptr<PageTiers> store;
+  if (disk || room.n_prefix_pages > 0) store = std::make_unique<PageTiers>(room.n_prefix_pages, std::move(disk));
+  auto state = std::make_unique<State>(options, std::move(warnings), room, isa, std::move(model), std::move(store));
   state->load_s = seconds_since(start);
   return std::unique_ptr<Engine>(new Engine(std::move(state)));
 }
@@ -147,22 +157,26 @@ Result<std::unique_ptr<Engine>> Engine::load(const EngineOptions& options, const
 const ModelConfig& Engine::config() const { return state_->model->config(); }
 const Numerics& Engine::numerics() const { return state_->model->numerics(); }
 const std::vector<std::string>& Engine::warnings() const { return state_->warnings; }
-int64_t Engine::max_context_tokens() const { return state_->n_context_tokens; }
+int64_t Engine::max_context_tokens() const { return state_->room.n_context_tokens; }
 
 double Engine::load_seconds() const { return state_->load_s; }
 
 std::string Engine::describe() const {
   const ModelConfig& c = config();
+  const std::string prefixes = state_->room.n_prefix_pages > 0
+                                   ? fmt::format("; prefixes of {} tokens beside it",
+                                                 state_->room.n_prefix_pages * state_->runner.block_tokens())
+                                   : "";
   return fmt::format(
       "model     {}, {} layers{}, {} experts ({} active), vocabulary {}\n"
       "numerics  {}\n"
       "kernels   {}, {} thread{}\n"
-      "cache     {} tokens, {:.1f} MiB\n"
+      "cache     {} tokens, {:.1f} MiB{}\n"
       "loaded    in {:.2f} s",
       family_name(c.family), c.n_layers, state_->model->has_mtp() ? " and MTP" : "", c.n_experts, c.n_active, c.n_vocab,
       numerics().describe(), isa_name(state_->isa), state_->options.n_threads,
-      state_->options.n_threads == 1 ? "" : "s", state_->n_context_tokens, mebibytes(state_->runner.cache_bytes()),
-      state_->load_s);
+      state_->options.n_threads == 1 ? "" : "s", state_->room.n_context_tokens, mebibytes(state_->runner.cache_bytes()),
+      prefixes, state_->load_s);
 }
 
 Result<Generation> Engine::generate(GenerateRequest request) {
@@ -182,17 +196,21 @@ std::unique_ptr<Generation> Engine::take(RequestId id) { return state_->loop.tak
 const StepTimes& Engine::last_step() const { return state_->loop.last_step(); }
 StepPhase Engine::phase() const { return state_->loop.phase(); }
 EngineLoad Engine::load() const {
-  EngineLoad load{state_->loop.counts(), {}, state_->loop.n_restored_tokens()};
-  if (state_->store) load.store = state_->store->counts();
+  EngineLoad load{state_->loop.counts(), {}, 0, 0, state_->loop.n_restored_tokens()};
+  if (const PageTiers* store = state_->store.get()) {
+    load.n_memory_pages = store->memory().n_pages();
+    load.n_memory_bytes = store->memory().n_bytes();
+    if (store->disk() != nullptr) load.store = store->disk()->counts();
+  }
   return load;
 }
 
 Result<std::vector<double>> Engine::score(const std::vector<int32_t>& ids) {
   const int64_t n_ids = static_cast<int64_t>(ids.size());
-  if (n_ids > state_->n_context_tokens) {
+  if (n_ids > state_->room.n_context_tokens) {
     return Error{ErrorKind::kUsage,
                  fmt::format("{} tokens to score and a context of {}; give less text or raise --max-model-len", n_ids,
-                             state_->n_context_tokens)};
+                             state_->room.n_context_tokens)};
   }
   state_->loop.forget_prefixes();
   Runner& runner = state_->runner;
@@ -225,13 +243,13 @@ Result<BenchRow> Engine::bench(const BenchCase& what, const BenchOptions& option
 }
 
 Result<TraceResult> Engine::trace(const TraceOptions& options) {
-  if (const int64_t n_tokens = trace_cache_tokens(options); n_tokens > state_->n_context_tokens) {
+  if (const int64_t n_tokens = trace_cache_tokens(options); n_tokens > state_->room.n_context_tokens) {
     return Error{
         ErrorKind::kUsage,
         fmt::format(
             "prompt, greedy and drafted tokens need a context of {} tokens, and it has {}; give fewer, or raise "
             "--max-model-len if the model has more",
-            n_tokens, state_->n_context_tokens)};
+            n_tokens, state_->room.n_context_tokens)};
   }
   state_->loop.forget_prefixes();
   return levin::trace(state_->runner, options);

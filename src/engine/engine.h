@@ -15,7 +15,7 @@
 #include "base/result.h"
 #include "engine/bench.h"
 #include "engine/options.h"
-#include "engine/page_store.h"
+#include "engine/page_tiers.h"
 #include "engine/request.h"
 #include "engine/trace.h"
 #include "model/weight_table.h"
@@ -26,6 +26,8 @@ namespace levin {
 // Requests that run and wait, pages, what the prefix cache and the disk saved.
 struct EngineLoad : SchedulerCounts {
   PageStoreCounts store;
+  int64_t n_memory_pages = 0;  // of prefixes that are kept beside the caches (engine/page_memory.h)
+  int64_t n_memory_bytes = 0;
   int64_t n_restored_tokens = 0;  // of those that were looked up: read from the disk
 };
 

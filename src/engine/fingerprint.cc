@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <bit>
 
-#include "tensor/formats.h"
-
 namespace levin {
 namespace {
 
@@ -40,7 +38,8 @@ Result<Digest> cache_fingerprint(const FingerprintParts& parts) {
   }
   LEVIN_ASSIGN(const io::MappedFile program, io::MappedFile::open("/proc/self/exe", ErrorKind::kRuntime));
   sum.add_number(checksum64(program.bytes()));
-  sum.add(fmt::format("{}; {}; pages of {}; drafts {}", parts.numerics, parts.kernels, kPageTokens, parts.drafts));
+  sum.add(
+      fmt::format("{}; {}; pages of {}; drafts {}", parts.numerics, parts.kernels, parts.n_page_tokens, parts.drafts));
   return sum.finish();
 }
 

@@ -21,6 +21,7 @@ struct FingerprintParts {
   const io::Checkpoint* checkpoint = nullptr;  // null: dummy weights
   std::string numerics;                        // as Numerics::describe() has it
   std::string kernels;                         // name of the instruction set
+  int64_t n_page_tokens = 0;
   bool drafts = false;
 };
 

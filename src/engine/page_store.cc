@@ -15,7 +15,6 @@
 
 #include "base/check.h"
 #include "io/mapped_file.h"
-#include "tensor/formats.h"
 
 namespace levin {
 namespace {
@@ -25,20 +24,19 @@ namespace fs = std::filesystem;
 constexpr std::string_view kSuffix = ".page";
 constexpr size_t kNameDigits = 2 * std::tuple_size_v<Digest>;
 constexpr size_t kFolderDigits = 16;
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 2;
 
 // What a file begins with; tokens, state, rows and the checksum follow.
 struct Header {
   std::array<char, 8> magic = {'L', 'E', 'V', 'I', 'N', 'P', 'G', '\n'};
   uint32_t version = kVersion;
-  uint32_t n_state = 0;
+  uint32_t n_tokens = 0;
+  uint64_t n_state = 0;
   uint64_t n_row_bytes = 0;
   Digest fingerprint = {};
   PageKey before = {};
 };
-static_assert(sizeof(Header) == 88 && std::is_trivially_copyable_v<Header>);
-constexpr size_t kTokensOffset = sizeof(Header);
-constexpr size_t kStateOffset = kTokensOffset + kPageTokens * sizeof(int32_t);
+static_assert(sizeof(Header) == 96 && std::is_trivially_copyable_v<Header>);
 
 bool is_hex(std::string_view text) { return text.find_first_not_of("0123456789abcdef") == std::string_view::npos; }
 
@@ -236,38 +234,39 @@ void PageStore::forget(Files::iterator file) {
 // ---- the format --------------------------------------------------------------------------------------------------
 
 PageKey PageStore::key_after(const PageKey& before, std::span<const int32_t> tokens) {
-  LEVIN_CHECK(std::ssize(tokens) == kPageTokens, "the key of a page of {} tokens", tokens.size());
   return Sha256().add(before).add(std::as_bytes(tokens)).finish();
 }
 
 int64_t PageStore::file_bytes() const {
-  return static_cast<int64_t>(kStateOffset + sizeof(uint64_t)) + 4 * options_.n_state + options_.n_row_bytes;
+  return static_cast<int64_t>(sizeof(Header) + sizeof(uint64_t)) + 4 * (options_.n_tokens + options_.n_state) +
+         options_.n_row_bytes;
 }
 
-std::string PageStore::encode(const StoredPage& page) const {
-  LEVIN_CHECK(std::ssize(page.tokens) == kPageTokens && std::ssize(page.state) == options_.n_state &&
-                  std::ssize(page.rows) == options_.n_row_bytes,
-              "a page of {} tokens, {} state and {} bytes for a store of {} and {}", page.tokens.size(),
-              page.state.size(), page.rows.size(), options_.n_state, options_.n_row_bytes);
+std::string PageStore::encode(const PagePlace& place, const PageRecord& record) const {
+  LEVIN_CHECK(std::ssize(place.tokens) == options_.n_tokens && std::ssize(record.state) == options_.n_state &&
+                  std::ssize(record.rows) == options_.n_row_bytes,
+              "a page of {} tokens, {} state and {} bytes for a store of {}, {} and {}", place.tokens.size(),
+              record.state.size(), record.rows.size(), options_.n_tokens, options_.n_state, options_.n_row_bytes);
   Header header;
-  header.n_state = static_cast<uint32_t>(options_.n_state);
+  header.n_tokens = static_cast<uint32_t>(options_.n_tokens);
+  header.n_state = static_cast<uint64_t>(options_.n_state);
   header.n_row_bytes = static_cast<uint64_t>(options_.n_row_bytes);
   header.fingerprint = options_.fingerprint;
-  header.before = page.before;
+  header.before = place.before;
   std::string out;
   out.reserve(static_cast<size_t>(file_bytes()));
   const auto append = [&](const void* bytes, size_t n) { out.append(static_cast<const char*>(bytes), n); };
   append(&header, sizeof(header));
-  append(page.tokens.data(), page.tokens.size_bytes());
-  append(page.state.data(), page.state.size() * sizeof(float));
-  append(page.rows.data(), page.rows.size());
+  append(place.tokens.data(), place.tokens.size_bytes());
+  append(record.state.data(), record.state.size() * sizeof(float));
+  append(record.rows.data(), record.rows.size());
   const uint64_t sum = checksum64(std::as_bytes(std::span(out)));
   append(&sum, sizeof(sum));
   return out;
 }
 
 // Why a file is not the page that is looked for; empty if it is.
-std::string PageStore::refusal_of(std::span<const std::byte> file, const StoredPage& page) const {
+std::string PageStore::refusal_of(std::span<const std::byte> file, const PagePlace& place) const {
   if (std::ssize(file) != file_bytes()) return fmt::format("it has {} bytes instead of {}", file.size(), file_bytes());
   Header header;
   std::memcpy(&header, file.data(), sizeof(header));
@@ -278,45 +277,48 @@ std::string PageStore::refusal_of(std::span<const std::byte> file, const StoredP
   const size_t n_summed = file.size() - sizeof(sum);
   std::memcpy(&sum, file.data() + n_summed, sizeof(sum));
   if (sum != checksum64(file.first(n_summed))) return "its checksum is wrong";
-  if (header.fingerprint != options_.fingerprint || header.n_state != options_.n_state ||
+  if (header.fingerprint != options_.fingerprint || header.n_tokens != options_.n_tokens ||
+      header.n_state != static_cast<uint64_t>(options_.n_state) ||
       header.n_row_bytes != static_cast<uint64_t>(options_.n_row_bytes)) {
     return "it is of another model";
   }
-  const bool same_tokens = std::memcmp(file.data() + kTokensOffset, page.tokens.data(), page.tokens.size_bytes()) == 0;
-  if (header.before != page.before || !same_tokens) return "it holds other tokens";
+  const bool same_tokens =
+      std::memcmp(file.data() + sizeof(header), place.tokens.data(), place.tokens.size_bytes()) == 0;
+  if (header.before != place.before || !same_tokens) return "it holds other tokens";
   return {};
 }
 
-bool PageStore::read(const PageKey& key, StoredPage& page) {
-  if (!has(key)) return false;
+std::optional<PageRecord> PageStore::read(const PageKey& key, const PagePlace& place) {
+  if (!has(key)) return std::nullopt;
   const fs::path path = path_of(key);
   read_buffer_.resize(static_cast<size_t>(file_bytes()) + 1);
   const bool fits = read_whole(path, read_buffer_);
-  const std::string refusal = fits ? refusal_of(read_buffer_, page) : "it cannot be read";
+  const std::string refusal = fits ? refusal_of(read_buffer_, place) : "it cannot be read";
   const std::lock_guard lock(mutex_);
   const auto found = by_key_.find(key);
-  if (found == by_key_.end()) return false;  // removed meanwhile
+  if (found == by_key_.end()) return std::nullopt;  // removed meanwhile
   if (!refusal.empty()) {
     note(fmt::format("cache page {} is ignored and removed: {}", path.string(), refusal));
     ++counts_.n_refused;
     std::error_code ignored;
     fs::remove(path, ignored);
     forget(found->second);
-    return false;
+    return std::nullopt;
   }
-  const std::byte* state = read_buffer_.data() + kStateOffset;
-  page.state.resize(static_cast<size_t>(options_.n_state));
-  std::memcpy(page.state.data(), state, page.state.size() * sizeof(float));
-  const std::byte* rows = state + page.state.size() * sizeof(float);
-  page.rows.assign(rows, rows + options_.n_row_bytes);
+  PageRecord record;
+  const std::byte* state = read_buffer_.data() + sizeof(Header) + place.tokens.size_bytes();
+  record.state.resize(static_cast<size_t>(options_.n_state));
+  std::memcpy(record.state.data(), state, record.state.size() * sizeof(float));
+  const std::byte* rows = state + record.state.size() * sizeof(float);
+  record.rows.assign(rows, rows + options_.n_row_bytes);
   ++counts_.n_read;
-  return true;
+  return record;
 }
 
 // ---- writing -----------------------------------------------------------------------------------------------------
 
-void PageStore::write(const PageKey& key, const StoredPage& page) {
-  Waiting waiting{.key = key, .path = path_of(key), .bytes = encode(page)};
+void PageStore::write(const PageKey& key, const PagePlace& place, const PageRecord& record) {
+  Waiting waiting{.key = key, .path = path_of(key), .bytes = encode(place, record)};
   {
     const std::lock_guard lock(mutex_);
     LEVIN_CHECK(!by_key_.contains(key), "page {} is written twice", hex(key));

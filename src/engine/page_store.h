@@ -1,4 +1,5 @@
-// Cache pages on disk: prefixes that outlive the process, so that a server that is started again goes on from them.
+// Cache pages on disk: prefixes that outlive the process, so that a server that is started again goes on from them. A
+// page is the record of a block of tokens (kv/cache.h) with the state behind its last one.
 //
 //   DIR/lock                      held while a store is open: a folder serves one process at a time
 //   DIR/<fingerprint>/<page>      a file a page (docs/kv_format.md); one folder for each model, numerics, kernel set and
@@ -24,6 +25,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
@@ -40,18 +42,22 @@ struct PageStoreOptions {
   std::filesystem::path folder;  // made if it is not there
   int64_t max_bytes = 0;
   Digest fingerprint = {};  // of all that rows depend on besides tokens
-  int64_t n_row_bytes = 0;  // of a page in all of the model's arrays
-  int64_t n_state = 0;      // floats that stand beside a page (kv/prefix_tree.h, ResumeState)
+  int64_t n_tokens = 0;     // of a page
+  int64_t n_row_bytes = 0;  // of a page's record
+  int64_t n_state = 0;      // floats that stand beside it (kv/prefix_tree.h, ResumeState)
   int64_t max_queued_bytes = int64_t{256} << 20;
   std::function<void(const std::string& line)> note;  // from any thread; may be empty
 };
 
-// A page and what it stands for.
-struct StoredPage {
+// What a page stands for.
+struct PagePlace {
   PageKey before = {};              // key of the page before it; first_key() for the first
-  std::span<const int32_t> tokens;  // kPageTokens
-  std::vector<float> state;         // n_state
-  std::vector<std::byte> rows;      // n_row_bytes
+  std::span<const int32_t> tokens;  // n_tokens
+};
+// What is in it.
+struct PageRecord {
+  std::vector<float> state;     // n_state
+  std::vector<std::byte> rows;  // n_row_bytes
 };
 
 struct PageStoreCounts {
@@ -74,14 +80,14 @@ class PageStore {
   static PageKey key_after(const PageKey& before, std::span<const int32_t> tokens);
 
   bool has(const PageKey& key) const;  // and read() may find it
-  // Fills rows and state. False: it is not there, or was damaged.
-  bool read(const PageKey& key, StoredPage& page);
+  // Empty: it is not there, or was damaged.
+  std::optional<PageRecord> read(const PageKey& key, const PagePlace& place);
   // Whether write() would take the page: it is new, the one before it is known, and there is room to wait. A new page
   // that is not taken counts as dropped.
   bool wants(const PageKey& key, const PageKey& before);
-  void write(const PageKey& key, const StoredPage& page);  // wants() said so
-  void use(std::span<const PageKey> path);                 // the keys of pages 0, 1, 2, ...
-  void flush();                                            // returns when nothing waits to be written
+  void write(const PageKey& key, const PagePlace& place, const PageRecord& record);  // wants() said so
+  void use(std::span<const PageKey> path);                                           // the keys of pages 0, 1, 2, ...
+  void flush();  // returns when nothing waits to be written
 
   PageStoreCounts counts() const;
 
@@ -108,8 +114,8 @@ class PageStore {
   void scan_folder(const std::filesystem::path& folder, std::vector<Found>& found);
   std::filesystem::path path_of(const PageKey& key) const;
   int64_t file_bytes() const;
-  std::string encode(const StoredPage& page) const;
-  std::string refusal_of(std::span<const std::byte> file, const StoredPage& page) const;
+  std::string encode(const PagePlace& place, const PageRecord& record) const;
+  std::string refusal_of(std::span<const std::byte> file, const PagePlace& place) const;
   void forget(Files::iterator file);
   void work();
   void write_one(const Waiting& waiting);

@@ -60,10 +60,15 @@ class Runner {
   View logits(View hidden);                  // [N, D] -> [N, V]
   View draft_logits(View hidden);            // [N, D] -> [N, V], for choosing drafts
   std::vector<int32_t> argmax(View logits);  // [N, V] -> N token ids
-  // A token page of all caches as bytes (kv/cache.h), where keeps_all_rows().
-  int64_t page_bytes() const { return model_.cache_layout().page_bytes(); }
-  void copy_page(int32_t page, std::span<std::byte> out) const { cache_.copy_page(page, out); }
-  void set_page(int32_t page, std::span<const std::byte> bytes) { cache_.set_page(page, bytes); }
+  // Blocks of sequences and their records (kv/cache.h).
+  int64_t block_tokens() const { return cache_.block_tokens(); }
+  int64_t block_bytes() const { return cache_.block_bytes(); }
+  void copy_block(const SequencePages& pages, int64_t block, std::span<std::byte> out) const {
+    cache_.copy_block(pages, block, out);
+  }
+  void set_block(const SequencePages& pages, int64_t block, std::span<const std::byte> record) {
+    cache_.set_block(pages, block, record);
+  }
 
   View keep(View rows);  // a copy of [N, W] f32 or i32 that lives as long as the step
 

@@ -26,10 +26,11 @@ struct StepLoop::Sequence {
   int64_t n_paired = 0;         // MTP rows of positions 0 .. n_paired-1 come from the trunk's own state
   std::vector<float> owed;      // [n, d_state] of the trunk at positions n_paired .. that the MTP layer has yet to see
   DraftAcceptance acceptance;
-  SequencePages pages;                 // as the scheduler gives them, in this step
-  std::vector<ResumeState> page_ends;  // of the pages that are not yet settled, in order
+  SequencePages pages;  // as the scheduler gives them, in this step
+  int64_t n_block_tokens;
+  std::vector<ResumeState> block_ends;  // of the blocks that are not yet settled, in order
   std::vector<RowLogprobs> prompt_logprobs;
-  std::vector<PageKey> keys;  // of pages 0, 1, ... as far as they were asked for; with a store
+  std::vector<PageKey> keys;  // of blocks 0, 1, ... as far as they were asked for; with a store
   TokenHistory history;
   std::unique_ptr<grammar::Matcher> matcher;  // of the answer so far; null where any token may be next
   std::unique_ptr<Generation> out = std::make_unique<Generation>();
@@ -37,7 +38,7 @@ struct StepLoop::Sequence {
   Clock::time_point submitted = Clock::now();
   Clock::time_point prompt_done;
 
-  explicit Sequence(SequencePools& pools) : pages(pools) {}
+  explicit Sequence(Runner& runner) : pages(runner.pools()), n_block_tokens(runner.block_tokens()) {}
 
   bool in_prompt() const { return n_cached < n_fill; }
   int64_t n_tokens() const { return static_cast<int64_t>(tokens.size()); }
@@ -71,7 +72,7 @@ struct StepLoop::Sequence {
   // Begins where rows of others end; nowhere, if none were found.
   void begin(const Admitted& admitted) {
     go_on(admitted.n_cached, admitted.resume);
-    page_ends.clear();
+    block_ends.clear();
     drafts.clear();
     doubted = false;
     n_fill = n_tokens();
@@ -84,16 +85,18 @@ struct StepLoop::Sequence {
     n_paired = std::max<int64_t>(n - 1, 0);
     owed = state ? *state : std::vector<float>();
   }
-  // The keys of the first n pages.
-  std::span<const PageKey> page_keys(const PageStore& store, int64_t n) {
+  // The keys of the first n blocks.
+  std::span<const PageKey> block_keys(const PageTiers& store, int64_t n) {
     while (std::ssize(keys) < n) {
-      const PageKey before = keys.empty() ? store.first_key() : keys.back();
-      keys.push_back(PageStore::key_after(before, page_tokens(std::ssize(keys))));
+      const PagePlace next = block_place(store, std::ssize(keys));
+      keys.push_back(PageTiers::key_after(next.before, next.tokens));
     }
     return std::span(keys).first(static_cast<size_t>(n));
   }
-  std::span<const int32_t> page_tokens(int64_t page) const {
-    return std::span(tokens).subspan(static_cast<size_t>(page * kPageTokens), kPageTokens);
+  PagePlace block_place(const PageTiers& store, int64_t block) {
+    return {.before = block > 0 ? block_keys(store, block).back() : store.first_key(),
+            .tokens = std::span(tokens).subspan(static_cast<size_t>(block * n_block_tokens),
+                                                static_cast<size_t>(n_block_tokens))};
   }
   // Tokens whose rows are right in every cache: the MTP layer's row of a pair lies one slot later.
   int64_t n_settled(bool drafts_on) const { return drafts_on ? std::min(n_cached, n_paired + 1) : n_cached; }
@@ -176,8 +179,6 @@ LoopOptions within_reach(const Runner& runner, LoopOptions options) {
       runner.model().has_mtp() ? static_cast<int>(std::min<int64_t>(options.n_spec_steps, runner.max_drafts())) : 0;
   options.chunk_tokens = std::min(options.chunk_tokens, runner.max_step_tokens());
   options.max_running = std::min(options.max_running, runner.max_sequences());
-  // A page of tokens stands for their rows only where all rows are kept: a window's and a compressor's go.
-  options.share_prefixes = options.share_prefixes && runner.keeps_all_rows();
   if (!options.share_prefixes) options.store = nullptr;
   return options;
 }
@@ -217,13 +218,15 @@ std::string_view step_phase_name(StepPhase phase) {
 StepLoop::StepLoop(Runner& runner, const LoopOptions& options)
     : runner_(runner),
       options_(within_reach(runner, options)),
-      scheduler_({.step_tokens = options_.chunk_tokens,
-                  .chunk_tokens = options_.chunk_tokens,
-                  .max_running = options_.max_running,
-                  .max_waiting = options_.max_waiting,
-                  .lookahead_tokens = 1 + options_.n_spec_steps,
-                  .share_prefixes = options_.share_prefixes},
-                 runner.pages(), options_.schedule_trace),
+      scheduler_(
+          {.step_tokens = options_.chunk_tokens,
+           .chunk_tokens = options_.chunk_tokens,
+           .max_running = options_.max_running,
+           .max_waiting = options_.max_waiting,
+           .lookahead_tokens = 1 + options_.n_spec_steps,
+           // a page of tokens stands for their rows only where all rows are kept: a window's and a compressor's go
+           .share_prefixes = options_.share_prefixes && runner.keeps_all_rows()},
+          runner.pages(), options_.schedule_trace),
       depth_(options_.n_spec_steps) {}
 
 StepLoop::~StepLoop() = default;
@@ -258,7 +261,7 @@ Status StepLoop::check(const GenerateRequest& request) const {
 Result<RequestId> StepLoop::submit(GenerateRequest request) {
   LEVIN_TRY(check(request));
   const int64_t n_prompt = std::ssize(request.prompt);
-  auto sequence = std::make_unique<Sequence>(runner_.pools());
+  auto sequence = std::make_unique<Sequence>(runner_);
   sequence->id = next_id_++;
   sequence->n_prompt = sequence->n_fill = n_prompt;
   const int64_t room = options_.max_context_tokens - n_prompt;
@@ -334,14 +337,13 @@ void StepLoop::plan(Batch& batch) {
     Sequence& s = *by_id.at(admitted.id);
     s.begin(admitted);
     if (options_.store != nullptr) {
-      options_.store->use(s.page_keys(*options_.store, admitted.n_cached / kPageTokens));
+      options_.store->use(s.block_keys(*options_.store, admitted.n_cached / s.n_block_tokens));
     }
   }
   for (StepEntry planned : plan.entries) {
     Sequence& s = *by_id.at(planned.id);
+    follow_pages(s);
     if (options_.store != nullptr && s.in_prompt() && !restore(s, planned)) continue;
-    const Status fits = s.pages.follow(scheduler_.pages(planned.id));
-    LEVIN_CHECK(fits.ok(), "pages of sequence {}: {}", planned.id, fits.ok() ? "" : fits.error().message);
     s.doubted = s.doubted && std::ssize(s.drafts) == planned.n_drafts;
     s.drafts.resize(static_cast<size_t>(planned.n_drafts));
     Batch::Entry entry{.sequence = &s,
@@ -357,56 +359,65 @@ void StepLoop::plan(Batch& batch) {
   }
 }
 
-// Reads what is stored of the pages that a chunk of a prompt is to fill, also where it would fill them in part, and cuts
-// the chunk accordingly. False: nothing of it is left, or nothing should be computed because the pages behind it are
+void StepLoop::follow_pages(Sequence& s) {
+  const Status fits = s.pages.follow(scheduler_.pages(s.id));
+  LEVIN_CHECK(fits.ok(), "pages of sequence {}: {}", s.id, fits.ok() ? "" : fits.error().message);
+}
+
+// Puts in what is stored of the blocks that a chunk of a prompt is to fill, also where it would fill them in part, and
+// cuts the chunk accordingly. False: nothing of it is left, or nothing should be computed because the block behind it is
 // stored too.
 bool StepLoop::restore(Sequence& s, StepEntry& planned) {
-  // Log probabilities of a prompt need all of its rows; pages that are not settled have states that would be lost.
-  if (s.request.prompt_logprobs || !s.page_ends.empty()) return true;
-  PageStore& store = *options_.store;
-  const std::span<const int32_t> pages = scheduler_.pages(s.id);
-  const int64_t n_whole = (s.n_tokens() - 1) / kPageTokens;  // the last token has to be computed
-  const int64_t n_before = s.n_cached;
-  std::vector<ResumeState> states;
-  int64_t n = n_before / kPageTokens;
-  for (; n < std::min(n_whole, std::ssize(pages)); ++n) {
-    const std::span<const PageKey> keys = s.page_keys(store, n + 1);
-    StoredPage page{.before = n > 0 ? keys[keys.size() - 2] : store.first_key(),
-                    .tokens = s.page_tokens(n),
-                    .state = {},
-                    .rows = {}};
-    if (!store.read(keys.back(), page)) break;
-    runner_.set_page(pages[static_cast<size_t>(n)], page.rows);
-    states.push_back(std::make_shared<const std::vector<float>>(std::move(page.state)));
-  }
+  // Log probabilities of a prompt need all of its rows; blocks that are not settled have states that would be lost.
+  if (s.request.prompt_logprobs || !s.block_ends.empty()) return true;
+  PageTiers& store = *options_.store;
+  const int64_t n_room = std::ssize(scheduler_.pages(s.id)) * kPageTokens / s.n_block_tokens;
+  const int64_t n_whole = (s.n_tokens() - 1) / s.n_block_tokens;  // the last token has to be computed
+  const int64_t n_before = s.n_cached, first = n_before / s.n_block_tokens;
+  const std::vector<ResumeState> states = restore_blocks(s, first, std::min(n_room, n_whole));
   if (states.empty()) return true;
-  s.go_on(n * kPageTokens, states.back());
-  n_restored_tokens_ += s.n_cached - n_before;
+  const int64_t n = first + std::ssize(states);
+  s.go_on(n * s.n_block_tokens, states.back());
   if (s.n_answer_tokens() == 0) s.out->n_found_tokens += s.n_cached - n_before;
-  store.use(s.page_keys(store, n));
+  store.use(s.block_keys(store, n));
   scheduler_.advance(s.id, {.n_cached = s.n_cached, .n_settled = s.n_cached, .n_drafts = 0, .resume = states});
+  follow_pages(s);
   const int64_t end = planned.first_position + planned.n_tokens;
-  if (s.n_cached >= end || (n < n_whole && store.has(s.page_keys(store, n + 1).back()))) return false;
+  if (s.n_cached >= end || (n < n_whole && store.has(s.block_keys(store, n + 1).back()))) return false;
   planned.n_tokens = end - s.n_cached;
   planned.first_position = s.n_cached;
   return true;
 }
 
-// Copies the pages that were settled just now.
-void StepLoop::store_pages(Sequence& s, std::span<const ResumeState> settled) {
-  PageStore& store = *options_.store;
-  const int64_t n_pages = s.n_settled(options_.n_spec_steps > 0) / kPageTokens;
-  const std::span<const PageKey> keys = s.page_keys(store, n_pages);
-  const std::span<const int32_t> pages = scheduler_.pages(s.id);
-  for (int64_t n = n_pages - std::ssize(settled); n < n_pages; ++n) {
-    const PageKey& before = n > 0 ? keys[static_cast<size_t>(n - 1)] : store.first_key();
-    const PageKey& key = keys[static_cast<size_t>(n)];
-    if (!store.wants(key, before)) continue;
-    StoredPage page{.before = before, .tokens = s.page_tokens(n), .state = {}, .rows = {}};
-    page.state = *settled[static_cast<size_t>(n - n_pages + std::ssize(settled))];
-    page.rows.resize(static_cast<size_t>(runner_.page_bytes()));
-    runner_.copy_page(pages[static_cast<size_t>(n)], page.rows);
-    store.write(key, page);
+// Puts blocks first .. last-1 in, as far as they are stored; gives the states behind them.
+std::vector<ResumeState> StepLoop::restore_blocks(Sequence& s, int64_t first, int64_t last) {
+  PageTiers& store = *options_.store;
+  std::vector<ResumeState> states;
+  for (int64_t n = first; n < last; ++n) {
+    const PagePlace place = s.block_place(store, n);
+    const PageTiers::Found found = store.find(s.block_keys(store, n + 1).back(), place);
+    if (found.record == nullptr) break;
+    runner_.set_block(s.pages, n, found.record->rows);
+    states.push_back(std::make_shared<const std::vector<float>>(found.record->state));
+    const int64_t n_new = (n + 1) * s.n_block_tokens - std::max(s.n_cached, n * s.n_block_tokens);
+    (found.from_disk ? n_restored_tokens_ : n_recalled_tokens_) += n_new;
+  }
+  return states;
+}
+
+// Copies the blocks that were settled just now.
+void StepLoop::store_blocks(Sequence& s, std::span<const ResumeState> settled) {
+  PageTiers& store = *options_.store;
+  const int64_t n_blocks = s.n_settled(options_.n_spec_steps > 0) / s.n_block_tokens;
+  const std::span<const PageKey> keys = s.block_keys(store, n_blocks);
+  for (size_t i = 0; i < settled.size(); ++i) {
+    const int64_t n = n_blocks - std::ssize(settled) + static_cast<int64_t>(i);
+    store.keep(keys[static_cast<size_t>(n)], s.block_place(store, n), [&] {
+      PageRecord record{.state = *settled[i],
+                        .rows = std::vector<std::byte>(static_cast<size_t>(runner_.block_bytes()))};
+      runner_.copy_block(s.pages, n, record.rows);
+      return record;
+    });
   }
   store.use(keys);
 }
@@ -447,7 +458,7 @@ void StepLoop::choose_tokens(Batch& batch) {
     }
     row += count;
   }
-  keep_page_ends(batch);
+  keep_block_ends(batch);
 }
 
 // The token behind a prompt, or behind the answer so far of a sequence that was sent back.
@@ -475,17 +486,17 @@ void StepLoop::score_prompt(Sequence& s, const Batch& batch, int64_t first_row, 
   }
 }
 
-// Keeps what a later sequence needs to go on after a page that filled up.
-void StepLoop::keep_page_ends(const Batch& batch) {
+// Keeps what a later sequence needs to go on after a block that filled up.
+void StepLoop::keep_block_ends(const Batch& batch) {
   for (const Batch::Entry& entry : batch.entries) {
     for (int64_t r = 0; r < entry.n_extended; ++r) {
-      if ((entry.first_position + r + 1) % kPageTokens != 0) continue;
+      if ((entry.first_position + r + 1) % entry.sequence->n_block_tokens != 0) continue;
       std::vector<float> state;
       if (options_.n_spec_steps > 0) {
         const std::span<const float> row = row_span(batch.rows.state, entry.first_row + r);
         state.assign(row.begin(), row.end());
       }
-      entry.sequence->page_ends.push_back(std::make_shared<const std::vector<float>>(std::move(state)));
+      entry.sequence->block_ends.push_back(std::make_shared<const std::vector<float>>(std::move(state)));
     }
   }
 }
@@ -495,13 +506,13 @@ void StepLoop::advance(const Batch& batch) {
   for (const Batch::Entry& entry : batch.entries) {
     Sequence& s = *entry.sequence;
     const int64_t n_settled = s.n_settled(options_.n_spec_steps > 0);
-    const int64_t n_unsettled_pages = s.n_cached / kPageTokens - n_settled / kPageTokens;
+    const int64_t n_unsettled_blocks = s.n_cached / s.n_block_tokens - n_settled / s.n_block_tokens;
     const std::span<const ResumeState> settled =
-        std::span(s.page_ends).first(s.page_ends.size() - static_cast<size_t>(n_unsettled_pages));
+        std::span(s.block_ends).first(s.block_ends.size() - static_cast<size_t>(n_unsettled_blocks));
+    if (options_.store != nullptr && !settled.empty()) store_blocks(s, settled);
     scheduler_.advance(
         s.id, {.n_cached = s.n_cached, .n_settled = n_settled, .n_drafts = std::ssize(s.drafts), .resume = settled});
-    if (options_.store != nullptr && !settled.empty()) store_pages(s, settled);
-    s.page_ends.erase(s.page_ends.begin(), s.page_ends.begin() + std::ssize(settled));
+    s.block_ends.erase(s.block_ends.begin(), s.block_ends.begin() + std::ssize(settled));
   }
 }
 
@@ -648,6 +659,12 @@ void StepLoop::choose_drafts(std::vector<Sequence*>& drafting, View hidden) {
     s.drafts.push_back(token);
     if (!s.matcher) s.confidence *= share_of_likeliest(row, options_.min_confidence / s.confidence);
   }
+}
+
+SchedulerCounts StepLoop::counts() const {
+  SchedulerCounts counts = scheduler_.counts();
+  counts.n_found_tokens += n_recalled_tokens_;
+  return counts;
 }
 
 void StepLoop::cancel(RequestId id) {

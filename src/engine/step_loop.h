@@ -22,8 +22,10 @@
 // sends back loses its rows and comes again as a prompt that has its answer so far; one whose prompt begins as
 // another's goes on from the rows that are there, with the state of the last of them owed to the MTP layer.
 //
-// With a store of pages (engine/page_store.h) pages that fill up are kept there too, and a chunk of a prompt whose pages
-// are there is read instead of computed. The scheduler does not see the difference.
+// With a store of pages (engine/page_tiers.h) blocks of tokens that fill up are copied there, and a chunk of a prompt
+// whose blocks are there is put into the sequence's own pages instead of computed. The scheduler does not see the
+// difference. Where pages hold all rows of their tokens, sequences share them and the store is for what outlives them;
+// where they do not, as with DeepSeek-V4, the store is how prefixes are shared.
 //
 // Pure loop: one thread calls; nothing here knows about text, files or sockets.
 #pragma once
@@ -35,7 +37,7 @@
 
 #include "base/result.h"
 #include "engine/draft_depth.h"
-#include "engine/page_store.h"
+#include "engine/page_tiers.h"
 #include "engine/request.h"
 #include "engine/runner.h"
 #include "sched/scheduler.h"
@@ -53,7 +55,7 @@ struct LoopOptions {
   int64_t max_running = 64;        // sequences that have part in steps
   int64_t max_waiting = 1 << 20;   // sequences that wait for their first
   bool share_prefixes = true;
-  PageStore* store = nullptr;  // of prefixes on disk; used where prefixes are shared
+  PageTiers* store = nullptr;  // of prefixes outside of the caches; used where prefixes are shared
   TraceWriter* schedule_trace = nullptr;
 };
 
@@ -75,10 +77,10 @@ class StepLoop {
   // The result of a finished request, once; nullptr while it runs.
   std::unique_ptr<Generation> take(RequestId id);
 
-  SchedulerCounts counts() const { return scheduler_.counts(); }
+  SchedulerCounts counts() const;             // found tokens: those in the store's memory among them
   StepPhase phase() const { return phase_; }  // from any thread
   const StepTimes& last_step() const { return times_; }
-  int64_t n_restored_tokens() const { return n_restored_tokens_; }  // read from the store instead of computed
+  int64_t n_restored_tokens() const { return n_restored_tokens_; }  // read from disk instead of computed
   void forget_prefixes() { scheduler_.forget_prefixes(); }          // so that others may have the pages
 
  private:
@@ -87,14 +89,16 @@ class StepLoop {
 
   void run(Batch& batch);
   void plan(Batch& batch);
+  void follow_pages(Sequence& sequence);
   bool restore(Sequence& sequence, StepEntry& planned);
-  void store_pages(Sequence& sequence, std::span<const ResumeState> settled);
+  std::vector<ResumeState> restore_blocks(Sequence& sequence, int64_t first, int64_t last);
+  void store_blocks(Sequence& sequence, std::span<const ResumeState> settled);
   void run_trunk(Batch& batch);
   void choose_tokens(Batch& batch);
   void choose_first_token(Sequence& sequence, std::span<const float> logits);
   void accept(Sequence& sequence, View logits);  // [rows, V]
   void score_prompt(Sequence& sequence, const Batch& batch, int64_t first_row, int64_t n_rows);
-  void keep_page_ends(const Batch& batch);
+  void keep_block_ends(const Batch& batch);
   void advance(const Batch& batch);
   void emit(Sequence& sequence, int32_t token, std::span<const float> logits);
   void note_prompt_done(Sequence& sequence);
@@ -113,6 +117,7 @@ class StepLoop {
   DraftAcceptance typical_;  // of all sequences so far: where a new one begins
   RequestId next_id_ = 1;
   int64_t n_restored_tokens_ = 0;
+  int64_t n_recalled_tokens_ = 0;  // found in the store's memory
   std::atomic<StepPhase> phase_ = StepPhase::kIdle;
   StepTimes times_;
   bool went_on_ = false;                              // after the last step something was left to do

@@ -1,10 +1,53 @@
 #include "kv/cache.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/check.h"
 
 namespace levin {
+namespace {
+
+// The ring and what stands behind it.
+int64_t state_rows(const StateFormat& state, const CacheLimits& limits, int64_t n_block_tokens) {
+  return state.ring_rows(limits.n_undone) + limits.open_blocks(n_block_tokens) * state.n_before;
+}
+
+int64_t key_bytes(const IndexKeyFormat& format) {
+  return format.key_bytes + (format.dtype == CacheDType::kFp8 ? 4 : 0);
+}
+
+// Calls f(page, row, n) for rows begin .. end-1 of a table: n of them from `row` on stand in the page of this id.
+template <class F>
+void for_each_page(const std::vector<int32_t>& table, int64_t begin, int64_t end, F f) {
+  for (int64_t row = begin; row < end;) {
+    const int64_t n = std::min(end - row, kPageTokens - row % kPageTokens);
+    const int64_t page_number = row / kPageTokens;
+    LEVIN_CHECK(page_number < std::ssize(table), "rows to {} of a block table with {} pages", end, table.size());
+    f(int64_t{table[static_cast<size_t>(page_number)]}, row % kPageTokens, n);
+    row += n;
+  }
+}
+
+template <class F>
+void for_each_latent(const LatentFormat& format, std::byte* pages, const std::vector<int32_t>& table, int64_t begin,
+                     int64_t end, F f) {
+  for_each_page(table, begin, end, [&](int64_t page, int64_t row, int64_t n) {
+    f(pages + page * format.page_bytes() + row * format.row_bytes, n * format.row_bytes);
+  });
+}
+
+template <class F>
+void for_each_key(const IndexKeyFormat& format, std::byte* pages, const std::vector<int32_t>& table, int64_t begin,
+                  int64_t end, F f) {
+  for_each_page(table, begin, end, [&](int64_t page, int64_t row, int64_t n) {
+    std::byte* keys = pages + page * format.page_bytes();
+    f(keys + row * format.key_bytes, n * format.key_bytes);
+    if (format.dtype == CacheDType::kFp8) f(keys + format.scale_offset + 4 * row, 4 * n);
+  });
+}
+
+}  // namespace
 
 PageKinds CacheLayout::page_kinds() const {
   PageKinds kinds{.n_window = n_window, .ratios = {}};
@@ -21,12 +64,27 @@ bool CacheLayout::keeps_all_rows() const {
          std::none_of(layers.begin(), layers.end(), [](const LayerCacheFormat& l) { return l.compressed.has_value(); });
 }
 
-int64_t CacheLayout::page_bytes() const {
-  int64_t n = 0;
+int64_t CacheLayout::block_tokens() const {
+  int64_t n = kPageTokens;
   for (const LayerCacheFormat& layer : layers) {
-    n += layer.latent.page_bytes() + (layer.index ? layer.index->page_bytes() : 0);
+    if (layer.compressed) n = std::lcm(n, layer.compressed->ratio);
   }
   return n;
+}
+
+int64_t CacheLayout::block_bytes() const {
+  const int64_t n_tokens = block_tokens(), n_rows = n_window > 0 ? std::min(n_window, n_tokens) : n_tokens;
+  const auto state_bytes = [](const StateFormat& state) { return state.n_before * state.row_bytes(); };
+  int64_t n_bytes = 0;
+  for (const LayerCacheFormat& layer : layers) {
+    n_bytes += n_rows * layer.latent.row_bytes;
+    const int64_t n_keys = layer.compressed ? n_tokens / layer.compressed->ratio : n_tokens;
+    if (layer.index) n_bytes += n_keys * key_bytes(*layer.index);
+    if (!layer.compressed) continue;
+    n_bytes += n_keys * layer.compressed->entries.row_bytes + state_bytes(layer.compressed->state);
+    if (layer.compressed->index_state) n_bytes += state_bytes(*layer.compressed->index_state);
+  }
+  return n_bytes;
 }
 
 int64_t CacheLayout::latent_bytes_per_token() const {
@@ -47,8 +105,8 @@ int64_t CacheLayout::index_bytes_per_token() const {
 }
 
 int64_t CacheLayout::bytes_per_sequence(const CacheLimits& limits) const {
-  const auto ring_bytes = [&](const StateFormat& state) {
-    return state.ring_rows(limits.n_undone) * state.row_bytes();
+  const auto ring_bytes = [&, n_block = block_tokens()](const StateFormat& state) {
+    return state_rows(state, limits, n_block) * state.row_bytes();
   };
   int64_t n_bytes = 0;
   for (const LayerCacheFormat& layer : layers) {
@@ -60,10 +118,14 @@ int64_t CacheLayout::bytes_per_sequence(const CacheLimits& limits) const {
   return n_bytes;
 }
 
-KvCache::KvCache(const CacheLayout& layout, const SequencePools& pools) : n_undone_(pools.limits().n_undone) {
+KvCache::KvCache(const CacheLayout& layout, const SequencePools& pools)
+    : limits_(pools.limits()),
+      n_window_(layout.n_window),
+      n_block_tokens_(layout.block_tokens()),
+      n_block_bytes_(layout.block_bytes()) {
   const std::vector<int64_t>& ratios = pools.kinds().ratios;
   const auto rings = [&](const StateFormat& state) {
-    return Buffer(pools.rings().n_pages() * state.ring_rows(n_undone_) * state.row_bytes());
+    return Buffer(pools.rings().n_pages() * state_rows(state, limits_, n_block_tokens_) * state.row_bytes());
   };
   layers_.reserve(layout.layers.size());
   for (const LayerCacheFormat& format : layout.layers) {
@@ -74,7 +136,8 @@ KvCache::KvCache(const CacheLayout& layout, const SequencePools& pools) : n_undo
     layer.latent = Buffer(format.latent.page_bytes() * rows.n_pages());
     if (format.compressed) {
       const auto kind = std::find(ratios.begin(), ratios.end(), format.compressed->ratio) - ratios.begin();
-      n_index_pages = pools.entries(static_cast<size_t>(kind)).n_pages();
+      layer.kind = static_cast<size_t>(kind);
+      n_index_pages = pools.entries(layer.kind).n_pages();
       layer.entries = Buffer(format.compressed->entries.page_bytes() * n_index_pages);
       layer.state = rings(format.compressed->state);
       if (format.compressed->index_state) layer.index_state = rings(*format.compressed->index_state);
@@ -104,41 +167,65 @@ PagedRows KvCache::entry_rows(int layer, View tables) const {
 StateRings KvCache::state(int layer, View rings) const {
   const Layer& l = layers_[layer];
   LEVIN_CHECK(l.format.compressed.has_value(), "layer {} has no compressor", layer);
-  const StateFormat& format = l.format.compressed->state;
-  return {.rings = l.state.data(), .n_rows = format.ring_rows(n_undone_), .format = format, .ids = rings};
+  return rings_of(l.state, l.format.compressed->state, rings);
 }
 
 StateRings KvCache::index_state(int layer, View rings) const {
   const Layer& l = layers_[layer];
   LEVIN_CHECK(l.format.compressed && l.format.compressed->index_state, "layer {} has no index compressor", layer);
-  const StateFormat& format = *l.format.compressed->index_state;
-  return {.rings = l.index_state.data(), .n_rows = format.ring_rows(n_undone_), .format = format, .ids = rings};
+  return rings_of(l.index_state, *l.format.compressed->index_state, rings);
 }
 
-template <class F>
-void KvCache::for_each_piece(int32_t page, F f) const {
+StateRings KvCache::rings_of(const Buffer& state, const StateFormat& format, View ids) const {
+  return {.rings = state.data(),
+          .n_rows = format.ring_rows(limits_.n_undone),
+          .n_ends = limits_.open_blocks(n_block_tokens_),
+          .n_block_tokens = n_block_tokens_,
+          .format = format,
+          .ids = ids};
+}
+
+template <class StateRow, class F>
+void KvCache::for_each_piece(const SequencePages& pages, int64_t block, StateRow state_row, F f) const {
+  const int64_t begin = block * n_block_tokens_, end = begin + n_block_tokens_;
+  const int64_t first_row = n_window_ > 0 ? std::max(begin, end - n_window_) : begin;
+  int32_t ring = pages.ring();
+  const auto for_each_state = [&](const StateRings& rings) {
+    for (int64_t p = end - rings.format.n_before; p < end; ++p) {
+      f(reinterpret_cast<std::byte*>(state_row(rings, p)), rings.format.row_bytes());
+    }
+  };
   for (const Layer& l : layers_) {
-    LEVIN_CHECK(!l.format.compressed, "a layer with entries has no rows of page {} alone", page);
-    const int64_t n_latent = l.format.latent.page_bytes();
-    f(l.latent.data() + page * n_latent, n_latent);
-    if (!l.format.index) continue;
-    const int64_t n_index = l.format.index->page_bytes();
-    f(l.index.data() + page * n_index, n_index);
+    for_each_latent(l.format.latent, l.latent.data(), pages.rows(), first_row, end, f);
+    if (!l.format.compressed) {
+      if (l.format.index) for_each_key(*l.format.index, l.index.data(), pages.rows(), begin, end, f);
+      continue;
+    }
+    const CompressedFormat& compressed = *l.format.compressed;
+    const std::vector<int32_t>& entries = pages.entries(l.kind);
+    const int64_t first = begin / compressed.ratio, last = end / compressed.ratio;
+    for_each_latent(compressed.entries, l.entries.data(), entries, first, last, f);
+    if (l.format.index) for_each_key(*l.format.index, l.index.data(), entries, first, last, f);
+    const View ids = View::of(&ring, {1});
+    for_each_state(rings_of(l.state, compressed.state, ids));
+    if (compressed.index_state) for_each_state(rings_of(l.index_state, *compressed.index_state, ids));
   }
 }
 
-void KvCache::copy_page(int32_t page, std::span<std::byte> out) const {
+void KvCache::copy_block(const SequencePages& pages, int64_t block, std::span<std::byte> out) const {
+  const auto from_end = [](const StateRings& rings, int64_t position) { return rings.end_row(0, position); };
   auto to = out.begin();
-  for_each_piece(page, [&](const std::byte* from, int64_t n_bytes) {
-    LEVIN_CHECK(out.end() - to >= n_bytes, "{} bytes are too few for a page", out.size());
+  for_each_piece(pages, block, from_end, [&](const std::byte* from, int64_t n_bytes) {
+    LEVIN_CHECK(out.end() - to >= n_bytes, "{} bytes are too few for a block's record", out.size());
     to = std::copy_n(from, n_bytes, to);
   });
 }
 
-void KvCache::set_page(int32_t page, std::span<const std::byte> bytes) {
-  auto from = bytes.begin();
-  for_each_piece(page, [&](std::byte* to, int64_t n_bytes) {
-    LEVIN_CHECK(bytes.end() - from >= n_bytes, "{} bytes are too few for a page", bytes.size());
+void KvCache::set_block(const SequencePages& pages, int64_t block, std::span<const std::byte> record) {
+  const auto in_ring = [](const StateRings& rings, int64_t position) { return rings.row(0, position); };
+  auto from = record.begin();
+  for_each_piece(pages, block, in_ring, [&](std::byte* to, int64_t n_bytes) {
+    LEVIN_CHECK(record.end() - from >= n_bytes, "{} bytes are too few for a block's record", record.size());
     std::copy_n(from, n_bytes, to);
     from += n_bytes;
   });

@@ -1,5 +1,15 @@
 // The cache arrays of a model: for every layer one array of latent pages and, where the layer has them, arrays of
 // index-key pages, of entry pages and of compressor state.
+//
+// A block is the least number of tokens at whose end nothing is half done: no page of them, no entry. Its record is what
+// its tokens leave in the caches and all that going on behind it needs of them, so a sequence whose blocks 0 .. n-1 are
+// put in, in this order, stands as if it had run their tokens itself. Where all rows are kept a block is a page and its
+// record the page. A record has, layer by layer,
+//
+//   latent rows   of the block's tokens; with a window of the last n_window of them, if there are more
+//   entries       that its tokens complete
+//   index keys    of its tokens, or of these entries: for each page their keys, then for fp8 their scales
+//   state         the rows of its tokens that the next block's entries look back at; then the index compressor's
 #pragma once
 
 #include <optional>
@@ -33,11 +43,12 @@ struct CacheLayout {
 
   PageKinds page_kinds() const;
   bool keeps_all_rows() const;  // of every token: no window, no entries
-  int64_t page_bytes() const;   // of a token page in all layers, where it does
+  int64_t block_tokens() const;
+  int64_t block_bytes() const;  // of a block's record
   // Of what grows with the context, in a long one; pages are whole.
   int64_t latent_bytes_per_token() const;  // entries included
   int64_t index_bytes_per_token() const;
-  // Of what does not: the window's ring and the compressor state of one sequence.
+  // Of what does not: the window's ring and the compressor state of one sequence, with the ends of its open blocks.
   int64_t bytes_per_sequence(const CacheLimits& limits) const;
 };
 
@@ -60,18 +71,23 @@ class KvCache {
 
   int64_t n_bytes() const;
 
-  // One token page in all arrays, as CacheLayout::page_bytes() bytes: the layers' latent rows, each followed by its
-  // index keys. For layouts that keep all rows.
-  void copy_page(int32_t page, std::span<std::byte> out) const;
-  void set_page(int32_t page, std::span<const std::byte> bytes);
+  int64_t block_tokens() const { return n_block_tokens_; }
+  int64_t block_bytes() const { return n_block_bytes_; }
+  // Block n of a sequence, tokens n * block_tokens() and on, as a record of block_bytes() bytes. To be
+  // copied it must have been run and be among the sequence's last CacheLimits::open_blocks(). Setting it needs pages for
+  // its tokens and the blocks before it; what the sequence had run of it gives way, and nothing behind it may have been.
+  void copy_block(const SequencePages& pages, int64_t block, std::span<std::byte> out) const;
+  void set_block(const SequencePages& pages, int64_t block, std::span<const std::byte> record);
 
  private:
-  // Calls f(address, bytes) for every piece of a token page.
-  template <class F>
-  void for_each_piece(int32_t page, F f) const;
+  // Calls f(address, bytes) for every piece of a block's record, with state_row(rings, position) for rows of state.
+  template <class StateRow, class F>
+  void for_each_piece(const SequencePages& pages, int64_t block, StateRow state_row, F f) const;
+  StateRings rings_of(const Buffer& state, const StateFormat& format, View ids) const;
 
   struct Layer {
     LayerCacheFormat format;
+    size_t kind = 0;  // of its entries' pages
     Buffer latent;
     Buffer index;
     Buffer entries;
@@ -79,7 +95,10 @@ class KvCache {
     Buffer index_state;
   };
   std::vector<Layer> layers_;
-  int64_t n_undone_ = 0;
+  CacheLimits limits_;
+  int64_t n_window_ = 0;
+  int64_t n_block_tokens_ = kPageTokens;
+  int64_t n_block_bytes_ = 0;
 };
 
 }  // namespace levin

@@ -39,6 +39,9 @@ struct CacheLimits {
   int64_t max_step_tokens() const { return std::max(n_step_tokens, kPageTokens + n_undone); }
   // Pages of a window's ring: while the last token of a step is written, the first still reads its whole window.
   int64_t ring_pages(int64_t n_window) const { return pages_for_tokens(n_window + max_step_tokens() + n_undone); }
+  // Blocks (kv/cache.h) of which rows are written by the time that the first of them is settled: the draft layer follows
+  // the trunk within max_step_tokens(), or a step passes them all.
+  int64_t open_blocks(int64_t n_block_tokens) const { return (max_step_tokens() + n_undone) / n_block_tokens + 2; }
 };
 
 // The free pages of every kind.

@@ -13,7 +13,9 @@ LayerCacheFormat latent_layer(const ModelConfig& config, const Numerics& numeric
 // entry before.
 StateFormat state_format(const LayerCompression& compression, int64_t d) {
   const int64_t n_halves = compression.kind == Compression::kIndexed ? 2 : 1;
-  return {.n_channels = n_halves * d, .n_tokens = n_halves * compression.ratio};
+  return {.n_channels = n_halves * d,
+          .n_tokens = n_halves * compression.ratio,
+          .n_before = (n_halves - 1) * compression.ratio};
 }
 
 LayerCacheFormat window_layer(const ModelConfig& config, const Numerics& numerics,

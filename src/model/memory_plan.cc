@@ -113,6 +113,11 @@ MemoryPlan plan_memory(const ModelConfig& config, const Numerics& numerics, cons
   plan.index_bytes_per_token = layout.index_bytes_per_token();
   plan.sequence_bytes = limits.n_sequences * layout.bytes_per_sequence(limits);
   plan.workspace_bytes = workspace_bytes(config, limits.n_step_tokens);
+  if (!layout.keeps_all_rows()) {
+    plan.block_tokens = layout.block_tokens();
+    plan.block_bytes =
+        layout.block_bytes() + (has_mtp && limits.n_undone > 0 ? config.n_streams * config.d_model * 4 : 0);
+  }
   return plan;
 }
 
@@ -122,6 +127,12 @@ int64_t longest_context(const MemoryPlan& plan, int64_t available_bytes) {
   if (left <= 0) return 0;
   // DeepSeek-V4 with windows alone: nothing grows
   return per_page == 0 ? std::numeric_limits<int64_t>::max() : left / per_page * kPageTokens;
+}
+
+int64_t choose_prefix_bytes(const MemoryPlan& plan, const ContextRequest& request) {
+  constexpr int64_t kMostBytes = int64_t{4} << 30;
+  if (plan.block_bytes == 0) return 0;
+  return std::clamp((request.available_bytes - plan.total_bytes(request.asked_tokens)) / 4, int64_t{0}, kMostBytes);
 }
 
 Result<int64_t> choose_context(const MemoryPlan& plan, const ContextRequest& request) {
@@ -139,6 +150,8 @@ Result<int64_t> choose_context(const MemoryPlan& plan, const ContextRequest& req
                                     gib(plan.workspace_bytes));
   if (plan.sequence_bytes > 0)
     message += fmt::format(", {:.2f} GiB of windows and state of running requests", gib(plan.sequence_bytes));
+  if (plan.prefix_bytes > 0)
+    message += fmt::format(", {:.2f} GiB for prefixes to come back to (--prefix-memory)", gib(plan.prefix_bytes));
   if (n_tokens > 0)
     message += fmt::format(", and caches of {:.2f} GiB for {} tokens,", gib(plan.cache_bytes(n_tokens)), n_tokens);
   message += fmt::format(" do not fit into the {:.2f} GiB available", gib(request.available_bytes));

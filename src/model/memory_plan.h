@@ -19,11 +19,16 @@ struct MemoryPlan {
   int64_t index_bytes_per_token = 0;   // all layers with an indexer, MTP included
   int64_t sequence_bytes = 0;          // windows and compressor state of all sequences, whatever the context
   int64_t workspace_bytes = 0;         // of one step, an estimate
-  int64_t n_parameters = 0;            // trunk and MTP, without block scales
+  // Prefixes that are kept beside the caches, where sequences cannot share the caches' pages: a block of tokens with the
+  // state behind it (kv/cache.h), 0 where they can; and the memory set aside for such blocks, see choose_prefix_bytes()
+  int64_t block_tokens = 0;
+  int64_t block_bytes = 0;
+  int64_t prefix_bytes = 0;
+  int64_t n_parameters = 0;  // trunk and MTP, without block scales
   int64_t n_mtp_parameters = 0;
 
   int64_t cache_bytes(int64_t n_tokens) const { return n_tokens * (latent_bytes_per_token + index_bytes_per_token); }
-  int64_t fixed_bytes() const { return weights_bytes + workspace_bytes + sequence_bytes; }
+  int64_t fixed_bytes() const { return weights_bytes + workspace_bytes + sequence_bytes + prefix_bytes; }
   int64_t total_bytes(int64_t n_tokens) const { return fixed_bytes() + cache_bytes(n_tokens); }
 };
 
@@ -41,6 +46,10 @@ struct ContextRequest {
   int64_t max_position = 0;     // of the model
   int64_t available_bytes = 0;  // for everything
 };
+// Memory for prefixes to come back to, where nothing is said of it: a quarter of what is left beside caches of what is
+// asked, up to 4 GiB. 0 where sequences share the caches' pages. `plan` is one without.
+int64_t choose_prefix_bytes(const MemoryPlan& plan, const ContextRequest& request);
+
 // The context to set caches up for. Asking for more than the model has is kUsage; what does not fit is kOutOfMemory and
 // names what is needed, what is there, and the longest context that would fit.
 Result<int64_t> choose_context(const MemoryPlan& plan, const ContextRequest& request);

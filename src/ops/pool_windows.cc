@@ -74,6 +74,21 @@ void pool_entry(const kernels::CpuKernels& cpu, const PoolWindows& a, int64_t n)
                  .out = a.out.row<float>(n)});
 }
 
+void keep_row(const WindowTokens& a, int64_t t, float* out) {
+  const int64_t n_channels = a.values.dim(1);
+  std::copy_n(a.values.row<float>(t), n_channels, out);
+  std::copy_n(a.gates.row<float>(t), n_channels, out + n_channels);
+}
+
+void keep_rows(const WindowTokens& a, int64_t seq) {
+  const Share rows = rows_of(a, seq);
+  for (int64_t t = rows.begin; t < rows.end; ++t) {
+    const int64_t position = a.first_position.data<int32_t>()[seq] + t - rows.begin;
+    if (t >= rows.end - a.state.n_rows) keep_row(a, t, a.state.row(seq, position));
+    if (float* end = a.state.end_row(seq, position)) keep_row(a, t, end);
+  }
+}
+
 }  // namespace
 
 void pool_windows(OpContext& ctx, const PoolWindows& a) {
@@ -103,16 +118,8 @@ void keep_state(OpContext& ctx, const WindowTokens& a) {
   const OpTimer timer(ctx, OpKind::kPoolWindows);
   check_on_cpu(ctx, "keep_state");
   check_tokens("keep_state", a);
-  const int64_t n_channels = a.values.dim(1);
   ctx.pool->parallel_for(a.first_row.dim(0), 1, [&](int64_t seq_begin, int64_t seq_end, int) {
-    for (int64_t seq = seq_begin; seq < seq_end; ++seq) {
-      const Share rows = rows_of(a, seq);
-      for (int64_t t = std::max(rows.begin, rows.end - a.state.n_rows); t < rows.end; ++t) {
-        float* row = a.state.row(seq, a.first_position.data<int32_t>()[seq] + t - rows.begin);
-        std::copy_n(a.values.row<float>(t), n_channels, row);
-        std::copy_n(a.gates.row<float>(t), n_channels, row + n_channels);
-      }
-    }
+    for (int64_t seq = seq_begin; seq < seq_end; ++seq) keep_rows(a, seq);
   });
 }
 

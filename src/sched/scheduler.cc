@@ -60,11 +60,12 @@ void Scheduler::advance(SequenceId id, const Progress& progress) {
       progress.n_settled);
   s.n_cached = progress.n_cached;
   s.n_drafts = progress.n_drafts;
+  if (!options_.share_prefixes) return;
   const size_t n_full = static_cast<size_t>(progress.n_settled / kPageTokens);
   LEVIN_CHECK(s.n_entered_pages + progress.resume.size() == n_full,
               "sequence {}: states for {} pages, entered {}, full {}", id, progress.resume.size(), s.n_entered_pages,
               n_full);
-  if (n_full > s.n_entered_pages && options_.share_prefixes) {
+  if (n_full > s.n_entered_pages) {
     tree_.adopt(std::span(*s.spec.tokens).first(n_full * kPageTokens), s.table.first_pages(n_full), s.n_entered_pages,
                 progress.resume);
   }

@@ -42,8 +42,8 @@ struct SchedulerOptions {
   int64_t max_running = 64;    // sequences
   int64_t max_waiting = 1024;  // sequences that have never run; more are refused
   int64_t lookahead_tokens =
-      1;  // slots that drafting writes behind a step's rows, at most one of them behind the limit
-  bool share_prefixes = true;
+      1;                       // slots that drafting writes behind a step's rows, at most one of them behind the limit
+  bool share_prefixes = true;  // pages hold all that a sequence needs of their tokens
 };
 
 struct SequenceSpec {
@@ -81,10 +81,11 @@ struct StepPlan {
 
 // What a step did to one sequence.
 struct Progress {
-  int64_t n_cached = 0;                 // rows that are right now
-  int64_t n_settled = 0;                // of them in every cache, the draft layer's too, which may lag behind
-  int64_t n_drafts = 0;                 // for the next step
-  std::span<const ResumeState> resume;  // one for each page that n_settled completed in this step
+  int64_t n_cached = 0;   // rows that are right now
+  int64_t n_settled = 0;  // of them in every cache, the draft layer's too, which may lag behind
+  int64_t n_drafts = 0;   // for the next step
+  // One for each page that n_settled completed in this step; looked at where prefixes are shared
+  std::span<const ResumeState> resume;
 };
 
 enum class Submission : uint8_t {

@@ -173,6 +173,9 @@ std::string Metrics::text() const {
               as_double(load_.n_found_tokens));
   page.figure("prefix_restored_tokens_total", "", "counter", "Tokens read from the disk instead of computed",
               as_double(load_.n_restored_tokens));
+  page.figure("prefix_memory_bytes", "", "gauge", "Of prefixes kept in memory beside the cache",
+              as_double(load_.n_memory_bytes));
+  page.figure("prefix_memory_pages", "", "gauge", "Pages of prefixes in that memory", as_double(load_.n_memory_pages));
   page.figure("disk_cache_bytes", "", "gauge", "Of the files in the cache folder", as_double(load_.store.n_bytes));
   page.figure("disk_cache_pages", "", "gauge", "Cache pages of this model on disk", as_double(load_.store.n_pages));
   page.figure("disk_cache_written_pages_total", "", "counter", "Pages stored", as_double(load_.store.n_written));

@@ -23,7 +23,9 @@
 //
 //   state      what a compressor of DeepSeek-V4 keeps of the last tokens, until their entry is complete and may no
 //              longer be undone: per sequence one ring of rows, token p in row p mod n_rows; each row C values, then C
-//              gates, f32. Never rounded: it is an input of sums, not a cache that attention reads.
+//              gates, f32. Never rounded: it is an input of sums, not a cache that attention reads. Where entries
+//              overlap, the rows that end a block of tokens (kv/cache.h) stand behind the ring as well, those of the
+//              last n_ends blocks: a long step leaves them behind before anyone can copy them from the ring.
 #pragma once
 
 #include <cstddef>
@@ -73,6 +75,7 @@ IndexKeyFormat index_key_format(CacheDType dtype, int64_t d_index);
 struct StateFormat {
   int64_t n_channels = 0;  // C
   int64_t n_tokens = 0;    // that an entry pools
+  int64_t n_before = 0;    // of them, that come before the entry's own: where entries overlap
 
   int64_t row_bytes() const { return 8 * n_channels; }
   // Rows that keep every token an entry may need again when up to n_undone tokens are run anew.
@@ -81,15 +84,26 @@ struct StateFormat {
 
 // One layer's rings of compressor state, for the sequences of a step.
 struct StateRings {
-  std::byte* rings = nullptr;  // ring i at rings + i * n_rows * format.row_bytes()
+  std::byte* rings = nullptr;  // ring i at rings + i * (n_rows + n_ends * format.n_before) * format.row_bytes()
   int64_t n_rows = 0;
+  int64_t n_ends = 0;          // of blocks; 0: they are not kept
+  int64_t n_block_tokens = 1;  // of a block
   StateFormat format;
   View ids;  // [B] i32: ring of each sequence
 
   // Values of a token; its gates follow them.
-  float* row(int64_t seq, int64_t position) const {
-    const int64_t row = int64_t{ids.data<int32_t>()[seq]} * n_rows + position % n_rows;
-    return reinterpret_cast<float*>(rings + row * format.row_bytes());
+  float* row(int64_t seq, int64_t position) const { return at(seq, position % n_rows); }
+  // The same where they stand with the end of the token's block; null for a token that no later block looks back at.
+  float* end_row(int64_t seq, int64_t position) const {
+    const int64_t row = position % n_block_tokens - (n_block_tokens - format.n_before);
+    if (n_ends == 0 || row < 0) return nullptr;
+    return at(seq, n_rows + position / n_block_tokens % n_ends * format.n_before + row);
+  }
+
+ private:
+  float* at(int64_t seq, int64_t row) const {
+    const int64_t ring = int64_t{ids.data<int32_t>()[seq]} * (n_rows + n_ends * format.n_before);
+    return reinterpret_cast<float*>(rings + (ring + row) * format.row_bytes());
   }
 };
 

@@ -49,12 +49,14 @@ inline RunnerOptions runner_options(int64_t n_cache_tokens, int n_threads = 2) {
   return {.n_threads = n_threads, .isa = cpu_info().preferred_isa(), .n_cache_tokens = n_cache_tokens};
 }
 
-// What lies in a runner's token pages, all caches together. Pages that hold the same are one.
+// What lies in a runner's token pages, all caches together, where those hold all rows. Pages that hold the same are one.
 inline std::set<std::vector<std::byte>> page_contents(Runner& runner) {
   std::set<std::vector<std::byte>> out;
-  std::vector<std::byte> page(static_cast<size_t>(runner.page_bytes()));
+  std::vector<std::byte> page(static_cast<size_t>(runner.block_bytes()));
   for (int32_t p = 0; p < runner.pages().n_pages(); ++p) {
-    runner.copy_page(p, page);
+    SequencePages alone(runner.pools());
+    must(alone.follow({&p, 1}));
+    runner.copy_block(alone, 0, page);
     out.insert(page);
   }
   return out;

@@ -9,20 +9,24 @@
 
 #include "support/must.h"
 #include "support/temp_dir.h"
-#include "tensor/formats.h"
 
 namespace levin::test {
 namespace {
 
 namespace fs = std::filesystem;
 
+constexpr int64_t kTokens = 128;
 constexpr int64_t kRowBytes = 500;
 constexpr int64_t kState = 3;
 
 class PageStoreTest : public ::testing::Test {
  protected:
   PageStoreOptions options(uint8_t model = 1) {
-    PageStoreOptions o{.folder = folder_.path(), .max_bytes = 1 << 20, .n_row_bytes = kRowBytes, .n_state = kState};
+    PageStoreOptions o{.folder = folder_.path(),
+                       .max_bytes = 1 << 20,
+                       .n_tokens = kTokens,
+                       .n_row_bytes = kRowBytes,
+                       .n_state = kState};
     o.fingerprint.fill(std::byte{model});
     o.note = [this](const std::string& line) { notes_.push_back(line); };
     return o;
@@ -39,14 +43,14 @@ class PageStoreTest : public ::testing::Test {
     Path out;
     PageKey key = store.first_key();
     for (int i = 0; i < n; ++i) {
-      out.tokens.emplace_back(kPageTokens, name * 1000 + i);
+      out.tokens.emplace_back(kTokens, name * 1000 + i);
       key = PageStore::key_after(key, out.tokens.back());
       out.keys.push_back(key);
     }
     return out;
   }
-  static StoredPage page(const PageStore& store, const Path& p, size_t i) {
-    return {.before = i > 0 ? p.keys[i - 1] : store.first_key(), .tokens = p.tokens[i], .state = {}, .rows = {}};
+  static PagePlace place(const PageStore& store, const Path& p, size_t i) {
+    return {.before = i > 0 ? p.keys[i - 1] : store.first_key(), .tokens = p.tokens[i]};
   }
   static std::vector<std::byte> rows_of(const Path& p, size_t i) {
     std::vector<std::byte> rows(kRowBytes);
@@ -55,11 +59,9 @@ class PageStoreTest : public ::testing::Test {
   }
   static void write(PageStore& store, const Path& p) {
     for (size_t i = 0; i < p.keys.size(); ++i) {
-      StoredPage what = page(store, p, i);
-      if (!store.wants(p.keys[i], what.before)) continue;
-      what.state = {1.0f, 2.0f, static_cast<float>(i)};
-      what.rows = rows_of(p, i);
-      store.write(p.keys[i], what);
+      const PagePlace where = place(store, p, i);
+      if (!store.wants(p.keys[i], where.before)) continue;
+      store.write(p.keys[i], where, {.state = {1.0f, 2.0f, static_cast<float>(i)}, .rows = rows_of(p, i)});
     }
     store.use(p.keys);
     store.flush();
@@ -67,12 +69,18 @@ class PageStoreTest : public ::testing::Test {
   // Pages from the first on that can be read; they must be right.
   static size_t n_readable(PageStore& store, const Path& p) {
     for (size_t i = 0; i < p.keys.size(); ++i) {
-      StoredPage found = page(store, p, i);
-      if (!store.read(p.keys[i], found)) return i;
-      EXPECT_EQ(found.rows, rows_of(p, i));
-      EXPECT_EQ(found.state, (std::vector<float>{1.0f, 2.0f, static_cast<float>(i)}));
+      const std::optional<PageRecord> found = store.read(p.keys[i], place(store, p, i));
+      if (!found) return i;
+      EXPECT_EQ(found->rows, rows_of(p, i));
+      EXPECT_EQ(found->state, (std::vector<float>{1.0f, 2.0f, static_cast<float>(i)}));
     }
     return p.keys.size();
+  }
+  fs::path path_of(const PageKey& key) {
+    for (const fs::path& file : files()) {
+      if (file.stem() == hex(key)) return file;
+    }
+    return {};
   }
   std::vector<fs::path> files() {
     std::vector<fs::path> out;
@@ -188,6 +196,16 @@ TEST_F(PageStoreTest, WhatIsNoPageIsLeftAlone) {
   EXPECT_NE(notes_[0].find("3 files are no cache pages and are left alone"), std::string::npos) << notes_[0];
   EXPECT_TRUE(fs::exists(own / "notes.txt"));
   EXPECT_FALSE(fs::exists(own / (std::string(64, 'b') + ".page.tmp-1-0")));  // a writer that died
+}
+
+TEST_F(PageStoreTest, AnotherVersionOfTheFormatIsNotRead) {
+  const std::unique_ptr<PageStore> store = open();
+  const Path p = path(*store, 1, 2);
+  write(*store, p);
+  std::fstream(path_of(p.keys[0]), std::ios::binary | std::ios::in | std::ios::out).seekp(8).put(1);
+  EXPECT_EQ(n_readable(*store, p), 0u);
+  ASSERT_EQ(notes_.size(), 1u);
+  EXPECT_NE(notes_[0].find("its format is version 1"), std::string::npos) << notes_[0];
 }
 
 // Whatever happens to a file, its page is right or absent, with a line in the log.

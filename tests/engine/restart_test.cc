@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "engine/loaded_model.h"
-#include "engine/page_store.h"
+#include "engine/page_tiers.h"
 #include "engine/same_tokens.h"
 #include "engine/step_loop.h"
 
@@ -36,7 +36,7 @@ class RestartTest : public ::testing::Test {
   struct Process {
     Process(const Model& model, const RestartTest& test, const Circumstance& c)
         : runner(model, runner_options(c.n_cache_tokens, 1)),
-          store(c.stored ? test.open_store(model, runner.page_bytes()) : nullptr),
+          store(c.stored ? std::make_unique<PageTiers>(0, test.open_store(model)) : nullptr),
           loop(runner, {.chunk_tokens = c.chunk_tokens,
                         .n_spec_steps = kSpecSteps,
                         .max_context_tokens = 2048,
@@ -49,15 +49,17 @@ class RestartTest : public ::testing::Test {
       return {};
     }
     Runner runner;
-    std::unique_ptr<PageStore> store;
+    std::unique_ptr<PageTiers> store;
     StepLoop loop;
   };
 
-  std::unique_ptr<PageStore> open_store(const Model& model, int64_t n_row_bytes) const {
+  std::unique_ptr<PageStore> open_store(const Model& model) const {
+    const CacheLayout layout = model.cache_layout();
     return must(PageStore::open({.folder = folder_.path(),
                                  .max_bytes = int64_t{1} << 30,
                                  .fingerprint = {},
-                                 .n_row_bytes = n_row_bytes,
+                                 .n_tokens = layout.block_tokens(),
+                                 .n_row_bytes = layout.block_bytes(),
                                  .n_state = model.d_state(),
                                  .note = [](const std::string& line) { ADD_FAILURE() << line; }}));
   }
