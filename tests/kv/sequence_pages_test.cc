@@ -134,7 +134,8 @@ TEST(SequencePagesTest, NothingIsLostOrHeldTwice) {
 TEST(CacheLayoutTest, CountsWhatGrowsAndWhatDoesNot) {
   const LatentFormat rows = key_value_format(CacheDType::kBF16, 512, 64);  // 1152 bytes
   const IndexKeyFormat keys = index_key_format(CacheDType::kBF16, 128);    // 256 bytes
-  const StateFormat state{.n_channels = 1024, .n_tokens = 8}, index_state{.n_channels = 256, .n_tokens = 8};
+  const StateFormat state{.n_channels = 1024, .n_tokens = 8, .n_before = 4},
+      index_state{.n_channels = 256, .n_tokens = 8, .n_before = 4};
   CacheLayout layout{.layers = {}, .n_window = kWindow};
   layout.layers.push_back({.latent = rows});
   layout.layers.push_back(
@@ -143,11 +144,64 @@ TEST(CacheLayoutTest, CountsWhatGrowsAndWhatDoesNot) {
        .compressed = CompressedFormat{.ratio = 4, .entries = rows, .state = state, .index_state = index_state}});
   EXPECT_EQ(layout.latent_bytes_per_token(), 1152 / 4);
   EXPECT_EQ(layout.index_bytes_per_token(), 256 / 4);
-  EXPECT_EQ(layout.bytes_per_sequence(kLimits), 2 * 4 * 64 * 1152 + 15 * 8 * (1024 + 256));
+  // rings of 8 tokens and 7 undone ones, and the ends of the 3 blocks that a step of 100 touches
+  EXPECT_EQ(kLimits.open_blocks(64), 3);
+  EXPECT_EQ(layout.bytes_per_sequence(kLimits), 2 * 4 * 64 * 1152 + (15 + 3 * 4) * 8 * (1024 + 256));
   EXPECT_EQ(layout.page_kinds().ratios, std::vector<int64_t>{4});
   SequencePools pools(layout.page_kinds(), kLimits);
   const KvCache cache(layout, pools);
   EXPECT_EQ(cache.n_bytes(), 3 * layout.bytes_per_sequence(kLimits) + 42 * 64 * (1152 + 256));
+}
+
+TEST(CacheLayoutTest, ABlockEndsWhereNothingIsHalfDone) {
+  const LatentFormat rows = key_value_format(CacheDType::kBF16, 512, 64);  // 1152 bytes
+  const IndexKeyFormat keys = index_key_format(CacheDType::kFp8, 128);     // 132 bytes
+  CacheLayout layout{.layers = {{.latent = rows, .index = keys}}, .n_window = 0};
+  EXPECT_EQ(layout.block_tokens(), 64);
+  EXPECT_EQ(layout.block_bytes(), rows.page_bytes() + keys.page_bytes());
+  layout = {.layers = {{.latent = rows}}, .n_window = 100};
+  EXPECT_EQ(layout.block_tokens(), 64);
+  EXPECT_EQ(layout.block_bytes(), 64 * 1152);  // what the window has of tokens before comes with their blocks
+  const auto compressed = [&](int64_t ratio, int64_t n_before) {
+    return CompressedFormat{.ratio = ratio,
+                            .entries = rows,
+                            .state = {.n_channels = 64, .n_tokens = ratio + n_before, .n_before = n_before},
+                            .index_state = {}};
+  };
+  layout.layers.push_back({.latent = rows, .index = keys, .compressed = compressed(4, 4)});
+  EXPECT_EQ(layout.block_tokens(), 64);
+  EXPECT_EQ(layout.block_bytes(), 2 * 64 * 1152 + 16 * (1152 + 132) + 4 * 8 * 64);
+  layout.layers.push_back({.latent = rows, .compressed = compressed(96, 0)});
+  EXPECT_EQ(layout.block_tokens(), 192);
+  EXPECT_EQ(layout.block_bytes(), 3 * 100 * 1152 + 48 * (1152 + 132) + 4 * 8 * 64 + 2 * 1152);
+}
+
+TEST(KvCacheTest, ABlockIsAPageWhereAllRowsAreKept) {
+  const LatentFormat rows = latent_format(CacheDType::kFp8, 128, 64);
+  const IndexKeyFormat keys = index_key_format(CacheDType::kFp8, 32);
+  const CacheLayout layout{.layers = {{.latent = rows}, {.latent = rows, .index = keys}}, .n_window = 0};
+  SequencePools pools(layout.page_kinds(), {.n_tokens = 640});
+  KvCache cache(layout, pools);
+  std::mt19937 random(2);
+  std::vector<std::byte> record(static_cast<size_t>(cache.block_bytes()));
+  for (std::byte& b : record) b = static_cast<std::byte>(random());
+  SequencePages pages(pools);
+  test::must(pages.follow(std::vector<int32_t>{7, 3, 9}));
+  cache.set_block(pages, 1, record);
+  int32_t id = 3;
+  const View table = View::of(&id, {1, 1});
+  auto at = record.begin();
+  const auto expect_next = [&](const std::byte* page, int64_t n_bytes) {
+    EXPECT_TRUE(std::equal(at, at + n_bytes, page));
+    at += n_bytes;
+  };
+  expect_next(cache.latent_rows(0, table).page(0, 0), rows.page_bytes());
+  expect_next(cache.latent_rows(1, table).page(0, 0), rows.page_bytes());
+  expect_next(cache.index_rows(1, table).page(0, 0), keys.page_bytes());
+  EXPECT_EQ(at, record.end());
+  std::vector<std::byte> copied(record.size());
+  cache.copy_block(pages, 1, copied);
+  EXPECT_EQ(copied, record);
 }
 
 }  // namespace

@@ -38,17 +38,20 @@ struct Problem {
     bias = random_tensor(random, {k.ratio, n_channels});
   }
 
-  StateFormat format() const { return {.n_channels = n_channels, .n_tokens = (c.overlap ? 2 : 1) * c.ratio}; }
+  StateFormat format() const {
+    return {.n_channels = n_channels, .n_tokens = (c.overlap ? 2 : 1) * c.ratio, .n_before = c.overlap ? c.ratio : 0};
+  }
   int64_t n_entries() const { return kTokens / c.ratio; }
 };
 
 // Rings of two sequences, every byte set to ones at first, so that reading what was not written shows.
 class Rings {
  public:
-  explicit Rings(const Problem& p) : ids_(i32_tensor({1, 0})) {
+  explicit Rings(const Problem& p, const StateRings& ends = {}) : ids_(i32_tensor({1, 0})), rings_(ends) {
     rings_.format = p.format();
     rings_.n_rows = rings_.format.ring_rows(kUndone);
-    memory_.resize(static_cast<size_t>(2 * rings_.n_rows * rings_.format.row_bytes() / 4), 0xFFFFFFFF);
+    const int64_t n_rows = rings_.n_rows + rings_.n_ends * rings_.format.n_before;
+    memory_.resize(static_cast<size_t>(2 * n_rows * rings_.format.row_bytes() / 4), 0xFFFFFFFF);
     rings_.rings = reinterpret_cast<std::byte*>(memory_.data());
     rings_.ids = ids_;
   }
@@ -112,6 +115,30 @@ Tensor run_all(TestDevice& device, const Problem& p, const StepSizes& sizes) {
 }
 
 class PoolWindowsTest : public ::testing::TestWithParam<Case> {};
+
+// However long the steps, the rows that the block behind them looks back at stay until n_ends blocks are through.
+TEST_P(PoolWindowsTest, KeepsTheEndsOfBlocks) {
+  constexpr int64_t kBlock = 128, kEnds = 3;
+  const Problem p(GetParam());
+  for (const int64_t n_step : {1, 7, 100, 200}) {
+    const Rings rings(p, {.n_ends = kEnds, .n_block_tokens = kBlock});
+    Tensor entries[2] = {Tensor(DType::kF32, {p.n_entries(), p.c.d}), Tensor(DType::kF32, {p.n_entries(), p.c.d})};
+    for (int64_t begin = 0; begin < kTokens; begin += n_step) {
+      const int64_t n_run = std::min(begin + n_step, kTokens);
+      run_step(plain_device(), p, rings, begin, n_run, entries);
+      for (int64_t position = 0; position < n_run / kBlock * kBlock; ++position) {
+        const float* row = rings.get().end_row(1, position);
+        ASSERT_EQ(row != nullptr, position % kBlock >= kBlock - p.format().n_before) << position;
+        if (row == nullptr) continue;
+        EXPECT_TRUE(std::equal(row, row + p.n_channels, p.values.view().row<float>(position))) << position;
+        EXPECT_TRUE(std::equal(row + p.n_channels, row + 2 * p.n_channels, p.gates.view().row<float>(position)));
+      }
+    }
+    for (int64_t i = 0; i < p.n_entries(); ++i) {
+      ASSERT_EQ(entries[0].view().row<float>(i)[0], entries[1].view().row<float>(i)[0]);  // the ring is not disturbed
+    }
+  }
+}
 
 // A logit has one rounding, the difference one more; exp turns them into relative errors and adds two units; both sums
 // add one rounding per slot, quotient and product one.
