@@ -44,11 +44,9 @@ Answered run_alone(Runner& runner, const GenerateRequest& what) {
   return {};
 }
 
-// Prompts of several families; within one they agree up to a random place.
-std::vector<std::vector<int32_t>> prompts(int n) {
+// Prompts of several families, of five texts; within one they agree up to a random place.
+std::vector<std::vector<int32_t>> prompts(int n, const std::vector<std::vector<int32_t>>& texts) {
   std::mt19937 random(3);
-  std::vector<std::vector<int32_t>> texts;
-  for (int i = 0; i < 5; ++i) texts.push_back(text_prompt(demo_model_folder(), 50 + static_cast<uint64_t>(i), 420));
   std::vector<std::vector<int32_t>> out;
   for (int i = 0; i < n; ++i) {
     std::vector<int32_t> prompt = texts[i % 2];
@@ -106,7 +104,9 @@ UnderLoad compare_under_load(StepLoop& loop, const std::vector<GenerateRequest>&
 TEST(LoadTest, EveryAnswerIsTheOneOfTheRequestAlone) {
   constexpr int kRequests = 40;
   const std::unique_ptr<Model> model = load_model(demo_model_folder(), {.numerics = NumericsMode::kFast});
-  const std::vector<std::vector<int32_t>> inputs = prompts(kRequests);
+  std::vector<std::vector<int32_t>> texts;
+  for (int i = 0; i < 5; ++i) texts.push_back(text_prompt(demo_model_folder(), 50 + static_cast<uint64_t>(i), 420));
+  const std::vector<std::vector<int32_t>> inputs = prompts(kRequests, texts);
   Runner roomy(*model, runner_options(2048));
   std::vector<GenerateRequest> requests;
   std::vector<Answered> alone;
@@ -130,32 +130,35 @@ TEST(LoadTest, EveryAnswerIsTheOneOfTheRequestAlone) {
   EXPECT_TRUE(n_plans.ok()) << n_plans.error().message;
 }
 
-// Windows, entries and compressor state of sequences that come, go and come again.
+// Windows, entries and compressor state of sequences that come, go and come again, and go on from each other's blocks,
+// of which there is room for a few.
 TEST(LoadTest, SoIsEveryAnswerOfDeepseekV4) {
-  constexpr size_t kRequests = 16;
+  constexpr int kRequests = 40;
   const TempDir folder;
   must(materialise(fixture_folder("v4-flash"), folder.path()));
   const std::unique_ptr<Model> model = load_model(folder.path(), {.numerics = NumericsMode::kFast});
+  const std::vector<std::vector<int32_t>> inputs =
+      prompts(kRequests, random_prompts(folder.path(), 70, {420, 420, 420, 420, 420}));
   Runner roomy(*model, runner_options(1024));
   std::vector<GenerateRequest> requests;
   std::vector<Answered> alone;
-  std::mt19937 random(5);
-  for (size_t i = 0; i < kRequests; ++i) {
-    const std::vector<size_t> length = {1 + random() % 150};
-    requests.push_back(
-        request(random_prompts(folder.path(), 70 + static_cast<uint32_t>(i), length).front(), static_cast<int>(i)));
+  for (int i = 0; i < kRequests; ++i) {
+    requests.push_back(request(inputs[static_cast<size_t>(i)], i));
     alone.push_back(run_alone(roomy, requests.back()));
   }
-  RunnerOptions limits = runner_options(10 * kPageTokens);
+  RunnerOptions limits = runner_options(20 * kPageTokens);
   limits.n_sequences = 4;
   limits.n_step_tokens = 96;
   limits.n_undone_tokens = kSpecSteps;
   Runner tight(*model, limits);
-  StepLoop loop(tight, {.chunk_tokens = 96, .n_spec_steps = kSpecSteps, .max_context_tokens = 512});
+  PageTiers store(6, nullptr);
+  StepLoop loop(tight, {.chunk_tokens = 96, .n_spec_steps = kSpecSteps, .max_context_tokens = 1024, .store = &store});
   const UnderLoad seen = compare_under_load(loop, requests, alone);
-  EXPECT_GT(seen.n_compared, 6);
+  EXPECT_GT(seen.n_compared, kRequests * 3 / 4);
+  EXPECT_GT(seen.n_found, 500);
   EXPECT_EQ(seen.n_running_most, limits.n_sequences);
-  EXPECT_GT(seen.n_sent_back, 0);
+  EXPECT_GT(seen.n_sent_back, 2);
+  EXPECT_EQ(store.memory().n_pages(), 6);
 }
 
 TEST(LoadTest, AContextMayBeShorterThanAnEntry) {
