@@ -101,10 +101,13 @@ Result<Inspection> inspect(const EngineOptions& options) {
   for (const NumericsMode mode : kModes) {
     LEVIN_ASSIGN(const Numerics numerics,
                  make_numerics(mode, mode == NumericsMode::kFast ? options.kv_cache_dtype : "auto"));
-    out.plans.emplace_back(mode,
-                           plan_memory(out.config, numerics_of_family(numerics, out.config.family),
-                                       out.checkpoint ? &*out.checkpoint : nullptr,
-                                       {.n_step_tokens = options.chunk_tokens, .n_undone = options.n_spec_steps}));
+    MemoryPlan plan = plan_memory(out.config, numerics_of_family(numerics, out.config.family),
+                                  out.checkpoint ? &*out.checkpoint : nullptr,
+                                  {.n_step_tokens = options.chunk_tokens, .n_undone = options.n_spec_steps});
+    plan.prefix_bytes = choose_prefix_bytes(plan, {.asked_tokens = options.max_model_len_tokens,
+                                                   .max_position = out.config.max_position,
+                                                   .available_bytes = out.available_bytes});
+    out.plans.emplace_back(mode, plan);
   }
   return out;
 }
@@ -158,6 +161,13 @@ void print_plans(const Inspection& i) {
                  mode == kModes.back() ? "" : ", ");
     fmt::print(", whatever its length; totals are for one\n");
   }
+  if (const MemoryPlan& first = i.plans.front().second; first.block_bytes > 0) {
+    fmt::print("            {} tokens of a prefix to come back to take ", first.block_tokens);
+    for (const auto& [mode, plan] : i.plans)
+      fmt::print("{} in {}{}", bytes_text(plan.block_bytes), numerics_mode_name(mode),
+                 mode == kModes.back() ? "" : ", ");
+    fmt::print("; totals have up to {} for them\n", bytes_text(first.prefix_bytes));
+  }
   fmt::print("  {:<10} {:>11} {:>14} {:>11} {:>11} {:>11}  {}\n", "numerics", "weights", "cache a token", "caches",
              "workspace", "total", "longest context here");
   for (const auto& [mode, plan] : i.plans) {
@@ -186,6 +196,8 @@ io::JsonObject plan_json(const MemoryPlan& plan, const Inspection& i) {
           {"index_bytes_per_token", plan.index_bytes_per_token},
           {"cache_bytes", plan.cache_bytes(i.n_tokens)},
           {"sequence_bytes", plan.sequence_bytes},
+          {"prefix_block_bytes", plan.block_bytes},
+          {"prefix_bytes", plan.prefix_bytes},
           {"workspace_bytes", plan.workspace_bytes},
           {"total_bytes", plan.total_bytes(i.n_tokens)},
           {"longest_context_here", std::min(longest_context(plan, i.available_bytes), i.config.max_position)}};

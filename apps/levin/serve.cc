@@ -24,6 +24,7 @@ struct ServeCommand {
   int64_t max_body_mib = 64;
   int64_t shutdown_s = 30;
   int64_t cache_dir_gib = 16;
+  int64_t prefix_memory_gib = -1;  // as the engine chooses
   int64_t watchdog_s = 600;
   serve::LogFormat log_format = serve::LogFormat::kText;
 };
@@ -74,6 +75,7 @@ Status run(EngineOptions engine_options, const GenerationOptions& generation, Se
   const sigset_t signals = hold_signals();
   raise_descriptor_limit();
   engine_options.cache_dir_bytes = command.cache_dir_gib << 30;
+  if (command.prefix_memory_gib >= 0) engine_options.prefix_memory_bytes = command.prefix_memory_gib << 30;
   serve::Log log(command.log_format);
   engine_options.note = [&log](const std::string& line) { log.write(serve::LogLevel::kWarning, "note", line); };
   const auto warn = [&log](const std::string& warning) { log.write(serve::LogLevel::kWarning, "warning", warning); };
@@ -160,6 +162,12 @@ void add_serve(CommandLine& line) {
                   .default_text = "one request of the longest context",
                   .group = "Server"},
                  set_tokens(&engine->cache_tokens, {.min = 1, .max = int64_t{1} << 32}));
+  command.option({.names = "--prefix-memory",
+                  .value = "GIB",
+                  .purpose = "Memory for prompts to come back to where --cache-tokens cannot hold them: DeepSeek-V4's",
+                  .default_text = "a quarter of what is left, at most 4",
+                  .group = "Server"},
+                 set_int(&serve->prefix_memory_gib, {.min = 0, .max = 1 << 20}));
   command.option(
       {.names = "--cache-dir",
        .value = "FOLDER",

@@ -79,18 +79,28 @@ TEST(MemoryPlanTest, CountsTheWeightsOfTheReleasedDeepseekV4Models) {
 
 // Entries of 21 layers for 4 tokens each, of 20 (Flash) for 128; 30 and 31 in Pro. Rows are 1152 bytes in bf16, 604 in
 // fp8, index keys 256. Per sequence: 11 pages of 64 rows hold a window of 128, a step of 512 and 3 drafts; state has
-// f32 values and gates of 1024 + 256 channels for 8 tokens and 3 drafts, of 512 channels for 128 and 3.
+// f32 values and gates of 1024 + 256 channels for 8 tokens, 3 drafts and the last 4 of each of 6 blocks, of 512 channels
+// for 128 tokens and 3. A block of 128 tokens has a window's rows of all layers, 32 entries with keys and 4 rows of state
+// or one entry, and four streams of the model's width.
 TEST(MemoryPlanTest, CountsTheCachesOfTheReleasedDeepseekV4Models) {
   struct Released {
     const char* folder;
-    int64_t n_layers, n_indexed, n_all;
+    int64_t n_layers, n_indexed, n_all, d_model;
   };
-  for (const Released& m : {Released{"deepseek-v4-flash", 44, 21, 20}, Released{"deepseek-v4-pro", 62, 30, 31}}) {
+  for (const Released& m :
+       {Released{"deepseek-v4-flash", 44, 21, 20, 4096}, Released{"deepseek-v4-pro", 62, 30, 31, 7168}}) {
     const std::string folder = kRoot + "/tests/fixtures/" + m.folder;
     const MemoryPlan fast = plan_for(folder, NumericsMode::kFast, nullptr);
     EXPECT_EQ(fast.latent_bytes_per_token, m.n_indexed * 1152 / 4 + m.n_all * 1152 / 128) << m.folder;
     EXPECT_EQ(fast.index_bytes_per_token, m.n_indexed * 256 / 4) << m.folder;
-    const int64_t states = m.n_indexed * 11 * 8 * (1024 + 256) + m.n_all * 131 * 8 * 512;
+    const int64_t states = m.n_indexed * (11 + 6 * 4) * 8 * (1024 + 256) + m.n_all * 131 * 8 * 512;
+    const auto block_bytes = [&](int64_t row) {
+      return m.n_layers * 128 * row + m.n_indexed * (32 * (row + 256) + 4 * 8 * (1024 + 256)) + m.n_all * row +
+             4 * 4 * m.d_model;
+    };
+    EXPECT_EQ(fast.block_tokens, 128) << m.folder;
+    EXPECT_EQ(fast.block_bytes, block_bytes(1152)) << m.folder;
+    EXPECT_EQ(plan_for(folder, NumericsMode::kOfficial, nullptr).block_bytes, block_bytes(604)) << m.folder;
     EXPECT_EQ(fast.sequence_bytes, m.n_layers * 11 * 64 * 1152 + states) << m.folder;
     const MemoryPlan official = plan_for(folder, NumericsMode::kOfficial, nullptr);
     EXPECT_EQ(official.latent_bytes_per_token, (m.n_indexed * 64 * 604 / 4 + m.n_all * 64 * 604 / 128) / 64)
@@ -232,6 +242,22 @@ TEST(ChooseContextTest, KnowsCachesThatDoNotGrow) {
   const MemoryPlan windows{.weights_bytes = 1000, .sequence_bytes = 100, .workspace_bytes = 24};
   EXPECT_EQ(test::must(choose_context(windows, {.max_position = 1000, .available_bytes = 1125})), 1000);
   EXPECT_FALSE(choose_context(windows, {.max_position = 1000, .available_bytes = 1124}).ok());
+}
+
+TEST(ChoosePrefixBytesTest, TakesAQuarterOfWhatIsLeftWhereSequencesCannotSharePages) {
+  EXPECT_EQ(choose_prefix_bytes(kSmallPlan, {.available_bytes = 1 << 20}), 0);
+  MemoryPlan plan = kSmallPlan;
+  plan.block_bytes = 100;
+  EXPECT_EQ(choose_prefix_bytes(plan, {.available_bytes = 1024 + 4 * 500}), 500);
+  EXPECT_EQ(choose_prefix_bytes(plan, {.asked_tokens = 64, .available_bytes = 1024 + 12 * 64 + 4 * 500}), 500);
+  EXPECT_EQ(choose_prefix_bytes(plan, {.asked_tokens = 64, .available_bytes = 1024}), 0);
+  EXPECT_EQ(choose_prefix_bytes(plan, {.available_bytes = int64_t{1} << 40}), int64_t{4} << 30);
+  plan.prefix_bytes = 500;  // and is counted
+  EXPECT_EQ(test::must(choose_context(plan, {.max_position = 1000, .available_bytes = 1524 + 12 * 64})), 64);
+  const auto context = choose_context(plan, {.max_position = 1000, .available_bytes = 1524});
+  ASSERT_FALSE(context.ok());
+  EXPECT_NE(context.error().message.find("for prefixes to come back to (--prefix-memory)"), std::string::npos)
+      << context.error().message;
 }
 
 TEST(ChooseContextTest, RefusesMoreThanTheModelHas) {
