@@ -146,6 +146,9 @@ Result<std::unique_ptr<Engine>> Engine::load(const EngineOptions& options, const
   LEVIN_ASSIGN(ModelWeights weights, read_weights(options, parsed.config, numerics, checkpoint, progress, &warnings));
   const Isa isa = options.isa.value_or(cpu_info().preferred_isa());
   std::unique_ptr<Model> model = make_model(std::move(parsed.config), numerics, std::move(weights));
+  if (options.prefix_memory_bytes && model->cache_layout().keeps_all_rows()) {
+    warnings.push_back("--prefix-memory is not used: requests share this model's cache pages themselves");
+  }
   LEVIN_ASSIGN(std::unique_ptr<PageStore> disk, open_disk(options, *model, isa, checkpoint));
   std::unique_ptr<PageTiers> store;
   if (disk || room.n_prefix_pages > 0) store = std::make_unique<PageTiers>(room.n_prefix_pages, std::move(disk));

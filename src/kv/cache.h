@@ -73,8 +73,8 @@ class KvCache {
 
   int64_t block_tokens() const { return n_block_tokens_; }
   int64_t block_bytes() const { return n_block_bytes_; }
-  // Block n of a sequence, tokens n * block_tokens() and on, as a record of block_bytes() bytes. To be
-  // copied it must have been run and be among the sequence's last CacheLimits::open_blocks(). Setting it needs pages for
+  // Block n of a sequence, tokens n * block_tokens() and on, as a record of block_bytes() bytes. To be copied it must
+  // have been run, and where rows go again no longer ago than CacheLimits::open_blocks() say. Setting it needs pages for
   // its tokens and the blocks before it; what the sequence had run of it gives way, and nothing behind it may have been.
   void copy_block(const SequencePages& pages, int64_t block, std::span<std::byte> out) const;
   void set_block(const SequencePages& pages, int64_t block, std::span<const std::byte> record);
