@@ -163,6 +163,25 @@ TEST_P(RestartTest, WhatIsStoredAfterAHitIsWhatAColdRunStores) {
   }
 }
 
+// Drafts right behind a hit look at the MTP layer's rows from before it, and at the one made of the state that was kept.
+TEST_P(RestartTest, DraftsRightAfterAHitAreThoseOfAColdRun) {
+  const GenerateRequest beginning = request(random_prompts(model_folder_, 72, {259}).front());
+  Process process(*model_, *this, {.stored = false, .n_memory_pages = 100});
+  process.run(beginning);
+  int64_t n_accepted = 0;
+  for (uint64_t seed = 0; seed < 40; ++seed) {
+    GenerateRequest what = beginning;
+    what.sampling = {.temperature = 1.5, .seed = seed};
+    what.max_tokens = 8;
+    const Answered right = Process(*model_, *this, {.stored = false}).run(what), found = process.run(what);
+    EXPECT_EQ(found.n_found, 256);
+    EXPECT_EQ(found.tokens, right.tokens) << seed;
+    EXPECT_EQ(found.speculation.accepted_per_position, right.speculation.accepted_per_position) << seed;
+    n_accepted += right.speculation.n_accepted;
+  }
+  EXPECT_GT(n_accepted, 20);  // the noise is the same for drafts and targets
+}
+
 // What is in memory counts as found, and a memory that is too small for all makes no difference but that.
 TEST_P(RestartTest, MemoryStandsBeforeTheDisk) {
   const Answered right = Process(*model_, *this, {.stored = false}).run(request(prompt_));
