@@ -61,7 +61,7 @@ struct SparseMla {
 int64_t sparse_mla_scratch_bytes();
 
 // How the blocks share the rows: 64 heads of a row to a pair of blocks, or all its heads (FP8 rows and more than 64 heads;
-// otherwise as kWholeRows), or 64 heads with 512 of its picks, merged within a cluster or by the pair that comes last. All
+// otherwise as kWholeRows), or 64 heads with 512 of its picks, merged within a cluster or through scratch memory. All
 // give the same bits; kAuto takes the one that should be fastest.
 enum class MlaSplit : uint8_t { kAuto, kWholeRows, kAllHeads, kClusters, kPairs };
 void sparse_mla(const SparseMla& a, StreamHandle stream, MlaSplit split = MlaSplit::kAuto);

@@ -276,7 +276,8 @@ __device__ __forceinline__ void store_columns(const SparseMla& a, const RowWork&
                                               const float (&inverse)[2]) {
   if (!a.out_f32) return store_32_columns(a, w, j, value, inverse);
 #pragma unroll
-  for (int i = 0; i < 4; ++i) store_output<LatentRows::kFp8>(a, w, w.half() * kHalfLatent, j + i, value[i], inverse);
+  for (int i = 0; i < 4; ++i)
+    store_output<LatentRows::kFp8, true>(a, w, w.half() * kHalfLatent, j + i, value[i], inverse);
 }
 
 // Merges the last part of a whole row and writes the row.

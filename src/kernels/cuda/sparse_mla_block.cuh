@@ -68,7 +68,7 @@ struct Shared {
   float bias[kStages][kTileKeys];              // 0, or -inf for an invalid pick
   int32_t running_max[4][kMlaHeadGroup];       // after tile i at i % 4
   float row_sum[2][kMlaHeadGroup];             // of the even and the odd tiles
-  bool came_last;                              // this block merges a row's parts
+  uint32_t shares;                             // of a row's merge that are this block's
   RingBarriers<kStages> key_ring;
   Mbarrier weight_full[2];
   Mbarrier weight_empty[2];
@@ -117,6 +117,11 @@ class Work {
   __device__ __forceinline__ int n_tiles() const { return n_tiles_; }
   __device__ __forceinline__ int n_row_tiles() const { return whole_row() ? n_tiles_ : n_row_tiles_; }
   __device__ __forceinline__ int n_used_parts() const { return (n_row_tiles() + kPartTiles - 1) / kPartTiles; }
+  // Whether all parts of the row are worked on at the same time.
+  __device__ __forceinline__ bool row_is_in_one_turn() const {
+    const int n_clusters = static_cast<int>(gridDim.x) / cluster_blocks(), first = item_ - part();
+    return first / n_clusters == (first + n_parts_ - 1) / n_clusters;
+  }
   __device__ __forceinline__ int base() const { return base_; }      // tiles of earlier items: rings count on
   __device__ __forceinline__ int n_done() const { return n_done_; }  // earlier items
 

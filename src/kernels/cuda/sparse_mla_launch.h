@@ -9,7 +9,7 @@ constexpr int kMlaHeadGroup = 64;
 constexpr int kMlaPartPicks = 512;  // a row's sums start afresh here
 constexpr int mla_parts(int n_picks) { return (n_picks + kMlaPartPicks - 1) / kMlaPartPicks; }
 
-// Scratch memory: counters of the parts that have come, then a record for each half of a part. Whole rows keep their
+// Scratch memory: words that say which parts have come, then a record for each half of a part. Whole rows keep their
 // merged parts in the same place, up to kMlaTotalBytes for each multiprocessor.
 constexpr int kMlaRecords = 512;  // of a launch
 constexpr int kMlaCounterBytes = kMlaRecords * 4;

@@ -13,8 +13,8 @@
 //         their way while those of i wait. Value warpgroup v: value columns 128v .. 128v+127 of the block's half, tile
 //         after tile. Each role enters the next item as soon as it is done with its own part of this one.
 //   parts A row's sums start afresh every 512 picks. One pair does all parts and merges them through scratch memory that
-//         stays in L2; or each part has its own pair, and the cluster merges through shared memory, or the last of the
-//         pairs through scratch memory. The same additions in the same order.
+//         stays in L2; or each part has its own pair, and these merge a share of the columns each: through shared memory
+//         in a cluster, or through scratch memory. The same additions in the same order.
 //   order The four columns of a word of FP8 codes stand in the tile as 1, 3, 0, 2, which saves a permutation of bytes a
 //         word: so do the queries' columns, and the output's are put back.
 //   edge  an invalid pick reads nothing, its tile row is zero and its score -inf; tiles without any pick are skipped;
@@ -74,7 +74,10 @@ __device__ __forceinline__ void value_role(Shared& s, const SparseMla& a, int n_
     float4* total = scratch_slot(a, threadIdx.x - kScoreThreads);
     do {
       attend_values<true>(s, m, w, total);
-      write_whole_row<kFormat>(s, m, a, w, total);
+      if (a.out_f32)
+        write_whole_row<kFormat, true>(s, m, a, w, total);
+      else
+        write_whole_row<kFormat, false>(s, m, a, w, total);
     } while (w.advance());
   } else if constexpr (kSharing == MlaSharing::kPairs) {
     do {
@@ -86,8 +89,8 @@ __device__ __forceinline__ void value_role(Shared& s, const SparseMla& a, int n_
     named_barrier(kValueBarrier, kValueThreads);  // the other warpgroup may still read key tiles
     publish_part(s.part, m);
     cluster_sync();
-    write_merged_parts<kFormat>(PartsOfCluster{s, w.half()}, a, w, w.part() * 16 / w.n_parts(),
-                                (w.part() + 1) * 16 / w.n_parts());
+    const PartsOfCluster parts{s, w.half()};
+    write_share<kFormat>(parts, a, w, w.part(), w.n_parts());
   }
   cluster_sync();
 }

@@ -111,8 +111,9 @@ __device__ __forceinline__ int first_column(const W& w) {
   return w.half() * kHalfLatent + static_cast<int>(threadIdx.x / 128 - kScoreThreads / 128) * 128;
 }
 
-// Columns first_column + 8j + 2 * (lane % 4) and the next of both heads of this thread. All lanes call.
-template <LatentRows kFormat, class W>
+// Columns first_column + 8j + 2 * (lane % 4) and the next of both heads of this thread. All lanes call. f32 or bf16 is
+// decided before the first of many calls: code that each of them skips would have to be fetched all the same.
+template <LatentRows kFormat, bool kF32, class W>
 __device__ __forceinline__ void store_output(const SparseMla& a, const W& w, int first_column, int j,
                                              const float4& value, const float (&inverse)[2]) {
   const int column = first_column + 8 * j + 2 * (threadIdx.x % 4);
@@ -124,7 +125,7 @@ __device__ __forceinline__ void store_output(const SparseMla& a, const W& w, int
     const int64_t at = (w.row() * a.n_heads + head) * kLatent + column;
     const float2 v = h == 0 ? float2{columns.x * inverse[0], columns.y * inverse[0]}
                             : float2{columns.z * inverse[1], columns.w * inverse[1]};
-    if (a.out_f32) {
+    if constexpr (kF32) {
       *reinterpret_cast<float2*>(static_cast<float*>(a.out) + at) = v;
     } else {
       *reinterpret_cast<__nv_bfloat162*>(static_cast<uint16_t*>(a.out) + at) = __floats2bfloat162_rn(v.x, v.y);
@@ -132,7 +133,7 @@ __device__ __forceinline__ void store_output(const SparseMla& a, const W& w, int
   }
 }
 
-template <LatentRows kFormat, class W>
+template <LatentRows kFormat, bool kF32, class W>
 __device__ __forceinline__ void write_whole_row(Shared& s, ValueState& m, const SparseMla& a, const W& w,
                                                 const float4* total) {
   const bool first_part = w.n_tiles() <= kPartTiles;
@@ -149,7 +150,8 @@ __device__ __forceinline__ void write_whole_row(Shared& s, ValueState& m, const 
     read_total<kValueThreads>(before, total, first, first_part);
 #pragma unroll
     for (int j = 0; j < kTotalBatch; ++j)
-      store_output<kFormat>(a, w, first_column(w), first + j, merge_four(m.acc, first + j, f, before[j]), inverse);
+      store_output<kFormat, kF32>(a, w, first_column(w), first + j, merge_four(m.acc, first + j, f, before[j]),
+                                  inverse);
   }
 }
 
@@ -200,7 +202,7 @@ struct PartsInScratch {
 };
 
 // Merges columns first_j .. end_j - 1 of each thread over the parts, ascending, and writes them.
-template <LatentRows kFormat, class W, class Parts>
+template <LatentRows kFormat, bool kF32, class W, class Parts>
 __device__ __forceinline__ void write_merged_parts(const Parts& parts, const SparseMla& a, const W& w, int first_j,
                                                    int end_j) {
   const int t = threadIdx.x - kScoreThreads, row = own_row(), n_used = w.n_used_parts();
@@ -233,12 +235,48 @@ __device__ __forceinline__ void write_merged_parts(const Parts& parts, const Spa
       value.z = fmaf(v.z, factor[part][1].part, value.z * factor[part][1].total);
       value.w = fmaf(v.w, factor[part][1].part, value.w * factor[part][1].total);
     }
-    store_output<kFormat>(a, w, first_column(w), j, value, inverse);
+    store_output<kFormat, kF32>(a, w, first_column(w), j, value, inverse);
   }
 }
 
-// Leaves a part in scratch memory. Of the blocks that hold parts of a row, the one that comes last merges them all: the
-// order of the additions is that of the parts, whoever adds.
+// The columns of one of n_shares blocks that share the merge.
+template <LatentRows kFormat, class W, class Parts>
+__device__ __forceinline__ void write_share(const Parts& parts, const SparseMla& a, const W& w, int share,
+                                            int n_shares) {
+  const int first_j = share * 16 / n_shares, end_j = (share + 1) * 16 / n_shares;
+  if (a.out_f32)
+    write_merged_parts<kFormat, true>(parts, a, w, first_j, end_j);
+  else
+    write_merged_parts<kFormat, false>(parts, a, w, first_j, end_j);
+}
+
+// Which parts of a row have come to scratch memory, in a word of it: bit p is set when part p is there, bit kMaxParts + p when
+// its block has left without having seen them all; above are counted the blocks that have. The last of these clears the
+// word for the next launch.
+constexpr uint32_t kSeenAll = 1u << 2 * kMaxParts;
+constexpr int64_t kPatience = 20000;  // cycles, several times what parts that begin together end apart
+
+// Says that this block's part has come; returns the parts, a bit each, whose shares of the merge are this block's: its own
+// when it has seen all parts come, and those of the blocks that left when its part was the last. With `may_wait` it waits a
+// while for the others, which need not be on the device.
+__device__ __forceinline__ uint32_t shares_of_merge(uint32_t* word, int part, int n_used, bool may_wait) {
+  const uint32_t all = (1u << n_used) - 1, own = 1u << part;
+  uint32_t seen = atomicOr(word, own) | own;
+  uint32_t shares = own;
+  if ((seen & all) == all) shares |= seen >> kMaxParts & all;
+  const int64_t begin = clock64();
+  while ((seen & all) != all) {
+    const bool leave = !may_wait || clock64() - begin > kPatience;
+    if (leave && atomicCAS(word, seen, seen | own << kMaxParts) == seen) return 0;
+    seen = load_acquire(word);
+  }
+  const uint32_t before = atomicAdd(word, kSeenAll);
+  if (static_cast<int>(before / kSeenAll) + 1 + __popc(before >> kMaxParts & all) == n_used) *word = 0;
+  return shares;
+}
+
+// Leaves a part in scratch memory. The blocks that hold the parts of a row each merge their share of the columns when all are
+// there: the order of the additions is that of the parts, whoever adds.
 template <LatentRows kFormat, class W>
 __device__ __forceinline__ void share_part(Shared& s, const ValueState& m, const SparseMla& a, const W& w) {
   s.sum_full.wait(w.n_done() & 1);
@@ -255,16 +293,18 @@ __device__ __forceinline__ void share_part(Shared& s, const ValueState& m, const
   publish_part(own.result, m);
   __threadfence();
   named_barrier(kValueBarrier, kValueThreads);
-  uint32_t* counter = reinterpret_cast<uint32_t*>(a.scratch) + 2 * (w.item() / w.n_parts()) + w.half();
-  const uint32_t n_used = max(w.n_used_parts(), 1);
+  const int n_used = max(w.n_used_parts(), 1);
   if (t == 0) {
-    s.came_last = atomicAdd(counter, 1) + 1 == n_used;
-    if (s.came_last) *counter = 0;  // for the next launch
+    auto* word = reinterpret_cast<uint32_t*>(a.scratch) + 2 * (w.item() / w.n_parts()) + w.half();
+    s.shares = shares_of_merge(word, w.part(), n_used, w.row_is_in_one_turn());
     __threadfence();
   }
   named_barrier(kValueBarrier, kValueThreads);
-  if (!s.came_last) return;
-  write_merged_parts<kFormat>(PartsInScratch{records + 2 * (w.item() - w.part()) + w.half()}, a, w, 0, 16);
+  const PartsInScratch parts{records + 2 * (w.item() - w.part()) + w.half()};
+  for (uint32_t shares = s.shares; shares != 0; shares &= shares - 1) {
+    const int share = __ffs(static_cast<int>(shares)) - 1;
+    write_share<kFormat>(parts, a, w, share, n_used);
+  }
 }
 
 }  // namespace levin::cuda::mla

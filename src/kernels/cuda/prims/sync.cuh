@@ -70,6 +70,13 @@ __device__ __forceinline__ uint32_t cluster_address(uint32_t shared, uint32_t ra
   return remote;
 }
 
+// A word that other blocks write: what they wrote before is visible to this thread afterwards.
+__device__ __forceinline__ uint32_t load_acquire(const uint32_t* word) {
+  uint32_t value;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(word) : "memory");
+  return value;
+}
+
 // Programmatic launch: the next kernel of the stream may start now; its wait_for_previous() still waits for all of this
 // one. Whatever an earlier kernel wrote, or still reads, is off limits before the wait. Without the launch attribute
 // both do nothing.
