@@ -620,7 +620,7 @@ void StepLoop::extend_draft_state(Batch& batch) {
   }
   if (last_rows.empty()) return;
   batch.drafts = {.state = out.state, .picks = out.picks};
-  choose_drafts(batch.drafting, out.hidden);
+  choose_drafts(batch, out.hidden);
 }
 
 void StepLoop::chain_drafts(Batch& batch) {
@@ -642,22 +642,23 @@ void StepLoop::chain_drafts(Batch& batch) {
     const ForwardRows out = runner_.mtp(chunks, batch.drafts);
     batch.drafts.state = out.state;
     batch.drafting = drafting;
-    choose_drafts(batch.drafting, out.hidden);
+    choose_drafts(batch, out.hidden);
   }
 }
 
-// Behind a structure every draft is sure: it leaves few tokens, of which the logits alone know nothing.
-void StepLoop::choose_drafts(std::vector<Sequence*>& drafting, View hidden) {
+// Where a structure has its say every draft is sure: it leaves few tokens, of which the logits alone know nothing.
+void StepLoop::choose_drafts(const Batch& batch, View hidden) {
   const View logits = runner_.draft_logits(hidden);
-  for (size_t i = 0; i < drafting.size(); ++i) {
-    Sequence& s = *drafting[i];
+  for (size_t i = 0; i < batch.drafting.size(); ++i) {
+    Sequence& s = *batch.drafting[i];
     const int n_matched = s.push_drafts();
     const ChoiceContext context = s.next_choice(std::ssize(s.drafts));
     const std::span<const float> row = row_span(logits, static_cast<int64_t>(i));
     const int32_t token = choose_token(row, s.request.sampling, context);
     s.pop_drafts(n_matched);
     s.drafts.push_back(token);
-    if (!s.matcher) s.confidence *= share_of_likeliest(row, options_.min_confidence / s.confidence);
+    const bool may_go_on = std::ssize(s.drafts) < s.n_drafts_within(batch.depth);
+    if (may_go_on && !s.matcher) s.confidence *= share_of_likeliest(row, options_.min_confidence / s.confidence);
   }
 }
 

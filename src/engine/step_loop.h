@@ -105,7 +105,7 @@ class StepLoop {
   void choose_depth(Batch& batch);
   void extend_draft_state(Batch& batch);
   void chain_drafts(Batch& batch);
-  void choose_drafts(std::vector<Sequence*>& drafting, View hidden);
+  void choose_drafts(const Batch& batch, View hidden);
   void note_round(const Batch& batch, double seconds);
   void retire_finished();
 
