@@ -62,29 +62,24 @@ void challenge(Candidate& best, const Candidate& c, uint32_t bits) {
 
 }  // namespace
 
-// Vocabularies are long and this runs for every token of every request, so the largest are sought lane by lane, which
+// Vocabularies are long and this runs for every token of every request, so the largest are sought by halves, which
 // compilers turn into vector instructions.
 template <class T>
 LogitRow<T>::LogitRow(std::span<const T> logits)
     : logits_(logits), largest_((logits.size() + kBlock - 1) / kBlock), top_(-std::numeric_limits<T>::infinity()) {
-  constexpr size_t kLanes = 16;
   for (size_t b = 0; b < largest_.size(); ++b) {
     const std::span<const T> values = block(b);
-    std::array<T, kLanes> most;
-    most.fill(-std::numeric_limits<T>::infinity());
+    std::array<T, kBlock> most;
+    std::copy(values.begin(), values.end(), most.begin());
+    std::fill(most.begin() + std::ssize(values), most.end(), -std::numeric_limits<T>::infinity());
     int n_nan = 0;
-    size_t v = 0;
-    for (; v + kLanes <= values.size(); v += kLanes) {
-      for (size_t j = 0; j < kLanes; ++j) most[j] = values[v + j] > most[j] ? values[v + j] : most[j];
-      for (size_t j = 0; j < kLanes; ++j) n_nan += values[v + j] != values[v + j] ? 1 : 0;
-    }
-    for (; v < values.size(); ++v) {
-      most[0] = values[v] > most[0] ? values[v] : most[0];
-      n_nan += values[v] != values[v] ? 1 : 0;
+    for (size_t j = 0; j < kBlock; ++j) n_nan += most[j] != most[j] ? 1 : 0;
+    for (size_t n = kBlock / 2; n > 0; n /= 2) {
+      for (size_t j = 0; j < n; ++j) most[j] = most[j + n] > most[j] ? most[j + n] : most[j];
     }
     LEVIN_CHECK(n_nan == 0, "{} of the logits of tokens {} to {} are NaN", n_nan, b * kBlock,
                 b * kBlock + values.size() - 1);
-    largest_[b] = *std::max_element(most.begin(), most.end());
+    largest_[b] = most.front();
     top_ = std::max(top_, largest_[b]);
   }
   LEVIN_CHECK(top_ > -std::numeric_limits<T>::infinity(), "no token may be chosen");
