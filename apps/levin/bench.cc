@@ -176,8 +176,10 @@ Status choose_depths(BenchCommand& command, const BenchOptions& bench, int64_t n
 
 Status run_bench_command(EngineOptions options, BenchCommand command) {
   LEVIN_ASSIGN(const ParsedConfig parsed, load_model_config(options.model_folder));
-  const BenchOptions bench{
-      .chunk_tokens = options.chunk_tokens, .decode_tokens = command.decode_tokens, .verify_rows = command.verify_rows};
+  const BenchOptions bench{.chunk_tokens = options.chunk_tokens,
+                           .decode_tokens = command.decode_tokens,
+                           .verify_rows = command.verify_rows,
+                           .min_confidence = options.min_confidence};
   LEVIN_TRY(choose_depths(command, bench, parsed.config.max_position));
   const std::vector<BenchCase> all = cases(command, options.n_spec_steps);
   for (const BenchCase& what : all) {

@@ -26,7 +26,7 @@ struct GenerationOptions {
 std::shared_ptr<GenerationOptions> add_generation_options(Command& command, std::shared_ptr<EngineOptions> engine);
 
 // Adds --spec, --spec-steps, --spec-p-min, --spec-width; they set engine->n_spec_steps, adapt_spec_depth and
-// min_confidence. A number of steps that is given is kept to; without one the depth adapts.
+// min_confidence. A number of steps that is given is the depth of every round; without one the depth adapts.
 void add_speculation_options(Command& command, std::shared_ptr<EngineOptions> engine);
 
 uint64_t fresh_seed();

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <memory>
+#include <optional>
 
 #include "apps/levin/commands.h"
 #include "apps/levin/conversation.h"
@@ -24,7 +25,7 @@ struct ServeCommand {
   int64_t max_body_mib = 64;
   int64_t shutdown_s = 30;
   int64_t cache_dir_gib = 16;
-  int64_t prefix_memory_gib = -1;  // as the engine chooses
+  std::optional<int64_t> prefix_memory_gib;  // empty: as the engine chooses
   int64_t watchdog_s = 600;
   serve::LogFormat log_format = serve::LogFormat::kText;
 };
@@ -75,7 +76,7 @@ Status run(EngineOptions engine_options, const GenerationOptions& generation, Se
   const sigset_t signals = hold_signals();
   raise_descriptor_limit();
   engine_options.cache_dir_bytes = command.cache_dir_gib << 30;
-  if (command.prefix_memory_gib >= 0) engine_options.prefix_memory_bytes = command.prefix_memory_gib << 30;
+  if (command.prefix_memory_gib) engine_options.prefix_memory_bytes = *command.prefix_memory_gib << 30;
   serve::Log log(command.log_format);
   engine_options.note = [&log](const std::string& line) { log.write(serve::LogLevel::kWarning, "note", line); };
   const auto warn = [&log](const std::string& warning) { log.write(serve::LogLevel::kWarning, "warning", warning); };

@@ -18,7 +18,7 @@ constexpr double kNever = -std::numeric_limits<double>::infinity();
 constexpr double kBand = 2;           // of l/T: tokens are ranked band by band
 constexpr double kAllBands = 40;      // what lies deeper below the largest is one band
 constexpr double kMinExponent = -50;  // smaller terms are beyond the precision of a rough total
-constexpr double kFarBelow = -20;     // a million terms of this and less are 2e-3 of the largest
+constexpr double kFarBelow = -20;     // 400,000 terms of this and less are 1e-3 of the largest
 
 // Of a rough total: its terms are good to 2e-10 (below), sums of a million terms in any order to 2e-10, and the rule's own
 // l/T are rounded.

@@ -92,6 +92,7 @@ Status measure_decode(Runner& runner, const BenchOptions& options, BenchRow* row
   const BenchCase& what = row->what;
   StepLoop loop(runner, {.chunk_tokens = options.chunk_tokens,
                          .n_spec_steps = what.n_spec_steps,
+                         .min_confidence = options.min_confidence,
                          .max_context_tokens = what.depth_tokens + options.decode_tokens + 2,
                          .max_running = what.batch,
                          .share_prefixes = false});

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "engine/draft_depth.h"
 #include "engine/runner.h"
 
 namespace levin {
@@ -20,7 +21,8 @@ struct BenchOptions {
   int64_t chunk_tokens = 512;  // prefill tokens of a step; prefill speed is that of one such chunk at the depth
   int64_t decode_tokens = 64;  // of every sequence
   int64_t verify_rows = 0;     // also time a pass of so many rows of one sequence beside one of a single row; 0: do not
-  uint64_t seed = 1;           // of the random token ids
+  double min_confidence = kDefaultMinConfidence;  // of drafts that get another behind them (engine/step_loop.h)
+  uint64_t seed = 1;                              // of the random token ids
 };
 
 // A pass of the trunk and the head over some rows of one sequence, as it checks drafts.

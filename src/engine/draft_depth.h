@@ -20,8 +20,8 @@ namespace levin {
 
 constexpr int kMaxSpecSteps = 16;
 
-// Drafts that get another behind them are this likely to be kept together, by the MTP layer's own word. On the
-// demonstration models 0.5 to 0.9 are equally fast within two percent, and 0 is eight percent slower.
+// Drafts that get another behind them are this likely to be kept together, by the MTP layer's own word. Rounds of three
+// drafts of demo-v32, replayed with every bound, were 6 to 9% faster from 0.5 to 0.9 than with none.
 constexpr double kDefaultMinConfidence = 0.7;
 
 // How often drafts are accepted, by place, the recent ones counting more.

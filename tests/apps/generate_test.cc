@@ -64,6 +64,22 @@ TEST(RunTest, FindsTheDemonstrationModelByItself) {
   EXPECT_EQ(result.out, "river stone apple tiger\n");
 }
 
+// With a bound of 1 no draft is sure enough to get another behind it.
+TEST(RunTest, DraftsAsFarAsItIsSure) {
+  std::vector<std::vector<int64_t>> ids;
+  std::vector<double> drafts_per_pass;
+  for (const char* least : {"0", "1"}) {
+    const Printed p = run_json({"-p", "Repeat: river stone apple tiger", "--spec-steps", "3", "--spec-p-min", least});
+    const io::JsonFields speculation = must(p.fields().get_fields("speculation"));
+    ids.push_back(ids_of(p));
+    drafts_per_pass.push_back(static_cast<double>(must(speculation.get<int64_t>("drafted"))) /
+                              static_cast<double>(must(speculation.get<int64_t>("verify_passes"))));
+  }
+  EXPECT_EQ(ids[0], ids[1]);
+  EXPECT_GT(drafts_per_pass[0], 1);
+  EXPECT_LE(drafts_per_pass[1], 1);
+}
+
 TEST(RunTest, PrintsJson) {
   const Printed p = run_json({"-p", "Repeat: river stone apple tiger", "--spec-steps", "3"});
   EXPECT_EQ(text_of(p), "river stone apple tiger");
@@ -298,6 +314,8 @@ const Mistake kMistakes[] = {
     {"NoTokens", {"run", "MODEL", "-p", "x", "-n", "0"}, 2, "--max-tokens is '0'"},
     {"SeedOfLetters", {"run", "MODEL", "-p", "x", "--seed", "abc"}, 2, "--seed is 'abc'"},
     {"TooManyDrafts", {"run", "MODEL", "-p", "x", "--spec-steps", "99"}, 2, "--spec-steps is '99'"},
+    {"SureBeyondOne", {"run", "MODEL", "-p", "x", "--spec-p-min", "1.5"}, 2, "--spec-p-min is '1.5'"},
+    {"PrefixMemoryOfLetters", {"serve", "MODEL", "--prefix-memory", "much"}, 2, "--prefix-memory is 'much'"},
     {"Trees", {"run", "MODEL", "-p", "x", "--spec-width", "2"}, 2, "--spec-width is '2'"},
     {"UnknownSpeculation", {"run", "MODEL", "-p", "x", "--spec", "eagle"}, 2, "--spec is 'eagle'"},
     {"BiasWithoutValue", {"run", "MODEL", "-p", "x", "--logit-bias", "17"}, 2, "expected ID=X"},
