@@ -88,7 +88,7 @@ void print_text(const Diagnosis& d) {
   fmt::print("has        {}{}{}\n", have.empty() ? " none of the known sets" : have, lack.empty() ? "" : "; not", lack);
   fmt::print("kernels     {}\n", kernel_text(d.cpu.preferred_isa()));
   fmt::print("others      ");
-  for (const Isa isa : {Isa::kPlain, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16}) {
+  for (const Isa isa : {Isa::kPlain, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16, Isa::kAmxBf16}) {
     if (d.cpu.supports(isa) && isa != d.cpu.preferred_isa()) fmt::print("--isa {}  ", isa_name(isa));
   }
   fmt::print("\nmemory      {:.1f} GiB, {:.1f} GiB available{}\n", static_cast<double>(d.memory.total_bytes) / kGiB,

@@ -106,10 +106,10 @@ void add_device_options(Command& command, EngineOptions& options, Given& given) 
                  set_int(&given.n_threads, {1, kMaxThreads}));
   command.option({.names = "--isa",
                   .value = "SET",
-                  .purpose = "CPU kernels: plain, avx2, avx512 or avx512-bf16",
+                  .purpose = "CPU kernels: plain, avx2, avx512, avx512-bf16 or amx-bf16",
                   .default_text = "best of this processor",
                   .group = "Engine"},
-                 set_choice({"plain", "avx2", "avx512", "avx512-bf16"},
+                 set_choice({"plain", "avx2", "avx512", "avx512-bf16", "amx-bf16"},
                             [&options](size_t place) { options.isa = static_cast<Isa>(place); }));
   command.option(
       {.names = "--numerics",

@@ -14,6 +14,8 @@ std::string kernel_text(Isa isa) {
       return "avx512: all products by VFMADD231PS on 16 lanes; bf16 and fp8 values as f32";
     case Isa::kAvx512Bf16:
       return "avx512-bf16: bf16 and fp8 products by VDPBF16PS on 16 lanes, f32 products by VFMADD231PS";
+    case Isa::kAmxBf16:
+      return "amx-bf16: bf16 and fp8 products by TDPBF16PS on tiles of 16 x 16, f32 products by VFMADD231PS";
   }
   return "unknown";
 }

@@ -78,7 +78,7 @@ void run_experts(benchmark::State& state, const Case& c) {
   const double blocks = static_cast<double>(picked.size()) + 1;
   const Work work = {.gbytes = 3e-9 * blocks * static_cast<double>(all[0].gate.n_bytes()),
                      .gflop = 2e-9 * static_cast<double>(c.n_tokens * (kActive + 1) * 3 * kD * kF),
-                     .bf16_dot = c.isa == Isa::kAvx512Bf16 && c.operand != ops::Operand::kF32};
+                     .bf16_dot = c.isa >= Isa::kAvx512Bf16 && c.operand != ops::Operand::kF32};
   measure(state, bench, work, [&] {
     ops::expert_ffn(bench.ctx(), {.x = View::of(x.data(), {c.n_tokens, kD}),
                                   .picks = View::of(picks.data(), {c.n_tokens, kActive}),
@@ -125,7 +125,7 @@ void register_experts(DType weights, Isa isa, int n_threads) {
 
 void register_cases() {
   const CpuInfo cpu = cpu_info();
-  for (const Isa isa : {Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16}) {
+  for (const Isa isa : {Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16, Isa::kAmxBf16}) {
     if (!cpu.supports(isa)) continue;
     for (const char* op : {"round_to_bf16", "quantize_fp8", "hadamard"}) {
       benchmark::RegisterBenchmark(fmt::format("{}/[512,8192]/{}", op, isa_name(isa)).c_str(),
@@ -135,7 +135,7 @@ void register_cases() {
     }
   }
   for (const DType weights : {DType::kF8E4M3, DType::kMxfp4}) {
-    for (const Isa isa : {Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16}) {
+    for (const Isa isa : {Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16, Isa::kAmxBf16}) {
       if (!cpu.supports(isa)) continue;
       for (const int n_threads : std::set<int>{1, cpu.n_cores}) register_experts(weights, isa, n_threads);
     }

@@ -106,7 +106,7 @@ void run_case(benchmark::State& state, const Case& c) {
   const double gflop = 2e-9 * static_cast<double>(c.n_tokens * kCached * kHeads * kWidth);
   const Work work{.gbytes = 1e-9 * static_cast<double>(p.pages.n_bytes()),
                   .gflop = gflop,
-                  .bf16_dot = c.isa == Isa::kAvx512Bf16 && c.keys == CacheDType::kBF16};
+                  .bf16_dot = c.isa >= Isa::kAvx512Bf16 && c.keys == CacheDType::kBF16};
   measure(state, bench, work, [&] {
     if (c.fused) {
       ops::index_topk(bench.ctx(),
@@ -138,7 +138,7 @@ void add(const std::string& name, const Body& body) {
 
 void register_cases() {
   const CpuInfo cpu = cpu_info();
-  for (const Isa isa : {Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16}) {
+  for (const Isa isa : {Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16, Isa::kAmxBf16}) {
     if (!cpu.supports(isa)) continue;
     for (const CacheDType keys : {CacheDType::kF32, CacheDType::kBF16, CacheDType::kFp8}) {
       for (const int n_threads : std::set<int>{1, cpu.n_cores}) {

@@ -106,7 +106,7 @@ void run_case(benchmark::State& state, const Case& c) {
   const Buffer out = Buffer::for_tensor(DType::kF32, {c.n_rows, c.n});
   const Work work = {.gbytes = 1e-9 * static_cast<double>(weights[0].n_bytes()),
                      .gflop = 2e-9 * static_cast<double>(c.n_rows * c.n * c.k),
-                     .bf16_dot = c.isa == Isa::kAvx512Bf16 && c.x != DType::kF32 && c.w != DType::kF32};
+                     .bf16_dot = c.isa >= Isa::kAvx512Bf16 && c.x != DType::kF32 && c.w != DType::kF32};
   size_t next = 0;
   measure(state, bench, work, [&] {
     ops::matmul(bench.ctx(), {.x = rows.x_view,
@@ -127,7 +127,7 @@ void register_cases() {
   const CpuInfo cpu = cpu_info();
   for (const auto& [n, k] : kShapes) {
     for (const auto& [x, w] : kTypes) {
-      for (const Isa isa : {Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16}) {
+      for (const Isa isa : {Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16, Isa::kAmxBf16}) {
         if (!cpu.supports(isa)) continue;
         for (const int n_threads : std::set<int>{1, cpu.n_cores}) {
           for (const int64_t n_rows : {1, 2, 4, 8, 64, 512}) {

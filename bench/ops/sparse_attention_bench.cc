@@ -64,7 +64,7 @@ void run_case(benchmark::State& state, const Case& c) {
   const double pairs = 1e-9 * static_cast<double>(t * kHeads * kPicks);
   const Work work{.gbytes = 1e-9 * static_cast<double>(t * kPicks * format.row_bytes),
                   .gflop = pairs * 2 * (kLatent + kRope + kLatent),
-                  .bf16_dot = c.isa == Isa::kAvx512Bf16 && c.rows == CacheDType::kBF16};
+                  .bf16_dot = c.isa >= Isa::kAvx512Bf16 && c.rows == CacheDType::kBF16};
   measure(state, bench, work, [&] {
     ops::sparse_attention(bench.ctx(), {.q_latent = View(q_latent.data(), DType::kF32, {t, kHeads, kLatent}),
                                         .q_rope = View(q_rope.data(), DType::kF32, {t, kHeads, kRope}),
@@ -79,7 +79,7 @@ void run_case(benchmark::State& state, const Case& c) {
 void register_cases() {
   const CpuInfo cpu = cpu_info();
   for (const CacheDType rows : {CacheDType::kF32, CacheDType::kBF16, CacheDType::kFp8}) {
-    for (const Isa isa : {Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16}) {
+    for (const Isa isa : {Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16, Isa::kAmxBf16}) {
       if (!cpu.supports(isa)) continue;
       for (const int n_threads : std::set<int>{1, cpu.n_cores}) {
         for (const int64_t n_tokens : {1, 2, 4, 32}) {

@@ -1,6 +1,8 @@
 #include "base/cpu.h"
 
 #include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <array>
 #include <fstream>
@@ -9,11 +11,12 @@
 namespace levin {
 namespace {
 
-constexpr std::array<std::pair<Isa, std::string_view>, 4> kNames = {{
+constexpr std::array<std::pair<Isa, std::string_view>, 5> kNames = {{
     {Isa::kPlain, "plain"},
     {Isa::kAvx2, "avx2"},
     {Isa::kAvx512, "avx512"},
     {Isa::kAvx512Bf16, "avx512-bf16"},
+    {Isa::kAmxBf16, "amx-bf16"},
 }};
 
 std::string read_model_name() {
@@ -34,6 +37,12 @@ int count_cores() {
   return n_cores > 0 ? n_cores : 1;
 }
 
+// Tiles are 8 KiB of state that the kernel saves only for processes that asked for it.
+bool may_use_tiles() {
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM of asm/prctl.h, since Linux 5.16
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+}
+
 }  // namespace
 
 std::string_view isa_name(Isa isa) {
@@ -51,6 +60,7 @@ std::optional<Isa> isa_from_name(std::string_view name) {
 }
 
 Isa CpuInfo::best_isa() const {
+  if (amx_bf16) return Isa::kAmxBf16;
   if (avx512_bf16) return Isa::kAvx512Bf16;
   if (avx512) return Isa::kAvx512;
   if (avx2) return Isa::kAvx2;
@@ -72,7 +82,8 @@ CpuInfo cpu_info() {
   info.avx512_vbmi = info.avx512 && __builtin_cpu_supports("avx512vbmi");
   info.avx512_bf16 = info.avx512_vbmi && __builtin_cpu_supports("avx512bf16");
   info.avx512_vnni = info.avx512 && __builtin_cpu_supports("avx512vnni");
-  info.amx_bf16 = __builtin_cpu_supports("amx-bf16");
+  info.amx_bf16 =
+      info.avx512_bf16 && __builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-bf16") && may_use_tiles();
   info.half_rate_bf16_dot = __builtin_cpu_is("intel");
   return info;
 }

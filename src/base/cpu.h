@@ -8,9 +8,9 @@
 namespace levin {
 
 // Kernel sets for the CPU, each a superset of the one before. kPlain is portable C++ and the oracle of the others.
-enum class Isa { kPlain, kAvx2, kAvx512, kAvx512Bf16 };
+enum class Isa { kPlain, kAvx2, kAvx512, kAvx512Bf16, kAmxBf16 };
 
-std::string_view isa_name(Isa isa);                       // "plain", "avx2", "avx512", "avx512-bf16"
+std::string_view isa_name(Isa isa);                       // "plain", "avx2", "avx512", "avx512-bf16", "amx-bf16"
 std::optional<Isa> isa_from_name(std::string_view name);  // the reverse; empty when the name is none of these
 
 struct CpuInfo {
@@ -21,7 +21,7 @@ struct CpuInfo {
   bool avx512_vbmi = false;  // with the above
   bool avx512_bf16 = false;  // with the above
   bool avx512_vnni = false;
-  bool amx_bf16 = false;
+  bool amx_bf16 = false;            // with avx512_bf16, and granted by the kernel to this process
   bool half_rate_bf16_dot = false;  // VDPBF16PS does half the operations per second of f32 fused multiply-adds: Intel's
 
   Isa best_isa() const;       // the widest
@@ -29,6 +29,7 @@ struct CpuInfo {
   bool supports(Isa isa) const { return isa <= best_isa(); }
 };
 
+// Asks the kernel for the state of the matrix unit, which a process has to before it uses it.
 CpuInfo cpu_info();
 
 }  // namespace levin

@@ -10,8 +10,10 @@
 //           total) from zero, s the product of the scales that apply (sx * sw; 1 where there are none).
 //             f32 x            one fused multiply-add per k
 //             bf16 or e4m3 x   on avx512-bf16: VDPBF16PS over pairs of k (2i, 2i+1), odd last k paired with zeros; e4m3
-//                              values are exact in bf16. Elsewhere, and for f32 weights: one fused multiply-add per k
-//                              on the values as f32.
+//                              values are exact in bf16. On amx-bf16: TDPBF16PS over 32 k at a time, whose even k and
+//                              whose odd k are summed from zero, ascending, and then added to the block: block += even +
+//                              odd (kernels/cpu/tiles_amx.h). Elsewhere, and for f32 weights: one fused multiply-add per
+//                              k on the values as f32.
 //           A value of mxfp4 is its code times its group's scale, exact in f32 and bf16: it is multiplied as if w had
 //           been stored as bf16.
 //           The tree does not depend on T, N or the threads, so a row's result is the same in any batch.

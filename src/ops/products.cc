@@ -18,8 +18,9 @@ using kernels::kRowGroup;
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+// Room for the layout of any kernel set.
 int64_t operand_elements(int64_t n_rows, int64_t k, DType dtype) {
-  return n_rows * (dtype == DType::kBF16 ? ceil_div(k, 2) * 2 : k);
+  return n_rows * (dtype == DType::kBF16 ? ceil_div(k, kernels::kOperandPadding) * kernels::kOperandPadding : k);
 }
 
 // Few rows are an operand wherever they lie, if their type is right and the last pair of k is complete.

@@ -75,7 +75,7 @@ const OptionRow kOptionRows[] = {
     {"DeviceUnknown", trace_with({"--device", "tpu"}), 2, "--device is 'tpu', expected one of cpu, cuda"},
     {"LoadFormatUnknown", trace_with({"--load-format", "gguf"}), 2,
      "--load-format is 'gguf', expected one of auto, dummy"},
-    {"IsaUnknown", trace_with({"--isa", "mmx"}), 2, "--isa is 'mmx', expected one of plain, avx2, avx512, avx512-bf16"},
+    {"IsaUnknown", trace_with({"--isa", "mmx"}), 2, "--isa is 'mmx', expected one of plain, avx2, avx512, avx512-bf16, amx-bf16"},
     {"ContextZero", trace_with({"--max-model-len", "0"}), 2, "--max-model-len is '0'"},
     {"ContextUnit", trace_with({"--max-model-len", "4x"}), 2,
      "--max-model-len is '4x', expected a whole number from 1"},

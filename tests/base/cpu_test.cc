@@ -5,7 +5,7 @@
 namespace levin {
 namespace {
 
-constexpr Isa kAll[] = {Isa::kPlain, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16};
+constexpr Isa kAll[] = {Isa::kPlain, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16, Isa::kAmxBf16};
 
 TEST(CpuTest, NamesOfKernelSetsReadBack) {
   for (const Isa isa : kAll) EXPECT_EQ(isa_from_name(isa_name(isa)), isa);
@@ -33,6 +33,9 @@ TEST(CpuTest, TheBestSetFollowsFromWhatTheProcessorHas) {
   cpu.half_rate_bf16_dot = true;
   EXPECT_EQ(cpu.best_isa(), Isa::kAvx512Bf16);
   EXPECT_EQ(cpu.preferred_isa(), Isa::kAvx512);
+  cpu.amx_bf16 = true;
+  EXPECT_EQ(cpu.best_isa(), Isa::kAmxBf16);
+  EXPECT_EQ(cpu.preferred_isa(), Isa::kAmxBf16);
 }
 
 TEST(CpuTest, ThereIsAProcessor) {

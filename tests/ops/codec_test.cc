@@ -14,7 +14,7 @@ namespace {
 
 std::vector<Isa> kernel_sets() {
   std::vector<Isa> sets;
-  for (const Isa isa : {Isa::kPlain, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16}) {
+  for (const Isa isa : {Isa::kPlain, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16, Isa::kAmxBf16}) {
     if (cpu_info().supports(isa)) sets.push_back(isa);
   }
   return sets;

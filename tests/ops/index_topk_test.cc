@@ -128,7 +128,7 @@ struct Problem {
 
 // Whether the device takes this case by the bf16 dot instruction (ops/index_topk.h, Tree).
 bool takes_dots(const TestDevice& device, const Case& c) {
-  return device.isa() == Isa::kAvx512Bf16 && c.dtype == CacheDType::kBF16 && c.d % 2 == 0;
+  return device.isa() >= Isa::kAvx512Bf16 && c.dtype == CacheDType::kBF16 && c.d % 2 == 0;
 }
 
 // Whether there is a kernel for the case.

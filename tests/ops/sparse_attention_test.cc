@@ -122,7 +122,7 @@ struct Problem {
 
 // Whether the device rounds queries and weights to bf16 for this case (ops/sparse_attention.h, Numerics).
 bool rounds(const TestDevice& device, const Case& c) {
-  return device.isa() == Isa::kAvx512Bf16 && c.cache == CacheDType::kBF16 && !c.is_v4() && c.d_latent % 2 == 0;
+  return device.isa() >= Isa::kAvx512Bf16 && c.cache == CacheDType::kBF16 && !c.is_v4() && c.d_latent % 2 == 0;
 }
 
 // Whether there is a kernel for the case.

@@ -5,7 +5,7 @@
 namespace levin::kernels {
 
 const CpuKernels& cpu_kernels(Isa isa) {
-  static const std::array<CpuKernels, 4> kSets = {{
+  static const std::array<CpuKernels, 5> kSets = {{
       {
           .isa = Isa::kPlain,
           .matmul = matmul_kernels_plain(),
@@ -30,6 +30,13 @@ const CpuKernels& cpu_kernels(Isa isa) {
       {
           .isa = Isa::kAvx512Bf16,
           .matmul = matmul_kernels_avx512_bf16(),
+          .rows = row_kernels_avx512(),
+          .index = index_kernels_avx512_bf16(),
+          .attention = attention_kernels_avx512_bf16(),
+      },
+      {
+          .isa = Isa::kAmxBf16,
+          .matmul = matmul_kernels_amx_bf16(),
           .rows = row_kernels_avx512(),
           .index = index_kernels_avx512_bf16(),
           .attention = attention_kernels_avx512_bf16(),

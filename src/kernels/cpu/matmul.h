@@ -24,8 +24,9 @@
 
 namespace levin::kernels {
 
-constexpr int64_t kRowGroup = 8;     // rows that share one load of a weight
-constexpr int64_t kFoldBlock = 128;  // k between two folds of the tree
+constexpr int64_t kRowGroup = 8;         // rows that share one load of a weight
+constexpr int64_t kFoldBlock = 128;      // k between two folds of the tree
+constexpr int64_t kOperandPadding = 32;  // a row of a bf16 operand has room for K rounded up to this
 
 struct PrepareJob {
   const void* x = nullptr;  // first row
@@ -116,5 +117,6 @@ MatmulKernels matmul_kernels_avx2();
 MatmulKernels matmul_kernels_avx512();
 MatmulKernels matmul_kernels_avx512_vbmi();  // the same bits; e4m3 is looked up
 MatmulKernels matmul_kernels_avx512_bf16();
+MatmulKernels matmul_kernels_amx_bf16();  // operands of more than kRowGroup rows in its own layout, matmul_amx.cc
 
 }  // namespace levin::kernels
