@@ -15,9 +15,9 @@ template <>
 struct Widen<Avx512Bf16, DotE4m3<Avx512Bf16>> {
   using Wide = DotBf16<Avx512Bf16>;
   static constexpr bool kNone = false;
-  LEVIN_INLINE void run(const std::byte* w, int64_t n_k, std::byte* out) {
+  LEVIN_INLINE void run(const std::byte* w, int64_t n_k, std::byte* out, int64_t ahead = kAheadBytes) {
     for (int64_t k = 0; k < n_k; k += 4, w += kFoursBytes, out += 128) {
-      __builtin_prefetch(w + kAheadBytes);
+      __builtin_prefetch(w + ahead);
       Avx512Bf16::Bf16 first, second;
       Avx512Bf16::load_e4m3x64(reinterpret_cast<const uint8_t*>(w), first, second);
       _mm512_store_si512(out, first);
@@ -30,9 +30,9 @@ template <>
 struct Widen<Avx512Bf16, DotMxfp4<Avx512Bf16>> {
   using Wide = DotBf16<Avx512Bf16>;
   static constexpr bool kNone = false;
-  LEVIN_INLINE void run(const std::byte* w, int64_t n_k, std::byte* out) {
+  LEVIN_INLINE void run(const std::byte* w, int64_t n_k, std::byte* out, int64_t ahead = kAheadBytes) {
     for (int64_t begin = 0; begin < n_k; begin += kGroupK, w += kGroupBytes) {
-      prefetch<kGroupBytes>(w + kAheadBytes);
+      prefetch<kGroupBytes>(w + ahead);
       const Avx512Bf16::Bf16 scale = DotMxfp4<Avx512Bf16>::scales(w);
       for (int64_t k = 0; k < smaller(kGroupK, n_k - begin); k += kWordK, out += 256) {
         const Avx512Bf16::I32 word = load_words<Avx512Bf16>(w, k);
