@@ -37,6 +37,21 @@ double rough_exp(double x) {
   return sum * std::bit_cast<double>((std::bit_cast<uint64_t>(shifted) + 1023) << 52);
 }
 
+// exp(-x) in f32 to 3e-6 for x >= 0, at least exp(kMinExponent). Numbers that are not negative are in the order of their
+// bits, and compilers turn the smaller of two integers into vector instructions, but not that of two floats.
+float coarse_exp_of_minus(float x) {
+  constexpr int32_t kMost = std::bit_cast<int32_t>(static_cast<float>(-kMinExponent));
+  const int32_t bits = std::bit_cast<int32_t>(x);
+  const float y = -std::bit_cast<float>(bits < kMost ? bits : kMost);
+  constexpr float kShift = 0x1.8p23f;
+  const float shifted = y * 0x1.715476p0f + kShift;
+  const float r = y - (shifted - kShift) * 0x1.62e43p-1f;
+  constexpr float kCoefficients[] = {1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f};
+  float sum = 0;
+  for (const float c : kCoefficients) sum = sum * r + c;
+  return sum * std::bit_cast<float>((std::bit_cast<uint32_t>(shifted) + 127) << 23);
+}
+
 // The shortest prefix of the ranked candidates that holds at least p of their mass. Terms that no longer change the sum
 // end it: later ones are smaller.
 void keep_ranked_top_p(std::vector<Candidate>& ranked, double p) {
@@ -148,6 +163,20 @@ double LogitRow<T>::rough_total_of(size_t b, double scale) const {
   return std::accumulate(sums.begin(), sums.end(), 0.0);
 }
 
+// Sum of exp(l - max) over a block, good to 1e-5 of it.
+template <class T>
+float LogitRow<T>::coarse_total_of(size_t b) const {
+  const std::span<const T> values = block(b);
+  std::array<float, kBlock> terms;
+  terms.fill(static_cast<float>(-kMinExponent));
+  for (size_t i = 0; i < values.size(); ++i) terms[i] = static_cast<float>(top_ - values[i]);
+  for (float& term : terms) term = coarse_exp_of_minus(term);
+  for (size_t n = kBlock / 2; n > 0; n /= 2) {
+    for (size_t j = 0; j < n; ++j) terms[j] += terms[j + n];
+  }
+  return terms[0];
+}
+
 // Sum of exp(l/T - max), good to doubt_of_total().
 template <class T>
 double LogitRow<T>::rough_total(double temperature) const {
@@ -160,7 +189,7 @@ template <class T>
 double LogitRow<T>::share_of_likeliest(double least) const {
   double total = 0;
   for (size_t b = 0; b < largest_.size() && total * least <= 1; ++b) {
-    if (largest_[b] - top_ >= kFarBelow) total += rough_total_of(b, 1);
+    if (largest_[b] - top_ >= kFarBelow) total += coarse_total_of(b);
   }
   return total * least <= 1 ? 1 / total : 0;
 }

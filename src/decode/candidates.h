@@ -51,6 +51,7 @@ class LogitRow {
   std::vector<Candidate> top_k(double temperature, int64_t k) const;
   std::vector<Candidate> top_p(double temperature, double p) const;
   double rough_total_of(size_t b, double scale) const;
+  float coarse_total_of(size_t b) const;
   double rough_total(double temperature) const;
 
   std::span<const T> logits_;
