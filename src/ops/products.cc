@@ -8,11 +8,10 @@
 namespace levin::ops {
 namespace {
 
-// Below these a loop over threads costs more than it saves (a few microseconds of one core).
-constexpr int64_t kSmallProduct = 128 * 1024;  // multiply-adds
-constexpr int64_t kUnitPanels = 4;             // panels that a thread keeps together where there are enough
-constexpr int64_t kUnitsPerThread = 4;         // wanted at least
-constexpr int64_t kFreeRows = 2;               // rows that cost no more than loading the weights
+// Below these a loop over threads costs more than it saves (a microsecond of one core).
+constexpr int64_t kSmallProduct = 32 * 1024;  // multiply-adds
+constexpr int64_t kUnitPanels = 4;            // panels that a thread keeps together where there are enough
+constexpr int64_t kUnitsPerThread = 4;        // wanted at least
 
 using kernels::kRowGroup;
 
@@ -86,7 +85,7 @@ struct Cut {
   int64_t cost() const { return n_units * n_chunks * unit_cost; }
 };
 
-Cut cut_product(const Product& p, int64_t all_panels, int n_threads) {
+Cut cut_product(const Product& p, int64_t all_panels, int n_threads, int64_t free_rows) {
   const int64_t wanted = kUnitsPerThread * n_threads, n_rows = p.x->input.n_rows;
   Cut cut{};
   cut.n_panels = p.w->n_panels();
@@ -96,7 +95,7 @@ Cut cut_product(const Product& p, int64_t all_panels, int n_threads) {
       all_panels >= wanted ? 1 : std::min(ceil_div(wanted, all_panels), ceil_div(n_rows, kRowGroup));
   cut.chunk_rows = ceil_div(ceil_div(n_rows, n_chunks), kRowGroup) * kRowGroup;
   cut.n_chunks = ceil_div(n_rows, cut.chunk_rows);
-  cut.unit_cost = std::max(kFreeRows, std::min(n_rows, cut.chunk_rows)) * p.w->k() * cut.unit_panels;
+  cut.unit_cost = std::max(free_rows, std::min(n_rows, cut.chunk_rows)) * p.w->k() * cut.unit_panels;
   return cut;
 }
 
@@ -190,7 +189,7 @@ void run_products(OpContext& ctx, std::span<const Product> products) {
   std::vector<Cut> cuts;
   std::vector<int64_t> first_cost = {0};
   for (const Product& p : products) {
-    cuts.push_back(cut_product(p, all_panels, n_threads));
+    cuts.push_back(cut_product(p, all_panels, n_threads, ctx.cpu->matmul.free_rows));
     first_cost.push_back(first_cost.back() + cuts.back().cost());
   }
   const int64_t total = first_cost.back();

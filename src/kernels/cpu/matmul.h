@@ -103,6 +103,7 @@ struct CombineRows {
 };
 
 struct MatmulKernels {
+  int64_t free_rows = 2;  // that cost no more than loading the weights: how work is cut over threads
   DType (*operand_dtype)(DType x, DType w) = nullptr;
   void (*prepare)(const PrepareJob&) = nullptr;
   void (*product)(const ProductJob&) = nullptr;

@@ -118,50 +118,78 @@ struct BlockSums {
   const float* sums = nullptr;  // [panels, 16, 16]
 };
 
-// total = fma(sum, scale, total), or from zero in the first block. totals [rows, panels of 16], n outputs of them there.
-template <int kPanels, bool kWhole>
-LEVIN_INLINE void fold_panels(const ProductJob& job, const BlockSums& b, float* totals, int64_t stride, int64_t n) {
-  const int64_t n_blocks = ceil_div(job.k, kFoldBlock);
-  float sw[kPanels];
-  for (int p = 0; p < kPanels; ++p) {
-    const int64_t weight_block = (b.panel + p) / (kFoldBlock / kLanes) * n_blocks + b.block;
-    sw[p] = job.w_scales != nullptr ? job.w_scales[weight_block] : 1.0f;
-  }
-  for (int64_t r = 0; r < b.n_rows; ++r) {
+// total = fma(sum, sx * sw, total), or from zero in the first block; totals [rows, panels of 16].
+struct Fold {
+  const ProductJob& job;
+  const BlockSums& b;
+  float* totals;
+  int64_t stride;
+
+  float row_scale(int64_t r) const {
     const int64_t row = b.row + r, scale_row = job.x_scale_rows != nullptr ? job.x_scale_rows[row] : row;
-    const float sx = job.x_scale != nullptr ? job.x_scale[scale_row * job.x_scale_stride + b.block] : 1.0f;
+    return job.x_scale[scale_row * job.x_scale_stride + b.block];
+  }
+  float panel_scale(int64_t p) const {
+    const int64_t block = (b.panel + p) / (kFoldBlock / kLanes) * ceil_div(job.k, kFoldBlock) + b.block;
+    return job.w_scales != nullptr ? job.w_scales[block] : 1.0f;
+  }
+  const float* sums(int64_t r, int64_t p) const { return b.sums + p * kTileSums + r * kLanes; }
+
+  template <int kPanels, bool kRowScales, bool kFirst>
+  LEVIN_INLINE void whole_panels(const Fold& f) {
+    V::F32 sw[kPanels];
     LEVIN_UNROLL
-    for (int p = 0; p < kPanels; ++p) {
-      const int n_here = kWhole ? int{kLanes} : static_cast<int>(smaller(kLanes, n - p * kLanes));
-      float* total = totals + r * stride + p * kLanes;
-      const V::F32 sum = V::load(b.sums + p * kTileSums + r * kLanes);
-      const V::F32 before = b.block == 0 ? V::zero() : kWhole ? V::load(total) : V::load_n(total, n_here);
-      const V::F32 after = V::fma(sum, V::broadcast(sx * sw[p]), before);
-      kWhole ? V::store(total, after) : V::store_n(total, after, n_here);
+    for (int p = 0; p < kPanels; ++p) sw[p] = V::broadcast(f.panel_scale(p));
+    for (int64_t r = 0; r < f.b.n_rows; ++r) {
+      float* total = f.totals + r * f.stride;
+      LEVIN_UNROLL
+      for (int p = 0; p < kPanels; ++p) {
+        const V::F32 scale = kRowScales ? V::mul(V::broadcast(f.row_scale(r)), sw[p]) : sw[p];
+        const V::F32 before = kFirst ? V::zero() : V::load(total + p * kLanes);
+        V::store(total + p * kLanes, V::fma(V::load(f.sums(r, p)), scale, before));
+      }
     }
   }
-}
+  template <int kPanels>
+  LEVIN_INLINE void whole_panels_of(const Fold& f) {
+    const bool first = f.b.block == 0;
+    if (f.job.x_scale == nullptr) {
+      return first ? whole_panels<kPanels, false, true>(f) : whole_panels<kPanels, false, false>(f);
+    }
+    first ? whole_panels<kPanels, true, true>(f) : whole_panels<kPanels, true, false>(f);
+  }
 
-template <int kPanels>
-LEVIN_INLINE void fold_panels(const ProductJob& job, const BlockSums& b, float* totals, int64_t stride) {
-  const int64_t n = job.n - b.panel * kLanes;
-  if (n >= kPanels * kLanes) return fold_panels<kPanels, true>(job, b, totals, stride, n);
-  fold_panels<kPanels, false>(job, b, totals, stride, n);
-}
+  // The last panel, which n outputs have.
+  LEVIN_INLINE void part_of_panel(const Fold& f, int64_t p, int n) {
+    for (int64_t r = 0; r < f.b.n_rows; ++r) {
+      float* total = f.totals + r * f.stride + p * kLanes;
+      const float scale = f.job.x_scale != nullptr ? f.row_scale(r) * f.panel_scale(p) : f.panel_scale(p);
+      const V::F32 before = f.b.block == 0 ? V::zero() : V::load_n(total, n);
+      V::store_n(total, V::fma(V::load(f.sums(r, p)), V::broadcast(scale), before), n);
+    }
+  }
+};
 
 void fold(const ProductJob& job, const BlockSums& b, float* totals, int64_t stride) {
-  switch (b.n_panels) {
-    case 0:
-      return;
+  const Fold f = {job, b, totals, stride};
+  const int64_t n_whole = smaller(b.n_panels, job.n / kLanes - b.panel);
+  switch (n_whole) {
     case 1:
-      return fold_panels<1>(job, b, totals, stride);
+      Fold::whole_panels_of<1>(f);
+      break;
     case 2:
-      return fold_panels<2>(job, b, totals, stride);
+      Fold::whole_panels_of<2>(f);
+      break;
     case 3:
-      return fold_panels<3>(job, b, totals, stride);
+      Fold::whole_panels_of<3>(f);
+      break;
+    case 4:
+      Fold::whole_panels_of<4>(f);
+      break;
     default:
-      return fold_panels<4>(job, b, totals, stride);
+      break;
   }
+  if (n_whole < b.n_panels) Fold::part_of_panel(f, n_whole, static_cast<int>(job.n % kLanes));
 }
 
 // --- few rows ---
@@ -433,7 +461,7 @@ void product_many_rows(const ProductJob& job) {
                       : n_left < kTileRows ? n_left
                                            : smaller(n_left / kTileRows * kTileRows, kManyRows);
     const TileShapes shapes(kMostPanels, 1, smaller(kTileRows, n));
-    const int64_t chunk_blocks = larger(1, kChunkBytes / (n * kFoldBlock * 2));
+    const int64_t chunk_blocks = larger(1, (int64_t{1024} << 10) / (n * kFoldBlock * 2));
     for (int64_t begin = 0; begin < n_blocks; begin += chunk_blocks) {
       product_chunk<W>(job, row, row + n, begin, smaller(n_blocks, begin + chunk_blocks));
     }
@@ -458,6 +486,7 @@ void product(const ProductJob& job) {
 
 MatmulKernels matmul_kernels_amx_bf16() {
   MatmulKernels kernels = round_kernels<V>();
+  kernels.free_rows = kRowGroup;
   kernels.operand_dtype = [](DType x, DType w) { return bf16_operand_dtype(x, w); };
   kernels.prepare = prepare;
   kernels.product = product;
