@@ -8,8 +8,13 @@
 // Tree      dot: blocks of 128 columns, in a block one f32 fused multiply-add per column, ascending from zero; blocks
 //           added ascending; on the values as f32, whatever their type, without the key's and query's scales. Heads
 //           ascending: total = fma(w, max(0, dot), total) from zero, then total * scale[s]. So scores are the same bits
-//           on every kernel set, with one exception: with bf16 keys and even Di the avx512-bf16 set takes the columns of
-//           a block in pairs, ascending, by the bf16 dot instruction.
+//           on every kernel set, but for two with bf16 keys.
+//             avx512-bf16, even Di   the columns of a block in pairs, ascending, by the bf16 dot instruction
+//             amx-bf16, Di a multiple of 32
+//                                    dot: TDPBF16PS over 32 columns at a time, ascending from zero, whose even columns
+//                                    and whose odd ones are summed from zero, ascending, and then added: dot += even +
+//                                    odd (kernels/cpu/tiles_amx.h). Head i goes into total i mod 16, ascending, then
+//                                    the 16 are folded 8, 4, 2, 1
 // Speed     bound by arithmetic
 // Numerics  a score that is NaN stops the process: it cannot be ranked
 // Skipping  a row with at most K candidates takes them all without scoring

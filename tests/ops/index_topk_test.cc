@@ -126,9 +126,11 @@ struct Problem {
   }
 };
 
-// Whether the device takes this case by the bf16 dot instruction (ops/index_topk.h, Tree).
-bool takes_dots(const TestDevice& device, const Case& c) {
-  return device.isa() >= Isa::kAvx512Bf16 && c.dtype == CacheDType::kBF16 && c.d % 2 == 0;
+// Whether the device has a tree of its own for this case (ops/index_topk.h, Tree).
+bool has_own_tree(const TestDevice& device, const Case& c) {
+  if (device.on_cuda()) return true;
+  if (device.isa() < Isa::kAvx512Bf16 || c.dtype != CacheDType::kBF16) return false;
+  return c.d % (device.isa() == Isa::kAmxBf16 ? 32 : 2) == 0;
 }
 
 // Whether there is a kernel for the case.
@@ -208,7 +210,7 @@ TEST_P(IndexTopkTest, BitsDependOnTheRowAlone) {
     if (!runs(*device, p.c)) continue;
     const Tensor score = p.scores(*device, 0, n_rows, n_slots), picks = p.topk(*device, 0, n_rows);
     ASSERT_TRUE(same_bits(score, shuffled.scores(*device, 0, n_rows, n_slots))) << device->name();
-    if (!takes_dots(*device, p.c) && !device->on_cuda()) {
+    if (!has_own_tree(*device, p.c)) {
       ASSERT_TRUE(same_bits(score, first)) << device->name();
     }
     ASSERT_TRUE(same_bits(score, p.scores(*device, 0, n_rows, n_slots, kRunOfRows))) << device->name();
@@ -243,6 +245,45 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{CacheDType::kBF16, 40, 5, 24, 1000, 100, 1},
                       Case{CacheDType::kFp8, 13, 16, 128, 500, 128, 1},
                       Case{CacheDType::kFp8, 4, 32, 128, 1500, 1024, 70}));
+
+// The tree of ops/index_topk.h for bf16 keys on the amx-bf16 set.
+float tile_tree_score(const Problem& p, int64_t t, int64_t slot) {
+  const std::vector<double> key = decode_index_key(p.format, p.cache.rows(), p.seq[t], slot);
+  float total[16] = {};
+  for (int64_t h = 0; h < p.c.n_heads; ++h) {
+    const int64_t row = t * p.c.n_heads + h;
+    float dot = 0;
+    for (int64_t step = 0; step < p.c.d; step += 32) {
+      float sum[2] = {};  // of even and of odd columns
+      for (int64_t i = step; i < step + 32; ++i) {
+        sum[i % 2] += static_cast<float>(value_of(p.q, row * p.c.d + i) * key[i]);  // a product is exact in f32
+      }
+      dot += sum[0] + sum[1];
+    }
+    total[h % 16] = std::fma(p.w.at(row), std::max(0.0f, dot), total[h % 16]);
+  }
+  for (int64_t half = 8; half > 0; half /= 2) {
+    for (int64_t i = 0; i < half; ++i) total[i] += total[i + half];
+  }
+  return total[0];
+}
+
+TEST(IndexTopkTileTest, SumsAsItsHeaderSays) {
+  if (!cpu_info().supports(Isa::kAmxBf16)) GTEST_SKIP() << "no matrix unit";
+  for (const auto& [n_heads, d] : {std::pair{1, 32}, {7, 160}, {16, 128}, {17, 64}, {48, 96}, {64, 128}, {70, 32}}) {
+    Problem p({CacheDType::kBF16, 20, n_heads, d, 150, 10, 3});
+    for (const auto& device : devices_under_test()) {
+      if (device->isa() != Isa::kAmxBf16) continue;
+      const Tensor score = p.scores(*device, 0, p.c.n_rows, p.c.n_cached);
+      for (int64_t t = 0; t < p.c.n_rows; ++t) {
+        for (int64_t s = p.c.first; s < p.visible[t]; ++s) {
+          ASSERT_EQ(score.at(t * p.c.n_cached + s), tile_tree_score(p, t, s))
+              << device->name() << ", " << n_heads << " heads of " << d << ", row " << t << ", slot " << s;
+        }
+      }
+    }
+  }
+}
 
 // Keys that come in pieces give the same scores as keys that come at once.
 TEST(IndexTopkChunks, AppendingInPiecesChangesNothing) {

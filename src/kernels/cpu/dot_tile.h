@@ -101,10 +101,10 @@ inline void dot_block(const TileProduct& a, int64_t begin, int64_t n_rows) {
   }
 }
 
-// 16 rows of 16 values side by side: tile[i * kTile + j] = row[j][i], for i = 0 .. n-1 and j = 0 .. 15. All 16 values
+// 16 rows of 16 values side by side: tile[i * stride + j] = row[j][i], for i = 0 .. n-1 and j = 0 .. 15. All 16 values
 // of a row are read.
 template <class V>
-inline void transpose_block(const float* const (&row)[16], int64_t n, float* tile) {
+inline void transpose_block(const float* const (&row)[16], int64_t n, float* tile, int64_t stride = kTile) {
 #if defined(__AVX512F__)
   // Four columns of four rows in each 128-bit part: the parts are brought together by loads, so that only shuffles
   // inside them are left.
@@ -120,13 +120,13 @@ inline void transpose_block(const float* const (&row)[16], int64_t n, float* til
     const __m512 high01 = _mm512_unpackhi_ps(z[0], z[1]), high23 = _mm512_unpackhi_ps(z[2], z[3]);
     const __m512 column[4] = {_mm512_shuffle_ps(low01, low23, 0x44), _mm512_shuffle_ps(low01, low23, 0xEE),
                               _mm512_shuffle_ps(high01, high23, 0x44), _mm512_shuffle_ps(high01, high23, 0xEE)};
-    for (int64_t k = 0; k < 4 && i + k < n; ++k) V::store(tile + (i + k) * kTile, column[k]);
+    for (int64_t k = 0; k < 4 && i + k < n; ++k) V::store(tile + (i + k) * stride, column[k]);
   }
 #else
   typename V::F32 block[16];
   for (int j = 0; j < 16; ++j) block[j] = V::load(row[j]);
   V::transpose(block);
-  for (int64_t i = 0; i < n; ++i) V::store(tile + i * kTile, block[i]);
+  for (int64_t i = 0; i < n; ++i) V::store(tile + i * stride, block[i]);
 #endif
 }
 

@@ -61,5 +61,6 @@ IndexKernels index_kernels_plain();
 IndexKernels index_kernels_avx2();
 IndexKernels index_kernels_avx512();
 IndexKernels index_kernels_avx512_bf16();
+IndexKernels index_kernels_amx_bf16();
 
 }  // namespace levin::kernels

@@ -65,7 +65,7 @@ void score(const IndexScoreJob& a) {
   prepare_queries(a, s);
   for (int64_t page_number = a.page_begin; page_number < a.page_end; ++page_number) {
     prepare_page(a, s, a.pages + a.table[page_number] * a.page_bytes);
-    PageFetcher next_page = F32Kernel::fetcher_of_next(a, page_number);
+    PageFetcher next_page = F32Kernel::fetcher_of_next(a, page_number, F32Kernel::n_head_blocks(a));
     for (int64_t t = 0; t < a.n_rows; ++t) {
       if (!F32Kernel::sees(a, t, page_number)) continue;
       V::F32 total[kTileVectors];

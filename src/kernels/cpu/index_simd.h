@@ -138,15 +138,17 @@ struct IndexScores {
     }
   }
 
+  static int64_t n_head_blocks(const IndexScoreJob& a) { return (a.n_heads + kRowBlock - 1) / kRowBlock; }
+
   static bool sees(const IndexScoreJob& a, int64_t t, int64_t page_number) {
     return a.visible[t] > page_number * kTile && a.visible[t] > a.first;
   }
 
-  // Of the page after this one, over the heads of one row.
-  static PageFetcher fetcher_of_next(const IndexScoreJob& a, int64_t page_number) {
+  // Of the page after this one, in as many steps as a row takes.
+  static PageFetcher fetcher_of_next(const IndexScoreJob& a, int64_t page_number, int64_t n_steps) {
     const bool is_last = page_number + 1 == a.page_end;
     const std::byte* next = a.pages + a.table[is_last ? page_number : page_number + 1] * a.page_bytes;
-    return {next, is_last ? 0 : a.format.page_bytes(), (a.n_heads + kRowBlock - 1) / kRowBlock};
+    return {next, is_last ? 0 : a.format.page_bytes(), n_steps};
   }
 
   static void score(const IndexScoreJob& a) {
@@ -155,7 +157,7 @@ struct IndexScores {
     for (int64_t page_number = a.page_begin; page_number < a.page_end; ++page_number) {
       const std::byte* page = a.pages + a.table[page_number] * a.page_bytes;
       prepare_page(a, s, page);
-      PageFetcher next_page = fetcher_of_next(a, page_number);
+      PageFetcher next_page = fetcher_of_next(a, page_number, n_head_blocks(a));
       for (int64_t t = 0; t < a.n_rows; ++t) {
         if (!sees(a, t, page_number)) continue;
         F32 total[kVectors];

@@ -38,7 +38,7 @@ const CpuKernels& cpu_kernels(Isa isa) {
           .isa = Isa::kAmxBf16,
           .matmul = matmul_kernels_amx_bf16(),
           .rows = row_kernels_avx512(),
-          .index = index_kernels_avx512_bf16(),
+          .index = index_kernels_amx_bf16(),
           .attention = attention_kernels_avx512_bf16(),
       },
   }};

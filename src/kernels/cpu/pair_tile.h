@@ -75,13 +75,13 @@ inline void dot_pairs_block(const PairProduct& a, int64_t begin, int64_t n_pairs
   begin == 0 ? multiply_pairs<Start::kZero>(block, n_rows) : multiply_pairs<Start::kZeroThenAdd>(block, n_rows);
 }
 
-// Pairs of 16 rows side by side: tile[i * kTile + j] = row[j][i], for i = 0 .. n-1 and j = 0 .. 15. Nothing beyond n is
+// Pairs of 16 rows side by side: tile[i * stride + j] = row[j][i], for i = 0 .. n-1 and j = 0 .. 15. Nothing beyond n is
 // read.
-inline void transpose_pairs(const float* const (&row)[16], int64_t n, float* tile) {
+inline void transpose_pairs(const float* const (&row)[16], int64_t n, float* tile, int64_t stride = kTile) {
   const int64_t n_whole = n / 4 * 4;  // what transpose_block reads at once
-  transpose_block<V>(row, n_whole, tile);
+  transpose_block<V>(row, n_whole, tile, stride);
   for (int64_t i = n_whole; i < n; ++i) {
-    for (int64_t j = 0; j < 16; ++j) __builtin_memcpy(tile + i * kTile + j, row[j] + i, 4);
+    for (int64_t j = 0; j < 16; ++j) __builtin_memcpy(tile + i * stride + j, row[j] + i, 4);
   }
 }
 
