@@ -78,7 +78,7 @@ void run_experts(benchmark::State& state, const Case& c) {
   const double blocks = static_cast<double>(picked.size()) + 1;
   const Work work = {.gbytes = 3e-9 * blocks * static_cast<double>(all[0].gate.n_bytes()),
                      .gflop = 2e-9 * static_cast<double>(c.n_tokens * (kActive + 1) * 3 * kD * kF),
-                     .bf16_dot = c.isa >= Isa::kAvx512Bf16 && c.operand != ops::Operand::kF32};
+                     .in_bf16 = c.operand != ops::Operand::kF32};
   measure(state, bench, work, [&] {
     ops::expert_ffn(bench.ctx(), {.x = View::of(x.data(), {c.n_tokens, kD}),
                                   .picks = View::of(picks.data(), {c.n_tokens, kActive}),

@@ -104,9 +104,8 @@ void run_case(benchmark::State& state, const Case& c) {
   const Buffer score = Buffer::for_tensor(DType::kF32, {c.n_tokens, kCached});
   const Buffer picks = Buffer::for_tensor(DType::kI32, {c.n_tokens, kPicks});
   const double gflop = 2e-9 * static_cast<double>(c.n_tokens * kCached * kHeads * kWidth);
-  const Work work{.gbytes = 1e-9 * static_cast<double>(p.pages.n_bytes()),
-                  .gflop = gflop,
-                  .bf16_dot = c.isa >= Isa::kAvx512Bf16 && c.keys == CacheDType::kBF16};
+  const Work work{
+      .gbytes = 1e-9 * static_cast<double>(p.pages.n_bytes()), .gflop = gflop, .in_bf16 = c.keys == CacheDType::kBF16};
   measure(state, bench, work, [&] {
     if (c.fused) {
       ops::index_topk(bench.ctx(),

@@ -106,7 +106,7 @@ void run_case(benchmark::State& state, const Case& c) {
   const Buffer out = Buffer::for_tensor(DType::kF32, {c.n_rows, c.n});
   const Work work = {.gbytes = 1e-9 * static_cast<double>(weights[0].n_bytes()),
                      .gflop = 2e-9 * static_cast<double>(c.n_rows * c.n * c.k),
-                     .bf16_dot = c.isa >= Isa::kAvx512Bf16 && c.x != DType::kF32 && c.w != DType::kF32};
+                     .in_bf16 = c.x != DType::kF32 && c.w != DType::kF32};
   size_t next = 0;
   measure(state, bench, work, [&] {
     ops::matmul(bench.ctx(), {.x = rows.x_view,

@@ -64,7 +64,7 @@ void run_case(benchmark::State& state, const Case& c) {
   const double pairs = 1e-9 * static_cast<double>(t * kHeads * kPicks);
   const Work work{.gbytes = 1e-9 * static_cast<double>(t * kPicks * format.row_bytes),
                   .gflop = pairs * 2 * (kLatent + kRope + kLatent),
-                  .bf16_dot = c.isa >= Isa::kAvx512Bf16 && c.rows == CacheDType::kBF16};
+                  .in_bf16 = c.rows == CacheDType::kBF16};
   measure(state, bench, work, [&] {
     ops::sparse_attention(bench.ctx(), {.q_latent = View(q_latent.data(), DType::kF32, {t, kHeads, kLatent}),
                                         .q_rope = View(q_rope.data(), DType::kF32, {t, kHeads, kRope}),

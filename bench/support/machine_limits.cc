@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "base/cpu.h"
+#include "kernels/cpu/tiles_amx.h"
 
 namespace levin::bench {
 namespace {
@@ -79,6 +80,22 @@ double seconds_of(ThreadPool& pool, const Body& body) {
   return sum;
 }
 
+// Rounds of four products. Of ones, because zeros are multiplied a quarter faster than anything else.
+void tile_rounds(int64_t n) {
+  using namespace kernels;
+  alignas(64) uint16_t ones[kTileRows * kTileK];
+  std::fill_n(ones, kTileRows * kTileK, uint16_t{0x3F80});
+  const TileShapes shapes(4, 1, kTileRows);
+  load_tile<4>(ones, 2 * kTileK);
+  load_tile<5>(ones, 2 * kTileK);
+  for (int64_t i = 0; i < n; ++i) {
+    multiply_tiles<0, 4, 5>();
+    multiply_tiles<1, 4, 5>();
+    multiply_tiles<2, 4, 5>();
+    multiply_tiles<3, 4, 5>();
+  }
+}
+
 [[gnu::target("avx2")]] int64_t sum_bytes(const std::byte* data, int64_t n_bytes) {
   __m256i sums[8] = {};
   for (int64_t i = 0; i + 256 <= n_bytes; i += 256) {
@@ -113,6 +130,7 @@ LimitProbe::LimitProbe(ThreadPool& pool) : pool_(pool), memory_(kMemoryBytes) {
 void LimitProbe::sample() {
   const CpuInfo cpu = cpu_info();
   const double rounds = 1e-9 * kRounds * pool_.n_threads();
+  if (cpu.amx_bf16) tile_.add(rounds * 4 * 16384, seconds_of(pool_, [](int) { tile_rounds(kRounds); }));
   if (cpu.avx2) {
     const std::byte* data = memory_.data() + read_at_;
     read_at_ = (read_at_ + kReadBytes) % kMemoryBytes;
@@ -133,11 +151,17 @@ void LimitProbe::sample() {
 
 MachineLimits LimitProbe::limits() const {
   const auto rate = [](const Rate& r) { return r.seconds > 0 ? r.work / r.seconds : 0.0; };
-  return {.read_gb_per_s = rate(read_), .fma_gflop_per_s = rate(fma_), .dot_gflop_per_s = rate(dot_)};
+  return {.read_gb_per_s = rate(read_),
+          .fma_gflop_per_s = rate(fma_),
+          .dot_gflop_per_s = rate(dot_),
+          .tile_gflop_per_s = rate(tile_)};
 }
 
 MachineLimits LimitProbe::best() const {
-  return {.read_gb_per_s = read_.best, .fma_gflop_per_s = fma_.best, .dot_gflop_per_s = dot_.best};
+  return {.read_gb_per_s = read_.best,
+          .fma_gflop_per_s = fma_.best,
+          .dot_gflop_per_s = dot_.best,
+          .tile_gflop_per_s = tile_.best};
 }
 
 }  // namespace levin::bench

@@ -11,9 +11,10 @@ namespace levin::bench {
 double clock_seconds();  // of a clock that only goes forward
 
 struct MachineLimits {
-  double read_gb_per_s = 0;    // a sum over memory beyond every cache, each thread its own part
-  double fma_gflop_per_s = 0;  // f32 fused multiply-adds on registers, widest vectors; 2 operations each
-  double dot_gflop_per_s = 0;  // VDPBF16PS on registers, 4 operations a lane; 0 where the processor has none
+  double read_gb_per_s = 0;     // a sum over memory beyond every cache, each thread its own part
+  double fma_gflop_per_s = 0;   // f32 fused multiply-adds on registers, widest vectors; 2 operations each
+  double dot_gflop_per_s = 0;   // VDPBF16PS on registers, 4 operations a lane; 0 where the processor has none
+  double tile_gflop_per_s = 0;  // TDPBF16PS on tiles of ones, 16384 operations each; 0 where there is no matrix unit
 };
 
 // Measures the limits on the threads of a pool, bit by bit. A benchmark samples after each of its own iterations, so
@@ -36,7 +37,7 @@ class LimitProbe {
   ThreadPool& pool_;
   Buffer memory_;
   int64_t read_at_ = 0;
-  Rate read_, fma_, dot_;
+  Rate read_, fma_, dot_, tile_;
 };
 
 }  // namespace levin::bench

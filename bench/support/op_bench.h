@@ -17,11 +17,13 @@ namespace levin::bench {
 
 class OpBench {
  public:
-  OpBench(Isa isa, int n_threads) : pool_(n_threads), ctx_(cpu_context(pool_, arena_, isa)) {}
+  OpBench(Isa isa, int n_threads) : isa_(isa), pool_(n_threads), ctx_(cpu_context(pool_, arena_, isa)) {}
   OpContext& ctx() { return ctx_; }
   ThreadPool& pool() { return pool_; }
+  Isa isa() const { return isa_; }
 
  private:
+  Isa isa_;
   ThreadPool pool_;
   Arena arena_;
   OpContext ctx_;
@@ -30,9 +32,16 @@ class OpBench {
 // What one call reads and computes.
 struct Work {
   double gbytes = 0;
-  double gflop = 0;       // two for a multiply-add
-  bool bf16_dot = false;  // by the dot instruction instead of f32 fused multiply-adds
+  double gflop = 0;      // two for a multiply-add
+  bool in_bf16 = false;  // of values that a set with instructions for bf16 multiplies by them
 };
+
+// What the kernel set's arithmetic can do at most.
+inline double gflop_per_s(const MachineLimits& limits, Isa isa, bool in_bf16) {
+  if (in_bf16 && isa >= Isa::kAmxBf16) return limits.tile_gflop_per_s;
+  if (in_bf16 && isa >= Isa::kAvx512Bf16) return limits.dot_gflop_per_s;
+  return limits.fma_gflop_per_s;
+}
 
 template <class Call>
 void measure(benchmark::State& state, OpBench& bench, const Work& work, const Call& call) {
@@ -50,7 +59,7 @@ void measure(benchmark::State& state, OpBench& bench, const Work& work, const Ca
   }
   const MachineLimits limits = probe.limits();
   const double reading = work.gbytes / limits.read_gb_per_s;
-  const double computing = work.gflop / (work.bf16_dot ? limits.dot_gflop_per_s : limits.fma_gflop_per_s);
+  const double computing = work.gflop / gflop_per_s(limits, bench.isa(), work.in_bf16);
   const double seconds = total / n_calls;
   state.counters["us"] = 1e6 * seconds;
   state.counters["GB/s"] = work.gbytes / seconds;
