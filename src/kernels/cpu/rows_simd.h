@@ -27,6 +27,13 @@ struct Rows {
   }
   [[gnu::always_inline]] static F32 load(const float* p, All) { return V::load(p); }
   [[gnu::always_inline]] static F32 load(const float* p, int n) { return V::load_n(p, n); }
+  // Lanes 2j and 2j + 1 = value j, for the first n lanes.
+  [[gnu::always_inline]] static F32 load_twice(const float* p, All) { return V::load_twice(p); }
+  [[gnu::always_inline]] static F32 load_twice(const float* p, int n) {
+    float some[8] = {};
+    for (int j = 0; j < n / 2; ++j) some[j] = p[j];
+    return V::load_twice(some);
+  }
   [[gnu::always_inline]] static void store(float* p, F32 x, All) { V::store(p, x); }
   [[gnu::always_inline]] static void store(float* p, F32 x, int n) { V::store_n(p, x, n); }
 
@@ -94,18 +101,15 @@ struct Rows {
     }
   }
 
+  alignas(64) static constexpr float kSigns[16] = {-1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1};
+
   // Eight pairs in 16 lanes: the table's entries are doubled, u and v swapped by lane, and even lanes take the negated
   // product.
   static void rope_interleaved(const RopeRows& a) {
     for (int64_t t = 0; t < a.n_rows; ++t) {
       columns(a.d, [&](int64_t i, auto n) {
-        float cos[16] = {}, sin[16] = {};
-        for (int lane = 0; lane < n; ++lane) {
-          const int64_t j = (i + lane) / 2;
-          cos[lane] = a.cos[t * a.cos_stride + j];
-          sin[lane] = lane % 2 == 0 ? -a.sin[t * a.sin_stride + j] : a.sin[t * a.sin_stride + j];
-        }
-        const F32 c = V::load(cos), s = V::load(sin);
+        const F32 c = load_twice(a.cos + t * a.cos_stride + i / 2, n);
+        const F32 s = V::mul(load_twice(a.sin + t * a.sin_stride + i / 2, n), V::load(kSigns));
         for (int64_t h = 0; h < a.n_heads; ++h) {
           float* x = a.x + t * a.row_stride + h * a.head_stride + i;
           const F32 u = load(x, n);

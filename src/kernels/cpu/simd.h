@@ -14,6 +14,7 @@
 // taken.
 //
 //   F32    zero  broadcast  load  store  load_n  store_n    _n: the first n of 16 lanes, the others zero or left alone
+//          load_twice                     8 values, lanes 2j and 2j + 1 = value j
 //          add  sub  mul  div  fma(a, b, c) = a * b + c, rounded once  sqrt  floor  ceil
 //          max(a, b) = a > b ? a : b      min(a, b) = a < b ? a : b      abs
 //          fold_add  fold_max             the 16 lanes folded 8, 4, 2, 1: lane j with lane j + half

@@ -36,6 +36,11 @@ struct Avx2 {
     const Mask m = first_n(n);
     return {_mm256_maskload_ps(p, _mm256_castps_si256(m.low)), _mm256_maskload_ps(p + 8, _mm256_castps_si256(m.high))};
   }
+  LEVIN_INLINE F32 load_twice(const float* p) {
+    const __m256 x = _mm256_loadu_ps(p);
+    return {_mm256_permutevar8x32_ps(x, _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3)),
+            _mm256_permutevar8x32_ps(x, _mm256_setr_epi32(4, 4, 5, 5, 6, 6, 7, 7))};
+  }
   LEVIN_INLINE void store_n(float* p, F32 x, int n) {
     const Mask m = first_n(n);
     _mm256_maskstore_ps(p, _mm256_castps_si256(m.low), x.low);

@@ -21,6 +21,10 @@ struct Avx512 {
   LEVIN_INLINE F32 load(const float* p) { return _mm512_loadu_ps(p); }
   LEVIN_INLINE void store(float* p, F32 x) { _mm512_storeu_ps(p, x); }
   LEVIN_INLINE F32 load_n(const float* p, int n) { return _mm512_maskz_loadu_ps(first_n(n), p); }
+  LEVIN_INLINE F32 load_twice(const float* p) {
+    const __m512i from = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
+    return _mm512_permutexvar_ps(from, _mm512_castps256_ps512(_mm256_loadu_ps(p)));
+  }
   LEVIN_INLINE void store_n(float* p, F32 x, int n) { _mm512_mask_storeu_ps(p, first_n(n), x); }
   LEVIN_INLINE F32 add(F32 a, F32 b) { return _mm512_add_ps(a, b); }
   LEVIN_INLINE F32 sub(F32 a, F32 b) { return _mm512_sub_ps(a, b); }
@@ -243,6 +247,12 @@ struct Avx512Bf16 : Avx512Vbmi {
   // acc[j] + a[2j] b[2j] + a[2j+1] b[2j+1], as the instruction has it.
   LEVIN_INLINE F32 dot(Bf16 a, Bf16 b, F32 acc) {
     return _mm512_dpbf16_ps(acc, reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(b));
+  }
+  // The instruction takes subnormal values for zeros: where there are any, the values are rounded as elsewhere.
+  LEVIN_INLINE void store_bf16(uint16_t* p, F32 x) {
+    constexpr int kSubnormal = 0x20;
+    if (_mm512_fpclass_ps_mask(x, kSubnormal) != 0) return Avx512Vbmi::store_bf16(p, x);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(x)));
   }
   LEVIN_INLINE Bf16 load_bf16x32(const uint16_t* p) { return _mm512_loadu_si512(p); }
   LEVIN_INLINE Bf16 broadcast_pair(const uint16_t* p) {
