@@ -3,7 +3,8 @@
 //   1  every 16th score: an estimate of the K-th best, on the low side
 //   2  all scores: slots and scores of those that reach the estimate, in order. Were they fewer than K, the pass is
 //      repeated without an estimate, so the estimate cannot change the result.
-//   3  what is left, as integers in the order of the scores: the K-th best exactly, by counting 11, 11 and 10 bits
+//   3  what is left, as integers in the order of the scores: a bound that exactly the K best exceed, or the K-th best
+//      itself where others equal it, bit by bit from the top by counting those that reach a value
 //   4  what is left: those above it, and of those equal to it the first ones
 #pragma once
 
@@ -18,52 +19,56 @@ struct Select {
   using F32 = typename V::F32;
   using I32 = typename V::I32;
   static constexpr int64_t kSampleStride = 16;
-  static constexpr int64_t kFewCandidates = 4096;  // from here on an estimate pays
 
-  // Unsigned integers in the order of the scores; -0 and +0 are the same.
-  static uint32_t key_of(float score) {
+  // Integers in the order of the scores; -0 and +0 are the same.
+  static int32_t key_of(float score) {
     const float x = score + 0.0f;  // -0 becomes +0
-    uint32_t bits;
+    int32_t bits;
     __builtin_memcpy(&bits, &x, sizeof(bits));
-    return bits ^ (static_cast<uint32_t>(static_cast<int32_t>(bits) >> 31) | 0x80000000u);
+    return bits ^ ((bits >> 31) & INT32_MAX);
   }
-  static float score_of(uint32_t key) {
-    const uint32_t bits = (key & 0x80000000u) != 0 ? key ^ 0x80000000u : ~key;
+  static float score_of(int32_t key) {
+    const int32_t bits = key ^ ((key >> 31) & INT32_MAX);
     float x;
     __builtin_memcpy(&x, &bits, sizeof(x));
     return x;
   }
 
-  struct Kth {
-    uint32_t key = 0;       // of the k-th largest
-    int64_t n_to_take = 0;  // of those equal to it
+  // The best: all keys above `key` and the first n_to_take of those equal to it.
+  struct Bound {
+    int32_t key = 0;
+    int64_t n_to_take = 0;
   };
 
-  // The k-th largest of n keys, 1 <= k <= n.
-  static Kth find_kth(const uint32_t* key, int64_t n, int64_t k) {
-    constexpr int kBits[3] = {11, 11, 10};
-    uint32_t count[2048 + 1];  // the last one for keys whose upper bits already differ
-    uint32_t prefix = 0;
-    int shift = 32;
-    for (const int bits : kBits) {
-      const uint32_t above_shift = static_cast<uint32_t>(shift);
-      shift -= bits;
-      const uint32_t mask = (1u << bits) - 1;
-      for (uint32_t& c : count) c = 0;
-      for (int64_t i = 0; i < n; ++i) {
-        const bool same = (static_cast<uint64_t>(key[i]) >> above_shift) == prefix;
-        ++count[same ? (key[i] >> shift) & mask : 2048u];
-      }
-      uint32_t digit = mask;
-      for (; count[digit] < k; --digit) k -= count[digit];
-      prefix = prefix << bits | digit;
+  // n a multiple of 16.
+  static int64_t count_from(const int32_t* key, int64_t n, int32_t least) {
+    const I32 wanted = V::broadcast_i(least);
+    int64_t n_below = 0;
+    for (int64_t i = 0; i < n; i += 16) {
+      n_below += __builtin_popcount(V::mask_bits(V::less_i(V::load_i(key + i), wanted)));
     }
-    return {.key = prefix, .n_to_take = k};
+    return n - n_below;
+  }
+
+  // Bound of the k best of n keys, 1 <= k <= n; there is room for 15 keys more.
+  static Bound find_bound(int32_t* key, int64_t n, int64_t k) {
+    const int64_t n_padded = (n + 15) / 16 * 16;
+    for (int64_t i = n; i < n_padded; ++i) key[i] = INT32_MIN;  // reaches nothing that is tried
+    uint32_t found = 0;                                         // the upper bits of the k-th best, from INT32_MIN
+    int64_t n_above = 0;
+    for (uint32_t bit = 1u << 31; bit != 0; bit >>= 1) {
+      const auto tried = static_cast<int32_t>((found | bit) ^ 0x80000000u);
+      const int64_t count = count_from(key, n_padded, tried);
+      if (count == k) return {.key = tried - 1, .n_to_take = 0};
+      if (count > k) found |= bit;
+      if (count < k) n_above = count;
+    }
+    return {.key = static_cast<int32_t>(found ^ 0x80000000u), .n_to_take = k - n_above};
   }
 
   [[gnu::always_inline]] static I32 keys_of(F32 score) {
     const I32 bits = V::bits(V::add(score, V::zero()));
-    return V::xor_i(bits, V::or_i(V::template sar<31>(bits), V::broadcast_i(INT32_MIN)));
+    return V::xor_i(bits, V::and_i(V::template sar<31>(bits), V::broadcast_i(INT32_MAX)));
   }
 
   struct Survivors {
@@ -112,13 +117,14 @@ struct Select {
   }
 
   // A score that very likely K or somewhat more candidates reach: the quantile of a sample, four deviations to the safe
-  // side.
-  static float estimate(const SelectJob& a, uint32_t* sample) {
-    int64_t n = 0;
-    for (int64_t s = a.begin; s < a.end; s += kSampleStride) sample[n++] = key_of(a.score[s]);
+  // side. Minus infinity where that would keep most of them.
+  static float estimate(const SelectJob& a, int32_t* sample) {
     const float expected = static_cast<float>(a.n_picks) / static_cast<float>(kSampleStride);
     const int64_t rank = static_cast<int64_t>(expected + 4.0f * __builtin_sqrtf(expected)) + 8;
-    return rank < n ? score_of(find_kth(sample, n, rank).key) : -__builtin_inff();
+    if (4 * kSampleStride * rank > 3 * (a.end - a.begin)) return -__builtin_inff();
+    int64_t n = 0;
+    for (int64_t s = a.begin; s < a.end; s += kSampleStride) sample[n++] = key_of(a.score[s]);
+    return score_of(find_bound(sample, n, rank).key);
   }
 
   static int64_t first_nan(const SelectJob& a) {
@@ -130,19 +136,18 @@ struct Select {
   static int64_t select(const SelectJob& a) {
     const int64_t n = a.end > a.begin ? a.end - a.begin : 0, n_taken = n < a.n_picks ? n : a.n_picks;
     Survivors left{.slot = a.scratch, .key = a.scratch + n + 64};
-    auto* key = reinterpret_cast<uint32_t*>(left.key);
-    filter(a, n > kFewCandidates ? estimate(a, key) : -__builtin_inff(), left);
+    filter(a, estimate(a, left.key), left);
     if (left.nan_bits != 0) return first_nan(a);
     if (left.n < n_taken) filter(a, -__builtin_inff(), left);
 
     int64_t n_out = 0;
     if (n_taken > 0) {
-      Kth kth = find_kth(key, left.n, n_taken);
-      for (int64_t i = 0; n_out < n_taken; ++i) {  // ends at the last taken: n_taken of them reach the k-th
-        const bool equal = key[i] == kth.key;
+      Bound bound = find_bound(left.key, left.n, n_taken);
+      for (int64_t i = 0; n_out < n_taken; ++i) {  // ends at the last taken
+        const bool equal = left.key[i] == bound.key;
         a.picks[n_out] = left.slot[i];
-        n_out += (key[i] > kth.key) | (equal & (kth.n_to_take > 0));
-        kth.n_to_take -= equal;
+        n_out += (left.key[i] > bound.key) | (equal & (bound.n_to_take > 0));
+        bound.n_to_take -= equal;
       }
     }
     for (; n_out < a.n_picks; ++n_out) a.picks[n_out] = -1;
