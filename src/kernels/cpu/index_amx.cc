@@ -150,9 +150,10 @@ void score(const IndexScoreJob& a) {
   const TileScratch s = lay_out(a.scratch, a.n_heads, a.format.d_index);
   prepare_queries(a, s);
   const TileShapes shapes(kKeyTiles, 0, kTileRows);
+  const int64_t n_steps = a.n_rows * s.n_groups * a.format.d_index / kTileK;
   for (int64_t page_number = a.page_begin; page_number < a.page_end; ++page_number) {
     const std::byte* page = a.pages + a.table[page_number] * a.page_bytes;
-    PageFetcher next_page = F32Kernel::fetcher_of_next(a, page_number, s.n_groups * a.format.d_index / kTileK);
+    PageFetcher next_page = F32Kernel::fetcher_of_next(a, page_number, n_steps);
     for (int64_t t = 0; t < a.n_rows; ++t) {
       if (!F32Kernel::sees(a, t, page_number)) continue;
       V::F32 total[kTileVectors];

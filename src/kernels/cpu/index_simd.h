@@ -144,7 +144,7 @@ struct IndexScores {
     return a.visible[t] > page_number * kTile && a.visible[t] > a.first;
   }
 
-  // Of the page after this one, in as many steps as a row takes.
+  // Of the page after this one, in so many steps.
   static PageFetcher fetcher_of_next(const IndexScoreJob& a, int64_t page_number, int64_t n_steps) {
     const bool is_last = page_number + 1 == a.page_end;
     const std::byte* next = a.pages + a.table[is_last ? page_number : page_number + 1] * a.page_bytes;
