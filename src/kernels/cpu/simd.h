@@ -4,7 +4,7 @@
 //
 //   Avx2        two ymm registers; needs avx2, fma, f16c            *_avx2.cc
 //   Avx512      one zmm register; needs avx512 f, bw, vl, dq        *_avx512.cc
-//   Avx512Bf16  Avx512 and the bf16 dot instruction                 *_avx512_bf16.cc
+//   Avx512Bf16  Avx512 and the bf16 dot instruction                 *_avx512_bf16.cc, *_amx.cc
 //
 // and is instantiated in the translation unit of that name, which alone is compiled with those flags (CMakeLists.txt).
 // Plain kernels do not use it: they are scalar loops with std::fma.
