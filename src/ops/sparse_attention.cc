@@ -14,9 +14,8 @@ namespace {
 constexpr double kLog2OfE = 1.4426950408889634;
 
 // A step of fewer query rows than this per thread is cut inside rows, between heads: a tile of picks is then gathered
-// once per thread, but all threads have work. In runs of this many heads, what the kernels take at a time.
+// once per thread, but all threads have work. In runs of as many heads as the kernels take at a time.
 constexpr int64_t kRowsPerThread = 4;
-constexpr int64_t kHeadGrain = 6;
 // Rows of one sequence that have not chosen yet, because all of their context still fits, see the same slots but for the
 // newest. Such rows are gathered for together, with up to this many heads in all; what a tile is multiplied with then
 // stays in the cache beside it.
@@ -160,7 +159,7 @@ void sparse_attention(OpContext& ctx, const SparseAttention& a) {
                     .scratch = scratch + scratch_bytes * thread});
   };
   // All heads of all rows in a line, cut at heads or at rows; only whole rows share.
-  const int64_t grain = n_rows >= kRowsPerThread * n_threads ? n_heads : kHeadGrain;
+  const int64_t grain = n_rows >= kRowsPerThread * n_threads ? n_heads : std::min(n_heads, kernels.n_lines);
   ctx.pool->parallel_for(n_rows * n_heads, grain, [&](int64_t begin, int64_t end, int thread) {
     while (begin < end) {
       const int64_t t = begin / n_heads, head = begin % n_heads, head_end = std::min(end - t * n_heads, n_heads);

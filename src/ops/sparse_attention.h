@@ -21,9 +21,16 @@
 //           alone. At the end out[v] = out[v] / sum. Nothing depends on other rows, heads or threads.
 // Numerics  queries and cached values as f32, exactly, whatever their type; all else in f32 by fused multiply-adds. So
 //           results are the same bits on every kernel set, with one exception: over bf16 rows (Rk even, values without
-//           the rotated part) the avx512-bf16 set rounds the latent part of q and the p_j to bf16, the sum being that of
-//           the rounded ones, and takes pairs of latent columns and pairs of candidates by the bf16 dot instruction,
-//           ascending: dots in blocks of 128 latent columns, then of the rotated part.
+//           the rotated part) the sets that multiply bf16 round the latent part of q and the p_j to bf16, the sum being
+//           that of the rounded ones, and have trees of their own:
+//             avx512-bf16  pairs of latent columns and pairs of candidates by the bf16 dot instruction, ascending: dots
+//                          in blocks of 128 latent columns, then of the rotated part
+//             amx-bf16     steps of 32 columns or candidates by TDPBF16PS, ascending: sum += even + odd, those of the
+//                          step's even and of its odd ones from zero, ascending (kernels/cpu/tiles_amx.h). A rotated
+//                          part is high, the value rounded to bf16, and low, what is left rounded. A dot, from zero:
+//                          latent, then of query and row high high, high low, low high; each begins a step, zeros fill
+//                          its last. low low and what two bf16 leave are below 3 2^-18 of a product. A tile of
+//                          candidates begins a step. Values below 2^-126 count as zero, and a sum of -0 as 0
 // CUDA      bf16 queries over fp8 rows of latent 512 and rope 64, 1 to 128 heads, picks in multiples of 64 up to 2048; no
 //           `more`, no sinks; heads of q dense, rows a multiple of 8 elements apart. The tree is that of
 //           kernels/cuda/sparse_mla.h: weights are rounded to bf16 as above, 2^-8 of the sum of |p v| in all

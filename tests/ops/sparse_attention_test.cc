@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <span>
 
+#include "base/numbers.h"
+#include "kernels/cpu/simd_math.h"
 #include "ops/cache_rows.h"
 #include "ops/paged_cache.h"
 
@@ -138,7 +141,8 @@ class SparseAttentionTest : public ::testing::TestWithParam<Case> {};
 // what is dropped below 2^-126; the sums add one rounding per candidate each. The sink is one more term of the sum.
 // Where queries and weights are rounded to bf16, by 2^-9 at most, a score moves by as much of the sum of the sizes, and
 // numerator and denominator of the result by as much of theirs. A CUDA device has queries and rows as they are, but rounds
-// weights so, and its matrix unit cuts where f32 rounds, up to four times as coarsely.
+// weights so, and its matrix unit cuts where f32 rounds, up to four times as coarsely. What the amx-bf16 set leaves of
+// the rotated parts is far less than rounding them would have lost.
 TEST_P(SparseAttentionTest, IsNearTheOracle) {
   Problem p(GetParam());
   const int64_t n_heads = p.c.n_heads, d = p.c.d_latent, d_rope = p.c.d_rope;
@@ -256,10 +260,7 @@ void PrintTo(const SharedRows& c, std::ostream* out) {
        << " Dr" << c.d_rope << ", " << c.n_seen.size() << " rows of " << c.n_seen.front() << " to " << c.n_seen.back();
 }
 
-class SharedRowsTest : public ::testing::TestWithParam<SharedRows> {};
-
-TEST_P(SharedRowsTest, HaveTheBitsOfRowsAlone) {
-  const SharedRows& shared = GetParam();
+Problem problem_of(const SharedRows& shared) {
   const auto n_rows = std::ssize(shared.n_seen);
   const int64_t n_picks = *std::max_element(shared.n_seen.begin(), shared.n_seen.end()) + 3;
   Problem p({shared.cache, shared.q, n_rows, shared.n_heads, shared.d_latent, shared.d_rope, n_picks, n_picks});
@@ -269,6 +270,14 @@ TEST_P(SharedRowsTest, HaveTheBitsOfRowsAlone) {
     const int32_t first = t == shared.chooses ? 1 : 0;
     std::iota(&p.picks[t * n_picks], &p.picks[t * n_picks] + shared.n_seen[t] - first, first);
   }
+  return p;
+}
+
+class SharedRowsTest : public ::testing::TestWithParam<SharedRows> {};
+
+TEST_P(SharedRowsTest, HaveTheBitsOfRowsAlone) {
+  Problem p = problem_of(GetParam());
+  const int64_t n_rows = p.c.n_rows;
   const Tensor plain = p.attend(plain_device(), 0, n_rows);
   for (TestDevice* device : backends_under_test()) {
     if (device->on_cuda()) continue;
@@ -299,7 +308,124 @@ INSTANTIATE_TEST_SUITE_P(Shapes, SharedRowsTest,
                                            SharedRows{
                                                CacheDType::kBF16, kBF16, 5, 64, 16, {7, 7, 64, 64, 65, 128, 129, 129}},
                                            SharedRows{CacheDType::kBF16, kBF16, 5, 64, 16, {90, 80, 81, 81, 20, 21}},
+                                           SharedRows{CacheDType::kBF16, kBF16, 6, 64, 16, {0, 0, 0, 3, 70}},
                                            SharedRows{CacheDType::kBF16, kBF16, 70, 64, 16, counts(30, 9)}));
+
+// sum += even + odd over steps of 32 products, as the matrix unit has it.
+void add_steps(const std::vector<float>& a, const std::vector<float>& b, float& sum) {
+  for (size_t step = 0; step < a.size(); step += 32) {
+    float part[2] = {};
+    for (size_t i = step; i < std::min(step + 32, a.size()); ++i) part[i % 2] += a[i] * b[i];  // a product is exact
+    sum += part[0] + part[1];
+  }
+}
+
+// A query or row: its latent part as bf16, its rotated part as the sum of two.
+struct TileOperand {
+  std::vector<float> latent, high, low;
+};
+TileOperand tile_operand(const std::vector<double>& values, int64_t d_latent) {
+  TileOperand out;
+  for (int64_t i = 0; i < std::ssize(values); ++i) {
+    const auto value = static_cast<float>(values[i]);
+    const float high = round_to_bf16(value);
+    (i < d_latent ? out.latent : out.high).push_back(high);
+    if (i >= d_latent) out.low.push_back(round_to_bf16(value - high));
+  }
+  return out;
+}
+
+// The tree of ops/sparse_attention.h for the amx-bf16 set: head h of row t.
+std::vector<float> tile_tree(const Problem& p, int64_t t, int64_t h) {
+  using kernels::OneLane;
+  const int64_t d = p.c.d_latent, d_rope = p.c.d_rope, line = t * p.c.n_heads + h;
+  std::vector<double> query;
+  for (int64_t i = 0; i < d; ++i) query.push_back(value_of(p.q_latent, line * d + i));
+  for (int64_t i = 0; i < d_rope; ++i) query.push_back(value_of(p.q_rope, line * d_rope + i));
+  const TileOperand q = tile_operand(query, d);
+  std::vector<TileOperand> rows;
+  for (const std::vector<double>& row : p.candidates(t)) rows.push_back(tile_operand(row, d));
+  const auto scale = static_cast<float>(static_cast<double>(p.scale) * 1.4426950408889634);
+  std::vector<float> out(static_cast<size_t>(d), 0.0f);
+  float sum = 0, maximum = -INFINITY;
+  for (size_t begin = 0; begin < rows.size(); begin += 64) {
+    const std::span<const TileOperand> tile(&rows[begin], std::min<size_t>(64, rows.size() - begin));
+    std::vector<float> u, p_tile;
+    float largest = maximum, partial[16] = {};
+    for (const TileOperand& k : tile) {
+      float dot = 0;
+      add_steps(q.latent, k.latent, dot);
+      add_steps(q.high, k.high, dot);
+      add_steps(q.high, k.low, dot);
+      add_steps(q.low, k.high, dot);
+      u.push_back(dot * scale);
+      largest = std::max(largest, std::ceil(u.back()));
+    }
+    for (size_t j = 0; j < tile.size(); ++j) {
+      const float whole = std::ceil(u[j]), power = kernels::exp2_or_zero<OneLane>(whole - largest);
+      const float weight = kernels::exp2_fraction<OneLane>(u[j] - whole) * power;
+      p_tile.push_back(weight < 0x1p-126f ? 0.0f : round_to_bf16(weight));
+      partial[j % 16] += p_tile[j];
+    }
+    for (int half = 8; half >= 1; half /= 2) {
+      for (int j = 0; j < half; ++j) partial[j] += partial[j + half];
+    }
+    const float factor = kernels::exp2_or_zero<OneLane>(maximum - largest);
+    sum = sum * factor + partial[0];
+    maximum = largest;
+    for (size_t v = 0; v < out.size(); ++v) {
+      std::vector<float> column;
+      for (const TileOperand& k : tile) column.push_back(k.latent[v]);
+      out[v] *= factor;
+      add_steps(p_tile, column, out[v]);
+    }
+  }
+  for (float& x : out) x = rows.empty() ? 0 : x / sum;
+  return out;
+}
+
+// Adds 512 to every dot. Weights are rounded to bf16 and would rarely show the last bits of smaller ones.
+void enlarge_dots(Problem& p) {
+  for (int64_t line = 0; line < p.c.n_rows * p.c.n_heads; ++line) {
+    const int64_t i = line * p.c.d_latent;
+    p.c.q == kF32 ? p.q_latent.view().data<float>()[i] = 512 : p.q_latent.view().data<uint16_t>()[i] = f32_to_bf16(512);
+  }
+  for (int64_t i = 0; i < 2 * p.c.n_cached; ++i) {
+    const int64_t slot = i / 2;
+    std::byte* row = p.cache.rows().page(i % 2, slot / kPageTokens) + slot % kPageTokens * p.format.row_bytes;
+    reinterpret_cast<uint16_t*>(row)[0] = f32_to_bf16(1);
+  }
+}
+
+TEST(SparseAttentionTileTest, SumsAsItsHeaderSays) {
+  if (!cpu_info().supports(Isa::kAmxBf16)) GTEST_SKIP() << "no matrix unit";
+  constexpr CacheDType kRows = CacheDType::kBF16;
+  std::vector<Problem> problems;
+  for (const Case& c : {Case{kRows, kBF16, 5, 3, 40, 16, 100, 12}, Case{kRows, kF32, 5, 2, 158, 6, 200, 101},
+                        Case{kRows, kF32, 4, 17, 96, 40, 400, 321}, Case{kRows, kF32, 3, 6, 512, 64, 300, 257},
+                        Case{kRows, kF32, 50, 7, 72, 100, 250, 150}}) {
+    problems.emplace_back(c);
+  }
+  for (const SharedRows& rows :
+       {SharedRows{kRows, kF32, 6, 512, 64, counts(127, 3)}, SharedRows{kRows, kBF16, 6, 64, 16, counts(254, 7)},
+        SharedRows{kRows, kF32, 5, 72, 64, {0, 1, 31, 33, 64, 65, 257}}}) {
+    problems.push_back(problem_of(rows));
+  }
+  for (Problem& p : problems) {
+    enlarge_dots(p);
+    for (const auto& device : devices_under_test()) {
+      if (device->isa() != Isa::kAmxBf16) continue;
+      const Tensor out = p.attend(*device, 0, p.c.n_rows);
+      for (int64_t i = 0; i < p.c.n_rows * p.c.n_heads; ++i) {
+        const std::vector<float> want = tile_tree(p, i / p.c.n_heads, i % p.c.n_heads);
+        for (int64_t v = 0; v < p.c.d_latent; ++v) {
+          ASSERT_EQ(out.at(i * p.c.d_latent + v), want[v])
+              << ::testing::PrintToString(p.c) << " on " << device->name() << ", line " << i << ", column " << v;
+        }
+      }
+    }
+  }
+}
 
 TEST(SparseAttentionRows, WithoutPicksGiveZeros) {
   Problem p({CacheDType::kF32, kF32, 2, 3, 40, 16, 100, 12});

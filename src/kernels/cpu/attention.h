@@ -62,11 +62,13 @@ struct AttentionJob {
 struct AttentionKernels {
   int64_t (*scratch_bytes)(const LatentFormat& format, int64_t n_lines) = nullptr;
   void (*attend)(const AttentionJob&) = nullptr;
+  int64_t n_lines = 6;  // that are taken at a time
 };
 
 AttentionKernels attention_kernels_plain();
 AttentionKernels attention_kernels_avx2();
 AttentionKernels attention_kernels_avx512();
 AttentionKernels attention_kernels_avx512_bf16();
+AttentionKernels attention_kernels_amx_bf16();
 
 }  // namespace levin::kernels

@@ -21,10 +21,6 @@ using F32Kernel = Attention<Avx512>;
 
 constexpr int64_t kPairs = kTile / 2;  // of candidates
 
-bool takes_dots(const AttentionJob& a) {
-  return a.format.dtype == CacheDType::kBF16 && !a.format.rope_in_value && a.format.d_latent % 2 == 0;
-}
-
 struct Scratch {
   float* q;  // pairs of bf16
   float* q_rope;
@@ -207,7 +203,7 @@ void finish(const AttentionJob& a, const Scratch& s) {
 }
 
 void attend(const AttentionJob& a) {
-  if (!takes_dots(a)) return F32Kernel::attend(a);
+  if (!rounds_to_bf16(a)) return F32Kernel::attend(a);
   const Scratch s = lay_out(a.scratch, a.format, a.n_lines());
   prepare_queries(a, s);
   for (int64_t i = 0; i < a.n_lines() * s.d_sums; ++i) s.sums[i] = 0;

@@ -23,6 +23,11 @@ namespace {
 
 static_assert(kTile == kCandidateTile);
 
+// Whether the sets that round queries and weights to bf16 do so for a job (ops/sparse_attention.h).
+inline bool rounds_to_bf16(const AttentionJob& a) {
+  return a.format.dtype == CacheDType::kBF16 && !a.format.rope_in_value && a.format.d_latent % 2 == 0;
+}
+
 // Fetches the rows of some candidates ahead of their use, a few lines at a time.
 class RowFetcher {
  public:

@@ -39,7 +39,7 @@ const CpuKernels& cpu_kernels(Isa isa) {
           .matmul = matmul_kernels_amx_bf16(),
           .rows = row_kernels_avx512(),
           .index = index_kernels_amx_bf16(),
-          .attention = attention_kernels_avx512_bf16(),
+          .attention = attention_kernels_amx_bf16(),
       },
   }};
   return kSets[static_cast<size_t>(isa)];
