@@ -1,6 +1,7 @@
 // bench_speculation [MODEL] [SET] [ROUNDS]: decode speed on a set of prompts (tests/engine/prompts.jsonl) by depth of
 // drafts, greedy. Every prompt is answered with every depth in turn, so that all depths see the same machine, also one
-// whose speed changes from second to second; a prompt counts with the median of its rounds. The last row adapts the
+// whose speed changes from second to second; a prompt counts with the median of its rounds. Each depth has a model of its
+// own, which the others drive from the caches, so it answers twice and the second answer counts. The last row adapts the
 // depth by itself.
 #include <fmt/format.h>
 
@@ -34,10 +35,15 @@ struct Depth {
         n_tokens(n_prompts) {}
 };
 
-void answer(Depth& depth, size_t i, const std::vector<int32_t>& prompt) {
+Generation answer(Depth& depth, const std::vector<int32_t>& prompt) {
   GenerateRequest request{.prompt = prompt, .max_tokens = kMostTokens};
   request.sampling = {.temperature = 0, .stop_tokens = depth.engine->config().eos_tokens};
-  const Generation done = test::must(depth.engine->generate(std::move(request)));
+  return test::must(depth.engine->generate(std::move(request)));
+}
+
+void time_answer(Depth& depth, size_t i, const std::vector<int32_t>& prompt) {
+  answer(depth, prompt);
+  const Generation done = answer(depth, prompt);
   depth.seconds[i].push_back(done.decode_s);
   depth.n_tokens[i] = std::ssize(done.tokens) - 1;
   depth.total.n_kept += done.speculation.n_kept;
@@ -65,12 +71,9 @@ void run(const std::string& folder, const std::string& set, int n_rounds) {
     options.adapt_spec_depth = n_drafts == 3 && !depths.empty() && depths.back().n_drafts == 4;
     depths.emplace_back(options, prompts.size());
   }
-  for (int round = 0; round <= n_rounds; ++round) {
+  for (int round = 0; round < n_rounds; ++round) {
     for (size_t i = 0; i < prompts.size(); ++i) {
-      for (Depth& depth : depths) {
-        answer(depth, i, prompts[i]);
-        if (round == 0) depth.seconds[i].clear();  // warms up
-      }
+      for (Depth& depth : depths) time_answer(depth, i, prompts[i]);
     }
   }
   fmt::print("{}, set {}, {} prompts, median of {} rounds\n{:>8} {:>10} {:>10} {:>10}\n", folder, set, prompts.size(),
