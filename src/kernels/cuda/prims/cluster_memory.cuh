@@ -55,6 +55,21 @@ __device__ __forceinline__ void cluster_store_async(uint32_t to, float4 v, uint3
       : "memory");
 }
 
+// The same with 4 bytes.
+__device__ __forceinline__ void cluster_store_async(uint32_t to, uint32_t v, uint32_t barrier) {
+  asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u32 [%0], %1, [%2];" ::"r"(to), "r"(v),
+               "r"(barrier)
+               : "memory");
+}
+
+// Copies n_bytes, a multiple of 16, from this block's shared memory to a cluster_address() and counts them on the barrier at
+// another one, in the same block. The source must stay, and this block, until the copy has been counted.
+__device__ __forceinline__ void cluster_copy(uint32_t to, uint32_t from, uint32_t n_bytes, uint32_t barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+               "r"(from), "r"(n_bytes), "r"(barrier)
+               : "memory");
+}
+
 // One arrival on the same barrier of block `rank`, ordered after this thread's shared-memory accesses only.
 // (Mbarrier::arrive_at() releases all memory to the cluster, for which it waits until every earlier write has been
 // acknowledged.)
@@ -64,8 +79,11 @@ __device__ __forceinline__ void cluster_arrive_relaxed(const Mbarrier& own, uint
 
 // Cluster barrier for shared memory alone, behind a block barrier: the block's own accesses are complete then, and the
 // others read them where they were made. (cluster_sync() also orders global memory, which takes several times as long.)
-__device__ __forceinline__ void cluster_sync_shared() {
+__device__ __forceinline__ void cluster_arrive_shared() {
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void cluster_sync_shared() {
+  cluster_arrive_shared();
   cluster_wait();
 }
 

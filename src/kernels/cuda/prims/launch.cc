@@ -4,12 +4,21 @@
 
 namespace levin::cuda {
 
-void launch_pointer(const void* kernel, const Launch& l, void** params) {
+namespace {
+
+void allow(const void* kernel, const Launch& l) {
   if (l.shared_bytes > 48 * 1024) {
     const cudaError_t code = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, l.shared_bytes);
     LEVIN_CHECK(code == cudaSuccess, "{} bytes of shared memory: {}", l.shared_bytes, cudaGetErrorString(code));
   }
-  cudaLaunchAttribute attributes[2];
+  if (l.cluster > kMaxPortableCluster) {
+    const cudaError_t code = cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+    LEVIN_CHECK(code == cudaSuccess, "clusters of {} blocks: {}", l.cluster, cudaGetErrorString(code));
+  }
+}
+
+// `attributes` has room for two.
+cudaLaunchConfig_t config_of(const Launch& l, cudaLaunchAttribute* attributes) {
   unsigned n_attributes = 0;
   if (l.cluster > 1) {
     attributes[n_attributes].id = cudaLaunchAttributeClusterDimension;
@@ -30,9 +39,28 @@ void launch_pointer(const void* kernel, const Launch& l, void** params) {
   config.stream = l.stream;
   config.attrs = attributes;
   config.numAttrs = n_attributes;
+  return config;
+}
+
+}  // namespace
+
+void launch_pointer(const void* kernel, const Launch& l, void** params) {
+  allow(kernel, l);
+  cudaLaunchAttribute attributes[2];
+  const cudaLaunchConfig_t config = config_of(l, attributes);
   const cudaError_t code = cudaLaunchKernelExC(&config, kernel, params);
   LEVIN_CHECK(code == cudaSuccess, "launch of {} x {} x {} blocks of {} threads: {}", l.grid.x, l.grid.y, l.grid.z,
               l.block.x, cudaGetErrorString(code));
+}
+
+int clusters_at_once(const void* kernel, const Launch& l) {
+  allow(kernel, l);
+  cudaLaunchAttribute attributes[2];
+  const cudaLaunchConfig_t config = config_of(l, attributes);
+  int n = 0;
+  const cudaError_t code = cudaOccupancyMaxActiveClusters(&n, kernel, &config);
+  LEVIN_CHECK(code == cudaSuccess, "clusters of {} blocks at once: {}", l.cluster, cudaGetErrorString(code));
+  return n;
 }
 
 int n_multiprocessors() {

@@ -8,6 +8,7 @@
 namespace levin::cuda {
 
 constexpr int kMaxSharedBytes = 227 * 1024;  // per block on sm_90
+constexpr int kMaxPortableCluster = 8;       // blocks; sm_90 has sixteen
 
 struct Launch {
   dim3 grid{1, 1, 1};
@@ -29,6 +30,9 @@ void launch_kernel(void (*kernel)(Params...), const Launch& l, Args&&... args) {
     launch_pointer(reinterpret_cast<const void*>(kernel), l, pointers);
   }(std::forward<Args>(args)...);
 }
+
+// Clusters of such a launch that the calling thread's device holds at the same time; none where it has no room for one.
+int clusters_at_once(const void* kernel, const Launch& l);
 
 // Multiprocessors of the calling thread's device.
 int n_multiprocessors();
