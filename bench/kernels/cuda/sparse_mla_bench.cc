@@ -65,7 +65,9 @@ void bench_mla(const Stream& stream, int only_requests) {
   const MlaCache cache(stream);
   for (const MlaCase& c : std::vector<MlaCase>{{128, 1, 1},
                                                {128, 2, 1},
+                                               {128, 3, 1},
                                                {128, 4, 1},
+                                               {128, 6, 1},
                                                {128, 8, 1},
                                                {128, 16, 1},
                                                {128, 32, 1},
@@ -101,13 +103,14 @@ void bench_mla(const Stream& stream, int only_requests) {
     const double flop = 2.0 * double(n_rows) * c.n_heads * 2048 * (576 + 512);
     const double bytes = double(n_rows) * (2048 * 656.0 + c.n_heads * (576 + 512) * 2.0);
     const double floor = std::max(flop / kBf16FlopPerSecond, bytes / kCopyBytesPerSecond) * 1e6;
-    const GraphTiming timing{n_rows > 1000 ? 2 : n_rows >= 128 ? 8 : 24, 11};
+    const GraphTiming timing{n_rows > 1000 ? 2 : n_rows >= 128 ? 8 : 24, n_rows >= 128 ? 11 : 101};  // clocks rise late
     for (const auto& [name, split] :
          std::vector<std::pair<const char*, cuda::MlaSplit>>{{"auto", cuda::MlaSplit::kAuto},
                                                              {"whole", cuda::MlaSplit::kWholeRows},
                                                              {"all heads", cuda::MlaSplit::kAllHeads},
                                                              {"clusters", cuda::MlaSplit::kClusters},
-                                                             {"pairs", cuda::MlaSplit::kPairs}}) {
+                                                             {"pairs", cuda::MlaSplit::kPairs},
+                                                             {"few rows", cuda::MlaSplit::kFewRows}}) {
       if (n_rows > 1000 && split != cuda::MlaSplit::kAuto) continue;
       const double us = time_in_graph(stream, timing, [&](int i) {
         cuda::SparseMla launch = a;

@@ -30,6 +30,8 @@ int head_groups(const SparseMla& a) { return (a.n_heads + kMlaHeadGroup - 1) / k
 
 bool has_all_heads_kernel(const SparseMla& a) { return a.format == LatentRows::kFp8 && head_groups(a) == 2; }
 
+bool has_few_rows_kernel(const SparseMla& a) { return a.format == LatentRows::kFp8 && mla_parts(a.n_picks) == 4; }
+
 // Waves of blocks times what a block spends: its tiles, and before and after them as much as on three. In halves of the
 // time of a tile with 64 heads; a tile with 128 takes three.
 int64_t cost(int64_t n_blocks, int n_tiles, int tile_cost = 2) {
@@ -41,7 +43,8 @@ int64_t cost(int64_t n_blocks, int n_tiles, int tile_cost = 2) {
 MlaSharing choose_sharing(const SparseMla& a) {
   constexpr int64_t kClusterBlocks = 120;  // that are on the device at once in clusters of eight
   const int n_parts = mla_parts(a.n_picks), n_tiles = a.n_picks / 64;
-  const int64_t n_blocks = a.n_rows * head_groups(a) * 2;
+  const int64_t n_items = a.n_rows * head_groups(a), n_blocks = n_items * 2;
+  if (has_few_rows_kernel(a) && n_items <= few_rows_at_once()) return MlaSharing::kFewRows;
   if (n_parts > 1 && n_blocks * n_parts <= kClusterBlocks) return MlaSharing::kClusters;
   MlaSharing best = MlaSharing::kWholeRows;
   int64_t least = cost(n_blocks, n_tiles);
@@ -67,6 +70,8 @@ MlaSharing sharing_of(const SparseMla& a, MlaSplit split) {
       return has_parts ? MlaSharing::kClusters : MlaSharing::kWholeRows;
     case MlaSplit::kPairs:
       return has_parts ? MlaSharing::kPairs : MlaSharing::kWholeRows;
+    case MlaSplit::kFewRows:
+      return has_few_rows_kernel(a) ? MlaSharing::kFewRows : MlaSharing::kWholeRows;
     case MlaSplit::kWholeRows:
       break;
   }
@@ -77,6 +82,7 @@ void launch(const SparseMla& a, MlaSharing sharing, StreamHandle stream) {
   switch (a.format) {
     case LatentRows::kFp8:
       if (sharing == MlaSharing::kAllHeads) return launch_sparse_mla_all_heads(a, stream);
+      if (sharing == MlaSharing::kFewRows) return launch_sparse_mla_few_rows(a, stream);
       return launch_sparse_mla_fp8(a, sharing, stream);
     case LatentRows::kBF16:
       return launch_sparse_mla_bf16(a, sharing, stream);

@@ -61,9 +61,10 @@ struct SparseMla {
 int64_t sparse_mla_scratch_bytes();
 
 // How the blocks share the rows: 64 heads of a row to a pair of blocks, or all its heads (FP8 rows and more than 64 heads;
-// otherwise as kWholeRows), or 64 heads with 512 of its picks, merged within a cluster or through scratch memory. All
-// give the same bits; kAuto takes the one that should be fastest.
-enum class MlaSplit : uint8_t { kAuto, kWholeRows, kAllHeads, kClusters, kPairs };
+// otherwise as kWholeRows), or 64 heads with 512 of its picks, merged within a cluster or through scratch memory; kFewRows:
+// four blocks for these (FP8 rows and more than 1536 picks; otherwise as kWholeRows). All give the same bits; kAuto takes
+// the one that should be fastest.
+enum class MlaSplit : uint8_t { kAuto, kWholeRows, kAllHeads, kClusters, kPairs, kFewRows };
 void sparse_mla(const SparseMla& a, StreamHandle stream, MlaSplit split = MlaSplit::kAuto);
 
 }  // namespace levin::cuda

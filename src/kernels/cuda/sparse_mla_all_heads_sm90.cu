@@ -234,47 +234,10 @@ __device__ __forceinline__ void release_tile(AllHeads& s, HeadState& m, int numb
   __syncwarp();
 }
 
-// Four words of each of four lanes, transposed among them.
-__device__ __forceinline__ void transpose_quad(uint32_t (&word)[4]) {
-  const bool odd = (threadIdx.x & 1) != 0, upper = (threadIdx.x & 2) != 0;
-#pragma unroll
-  for (int i = 0; i < 4; i += 2) {
-    const uint32_t got = __shfl_xor_sync(0xffffffff, odd ? word[i] : word[i + 1], 1);
-    (odd ? word[i] : word[i + 1]) = got;
-  }
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const uint32_t got = __shfl_xor_sync(0xffffffff, upper ? word[i] : word[i + 2], 2);
-    (upper ? word[i] : word[i + 2]) = got;
-  }
-}
-
-// Columns 8j .. 8j + 31 of this block's half for both heads of this thread, bf16: four lanes write 64 bytes of a row.
-__device__ __forceinline__ void store_32_columns(const SparseMla& a, const RowWork& w, int j, const float4* value,
-                                                 const float (&inverse)[2]) {
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    uint32_t word[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const __nv_bfloat162 pair = h == 0 ? __floats2bfloat162_rn(value[i].x * inverse[0], value[i].y * inverse[0])
-                                         : __floats2bfloat162_rn(value[i].z * inverse[1], value[i].w * inverse[1]);
-      word[i] = *reinterpret_cast<const uint32_t*>(&pair);
-    }
-    transpose_quad(word);
-    const int head = w.first_head() + own_row() + 8 * h;
-    if (head >= a.n_heads) continue;
-    uint16_t* to = static_cast<uint16_t*>(a.out) + (w.row() * a.n_heads + head) * kLatent + w.half() * kHalfLatent +
-                   8 * (j + static_cast<int>(threadIdx.x % 4));
-    *reinterpret_cast<uint4*>(to) = {even_of(word[1], word[0]), odd_of(word[1], word[0]), even_of(word[3], word[2]),
-                                     odd_of(word[3], word[2])};
-  }
-}
-
 // Columns 8j .. 8j + 31.
 __device__ __forceinline__ void store_columns(const SparseMla& a, const RowWork& w, int j, const float4* value,
                                               const float (&inverse)[2]) {
-  if (!a.out_f32) return store_32_columns(a, w, j, value, inverse);
+  if (!a.out_f32) return store_32_columns(a, w, w.half() * kHalfLatent + 8 * j, value, inverse);
 #pragma unroll
   for (int i = 0; i < 4; ++i)
     store_output<LatentRows::kFp8, true>(a, w, w.half() * kHalfLatent, j + i, value[i], inverse);

@@ -21,11 +21,16 @@ enum class MlaSharing : uint8_t {
   kClusters,   // the parts of a row have a pair each, all in one cluster
   kPairs,      // the same without a cluster; at most kMlaRecords halves of parts in a launch
   kAllHeads,   // a pair of blocks does a row with all of more than 64 heads; FP8 rows only
+  kFewRows,    // each part of a row has four blocks, all in one cluster; FP8 rows with four parts only
 };
 
 void launch_sparse_mla_fp8(const SparseMla& a, MlaSharing sharing, StreamHandle stream);
 // FP8 rows and more than 64 heads, a pair of blocks for all heads of a row.
 void launch_sparse_mla_all_heads(const SparseMla& a, StreamHandle stream);
+// FP8 rows and more than 1536 picks, a cluster of sixteen blocks for 64 heads of a row.
+void launch_sparse_mla_few_rows(const SparseMla& a, StreamHandle stream);
+// Of those clusters the device, of which a process has one kind, holds so many at the same time.
+int few_rows_at_once();
 void launch_sparse_mla_bf16(const SparseMla& a, MlaSharing sharing, StreamHandle stream);
 
 }  // namespace levin::cuda

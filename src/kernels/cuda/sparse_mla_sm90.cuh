@@ -175,7 +175,8 @@ template <LatentRows kFormat, bool kTables>
 void launch(const SparseMla& a, MlaSharing sharing, StreamHandle stream) {
   switch (sharing) {
     case MlaSharing::kWholeRows:
-    case MlaSharing::kAllHeads:  // has a kernel of its own
+    case MlaSharing::kAllHeads:  // have kernels of their own
+    case MlaSharing::kFewRows:
       return launch_as<MlaSharing::kWholeRows, kFormat, kTables>(a, stream);
     case MlaSharing::kClusters:
       return launch_as<MlaSharing::kClusters, kFormat, kTables>(a, stream);

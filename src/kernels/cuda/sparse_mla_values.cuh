@@ -9,6 +9,7 @@
 #include "kernels/cuda/prims/cluster_memory.cuh"
 #include "kernels/cuda/prims/wgmma.cuh"
 #include "kernels/cuda/sparse_mla_block.cuh"
+#include "kernels/cuda/tiles/fp8_to_bf16.cuh"
 
 namespace levin::cuda::mla {
 
@@ -130,6 +131,45 @@ __device__ __forceinline__ void store_output(const SparseMla& a, const W& w, int
     } else {
       *reinterpret_cast<__nv_bfloat162*>(static_cast<uint16_t*>(a.out) + at) = __floats2bfloat162_rn(v.x, v.y);
     }
+  }
+}
+
+// Four words of each of four lanes, transposed among them.
+__device__ __forceinline__ void transpose_quad(uint32_t (&word)[4]) {
+  const bool odd = (threadIdx.x & 1) != 0, upper = (threadIdx.x & 2) != 0;
+#pragma unroll
+  for (int i = 0; i < 4; i += 2) {
+    const uint32_t got = __shfl_xor_sync(0xffffffff, odd ? word[i] : word[i + 1], 1);
+    (odd ? word[i] : word[i + 1]) = got;
+  }
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const uint32_t got = __shfl_xor_sync(0xffffffff, upper ? word[i] : word[i + 2], 2);
+    (upper ? word[i] : word[i + 2]) = got;
+  }
+}
+
+// 32 columns from first_column on for both heads of this thread, in four float4, as bf16 of FP8 rows: four lanes write 64
+// bytes of a row.
+template <class W>
+__device__ __forceinline__ void store_32_columns(const SparseMla& a, const W& w, int first_column, const float4* value,
+                                                 const float (&inverse)[2]) {
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    uint32_t word[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const __nv_bfloat162 pair = h == 0 ? __floats2bfloat162_rn(value[i].x * inverse[0], value[i].y * inverse[0])
+                                         : __floats2bfloat162_rn(value[i].z * inverse[1], value[i].w * inverse[1]);
+      word[i] = *reinterpret_cast<const uint32_t*>(&pair);
+    }
+    transpose_quad(word);
+    const int head = w.first_head() + own_row() + 8 * h;
+    if (head >= a.n_heads) continue;
+    uint16_t* to = static_cast<uint16_t*>(a.out) + (w.row() * a.n_heads + head) * kLatent + first_column +
+                   8 * static_cast<int>(threadIdx.x % 4);
+    *reinterpret_cast<uint4*>(to) = {even_of(word[1], word[0]), odd_of(word[1], word[0]), even_of(word[3], word[2]),
+                                     odd_of(word[3], word[2])};
   }
 }
 

@@ -60,7 +60,7 @@ TEST_F(SparseMlaTest, IsTheSumInDouble) {
       const MlaOnDevice d(*stream_, p);
       const std::vector<float> whole = d.run(MlaSplit::kWholeRows);
       expect_close(p, whole, n_heads > 16 ? 31 : 5);
-      for (const MlaSplit split : {MlaSplit::kAllHeads, MlaSplit::kClusters, MlaSplit::kPairs})
+      for (const MlaSplit split : {MlaSplit::kAllHeads, MlaSplit::kClusters, MlaSplit::kPairs, MlaSplit::kFewRows})
         EXPECT_EQ(bits(d.run(split)), bits(whole));
     }
   }
@@ -77,6 +77,7 @@ TEST_F(SparseMlaTest, RowsWithFewPicks) {
     EXPECT_EQ(bits(d.run(MlaSplit::kAllHeads)), bits(whole)) << n_heads << " heads";
     EXPECT_EQ(bits(d.run(MlaSplit::kClusters)), bits(whole)) << n_heads << " heads";
     EXPECT_EQ(bits(d.run(MlaSplit::kPairs)), bits(whole)) << n_heads << " heads";
+    EXPECT_EQ(bits(d.run(MlaSplit::kFewRows)), bits(whole)) << n_heads << " heads";
   }
 }
 
@@ -91,6 +92,7 @@ TEST_F(SparseMlaTest, LargeScores) {
     EXPECT_EQ(bits(d.run(MlaSplit::kAllHeads)), bits(whole)) << "spread " << spread;
     EXPECT_EQ(bits(d.run(MlaSplit::kClusters)), bits(whole)) << "spread " << spread;
     EXPECT_EQ(bits(d.run(MlaSplit::kPairs)), bits(whole)) << "spread " << spread;
+    EXPECT_EQ(bits(d.run(MlaSplit::kFewRows)), bits(whole)) << "spread " << spread;
   }
 }
 
@@ -104,6 +106,7 @@ TEST_F(SparseMlaTest, WholeRowsAndPartsGiveTheSameBits) {
       EXPECT_EQ(bits(d.run(MlaSplit::kAllHeads)), whole) << n_picks;
       EXPECT_EQ(bits(d.run(MlaSplit::kClusters)), whole) << n_picks;
       EXPECT_EQ(bits(d.run(MlaSplit::kPairs)), whole) << n_picks;
+      EXPECT_EQ(bits(d.run(MlaSplit::kFewRows)), whole) << n_picks;
     }
   }
 }
@@ -146,12 +149,13 @@ TEST_F(SparseMlaTest, RaggedRowsOneAfterAnother) {
     EXPECT_EQ(bits(d.run(MlaSplit::kAllHeads)), whole) << n_heads << " heads";
     EXPECT_EQ(bits(d.run(MlaSplit::kClusters)), whole) << n_heads << " heads";
     EXPECT_EQ(bits(d.run(MlaSplit::kPairs)), whole) << n_heads << " heads";
+    EXPECT_EQ(bits(d.run(MlaSplit::kFewRows)), whole) << n_heads << " heads";
   }
 }
 
 TEST_F(SparseMlaTest, PositionsThroughATableEqualSlots) {
   constexpr int kHeads = 80;
-  const MlaProblem p({.n_rows = 2, .n_heads = kHeads, .n_picks = 576, .seed = 7});
+  const MlaProblem p({.n_rows = 2, .n_heads = kHeads, .n_picks = 1600, .seed = 7});
   const MlaOnDevice d(*stream_, p);
   std::vector<int32_t> table(256, 0x3FFFFFFF);  // row 1: position page 127 - i is page i
   for (int i = 0; i < 128; ++i) table[128 + i] = 127 - i;
@@ -160,7 +164,8 @@ TEST_F(SparseMlaTest, PositionsThroughATableEqualSlots) {
   const DeviceArray<int32_t> table_device(*stream_, table), positions_device(*stream_, positions),
       slots_device(*stream_, slots), rows(*stream_, std::vector<int32_t>{1, 1});
   const DeviceArray<float> by_slot(*stream_, 2 * kHeads * 512), by_position(*stream_, 2 * kHeads * 512);
-  for (const MlaSplit split : {MlaSplit::kWholeRows, MlaSplit::kAllHeads, MlaSplit::kPairs, MlaSplit::kClusters}) {
+  for (const MlaSplit split :
+       {MlaSplit::kWholeRows, MlaSplit::kAllHeads, MlaSplit::kPairs, MlaSplit::kClusters, MlaSplit::kFewRows}) {
     SparseMla a = d.args(by_slot.data(), true);
     a.picks = slots_device.data();
     sparse_mla(a, stream_->handle(), split);
@@ -175,9 +180,10 @@ TEST_F(SparseMlaTest, PositionsThroughATableEqualSlots) {
 
 TEST_F(SparseMlaTest, BF16OutputIsTheRoundedOne) {
   for (const int n_heads : {33, 97}) {
-    const MlaProblem p({.n_rows = 2, .n_heads = n_heads, .n_picks = 640, .seed = 8});
+    const MlaProblem p({.n_rows = 2, .n_heads = n_heads, .n_picks = 1664, .seed = 8});
     const MlaOnDevice d(*stream_, p);
-    for (const MlaSplit split : {MlaSplit::kWholeRows, MlaSplit::kAllHeads, MlaSplit::kPairs, MlaSplit::kClusters}) {
+    for (const MlaSplit split :
+         {MlaSplit::kWholeRows, MlaSplit::kAllHeads, MlaSplit::kPairs, MlaSplit::kClusters, MlaSplit::kFewRows}) {
       const std::vector<float> exact = d.run(split);
       const DeviceArray<uint16_t> out(*stream_, static_cast<int64_t>(exact.size()));
       sparse_mla(d.args(out.data(), false), stream_->handle(), split);
@@ -193,7 +199,8 @@ TEST_F(SparseMlaTest, RepeatsItself) {
   const MlaOnDevice d(*stream_, p);
   const std::vector<uint32_t> first = bits(d.run(MlaSplit::kWholeRows));
   for (int i = 0; i < 3; ++i)
-    for (const MlaSplit split : {MlaSplit::kPairs, MlaSplit::kWholeRows, MlaSplit::kAllHeads, MlaSplit::kClusters})
+    for (const MlaSplit split :
+         {MlaSplit::kPairs, MlaSplit::kWholeRows, MlaSplit::kAllHeads, MlaSplit::kClusters, MlaSplit::kFewRows})
       ASSERT_EQ(bits(d.run(split)), first);
 }
 
