@@ -1,6 +1,6 @@
 // The indexer's side of a decode step: index scores, scores with selection, selection alone.
 //
-//   bench_index [--only scores|topk|select] [--heads H] [--tokens N] [--batch B] [--length L]
+//   bench_index [--only scores|counted|topk|select] [--heads H] [--tokens N] [--batch B] [--length L]
 //                                                CSV to stdout: kind, shape, us, floor us, share of floor, rate
 //
 // The cache is larger than L2 and the launches of a graph rotate through it, so that keys are cold, as in every layer of
@@ -99,9 +99,13 @@ class IndexStep {
     cuda::must(stream.synchronize());
   }
 
-  void scores(int i) const {
-    cuda::index_scores({.in = inputs(i), .score = score_.data(), .score_stride = c.length}, plan_, shape(),
-                       stream_.handle());
+  void scores(int i, bool counted = false) const {
+    cuda::index_scores({.in = inputs(i),
+                        .score = score_.data(),
+                        .score_stride = c.length,
+                        .histogram = counted ? histogram_.data() : nullptr,
+                        .fault = fault_.data()},
+                       plan_, shape(), stream_.handle());
   }
   void topk(int i) const {
     cuda::index_topk({.in = inputs(i),
@@ -177,7 +181,8 @@ void print_index(const char* kind, const IndexStep& s, double us, double floor) 
   std::fflush(stdout);
 }
 
-void bench_scores(const Stream& stream, const IndexPages& pages, const IndexFilter& filter) {
+// Counted: in bins too, as selection wants it.
+void bench_scores(const Stream& stream, const IndexPages& pages, const IndexFilter& filter, bool counted) {
   for (const int n_heads : {64, 32}) {
     for (const int n_tokens : {1, 2, 3, 4, 8}) {
       for (const auto& [n_requests, length] : std::vector<std::pair<int, int64_t>>{
@@ -185,7 +190,8 @@ void bench_scores(const Stream& stream, const IndexPages& pages, const IndexFilt
         if (!filter.wants({n_heads, n_tokens, n_requests, length})) continue;
         const IndexStep s(stream, pages, {n_heads, n_tokens, n_requests, length});
         const double floor = s.floor_us(true);
-        print_index("scores", s, time_in_graph(stream, timing_for(floor), [&](int i) { s.scores(i); }), floor);
+        print_index(counted ? "counted" : "scores", s,
+                    time_in_graph(stream, timing_for(floor), [&](int i) { s.scores(i, counted); }), floor);
       }
     }
   }
@@ -241,7 +247,8 @@ int main(int n_args, char** args) {
   fmt::print("kind,shape,us,floor us,share of floor,rate\n");
   const bench::IndexPages pages(stream);
   const bench::IndexFilter filter = bench::parse(n_args, args);
-  if (filter.kind.empty() || filter.kind == "scores") bench::bench_scores(stream, pages, filter);
+  if (filter.kind.empty() || filter.kind == "scores") bench::bench_scores(stream, pages, filter, false);
+  if (filter.kind == "counted") bench::bench_scores(stream, pages, filter, true);
   if (filter.kind.empty() || filter.kind == "topk") bench::bench_topk(stream, pages, filter);
   if (filter.kind.empty() || filter.kind == "select") bench::bench_select(stream, pages, filter);
   return 0;

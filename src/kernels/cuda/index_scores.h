@@ -76,12 +76,11 @@ struct IndexScoreInputs {
 
 struct IndexScores {
   IndexScoreInputs in;
-  float* score = nullptr;    // row r starts at score + r * score_stride
-  int64_t score_stride = 0;  // elements, at least shape.max_length
-  uint32_t* histogram =
-      nullptr;                // [rows, 2048], may be null: first digits of the scores of each row are added (topk.h)
-  int64_t min_ranked = 0;     // only rows with more candidates than this are counted
-  uint32_t* fault = nullptr;  // set to 1 if a score is NaN; may be null without histogram
+  float* score = nullptr;         // row r starts at score + r * score_stride
+  int64_t score_stride = 0;       // elements, at least shape.max_length
+  uint32_t* histogram = nullptr;  // [rows, 2048], may be null: the scores of each row are counted in bins (topk.h)
+  int64_t min_ranked = 0;         // only rows with more candidates than this are counted
+  uint32_t* fault = nullptr;      // set to 1 if a score is NaN; may be null without histogram
 };
 void index_scores(const IndexScores& a, const IndexPlan& plan, const IndexShape& shape, StreamHandle stream);
 

@@ -2,7 +2,7 @@
 // requests.
 //
 //   in    q [rows, Hi, 128] e4m3, w [rows, Hi] f32, key pages: 64 x 128 e4m3, then 64 f32 scales
-//   out   score [rows, S] f32; if asked for, the number of scores of each row per first digit (tiles/score_key.cuh)
+//   out   score [rows, S] f32; if asked for, the number of scores of each row in each bin (tiles/score_key.cuh)
 //   grid  one block per SM      block  2 or 3 math warpgroups + 1 load warpgroup, of which two warps work
 //   smem  struct Shared below: kStages key pages, one or two query tiles with their weights, one histogram per token
 //   flow  load warps: one brings queries, weights and lengths of each request of the run, the other its pages, each one
@@ -60,7 +60,7 @@ template <int kHeadsOf, int kTokensOf, bool kCountsOf>
 struct ScoreConfig {
   static constexpr int kHeads = kHeadsOf;
   static constexpr int kTokens = kTokensOf;
-  static constexpr bool kCounts = kCountsOf;  // first digits of the scores
+  static constexpr bool kCounts = kCountsOf;  // the scores, in bins
   static constexpr int kChunkTokens = chunk_tokens(kHeads, kTokens);
   static constexpr int kChunks = (kTokens + kChunkTokens - 1) / kChunkTokens;
   static constexpr int kLastTokens = kTokens - (kChunks - 1) * kChunkTokens;
@@ -213,11 +213,11 @@ __device__ __forceinline__ void start_products(float (&product)[kColumns / 2], u
   wgmma_commit();
 }
 
-// The first digit of one score.
+// One score, into its bin.
 __device__ __forceinline__ void count_score(const IndexScoreParams& p, uint32_t* histogram, int n_candidates,
                                             float score) {
   if (n_candidates <= p.min_ranked) return;
-  atomicAdd(histogram + (score_key(score) >> kFirstShift), 1u);
+  atomicAdd(histogram + score_bin(score_key(score)), 1u);
   if (isnan(score)) atomicOr(p.fault, 1u);
 }
 

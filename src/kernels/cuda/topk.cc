@@ -13,12 +13,16 @@ namespace levin::cuda {
 namespace {
 
 constexpr int kMaxPicks = 2048;
-constexpr int64_t kMinSplitKeys = 4096;  // below, another block of a cluster costs more than it saves
 
-// Blocks that share a row: as many as the device has room for and the row's length pays for.
+// Blocks that share a row: as many as its length pays for; no more than it takes to hold it where they would share
+// multiprocessors.
 int n_split_for(int64_t n_rows, int64_t max_length) {
   int n_split = 8;
-  while (n_split > 1 && (n_rows * n_split > n_multiprocessors() || max_length < n_split * kMinSplitKeys)) n_split /= 2;
+  const auto is_too_many = [&](int n) {
+    if (max_length < n * kSelectMinKeys) return true;
+    return n_rows * n > n_multiprocessors() && max_length <= n / 2 * kSelectHeldKeys;
+  };
+  while (n_split > 1 && is_too_many(n_split)) n_split /= 2;
   return n_split;
 }
 
@@ -57,6 +61,7 @@ std::string topk_support(int n_picks) {
 void select_topk(const SelectTopk& a, StreamHandle stream) {
   LEVIN_CHECK(topk_support(a.n_picks).empty(), "{}", topk_support(a.n_picks));
   LEVIN_CHECK(a.fault != nullptr && a.n_tokens >= 1, "top-k needs a place to report NaN and the rows of a request");
+  LEVIN_CHECK(reinterpret_cast<uintptr_t>(a.histogram) % 16 == 0, "counts of scores must be 16-byte aligned");
   if (a.n_rows > 0) launch_select_topk(a, n_split_for(a.n_rows, a.max_length), stream);
 }
 

@@ -33,21 +33,21 @@ struct SelectTopk {
   int64_t n_rows = 0;
   int64_t max_length = 0;         // longer lengths are cut
   PageTables tables;              // data null: logical positions
-  uint32_t* histogram = nullptr;  // [rows, 2048] as index_scores() counted; left all zero. Null: counted here
+  uint32_t* histogram = nullptr;  // [rows, 2048] of index_scores(), 16-byte aligned; left all zero. Null: counted here
   int32_t* picks = nullptr;       // [rows, n_picks], written in full
   int n_picks = 0;
   uint32_t* fault = nullptr;  // set to 1 if a candidate is NaN
 };
 void select_topk(const SelectTopk& a, StreamHandle stream);
 
-// Scores and selection of a step: the score kernel counts first digits, so that selection begins with the bin that
-// holds the K-th score.
+// Scores and selection of a step: the score kernel counts its scores in bins, so that selection begins with the bin
+// that holds the K-th.
 struct IndexTopk {
   IndexScoreInputs in;
   bool physical = false;   // picks are slots, not positions
   float* score = nullptr;  // scratch [rows, score_stride]
   int64_t score_stride = 0;
-  uint32_t* histogram = nullptr;  // scratch [rows, 2048], zeroed once by its owner; every call leaves it zero
+  uint32_t* histogram = nullptr;  // scratch [rows, 2048], 16-byte aligned, zeroed once by its owner; left all zero
   int32_t* picks = nullptr;       // [rows, n_picks], written in full, all -1 for padding rows
   int n_picks = 0;
   uint32_t* fault = nullptr;

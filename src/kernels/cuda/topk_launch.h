@@ -7,7 +7,10 @@
 
 namespace levin::cuda {
 
-// n_split blocks share a row: 1, 2, 4 or 8.
+constexpr int kSelectMinKeys = 4096;    // of a row for each block: with fewer, another block costs more than it saves
+constexpr int kSelectHeldKeys = 16384;  // a block reads so many once; more it reads again and again
+
+// Up to n_split blocks share a row: 1, 2, 4 or 8.
 void launch_select_topk(const SelectTopk& a, int n_split, StreamHandle stream);
 
 }  // namespace levin::cuda

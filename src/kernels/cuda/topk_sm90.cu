@@ -1,20 +1,22 @@
-// select_topk, sm_90a. A cluster of blocks finds the K-th best score of one row digit by digit, then writes the picks
-// in order.
+// select_topk, sm_90a. A cluster of blocks finds the K-th best score of one row, then writes the picks in order.
 //
-//   in    score [rows, S] f32, lengths, first digits counted or not      out  picks [rows, K] i32
-//   grid  rows x n_split, a cluster per row     block  32 warps, each with one contiguous run of the row
-//   smem  struct Shared below: a histogram of 128 bins per digit, what the cluster counted, counts of the warps
-//   flow  for each digit of 7 bits (the top one has 4): count it among the keys that share the digits found so far, add
-//   the cluster's
-//         histograms, find the bin that holds the K-th. Where the scores came with counted first digits, begin behind
-//         those. Stop early when a bin is taken whole. Then count what each warp will write, and write it.
-//   edge  at most K candidates: all of them, unread. Ties at the threshold go to the lowest positions: warps, blocks
-//   and lanes stand in
-//         row order, and ranks are prefix sums; nothing depends on the order of atomics.
-//   cost  a run of up to 512 keys a warp is read once and kept in registers; longer rows are read once per pass (at
-//   most 7) why   small digits: what blocks must exchange per digit is one load a thread. Plateaus of equal scores are
-//   common (every head
-//         negative gives exactly 0); adding 1 to a bin for many lanes of a warp is one operation of shared memory here.
+//   in    score [rows, S] f32, lengths, counted in bins or not      out  picks [rows, K] i32
+//   grid  rows x n_split, a cluster per row     block  8 warps, each with one contiguous run of the row; two blocks
+//         share a multiprocessor. Blocks that the row is too short for leave at once
+//   smem  struct Shared below: counts per digit, scores listed here, keys listed in the whole cluster
+//   flow  Count the scores in bins (tiles/score_key.cuh) over the cluster, or take the counts that came with them, and
+//         find the bin that holds the K-th. Each block lists its scores in that bin; every block reads all lists and
+//         finds the K-th among them by itself, by digits of 11 bits, so that one exchange is enough. A bin with more
+//         keys than lists have room for is first divided by further digits, each counted over the cluster. Then each
+//         warp counts what it will write, and writes it.
+//   edge  at most K candidates: all of them, unread. Ties at the threshold go to the lowest positions: blocks, warps
+//         and lanes stand in row order, and ranks are prefix sums; nothing depends on the order of atomics or of lists.
+//   cost  runs of up to 2048 scores a warp are read once and kept in registers; longer ones are read once per pass (at
+//         most 6). A pass is two differences and two funnel shifts a score: comparisons with the bin's bounds, their
+//         signs gathered in one mask for 32 scores of a lane
+//   why   what takes time is a chain of short steps, not bytes: few exchanges, few warps for the steps that each has to
+//         take, no branches for single scores. Two small blocks to a multiprocessor, because fewer than 32 clusters of
+//         four find room where each block has one to itself.
 #include <cstdint>
 
 #include "kernels/cuda/index_plan.cuh"
@@ -27,46 +29,89 @@
 namespace levin::cuda {
 namespace {
 
-constexpr int kThreads = 1024;
+constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
-constexpr int kPerLane = 16;
-constexpr int kChunk = 32 * kPerLane;  // keys a warp holds at once
+constexpr int kPerLane = 32;
+constexpr int kChunk = 32 * kPerLane;
+constexpr int kChunks = 2;  // that a warp holds at once
+constexpr int kGroup = 8;   // of a lane's scores: a group behind the run's end is skipped
+constexpr int kMaxSplit = 8;
+constexpr int kMaxListed = 8192;
+constexpr int kDigitBits = 11;
+constexpr int kDigits = 4;  // the bin, then at most 11, 11 and 2 bits
 constexpr uint32_t kAllLanes = 0xffffffff;
+static_assert(kMaxSplit <= kWarps, "a warp for every block's list");
+static_assert(kSelectHeldKeys == kWarps * kChunks * kChunk, "what a block holds in registers");
 
 struct Counts {
   uint32_t above;
   uint32_t ties;
 };
 
-constexpr int kDigitBits = 7;
-constexpr int kDigitBins = 1 << kDigitBits;
-constexpr int kDigits = 5;  // of 4, 7, 7, 7, 7 bits; the first two are the first digit of tiles/score_key.cuh
-constexpr int kMaxSplit = 8;
+// Keys with key >> shift > value are taken, of those with key >> shift == value the first `left`; there are `count`.
+struct Threshold {
+  int shift;
+  uint32_t value;
+  uint32_t left;
+  uint32_t count;
+  int n_digits;  // found so far, the bin included
+
+  __device__ __forceinline__ bool is_final() const { return left == count || shift == 0; }
+  __device__ __forceinline__ int next_shift() const { return max(shift - kDigitBits, 0); }
+  __device__ __forceinline__ uint32_t next_digit(uint32_t key) const {
+    return key >> next_shift() & ((1u << (shift - next_shift())) - 1);
+  }
+  __device__ __forceinline__ Counts count_key(uint32_t key) const {
+    return {key >> shift > value, key >> shift == value};
+  }
+};
+
+// The same for scores: ties are from `ties` up to `above`; NaN where there are none.
+struct Bounds {
+  float ties;
+  float above;
+
+  __device__ __forceinline__ explicit Bounds(const Threshold& t)
+      : ties(lowest_score(t.value << t.shift)), above(lowest_score((t.value + 1) << t.shift)) {}
+};
+
+// What find_digit() found: a bin of the digit, and as in Threshold.
+struct FoundDigit {
+  uint32_t bin;
+  uint32_t left;
+  uint32_t count;
+};
 
 struct Shared {
-  uint32_t digit[kDigits][kDigitBins];
-  alignas(16) uint32_t cluster_digit[kMaxSplit][kDigitBins];
+  alignas(16) uint32_t bins[kDigits][kScoreBins];
+  FoundDigit found[kDigits];
+  Counts block;        // of this block, against the threshold that the cluster found together
+  uint32_t n_listed;   // scores in `list`
+  Counts lower;        // of the blocks before this one
+  int32_t n_gathered;  // keys in `gathered`, padding included
+  int32_t list_begin[kMaxSplit];
+  int32_t list_size[kMaxSplit];
   uint32_t warp_sum[kWarps];
   Counts warp_counts[kWarps];
-  Counts block_counts;
-  uint32_t first_value;  // of the counted first digits: the one that holds the K-th, the picks left inside, its keys
-  uint32_t first_left;
-  uint32_t first_count;
+  alignas(16) float list[kMaxListed];                         // this block's scores in the threshold's bin
+  alignas(16) uint32_t gathered[kMaxListed + 4 * kMaxSplit];  // keys of all blocks' lists, each padded with 0 to fours
 };
 
 struct Row {
   const float* score;
   const int32_t* table;  // null: logical
-  int32_t* picks;
-  int first;  // candidates first <= s < end
+  int first;             // candidates first <= s < end
   int end;
 };
 
-__device__ Row row_of(const SelectTopk& a, int64_t r) {
-  const int request = static_cast<int>(r / a.n_tokens), token = static_cast<int>(r % a.n_tokens);
+__device__ __forceinline__ int row_index() { return static_cast<int>(cluster_index()); }
+
+__device__ __forceinline__ int32_t* picks_of(const SelectTopk& a) { return a.picks + int64_t{row_index()} * a.n_picks; }
+
+__device__ Row row_of(const SelectTopk& a) {
+  const int r = row_index(), request = r / a.n_tokens, token = r % a.n_tokens;
   Row row;
   row.score = a.score + r * a.score_stride;
-  row.picks = a.picks + r * a.n_picks;
   row.first = max(a.begin ? a.begin[r] : a.first, 0);
   row.end = max(row_length(a.lengths, a.max_length, request, token), row.first);
   row.table = nullptr;
@@ -82,244 +127,461 @@ __device__ __forceinline__ int32_t place(const Row& row, int s) {
   return row.table[s / kIndexPageTokens] * kIndexPageTokens + s % kIndexPageTokens;
 }
 
-// A warp's run of the row, held in registers where it fits.
-struct WarpKeys {
-  uint32_t key[kPerLane];
-  int first;
-  int end;
+// The lowest n bits of a word, all of them or none where n is out of range.
+__device__ __forceinline__ uint32_t bits_below(int n) { return n >= 32 ? ~0u : n <= 0 ? 0u : (1u << n) - 1; }
 
-  __device__ __forceinline__ bool held() const { return end - first <= kChunk; }
+// Moves all bits up by one and puts x < y below them, the sign of the difference, by a funnel shift. One block of
+// instructions, because the compiler would make all differences first and run out of registers.
+__device__ __forceinline__ void push_less(uint32_t& mask, float x, float y) {
+  asm volatile(
+      "{\n .reg .f32 difference;\n .reg .b32 bits;\n"
+      "sub.rn.f32 difference, %1, %2;\n"
+      "mov.b32 bits, difference;\n"
+      "shf.l.clamp.b32 %0, bits, %0, 1;\n}\n"
+      : "+r"(mask)
+      : "f"(x), "f"(y));
+}
 
-  __device__ __forceinline__ void load(const float* score, int base, uint32_t* fault) {
+// Adds one to a bin of shared memory if `counts` is not 0. The bin is known before that is asked, so that the next ones
+// are being found meanwhile; the compiler alone would find each behind a branch of its own.
+__device__ __forceinline__ void add_one_if(uint32_t counts, uint32_t* bin) {
+  asm volatile(
+      "{\n .reg .pred p;\n"
+      "setp.ne.u32 p, %1, 0;\n"
+      "@p red.shared.add.u32 [%0], 1;\n}\n" ::"r"(shared_address(bin)),
+      "r"(counts)
+      : "memory");
+}
+
+// Scores of a warp: score i of a lane is that of position 32 * i + lane of the chunk. Bit i of a mask belongs to it.
+struct Chunk {
+  float score[kPerLane];  // 0 where there is no candidate
+  int n;                  // positions of the chunk up to the run's end
+  uint32_t candidates;
+  uint32_t above;  // as compared last
+  uint32_t ties;
+  int32_t slot;  // where position 32 * lane of the chunk goes, and the 31 behind it
+
+  __device__ __forceinline__ void load(const Row& row, int base, int end) {
     const int lane = threadIdx.x % 32;
-    bool bad = false;
+    n = end - base;
+    candidates = bits_below((n - lane + 31) / 32) & ~bits_below((row.first - base - lane + 31) / 32);
+    const float* from = row.score + base + lane;
 #pragma unroll
-    for (int i = 0; i < kPerLane; ++i) {
-      const int s = base + 32 * i + lane;
-      const float value = s < end ? score[s] : 0.0f;
-      bad |= isnan(value);
-      key[i] = score_key(value);
+    for (int i = 0; i < kPerLane; i += kGroup) {
+      if (32 * i >= n) break;
+#pragma unroll
+      for (int j = i; j < i + kGroup; ++j) score[j] = candidates >> j & 1 ? from[32 * j] : 0.0f;
     }
-    if (bad) atomicOr(fault, 1u);
+    if (32 * lane < n) slot = place(row, base + 32 * lane);
   }
 
-  // f(key, s, inside) for every key of the run; all lanes call together, s ascending over i and lane.
-  template <class F>
-  __device__ __forceinline__ void for_each(const float* score, uint32_t* fault, F f) {
-    const int lane = threadIdx.x % 32;
-    for (int base = first; base < end; base += kChunk) {
-      if (!held()) load(score, base, fault);
+  __device__ __forceinline__ void compare(const Bounds& bounds) {
+    uint32_t below = 0, not_above = 0;
 #pragma unroll
-      for (int i = 0; i < kPerLane; ++i) {
-        const int s = base + 32 * i + lane;
-        if (base + 32 * i < end) f(key[i], s, s < end);
+    for (int i = kPerLane - kGroup; i >= 0; i -= kGroup) {
+      if (32 * i >= n) continue;
+#pragma unroll
+      for (int j = i + kGroup - 1; j >= i; --j) {
+        push_less(below, score[j], bounds.ties);
+        push_less(not_above, score[j], bounds.above);
       }
+    }
+    above = isnan(bounds.above) ? 0 : ~not_above & candidates;
+    ties = isnan(bounds.ties) ? 0 : ~(below | above) & candidates;
+  }
+
+  // f(score, bit) for each of this lane's scores, the bit of `mask` not 0 where it is set.
+  template <class F>
+  __device__ __forceinline__ void for_each(uint32_t mask, F f) const {
+#pragma unroll
+    for (int i = 0; i < kPerLane; i += kGroup) {
+      if (32 * i >= n) break;
+#pragma unroll
+      for (int j = i; j < i + kGroup; ++j) f(score[j], mask & 1u << j);
     }
   }
 };
 
+// A warp's run of the row: held in registers, or as long as it is and read window by window.
+template <bool kHeld>
+struct WarpScores {
+  int first;  // of the run; a page begins there
+  int end;
+  Chunk chunk[kChunks];
+
+  __device__ __forceinline__ void load(const Row& row, int base) {
+#pragma unroll
+    for (int i = 0; i < kChunks; ++i) chunk[i].load(row, base + i * kChunk, end);
+  }
+
+  // f() for every window of the run, with its chunks here; all lanes call together.
+  template <class F>
+  __device__ __forceinline__ void for_each_window(const Row& row, F f) {
+    if constexpr (kHeld) {
+      f();
+    } else {
+      for (int base = first; base < end; base += kChunks * kChunk) {
+        load(row, base);
+        f();
+      }
+    }
+  }
+
+  __device__ __forceinline__ Counts compare(const Bounds& bounds) {
+    Counts own{0, 0};
+#pragma unroll
+    for (Chunk& c : chunk) {
+      c.compare(bounds);
+      own = {own.above + __popc(c.above), own.ties + __popc(c.ties)};
+    }
+    return own;
+  }
+};
+
 // Shared memory written so far by the blocks of the cluster may be read by the others.
-__device__ void exchange_sync(int n_split) {
+__device__ void exchange_sync(int n_blocks) {
   __syncthreads();
-  if (n_split > 1) cluster_sync_shared();
+  if (n_blocks > 1) cluster_sync_shared();
+}
+
+__device__ __forceinline__ uint32_t warp_inclusive_sum(uint32_t own) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) {
+    const uint32_t other = __shfl_up_sync(kAllLanes, own, step);
+    if (lane >= step) own += other;
+  }
+  return own;
+}
+
+__device__ __forceinline__ Counts warp_sum(const Counts& own) {
+  return {__reduce_add_sync(kAllLanes, own.above), __reduce_add_sync(kAllLanes, own.ties)};
 }
 
 // Sum over the threads before this one. Called by the whole block.
 __device__ uint32_t exclusive_sum(Shared& s, uint32_t own) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  uint32_t inclusive = own;
-#pragma unroll
-  for (int step = 1; step < 32; step *= 2) {
-    const uint32_t other = __shfl_up_sync(kAllLanes, inclusive, step);
-    if (lane >= step) inclusive += other;
-  }
+  const uint32_t inclusive = warp_inclusive_sum(own);
   if (lane == 31) s.warp_sum[warp] = inclusive;
   __syncthreads();
-  uint32_t before = lane < warp ? s.warp_sum[lane] : 0;
-  before = __reduce_add_sync(kAllLanes, before);
-  return before + inclusive - own;
+  return __reduce_add_sync(kAllLanes, lane < warp ? s.warp_sum[lane] : 0) + inclusive - own;
 }
 
-// Keys with key >> shift > value are taken, of those with key >> shift == value the first `left`; there are `count`.
-struct Threshold {
-  int shift;
-  uint32_t value;
-  uint32_t left;
-  uint32_t count;
+// A thread's bins of a digit, and the first of them: the highest bins are the first thread's.
+constexpr int kOwnBins = kScoreBins / kThreads;
+struct alignas(16) BinCounts {
+  uint32_t count[kOwnBins];
 };
+__device__ __forceinline__ uint32_t own_bins() { return kScoreBins - kOwnBins - kOwnBins * threadIdx.x; }
 
-// This thread's two bins of the counted first digits of a row, the highest bins with the first thread.
-struct FirstCounts {
-  uint32_t high = 0;
-  uint32_t low = 0;
-};
-
-__device__ __forceinline__ uint32_t own_top_bin() { return kScoreBins - 1 - 2 * threadIdx.x; }
-
-__device__ __forceinline__ FirstCounts load_first_counts(const uint32_t* counts) {
-  const uint32_t top = own_top_bin();
-  return {counts[top], counts[top - 1]};
+// Where this thread's bins of the row's counted scores stand.
+__device__ __forceinline__ BinCounts* own_counts(const SelectTopk& a) {
+  return reinterpret_cast<BinCounts*>(a.histogram + int64_t{row_index()} * kScoreBins + own_bins());
 }
 
-__device__ Threshold first_threshold(Shared& s, const FirstCounts& counts, uint32_t n_picks) {
-  const uint32_t top = own_top_bin(), high = counts.high, low = counts.low;
-  const uint32_t before = exclusive_sum(s, low + high);
-  if (before < n_picks && n_picks <= before + high + low) {
-    const bool in_high = n_picks <= before + high;
-    s.first_value = in_high ? top : top - 1;
-    s.first_left = n_picks - before - (in_high ? 0 : high);
-    s.first_count = in_high ? high : low;
-  }
-  __syncthreads();
-  return {kFirstShift, s.first_value, s.first_left, s.first_count};
-}
-
-// The bin of 128 in which the `left`-th key lies, counted from the highest, given this lane's bins 127 - 4 * lane and
-// the three below.
-__device__ Threshold find_in_digit(const uint32_t (&count)[4], const Threshold& t, int bits) {
-  const int lane = threadIdx.x % 32;
-  const uint32_t own = count[0] + count[1] + count[2] + count[3];
-  uint32_t inclusive = own;
+// Refines t by a digit, given this thread's bins of its counts. Called by the whole block.
+__device__ Threshold find_digit(Shared& s, const BinCounts& own, const Threshold& t) {
+  uint32_t sum = 0;
 #pragma unroll
-  for (int step = 1; step < 32; step *= 2) {
-    const uint32_t other = __shfl_up_sync(kAllLanes, inclusive, step);
-    if (lane >= step) inclusive += other;
-  }
-  uint32_t before = inclusive - own;
-  const uint32_t holders = __ballot_sync(kAllLanes, inclusive >= t.left);
-  const int holder = __ffs(static_cast<int>(holders)) - 1;  // there is one: the bin above held `left` keys or more
-  int i = 0;
-  while (i < 3 && before + count[i] < t.left) before += count[i++];
-  const uint32_t bin = kDigitBins - 1 - 4 * lane - i, left = t.left - before;
-  const uint32_t in_bin = i == 0 ? count[0] : i == 1 ? count[1] : i == 2 ? count[2] : count[3];
-  return {t.shift - bits, t.value << bits | __shfl_sync(kAllLanes, bin, holder), __shfl_sync(kAllLanes, left, holder),
-          __shfl_sync(kAllLanes, in_bin, holder)};
-}
-
-// Refines t by its next digit over all blocks of the cluster; every warp finds the same.
-__device__ Threshold refine(Shared& s, const SelectTopk& a, const Row& row, int n_split, WarpKeys& keys,
-                            const Threshold& t, int digit) {
-  const int bits = digit == 0 ? 32 - (kDigits - 1) * kDigitBits : kDigitBits;
-  const int shift = t.shift - bits;
-  keys.for_each(row.score, a.fault, [&](uint32_t key, int, bool inside) {
-    const bool shares = digit == 0 || key >> t.shift == t.value;
-    if (inside && shares) atomicAdd(&s.digit[digit][key >> shift & (kDigitBins - 1)], 1u);
-  });
-  exchange_sync(n_split);
-  if (threadIdx.x < n_split * kDigitBins) {
-    const uint32_t rank = threadIdx.x / kDigitBins, bin = threadIdx.x % kDigitBins;
-    s.cluster_digit[rank][bin] = cluster_load_u32(&s.digit[digit][bin], rank);
+  for (const uint32_t count : own.count) sum += count;
+  uint32_t before = exclusive_sum(s, sum);
+  if (before < t.left && t.left <= before + sum) {
+    FoundDigit found{};
+#pragma unroll
+    for (int i = kOwnBins - 1; i >= 0; --i) {
+      if (before < t.left) found = {own_bins() + i, t.left - before, own.count[i]};
+      before += own.count[i];
+    }
+    s.found[t.n_digits] = found;
   }
   __syncthreads();
-  const int lane = threadIdx.x % 32;
-  uint32_t count[4] = {0, 0, 0, 0};
-  for (int rank = 0; rank < n_split; ++rank) {
-    const uint4 four = *reinterpret_cast<const uint4*>(&s.cluster_digit[rank][kDigitBins - 4 - 4 * lane]);
-    count[0] += four.w;
-    count[1] += four.z;
-    count[2] += four.y;
-    count[3] += four.x;
-  }
-  __syncthreads();  // the next digit overwrites cluster_digit
-  return find_in_digit(count, t, bits);
+  const FoundDigit found = s.found[t.n_digits];
+  const BinKeys keys = t.n_digits == 0 ? keys_of_bin(found.bin)
+                                       : BinKeys{t.next_shift(), t.value << (t.shift - t.next_shift()) | found.bin};
+  return {keys.shift, keys.value, found.left, found.count, t.n_digits + 1};
 }
 
-__device__ Threshold find_threshold(Shared& s, const SelectTopk& a, const Row& row, const FirstCounts& first,
-                                    int n_split, WarpKeys& keys) {
-  const uint32_t n_picks = static_cast<uint32_t>(a.n_picks);
-  Threshold t{32, 0, n_picks, 0};
-  int digit = 0;
-  if (a.histogram != nullptr) {
-    t = first_threshold(s, first, n_picks);
-    digit = 2;
+// This thread's bins of the next digit, counted over all blocks of the cluster among the ties.
+template <bool kHeld>
+__device__ BinCounts count_digit(Shared& s, const SelectTopk& a, const Row& row, int n_blocks,
+                                 WarpScores<kHeld>& scores, const Threshold& t) {
+  const Bounds bounds(t);
+  bool bad = false;
+  scores.for_each_window(row, [&] {
+    if (t.n_digits > 0) scores.compare(bounds);
+#pragma unroll
+    for (const Chunk& c : scores.chunk) {
+      c.for_each(t.n_digits > 0 ? c.ties : c.candidates, [&](float score, uint32_t counts) {
+        const uint32_t key = score_key(score);
+        bad |= isnan(score);
+        add_one_if(counts, &s.bins[t.n_digits][t.n_digits > 0 ? t.next_digit(key) : score_bin(key)]);
+      });
+    }
+  });
+  if (bad) atomicOr(a.fault, 1u);
+  exchange_sync(n_blocks);
+  BinCounts sum{};
+  for (int rank = 0; rank < n_blocks; ++rank) {
+#pragma unroll
+    for (int i = 0; i < kOwnBins; i += 4) {
+      const uint4 other = cluster_load_uint4(&s.bins[t.n_digits][own_bins() + i], rank);
+      sum.count[i] += other.x;
+      sum.count[i + 1] += other.y;
+      sum.count[i + 2] += other.z;
+      sum.count[i + 3] += other.w;
+    }
   }
-  for (; digit < kDigits && t.left != t.count; ++digit) t = refine(s, a, row, n_split, keys, t, digit);
+  return sum;
+}
+
+// The threshold by as many digits as it takes until the lists have room for its bin.
+template <bool kHeld>
+__device__ Threshold find_listable(Shared& s, const SelectTopk& a, const Row& row, const BinCounts& counted,
+                                   int n_blocks, WarpScores<kHeld>& scores) {
+  Threshold t{32, 0, static_cast<uint32_t>(a.n_picks), static_cast<uint32_t>(row.end - row.first), 0};
+  if (a.histogram != nullptr) t = find_digit(s, counted, t);
+#pragma unroll 1
+  while (t.n_digits == 0 || (t.count > kMaxListed && !t.is_final()))
+    t = find_digit(s, count_digit(s, a, row, n_blocks, scores, t), t);
   return t;
 }
 
-// What lies before this warp's run: counts of the lower blocks of the cluster and of the lower warps of this one.
-__device__ Counts counts_before(Shared& s, Counts own, int n_split) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  if (lane == 0) s.warp_counts[warp] = own;
-  __syncthreads();
-  const Counts other = s.warp_counts[lane];
-  Counts before{__reduce_add_sync(kAllLanes, lane < warp ? other.above : 0),
-                __reduce_add_sync(kAllLanes, lane < warp ? other.ties : 0)};
-  if (threadIdx.x < 32) {
-    const Counts total{__reduce_add_sync(kAllLanes, other.above), __reduce_add_sync(kAllLanes, other.ties)};
-    if (lane == 0) s.block_counts = total;
+// Appends this window's ties to the block's list, in any order.
+template <bool kHeld>
+__device__ __forceinline__ void list_ties(Shared& s, const WarpScores<kHeld>& scores, uint32_t n_ties) {
+  const uint32_t inclusive = warp_inclusive_sum(n_ties);
+  uint32_t begin = 0;
+  if (threadIdx.x % 32 == 31) begin = atomicAdd(&s.n_listed, inclusive);
+  float* to = s.list + __shfl_sync(kAllLanes, begin, 31) + inclusive - n_ties;
+#pragma unroll
+  for (const Chunk& c : scores.chunk) {
+    c.for_each(c.ties, [&](float score, uint32_t is_tie) {
+      if (is_tie != 0) *to++ = score;
+    });
   }
-  exchange_sync(n_split);
-  const uint32_t rank = cluster_rank();
-  Counts lower{0, 0};
-  if (lane < static_cast<int>(rank)) {
-    lower = {cluster_load_u32(&s.block_counts.above, lane), cluster_load_u32(&s.block_counts.ties, lane)};
-  }
-  return {before.above + __reduce_add_sync(kAllLanes, lower.above),
-          before.ties + __reduce_add_sync(kAllLanes, lower.ties)};
 }
 
-__device__ void write_picks(Shared& s, const SelectTopk& a, const Row& row, const Threshold& t, int n_split,
-                            WarpKeys& keys) {
+// Compares a warp's scores with t, and lists the ties if `lists`.
+template <bool kHeld>
+__device__ __forceinline__ void count_run(Shared& s, const Row& row, WarpScores<kHeld>& scores, const Threshold& t,
+                                          bool lists) {
+  const Bounds bounds(t);
   Counts own{0, 0};
-  keys.for_each(row.score, a.fault, [&](uint32_t key, int, bool inside) {
-    own.above += inside && key >> t.shift > t.value;
-    own.ties += inside && key >> t.shift == t.value;
+  scores.for_each_window(row, [&] {
+    const Counts window = scores.compare(bounds);
+    own = {own.above + window.above, own.ties + window.ties};
+    if (lists) list_ties(s, scores, window.ties);
   });
-  own = {__reduce_add_sync(kAllLanes, own.above), __reduce_add_sync(kAllLanes, own.ties)};
-  Counts before = counts_before(s, own, n_split);
-  const uint32_t lower_lanes = (1u << (threadIdx.x % 32)) - 1;
-  keys.for_each(row.score, a.fault, [&](uint32_t key, int position, bool inside) {
-    const bool is_above = inside && key >> t.shift > t.value;
-    const bool is_tie = inside && key >> t.shift == t.value;
-    const uint32_t above_lanes = __ballot_sync(kAllLanes, is_above), tie_lanes = __ballot_sync(kAllLanes, is_tie);
-    if ((above_lanes | tie_lanes) == 0) return;
-    const uint32_t above = before.above + __popc(above_lanes & lower_lanes);
-    const uint32_t ties = before.ties + __popc(tie_lanes & lower_lanes);
-    if (is_above || (is_tie && ties < t.left)) row.picks[above + min(ties, t.left)] = place(row, position);
-    before.above += __popc(above_lanes);
-    before.ties += __popc(tie_lanes);
+  own = warp_sum(own);
+  if (threadIdx.x % 32 == 0) s.warp_counts[threadIdx.x / 32] = own;
+}
+
+// Adds this warp's counts to the block's, for the others to read.
+__device__ void publish_counts(Shared& s) {
+  if (threadIdx.x % 32 != 0) return;
+  const Counts own = s.warp_counts[threadIdx.x / 32];
+  atomicAdd(&s.block.above, own.above);
+  atomicAdd(&s.block.ties, own.ties);
+}
+
+// Behind an exchange, one warp: what the blocks before this one hold, and where each block's list goes. Ties that are
+// listed are counted later.
+__device__ void read_counts(Shared& s, int n_blocks, bool lists) {
+  const int lane = threadIdx.x, rank = static_cast<int>(cluster_rank());
+  Counts other{0, 0};
+  if (lane < n_blocks) other = {cluster_load_u32(&s.block.above, lane), cluster_load_u32(&s.block.ties, lane)};
+  const int padded = static_cast<int>(other.ties + 3) / 4 * 4, inclusive = static_cast<int>(warp_inclusive_sum(padded));
+  if (lane < kMaxSplit) {
+    s.list_begin[lane] = inclusive - padded;
+    s.list_size[lane] = static_cast<int>(other.ties);
+  }
+  const Counts lower = warp_sum({lane < rank ? other.above : 0, lane < rank && !lists ? other.ties : 0});
+  if (lane == 31) {
+    s.n_gathered = inclusive;
+    s.lower = lower;
+  }
+}
+
+// Copies the lists of all blocks here as keys. Warps share the blocks, and each has four reads under way.
+__device__ void gather_lists(Shared& s, int n_blocks) {
+  constexpr int kReads = 4;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int rank = warp % n_blocks, size = s.list_size[rank], step = 4 * 32 * ((kWarps - 1 - rank) / n_blocks + 1);
+  uint32_t* to = s.gathered + s.list_begin[rank];
+  for (int i = 4 * (32 * (warp / n_blocks) + lane); i < size; i += kReads * step) {
+    float4 four[kReads];
+#pragma unroll
+    for (int j = 0; j < kReads; ++j) {
+      const float* from = s.list + i + j * step;
+      if (i + j * step < size) four[j] = cluster_load_float4(reinterpret_cast<const float4*>(from), rank);
+    }
+#pragma unroll
+    for (int j = 0; j < kReads; ++j) {
+      const int left = size - i - j * step;
+      if (left <= 0) break;
+      *reinterpret_cast<uint4*>(to + i + j * step) = {score_key(four[j].x), left > 1 ? score_key(four[j].y) : 0,
+                                                      left > 2 ? score_key(four[j].z) : 0,
+                                                      left > 3 ? score_key(four[j].w) : 0};
+    }
+  }
+}
+
+// f(key) for the first n gathered keys, padding included, shared out among the threads.
+template <class F>
+__device__ __forceinline__ void for_each_gathered(const Shared& s, int n, F f) {
+  for (int i = 4 * threadIdx.x; i < n; i += 4 * kThreads) {
+    const uint4 four = *reinterpret_cast<const uint4*>(s.gathered + i);
+    f(four.x);
+    f(four.y);
+    f(four.z);
+    f(four.w);
+  }
+}
+
+// Refines t to the end among the gathered keys, and counts those of lower blocks that it now takes.
+__device__ Threshold find_in_lists(Shared& s, Threshold t) {
+#pragma unroll 1
+  while (!t.is_final()) {
+    for_each_gathered(s, s.n_gathered,
+                      [&](uint32_t key) { add_one_if(t.count_key(key).ties, &s.bins[t.n_digits][t.next_digit(key)]); });
+    __syncthreads();
+    t = find_digit(s, *reinterpret_cast<const BinCounts*>(&s.bins[t.n_digits][own_bins()]), t);
+  }
+  Counts lower{0, 0};
+  for_each_gathered(s, s.list_begin[cluster_rank()], [&](uint32_t key) {
+    const Counts counts = t.count_key(key);
+    lower = {lower.above + counts.above, lower.ties + counts.ties};
+  });
+  lower = warp_sum(lower);
+  if (threadIdx.x % 32 == 0) {
+    atomicAdd(&s.lower.above, lower.above);
+    atomicAdd(&s.lower.ties, lower.ties);
+  }
+  return t;
+}
+
+// Bit j of lane i becomes bit i of lane j.
+__device__ __forceinline__ uint32_t transpose(uint32_t mask) {
+  const uint32_t lane = threadIdx.x % 32;
+  uint32_t low = 0x0000ffff;
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) {
+    const uint32_t other = __shfl_xor_sync(kAllLanes, mask, step);
+    mask = lane & step ? (mask & ~low) | (other >> step & low) : (mask & low) | (other << step & ~low);
+    low ^= low << (step / 2);
+  }
+  return mask;
+}
+
+// The lowest n of the bits that are set.
+__device__ __forceinline__ uint32_t lowest_set(uint32_t mask, uint32_t n) {
+  if (n == 0) return 0;
+  while (__popc(mask) > n) mask &= ~(0x80000000u >> __clz(static_cast<int>(mask)));
+  return mask;
+}
+
+// What is written before this warp's run.
+__device__ Counts counts_before(const Shared& s) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const Counts before = warp_sum(lane < warp ? s.warp_counts[lane] : Counts{0, 0});
+  return {s.lower.above + before.above, s.lower.ties + before.ties};
+}
+
+// Each lane writes what is taken of 32 positions in a row. `before` moves behind the chunk.
+__device__ __forceinline__ void write_chunk(const SelectTopk& a, const Chunk& c, uint32_t left, Counts& before) {
+  const uint32_t above = transpose(c.above), ties = transpose(c.ties);
+  const uint32_t own = __popc(above) | __popc(ties) << 16, inclusive = warp_inclusive_sum(own);
+  const uint32_t total = __shfl_sync(kAllLanes, inclusive, 31);
+  const uint32_t ties_before = min(before.ties + ((inclusive - own) >> 16), left);
+  int32_t* to = picks_of(a) + before.above + ((inclusive - own) & 0xffff) + ties_before;
+  for (uint32_t taken = above | lowest_set(ties, left - ties_before); taken != 0; taken &= taken - 1)
+    *to++ = c.slot + __ffs(static_cast<int>(taken)) - 1;
+  before = {before.above + (total & 0xffff), before.ties + (total >> 16)};
+}
+
+template <bool kHeld>
+__device__ void write_picks(const Shared& s, const SelectTopk& a, const Row& row, WarpScores<kHeld>& scores,
+                            const Threshold& t) {
+  Counts before = counts_before(s);
+  const Bounds bounds(t);
+  scores.for_each_window(row, [&] {
+    if constexpr (!kHeld) scores.compare(bounds);
+#pragma unroll
+    for (const Chunk& c : scores.chunk) write_chunk(a, c, t.left, before);
   });
 }
 
-__global__ void __launch_bounds__(kThreads, 1) select_topk_kernel(const SelectTopk a, int n_split) {
-  __shared__ Shared s;
-  const int rank = n_split > 1 ? static_cast<int>(cluster_rank()) : 0;
-  const int64_t r = blockIdx.x / n_split;
-  if (threadIdx.x < kDigits * kDigitBins) (&s.digit[0][0])[threadIdx.x] = 0;
-  wait_for_previous();
-  const Row row = row_of(a, r);
+__device__ void take_all(const SelectTopk& a, const Row& row, int n_split) {
   const int n = row.end - row.first;
-  if (n <= a.n_picks) {
-    for (int i = rank * kThreads + threadIdx.x; i < a.n_picks; i += n_split * kThreads)
-      row.picks[i] = i < n ? place(row, row.first + i) : -1;
-    return;
+  for (int i = static_cast<int>(cluster_rank()) * kThreads + threadIdx.x; i < a.n_picks; i += n_split * kThreads)
+    picks_of(a)[i] = i < n ? place(row, row.first + i) : -1;
+}
+
+__device__ __forceinline__ void clear(Shared& s) {
+  for (int i = threadIdx.x; i < kDigits * kScoreBins / 4; i += kThreads)
+    reinterpret_cast<uint4*>(s.bins)[i] = {0, 0, 0, 0};
+  if (threadIdx.x < kDigits) s.found[threadIdx.x] = {};
+  if (threadIdx.x == 0) {
+    s.block = {0, 0};
+    s.n_listed = 0;
   }
+}
+
+template <bool kHeld>
+__global__ void __launch_bounds__(kThreads, 2) select_topk_kernel(const SelectTopk a, int n_split) {
+  extern __shared__ __align__(16) uint8_t shared_bytes[];
+  Shared& s = *reinterpret_cast<Shared*>(shared_bytes);
+  const int rank = static_cast<int>(cluster_rank());
+  clear(s);
+  let_next_start();
+  wait_for_previous();
+  BinCounts counted{};
+  if (a.histogram != nullptr) counted = *own_counts(a);
+  const Row row = row_of(a);
+  const int n = row.end - row.first;
+  if (n <= a.n_picks) return take_all(a, row, n_split);
+  const int n_blocks = min(n_split, max(1, n / kSelectMinKeys));
+  if (rank >= n_blocks) return;
   __syncthreads();
 
-  const int n_warps = n_split * kWarps;
-  const int span = ((n + n_warps - 1) / n_warps + 31) / 32 * 32;
-  FirstCounts first;  // both reads at once
-  if (a.histogram != nullptr) first = load_first_counts(a.histogram + r * kScoreBins);
-  WarpKeys keys;
-  keys.first = row.first + min(n, (rank * kWarps + static_cast<int>(threadIdx.x) / 32) * span);
-  keys.end = min(row.end, keys.first + span);
-  if (keys.held()) keys.load(row.score, keys.first, a.fault);
-  const Threshold t = find_threshold(s, a, row, first, n_split, keys);
-  write_picks(s, a, row, t, n_split, keys);
-  exchange_sync(n_split);  // nobody leaves while its counts may be read
-  if (a.histogram != nullptr) {
-    for (int i = rank * kThreads + threadIdx.x; i < kScoreBins; i += n_split * kThreads)
-      a.histogram[r * kScoreBins + i] = 0;
+  const int begin = row.first / kIndexPageTokens * kIndexPageTokens, n_warps = n_blocks * kWarps;
+  const int n_pages = (row.end - begin - 1) / kIndexPageTokens + 1;
+  const int span = (n_pages + n_warps - 1) / n_warps * kIndexPageTokens;
+  WarpScores<kHeld> scores;
+  scores.first = min(row.end, begin + (rank * kWarps + static_cast<int>(threadIdx.x) / 32) * span);
+  scores.end = min(row.end, scores.first + span);
+  if constexpr (kHeld) scores.load(row, scores.first);
+  Threshold t = find_listable(s, a, row, counted, n_blocks, scores);
+  const bool lists = !t.is_final();
+  count_run(s, row, scores, t, lists);
+  publish_counts(s);
+  exchange_sync(n_blocks);
+  if (a.histogram != nullptr && rank == 0) *own_counts(a) = {};  // all blocks have read it
+  if (threadIdx.x < 32) read_counts(s, n_blocks, lists);
+  __syncthreads();
+  if (lists) {
+    gather_lists(s, n_blocks);
+    __syncthreads();
   }
+  if (n_blocks > 1) cluster_arrive_shared();
+  if (lists) {
+    t = find_in_lists(s, t);
+    count_run(s, row, scores, t, false);
+  }
+  __syncthreads();
+  write_picks(s, a, row, scores, t);
+  if (n_blocks > 1) cluster_wait();  // nobody leaves while its lists may be read
 }
 
 }  // namespace
 
 void launch_select_topk(const SelectTopk& a, int n_split, StreamHandle stream) {
-  launch_kernel(select_topk_kernel,
+  const bool held = a.max_length <= n_split * kSelectHeldKeys;
+  launch_kernel(held ? select_topk_kernel<true> : select_topk_kernel<false>,
                 {.grid = {static_cast<unsigned>(a.n_rows * n_split)},
                  .block = {kThreads},
+                 .shared_bytes = sizeof(Shared),
                  .cluster = n_split,
                  .follows_closely = true,
                  .stream = stream},

@@ -154,16 +154,20 @@ TEST_F(IndexScoresTest, LengthsBeyondTheTableAreCut) {
   expect_close(p, d.scores(), d.score_stride(), 1);
 }
 
-TEST_F(IndexScoresTest, CountsFirstDigitsOfEveryRow) {
+// Bins as tiles/score_key.cuh has them.
+uint32_t bin_of(float score) {
+  const uint32_t word = std::bit_cast<uint32_t>(score + 0.0f);
+  const uint32_t key = word ^ (word >> 31 ? 0xFFFFFFFFu : 0x80000000u);
+  return (key >> 24) + static_cast<uint32_t>(std::clamp(static_cast<int>(key >> 18) - 178 * 64, 0, 28 * 64));
+}
+
+TEST_F(IndexScoresTest, CountsScoresOfEveryRowInBins) {
   const IndexProblem p({.n_heads = 64, .n_tokens = 3, .lengths = random_lengths(7, 3, 1500, 12), .seed = 12});
   IndexOnDevice d(*stream_, p);
   const std::vector<float> score = d.scores(132, true);
   std::vector<uint32_t> expected(static_cast<size_t>(p.n_rows) * 2048);
   for (int64_t row = 0; row < p.n_rows; ++row) {
-    for (int64_t s = 0; s < p.length(row); ++s) {
-      const uint32_t word = std::bit_cast<uint32_t>(score[row * d.score_stride() + s] + 0.0f);
-      ++expected[row * 2048 + ((word ^ (word >> 31 ? 0xFFFFFFFFu : 0x80000000u)) >> 21)];
-    }
+    for (int64_t s = 0; s < p.length(row); ++s) ++expected[row * 2048 + bin_of(score[row * d.score_stride() + s])];
   }
   EXPECT_EQ(d.histogram().host(), expected);
 }

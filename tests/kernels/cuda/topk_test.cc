@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
+#include <cmath>
 #include <limits>
 #include <string>
 #include <vector>
@@ -118,6 +120,33 @@ TEST_F(TopkTest, TiesGoToTheLowestPositions) {
                 tied_row(8000, {tiny, -tiny, 0.0f, -0.0f}, 5),
                 tied_row(8000, {huge, -huge, 3e38f, -3e38f}, 6),
                 std::vector<float>(2049, -huge)};
+  for (const int n_picks : {64, 2048}) expect_best(rows, n_picks);
+}
+
+// All exponents and both signs; the K-th in bins of every kind and at their edges.
+TEST_F(TopkTest, PicksTheBestOfAllMagnitudes) {
+  Rows rows;
+  std::mt19937_64 generator(3);
+  rows.score.emplace_back();
+  while (rows.score[0].size() < 40000) {
+    const float any = std::bit_cast<float>(static_cast<uint32_t>(generator()));
+    if (!std::isnan(any)) rows.score[0].push_back(any);
+  }
+  for (const float scale : {0x1p-130f, 0x1p-27f, 0x1p-26f, 0x1p29f, 0x1p30f, 0x1p120f, -0x1p-30f, -1.0f, -0x1p100f}) {
+    rows.score.push_back(normal_row(9000, rows.score.size()));
+    for (float& v : rows.score.back()) v = std::abs(v) * scale;
+    rows.score.back()[77] = scale;
+  }
+  for (const int n_picks : {64, 2048}) expect_best(rows, n_picks);
+}
+
+// More scores in one bin than lists have room for, a few of them equal.
+TEST_F(TopkTest, PicksTheBestOfAlikeScores) {
+  Rows rows;
+  for (const float middle : {1.0f, -1.0f, 3e-20f}) {
+    rows.score.push_back(normal_row(70000, rows.score.size()));
+    for (float& v : rows.score.back()) v = middle * (1.01f + v * 0x1p-10f);
+  }
   for (const int n_picks : {64, 2048}) expect_best(rows, n_picks);
 }
 

@@ -46,6 +46,15 @@ __device__ __forceinline__ float4 cluster_load_float4(const float4* own, uint32_
   return v;
 }
 
+__device__ __forceinline__ uint4 cluster_load_uint4(const uint32_t* own, uint32_t rank) {
+  uint4 v;
+  asm volatile("ld.shared::cluster.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "r"(cluster_address(shared_address(own), rank))
+               : "memory");
+  return v;
+}
+
 // Writes 16 bytes kOffset behind a cluster_address() and counts them on the barrier at another one, in the same block.
 template <int kOffset = 0>
 __device__ __forceinline__ void cluster_store_async(uint32_t to, float4 v, uint32_t barrier) {
@@ -79,6 +88,7 @@ __device__ __forceinline__ void cluster_arrive_relaxed(const Mbarrier& own, uint
 
 // Cluster barrier for shared memory alone, behind a block barrier: the block's own accesses are complete then, and the
 // others read them where they were made. (cluster_sync() also orders global memory, which takes several times as long.)
+// The first half alone is enough for who reads nothing but must not leave before the others have read.
 __device__ __forceinline__ void cluster_arrive_shared() {
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
