@@ -71,8 +71,10 @@ struct Bounds {
   float ties;
   float above;
 
-  __device__ __forceinline__ explicit Bounds(const Threshold& t)
-      : ties(lowest_score(t.value << t.shift)), above(lowest_score((t.value + 1) << t.shift)) {}
+  __device__ __forceinline__ explicit Bounds(const Threshold& t) : ties(lowest_score(t.value << t.shift)) {
+    const uint32_t next = (t.value + 1) << t.shift;
+    above = next == 0 ? __uint_as_float(~0u) : lowest_score(next);  // behind the last bin is nothing
+  }
 };
 
 // What find_digit() found: a bin of the digit, and as in Threshold.

@@ -119,6 +119,8 @@ TEST_F(TopkTest, TiesGoToTheLowestPositions) {
                 tied_row(5000, {-1.0f, -2.0f, -3.0f}, 4),
                 tied_row(8000, {tiny, -tiny, 0.0f, -0.0f}, 5),
                 tied_row(8000, {huge, -huge, 3e38f, -3e38f}, 6),
+                tied_row(3000, {-huge, 1.0f}, 7),
+                tied_row(30000, {-huge, -huge, -huge, -huge, -huge, -huge, -huge, -huge, -huge, -huge, -3e38f}, 8),
                 std::vector<float>(2049, -huge)};
   for (const int n_picks : {64, 2048}) expect_best(rows, n_picks);
 }

@@ -41,12 +41,11 @@ __device__ __forceinline__ BinKeys keys_of_bin(uint32_t bin) {
   return {kFineShift, (kFirstFine + coarse) * kFinePerCoarse + fine};
 }
 
-// The lowest score whose key is at least `key`, so -0 for zero. NaN, which no score reaches, where there is none (0
-// stands for 2^32).
+// The lowest score whose key is at least `key`, so -0 for zero. NaN, which no score reaches, where there is none.
 __device__ __forceinline__ float lowest_score(uint32_t key) {
   constexpr uint32_t kZero = 0x80000000, kMinusInfinity = 0x007fffff;
   const uint32_t positive = key ^ kZero, other = ~min(max(key, kMinusInfinity), kZero - 1);
-  return __uint_as_float(key > kZero ? positive : key == 0 ? ~0u : other);
+  return __uint_as_float(key > kZero ? positive : other);
 }
 #endif
 
