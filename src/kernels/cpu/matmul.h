@@ -11,9 +11,10 @@
 //               f32    group [K][r]
 //               bf16   group [ceil(K / 2)][r][2]     pairs of k; an odd last k is paired with zero
 //             so group g starts at element 8 * g * K, K rounded up to even for bf16, and a group of one is a plain row.
+//             The amx-bf16 set has groups of 16 instead, in tiles: matmul_amx.cc.
 //
-// Which of the two an input becomes is up to the set: operand_dtype(). bf16 only where the processor has the bf16 dot
-// instruction and neither side is f32; everything else is multiplied as f32 values, which holds all types exactly.
+// Which of the two an input becomes is up to the set: operand_dtype(). bf16 only where the set multiplies bf16 and
+// neither side is f32; everything else is multiplied as f32 values, which holds all types exactly.
 #pragma once
 
 #include <array>

@@ -118,11 +118,11 @@ struct BlockSums {
   const float* sums = nullptr;  // [panels, 16, 16]
 };
 
-// total = fma(sum, sx * sw, total), or from zero in the first block; totals [rows, panels of 16].
+// Joins sums to their totals: total = fma(sum, sx * sw, total), or from zero in the first block.
 struct Fold {
   const ProductJob& job;
   const BlockSums& b;
-  float* totals;
+  float* totals;  // [rows, panels of 16], the block's first row and panel
   int64_t stride;
 
   float row_scale(int64_t r) const {
@@ -136,36 +136,36 @@ struct Fold {
   const float* sums(int64_t r, int64_t p) const { return b.sums + p * kTileSums + r * kLanes; }
 
   template <int kPanels, bool kRowScales, bool kFirst>
-  LEVIN_INLINE void whole_panels(const Fold& f) {
+  [[gnu::always_inline]] void whole_panels() const {
     V::F32 sw[kPanels];
     LEVIN_UNROLL
-    for (int p = 0; p < kPanels; ++p) sw[p] = V::broadcast(f.panel_scale(p));
-    for (int64_t r = 0; r < f.b.n_rows; ++r) {
-      float* total = f.totals + r * f.stride;
+    for (int p = 0; p < kPanels; ++p) sw[p] = V::broadcast(panel_scale(p));
+    for (int64_t r = 0; r < b.n_rows; ++r) {
+      float* total = totals + r * stride;
       LEVIN_UNROLL
       for (int p = 0; p < kPanels; ++p) {
-        const V::F32 scale = kRowScales ? V::mul(V::broadcast(f.row_scale(r)), sw[p]) : sw[p];
+        const V::F32 scale = kRowScales ? V::mul(V::broadcast(row_scale(r)), sw[p]) : sw[p];
         const V::F32 before = kFirst ? V::zero() : V::load(total + p * kLanes);
-        V::store(total + p * kLanes, V::fma(V::load(f.sums(r, p)), scale, before));
+        V::store(total + p * kLanes, V::fma(V::load(sums(r, p)), scale, before));
       }
     }
   }
   template <int kPanels>
-  LEVIN_INLINE void whole_panels_of(const Fold& f) {
-    const bool first = f.b.block == 0;
-    if (f.job.x_scale == nullptr) {
-      return first ? whole_panels<kPanels, false, true>(f) : whole_panels<kPanels, false, false>(f);
+  [[gnu::always_inline]] void whole_panels_of() const {
+    const bool first = b.block == 0;
+    if (job.x_scale == nullptr) {
+      return first ? whole_panels<kPanels, false, true>() : whole_panels<kPanels, false, false>();
     }
-    first ? whole_panels<kPanels, true, true>(f) : whole_panels<kPanels, true, false>(f);
+    first ? whole_panels<kPanels, true, true>() : whole_panels<kPanels, true, false>();
   }
 
   // The last panel, which n outputs have.
-  LEVIN_INLINE void part_of_panel(const Fold& f, int64_t p, int n) {
-    for (int64_t r = 0; r < f.b.n_rows; ++r) {
-      float* total = f.totals + r * f.stride + p * kLanes;
-      const float scale = f.job.x_scale != nullptr ? f.row_scale(r) * f.panel_scale(p) : f.panel_scale(p);
-      const V::F32 before = f.b.block == 0 ? V::zero() : V::load_n(total, n);
-      V::store_n(total, V::fma(V::load(f.sums(r, p)), V::broadcast(scale), before), n);
+  [[gnu::always_inline]] void part_of_panel(int64_t p, int n) const {
+    for (int64_t r = 0; r < b.n_rows; ++r) {
+      float* total = totals + r * stride + p * kLanes;
+      const float scale = job.x_scale != nullptr ? row_scale(r) * panel_scale(p) : panel_scale(p);
+      const V::F32 before = b.block == 0 ? V::zero() : V::load_n(total, n);
+      V::store_n(total, V::fma(V::load(sums(r, p)), V::broadcast(scale), before), n);
     }
   }
 };
@@ -175,21 +175,21 @@ void fold(const ProductJob& job, const BlockSums& b, float* totals, int64_t stri
   const int64_t n_whole = smaller(b.n_panels, job.n / kLanes - b.panel);
   switch (n_whole) {
     case 1:
-      Fold::whole_panels_of<1>(f);
+      f.whole_panels_of<1>();
       break;
     case 2:
-      Fold::whole_panels_of<2>(f);
+      f.whole_panels_of<2>();
       break;
     case 3:
-      Fold::whole_panels_of<3>(f);
+      f.whole_panels_of<3>();
       break;
     case 4:
-      Fold::whole_panels_of<4>(f);
+      f.whole_panels_of<4>();
       break;
     default:
       break;
   }
-  if (n_whole < b.n_panels) Fold::part_of_panel(f, n_whole, static_cast<int>(job.n % kLanes));
+  if (n_whole < b.n_panels) f.part_of_panel(n_whole, static_cast<int>(job.n % kLanes));
 }
 
 // --- few rows ---
