@@ -120,12 +120,12 @@ std::optional<std::string_view> find_name(std::span<const Renamed> names, std::s
 }
 
 // "mlp.experts.12.up_proj.weight" -> "mlp.experts.*.up_proj.weight"
-std::string without_expert(std::string name) {
+std::string without_expert(std::string_view name) {
   constexpr std::string_view kExperts = ".experts.";
   const size_t begin = name.find(kExperts);
-  if (begin == std::string::npos) return name;
-  const size_t number = begin + kExperts.size(), end = name.find('.', number);
-  return name.replace(number, end - number, "*");
+  if (begin == std::string_view::npos) return std::string(name);
+  const size_t number = begin + kExperts.size(), end = std::min(name.find('.', number), name.size());
+  return fmt::format("{}*{}", name.substr(0, number), name.substr(end));
 }
 
 std::string gguf_name(const ModelConfig& config, const std::string& name) {
@@ -133,7 +133,7 @@ std::string gguf_name(const ModelConfig& config, const std::string& name) {
   for (int layer = config.n_layers; layer >= 0; --layer) {
     const std::string prefix = layer_prefix(config, layer);
     if (!name.starts_with(prefix)) continue;
-    const std::string rest = without_expert(name.substr(prefix.size()));
+    const std::string rest = without_expert(std::string_view(name).substr(prefix.size()));
     const auto found =
         config.family == ModelFamily::kDeepseekV4 ? find_name(kV4Names, rest) : find_name(kMlaNames, rest);
     if (found) return fmt::format("blk.{}.{}", layer, *found);
