@@ -49,6 +49,25 @@ io::JsonObject ops_json(const OpTimes& times) {
   return out;
 }
 
+double gflop(const OpWork& work) { return 1e-9 * (work.f32_flop + work.bf16_flop); }
+
+io::JsonObject work_json(const OpTimes& times) {
+  io::JsonObject out;
+  for (size_t i = 0; i < kOpKinds; ++i) {
+    const OpWork& work = times.work[i];
+    if (work.bytes == 0) continue;
+    out.set(op_kind_name(static_cast<OpKind>(i)),
+            io::JsonObject{{"gbytes", 1e-9 * work.bytes}, {"gflop", gflop(work)}});
+  }
+  return out;
+}
+
+io::JsonObject limits_json(const MachineLimits& limits, Isa isa) {
+  return {{"read_gbytes_per_s", limits.read_gb_per_s},
+          {"f32_gflop_per_s", gflop_per_s(limits, isa, false)},
+          {"bf16_gflop_per_s", gflop_per_s(limits, isa, true)}};
+}
+
 io::JsonValue row_json(const BenchRow& row, bool with_ops) {
   io::JsonObject out = {{"depth", row.what.depth_tokens},
                         {"batch", row.what.batch},
@@ -64,6 +83,9 @@ io::JsonValue row_json(const BenchRow& row, bool with_ops) {
   if (with_ops) {
     out.set("prefill_op_s", ops_json(row.prefill_ops));
     out.set("decode_step_op_s", ops_json(row.decode_ops));
+    out.set("prefill_op_work", work_json(row.prefill_ops));
+    out.set("decode_step_op_work", work_json(row.decode_ops));
+    out.set("limits", limits_json(row.limits, row.isa));
   }
   return out;
 }
@@ -81,20 +103,34 @@ void print_row(const BenchRow& row, bool csv) {
   std::fflush(stdout);
 }
 
-// Where the time goes: a row per kind of op that was used, milliseconds and share of the chunk and of a decode step.
-void print_ops(const BenchRow& row) {
-  fmt::print("\n  {:<18} {:>12} {:>7} {:>16} {:>7}\n", "op", "prefill ms", "share", "decode step ms", "share");
-  const auto print = [&](std::string_view name, double prefill_s, double decode_s) {
-    fmt::print("  {:<18} {:>12.3f} {:>6.1f}% {:>16.4f} {:>6.1f}%\n", name, 1000 * prefill_s,
-               100 * prefill_s / row.prefill_s, 1000 * decode_s, 100 * decode_s / row.decode_step_s);
+// Where the time goes: a row per kind of op that was used. Rates, and the time that the machine's limits allow as a share
+// of the time taken, stand where an op reads weights or cache.
+void print_op_table(const std::string& title, const OpTimes& ops, double seconds, const BenchRow& row) {
+  fmt::print("\n  {:<22} {:>10} {:>7} {:>9} {:>9} {:>9}\n", title, "ms", "share", "GB/s", "GFLOP/s", "of limit");
+  const auto print = [&](std::string_view name, double op_s) {
+    fmt::print("  {:<22} {:>10.4f} {:>6.1f}%", name, 1000 * op_s, 100 * op_s / seconds);
   };
   for (size_t i = 0; i < kOpKinds; ++i) {
     const auto kind = static_cast<OpKind>(i);
-    if (row.prefill_ops.of(kind) + row.decode_ops.of(kind) == 0) continue;
-    print(op_kind_name(kind), row.prefill_ops.of(kind), row.decode_ops.of(kind));
+    const double op_s = ops.of(kind);
+    const OpWork& work = ops.work_of(kind);
+    if (op_s == 0) continue;
+    print(op_kind_name(kind), op_s);
+    if (work.bytes > 0) {
+      fmt::print(" {:>9.1f} {:>9.1f} {:>8.0f}%", 1e-9 * work.bytes / op_s, gflop(work) / op_s,
+                 100 * seconds_at(row.limits, row.isa, work) / op_s);
+    }
+    fmt::print("\n");
   }
-  print("between ops", row.prefill_s - row.prefill_ops.total(), row.decode_step_s - row.decode_ops.total());
+  print("between ops", seconds - ops.total());
   fmt::print("\n");
+}
+
+void print_ops(const BenchRow& row, const BenchOptions& options) {
+  print_op_table(fmt::format("chunk of {}", options.chunk_tokens), row.prefill_ops, row.prefill_s, row);
+  print_op_table("decode step", row.decode_ops, row.decode_step_s, row);
+  fmt::print("  limits of these threads meanwhile: {:.1f} GB/s read, {:.0f} GFLOP/s in f32, {:.0f} in bf16\n\n",
+             row.limits.read_gb_per_s, gflop_per_s(row.limits, row.isa, false), gflop_per_s(row.limits, row.isa, true));
 }
 
 // What a pass of several rows costs beside one of a single row, by kind of op: attention and index do their work for
@@ -145,7 +181,7 @@ Status run_cases(Engine& engine, const BenchCommand& command, const std::vector<
     LEVIN_ASSIGN(const BenchRow row, engine.bench(what, bench));
     rows.push_back(row);
     if (!command.json) print_row(row, command.csv);
-    if (command.ops && !command.json && !command.csv) print_ops(row);
+    if (command.ops && !command.json && !command.csv) print_ops(row, bench);
     if (!row.verify.empty() && !command.json && !command.csv) print_verify(row);
   }
   if (command.json) {
@@ -178,6 +214,7 @@ Status run_bench_command(EngineOptions options, BenchCommand command) {
   LEVIN_ASSIGN(const ParsedConfig parsed, load_model_config(options.model_folder));
   const BenchOptions bench{.chunk_tokens = options.chunk_tokens,
                            .decode_tokens = command.decode_tokens,
+                           .measure_limits = command.ops,
                            .verify_rows = command.verify_rows,
                            .min_confidence = options.min_confidence};
   LEVIN_TRY(choose_depths(command, bench, parsed.config.max_position));
@@ -210,7 +247,8 @@ void add_bench(CommandLine& line) {
   add("--batch", "LIST", "Sequences decoded side by side", "1", set_tokens(&bench->batches, {.min = 1, .max = 1024}));
   add("--decode-tokens", "N", "Tokens decoded in every sequence", "64",
       set_int(&bench->decode_tokens, {.min = 1, .max = 1 << 20}));
-  add("--ops", "", "Also print where the time goes, by kind of op", "", set_flag(&bench->ops));
+  add("--ops", "", "Also print where the time goes, by kind of op, beside what the machine can do", "",
+      set_flag(&bench->ops));
   add("--verify", "ROWS", "Also print what a pass of so many rows of one sequence costs beside one of a single row", "",
       set_int(&bench->verify_rows, {.min = 2, .max = 64}));
   add("--json", "", "Print a JSON list of rows", "", set_flag(&bench->json));

@@ -9,9 +9,10 @@
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
+#include <chrono>
 
 #include "ops/context.h"
-#include "support/machine_limits.h"
+#include "ops/machine_limits.h"
 
 namespace levin::bench {
 
@@ -36,22 +37,15 @@ struct Work {
   bool in_bf16 = false;  // of values that a set with instructions for bf16 multiplies by them
 };
 
-// What the kernel set's arithmetic can do at most.
-inline double gflop_per_s(const MachineLimits& limits, Isa isa, bool in_bf16) {
-  if (in_bf16 && isa >= Isa::kAmxBf16) return limits.tile_gflop_per_s;
-  if (in_bf16 && isa >= Isa::kAvx512Bf16) return limits.dot_gflop_per_s;
-  return limits.fma_gflop_per_s;
-}
-
 template <class Call>
 void measure(benchmark::State& state, OpBench& bench, const Work& work, const Call& call) {
   LimitProbe probe(bench.pool());
   double total = 0, n_calls = 0;
   call();  // scratch memory is there after the first
   for (auto _ : state) {
-    const double start = clock_seconds();
+    const auto start = std::chrono::steady_clock::now();
     call();
-    const double took = clock_seconds() - start;
+    const double took = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     state.SetIterationTime(took);
     total += took;
     n_calls += 1;

@@ -14,6 +14,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+constexpr int kLimitSamples = 10;  // of a few milliseconds
+
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 std::vector<int32_t> random_tokens(int64_t n_tokens, int64_t n_vocab, uint64_t seed) {
@@ -133,7 +135,7 @@ Status measure_decode(Runner& runner, const BenchOptions& options, BenchRow* row
   row->decode_step_ms = median(std::move(step_ms));
   row->mean_accept_length = total.mean_accept_length();
   row->decode_step_s = seconds / n_steps;
-  for (double& s : row->decode_ops.seconds) s /= n_steps;
+  row->decode_ops.divide(n_steps);
   return {};
 }
 
@@ -144,15 +146,21 @@ int64_t bench_cache_tokens(const BenchCase& what, const BenchOptions& options) {
   return std::max(what.depth_tokens + options.chunk_tokens, decoding);
 }
 
-Result<BenchRow> run_bench(Runner& runner, const BenchCase& what, const BenchOptions& options) {
+Result<BenchRow> run_bench(Runner& runner, const BenchCase& what, const BenchOptions& options, LimitProbe* probe) {
   if (options.verify_rows - 1 > runner.max_drafts() || options.verify_rows > options.chunk_tokens) {
     return Error{ErrorKind::kUsage,
                  fmt::format("a pass of {} rows: there is room for {} drafts and a chunk of {} tokens; give fewer rows",
                              options.verify_rows, runner.max_drafts(), options.chunk_tokens)};
   }
-  BenchRow row{.what = what};
+  BenchRow row{.what = what, .isa = runner.isa()};
+  const auto sample = [&] {
+    for (int i = 0; probe != nullptr && i < kLimitSamples; ++i) probe->sample();
+  };
   LEVIN_TRY(measure_prefill(runner, options, &row));
+  sample();
   LEVIN_TRY(measure_decode(runner, options, &row));
+  sample();
+  if (probe != nullptr) row.limits = probe->best();
   return row;
 }
 

@@ -8,6 +8,7 @@
 #include "base/result.h"
 #include "engine/draft_depth.h"
 #include "engine/runner.h"
+#include "ops/machine_limits.h"
 
 namespace levin {
 
@@ -18,9 +19,10 @@ struct BenchCase {
 };
 
 struct BenchOptions {
-  int64_t chunk_tokens = 512;  // prefill tokens of a step; prefill speed is that of one such chunk at the depth
-  int64_t decode_tokens = 64;  // of every sequence
-  int64_t verify_rows = 0;     // also time a pass of so many rows of one sequence beside one of a single row; 0: do not
+  int64_t chunk_tokens = 512;   // prefill tokens of a step; prefill speed is that of one such chunk at the depth
+  int64_t decode_tokens = 64;   // of every sequence
+  bool measure_limits = false;  // also what the machine can do at most, beside each case
+  int64_t verify_rows = 0;  // also time a pass of so many rows of one sequence beside one of a single row; 0: do not
   double min_confidence = kDefaultMinConfidence;  // of drafts that get another behind them (engine/step_loop.h)
   uint64_t seed = 1;                              // of the random token ids
 };
@@ -42,12 +44,16 @@ struct BenchRow {
   double prefill_s = 0;            // of the chunk
   OpTimes decode_ops;              // seconds a step, on average
   double decode_step_s = 0;        // likewise, ops and all
+  Isa isa = Isa::kPlain;           // the kernel set that ran
+  MachineLimits limits;            // the best of these threads in all samples so far; zeros if not asked for
   std::vector<VerifyPass> verify;  // of one row, then of verify_rows; empty where it was not asked for
 };
 
 // Cache tokens that a case needs.
 int64_t bench_cache_tokens(const BenchCase& what, const BenchOptions& options);
 
-Result<BenchRow> run_bench(Runner& runner, const BenchCase& what, const BenchOptions& options);
+// With a probe of the runner's threads, it is sampled behind the chunk and behind the decode steps.
+Result<BenchRow> run_bench(Runner& runner, const BenchCase& what, const BenchOptions& options,
+                           LimitProbe* probe = nullptr);
 
 }  // namespace levin

@@ -107,6 +107,7 @@ struct Engine::State {
   Runner runner;
   std::unique_ptr<PageTiers> store;  // null: none
   StepLoop loop;
+  std::optional<LimitProbe> limits;  // made when a case is first measured beside them
 
   State(EngineOptions o, std::vector<std::string> w, const Room& r, Isa chosen_isa, std::unique_ptr<Model> m,
         std::unique_ptr<PageTiers> s)
@@ -242,7 +243,8 @@ Result<std::vector<double>> Engine::score(const std::vector<int32_t>& ids) {
 
 Result<BenchRow> Engine::bench(const BenchCase& what, const BenchOptions& options) {
   state_->loop.forget_prefixes();
-  return run_bench(state_->runner, what, options);
+  if (options.measure_limits && !state_->limits) state_->limits.emplace(state_->runner.pool());
+  return run_bench(state_->runner, what, options, options.measure_limits ? &*state_->limits : nullptr);
 }
 
 Result<TraceResult> Engine::trace(const TraceOptions& options) {

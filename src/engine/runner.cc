@@ -8,6 +8,7 @@ namespace levin {
 
 Runner::Runner(const Model& model, const RunnerOptions& options)
     : model_(model),
+      isa_(options.isa),
       pool_(options.n_threads),
       ctx_(cpu_context(pool_, arena_, options.isa)),
       pools_(model.cache_layout().page_kinds(), {.n_tokens = options.n_cache_tokens,

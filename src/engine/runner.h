@@ -44,6 +44,9 @@ class Runner {
   int64_t cache_bytes() const { return cache_.n_bytes(); }
   int64_t peak_scratch_bytes() const { return arena_.peak_bytes(); }
 
+  ThreadPool& pool() { return pool_; }
+  Isa isa() const { return isa_; }
+
   void measure(OpTimes* times) { ctx_.times = times; }  // ops of the steps from now on; null: stop
 
   void begin_step() { arena_.reset(); }  // everything returned before is gone
@@ -74,6 +77,7 @@ class Runner {
 
  private:
   const Model& model_;
+  Isa isa_;
   ThreadPool pool_;
   Arena arena_;
   OpContext ctx_;

@@ -6,6 +6,7 @@
 #include "ops/check_view.h"
 #include "ops/cuda_backend.h"
 #include "ops/op_times.h"
+#include "ops/products.h"
 
 namespace levin::ops {
 namespace {
@@ -120,6 +121,22 @@ void score_rows(OpContext& ctx, const IndexQuery& a, Share rows, const View& sco
   });
 }
 
+// Of scores of rows [begin, end): each key once for the rows of a sequence that follow one another.
+OpWork scores_work(const OpContext& ctx, const IndexQuery& a, Share rows) {
+  const int32_t* seq = a.seq.data<int32_t>();
+  double n_scores = 0, n_keys = 0;
+  for (int64_t t = rows.begin, n_of_sequence = 0; t < rows.end; ++t) {
+    const int64_t n = std::max(0, a.visible.data<int32_t>()[t] - a.first);
+    n_scores += static_cast<double>(n);
+    n_of_sequence = t > rows.begin && seq[t] == seq[t - 1] ? std::max(n_of_sequence, n) : n;
+    if (t + 1 == rows.end || seq[t + 1] != seq[t]) n_keys += static_cast<double>(n_of_sequence);
+  }
+  OpWork work{.bytes = n_keys * static_cast<double>(a.format.page_bytes()) / kPageTokens};
+  const bool bf16 = a.format.dtype == CacheDType::kBF16 && multiplies_bf16(ctx);
+  (bf16 ? work.bf16_flop : work.f32_flop) = 2 * n_scores * static_cast<double>(a.q.dim(1) * a.format.d_index);
+  return work;
+}
+
 // A run of rows whose picks are chosen; score's row 0 is row `row`.
 struct Selection {
   std::string_view op;
@@ -177,7 +194,7 @@ Run next_run(const IndexTopk& a, int64_t begin) {
 }  // namespace
 
 void index_topk(OpContext& ctx, const IndexTopk& a) {
-  const OpTimer timer(ctx, OpKind::kIndexTopk);
+  OpTimer timer(ctx, OpKind::kIndexTopk);
   check("index_topk", a.query);
   LEVIN_CHECK(a.picks.rank() == 2 && a.picks.dim(1) > 0, "index_topk: picks is {}, expected i32 [T, K]",
               a.picks.describe());
@@ -196,6 +213,7 @@ void index_topk(OpContext& ctx, const IndexTopk& a) {
     const ArenaScope scope(*ctx.arena);
     const View score = ctx.arena->allocate(DType::kF32, {n, run.n_slots});
     score_rows(ctx, a.query, run.rows, score);
+    if (timer.measures()) timer.add(scores_work(ctx, a.query, run.rows));
     select_rows(ctx, {.op = "index_topk",
                       .score = score,
                       .first = a.query.first,
@@ -225,7 +243,7 @@ void take_all(OpContext& ctx, const TakeAll& a) {
 }
 
 void index_scores(OpContext& ctx, const IndexScores& a) {
-  const OpTimer timer(ctx, OpKind::kIndexTopk);
+  OpTimer timer(ctx, OpKind::kIndexTopk);
   check("index_scores", a.query);
   LEVIN_CHECK(a.score.rank() == 2, "index_scores: score is {}, expected f32 [T, S]", a.score.describe());
   const int64_t n_rows = a.query.q.dim(0), n_slots = a.score.dim(1);
@@ -237,6 +255,7 @@ void index_scores(OpContext& ctx, const IndexScores& a) {
                 a.query.visible.data<int32_t>()[t], a.score.describe());
   }
   score_rows(ctx, a.query, {0, n_rows}, a.score);
+  if (timer.measures()) timer.add(scores_work(ctx, a.query, {0, n_rows}));
 }
 
 void select_topk(OpContext& ctx, const SelectTopk& a) {

@@ -37,7 +37,7 @@ void check_input(const OpContext& ctx, const char* op, const View& x, const View
 }  // namespace
 
 void matmul(OpContext& ctx, const Matmul& a) {
-  const OpTimer timer(ctx, OpKind::kMatmul);
+  OpTimer timer(ctx, OpKind::kMatmul);
   LEVIN_CHECK(a.w != nullptr && !a.w->empty(), "matmul: no weight");
   LEVIN_CHECK(a.x.rank() == 2, "matmul: x is {}, expected [T, K]", a.x.describe());
   check_input(ctx, "matmul", a.x, a.x_scale, *a.w);
@@ -56,10 +56,11 @@ void matmul(OpContext& ctx, const Matmul& a) {
   prepare_rows(ctx, {&x, 1});
   const Product product = {.x = &x, .w = a.w, .out = a.out.data<float>(), .out_stride = a.out.stride(0)};
   run_products(ctx, {&product, 1});
+  timer.add(product_work(x.dtype, *a.w, a.x.dim(0)));
 }
 
 void matmul_per_head(OpContext& ctx, const MatmulPerHead& a) {
-  const OpTimer timer(ctx, OpKind::kMatmulPerHead);
+  OpTimer timer(ctx, OpKind::kMatmulPerHead);
   check_on_cpu(ctx, "matmul_per_head");
   const int64_t n_heads = static_cast<int64_t>(a.w.size());
   LEVIN_CHECK(n_heads > 0, "matmul_per_head: no weights");
@@ -84,6 +85,7 @@ void matmul_per_head(OpContext& ctx, const MatmulPerHead& a) {
                              .k = k},
                    .dtype = operand_dtype(ctx, a.x.dtype(), w)};
     products[h] = {.x = &operands[h], .w = &w, .out = a.out.row<float>(0, h), .out_stride = a.out.stride(0)};
+    timer.add(product_work(operands[h].dtype, w, a.x.dim(0)));
   }
   prepare_rows(ctx, operands);
   run_products(ctx, products);

@@ -301,10 +301,34 @@ void expert_ffn_slice(OpContext& ctx, const ExpertFfn& a) {
   });
 }
 
+OpWork ffn_work(const OpContext& ctx, const FfnWeights& w, int64_t n_rows) {
+  const auto operand = [&](Operand rounded, const Matrix& m) {
+    constexpr DType kTypes[] = {DType::kF32, DType::kBF16, DType::kF8E4M3};
+    return operand_dtype(ctx, kTypes[static_cast<size_t>(rounded)], m);
+  };
+  OpWork work = product_work(operand(w.input, w.gate), w.gate, n_rows);
+  work += product_work(operand(w.input, w.up), w.up, n_rows);
+  return work += product_work(operand(w.hidden, w.down), w.down, n_rows);
+}
+
+// Each expert that a token picked, and the shared one.
+OpWork experts_work(const OpContext& ctx, const ExpertFfn& a) {
+  std::vector<int64_t> n_rows(a.experts.size());
+  for (int64_t t = 0; t < a.picks.dim(0); ++t) {
+    for (int64_t i = 0; i < a.picks.dim(1); ++i) ++n_rows[static_cast<size_t>(a.picks.row<int32_t>(t)[i])];
+  }
+  OpWork work;
+  for (size_t e = 0; e < n_rows.size(); ++e) {
+    if (n_rows[e] > 0) work += ffn_work(ctx, a.experts[e], n_rows[e]);
+  }
+  if (a.shared != nullptr) work += ffn_work(ctx, *a.shared, a.x.dim(0));
+  return work;
+}
+
 }  // namespace
 
 void ffn(OpContext& ctx, const Ffn& a) {
-  const OpTimer timer(ctx, OpKind::kFfn);
+  OpTimer timer(ctx, OpKind::kFfn);
   check_tokens("ffn", ctx, a.x, a.out);
   LEVIN_CHECK(a.weights != nullptr, "ffn: no weights");
   check_weights(ctx, "ffn", *a.weights, a.x.dim(1));
@@ -314,10 +338,11 @@ void ffn(OpContext& ctx, const Ffn& a) {
   const Block block = {
       .weights = a.weights, .n_rows = a.x.dim(0), .out = a.out.data<float>(), .out_stride = a.out.stride(0)};
   run_blocks(ctx, a.x, {&block, 1}, a.limit);
+  timer.add(ffn_work(ctx, *a.weights, a.x.dim(0)));
 }
 
 void expert_ffn(OpContext& ctx, const ExpertFfn& a) {
-  const OpTimer timer(ctx, OpKind::kFfn);
+  OpTimer timer(ctx, OpKind::kFfn);
   check_tokens("expert_ffn", ctx, a.x, a.out);
   const int64_t n_tokens = a.x.dim(0);
   LEVIN_CHECK(a.picks.rank() == 2 && a.picks.dim(0) == n_tokens && a.weights.rank() == 2 &&
@@ -340,6 +365,7 @@ void expert_ffn(OpContext& ctx, const ExpertFfn& a) {
     slice.weights = a.weights.slice_first(t, n);
     slice.out = a.out.slice_first(t, n);
     expert_ffn_slice(ctx, slice);
+    if (timer.measures()) timer.add(experts_work(ctx, slice));
   }
 }
 

@@ -12,6 +12,18 @@ std::string_view op_kind_name(OpKind kind) {
   return kNames[static_cast<size_t>(kind)];
 }
 
+OpWork& OpWork::operator+=(const OpWork& other) {
+  bytes += other.bytes;
+  f32_flop += other.f32_flop;
+  bf16_flop += other.bf16_flop;
+  return *this;
+}
+
+void OpTimes::divide(double n) {
+  for (double& s : seconds) s /= n;
+  for (OpWork& w : work) w = {.bytes = w.bytes / n, .f32_flop = w.f32_flop / n, .bf16_flop = w.bf16_flop / n};
+}
+
 double OpTimes::total() const { return std::accumulate(seconds.begin(), seconds.end(), 0.0); }
 
 }  // namespace levin

@@ -1,4 +1,5 @@
-// Where the time of a step goes: seconds by kind of op, for whoever gives an OpContext a place to add them up.
+// Where the time of a step goes: seconds by kind of op, and what the ops read and computed meanwhile, for whoever gives
+// an OpContext a place to add them up.
 //
 //   OpTimes times;
 //   ctx.times = &times;  // run steps
@@ -36,14 +37,26 @@ constexpr size_t kOpKinds = 14;
 
 std::string_view op_kind_name(OpKind kind);  // "sparse attention"
 
-struct OpTimes {
-  std::array<double, kOpKinds> seconds{};
-  bool inside_op = false;  // an op that another op uses counts as part of it
-  double of(OpKind kind) const { return seconds[static_cast<size_t>(kind)]; }
-  double total() const;
+// The work of ops that read weights or the cache: each weight once for all rows, each cache row once for every query row
+// that picked it, each key once for the query rows of a sequence. Activations are not counted.
+struct OpWork {
+  double bytes = 0;
+  double f32_flop = 0;   // two for a multiply-add
+  double bf16_flop = 0;  // of operands that the kernel set multiplies as bf16
+  OpWork& operator+=(const OpWork& other);
 };
 
-// Adds the time of its scope.
+struct OpTimes {
+  std::array<double, kOpKinds> seconds{};
+  std::array<OpWork, kOpKinds> work{};
+  bool inside_op = false;  // an op that another op uses counts as part of it
+  double of(OpKind kind) const { return seconds[static_cast<size_t>(kind)]; }
+  const OpWork& work_of(OpKind kind) const { return work[static_cast<size_t>(kind)]; }
+  double total() const;
+  void divide(double n);  // sums of n steps become those of one
+};
+
+// Adds the time of its scope, and the work it is told of.
 class OpTimer {
  public:
   OpTimer(const OpContext& ctx, OpKind kind) : kind_(kind) {
@@ -56,6 +69,10 @@ class OpTimer {
     if (times_ == nullptr) return;
     times_->inside_op = false;
     times_->seconds[static_cast<size_t>(kind_)] += std::chrono::duration<double>(Clock::now() - start_).count();
+  }
+  bool measures() const { return times_ != nullptr; }  // whether anybody wants to know what add() is told
+  void add(const OpWork& work) {
+    if (times_ != nullptr) times_->work[static_cast<size_t>(kind_)] += work;
   }
   OpTimer(const OpTimer&) = delete;
   OpTimer& operator=(const OpTimer&) = delete;

@@ -140,6 +140,17 @@ void run_units(const kernels::CpuKernels& cpu, const Product& p, const Cut& cut,
 
 }  // namespace
 
+OpWork product_work(DType operand, const Matrix& w, int64_t n_rows) {
+  const double flop = 2.0 * static_cast<double>(n_rows * w.n() * w.k());
+  OpWork work{.bytes = static_cast<double>(w.n_bytes())};
+  (operand == DType::kBF16 ? work.bf16_flop : work.f32_flop) = flop;
+  return work;
+}
+
+bool multiplies_bf16(const OpContext& ctx) {
+  return ctx.cpu->matmul.operand_dtype(DType::kBF16, DType::kBF16) == DType::kBF16;
+}
+
 DType operand_dtype(const OpContext& ctx, DType x, const Matrix& w) {
   return ctx.cpu->matmul.operand_dtype(x, w.dtype());
 }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "ops/context.h"
+#include "ops/op_times.h"
 #include "tensor/matrix.h"
 
 namespace levin::ops {
@@ -43,6 +44,12 @@ struct Product {
 
 // The operand type of rows of type `x` against `w`.
 DType operand_dtype(const OpContext& ctx, DType x, const Matrix& w);
+
+// What n_rows rows of such operands against `w` read and compute.
+OpWork product_work(DType operand, const Matrix& w, int64_t n_rows);
+
+// Whether the kernel set multiplies bf16 as such, products and dots with cache rows alike.
+bool multiplies_bf16(const OpContext& ctx);
 
 // Fills `data` where `input` and `dtype` are set; scratch from the arena, which the caller releases.
 void prepare_rows(OpContext& ctx, std::span<PreparedRows> rows);

@@ -7,6 +7,7 @@
 #include "ops/check_view.h"
 #include "ops/cuda_backend.h"
 #include "ops/op_times.h"
+#include "ops/products.h"
 
 namespace levin::ops {
 namespace {
@@ -122,10 +123,23 @@ struct SharedCandidates {
   static int64_t max_tokens(int64_t n_heads) { return std::clamp<int64_t>(kMaxLines / n_heads, 1, kMaxTokens); }
 };
 
+OpWork attention_work(const OpContext& ctx, const SparseAttention& a) {
+  double n_seen = 0;  // by all rows
+  for (int64_t t = 0; t < a.q_latent.dim(0); ++t) {
+    const int32_t seq = a.seq.data<int32_t>()[t];
+    n_seen += static_cast<double>(candidates(a.rows, t, seq).n + candidates(a.more, t, seq).n);
+  }
+  const LatentFormat& f = a.format;
+  const double flop = 2 * n_seen * static_cast<double>(a.q_latent.dim(1) * (f.d_latent + f.d_rope + f.d_value()));
+  OpWork work{.bytes = n_seen * static_cast<double>(f.row_bytes)};
+  (f.dtype == CacheDType::kBF16 && multiplies_bf16(ctx) ? work.bf16_flop : work.f32_flop) = flop;
+  return work;
+}
+
 }  // namespace
 
 void sparse_attention(OpContext& ctx, const SparseAttention& a) {
-  const OpTimer timer(ctx, OpKind::kSparseAttention);
+  OpTimer timer(ctx, OpKind::kSparseAttention);
   check(a, ctx.device);
   if (a.q_latent.dim(0) == 0) return;
   if (ctx.device == Device::kCuda) return ctx.cuda->sparse_attention(a);
@@ -169,6 +183,7 @@ void sparse_attention(OpContext& ctx, const SparseAttention& a) {
       begin = t * n_heads + (whole ? shared.n_tokens * n_heads : head_end);
     }
   });
+  if (timer.measures()) timer.add(attention_work(ctx, a));
 }
 
 }  // namespace levin::ops

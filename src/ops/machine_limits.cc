@@ -1,4 +1,4 @@
-#include "support/machine_limits.h"
+#include "ops/machine_limits.h"
 
 #include <immintrin.h>
 
@@ -7,10 +7,9 @@
 #include <cstdint>
 #include <cstring>
 
-#include "base/cpu.h"
 #include "kernels/cpu/tiles_amx.h"
 
-namespace levin::bench {
+namespace levin {
 namespace {
 
 constexpr int64_t kMemoryBytes = int64_t{1} << 30;
@@ -21,9 +20,9 @@ constexpr int kChains = 16;                        // independent sums: more tha
 // Seconds of body(thread) on all threads.
 template <class Body>
 double seconds_of(ThreadPool& pool, const Body& body) {
-  const double start = clock_seconds();
+  const auto start = std::chrono::steady_clock::now();
   pool.run(body);
-  return clock_seconds() - start;
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
 [[gnu::target("avx512f")]] float fma_rounds_avx512(int64_t n) {
@@ -113,8 +112,17 @@ volatile double g_sink;  // keeps the measured loops alive
 
 }  // namespace
 
-double clock_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+double gflop_per_s(const MachineLimits& limits, Isa isa, bool in_bf16) {
+  if (in_bf16 && isa >= Isa::kAmxBf16) return limits.tile_gflop_per_s;
+  if (in_bf16 && isa >= Isa::kAvx512Bf16) return limits.dot_gflop_per_s;
+  return limits.fma_gflop_per_s;
+}
+
+double seconds_at(const MachineLimits& limits, Isa isa, const OpWork& work) {
+  const auto seconds = [](double amount, double giga_per_s) { return giga_per_s > 0 ? 1e-9 * amount / giga_per_s : 0; };
+  const double computing =
+      seconds(work.f32_flop, gflop_per_s(limits, isa, false)) + seconds(work.bf16_flop, gflop_per_s(limits, isa, true));
+  return std::max(seconds(work.bytes, limits.read_gb_per_s), computing);
 }
 
 void LimitProbe::Rate::add(double amount, double took) {
@@ -164,4 +172,4 @@ MachineLimits LimitProbe::best() const {
           .tile_gflop_per_s = tile_.best};
 }
 
-}  // namespace levin::bench
+}  // namespace levin
