@@ -105,6 +105,12 @@ Status complete(GenerationOptions& options, const Given& given, const EngineOpti
   return check_sampling(sampling, parsed.config.n_vocab);
 }
 
+// The setter of --spec-width, which sets nothing yet.
+std::optional<std::string> refuse_trees(std::string_view value) {
+  if (value == "1") return std::nullopt;
+  return "1: only chains so far; leave --spec-width away, --spec-steps sets how long they are";
+}
+
 }  // namespace
 
 uint64_t fresh_seed() {
@@ -161,7 +167,6 @@ void add_speculation_options(Command& command, std::shared_ptr<EngineOptions> en
   struct Speculation {
     bool automatic = true, off = false;
     std::optional<int64_t> n_steps;
-    int width = 1;
   };
   const auto spec = std::make_shared<Speculation>();
   const std::string group = "Speculation";
@@ -191,7 +196,7 @@ void add_speculation_options(Command& command, std::shared_ptr<EngineOptions> en
                   .purpose = "Drafts side by side; only chains (1) so far",
                   .default_text = "1",
                   .group = group},
-                 set_int(&spec->width, {.min = 1, .max = 1}));
+                 refuse_trees);
   command.check([spec, engine](const Environment&) -> Status {
     engine->n_spec_steps = spec->off ? 0 : static_cast<int>(spec->n_steps.value_or(kDefaultSpecSteps));
     engine->adapt_spec_depth = spec->automatic && !spec->n_steps;
