@@ -88,6 +88,16 @@ Status apply_generation_config(const std::string& folder, SamplingParams* sampli
   return {};
 }
 
+// What add_logit_bias() could not know: how many tokens there are.
+Status check_logit_bias(const SamplingParams& sampling, int64_t n_vocab) {
+  for (const auto& [token, bias] : sampling.logit_bias) {
+    if (token < n_vocab) continue;
+    return Error{ErrorKind::kUsage,
+                 fmt::format("--logit-bias names token {}, outside the vocabulary of {} tokens", token, n_vocab)};
+  }
+  return {};
+}
+
 Status complete(GenerationOptions& options, const Given& given, const EngineOptions& engine) {
   LEVIN_ASSIGN(const ParsedConfig parsed, load_model_config(engine.model_folder));
   SamplingParams& sampling = options.sampling;
@@ -102,6 +112,7 @@ Status complete(GenerationOptions& options, const Given& given, const EngineOpti
   if (given.seed) sampling.seed = *given.seed;
   if (given.ignore_eos) sampling.stop_tokens.clear();
   options.random_seed = !given.seed;
+  LEVIN_TRY(check_logit_bias(sampling, parsed.config.n_vocab));
   return check_sampling(sampling, parsed.config.n_vocab);
 }
 
@@ -130,7 +141,7 @@ std::shared_ptr<GenerationOptions> add_generation_options(Command& command, std:
       set_number(&given->temperature, {.min = 0, .max = 100}));
   add("--top-k", "N", "Choose among the N likeliest tokens; 0: off", models, set_int(&given->top_k, {.min = 0}));
   add("--top-p", "P", "Choose among the likeliest tokens that hold this share of the probability", models,
-      set_number(&given->top_p, {.min = 0, .max = 1}));
+      set_number(&given->top_p, {.min = 0, .max = 1, .above_min = true}));
   add("--min-p", "P", "Leave out tokens less likely than this share of the likeliest", models,
       set_number(&given->min_p, {.min = 0, .max = 1}));
   add("--repetition-penalty", "X", "Above 1: tokens of prompt and answer become less likely", "1",
