@@ -360,6 +360,10 @@ const Mistake kMistakes[] = {
     {"BenchOfWords", {"bench", "MODEL", "--depths", "0,deep"}, 2, "--depths is '0,deep'"},
     {"BenchTooWide", {"bench", "MODEL", "--depths", "0", "--chunk", "16", "--verify", "17"}, 2, "give fewer rows"},
     {"BenchTwoFormats", {"bench", "MODEL", "--json", "--csv"}, 2, "leave one out"},
+    // Before weights are looked for and before a server is asked: DIR/model has none, and nobody listens on port 1.
+    {"BenchPlotNowhere", {"bench", "DIR/model", "--plot", "DIR/no/a.svg"}, 1, "no/a.svg: No such file or directory"},
+    {"BenchPlotIsAFolder", {"bench", "DIR/model", "--plot", "DIR/model"}, 1, "it is a folder, name a file"},
+    {"LoadPlotNowhere", {"load", "127.0.0.1:1", "--plot", "DIR/no/a.svg"}, 1, "no/a.svg: No such file or directory"},
     {"EvalNothing", {"eval", "MODEL"}, 2, "give either FILE"},
     {"EvalNoFile", {"eval", "MODEL", "DIR/none"}, 2, "DIR/none"},
     {"EvalWords", {"eval", "MODEL", "DIR/words"}, 2, "DIR/words:1"},
