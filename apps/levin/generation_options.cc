@@ -88,6 +88,16 @@ Status apply_generation_config(const std::string& folder, SamplingParams* sampli
   return {};
 }
 
+// What add_logit_bias() could not know: how many tokens there are.
+Status check_logit_bias(const SamplingParams& sampling, int64_t n_vocab) {
+  for (const auto& [token, bias] : sampling.logit_bias) {
+    if (token < n_vocab) continue;
+    return Error{ErrorKind::kUsage,
+                 fmt::format("--logit-bias names token {}, outside the vocabulary of {} tokens", token, n_vocab)};
+  }
+  return {};
+}
+
 Status complete(GenerationOptions& options, const Given& given, const EngineOptions& engine) {
   LEVIN_ASSIGN(const ParsedConfig parsed, load_model_config(engine.model_folder));
   SamplingParams& sampling = options.sampling;
@@ -102,7 +112,14 @@ Status complete(GenerationOptions& options, const Given& given, const EngineOpti
   if (given.seed) sampling.seed = *given.seed;
   if (given.ignore_eos) sampling.stop_tokens.clear();
   options.random_seed = !given.seed;
+  LEVIN_TRY(check_logit_bias(sampling, parsed.config.n_vocab));
   return check_sampling(sampling, parsed.config.n_vocab);
+}
+
+// The setter of --spec-width, which sets nothing yet.
+std::optional<std::string> refuse_trees(std::string_view value) {
+  if (value == "1") return std::nullopt;
+  return "1: only chains so far; leave --spec-width away, --spec-steps sets how long they are";
 }
 
 }  // namespace
@@ -124,7 +141,7 @@ std::shared_ptr<GenerationOptions> add_generation_options(Command& command, std:
       set_number(&given->temperature, {.min = 0, .max = 100}));
   add("--top-k", "N", "Choose among the N likeliest tokens; 0: off", models, set_int(&given->top_k, {.min = 0}));
   add("--top-p", "P", "Choose among the likeliest tokens that hold this share of the probability", models,
-      set_number(&given->top_p, {.min = 0, .max = 1}));
+      set_number(&given->top_p, {.min = 0, .max = 1, .above_min = true}));
   add("--min-p", "P", "Leave out tokens less likely than this share of the likeliest", models,
       set_number(&given->min_p, {.min = 0, .max = 1}));
   add("--repetition-penalty", "X", "Above 1: tokens of prompt and answer become less likely", "1",
@@ -161,7 +178,6 @@ void add_speculation_options(Command& command, std::shared_ptr<EngineOptions> en
   struct Speculation {
     bool automatic = true, off = false;
     std::optional<int64_t> n_steps;
-    int width = 1;
   };
   const auto spec = std::make_shared<Speculation>();
   const std::string group = "Speculation";
@@ -191,7 +207,7 @@ void add_speculation_options(Command& command, std::shared_ptr<EngineOptions> en
                   .purpose = "Drafts side by side; only chains (1) so far",
                   .default_text = "1",
                   .group = group},
-                 set_int(&spec->width, {.min = 1, .max = 1}));
+                 refuse_trees);
   command.check([spec, engine](const Environment&) -> Status {
     engine->n_spec_steps = spec->off ? 0 : static_cast<int>(spec->n_steps.value_or(kDefaultSpecSteps));
     engine->adapt_spec_depth = spec->automatic && !spec->n_steps;

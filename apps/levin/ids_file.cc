@@ -5,9 +5,12 @@
 #include <charconv>
 #include <fstream>
 
+#include "model/config.h"
+
 namespace levin::app {
 
-Result<std::vector<int32_t>> read_ids_file(const std::string& path) {
+Result<std::vector<int32_t>> read_ids_file(const std::string& path, const std::string& model_folder) {
+  LEVIN_ASSIGN(const ParsedConfig model, load_model_config(model_folder));
   std::ifstream file(path);
   if (!file) return Error{ErrorKind::kUsage, fmt::format("cannot read the ids file {}", path)};
   std::vector<int32_t> ids;
@@ -17,8 +20,14 @@ Result<std::vector<int32_t>> read_ids_file(const std::string& path) {
     if (code != std::errc() || end != word.data() + word.size()) {
       return Error{ErrorKind::kUsage, fmt::format("{}: '{}' (number {}) is not a token id", path, word, ids.size())};
     }
+    if (id < 0 || id >= model.config.n_vocab) {
+      return Error{ErrorKind::kUsage,
+                   fmt::format("{}: token id {} (number {} of the ids) is outside the vocabulary of {} tokens", path,
+                               id, ids.size(), model.config.n_vocab)};
+    }
     ids.push_back(id);
   }
+  if (ids.empty()) return Error{ErrorKind::kUsage, fmt::format("{} holds no token ids", path)};
   return ids;
 }
 

@@ -9,7 +9,9 @@
 
 namespace levin::app {
 
-// Token ids separated by white space. Errors (kUsage) name the file and the word that is none.
-Result<std::vector<int32_t>> read_ids_file(const std::string& path);
+// Token ids separated by white space: at least one, each of the vocabulary that the model folder's config.json states.
+// So that a mistake in the file is found in milliseconds, call it before the model is loaded. Errors of the file
+// (kUsage) name it and the word that is at fault.
+Result<std::vector<int32_t>> read_ids_file(const std::string& path, const std::string& model_folder);
 
 }  // namespace levin::app

@@ -7,6 +7,7 @@
 #include "apps/levin/commands.h"
 #include "apps/levin/load_report.h"
 #include "apps/levin/load_run.h"
+#include "apps/levin/plot.h"
 #include "io/mapped_file.h"
 
 namespace levin::app {
@@ -117,6 +118,8 @@ void add_load(CommandLine& line) {
   command.positional({.name = "URL", .purpose = "Of the server: http://HOST:PORT", .required = true},
                      set_text(&load->url));
   add_load_options(command, *load);
+  command.check(
+      [load](const Environment&) { return load->plot_file.empty() ? Status() : check_plot_file(load->plot_file); });
   command.action([load] { return run(*load); });
 }
 

@@ -159,6 +159,9 @@ Result<std::vector<std::string>> split_words(std::vector<Setting>& settings, con
   for (Setting& setting : settings) setting.declare(parser);
   try {
     parser.parse(std::vector<std::string>(words.rbegin(), words.rend()));
+  } catch (const CLI::ArgumentMismatch& error) {  // "--prompt: 1 required TEXT missing"
+    const std::string_view text = error.what();
+    return usage_error(fmt::format("{} needs a value", text.substr(0, text.find(':'))));
   } catch (const CLI::ParseError& error) {
     return usage_error(error.what());
   }

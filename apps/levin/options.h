@@ -37,6 +37,7 @@ struct IntRange {
 struct NumberRange {
   double min = -std::numeric_limits<double>::infinity();
   double max = std::numeric_limits<double>::infinity();
+  bool above_min = false;  // min itself is outside
 };
 Setter set_text(std::string* target);  // anything but the empty string
 Setter set_flag(bool* target);         // on|off, true|false, 1|0; the bare option means on

@@ -161,10 +161,6 @@ Result<ChatSetup> chat_setup(const RunCommand& command) {
 
 Result<PromptIds> prompt_ids(const RunCommand& command, const ChatSetup& setup, const ChatModel& model) {
   PromptIds out;
-  if (!command.ids_file.empty()) {
-    LEVIN_ASSIGN(out.ids, read_ids_file(command.ids_file));
-    return out;
-  }
   if (command.raw) {
     const auto prefix = model.tokenizer->raw_prefix();
     out.ids.assign(prefix.begin(), prefix.end());
@@ -181,9 +177,8 @@ Result<PromptIds> prompt_ids(const RunCommand& command, const ChatSetup& setup, 
   return out;
 }
 
-Status answer_once(const RunCommand& command, const ChatSetup& setup, const ChatModel& model,
+Status answer_once(const RunCommand& command, PromptIds prompt, const ChatModel& model,
                    const GenerationOptions& options) {
-  LEVIN_ASSIGN(PromptIds prompt, prompt_ids(command, setup, model));
   AnswerPrinter printer;
   AnswerStream stream{.on_event = {}, .interrupted = [] { return interrupted != 0; }};
   if (!command.json) stream.on_event = [&](const text::OutputEvent& event) { printer.show(event); };
@@ -251,10 +246,17 @@ Status chat(const ChatSetup& setup, const ChatModel& model, const GenerationOpti
 
 Status run(const EngineOptions& engine_options, const GenerationOptions& options, const RunCommand& command) {
   LEVIN_ASSIGN(const ChatSetup setup, chat_setup(command));
+  PromptIds prompt;
+  if (!command.ids_file.empty()) {
+    LEVIN_ASSIGN(prompt.ids, read_ids_file(command.ids_file, engine_options.model_folder));
+  }
   LEVIN_ASSIGN(const ChatModel model, ChatModel::load(engine_options));
   if (!command.json) fmt::print(stderr, "{}\n\n", model.engine->describe());
-  const bool once = !command.prompt.empty() || !command.ids_file.empty();
-  return once ? answer_once(command, setup, model, options) : chat(setup, model, options);
+  if (command.prompt.empty() && command.ids_file.empty()) return chat(setup, model, options);
+  if (!command.prompt.empty()) {
+    LEVIN_ASSIGN(prompt, prompt_ids(command, setup, model));
+  }
+  return answer_once(command, std::move(prompt), model, options);
 }
 
 Status check_run(const RunCommand& command, const GenerationOptions& options) {

@@ -100,11 +100,13 @@ Setter set_number(double* target, NumberRange range) {
     double value = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
     const bool whole = error == std::errc() && end == text.data() + text.size();
-    if (whole && std::isfinite(value) && value >= range.min && value <= range.max) {
+    const bool low = range.above_min ? value <= range.min : value < range.min;
+    if (whole && std::isfinite(value) && !low && value <= range.max) {
       *target = value;
       return std::nullopt;
     }
     if (std::isinf(range.min) && std::isinf(range.max)) return "a number";
+    if (range.above_min) return fmt::format("a number above {} and up to {}", range.min, range.max);
     if (std::isinf(range.max)) return fmt::format("a number, {} or more", range.min);
     return fmt::format("a number from {} to {}", range.min, range.max);
   };

@@ -105,6 +105,17 @@ TEST(OptionsTest, NamesTheValueAndWhatIsExpected) {
   expect_error(run({"--choice", "tow"}), "--choice is 'tow', expected one of one, two; did you mean 'two'?");
 }
 
+TEST(OptionsTest, ARangeMayLeaveOutItsLeast) {
+  double share = 0.5;
+  const Setter set = set_number(&share, {.min = 0, .max = 1, .above_min = true});
+  EXPECT_EQ(set("0"), "a number above 0 and up to 1");
+  EXPECT_EQ(set("-0"), "a number above 0 and up to 1");
+  EXPECT_EQ(share, 0.5);
+  EXPECT_EQ(set("1e-9"), std::nullopt);
+  EXPECT_EQ(set("1"), std::nullopt);
+  EXPECT_EQ(share, 1);
+}
+
 TEST(OptionsTest, SuggestsTheNearestName) {
   expect_error(run({"--cuont", "1"}), "unknown option '--cuont'; did you mean '--count'?");
   expect_error(run({"--zzzzzz"}), "unknown option '--zzzzzz'\n");

@@ -1,10 +1,14 @@
 // The same tokens, always: answers do not depend on threads, chunking, speculation or company, at any temperature, in
-// any numerics.
+// any numerics; in f32 nor do they depend on the kernel set.
 #include "engine/same_tokens.h"
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <span>
+
 #include "engine/loaded_model.h"
+#include "engine/trace.h"
 
 namespace levin::test {
 namespace {
@@ -49,6 +53,37 @@ TEST(SameTokensOfFixtures, OfDeepseekV4InEveryPairOfCircumstances) {
         broken_promises(covering_circumstances(), folder.path(), random_prompts(folder.path(), 3, {3, 50, 270}), 24));
   }
 }
+
+// Whole models, so that no op may choose a kernel of another tree: more tokens than the indexer picks, a chunk that
+// does not divide them, decoding and drafts.
+class SameLogits : public testing::TestWithParam<Isa> {
+ protected:
+  static TraceResult traced(Isa isa) {
+    const std::unique_ptr<Model> model = load_model(demo_model_folder(), {.numerics = NumericsMode::kReference});
+    const TraceOptions options{
+        .ids = text_prompt(demo_model_folder(), 3, 300), .n_greedy = 4, .n_drafts = 3, .n_chunk_tokens = 128};
+    RunnerOptions runner = runner_options(trace_cache_tokens(options));
+    runner.isa = isa;
+    Runner run(*model, runner);
+    return must(trace(run, options));
+  }
+};
+
+TEST_P(SameLogits, InF32OnEveryKernelSet) {
+  if (!cpu_info().supports(GetParam())) GTEST_SKIP() << "the processor has no " << isa_name(GetParam());
+  const TraceResult a = traced(Isa::kAvx2), b = traced(GetParam());
+  const auto same_bits = [](const std::vector<float>& x, const std::vector<float>& y) {
+    return !x.empty() && std::ranges::equal(std::as_bytes(std::span(x)), std::as_bytes(std::span(y)));
+  };
+  EXPECT_TRUE(same_bits(a.logits, b.logits));
+  EXPECT_TRUE(same_bits(a.hidden_tail, b.hidden_tail));
+  EXPECT_TRUE(same_bits(a.draft_logits, b.draft_logits));
+  EXPECT_EQ(a.topk, b.topk);
+  EXPECT_EQ(a.greedy_ids, b.greedy_ids);
+}
+
+INSTANTIATE_TEST_SUITE_P(Isas, SameLogits, testing::Values(Isa::kAvx512, Isa::kAvx512Bf16, Isa::kAmxBf16),
+                         [](const auto& isa) { return test_name(std::string(isa_name(isa.param))); });
 
 }  // namespace
 }  // namespace levin::test
