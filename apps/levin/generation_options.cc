@@ -61,9 +61,11 @@ Setter add_text(std::vector<std::string>* target) {
   };
 }
 
-// generation_config.json: the model maker's sampling defaults and ends of an answer (eos_token_id, a number or a list).
+constexpr char kGenerationConfig[] = "generation_config.json";
+
+// The model maker's sampling defaults and ends of an answer (eos_token_id, a number or a list).
 Status apply_generation_config(const std::string& folder, SamplingParams* sampling) {
-  const std::filesystem::path path = std::filesystem::path(folder) / "generation_config.json";
+  const std::filesystem::path path = std::filesystem::path(folder) / kGenerationConfig;
   if (!std::filesystem::exists(path)) return {};
   LEVIN_ASSIGN(const std::string text, io::read_file(path, {.max_bytes = kMaxConfigBytes}));
   LEVIN_ASSIGN(const io::JsonValue document, io::parse_json(text, path.string()));
@@ -113,7 +115,11 @@ Status complete(GenerationOptions& options, const Given& given, const EngineOpti
   if (given.ignore_eos) sampling.stop_tokens.clear();
   options.random_seed = !given.seed;
   LEVIN_TRY(check_logit_bias(sampling, parsed.config.n_vocab));
-  return check_sampling(sampling, parsed.config.n_vocab);
+  const Status sound = check_sampling(sampling, parsed.config.n_vocab);
+  if (sound.ok()) return {};
+  // Options were refused where they were set, so what is left comes from the file.
+  return Error{ErrorKind::kModelInvalid,
+               fmt::format("{}/{}: {}", engine.model_folder, kGenerationConfig, sound.error().message)};
 }
 
 // The setter of --spec-width, which sets nothing yet.

@@ -360,6 +360,15 @@ TEST_P(TokenizerTest, IsRefused) {
   expect_refusal(run_levin({"run", model.path().string(), "-p", "Hello"}), 3, "tokenizer.json");
 }
 
+TEST(GenerationConfigTest, IsNamedUnlessAnOptionTakesItsPlace) {
+  TempCheckpoint model = TempCheckpoint::from_folder(std::string(LEVIN_SOURCE_DIR) + "/models/demo-v32");
+  model.write();
+  model.write_text("generation_config.json", "{\"top_p\": 0}");
+  const std::string folder = model.path().string();
+  expect_refusal(run_levin({"run", folder, "-p", "Hello"}), 3, "/generation_config.json: top_p is 0");
+  EXPECT_EQ(run_levin({"run", folder, "-p", "Hello", "-n", "1", "--top-p", "1"}).exit_code, 0);
+}
+
 INSTANTIATE_TEST_SUITE_P(Table, TokenizerTest, testing::ValuesIn(kTokenizerRows),
                          [](const auto& row) { return std::string(row.param.name); });
 
