@@ -213,12 +213,17 @@ __device__ __forceinline__ void start_products(float (&product)[kColumns / 2], u
   wgmma_commit();
 }
 
-// One score, into its bin.
-__device__ __forceinline__ void count_score(const IndexScoreParams& p, uint32_t* histogram, int n_candidates,
-                                            float score) {
-  if (n_candidates <= p.min_ranked) return;
-  atomicAdd(histogram + score_bin(score_key(score)), 1u);
-  if (isnan(score)) atomicOr(p.fault, 1u);
+// Counts `score` in the histogram at a shared address, and lets a NaN stick in `worst`, if slot < n. One block of
+// instructions, because the compiler would put what finds the bin behind a branch.
+__device__ __forceinline__ void count_score(uint32_t histogram, float score, int slot, int n, float& worst) {
+  asm volatile(
+      "{\n .reg .pred counts;\n"
+      "setp.lt.u32 counts, %2, %3;\n"
+      "@counts red.shared.add.u32 [%1], 1;\n"
+      "@counts max.NaN.f32 %0, %0, %4;\n}\n"
+      : "+f"(worst)
+      : "r"(histogram + 4 * score_bin(score_key(score))), "r"(slot), "r"(n), "f"(score)
+      : "memory");
 }
 
 // Scores the pages of a run that fall to one warpgroup.
@@ -236,11 +241,13 @@ class RunScorer {
         query_low_(descriptor_low(s.query[query_stage])) {
     const int64_t first_row = int64_t{run.request} * Config::kTokens + lane.second_of_pair();
     scores_ = p.score + first_row * p.score_stride + p.first;
-    histogram_ = s.histogram[0] + lane.second_of_pair() * kScoreBins;
+    histogram_ = shared_address(s.histogram[0] + lane.second_of_pair() * kScoreBins);
+    keep_in_register(histogram_);
 #pragma unroll
     for (int i = 0; i < kPairs; ++i) {
       const int token = pair_token(i) + lane.second_of_pair();
       n_candidates_[i] = is_paired(i) || lane.second_of_pair() == 0 ? s.n_candidates[query_stage][token] : 0;
+      n_counted_[i] = n_candidates_[i] > p.min_ranked ? n_candidates_[i] : 0;
     }
     if constexpr (Config::kHoldWeights) {
 #pragma unroll
@@ -260,6 +267,9 @@ class RunScorer {
       at.advance();
       score_page<0>(now, slot, i + Config::kMathGroups < run.n_pages, at);
       slot += Config::kMathGroups * kIndexPageTokens;
+    }
+    if constexpr (Config::kCounts) {
+      if (isnan(worst_)) atomicOr(p_.fault, 1u);
     }
   }
 
@@ -344,13 +354,10 @@ class RunScorer {
   }
 
   __device__ __forceinline__ void store(int pair, float score, int slot) {
-    const int n = n_candidates_[pair];
-    const bool stores = static_cast<unsigned>(slot) < static_cast<unsigned>(n);
     float* to = scores_ + pair_token(pair) * p_.score_stride + slot;
-    if (stores) *to = score;
-    if constexpr (Config::kCounts) {
-      if (stores) count_score(p_, histogram_ + pair_token(pair) * kScoreBins, n, score);
-    }
+    if (static_cast<unsigned>(slot) < static_cast<unsigned>(n_candidates_[pair])) *to = score;
+    if constexpr (Config::kCounts)
+      count_score(histogram_ + pair_token(pair) * kScoreBins * 4, score, slot, n_counted_[pair], worst_);
   }
 
   typename Config::Shared& s_;
@@ -359,8 +366,10 @@ class RunScorer {
   const float* weights_;
   uint32_t query_low_;
   float* scores_;        // of slot 0 of this lane's token of the first pair
-  uint32_t* histogram_;  // of that token
+  int histogram_;        // of that token; a shared address
+  float worst_ = 0;      // NaN once a counted score is
   int n_candidates_[kPairs];
+  int n_counted_[kPairs];  // the same of a row that is ranked, otherwise 0
   float2 held_[Config::kHoldWeights ? Config::kTokens : 1][kHeads / 8];
 };
 
