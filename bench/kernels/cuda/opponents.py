@@ -1,10 +1,14 @@
 """The public way to what bench_index times: paged logits of DeepGEMM, then torch.topk. One line a shape, as bench_index prints them.
 
-    python3 opponents.py         needs torch with a CUDA device; DeepGEMM where it can be imported, otherwise torch.topk alone
+    python3 opponents.py [--only scores|topk] [--heads H] [--tokens N] [--batch B] [--length L]
 
-Keys rotate through 1.1 GB, so that they are cold; times are medians of replayed graphs, one launch each way.
+Needs torch with a CUDA device, and DeepGEMM built from source against that very torch (its develop.sh); without it only torch.topk is timed.
+Keys rotate through 1.1 GB, so that they are cold; times are medians of replayed graphs. DeepGEMM's plan of a step is not timed, nor is ours.
+Its kernels are launched as ours, each before the one ahead has ended. More query tokens of a request than its Hopper kernel takes (two) are
+given to it flattened, one request each.
 """
 
+import argparse
 import statistics
 
 import torch
@@ -15,7 +19,10 @@ except ImportError as error:
     deep_gemm = None
     print(f"# no DeepGEMM: {error}")
 
-PAGES, PAGE_BYTES, LAUNCHES, REPLAYS = 131072, 8448, 12, 11
+PAGES, PAGE_TOKENS, PAGE_BYTES, N_PICKS = 131072, 64, 8448, 2048
+LAUNCHES, REPLAYS = 24, 11
+SCORE_SHAPES = ((1, 8192), (1, 65536), (8, 32768), (32, 8192), (32, 65536), (128, 8192), (256, 8192))
+TOPK_SHAPES = ((1, 4096), (1, 8192), (1, 16384), (1, 65536), (4, 8192), (4, 32768), (4, 65536), (32, 65536))
 
 
 def time_us(launch):
@@ -27,6 +34,7 @@ def time_us(launch):
     with torch.cuda.graph(graph):
         for i in range(LAUNCHES):
             launch(i)
+    graph.replay()
     times = []
     for _ in range(REPLAYS):
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
@@ -43,52 +51,95 @@ def random_e4m3(*shape):
 
 
 def make_pages():
+    """[PAGES, 64, 1, 132] bytes as DeepGEMM sees them: 64 keys of 128 e4m3, then their 64 f32 scales."""
     pages = torch.empty(PAGES, PAGE_BYTES, device="cuda", dtype=torch.uint8)
     for first in range(0, PAGES, 8192):
         pages[first : first + 8192, :8192] = random_e4m3(8192, 8192).view(torch.uint8)
-    scales = (torch.rand(PAGES, 64, device="cuda") + 0.5) * 2**-9
+    scales = (torch.rand(PAGES, PAGE_TOKENS, device="cuda") + 0.5) * 2**-9
     pages[:, 8192:] = scales.view(torch.uint8).view(PAGES, 256)
-    return pages.view(PAGES, 64, 1, 132)
+    return pages.view(PAGES, PAGE_TOKENS, 1, 132)
 
 
-def bench(pages, n_heads, n_tokens, n_requests, length):
-    n_pages = n_requests * length // 64
-    order = torch.randperm(PAGES, device="cuda", dtype=torch.int32)
-    tables = [order[i * n_pages : (i + 1) * n_pages].view(n_requests, -1).contiguous() for i in range(max(1, min(16, PAGES // n_pages)))]
-    label = f"H={n_heads} n={n_tokens} B={n_requests} L={length}"
-    rows = n_requests * n_tokens
-    logits = torch.randn(rows, length, device="cuda")
-    times = {"torch.topk": time_us(lambda i: torch.topk(logits, min(2048, length), dim=1))}
-    if deep_gemm is not None:
-        flat = n_tokens > 2  # more query tokens of a request than its Hopper kernel takes: one request each
-        q = random_e4m3(rows, 1, n_heads, 128) if flat else random_e4m3(n_requests, n_tokens, n_heads, 128)
-        weights = torch.randn(rows, n_heads, device="cuda")
-        lengths = torch.full((rows, 1) if flat else (n_requests, n_tokens), length, device="cuda", dtype=torch.int32)
+class PagedLogits:
+    """One step's logits by DeepGEMM; launch i reads the next stretch of the shuffled pages."""
+
+    def __init__(self, pages, n_heads, n_tokens, n_requests, length):
+        flat = n_tokens > 2
+        n_pages = n_requests * length // PAGE_TOKENS
+        order = torch.randperm(PAGES, device="cuda", dtype=torch.int32)
+        self.tables = [order[i : i + n_pages].view(n_requests, -1) for i in range(0, PAGES - n_pages + 1, n_pages)][:LAUNCHES]
         if flat:
-            tables = [table.repeat_interleave(n_tokens, dim=0).contiguous() for table in tables]
-        sms = torch.cuda.get_device_properties(0).multi_processor_count
-        # Releases differ in what they call a request's length: one number, or one for each query token.
-        for given in (lengths, lengths[:, -1].contiguous()):
-            try:
-                plan = deep_gemm.get_paged_mqa_logits_metadata(given, 64, sms)
-                run = lambda i: deep_gemm.fp8_paged_mqa_logits(q, pages, weights, given, tables[i % len(tables)], plan, length)
-                times["DeepGEMM"] = time_us(run)
-                times["DeepGEMM + torch.topk"] = time_us(lambda i: torch.topk(run(i), min(2048, length), dim=1))
-                break
-            except Exception as error:  # an opponent that refuses a shape is no reason to stop
-                print(f"# {label}, lengths of {given.dim()} dimensions: {' '.join(str(error).split())[:200]}")
-    for name, us in times.items():
-        print(f"{name},{label},{us:.2f}", flush=True)
+            self.tables = [table.repeat_interleave(n_tokens, dim=0) for table in self.tables]
+        self.tables = [table.contiguous() for table in self.tables]
+        rows = n_requests * n_tokens
+        shape = (rows, 1) if flat else (n_requests, n_tokens)
+        self.pages, self.length = pages, length
+        self.q = random_e4m3(*shape, n_heads, 128)
+        self.weights = torch.randn(rows, n_heads, device="cuda")
+        self.lengths = torch.full(shape, length, device="cuda", dtype=torch.int32)
+        self.plan = deep_gemm.get_paged_mqa_logits_metadata(self.lengths, PAGE_TOKENS, deep_gemm.get_num_sms())
+
+    def launch(self, i):
+        table = self.tables[i % len(self.tables)]
+        return deep_gemm.fp8_paged_mqa_logits(self.q, self.pages, self.weights, self.lengths, table, self.plan, self.length)
+
+    def difference(self):
+        """The largest from plain arithmetic in f32, over the largest logit."""
+        q = self.q.flatten(0, 1).float()  # [rows, heads, 128]
+        table = self.tables[0].repeat_interleave(q.shape[0] // self.tables[0].shape[0], dim=0)
+        page = self.pages.view(PAGES, PAGE_BYTES)[table.long()]  # [rows, pages, bytes]
+        keys = page[..., :8192].contiguous().view(torch.float8_e4m3fn).float().view(q.shape[0], -1, 128)
+        scale = page[..., 8192:].contiguous().view(torch.float32).view(q.shape[0], 1, -1)
+        dots = torch.einsum("rhd,rsd->rhs", q.double(), keys.double()).relu()
+        plain = torch.einsum("rhs,rh->rs", dots, self.weights.double()) * scale[:, 0]
+        return ((self.launch(0) - plain).abs().max() / plain.abs().max()).item()
+
+
+def report(name, shape, us):
+    print("{},H={} n={} B={} L={},{:.2f}".format(name, *shape, us), flush=True)
+
+
+def bench_scores(pages, shape):
+    report("DeepGEMM scores", shape, time_us(PagedLogits(pages, *shape).launch))
+
+
+def bench_topk(pages, shape):
+    _, n_tokens, n_requests, length = shape
+    ready = torch.randn(n_requests * n_tokens, length, device="cuda")
+    report("torch.topk", shape, time_us(lambda i: torch.topk(ready, min(N_PICKS, length), dim=1)))
+    if deep_gemm is not None:
+        logits = PagedLogits(pages, *shape)
+        report("DeepGEMM + torch.topk", shape, time_us(lambda i: torch.topk(logits.launch(i), min(N_PICKS, length), dim=1)))
+
+
+def parse():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", choices=("scores", "topk"))
+    for name in ("heads", "tokens", "batch", "length"):
+        parser.add_argument(f"--{name}", type=int, default=0, help="0 for all")
+    return parser.parse_args()
 
 
 def main():
+    wanted = parse()
     torch.manual_seed(1)
     print(f"# torch {torch.__version__}, {torch.cuda.get_device_name(0)}, DeepGEMM {getattr(deep_gemm, '__version__', 'none')}")
     pages = make_pages()
-    for n_heads in (64, 32):
-        for n_tokens in (1, 2, 4):
-            for n_requests, length in ((1, 8192), (1, 65536), (4, 8192), (4, 65536), (32, 65536), (128, 8192)):
-                bench(pages, n_heads, n_tokens, n_requests, length)
+    if deep_gemm is not None:
+        deep_gemm.set_pdl(True)
+        for n_tokens in (1, 2, 3):
+            print(f"# difference from plain arithmetic, n={n_tokens}: {PagedLogits(pages, 64, n_tokens, 2, 4096).difference():.1e}")
+    only = (wanted.heads, wanted.tokens, wanted.batch, wanted.length)
+    benches = [(bench_topk, (1, 2, 4), TOPK_SHAPES)]
+    if deep_gemm is not None:
+        benches.insert(0, (bench_scores, (1, 2, 3, 4), SCORE_SHAPES))
+    for bench, all_tokens, shapes in benches:
+        if wanted.only not in (None, bench.__name__.removeprefix("bench_")):
+            continue
+        for shape in ((h, n, b, length) for h in (64, 32) for n in all_tokens for b, length in shapes):
+            if all(want in (0, value) for want, value in zip(only, shape)):
+                bench(pages, shape)
 
 
-main()
+if __name__ == "__main__":
+    main()

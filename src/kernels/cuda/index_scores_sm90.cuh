@@ -3,13 +3,14 @@
 //
 //   in    q [rows, Hi, 128] e4m3, w [rows, Hi] f32, key pages: 64 x 128 e4m3, then 64 f32 scales
 //   out   score [rows, S] f32; if asked for, the number of scores of each row in each bin (tiles/score_key.cuh)
-//   grid  one block per SM      block  2 or 3 math warpgroups + 1 load warpgroup, of which two warps work
+//   grid  one block per SM
+//   block 2 or 3 math warpgroups + 1 load warpgroup, of which two to four warps work
 //   smem  struct Shared below: kStages key pages, one or two query tiles with their weights, one histogram per token
-//   flow  load warps: one brings queries, weights and lengths of each request of the run, the other its pages, each one
-//         swizzled box and 256 bytes of scales. Math warpgroup g takes pages g, g + kMathGroups, ...: per chunk of columns (tokens x
-//         heads) four wgmma with the keys as rows, then relu, weight, sum over heads, scale, store. It waits for its
-//         next page while the last products of this one run. Histograms go to global memory when the run leaves a
-//         request.
+//   flow  load warps: one brings queries, weights and lengths of each request of the run, one or one for each math
+//         warpgroup its pages, each one swizzled box and 256 bytes of scales. Math warpgroup g takes pages g,
+//         g + kMathGroups, ...: per chunk of columns (tokens x heads) four wgmma with the keys as rows, then relu,
+//         weight, sum over heads, scale, store. It waits for its next page while the last products of this one run.
+//         Histograms go to global memory when the run leaves a request.
 //   edge  keys behind a row's length are computed from whatever the page holds and not stored; padding rows have length
 //         0, and a request of padding alone is not in the plan; rows behind the last read as zeros
 //   cost  8448 bytes a page for all tokens; 2 * Hi * n_tokens tensor cycles a page at full rate; two issue slots for
@@ -56,6 +57,17 @@ constexpr int chunk_tokens(int n_heads, int n_tokens) {
 // Rows of one copy of queries: a copy has at most 256.
 constexpr int query_box_rows(int n_rows) { return n_rows <= 256 ? n_rows : n_rows / 2; }
 
+// One item of the block's run: a request, and which of its pages are this block's.
+struct ScoreRun {
+  int request;
+  int page;  // first page of the run within the request
+  int n_pages;
+  int ordinal;  // pages of the block before this run
+
+  // The block's pages fall to n warps or warpgroups in turn: the first of this run that falls to `taker`.
+  __device__ __forceinline__ int first_page_of(int taker, int n) const { return (taker + n - ordinal % n) % n; }
+};
+
 template <int kHeadsOf, int kTokensOf, bool kCountsOf>
 struct ScoreConfig {
   static constexpr int kHeads = kHeadsOf;
@@ -70,6 +82,9 @@ struct ScoreConfig {
   static constexpr int kMathRegs =
       kMathGroups == 2 ? 232 : 160;  // with the load warpgroup's, what the block starts with
   static constexpr int kLoadRegs = kMathGroups == 2 ? 40 : 32;
+  // Beside the products and sums of several tokens one load warp gets too few turns to ask for all pages in time; more
+  // of them begin later, which one token and chunk after chunk do not make up for.
+  static constexpr int kLoadWarps = kTokens > 1 && kChunks == 1 ? kMathGroups : 1;
   // The weights of all tokens stay in registers where there is room beside the products.
   static constexpr bool kHoldWeights =
       kChunks == 1 && kTokens * kHeads / 4 + kChunkTokens * kHeads / 2 <= kMathRegs - 40;
@@ -94,14 +109,6 @@ struct ScoreConfig {
     RingBarriers<kQueryStages> query_ring;
   };
   static_assert(sizeof(Shared) <= kMaxSharedBytes, "too much shared memory");
-};
-
-// One item of the block's run: a request, and which of its pages are this block's.
-struct ScoreRun {
-  int request;
-  int page;  // first page of the run within the request
-  int n_pages;
-  int ordinal;  // pages of the block before this run
 };
 
 // Calls f for each run of this block, in order. Load warps and math threads walk alike.
@@ -149,29 +156,33 @@ __device__ __forceinline__ void load_queries_role(typename Config::Shared& s, co
   });
 }
 
-// Another: the key pages.
+// One or more others: the key pages that fall to each. Stages too: s * kLoadWarps + warp for each s.
 template <class Config>
 __device__ __forceinline__ void load_keys_role(typename Config::Shared& s, const IndexScoreParams& p,
-                                               const PlanBlock& block, const CUtensorMap& key_map) {
+                                               const PlanBlock& block, const CUtensorMap& key_map, int warp) {
+  constexpr int kStep = Config::kLoadWarps;
   const int lane = threadIdx.x % 32;
   const uint64_t policy = p.reread ? kEvictNormal : kEvictFirst;
-  RingPosition<Config::kStages> at;
+  RingPosition<Config::kStages / kStep> at;
   for_each_run(p.plan, block, [&](const ScoreRun& run) {
+    const int first = run.first_page_of(warp, kStep);
+    const int n_pages = (run.n_pages - first + kStep - 1) / kStep;
     const int table_row = p.tables.row_of_request ? p.tables.row_of_request[run.request] : run.request;
-    const int32_t* table = p.tables.data + table_row * p.tables.stride + run.page;
-    int next_id = lane < run.n_pages ? table[lane] : 0;
-    for (int base = 0; base < run.n_pages; base += 32) {
+    const int32_t* table = p.tables.data + table_row * p.tables.stride + run.page + first;
+    int next_id = lane < n_pages ? table[lane * kStep] : 0;
+    for (int base = 0; base < n_pages; base += 32) {
       const int id = next_id;
-      next_id = base + 32 + lane < run.n_pages ? table[base + 32 + lane] : 0;
-      const int n = min(32, run.n_pages - base);
+      next_id = base + 32 + lane < n_pages ? table[(base + 32 + lane) * kStep] : 0;
+      const int n = min(32, n_pages - base);
       for (int i = 0; i < n; ++i) {
         const int page = __shfl_sync(0xffffffff, id, i);
         if (lane == 0) {
-          Mbarrier& full = s.key_ring.full[at.stage];
-          s.key_ring.empty[at.stage].wait(at.parity ^ 1);
+          const int stage = kStep == 1 ? at.stage : at.stage * kStep + warp;
+          Mbarrier& full = s.key_ring.full[stage];
+          s.key_ring.empty[stage].wait(at.parity ^ 1);
           full.arrive_expect_bytes(kKeyTileBytes + kIndexPageTokens * 4);
-          tma_load_3d(s.key[at.stage], key_map, full, 0, 0, page, policy);
-          bulk_load(s.key_scale[at.stage], p.pages + page * p.page_bytes + kKeyTileBytes, kIndexPageTokens * 4, full,
+          tma_load_3d(s.key[stage], key_map, full, 0, 0, page, policy);
+          bulk_load(s.key_scale[stage], p.pages + page * p.page_bytes + kKeyTileBytes, kIndexPageTokens * 4, full,
                     policy);
         }
         at.advance();
@@ -213,12 +224,17 @@ __device__ __forceinline__ void start_products(float (&product)[kColumns / 2], u
   wgmma_commit();
 }
 
-// One score, into its bin.
-__device__ __forceinline__ void count_score(const IndexScoreParams& p, uint32_t* histogram, int n_candidates,
-                                            float score) {
-  if (n_candidates <= p.min_ranked) return;
-  atomicAdd(histogram + score_bin(score_key(score)), 1u);
-  if (isnan(score)) atomicOr(p.fault, 1u);
+// Counts `score` in the histogram at a shared address, and lets a NaN stick in `worst`, if slot < n. One block of
+// instructions, because the compiler would put what finds the bin behind a branch.
+__device__ __forceinline__ void count_score(uint32_t histogram, float score, int slot, int n, float& worst) {
+  asm volatile(
+      "{\n .reg .pred counts;\n"
+      "setp.lt.u32 counts, %2, %3;\n"
+      "@counts red.shared.add.u32 [%1], 1;\n"
+      "@counts max.NaN.f32 %0, %0, %4;\n}\n"
+      : "+f"(worst)
+      : "r"(histogram + 4 * score_bin(score_key(score))), "r"(slot), "r"(n), "f"(score)
+      : "memory");
 }
 
 // Scores the pages of a run that fall to one warpgroup.
@@ -236,11 +252,13 @@ class RunScorer {
         query_low_(descriptor_low(s.query[query_stage])) {
     const int64_t first_row = int64_t{run.request} * Config::kTokens + lane.second_of_pair();
     scores_ = p.score + first_row * p.score_stride + p.first;
-    histogram_ = s.histogram[0] + lane.second_of_pair() * kScoreBins;
+    histogram_ = shared_address(s.histogram[0] + lane.second_of_pair() * kScoreBins);
+    keep_in_register(histogram_);
 #pragma unroll
     for (int i = 0; i < kPairs; ++i) {
       const int token = pair_token(i) + lane.second_of_pair();
       n_candidates_[i] = is_paired(i) || lane.second_of_pair() == 0 ? s.n_candidates[query_stage][token] : 0;
+      n_counted_[i] = n_candidates_[i] > p.min_ranked ? n_candidates_[i] : 0;
     }
     if constexpr (Config::kHoldWeights) {
 #pragma unroll
@@ -251,7 +269,7 @@ class RunScorer {
   }
 
   __device__ __forceinline__ void run(const ScoreRun& run, Ring& at) {
-    int i = (lane_.group + Config::kMathGroups - run.ordinal % Config::kMathGroups) % Config::kMathGroups;
+    int i = run.first_page_of(lane_.group, Config::kMathGroups);
     if (i >= run.n_pages) return;
     int slot = (run.page + i) * kIndexPageTokens + lane_.key - p_.first;
     s_.key_ring.full[stage(at)].wait(at.parity);
@@ -260,6 +278,9 @@ class RunScorer {
       at.advance();
       score_page<0>(now, slot, i + Config::kMathGroups < run.n_pages, at);
       slot += Config::kMathGroups * kIndexPageTokens;
+    }
+    if constexpr (Config::kCounts) {
+      if (isnan(worst_)) atomicOr(p_.fault, 1u);
     }
   }
 
@@ -344,13 +365,10 @@ class RunScorer {
   }
 
   __device__ __forceinline__ void store(int pair, float score, int slot) {
-    const int n = n_candidates_[pair];
-    const bool stores = static_cast<unsigned>(slot) < static_cast<unsigned>(n);
     float* to = scores_ + pair_token(pair) * p_.score_stride + slot;
-    if (stores) *to = score;
-    if constexpr (Config::kCounts) {
-      if (stores) count_score(p_, histogram_ + pair_token(pair) * kScoreBins, n, score);
-    }
+    if (static_cast<unsigned>(slot) < static_cast<unsigned>(n_candidates_[pair])) *to = score;
+    if constexpr (Config::kCounts)
+      count_score(histogram_ + pair_token(pair) * kScoreBins * 4, score, slot, n_counted_[pair], worst_);
   }
 
   typename Config::Shared& s_;
@@ -358,9 +376,11 @@ class RunScorer {
   const ScoreLane& lane_;
   const float* weights_;
   uint32_t query_low_;
-  float* scores_;        // of slot 0 of this lane's token of the first pair
-  uint32_t* histogram_;  // of that token
+  float* scores_;    // of slot 0 of this lane's token of the first pair
+  int histogram_;    // of that token; a shared address
+  float worst_ = 0;  // NaN once a counted score is
   int n_candidates_[kPairs];
+  int n_counted_[kPairs];  // the same of a row that is ranked, otherwise 0
   float2 held_[Config::kHoldWeights ? Config::kTokens : 1][kHeads / 8];
 };
 
@@ -422,8 +442,11 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     math_role<Config>(s, p, block);
   } else {
     shrink_registers<Config::kLoadRegs>();
-    if (warp_index() == Config::kMathThreads / 32) load_keys_role<Config>(s, p, block, key_map);
-    if (warp_index() == Config::kMathThreads / 32 + 1) load_queries_role<Config>(s, p, block, query_map);
+    const int load_warp = warp_index() - Config::kMathThreads / 32;
+    if (load_warp == Config::kLoadWarps)
+      load_queries_role<Config>(s, p, block, query_map);
+    else if (load_warp < Config::kLoadWarps)
+      load_keys_role<Config>(s, p, block, key_map, load_warp);
   }
 }
 

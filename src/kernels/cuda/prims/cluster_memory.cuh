@@ -86,15 +86,11 @@ __device__ __forceinline__ void cluster_arrive_relaxed(const Mbarrier& own, uint
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(cluster_address(own.address(), rank)) : "memory");
 }
 
-// Cluster barrier for shared memory alone, behind a block barrier: the block's own accesses are complete then, and the
-// others read them where they were made. (cluster_sync() also orders global memory, which takes several times as long.)
-// The first half alone is enough for who reads nothing but must not leave before the others have read.
+// The first half of a cluster barrier for a thread that has written nothing the others will read: it only must not leave
+// before they have read, or has initialised barriers and fenced that. It orders no writes, not even those to shared memory
+// behind a block barrier, since additions may still be under way there; for that, cluster_sync().
 __device__ __forceinline__ void cluster_arrive_shared() {
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
-}
-__device__ __forceinline__ void cluster_sync_shared() {
-  cluster_arrive_shared();
-  cluster_wait();
 }
 
 }  // namespace levin::cuda

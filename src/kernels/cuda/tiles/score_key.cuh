@@ -20,13 +20,15 @@ static_assert(256 + kFineCoarse * kFinePerCoarse == kScoreBins, "bins for all ke
 #ifdef __CUDACC__
 __device__ __forceinline__ uint32_t score_key(float score) {
   const uint32_t bits = __float_as_uint(score + 0.0f);  // -0 becomes +0
-  return bits ^ ((bits >> 31) ? 0xffffffffu : 0x80000000u);
+  return bits ^ (static_cast<uint32_t>(static_cast<int32_t>(bits) >> 31) | 0x80000000u);
 }
 
 // Rises by one with each coarse and with each fine step, so that the bin before a coarse step is empty.
 __device__ __forceinline__ uint32_t score_bin(uint32_t key) {
-  const int fine = static_cast<int>(key >> kFineShift) - kFirstFine * kFinePerCoarse;
-  return (key >> kCoarseShift) + min(max(fine, 0), kFineCoarse * kFinePerCoarse);
+  // min(key >> kFineShift less what lies below the fine bins, all of them), at least 0, in one instruction
+  const int fine = __viaddmin_s32_relu(static_cast<int>(key >> kFineShift), -kFirstFine * kFinePerCoarse,
+                                       kFineCoarse * kFinePerCoarse);
+  return (key >> kCoarseShift) + fine;
 }
 
 // The keys of a bin: key >> shift == value.
