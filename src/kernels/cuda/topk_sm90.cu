@@ -242,13 +242,11 @@ struct WarpScores {
 };
 
 // Shared memory written so far by the blocks of the cluster may be read by the others. Each thread has to release its
-// own: behind a block barrier alone, additions to bins may still be under way when another block reads them.
+// own: behind a block barrier alone, additions to bins may still be under way when another block reads them. The block's
+// barrier comes first all the same, because racecheck does not follow the cluster's.
 __device__ void exchange_sync(int n_blocks) {
-  if (n_blocks > 1) {
-    cluster_sync();
-  } else {
-    __syncthreads();
-  }
+  __syncthreads();
+  if (n_blocks > 1) cluster_sync();
 }
 
 __device__ __forceinline__ uint32_t warp_inclusive_sum(uint32_t own) {
