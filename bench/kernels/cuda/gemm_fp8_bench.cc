@@ -122,15 +122,17 @@ Floor dense_floor(int n_tokens, int n, int k) {
   return {double(n) * k + double(n_tokens) * k + 2.0 * n_tokens * n + scales, 2.0 * n_tokens * n * k};
 }
 
-std::vector<GemmFp8Plan> plans_for(int n_tokens, int n, bool all) {
-  const GemmFp8Plan chosen = cuda::plan_gemm_fp8({n_tokens, n, 1, 132});
+std::vector<GemmFp8Plan> plans_for(int n_tokens, int n, int k, bool all) {
+  const GemmFp8Plan chosen = cuda::plan_gemm_fp8({n_tokens, n, k, 1, 132});
   std::vector<GemmFp8Plan> plans = {chosen};
   if (!all) return plans;
-  if (chosen.kernel == GemmKernel::kRows) {
-    for (const int width : {16, 32, 48, 56, 64}) plans.push_back({GemmKernel::kRows, chosen.rows, width});
+  if (chosen.kernel != GemmKernel::kTiles) {
+    for (const int width : {16, 32, 48, 56, 64}) plans.push_back({GemmKernel::kRows, std::max(8, chosen.rows), width});
+    if (n_tokens <= cuda::kMostFewRows)
+      for (const int width : {16, 32}) plans.push_back({GemmKernel::kFewRows, cuda::kMostFewRows, width});
     if (n_tokens == 64) plans.push_back({GemmKernel::kTiles, 128, 128});
   } else {
-    if (n_tokens <= 256) plans.push_back({GemmKernel::kRows, 64, cuda::plan_gemm_fp8({64, n, 1, 132}).width});
+    if (n_tokens <= 256) plans.push_back({GemmKernel::kRows, 64, cuda::plan_gemm_fp8({64, n, k, 1, 132}).width});
     for (const auto& [rows, width] : {std::pair{128, 128}, {256, 128}, {256, 136}})
       plans.push_back({GemmKernel::kTiles, rows, width});
   }
@@ -152,8 +154,8 @@ void bench_dense(const Stream& stream, CublasLt* opponent, const Options& option
     if (opponent && opponent->prepare(n_tokens, n, k))
       theirs = time_in_graph(stream, timing, [&](int i) { opponent->run(shape.opponent_args(i), stream.handle()); });
     bool first = true;
-    for (const GemmFp8Plan& plan : plans_for(n_tokens, n, options.all_plans)) {
-      if (!first && plan == plans_for(n_tokens, n, false)[0]) continue;
+    for (const GemmFp8Plan& plan : plans_for(n_tokens, n, k, options.all_plans)) {
+      if (!first && plan == plans_for(n_tokens, n, k, false)[0]) continue;
       const double us = time_in_graph(stream, timing, [&](int i) {
         GemmFp8 a = shape.args(n_tokens, i);
         a.follows_closely = options.overlap;
@@ -180,7 +182,7 @@ void check_batches(const Stream& stream, int n, int k) {
   const auto rows = [&](int n_tokens) {
     GemmFp8 a = shape.args(n_tokens, 0);
     a.x_scale_ld = kMaxTokens;  // the same scales whatever T
-    cuda::gemm_fp8(a, cuda::plan_gemm_fp8({n_tokens, n, 1, 132}), stream.handle());
+    cuda::gemm_fp8(a, cuda::plan_gemm_fp8({n_tokens, n, k, 1, 132}), stream.handle());
     return shape.output(n_tokens);
   };
   const std::vector<uint16_t> all = rows(4096);
@@ -220,7 +222,7 @@ void bench_grouped(const Stream& stream, int n, int k, int rows_per_group) {
   a.n_groups = kGroups;
   a.group_begin = group_begin.data();
   a.follows_closely = true;
-  const GemmFp8Plan plan = cuda::plan_gemm_fp8({rows_per_group, n, kGroups, 132});
+  const GemmFp8Plan plan = cuda::plan_gemm_fp8({rows_per_group, n, k, kGroups, 132});
   const double us = time_in_graph(stream, {8, 7}, [&](int i) {
     a.w = w.data() + int64_t{i % kCopies} * kGroups * n * k;
     cuda::gemm_fp8(a, plan, stream.handle());

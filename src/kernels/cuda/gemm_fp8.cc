@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <initializer_list>
+
 #include "base/check.h"
 
 namespace levin::cuda {
@@ -9,13 +11,10 @@ namespace {
 
 int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
-// The widest strip that leaves the busiest multiprocessor the fewest columns. Groups have strips enough; they take the
-// widest.
-int rows_kernel_width(const GemmFp8Shape& s) {
-  constexpr int kWidths[] = {64, 56, 48, 32, 16};
-  if (s.n_groups > 1) return kWidths[0];
-  int best = kWidths[0], best_columns = 1 << 30;
-  for (const int width : kWidths) {
+// The widest strip, of widths in descending order, that leaves the busiest multiprocessor the fewest columns.
+int strip_width(const GemmFp8Shape& s, std::initializer_list<int> widths) {
+  int best = 0, best_columns = 1 << 30;
+  for (const int width : widths) {
     const int columns = ceil_div(ceil_div(s.n, width), s.n_multiprocessors) * width;
     if (columns < best_columns) {
       best = width;
@@ -48,15 +47,19 @@ GemmFp8Plan tiles_plan(const GemmFp8Shape& s) {
 }  // namespace
 
 std::string GemmFp8Plan::describe() const {
-  return fmt::format("{} {}x{}", kernel == GemmKernel::kRows ? "rows" : "tiles", rows, width);
+  constexpr const char* kNames[] = {"few rows", "rows", "tiles"};
+  return fmt::format("{} {}x{}", kNames[static_cast<int>(kernel)], rows, width);
 }
 
 GemmFp8Plan plan_gemm_fp8(const GemmFp8Shape& s) {
   // Up to two rounds of 64 rows read the weights twice, but keep every multiprocessor busy where few tiles would not.
   const bool few_tiles = s.n_groups == 1 && ceil_div(s.n, 128) <= s.n_multiprocessors / 2;
   if (s.rows_per_group > (few_tiles ? 128 : 64)) return tiles_plan(s);
+  if (s.n_groups == 1 && s.rows_per_group <= kMostFewRows && s.k % 128 == 0 && s.k <= kMostFewRowsK)
+    return {GemmKernel::kFewRows, kMostFewRows, strip_width(s, {32, 16})};
   const int rows = s.rows_per_group <= 8 ? 8 : s.rows_per_group <= 16 ? 16 : s.rows_per_group <= 32 ? 32 : 64;
-  return {GemmKernel::kRows, rows, rows_kernel_width(s)};
+  // Groups have strips enough; they take the widest.
+  return {GemmKernel::kRows, rows, s.n_groups > 1 ? 64 : strip_width(s, {64, 56, 48, 32, 16})};
 }
 
 std::string gemm_fp8_support(int n, int k, int n_groups) {
@@ -73,10 +76,16 @@ void gemm_fp8(const GemmFp8& a, const GemmFp8Plan& plan, CUstream_st* stream) {
   LEVIN_CHECK(refused.empty(), "{}", refused);
   LEVIN_CHECK((a.n_groups == 1) == (a.group_begin == nullptr), "gemm_fp8: {} groups {} group_begin", a.n_groups,
               a.group_begin ? "with" : "without");
-  if (plan.kernel == GemmKernel::kRows)
-    gemm_fp8_rows(a, plan, stream);
-  else
-    gemm_fp8_tiles(a, plan, stream);
+  switch (plan.kernel) {
+    case GemmKernel::kFewRows:
+      LEVIN_CHECK(a.n_tokens <= kMostFewRows && a.n_groups == 1 && a.k % 128 == 0 && a.k <= kMostFewRowsK,
+                  "gemm_fp8: {} rows of {} in {} groups are no few rows", a.n_tokens, a.k, a.n_groups);
+      return gemm_fp8_few_rows(a, plan, stream);
+    case GemmKernel::kRows:
+      return gemm_fp8_rows(a, plan, stream);
+    case GemmKernel::kTiles:
+      return gemm_fp8_tiles(a, plan, stream);
+  }
 }
 
 }  // namespace levin::cuda

@@ -17,12 +17,18 @@ namespace {
 
 std::vector<GemmFp8Plan> all_plans() {
   std::vector<GemmFp8Plan> plans;
+  for (const int width : {16, 32}) plans.push_back({GemmKernel::kFewRows, kMostFewRows, width});
   for (const int rows : {8, 16, 32, 64})
     for (const int width : {16, 32, 48, 56, 64}) plans.push_back({GemmKernel::kRows, rows, width});
   plans.push_back({GemmKernel::kTiles, 128, 128});
   plans.push_back({GemmKernel::kTiles, 256, 128});
   plans.push_back({GemmKernel::kTiles, 256, 136});
   return plans;
+}
+
+// Whether the plan's kernel does `count` rows of k, dense.
+bool does(const GemmFp8Plan& plan, int count, int64_t k) {
+  return plan.kernel != GemmKernel::kFewRows || (count <= kMostFewRows && k % 128 == 0);
 }
 
 // A problem on the device. Rows beyond T hold codes of NaN, so that a row that leaks into another shows.
@@ -116,11 +122,12 @@ TEST_F(GemmFp8Test, EqualsSumsInDouble) {
   struct Case {
     int n_tokens, n, k;
   };
-  for (const Case& c : {Case{1, 8, 16}, Case{3, 64, 128}, Case{9, 264, 144}, Case{33, 136, 512}, Case{70, 520, 1040},
-                        Case{300, 392, 384}}) {
+  for (const Case& c : {Case{1, 8, 16}, Case{3, 64, 128}, Case{2, 136, 1152}, Case{9, 264, 144}, Case{33, 136, 512},
+                        Case{70, 520, 1040}, Case{300, 392, 384}}) {
     const GemmProblem p(c.n_tokens, c.n, c.k, 1, 7 * static_cast<uint64_t>(c.k + c.n));
     const OnDevice device(*stream_, p);
     for (const GemmFp8Plan& plan : all_plans()) {
+      if (!does(plan, c.n_tokens, c.k)) continue;
       const std::vector<float> out = device.run(plan, 0, c.n_tokens);
       int n_wrong = 0;
       for (int row = 0; row < c.n_tokens; row += c.n_tokens > 64 ? 13 : 1) {
@@ -146,15 +153,38 @@ int count_different(const std::vector<float>& a, const float* b) {
 
 TEST_F(GemmFp8Test, ARowHasTheSameBitsInEveryKernelAndBatch) {
   const int n_tokens = 300, n = 656;
-  const GemmProblem p(n_tokens, n, 1552, 1, 99);
-  const OnDevice device(*stream_, p);
-  const std::vector<float> all = device.run({GemmKernel::kTiles, 256, 128}, 0, n_tokens);
-  for (const GemmFp8Plan& plan : all_plans()) {
-    for (const auto& [first, count] :
-         {std::pair{0, n_tokens}, {0, 1}, {17, 1}, {299, 1}, {5, 2}, {64, 7}, {100, 64}, {31, 130}}) {
-      const std::vector<float> some = device.run(plan, first, count);
-      EXPECT_EQ(count_different(some, all.data() + first * n), 0)
-          << plan.describe() << " rows " << first << "+" << count;
+  for (const int k : {1552, 1664}) {
+    const GemmProblem p(n_tokens, n, k, 1, 99);
+    const OnDevice device(*stream_, p);
+    const std::vector<float> all = device.run({GemmKernel::kTiles, 256, 128}, 0, n_tokens);
+    for (const GemmFp8Plan& plan : all_plans()) {
+      for (const auto& [first, count] :
+           {std::pair{0, n_tokens}, {0, 1}, {17, 1}, {299, 1}, {5, 2}, {64, 7}, {100, 64}, {31, 130}}) {
+        if (!does(plan, count, k)) continue;
+        const std::vector<float> some = device.run(plan, first, count);
+        EXPECT_EQ(count_different(some, all.data() + first * n), 0)
+            << plan.describe() << " rows " << first << "+" << count << " K=" << k;
+      }
+    }
+  }
+}
+
+// Several strips a block, more stages than the ring has, and a ring of few stages beside many activations.
+TEST_F(GemmFp8Test, FewRowsOfLargeProductsHaveTheSameBits) {
+  struct Case {
+    int n, k;
+  };
+  for (const Case& c : {Case{17000, 384}, Case{2112, 7168}, Case{1000, 16384}}) {
+    const GemmProblem p(8, c.n, c.k, 1, 31);
+    const OnDevice device(*stream_, p);
+    const std::vector<float> all = device.run({GemmKernel::kRows, 8, 64}, 0, 8);
+    for (const GemmFp8Plan& plan : all_plans()) {
+      if (plan.kernel != GemmKernel::kFewRows) continue;
+      for (const auto& [first, count] : {std::pair{0, 1}, {7, 1}, {3, 2}, {0, 2}}) {
+        const std::vector<float> some = device.run(plan, first, count);
+        EXPECT_EQ(count_different(some, all.data() + int64_t{first} * c.n), 0)
+            << plan.describe() << " rows " << first << "+" << count << " N=" << c.n << " K=" << c.k;
+      }
     }
   }
 }
@@ -179,6 +209,7 @@ TEST_F(GemmFp8Test, GroupsEqualTheirOwnDenseProducts) {
       expected.insert(expected.end(), rows.begin(), rows.end());
     }
     for (const GemmFp8Plan& plan : all_plans()) {
+      if (plan.kernel == GemmKernel::kFewRows) continue;  // of dense products only
       const std::vector<float> out = device.run(plan, 0, n_tokens, group_begin.data());
       EXPECT_EQ(count_different(out, expected.data()), 0) << plan.describe() << ", " << n_tokens << " rows in groups";
     }
@@ -189,9 +220,12 @@ TEST_F(GemmFp8Test, RoundsToBf16AtTheEnd) {
   const GemmProblem p(75, 328, 640, 1, 5);
   const OnDevice device(*stream_, p);
   for (const GemmFp8Plan& plan : all_plans()) {
-    const std::vector<float> wide = device.run(plan, 0, 75);
-    const DeviceArray<uint16_t> out(*stream_, 75 * 328);
-    gemm_fp8(device.args(out.data(), false), plan, stream_->handle());
+    const int n_tokens = does(plan, 75, 640) ? 75 : kMostFewRows;
+    const std::vector<float> wide = device.run(plan, 0, n_tokens);
+    const DeviceArray<uint16_t> out(*stream_, n_tokens * 328);
+    GemmFp8 a = device.args(out.data(), false);
+    a.n_tokens = n_tokens;
+    gemm_fp8(a, plan, stream_->handle());
     const std::vector<uint16_t> narrow = out.host();
     int n_wrong = 0;
     for (size_t i = 0; i < narrow.size(); ++i) n_wrong += narrow[i] != f32_to_bf16(wide[i]);
@@ -204,25 +238,29 @@ TEST_F(GemmFp8Test, ChainsThatOverlapGiveTheSameBits) {
   const GemmProblem p(16, 512, 512, 1, 11);
   const OnDevice device(*stream_, p);
   const DeviceArray<float> first(*stream_, 16 * 512), second(*stream_, 16 * 512);
-  const GemmFp8Plan plan{GemmKernel::kRows, 16, 32};
-  GemmFp8 a = device.args(first.data(), true), b = device.args(second.data(), true);
-  b.x_scale = first.data();
-  b.x_scale_ld = 512;
-  const auto chain = [&] {
-    gemm_fp8(a, plan, stream_->handle());
-    gemm_fp8(b, plan, stream_->handle());
-  };
-  chain();
-  const std::vector<float> expected = second.host();
-  a.follows_closely = b.follows_closely = true;
-  const Graph graph = must(Graph::capture(*stream_, [&] {
-    for (int i = 0; i < 20; ++i) chain();
-  }));
-  for (int repeat = 0; repeat < 10; ++repeat) {
+  for (const GemmFp8Plan& plan : {GemmFp8Plan{GemmKernel::kRows, 16, 32}, {GemmKernel::kFewRows, kMostFewRows, 32}}) {
+    GemmFp8 a = device.args(first.data(), true), b = device.args(second.data(), true);
+    if (plan.kernel == GemmKernel::kFewRows) a.n_tokens = b.n_tokens = kMostFewRows;
+    b.x_scale = first.data();
+    b.x_scale_ld = 512;
+    const auto chain = [&] {
+      gemm_fp8(a, plan, stream_->handle());
+      gemm_fp8(b, plan, stream_->handle());
+    };
     first.fill(0xFF);
     second.fill(0xFF);
-    graph.launch(*stream_);
-    EXPECT_EQ(count_different(second.host(), expected.data()), 0) << "repeat " << repeat;
+    chain();
+    const std::vector<float> expected = second.host();
+    a.follows_closely = b.follows_closely = true;
+    const Graph graph = must(Graph::capture(*stream_, [&] {
+      for (int i = 0; i < 20; ++i) chain();
+    }));
+    for (int repeat = 0; repeat < 10; ++repeat) {
+      first.fill(0xFF);
+      second.fill(0xFF);
+      graph.launch(*stream_);
+      EXPECT_EQ(count_different(second.host(), expected.data()), 0) << plan.describe() << ", repeat " << repeat;
+    }
   }
 }
 
@@ -234,10 +272,12 @@ TEST(GemmFp8PlanTest, RefusesByName) {
 }
 
 TEST(GemmFp8PlanTest, FillsTheMultiprocessors) {
-  EXPECT_EQ(plan_gemm_fp8({1, 2112, 1, 132}).describe(), "rows 8x16");
-  EXPECT_EQ(plan_gemm_fp8({16, 7168, 1, 132}).describe(), "rows 16x56");
-  EXPECT_EQ(plan_gemm_fp8({4096, 2112, 1, 132}).describe(), "tiles 256x136");
-  EXPECT_EQ(plan_gemm_fp8({4096, 7168, 1, 132}).describe(), "tiles 256x128");
+  EXPECT_EQ(plan_gemm_fp8({1, 2112, 7168, 1, 132}).describe(), "few rows 2x16");
+  EXPECT_EQ(plan_gemm_fp8({3, 2112, 7168, 1, 132}).describe(), "rows 8x16");
+  EXPECT_EQ(plan_gemm_fp8({1, 7168, 2048, 32, 132}).describe(), "rows 8x64");
+  EXPECT_EQ(plan_gemm_fp8({16, 7168, 2048, 1, 132}).describe(), "rows 16x56");
+  EXPECT_EQ(plan_gemm_fp8({4096, 2112, 7168, 1, 132}).describe(), "tiles 256x136");
+  EXPECT_EQ(plan_gemm_fp8({4096, 7168, 2048, 1, 132}).describe(), "tiles 256x128");
 }
 
 }  // namespace

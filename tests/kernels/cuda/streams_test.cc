@@ -170,7 +170,7 @@ class LayerStep {
     a.n_tokens = n_tokens_;
     a.n = w.n;
     a.k = kInner;
-    gemm_fp8(a, plan_gemm_fp8({n_tokens_, w.n, 1, 132}), on.handle());
+    gemm_fp8(a, plan_gemm_fp8({n_tokens_, w.n, a.k, 1, 132}), on.handle());
   }
 
   const Stream& stream_;

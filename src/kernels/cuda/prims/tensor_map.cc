@@ -37,26 +37,28 @@ CUtensorMapSwizzle swizzle_of(Swizzle swizzle) {
   return CU_TENSOR_MAP_SWIZZLE_NONE;
 }
 
-CUtensorMap encode(const MatrixMap& m, int rank, int64_t n_matrices, int64_t matrix_bytes) {
+CUtensorMap encode(const MatrixStackMap& stack, int rank) {
+  const MatrixMap& m = stack.matrix;
   const cuuint64_t extents[3] = {static_cast<cuuint64_t>(m.n_columns), static_cast<cuuint64_t>(m.n_rows),
-                                 static_cast<cuuint64_t>(n_matrices)};
-  const cuuint64_t strides[2] = {static_cast<cuuint64_t>(m.row_bytes), static_cast<cuuint64_t>(matrix_bytes)};
-  const cuuint32_t box[3] = {static_cast<cuuint32_t>(m.box_columns), static_cast<cuuint32_t>(m.box_rows), 1};
+                                 static_cast<cuuint64_t>(stack.n_matrices)};
+  const cuuint64_t strides[2] = {static_cast<cuuint64_t>(m.row_bytes), static_cast<cuuint64_t>(stack.matrix_bytes)};
+  const cuuint32_t box[3] = {static_cast<cuuint32_t>(m.box_columns), static_cast<cuuint32_t>(m.box_rows),
+                             static_cast<cuuint32_t>(stack.box_matrices)};
   const cuuint32_t element_strides[3] = {1, 1, 1};
   CUtensorMap map;
   const CUresult code = encoder()(&map, m.type, static_cast<cuuint32_t>(rank), const_cast<void*>(m.data), extents,
                                   strides, box, element_strides, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle_of(m.swizzle),
                                   CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   LEVIN_CHECK(code == CUDA_SUCCESS, "tensor map of [{}, {}, {}], {} bytes a row, box [{}, {}] at {}: driver error {}",
-              n_matrices, m.n_rows, m.n_columns, m.row_bytes, m.box_rows, m.box_columns, m.data,
+              stack.n_matrices, m.n_rows, m.n_columns, m.row_bytes, m.box_rows, m.box_columns, m.data,
               static_cast<int>(code));
   return map;
 }
 
 }  // namespace
 
-CUtensorMap make_tensor_map(const MatrixMap& m) { return encode(m, 2, 1, 0); }
+CUtensorMap make_tensor_map(const MatrixMap& m) { return encode({m, 1, 0}, 2); }
 
-CUtensorMap make_tensor_map(const MatrixStackMap& m) { return encode(m.matrix, 3, m.n_matrices, m.matrix_bytes); }
+CUtensorMap make_tensor_map(const MatrixStackMap& m) { return encode(m, 3); }
 
 }  // namespace levin::cuda

@@ -29,6 +29,7 @@ struct MatrixStackMap {
   MatrixMap matrix;
   int64_t n_matrices = 0;
   int64_t matrix_bytes = 0;  // distance of matrices, a multiple of 16
+  int box_matrices = 1;      // up to 256
 };
 
 CUtensorMap make_tensor_map(const MatrixStackMap& m);

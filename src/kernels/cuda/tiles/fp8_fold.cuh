@@ -42,17 +42,17 @@ __device__ __forceinline__ void fold_block(float (&total)[N / 2], const float (&
 // each adds to the one before, and a lone chain of small products would wait for itself. The caller fences before and
 // commits after.
 struct TilePair {
-  uint32_t x, w;            // low words of the first block's descriptors
-  uint32_t x_step, w_step;  // bytes from block to block
+  uint32_t a, b;            // low words of the first block's descriptors
+  uint32_t a_step, b_step;  // bytes from block to block
 };
-template <int N, uint32_t kGroupBytes, int kBlocks>
+template <int N, uint32_t kGroupBytesOfA, int kBlocks>
 __device__ __forceinline__ void multiply_blocks(float (&blocks)[kBlocks][N / 2], const TilePair& t) {
 #pragma unroll
   for (int step = 0; step < 4; ++step) {
 #pragma unroll
     for (int b = 0; b < kBlocks; ++b) {
-      Wgmma<N>::e4m3(blocks[b], join_descriptor(t.x + (b * t.x_step + step * 32) / 16, descriptor_high(kGroupBytes)),
-                     join_descriptor(t.w + (b * t.w_step + step * 32) / 16, descriptor_high()), step != 0);
+      Wgmma<N>::e4m3(blocks[b], join_descriptor(t.a + (b * t.a_step + step * 32) / 16, descriptor_high(kGroupBytesOfA)),
+                     join_descriptor(t.b + (b * t.b_step + step * 32) / 16, descriptor_high()), step != 0);
     }
   }
 }
