@@ -213,7 +213,7 @@ void index_topk(OpContext& ctx, const IndexTopk& a) {
     const ArenaScope scope(*ctx.arena);
     const View score = ctx.arena->allocate(DType::kF32, {n, run.n_slots});
     score_rows(ctx, a.query, run.rows, score);
-    if (timer.measures()) timer.add(scores_work(ctx, a.query, run.rows));
+    timer.add([&] { return scores_work(ctx, a.query, run.rows); });
     select_rows(ctx, {.op = "index_topk",
                       .score = score,
                       .first = a.query.first,
@@ -255,7 +255,7 @@ void index_scores(OpContext& ctx, const IndexScores& a) {
                 a.query.visible.data<int32_t>()[t], a.score.describe());
   }
   score_rows(ctx, a.query, {0, n_rows}, a.score);
-  if (timer.measures()) timer.add(scores_work(ctx, a.query, {0, n_rows}));
+  timer.add([&] { return scores_work(ctx, a.query, {0, n_rows}); });
 }
 
 void select_topk(OpContext& ctx, const SelectTopk& a) {

@@ -56,7 +56,7 @@ void matmul(OpContext& ctx, const Matmul& a) {
   prepare_rows(ctx, {&x, 1});
   const Product product = {.x = &x, .w = a.w, .out = a.out.data<float>(), .out_stride = a.out.stride(0)};
   run_products(ctx, {&product, 1});
-  timer.add(product_work(x.dtype, *a.w, a.x.dim(0)));
+  timer.add([&] { return product_work(x.dtype, *a.w, a.x.dim(0)); });
 }
 
 void matmul_per_head(OpContext& ctx, const MatmulPerHead& a) {
@@ -85,10 +85,14 @@ void matmul_per_head(OpContext& ctx, const MatmulPerHead& a) {
                              .k = k},
                    .dtype = operand_dtype(ctx, a.x.dtype(), w)};
     products[h] = {.x = &operands[h], .w = &w, .out = a.out.row<float>(0, h), .out_stride = a.out.stride(0)};
-    timer.add(product_work(operands[h].dtype, w, a.x.dim(0)));
   }
   prepare_rows(ctx, operands);
   run_products(ctx, products);
+  timer.add([&] {
+    OpWork work;
+    for (int64_t h = 0; h < n_heads; ++h) work += product_work(operands[h].dtype, a.w[h], a.x.dim(0));
+    return work;
+  });
 }
 
 }  // namespace levin::ops

@@ -338,7 +338,7 @@ void ffn(OpContext& ctx, const Ffn& a) {
   const Block block = {
       .weights = a.weights, .n_rows = a.x.dim(0), .out = a.out.data<float>(), .out_stride = a.out.stride(0)};
   run_blocks(ctx, a.x, {&block, 1}, a.limit);
-  timer.add(ffn_work(ctx, *a.weights, a.x.dim(0)));
+  timer.add([&] { return ffn_work(ctx, *a.weights, a.x.dim(0)); });
 }
 
 void expert_ffn(OpContext& ctx, const ExpertFfn& a) {
@@ -365,7 +365,7 @@ void expert_ffn(OpContext& ctx, const ExpertFfn& a) {
     slice.weights = a.weights.slice_first(t, n);
     slice.out = a.out.slice_first(t, n);
     expert_ffn_slice(ctx, slice);
-    if (timer.measures()) timer.add(experts_work(ctx, slice));
+    timer.add([&] { return experts_work(ctx, slice); });
   }
 }
 

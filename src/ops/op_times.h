@@ -70,9 +70,13 @@ class OpTimer {
     times_->inside_op = false;
     times_->seconds[static_cast<size_t>(kind_)] += std::chrono::duration<double>(Clock::now() - start_).count();
   }
-  bool measures() const { return times_ != nullptr; }  // whether anybody wants to know what add() is told
-  void add(const OpWork& work) {
-    if (times_ != nullptr) times_->work[static_cast<size_t>(kind_)] += work;
+  // work() -> OpWork is asked for while somebody measures, and its own time is not the op's.
+  template <class Work>
+  void add(const Work& work) {
+    if (times_ == nullptr) return;
+    const Clock::time_point asked = Clock::now();
+    times_->work[static_cast<size_t>(kind_)] += work();
+    start_ += Clock::now() - asked;
   }
   OpTimer(const OpTimer&) = delete;
   OpTimer& operator=(const OpTimer&) = delete;

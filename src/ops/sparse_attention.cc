@@ -183,7 +183,7 @@ void sparse_attention(OpContext& ctx, const SparseAttention& a) {
       begin = t * n_heads + (whole ? shared.n_tokens * n_heads : head_end);
     }
   });
-  if (timer.measures()) timer.add(attention_work(ctx, a));
+  timer.add([&] { return attention_work(ctx, a); });
 }
 
 }  // namespace levin::ops
