@@ -128,8 +128,6 @@ std::vector<GemmFp8Plan> plans_for(int n_tokens, int n, int k, bool all) {
   if (!all) return plans;
   if (chosen.kernel != GemmKernel::kTiles) {
     for (const int width : {16, 32, 48, 56, 64}) plans.push_back({GemmKernel::kRows, std::max(8, chosen.rows), width});
-    if (n_tokens <= cuda::kMostFewRows)
-      for (const int width : {16, 32}) plans.push_back({GemmKernel::kFewRows, cuda::kMostFewRows, width});
     if (n_tokens == 64) plans.push_back({GemmKernel::kTiles, 128, 128});
   } else {
     if (n_tokens <= 256) plans.push_back({GemmKernel::kRows, 64, cuda::plan_gemm_fp8({64, n, k, 1, 132}).width});

@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <initializer_list>
-
 #include "base/check.h"
 
 namespace levin::cuda {
@@ -11,10 +9,13 @@ namespace {
 
 int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
-// The widest strip, of widths in descending order, that leaves the busiest multiprocessor the fewest columns.
-int strip_width(const GemmFp8Shape& s, std::initializer_list<int> widths) {
-  int best = 0, best_columns = 1 << 30;
-  for (const int width : widths) {
+// The widest strip that leaves the busiest multiprocessor the fewest columns. Groups have strips enough; they take the
+// widest.
+int rows_kernel_width(const GemmFp8Shape& s) {
+  constexpr int kWidths[] = {64, 56, 48, 32, 16};
+  if (s.n_groups > 1) return kWidths[0];
+  int best = kWidths[0], best_columns = 1 << 30;
+  for (const int width : kWidths) {
     const int columns = ceil_div(ceil_div(s.n, width), s.n_multiprocessors) * width;
     if (columns < best_columns) {
       best = width;
@@ -56,10 +57,9 @@ GemmFp8Plan plan_gemm_fp8(const GemmFp8Shape& s) {
   const bool few_tiles = s.n_groups == 1 && ceil_div(s.n, 128) <= s.n_multiprocessors / 2;
   if (s.rows_per_group > (few_tiles ? 128 : 64)) return tiles_plan(s);
   if (s.n_groups == 1 && s.rows_per_group <= kMostFewRows && s.k % 128 == 0 && s.k <= kMostFewRowsK)
-    return {GemmKernel::kFewRows, kMostFewRows, 32};  // strips of 16 were slower at every shape
+    return {GemmKernel::kFewRows, kMostFewRows, 32};
   const int rows = s.rows_per_group <= 8 ? 8 : s.rows_per_group <= 16 ? 16 : s.rows_per_group <= 32 ? 32 : 64;
-  // Groups have strips enough; they take the widest.
-  return {GemmKernel::kRows, rows, s.n_groups > 1 ? 64 : strip_width(s, {64, 56, 48, 32, 16})};
+  return {GemmKernel::kRows, rows, rows_kernel_width(s)};
 }
 
 std::string gemm_fp8_support(int n, int k, int n_groups) {

@@ -51,7 +51,7 @@ enum class GemmKernel : uint8_t { kFewRows, kRows, kTiles };
 struct GemmFp8Plan {
   GemmKernel kernel = GemmKernel::kRows;
   int rows = 8;    // rows of a tile: 2 (kFewRows); 8, 16, 32, 64 (kRows); 128, 256 (kTiles)
-  int width = 64;  // columns of a tile: 16, 32 (kFewRows); 16, 32, 48, 56, 64 (kRows); 128, 136 (kTiles)
+  int width = 64;  // columns of a tile: 32 (kFewRows); 16, 32, 48, 56, 64 (kRows); 128, 136 (kTiles)
 
   std::string describe() const;  // "rows 8x64"
   friend bool operator==(const GemmFp8Plan&, const GemmFp8Plan&) = default;

@@ -13,9 +13,9 @@
 //   edge  what lies beyond N or K loads as zero; blocks beyond K are not folded, columns beyond N and rows beyond T not
 //         stored. Columns of sums beyond those of x are read on in shared memory and not used
 //   cost  reads N*K weight bytes once, T*K activation bytes once per block (from L2); bandwidth-bound
-//   why   Weights are the M operand, since instructions of 8 columns are the shortest. 4 or 2 blocks of k of a strip of
-//         16 or 32 rows are one tile of 64, and the rows of x of the same blocks its columns: of the sums only those
-//         where both are of one block count, and an instruction does the work of 4 or 2.
+//   why   Weights are the M operand, since instructions of 8 columns are the shortest. Two blocks of k of a
+//         strip of 32 rows are one tile of 64, and the rows of x of the same blocks its columns: of the sums only those
+//         where both are of one block count, and an instruction does the work of two.
 //         What a short product adds to its bytes is the way from the kernel before to the first product, and from the
 //         last product to the next kernel. Weights load during the kernel before; rows come by ordinary loads of all
 //         threads, which take half the time of the copy engine's; and no more weights are asked for at a time than keep
@@ -39,13 +39,16 @@ namespace {
 
 constexpr int kBlockK = 128;
 constexpr int kRows = kMostFewRows;
-constexpr int kTiles = 2;  // of 64 rows, in a stage: their steps alternate in the matrix unit
+constexpr int kWidth = 32;               // of a strip
+constexpr int kPack = 64 / kWidth;       // blocks of k of a tile
+constexpr int kTiles = 2;                // of a stage: their steps alternate in the matrix unit
+constexpr int kBlocks = kTiles * kPack;  // of k, of a stage
 constexpr int kMathThreads = 128;
 constexpr int kLoadWarp = kMathThreads / 32;
 constexpr int kFoldWarp = kLoadWarp + 1;
 constexpr int kThreads = kMathThreads + 2 * 32;
-constexpr int kMathBarrier = 1;
-constexpr int kSumsReady = 2, kSumsFree = 4;  // and the next: named barriers of math and fold, one for each buffer
+constexpr int kRowsBarrier = 1;
+constexpr int kSumLanes = kMathThreads / 4;  // those that hold sums that count
 constexpr int kMaxStages = 16;
 constexpr int kRowsOfBlock = kRows * kBlockK;  // bytes of x of one block of k
 // Of each of two blocks on a multiprocessor: 228 KB, of which the system keeps 1 KB for each block.
@@ -77,14 +80,8 @@ struct Params {
 constexpr int kTileBytes = 64 * kBlockK;
 constexpr int kStageBytes = kTiles * kTileBytes;
 
-template <int kWidthOf>
-struct Config {
-  static constexpr int kWidth = kWidthOf;
-  static constexpr int kPack = 64 / kWidth;       // blocks of k of a tile
-  static constexpr int kBlocks = kTiles * kPack;  // of a stage
-  static_assert(kBlockK % kWidth == 0, "a strip has one row of weight scales");
-  static_assert(kPack * kRows <= 8, "the matrix unit's smallest N");
-};
+static_assert(kBlockK % kWidth == 0, "a strip has one row of weight scales");
+static_assert(kPack * kRows <= 8, "the matrix unit's smallest N");
 
 // Sums of a stage's products: [tile][token][row of the tile].
 using StageSums = float[kTiles][kRows][64];
@@ -92,6 +89,7 @@ using StageSums = float[kTiles][kRows][64];
 struct Shared {
   RingBarriers<kMaxStages> ring;
   StageSums sums[2];  // of one stage and the one before
+  RingBarriers<2> sums_ring;
   alignas(kSwizzleAlignment) uint8_t stages[];
 };
 
@@ -115,19 +113,18 @@ struct RingPlace {
   }
 };
 
-template <class C>
 __device__ void load_weights(const Params& p, Shared& s) {
   RingPlace at{p.layout.n_stages}, landed{p.layout.n_stages};
   int n_sent = 0;
   for (int i = 0; i < strips_of_block(p); ++i) {
-    for (int block = 0; block < p.n_k_blocks; block += C::kBlocks) {
+    for (int block = 0; block < p.n_k_blocks; block += kBlocks) {
       if (n_sent++ >= p.layout.n_in_flight) {
         s.ring.full[landed.stage].wait(landed.parity);
         landed.advance();
       }
       s.ring.empty[at.stage].wait(at.parity ^ 1);
       s.ring.full[at.stage].arrive_expect_bytes(kStageBytes);
-      tma_load_3d(s.stages + at.stage * kStageBytes, p.w_map, s.ring.full[at.stage], 0, strip_of_block(i) * C::kWidth,
+      tma_load_3d(s.stages + at.stage * kStageBytes, p.w_map, s.ring.full[at.stage], 0, strip_of_block(i) * kWidth,
                   block, kEvictFirst);
       at.advance();
     }
@@ -142,7 +139,6 @@ __device__ __forceinline__ float* w_scales(const Params& p, Shared& s) {
 }
 
 // The warpgroup that multiplies.
-template <class C>
 class Math {
  public:
   // A thread's part of a tile: rows row_ and row_ + 8, columns 2 * (lane % 4) + {0, 1}.
@@ -164,20 +160,20 @@ class Math {
     wait_for_previous();
     load_rows();
     fence_async_shared();
-    named_barrier(kMathBarrier, kMathThreads);
-    const int n = strips_of_block(p_) * ((p_.n_k_blocks + C::kBlocks - 1) / C::kBlocks);
+    named_barrier(kRowsBarrier, kMathThreads + 32);  // rows for the matrix unit, scales for the warp that folds
+    const int n = strips_of_block(p_) * ((p_.n_k_blocks + kBlocks - 1) / kBlocks);
     Tiles even, odd;
     begin_stage(even);
     for (int i = 0; i < n; i += 2) {
-      end_stage(even, odd, 0, i + 1 < n);
-      if (i + 1 < n) end_stage(odd, even, 1, i + 2 < n);
+      end_stage(even, odd, i + 1 < n);
+      if (i + 1 < n) end_stage(odd, even, i + 2 < n);
     }
   }
 
  private:
   __device__ __forceinline__ void load_weight_scales() {
     for (int at = thread_; at < strips_of_block(p_) * p_.n_k_blocks; at += kMathThreads) {
-      const int scale_row = strip_of_block(at / p_.n_k_blocks) * C::kWidth / kBlockK;
+      const int scale_row = strip_of_block(at / p_.n_k_blocks) * kWidth / kBlockK;
       w_scales(p_, s_)[at] = __ldg(p_.w_scale + int64_t{scale_row} * p_.n_k_blocks + at % p_.n_k_blocks);
     }
   }
@@ -219,16 +215,16 @@ class Math {
     const uint32_t w = w_low_ + static_cast<uint32_t>(next_.stage) * (kStageBytes / 16);
     const uint32_t x = x_low_ + static_cast<uint32_t>(begun_block_) * (kRowsOfBlock / 16);
     wgmma_fence();
-    multiply_blocks<8, 1024>(tiles, TilePair{w, x, kTileBytes, C::kPack * kRowsOfBlock});
+    multiply_blocks<8, 1024>(tiles, TilePair{w, x, kTileBytes, kPack * kRowsOfBlock});
     wgmma_commit();
     next_.advance();
-    begun_block_ += C::kBlocks;
+    begun_block_ += kBlocks;
     if (begun_block_ >= p_.n_k_blocks) begun_block_ = 0;
   }
 
   // Begins the stage after, then hands this one's sums to the warp that folds. Row r of a tile is of its block
   // r / kWidth, whose columns are kRows * block + token: they are in every fourth lane, as {0, 1} the tokens.
-  __device__ __forceinline__ void end_stage(Tiles& tiles, Tiles& after, int buffer, bool more) {
+  __device__ __forceinline__ void end_stage(Tiles& tiles, Tiles& after, bool more) {
     if (more) begin_stage(after);
     if (more)
       wgmma_wait<1>();
@@ -238,14 +234,16 @@ class Math {
     for (int tile = 0; tile < kTiles; ++tile) wgmma_touch(tiles[tile]);
     if (thread_ % 32 == 0) s_.ring.empty[done_.stage].arrive();
     done_.advance();
-    named_barrier(kSumsFree + buffer, kMathThreads + 32);
-    if (thread_ % 4 == row_ / C::kWidth) {
+    if (thread_ % 4 == row_ / kWidth) {
+      s_.sums_ring.empty[sums_.stage].wait(sums_.parity ^ 1);
 #pragma unroll
       for (int tile = 0; tile < kTiles; ++tile)
 #pragma unroll
-        for (int i = 0; i < 4; ++i) s_.sums[buffer][tile][i % 2][row_ + i / 2 * 8] = tiles[tile][i];
+        for (int i = 0; i < 4; ++i) s_.sums[sums_.stage][tile][i % 2][row_ + i / 2 * 8] = tiles[tile][i];
+      s_.sums_ring.full[sums_.stage].arrive();
     }
-    named_barrier_arrive(kSumsReady + buffer, kMathThreads + 32);
+    __syncwarp();
+    sums_.advance();
   }
 
   const Params& p_;
@@ -253,49 +251,48 @@ class Math {
   uint8_t* x_;
   int thread_, row_;
   RingPlace next_, done_;
+  RingPosition<2> sums_;
   uint32_t x_low_, w_low_;
   int begun_block_ = 0;  // of the strip whose products come next
 };
 
 // The warp that folds: a lane has kOutputs outputs of a strip, output o being row o % kWidth of token o / kWidth.
-template <class C>
 class Fold {
  public:
-  static constexpr int kOutputs = kRows * C::kWidth / 32;
+  static constexpr int kOutputs = kRows * kWidth / 32;
 
   __device__ Fold(const Params& p, Shared& s) : p_(p), s_(s), lane_(static_cast<int>(threadIdx.x) % 32) {}
 
   __device__ void run() {
-    int buffer = 0;
-    named_barrier_arrive(kSumsFree, kMathThreads + 32);
-    named_barrier_arrive(kSumsFree + 1, kMathThreads + 32);
+    RingPosition<2> at;
+    named_barrier(kRowsBarrier, kMathThreads + 32);
     for (int strip = 0; strip < strips_of_block(p_); ++strip) {
       float totals[kOutputs] = {};
-      for (int block = 0; block < p_.n_k_blocks; block += C::kBlocks) {
-        named_barrier(kSumsReady + buffer, kMathThreads + 32);
-        fold(totals, s_.sums[buffer], strip, block);
-        named_barrier_arrive(kSumsFree + buffer, kMathThreads + 32);
-        buffer ^= 1;
+      for (int block = 0; block < p_.n_k_blocks; block += kBlocks) {
+        s_.sums_ring.full[at.stage].wait(at.parity);
+        fold(totals, s_.sums[at.stage], strip, block);
+        s_.sums_ring.empty[at.stage].arrive();
+        at.advance();
       }
 #pragma unroll
-      for (int o = 0; o < kOutputs; ++o) store(totals[o], token(o), strip_of_block(strip) * C::kWidth + row(o));
+      for (int o = 0; o < kOutputs; ++o) store(totals[o], token(o), strip_of_block(strip) * kWidth + row(o));
     }
   }
 
  private:
-  __device__ __forceinline__ int token(int o) const { return (lane_ + 32 * o) / C::kWidth; }
-  __device__ __forceinline__ int row(int o) const { return (lane_ + 32 * o) % C::kWidth; }
+  __device__ __forceinline__ int token(int o) const { return (lane_ + 32 * o) / kWidth; }
+  __device__ __forceinline__ int row(int o) const { return (lane_ + 32 * o) % kWidth; }
 
   __device__ __forceinline__ void fold(float (&totals)[kOutputs], const StageSums& sums, int strip, int first_block) {
     const float* w = w_scales(p_, s_) + strip * p_.n_k_blocks + first_block;
     const float2* x = x_scales(p_, s_) + first_block;
 #pragma unroll
-    for (int b = 0; b < C::kBlocks; ++b) {
+    for (int b = 0; b < kBlocks; ++b) {
       const float2 x_scale = x[b];
       const float w_scale = w[b];
 #pragma unroll
       for (int o = 0; o < kOutputs; ++o) {
-        const float sum = sums[b / C::kPack][token(o)][b % C::kPack * C::kWidth + row(o)];
+        const float sum = sums[b / kPack][token(o)][b % kPack * kWidth + row(o)];
         const float scale = (token(o) == 0 ? x_scale.x : x_scale.y) * w_scale;
         if (first_block + b < p_.n_k_blocks) totals[o] = __fmaf_rn(sum, scale, totals[o]);
       }
@@ -316,7 +313,6 @@ class Fold {
   int lane_;
 };
 
-template <class C>
 __global__ void __launch_bounds__(kThreads, 2) gemm_fp8_few_rows_kernel(const __grid_constant__ Params p) {
   extern __shared__ uint8_t raw_shared[];
   Shared& s = *reinterpret_cast<Shared*>(
@@ -326,15 +322,16 @@ __global__ void __launch_bounds__(kThreads, 2) gemm_fp8_few_rows_kernel(const __
   if (threadIdx.x == kLoadWarp * 32) {
     prefetch_map(p.w_map);
     s.ring.init(1, kMathThreads / 32);
+    s.sums_ring.init(kSumLanes, 32);
     fence_barrier_init();
   }
   __syncthreads();
   if (warp < kLoadWarp)
-    Math<C>(p, s).run();
+    Math(p, s).run();
   else if (warp == kFoldWarp)
-    Fold<C>(p, s).run();
+    Fold(p, s).run();
   else if (elect_one())
-    load_weights<C>(p, s);
+    load_weights(p, s);
 }
 
 int round_up(int n, int to) { return (n + to - 1) / to * to; }
@@ -343,12 +340,12 @@ int ceil_div(int a, int b) { return (a + b - 1) / b; }
 // A product whose weights, a block's share, a whole multiprocessor's ring would hold takes half of the shared memory, so
 // that the blocks of the next kernel start, and their weights load, beside this one's. A longer one streams, best
 // through one deep ring. A stage is 16 KB: two blocks with two in flight, or one with three, keep memory busy.
-Layout layout_of(int n_k_blocks, int blocks_of_stage, int n_strips_of_block) {
-  const int n_stages = n_strips_of_block * ceil_div(n_k_blocks, blocks_of_stage);
-  const int whole_k_blocks = round_up(n_k_blocks, blocks_of_stage);
+Layout layout_of(int n_k_blocks, int n_strips_of_block) {
+  const int n_stages = n_strips_of_block * ceil_div(n_k_blocks, kBlocks);
+  const int whole_k_blocks = round_up(n_k_blocks, kBlocks);
   const int x_bytes = whole_k_blocks * kRowsOfBlock + 1024;  // 8 rows are read where the last begin
   const int x_scale_bytes = whole_k_blocks * kRows * 4;
-  const int w_scale_bytes = (n_strips_of_block * n_k_blocks + blocks_of_stage) * 4;
+  const int w_scale_bytes = (n_strips_of_block * n_k_blocks + kBlocks) * 4;
   const int fixed = kSwizzleAlignment + static_cast<int>(sizeof(Shared)) + x_bytes + x_scale_bytes + w_scale_bytes;
   const bool streams = n_stages > (kMaxSharedBytes - fixed) / kStageBytes;
   Layout l;
@@ -361,9 +358,9 @@ Layout layout_of(int n_k_blocks, int blocks_of_stage, int n_strips_of_block) {
   return l;
 }
 
-template <int kWidth>
-void run(const GemmFp8& a, CUstream_st* stream) {
-  using C = Config<kWidth>;
+}  // namespace
+
+void gemm_fp8_few_rows(const GemmFp8& a, const GemmFp8Plan&, CUstream_st* stream) {
   const int n_k_blocks = a.k / kBlockK, n_strips = ceil_div(a.n, kWidth),
             n_blocks = std::min(n_multiprocessors(), n_strips);
   MatrixStackMap w;
@@ -376,7 +373,7 @@ void run(const GemmFp8& a, CUstream_st* stream) {
   w.matrix.swizzle = Swizzle::k128;
   w.n_matrices = n_k_blocks;
   w.matrix_bytes = kBlockK;
-  w.box_matrices = C::kBlocks;
+  w.box_matrices = kBlocks;
   const Params p{make_tensor_map(w),
                  a.x,
                  a.x_row_bytes,
@@ -389,23 +386,14 @@ void run(const GemmFp8& a, CUstream_st* stream) {
                  n_k_blocks,
                  n_strips,
                  a.out_is_f32,
-                 layout_of(n_k_blocks, C::kBlocks, ceil_div(n_strips, n_blocks))};
+                 layout_of(n_k_blocks, ceil_div(n_strips, n_blocks))};
   Launch l;
   l.grid = dim3(static_cast<unsigned>(n_blocks));
   l.block = dim3(kThreads);
   l.shared_bytes = p.layout.end;
   l.follows_closely = a.follows_closely;
   l.stream = stream;
-  launch_kernel(gemm_fp8_few_rows_kernel<C>, l, p);
-}
-
-}  // namespace
-
-void gemm_fp8_few_rows(const GemmFp8& a, const GemmFp8Plan& plan, CUstream_st* stream) {
-  if (plan.width == 16)
-    run<16>(a, stream);
-  else
-    run<32>(a, stream);
+  launch_kernel(gemm_fp8_few_rows_kernel, l, p);
 }
 
 }  // namespace levin::cuda
