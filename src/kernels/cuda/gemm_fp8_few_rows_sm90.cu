@@ -48,7 +48,6 @@ constexpr int kLoadWarp = kMathThreads / 32;
 constexpr int kFoldWarp = kLoadWarp + 1;
 constexpr int kThreads = kMathThreads + 2 * 32;
 constexpr int kRowsBarrier = 1;
-constexpr int kSumLanes = kMathThreads / 4;  // those that hold sums that count
 constexpr int kMaxStages = 16;
 constexpr int kRowsOfBlock = kRows * kBlockK;  // bytes of x of one block of k
 // Of each of two blocks on a multiprocessor: 228 KB, of which the system keeps 1 KB for each block.
@@ -232,17 +231,16 @@ class Math {
       wgmma_wait<0>();
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) wgmma_touch(tiles[tile]);
-    if (thread_ % 32 == 0) s_.ring.empty[done_.stage].arrive();
+    s_.ring.empty[done_.stage].arrive_as_warp();
     done_.advance();
+    s_.sums_ring.empty[sums_.stage].wait(sums_.parity ^ 1);
     if (thread_ % 4 == row_ / kWidth) {
-      s_.sums_ring.empty[sums_.stage].wait(sums_.parity ^ 1);
 #pragma unroll
       for (int tile = 0; tile < kTiles; ++tile)
 #pragma unroll
         for (int i = 0; i < 4; ++i) s_.sums[sums_.stage][tile][i % 2][row_ + i / 2 * 8] = tiles[tile][i];
-      s_.sums_ring.full[sums_.stage].arrive();
     }
-    __syncwarp();
+    s_.sums_ring.full[sums_.stage].arrive_as_warp();
     sums_.advance();
   }
 
@@ -271,7 +269,7 @@ class Fold {
       for (int block = 0; block < p_.n_k_blocks; block += kBlocks) {
         s_.sums_ring.full[at.stage].wait(at.parity);
         fold(totals, s_.sums[at.stage], strip, block);
-        s_.sums_ring.empty[at.stage].arrive();
+        s_.sums_ring.empty[at.stage].arrive_as_warp();
         at.advance();
       }
 #pragma unroll
@@ -321,8 +319,8 @@ __global__ void __launch_bounds__(kThreads, 2) gemm_fp8_few_rows_kernel(const __
   let_next_start();
   if (threadIdx.x == kLoadWarp * 32) {
     prefetch_map(p.w_map);
-    s.ring.init(1, kMathThreads / 32);
-    s.sums_ring.init(kSumLanes, 32);
+    s.ring.init(1, kMathThreads / 32 * kWarpArrivals);
+    s.sums_ring.init(kMathThreads / 32 * kWarpArrivals, kWarpArrivals);
     fence_barrier_init();
   }
   __syncthreads();

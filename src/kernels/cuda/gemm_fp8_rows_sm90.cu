@@ -247,8 +247,7 @@ class Math {
       if (padding_only || stage_of_item * C::kBlocks + b >= p_.n_k_blocks) continue;
       fold_block<C::kWidth, C::kCrosses, (C::kRows > 8)>(total, blocks[b], scales[b], skews.first_block_columns);
     }
-    __syncwarp();
-    if (lane_ == 0) s_.ring.empty[done_.stage].arrive();
+    s_.ring.empty[done_.stage].arrive_as_warp();
     done_.advance();
   }
 
@@ -290,7 +289,7 @@ __global__ void __launch_bounds__(kThreads, 1) gemm_fp8_rows_kernel(const __grid
   if (threadIdx.x == 0) {
     prefetch_map(p.w_map);
     prefetch_map(p.x_map);
-    s.ring.init(1, kMathThreads / 32);
+    s.ring.init(1, kMathThreads / 32 * kWarpArrivals);
     fence_barrier_init();
   }
   if (warp == kMathThreads / 32) {

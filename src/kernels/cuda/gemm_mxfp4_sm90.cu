@@ -186,7 +186,7 @@ class Math {
       wgmma_touch(block);
 #pragma unroll
       for (int i = 0; i < C::kRows / 2; ++i) total[i] = __fadd_rn(total[i], block[i]);
-      if (thread_ % 32 == 0) s_.ring.empty[stage].arrive();
+      s_.ring.empty[stage].arrive_as_warp();
       __syncwarp();
     }
   }
@@ -261,7 +261,7 @@ __global__ void __launch_bounds__(kThreads, C::kBlocks) gemm_mxfp4_kernel(const 
   let_next_start();
   if (threadIdx.x == 0) {
     prefetch_map(p.x_map);
-    s.ring.init(1, kMathThreads / 32);
+    s.ring.init(1, kMathThreads / 32 * kWarpArrivals);
     fence_barrier_init();
   }
   if (warp == kMathThreads / 32) {

@@ -137,8 +137,8 @@ __device__ __forceinline__ void load_queries_role(typename Config::Shared& s, co
     const int first_row = run.request * kTokens;
     const int n_rows = static_cast<int>(p.n_rows - first_row < kTokens ? p.n_rows - first_row : kTokens);
     Mbarrier& full = s.query_ring.full[at.stage];
+    s.query_ring.empty[at.stage].wait(at.parity ^ 1);
     if (lane == 0) {
-      s.query_ring.empty[at.stage].wait(at.parity ^ 1);
       const uint32_t weight_bytes = n_rows * kHeads * 4;
       full.arrive_expect_bytes(Config::kQueryBytes + weight_bytes);
 #pragma unroll
@@ -323,8 +323,7 @@ class RunScorer {
     wgmma_wait<0>();
     wgmma_touch(product);
     if constexpr (kLast) {
-      __syncwarp();
-      if (threadIdx.x % 32 == 0) s_.key_ring.empty[stage].arrive();
+      s_.key_ring.empty[stage].arrive_as_warp();
     }
     finish_chunk<kChunk, kCount>(product, scale, slot);
     if constexpr (!kLast) score_page<kChunk + 1>(stage, slot, more, next);
@@ -409,8 +408,7 @@ __device__ __forceinline__ void math_role(typename Config::Shared& s, const Inde
     s.query_ring.full[query.stage].wait(query.parity);
     __syncwarp();
     RunScorer<Config>(s, p, lane, run, query.stage).run(run, at);
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) s.query_ring.empty[query.stage].arrive();
+    s.query_ring.empty[query.stage].arrive_as_warp();
     query.advance();
     if constexpr (Config::kCounts) flush_histograms<Config>(s, p, run.request);
   });
@@ -423,9 +421,9 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
   extern __shared__ __align__(1024) uint8_t shared_bytes[];
   auto& s = *reinterpret_cast<typename Config::Shared*>(shared_bytes);
   if (threadIdx.x == 0) {
-    s.key_ring.init(1, 4);  // readers: the warps of the warpgroup that takes the page
-    s.query_ring.init(1 + Config::kTokens,
-                      Config::kMathThreads / 32);  // the lanes that write lengths too; readers: all math warps
+    s.key_ring.init(1, 4 * kWarpArrivals);  // readers: the warps of the warpgroup that takes the page
+    s.query_ring.init(1 + Config::kTokens,  // the lanes that write lengths too; readers: all math warps
+                      Config::kMathThreads / 32 * kWarpArrivals);
     fence_barrier_init();
     prefetch_map(query_map);
     prefetch_map(key_map);

@@ -230,7 +230,7 @@ __device__ __forceinline__ void receive_tile(AllHeads& s, HeadState& m, uint32_t
 __device__ __forceinline__ void release_tile(AllHeads& s, HeadState& m, int number) {
   wgmma_wait<0>();
   wgmma_touch(m.acc);
-  if (elect_one()) s.key_ring.empty[number % kStages].arrive();
+  s.key_ring.empty[number % kStages].arrive_as_warp();
   __syncwarp();
 }
 
@@ -326,7 +326,7 @@ __device__ __forceinline__ void load_role(AllHeads& s, const SparseMla& a) {
 }
 
 __device__ __forceinline__ void init_barriers(AllHeads& s) {
-  s.key_ring.init(kLoadThreads, kHeadThreads / 32);
+  s.key_ring.init(kLoadThreads, kHeadThreads / 32 * kWarpArrivals);
   for (int g = 0; g < 2; ++g) {
     s.exchange_full[g].init(1);   // and the bytes of the other block
     s.exchange_empty[g].init(4);  // warps of the other block

@@ -111,9 +111,9 @@ __device__ __forceinline__ void load_role(Shared& s, const SparseMla& a, int n_p
 }
 
 __device__ __forceinline__ void init_barriers(Shared& s) {
-  s.key_ring.init(kLoadThreads, 8);  // the load threads; the warps of both value warpgroups
+  s.key_ring.init(kLoadThreads, 8 * kWarpArrivals);  // the load threads; the warps of both value warpgroups
   s.sum_full.init(kScoreThreads / 4);
-  s.sum_empty.init(kValueThreads / 32);
+  s.sum_empty.init(kValueThreads / 32 * kWarpArrivals);
   for (int g = 0; g < 2; ++g) {
     s.weight_full[g].init(128);
     s.max_full[g].init(128);  // all threads: some write maxima, all have read earlier ones

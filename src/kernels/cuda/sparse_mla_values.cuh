@@ -51,7 +51,7 @@ __device__ __forceinline__ void add_values(Shared& s, ValueState& m, int tile) {
   wgmma_commit();
   wgmma_wait<0>();
   wgmma_touch(m.acc);
-  if (elect_one()) s.key_ring.empty[tile % kStages].arrive();
+  s.key_ring.empty[tile % kStages].arrive_as_warp();
   s.weight_empty[tile % 2].arrive();  // all threads: all have read the maxima that will be written over
   __syncwarp();
 }
@@ -182,8 +182,7 @@ __device__ __forceinline__ void write_whole_row(Shared& s, ValueState& m, const 
   const int row = own_row();
   const float inverse[2] = {invert_sum(s.row_sum[0][row], s.row_sum[1][row]),
                             invert_sum(s.row_sum[0][row + 8], s.row_sum[1][row + 8])};
-  __syncwarp();
-  if (elect_one()) s.sum_empty.arrive();
+  s.sum_empty.arrive_as_warp();
 #pragma unroll
   for (int first = 0; first < 16; first += kTotalBatch) {
     float4 before[kTotalBatch];
@@ -327,8 +326,7 @@ __device__ __forceinline__ void share_part(Shared& s, const ValueState& m, const
     const int group = t / kMlaHeadGroup, head = t % kMlaHeadGroup;
     own.row_sum[(group ^ w.base()) & 1][head] = s.row_sum[group][head];
   }
-  __syncwarp();
-  if (elect_one()) s.sum_empty.arrive();
+  s.sum_empty.arrive_as_warp();
   if (w.n_tiles() == 0 && w.part() > 0) return;  // the row has no such part
   publish_part(own.result, m);
   __threadfence();
