@@ -30,6 +30,7 @@
 #include "kernels/cuda/prims/tensor_map.h"
 #include "kernels/cuda/prims/tma.cuh"
 #include "kernels/cuda/tiles/fp8_fold.cuh"
+#include "kernels/cuda/tiles/handover.cuh"
 #include "kernels/cuda/tiles/stage_ring.cuh"
 #include "kernels/cuda/tiles/store_rows.cuh"
 #include "kernels/cuda/tiles/swizzle.cuh"
@@ -48,6 +49,7 @@ constexpr int kLoadWarp = kMathThreads / 32;
 constexpr int kFoldWarp = kLoadWarp + 1;
 constexpr int kThreads = kMathThreads + 2 * 32;
 constexpr int kRowsBarrier = 1;
+constexpr int kSumsBarrier = 2;  // and the next three
 constexpr int kMaxStages = 16;
 constexpr int kRowsOfBlock = kRows * kBlockK;  // bytes of x of one block of k
 // Of each of two blocks on a multiprocessor: 228 KB, of which the system keeps 1 KB for each block.
@@ -88,7 +90,7 @@ using StageSums = float[kTiles][kRows][64];
 struct Shared {
   RingBarriers<kMaxStages> ring;
   StageSums sums[2];  // of one stage and the one before
-  RingBarriers<2> sums_ring;
+  Handover<kSumsBarrier, kMathThreads, 32> sums_turns;
   alignas(kSwizzleAlignment) uint8_t stages[];
 };
 
@@ -159,13 +161,14 @@ class Math {
     wait_for_previous();
     load_rows();
     fence_async_shared();
-    named_barrier(kRowsBarrier, kMathThreads + 32);  // rows for the matrix unit, scales for the warp that folds
+    named_barrier(kRowsBarrier, kMathThreads);
     const int n = strips_of_block(p_) * ((p_.n_k_blocks + kBlocks - 1) / kBlocks);
     Tiles even, odd;
     begin_stage(even);
-    for (int i = 0; i < n; i += 2) {
-      end_stage(even, odd, i + 1 < n);
-      if (i + 1 < n) end_stage(odd, even, i + 2 < n);
+    uint32_t lap = 0;
+    for (int i = 0; i < n; i += 2, ++lap) {
+      end_stage(even, odd, 0, lap, i + 1 < n);
+      if (i + 1 < n) end_stage(odd, even, 1, lap, i + 2 < n);
     }
   }
 
@@ -223,7 +226,7 @@ class Math {
 
   // Begins the stage after, then hands this one's sums to the warp that folds. Row r of a tile is of its block
   // r / kWidth, whose columns are kRows * block + token: they are in every fourth lane, as {0, 1} the tokens.
-  __device__ __forceinline__ void end_stage(Tiles& tiles, Tiles& after, bool more) {
+  __device__ __forceinline__ void end_stage(Tiles& tiles, Tiles& after, int buffer, uint32_t lap, bool more) {
     if (more) begin_stage(after);
     if (more)
       wgmma_wait<1>();
@@ -233,15 +236,14 @@ class Math {
     for (int tile = 0; tile < kTiles; ++tile) wgmma_touch(tiles[tile]);
     s_.ring.empty[done_.stage].arrive_as_warp();
     done_.advance();
-    s_.sums_ring.empty[sums_.stage].wait(sums_.parity ^ 1);
+    s_.sums_turns.wait_free(buffer, lap);
     if (thread_ % 4 == row_ / kWidth) {
 #pragma unroll
       for (int tile = 0; tile < kTiles; ++tile)
 #pragma unroll
-        for (int i = 0; i < 4; ++i) s_.sums[sums_.stage][tile][i % 2][row_ + i / 2 * 8] = tiles[tile][i];
+        for (int i = 0; i < 4; ++i) s_.sums[buffer][tile][i % 2][row_ + i / 2 * 8] = tiles[tile][i];
     }
-    s_.sums_ring.full[sums_.stage].arrive_as_warp();
-    sums_.advance();
+    s_.sums_turns.pass(buffer);
   }
 
   const Params& p_;
@@ -249,7 +251,6 @@ class Math {
   uint8_t* x_;
   int thread_, row_;
   RingPlace next_, done_;
-  RingPosition<2> sums_;
   uint32_t x_low_, w_low_;
   int begun_block_ = 0;  // of the strip whose products come next
 };
@@ -262,15 +263,17 @@ class Fold {
   __device__ Fold(const Params& p, Shared& s) : p_(p), s_(s), lane_(static_cast<int>(threadIdx.x) % 32) {}
 
   __device__ void run() {
-    RingPosition<2> at;
-    named_barrier(kRowsBarrier, kMathThreads + 32);
+    uint32_t n_taken = 0;
+    s_.sums_turns.give_back(0);
+    s_.sums_turns.give_back(1);
     for (int strip = 0; strip < strips_of_block(p_); ++strip) {
       float totals[kOutputs] = {};
       for (int block = 0; block < p_.n_k_blocks; block += kBlocks) {
-        s_.sums_ring.full[at.stage].wait(at.parity);
-        fold(totals, s_.sums[at.stage], strip, block);
-        s_.sums_ring.empty[at.stage].arrive_as_warp();
-        at.advance();
+        const int buffer = static_cast<int>(n_taken % 2);
+        s_.sums_turns.wait_full(buffer, n_taken / 2);
+        fold(totals, s_.sums[buffer], strip, block);
+        s_.sums_turns.give_back(buffer);
+        ++n_taken;
       }
 #pragma unroll
       for (int o = 0; o < kOutputs; ++o) store(totals[o], token(o), strip_of_block(strip) * kWidth + row(o));
@@ -320,7 +323,7 @@ __global__ void __launch_bounds__(kThreads, 2) gemm_fp8_few_rows_kernel(const __
   if (threadIdx.x == kLoadWarp * 32) {
     prefetch_map(p.w_map);
     s.ring.init(1, kMathThreads / 32 * kWarpArrivals);
-    s.sums_ring.init(kMathThreads / 32 * kWarpArrivals, kWarpArrivals);
+    s.sums_turns.init();
     fence_barrier_init();
   }
   __syncthreads();
@@ -337,8 +340,9 @@ int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
 // A product whose weights, a block's share, a whole multiprocessor's ring would hold takes half of the shared memory, so
 // that the blocks of the next kernel start, and their weights load, beside this one's. A longer one streams, best
-// through one deep ring. A stage is 16 KB: two blocks with two in flight, or one with three, keep memory busy.
-Layout layout_of(int n_k_blocks, int n_strips_of_block) {
+// through one deep ring. A stage is 16 KB: two blocks with two in flight, or one with three, keep memory busy; one on every
+// other multiprocessor takes four.
+Layout layout_of(int n_k_blocks, int n_strips_of_block, int n_blocks) {
   const int n_stages = n_strips_of_block * ceil_div(n_k_blocks, kBlocks);
   const int whole_k_blocks = round_up(n_k_blocks, kBlocks);
   const int x_bytes = whole_k_blocks * kRowsOfBlock + 1024;  // 8 rows are read where the last begin
@@ -348,7 +352,7 @@ Layout layout_of(int n_k_blocks, int n_strips_of_block) {
   const bool streams = n_stages > (kMaxSharedBytes - fixed) / kStageBytes;
   Layout l;
   l.n_stages = std::min(((streams ? kMaxSharedBytes : kHalfSharedBytes) - fixed) / kStageBytes, kMaxStages);
-  l.n_in_flight = streams ? 3 : 2;
+  l.n_in_flight = !streams ? 2 : n_blocks > n_multiprocessors() / 2 ? 3 : 4;
   l.x = l.n_stages * kStageBytes;
   l.x_scale = l.x + x_bytes;
   l.w_scale = l.x_scale + x_scale_bytes;
@@ -384,7 +388,7 @@ void gemm_fp8_few_rows(const GemmFp8& a, const GemmFp8Plan&, CUstream_st* stream
                  n_k_blocks,
                  n_strips,
                  a.out_is_f32,
-                 layout_of(n_k_blocks, ceil_div(n_strips, n_blocks))};
+                 layout_of(n_k_blocks, ceil_div(n_strips, n_blocks), n_blocks)};
   Launch l;
   l.grid = dim3(static_cast<unsigned>(n_blocks));
   l.block = dim3(kThreads);

@@ -242,11 +242,12 @@ struct WarpScores {
 };
 
 // Shared memory written so far by the blocks of the cluster may be read by the others. Each thread has to release its
-// own: behind a block barrier alone, additions to bins may still be under way when another block reads them. The block's
-// barrier comes first all the same, because racecheck does not follow the cluster's.
+// own: behind a block barrier alone, additions to bins may still be under way when another block reads them.
 __device__ void exchange_sync(int n_blocks) {
-  __syncthreads();
-  if (n_blocks > 1) cluster_sync();
+  if (n_blocks > 1)
+    cluster_sync();
+  else
+    __syncthreads();
 }
 
 __device__ __forceinline__ uint32_t warp_inclusive_sum(uint32_t own) {

@@ -15,13 +15,16 @@ __device__ __forceinline__ uint32_t shared_address(const void* p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
 
-// Arrivals that Mbarrier::arrive_as_warp() counts as. compute-sanitizer's racecheck follows the arrival of each thread, but not
-// what __syncwarp puts before another lane's; for it, -DLEVIN_RACECHECK lets every lane arrive by itself, at the same places.
+// Kernels in the form that compute-sanitizer's racecheck can follow: the same order by dearer barriers, at the same places.
 #ifdef LEVIN_RACECHECK
-constexpr uint32_t kWarpArrivals = 32;
+constexpr bool kForRacecheck = true;
 #else
-constexpr uint32_t kWarpArrivals = 1;
+constexpr bool kForRacecheck = false;
 #endif
+
+// Arrivals that Mbarrier::arrive_as_warp() counts as. racecheck follows the arrival of each thread, but not what __syncwarp
+// puts before an arrival of another lane.
+constexpr uint32_t kWarpArrivals = kForRacecheck ? 32 : 1;
 
 struct alignas(8) Mbarrier {
   uint64_t state;
@@ -40,7 +43,7 @@ struct alignas(8) Mbarrier {
   // kWarpArrivals of a converged warp, after all its lanes' accesses so far.
   __device__ __forceinline__ void arrive_as_warp() {
     __syncwarp();
-    if (kWarpArrivals == 32 || threadIdx.x % 32 == 0) arrive();
+    if (kForRacecheck || threadIdx.x % 32 == 0) arrive();
   }
 
   // One arrival on the same barrier of block `rank` of the cluster, after this thread's reads of what the barrier
