@@ -257,7 +257,7 @@ void add_bench(CommandLine& line) {
   command.check([bench](const Environment&) -> Status {
     if (bench->json && bench->csv)
       return Error{ErrorKind::kUsage, "--json and --csv both say how to print; leave one out"};
-    return bench->plot_file.empty() ? Status() : check_plot_file(bench->plot_file);
+    return bench->plot_file.empty() ? Status() : io::check_writable(bench->plot_file);
   });
   command.action([engine, bench] { return run_bench_command(*engine, *bench); });
 }

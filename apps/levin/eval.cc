@@ -63,8 +63,9 @@ Status add_logprobs(Engine& engine, const std::vector<int32_t>& ids, size_t firs
   return {};
 }
 
-Status eval_answers(const ChatModel& model, const GenerationOptions& options, const EvalCommand& command) {
-  LEVIN_ASSIGN(const std::vector<Pair> pairs, read_pairs(command.answers_file));
+Status eval_answers(const std::vector<Pair>& pairs, const EngineOptions& engine_options,
+                    const GenerationOptions& options, bool json) {
+  LEVIN_ASSIGN(const ChatModel model, ChatModel::load(engine_options));
   Sum sum;
   int64_t n_exact = 0;
   for (const Pair& pair : pairs) {
@@ -80,7 +81,7 @@ Status eval_answers(const ChatModel& model, const GenerationOptions& options, co
     LEVIN_TRY(add_logprobs(*model.engine, ids, n_prompt, &sum));
   }
   const double exact = static_cast<double>(n_exact) / static_cast<double>(pairs.size());
-  if (command.json) {
+  if (json) {
     fmt::print("{}\n",
                io::dump_json(io::JsonObject{
                    {"prompts", static_cast<int64_t>(pairs.size())}, {"mean_logprob", sum.mean()}, {"exact", exact}}));
@@ -92,9 +93,8 @@ Status eval_answers(const ChatModel& model, const GenerationOptions& options, co
 }
 
 // The text in windows of the context, each after the tokens that begin a raw text.
-Status eval_perplexity(const ChatModel& model, const EvalCommand& command) {
-  LEVIN_ASSIGN(const std::string text,
-               io::read_file(command.text_file, {.kind = ErrorKind::kUsage, .accept_pipes = true}));
+Status eval_perplexity(const std::string& text, const EngineOptions& engine_options, const EvalCommand& command) {
+  LEVIN_ASSIGN(const ChatModel model, ChatModel::load(engine_options));
   const std::vector<int32_t> body = model.tokenizer->encode_plain(text);
   const auto prefix = model.tokenizer->raw_prefix();
   if (body.size() + prefix.size() < 2)
@@ -115,6 +115,17 @@ Status eval_perplexity(const ChatModel& model, const EvalCommand& command) {
     fmt::print("{} tokens: perplexity {:.4f}\n", sum.n_tokens, perplexity);
   }
   return {};
+}
+
+// Reads before it loads: a mistake in the file is met at once.
+Status run_eval(const EngineOptions& engine_options, const GenerationOptions& options, const EvalCommand& command) {
+  if (!command.answers_file.empty()) {
+    LEVIN_ASSIGN(const std::vector<Pair> pairs, read_pairs(command.answers_file));
+    return eval_answers(pairs, engine_options, options, command.json);
+  }
+  LEVIN_ASSIGN(const std::string text,
+               io::read_file(command.text_file, {.kind = ErrorKind::kUsage, .accept_pipes = true}));
+  return eval_perplexity(text, engine_options, command);
 }
 
 }  // namespace
@@ -140,10 +151,7 @@ void add_eval(CommandLine& line) {
     }
     return {};
   });
-  command.action([engine, options, eval]() -> Status {
-    LEVIN_ASSIGN(const ChatModel model, ChatModel::load(*engine));
-    return eval->text_file.empty() ? eval_answers(model, *options, *eval) : eval_perplexity(model, *eval);
-  });
+  command.action([engine, options, eval] { return run_eval(*engine, *options, *eval); });
 }
 
 }  // namespace levin::app

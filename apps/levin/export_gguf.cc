@@ -9,6 +9,7 @@
 #include "apps/levin/engine_options.h"
 #include "apps/levin/gguf_tokenizer.h"
 #include "apps/levin/progress.h"
+#include "io/mapped_file.h"
 #include "model/gguf_export.h"
 
 namespace levin::app {
@@ -109,8 +110,8 @@ void add_export_gguf(CommandLine& line) {
        .group = "Export"},
       set_text(&gguf->gguf.architecture));
   command.check([gguf](const Environment&) -> Status {
-    if (!gguf->out_file.empty()) return {};
-    return Error{ErrorKind::kUsage, "--out is missing: the GGUF file to write"};
+    if (gguf->out_file.empty()) return Error{ErrorKind::kUsage, "--out is missing: the GGUF file to write"};
+    return io::check_writable(gguf->out_file);
   });
   command.action([options, gguf] { return run_export(*options, *gguf); });
 }

@@ -119,7 +119,7 @@ void add_load(CommandLine& line) {
                      set_text(&load->url));
   add_load_options(command, *load);
   command.check(
-      [load](const Environment&) { return load->plot_file.empty() ? Status() : check_plot_file(load->plot_file); });
+      [load](const Environment&) { return load->plot_file.empty() ? Status() : io::check_writable(load->plot_file); });
   command.action([load] { return run(*load); });
 }
 

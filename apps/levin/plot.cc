@@ -7,8 +7,6 @@
 #include <cmath>
 #include <iterator>
 
-#include "io/mapped_file.h"
-
 namespace levin::app {
 namespace {
 
@@ -96,11 +94,6 @@ std::string plot_svg(const Plot& plot) {
                    points, colour, kWidth - kRight + 14, y, colour, escape(plot.lines[i].name));
   }
   return out + "</svg>\n";
-}
-
-Status check_plot_file(const std::string& file) {
-  LEVIN_ASSIGN(const io::AtomicFile uncommitted, io::AtomicFile::create(file));
-  return {};
 }
 
 }  // namespace levin::app

@@ -5,8 +5,6 @@
 #include <utility>
 #include <vector>
 
-#include "base/result.h"
-
 namespace levin::app {
 
 struct PlotLine {
@@ -23,8 +21,5 @@ struct Plot {
 
 // A whole SVG document; the y axis begins at 0.
 std::string plot_svg(const Plot& plot);
-
-// The error that writing the file would give, to be met before what it shows is measured. Leaves nothing behind.
-Status check_plot_file(const std::string& file);
 
 }  // namespace levin::app

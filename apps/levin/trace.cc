@@ -7,6 +7,7 @@
 #include "apps/levin/engine_options.h"
 #include "apps/levin/ids_file.h"
 #include "engine/engine.h"
+#include "io/mapped_file.h"
 
 namespace levin::app {
 namespace {
@@ -64,7 +65,7 @@ void add_trace(CommandLine& line) {
     if (trace->ids_file.empty())
       return Error{ErrorKind::kUsage, "--ids-file is missing: the file with the prompt's token ids"};
     if (trace->out_file.empty()) return Error{ErrorKind::kUsage, "--out is missing: the safetensors file to write"};
-    return {};
+    return io::check_writable(trace->out_file);
   });
   command.action([options, trace] { return run_trace(*options, *trace); });
 }

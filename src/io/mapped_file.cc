@@ -169,4 +169,9 @@ Status write_file_atomically(const std::filesystem::path& path, std::string_view
   return file.commit();
 }
 
+Status check_writable(const std::filesystem::path& path) {
+  LEVIN_ASSIGN(const AtomicFile uncommitted, AtomicFile::create(path));
+  return {};
+}
+
 }  // namespace levin::io

@@ -368,10 +368,15 @@ const Mistake kMistakes[] = {
     {"BenchPlotNowhere", {"bench", "DIR/model", "--plot", "DIR/no/a.svg"}, 1, "no/a.svg: No such file or directory"},
     {"BenchPlotIsAFolder", {"bench", "DIR/model", "--plot", "DIR/model"}, 1, "it is a folder, name a file"},
     {"LoadPlotNowhere", {"load", "127.0.0.1:1", "--plot", "DIR/no/a.svg"}, 1, "no/a.svg: No such file or directory"},
+    {"TraceNowhere",
+     {"trace", "DIR/model", "--ids-file", "DIR/ids", "--out", "DIR/no/a"},
+     1,
+     "no/a: No such file or directory"},
+    {"ExportNowhere", {"export-gguf", "DIR/model", "--out", "DIR/no/a"}, 1, "no/a: No such file or directory"},
     {"EvalNothing", {"eval", "MODEL"}, 2, "give either FILE"},
-    {"EvalNoFile", {"eval", "MODEL", "DIR/none"}, 2, "DIR/none"},
-    {"EvalWords", {"eval", "MODEL", "DIR/words"}, 2, "DIR/words:1"},
-    {"EvalWithoutAnswer", {"eval", "MODEL", "DIR/object"}, 2, "answer"},
+    {"EvalNoFile", {"eval", "DIR/model", "DIR/none"}, 2, "DIR/none"},
+    {"EvalWords", {"eval", "DIR/model", "DIR/words"}, 2, "DIR/words:1"},
+    {"EvalWithoutAnswer", {"eval", "DIR/model", "DIR/object"}, 2, "answer"},
 };
 
 class MistakeTest : public testing::TestWithParam<Mistake> {};
