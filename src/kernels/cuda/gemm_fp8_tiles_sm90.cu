@@ -5,14 +5,15 @@
 //   block 2 math warpgroups, each kRows / 2 rows in waves of 64, + 1 warpgroup of which one thread loads
 //   smem  struct Shared: a ring of stages of 128 k of both operands with their scales, one strip per warp for stores
 //   flow  loader: wait empty (both blocks') -> own weights, and half of the rows for both blocks -> full.
-//         math: wait full -> per wave 4 wgmma, fold -> empty (of both blocks).
+//         math: wait full -> per wave and half of the columns 4 wgmma, and while they run, the fold of the half before
+//         -> empty (of both blocks).
 //         end of a tile: registers -> strip -> global
 //   edge  the odd column tile of a pair loads zeros and stores nothing; rows beyond a group are a neighbour's and are
 //         not stored
 //   cost  2 * T * N * K flop; a tile loads kRows / 2 + kWidth bytes per k from L2
 //   why   256 rows x 128 columns halve the loads of 128 x 128, and 64 accumulators + 128 totals are what the registers
-//         hold; 136 columns divide widths such as 2112 into full rounds. The warpgroups take turns, so that the fold of
-//         one hides behind the other's wgmma. Measured, with what was tried, in docs/performance.md
+//         hold; as two halves that take turns they keep the matrix unit busy while the other half is folded. 136
+//         columns divide widths such as 2112 into full rounds. Measured, with what was tried, in docs/performance.md
 #include <algorithm>
 
 #include "kernels/cuda/gemm_fp8.h"
@@ -37,7 +38,6 @@ constexpr int kPair = 2;  // blocks in a cluster
 constexpr int kMathWarpgroups = 2;
 constexpr int kMathThreads = kMathWarpgroups * 128;
 constexpr int kThreads = kMathThreads + 128;
-constexpr int kTurnBarrier = 1;  // and 2: named barriers, one for each math warpgroup
 constexpr int kLoadRegisters = 24;
 constexpr int kMathRegisters = 240;
 
@@ -60,12 +60,11 @@ struct Config {
   static constexpr int kXBytes = kRows * kBlockK;
   static constexpr int kWBytes = kWidth * kBlockK;
   static constexpr int kStages = kRows == 256 ? 4 : 6;
-  static constexpr bool kTakeTurns =
-      kWaves == 2 && kBlockK % kWidth == 0;              // tiles that cross have no registers left for it
   using Scales = RowScales<kRows / kMathWarpgroups, 1>;  // of one warpgroup's rows
   static constexpr int kStageBytes = kXBytes + kWBytes + kMathWarpgroups * Scales::kBytes;
   static constexpr bool kCrosses = kBlockK % kWidth != 0;  // a tile may straddle two blocks of weight scales
   static constexpr int kScaleRows = kCrosses ? 2 : 1;
+  static constexpr int kHalf = kWidth / 2;  // columns
 };
 
 template <class C>
@@ -124,7 +123,8 @@ class Loader {
 template <class C>
 class Math {
  public:
-  using Totals = float[C::kWaves][C::kWidth / 2];
+  using Sums = float[C::kWidth / 2];  // of one wave
+  using Totals = Sums[C::kWaves];
 
   __device__ Math(const Params& p, Shared<C>& s)
       : p_(p),
@@ -140,7 +140,6 @@ class Math {
     const int n_items = s_.walk.n_items(p_.n_groups);
     int item = static_cast<int>(blockIdx.x) / kPair, group = 0;
     if (item >= n_items) return;
-    if (warp_ / 4 == 1) pass_turn();  // the first warpgroup begins
     TilePlace next = begin(item, group);
     while (item < n_items) {
       const TilePlace place = next;
@@ -175,43 +174,109 @@ class Math {
   }
 
   __device__ __forceinline__ void sum_tile(Totals& totals, const TilePlace& place) {
-    const int first_block_columns = kBlockK - place.column_tile * C::kWidth % kBlockK;
-    for (int block = 0; block < p_.n_k_blocks; ++block) {
+    Sums sums;
+    if constexpr (C::kCrosses) {
+      for (int block = 0; block < p_.n_k_blocks; ++block) sum_block(totals, sums, place, block);
+    } else {
       s_.ring.full[at_.stage].wait(at_.parity);
-      const auto& stage = s_.stages[at_.stage];
-      const float* row_scales = s_.scales[at_.stage][warp_ / 4].of[0] + C::Scales::skew(place.first_row);
-      const uint32_t at = static_cast<uint32_t>(at_.stage) * (sizeof(stage) / 16);
-      if (block % 32 == 0) weight_scales_.turn(block);
-      const float sw_first = weight_scales_.get(0, block);
-      const float sw_second = C::kCrosses ? weight_scales_.get(C::kScaleRows - 1, block) : 0;
-#pragma unroll
-      for (int wave = 0; wave < C::kWaves; ++wave) {
-        const int row = warp_ % 4 * 16 + 64 * wave + lane_ / 4;  // of the warpgroup's
-        const FoldScales scales = fold_scales(row_scales[row], row_scales[row + 8], sw_first, sw_second);
-        float sums[1][C::kWidth / 2];
-        if constexpr (C::kTakeTurns) take_turn();
-        wgmma_fence();
-        multiply_blocks<C::kWidth, 1024>(sums, TilePair{x_low_ + at + wave * (64 * kBlockK / 16), w_low_ + at, 0, 0});
-        wgmma_commit();
-        if constexpr (C::kTakeTurns) pass_turn();
-        wgmma_wait<0>();
-        wgmma_touch(sums[0]);
-        if (wave + 1 == C::kWaves) release();
-        fold_block<C::kWidth, C::kCrosses, true>(totals[wave], sums[0], scales, first_block_columns);
-      }
-      at_.advance();
+      multiply<0, 0, C::kHalf>(sums, at_.stage);
+      for (int block = 0; block + 1 < p_.n_k_blocks; ++block) sum_halves<false>(totals, sums, place, block);
+      sum_halves<true>(totals, sums, place, p_.n_k_blocks - 1);
     }
   }
 
-  // The warpgroups hand their products to the matrix unit in turn. Without it they fall into step, and the unit idles
-  // while both fold.
-  __device__ __forceinline__ void take_turn() { named_barrier(kTurnBarrier + warp_ / 4, kMathThreads); }
-  __device__ __forceinline__ void pass_turn() { named_barrier_arrive(kTurnBarrier + 1 - warp_ / 4, kMathThreads); }
+  // One block of k of a tile that crosses, which has no registers left to keep two halves apart: a wave at a time.
+  __device__ __forceinline__ void sum_block(Totals& totals, Sums& sums, const TilePlace& place, int block) {
+    s_.ring.full[at_.stage].wait(at_.parity);
+    const BlockScales scales = scales_of(place, block);
+    sum_wave<0>(totals[0], sums, scales);
+    if constexpr (C::kWaves == 2) sum_wave<1>(totals[1], sums, scales);
+    at_.advance();
+  }
+
+  // One block of k, where the first half of the first wave is under way. At the end the next block's is, unless this
+  // is the last.
+  template <bool kLast>
+  __device__ __forceinline__ void sum_halves(Totals& totals, Sums& sums, const TilePlace& place, int block) {
+    const BlockScales scales = scales_of(place, block);
+    const int stage = at_.stage;
+    at_.advance();
+    sum_wave_halves<0, kLast>(totals[0], sums, stage, scales);
+    if constexpr (C::kWaves == 2) sum_wave_halves<1, kLast>(totals[1], sums, stage, scales);
+  }
+
+  struct BlockScales {
+    const float* of_rows;  // of the warpgroup
+    float w_first, w_second;
+    int first_block_columns;  // of the tile, to which w_first applies
+  };
+
+  __device__ __forceinline__ BlockScales scales_of(const TilePlace& place, int block) {
+    if (block % 32 == 0) weight_scales_.turn(block);
+    return {s_.scales[at_.stage][warp_ / 4].of[0] + C::Scales::skew(place.first_row), weight_scales_.get(0, block),
+            C::kCrosses ? weight_scales_.get(C::kScaleRows - 1, block) : 0,
+            kBlockK - place.column_tile * C::kWidth % kBlockK};
+  }
+
+  template <int kWave>
+  __device__ __forceinline__ void sum_wave(Sums& totals, Sums& sums, const BlockScales& b) {
+    const int row = warp_ % 4 * 16 + 64 * kWave + lane_ / 4;
+    const FoldScales scales = fold_scales(b.of_rows[row], b.of_rows[row + 8], b.w_first, b.w_second);
+    multiply<kWave, 0, C::kWidth>(sums, at_.stage);
+    wgmma_wait<0>();
+    wgmma_touch(sums);
+    if (kWave + 1 == C::kWaves) release(at_.stage);
+    fold_block<C::kWidth, C::kCrosses, true>(totals, sums, scales, b.first_block_columns);
+  }
+
+  // While a half is folded, the next one's product runs: a warpgroup that waited for its own would leave the unit idle.
+  template <int kWave, bool kLast>
+  __device__ __forceinline__ void sum_wave_halves(Sums& totals, Sums& sums, int stage, const BlockScales& b) {
+    constexpr bool kLastWave = kWave + 1 == C::kWaves;
+    const int row = warp_ % 4 * 16 + 64 * kWave + lane_ / 4;
+    const float low = b.of_rows[row], high = b.of_rows[row + 8];
+    multiply<kWave, C::kHalf, C::kHalf>(sums, stage);
+    const FoldScales scales = fold_scales(low, high, b.w_first, 0);
+    wgmma_wait<1>();
+    fold_half<0>(totals, sums, scales);
+    if constexpr (!kLastWave) {
+      multiply<kWave + 1, 0, C::kHalf>(sums, stage);
+    } else if constexpr (!kLast) {
+      s_.ring.full[at_.stage].wait(at_.parity);
+      multiply<0, 0, C::kHalf>(sums, at_.stage);
+    }
+    wgmma_wait<kLastWave && kLast ? 0 : 1>();
+    if constexpr (kLastWave) release(stage);
+    fold_half<C::kHalf>(totals, sums, scales);
+  }
+
+  template <int kFirst>
+  __device__ __forceinline__ void fold_half(Sums& totals, Sums& sums, const FoldScales& scales) {
+    auto& half = columns<kFirst, C::kHalf>(sums);
+    wgmma_touch(half);
+    fold_block<C::kHalf, false, true>(columns<kFirst, C::kHalf>(totals), half, scales, C::kHalf);
+  }
+
+  // Starts the products of a wave's rows and the tile's columns kFirst .. kFirst + kCount - 1 over a stage.
+  template <int kWave, int kFirst, int kCount>
+  __device__ __forceinline__ void multiply(Sums& sums, int stage) {
+    const uint32_t at = static_cast<uint32_t>(stage) * (sizeof(s_.stages[0]) / 16);
+    wgmma_fence();
+    multiply_block<kCount>(columns<kFirst, kCount>(sums), x_low_ + at + kWave * (64 * kBlockK / 16),
+                           w_low_ + at + kFirst * (kBlockK / 16));
+    wgmma_commit();
+  }
+
+  // The accumulators of some columns; multiples of 8, known to the compiler, so that they stay registers.
+  template <int kFirst, int kCount>
+  __device__ __forceinline__ static auto& columns(Sums& sums) {
+    return reinterpret_cast<float(&)[kCount / 2]>(sums[kFirst / 2]);
+  }
 
   // The stage's tiles and scales have been read: both blocks may load into it, since rows come from either.
-  __device__ __forceinline__ void release() {
+  __device__ __forceinline__ void release(int stage) {
     __syncwarp();
-    if (lane_ < kPair) s_.ring.empty[at_.stage].free_at(static_cast<uint32_t>(lane_));
+    if (lane_ < kPair) s_.ring.empty[stage].free_at(static_cast<uint32_t>(lane_));
   }
 
   const Params& p_;

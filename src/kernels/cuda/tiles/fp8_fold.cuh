@@ -38,6 +38,16 @@ __device__ __forceinline__ void fold_block(float (&total)[N / 2], const float (&
   }
 }
 
+// d = the four steps of 32 k of a pair of 128-byte-swizzled tiles, given by the low words of their descriptors. The
+// caller fences before and commits after.
+template <int N>
+__device__ __forceinline__ void multiply_block(float (&d)[N / 2], uint32_t a, uint32_t b) {
+#pragma unroll
+  for (uint32_t step = 0; step < 4; ++step)
+    Wgmma<N>::e4m3(d, join_descriptor(a + 2 * step, descriptor_high()),
+                   join_descriptor(b + 2 * step, descriptor_high()), step != 0);
+}
+
 // blocks[b] = the four steps of 32 k of the b-th pair of 128-byte-swizzled tiles. Steps of different blocks alternate:
 // each adds to the one before, and a lone chain of small products would wait for itself. The caller fences before and
 // commits after.
