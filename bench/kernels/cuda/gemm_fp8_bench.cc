@@ -1,8 +1,8 @@
 // FP8 products: our plan's instance beside cuBLASLt over the dense shapes of the models, and the grouped products of an
 // expert layer.
 //
-//   bench_gemm_fp8 [--opponent PATH] [--all-plans] [--no-overlap] [--rest MS] [--tokens 1,2,4] [--shape NxK]      CSV
-//   to stdout, summary last
+//   bench_gemm_fp8 [--opponent PATH] [--all-plans] [--no-overlap] [--rest MS] [--warm MS] [--tokens 1,2,4] [--shape NxK]
+//   CSV to stdout, summary last
 //
 // Weights rotate through copies of together 512 MB, so that they are cold; output is compared between the two before
 // they are timed.
@@ -39,6 +39,7 @@ struct Options {
   std::string opponent = "libcublasLt.so.13";
   bool all_plans = false;
   int rest_ms = 0;             // idle time before each timed graph; graphs then hold one launch of the large batches
+  int warm_ms = 500;           // of large batches, without rests: each side at the clocks of its own power draw
   bool overlap = true;         // our kernels may start while the one before them runs
   int only_n = 0, only_k = 0;  // one dense shape instead of all
   std::vector<int> tokens = {1, 2, 4, 8, 16, 32, 64, 128, 4096};
@@ -146,7 +147,8 @@ void bench_dense(const Stream& stream, CublasLt* opponent, const Options& option
   const Shape shape(stream, n, k);
   for (const int n_tokens : options.tokens) {
     const int n_launches = n_tokens <= 256 ? std::max(32, shape.n_copies) : options.rest_ms > 0 ? 1 : 6;
-    const GraphTiming timing{n_launches, 11, options.rest_ms};
+    const int warm_ms = n_tokens <= 256 || options.rest_ms > 0 ? 0 : options.warm_ms;
+    const GraphTiming timing{n_launches, 11, options.rest_ms, warm_ms};
     const double floor = dense_floor(n_tokens, n, k).us();
     double theirs = NAN;
     if (opponent && opponent->prepare(n_tokens, n, k))
@@ -238,6 +240,7 @@ Options parse(int argc, char** argv) {
     if (!std::strcmp(argv[i], "--all-plans")) o.all_plans = true;
     if (!std::strcmp(argv[i], "--no-overlap")) o.overlap = false;
     if (!std::strcmp(argv[i], "--rest") && i + 1 < argc) o.rest_ms = std::atoi(argv[++i]);
+    if (!std::strcmp(argv[i], "--warm") && i + 1 < argc) o.warm_ms = std::atoi(argv[++i]);
     if (!std::strcmp(argv[i], "--opponent") && i + 1 < argc) o.opponent = argv[++i];
     if (!std::strcmp(argv[i], "--shape") && i + 1 < argc) std::sscanf(argv[++i], "%dx%d", &o.only_n, &o.only_k);
     if (!std::strcmp(argv[i], "--tokens") && i + 1 < argc) {
