@@ -11,6 +11,7 @@
 #include "apps/levin/generation_options.h"
 #include "apps/levin/plot.h"
 #include "apps/levin/progress.h"
+#include "apps/levin/standard_output.h"
 #include "engine/engine.h"
 #include "io/json.h"
 #include "io/mapped_file.h"
@@ -100,7 +101,6 @@ void print_row(const BenchRow& row, bool csv) {
       csv ? "{},{},{},{:.2f},{:.2f},{:.4f},{:.3f}\n" : "{:>8} {:>6} {:>6} {:>16.1f} {:>16.1f} {:>12.3f} {:>10.2f}\n";
   fmt::print(fmt::runtime(format), row.what.depth_tokens, row.what.batch, row.what.n_spec_steps,
              row.prefill_tokens_per_s, row.decode_tokens_per_s, row.decode_step_ms, row.mean_accept_length);
-  std::fflush(stdout);
 }
 
 // Where the time goes: a row per kind of op that was used. Rates, and the time that the machine's limits allow as a share
@@ -183,6 +183,7 @@ Status run_cases(Engine& engine, const BenchCommand& command, const std::vector<
     if (!command.json) print_row(row, command.csv);
     if (command.ops && !command.json && !command.csv) print_ops(row, bench);
     if (!row.verify.empty() && !command.json && !command.csv) print_verify(row);
+    LEVIN_TRY(flush_standard_output());
   }
   if (command.json) {
     io::JsonArray list;

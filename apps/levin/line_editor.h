@@ -1,21 +1,35 @@
-// Lines typed by a person: with editing and history on a terminal, as they come otherwise.
+// What a person types, a line at a time: with editing on a terminal, as it comes otherwise.
+//
+// On a terminal a line may hold newlines: those of a text that is pasted (bracketed paste), and those of Alt-Enter.
+// Characters are those of the locale: see use_utf8_characters().
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <string>
+#include <vector>
 
 namespace levin::app {
+
+struct TypedLine {
+  enum class End {
+    kEntered,
+    kInterrupted,  // Ctrl-C; `text` was begun and is to be forgotten
+    kEndOfInput,   // Ctrl-D
+  };
+  End end = End::kEntered;
+  std::string text;  // without the newline that ended it
+};
 
 class LineEditor {
  public:
   LineEditor();
   ~LineEditor();
 
-  // The next line without its end; nullopt at the end of input. On a terminal Ctrl-C drops the line that was begun.
-  std::optional<std::string> read(const std::string& prompt);
+  TypedLine read(const std::string& prompt);
+  // Gives an entry to the arrow keys; the last one is the nearest.
+  void remember(const std::string& entry);
 
-  bool terminal() const { return terminal_; }
+  bool terminal() const { return terminal_; }  // lines can be edited
 
  private:
   struct State;

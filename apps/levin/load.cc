@@ -8,6 +8,7 @@
 #include "apps/levin/load_report.h"
 #include "apps/levin/load_run.h"
 #include "apps/levin/plot.h"
+#include "apps/levin/standard_output.h"
 #include "io/mapped_file.h"
 
 namespace levin::app {
@@ -62,7 +63,7 @@ Status run(LoadCommand command) {
     reports.push_back(report_of(client.run(level, std::ssize(reports) * command.options.n_requests)));
     n_ok += reports.back().n_ok;
     if (!command.json) fmt::print("{}{}", reports.size() > 1 ? "\n" : "", report_text(reports.back()));
-    std::fflush(stdout);
+    LEVIN_TRY(flush_standard_output());
   }
   if (command.json) {
     io::JsonArray list;

@@ -1,27 +1,97 @@
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <new>
 #include <string>
+#include <string_view>
+#include <system_error>
 #include <vector>
 
 #include "apps/levin/commands.h"
+#include "apps/levin/standard_output.h"
+#include "apps/levin/terminal.h"
+
+namespace levin::app {
+namespace {
+
+constexpr std::string_view kOutOfMemory =
+    "out of memory: the system or a limit of the process (ulimit -v) refuses more; a smaller --max-model-len, --chunk "
+    "or "
+    "--cache-tokens needs less";
+
+// On whatever thread memory runs out: the others may be in the middle of work on what an exception would take away, so
+// none is thrown. Allocates nothing.
+[[noreturn]] void end_for_lack_of_memory() {
+  const auto say = [](std::string_view text) { return ::write(STDERR_FILENO, text.data(), text.size()); };
+  const bool said = say("error: ") >= 0 && say(kOutOfMemory) >= 0 && say("\n") >= 0;
+  ::_exit(said ? Error{.kind = ErrorKind::kOutOfMemory, .message = {}}.exit_code() : EXIT_FAILURE);
+}
+
+[[noreturn]] void on_terminate() {
+  try {
+    if (std::current_exception()) throw;
+  } catch (const std::bad_alloc&) {
+    end_for_lack_of_memory();
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "this is a fault of the program: %s\n", e.what());
+  } catch (...) {
+    std::fputs("this is a fault of the program\n", stderr);
+  }
+  std::abort();
+}
+
+Status system_failure(const std::system_error& e) {
+  if (const Status output = flush_standard_output(); !output.ok()) {
+    return Error{ErrorKind::kRuntime, fmt::format("cannot write standard output: {}", e.code().message())};
+  }
+  // What a thread's stack cannot be had for: memory, or as many threads.
+  if (e.code() == std::errc::resource_unavailable_try_again) {
+    return Error{ErrorKind::kOutOfMemory,
+                 fmt::format("cannot start a thread: {}; give fewer --threads, or raise the limits of the process "
+                             "(ulimit -v, ulimit -u)",
+                             e.code().message())};
+  }
+  return Error{ErrorKind::kRuntime, e.what()};
+}
+
+Status run(CommandLine& line, const std::vector<std::string>& arguments) try {
+  LEVIN_TRY(line.run(arguments, process_environment()));
+  return flush_standard_output();
+} catch (const std::bad_alloc&) {
+  return Error{ErrorKind::kOutOfMemory, std::string(kOutOfMemory)};
+} catch (const std::system_error& e) {
+  return system_failure(e);
+}
+
+void add_commands(CommandLine& line) {
+  add_run(line);
+  add_serve(line);
+  add_load(line);
+  add_tokenize(line);
+  add_bench(line);
+  add_eval(line);
+  add_trace(line);
+  add_inspect(line);
+  add_export_gguf(line);
+  add_doctor(line);
+}
+
+}  // namespace
+}  // namespace levin::app
 
 int main(int argc, char** argv) {
   using namespace levin;
+  std::set_new_handler(app::end_for_lack_of_memory);
+  std::set_terminate(app::on_terminate);
+  app::occupy_closed_streams();
+  app::use_utf8_characters();
   app::CommandLine line(LEVIN_VERSION);
-  app::add_run(line);
-  app::add_serve(line);
-  app::add_load(line);
-  app::add_tokenize(line);
-  app::add_bench(line);
-  app::add_eval(line);
-  app::add_trace(line);
-  app::add_inspect(line);
-  app::add_export_gguf(line);
-  app::add_doctor(line);
-
-  const Status status = line.run(std::vector<std::string>(argv + 1, argv + argc), app::process_environment());
+  app::add_commands(line);
+  const Status status = app::run(line, std::vector<std::string>(argv + 1, argv + argc));
   if (status.ok()) return 0;
-  fmt::print(stderr, "error: {}\n", status.error().message);
+  std::fprintf(stderr, "error: %s\n", status.error().message.c_str());
   return status.error().exit_code();
 }

@@ -2,16 +2,19 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <csignal>
 #include <cstdio>
 #include <memory>
 
+#include "apps/levin/answer_printer.h"
+#include "apps/levin/chat.h"
 #include "apps/levin/commands.h"
 #include "apps/levin/conversation.h"
 #include "apps/levin/engine_options.h"
 #include "apps/levin/generation_options.h"
 #include "apps/levin/ids_file.h"
-#include "apps/levin/line_editor.h"
+#include "apps/levin/prompt_history.h"
+#include "apps/levin/standard_input.h"
+#include "apps/levin/terminal.h"
 #include "apps/levin/tools_file.h"
 #include "io/json.h"
 
@@ -26,77 +29,9 @@ struct RunCommand {
   bool raw = false;
   bool thinking = false;
   bool json = false;
+  bool keep_history = true;
+  std::filesystem::path history_file;
 };
-
-constexpr char kDim[] = "\x1b[2m";
-constexpr char kNormal[] = "\x1b[0m";
-
-volatile std::sig_atomic_t interrupted = 0;
-
-void note_interrupt(int) { interrupted = 1; }
-
-// Ctrl-C ends the answer while this lives, and nothing else.
-class InterruptScope {
- public:
-  InterruptScope() {
-    interrupted = 0;
-    previous_ = std::signal(SIGINT, note_interrupt);
-  }
-  ~InterruptScope() { std::signal(SIGINT, previous_); }
-
- private:
-  void (*previous_)(int);
-};
-
-// Writes an answer as it forms: reasoning dim on a terminal and between marks elsewhere, then the answer.
-class AnswerPrinter {
- public:
-  AnswerPrinter() : terminal_(isatty(STDOUT_FILENO) != 0) {}
-
-  void show(const text::OutputEvent& event) {
-    using Kind = text::OutputEvent::Kind;
-    if (event.kind == Kind::kReasoning && !reasoning_) {
-      reasoning_ = true;
-      write(terminal_ ? kDim : "<think>");
-    }
-    if (event.kind != Kind::kReasoning) end_reasoning();
-    if (event.kind == Kind::kCallBegin) return write(fmt::format("\n[call {}(", event.text));
-    if (event.kind == Kind::kCallEnd || event.kind == Kind::kCallBroken) return write(")]\n");
-    write(event.text);
-  }
-  void finish() {
-    end_reasoning();
-    write("\n");
-  }
-
- private:
-  void end_reasoning() {
-    if (!reasoning_) return;
-    reasoning_ = false;
-    write(terminal_ ? fmt::format("{}\n", kNormal) : "</think>");
-  }
-  static void write(const std::string& text) {
-    std::fwrite(text.data(), 1, text.size(), stdout);
-    std::fflush(stdout);
-  }
-
-  bool terminal_;
-  bool reasoning_ = false;
-};
-
-double per_second(int64_t n, double seconds) { return seconds > 0 ? static_cast<double>(n) / seconds : 0; }
-
-int64_t n_decoded(const Answer& answer) { return static_cast<int64_t>(answer.generation.tokens.size()) - 1; }
-
-void print_statistics(const Answer& answer) {
-  const Generation& g = answer.generation;
-  const std::string accepted = g.speculation.n_drafted > 0
-                                   ? fmt::format(", {:.2f} tokens kept a pass", g.speculation.mean_accept_length())
-                                   : std::string();
-  fmt::print(stderr, "\n[{} prompt tokens at {:.1f} tokens/s, {} tokens at {:.1f} tokens/s{}, {}]\n",
-             answer.n_prompt_tokens, per_second(answer.n_prompt_tokens, g.prefill_s), g.tokens.size(),
-             per_second(n_decoded(answer), g.decode_s), accepted, finish_reason_name(g.finish_reason));
-}
 
 io::JsonObject speculation_json(const SpeculationStats& s) {
   io::JsonArray per_position(s.accepted_per_position.begin(), s.accepted_per_position.end());
@@ -138,13 +73,13 @@ std::string answer_json(const Answer& answer, double load_s) {
       {"token_ids", std::move(ids)},
       {"text", answer.text},
       {"finish_reason", std::string(finish_reason_name(g.finish_reason))},
-      {"usage",
-       io::JsonObject{
-           {"prompt_tokens", answer.n_prompt_tokens}, {"completion_tokens", n_answer}, {"cached_tokens", 0}}},
+      {"usage", io::JsonObject{{"prompt_tokens", answer.n_prompt_tokens},
+                               {"completion_tokens", n_answer},
+                               {"cached_tokens", g.n_found_tokens}}},
       {"timing", io::JsonObject{{"load_s", load_s},
                                 {"prefill_s", g.prefill_s},
                                 {"decode_s", g.decode_s},
-                                {"prefill_tokens_per_s", per_second(answer.n_prompt_tokens, g.prefill_s)},
+                                {"prefill_tokens_per_s", per_second(n_computed(answer), g.prefill_s)},
                                 {"decode_tokens_per_s", per_second(n_decoded(answer), g.decode_s)}}},
       {"speculation", speculation_json(g.speculation)}};
   if (!answer.calls.empty()) object.set("tool_calls", calls_json(answer.calls));
@@ -177,82 +112,45 @@ Result<PromptIds> prompt_ids(const RunCommand& command, const ChatSetup& setup, 
   return out;
 }
 
+// A chat needs somebody to chat with, and prints answers as they form.
+Status check_chat(const RunCommand& command) {
+  const char* reason = command.raw    ? "--raw needs a prompt"
+                       : command.json ? "--json needs a prompt"
+                                      : "there is no prompt: standard input is empty and no terminal to chat at";
+  if (!command.raw && !command.json && isatty(STDIN_FILENO) != 0) return {};
+  return Error{ErrorKind::kUsage, fmt::format("{}; give -p TEXT, --ids-file FILE, or text on standard input", reason)};
+}
+
 Status answer_once(const RunCommand& command, PromptIds prompt, const ChatModel& model,
                    const GenerationOptions& options) {
   AnswerPrinter printer;
-  AnswerStream stream{.on_event = {}, .interrupted = [] { return interrupted != 0; }};
-  if (!command.json) stream.on_event = [&](const text::OutputEvent& event) { printer.show(event); };
+  AnswerStream stream = printer.stream();
+  if (command.json) stream.on_event = nullptr;
+  const QuietKeys quiet;
   const InterruptScope scope;
   LEVIN_ASSIGN(const Answer answer, answer_prompt(model, std::move(prompt), options, stream));
   if (command.json) {
     fmt::print("{}\n", answer_json(answer, model.engine->load_seconds()));
     return {};
   }
-  printer.finish();
+  LEVIN_TRY(printer.finish());
   print_statistics(answer);
   return {};
 }
 
-constexpr char kChatHelp[] =
-    "/clear  forget the conversation    /think on|off  reasoning before the answer    /quit  leave (or Ctrl-D)\n"
-    "/result TEXT  what a called tool gave    Ctrl-C ends an answer.\n";
-
-constexpr std::string_view kResult = "/result ";
-
-// True: the line was a command of the chat, not a question.
-bool chat_command(const std::string& line, Conversation& conversation, bool* quit) {
-  if (line.empty()) return true;
-  if (line.front() != '/' || line.starts_with(kResult)) return false;
-  if (line == "/quit" || line == "/exit") {
-    *quit = true;
-  } else if (line == "/clear") {
-    conversation.clear();
-  } else if (line == "/think on" || line == "/think off") {
-    conversation.set_thinking(line == "/think on");
-  } else {
-    fmt::print(stderr, "{}", kChatHelp);
-  }
-  return true;
-}
-
-void show_turn(Conversation& conversation, const std::string& line) {
-  AnswerPrinter printer;
-  const InterruptScope scope;
-  const AnswerStream stream{.on_event = [&](const text::OutputEvent& event) { printer.show(event); },
-                            .interrupted = [] { return interrupted != 0; }};
-  const Result<Answer> answer = line.starts_with(kResult)
-                                    ? conversation.give_result(line.substr(kResult.size()), stream)
-                                    : conversation.ask(line, stream);
-  printer.finish();
-  if (!answer.ok()) {
-    fmt::print(stderr, "error: {}\n", answer.error().message);
-  } else if (!answer->generation.tokens.empty()) {
-    print_statistics(*answer);
-  }
-}
-
-Status chat(const ChatSetup& setup, const ChatModel& model, const GenerationOptions& options) {
-  Conversation conversation(model, options, setup);
-  LineEditor editor;
-  if (editor.terminal()) fmt::print(stderr, "{}\n", kChatHelp);
-  bool quit = false;
-  while (!quit) {
-    const std::optional<std::string> line = editor.read("> ");
-    if (!line) break;
-    if (!chat_command(*line, conversation, &quit)) show_turn(conversation, *line);
-  }
-  return {};
-}
-
-Status run(const EngineOptions& engine_options, const GenerationOptions& options, const RunCommand& command) {
+Status run(const EngineOptions& engine_options, const GenerationOptions& options, RunCommand command) {
   LEVIN_ASSIGN(const ChatSetup setup, chat_setup(command));
   PromptIds prompt;
   if (!command.ids_file.empty()) {
     LEVIN_ASSIGN(prompt.ids, read_ids_file(command.ids_file, engine_options.model_folder));
+  } else {
+    LEVIN_ASSIGN(command.prompt, complete_prompt(command.prompt));
   }
+  const bool chatting = command.prompt.empty() && command.ids_file.empty();
+  if (chatting) LEVIN_TRY(check_chat(command));
   LEVIN_ASSIGN(const ChatModel model, ChatModel::load(engine_options));
   if (!command.json) fmt::print(stderr, "{}\n\n", model.engine->describe());
-  if (command.prompt.empty() && command.ids_file.empty()) return chat(setup, model, options);
+  if (chatting) return chat(setup, model, options, PromptHistory(command.history_file));
   if (!command.prompt.empty()) {
     LEVIN_ASSIGN(prompt, prompt_ids(command, setup, model));
   }
@@ -262,10 +160,6 @@ Status run(const EngineOptions& engine_options, const GenerationOptions& options
 Status check_run(const RunCommand& command, const GenerationOptions& options) {
   if (!command.prompt.empty() && !command.ids_file.empty()) {
     return Error{ErrorKind::kUsage, "-p and --ids-file both give the prompt; leave one out"};
-  }
-  if (command.prompt.empty() && command.ids_file.empty() && (command.raw || command.json)) {
-    return Error{ErrorKind::kUsage,
-                 fmt::format("{} needs a prompt: give -p TEXT or --ids-file FILE", command.raw ? "--raw" : "--json")};
   }
   if (options.n_top_logprobs && !command.json) {
     return Error{ErrorKind::kUsage, "--logprobs are part of the JSON object; add --json"};
@@ -283,6 +177,7 @@ void add_run(CommandLine& line) {
       {.name = "run",
        .purpose = "Answer a prompt, or chat",
        .examples = "  levin run                                           a chat with the demonstration model\n"
+                   "  git diff | levin run MODEL -p \"Describe this change:\" > message.txt\n"
                    "  levin run -p \"Repeat: river stone apple\" --temperature 0\n"
                    "  levin run -p \"What is the capital of Japan?\" --thinking on --temperature 0\n"
                    "  levin run models/demo-v32 --raw -p \"def read_file(\" -n 64 --json\n"});
@@ -291,7 +186,9 @@ void add_run(CommandLine& line) {
   add_speculation_options(command, engine);
   const auto run_command = std::make_shared<RunCommand>();
   const OptionGroup add(command, "Prompt");
-  add("-p,--prompt", "TEXT", "What to ask; without it a chat", "", set_text(&run_command->prompt));
+  add("-p,--prompt", "TEXT",
+      "Prompt; -: standard input, which is else added to TEXT unless it is a terminal. Without a prompt: a chat", "",
+      set_text(&run_command->prompt));
   add("--ids-file", "FILE", "Prompt: token ids separated by white space, taken as they are", "",
       set_text(&run_command->ids_file));
   add("--raw", "", "Take the text of -p without the chat format", "", set_flag(&run_command->raw));
@@ -299,10 +196,15 @@ void add_run(CommandLine& line) {
   add("--tools", "FILE", "Functions the model may call: a JSON list of {name, description, parameters}", "none",
       set_text(&run_command->tools_file));
   add("--thinking", "on|off", "Reason before the answer", "off", set_flag(&run_command->thinking));
+  add("--history", "on|off", "Keep what is typed in chats for the next one", "on",
+      set_flag(&run_command->keep_history));
   add("--json", "", "Print one JSON object instead of the answer", "", set_flag(&run_command->json));
   add("--logprobs", "N", "In the JSON object: log probability of each token and of the N likeliest", "none",
       set_int(&options->n_top_logprobs, {.min = 0, .max = 100}));
-  command.check([run_command, options](const Environment&) { return check_run(*run_command, *options); });
+  command.check([run_command, options](const Environment& environment) {
+    if (run_command->keep_history) run_command->history_file = PromptHistory::default_file(environment);
+    return check_run(*run_command, *options);
+  });
   command.action([engine, options, run_command] { return run(*engine, *options, *run_command); });
 }
 

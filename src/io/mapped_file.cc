@@ -16,6 +16,7 @@ namespace {
 
 Error system_error(ErrorKind kind, std::string_view action, const std::filesystem::path& path) {
   const int code = errno;
+  if (code == ENOMEM) kind = ErrorKind::kOutOfMemory;  // no fault of the file
   return Error{kind, fmt::format("cannot {} {}: {}", action, path.string(), std::generic_category().message(code))};
 }
 

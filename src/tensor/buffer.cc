@@ -21,6 +21,12 @@ int64_t tensor_bytes(DType dtype, std::initializer_list<int64_t> shape) {
   return n;
 }
 
+// As operator new has it: what the program does about lack of memory comes first.
+[[noreturn]] void refuse_memory() {
+  if (const std::new_handler handler = std::get_new_handler()) handler();
+  throw std::bad_alloc();
+}
+
 }  // namespace
 
 Buffer::Buffer(int64_t n_bytes) : n_bytes_(n_bytes) {
@@ -31,12 +37,12 @@ Buffer::Buffer(int64_t n_bytes) : n_bytes_(n_bytes) {
   if (n_bytes >= kHugePageBytes) {
     mapped_bytes = round_up(n_bytes, kHugePageBytes);
     data = mmap(nullptr, static_cast<size_t>(mapped_bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (data == MAP_FAILED) throw std::bad_alloc();
+    if (data == MAP_FAILED) refuse_memory();
     madvise(data, static_cast<size_t>(mapped_bytes), MADV_HUGEPAGE);
   } else {
     const size_t rounded = static_cast<size_t>(round_up(n_bytes, kAlignment));
     data = std::aligned_alloc(kAlignment, rounded);
-    if (data == nullptr) throw std::bad_alloc();
+    if (data == nullptr) refuse_memory();
     std::memset(data, 0, rounded);
   }
   data_ = {static_cast<std::byte*>(data), FreeBuffer{mapped_bytes}};

@@ -184,35 +184,71 @@ TEST(RunTest, CallsATool) {
   }
 }
 
-// ---- chat --------------------------------------------------------------------------------------------------------
-
-TEST(ChatTest, KeepsTheConversation) {
+TEST(RunTest, CtrlCEndsTheAnswer) {
   const ProgramResult result = run_levin(
-      run_with({"-n", "60"}),
-      {.input = "What is the capital of Japan?\n/think on\nWhat is the capital of France?\n/nonsense\n/quit\n"});
-  EXPECT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_EQ(result.out,
-            "The capital of Japan is Tokyo.\n"
-            "<think>The country is France. Its capital is Paris.</think>The capital of France is Paris.\n");
-  EXPECT_NE(result.err.find("/clear"), std::string::npos);
-}
-
-TEST(ChatTest, CtrlCEndsTheAnswerAndNotTheChat) {
-  const ProgramResult result =
-      run_levin(run_with({"--ignore-eos", "-n", "1000"}),
-                {.input = "What is the capital of Japan?\n/clear\n/quit\n", .interrupt_at = "Tokyo"});
+      run_with({"-p", "What is the capital of Japan?", "--ignore-eos", "-n", "12000"}), {.interrupt_at = "Tokyo"});
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_NE(result.err.find(", cancelled]"), std::string::npos) << result.err;
 }
 
-TEST(ChatTest, AnErrorDoesNotEndIt) {
-  const std::string too_long(40000, 'x');
-  const ProgramResult result = run_levin(run_with({"--max-model-len", "256"}),
-                                         {.input = too_long + "\n/result 5\nRepeat: river stone apple tiger\n"});
-  EXPECT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_NE(result.err.find("and the context 256"), std::string::npos) << result.err;
-  EXPECT_NE(result.err.find("has no call that waits for one"), std::string::npos) << result.err;
-  EXPECT_NE(result.out.find("river stone apple tiger\n"), std::string::npos) << result.out;
+// ---- standard input and output ------------------------------------------------------------------------------------
+
+TEST(StandardInputTest, IsAPromptOrPartOfOne) {
+  const std::string text = "Repeat: river stone\napple tiger\n";
+  const std::string whole = answer({"-p", "Repeat: river stone\napple tiger"});
+  const auto out = [](Arguments more, const std::string& input) {
+    const ProgramResult result = run_levin(run_with(std::move(more)), {.input = input});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return result.out;
+  };
+  EXPECT_EQ(out({}, text), whole);
+  EXPECT_EQ(out({"-p", "-"}, text), whole);
+  EXPECT_EQ(out({"-p", "Repeat: river stone\napple tiger"}, ""), whole);
+  EXPECT_EQ(out({"-p", "Repeat: river stone"}, "apple tiger\r\n"),
+            answer({"-p", "Repeat: river stone\n\napple tiger"}));
+  const Printed json(run_levin(run_with({"--json"}), {.input = text}));
+  EXPECT_EQ(text_of(json) + "\n", whole);
+  EXPECT_EQ(out({"--raw", "-n", "8"}, "def read_file("), answer({"--raw", "-n", "8", "-p", "def read_file("}));
+}
+
+TEST(StandardOutputTest, AWriteThatFailsIsAnError) {
+  const TempDir dir;
+  must(io::write_file_atomically((dir / "text").string(), std::string(100'000, 'x')));
+  const Arguments commands[] = {{"run", kDemo, "-p", "hi", "-n", "4"},
+                                {"run", kDemo, "-p", "hi", "-n", "4", "--json"},
+                                {"inspect", kDemo},
+                                {"inspect", kDemo, "--json"},
+                                {"tokenize", kDemo, (dir / "text").string()},
+                                {"bench", kDemo, "--depths", "0", "--decode-tokens", "2"},
+                                {"doctor"},
+                                {"--version"},
+                                {"--help-all"}};
+  for (const Arguments& command : commands) {
+    for (const char* out : {"/dev/full", ""}) {
+      const ProgramResult result = run_levin(command, {.out_file = out});
+      EXPECT_EQ(result.exit_code, 1) << command.front() << " to '" << out << "': " << result.err;
+      EXPECT_NE(result.err.find(*out != 0 ? "error: cannot write standard output: No space left on device\n"
+                                          : "error: cannot write standard output: Bad file descriptor\n"),
+                std::string::npos)
+          << result.err;
+    }
+  }
+}
+
+// Under any limit of the address space: the work is done, or there is too little memory for it.
+TEST(MemoryTest, TooLittleIsNoAbort) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "the sanitizer needs the address space for itself";
+#endif
+  int n_refused = 0;
+  for (int64_t mib = 40; mib <= 320; mib += 20) {
+    const ProgramResult result = run_levin({"run", kDemo, "-p", "hi", "-n", "2"}, {.address_space_bytes = mib << 20});
+    if (result.exit_code == 127 || result.exit_code == 0) continue;  // 127: too little to load the program itself
+    ++n_refused;
+    EXPECT_EQ(result.exit_code, 4) << mib << ": " << result.err;
+    EXPECT_NE(result.err.find("error: "), std::string::npos) << result.err;
+  }
+  EXPECT_GT(n_refused, 0);
 }
 
 // ---- tokenize, bench, eval ---------------------------------------------------------------------------------------
@@ -334,6 +370,9 @@ const Mistake kMistakes[] = {
     {"LogprobsWithoutJson", {"run", "MODEL", "-p", "x", "--logprobs", "2"}, 2, "add --json"},
     {"TwoPrompts", {"run", "MODEL", "-p", "x", "--ids-file", "DIR/ids"}, 2, "leave one out"},
     {"JsonWithoutPrompt", {"run", "MODEL", "--json"}, 2, "--json needs a prompt"},
+    {"RawWithoutPrompt", {"run", "MODEL", "--raw"}, 2, "--raw needs a prompt"},
+    {"NothingToAsk", {"run", "MODEL"}, 2, "standard input is empty"},
+    {"NothingForADash", {"run", "MODEL", "-p", "-"}, 2, "standard input is empty"},
     // DIR/model is a config.json alone: the ids are refused before a tokenizer or weights are looked for.
     {"NoIdsFile", {"run", "DIR/model", "--ids-file", "DIR/none"}, 2, "cannot read the ids file"},
     {"WordsForIds", {"run", "DIR/model", "--ids-file", "DIR/words"}, 2, "'hello' (number 0) is not a token id"},

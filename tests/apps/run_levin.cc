@@ -67,6 +67,10 @@ ProgramResult run_levin(const std::vector<std::string>& arguments, const Program
                     err_file = (dir / "err").string();
   must(io::write_file_atomically(in_file, surroundings.input));
   std::vector<std::string> words = {LEVIN_PROGRAM};
+  if (surroundings.address_space_bytes > 0) {
+    const std::string limit = "ulimit -v " + std::to_string(surroundings.address_space_bytes / 1024);
+    words = {"/bin/sh", "-c", limit + " && exec \"$@\"", "sh", LEVIN_PROGRAM};
+  }
   words.insert(words.end(), arguments.begin(), arguments.end());
   std::vector<std::string> variables = child_environment(surroundings.environment);
 
@@ -74,10 +78,15 @@ ProgramResult run_levin(const std::vector<std::string>& arguments, const Program
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_addopen(&actions, 0, in_file.c_str(), O_RDONLY, 0);
   posix_spawn_file_actions_addopen(&actions, 1, out_file.c_str(), O_WRONLY | O_CREAT, 0600);
+  if (surroundings.out_file && surroundings.out_file->empty()) {
+    posix_spawn_file_actions_addclose(&actions, 1);
+  } else if (surroundings.out_file) {
+    posix_spawn_file_actions_addopen(&actions, 1, surroundings.out_file->c_str(), O_WRONLY, 0);
+  }
   posix_spawn_file_actions_addopen(&actions, 2, err_file.c_str(), O_WRONLY | O_CREAT, 0600);
   pid_t pid = 0;
   const int error =
-      posix_spawn(&pid, LEVIN_PROGRAM, &actions, nullptr, pointers(words).data(), pointers(variables).data());
+      posix_spawn(&pid, words.front().c_str(), &actions, nullptr, pointers(words).data(), pointers(variables).data());
   posix_spawn_file_actions_destroy(&actions);
   LEVIN_CHECK(error == 0, "cannot start {}", LEVIN_PROGRAM);
 

@@ -1,6 +1,8 @@
 // The program itself, as a user starts it.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,8 +18,10 @@ struct ProgramResult {
 struct ProgramSurroundings {
   std::vector<std::pair<std::string, std::string>> environment = {};  // beside the caller's, whose LEVIN_ are left out
   std::string input = {};                                             // standard input
-  std::string interrupt_at = {};  // Ctrl-C, once, when this stands on standard output; empty: never
-  int timeout_s = 60;             // then it is killed
+  std::string interrupt_at = {};             // Ctrl-C, once, when this stands on standard output; empty: never
+  std::optional<std::string> out_file = {};  // where standard output goes instead of the result; "": it is closed
+  int64_t address_space_bytes = 0;           // at most (ulimit -v); 0: as the caller's
+  int timeout_s = 60;                        // then it is killed
 };
 
 ProgramResult run_levin(const std::vector<std::string>& arguments, const ProgramSurroundings& surroundings = {});
