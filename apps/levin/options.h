@@ -44,7 +44,10 @@ Setter set_flag(bool* target);         // on|off, true|false, 1|0; the bare opti
 Setter set_int(int64_t* target, IntRange range);
 Setter set_int(int* target, IntRange range);
 Setter set_int(std::optional<int64_t>* target, IntRange range);
-Setter set_tokens(int64_t* target, IntRange range);    // as set_int, also 128k and 1M (powers of 1024)
+Setter set_tokens(int64_t* target, IntRange range);  // as set_int, also 128k and 1M (powers of 1024)
+// Bytes: 512M, 1.5G, 2GiB, 1T (powers of 1024); a bare number is in GiB.
+Setter set_bytes(int64_t* target, IntRange range);
+Setter set_bytes(std::optional<int64_t>* target, IntRange range);
 Setter set_number(double* target, NumberRange range);  // finite
 Setter set_number(std::optional<double>* target, NumberRange range);
 Setter set_tokens(std::vector<int64_t>* target, IntRange range);  // several with commas between them: "0,2048,16k"

@@ -1,7 +1,10 @@
 // levin serve: the HTTP server.
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -24,8 +27,6 @@ struct ServeCommand {
   std::string names, keys, origins;  // separated by commas
   int64_t max_body_mib = 64;
   int64_t shutdown_s = 30;
-  int64_t cache_dir_gib = 16;
-  std::optional<int64_t> prefix_memory_gib;  // empty: as the engine chooses
   int64_t watchdog_s = 600;
   serve::LogFormat log_format = serve::LogFormat::kText;
 };
@@ -40,23 +41,46 @@ std::vector<std::string> split_list(const std::string& list) {
   return out;
 }
 
-// SIGINT and SIGTERM wait for wait_for_signal(), in every thread that is started from here on.
-sigset_t hold_signals() {
-  sigset_t set;
-  sigemptyset(&set);
-  sigaddset(&set, SIGINT);
-  sigaddset(&set, SIGTERM);
-  pthread_sigmask(SIG_BLOCK, &set, nullptr);
-  std::signal(SIGPIPE, SIG_IGN);  // a client that left is noticed where it is written to
-  return set;
-}
+// SIGINT and SIGTERM: while the model is loading they end the process; then the first one is for wait(), and a second
+// ends the process again.
+class EndSignal {
+ public:
+  EndSignal() {
+    loaded_ = 0;
+    if (pipe2(pipe_, O_CLOEXEC) != 0) pipe_[0] = pipe_[1] = -1;
+    struct sigaction action = {};
+    action.sa_handler = note;
+    action.sa_flags = SA_RESTART;
+    for (const int signal : {SIGINT, SIGTERM}) sigaction(signal, &action, nullptr);
+    std::signal(SIGPIPE, SIG_IGN);  // a client that left is noticed where it is written to
+  }
+  ~EndSignal() {
+    for (const int signal : {SIGINT, SIGTERM}) std::signal(signal, SIG_DFL);
+    for (const int fd : pipe_) ::close(fd);
+  }
+  EndSignal(const EndSignal&) = delete;
+  EndSignal& operator=(const EndSignal&) = delete;
 
-// Returns when the process is asked to end; a second request ends it at once.
-void wait_for_signal(const sigset_t& set) {
-  int signal = 0;
-  sigwait(&set, &signal);
-  pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
-}
+  static void wait() {
+    loaded_ = 1;
+    char signal = 0;
+    while (::read(pipe_[0], &signal, 1) < 0 && errno == EINTR) {
+    }
+    for (const int each : {SIGINT, SIGTERM}) std::signal(each, SIG_DFL);
+  }
+
+ private:
+  // A handler, and not a mask with a default action: as the first process of a container, where signals without a
+  // handler are ignored, the server ends as well.
+  static void note(int signal) {
+    if (loaded_ == 0) ::_exit(128 + signal);
+    const char byte = 0;
+    if (::write(pipe_[1], &byte, 1) != 1) ::_exit(128 + signal);
+  }
+
+  static inline volatile std::sig_atomic_t loaded_ = 0;
+  static inline int pipe_[2] = {-1, -1};
+};
 
 // Every connection is a descriptor: take as many as the system lets us have.
 void raise_descriptor_limit() {
@@ -72,20 +96,38 @@ void log_model(serve::Log& log, serve::LogFormat format, const Engine& engine) {
   fmt::print(stderr, "{}\n", engine.describe());
 }
 
+// A cache that could not hold one request of the longest context is made to.
+std::string small_cache_text(const EngineOptions& options, const Engine& engine) {
+  const int64_t longest = engine.max_context_tokens();
+  if (options.cache_tokens == 0 || options.cache_tokens >= longest) return "";
+  return fmt::format(
+      "--cache-tokens {} is less than one request of the longest context takes: the cache has {} tokens; a smaller "
+      "--max-model-len makes a smaller cache possible",
+      options.cache_tokens, longest);
+}
+
+Status check_cache(const EngineOptions& options) {
+  if (options.cache_tokens == 0 || options.cache_tokens >= options.max_model_len_tokens) return {};
+  return Error{ErrorKind::kUsage,
+               fmt::format("--cache-tokens {} is less than one request of --max-model-len {} takes; give at least as "
+                           "many, or a smaller --max-model-len",
+                           options.cache_tokens, options.max_model_len_tokens)};
+}
+
 Status run(EngineOptions engine_options, const GenerationOptions& generation, ServeCommand command) {
-  const sigset_t signals = hold_signals();
+  const EndSignal end_signal;
   raise_descriptor_limit();
-  engine_options.cache_dir_bytes = command.cache_dir_gib << 30;
-  if (command.prefix_memory_gib) engine_options.prefix_memory_bytes = *command.prefix_memory_gib << 30;
+  serve::ServerOptions& options = command.server;
+  options.http.port = static_cast<uint16_t>(command.port);
+  options.http.max_body_bytes = static_cast<size_t>(command.max_body_mib) << 20;
+  LEVIN_ASSIGN(std::unique_ptr<serve::Listener> listener, serve::Listener::open(options.http));
   serve::Log log(command.log_format);
   engine_options.note = [&log](const std::string& line) { log.write(serve::LogLevel::kWarning, "note", line); };
   const auto warn = [&log](const std::string& warning) { log.write(serve::LogLevel::kWarning, "warning", warning); };
   LEVIN_ASSIGN(const ChatModel model, ChatModel::load(engine_options, warn));
   log_model(log, command.log_format, *model.engine);
-  serve::ServerOptions& options = command.server;
+  if (const std::string text = small_cache_text(engine_options, *model.engine); !text.empty()) warn(text);
   options.version = LEVIN_VERSION;
-  options.http.port = static_cast<uint16_t>(command.port);
-  options.http.max_body_bytes = static_cast<size_t>(command.max_body_mib) << 20;
   options.model_names = split_list(command.names);
   if (options.model_names.empty()) {
     options.model_names = {std::filesystem::weakly_canonical(engine_options.model_folder).filename().string()};
@@ -95,14 +137,14 @@ Status run(EngineOptions engine_options, const GenerationOptions& generation, Se
   options.sampling = generation.sampling;
   options.watch.limit = std::chrono::seconds(command.watchdog_s);
   options.log = &log;
-  LEVIN_ASSIGN(const std::unique_ptr<serve::Server> server,
-               serve::Server::start(options, *model.engine, *model.tokenizer, *model.format));
+  const std::unique_ptr<serve::Server> server =
+      serve::Server::start(options, std::move(listener), *model.engine, *model.tokenizer, *model.format);
   log.info("sampling", fmt::format("temperature {}, top-p {}, top-k {} unless a request says otherwise",
                                    options.sampling.temperature, options.sampling.top_p, options.sampling.top_k));
   log.info("ready",
            fmt::format("http://{}:{}/v1 serves {}", options.http.host, server->port(), options.model_names.front()),
            {{"host", options.http.host}, {"port", server->port()}, {"model", options.model_names.front()}});
-  wait_for_signal(signals);
+  end_signal.wait();
   log.info("ending", fmt::format("running answers have {} s to finish", command.shutdown_s));
   server->stop(std::chrono::seconds(command.shutdown_s));
   return {};
@@ -110,31 +152,31 @@ Status run(EngineOptions engine_options, const GenerationOptions& generation, Se
 
 void add_server_options(Command& command, ServeCommand& serve) {
   const OptionGroup add(command, "Server");
-  add("--host", "ADDRESS", "Address to listen on; 0.0.0.0 for all", "127.0.0.1", set_text(&serve.server.http.host));
+  add("--host", "ADDRESS", "Address or host name to listen on; 0.0.0.0 for all", "127.0.0.1",
+      set_text(&serve.server.http.host));
   add("--port", "N", "Port to listen on; 0: a free one", "8000", set_int(&serve.port, {.min = 0, .max = 65535}));
   add("--served-model-name,--alias", "NAMES", "Names of the model for clients, separated by commas",
       "the folder's name", set_text(&serve.names));
   add("--any-model", "", "Answer whatever model name a client asks for", "off", set_flag(&serve.server.any_model_name));
-  add("--api-key", "KEYS", "Keys of which requests must bear one, separated by commas", "none needed",
+  add("--api-key", "KEYS", "Keys, separated by commas; every request must carry one of them", "none needed",
       set_text(&serve.keys));
   add("--cors-origins", "ORIGINS", "Origins whose pages may call from a browser, separated by commas; *: any", "none",
       set_text(&serve.origins));
-  add("--thinking", "on|off", "Reason before the answer where a request does not say", "off",
+  add("--thinking", "on|off", "Reason before the answer, unless the request says otherwise", "off",
       set_flag(&serve.server.thinking));
   add("--reasoning-field", "NAME", "What answers call reasoning: both, reasoning_content or reasoning", "both",
       set_choice({"both", "reasoning_content", "reasoning"},
                  [&serve](size_t place) { serve.server.reasoning_field = static_cast<serve::ReasoningField>(place); }));
-  add("--max-queued-requests", "N", "Requests that may be open at once; more are told to come back", "1024",
+  add("--max-queued-requests", "N", "Most requests, running and waiting; further ones get status 429", "1024",
       set_int(&serve.server.max_queued, {.min = 1, .max = 1'000'000}));
-  add("--max-body-mib", "MIB", "Longest body of a request", "64",
-      set_int(&serve.max_body_mib, {.min = 1, .max = 4096}));
+  add("--max-body-mib", "MIB", "Longest request body", "64", set_int(&serve.max_body_mib, {.min = 1, .max = 4096}));
   add("--watchdog-timeout", "SECONDS",
-      "Longest step; one that takes longer is reported, and who waits for it gets an error. 0: none", "600",
+      "Longest engine step; when one takes longer, it is logged and its requests get an error. 0: no limit", "600",
       set_int(&serve.watchdog_s, {.min = 0, .max = 86400}));
   add("--log-format", "FORMAT", "Of the log on standard error: text, or json with an object a line", "text",
       set_choice({"text", "json"},
                  [&serve](size_t place) { serve.log_format = static_cast<serve::LogFormat>(place); }));
-  add("--shutdown-timeout", "SECONDS", "Time for running answers once the server is asked to end", "30",
+  add("--shutdown-timeout", "SECONDS", "How long running requests may take to finish after SIGTERM or Ctrl-C", "30",
       set_int(&serve.shutdown_s, {.min = 0, .max = 86400}));
 }
 
@@ -153,36 +195,39 @@ void add_serve(CommandLine& line) {
   const auto serve = std::make_shared<ServeCommand>();
   command.option({.names = "--max-num-seqs,--max-running-requests",
                   .value = "N",
-                  .purpose = "Requests that are computed side by side",
+                  .purpose = "Requests that run at a time; others wait",
                   .default_text = std::to_string(engine->max_running),
                   .group = "Server"},
                  set_int(&engine->max_running, {.min = 1, .max = 4096}));
   command.option({.names = "--cache-tokens",
                   .value = "TOKENS",
-                  .purpose = "Cache of all requests together and of prompts to come back to",
+                  .purpose = "KV cache of all requests together, prefixes of earlier ones included",
                   .default_text = "one request of the longest context",
                   .group = "Server"},
                  set_tokens(&engine->cache_tokens, {.min = 1, .max = int64_t{1} << 32}));
   command.option({.names = "--prefix-memory",
-                  .value = "GIB",
-                  .purpose = "Memory for prompts to come back to where --cache-tokens cannot hold them: DeepSeek-V4's",
-                  .default_text = "a quarter of what is left, at most 4",
+                  .value = "SIZE",
+                  .purpose = "Memory for the prefix cache of models whose cache pages cannot be shared (DeepSeek-V4): "
+                             "0.5, 512M, 2G; a bare number is GiB",
+                  .default_text = "a quarter of what is left, at most 4G",
                   .group = "Server"},
-                 set_int(&serve->prefix_memory_gib, {.min = 0, .max = 1 << 20}));
+                 set_bytes(&engine->prefix_memory_bytes, {.min = 0, .max = int64_t{1} << 50}));
+  command.option({.names = "--cache-dir",
+                  .value = "FOLDER",
+                  .purpose = "Keep the prefix cache here too, so that it survives a restart",
+                  .default_text = "not kept",
+                  .group = "Server"},
+                 set_text(&engine->cache_dir));
   command.option(
-      {.names = "--cache-dir",
-       .value = "FOLDER",
-       .purpose = "Keep computed prompts and answers here, so that a server that is started again knows them",
-       .default_text = "not kept",
+      {.names = "--cache-dir-size",
+       .value = "SIZE",
+       .purpose = "Upper limit of --cache-dir: 0.5, 512M, 20G; a bare number is GiB. The least recently used "
+                  "goes first",
+       .default_text = "16G",
        .group = "Server"},
-      set_text(&engine->cache_dir));
-  command.option({.names = "--cache-dir-size",
-                  .value = "GIB",
-                  .purpose = "Most that --cache-dir may hold; what was used least recently goes",
-                  .default_text = "16",
-                  .group = "Server"},
-                 set_int(&serve->cache_dir_gib, {.min = 1, .max = 1 << 20}));
+      set_bytes(&engine->cache_dir_bytes, {.min = int64_t{1} << 20, .max = int64_t{1} << 50}));
   add_server_options(command, *serve);
+  command.check([engine](const Environment&) { return check_cache(*engine); });
   command.action([engine, generation, serve] { return run(*engine, *generation, *serve); });
 }
 

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <utility>
@@ -35,6 +36,43 @@ std::optional<int64_t> parse_tokens(std::string_view text) {
   int64_t value = 0;
   if (!count || __builtin_mul_overflow(*count, unit, &value)) return std::nullopt;
   return value;
+}
+
+constexpr std::string_view kByteUnits = "KMGT";
+
+std::optional<int64_t> parse_bytes(std::string_view text) {
+  int power = 3;
+  const size_t end_of_number = std::min(text.find_first_not_of("0123456789."), text.size());
+  std::string_view unit = text.substr(end_of_number);
+  if (!unit.empty()) {
+    const size_t place = kByteUnits.find(static_cast<char>(std::toupper(static_cast<unsigned char>(unit.front()))));
+    if (place == std::string_view::npos) return std::nullopt;
+    power = static_cast<int>(place) + 1;
+    unit.remove_prefix(1);
+    if (!unit.empty() && unit != "B" && unit != "iB") return std::nullopt;
+  }
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + end_of_number, value);
+  if (error != std::errc() || end != text.data() + end_of_number) return std::nullopt;
+  const double bytes = std::round(std::ldexp(value, 10 * power));
+  return bytes < 0x1p62 ? std::optional(static_cast<int64_t>(bytes)) : std::nullopt;
+}
+
+std::string bytes_text(int64_t bytes) {
+  size_t unit = 0;
+  double value = static_cast<double>(bytes) / 1024;
+  for (; value >= 1024 && unit + 1 < kByteUnits.size(); ++unit) value /= 1024;
+  return bytes == 0 ? "0" : fmt::format("{:g}{}", value, kByteUnits[unit]);
+}
+
+std::optional<std::string> take_bytes(std::string_view text, IntRange range, int64_t* target) {
+  const std::optional<int64_t> bytes = parse_bytes(text);
+  if (!bytes || *bytes < range.min || *bytes > range.max) {
+    return fmt::format("a size from {} to {} (512M, 1.5G and 2T are understood; a bare number is in GiB)",
+                       bytes_text(range.min), bytes_text(range.max));
+  }
+  *target = *bytes;
+  return std::nullopt;
 }
 
 template <class Parse, class Store>
@@ -93,6 +131,19 @@ Setter set_int(std::optional<int64_t>* target, IntRange range) {
 
 Setter set_tokens(int64_t* target, IntRange range) {
   return set_whole(range, " (128k and 1M are understood)", parse_tokens, [target](int64_t value) { *target = value; });
+}
+
+Setter set_bytes(int64_t* target, IntRange range) {
+  return [=](std::string_view text) { return take_bytes(text, range, target); };
+}
+
+Setter set_bytes(std::optional<int64_t>* target, IntRange range) {
+  return [=](std::string_view text) {
+    int64_t bytes = 0;
+    std::optional<std::string> expected = take_bytes(text, range, &bytes);
+    if (!expected) *target = bytes;
+    return expected;
+  };
 }
 
 Setter set_number(double* target, NumberRange range) {

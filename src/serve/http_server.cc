@@ -17,8 +17,10 @@
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
 #include <future>
+#include <list>
 #include <set>
 #include <thread>
+#include <vector>
 
 namespace levin::serve {
 namespace {
@@ -173,7 +175,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 class Server final : public HttpServer {
  public:
   Server(const HttpServerOptions& options, Handler handler, Refusal refusal)
-      : options_(options), handler_(std::move(handler)), refusal_(std::move(refusal)), acceptor_(io_) {}
+      : options_(options), handler_(std::move(handler)), refusal_(std::move(refusal)) {}
   ~Server() override { stop(std::chrono::milliseconds(0)); }
 
   Status open();
@@ -186,15 +188,18 @@ class Server final : public HttpServer {
   bool stopping() const { return stopping_; }
 
  private:
-  asio::awaitable<void> accept();
+  Result<std::vector<asio::ip::address>> addresses();
+  error_code open_one(const asio::ip::address& address);
+  Error cannot_listen(error_code why) const;
+  asio::awaitable<void> accept(tcp::acceptor& acceptor);
   asio::awaitable<void> serve(std::shared_ptr<Connection> connection);
 
   HttpServerOptions options_;
   Handler handler_;
   Refusal refusal_;
   asio::io_context io_{1};
-  tcp::acceptor acceptor_;
-  uint16_t port_ = 0;
+  std::list<tcp::acceptor> acceptors_;  // one for each address of the host
+  uint16_t port_ = 0;                   // of all of them
   std::set<std::shared_ptr<Connection>> connections_;
   bool stopping_ = false;
   std::promise<void> drained_;  // set when stopping and no connection is left
@@ -337,33 +342,72 @@ asio::awaitable<void> Connection::linger() {
 
 // ---- the server --------------------------------------------------------------------------------------------------
 
-Status Server::open() {
+// A name may have an address that this machine lacks, as localhost has ::1 where there is no IPv6.
+bool is_elsewhere(error_code ec) {
+  return ec == asio::error::address_family_not_supported || ec == boost::system::errc::address_not_available;
+}
+
+// What the host stands for. Digits and dots, or colons, are meant as an address: no name server is asked about them.
+Result<std::vector<asio::ip::address>> Server::addresses() {
   error_code ec;
   const asio::ip::address address = asio::ip::make_address(options_.host, ec);
-  if (ec) {
+  if (!ec) return std::vector{address};
+  const bool numeric = options_.host.find_first_not_of("0123456789.") == std::string::npos ||
+                       options_.host.find(':') != std::string::npos;
+  if (numeric) {
     return Error{ErrorKind::kUsage,
                  fmt::format("--host {} is not an address; give one like 127.0.0.1 or ::", options_.host)};
   }
-  const tcp::endpoint endpoint(address, options_.port);
-  acceptor_.open(endpoint.protocol(), ec);
-  if (!ec) acceptor_.set_option(tcp::acceptor::reuse_address(true), ec);
-  if (!ec) acceptor_.bind(endpoint, ec);
-  if (!ec) acceptor_.listen(asio::socket_base::max_listen_connections, ec);
-  if (ec) {
-    return Error{ErrorKind::kUsage,
-                 fmt::format("cannot listen on {} port {}: {}; choose another with --host and --port", options_.host,
-                             options_.port, ec.message())};
+  std::vector<asio::ip::address> found;
+  for (const auto& entry : tcp::resolver(io_).resolve(options_.host, "", tcp::resolver::passive, ec)) {
+    const asio::ip::address each = entry.endpoint().address();
+    if (std::find(found.begin(), found.end(), each) == found.end()) found.push_back(each);
   }
-  port_ = acceptor_.local_endpoint().port();
-  asio::co_spawn(io_, accept(), asio::detached);
+  if (!ec && !found.empty()) return found;
+  return Error{ErrorKind::kUsage,
+               fmt::format("--host {} is not an address, nor a name that can be resolved ({}); give an address like "
+                           "127.0.0.1 or ::, or a name like localhost",
+                           options_.host, ec.message())};
+}
+
+error_code Server::open_one(const asio::ip::address& address) {
+  error_code ec;
+  tcp::acceptor acceptor(io_);
+  const tcp::endpoint endpoint(address, port_);
+  acceptor.open(endpoint.protocol(), ec);
+  if (!ec) acceptor.set_option(tcp::acceptor::reuse_address(true), ec);
+  if (!ec) acceptor.bind(endpoint, ec);
+  if (!ec) acceptor.listen(asio::socket_base::max_listen_connections, ec);
+  if (ec) return ec;
+  port_ = acceptor.local_endpoint().port();
+  acceptors_.push_back(std::move(acceptor));
+  return {};
+}
+
+Error Server::cannot_listen(error_code why) const {
+  return {ErrorKind::kUsage, fmt::format("cannot listen on {} port {}: {}; choose another with --host and --port",
+                                         options_.host, options_.port, why.message())};
+}
+
+Status Server::open() {
+  LEVIN_ASSIGN(const std::vector<asio::ip::address> all, addresses());
+  port_ = options_.port;
+  error_code failed;
+  for (const asio::ip::address& address : all) {
+    const error_code ec = open_one(address);
+    if (ec && !(all.size() > 1 && is_elsewhere(ec))) return cannot_listen(ec);
+    if (ec) failed = ec;
+  }
+  if (acceptors_.empty()) return cannot_listen(failed);
+  for (tcp::acceptor& acceptor : acceptors_) asio::co_spawn(io_, accept(acceptor), asio::detached);
   thread_ = std::thread([this] { io_.run(); });
   return {};
 }
 
-asio::awaitable<void> Server::accept() {
-  while (acceptor_.is_open()) {
-    auto [ec, socket] = co_await acceptor_.async_accept(kAwait);
-    if (ec == asio::error::operation_aborted || !acceptor_.is_open()) co_return;
+asio::awaitable<void> Server::accept(tcp::acceptor& acceptor) {
+  while (acceptor.is_open()) {
+    auto [ec, socket] = co_await acceptor.async_accept(kAwait);
+    if (ec == asio::error::operation_aborted || !acceptor.is_open()) co_return;
     if (ec) {  // out of descriptors: wait for some to come back
       asio::steady_timer pause(io_, std::chrono::milliseconds(50));
       co_await pause.async_wait(kAwait);
@@ -400,7 +444,7 @@ void Server::stop(std::chrono::milliseconds grace) {
   asio::post(io_, [this] {
     stopping_ = true;
     error_code ignored;
-    acceptor_.close(ignored);
+    for (tcp::acceptor& acceptor : acceptors_) acceptor.close(ignored);
     for (const auto& connection : connections_) connection->close_if_idle();
     if (connections_.empty()) drained_.set_value();
   });

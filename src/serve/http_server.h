@@ -29,7 +29,7 @@
 namespace levin::serve {
 
 struct HttpServerOptions {
-  std::string host = "127.0.0.1";  // an address, not a name
+  std::string host = "127.0.0.1";  // an address, or a name: all of its addresses
   uint16_t port = 8000;            // 0: a free one
   size_t max_body_bytes = size_t{64} << 20;
   size_t max_connections = 4096;

@@ -144,7 +144,7 @@ struct Server::State {
   Metrics metrics;
   AnswerForms forms;
   ServedModel model;
-  std::unique_ptr<HttpServer> http;  // outlives all exchanges, which the threads below hold
+  std::unique_ptr<Listener> http;  // outlives all exchanges, which the threads below hold
   EngineService service;
   Log plain_log{LogFormat::kText};
   Watch watch{options.watch, service, metrics, options.log != nullptr ? *options.log : plain_log};
@@ -202,16 +202,19 @@ void Server::State::answer(const std::shared_ptr<Exchange>& exchange) {
 Server::Server(std::unique_ptr<State> state) : state_(std::move(state)) {}
 Server::~Server() { stop(std::chrono::milliseconds(0)); }
 
-Result<std::unique_ptr<Server>> Server::start(const ServerOptions& options, Engine& engine,
-                                              const text::Tokenizer& tokenizer, const text::ChatFormat& format) {
+std::unique_ptr<Server> Server::start(const ServerOptions& options, std::unique_ptr<Listener> listener, Engine& engine,
+                                      const text::Tokenizer& tokenizer, const text::ChatFormat& format) {
   auto state = std::make_unique<State>(options, engine, tokenizer, format);
   State* s = state.get();
-  LEVIN_ASSIGN(s->http, HttpServer::listen(
-                            options.http, [s](std::shared_ptr<Exchange> exchange) { s->take(std::move(exchange)); },
-                            [](int status, const std::string& message) {
-                              return error_response(with_status(status, message), ApiDialect::kOpenAi);
-                            }));
+  s->http = std::move(listener);
+  s->http->hand_over([s](std::shared_ptr<Exchange> exchange) { s->take(std::move(exchange)); });
   return std::unique_ptr<Server>(new Server(std::move(state)));
+}
+
+Result<std::unique_ptr<Server>> Server::start(const ServerOptions& options, Engine& engine,
+                                              const text::Tokenizer& tokenizer, const text::ChatFormat& format) {
+  LEVIN_ASSIGN(std::unique_ptr<Listener> listener, Listener::open(options.http));
+  return start(options, std::move(listener), engine, tokenizer, format);
 }
 
 uint16_t Server::port() const { return state_->http->port(); }

@@ -1,6 +1,7 @@
 // The server as a whole: an engine, its tokenizer and chat format behind HTTP routes.
 //
-//   LEVIN_ASSIGN(auto server, Server::start(options, *engine, tokenizer, format));
+//   LEVIN_ASSIGN(auto listener, Listener::open(options.http));   // then load the model
+//   auto server = Server::start(options, std::move(listener), *engine, tokenizer, format);
 //   ... until somebody asks it to end ...
 //   server->stop(std::chrono::seconds(30));
 //
@@ -15,7 +16,7 @@
 
 #include "base/result.h"
 #include "engine/engine.h"
-#include "serve/http_server.h"
+#include "serve/listener.h"
 #include "serve/log.h"
 #include "serve/served_model.h"
 #include "serve/watch.h"
@@ -39,7 +40,10 @@ struct ServerOptions {
 
 class Server {
  public:
-  // Engine, tokenizer and format must outlive the server, which alone uses the engine from here on.
+  // Answers what reaches the listener, which has options.http of its own. Engine, tokenizer and format must outlive the server, which alone uses the engine from here on.
+  static std::unique_ptr<Server> start(const ServerOptions& options, std::unique_ptr<Listener> listener, Engine& engine,
+                                       const text::Tokenizer& tokenizer, const text::ChatFormat& format);
+  // With a listener of its own; errors as Listener::open() has them.
   static Result<std::unique_ptr<Server>> start(const ServerOptions& options, Engine& engine,
                                                const text::Tokenizer& tokenizer, const text::ChatFormat& format);
   ~Server();  // stop(0)

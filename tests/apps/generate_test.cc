@@ -329,6 +329,18 @@ TEST(EvalTest, ScoresAnswersAndTexts) {
   EXPECT_LT(must(text.fields().get<double>("perplexity")), 1000);  // of 4096 tokens
 }
 
+// ---- serve -------------------------------------------------------------------------------------------------------
+
+TEST(ServeTest, SaysThatACacheIsTooSmall) {
+  const ProgramResult result = run_levin({"serve", kDemo, "--port", "0", "--cache-tokens", "2000"},
+                                         {.interrupt_at = "ready ", .interrupt_on_error_output = true});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_NE(result.err.find("--cache-tokens 2000 is less than one request of the longest context takes: the cache has "
+                            "16384 tokens"),
+            std::string::npos)
+      << result.err;
+}
+
 // ---- mistakes ----------------------------------------------------------------------------------------------------
 
 struct Mistake {
@@ -356,6 +368,15 @@ const Mistake kMistakes[] = {
     {"TooManyDrafts", {"run", "MODEL", "-p", "x", "--spec-steps", "99"}, 2, "--spec-steps is '99'"},
     {"SureBeyondOne", {"run", "MODEL", "-p", "x", "--spec-p-min", "1.5"}, 2, "--spec-p-min is '1.5'"},
     {"PrefixMemoryOfLetters", {"serve", "MODEL", "--prefix-memory", "much"}, 2, "--prefix-memory is 'much'"},
+    {"CacheFolderOfNothing", {"serve", "MODEL", "--cache-dir-size", "0"}, 2, "expected a size from 1M"},
+    // DIR/model has no weights: an address that cannot be had is met first.
+    {"HostNoAddress", {"serve", "DIR/model", "--host", "300.1.1.1"}, 2, "--host 300.1.1.1 is not an address"},
+    {"HostOfNobody", {"serve", "DIR/model", "--host", "203.0.113.7"}, 2, "cannot listen on 203.0.113.7 port 8000"},
+    {"HostUnknown", {"serve", "DIR/model", "--host", "no.such.host.invalid"}, 2, "nor a name that can be resolved"},
+    {"CacheBelowOneRequest",
+     {"serve", "DIR/model", "--cache-tokens", "2000", "--max-model-len", "4k"},
+     2,
+     "--cache-tokens 2000 is less than one request of --max-model-len 4096 takes"},
     {"Trees",
      {"run", "MODEL", "-p", "x", "--spec-width", "2"},
      2,

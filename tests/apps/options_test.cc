@@ -116,6 +116,23 @@ TEST(OptionsTest, ARangeMayLeaveOutItsLeast) {
   EXPECT_EQ(share, 1);
 }
 
+TEST(OptionsTest, SizesHaveUnits) {
+  constexpr int64_t kMiB = int64_t{1} << 20, kGiB = int64_t{1} << 30;
+  int64_t size = 0;
+  const Setter set = set_bytes(&size, {.min = kMiB, .max = 4096 * kGiB});
+  const std::pair<const char*, int64_t> taken[] = {{"16", 16 * kGiB}, {"0.5", kGiB / 2},   {"512M", 512 * kMiB},
+                                                   {"2G", 2 * kGiB},  {"2g", 2 * kGiB},    {"1.5GiB", 3 * kGiB / 2},
+                                                   {"1024KB", kMiB},  {"4T", 4096 * kGiB}, {"0.05", 53687091}};
+  for (const auto& [text, bytes] : taken) {
+    EXPECT_EQ(set(text), std::nullopt) << text;
+    EXPECT_EQ(size, bytes) << text;
+  }
+  for (const char* text :
+       {"", "G", "M5", "1.5.2G", "2X", "2Gi", "2GB ", "-1", "1e3", "nan", "0", "1023K", "5T", "9e99"}) {
+    EXPECT_EQ(set(text), "a size from 1M to 4T (512M, 1.5G and 2T are understood; a bare number is in GiB)") << text;
+  }
+}
+
 TEST(OptionsTest, SuggestsTheNearestName) {
   expect_error(run({"--cuont", "1"}), "unknown option '--cuont'; did you mean '--count'?");
   expect_error(run({"--zzzzzz"}), "unknown option '--zzzzzz'\n");

@@ -40,7 +40,7 @@ bool holds(const std::string& file, const std::string& text) {
   return must(io::read_file(file)).find(text) != std::string::npos;
 }
 
-int wait_for(pid_t pid, const std::string& out_file, const ProgramSurroundings& surroundings) {
+int wait_for(pid_t pid, const std::string& watched_file, const ProgramSurroundings& surroundings) {
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(surroundings.timeout_s);
   bool interrupted = surroundings.interrupt_at.empty();
   int status = 0;
@@ -50,7 +50,7 @@ int wait_for(pid_t pid, const std::string& out_file, const ProgramSurroundings& 
       waitpid(pid, &status, 0);
       return 124;
     }
-    if (!interrupted && holds(out_file, surroundings.interrupt_at)) {
+    if (!interrupted && holds(watched_file, surroundings.interrupt_at)) {
       kill(pid, SIGINT);
       interrupted = true;
     }
@@ -91,7 +91,7 @@ ProgramResult run_levin(const std::vector<std::string>& arguments, const Program
   LEVIN_CHECK(error == 0, "cannot start {}", LEVIN_PROGRAM);
 
   ProgramResult result;
-  result.exit_code = wait_for(pid, out_file, surroundings);
+  result.exit_code = wait_for(pid, surroundings.interrupt_on_error_output ? err_file : out_file, surroundings);
   result.out = must(io::read_file(out_file));
   result.err = must(io::read_file(err_file));
   return result;

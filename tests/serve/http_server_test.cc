@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "serve/http_client.h"
+#include "serve/listener.h"
 #include "support/must.h"
 
 namespace levin::test {
@@ -248,6 +249,33 @@ TEST(HttpServerAddress, SaysWhatCannotBeHad) {
   ASSERT_FALSE(outcome.ok());
   EXPECT_NE(outcome.error().message.find("--host not-an-address is not an address"), std::string::npos);
   EXPECT_FALSE(listen("203.0.113.7").ok());  // nobody's
+  for (const char* no_address : {"300.1.1.1", "1.2.3", "::1::", "12345"}) {
+    const auto refused = listen(no_address);
+    ASSERT_FALSE(refused.ok()) << no_address;
+    EXPECT_NE(refused.error().message.find("is not an address; give one"), std::string::npos)
+        << refused.error().message;
+  }
+}
+
+TEST(HttpServerAddress, MayBeAName) {
+  const auto server = must(HttpServer::listen(
+      {.host = "localhost", .port = 0}, [](std::shared_ptr<Exchange> exchange) { exchange->respond({.body = "here"}); },
+      [](int, const std::string&) { return HttpResponse{}; }));
+  EXPECT_EQ(ask(server->port(), "/").body, "here");
+}
+
+TEST(ListenerTest, AnswersBeforeThereIsAModel) {
+  const auto listener = must(serve::Listener::open({.port = 0}));
+  HttpClient client(listener->port());
+  for (const char* path : {"/health", "/v1/models"}) {
+    const Reply loading = client.ask(path);
+    EXPECT_EQ(loading.status, 503);
+    EXPECT_NE(loading.head.find("Retry-After: "), std::string::npos) << loading.head;
+    EXPECT_NE(loading.body.find("the model is loading"), std::string::npos) << loading.body;
+  }
+  listener->hand_over([](std::shared_ptr<Exchange> exchange) { exchange->respond({.body = "loaded"}); });
+  EXPECT_EQ(client.ask("/health").body, "loaded");
+  EXPECT_FALSE(serve::Listener::open({.port = listener->port()}).ok());
 }
 
 }  // namespace
