@@ -2,16 +2,23 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
+#include <filesystem>
 #include <iterator>
 #include <memory>
+#include <optional>
+#include <thread>
 
 #include "apps/levin/commands.h"
 #include "apps/levin/engine_options.h"
 #include "apps/levin/generation_options.h"
+#include "apps/levin/load_report.h"
+#include "apps/levin/machine_load.h"
 #include "apps/levin/plot.h"
 #include "apps/levin/progress.h"
 #include "apps/levin/standard_output.h"
+#include "base/cpu.h"
 #include "engine/engine.h"
 #include "io/json.h"
 #include "io/mapped_file.h"
@@ -21,17 +28,42 @@ namespace levin::app {
 namespace {
 
 constexpr int64_t kDefaultDepths[] = {0, 2048, 16384};
+constexpr int64_t kDefaultRepetitions = 5;
+constexpr std::chrono::seconds kPatience{20};  // without --repetitions no further one of a case is begun after that
 
 struct BenchCommand {
   std::vector<int64_t> depths;  // empty: kDefaultDepths that the model has positions for
   std::vector<int64_t> batches = {1};
   int64_t decode_tokens = 64;
+  std::optional<int64_t> n_repetitions;
   bool json = false;
   bool csv = false;
   bool ops = false;
   int64_t verify_rows = 0;
   std::string plot_file;
 };
+
+// What the repetitions of a case gave. `row` is that of the median decode speed, with the median of each rate in it.
+struct Repeated {
+  BenchRow row;
+  std::vector<double> prefill, decode;  // tokens/s of each repetition
+  std::optional<double> busy_elsewhere;
+};
+
+struct Range {
+  double low = 0, high = 0;
+};
+Range range_of(const std::vector<double>& values) {
+  const auto [low, high] = std::minmax_element(values.begin(), values.end());
+  return {*low, *high};
+}
+
+// Half of what lies between the slowest and the fastest, in percent of the median.
+double spread_percent(const std::vector<double>& values) {
+  const Range range = range_of(values);
+  const double median = percentile(values, 50);
+  return median > 0 ? 50 * (range.high - range.low) / median : 0;
+}
 
 std::vector<BenchCase> cases(const BenchCommand& command, int n_spec_steps) {
   std::vector<BenchCase> out;
@@ -69,14 +101,20 @@ io::JsonObject limits_json(const MachineLimits& limits, Isa isa) {
           {"bf16_gflop_per_s", gflop_per_s(limits, isa, true)}};
 }
 
-io::JsonValue row_json(const BenchRow& row, bool with_ops) {
+io::JsonArray list_json(const std::vector<double>& values) { return {values.begin(), values.end()}; }
+
+io::JsonValue row_json(const Repeated& repeated, bool with_ops) {
+  const BenchRow& row = repeated.row;
   io::JsonObject out = {{"depth", row.what.depth_tokens},
                         {"batch", row.what.batch},
                         {"spec_steps", row.what.n_spec_steps},
                         {"prefill_tokens_per_s", row.prefill_tokens_per_s},
                         {"decode_tokens_per_s", row.decode_tokens_per_s},
                         {"decode_step_ms", row.decode_step_ms},
-                        {"mean_accept_length", row.mean_accept_length}};
+                        {"mean_accept_length", row.mean_accept_length},
+                        {"prefill_tokens_per_s_samples", list_json(repeated.prefill)},
+                        {"decode_tokens_per_s_samples", list_json(repeated.decode)}};
+  if (repeated.busy_elsewhere) out.set("processors_busy_elsewhere", *repeated.busy_elsewhere);
   for (const VerifyPass& pass : row.verify) {
     out.set(fmt::format("pass_of_{}_ms", pass.n_rows), pass.ms);
     out.set(fmt::format("pass_of_{}_op_s", pass.n_rows), ops_json(pass.ops));
@@ -91,16 +129,30 @@ io::JsonValue row_json(const BenchRow& row, bool with_ops) {
   return out;
 }
 
+constexpr char kCsvHead[] =
+    "depth,batch,spec_steps,prefill_tokens_per_s,decode_tokens_per_s,decode_step_ms,mean_accept_length,repetitions,"
+    "prefill_min,prefill_max,decode_min,decode_max\n";
+
 void print_table_head() {
-  fmt::print("{:>8} {:>6} {:>6} {:>16} {:>16} {:>12} {:>10}\n", "depth", "batch", "drafts", "prefill tok/s",
-             "decode tok/s", "step ms", "kept/pass");
+  fmt::print("{:>8} {:>6} {:>6} {:>14} {:>5} {:>14} {:>5} {:>12} {:>10} {:>5}\n", "depth", "batch", "drafts",
+             "prefill tok/s", "+-%", "decode tok/s", "+-%", "step ms", "accept len", "runs");
 }
 
-void print_row(const BenchRow& row, bool csv) {
-  const char* format =
-      csv ? "{},{},{},{:.2f},{:.2f},{:.4f},{:.3f}\n" : "{:>8} {:>6} {:>6} {:>16.1f} {:>16.1f} {:>12.3f} {:>10.2f}\n";
-  fmt::print(fmt::runtime(format), row.what.depth_tokens, row.what.batch, row.what.n_spec_steps,
-             row.prefill_tokens_per_s, row.decode_tokens_per_s, row.decode_step_ms, row.mean_accept_length);
+void print_row(const Repeated& repeated) {
+  const BenchRow& row = repeated.row;
+  fmt::print("{:>8} {:>6} {:>6} {:>14.1f} {:>5.1f} {:>14.1f} {:>5.1f} {:>12.3f} {:>10.2f} {:>5}\n",
+             row.what.depth_tokens, row.what.batch, row.what.n_spec_steps, row.prefill_tokens_per_s,
+             spread_percent(repeated.prefill), row.decode_tokens_per_s, spread_percent(repeated.decode),
+             row.decode_step_ms, row.mean_accept_length, repeated.decode.size());
+}
+
+void print_csv_row(const Repeated& repeated) {
+  const BenchRow& row = repeated.row;
+  const Range prefill = range_of(repeated.prefill), decode = range_of(repeated.decode);
+  fmt::print("{},{},{},{:.2f},{:.2f},{:.4f},{:.3f},{},{:.2f},{:.2f},{:.2f},{:.2f}\n", row.what.depth_tokens,
+             row.what.batch, row.what.n_spec_steps, row.prefill_tokens_per_s, row.decode_tokens_per_s,
+             row.decode_step_ms, row.mean_accept_length, repeated.decode.size(), prefill.low, prefill.high, decode.low,
+             decode.high);
 }
 
 // Where the time goes: a row per kind of op that was used. Rates, and the time that the machine's limits allow as a share
@@ -159,38 +211,84 @@ void print_verify(const BenchRow& row) {
              many.n_rows, expected_ms, many.ms / expected_ms);
 }
 
-Status write_plot(const std::string& file, const std::vector<BenchRow>& rows) {
-  Plot plot{.title = "Decode speed by context", .x_label = "context, tokens", .y_label = "tokens/s", .lines = {}};
-  for (const BenchRow& row : rows) {
-    const std::string name = fmt::format("batch {}, {} drafts", row.what.batch, row.what.n_spec_steps);
+// Median decode speed, with what lies between the slowest and the fastest repetition.
+Plot decode_plot(const std::vector<Repeated>& all) {
+  Plot plot{.title = "Decode speed", .x_label = "context, tokens", .y_label = "tokens/s", .lines = {}};
+  for (const Repeated& each : all) {
+    const BenchCase& what = each.row.what;
+    const std::string name = fmt::format("batch {}, {} drafts", what.batch, what.n_spec_steps);
     auto line = std::find_if(plot.lines.begin(), plot.lines.end(), [&](const PlotLine& l) { return l.name == name; });
-    if (line == plot.lines.end()) line = plot.lines.insert(line, PlotLine{.name = name, .points = {}});
-    line->points.emplace_back(static_cast<double>(row.what.depth_tokens), row.decode_tokens_per_s);
+    if (line == plot.lines.end()) line = plot.lines.insert(line, PlotLine{.name = name, .points = {}, .ranges = {}});
+    const Range range = range_of(each.decode);
+    line->points.emplace_back(static_cast<double>(what.depth_tokens), each.row.decode_tokens_per_s);
+    line->ranges.emplace_back(range.low, range.high);
   }
-  const std::string svg = plot_svg(plot);
-  return io::write_file_atomically(file, svg);
+  return plot;
 }
 
-Status run_cases(Engine& engine, const BenchCommand& command, const std::vector<BenchCase>& all,
-                 const BenchOptions& bench) {
-  if (command.csv)
-    fmt::print("depth,batch,spec_steps,prefill_tokens_per_s,decode_tokens_per_s,decode_step_ms,mean_accept_length\n");
-  if (!command.csv && !command.json) print_table_head();
+Status write_plot(const std::string& file, const EngineOptions& options, const std::vector<Repeated>& all) {
+  const CpuInfo cpu = cpu_info();
+  const Figure figure{
+      .title = "Decode speed by context, median and range of repetitions",
+      .subtitle = fmt::format("{} on {}, {} threads, {}, {}",
+                              std::filesystem::weakly_canonical(options.model_folder).filename().string(),
+                              cpu.model_name, options.n_threads, isa_name(all.front().row.isa), today()),
+      .plots = {decode_plot(all)}};
+  return io::write_file_atomically(file, figure_svg(figure));
+}
+
+Result<Repeated> run_case(Engine& engine, const BenchCommand& command, const BenchCase& what,
+                          const BenchOptions& bench) {
+  const auto begin = std::chrono::steady_clock::now();
+  const MachineLoad load;
+  const int64_t n = command.n_repetitions.value_or(kDefaultRepetitions);
   std::vector<BenchRow> rows;
-  for (const BenchCase& what : all) {
+  do {
     LEVIN_ASSIGN(const BenchRow row, engine.bench(what, bench));
     rows.push_back(row);
-    if (!command.json) print_row(row, command.csv);
-    if (command.ops && !command.json && !command.csv) print_ops(row, bench);
-    if (!row.verify.empty() && !command.json && !command.csv) print_verify(row);
+  } while (std::ssize(rows) < n && (command.n_repetitions || std::chrono::steady_clock::now() - begin < kPatience));
+  Repeated out{.row = {}, .prefill = {}, .decode = {}, .busy_elsewhere = load.busy_elsewhere()};
+  std::sort(rows.begin(), rows.end(),
+            [](const BenchRow& a, const BenchRow& b) { return a.decode_tokens_per_s < b.decode_tokens_per_s; });
+  out.row = rows[rows.size() / 2];
+  for (const BenchRow& row : rows) {
+    out.prefill.push_back(row.prefill_tokens_per_s);
+    out.decode.push_back(row.decode_tokens_per_s);
+  }
+  out.row.prefill_tokens_per_s = percentile(out.prefill, 50);
+  out.row.decode_tokens_per_s = percentile(out.decode, 50);
+  return out;
+}
+
+void warn_of_load(const std::vector<Repeated>& all) {
+  double busiest = 0;
+  for (const Repeated& each : all) busiest = std::max(busiest, each.busy_elsewhere.value_or(0));
+  const std::string warning = load_warning(busiest, static_cast<int>(std::thread::hardware_concurrency()));
+  if (!warning.empty()) fmt::print(stderr, "warning: {}\n", warning);
+}
+
+Status run_cases(Engine& engine, const EngineOptions& options, const BenchCommand& command,
+                 const std::vector<BenchCase>& all, const BenchOptions& bench) {
+  const bool table = !command.csv && !command.json;
+  if (command.csv) fmt::print("{}", kCsvHead);
+  if (table) print_table_head();
+  std::vector<Repeated> rows;
+  for (const BenchCase& what : all) {
+    LEVIN_ASSIGN(const Repeated repeated, run_case(engine, command, what, bench));
+    rows.push_back(repeated);
+    if (command.csv) print_csv_row(repeated);
+    if (table) print_row(repeated);
+    if (table && command.ops) print_ops(repeated.row, bench);
+    if (table && !repeated.row.verify.empty()) print_verify(repeated.row);
     LEVIN_TRY(flush_standard_output());
   }
   if (command.json) {
     io::JsonArray list;
-    for (const BenchRow& row : rows) list.push_back(row_json(row, command.ops));
+    for (const Repeated& repeated : rows) list.push_back(row_json(repeated, command.ops));
     fmt::print("{}\n", io::dump_json(list));
   }
-  if (!command.plot_file.empty()) return write_plot(command.plot_file, rows);
+  warn_of_load(rows);
+  if (!command.plot_file.empty()) return write_plot(command.plot_file, options, rows);
   return {};
 }
 
@@ -229,7 +327,7 @@ Status run_bench_command(EngineOptions options, BenchCommand command) {
   bar.finish();
   for (const std::string& warning : engine->warnings()) fmt::print(stderr, "warning: {}\n", warning);
   if (!command.json && !command.csv) fmt::print(stderr, "{}\n\n", engine->describe());
-  return run_cases(*engine, command, all, bench);
+  return run_cases(*engine, options, command, all, bench);
 }
 
 }  // namespace
@@ -245,9 +343,11 @@ void add_bench(CommandLine& line) {
   const OptionGroup add(command, "Bench");
   add("--depths", "LIST", "Context before what is measured, in tokens", "0,2048,16384 as far as the model goes",
       set_tokens(&bench->depths, {.min = 0}));
-  add("--batch", "LIST", "Sequences decoded side by side", "1", set_tokens(&bench->batches, {.min = 1, .max = 1024}));
+  add("--batch", "LIST", "Sequences decoded together", "1", set_tokens(&bench->batches, {.min = 1, .max = 1024}));
   add("--decode-tokens", "N", "Tokens decoded in every sequence", "64",
       set_int(&bench->decode_tokens, {.min = 1, .max = 1 << 20}));
+  add("--repetitions", "N", "Runs of every case; the table shows their median and spread", "5, fewer of slow cases",
+      set_int(&bench->n_repetitions, {.min = 1, .max = 10000}));
   add("--ops", "", "Also print where the time goes, by kind of op, beside what the machine can do", "",
       set_flag(&bench->ops));
   add("--verify", "ROWS", "Also print what a pass of so many rows of one sequence costs beside one of a single row", "",

@@ -70,7 +70,10 @@ Status run(LoadCommand command) {
     for (const LevelReport& report : reports) list.push_back(report_json(report));
     fmt::print("{}\n", io::dump_json(list));
   }
-  if (!command.plot_file.empty()) LEVIN_TRY(io::write_file_atomically(command.plot_file, report_svg(reports)));
+  const std::string subtitle = fmt::format("{} at {}, {} requests a level, {}", client.options().model, command.url,
+                                           command.options.n_requests, today());
+  if (!command.plot_file.empty() && n_ok > 0)
+    LEVIN_TRY(io::write_file_atomically(command.plot_file, report_svg(reports, subtitle)));
   if (n_ok > 0) return {};
   return Error{ErrorKind::kRuntime, fmt::format("no request succeeded: {}", reports.front().errors.front())};
 }

@@ -78,6 +78,12 @@ LevelReport report_of(const LevelResult& result) {
 }
 
 std::string report_text(const LevelReport& r) {
+  std::string failures;
+  for (const std::string& error : r.errors) failures += fmt::format("failed: {}\n", error);
+  if (r.n_ok == 0) {
+    return fmt::format("{}: {} requests in {:.2f} s, all failed\n{}", level_text(r.level), r.n_failed, r.seconds,
+                       failures);
+  }
   std::string out = fmt::format(
       "{}: {} requests in {:.2f} s, {} failed\n"
       "{:.2f} requests/s, {:.1f} answer tokens/s, {:.1f} prompt tokens/s ({:.0f}% of them from the cache)\n",
@@ -95,8 +101,7 @@ std::string report_text(const LevelReport& r) {
     out += fmt::format("{:>10} {:>10.2f} {:>10.2f} {:>10.2f} {:>10.2f} {:>10.2f} {:>10.2f}\n", kind.name, s.mean, s.p50,
                        s.p90, s.p95, s.p99, s.max);
   }
-  for (const std::string& error : r.errors) out += fmt::format("failed: {}\n", error);
-  return out;
+  return out + failures;
 }
 
 io::JsonValue report_json(const LevelReport& r) {
@@ -125,31 +130,56 @@ io::JsonValue report_json(const LevelReport& r) {
                         {"errors", std::move(errors)}};
 }
 
-std::string report_svg(std::span<const LevelReport> reports) {
-  Plot plot{.title = "Latency", .x_label = "percentile of requests", .y_label = "ms", .lines = {}};
-  if (reports.size() == 1) {
-    for (const Kind& kind : kKinds) {
-      PlotLine line{.name = kind.name, .points = {}};
-      for (int percent = 0; percent <= 100; percent += 5)
-        line.points.emplace_back(percent, percentile(reports[0].*kind.values, percent));
-      plot.lines.push_back(std::move(line));
-    }
-    return plot_svg(plot);
+namespace {
+
+double place_of(const LoadLevel& level) { return level.rate > 0 ? level.rate : static_cast<double>(level.concurrency); }
+
+PlotLine over_percentiles(const LevelReport& report, const Kind& kind) {
+  PlotLine line{.name = kind.name, .points = {}, .ranges = {}};
+  for (int percent = 0; percent <= 100; percent += 5)
+    line.points.emplace_back(percent, percentile(report.*kind.values, percent));
+  return line;
+}
+
+PlotLine over_levels(std::span<const LevelReport> reports, const Kind& kind, int percent) {
+  PlotLine line{.name = fmt::format("{} p{}", kind.name, percent), .points = {}, .ranges = {}};
+  for (const LevelReport& r : reports) {
+    if (r.n_ok > 0) line.points.emplace_back(place_of(r.level), percentile(r.*kind.values, percent));
   }
-  const bool open = !reports.empty() && reports[0].level.rate > 0;
-  plot.x_label = open ? "requests/s" : "requests at a time";
+  return line;
+}
+
+Plot throughput(std::span<const LevelReport> reports) {
+  Plot plot{.title = "Throughput", .x_label = {}, .y_label = "answer tokens/s", .lines = {}};
+  PlotLine& line = plot.lines.emplace_back(PlotLine{.name = "answer tokens/s", .points = {}, .ranges = {}});
+  for (const LevelReport& r : reports) line.points.emplace_back(place_of(r.level), r.answer_tokens_per_s());
+  return plot;
+}
+
+bool is_long(const Kind& kind) { return kind.values == &LevelReport::ttft_ms || kind.values == &LevelReport::e2e_ms; }
+
+}  // namespace
+
+std::string report_svg(std::span<const LevelReport> reports, const std::string& subtitle) {
+  Figure figure{.title = "Latency under load", .subtitle = subtitle, .plots = {}};
+  Plot whole{.title = "TTFT and E2E", .x_label = "percentile of requests", .y_label = "ms", .lines = {}};
+  Plot token{.title = "TPOT and ITL", .x_label = "percentile", .y_label = "ms", .lines = {}};
   for (const Kind& kind : kKinds) {
-    for (const int percent : {50, 99}) {
-      if (kind.values == &LevelReport::itl_ms) continue;  // TPOT says as much
-      PlotLine line{.name = fmt::format("{} p{}", kind.name, percent), .points = {}};
-      for (const LevelReport& r : reports) {
-        line.points.emplace_back(open ? r.level.rate : static_cast<double>(r.level.concurrency),
-                                 percentile(r.*kind.values, percent));
-      }
-      plot.lines.push_back(std::move(line));
+    Plot& plot = is_long(kind) ? whole : token;
+    if (reports.size() == 1) {
+      plot.lines.push_back(over_percentiles(reports[0], kind));
+    } else {
+      for (const int percent : {50, 99}) plot.lines.push_back(over_levels(reports, kind, percent));
     }
   }
-  return plot_svg(plot);
+  figure.plots = {std::move(whole), std::move(token)};
+  if (reports.size() > 1) {
+    figure.title = "Latency and throughput under load";
+    figure.plots.push_back(throughput(reports));
+    const char* label = reports[0].level.rate > 0 ? "requests/s" : "concurrent requests";
+    for (Plot& plot : figure.plots) plot.x_label = label;
+  }
+  return figure_svg(figure);
 }
 
 }  // namespace levin::app

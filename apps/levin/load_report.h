@@ -40,9 +40,10 @@ struct LevelReport {
 };
 LevelReport report_of(const LevelResult& result);
 
-std::string report_text(const LevelReport& report);
+std::string report_text(const LevelReport& report);  // without a success: what failed, and no statistics of nothing
 io::JsonValue report_json(const LevelReport& report);
-// One level: time over percentile; several: p50 and p99 over the level.
-std::string report_svg(std::span<const LevelReport> reports);
+// Levels with a success, `subtitle` under the title. One level: times over the percentile; several: p50 and p99, and the
+// throughput, over the level. TTFT and E2E have a plot of their own: TPOT and ITL are smaller by orders of magnitude.
+std::string report_svg(std::span<const LevelReport> reports, const std::string& subtitle);
 
 }  // namespace levin::app

@@ -1,6 +1,7 @@
 // Line plots as SVG.
 #pragma once
 
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,6 +11,7 @@ namespace levin::app {
 struct PlotLine {
   std::string name;
   std::vector<std::pair<double, double>> points;  // ascending x
+  std::vector<std::pair<double, double>> ranges;  // of each point, lowest and highest y; empty: not drawn
 };
 
 struct Plot {
@@ -19,7 +21,16 @@ struct Plot {
   std::vector<PlotLine> lines;
 };
 
-// A whole SVG document; the y axis begins at 0.
-std::string plot_svg(const Plot& plot);
+// Plots below one another, each with scales of its own: what differs by orders of magnitude goes into two of them.
+struct Figure {
+  std::string title;
+  std::string subtitle;  // what was measured, where and when
+  std::vector<Plot> plots;
+};
+
+// A whole SVG document; y axes begin at 0.
+std::string figure_svg(const Figure& figure);
+
+std::string today();  // "2026-11-23", UTC
 
 }  // namespace levin::app

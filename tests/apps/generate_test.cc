@@ -264,8 +264,8 @@ TEST(TokenizeTest, ThereAndBack) {
 }
 
 TEST(BenchTest, PrintsARowACase) {
-  const Arguments bench = {"bench",           kDemo, "--depths", "0,600", "--batch", "1,2",
-                           "--decode-tokens", "4",   "--chunk",  "64"};
+  const Arguments bench = {"bench",           kDemo, "--depths", "0,600", "--batch",       "1,2",
+                           "--decode-tokens", "4",   "--chunk",  "64",    "--repetitions", "2"};
   const auto run = [&](Arguments more) {
     more.insert(more.begin(), bench.begin(), bench.end());
     return run_levin(more);
@@ -289,6 +289,32 @@ TEST(BenchTest, PrintsARowACase) {
   EXPECT_EQ(std::count(csv.out.begin(), csv.out.end(), '\n'), 9);
   EXPECT_NE(must(io::read_file((dir / "plot.svg").string())).find("</svg>"), std::string::npos);
   EXPECT_NE(run({"--ops"}).out.find("of limit"), std::string::npos);
+}
+
+TEST(BenchTest, RepeatsAndShowsTheSpread) {
+  const Arguments bench = {"bench", kDemo, "--depths", "0", "--spec", "off", "--decode-tokens", "4", "--chunk", "64"};
+  const auto run = [&](Arguments more) {
+    more.insert(more.begin(), bench.begin(), bench.end());
+    return run_levin(more);
+  };
+  for (const auto& [more, n] : {std::pair<Arguments, size_t>{{"--json"}, 5}, {{"--json", "--repetitions", "3"}, 3}}) {
+    const Printed p(run(more));
+    const io::JsonFields row = must(io::JsonFields::of(p.document().as_array()->front(), "a row"));
+    for (const std::string kind : {"prefill", "decode"}) {
+      std::vector<double> samples = must(row.get<std::vector<double>>(kind + "_tokens_per_s_samples"));
+      ASSERT_EQ(samples.size(), n);
+      std::sort(samples.begin(), samples.end());
+      EXPECT_EQ(must(row.get<double>(kind + "_tokens_per_s")), samples[n / 2]);
+    }
+    EXPECT_GE(must(row.get<double>("processors_busy_elsewhere")), 0);
+  }
+  const TempDir dir;
+  const std::string plot = (dir / "plot.svg").string();
+  const std::string csv = run({"--csv", "--repetitions", "1", "--plot", plot}).out;
+  EXPECT_NE(csv.find(",repetitions,prefill_min,prefill_max,decode_min,decode_max\n0,1,0,"), std::string::npos) << csv;
+  for (const char* part : {"demo-v32 on ", " threads, ", "-", "tokens/s"})
+    EXPECT_NE(must(io::read_file(plot)).find(part), std::string::npos) << part;
+  EXPECT_NE(run({"--repetitions", "2"}).out.find("+-%"), std::string::npos);
 }
 
 TEST(BenchTest, SetsAVerifyPassBesideOneOfARow) {

@@ -3,6 +3,8 @@
 
 #include "apps/levin/http_client.h"
 #include "apps/levin/load_report.h"
+#include "apps/levin/machine_load.h"
+#include "apps/levin/plot.h"
 #include "support/must.h"
 
 namespace levin::app {
@@ -137,8 +139,52 @@ TEST(LoadReportTest, CountsAsTheUsualToolsDo) {
   for (const char* part :
        {"2 requests/s: 3 requests", "2 failed", "50% of them", "2.50 tokens kept a pass", "failed: refused"})
     EXPECT_NE(text.find(part), std::string::npos) << text;
-  EXPECT_NE(report_svg(std::vector{report}).find("TPOT"), std::string::npos);
-  EXPECT_NE(report_svg(std::vector{report, report}).find("TTFT p99"), std::string::npos);
+  const std::string one = report_svg(std::vector{report}, "a model & <here>");
+  for (const char* part : {">TPOT<", "TTFT and E2E, ms", "TPOT and ITL, ms", "a model &amp; &lt;here>"})
+    EXPECT_NE(one.find(part), std::string::npos) << part;
+  EXPECT_EQ(one.find("Throughput"), std::string::npos);
+  const std::string levels = report_svg(std::vector{report, report}, "");
+  for (const char* part : {"TTFT p99", "Throughput, answer tokens/s", "requests/s"})
+    EXPECT_NE(levels.find(part), std::string::npos) << part;
+}
+
+TEST(LoadReportTest, HasNoStatisticsOfNothing) {
+  LevelResult result{.level = {.concurrency = 4}, .seconds = 1};
+  result.requests.push_back({.error = "Connection refused"});
+  EXPECT_EQ(report_text(report_of(result)),
+            "4 at a time: 1 requests in 1.00 s, all failed\nfailed: Connection refused\n");
+}
+
+// E2E of seconds and TPOT of milliseconds each fill their own plot.
+TEST(FigureTest, EveryPlotHasItsOwnScale) {
+  const Plot large{.title = "large", .x_label = {}, .y_label = {}, .lines = {{.name = "a", .points = {{1, 5000}}}}};
+  const Plot small{.title = "small", .x_label = {}, .y_label = {}, .lines = {{.name = "b", .points = {{1, 0.05}}}}};
+  const std::string svg = figure_svg({.title = "T", .subtitle = today(), .plots = {large, small}});
+  const size_t first = svg.find("cy=\""), second = svg.find("cy=\"", first + 1);
+  ASSERT_NE(second, std::string::npos);
+  const double y_large = std::stod(svg.substr(first + 4)), y_small = std::stod(svg.substr(second + 4));
+  EXPECT_NEAR(y_small - y_large, 380, 1e-6);  // the height of a plot: the same place in both
+}
+
+TEST(MachineLoadTest, SeesWhatOthersDo) {
+  const auto parse = [](const char* text) { return parse_proc_stat(text, 100); };
+  const std::optional<CpuTimes> times = parse("cpu  100 20 30 4000 50 6 7 80 9 10\ncpu0 1 2 3\n");
+  ASSERT_TRUE(times);
+  EXPECT_DOUBLE_EQ(times->busy_s, 1.63);  // guests are among the users; waiting for a disk is idle
+  EXPECT_DOUBLE_EQ(times->stolen_s, 0.8);
+  for (const char* strange : {"", "cpu0 1 2 3 4 5 6 7 8", "cpu 1 2 3", "cpu a b c d e f g h"})
+    EXPECT_FALSE(parse(strange)) << strange;
+  const CpuTimes begin{.busy_s = 10, .stolen_s = 1, .own_s = 3};
+  EXPECT_DOUBLE_EQ(busy_elsewhere(begin, {.busy_s = 14, .stolen_s = 1, .own_s = 7}, 2), 0);
+  EXPECT_DOUBLE_EQ(busy_elsewhere(begin, {.busy_s = 14, .stolen_s = 2, .own_s = 6}, 2), 1);
+  EXPECT_DOUBLE_EQ(busy_elsewhere(begin, {.busy_s = 10, .stolen_s = 1, .own_s = 3.01}, 2), 0);
+}
+
+TEST(MachineLoadTest, WarnsOfIt) {
+  EXPECT_EQ(load_warning(0.05, 2), "");
+  EXPECT_EQ(load_warning(0.5, 64), "");
+  EXPECT_NE(load_warning(0.9, 2).find("0.9 of its 2 processors busy"), std::string::npos);
+  EXPECT_NE(load_warning(2, 64), "");
 }
 
 }  // namespace
