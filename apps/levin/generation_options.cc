@@ -141,24 +141,23 @@ std::shared_ptr<GenerationOptions> add_generation_options(Command& command, std:
   const std::string group = "Sampling";
   const OptionGroup add(command, group);
   const std::string models = "as generation_config.json says";
-  add("-n,--max-tokens", "N", "Most tokens of an answer", "as the context holds",
+  add("-n,--max-tokens", "N", "Tokens to generate at most (max_tokens)", "what the context leaves",
       set_tokens(&options->max_tokens, {.min = 1}));
-  add("--temperature", "T", "0: always the likeliest token; larger: more varied", models,
+  add("--temperature", "T", "0: always the most likely token; higher: more varied", models,
       set_number(&given->temperature, {.min = 0, .max = 100}));
-  add("--top-k", "N", "Choose among the N likeliest tokens; 0: off", models, set_int(&given->top_k, {.min = 0}));
-  add("--top-p", "P", "Choose among the likeliest tokens that hold this share of the probability", models,
+  add("--top-k", "N", "Sample from the N most likely tokens only; 0: off", models, set_int(&given->top_k, {.min = 0}));
+  add("--top-p", "P", "Sample from the most likely tokens whose probabilities add up to P", models,
       set_number(&given->top_p, {.min = 0, .max = 1, .above_min = true}));
-  add("--min-p", "P", "Leave out tokens less likely than this share of the likeliest", models,
+  add("--min-p", "P", "Leave out tokens less than P times as likely as the most likely one", models,
       set_number(&given->min_p, {.min = 0, .max = 1}));
-  add("--repetition-penalty", "X", "Above 1: tokens of prompt and answer become less likely", "1",
+  add("--repetition-penalty", "X", "Above 1: tokens of the prompt and the answer become less likely", "1",
       set_number(&options->sampling.repetition_penalty, {.min = 1e-3, .max = 1e3}));
-  add("--presence-penalty", "X", "Taken from the logits of tokens that the answer has", "0",
+  add("--presence-penalty", "X", "Subtracted from the logit of every token that the answer contains", "0",
       set_number(&options->sampling.presence_penalty, {.min = -100, .max = 100}));
-  add("--frequency-penalty", "X", "Taken from them for every time the answer has them", "0",
+  add("--frequency-penalty", "X", "Subtracted once for each time that the answer contains the token", "0",
       set_number(&options->sampling.frequency_penalty, {.min = -100, .max = 100}));
-  add("--min-tokens", "N", "Do not end the answer before N tokens", "0",
-      set_tokens(&options->sampling.min_tokens, {.min = 0}));
-  add("--ignore-eos", "", "Go on after the model has ended its answer", "", set_flag(&given->ignore_eos));
+  add("--min-tokens", "N", "Tokens to generate at least", "0", set_tokens(&options->sampling.min_tokens, {.min = 0}));
+  add("--ignore-eos", "", "Keep generating after an end-of-sequence token", "", set_flag(&given->ignore_eos));
   command.option({.names = "--stop",
                   .value = "TEXT",
                   .purpose = "End the answer before this text; may be given several times",
@@ -173,8 +172,7 @@ std::shared_ptr<GenerationOptions> add_generation_options(Command& command, std:
                   .group = group,
                   .repeatable = true},
                  add_logit_bias(&options->sampling));
-  add("--seed", "N", "Seed of the sampling noise: the same seed, the same answer", "a fresh one",
-      set_seed(&given->seed));
+  add("--seed", "N", "Seed of sampling: the same seed gives the same answer", "a fresh one", set_seed(&given->seed));
   // Keeps `given` alive for its setters; runs after the engine's own check, which finds the model's folder.
   command.check([options, given, engine](const Environment&) { return complete(*options, *given, *engine); });
   return options;
@@ -198,19 +196,19 @@ void add_speculation_options(Command& command, std::shared_ptr<EngineOptions> en
                  }));
   command.option({.names = "--spec-steps,--spec-tokens",
                   .value = "N",
-                  .purpose = "Tokens drafted before each check at most; changes speed, never the answer; 0: off",
+                  .purpose = "Draft tokens per verification step at most; changes speed, never the answer; 0: off",
                   .default_text = fmt::format("up to {}, as it pays", kDefaultSpecSteps),
                   .group = group},
                  set_int(&spec->n_steps, {.min = 0, .max = kMaxSpecSteps}));
   command.option({.names = "--spec-p-min,--draft-p-min",
                   .value = "P",
-                  .purpose = "Draft on behind drafts that are this likely to be kept together; 0: whatever they are",
+                  .purpose = "Extend a draft while its estimated acceptance probability is at least P; 0: always",
                   .default_text = fmt::format("{}", kDefaultMinConfidence),
                   .group = group},
                  set_number(&engine->min_confidence, {.min = 0, .max = 1}));
   command.option({.names = "--spec-width",
                   .value = "N",
-                  .purpose = "Drafts side by side; only chains (1) so far",
+                  .purpose = "Width of the draft tree; only chains (1) so far",
                   .default_text = "1",
                   .group = group},
                  refuse_trees);

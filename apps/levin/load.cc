@@ -82,29 +82,30 @@ void add_load_options(Command& command, LoadCommand& load) {
   const OptionGroup add(command, "Load");
   LoadOptions& o = load.options;
   load.concurrencies = {8};
-  add("--requests", "N", "Requests of each level", "100", set_int(&o.n_requests, {.min = 1, .max = 1 << 20}));
-  add("--concurrency", "LIST", "Closed loop: clients that each wait for their answer; several: a level each", "8",
+  add("--requests", "N", "Requests per level", "100", set_int(&o.n_requests, {.min = 1, .max = 1 << 20}));
+  add("--concurrency", "LIST",
+      "Closed loop: concurrent clients, each waiting for its answer; several values: a level each", "8",
       set_number(&load.concurrencies, {.min = 1, .max = 4096}));
-  add("--rate", "LIST", "Open loop instead: requests a second, whatever the server does; several: a level each", "off",
+  add("--rate", "LIST",
+      "Open loop instead: requests per second, however long answers take; several values: a level each", "off",
       set_number(&load.rates, {.min = 1e-3, .max = 1e5}));
-  add("--arrivals", "KIND", "Times between requests of an open loop: poisson or even", "poisson",
+  add("--arrivals", "KIND", "Arrivals of an open loop: poisson or even", "poisson",
       set_choice({"poisson", "even"}, [&o](size_t place) { o.poisson = place == 0; }));
-  add("--prompt-tokens", "MIX", "Lengths of prompts in tokens, with weights: 64,1024:0.2", "256", set_mix(&o.prompts));
-  add("--shared-tokens", "N", "Tokens that prompts begin with in common, beside those", "0",
+  add("--prompt-tokens", "MIX", "Prompt lengths in tokens, with weights: 64,1024:0.2", "256", set_mix(&o.prompts));
+  add("--shared-tokens", "N", "Length of a prefix shared by prompts, in addition", "0",
       set_tokens(&o.n_shared_tokens, {.min = 0, .max = 1 << 30}));
-  add("--prefixes", "N", "Different beginnings of --shared-tokens", "1",
+  add("--prefixes", "N", "Number of different shared prefixes", "1",
       set_int(&o.n_prefixes, {.min = 1, .max = 1 << 20}));
-  add("--answer-tokens", "N", "Most tokens of an answer", "64",
+  add("--answer-tokens", "N", "max_tokens of each request", "64",
       set_int(&o.n_answer_tokens, {.min = 1, .max = 1 << 20}));
-  add("--ignore-eos", "on|off", "Have the model go on to the most tokens", "on", set_flag(&o.ignore_eos));
-  add("--temperature", "T", "Of the answers", "0", set_number(&o.temperature, {.min = 0, .max = 100}));
+  add("--ignore-eos", "on|off", "Always generate max_tokens", "on", set_flag(&o.ignore_eos));
+  add("--temperature", "T", "Sampling temperature", "0", set_number(&o.temperature, {.min = 0, .max = 100}));
   add("--api", "NAME", "completions or chat", "completions",
       set_choice({"completions", "chat"}, [&o](size_t place) { o.chat = place == 1; }));
   add("--model-name", "NAME", "Model to ask for", "the first that the server has", set_text(&o.model));
-  add("--api-key", "KEY", "Key that requests bear", "none", set_text(&o.api_key));
+  add("--api-key", "KEY", "API key to send", "none", set_text(&o.api_key));
   add("--seed", "N", "The same seed, the same requests", "0", set_int(&o.seed, {.min = 0}));
-  add("--timeout", "SECONDS", "For a request, after which it has failed", "600",
-      set_int(&o.timeout_s, {.min = 1, .max = 86400}));
+  add("--timeout", "SECONDS", "Time limit of a request", "600", set_int(&o.timeout_s, {.min = 1, .max = 86400}));
   add("--json", "", "Print a JSON list, an object for each level", "", set_flag(&load.json));
   add("--plot", "FILE.svg", "Draw latency over the percentiles, or over the levels if there are several", "",
       set_text(&load.plot_file));

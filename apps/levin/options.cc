@@ -64,6 +64,10 @@ void Command::positional(PositionalText text, Setter set) {
 
 void Command::option(OptionText text, Setter set) { impl_->settings.emplace_back(std::move(text), std::move(set)); }
 
+void Command::hide(const std::vector<std::string>& keys) {
+  for (const std::string& key : keys) impl_->named(key).hide();
+}
+
 void Command::check(std::function<Status(const Environment&)> check) { impl_->checks.push_back(std::move(check)); }
 
 void Command::action(std::function<Status()> run) { impl_->run = std::move(run); }
@@ -115,14 +119,16 @@ std::string CommandLine::Impl::help() const {
   std::string out =
       "levin - native engine for language models with learned sparse attention\n\n"
       "Usage: levin COMMAND [OPTIONS]\n\nCommands:\n";
+  size_t width = 0;
+  for (const auto& command : commands) width = std::max(width, command->text().name.size());
   for (const auto& command : commands) {
-    out += fmt::format("  {:<10} {}\n", command->text().name, command->text().purpose);
+    out += fmt::format("  {:<{}}  {}\n", command->text().name, width, command->text().purpose);
   }
   out +=
       "\nOptions:\n"
-      "  -h, --help   Print this help and exit\n"
-      "  --help-all   Print the help of every command and exit\n"
-      "  --version    Print the version and exit\n"
+      "  -h, --help     Print this help and exit\n"
+      "  --help-all     Print the help of every command and exit\n"
+      "  -v, --version  Print the version and exit\n"
       "\nEvery option can also be set by an environment variable (--kv-cache-dtype: LEVIN_KV_CACHE_DTYPE) or in the "
       "file\n"
       "given with --config; the command line comes first, then the environment, then the file.\n"
@@ -132,7 +138,7 @@ std::string CommandLine::Impl::help() const {
       "  levin run -p \"Why is the sky blue?\"     an answer from the demonstration model\n"
       "  levin inspect ./DeepSeek-V3.2            what a checkpoint holds and what it needs\n"
       "  levin doctor                             what this machine has and what would run\n"
-      "  levin COMMAND --help                     the options of a command\n";
+      "  levin help COMMAND                       the options of a command, as levin COMMAND --help\n";
   return out;
 }
 
@@ -203,10 +209,11 @@ void warn_of_unknown_variables(const Environment& environment, const std::vector
 
 Status CommandLine::run(const std::vector<std::string>& arguments, const Environment& environment) {
   if (arguments.empty()) return usage_error("no command given\n\n" + impl_->help());
+  if (arguments.front() == "help" && arguments.size() == 2) return run({arguments[1], "--help"}, environment);
   const std::string& first = arguments.front();
   if (first == "-h" || first == "--help" || first == "help") return fmt::print("{}", impl_->help()), Status();
   if (first == "--help-all") return fmt::print("{}", impl_->help_of_all()), Status();
-  if (first == "--version" || first == "-V") return fmt::print("levin {}\n", impl_->version), Status();
+  if (first == "--version" || first == "-v" || first == "-V") return fmt::print("levin {}\n", impl_->version), Status();
 
   Command* command = impl_->find(first);
   if (command == nullptr) {

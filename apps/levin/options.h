@@ -89,6 +89,9 @@ class Command {
 
   void positional(PositionalText text, Setter set);
   void option(OptionText text, Setter set);
+  // Leaves options out of the help, by their config keys ("threads"): they mean nothing to this command and are taken all
+  // the same, so that one config file or environment serves every command.
+  void hide(const std::vector<std::string>& keys);
   // Called after all values are set; cross-checks between options belong here.
   void check(std::function<Status(const Environment&)> check);
   void action(std::function<Status()> run);

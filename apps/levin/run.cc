@@ -191,7 +191,7 @@ void add_run(CommandLine& line) {
       set_text(&run_command->prompt));
   add("--ids-file", "FILE", "Prompt: token ids separated by white space, taken as they are", "",
       set_text(&run_command->ids_file));
-  add("--raw", "", "Take the text of -p without the chat format", "", set_flag(&run_command->raw));
+  add("--raw", "", "Take the prompt as it is, without the chat template", "", set_flag(&run_command->raw));
   add("--system", "TEXT", "System prompt", "none", set_text(&run_command->system));
   add("--tools", "FILE", "Functions the model may call: a JSON list of {name, description, parameters}", "none",
       set_text(&run_command->tools_file));
@@ -199,7 +199,7 @@ void add_run(CommandLine& line) {
   add("--history", "on|off", "Keep what is typed in chats for the next one", "on",
       set_flag(&run_command->keep_history));
   add("--json", "", "Print one JSON object instead of the answer", "", set_flag(&run_command->json));
-  add("--logprobs", "N", "In the JSON object: log probability of each token and of the N likeliest", "none",
+  add("--logprobs", "N", "In the JSON object: log probabilities of each token and of the N most likely ones", "none",
       set_int(&options->n_top_logprobs, {.min = 0, .max = 100}));
   command.check([run_command, options](const Environment& environment) {
     if (run_command->keep_history) run_command->history_file = PromptHistory::default_file(environment);

@@ -214,6 +214,7 @@ std::string command_help(const CommandText& text, const std::vector<Setting>& se
   std::string arguments;
   std::vector<std::string> groups;
   for (const Setting& setting : settings) {
+    if (setting.hidden()) continue;
     if (setting.is_positional()) {
       usage += setting.required() ? " " + setting.positional() : " [" + setting.positional() + "]";
       arguments += help_line(setting.help_left(), setting.help_right());
@@ -228,7 +229,7 @@ std::string command_help(const CommandText& text, const std::vector<Setting>& se
   for (const std::string& group : groups) {
     out += "\n" + group + ":\n";
     for (const Setting& setting : settings) {
-      if (!setting.is_positional() && setting.group() == group)
+      if (!setting.is_positional() && !setting.hidden() && setting.group() == group)
         out += help_line(setting.help_left(), setting.help_right());
     }
   }

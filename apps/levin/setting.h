@@ -49,6 +49,9 @@ class Setting {
   // Takes the value from the command line, the environment or the file, in this order.
   Status apply(const Environment& environment, const ConfigFile& file, std::string_view command);
 
+  void hide() { hidden_ = true; }
+  bool hidden() const { return hidden_; }  // left out of the help
+
   bool is_positional() const { return !positional_.empty(); }
   bool is_flag() const { return !is_positional() && text_.value.empty(); }
   const std::vector<std::string>& names() const { return names_; }  // with dashes
@@ -67,6 +70,7 @@ class Setting {
   OptionText text_;
   std::string positional_;  // "MODEL"; empty for options
   bool required_ = false;
+  bool hidden_ = false;
   Setter set_;
   std::vector<std::string> names_;
   std::string key_;

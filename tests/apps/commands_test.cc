@@ -146,6 +146,29 @@ TEST(HelpTest, IsGroupedAndComplete) {
   }
 }
 
+TEST(HelpTest, IsThereHoweverItIsAskedFor) {
+  EXPECT_EQ(run_levin({"help", "run"}).out, run_levin({"run", "--help"}).out);
+  EXPECT_EQ(run_levin({"help"}).out, run_levin({"--help"}).out);
+  EXPECT_EQ(run_levin({"-v"}).out, run_levin({"--version"}).out);
+  const ProgramResult unknown = run_levin({"help", "rnu"});
+  EXPECT_EQ(unknown.exit_code, 2);
+  expect_in(unknown.err, "unknown command 'rnu'; did you mean 'run'?");
+}
+
+TEST(HelpTest, HasOneColumnOfPurposes) {
+  const std::string help = run_levin({"--help"}).out;
+  for (const char* line : {"\n  run          Answer", "\n  export-gguf  The same weights"}) expect_in(help, line);
+}
+
+TEST(HelpTest, LeavesOutWhatMeansNothingToACommand) {
+  for (const char* command : {"tokenize", "inspect", "export-gguf"}) {
+    const std::string help = run_levin({command, "--help"}).out;
+    EXPECT_EQ(help.find("--threads"), std::string::npos) << command;
+    expect_in(help, "--revision");
+  }
+  EXPECT_EQ(run_levin({"inspect", kDemo, "--threads", "1"}).exit_code, 0);  // as in a config file of all commands
+}
+
 TEST(EnvironmentTest, ComesAfterTheCommandLineAndBeforeTheFile) {
   const TempDir dir;
   const std::string file = (dir / "levin.conf").string();
