@@ -4,9 +4,12 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <fstream>
 #include <utility>
+
+#include "base/control_group.h"
 
 namespace levin {
 namespace {
@@ -59,6 +62,10 @@ std::optional<Isa> isa_from_name(std::string_view name) {
   return std::nullopt;
 }
 
+int CpuInfo::n_usable_cores() const {
+  return quota > 0 ? std::clamp(static_cast<int>(std::min<double>(quota, n_cores)), 1, n_cores) : n_cores;
+}
+
 Isa CpuInfo::best_isa() const {
   if (amx_bf16) return Isa::kAmxBf16;
   if (avx512_bf16) return Isa::kAvx512Bf16;
@@ -75,6 +82,7 @@ CpuInfo cpu_info() {
   CpuInfo info;
   info.model_name = read_model_name();
   info.n_cores = count_cores();
+  info.quota = cpu_quota().value_or(0);
   __builtin_cpu_init();
   info.avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
   info.avx512 = info.avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&

@@ -16,6 +16,7 @@ std::optional<Isa> isa_from_name(std::string_view name);  // the reverse; empty 
 struct CpuInfo {
   std::string model_name;    // as the kernel prints it, or "unknown"
   int n_cores = 1;           // logical processors this process may run on
+  double quota = 0;          // of their time that control groups grant, in processors; 0: all of it
   bool avx2 = false;         // with fma and f16c
   bool avx512 = false;       // f, bw, vl, dq
   bool avx512_vbmi = false;  // with the above
@@ -23,6 +24,10 @@ struct CpuInfo {
   bool avx512_vnni = false;
   bool amx_bf16 = false;            // with avx512_bf16, and granted by the kernel to this process
   bool half_rate_bf16_dot = false;  // VDPBF16PS does half the operations per second of f32 fused multiply-adds: Intel's
+
+  // Threads that can run all the time, at least one. A quota counts in whole processors: a process that has used up its
+  // part of a period stands still until the next one, all threads at once.
+  int n_usable_cores() const;
 
   Isa best_isa() const;       // the widest
   Isa preferred_isa() const;  // the fastest, which runs where nothing else is asked for
