@@ -7,6 +7,7 @@
 #include "kernels/cuda/plain/attention.h"
 #include "kernels/cuda/plain/f32_formulas.cuh"
 #include "kernels/cuda/plain/launch.cuh"
+#include "kernels/cuda/plain/stage.cuh"
 
 namespace levin::cuda::plain {
 namespace {
@@ -62,15 +63,43 @@ __device__ const std::byte* row_of(const AttentionRows& rows, const Candidates& 
   return rows.cache.page(seq, slot) + slot % kPageTokens * f.row_bytes;
 }
 
+// This thread's column of the tile's n rows, `offset` bytes into each, the thread's rows kBlock / kColumns apart.
+template <class T>
+__device__ void stage_column(int64_t offset, int64_t scale_offset, int n, Tiles& tiles) {
+  constexpr int kStep = kBlock / kColumns, kRows = kTile / kStep;
+  const int column = static_cast<int>(threadIdx.x) % kColumns, first = static_cast<int>(threadIdx.x) / kColumns;
+  T raw[kRows];
+  float scale[kRows];
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+    const std::byte* row = tiles.row[first + i * kStep < n ? first + i * kStep : 0];
+    raw[i] = *reinterpret_cast<const T*>(row + offset);
+    scale[i] = sizeof(T) == 1 ? *reinterpret_cast<const float*>(row + scale_offset) : 1.0f;
+  }
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+    const float value = sizeof(T) == 1 ? to_f32(raw[i]) * scale[i] : to_f32(raw[i]);
+    if (first + i * kStep < n) tiles.value[first + i * kStep][column] = value;
+  }
+}
+
+// The same of column i of a row, whatever its type.
+__device__ void stage_column(const LatentFormat& f, int64_t i, int n, Tiles& tiles) {
+  const int64_t rope = i - f.d_latent;
+  if (f.dtype == CacheDType::kF32 || (rope >= 0 && f.rope_is_f32())) {
+    return stage_column<float>(rope < 0 ? 4 * i : f.rope_offset + 4 * rope, 0, n, tiles);
+  }
+  if (f.dtype == CacheDType::kBF16 || rope >= 0) {
+    return stage_column<uint16_t>(rope < 0 ? 2 * i : f.rope_offset + 2 * rope, 0, n, tiles);
+  }
+  stage_column<uint8_t>(i, f.scale_offset + 4 * (i / f.scale_columns), n, tiles);
+}
+
 // Columns begin .. begin + 63 of the tile's rows.
 __device__ void stage(const LatentFormat& f, int64_t begin, int64_t n_columns, int n, Tiles& tiles) {
+  const int64_t i = begin + threadIdx.x % kColumns;
   __syncthreads();
-  for (int i = static_cast<int>(threadIdx.x); i < n * kColumns; i += kBlock) {
-    const int64_t column = begin + i % kColumns;
-    if (column < n_columns) {
-      tiles.value[i / kColumns][i % kColumns] = kernels::latent_value(f, tiles.row[i / kColumns], column);
-    }
-  }
+  if (i < n_columns) stage_column(f, i, n, tiles);
   __syncthreads();
 }
 

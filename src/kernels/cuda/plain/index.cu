@@ -7,6 +7,7 @@
 #include "kernels/cuda/plain/block_pieces.cuh"
 #include "kernels/cuda/plain/index.h"
 #include "kernels/cuda/plain/launch.cuh"
+#include "kernels/cuda/plain/stage.cuh"
 
 namespace levin::cuda::plain {
 namespace {
@@ -16,7 +17,7 @@ static_assert(kPageTokens % kSlots == 0, "the slots of a block lie in one page")
 constexpr int kHeads = 32;  // at a time
 constexpr int kColumns = 128;
 constexpr int kHeadsOfWarp = kHeads / (kThreads / 32);
-constexpr int kSelectThreads = 256;
+constexpr int kSelectThreads = 1024;
 
 struct ScoreTiles {
   float key[kColumns][kSlots + 1];
@@ -24,22 +25,28 @@ struct ScoreTiles {
   float dot[kHeads][kSlots];
 };
 
+__device__ DType key_type(CacheDType dtype) {
+  return dtype == CacheDType::kF32 ? DType::kF32 : dtype == CacheDType::kBF16 ? DType::kBF16 : DType::kF8E4M3;
+}
+
 // Dots of heads head .. head + 31 with the block's slots, into tiles.dot.
 __device__ void dot_heads(const IndexQuery& a, int64_t head, const std::byte* page, int64_t first_row,
                           ScoreTiles& tiles) {
   const int64_t t = blockIdx.y, d = a.format.d_index;
-  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  const int column = static_cast<int>(threadIdx.x), lane = column % 32, warp = column / 32;
   float total[kHeadsOfWarp] = {};
   for (int64_t begin = 0; begin < d; begin += kColumns) {
     const int n = static_cast<int>(d - begin < kColumns ? d - begin : kColumns);
     __syncthreads();
-    for (int i = static_cast<int>(threadIdx.x); i < kSlots * kColumns; i += kThreads) {
-      const int row = i / kColumns, column = i % kColumns;
-      if (column >= n) continue;
-      tiles.key[column][row] = kernels::index_key_value(a.format, page, first_row + row, begin + column);
-      if (head + row >= a.n_heads) continue;
-      const int64_t at = t * a.q_ld + (head + row) * a.q_head_ld + begin + column;
-      tiles.q[row][column] = kernels::query_value(a.q, a.q_dtype, at);
+    if (column < n) {
+      const int64_t element = begin + column, n_heads = a.n_heads - head < kHeads ? a.n_heads - head : kHeads;
+      read_many<kSlots>(
+          page, key_type(a.format.dtype), kSlots, [&](int i) { return (first_row + i) * d + element; },
+          [&](int i, float v) { tiles.key[column][i] = v; });
+      read_many<kHeads>(
+          a.q, a.q_dtype, static_cast<int>(n_heads),
+          [&](int h) { return t * a.q_ld + (head + h) * a.q_head_ld + element; },
+          [&](int h, float v) { tiles.q[h][column] = v; });
     }
     __syncthreads();
     float block[kHeadsOfWarp] = {};
@@ -56,7 +63,7 @@ __device__ void dot_heads(const IndexQuery& a, int64_t head, const std::byte* pa
   for (int h = 0; h < kHeadsOfWarp; ++h) tiles.dot[warp * kHeadsOfWarp + h][lane] = total[h];
   __syncthreads();
 }
-static_assert(kHeads == kSlots, "keys and queries are staged together");
+static_assert(kThreads == kColumns, "a thread stages a column");
 
 __global__ void __launch_bounds__(kThreads) score_kernel(IndexScores a) {
   __shared__ ScoreTiles tiles;
@@ -104,6 +111,7 @@ __device__ Threshold find_threshold(const float* score, int64_t begin, int64_t e
     __syncthreads();
     if (threadIdx.x < 256) count[threadIdx.x] = 0;
     __syncthreads();
+#pragma unroll 4
     for (int64_t s = begin + threadIdx.x; s < end; s += blockDim.x) {
       const uint32_t key = key_of(score[s]);
       if ((key & known) == found.key) atomicAdd(&count[key >> shift & 0xFF], 1);

@@ -1,9 +1,9 @@
 // products.h: a block has 32 outputs of 16 rows. It stages 128 columns of both, a block of the tree, in shared memory; then
 // a lane is an output and a warp has every fourth row.
 #include "base/numbers.h"
-#include "kernels/cpu/cache_values.h"
 #include "kernels/cuda/plain/launch.cuh"
 #include "kernels/cuda/plain/products.h"
+#include "kernels/cuda/plain/stage.cuh"
 
 namespace levin::cuda::plain {
 namespace {
@@ -27,11 +27,23 @@ struct Product {
   int64_t pairs_per_row = 1;
 };
 
-__device__ float weight_at(const Weights& w, int64_t row, int64_t k) {
-  if (w.dtype != DType::kMxfp4) return kernels::query_value(w.data, w.dtype, row * w.k + k);
-  const uint8_t codes = static_cast<const uint8_t*>(w.data)[row * (w.k / 2) + k / 2];
-  const uint8_t scale = w.group_scales[row * ((w.k + 31) / 32) + k / 32];
-  return e2m1_to_f32(codes >> (k % 2 * 4) & 0xF) * e8m0_to_f32(scale);
+// Column k of rows row .. row + n - 1 of the weights: use(i, value).
+template <class Use>
+__device__ void read_weights(const Weights& w, int64_t row, int n, int64_t k, const Use& use) {
+  if (w.dtype != DType::kMxfp4) {
+    return read_many<kOutputs>(w.data, w.dtype, n, [&](int i) { return (row + i) * w.k + k; }, use);
+  }
+  uint8_t codes[kOutputs], scales[kOutputs];
+#pragma unroll
+  for (int i = 0; i < kOutputs; ++i) {
+    const int64_t at = row + (i < n ? i : 0);
+    codes[i] = static_cast<const uint8_t*>(w.data)[at * (w.k / 2) + k / 2];
+    scales[i] = w.group_scales[at * ((w.k + 31) / 32) + k / 32];
+  }
+#pragma unroll
+  for (int i = 0; i < kOutputs; ++i) {
+    if (i < n) use(i, e2m1_to_f32(codes[i] >> (k % 2 * 4) & 0xF) * e8m0_to_f32(scales[i]));
+  }
 }
 
 struct Tile {
@@ -59,18 +71,15 @@ __global__ void product_kernel(Product a) {
   const auto out_row = [&](int r) { return a.order != nullptr ? a.order[tile.first + r] : tile.first + r; };
   const auto x_row = [&](int r) { return out_row(r) / a.pairs_per_row; };
 
+  const int n_outputs = static_cast<int>(a.w.n - first_n < kOutputs ? a.w.n - first_n : kOutputs);
   float total[kRowsPerThread] = {};
   for (int64_t block = 0; block < n_blocks; ++block) {
     const int64_t first_k = block * kFold, k = first_k + threadIdx.x;
     __syncthreads();
-#pragma unroll 8
-    for (int o = 0; o < kOutputs; ++o) {
-      const bool inside = k < a.w.k && first_n + o < a.w.n;
-      w[o][threadIdx.x] = inside ? weight_at(a.w, tile.matrix * a.w.n + first_n + o, k) : 0.0f;
-    }
-    for (int r = 0; r < tile.n_rows; ++r) {
-      const int64_t at = x_row(r) * a.x.ld + blockIdx.z * a.x_head_ld + k;
-      x[r][threadIdx.x] = k < a.w.k ? kernels::query_value(a.x.x, a.x.dtype, at) : 0.0f;
+    if (k < a.w.k) {
+      read_weights(a.w, tile.matrix * a.w.n + first_n, n_outputs, k, [&](int i, float v) { w[i][threadIdx.x] = v; });
+      const auto place = [&](int r) { return x_row(r) * a.x.ld + blockIdx.z * a.x_head_ld + k; };
+      read_many<kRows>(a.x.x, a.x.dtype, tile.n_rows, place, [&](int r, float v) { x[r][threadIdx.x] = v; });
     }
     __syncthreads();
 
@@ -78,14 +87,15 @@ __global__ void product_kernel(Product a) {
     const float* scales =
         a.w.scales == nullptr ? nullptr : a.w.scales + (tile.matrix * ((a.w.n + 127) / 128)) * n_blocks;
     const float sw = scales != nullptr && n < a.w.n ? scales[n / 128 * n_blocks + block] : 1.0f;
-    for (int i = 0; i < kRowsPerThread; ++i) {
-      const int r = warp + i * kWarps;
-      if (r >= tile.n_rows) break;
-      float sum = 0;
+    if (warp >= tile.n_rows) continue;
+    float sum[kRowsPerThread] = {};
 #pragma unroll 8
-      for (int j = 0; j < n_k; ++j) sum = __fmaf_rn(x[r][j], w[lane][j], sum);
-      const float sx = a.x.scale != nullptr ? a.x.scale[x_row(r) * a.x.scale_ld + block] : 1.0f;
-      total[i] = __fmaf_rn(sum, sx * sw, total[i]);
+    for (int j = 0; j < n_k; ++j) {
+      for (int i = 0; i < kRowsPerThread; ++i) sum[i] = __fmaf_rn(x[warp + i * kWarps][j], w[lane][j], sum[i]);
+    }
+    for (int i = 0; i < kRowsPerThread && warp + i * kWarps < tile.n_rows; ++i) {
+      const float sx = a.x.scale != nullptr ? a.x.scale[x_row(warp + i * kWarps) * a.x.scale_ld + block] : 1.0f;
+      total[i] = __fmaf_rn(sum[i], sx * sw, total[i]);
     }
   }
   if (n >= a.w.n) return;

@@ -8,7 +8,7 @@
 namespace levin::cuda::plain {
 namespace {
 
-constexpr int kRowThreads = 256;
+constexpr int kRowThreads = 512;
 constexpr int kLogSumPartials = 16;
 constexpr double kGreedyTemperature = 1e-5;
 
