@@ -11,6 +11,8 @@
 #include <cmath>
 #include <cstdint>
 
+#include "base/host_device.h"
+
 namespace levin {
 
 constexpr float kE4m3Max = 448.0f;
@@ -18,17 +20,19 @@ constexpr float kE4m3MinAmax = 1e-4f;  // floor of a block's absolute maximum be
 constexpr float kE2m1Max = 6.0f;
 constexpr float kE2m1MinAmax = 6 * 0x1p-126f;  // likewise
 
-inline float bf16_to_f32(uint16_t bits) { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
+LEVIN_HOST_DEVICE inline float bf16_to_f32(uint16_t bits) {
+  return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
+}
 
-inline uint16_t f32_to_bf16(float x) {
+LEVIN_HOST_DEVICE inline uint16_t f32_to_bf16(float x) {
   const uint32_t bits = std::bit_cast<uint32_t>(x);
   if ((bits & 0x7FFFFFFFu) > 0x7F800000u) return static_cast<uint16_t>((bits >> 16) | 0x40);  // quiet NaN
   return static_cast<uint16_t>((bits + 0x7FFFu + ((bits >> 16) & 1)) >> 16);
 }
 
-inline float round_to_bf16(float x) { return bf16_to_f32(f32_to_bf16(x)); }
+LEVIN_HOST_DEVICE inline float round_to_bf16(float x) { return bf16_to_f32(f32_to_bf16(x)); }
 
-inline float f16_to_f32(uint16_t bits) {
+LEVIN_HOST_DEVICE inline float f16_to_f32(uint16_t bits) {
   const uint32_t sign = static_cast<uint32_t>(bits & 0x8000u) << 16;
   const uint32_t exponent = (bits >> 10) & 0x1F, mantissa = bits & 0x3FF;
   if (exponent == 0x1F) return std::bit_cast<float>(sign | 0x7F800000u | (mantissa << 13));
@@ -38,7 +42,7 @@ inline float f16_to_f32(uint16_t bits) {
 }
 
 // Rounding to nearest, ties to even; from 65520 on it is infinite.
-inline uint16_t f32_to_f16(float x) {
+LEVIN_HOST_DEVICE inline uint16_t f32_to_f16(float x) {
   const uint32_t bits = std::bit_cast<uint32_t>(x);
   const uint16_t sign = static_cast<uint16_t>(bits >> 16 & 0x8000u);
   const uint32_t magnitude = bits & 0x7FFFFFFFu;
@@ -53,7 +57,7 @@ inline uint16_t f32_to_f16(float x) {
   return static_cast<uint16_t>(sign | ((rounded >> 13) - (112u << 10)));
 }
 
-inline float e4m3_to_f32(uint8_t code) {
+LEVIN_HOST_DEVICE inline float e4m3_to_f32(uint8_t code) {
   const uint32_t sign = static_cast<uint32_t>(code & 0x80) << 24;
   const uint32_t exponent = (code >> 3) & 0xF, mantissa = code & 7;
   if (exponent == 0xF && mantissa == 7) return std::bit_cast<float>(sign | 0x7FC00000u);
@@ -62,7 +66,7 @@ inline float e4m3_to_f32(uint8_t code) {
   return sign ? -magnitude : magnitude;
 }
 
-inline uint8_t f32_to_e4m3(float x) {
+LEVIN_HOST_DEVICE inline uint8_t f32_to_e4m3(float x) {
   const uint32_t bits = std::bit_cast<uint32_t>(x);
   const uint8_t sign = static_cast<uint8_t>((bits >> 24) & 0x80);
   const uint32_t magnitude = bits & 0x7FFFFFFFu;
@@ -78,43 +82,43 @@ inline uint8_t f32_to_e4m3(float x) {
   return static_cast<uint8_t>(sign | (code > 0x7E ? 0x7E : code));
 }
 
-inline float e8m0_to_f32(uint8_t code) {
+LEVIN_HOST_DEVICE inline float e8m0_to_f32(uint8_t code) {
   if (code == 0xFF) return std::bit_cast<float>(0x7FC00000u);
   if (code == 0) return 0x1p-127f;
   return std::bit_cast<float>(static_cast<uint32_t>(code) << 23);
 }
 
-inline float e2m1_to_f32(uint8_t nibble) {
+LEVIN_HOST_DEVICE inline float e2m1_to_f32(uint8_t nibble) {
   constexpr float kValues[8] = {0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f};
   const float magnitude = kValues[nibble & 7];
   return (nibble & 8) ? -magnitude : magnitude;
 }
 
 // The format has no NaN: it becomes zero.
-inline uint8_t f32_to_e2m1(float x) {
+LEVIN_HOST_DEVICE inline uint8_t f32_to_e2m1(float x) {
   const float m = std::fabs(x);
   const int code = (m > 0.25f) + (m >= 0.75f) + (m > 1.25f) + (m >= 1.75f) + (m > 2.5f) + (m >= 3.5f) + (m > 5.0f);
   return static_cast<uint8_t>(code | (std::signbit(x) ? 8 : 0));
 }
 
 // 2^ceil(log2(x)) of a normal x, from its bits (model code: the exponent, plus one if any mantissa bit is set).
-inline float pow2_at_least(float x) {
+LEVIN_HOST_DEVICE inline float pow2_at_least(float x) {
   const uint32_t bits = std::bit_cast<uint32_t>(x);
   const uint32_t exponent = (bits >> 23) + ((bits & 0x7FFFFFu) != 0 ? 1 : 0);
   return std::bit_cast<float>(exponent << 23);
 }
 
 // The power-of-two scale of an e4m3 block, 2^ceil(log2(max(amax, 1e-4) / 448)), of the rounded quotient.
-inline float e4m3_pow2_scale(float amax) {
+LEVIN_HOST_DEVICE inline float e4m3_pow2_scale(float amax) {
   return pow2_at_least((amax > kE4m3MinAmax ? amax : kE4m3MinAmax) * (1.0f / kE4m3Max));
 }
 
 // The power-of-two scale of an e2m1 block, 2^ceil(log2(max(amax, 6 * 2^-126) / 6)), of the rounded quotient.
-inline float e2m1_pow2_scale(float amax) {
+LEVIN_HOST_DEVICE inline float e2m1_pow2_scale(float amax) {
   return pow2_at_least((amax > kE2m1MinAmax ? amax : kE2m1MinAmax) * (1.0f / kE2m1Max));
 }
 
-inline bool is_power_of_two(float x) {
+LEVIN_HOST_DEVICE inline bool is_power_of_two(float x) {
   const uint32_t bits = std::bit_cast<uint32_t>(x);
   return (bits >> 23) != 0 && (bits >> 23) < 0xFF && (bits & 0x7FFFFFu) == 0;
 }

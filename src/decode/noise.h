@@ -3,18 +3,14 @@
 //
 // Philox4x32-10 with the 64-bit seed as key and (token / 4, position, choice, 0) as counter; lane token mod 4.
 //   u = (x + 1/2) / 2^32,  g = -ln(-ln u), in double precision with our own logarithm.
-// Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC 2011).
 #pragma once
 
-#include <array>
 #include <bit>
 #include <cstdint>
 
+#include "base/philox.h"
+
 namespace levin {
-
-using PhiloxBlock = std::array<uint32_t, 4>;
-
-PhiloxBlock philox4x32_10(PhiloxBlock counter, std::array<uint32_t, 2> key);
 
 struct NoisePlace {
   uint64_t seed = 0;

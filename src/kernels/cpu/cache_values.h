@@ -3,20 +3,27 @@
 
 #include <cstring>
 
+#include "base/host_device.h"
 #include "base/numbers.h"
-#include "tensor/formats.h"
+#include "tensor/dtype.h"
+#include "tensor/row_formats.h"
 
 namespace levin::kernels {
 
+// Parts of rows are aligned to their type (tensor/row_formats.h), which memcpy hides from the device's compiler.
 template <class T>
-T load_as(const std::byte* p) {
+LEVIN_HOST_DEVICE T load_as(const std::byte* p) {
+#ifdef __CUDA_ARCH__
+  return *reinterpret_cast<const T*>(p);
+#else
   T value;
   std::memcpy(&value, p, sizeof(value));
   return value;
+#endif
 }
 
 // Value i of a cached latent row: its latent part, then its rotated part.
-inline float latent_value(const LatentFormat& f, const std::byte* row, int64_t i) {
+LEVIN_HOST_DEVICE inline float latent_value(const LatentFormat& f, const std::byte* row, int64_t i) {
   const bool rope = i >= f.d_latent;
   const std::byte* part = rope ? row + f.rope_offset : row;
   const int64_t at = rope ? i - f.d_latent : i;
@@ -26,7 +33,7 @@ inline float latent_value(const LatentFormat& f, const std::byte* row, int64_t i
 }
 
 // Value i of key `row` of a page, before its scale.
-inline float index_key_value(const IndexKeyFormat& f, const std::byte* page, int64_t row, int64_t i) {
+LEVIN_HOST_DEVICE inline float index_key_value(const IndexKeyFormat& f, const std::byte* page, int64_t row, int64_t i) {
   const std::byte* key = page + row * f.key_bytes;
   switch (f.dtype) {
     case CacheDType::kF32:
@@ -39,12 +46,12 @@ inline float index_key_value(const IndexKeyFormat& f, const std::byte* page, int
   return 0;
 }
 
-inline float index_key_scale(const IndexKeyFormat& f, const std::byte* page, int64_t row) {
+LEVIN_HOST_DEVICE inline float index_key_scale(const IndexKeyFormat& f, const std::byte* page, int64_t row) {
   return f.dtype == CacheDType::kFp8 ? load_as<float>(page + f.scale_offset + 4 * row) : 1.0f;
 }
 
 // Element i of a query.
-inline float query_value(const void* q, DType dtype, int64_t i) {
+LEVIN_HOST_DEVICE inline float query_value(const void* q, DType dtype, int64_t i) {
   if (dtype == DType::kF32) return static_cast<const float*>(q)[i];
   if (dtype == DType::kBF16) return bf16_to_f32(static_cast<const uint16_t*>(q)[i]);
   return e4m3_to_f32(static_cast<const uint8_t*>(q)[i]);

@@ -1,13 +1,14 @@
 // The choice of experts from their scores; the scores themselves come from each kernel set. Contract in ops/moe.h.
 #pragma once
 
+#include "base/host_device.h"
 #include "kernels/cpu/rows.h"
 
 namespace levin::kernels {
 namespace {
 
 // The sum of a group's two largest values.
-inline float best_two(const float* x, int64_t n) {
+LEVIN_HOST_DEVICE inline float best_two(const float* x, int64_t n) {
   float first = x[0] > x[1] ? x[0] : x[1], second = x[0] > x[1] ? x[1] : x[0];
   for (int64_t i = 2; i < n; ++i) {
     if (x[i] > first) {
@@ -21,7 +22,7 @@ inline float best_two(const float* x, int64_t n) {
 }
 
 // Sets to -infinity what lies outside the best groups. A group stays if fewer than n_groups_kept are better.
-inline void mask_groups(const RouteRows& a, float* biased, float* group_score) {
+LEVIN_HOST_DEVICE inline void mask_groups(const RouteRows& a, float* biased, float* group_score) {
   const int64_t size = a.n_experts / a.n_groups;
   for (int64_t g = 0; g < a.n_groups; ++g) group_score[g] = best_two(biased + g * size, size);
   for (int64_t g = 0; g < a.n_groups; ++g) {
@@ -35,7 +36,7 @@ inline void mask_groups(const RouteRows& a, float* biased, float* group_score) {
 }
 
 // The experts with the largest values, ties to the lower id, in ascending id.
-inline void pick_experts(const float* biased, int64_t n_experts, int64_t n_active, int32_t* picks) {
+LEVIN_HOST_DEVICE inline void pick_experts(const float* biased, int64_t n_experts, int64_t n_active, int32_t* picks) {
   int64_t n = 0;  // picks so far, best first; an equal one does not displace an earlier one
   for (int64_t e = 0; e < n_experts; ++e) {
     if (n == n_active && !(biased[e] > biased[picks[n - 1]])) continue;
@@ -51,7 +52,8 @@ inline void pick_experts(const float* biased, int64_t n_experts, int64_t n_activ
   }
 }
 
-inline void weigh_experts(const RouteRows& a, const float* score, const int32_t* picks, float* weights) {
+LEVIN_HOST_DEVICE inline void weigh_experts(const RouteRows& a, const float* score, const int32_t* picks,
+                                            float* weights) {
   float sum = 0;
   for (int64_t i = 0; i < a.n_active; ++i) sum += score[picks[i]];
   const float divisor = a.normalize ? sum + 1e-20f : 1.0f;

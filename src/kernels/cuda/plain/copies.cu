@@ -1,0 +1,45 @@
+// copies.h: a block a piece or a row.
+#include "kernels/cuda/plain/copies.h"
+#include "kernels/cuda/plain/launch.cuh"
+
+namespace levin::cuda::plain {
+namespace {
+
+template <class T>
+__device__ void copy(const Piece& piece) {
+  const T* from = reinterpret_cast<const T*>(piece.from);
+  T* to = reinterpret_cast<T*>(piece.to);
+  for (int64_t i = threadIdx.x; i < piece.n_bytes / static_cast<int64_t>(sizeof(T)); i += blockDim.x) to[i] = from[i];
+}
+
+__global__ void copy_pieces_kernel(CopyPieces a) {
+  const Piece piece = a.pieces[blockIdx.x];
+  const auto places = reinterpret_cast<uintptr_t>(piece.from) | reinterpret_cast<uintptr_t>(piece.to);
+  if ((places | static_cast<uintptr_t>(piece.n_bytes)) % 4 == 0) {
+    copy<uint32_t>(piece);
+  } else {
+    copy<uint8_t>(piece);
+  }
+}
+
+__global__ void copy_rows_kernel(CopyRows a) {
+  const int64_t i = blockIdx.x, row = a.rows != nullptr ? a.rows[i] : i / a.repeat;
+  if (row < 0) return;
+  for (int64_t c = threadIdx.x; c < a.d; c += blockDim.x) a.out[i * a.out_ld + c] = a.x[row * a.x_ld + c];
+}
+
+__global__ void scale_kernel(ScaleRows a) {
+  const int64_t t = blockIdx.x;
+  for (int64_t i = threadIdx.x; i < a.d; i += blockDim.x) {
+    const float scaled = a.x[t * a.x_ld + i] * a.factor;
+    a.out[t * a.out_ld + i] = a.scale != nullptr ? scaled * a.scale[t * a.d + i] : scaled;
+  }
+}
+
+}  // namespace
+
+void copy_pieces(const CopyPieces& a, StreamHandle stream) { start(copy_pieces_kernel, {.x = a.n_pieces}, stream, a); }
+void copy_rows(const CopyRows& a, StreamHandle stream) { start(copy_rows_kernel, {.x = a.n_rows}, stream, a); }
+void scale_rows(const ScaleRows& a, StreamHandle stream) { start(scale_kernel, {.x = a.n_rows}, stream, a); }
+
+}  // namespace levin::cuda::plain

@@ -1,0 +1,51 @@
+// Copies within device memory: pieces of block records, and the row copies between the ops of a model.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/cuda/plain/paged_cache.h"
+
+namespace levin::cuda::plain {
+
+// Pieces of any size, each from one place to another: the record of a block of tokens is gathered into one run of bytes, or
+// scattered back, with one list. Both places and sizes are multiples of 4 bytes or copied byte by byte.
+struct Piece {
+  const std::byte* from = nullptr;
+  std::byte* to = nullptr;
+  int64_t n_bytes = 0;  // 0: nothing
+};
+struct CopyPieces {
+  const Piece* pieces = nullptr;  // [n_pieces], in device memory
+  int64_t n_pieces = 0;           // capacity
+};
+void copy_pieces(const CopyPieces& a, StreamHandle stream);
+
+// out[i,:] = x[rows[i],:], f32. Rows null: i / repeat, so that each row of x comes `repeat` times; a negative row leaves
+// out[i,:] as it is. With out a slice of wider rows two calls put rows side by side.
+struct CopyRows {
+  const float* x = nullptr;  // rows x_ld apart
+  int64_t x_ld = 0;
+  const int32_t* rows = nullptr;  // [N], may be null
+  int64_t repeat = 1;
+  float* out = nullptr;  // [N, D], rows out_ld apart
+  int64_t out_ld = 0;
+  int64_t n_rows = 0;  // N
+  int64_t d = 0;
+};
+void copy_rows(const CopyRows& a, StreamHandle stream);
+
+// x[t,:] = x[t,:] * factor * scale[t,:], in that order; without a scale x * factor. A factor of -1 negates exactly.
+struct ScaleRows {
+  const float* x = nullptr;  // [T, D], rows x_ld apart
+  int64_t x_ld = 0;
+  float factor = 1;
+  const float* scale = nullptr;  // [T, D], dense; may be null
+  float* out = nullptr;          // [T, D], rows out_ld apart; may be x
+  int64_t out_ld = 0;
+  int64_t n_rows = 0;
+  int64_t d = 0;
+};
+void scale_rows(const ScaleRows& a, StreamHandle stream);
+
+}  // namespace levin::cuda::plain

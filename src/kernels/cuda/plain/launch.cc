@@ -1,0 +1,15 @@
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "base/check.h"
+
+namespace levin::cuda::plain {
+
+void allow_shared_bytes(const void* kernel, int64_t n_bytes) {
+  const cudaError_t code =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(n_bytes));
+  LEVIN_CHECK(code == cudaSuccess, "{} bytes of shared memory: {}", n_bytes, cudaGetErrorString(code));
+}
+
+}  // namespace levin::cuda::plain

@@ -1,0 +1,95 @@
+// sampling.h: a block a row.
+#include "base/math_formulas.h"
+#include "base/philox.h"
+#include "kernels/cuda/plain/block_pieces.cuh"
+#include "kernels/cuda/plain/launch.cuh"
+#include "kernels/cuda/plain/sampling.h"
+
+namespace levin::cuda::plain {
+namespace {
+
+constexpr int kRowThreads = 512;
+constexpr int kLogSumPartials = 16;
+constexpr double kGreedyTemperature = 1e-5;
+
+// The best of value(0 .. n-1), in all threads.
+template <class T, class Value>
+__device__ Ranked<T> best_of_row(int64_t n, const Value& value) {
+  Ranked<T> best{0, -1};
+  for (int64_t v = threadIdx.x; v < n; v += kRowThreads) best = better(best, Ranked<T>{value(v), v});
+  return best_of_block<kRowThreads>(best);
+}
+
+__device__ bool has_nan(const float* x, int64_t n) {
+  bool nan = false;
+  for (int64_t v = threadIdx.x; v < n; v += kRowThreads) nan = nan || x[v] != x[v];
+  return __syncthreads_or(nan) != 0;
+}
+
+// Writes a row's token, or its fault.
+__device__ void choose(int64_t index, bool nan, int32_t* out, int32_t* fault) {
+  if (threadIdx.x != 0) return;
+  if (nan && fault != nullptr) atomicOr(fault, kNanLogit);
+  *out = nan ? 0 : static_cast<int32_t>(index);
+}
+
+__global__ void argmax_kernel(Argmax a) {
+  const int64_t t = blockIdx.x;
+  const float* x = a.logits.x + t * a.logits.ld;
+  const bool nan = has_nan(x, a.logits.n_vocab);
+  const Ranked<float> best = best_of_row<float>(a.logits.n_vocab, [&](int64_t v) { return x[v]; });
+  choose(best.index, nan, a.out + t, a.fault == nullptr ? nullptr : a.fault + t);
+}
+
+__global__ void log_sum_exp_kernel(LogSumExp a) {
+  __shared__ double term[kRowThreads], partial[kLogSumPartials];
+  const int64_t t = blockIdx.x, n = a.logits.n_vocab;
+  const float* x = a.logits.x + t * a.logits.ld;
+  const double largest = best_of_row<float>(n, [&](int64_t v) { return x[v]; }).value;
+  const int p = static_cast<int>(threadIdx.x);
+  double sum = 0;
+  for (int64_t first = 0; first < n; first += kRowThreads) {
+    __syncthreads();
+    if (first + p < n) term[p] = exp_of(x[first + p] - largest);
+    __syncthreads();
+    const int n_terms = static_cast<int>(n - first < kRowThreads ? n - first : kRowThreads);
+    for (int i = p; p < kLogSumPartials && i < n_terms; i += kLogSumPartials) sum += term[i];
+  }
+  if (p < kLogSumPartials) partial[p] = sum;
+  for (int half = kLogSumPartials / 2; half > 0; half /= 2) {
+    __syncthreads();
+    if (p < half) partial[p] += partial[p + half];
+  }
+  if (p == 0) a.out[t] = largest + log_of(partial[0]);
+}
+static_assert(kRowThreads % kLogSumPartials == 0, "every turn begins with sum 0");
+
+__device__ double noise(const SamplingRow& row, int64_t v) {
+  const PhiloxBlock bits = philox4x32_10({static_cast<uint32_t>(v / 4), row.position, row.choice, 0},
+                                         {static_cast<uint32_t>(row.seed), static_cast<uint32_t>(row.seed >> 32)});
+  const double u = (static_cast<double>(bits[v % 4]) + 0.5) * 0x1p-32;
+  return -log_of(-log_of(u));
+}
+
+__global__ void sample_kernel(Sample a) {
+  const int64_t t = blockIdx.x, n = a.logits.n_vocab;
+  const float* x = a.logits.x + t * a.logits.ld;
+  const SamplingRow row = a.rows[t];
+  const bool nan = has_nan(x, n), greedy = row.temperature < kGreedyTemperature;
+  const auto value = [&](int64_t v) { return greedy ? double{x[v]} : x[v] / row.temperature + noise(row, v); };
+  choose(best_of_row<double>(n, value).index, nan, a.out + t, a.fault == nullptr ? nullptr : a.fault + t);
+}
+
+}  // namespace
+
+void argmax(const Argmax& a, StreamHandle stream) {
+  start(argmax_kernel, {.x = a.logits.n_rows, .threads = kRowThreads}, stream, a);
+}
+void log_sum_exp(const LogSumExp& a, StreamHandle stream) {
+  start(log_sum_exp_kernel, {.x = a.logits.n_rows, .threads = kRowThreads}, stream, a);
+}
+void sample(const Sample& a, StreamHandle stream) {
+  start(sample_kernel, {.x = a.logits.n_rows, .threads = kRowThreads}, stream, a);
+}
+
+}  // namespace levin::cuda::plain

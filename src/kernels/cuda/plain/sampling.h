@@ -1,0 +1,54 @@
+// From logits to tokens: argmax, log-sum-exp, and the choice with noise. Contracts: ops/logits.h, decode/sampling.h,
+// decode/noise.h; a token depends on its row alone, not on the batch.
+//
+// Faults    a row with a logit that is NaN chooses token 0 and has kNanLogit set
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/plain/faults.h"
+#include "kernels/cuda/plain/paged_cache.h"
+
+namespace levin::cuda::plain {
+
+struct Logits {
+  const float* x = nullptr;  // [T, V], rows ld apart
+  int64_t ld = 0;
+  int64_t n_rows = 0;
+  int64_t n_vocab = 0;
+};
+
+struct Argmax {
+  Logits logits;
+  int32_t* out = nullptr;    // [T]: the largest, ties to the lowest id
+  int32_t* fault = nullptr;  // [T], may be null
+};
+void argmax(const Argmax& a, StreamHandle stream);
+
+// out[t] = ln sum_v exp(x[t, v]) in double precision, as the log-probabilities of decode/sampling.h have it.
+// Tree      largest + log of kLogSumPartials sums, exp(x[v] - largest) into sum v mod kLogSumPartials ascending, folded by
+//           halves
+struct LogSumExp {
+  Logits logits;
+  double* out = nullptr;  // [T]
+};
+void log_sum_exp(const LogSumExp& a, StreamHandle stream);
+
+// What decides a row's choice besides its logits.
+struct SamplingRow {
+  uint64_t seed = 0;
+  double temperature = 0;  // below 1e-5: argmax
+  uint32_t position = 0;   // of the token to be chosen
+  uint32_t choice = 0;
+};
+
+// out[t] = argmax_v (x[t, v] / temperature + g(v)), ties to the lowest id; x = -infinity is never chosen.
+struct Sample {
+  Logits logits;
+  const SamplingRow* rows = nullptr;  // [T]
+  int32_t* out = nullptr;             // [T]
+  int32_t* fault = nullptr;           // [T], may be null
+};
+void sample(const Sample& a, StreamHandle stream);
+
+}  // namespace levin::cuda::plain

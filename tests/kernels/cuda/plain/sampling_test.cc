@@ -1,0 +1,146 @@
+// Choices, log-sums and copies on the device against the rules on the host.
+#include "kernels/cuda/plain/sampling.h"
+
+#include <limits>
+
+#include "decode/noise.h"
+#include "decode/sampling.h"
+#include "kernels/cuda/plain/copies.h"
+#include "kernels/cuda/plain/plain_test.h"
+#include "ops/logits.h"
+
+namespace levin::cuda::plain {
+namespace {
+
+using testing::i32_tensor;
+using testing::Random;
+using testing::random_tensor;
+using testing::same_bits;
+using testing::Tensor;
+
+constexpr int64_t kVocabularies[] = {1, 5, 16, 1000, 129280};
+
+class PlainSamplingTest : public PlainTest {
+ protected:
+  static Logits upload(DeviceArgs& args, const Tensor& x) {
+    return {.x = args.in<float>(x), .ld = x.view().dim(1), .n_rows = x.view().dim(0), .n_vocab = x.view().dim(1)};
+  }
+};
+
+TEST_F(PlainSamplingTest, ArgmaxAndItsFault) {
+  for (const int64_t v : kVocabularies) {
+    SCOPED_TRACE(v);
+    Random random(static_cast<uint64_t>(v));
+    Tensor x = random_tensor(random, {4, v}, 3.0f);
+    for (int64_t i = 0; i < v; ++i)
+      x.at(v + i) = i % 2 == 0 ? -0.0f : 0.0f, x.at(2 * v + i) = -std::numeric_limits<float>::infinity();
+    const Tensor expected(DType::kI32, {4});
+    ops::argmax(cpu(), {.x = x, .out = expected});
+    Tensor poisoned = copy_of(x), out = unset(DType::kI32, {4}), bad = unset(DType::kI32, {4}),
+           fault = i32_tensor({0, 0, 0, 0});
+    poisoned.at(v / 2) = std::numeric_limits<float>::quiet_NaN();
+    DeviceArgs args(*stream_);
+    argmax({.logits = upload(args, x), .out = args.out<int32_t>(out)}, stream());
+    argmax({.logits = upload(args, poisoned), .out = args.out<int32_t>(bad), .fault = args.out<int32_t>(fault)},
+           stream());
+    args.fetch();
+    EXPECT_TRUE(same_bits(out, expected));
+    EXPECT_TRUE(same_bits(fault, i32_tensor({kNanLogit, 0, 0, 0})));
+    for (int64_t t = 0; t < 4; ++t)
+      EXPECT_EQ(bad.view().data<int32_t>()[t], t == 0 ? 0 : expected.view().data<int32_t>()[t]);
+  }
+}
+
+TEST_F(PlainSamplingTest, LogSumsEqualTheHosts) {
+  for (const int64_t v : kVocabularies) {
+    Random random(static_cast<uint64_t>(v));
+    const Tensor x = random_tensor(random, {3, v}, 5.0f);
+    DeviceArgs args(*stream_);
+    const DeviceArray<double> out(*stream_, 3);
+    log_sum_exp({.logits = upload(args, x), .out = out.data()}, stream());
+    const std::vector<double> sums = out.host();
+    for (int64_t t = 0; t < 3; ++t) {
+      const std::span<const float> row(x.view().row<float>(t), static_cast<size_t>(v));
+      EXPECT_EQ(row[0] - sums[static_cast<size_t>(t)], row_logprobs(row, 0, 0).chosen.logprob) << v;
+    }
+  }
+}
+
+TEST_F(PlainSamplingTest, TokensEqualTheHosts) {
+  for (const int64_t v : kVocabularies) {
+    constexpr int64_t kRows = 12;
+    Random random(static_cast<uint64_t>(v));
+    Tensor x = random_tensor(random, {kRows, v}, 2.0f);
+    for (int64_t i = 1; i < v; i += 3) x.at(3 * v + i) = -std::numeric_limits<float>::infinity();
+    std::vector<SamplingRow> rows;
+    for (int64_t t = 0; t < kRows; ++t) {
+      rows.push_back({.seed = random.bits(),
+                      .temperature = t % 4 == 0 ? 0.0 : 0.3 * static_cast<double>(t),
+                      .position = static_cast<uint32_t>(random.below(1 << 20)),
+                      .choice = static_cast<uint32_t>(t % 3)});
+    }
+    Tensor out = unset(DType::kI32, {kRows});
+    DeviceArgs args(*stream_);
+    sample({.logits = upload(args, x), .rows = args.in(rows), .out = args.out<int32_t>(out)}, stream());
+    args.fetch();
+    for (int64_t t = 0; t < kRows; ++t) {
+      const SamplingRow& row = rows[static_cast<size_t>(t)];
+      SamplingParams params;
+      params.temperature = row.temperature, params.seed = row.seed, params.choice = row.choice;
+      const std::span<const float> logits(x.view().row<float>(t), static_cast<size_t>(v));
+      EXPECT_EQ(out.view().data<int32_t>()[t], choose_token(logits, params, {.position = row.position}))
+          << v << " row " << t;
+    }
+  }
+}
+
+TEST_F(PlainSamplingTest, Copies) {
+  Random random(1);
+  const Tensor x = random_tensor(random, {5, 37}, 1.0f), scale = random_tensor(random, {6, 37}, 1.0f);
+  Tensor out = unset(DType::kF32, {6, 80}), scaled = unset(DType::kF32, {5, 37});
+  Tensor bytes = unset(DType::kF8E4M3, {64});
+  std::vector<uint8_t> source(64);
+  for (size_t i = 0; i < source.size(); ++i) source[i] = static_cast<uint8_t>(i);
+  DeviceArgs args(*stream_);
+  const float* device_x = args.in<float>(x);
+  float* device_out = args.out<float>(out);
+  copy_rows({.x = device_x,
+             .x_ld = 37,
+             .rows = args.in(std::vector<int32_t>{4, 4, -1, 0, 2, 1}),
+             .out = device_out,
+             .out_ld = 80,
+             .n_rows = 6,
+             .d = 37},
+            stream());
+  copy_rows({.x = device_x, .x_ld = 37, .repeat = 2, .out = device_out + 40, .out_ld = 80, .n_rows = 6, .d = 36},
+            stream());
+  scale_rows({.x = device_x,
+              .x_ld = 37,
+              .factor = 0.3f,
+              .scale = args.in<float>(scale),
+              .out = args.out<float>(scaled),
+              .out_ld = 37,
+              .n_rows = 5,
+              .d = 37},
+             stream());
+  const auto* from = reinterpret_cast<const std::byte*>(args.in(source));
+  auto* to = reinterpret_cast<std::byte*>(args.out<uint8_t>(bytes));
+  const std::vector<Piece> pieces = {{from + 8, to, 16}, {}, {from + 1, to + 20, 5}, {from + 60, to + 32, 4}};
+  copy_pieces({.pieces = args.in(pieces), .n_pieces = 4}, stream());
+  args.fetch();
+  const int64_t rows[] = {4, 4, -1, 0, 2, 1};
+  const float unwritten = unset(DType::kF32, {1}).at(0);
+  for (int64_t i = 0; i < 6; ++i) {
+    for (int64_t c = 0; c < 37; ++c) EXPECT_EQ(out.at(i * 80 + c), rows[i] < 0 ? unwritten : x.at(rows[i] * 37 + c));
+    for (int64_t c = 0; c < 36; ++c) EXPECT_EQ(out.at(i * 80 + 40 + c), x.at(i / 2 * 37 + c));
+    for (int64_t c = 76; c < 80; ++c) EXPECT_EQ(out.at(i * 80 + c), unwritten);
+  }
+  for (int64_t i = 0; i < 5 * 37; ++i) EXPECT_EQ(scaled.at(i), x.at(i) * 0.3f * scale.at(i));
+  for (int64_t i = 0; i < 64; ++i) {
+    const int64_t at = i < 16 ? i + 8 : i >= 20 && i < 25 ? i - 19 : i >= 32 && i < 36 ? i + 28 : -1;
+    EXPECT_EQ(bytes.view().data<uint8_t>()[i], at < 0 ? 0x5B : at) << i;
+  }
+}
+
+}  // namespace
+}  // namespace levin::cuda::plain
