@@ -9,6 +9,8 @@
 
 namespace levin::kernels {
 
+constexpr int kNormPartials = 128;  // partial sums of a norm, ops/norm.h
+
 struct NormRows {
   const float* x = nullptr;  // [n_rows, d]
   int64_t x_stride = 0;
