@@ -6,7 +6,8 @@
 namespace levin::cuda {
 
 constexpr int kMlaHeadGroup = 64;
-constexpr int kMlaPartPicks = 512;  // a row's sums start afresh here
+constexpr int kMlaPartPicks = 1024;  // a row's sums start afresh here
+constexpr int kMlaMaxParts = 2;
 constexpr int mla_parts(int n_picks) { return (n_picks + kMlaPartPicks - 1) / kMlaPartPicks; }
 
 // Scratch memory: words that say which parts have come, then a record for each half of a part. Whole rows keep their
@@ -21,13 +22,13 @@ enum class MlaSharing : uint8_t {
   kClusters,   // the parts of a row have a pair each, all in one cluster
   kPairs,      // the same without a cluster; at most kMlaRecords halves of parts in a launch
   kAllHeads,   // a pair of blocks does a row with all of more than 64 heads; FP8 rows only
-  kFewRows,    // each part of a row has four blocks, all in one cluster; FP8 rows with four parts only
+  kFewRows,    // each part of a row has eight blocks, all in one cluster; FP8 rows with two parts only
 };
 
 void launch_sparse_mla_fp8(const SparseMla& a, MlaSharing sharing, StreamHandle stream);
 // FP8 rows and more than 64 heads, a pair of blocks for all heads of a row.
 void launch_sparse_mla_all_heads(const SparseMla& a, StreamHandle stream);
-// FP8 rows and more than 1536 picks, a cluster of sixteen blocks for 64 heads of a row.
+// FP8 rows and more than 1024 picks, a cluster of sixteen blocks for 64 heads of a row.
 void launch_sparse_mla_few_rows(const SparseMla& a, StreamHandle stream);
 // Of those clusters the device, of which a process has one kind, holds so many at the same time.
 int few_rows_at_once();

@@ -12,7 +12,7 @@
 //         added, in both blocks alike; running maximum, weights to shared memory. The half scores of tile i+2 are on
 //         their way while those of i wait. Value warpgroup v: value columns 128v .. 128v+127 of the block's half, tile
 //         after tile. Each role enters the next item as soon as it is done with its own part of this one.
-//   parts A row's sums start afresh every 512 picks. One pair does all parts and merges them through scratch memory that
+//   parts A row's sums start afresh at pick 1024. One pair does all parts and merges them through scratch memory that
 //         stays in L2; or each part has its own pair, and these merge a share of the columns each: through shared memory
 //         in a cluster, or through scratch memory. The same additions in the same order.
 //   order The four columns of a word of FP8 codes stand in the tile as 1, 3, 0, 2, which saves a permutation of bytes a
