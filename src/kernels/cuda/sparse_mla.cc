@@ -117,9 +117,10 @@ std::string sparse_mla_support(int n_heads, int d_latent, int d_rope, int n_pick
 }
 
 int64_t sparse_mla_scratch_bytes() {
-  constexpr int64_t kMultiprocessorIds = 144;  // of the whole chip; those of a product need not be contiguous
-  return kMlaCounterBytes + std::max(kMultiprocessorIds * kMlaTotalBytes, int64_t{kMlaRecords} * kMlaPartRecordBytes);
+  return kMlaCounterBytes + std::max(kMlaTotals * kMlaTotalBytes, int64_t{kMlaRecords} * kMlaPartRecordBytes);
 }
+
+int64_t most_mla_pairs() { return std::min<int64_t>(n_multiprocessors(), kMlaTotals) / 2; }
 
 void sparse_mla(const SparseMla& a, StreamHandle stream, MlaSplit split) {
   check(a);

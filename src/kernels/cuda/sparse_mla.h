@@ -50,14 +50,16 @@ struct SparseMla {
   int64_t page_bytes = 0;            // a multiple of 16
   void* out = nullptr;               // [n_rows, n_heads, 512] bf16, or f32
   bool out_f32 = false;
-  std::byte* scratch = nullptr;  // sparse_mla_scratch_bytes(), zeroed once by its owner; 16-byte aligned
+  std::byte* scratch = nullptr;  // sparse_mla_scratch_bytes(), see there; 16-byte aligned
   int64_t n_rows = 0;
   int n_heads = 0;
   int n_picks = 0;
   float scale = 0;  // positive
 };
 
-// Parts of the rows being worked on, 33 MB; one launch at a time may use it.
+// Parts of the rows being worked on, 33 MB. One launch at a time may use it: a stream has its own, since launches on
+// another may run beside. Zeroed by its owner once, and again after a launch that did not end, whose counts of parts are
+// left in it; a launch that ends leaves them zero.
 int64_t sparse_mla_scratch_bytes();
 
 // How the blocks share the rows: 64 heads of a row to a pair of blocks, or all its heads (FP8 rows and more than 64 heads;

@@ -173,7 +173,7 @@ struct CacheRow {
       : row(slot_row(a, max(slot, 0), Format::kRowBytes)), valid(slot >= 0) {}
   __device__ __forceinline__ uint4 load(int offset) const { return load_16(row + offset, valid); }
   __device__ __forceinline__ float scale(int i) const {
-    return valid ? __ldg(reinterpret_cast<const float*>(row + Format::kScaleOffset) + i) : 0.0f;
+    return valid ? __ldcg(reinterpret_cast<const float*>(row + Format::kScaleOffset) + i) : 0.0f;
   }
 };
 
@@ -666,9 +666,9 @@ Launch launch_of(int64_t n_items, StreamHandle stream) {
 namespace levin::cuda {
 
 int few_rows_at_once() {
-  static const int n =
-      clusters_at_once(reinterpret_cast<const void*>(mla::few_rows_kernel), mla::launch_of(1, nullptr));
-  return n;
+  static PerDevice counts;
+  return counts.get(
+      [] { return clusters_at_once(reinterpret_cast<const void*>(mla::few_rows_kernel), mla::launch_of(1, nullptr)); });
 }
 
 void launch_sparse_mla_few_rows(const SparseMla& a, StreamHandle stream) {

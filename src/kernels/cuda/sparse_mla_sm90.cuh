@@ -160,7 +160,7 @@ void launch_as(const SparseMla& a, StreamHandle stream) {
   const int64_t n_rows = a.n_rows * ((a.n_heads + kMlaHeadGroup - 1) / kMlaHeadGroup);
   const bool clusters = kSharing == MlaSharing::kClusters;
   const int64_t n_items = kSharing == MlaSharing::kPairs ? n_rows * n_parts : n_rows;
-  const int64_t n_clusters = clusters ? n_items : std::min<int64_t>(n_items, n_multiprocessors() / 2);
+  const int64_t n_clusters = clusters ? n_items : std::min(n_items, most_mla_pairs());
   const int cluster_blocks = clusters ? 2 * n_parts : 2;
   const Launch l{.grid = {static_cast<unsigned>(n_clusters * cluster_blocks)},
                  .block = {kThreads},
