@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "kernels/cuda/plan_thresholds.h"
 #include "kernels/cuda/prims/launch.h"
 #include "kernels/cuda/sparse_mla_launch.h"
 
@@ -121,6 +122,12 @@ int64_t sparse_mla_scratch_bytes() {
 }
 
 int64_t most_mla_pairs() { return std::min<int64_t>(n_multiprocessors(), kMlaTotals) / 2; }
+
+std::vector<int64_t> sparse_mla_thresholds(int n_heads, int n_picks, int64_t most_rows) {
+  return plan_thresholds(most_rows, [&](int64_t n_rows) {
+    return choose_sharing({.n_rows = n_rows, .n_heads = n_heads, .n_picks = n_picks});
+  });
+}
 
 void sparse_mla(const SparseMla& a, StreamHandle stream, MlaSplit split) {
   check(a);

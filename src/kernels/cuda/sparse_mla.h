@@ -24,6 +24,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "kernels/cuda/index_rows.h"
 
@@ -68,5 +69,8 @@ int64_t sparse_mla_scratch_bytes();
 // the one that should be fastest.
 enum class MlaSplit : uint8_t { kAuto, kWholeRows, kAllHeads, kClusters, kPairs, kFewRows };
 void sparse_mla(const SparseMla& a, StreamHandle stream, MlaSplit split = MlaSplit::kAuto);
+
+// plan_thresholds() of kAuto over FP8 rows on the calling thread's device, for tests.
+std::vector<int64_t> sparse_mla_thresholds(int n_heads, int n_picks, int64_t most_rows);
 
 }  // namespace levin::cuda
