@@ -593,9 +593,9 @@ __device__ __forceinline__ void value_role(FewRows& s, const SparseMla& a, const
     named_barrier_arrive(kKeysBarrier + 1, kFewRowsThreads);
   }
   ValuePieces values;
-  values.load(a, s.slot + group * kPartBlocks * kTileKeys, w.place());
-  named_barrier(kScoresDoneBarrier, 128 + kValueThreads);
   if (group == 0) {
+    values.load(a, s.slot, w.place());
+    named_barrier(kScoresDoneBarrier, 128 + kValueThreads);
 #pragma unroll
     for (int tile = 0; tile < kPartBlocks; ++tile) values.put(value_chunk(s, tile), tile);
     cluster_wait();  // all blocks have begun
@@ -609,6 +609,8 @@ __device__ __forceinline__ void value_role(FewRows& s, const SparseMla& a, const
     exchange_sums(s, w, acc, own);
     write_own_columns(s, a, w, own);
   } else {
+    named_barrier(kScoresDoneBarrier, 128 + kValueThreads);
+    values.load(a, s.slot + kPartBlocks * kTileKeys, w.place());  // no earlier: those of the first tiles are waited for
     put_last_values(s, values);
     cluster_wait();  // all blocks have begun
     cluster_arrive_shared();
