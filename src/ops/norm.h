@@ -3,8 +3,10 @@
 //   rms_norm    out[t,:] = weight * (x[t,:] * (mean(x[t,:]^2) + eps)^(-1/2));  without a weight, ones
 //   layer_norm  out[t,:] = weight * ((x[t,:] - mean) * (variance + eps)^(-1/2)) + bias        biased variance
 //
-// Tree      sums over a row: 16 partial sums, element i into sum i mod 16 ascending, then folded 8, 4, 2, 1
-//           (sum j += sum j + half); squares by fused multiply-adds
+// Tree      sums over a row: 128 partial sums, element i into sum i mod 128 ascending, then folded 64, 32, ..., 1
+//           (sum j += sum j + half); squares by fused multiply-adds. The same on every kernel set and on CUDA: as many
+//           sums keep the fused multiply-adds of a processor's vectors apart, and the longest chain of a device's threads
+//           at D / 128
 // Numerics  f32 throughout. mean = sum / D; inverse = 1 / sqrt(mean + eps), both correctly rounded;
 //           weight * (x * inverse), and fma(weight, (x - mean) * inverse, bias)
 // Source    model-spec: DeepSeek-V3.2 RMSNorm; the indexer's key LayerNorm has a bias

@@ -9,7 +9,7 @@
 //   write_index_keys  layer_norm -> rope of the first Dr columns -> hadamard -> append_index_keys
 //
 // Inputs    f32 or bf16; norm weights and biases, tables and head weights are f32
-// CUDA      x and codes 16-byte aligned, rows a multiple of 8 elements apart; D a multiple of 16 up to 12288; latent
+// CUDA      x and codes 16-byte aligned, rows a multiple of 8 elements apart; D a multiple of 16 up to 28672; latent
 //           512 + 64 in fp8 rows; index heads 128 wide with Dr = 64, fp8 keys. Other shapes stop the process and are named.
 // Source    model-spec 4.2 to 4.4
 #pragma once

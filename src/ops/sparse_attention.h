@@ -31,9 +31,11 @@
 //                          latent, then of query and row high high, high low, low high; each begins a step, zeros fill
 //                          its last. low low and what two bf16 leave are below 3 2^-18 of a product. A tile of
 //                          candidates begins a step. Values below 2^-126 count as zero, and a sum of -0 as 0
+//           This chain of tiles is not cut anywhere: on the CPU a thread has whole rows of heads, and sums that start afresh
+//           would only cost a merge.
 // CUDA      bf16 queries over fp8 rows of latent 512 and rope 64, 1 to 128 heads, picks in multiples of 64 up to 2048; no
 //           `more`, no sinks; heads of q dense, rows a multiple of 8 elements apart. The tree is that of
-//           kernels/cuda/sparse_mla.h: weights are rounded to bf16 as above, 2^-8 of the sum of |p v| in all
+//           kernels/cuda/sparse_mla.h, whose sums start afresh at pick 1024: weights are rounded to bf16 as above, 2^-8 of the sum of |p v| in all
 // Source    model-spec 4.3, 6.3
 #pragma once
 

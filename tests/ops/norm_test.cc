@@ -9,9 +9,9 @@ namespace {
 
 constexpr double kUnit = 0x1p-24;  // half a unit in the last place, relative
 
-// A sum of D terms in 16 partial sums and a fold of 4 has D/16 + 4 roundings on its longest path, a product before them
-// one more.
-double sum_roundings(int64_t d) { return static_cast<double>(d) / 16 + 5; }
+// A sum of D terms in 128 partial sums and a fold of 7 has at most D/128 + 8 roundings on its longest path, a product
+// before them one more.
+double sum_roundings(int64_t d) { return static_cast<double>(d) / 128 + 9; }
 
 class NormTest : public ::testing::TestWithParam<int64_t> {};
 
@@ -81,6 +81,42 @@ TEST_P(NormTest, BitsDependOnNothingElse) {
   }
 }
 
+// The tree of ops/norm.h, written out: 128 partial sums, folded 64, 32, ..., 1.
+float sum_in_tree(const std::vector<float>& x, bool squares) {
+  std::vector<float> sum(128, 0.0f);
+  for (size_t i = 0; i < x.size(); ++i) {
+    float& partial = sum[i % 128];
+    partial = squares ? std::fma(x[i], x[i], partial) : partial + x[i];
+  }
+  for (size_t half = 64; half > 0; half /= 2) {
+    for (size_t j = 0; j < half; ++j) sum[j] += sum[j + half];
+  }
+  return sum[0];
+}
+
+TEST_P(NormTest, SumsHaveTheirTree) {
+  const int64_t d = GetParam();
+  Random random(d + 4);
+  const Tensor x = random_tensor(random, {1, d}, 3.0f), weight = random_tensor(random, {d});
+  const Tensor bias = random_tensor(random, {d});
+  constexpr float kEps = 1e-6f;
+  const auto inverse_root = [&](float sum) { return 1.0f / std::sqrt(sum / static_cast<float>(d) + kEps); };
+  std::vector<float> values(x.view().data<float>(), x.view().data<float>() + d), rms, layer;
+  const float rms_inverse = inverse_root(sum_in_tree(values, true));
+  for (int64_t i = 0; i < d; ++i) rms.push_back(weight.at(i) * (values[i] * rms_inverse));
+  const float mean = sum_in_tree(values, false) / static_cast<float>(d);
+  for (float& v : values) v -= mean;
+  const float layer_inverse = inverse_root(sum_in_tree(values, true));
+  for (int64_t i = 0; i < d; ++i) layer.push_back(std::fma(weight.at(i), values[i] * layer_inverse, bias.at(i)));
+  for (const auto& device : devices_under_test()) {
+    Tensor out(DType::kF32, {1, d});
+    ops::rms_norm(device->ctx(), {.x = x, .weight = weight, .eps = kEps, .out = out});
+    ASSERT_TRUE(same_bits(out, Tensor::of(rms, {1, d}))) << device->name();
+    ops::layer_norm(device->ctx(), {.x = x, .weight = weight, .bias = bias, .eps = kEps, .out = out});
+    ASSERT_TRUE(same_bits(out, Tensor::of(layer, {1, d}))) << device->name();
+  }
+}
+
 // No weight is a weight of ones, of which a product with one is exact.
 TEST_P(NormTest, RmsNormWithoutAWeightIsOneOfOnes) {
   const int64_t d = GetParam(), n_rows = 3;
@@ -95,7 +131,8 @@ TEST_P(NormTest, RmsNormWithoutAWeightIsOneOfOnes) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Widths, NormTest, ::testing::Values(1, 15, 16, 17, 40, 128, 512, 1536, 7168));
+INSTANTIATE_TEST_SUITE_P(Widths, NormTest,
+                         ::testing::Values(1, 15, 16, 17, 40, 127, 128, 129, 143, 145, 512, 1536, 7168, 28672));
 
 TEST(AddIntoTest, AddsRowsOfStridedViews) {
   for (const auto& device : devices_under_test()) {

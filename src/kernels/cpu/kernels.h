@@ -2,8 +2,8 @@
 //
 // A set is a table of function pointers, so that the op that checks and cuts the work does not know which instructions
 // run it. kPlain is short portable C++, the oracle of the others. In f32 all sets give the same bits: vector lanes run
-// along outputs, reductions to one number have one fixed tree of 16 partial sums, every multiply-add is an explicit
-// fused one.
+// along outputs, reductions to one number have one fixed tree of partial sums, every multiply-add is an explicit fused
+// one.
 #pragma once
 
 #include "base/cpu.h"

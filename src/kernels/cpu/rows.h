@@ -9,7 +9,7 @@
 
 namespace levin::kernels {
 
-constexpr int kNormPartials = 16;  // partial sums of a norm, ops/norm.h
+constexpr int kNormPartials = 128;  // partial sums of a norm, ops/norm.h
 
 struct NormRows {
   const float* x = nullptr;  // [n_rows, d]

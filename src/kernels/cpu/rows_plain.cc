@@ -11,12 +11,13 @@
 namespace levin::kernels {
 namespace {
 
-// 16 partial sums, element i into sum i mod 16, folded 8, 4, 2, 1.
+// kNormPartials sums, element i into sum i mod kNormPartials, folded 64, 32, ..., 1.
 struct Partials {
-  float sum[16] = {};
+  float sum[kNormPartials] = {};
 
+  float& of(int64_t i) { return sum[i % kNormPartials]; }
   float fold() {
-    for (int half = 8; half >= 1; half /= 2) {
+    for (int half = kNormPartials / 2; half >= 1; half /= 2) {
       for (int j = 0; j < half; ++j) sum[j] += sum[j + half];
     }
     return sum[0];
@@ -28,7 +29,7 @@ void rms_norm(const NormRows& a) {
     const float* x = a.x + t * a.x_stride;
     float* out = a.out + t * a.out_stride;
     Partials squares;
-    for (int64_t i = 0; i < a.d; ++i) squares.sum[i % 16] = std::fma(x[i], x[i], squares.sum[i % 16]);
+    for (int64_t i = 0; i < a.d; ++i) squares.of(i) = std::fma(x[i], x[i], squares.of(i));
     const float inverse = 1.0f / std::sqrt(squares.fold() / static_cast<float>(a.d) + a.eps);
     for (int64_t i = 0; i < a.d; ++i) {
       const float normed = x[i] * inverse;
@@ -42,11 +43,11 @@ void layer_norm(const NormRows& a) {
     const float* x = a.x + t * a.x_stride;
     float* out = a.out + t * a.out_stride;
     Partials values, squares;
-    for (int64_t i = 0; i < a.d; ++i) values.sum[i % 16] += x[i];
+    for (int64_t i = 0; i < a.d; ++i) values.of(i) += x[i];
     const float mean = values.fold() / static_cast<float>(a.d);
     for (int64_t i = 0; i < a.d; ++i) {
       const float centred = x[i] - mean;
-      squares.sum[i % 16] = std::fma(centred, centred, squares.sum[i % 16]);
+      squares.of(i) = std::fma(centred, centred, squares.of(i));
     }
     const float inverse = 1.0f / std::sqrt(squares.fold() / static_cast<float>(a.d) + a.eps);
     for (int64_t i = 0; i < a.d; ++i) out[i] = std::fma(a.weight[i], (x[i] - mean) * inverse, a.bias[i]);

@@ -37,6 +37,31 @@ struct Rows {
   [[gnu::always_inline]] static void store(float* p, F32 x, All) { V::store(p, x); }
   [[gnu::always_inline]] static void store(float* p, F32 x, int n) { V::store_n(p, x, n); }
 
+  // The sum of ops/norm.h over a row: body(sum, i, n) is `sum` with the n columns from i joined to its lanes. The partial
+  // sums are eight vectors, so that no addition waits for the one before.
+  template <class Body>
+  [[gnu::always_inline]] static float sum_row(int64_t d, const Body& body) {
+    constexpr int kVectors = kNormPartials / 16;
+    F32 sum[kVectors];
+    for (F32& s : sum) s = V::zero();
+    int64_t i = 0;
+    for (; i + kNormPartials <= d; i += kNormPartials) {
+#pragma GCC unroll 8
+      for (int j = 0; j < kVectors; ++j) sum[j] = body(sum[j], i + 16 * j, All{});
+    }
+#pragma GCC unroll 8
+    for (int j = 0; j < kVectors; ++j) {
+      const int64_t n = d - i - 16 * j;
+      if (n > 0) sum[j] = body(sum[j], i + 16 * j, static_cast<int>(n < 16 ? n : 16));
+    }
+#pragma GCC unroll 3
+    for (int half = kVectors / 2; half >= 1; half /= 2) {
+#pragma GCC unroll 4
+      for (int j = 0; j < half; ++j) sum[j] = V::add(sum[j], sum[j + half]);
+    }
+    return V::fold_add(sum[0]);
+  }
+
   static float inverse_root(float sum, int64_t d, float eps) {
     return 1.0f / __builtin_sqrtf(sum / static_cast<float>(d) + eps);
   }
@@ -45,12 +70,11 @@ struct Rows {
     for (int64_t t = 0; t < a.n_rows; ++t) {
       const float* x = a.x + t * a.x_stride;
       float* out = a.out + t * a.out_stride;
-      F32 squares = V::zero();
-      columns(a.d, [&](int64_t i, auto n) {
+      const float squares = sum_row(a.d, [&](F32 sum, int64_t i, auto n) {
         const F32 v = load(x + i, n);
-        squares = V::fma(v, v, squares);
+        return V::fma(v, v, sum);
       });
-      const F32 inverse = V::broadcast(inverse_root(V::fold_add(squares), a.d, a.eps));
+      const F32 inverse = V::broadcast(inverse_root(squares, a.d, a.eps));
       columns(a.d, [&](int64_t i, auto n) {
         const F32 normed = V::mul(load(x + i, n), inverse);
         store(out + i, a.weight != nullptr ? V::mul(load(a.weight + i, n), normed) : normed, n);
@@ -62,14 +86,13 @@ struct Rows {
     for (int64_t t = 0; t < a.n_rows; ++t) {
       const float* x = a.x + t * a.x_stride;
       float* out = a.out + t * a.out_stride;
-      F32 values = V::zero(), squares = V::zero();
-      columns(a.d, [&](int64_t i, auto n) { values = V::add(values, load(x + i, n)); });
-      const F32 mean = V::broadcast(V::fold_add(values) / static_cast<float>(a.d));
-      columns(a.d, [&](int64_t i, auto n) {
+      const float values = sum_row(a.d, [&](F32 sum, int64_t i, auto n) { return V::add(sum, load(x + i, n)); });
+      const F32 mean = V::broadcast(values / static_cast<float>(a.d));
+      const float squares = sum_row(a.d, [&](F32 sum, int64_t i, auto n) {
         const F32 centred = V::select(V::first_n(n), V::sub(load(x + i, n), mean), V::zero());
-        squares = V::fma(centred, centred, squares);
+        return V::fma(centred, centred, sum);
       });
-      const F32 inverse = V::broadcast(inverse_root(V::fold_add(squares), a.d, a.eps));
+      const F32 inverse = V::broadcast(inverse_root(squares, a.d, a.eps));
       columns(a.d, [&](int64_t i, auto n) {
         const F32 normed = V::mul(V::sub(load(x + i, n), mean), inverse);
         store(out + i, V::fma(load(a.weight + i, n), normed, load(a.bias + i, n)), n);

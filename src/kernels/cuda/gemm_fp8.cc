@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "base/check.h"
+#include "kernels/cuda/plan_thresholds.h"
 
 namespace levin::cuda {
 namespace {
@@ -60,6 +61,14 @@ GemmFp8Plan plan_gemm_fp8(const GemmFp8Shape& s) {
     return {GemmKernel::kFewRows, kMostFewRows, 32};
   const int rows = s.rows_per_group <= 8 ? 8 : s.rows_per_group <= 16 ? 16 : s.rows_per_group <= 32 ? 32 : 64;
   return {GemmKernel::kRows, rows, rows_kernel_width(s)};
+}
+
+std::vector<int64_t> gemm_fp8_thresholds(const GemmFp8Shape& shape, int64_t most_rows) {
+  return plan_thresholds(most_rows, [&](int64_t n_rows) {
+    GemmFp8Shape s = shape;
+    s.rows_per_group = static_cast<int>(n_rows);
+    return plan_gemm_fp8(s);
+  });
 }
 
 std::string gemm_fp8_support(int n, int k, int n_groups) {

@@ -16,6 +16,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 struct CUstream_st;
 
@@ -66,6 +67,9 @@ struct GemmFp8Shape {
   int n_multiprocessors = 132;
 };
 GemmFp8Plan plan_gemm_fp8(const GemmFp8Shape& shape);
+
+// plan_thresholds() of its rows_per_group, for tests.
+std::vector<int64_t> gemm_fp8_thresholds(const GemmFp8Shape& shape, int64_t most_rows);
 
 // Empty if the kernels can do it, otherwise the reason.
 std::string gemm_fp8_support(int n, int k, int n_groups);

@@ -9,6 +9,7 @@
 #include "kernels/cuda/gemm_fp8.h"
 #include "kernels/cuda/gemm_mxfp4_launch.h"
 #include "kernels/cuda/gemm_mxfp4_layout.h"
+#include "kernels/cuda/plan_thresholds.h"
 #include "tensor/matrix.h"
 
 namespace levin::cuda {
@@ -80,6 +81,10 @@ int plan_gemm_mxfp4(int rows_per_group) {
   for (const int rows : {8, 16, 32, 64})
     if (rows_per_group <= rows) return rows;
   return 128;
+}
+
+std::vector<int64_t> gemm_mxfp4_thresholds(int64_t most_rows) {
+  return plan_thresholds(most_rows, [](int64_t n_rows) { return plan_gemm_mxfp4(static_cast<int>(n_rows)); });
 }
 
 std::string gemm_mxfp4_support(int n, int k, int n_groups) {

@@ -16,6 +16,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 struct CUstream_st;
 
@@ -56,6 +57,9 @@ struct GemmMxfp4 {
 
 // Rows of a tile: 8, 16, 32, 64 or 128. It changes speed only, never a bit of the result.
 int plan_gemm_mxfp4(int rows_per_group);
+
+// plan_thresholds() of them, for tests.
+std::vector<int64_t> gemm_mxfp4_thresholds(int64_t most_rows);
 
 // Empty if the kernels can do it, otherwise the reason.
 std::string gemm_mxfp4_support(int n, int k, int n_groups);

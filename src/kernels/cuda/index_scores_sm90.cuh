@@ -38,6 +38,13 @@
 
 namespace levin::cuda {
 
+// max(x, 0); a NaN stays, where fmaxf would return 0.
+__device__ __forceinline__ float relu(float x) {
+  float y;
+  asm("max.NaN.f32 %0, %1, 0f00000000;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 constexpr int kKeyTileBytes = kIndexPageTokens * kIndexWidth;  // 8192
 constexpr int kFlushBarrier = 1;                               // named barrier of the math threads
 
@@ -330,6 +337,7 @@ class RunScorer {
   }
 
   // Relu, weight and the sum over this lane's heads for both its rows, over the row's four lanes, times the key's scale.
+  // The rows' relus run on different units of the multiprocessor; both keep a NaN, which is then noticed in every slot.
   template <int kChunk, int kCount>
   __device__ __forceinline__ void finish_chunk(const float (&product)[kCount * kHeads / 2], float scale, int slot) {
     float upper[kCount] = {}, lower[kCount] = {};
@@ -339,9 +347,9 @@ class RunScorer {
       for (int t = 0; t < kCount; ++t) {
         const float* d = product + t * kHeads / 2 + 4 * j;
         const float2 w = weight(kChunk * Config::kChunkTokens + t, j);
-        upper[t] = fmaf(w.x, fmaxf(d[0], 0), upper[t]);
+        upper[t] = fmaf(w.x, relu(d[0]), upper[t]);
         lower[t] = fmaf(w.x, d[2] + fabsf(d[2]), lower[t]);
-        upper[t] = fmaf(w.y, fmaxf(d[1], 0), upper[t]);
+        upper[t] = fmaf(w.y, relu(d[1]), upper[t]);
         lower[t] = fmaf(w.y, d[3] + fabsf(d[3]), lower[t]);
       }
     }

@@ -24,7 +24,7 @@
 
 namespace levin::cuda {
 
-constexpr int kMaxNormWidth = 12288;
+constexpr int kMaxNormWidth = 28672;
 constexpr int kLatentWidth = 512;
 constexpr int kRopeWidth = 64;
 

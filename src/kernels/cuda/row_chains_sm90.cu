@@ -4,8 +4,8 @@
 //   write_latent      a block a token, a warp for each scale; the rotated part by the first warp
 //   index rows        a warp a row of 128, 4 columns a lane: (token, head) of queries, token of keys
 //   rotate_queries    a warp a (token, head), a pair a lane
-//   cost              a few kilobytes a token: latency. The sum of squares is one chain of D / 16 multiply-adds, because
-//                     the tree of ops/norm.h is.
+//   cost              a few kilobytes a token: latency. The longest chain of a sum of squares is D / 128 multiply-adds
+//                     and seven additions, because the tree of ops/norm.h is.
 #include <cuda_bf16.h>
 
 #include "kernels/cuda/prims/launch.h"
@@ -45,19 +45,29 @@ __device__ __forceinline__ uint2 pack_4(const float (&v)[4]) {
   return {*reinterpret_cast<const uint32_t*>(&low), *reinterpret_cast<const uint32_t*>(&high)};
 }
 
-// 16 partial sums, one in each of the lanes 0..15 and again in 16..31, to their total in all lanes: 8, 4, 2, 1.
-__device__ __forceinline__ float fold_partials(float sum) {
+constexpr int kPartials = 128;  // of a row's sum, ops/norm.h
+
+// The partial sums of a row to their total in all lanes of a warp, folded 64, 32, ..., 1. Lane l is given sums l, l + 32,
+// l + 64, l + 96.
+__device__ __forceinline__ float fold_partials(float sum_0, float sum_32, float sum_64, float sum_96) {
+  float sum = __fadd_rn(__fadd_rn(sum_0, sum_64), __fadd_rn(sum_32, sum_96));
 #pragma unroll
-  for (int half = 8; half > 0; half /= 2) sum = __fadd_rn(sum, __shfl_down_sync(0xffffffff, sum, half, 16));
+  for (int half = 16; half > 0; half /= 2) sum = __fadd_rn(sum, __shfl_down_sync(0xffffffff, sum, half));
   return __shfl_sync(0xffffffff, sum, 0);
 }
 
-// What this lane adds to its partial sum: elements lane % 16, lane % 16 + 16, ... of the row, ascending.
-__device__ __forceinline__ float partial_squares(const float* row, int d) {
-  float sum = 0;
+// Sum of squares of a row in shared memory, in all threads of a block, which call together. Thread i < kPartials forms
+// partial[i], in shared memory too.
+__device__ __forceinline__ float sum_squares(const float* row, int d, float* partial) {
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
+  if (thread < kPartials) {
+    float sum = 0;
 #pragma unroll 8
-  for (int i = static_cast<int>(threadIdx.x) % 16; i < d; i += 16) sum = __fmaf_rn(row[i], row[i], sum);
-  return sum;
+    for (int i = thread; i < d; i += kPartials) sum = __fmaf_rn(row[i], row[i], sum);
+    partial[thread] = sum;
+  }
+  __syncthreads();
+  return fold_partials(partial[lane], partial[lane + 32], partial[lane + 64], partial[lane + 96]);
 }
 
 // 1 / sqrt(mean + eps)
@@ -100,7 +110,7 @@ __device__ __forceinline__ void load_and_add(float (&v)[kLaneColumns], const Nor
 }
 
 __global__ void __launch_bounds__(kNormThreads) norm_rows_kernel(const __grid_constant__ NormRows a) {
-  extern __shared__ __align__(16) float row[];
+  extern __shared__ __align__(16) float row[];  // a.d values, then the partial sums
   let_next_start();
   wait_for_previous();
   const int t = static_cast<int>(blockIdx.x), first = static_cast<int>(threadIdx.x) * kLaneColumns;
@@ -111,7 +121,7 @@ __global__ void __launch_bounds__(kNormThreads) norm_rows_kernel(const __grid_co
     *reinterpret_cast<float4*>(row + column + 4) = {v[4], v[5], v[6], v[7]};
   }
   __syncthreads();
-  const float inverse = inverse_root(fold_partials(partial_squares(row, a.d)), a.d, a.eps);
+  const float inverse = inverse_root(sum_squares(row, a.d, row + a.d), a.d, a.eps);
   for (int base = 0; base < a.d; base += kNormThreads * kLaneColumns) {  // all lanes: blocks of a scale share a warp
     const int column = base + first;
     float v[kLaneColumns] = {}, weight[kLaneColumns];
@@ -141,6 +151,7 @@ __device__ __forceinline__ void store_latent_fp8(std::byte* row, const float (&v
 
 __global__ void __launch_bounds__(kLatentThreads) write_latent_kernel(const __grid_constant__ WriteLatent a) {
   __shared__ __align__(16) float latent[kLatentWidth];
+  __shared__ float partial[kPartials];
   let_next_start();
   wait_for_previous();
   const int64_t t = blockIdx.x;
@@ -164,7 +175,7 @@ __global__ void __launch_bounds__(kLatentThreads) write_latent_kernel(const __gr
     to[right] = __float2bfloat16_rn(rotated.y);
   }
   __syncthreads();
-  const float inverse = inverse_root(fold_partials(partial_squares(latent, kLatentWidth)), kLatentWidth, a.eps);
+  const float inverse = inverse_root(sum_squares(latent, kLatentWidth, partial), kLatentWidth, a.eps);
   const float4 weight = *reinterpret_cast<const float4*>(a.weight + column);
   const float factor[4] = {weight.x, weight.y, weight.z, weight.w};
 #pragma unroll
@@ -229,27 +240,27 @@ __device__ __forceinline__ void hadamard_row(float (&v)[4]) {
   for (float& value : v) value = __fmul_rn(value, kFactor);
 }
 
-// The sum in ops/norm.h's order of one value of each column, given by 4 in each lane, in all lanes. `row` is 128 floats
-// of the warp.
-template <class Add>
-__device__ __forceinline__ float sum_row(const float (&v)[4], float* row, const Add& add) {
+// The sum in ops/norm.h's order of one value of each column, given by 4 in each lane, in all lanes: a row is as wide as it
+// has partial sums. `row` is 128 floats of the warp. A partial sum begins at 0, so that -0 counts as 0.
+__device__ __forceinline__ float sum_row(const float (&v)[4], float* row) {
+  static_assert(kIndexWidth == kPartials);
   const int lane = static_cast<int>(threadIdx.x) % 32;
   *reinterpret_cast<float4*>(row + 4 * lane) = {v[0], v[1], v[2], v[3]};
   __syncwarp();
-  float sum = 0;
-#pragma unroll
-  for (int i = lane % 16; i < kIndexWidth; i += 16) sum = add(sum, row[i]);
+  const float sum = fold_partials(__fadd_rn(0, row[lane]), __fadd_rn(0, row[lane + 32]), __fadd_rn(0, row[lane + 64]),
+                                  __fadd_rn(0, row[lane + 96]));
   __syncwarp();
-  return fold_partials(sum);
+  return sum;
 }
 
 __device__ __forceinline__ void layer_norm_row(float (&v)[4], const WriteIndexKeys& a, float* row) {
   const int column = static_cast<int>(threadIdx.x) % 32 * 4;
-  const float sum = sum_row(v, row, [](float total, float x) { return __fadd_rn(total, x); });
+  const float sum = sum_row(v, row);
   const float mean = __fdiv_rn(sum, static_cast<float>(kIndexWidth));
 #pragma unroll
   for (float& value : v) value = __fsub_rn(value, mean);
-  const float squares = sum_row(v, row, [](float total, float x) { return __fmaf_rn(x, x, total); });
+  const float square[4] = {__fmul_rn(v[0], v[0]), __fmul_rn(v[1], v[1]), __fmul_rn(v[2], v[2]), __fmul_rn(v[3], v[3])};
+  const float squares = sum_row(square, row);
   const float inverse = inverse_root(squares, kIndexWidth, a.eps);
 #pragma unroll
   for (int i = 0; i < 4; ++i) v[i] = __fmaf_rn(a.weight[column + i], __fmul_rn(v[i], inverse), a.bias[column + i]);
@@ -323,7 +334,7 @@ int64_t blocks_of_warps(int64_t n_rows) { return (n_rows + kRowWarps - 1) / kRow
 
 void launch_norm_rows(const NormRows& a, StreamHandle stream) {
   Launch l = launch_of(a.n_tokens, kNormThreads, a.follows_closely, stream);
-  l.shared_bytes = a.d * static_cast<int>(sizeof(float));
+  l.shared_bytes = (a.d + kPartials) * static_cast<int>(sizeof(float));
   launch_kernel(norm_rows_kernel, l, a);
 }
 

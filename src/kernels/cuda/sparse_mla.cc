@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "kernels/cuda/plan_thresholds.h"
 #include "kernels/cuda/prims/launch.h"
 #include "kernels/cuda/sparse_mla_launch.h"
 
@@ -30,7 +31,9 @@ int head_groups(const SparseMla& a) { return (a.n_heads + kMlaHeadGroup - 1) / k
 
 bool has_all_heads_kernel(const SparseMla& a) { return a.format == LatentRows::kFp8 && head_groups(a) == 2; }
 
-bool has_few_rows_kernel(const SparseMla& a) { return a.format == LatentRows::kFp8 && mla_parts(a.n_picks) == 4; }
+bool has_few_rows_kernel(const SparseMla& a) {
+  return a.format == LatentRows::kFp8 && mla_parts(a.n_picks) == kMlaMaxParts;
+}
 
 // Waves of blocks times what a block spends: its tiles, and before and after them as much as on three. In halves of the
 // time of a tile with 64 heads; a tile with 128 takes three.
@@ -41,10 +44,11 @@ int64_t cost(int64_t n_blocks, int n_tiles, int tile_cost = 2) {
 }
 
 MlaSharing choose_sharing(const SparseMla& a) {
-  constexpr int64_t kClusterBlocks = 120;  // that are on the device at once in clusters of eight
+  constexpr int64_t kClusterBlocks = 120;  // that are on the device at once in clusters of four
+  constexpr int64_t kFewRowsRounds = 2;    // of which the second begins where the first leaves room
   const int n_parts = mla_parts(a.n_picks), n_tiles = a.n_picks / 64;
   const int64_t n_items = a.n_rows * head_groups(a), n_blocks = n_items * 2;
-  if (has_few_rows_kernel(a) && n_items <= few_rows_at_once()) return MlaSharing::kFewRows;
+  if (has_few_rows_kernel(a) && n_items <= kFewRowsRounds * few_rows_at_once()) return MlaSharing::kFewRows;
   if (n_parts > 1 && n_blocks * n_parts <= kClusterBlocks) return MlaSharing::kClusters;
   MlaSharing best = MlaSharing::kWholeRows;
   int64_t least = cost(n_blocks, n_tiles);
@@ -114,8 +118,15 @@ std::string sparse_mla_support(int n_heads, int d_latent, int d_rope, int n_pick
 }
 
 int64_t sparse_mla_scratch_bytes() {
-  constexpr int64_t kMultiprocessorIds = 144;  // of the whole chip; those of a product need not be contiguous
-  return kMlaCounterBytes + std::max(kMultiprocessorIds * kMlaTotalBytes, int64_t{kMlaRecords} * kMlaPartRecordBytes);
+  return kMlaCounterBytes + std::max(kMlaTotals * kMlaTotalBytes, int64_t{kMlaRecords} * kMlaPartRecordBytes);
+}
+
+int64_t most_mla_pairs() { return std::min<int64_t>(n_multiprocessors(), kMlaTotals) / 2; }
+
+std::vector<int64_t> sparse_mla_thresholds(int n_heads, int n_picks, int64_t most_rows) {
+  return plan_thresholds(most_rows, [&](int64_t n_rows) {
+    return choose_sharing({.n_rows = n_rows, .n_heads = n_heads, .n_picks = n_picks});
+  });
 }
 
 void sparse_mla(const SparseMla& a, StreamHandle stream, MlaSplit split) {

@@ -11,10 +11,10 @@
 //             p_j  = 2^(dot_j * c - m'), the difference in one fused step; zero below 2^-126
 //             acc  = acc * 2^(m - m'), exact; then four wgmma steps of k = 16 picks, p rounded to bf16
 //             sum  = sum * 2^(m - m') + p; even and odd tiles and the four lanes of a row apart
-//           At picks 512, 1024, 1536 acc, sum and m start afresh. A part's lanes are added, (l0 + l1) + (l2 + l3), and
-//           the parts merged ascending at the larger m. In the end even + odd, and out = acc * (1 / sum).
-//           All of it depends on the row's q, picks and cache rows alone; blocks that share a row cut it at those
-//           picks only.
+//           At pick 1024 acc, sum and m start afresh. A part's lanes are added, (l0 + l1) + (l2 + l3), and the two
+//           parts merged, the earlier first, at the larger m. In the end even + odd, and out = acc * (1 / sum).
+//           All of it depends on the row's q, picks and cache rows alone; blocks that share a row cut it at that
+//           pick only.
 // Shapes    latent 512, rope 64; 1 to 128 heads; picks a multiple of 64 up to 2048 (sparse_mla_support()). Heads are
 //           worked on 64 at a time; those of the last group that do not exist are neither read nor written.
 // Numerics  q bf16; cache rows bf16, or e4m3 with power-of-two f32 scales, which are exact in bf16.
@@ -24,6 +24,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "kernels/cuda/index_rows.h"
 
@@ -50,21 +51,26 @@ struct SparseMla {
   int64_t page_bytes = 0;            // a multiple of 16
   void* out = nullptr;               // [n_rows, n_heads, 512] bf16, or f32
   bool out_f32 = false;
-  std::byte* scratch = nullptr;  // sparse_mla_scratch_bytes(), zeroed once by its owner; 16-byte aligned
+  std::byte* scratch = nullptr;  // sparse_mla_scratch_bytes(), see there; 16-byte aligned
   int64_t n_rows = 0;
   int n_heads = 0;
   int n_picks = 0;
   float scale = 0;  // positive
 };
 
-// Parts of the rows being worked on, 33 MB; one launch at a time may use it.
+// Parts of the rows being worked on, 33 MB. One launch at a time may use it: a stream has its own, since launches on
+// another may run beside. Zeroed by its owner once, and again after a launch that did not end, whose counts of parts are
+// left in it; a launch that ends leaves them zero.
 int64_t sparse_mla_scratch_bytes();
 
 // How the blocks share the rows: 64 heads of a row to a pair of blocks, or all its heads (FP8 rows and more than 64 heads;
-// otherwise as kWholeRows), or 64 heads with 512 of its picks, merged within a cluster or through scratch memory; kFewRows:
-// four blocks for these (FP8 rows and more than 1536 picks; otherwise as kWholeRows). All give the same bits; kAuto takes
+// otherwise as kWholeRows), or 64 heads with 1024 of its picks, merged within a cluster or through scratch memory; kFewRows:
+// eight blocks for these (FP8 rows and more than 1024 picks; otherwise as kWholeRows). All give the same bits; kAuto takes
 // the one that should be fastest.
 enum class MlaSplit : uint8_t { kAuto, kWholeRows, kAllHeads, kClusters, kPairs, kFewRows };
 void sparse_mla(const SparseMla& a, StreamHandle stream, MlaSplit split = MlaSplit::kAuto);
+
+// plan_thresholds() of kAuto over FP8 rows on the calling thread's device, for tests.
+std::vector<int64_t> sparse_mla_thresholds(int n_heads, int n_picks, int64_t most_rows);
 
 }  // namespace levin::cuda

@@ -96,15 +96,13 @@ __device__ __forceinline__ void merge_part_sums(RowTotal& total, const HeadState
   }
 }
 
-// Merged parts of a whole row in scratch memory: kTotalFours float4 of each head thread of a multiprocessor, 256 threads
-// apart, the values and then the RowTotal.
+// Merged parts of a whole row in scratch memory: kTotalFours float4 of each head thread of a block, 256 threads apart, the
+// values and then the RowTotal. Of a block: see scratch_slot().
 constexpr int kTotalFours = kFours + 2;
 static_assert(kTotalFours * kHeadThreads * sizeof(float4) <= kMlaTotalBytes);
 __device__ __forceinline__ float4* total_slot(const SparseMla& a) {
-  uint32_t sm;
-  asm volatile("mov.u32 %0, %%smid;" : "=r"(sm));
-  return reinterpret_cast<float4*>(a.scratch + kMlaCounterBytes) + int64_t{sm} * kTotalFours * kHeadThreads +
-         read_thread_index();
+  return reinterpret_cast<float4*>(a.scratch + kMlaCounterBytes) +
+         int64_t{read_block_index()} * kTotalFours * kHeadThreads + read_thread_index();
 }
 
 // What of the merged parts is read while the last values of a part are added: its registers are then free.
@@ -355,7 +353,7 @@ __global__ void __launch_bounds__(kAllHeadsThreads, 1)
 template <bool kTables>
 void launch_as(const SparseMla& a, StreamHandle stream) {
   constexpr float kLog2E = 1.44269504088896340736f;
-  const int64_t n_pairs = std::min<int64_t>(a.n_rows, n_multiprocessors() / 2);
+  const int64_t n_pairs = std::min(a.n_rows, most_mla_pairs());
   const Launch l{.grid = {static_cast<unsigned>(2 * n_pairs)},
                  .block = {kAllHeadsThreads},
                  .shared_bytes = sizeof(AllHeads),

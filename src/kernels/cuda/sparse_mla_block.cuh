@@ -13,8 +13,8 @@
 namespace levin::cuda::mla {
 
 constexpr int kTileKeys = 64;
-constexpr int kPartTiles = kMlaPartPicks / kTileKeys;  // 8
-constexpr int kMaxParts = 4;
+constexpr int kPartTiles = kMlaPartPicks / kTileKeys;  // 16
+constexpr int kMaxParts = kMlaMaxParts;
 constexpr int kLatent = 512;
 constexpr int kRope = 64;
 constexpr int kHalfLatent = kLatent / 2;

@@ -1,20 +1,21 @@
-// sparse_mla over FP8 rows for few query rows, sm_90a. Four blocks attend with 64 heads of one query row over each 512 of its
-// picks.
+// sparse_mla over FP8 rows for few query rows, sm_90a. Eight blocks attend with 64 heads of one query row over each 1024 of
+// its picks.
 //
 //   in, out, order, edge  as in sparse_mla_sm90.cuh, and the same bits
-//   grid  rows x head groups x 4 parts x 4      cluster  the sixteen blocks of a row and head group
+//   grid  rows x head groups x 2 parts x 8      cluster  the sixteen blocks of a row and head group
 //   block  2 score, 2 value warpgroups; all of them load
-//   smem  struct FewRows below: queries and two tiles of keys over the whole depth, and in their place later the weights and
-//         128 value columns of all eight tiles of the part
-//   flow  Block c of a part has tiles c and c+4 of its scores and columns 128c .. 128c+127 of its values. All threads: keys of
-//         tile c; score warpgroups: queries; value warpgroups: picks, keys of tile c+4, value columns of other blocks' tiles.
-//         Score warpgroup g: scores of tile c + 4g, whose ceilings go to the four blocks of the part, then weights, those of
-//         the first four tiles first. The first value warpgroup adds values, tile after tile. The blocks with the same
-//         columns of all parts send each other their sums of 32 of them, and merge those.
-//   cost  a block: 72 wgmma m64n64k16 for scores, 32 m64n128k16 for values = 4352 tensor cycles; 132 KB of cache rows and 74
-//         KB of queries read; 48 KB of weights and 24 KB of sums sent
-//   why   a row takes as long as the longest chain of waits. Here these are: picks, rows, ceilings, weights, sums of other
-//         parts; a part's tiles go through them at once. The price is that value columns are read and converted twice,
+//   smem  struct FewRows below: queries and two tiles of keys over the whole depth; in their place later the weights of all
+//         sixteen tiles of the part, and a ring of nine tiles of 64 value columns
+//   flow  Block c of a part has tiles c and c+8 of its scores and columns 64c .. 64c+63 of its values. All threads: keys of
+//         tile c; score warpgroups: queries; value warpgroups: picks, keys of tile c+8, value columns of tiles 0..7 and of
+//         tiles 8..15, each. Score warpgroup g: scores of tile c + 8g, whose ceilings go to the eight blocks of the part,
+//         then weights, those of the first eight tiles first. The first value warpgroup adds values, tile after tile; the
+//         second fills the places that become free. The blocks with the same columns of both parts send each other their
+//         sums of 32 of them, and merge those.
+//   cost  a block: 72 wgmma m64n64k16 for scores, 64 m64n64k16 for values = 4352 tensor cycles; 148 KB of cache rows and 74
+//         KB of queries read; 112 KB of weights and 8 KB of sums sent
+//   why   a row takes as long as the longest chain of waits. Here these are: picks, rows, ceilings, weights, sums of the other
+//         part; a part's tiles go through them at once. The price is that value columns are read and converted twice,
 //         which fills otherwise idle time.
 #include <cstdint>
 
@@ -26,18 +27,22 @@
 namespace levin::cuda::mla {
 namespace {
 
-constexpr int kPartBlocks = 4;
+constexpr int kPartBlocks = 8;
 constexpr int kClusterBlocks = kMaxParts * kPartBlocks;
 constexpr int kOwnTiles = kPartTiles / kPartBlocks;  // 2
 constexpr int kDeepChunks = kLatent / 64 + 1;        // the last one is rope
 constexpr int kRopeChunk = kDeepChunks - 1;
+constexpr int kBlockColumns = kLatent / kPartBlocks;    // 64, a chunk
+constexpr int kBlockFours = kBlockColumns / 8;          // float4 of a thread's sums
 constexpr int kSumHeads = kMlaHeadGroup / kPartBlocks;  // whose sums a block adds
-constexpr int kSumFours = 4;                            // float4 of a thread's sums that a block of each part merges
+constexpr int kSumFours = kBlockFours / kMaxParts;      // of those, the ones that a block of each part merges
+constexpr int kValueRing = kDeepChunks;                 // tiles of value columns that are there at the same time
 constexpr int kFewRowsThreads = kScoreThreads + kValueThreads;
 constexpr int kKeysBarrier = 1;        // named barriers: the queries and the keys of own tile g are there, g + 1
-constexpr int kScoresDoneBarrier = 3;  // warpgroup g has multiplied its keys, g + 3
-constexpr int kValuesBarrier = 5;      // of the value warpgroups
-static_assert(kOwnTiles == 2 && kRopeChunk == kPartTiles && kPartTiles == kOwnTiles * kPartBlocks);
+constexpr int kScoresDoneBarrier = 3;  // the first score warpgroup has multiplied its keys
+constexpr int kValuesBarrier = 4;      // of the first value warpgroup
+static_assert(kOwnTiles == 2 && kMaxParts == 2 && kBlockColumns == 64 && kSumFours == 4);
+static_assert(kValueRing > kPartBlocks, "the values of the first eight tiles and one more");
 
 // What a part's values of a head are relative to, and the sums of its weights.
 struct alignas(16) PartHead {
@@ -47,18 +52,19 @@ struct alignas(16) PartHead {
 };
 
 struct FewRows {
-  alignas(1024) uint8_t query[kDeepChunks][kChunkBytes];  // later the weights of tile i in chunk i, as wgmma A operands
-  uint8_t key[kOwnTiles][kDeepChunks][kChunkBytes];       // later values: value_chunk()
+  alignas(1024) uint8_t query[kDeepChunks][kChunkBytes];  // later weights, weight_chunk(), and received_sums()
+  uint8_t key[kOwnTiles][kDeepChunks][kChunkBytes];       // later value_chunk(); weight_chunk(), lane_sums()
   int32_t slot[kMlaPartPicks];
   float bias[kOwnTiles][kTileKeys];            // 0, or -inf for an invalid pick
   int32_t ceiling[kPartTiles][kMlaHeadGroup];  // of each tile alone
-  float lane_sum[kPartTiles][kSumHeads][4];    // of weights, relative to the running maximum
   PartHead head[kMaxParts][kMlaHeadGroup];
-  Mbarrier ceilings_full[kOwnTiles];  // of the first four tiles, of the others
+  Mbarrier ceilings_full[kOwnTiles];  // of the first eight tiles, of the others
   Mbarrier weights_full[kPartTiles];
+  Mbarrier values_full[kPartBlocks];       // of tiles 8 .. 15
+  Mbarrier values_empty[kPartBlocks - 1];  // of tiles 0 .. 6, in whose places those of 9 .. 15 come
   Mbarrier lane_sums_full;
   Mbarrier heads_full;
-  Mbarrier others_ready;  // the blocks with the same columns of other parts can take sums
+  Mbarrier others_ready;  // the block with the same columns of the other part can take sums
   Mbarrier sums_full;
 };
 static_assert(sizeof(FewRows) <= kMaxSharedBytes, "too much shared memory");
@@ -71,9 +77,9 @@ class BlockWork {
   __device__ __forceinline__ int64_t row() const { return two_groups_ ? item() / 2 : item(); }
   __device__ __forceinline__ int first_head() const { return two_groups_ ? item() % 2 * kMlaHeadGroup : 0; }
   __device__ __forceinline__ int part() const { return static_cast<int>(blockIdx.x / kPartBlocks % kMaxParts); }
-  __device__ __forceinline__ int quarter() const { return static_cast<int>(blockIdx.x % kPartBlocks); }
+  __device__ __forceinline__ int place() const { return static_cast<int>(blockIdx.x % kPartBlocks); }
   // In the cluster.
-  __device__ __forceinline__ static uint32_t rank(int part, int quarter) { return part * kPartBlocks + quarter; }
+  __device__ __forceinline__ static uint32_t rank(int part, int place) { return part * kPartBlocks + place; }
 
  private:
   __device__ __forceinline__ static int item() { return static_cast<int>(blockIdx.x / kClusterBlocks); }
@@ -81,17 +87,25 @@ class BlockWork {
   bool two_groups_;
 };
 
-// Where the first 64 of the block's 128 columns of a tile lie; the others are a chunk further. Own tiles stay where they have
-// been, the others come to the place of own columns that only the scores needed.
-__device__ __forceinline__ uint8_t* value_chunk(FewRows& s, int tile) {
-  return s.key[tile / kPartBlocks][2 * (tile % kPartBlocks)];
+// What lies in the places of queries and keys when their scores are there. The block's columns of a tile, where the keys of
+// its first tile were: when the first score warpgroup is done.
+__device__ __forceinline__ uint8_t* value_chunk(FewRows& s, int tile) { return s.key[0][tile % kValueRing]; }
+
+// The weights of a tile, where queries and the keys of the second tile were: when all blocks of the part are done.
+__device__ __forceinline__ uint8_t* weight_chunk(FewRows& s, int tile) {
+  return tile < kPartBlocks ? s.query[tile] : s.key[1][tile - kPartBlocks];
 }
 
-// Where the sums of other parts come to: `from` counts those parts.
-__device__ __forceinline__ float4* received_sums(FewRows& s, int from) {
-  return reinterpret_cast<float4*>(from == 0 ? s.query[kRopeChunk] : s.key[from - 1][kRopeChunk]);
+// Sums of weights of kSumHeads heads, four lanes each, of every tile, relative to the running maximum: likewise.
+using LaneSums = float[kPartTiles][kSumHeads][4];
+__device__ __forceinline__ LaneSums& lane_sums(FewRows& s) {
+  return *reinterpret_cast<LaneSums*>(s.key[1][kRopeChunk]);
 }
-static_assert(kSumFours * 128 * sizeof(float4) == kChunkBytes && kMaxParts - 1 == 1 + kOwnTiles);
+static_assert(sizeof(LaneSums) <= kChunkBytes);
+
+// The sums of the other part: likewise.
+__device__ __forceinline__ float4* received_sums(FewRows& s) { return reinterpret_cast<float4*>(s.query[kRopeChunk]); }
+static_assert(kSumFours * 128 * sizeof(float4) == kChunkBytes);
 
 // The same as load_16(), but it stays before the next barrier, where others wait.
 __device__ __forceinline__ uint4 load_16_now(const uint16_t* from, bool valid) {
@@ -159,7 +173,7 @@ struct CacheRow {
       : row(slot_row(a, max(slot, 0), Format::kRowBytes)), valid(slot >= 0) {}
   __device__ __forceinline__ uint4 load(int offset) const { return load_16(row + offset, valid); }
   __device__ __forceinline__ float scale(int i) const {
-    return valid ? __ldg(reinterpret_cast<const float*>(row + Format::kScaleOffset) + i) : 0.0f;
+    return valid ? __ldcg(reinterpret_cast<const float*>(row + Format::kScaleOffset) + i) : 0.0f;
   }
 };
 
@@ -210,35 +224,28 @@ struct TileKeys {
   }
 };
 
-// The block's value columns of the other blocks' tiles among the first or the last four, on their way to the value warps.
+// The block's value columns of eight tiles, on their way to the warpgroup that puts them. Eight lanes have two neighbouring
+// keys, whose pieces have a bank each.
 struct ValuePieces {
-  static constexpr int kPieces = 2 * (kPartBlocks - 1);  // 32 keys each
-  uint4 codes[kPieces];
-  float scale[kPieces];
+  uint4 codes[kPartBlocks][2];  // of keys t / 4 and 32 after it
+  float scale[kPartBlocks][2];
 
-  __device__ __forceinline__ static int tile(int quarter, int group, int piece) {
-    const int block = piece / 2 < quarter ? piece / 2 : piece / 2 + 1;
-    return group * kPartBlocks + block;
-  }
-  __device__ __forceinline__ static int key(int piece) {
-    const int t = static_cast<int>(threadIdx.x) - kScoreThreads;
-    return piece % 2 * 32 + t / 32 * 4 + t / 16 % 2 * 2 + t / 4 % 2;
-  }
-  __device__ __forceinline__ void load(const SparseMla& a, const FewRows& s, int quarter, int group) {
-    const int column =
-        quarter * 128 + static_cast<int>(threadIdx.x) / 8 % 2 * 64 + static_cast<int>(threadIdx.x) % 4 * 16;
+  __device__ __forceinline__ static int key(int i) { return i * 32 + static_cast<int>(threadIdx.x) % 128 / 4; }
+  __device__ __forceinline__ void load(const SparseMla& a, const int32_t* slot, int place) {
+    const int column = place * kBlockColumns + static_cast<int>(threadIdx.x) % 4 * 16;
 #pragma unroll
-    for (int p = 0; p < kPieces; ++p) {
-      const CacheRow row(a, s.slot[tile(quarter, group, p) * kTileKeys + key(p)]);
-      codes[p] = row.load(column);
-      scale[p] = row.scale(quarter);
+    for (int tile = 0; tile < kPartBlocks; ++tile) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const CacheRow row(a, slot[tile * kTileKeys + key(i)]);
+        codes[tile][i] = row.load(column);
+        scale[tile][i] = row.scale(column / 128);
+      }
     }
   }
-  __device__ __forceinline__ void put(FewRows& s, int quarter, int group) const {
-    const int step = static_cast<int>(threadIdx.x) / 8 % 2 * kChunkBytes;
+  __device__ __forceinline__ void put(uint8_t* chunk, int tile) const {
 #pragma unroll
-    for (int p = 0; p < kPieces; ++p)
-      put_codes(value_chunk(s, tile(quarter, group, p)) + step, key(p), threadIdx.x % 4, codes[p], scale[p]);
+    for (int i = 0; i < 2; ++i) put_codes(chunk, key(i), threadIdx.x % 4, codes[tile][i], scale[tile][i]);
   }
 };
 
@@ -258,7 +265,7 @@ __device__ __forceinline__ void find_slots(FewRows& s, const SparseMla& a, const
     const int number = i * kValueThreads + t;
     s.slot[number] = pick_slot(pick[i], table);
     const int tile = number / kTileKeys;
-    if (tile % kPartBlocks == w.quarter())
+    if (tile % kPartBlocks == w.place())
       s.bias[tile / kPartBlocks][number % kTileKeys] = pick[i] >= 0 ? 0.0f : -INFINITY;
   }
 }
@@ -303,21 +310,24 @@ __device__ __forceinline__ int32_t running_max(const FewRows& s, int tile, int h
 
 // One of four lanes tells each block of the part a tile's ceilings.
 __device__ __forceinline__ void send_ceilings(FewRows& s, const BlockWork& w, int tile, const int32_t (&ceiling)[2]) {
-  const uint32_t to = w.rank(w.part(), static_cast<int>(threadIdx.x % 4));
-  const uint32_t barrier = cluster_address(s.ceilings_full[tile / kPartBlocks].address(), to);
 #pragma unroll
-  for (int h = 0; h < 2; ++h)
-    cluster_store_async(cluster_address(shared_address(&s.ceiling[tile][own_row() + 8 * h]), to),
-                        static_cast<uint32_t>(ceiling[h]), barrier);
+  for (int place = static_cast<int>(threadIdx.x % 4); place < kPartBlocks; place += 4) {
+    const uint32_t to = w.rank(w.part(), place);
+    const uint32_t barrier = cluster_address(s.ceilings_full[tile / kPartBlocks].address(), to);
+#pragma unroll
+    for (int h = 0; h < 2; ++h)
+      cluster_store_async(cluster_address(shared_address(&s.ceiling[tile][own_row() + 8 * h]), to),
+                          static_cast<uint32_t>(ceiling[h]), barrier);
+  }
 }
 
 // A thread's weights of a tile as operands of wgmma, four words for each of four steps, 512 bytes of a warp apart.
 __device__ __forceinline__ float4* weight_slot(FewRows& s, int tile) {
   const int t = static_cast<int>(threadIdx.x) % 128;
-  return reinterpret_cast<float4*>(s.query[tile]) + t / 32 * 128 + t % 32;
+  return reinterpret_cast<float4*>(weight_chunk(s, tile)) + t / 32 * 128 + t % 32;
 }
 
-// A warp's weights of a tile to the blocks of the part, and this lane's sums of them to the block that adds them.
+// A warp's weights of a tile to the blocks of the part, and this lane's sums of them to the blocks that add them.
 __device__ __forceinline__ void send_weights(FewRows& s, const BlockWork& w, int tile, const float (&weight)[32],
                                              const float (&sum)[2]) {
   constexpr uint32_t kBytes = 32 * 64;
@@ -335,27 +345,29 @@ __device__ __forceinline__ void send_weights(FewRows& s, const BlockWork& w, int
   fence_async_shared();
   __syncwarp();
   if (elect_one()) {
-    const uint32_t from = shared_address(s.query[tile]) + warp * kBytes;
+    const uint32_t from = shared_address(weight_chunk(s, tile)) + warp * kBytes;
     for (int i = 1; i < kPartBlocks; ++i) {
-      const uint32_t to = w.rank(w.part(), (w.quarter() + i) % kPartBlocks);
+      const uint32_t to = w.rank(w.part(), (w.place() + i) % kPartBlocks);
       cluster_copy(cluster_address(from, to), from, kBytes, cluster_address(s.weights_full[tile].address(), to));
     }
   }
   __syncwarp();
   s.weights_full[tile].arrive();
-  const uint32_t rank = w.rank(w.part(), warp), barrier = cluster_address(s.lane_sums_full.address(), rank);
 #pragma unroll
-  for (int h = 0; h < 2; ++h)
-    cluster_store_async(cluster_address(shared_address(&s.lane_sum[tile][lane / 4 + 8 * h][lane % 4]), rank),
-                        __float_as_uint(sum[h]), barrier);
+  for (int h = 0; h < 2; ++h) {
+    const uint32_t rank = w.rank(w.part(), 2 * warp + h);
+    cluster_store_async(cluster_address(shared_address(&lane_sums(s)[tile][lane / 4][lane % 4]), rank),
+                        __float_as_uint(sum[h]), cluster_address(s.lane_sums_full.address(), rank));
+  }
 }
-static_assert(kSumHeads == 16, "the heads of a warp");
+static_assert(kSumHeads == 8, "half the heads of a warp");
 
-// The sums of the part for kSumHeads heads, to all blocks of the cluster. Thread t of a warpgroup has lane t % 4 of the even or
-// the odd tiles of a head.
+// The sums of the part for kSumHeads heads, to all blocks of the cluster. Of kAddThreads threads, thread t has lane t % 4 of
+// the even or the odd tiles of a head.
+constexpr int kAddThreads = kSumHeads * 8;
 __device__ __forceinline__ void add_sums(FewRows& s, const BlockWork& w) {
   const int t = static_cast<int>(threadIdx.x) % 128, parity = t / 4 % 2, own = t / 8;
-  const int head = w.quarter() * kSumHeads + own;
+  const int head = w.place() * kSumHeads + own;
   s.lane_sums_full.wait(0);
   float sum = 0;
   int32_t maximum = kNoCeiling, sum_max = kNoCeiling;
@@ -363,7 +375,7 @@ __device__ __forceinline__ void add_sums(FewRows& s, const BlockWork& w) {
   for (int tile = 0; tile < kPartTiles; ++tile) {
     maximum = max(maximum, s.ceiling[tile][head]);
     if (tile % 2 != parity) continue;
-    sum = fmaf(sum, power_of_two(sum_max - maximum), s.lane_sum[tile][own][t % 4]);
+    sum = fmaf(sum, power_of_two(sum_max - maximum), lane_sums(s)[tile][own][t % 4]);
     sum_max = maximum;
   }
   sum *= power_of_two(sum_max - maximum);
@@ -379,14 +391,14 @@ __device__ __forceinline__ void add_sums(FewRows& s, const BlockWork& w) {
 
 // From queries and keys to the weights of a tile, which are sent.
 __device__ __forceinline__ void score_role(FewRows& s, const SparseMla& a, const BlockWork& w, float scale_log2) {
-  const int group = warp_index() / 4, tile = group * kPartBlocks + w.quarter();
+  const int group = warp_index() / 4, tile = group * kPartBlocks + w.place();
   {
     QueryPieces query;
     TileKeys<kFewRowsThreads / 32> keys;
     query.load(a, w);
     __syncthreads();  // slots are known
-    keys.load(a, s.slot + w.quarter() * kTileKeys, warp_index());
-    keys.load_rope(a, s.slot + w.quarter() * kTileKeys, warp_index());
+    keys.load(a, s.slot + w.place() * kTileKeys, warp_index());
+    keys.load_rope(a, s.slot + w.place() * kTileKeys, warp_index());
     query.store(s);
     keys.put(s.key[0], warp_index());
   }
@@ -394,7 +406,7 @@ __device__ __forceinline__ void score_role(FewRows& s, const SparseMla& a, const
   named_barrier(kKeysBarrier + group, kFewRowsThreads);
   float score[32];
   multiply_tile(score, s, group);
-  named_barrier_arrive(kScoresDoneBarrier + group, 128 + kValueThreads);
+  if (group == 0) named_barrier_arrive(kScoresDoneBarrier, 128 + kValueThreads);
   int32_t maximum[2];
   const bool some_invalid = s.slot[tile * kTileKeys + kTileKeys - 1] < 0;
   find_ceilings(score, maximum, some_invalid ? s.bias[group] : nullptr, scale_log2);
@@ -407,14 +419,11 @@ __device__ __forceinline__ void score_role(FewRows& s, const SparseMla& a, const
   float sum[2] = {0, 0};
   int32_t sum_max[2] = {maximum[0], maximum[1]};
   weigh(sum, sum_max, score, maximum, scale_log2);
-  s.ceilings_full[1].wait(0);  // the queries are not needed in any block of the part
-  if (threadIdx.x == 0) {      // nor is anything in the places of received_sums()
-    for (int part = 0; part < kMaxParts; ++part)
-      if (part != w.part()) cluster_arrive_relaxed(s.others_ready, w.rank(part, w.quarter()));
-  }
+  s.ceilings_full[1].wait(0);  // queries and second tiles are not needed in any block of the part
+  if (threadIdx.x == 0) cluster_arrive_relaxed(s.others_ready, w.rank(1 - w.part(), w.place()));
   __syncwarp();
   send_weights(s, w, tile, score, sum);
-  if (group == 0) add_sums(s, w);
+  if (warp_index() < kAddThreads / 32) add_sums(s, w);
   cluster_arrive_shared();
   cluster_wait();  // nobody leaves while others copy from here
 }
@@ -430,8 +439,8 @@ __device__ __forceinline__ void read_factors(const FewRows& s, int tile, int32_t
 }
 
 // Starts acc += weights x values for one tile, while those of the tile before are still added.
-__device__ __forceinline__ void add_tile(FewRows& s, float (&acc)[64], uint32_t (&weight)[16], const float (&factor)[2],
-                                         int tile, const uint8_t* values) {
+__device__ __forceinline__ void add_tile(FewRows& s, float (&acc)[4 * kBlockFours], uint32_t (&weight)[16],
+                                         const float (&factor)[2], int tile, const uint8_t* values) {
   s.weights_full[tile].wait(0);
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
@@ -445,7 +454,7 @@ __device__ __forceinline__ void add_tile(FewRows& s, float (&acc)[64], uint32_t 
     wgmma_wait<0>();
     wgmma_touch(acc);
 #pragma unroll
-    for (int i = 0; i < 64; ++i) acc[i] *= factor[i / 2 % 2];
+    for (int i = 0; i < 4 * kBlockFours; ++i) acc[i] *= factor[i / 2 % 2];
   }
   const uint64_t value = wgmma_descriptor_mn_major(values, kChunkBytes);
   wgmma_touch(acc);
@@ -453,13 +462,13 @@ __device__ __forceinline__ void add_tile(FewRows& s, float (&acc)[64], uint32_t 
 #pragma unroll
   for (int k = 0; k < kTileKeys / 16; ++k) {
     const uint32_t operand[4] = {weight[4 * k], weight[4 * k + 1], weight[4 * k + 2], weight[4 * k + 3]};
-    Wgmma<128>::bf16<1>(acc, operand, value + descriptor_step(2048 * k), true);
+    Wgmma<64>::bf16<1>(acc, operand, value + descriptor_step(2048 * k), true);
   }
   wgmma_commit();
 }
 
 // The part's sums of the block's columns.
-__device__ __forceinline__ void add_part(FewRows& s, float (&acc)[64]) {
+__device__ __forceinline__ void add_part(FewRows& s, float (&acc)[4 * kBlockFours]) {
   uint32_t weight[2][16];
   int32_t maximum[2] = {kNoCeiling, kNoCeiling};
   float factor[2];
@@ -469,24 +478,29 @@ __device__ __forceinline__ void add_part(FewRows& s, float (&acc)[64]) {
   for (int tile = 0; tile < kPartTiles; tile += 2) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      read_factors(s, tile + i, maximum, factor);
-      add_tile(s, acc, weight[i], factor, tile + i, value_chunk(s, tile + i));
+      const int own = tile + i, before = own - 1;
+      read_factors(s, own, maximum, factor);
+      if (own >= kPartBlocks) s.values_full[own - kPartBlocks].wait(0);
+      add_tile(s, acc, weight[i], factor, own, value_chunk(s, own));
       wgmma_wait<1>();
+      if (before >= 0 && before < kPartBlocks - 1) s.values_empty[before].arrive_as_warp();
+      __syncwarp();
     }
   }
   wgmma_wait<0>();
   wgmma_touch(acc);
 }
 
-__device__ __forceinline__ void send_sums(FewRows& s, int place, uint32_t rank, const float4 (&value)[kSumFours]) {
-  const uint32_t to = cluster_address(shared_address(received_sums(s, place) + threadIdx.x % 128), rank);
+__device__ __forceinline__ void send_sums(FewRows& s, uint32_t rank, const float4 (&value)[kSumFours]) {
+  const uint32_t to = cluster_address(shared_address(received_sums(s) + threadIdx.x % 128), rank);
   const uint32_t barrier = cluster_address(s.sums_full.address(), rank);
 #pragma unroll
   for (int j = 0; j < kSumFours; ++j) cluster_store_async(to + j * 128 * 16, value[j], barrier);
 }
 
-// The sums that other parts' blocks merge go there; this block's own come to `own`. Part p has a thread's float4 4p .. 4p+3.
-__device__ __forceinline__ void exchange_sums(FewRows& s, const BlockWork& w, const float (&acc)[64],
+// The sums that the other part's block merges go there; this block's own come to `own`. Part p has a thread's float4 4p ..
+// 4p+3.
+__device__ __forceinline__ void exchange_sums(FewRows& s, const BlockWork& w, const float (&acc)[4 * kBlockFours],
                                               float4 (&own)[kSumFours]) {
   s.others_ready.wait(0);
 #pragma unroll
@@ -499,7 +513,7 @@ __device__ __forceinline__ void exchange_sums(FewRows& s, const BlockWork& w, co
 #pragma unroll
       for (int j = 0; j < kSumFours; ++j) own[j] = value[j];
     } else {
-      send_sums(s, w.part() < part ? w.part() : w.part() - 1, w.rank(part, w.quarter()), value);
+      send_sums(s, w.rank(part, w.place()), value);
     }
   }
 }
@@ -507,7 +521,7 @@ __device__ __forceinline__ void exchange_sums(FewRows& s, const BlockWork& w, co
 // The columns of a block and part.
 __device__ __forceinline__ void store_columns(const SparseMla& a, const BlockWork& w, const float4 (&value)[kSumFours],
                                               const float (&inverse)[2]) {
-  const int first_column = w.quarter() * 128 + w.part() * 32;
+  const int first_column = w.place() * kBlockColumns + w.part() * (kBlockColumns / kMaxParts);
   if (!a.out_f32) return store_32_columns(a, w, first_column, value, inverse);
 #pragma unroll
   for (int j = 0; j < kSumFours; ++j) store_output<LatentRows::kFp8, true>(a, w, first_column, j, value[j], inverse);
@@ -539,8 +553,7 @@ __device__ __forceinline__ void write_own_columns(FewRows& s, const SparseMla& a
     value[j] = {0, 0, 0, 0};
 #pragma unroll
     for (int part = 0; part < kMaxParts; ++part) {
-      const float4* received = received_sums(s, part < w.part() ? part : max(part - 1, 0)) + threadIdx.x % 128;
-      const float4 v = part == w.part() ? own[j] : received[j * 128];
+      const float4 v = part == w.part() ? own[j] : received_sums(s)[j * 128 + threadIdx.x % 128];
       const float of_part[4] = {v.x, v.y, v.z, v.w};
       value[j] = merge_four(of_part, 0, f[part], value[j]);
     }
@@ -548,15 +561,27 @@ __device__ __forceinline__ void write_own_columns(FewRows& s, const SparseMla& a
   store_columns(a, w, value, inverse);
 }
 
+// The block's columns of tiles 8 .. 15, each when its place in the ring is free.
+__device__ __forceinline__ void put_last_values(FewRows& s, const ValuePieces& values) {
+#pragma unroll
+  for (int i = 0; i < kPartBlocks; ++i) {
+    if (i > 0) s.values_empty[i - 1].wait(0);
+    values.put(value_chunk(s, kPartBlocks + i), i);
+    fence_async_shared();
+    s.values_full[i].arrive();
+  }
+  __syncwarp();
+}
+
 __device__ __forceinline__ void value_role(FewRows& s, const SparseMla& a, const BlockWork& w) {
   constexpr int kWarps = kFewRowsThreads / 32, kValueWarps = kValueThreads / 32, kOtherWarps = kWarps - kValueWarps;
-  const int warp = warp_index();
+  const int warp = warp_index(), group = (warp - kOtherWarps) / 4;
   find_slots(s, a, w);
   __syncthreads();
   {
     TileKeys<kWarps> first;
     TileKeys<kValueWarps> second;
-    const int32_t* first_slot = s.slot + w.quarter() * kTileKeys;
+    const int32_t* first_slot = s.slot + w.place() * kTileKeys;
     const int32_t* second_slot = first_slot + kPartBlocks * kTileKeys;
     first.load(a, first_slot, warp);
     first.load_rope(a, first_slot, warp);
@@ -567,27 +592,27 @@ __device__ __forceinline__ void value_role(FewRows& s, const SparseMla& a, const
     second.put(s.key[1], warp - kOtherWarps);
     named_barrier_arrive(kKeysBarrier + 1, kFewRowsThreads);
   }
-  ValuePieces values[kOwnTiles];
+  ValuePieces values;
+  if (group == 0) {
+    values.load(a, s.slot, w.place());
+    named_barrier(kScoresDoneBarrier, 128 + kValueThreads);
 #pragma unroll
-  for (int group = 0; group < kOwnTiles; ++group) values[group].load(a, s, w.quarter(), group);
-#pragma unroll
-  for (int group = 0; group < kOwnTiles; ++group) {
-    named_barrier(kScoresDoneBarrier + group, 128 + kValueThreads);
-    values[group].put(s, w.quarter(), group);
-  }
-  cluster_wait();  // all blocks have begun
-  if (warp < kWarps - kValueWarps / 2) {
-    named_barrier(kValuesBarrier, kValueThreads);
+    for (int tile = 0; tile < kPartBlocks; ++tile) values.put(value_chunk(s, tile), tile);
+    cluster_wait();  // all blocks have begun
+    named_barrier(kValuesBarrier, 128);
     fence_async_shared();
     for (Mbarrier& ceilings_full : s.ceilings_full) ceilings_full.wait(0);
-    float acc[64];
+    float acc[4 * kBlockFours];
     float4 own[kSumFours];
     add_part(s, acc);
     cluster_arrive_shared();
     exchange_sums(s, w, acc, own);
     write_own_columns(s, a, w, own);
   } else {
-    named_barrier_arrive(kValuesBarrier, kValueThreads);
+    named_barrier(kScoresDoneBarrier, 128 + kValueThreads);
+    values.load(a, s.slot + kPartBlocks * kTileKeys, w.place());  // no earlier: those of the first tiles are waited for
+    put_last_values(s, values);
+    cluster_wait();  // all blocks have begun
     cluster_arrive_shared();
   }
   cluster_wait();  // nobody leaves while others copy from here
@@ -598,16 +623,18 @@ __device__ __forceinline__ void init_barriers(FewRows& s) {
   s.heads_full.init(1);
   s.sums_full.init(1);
   s.others_ready.init(kMaxParts - 1);
+  for (Mbarrier& full : s.values_full) full.init(128);
+  for (Mbarrier& empty : s.values_empty) empty.init(4 * kWarpArrivals);
   for (Mbarrier& ceilings_full : s.ceilings_full) ceilings_full.init(1);
-  const int quarter = static_cast<int>(blockIdx.x % kPartBlocks);
-  for (int tile = 0; tile < kPartTiles; ++tile) s.weights_full[tile].init(tile % kPartBlocks == quarter ? 128 : 1);
+  const int place = static_cast<int>(blockIdx.x % kPartBlocks);
+  for (int tile = 0; tile < kPartTiles; ++tile) s.weights_full[tile].init(tile % kPartBlocks == place ? 128 : 1);
   fence_barrier_init();
   for (Mbarrier& ceilings_full : s.ceilings_full) ceilings_full.arrive_expect_bytes(sizeof(s.ceiling) / kOwnTiles);
-  s.lane_sums_full.arrive_expect_bytes(sizeof(s.lane_sum));
+  s.lane_sums_full.arrive_expect_bytes(sizeof(LaneSums));
   s.heads_full.arrive_expect_bytes(sizeof(s.head));
   s.sums_full.arrive_expect_bytes((kMaxParts - 1) * kChunkBytes);
   for (int tile = 0; tile < kPartTiles; ++tile)
-    if (tile % kPartBlocks != quarter) s.weights_full[tile].arrive_expect_bytes(kChunkBytes);
+    if (tile % kPartBlocks != place) s.weights_full[tile].arrive_expect_bytes(kChunkBytes);
 }
 
 __global__ void __launch_bounds__(kFewRowsThreads, 1)
@@ -641,9 +668,9 @@ Launch launch_of(int64_t n_items, StreamHandle stream) {
 namespace levin::cuda {
 
 int few_rows_at_once() {
-  static const int n =
-      clusters_at_once(reinterpret_cast<const void*>(mla::few_rows_kernel), mla::launch_of(1, nullptr));
-  return n;
+  static PerDevice counts;
+  return counts.get(
+      [] { return clusters_at_once(reinterpret_cast<const void*>(mla::few_rows_kernel), mla::launch_of(1, nullptr)); });
 }
 
 void launch_sparse_mla_few_rows(const SparseMla& a, StreamHandle stream) {

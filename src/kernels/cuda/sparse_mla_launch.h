@@ -6,30 +6,35 @@
 namespace levin::cuda {
 
 constexpr int kMlaHeadGroup = 64;
-constexpr int kMlaPartPicks = 512;  // a row's sums start afresh here
+constexpr int kMlaPartPicks = 1024;  // a row's sums start afresh here
+constexpr int kMlaMaxParts = 2;
 constexpr int mla_parts(int n_picks) { return (n_picks + kMlaPartPicks - 1) / kMlaPartPicks; }
 
 // Scratch memory: words that say which parts have come, then a record for each half of a part. Whole rows keep their
-// merged parts in the same place, up to kMlaTotalBytes for each multiprocessor.
+// merged parts in the same place, up to kMlaTotalBytes for each block.
 constexpr int kMlaRecords = 512;  // of a launch
 constexpr int kMlaCounterBytes = kMlaRecords * 4;
 constexpr int kMlaPartRecordBytes = 64 * 1024 + 2048 + 512;
 constexpr int64_t kMlaTotalBytes = 136 * 1024;
+constexpr int64_t kMlaTotals = 144;  // blocks that do whole rows at the same time; no chip has more multiprocessors
+
+// Pairs of blocks that go from row to row on the calling thread's device.
+int64_t most_mla_pairs();
 
 enum class MlaSharing : uint8_t {
   kWholeRows,  // a pair of blocks does a row with 64 heads
   kClusters,   // the parts of a row have a pair each, all in one cluster
   kPairs,      // the same without a cluster; at most kMlaRecords halves of parts in a launch
   kAllHeads,   // a pair of blocks does a row with all of more than 64 heads; FP8 rows only
-  kFewRows,    // each part of a row has four blocks, all in one cluster; FP8 rows with four parts only
+  kFewRows,    // each part of a row has eight blocks, all in one cluster; FP8 rows with two parts only
 };
 
 void launch_sparse_mla_fp8(const SparseMla& a, MlaSharing sharing, StreamHandle stream);
 // FP8 rows and more than 64 heads, a pair of blocks for all heads of a row.
 void launch_sparse_mla_all_heads(const SparseMla& a, StreamHandle stream);
-// FP8 rows and more than 1536 picks, a cluster of sixteen blocks for 64 heads of a row.
+// FP8 rows and more than 1024 picks, a cluster of sixteen blocks for 64 heads of a row.
 void launch_sparse_mla_few_rows(const SparseMla& a, StreamHandle stream);
-// Of those clusters the device, of which a process has one kind, holds so many at the same time.
+// Of those clusters the calling thread's device holds so many at the same time.
 int few_rows_at_once();
 void launch_sparse_mla_bf16(const SparseMla& a, MlaSharing sharing, StreamHandle stream);
 

@@ -35,10 +35,12 @@ __device__ __forceinline__ const std::byte* slot_row(const SparseMla& a, int slo
   return a.cache + (slot / kIndexPageTokens) * a.page_bytes + slot % kIndexPageTokens * row_bytes;
 }
 
+// Not by way of the read-only path (ld.global.nc): the kernel before may still be writing these rows when this one starts,
+// and that path is for memory that nobody writes while a kernel lives.
 __device__ __forceinline__ uint4 load_16(const std::byte* from, bool valid) {
   uint4 v{0, 0, 0, 0};
   if (valid)
-    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+    asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
                  : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
                  : "l"(from));
   return v;

@@ -12,7 +12,7 @@
 //         added, in both blocks alike; running maximum, weights to shared memory. The half scores of tile i+2 are on
 //         their way while those of i wait. Value warpgroup v: value columns 128v .. 128v+127 of the block's half, tile
 //         after tile. Each role enters the next item as soon as it is done with its own part of this one.
-//   parts A row's sums start afresh every 512 picks. One pair does all parts and merges them through scratch memory that
+//   parts A row's sums start afresh at pick 1024. One pair does all parts and merges them through scratch memory that
 //         stays in L2; or each part has its own pair, and these merge a share of the columns each: through shared memory
 //         in a cluster, or through scratch memory. The same additions in the same order.
 //   order The four columns of a word of FP8 codes stand in the tile as 1, 3, 0, 2, which saves a permutation of bytes a
@@ -160,7 +160,7 @@ void launch_as(const SparseMla& a, StreamHandle stream) {
   const int64_t n_rows = a.n_rows * ((a.n_heads + kMlaHeadGroup - 1) / kMlaHeadGroup);
   const bool clusters = kSharing == MlaSharing::kClusters;
   const int64_t n_items = kSharing == MlaSharing::kPairs ? n_rows * n_parts : n_rows;
-  const int64_t n_clusters = clusters ? n_items : std::min<int64_t>(n_items, n_multiprocessors() / 2);
+  const int64_t n_clusters = clusters ? n_items : std::min(n_items, most_mla_pairs());
   const int cluster_blocks = clusters ? 2 * n_parts : 2;
   const Launch l{.grid = {static_cast<unsigned>(n_clusters * cluster_blocks)},
                  .block = {kThreads},

@@ -56,11 +56,11 @@ __device__ __forceinline__ void add_values(Shared& s, ValueState& m, int tile) {
   __syncwarp();
 }
 
-// One slot of 16 float4 per value thread of a multiprocessor, 256 threads apart.
+// One slot of 16 float4 per value thread of a block, 256 threads apart. By the block's index and not by its
+// multiprocessor's, which need not stay the same while a thread runs.
 __device__ __forceinline__ float4* scratch_slot(const SparseMla& a, int value_thread) {
-  uint32_t sm;
-  asm volatile("mov.u32 %0, %%smid;" : "=r"(sm));
-  return reinterpret_cast<float4*>(a.scratch + kMlaCounterBytes) + int64_t{sm} * 16 * kValueThreads + value_thread;
+  return reinterpret_cast<float4*>(a.scratch + kMlaCounterBytes) + int64_t{read_block_index()} * 16 * kValueThreads +
+         value_thread;
 }
 
 template <int kValues>

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "kernels/cuda/plan_thresholds.h"
 #include "kernels/cuda/prims/launch.h"
 #include "kernels/cuda/tiles/score_key.cuh"
 #include "kernels/cuda/topk_launch.h"
@@ -63,6 +64,10 @@ void select_topk(const SelectTopk& a, StreamHandle stream) {
   LEVIN_CHECK(a.fault != nullptr && a.n_tokens >= 1, "top-k needs a place to report NaN and the rows of a request");
   LEVIN_CHECK(reinterpret_cast<uintptr_t>(a.histogram) % 16 == 0, "counts of scores must be 16-byte aligned");
   if (a.n_rows > 0) launch_select_topk(a, n_split_for(a.n_rows, a.max_length), stream);
+}
+
+std::vector<int64_t> select_topk_thresholds(int64_t max_length, int64_t most_rows) {
+  return plan_thresholds(most_rows, [&](int64_t n_rows) { return n_split_for(n_rows, max_length); });
 }
 
 void index_topk(const IndexTopk& a, const IndexPlan& plan, const IndexShape& shape, StreamHandle stream) {

@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "kernels/cuda/index_rows.h"
 #include "kernels/cuda/index_scores.h"
@@ -39,6 +40,9 @@ struct SelectTopk {
   uint32_t* fault = nullptr;  // set to 1 if a candidate is NaN
 };
 void select_topk(const SelectTopk& a, StreamHandle stream);
+
+// plan_thresholds() of how many blocks share a row, on the calling thread's device, for tests.
+std::vector<int64_t> select_topk_thresholds(int64_t max_length, int64_t most_rows);
 
 // Scores and selection of a step: the score kernel counts its scores in bins, so that selection begins with the bin
 // that holds the K-th.

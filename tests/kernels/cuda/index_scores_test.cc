@@ -188,6 +188,23 @@ TEST_F(IndexScoresTest, NaNIsReported) {
   EXPECT_EQ(d.fault(), 1u);
 }
 
+// Slots are columns or rows of the products' accumulators; the relu of each must keep a NaN.
+TEST_F(IndexScoresTest, NaNOfAKeyIsReportedInEverySlot) {
+  constexpr uint8_t kNaN = 0x7F;
+  for (const int n_heads : {16, 32, 64}) {
+    const IndexProblem whole({.n_heads = n_heads, .n_tokens = 2, .lengths = {64, 64}, .seed = 30});
+    for (int slot = 0; slot < 64; ++slot) {
+      IndexProblem p = whole;
+      p.pages[int64_t{p.tables[0]} * kTestPageBytes + slot * 128 + slot] = kNaN;
+      IndexOnDevice d(*stream_, p);
+      const std::vector<float> score = d.scores();
+      EXPECT_TRUE(std::isnan(score[slot]) && std::isnan(score[64 + slot])) << n_heads << " heads, slot " << slot;
+      d.scores(132, true);
+      EXPECT_EQ(d.fault(), 1u) << n_heads << " heads, slot " << slot;
+    }
+  }
+}
+
 TEST(IndexPlanTest, BelongsToOneShape) {
   const IndexShape built{4, 2, 132, 1024};
   std::byte memory;

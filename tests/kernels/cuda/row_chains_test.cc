@@ -129,7 +129,7 @@ class RowChainsTest : public ::testing::Test {
 };
 
 TEST_F(RowChainsTest, NormRowsAddsNormsAndRounds) {
-  for (const auto& [n_tokens, d] : {std::pair{1, 7168}, {5, 1536}, {3, 144}, {2, 16}, {2, 12288}}) {
+  for (const auto& [n_tokens, d] : {std::pair{1, 7168}, {5, 1536}, {3, 144}, {2, 16}, {2, 12288}, {3, 28672}}) {
     for (const bool f32 : {false, true}) {
       const Rows x(*stream_, normal_values(int64_t{n_tokens} * d, 1), d, f32);
       const std::vector<float> before = normal_values(int64_t{n_tokens} * d, 2, 4), weight = normal_values(d, 3);

@@ -63,6 +63,13 @@ int clusters_at_once(const void* kernel, const Launch& l) {
   return n;
 }
 
+size_t PerDevice::device_index() {
+  int device = 0;
+  const cudaError_t code = cudaGetDevice(&device);
+  LEVIN_CHECK(code == cudaSuccess && device < kMaxDevices, "device {}: {}", device, cudaGetErrorString(code));
+  return static_cast<size_t>(device);
+}
+
 int n_multiprocessors() {
   int device = 0, n = 0;
   cudaGetDevice(&device);

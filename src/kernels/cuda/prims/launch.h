@@ -3,6 +3,9 @@
 
 #include <cuda_runtime.h>
 
+#include <array>
+#include <atomic>
+#include <cstddef>
 #include <utility>
 
 namespace levin::cuda {
@@ -36,5 +39,24 @@ int clusters_at_once(const void* kernel, const Launch& l);
 
 // Multiprocessors of the calling thread's device.
 int n_multiprocessors();
+
+// A number that is asked for once on each device, of which a process may use several that differ. Threads that ask at the
+// same time may each compute it; they find the same.
+class PerDevice {
+ public:
+  template <class Compute>
+  int get(const Compute& compute) {
+    std::atomic<int>& known = number_[device_index()];
+    if (known.load(std::memory_order_relaxed) == 0) known.store(compute() + 1, std::memory_order_relaxed);
+    return known.load(std::memory_order_relaxed) - 1;
+  }
+
+ private:
+  static constexpr int kMaxDevices = 64;
+  // Of the calling thread's device, below kMaxDevices.
+  static size_t device_index();
+
+  std::array<std::atomic<int>, kMaxDevices> number_{};  // and one more; 0: not asked for yet
+};
 
 }  // namespace levin::cuda

@@ -43,6 +43,13 @@ __device__ __forceinline__ int read_thread_index() {
   return thread;
 }
 
+// blockIdx.x, likewise.
+__device__ __forceinline__ int read_block_index() {
+  int block;
+  asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(block));
+  return block;
+}
+
 // Keeps a value in its register: the compiler would otherwise make it anew from cheap parts where it is used.
 __device__ __forceinline__ void keep_in_register(int& value) { asm volatile("" : "+r"(value)); }
 

@@ -1,0 +1,329 @@
+// A row's bits where kernels change with the number of rows: for each count at which an op's plan changes, and the counts
+// beside it, the first, the middle and the last row against the same row alone. At the shapes of real models.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "gemm_problem.h"
+#include "index_problem.h"
+#include "kernels/cuda/gemm_fp8.h"
+#include "kernels/cuda/gemm_mxfp4.h"
+#include "kernels/cuda/topk.h"
+#include "mla_problem.h"
+
+namespace levin::cuda {
+namespace {
+
+constexpr int64_t kMostRows = 4096;
+
+// An op with data for up to kMostRows rows on the device.
+class Subject {
+ public:
+  virtual ~Subject() = default;
+  virtual std::vector<int64_t> thresholds() const = 0;
+  virtual int64_t most_rows() const { return kMostRows; }
+  virtual int64_t row_bytes() const = 0;  // of the output
+  // Rows first .. first + count - 1 as a batch of their own, into `out`.
+  virtual void run(int64_t first, int64_t count, std::byte* out) const = 0;
+};
+
+using MakeSubject = std::function<std::unique_ptr<Subject>(const Stream&)>;
+
+struct Case {
+  std::string name;
+  MakeSubject make;
+};
+
+class Fp8Product : public Subject {
+ public:
+  Fp8Product(const Stream& stream, int n, int k)
+      : stream_(stream),
+        n_(n),
+        k_(k),
+        x_(stream, random_e4m3(kMostRows * k, 1)),
+        scales_(random_scales(blocks_of(k) * kScaleLd, 2)),
+        x_scale_(stream, scales_),
+        w_(stream, random_e4m3(int64_t{n} * k, 3)),
+        w_scale_(stream, random_scales(blocks_of(n) * blocks_of(k), 4)) {}
+
+  std::vector<int64_t> thresholds() const override { return gemm_fp8_thresholds({.n = n_, .k = k_}, kMostRows); }
+  int64_t row_bytes() const override { return int64_t{n_} * 4; }
+  void run(int64_t first, int64_t count, std::byte* out) const override {
+    // The scales of a batch begin at a multiple of four rows: those of a row alone are moved there.
+    const DeviceArray<float> own = first % 4 == 0 ? DeviceArray<float>() : scales_from(first);
+    GemmFp8 a;
+    a.x = x_.data() + first * k_;
+    a.x_row_bytes = k_;
+    a.x_scale = first % 4 == 0 ? x_scale_.data() + first : own.data();
+    a.x_scale_ld = first % 4 == 0 ? kScaleLd : 4;
+    a.w = w_.data();
+    a.w_scale = w_scale_.data();
+    a.out = out;
+    a.out_is_f32 = true;
+    a.n_tokens = static_cast<int>(count);
+    a.n = n_;
+    a.k = k_;
+    gemm_fp8(a, plan_gemm_fp8({.rows_per_group = a.n_tokens, .n = n_, .k = k_}), stream_.handle());
+    must(stream_.synchronize());
+  }
+
+ private:
+  static constexpr int64_t kScaleLd = kMostRows;
+
+  DeviceArray<float> scales_from(int64_t row) const {
+    std::vector<float> own(static_cast<size_t>(blocks_of(k_)) * 4);
+    for (int64_t b = 0; b < blocks_of(k_); ++b) own[b * 4] = scales_[b * kScaleLd + row];
+    return {stream_, own};
+  }
+
+  const Stream& stream_;
+  int n_, k_;
+  DeviceArray<uint8_t> x_;
+  std::vector<float> scales_;  // of x, [K / 128, kScaleLd]
+  DeviceArray<float> x_scale_;
+  DeviceArray<uint8_t> w_;
+  DeviceArray<float> w_scale_;
+};
+
+class Mxfp4Product : public Subject {
+ public:
+  Mxfp4Product(const Stream& stream, int n, int k)
+      : stream_(stream),
+        n_(n),
+        k_(k),
+        x_(stream, MlaProblem::random_bf16(kMostRows * k, 1)),
+        w_(stream, packed(n, k)) {}
+
+  std::vector<int64_t> thresholds() const override { return gemm_mxfp4_thresholds(kMostRows); }
+  int64_t row_bytes() const override { return int64_t{n_} * 4; }
+  void run(int64_t first, int64_t count, std::byte* out) const override {
+    GemmMxfp4 a;
+    a.x = x_.data() + first * k_;
+    a.x_ld = k_;
+    a.w = reinterpret_cast<const std::byte*>(w_.data());
+    a.out = out;
+    a.out_is_f32 = true;
+    a.n_tokens = static_cast<int>(count);
+    a.n = n_;
+    a.k = k_;
+    gemm_mxfp4(a, plan_gemm_mxfp4(a.n_tokens), stream_.handle());
+  }
+
+ private:
+  static std::vector<uint8_t> packed(int n, int k) {
+    const std::vector<uint8_t> codes = random_e4m3(int64_t{n} * k / 2, 2);  // any byte is two codes
+    std::vector<uint8_t> scales(static_cast<size_t>(n) * k / 32), out(static_cast<size_t>(packed_mxfp4_bytes(n, k)));
+    for (size_t i = 0; i < scales.size(); ++i) scales[i] = static_cast<uint8_t>(122 + i * 7 % 5);
+    const Mxfp4Scales kind = pack_mxfp4({codes.data(), scales.data(), n, k}, reinterpret_cast<std::byte*>(out.data()));
+    LEVIN_CHECK(kind == Mxfp4Scales::kNarrow, "scales out of range");
+    return out;
+  }
+
+  const Stream& stream_;
+  int n_, k_;
+  DeviceArray<uint16_t> x_;
+  DeviceArray<uint8_t> w_;
+};
+
+class Attention : public Subject {
+ public:
+  Attention(const Stream& stream, int n_heads, int n_picks)
+      : stream_(stream),
+        n_heads_(n_heads),
+        n_picks_(n_picks),
+        rows_(MlaProblemShape{.n_rows = 1, .n_heads = 1, .n_picks = 64}),
+        q_latent_(stream, MlaProblem::random_bf16((kMostRows - 1) * kStep + n_heads * 512, 1)),
+        q_rope_(stream, MlaProblem::random_bf16((kMostRows - 1) * kStep + n_heads * 64, 2)),
+        picks_(stream, random_picks(n_picks)),
+        cache_(stream, rows_.cache),
+        scratch_(stream, sparse_mla_scratch_bytes()) {
+    scratch_.fill(0);
+  }
+
+  std::vector<int64_t> thresholds() const override { return sparse_mla_thresholds(n_heads_, n_picks_, kMostRows); }
+  int64_t row_bytes() const override { return int64_t{n_heads_} * 512 * 2; }
+  void run(int64_t first, int64_t count, std::byte* out) const override {
+    sparse_mla({.q_latent = q_latent_.data() + first * kStep,
+                .q_rope = q_rope_.data() + first * kStep,
+                .q_latent_row_stride = kStep,
+                .q_rope_row_stride = kStep,
+                .picks = picks_.data() + first * n_picks_,
+                .cache = reinterpret_cast<const std::byte*>(cache_.data()),
+                .page_bytes = rows_.page_bytes(),
+                .out = out,
+                .scratch = reinterpret_cast<std::byte*>(scratch_.data()),
+                .n_rows = count,
+                .n_heads = n_heads_,
+                .n_picks = n_picks_,
+                .scale = 0.05f},
+               stream_.handle());
+  }
+
+ private:
+  static constexpr int64_t kStep = 8;  // rows overlap: as many different ones need little memory
+
+  // Distinct and ascending, each about MlaProblem::kSlots / n_picks after the one before.
+  static std::vector<int32_t> random_picks(int n_picks) {
+    std::mt19937_64 generator(3);
+    std::vector<int32_t> picks;
+    const int64_t step = MlaProblem::kSlots / n_picks;
+    for (int64_t row = 0; row < kMostRows; ++row)
+      for (int64_t i = 0; i < n_picks; ++i)
+        picks.push_back(
+            static_cast<int32_t>(i * step + static_cast<int64_t>(generator() % static_cast<uint64_t>(step))));
+    return picks;
+  }
+
+  const Stream& stream_;
+  int n_heads_, n_picks_;
+  MlaProblem rows_;
+  DeviceArray<uint16_t> q_latent_, q_rope_;
+  DeviceArray<int32_t> picks_;
+  DeviceArray<uint8_t> cache_, scratch_;
+};
+
+class Selection : public Subject {
+ public:
+  Selection(const Stream& stream, int64_t length)
+      : stream_(stream),
+        length_(length),
+        score_(stream, random_scales((kMostRows - 1) * kStep + length, 1)),
+        lengths_(stream, std::vector<int32_t>(kMostRows, static_cast<int32_t>(length))),
+        fault_(stream, std::vector<uint32_t>{0}) {}
+
+  std::vector<int64_t> thresholds() const override { return select_topk_thresholds(length_, kMostRows); }
+  int64_t row_bytes() const override { return kPicks * 4; }
+  void run(int64_t first, int64_t count, std::byte* out) const override {
+    select_topk({.score = score_.data() + first * kStep,
+                 .score_stride = kStep,
+                 .lengths = {lengths_.data(), 1, 1},
+                 .n_rows = count,
+                 .max_length = length_,
+                 .picks = reinterpret_cast<int32_t*>(out),
+                 .n_picks = kPicks,
+                 .fault = fault_.data()},
+                stream_.handle());
+  }
+
+ private:
+  static constexpr int64_t kStep = 64;
+  static constexpr int kPicks = 2048;
+
+  const Stream& stream_;
+  int64_t length_;
+  DeviceArray<float> score_;
+  DeviceArray<int32_t> lengths_;
+  DeviceArray<uint32_t> fault_;
+};
+
+// Tokens of one request that are scored together.
+class Scores : public Subject {
+ public:
+  Scores(const Stream& stream, int n_heads, int32_t length)
+      : stream_(stream),
+        problem_(
+            {.n_heads = n_heads, .n_tokens = kTokens, .lengths = std::vector<int32_t>(kTokens, length), .seed = 1}),
+        device_(stream, problem_) {}
+
+  std::vector<int64_t> thresholds() const override { return {2, 3, 4, 5, 6, 7, 8}; }
+  int64_t most_rows() const override { return kTokens; }
+  int64_t row_bytes() const override { return device_.score_stride() * 4; }
+  void run(int64_t first, int64_t count, std::byte* out) const override {
+    const int n = static_cast<int>(count);
+    const IndexShape shape{1, n, 132, problem_.max_length};
+    const RowLengths lengths{device_.device_lengths().data() + first, n, 1};
+    const DeviceArray<uint8_t> memory(stream_, index_plan_bytes(shape));
+    const IndexPlan plan = build_index_plan(
+        {.lengths = lengths, .n_rows = count, .shape = shape, .memory = reinterpret_cast<std::byte*>(memory.data())},
+        stream_.handle());
+    IndexScoreInputs in = device_.inputs();
+    in.q = static_cast<const std::byte*>(in.q) + first * problem_.n_heads * 128;
+    in.w += first * problem_.n_heads;
+    in.n_rows = count;
+    in.lengths = lengths;
+    index_scores({.in = in,
+                  .score = reinterpret_cast<float*>(out),
+                  .score_stride = device_.score_stride(),
+                  .fault = device_.fault_word()},
+                 plan, shape, stream_.handle());
+    must(stream_.synchronize());
+  }
+
+ private:
+  static constexpr int kTokens = 8;
+
+  const Stream& stream_;
+  IndexProblem problem_;
+  IndexOnDevice device_;
+};
+
+template <class S, class... Args>
+Case make_case(const std::string& name, Args... args) {
+  return {name, [=](const Stream& stream) -> std::unique_ptr<Subject> { return std::make_unique<S>(stream, args...); }};
+}
+
+std::vector<Case> all_cases() {
+  std::vector<Case> cases;
+  // DeepSeek-V3.2: the two down projections, both up projections, output, gate and up, down; GLM-5's width.
+  for (const auto& [n, k] :
+       {std::pair{2112, 7168}, {24576, 1536}, {7168, 16384}, {4096, 7168}, {7168, 2048}, {6144, 6144}})
+    cases.push_back(make_case<Fp8Product>("Fp8Product" + std::to_string(n) + "x" + std::to_string(k), n, k));
+  for (const auto& [n, k] : {std::pair{4096, 4096}, {4096, 2048}})
+    cases.push_back(make_case<Mxfp4Product>("Mxfp4Product" + std::to_string(n) + "x" + std::to_string(k), n, k));
+  for (const auto& [n_heads, n_picks] : {std::pair{128, 2048}, {64, 2048}, {16, 2048}, {128, 1024}, {64, 512}})
+    cases.push_back(make_case<Attention>(
+        "Attention" + std::to_string(n_heads) + "Heads" + std::to_string(n_picks) + "Picks", n_heads, n_picks));
+  for (const int64_t length : {5000, 65536})
+    cases.push_back(make_case<Selection>("Selection" + std::to_string(length), length));
+  for (const int n_heads : {16, 32, 64})
+    cases.push_back(make_case<Scores>("Scores" + std::to_string(n_heads) + "Heads", n_heads, 65536));
+  return cases;
+}
+
+class ThresholdsTest : public ::testing::TestWithParam<Case> {};
+
+std::vector<int64_t> counts_around(const Subject& s) {
+  std::set<int64_t> counts = {1, s.most_rows()};
+  for (const int64_t t : s.thresholds())
+    for (int64_t n = t - 1; n <= std::min(t + 1, s.most_rows()); ++n) counts.insert(n);
+  return {counts.begin(), counts.end()};
+}
+
+TEST_P(ThresholdsTest, ARowHasTheBitsThatItHasAlone) {
+  if (const std::string why = why_no_device(); !why.empty()) GTEST_SKIP() << why;
+  const Stream stream = must(Stream::create());
+  const std::unique_ptr<Subject> subject = GetParam().make(stream);
+  const int64_t row_bytes = subject->row_bytes();
+  const DeviceArray<std::byte> batch(stream, subject->most_rows() * row_bytes), alone(stream, row_bytes);
+  const auto row_of = [&](const DeviceArray<std::byte>& from, int64_t row) {
+    std::vector<std::byte> bytes(static_cast<size_t>(row_bytes));
+    copy_to_host(stream, bytes.data(), from.data() + row * row_bytes, row_bytes);
+    must(stream.synchronize());
+    return bytes;
+  };
+  const std::vector<int64_t> counts = counts_around(*subject);
+  RecordProperty("counts", static_cast<int>(counts.size()));
+  for (const int64_t count : counts) {
+    batch.fill(0xFF);
+    subject->run(0, count, batch.data());
+    for (const int64_t row : std::set<int64_t>{0, count / 2, count - 1}) {
+      alone.fill(0xEE);
+      subject->run(row, 1, alone.data());
+      ASSERT_EQ(row_of(batch, row), row_of(alone, 0)) << "row " << row << " of " << count;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Ops, ThresholdsTest, ::testing::ValuesIn(all_cases()),
+                         [](const auto& param) { return param.param.name; });
+
+}  // namespace
+}  // namespace levin::cuda
