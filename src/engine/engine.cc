@@ -183,7 +183,10 @@ Result<Generation> Engine::generate(GenerateRequest request) {
   StepLoop& loop = state_->loop;
   LEVIN_ASSIGN(const RequestId id, loop.submit(std::move(request)));
   while (loop.step()) {
-    if (std::unique_ptr<Generation> done = loop.take(id)) return std::move(*done);
+    std::unique_ptr<Generation> done = loop.take(id);
+    if (done == nullptr) continue;
+    if (done->error) return *done->error;
+    return std::move(*done);
   }
   return Error{ErrorKind::kRuntime, fmt::format("request {} was lost", id)};
 }

@@ -15,6 +15,7 @@ using Clock = std::chrono::steady_clock;
 struct StepLoop::Sequence {
   RequestId id = 0;
   GenerateRequest request;
+  SamplingPlan plan;
   int64_t n_prompt = 0;
   int64_t n_fill = 0;  // tokens to compute before the next one is chosen: the prompt, or all there were when sent back
   int64_t max_tokens = 0;
@@ -37,8 +38,14 @@ struct StepLoop::Sequence {
   Clock::time_point submitted = Clock::now();
   Clock::time_point prompt_done;
 
-  explicit Sequence(Runner& runner) : n_block_tokens(runner.block_tokens()) {}
+  Sequence(Runner& runner, SamplingPlan sampling) : plan(std::move(sampling)), n_block_tokens(runner.block_tokens()) {}
 
+  // Ends this sequence, and no other.
+  void fail(Error error) {
+    finished = true;
+    out->finish_reason = FinishReason::kError;
+    out->error = std::move(error);
+  }
   bool in_prompt() const { return n_cached < n_fill; }
   int64_t n_tokens() const { return static_cast<int64_t>(tokens.size()); }
   int64_t n_answer_tokens() const { return n_tokens() - n_prompt; }
@@ -159,6 +166,19 @@ bool contains(const std::vector<int32_t>& list, int32_t token) {
   return std::find(list.begin(), list.end(), token) != list.end();
 }
 
+Error error_of(RowFault fault, int64_t position) {
+  if (fault == RowFault::kNothingLeft) {
+    return {ErrorKind::kUsage,
+            fmt::format("no token may stand at position {}: the structure, the banned tokens and min_tokens together "
+                        "leave none; ask for less of them",
+                        position)};
+  }
+  return {ErrorKind::kRuntime,
+          fmt::format("the model gave values that are no numbers (NaN or infinity) at position {}; this request ends, "
+                      "others go on. Check the checkpoint, or try --numerics reference",
+                      position)};
+}
+
 // What the model can do of what is asked. Chunks and drafts change no token.
 LoopOptions within_reach(const Runner& runner, LoopOptions options) {
   options.n_spec_steps =
@@ -178,6 +198,8 @@ std::string_view finish_reason_name(FinishReason reason) {
       return "length";
     case FinishReason::kCancelled:
       return "cancelled";
+    case FinishReason::kError:
+      return "error";
   }
   return "unknown";
 }
@@ -245,13 +267,15 @@ Status StepLoop::check(const GenerateRequest& request) const {
                  fmt::format("the structure is made for {} tokens and the model has {}",
                              request.structure->constraint->vocabulary().n_tokens(), config.n_vocab)};
   }
-  return check_sampling(request.sampling, config.n_vocab);
+  const Result<SamplingPlan> plan = SamplingPlan::make(request.sampling, config.n_vocab);
+  return plan.ok() ? Status() : Status(plan.error());
 }
 
 Result<RequestId> StepLoop::submit(GenerateRequest request) {
   LEVIN_TRY(check(request));
   const int64_t n_prompt = std::ssize(request.prompt);
-  auto sequence = std::make_unique<Sequence>(runner_);
+  LEVIN_ASSIGN(SamplingPlan plan, SamplingPlan::make(request.sampling, runner_.model().config().n_vocab));
+  auto sequence = std::make_unique<Sequence>(runner_, std::move(plan));
   sequence->id = next_id_++;
   sequence->n_prompt = sequence->n_fill = n_prompt;
   const int64_t room = options_.max_context_tokens - n_prompt;
@@ -383,13 +407,13 @@ void StepLoop::choose_tokens(Batch& batch) {
     const int64_t count = entry.n_logit_rows();
     const int64_t n_before = s.n_tokens();
     if (!entry.of_prompt) {
-      accept(s, logits.slice_first(row, count));
+      accept(s, batch.rows.faults, entry.first_row, logits.slice_first(row, count));
       entry.n_extended = s.n_tokens() - n_before;
-    } else {
+    } else if (!fail_on_faults(batch.rows.faults, entry.first_row, entry.n_rows(), s)) {
       if (s.request.prompt_logprobs) score_prompt(s, batch, entry.first_row, entry.n_rows());
       s.n_cached += entry.n_rows();
       entry.n_extended = entry.n_rows();
-      if (count > 0) choose_first_token(s, row_span(logits, row));
+      if (count > 0 && !s.finished) choose_first_token(s, row_span(logits, row));
     }
     row += count;
   }
@@ -402,7 +426,27 @@ void StepLoop::choose_first_token(Sequence& s, std::span<const float> logits) {
     note_prompt_done(s);
     if (s.request.on_prompt) s.request.on_prompt(std::exchange(s.prompt_logprobs, {}));
   }
-  emit(s, choose_token(logits, s.request.sampling, s.next_choice()), logits);
+  choose_and_emit(s, logits);
+}
+
+// The target's own token for a row; false: the row gave none, and the sequence has ended with an error.
+bool StepLoop::choose_and_emit(Sequence& s, std::span<const float> logits) {
+  const Choice choice = choose_token(logits, s.plan, s.next_choice());
+  if (!choice.ok()) {
+    s.fail(error_of(choice.fault, s.n_tokens()));
+    return false;
+  }
+  emit(s, choice.token, logits);
+  return true;
+}
+
+// Ends a sequence of which one of these rows is not sound.
+bool StepLoop::fail_on_faults(const View& faults, int64_t first_row, int64_t n_rows, Sequence& s) const {
+  const int32_t* fault = faults.data<int32_t>() + first_row;
+  const int32_t* bad = std::find_if(fault, fault + n_rows, [](int32_t f) { return f != 0; });
+  if (bad == fault + n_rows) return false;
+  s.fail(error_of(RowFault::kNotNumbers, s.n_cached + (bad - fault)));
+  return true;
 }
 
 // What these rows of the prompt say of the tokens behind them. Rows that come a second time are known.
@@ -415,6 +459,7 @@ void StepLoop::score_prompt(Sequence& s, const Batch& batch, int64_t first_row, 
     const int64_t count = std::min(kScoreRows, n_scored - r);
     const View logits = runner_.logits(batch.rows.hidden.slice_first(first_row + r, count));
     for (int64_t i = 0; i < count; ++i) {
+      if (!is_sound(row_span(logits, i))) return s.fail(error_of(RowFault::kNotNumbers, s.n_cached + r + i + 1));
       const int32_t next = s.tokens[static_cast<size_t>(s.n_cached + r + i + 1)];
       s.prompt_logprobs.push_back(row_logprobs(row_span(logits, i), next, s.request.n_top_logprobs));
     }
@@ -440,6 +485,7 @@ void StepLoop::keep_block_ends(const Batch& batch) {
 void StepLoop::advance(const Batch& batch) {
   for (const Batch::Entry& entry : batch.entries) {
     Sequence& s = *entry.sequence;
+    if (s.out->error) continue;  // nobody may find its rows
     const int64_t n_settled = s.n_settled(options_.n_spec_steps > 0);
     const int64_t n_unsettled_blocks = s.n_cached / s.n_block_tokens - n_settled / s.n_block_tokens;
     const std::span<const ResumeState> settled =
@@ -451,16 +497,16 @@ void StepLoop::advance(const Batch& batch) {
 }
 
 // Row by row the target's own token; on while it is the one that was drafted.
-void StepLoop::accept(Sequence& s, View logits) {
+void StepLoop::accept(Sequence& s, const View& faults, int64_t first_row, View logits) {
   SpeculationStats& stats = s.out->speculation;
   ++stats.n_verify_passes;
   stats.n_drafted += static_cast<int64_t>(s.drafts.size());
   const std::vector<int32_t> drafts = std::exchange(s.drafts, {});
   int n_accepted = 0;
   for (size_t j = 0; j <= drafts.size() && !s.finished; ++j) {
-    const std::span<const float> row = row_span(logits, static_cast<int64_t>(j));
-    const int32_t token = choose_token(row, s.request.sampling, s.next_choice());
-    emit(s, token, row);
+    const auto row = static_cast<int64_t>(j);
+    if (fail_on_faults(faults, first_row + row, 1, s) || !choose_and_emit(s, row_span(logits, row))) break;
+    const int32_t token = s.tokens.back();
     ++stats.n_kept;
     ++s.n_cached;
     if (j == drafts.size() || token != drafts[j]) break;
@@ -484,7 +530,7 @@ void StepLoop::emit(Sequence& s, int32_t token, std::span<const float> logits) {
   s.out->tokens.push_back(std::move(event));
   s.out->decode_s = std::chrono::duration<double>(Clock::now() - s.prompt_done).count();
   const bool complete = s.matcher && s.matcher->is_complete();
-  if (verdict == Verdict::kStop || complete || contains(s.request.sampling.stop_tokens, token)) {
+  if (verdict == Verdict::kStop || complete || contains(s.plan.params().stop_tokens, token)) {
     s.out->finish_reason = FinishReason::kStop;
   } else if (verdict == Verdict::kCancel) {
     s.out->finish_reason = FinishReason::kCancelled;
@@ -564,7 +610,7 @@ void StepLoop::chain_drafts(Batch& batch) {
     DraftGather going_on(runner_.model());
     for (size_t i = 0; i < batch.drafting.size(); ++i) {
       Sequence& s = *batch.drafting[i];
-      if (step >= s.n_drafts_within(batch.depth)) continue;
+      if (step >= s.n_drafts_within(batch.depth) || std::ssize(s.drafts) < step) continue;
       s.doubted = s.confidence < options_.min_confidence;
       if (s.doubted) continue;
       drafting.push_back(&s);
@@ -588,9 +634,10 @@ void StepLoop::choose_drafts(const Batch& batch, View hidden) {
     const int n_matched = s.push_drafts();
     const ChoiceContext context = s.next_choice(std::ssize(s.drafts));
     const std::span<const float> row = row_span(logits, static_cast<int64_t>(i));
-    const int32_t token = choose_token(row, s.request.sampling, context);
+    const Choice choice = choose_token(row, s.plan, context);
     s.pop_drafts(n_matched);
-    s.drafts.push_back(token);
+    if (!choice.ok()) continue;  // the target will say what is wrong, if anything is
+    s.drafts.push_back(choice.token);
     const bool may_go_on = std::ssize(s.drafts) < s.n_drafts_within(batch.depth);
     if (may_go_on && !s.matcher) s.confidence *= share_of_likeliest(row, options_.min_confidence / s.confidence);
   }

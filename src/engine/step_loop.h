@@ -93,10 +93,12 @@ class StepLoop {
   void run_trunk(Batch& batch);
   void choose_tokens(Batch& batch);
   void choose_first_token(Sequence& sequence, std::span<const float> logits);
-  void accept(Sequence& sequence, View logits);  // [rows, V]
+  void accept(Sequence& sequence, const View& faults, int64_t first_row, View logits);  // faults [T], logits [rows, V]
+  bool choose_and_emit(Sequence& sequence, std::span<const float> logits);
   void score_prompt(Sequence& sequence, const Batch& batch, int64_t first_row, int64_t n_rows);
   void keep_block_ends(const Batch& batch);
   void advance(const Batch& batch);
+  bool fail_on_faults(const View& faults, int64_t first_row, int64_t n_rows, Sequence& sequence) const;
   void emit(Sequence& sequence, int32_t token, std::span<const float> logits);
   void note_prompt_done(Sequence& sequence);
   void choose_depth(Batch& batch);

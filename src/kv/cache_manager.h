@@ -39,7 +39,7 @@ class SequenceCache {
   friend class CacheManager;
 
   SequencePages pages_;
-  std::vector<BlockKey> keys_;   // of its blocks 0, 1, ... as far as they were asked for
+  std::vector<BlockKey> keys_;  // of its blocks 0, 1, ... as far as they were asked for
   int64_t n_committed_blocks_ = 0;
 };
 
