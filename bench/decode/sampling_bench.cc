@@ -27,11 +27,12 @@ std::vector<std::vector<float>> rows(bool flat) {
 
 void choose(benchmark::State& state, const SamplingParams& params, bool flat) {
   const std::vector<std::vector<float>> logits = rows(flat);
+  const SamplingPlan plan = *SamplingPlan::make(params, kVocab);
   TokenHistory history;
   uint32_t position = 0;
   for (auto _ : state) {
     for (const std::vector<float>& row : logits) {
-      benchmark::DoNotOptimize(choose_token(row, params, {.history = &history, .position = position, .mask = {}}));
+      benchmark::DoNotOptimize(choose_token(row, plan, {.history = &history, .position = position, .mask = {}}));
     }
     ++position;
   }

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -27,12 +28,16 @@ inline bool ranks_before(const Candidate& a, const Candidate& b) {
   return a.logit != b.logit ? a.logit > b.logit : a.token < b.token;
 }
 
-// T: float as a model gives logits, double after penalties. Minus infinity: may not be chosen; at least one is finite.
+// T: float as a model gives logits, double after penalties. Minus infinity: may not be chosen.
 template <class T>
 class LogitRow {
  public:
-  // Refuses NaN, and a row without a finite logit.
   explicit LogitRow(std::span<const T> logits);
+
+  // Whether the row can be chosen from: no NaN and no +infinity, and something above -infinity. Only then may the rest
+  // be called.
+  bool has_numbers() const { return n_nan_ == 0 && top_ < std::numeric_limits<T>::infinity(); }
+  bool has_candidates() const { return top_ > -std::numeric_limits<T>::infinity(); }
 
   Candidate likeliest() const;  // the first of the largest
 
@@ -57,6 +62,7 @@ class LogitRow {
   std::span<const T> logits_;
   std::vector<T> largest_;  // of each block
   T top_ = 0;               // of all
+  int64_t n_nan_ = 0;
 };
 
 // Of `candidates` the one whose logit with its noise is largest.

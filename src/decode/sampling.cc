@@ -6,6 +6,7 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "base/math.h"
 #include "decode/candidates.h"
@@ -77,6 +78,94 @@ int32_t choose_from(const LogitRow<T>& row, const SamplingParams& params, uint32
   return noisiest_of(row.survivors(params.temperature, params.top_k, params.top_p, params.min_p), place).token;
 }
 
+// ---- what a plan proves -------------------------------------------------------------------------------------------
+
+Status check_number(const char* name, double value, double min, double max) {
+  if (value >= min && value <= max) return {};  // false for NaN
+  return Error{ErrorKind::kUsage, fmt::format("{} is {}, expected a number from {} to {}", name, value, min, max)};
+}
+
+Status check_ranges(const SamplingParams& params) {
+  LEVIN_TRY(check_number("temperature", params.temperature, 0, kMaxTemperature));
+  if (params.top_k < 0)
+    return out_of_range("top_k", static_cast<double>(params.top_k), "a whole number from 0 (0 = off)");
+  if (!(params.top_p > 0 && params.top_p <= 1))
+    return out_of_range("top_p", params.top_p, "a number above 0 and up to 1");
+  LEVIN_TRY(check_number("min_p", params.min_p, 0, 1));
+  LEVIN_TRY(
+      check_number("repetition_penalty", params.repetition_penalty, kMinRepetitionPenalty, kMaxRepetitionPenalty));
+  LEVIN_TRY(check_number("presence_penalty", params.presence_penalty, -kMaxPenalty, kMaxPenalty));
+  LEVIN_TRY(check_number("frequency_penalty", params.frequency_penalty, -kMaxPenalty, kMaxPenalty));
+  for (const auto& [token, bias] : params.logit_bias) {
+    LEVIN_TRY(check_number("a logit_bias", bias, -kMaxLogitBias, kMaxLogitBias));
+  }
+  return {};
+}
+
+Status check_token(const char* name, int32_t token, int64_t n_vocab) {
+  if (token >= 0 && token < n_vocab) return {};
+  return Error{ErrorKind::kUsage,
+               fmt::format("{} names token {}, outside the vocabulary of {} tokens", name, token, n_vocab)};
+}
+
+Status check_tokens(const SamplingParams& params, int64_t n_vocab) {
+  for (const auto& [token, bias] : params.logit_bias) LEVIN_TRY(check_token("logit_bias", token, n_vocab));
+  for (const int32_t token : params.banned_tokens) {
+    LEVIN_TRY(check_token("the list of banned tokens", token, n_vocab));
+  }
+  for (const int32_t token : params.allowed_tokens) LEVIN_TRY(check_token("allowed_token_ids", token, n_vocab));
+  for (const int32_t token : params.stop_tokens) LEVIN_TRY(check_token("the list of stop tokens", token, n_vocab));
+  return {};
+}
+
+void sort_tokens(std::vector<int32_t>& tokens) {
+  std::sort(tokens.begin(), tokens.end());
+  tokens.erase(std::unique(tokens.begin(), tokens.end()), tokens.end());
+}
+
+bool has(const std::vector<int32_t>& sorted, int32_t token) {
+  return std::binary_search(sorted.begin(), sorted.end(), token);
+}
+
+// Tokens that are allowed and not banned, and how many of them do not end the answer.
+struct Survivors {
+  int64_t n = 0;
+  int64_t n_not_stopping = 0;
+};
+Survivors survivors_of(const SamplingParams& params, int64_t n_vocab) {
+  if (params.allowed_tokens.empty()) {
+    const int64_t n_banned = std::ssize(params.banned_tokens);
+    const int64_t n_stopping = std::count_if(params.stop_tokens.begin(), params.stop_tokens.end(),
+                                             [&](int32_t token) { return !has(params.banned_tokens, token); });
+    return {.n = n_vocab - n_banned, .n_not_stopping = n_vocab - n_banned - n_stopping};
+  }
+  Survivors out;
+  for (const int32_t token : params.allowed_tokens) {
+    if (has(params.banned_tokens, token)) continue;
+    ++out.n;
+    out.n_not_stopping += has(params.stop_tokens, token) ? 0 : 1;
+  }
+  return out;
+}
+
+// Top-k, top-p and min-p keep the likeliest token, so only lists can leave none.
+Status check_survivors(const SamplingParams& params, int64_t n_vocab) {
+  const Survivors survivors = survivors_of(params, n_vocab);
+  if (survivors.n == 0) {
+    return Error{ErrorKind::kUsage,
+                 fmt::format("no token may be chosen: {} of {} are banned; ban fewer or allow more",
+                             params.allowed_tokens.empty() ? "all tokens" : "all tokens of allowed_token_ids",
+                             params.allowed_tokens.empty() ? n_vocab : std::ssize(params.allowed_tokens))};
+  }
+  if (params.min_tokens > 0 && survivors.n_not_stopping == 0) {
+    return Error{ErrorKind::kUsage,
+                 fmt::format("min_tokens is {}, but every token that may be chosen ends the answer: {} are allowed and "
+                             "all of them are stop tokens; leave out min_tokens, or allow others",
+                             params.min_tokens, survivors.n)};
+  }
+  return {};
+}
+
 }  // namespace
 
 void TokenHistory::add_prompt(std::span<const int32_t> tokens) {
@@ -93,45 +182,38 @@ void TokenHistory::pop(int32_t token) {
   --n_answer_tokens_;
 }
 
-Status check_sampling(const SamplingParams& params, int64_t n_vocab) {
-  const auto finite = [](double v) { return std::isfinite(v); };
-  if (!finite(params.temperature) || params.temperature < 0)
-    return out_of_range("temperature", params.temperature, "a number from 0");
-  if (params.top_k < 0)
-    return out_of_range("top_k", static_cast<double>(params.top_k), "a whole number from 0 (0 = off)");
-  if (!(params.top_p > 0 && params.top_p <= 1))
-    return out_of_range("top_p", params.top_p, "a number above 0 and up to 1");
-  if (!(params.min_p >= 0 && params.min_p <= 1)) return out_of_range("min_p", params.min_p, "a number from 0 to 1");
-  if (!finite(params.repetition_penalty) || params.repetition_penalty <= 0) {
-    return out_of_range("repetition_penalty", params.repetition_penalty, "a number above 0 (1 = off)");
+Result<SamplingPlan> SamplingPlan::make(SamplingParams params, int64_t n_vocab) {
+  LEVIN_TRY(check_ranges(params));
+  LEVIN_TRY(check_tokens(params, n_vocab));
+  for (std::vector<int32_t>* tokens : {&params.banned_tokens, &params.allowed_tokens, &params.stop_tokens}) {
+    sort_tokens(*tokens);
   }
-  if (!finite(params.presence_penalty))
-    return out_of_range("presence_penalty", params.presence_penalty, "a finite number");
-  if (!finite(params.frequency_penalty))
-    return out_of_range("frequency_penalty", params.frequency_penalty, "a finite number");
-  const auto check_token = [&](const char* name, int32_t token) -> Status {
-    if (token >= 0 && token < n_vocab) return {};
-    return Error{ErrorKind::kUsage,
-                 fmt::format("{} names token {}, outside the vocabulary of {} tokens", name, token, n_vocab)};
-  };
-  for (const auto& [token, bias] : params.logit_bias) {
-    LEVIN_TRY(check_token("logit_bias", token));
-    if (!finite(bias)) return out_of_range("a logit_bias", bias, "a finite number");
-  }
-  for (const int32_t token : params.banned_tokens) LEVIN_TRY(check_token("the list of banned tokens", token));
-  for (const int32_t token : params.allowed_tokens) LEVIN_TRY(check_token("allowed_token_ids", token));
-  for (const int32_t token : params.stop_tokens) LEVIN_TRY(check_token("the list of stop tokens", token));
-  return {};
+  LEVIN_TRY(check_survivors(params, n_vocab));
+  return SamplingPlan(std::move(params), n_vocab);
 }
 
-int32_t choose_token(std::span<const float> logits, const SamplingParams& params, const ChoiceContext& context) {
-  if (takes_logits_as_they_are(params, context)) return choose_from(LogitRow(logits), params, context.position);
+Choice choose_token(std::span<const float> logits, const SamplingPlan& plan, const ChoiceContext& context) {
+  const SamplingParams& params = plan.params();
+  if (takes_logits_as_they_are(params, context)) {
+    const LogitRow row(logits);
+    if (!row.has_numbers() || !row.has_candidates()) return {.fault = RowFault::kNotNumbers};
+    return {.token = choose_from(row, params, context.position)};
+  }
+  if (!is_sound(logits)) return {.fault = RowFault::kNotNumbers};  // a ban would hide it
   const std::vector<double> processed = processed_logits(logits, params, context);
-  return choose_from(LogitRow(std::span<const double>(processed)), params, context.position);
+  const LogitRow row{std::span<const double>(processed)};
+  if (!row.has_candidates()) return {.fault = RowFault::kNothingLeft};
+  return {.token = choose_from(row, params, context.position)};
+}
+
+bool is_sound(std::span<const float> logits) {
+  const LogitRow row(logits);
+  return row.has_numbers() && row.has_candidates();
 }
 
 double share_of_likeliest(std::span<const float> logits, double least) {
-  return LogitRow(logits).share_of_likeliest(least);
+  const LogitRow row(logits);
+  return row.has_numbers() && row.has_candidates() ? row.share_of_likeliest(least) : 0;
 }
 
 RowLogprobs row_logprobs(std::span<const float> logits, int32_t token, int n_top) {

@@ -10,7 +10,6 @@
 
 #include "base/memory.h"
 #include "engine/fingerprint.h"
-#include "engine/page_tiers.h"
 #include "engine/runner.h"
 #include "engine/step_loop.h"
 #include "io/safetensors.h"
@@ -105,12 +104,11 @@ struct Engine::State {
   double load_s = 0;
   std::unique_ptr<Model> model;
   Runner runner;
-  std::unique_ptr<PageTiers> store;  // null: none
   StepLoop loop;
   std::optional<LimitProbe> limits;  // made when a case is first measured beside them
 
   State(EngineOptions o, std::vector<std::string> w, const Room& r, Isa chosen_isa, std::unique_ptr<Model> m,
-        std::unique_ptr<PageTiers> s)
+        std::shared_ptr<PageStore> disk)
       : options(std::move(o)),
         warnings(std::move(w)),
         room(r),
@@ -122,7 +120,6 @@ struct Engine::State {
                         .n_sequences = options.max_running,
                         .n_step_tokens = options.chunk_tokens,
                         .n_undone_tokens = options.n_spec_steps}),
-        store(std::move(s)),
         loop(runner, {.chunk_tokens = options.chunk_tokens,
                       .n_spec_steps = options.n_spec_steps,
                       .adapt_depth = options.adapt_spec_depth,
@@ -130,7 +127,8 @@ struct Engine::State {
                       .max_context_tokens = room.n_context_tokens,
                       .max_running = options.max_running,
                       .share_prefixes = options.share_prefixes,
-                      .store = store.get()}) {}
+                      .n_host_blocks = room.n_prefix_pages,
+                      .disk = std::move(disk)}) {}
 };
 
 Engine::Engine(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -151,9 +149,7 @@ Result<std::unique_ptr<Engine>> Engine::load(const EngineOptions& options, const
     warnings.push_back("--prefix-memory is not used: requests share this model's cache pages themselves");
   }
   LEVIN_ASSIGN(std::unique_ptr<PageStore> disk, open_disk(options, *model, isa, checkpoint));
-  std::unique_ptr<PageTiers> store;
-  if (disk || room.n_prefix_pages > 0) store = std::make_unique<PageTiers>(room.n_prefix_pages, std::move(disk));
-  auto state = std::make_unique<State>(options, std::move(warnings), room, isa, std::move(model), std::move(store));
+  auto state = std::make_unique<State>(options, std::move(warnings), room, isa, std::move(model), std::move(disk));
   state->load_s = seconds_since(start);
   return std::unique_ptr<Engine>(new Engine(std::move(state)));
 }
@@ -187,7 +183,10 @@ Result<Generation> Engine::generate(GenerateRequest request) {
   StepLoop& loop = state_->loop;
   LEVIN_ASSIGN(const RequestId id, loop.submit(std::move(request)));
   while (loop.step()) {
-    if (std::unique_ptr<Generation> done = loop.take(id)) return std::move(*done);
+    std::unique_ptr<Generation> done = loop.take(id);
+    if (done == nullptr) continue;
+    if (done->error) return *done->error;
+    return std::move(*done);
   }
   return Error{ErrorKind::kRuntime, fmt::format("request {} was lost", id)};
 }
@@ -201,11 +200,10 @@ const StepTimes& Engine::last_step() const { return state_->loop.last_step(); }
 StepPhase Engine::phase() const { return state_->loop.phase(); }
 EngineLoad Engine::load() const {
   EngineLoad load{state_->loop.counts(), {}, 0, 0, state_->loop.n_restored_tokens()};
-  if (const PageTiers* store = state_->store.get()) {
-    load.n_memory_pages = store->memory().n_pages();
-    load.n_memory_bytes = store->memory().n_bytes();
-    if (store->disk() != nullptr) load.store = store->disk()->counts();
-  }
+  const PrefixIndex& index = state_->loop.cache().index();
+  load.n_memory_pages = index.memory().n_pages();
+  load.n_memory_bytes = index.memory().n_bytes();
+  if (index.disk() != nullptr) load.store = index.disk()->counts();
   return load;
 }
 

@@ -15,9 +15,9 @@
 #include "base/result.h"
 #include "engine/bench.h"
 #include "engine/options.h"
-#include "engine/page_tiers.h"
 #include "engine/request.h"
 #include "engine/trace.h"
+#include "kv/page_store.h"
 #include "model/weight_table.h"
 #include "sched/scheduler.h"
 
@@ -26,7 +26,7 @@ namespace levin {
 // Requests that run and wait, pages, what the prefix cache and the disk saved.
 struct EngineLoad : SchedulerCounts {
   PageStoreCounts store;
-  int64_t n_memory_pages = 0;  // of prefixes that are kept beside the caches (engine/page_memory.h)
+  int64_t n_memory_pages = 0;  // of prefixes that are kept beside the caches (kv/page_memory.h)
   int64_t n_memory_bytes = 0;
   int64_t n_restored_tokens = 0;  // of those that were looked up: read from the disk
 };

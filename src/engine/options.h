@@ -38,7 +38,7 @@ struct EngineOptions {
   bool share_prefixes = true;  // requests go on from cache rows of others whose prompts begin alike
   // Memory for prefixes where cache pages cannot be shared, as DeepSeek-V4's cannot; empty: choose_prefix_bytes()
   std::optional<int64_t> prefix_memory_bytes;
-  std::string cache_dir;  // prefixes on disk (engine/page_store.h); empty: none
+  std::string cache_dir;  // prefixes on disk (kv/page_store.h); empty: none
   int64_t cache_dir_bytes = int64_t{16} << 30;
   std::function<void(const std::string& line)> note;  // what is to be known of later, from any thread; may be empty
   int64_t max_model_len_tokens = 0;  // prompt and answer together; 0: as many as the model and the memory allow

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/result.h"
 #include "decode/sampling.h"
 #include "grammar/matcher.h"
 
@@ -42,8 +43,8 @@ struct GenerateRequest {
   std::function<Verdict(const TokenEvent& event)> on_token;
 };
 
-enum class FinishReason : uint8_t { kStop, kLength, kCancelled };
-std::string_view finish_reason_name(FinishReason reason);  // "stop", "length", "cancelled"
+enum class FinishReason : uint8_t { kStop, kLength, kCancelled, kError };
+std::string_view finish_reason_name(FinishReason reason);  // "stop", "length", "cancelled", "error"
 
 // Drafts offered and kept. A verify pass with j accepted drafts keeps j + 1 tokens; what an end or a limit cuts off is
 // not counted. The token that prefill gives is not counted either.
@@ -62,6 +63,8 @@ struct SpeculationStats {
 struct Generation {
   std::vector<TokenEvent> tokens;
   FinishReason finish_reason = FinishReason::kLength;
+  // With kError alone: why this request, and no other, could not go on. Its tokens so far are those of a sound answer.
+  std::optional<Error> error;
   SpeculationStats speculation;
   int64_t n_found_tokens = 0;  // of the prompt, whose cache rows others had left
   double prefill_s = 0;        // from submission until the prompt is through trunk and MTP layer, first token chosen

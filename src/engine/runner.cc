@@ -5,6 +5,19 @@
 #include "ops/logits.h"
 
 namespace levin {
+namespace {
+
+// A value that is no number stays one through residual stream and norm, so the end shows all rows that had any.
+void mark_rows_without_numbers(const View& hidden, const View& faults) {
+  for (int64_t t = 0; t < hidden.dim(0); ++t) {
+    const float* row = hidden.row<float>(t);
+    float sum = 0;  // of zeros, or NaN
+    for (int64_t i = 0; i < hidden.dim(1); ++i) sum += row[i] - row[i];
+    if (sum != 0) mark_fault(faults, t);
+  }
+}
+
+}  // namespace
 
 Runner::Runner(const Model& model, const RunnerOptions& options)
     : model_(model),
@@ -19,7 +32,9 @@ Runner::Runner(const Model& model, const RunnerOptions& options)
 
 ForwardRows Runner::trunk(std::span<const SequenceChunk> chunks, const Probe* probe) {
   const Step step = build_step(arena_, chunks, SlotRule::kAtPosition, pools_.kinds());
-  const ForwardRows out = model_.trunk(ctx_, step, cache_, probe);
+  ForwardRows out = model_.trunk(ctx_, step, cache_, probe);
+  mark_rows_without_numbers(out.hidden, step.faults);
+  out.faults = step.faults;
   last_result_ = std::chrono::steady_clock::now();
   return out;
 }

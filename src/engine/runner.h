@@ -35,7 +35,6 @@ class Runner {
 
   const Model& model() const { return model_; }
   SequencePools& pools() { return pools_; }
-  PagePool& pages() { return pools_.tokens(); }
   // Tokens of one sequence that a step may have; cutting longer runs of them changes no bit.
   int64_t max_step_tokens() const { return pools_.max_step_tokens(); }
   int64_t max_drafts() const { return pools_.max_undone_tokens(); }  // that a step may have

@@ -15,6 +15,7 @@ using Clock = std::chrono::steady_clock;
 struct StepLoop::Sequence {
   RequestId id = 0;
   GenerateRequest request;
+  SamplingPlan plan;
   int64_t n_prompt = 0;
   int64_t n_fill = 0;  // tokens to compute before the next one is chosen: the prompt, or all there were when sent back
   int64_t max_tokens = 0;
@@ -26,11 +27,10 @@ struct StepLoop::Sequence {
   int64_t n_paired = 0;         // MTP rows of positions 0 .. n_paired-1 come from the trunk's own state
   std::vector<float> owed;      // [n, d_state] of the trunk at positions n_paired .. that the MTP layer has yet to see
   DraftAcceptance acceptance;
-  SequencePages pages;  // as the scheduler gives them, in this step
+  const SequencePages* pages = nullptr;  // the scheduler's, while it runs
   int64_t n_block_tokens;
   std::vector<ResumeState> block_ends;  // of the blocks that are not yet settled, in order
   std::vector<RowLogprobs> prompt_logprobs;
-  std::vector<PageKey> keys;  // of blocks 0, 1, ... as far as they were asked for; with a store
   TokenHistory history;
   std::unique_ptr<grammar::Matcher> matcher;  // of the answer so far; null where any token may be next
   std::unique_ptr<Generation> out = std::make_unique<Generation>();
@@ -38,8 +38,14 @@ struct StepLoop::Sequence {
   Clock::time_point submitted = Clock::now();
   Clock::time_point prompt_done;
 
-  explicit Sequence(Runner& runner) : pages(runner.pools()), n_block_tokens(runner.block_tokens()) {}
+  Sequence(Runner& runner, SamplingPlan sampling) : plan(std::move(sampling)), n_block_tokens(runner.block_tokens()) {}
 
+  // Ends this sequence, and no other.
+  void fail(Error error) {
+    finished = true;
+    out->finish_reason = FinishReason::kError;
+    out->error = std::move(error);
+  }
   bool in_prompt() const { return n_cached < n_fill; }
   int64_t n_tokens() const { return static_cast<int64_t>(tokens.size()); }
   int64_t n_answer_tokens() const { return n_tokens() - n_prompt; }
@@ -66,7 +72,7 @@ struct StepLoop::Sequence {
     for (int i = 0; i < n_matched; ++i) matcher->pop();
   }
   SequenceChunk chunk(std::span<const int32_t> step_tokens, int64_t first_position) const {
-    return {.tokens = step_tokens, .first_position = static_cast<int32_t>(first_position), .pages = &pages};
+    return {.tokens = step_tokens, .first_position = static_cast<int32_t>(first_position), .pages = pages};
   }
 
   // Begins where rows of others end; nowhere, if none were found.
@@ -84,19 +90,6 @@ struct StepLoop::Sequence {
     n_cached = n;
     n_paired = std::max<int64_t>(n - 1, 0);
     owed = state ? *state : std::vector<float>();
-  }
-  // The keys of the first n blocks.
-  std::span<const PageKey> block_keys(const PageTiers& store, int64_t n) {
-    while (std::ssize(keys) < n) {
-      const PagePlace next = block_place(store, std::ssize(keys));
-      keys.push_back(PageTiers::key_after(next.before, next.tokens));
-    }
-    return std::span(keys).first(static_cast<size_t>(n));
-  }
-  PagePlace block_place(const PageTiers& store, int64_t block) {
-    return {.before = block > 0 ? block_keys(store, block).back() : store.first_key(),
-            .tokens = std::span(tokens).subspan(static_cast<size_t>(block * n_block_tokens),
-                                                static_cast<size_t>(n_block_tokens))};
   }
   // Tokens whose rows are right in every cache: the MTP layer's row of a pair lies one slot later.
   int64_t n_settled(bool drafts_on) const { return drafts_on ? std::min(n_cached, n_paired + 1) : n_cached; }
@@ -173,13 +166,25 @@ bool contains(const std::vector<int32_t>& list, int32_t token) {
   return std::find(list.begin(), list.end(), token) != list.end();
 }
 
+Error error_of(RowFault fault, int64_t position) {
+  if (fault == RowFault::kNothingLeft) {
+    return {ErrorKind::kUsage,
+            fmt::format("no token may stand at position {}: the structure, the banned tokens and min_tokens together "
+                        "leave none; ask for less of them",
+                        position)};
+  }
+  return {ErrorKind::kRuntime,
+          fmt::format("the model gave values that are no numbers (NaN or infinity) at position {}; this request ends, "
+                      "others go on. Check the checkpoint, or try --numerics reference",
+                      position)};
+}
+
 // What the model can do of what is asked. Chunks and drafts change no token.
 LoopOptions within_reach(const Runner& runner, LoopOptions options) {
   options.n_spec_steps =
       runner.model().has_mtp() ? static_cast<int>(std::min<int64_t>(options.n_spec_steps, runner.max_drafts())) : 0;
   options.chunk_tokens = std::min(options.chunk_tokens, runner.max_step_tokens());
   options.max_running = std::min(options.max_running, runner.max_sequences());
-  if (!options.share_prefixes) options.store = nullptr;
   return options;
 }
 
@@ -193,6 +198,8 @@ std::string_view finish_reason_name(FinishReason reason) {
       return "length";
     case FinishReason::kCancelled:
       return "cancelled";
+    case FinishReason::kError:
+      return "error";
   }
   return "unknown";
 }
@@ -218,15 +225,20 @@ std::string_view step_phase_name(StepPhase phase) {
 StepLoop::StepLoop(Runner& runner, const LoopOptions& options)
     : runner_(runner),
       options_(within_reach(runner, options)),
-      scheduler_(
-          {.step_tokens = options_.chunk_tokens,
-           .chunk_tokens = options_.chunk_tokens,
-           .max_running = options_.max_running,
-           .max_waiting = options_.max_waiting,
-           .lookahead_tokens = 1 + options_.n_spec_steps,
-           // a page of tokens stands for their rows only where all rows are kept: a window's and a compressor's go
-           .share_prefixes = options_.share_prefixes && runner.keeps_all_rows()},
-          runner.pages(), options_.schedule_trace),
+      cache_(runner.pools(),
+             {.n_block_tokens = runner.block_tokens(),
+              .share_prefixes = options_.share_prefixes,
+              .max_host_blocks = options_.n_host_blocks,
+              .disk = options_.disk,
+              .block_bytes = runner.block_bytes(),
+              .copy_block = [&runner](const SequencePages& pages, int64_t block,
+                                      std::span<std::byte> out) { runner.copy_block(pages, block, out); }}),
+      scheduler_({.step_tokens = options_.chunk_tokens,
+                  .chunk_tokens = options_.chunk_tokens,
+                  .max_running = options_.max_running,
+                  .max_waiting = options_.max_waiting,
+                  .lookahead_tokens = 1 + options_.n_spec_steps},
+                 cache_, options_.schedule_trace),
       depth_(options_.n_spec_steps) {}
 
 StepLoop::~StepLoop() = default;
@@ -255,13 +267,15 @@ Status StepLoop::check(const GenerateRequest& request) const {
                  fmt::format("the structure is made for {} tokens and the model has {}",
                              request.structure->constraint->vocabulary().n_tokens(), config.n_vocab)};
   }
-  return check_sampling(request.sampling, config.n_vocab);
+  const Result<SamplingPlan> plan = SamplingPlan::make(request.sampling, config.n_vocab);
+  return plan.ok() ? Status() : Status(plan.error());
 }
 
 Result<RequestId> StepLoop::submit(GenerateRequest request) {
   LEVIN_TRY(check(request));
   const int64_t n_prompt = std::ssize(request.prompt);
-  auto sequence = std::make_unique<Sequence>(runner_);
+  LEVIN_ASSIGN(SamplingPlan plan, SamplingPlan::make(request.sampling, runner_.model().config().n_vocab));
+  auto sequence = std::make_unique<Sequence>(runner_, std::move(plan));
   sequence->id = next_id_++;
   sequence->n_prompt = sequence->n_fill = n_prompt;
   const int64_t room = options_.max_context_tokens - n_prompt;
@@ -279,7 +293,7 @@ Result<RequestId> StepLoop::submit(GenerateRequest request) {
     case Submission::kTooLong:
       return Error{ErrorKind::kOutOfMemory,
                    fmt::format("prompt and answer of {} tokens do not fit the cache of {}; ask for fewer tokens",
-                               n_prompt + sequence->max_tokens, runner_.pages().n_pages() * kPageTokens)};
+                               n_prompt + sequence->max_tokens, runner_.pools().limits().n_tokens)};
   }
   sequence->history.add_prompt(request.prompt);
   if (request.structure) {
@@ -332,18 +346,14 @@ void StepLoop::plan(Batch& batch) {
   std::map<SequenceId, Sequence*> by_id;
   for (const std::unique_ptr<Sequence>& s : sequences_) by_id[s->id] = s.get();
   const StepPlan plan = scheduler_.plan();
-  for (const SequenceId id : plan.sent_back) by_id.at(id)->pages.shorten(0);
   for (const Admitted& admitted : plan.admitted) {
     Sequence& s = *by_id.at(admitted.id);
+    s.pages = &scheduler_.pages(s.id);
     s.begin(admitted);
-    if (options_.store != nullptr) {
-      options_.store->use(s.block_keys(*options_.store, admitted.n_cached / s.n_block_tokens));
-    }
   }
-  for (StepEntry planned : plan.entries) {
+  for (const Restored& restored : plan.restored) restore(*by_id.at(restored.id), restored);
+  for (const StepEntry& planned : plan.entries) {
     Sequence& s = *by_id.at(planned.id);
-    follow_pages(s);
-    if (options_.store != nullptr && s.in_prompt() && !restore(s, planned)) continue;
     s.doubted = s.doubted && std::ssize(s.drafts) == planned.n_drafts;
     s.drafts.resize(static_cast<size_t>(planned.n_drafts));
     Batch::Entry entry{.sequence = &s,
@@ -359,67 +369,16 @@ void StepLoop::plan(Batch& batch) {
   }
 }
 
-void StepLoop::follow_pages(Sequence& s) {
-  const Status fits = s.pages.follow(scheduler_.pages(s.id));
-  LEVIN_CHECK(fits.ok(), "pages of sequence {}: {}", s.id, fits.ok() ? "" : fits.error().message);
-}
-
-// Puts in what is stored of the blocks that a chunk of a prompt is to fill, also where it would fill them in part, and
-// cuts the chunk accordingly. False: nothing of it is left, or nothing should be computed because the block behind it is
-// stored too.
-bool StepLoop::restore(Sequence& s, StepEntry& planned) {
-  // Log probabilities of a prompt need all of its rows; blocks that are not settled have states that would be lost.
-  if (s.request.prompt_logprobs || !s.block_ends.empty()) return true;
-  PageTiers& store = *options_.store;
-  const int64_t n_room = std::ssize(scheduler_.pages(s.id)) * kPageTokens / s.n_block_tokens;
-  const int64_t n_whole = (s.n_tokens() - 1) / s.n_block_tokens;  // the last token has to be computed
-  const int64_t n_before = s.n_cached, first = n_before / s.n_block_tokens;
-  const std::vector<ResumeState> states = restore_blocks(s, first, std::min(n_room, n_whole));
-  if (states.empty()) return true;
-  const int64_t n = first + std::ssize(states);
-  s.go_on(n * s.n_block_tokens, states.back());
-  if (s.n_answer_tokens() == 0) s.out->n_found_tokens += s.n_cached - n_before;
-  store.use(s.block_keys(store, n));
-  scheduler_.advance(s.id, {.n_cached = s.n_cached, .n_settled = s.n_cached, .n_drafts = 0, .resume = states});
-  follow_pages(s);
-  const int64_t end = planned.first_position + planned.n_tokens;
-  if (s.n_cached >= end || (n < n_whole && store.has(s.block_keys(store, n + 1).back()))) return false;
-  planned.n_tokens = end - s.n_cached;
-  planned.first_position = s.n_cached;
-  return true;
-}
-
-// Puts blocks first .. last-1 in, as far as they are stored; gives the states behind them.
-std::vector<ResumeState> StepLoop::restore_blocks(Sequence& s, int64_t first, int64_t last) {
-  PageTiers& store = *options_.store;
-  std::vector<ResumeState> states;
-  for (int64_t n = first; n < last; ++n) {
-    const PagePlace place = s.block_place(store, n);
-    const PageTiers::Found found = store.find(s.block_keys(store, n + 1).back(), place);
-    if (found.record == nullptr) break;
-    runner_.set_block(s.pages, n, found.record->rows);
-    states.push_back(std::make_shared<const std::vector<float>>(found.record->state));
-    const int64_t n_new = (n + 1) * s.n_block_tokens - std::max(s.n_cached, n * s.n_block_tokens);
-    (found.from_disk ? n_restored_tokens_ : n_recalled_tokens_) += n_new;
+// Puts blocks that exist as records into the sequence's pages.
+void StepLoop::restore(Sequence& s, const Restored& restored) {
+  for (const RestoredBlock& block : restored.blocks) {
+    runner_.set_block(*s.pages, block.block, block.record->rows);
+    const int64_t begin = block.block * s.n_block_tokens;
+    const int64_t n_new = begin + s.n_block_tokens - std::max(restored.n_before, begin);
+    (block.from_disk ? n_restored_tokens_ : n_recalled_tokens_) += n_new;
   }
-  return states;
-}
-
-// Copies the blocks that were settled just now.
-void StepLoop::store_blocks(Sequence& s, std::span<const ResumeState> settled) {
-  PageTiers& store = *options_.store;
-  const int64_t n_blocks = s.n_settled(options_.n_spec_steps > 0) / s.n_block_tokens;
-  const std::span<const PageKey> keys = s.block_keys(store, n_blocks);
-  for (size_t i = 0; i < settled.size(); ++i) {
-    const int64_t n = n_blocks - std::ssize(settled) + static_cast<int64_t>(i);
-    store.keep(keys[static_cast<size_t>(n)], s.block_place(store, n), [&] {
-      PageRecord record{.state = *settled[i],
-                        .rows = std::vector<std::byte>(static_cast<size_t>(runner_.block_bytes()))};
-      runner_.copy_block(s.pages, n, record.rows);
-      return record;
-    });
-  }
-  store.use(keys);
+  s.go_on(restored.n_cached, restored.blocks.back().resume());
+  if (s.n_answer_tokens() == 0) s.out->n_found_tokens += restored.n_cached - restored.n_before;
 }
 
 void StepLoop::run_trunk(Batch& batch) {
@@ -448,13 +407,13 @@ void StepLoop::choose_tokens(Batch& batch) {
     const int64_t count = entry.n_logit_rows();
     const int64_t n_before = s.n_tokens();
     if (!entry.of_prompt) {
-      accept(s, logits.slice_first(row, count));
+      accept(s, batch.rows.faults, entry.first_row, logits.slice_first(row, count));
       entry.n_extended = s.n_tokens() - n_before;
-    } else {
+    } else if (!fail_on_faults(batch.rows.faults, entry.first_row, entry.n_rows(), s)) {
       if (s.request.prompt_logprobs) score_prompt(s, batch, entry.first_row, entry.n_rows());
       s.n_cached += entry.n_rows();
       entry.n_extended = entry.n_rows();
-      if (count > 0) choose_first_token(s, row_span(logits, row));
+      if (count > 0 && !s.finished) choose_first_token(s, row_span(logits, row));
     }
     row += count;
   }
@@ -467,7 +426,27 @@ void StepLoop::choose_first_token(Sequence& s, std::span<const float> logits) {
     note_prompt_done(s);
     if (s.request.on_prompt) s.request.on_prompt(std::exchange(s.prompt_logprobs, {}));
   }
-  emit(s, choose_token(logits, s.request.sampling, s.next_choice()), logits);
+  choose_and_emit(s, logits);
+}
+
+// The target's own token for a row; false: the row gave none, and the sequence has ended with an error.
+bool StepLoop::choose_and_emit(Sequence& s, std::span<const float> logits) {
+  const Choice choice = choose_token(logits, s.plan, s.next_choice());
+  if (!choice.ok()) {
+    s.fail(error_of(choice.fault, s.n_tokens()));
+    return false;
+  }
+  emit(s, choice.token, logits);
+  return true;
+}
+
+// Ends a sequence of which one of these rows is not sound.
+bool StepLoop::fail_on_faults(const View& faults, int64_t first_row, int64_t n_rows, Sequence& s) const {
+  const int32_t* fault = faults.data<int32_t>() + first_row;
+  const int32_t* bad = std::find_if(fault, fault + n_rows, [](int32_t f) { return f != 0; });
+  if (bad == fault + n_rows) return false;
+  s.fail(error_of(RowFault::kNotNumbers, s.n_cached + (bad - fault)));
+  return true;
 }
 
 // What these rows of the prompt say of the tokens behind them. Rows that come a second time are known.
@@ -480,6 +459,7 @@ void StepLoop::score_prompt(Sequence& s, const Batch& batch, int64_t first_row, 
     const int64_t count = std::min(kScoreRows, n_scored - r);
     const View logits = runner_.logits(batch.rows.hidden.slice_first(first_row + r, count));
     for (int64_t i = 0; i < count; ++i) {
+      if (!is_sound(row_span(logits, i))) return s.fail(error_of(RowFault::kNotNumbers, s.n_cached + r + i + 1));
       const int32_t next = s.tokens[static_cast<size_t>(s.n_cached + r + i + 1)];
       s.prompt_logprobs.push_back(row_logprobs(row_span(logits, i), next, s.request.n_top_logprobs));
     }
@@ -505,11 +485,11 @@ void StepLoop::keep_block_ends(const Batch& batch) {
 void StepLoop::advance(const Batch& batch) {
   for (const Batch::Entry& entry : batch.entries) {
     Sequence& s = *entry.sequence;
+    if (s.out->error) continue;  // nobody may find its rows
     const int64_t n_settled = s.n_settled(options_.n_spec_steps > 0);
     const int64_t n_unsettled_blocks = s.n_cached / s.n_block_tokens - n_settled / s.n_block_tokens;
     const std::span<const ResumeState> settled =
         std::span(s.block_ends).first(s.block_ends.size() - static_cast<size_t>(n_unsettled_blocks));
-    if (options_.store != nullptr && !settled.empty()) store_blocks(s, settled);
     scheduler_.advance(
         s.id, {.n_cached = s.n_cached, .n_settled = n_settled, .n_drafts = std::ssize(s.drafts), .resume = settled});
     s.block_ends.erase(s.block_ends.begin(), s.block_ends.begin() + std::ssize(settled));
@@ -517,16 +497,16 @@ void StepLoop::advance(const Batch& batch) {
 }
 
 // Row by row the target's own token; on while it is the one that was drafted.
-void StepLoop::accept(Sequence& s, View logits) {
+void StepLoop::accept(Sequence& s, const View& faults, int64_t first_row, View logits) {
   SpeculationStats& stats = s.out->speculation;
   ++stats.n_verify_passes;
   stats.n_drafted += static_cast<int64_t>(s.drafts.size());
   const std::vector<int32_t> drafts = std::exchange(s.drafts, {});
   int n_accepted = 0;
   for (size_t j = 0; j <= drafts.size() && !s.finished; ++j) {
-    const std::span<const float> row = row_span(logits, static_cast<int64_t>(j));
-    const int32_t token = choose_token(row, s.request.sampling, s.next_choice());
-    emit(s, token, row);
+    const auto row = static_cast<int64_t>(j);
+    if (fail_on_faults(faults, first_row + row, 1, s) || !choose_and_emit(s, row_span(logits, row))) break;
+    const int32_t token = s.tokens.back();
     ++stats.n_kept;
     ++s.n_cached;
     if (j == drafts.size() || token != drafts[j]) break;
@@ -550,7 +530,7 @@ void StepLoop::emit(Sequence& s, int32_t token, std::span<const float> logits) {
   s.out->tokens.push_back(std::move(event));
   s.out->decode_s = std::chrono::duration<double>(Clock::now() - s.prompt_done).count();
   const bool complete = s.matcher && s.matcher->is_complete();
-  if (verdict == Verdict::kStop || complete || contains(s.request.sampling.stop_tokens, token)) {
+  if (verdict == Verdict::kStop || complete || contains(s.plan.params().stop_tokens, token)) {
     s.out->finish_reason = FinishReason::kStop;
   } else if (verdict == Verdict::kCancel) {
     s.out->finish_reason = FinishReason::kCancelled;
@@ -630,7 +610,7 @@ void StepLoop::chain_drafts(Batch& batch) {
     DraftGather going_on(runner_.model());
     for (size_t i = 0; i < batch.drafting.size(); ++i) {
       Sequence& s = *batch.drafting[i];
-      if (step >= s.n_drafts_within(batch.depth)) continue;
+      if (step >= s.n_drafts_within(batch.depth) || std::ssize(s.drafts) < step) continue;
       s.doubted = s.confidence < options_.min_confidence;
       if (s.doubted) continue;
       drafting.push_back(&s);
@@ -654,9 +634,10 @@ void StepLoop::choose_drafts(const Batch& batch, View hidden) {
     const int n_matched = s.push_drafts();
     const ChoiceContext context = s.next_choice(std::ssize(s.drafts));
     const std::span<const float> row = row_span(logits, static_cast<int64_t>(i));
-    const int32_t token = choose_token(row, s.request.sampling, context);
+    const Choice choice = choose_token(row, s.plan, context);
     s.pop_drafts(n_matched);
-    s.drafts.push_back(token);
+    if (!choice.ok()) continue;  // the target will say what is wrong, if anything is
+    s.drafts.push_back(choice.token);
     const bool may_go_on = std::ssize(s.drafts) < s.n_drafts_within(batch.depth);
     if (may_go_on && !s.matcher) s.confidence *= share_of_likeliest(row, options_.min_confidence / s.confidence);
   }

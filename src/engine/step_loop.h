@@ -22,10 +22,8 @@
 // sends back loses its rows and comes again as a prompt that has its answer so far; one whose prompt begins as
 // another's goes on from the rows that are there, with the state of the last of them owed to the MTP layer.
 //
-// With a store of pages (engine/page_tiers.h) blocks of tokens that fill up are copied there, and a chunk of a prompt
-// whose blocks are there is put into the sequence's own pages instead of computed. The scheduler does not see the
-// difference. Where pages hold all rows of their tokens, sequences share them and the store is for what outlives them;
-// where they do not, as with DeepSeek-V4, the store is how prefixes are shared.
+// Pages, shared prefixes and stored blocks are the cache manager's (kv/cache_manager.h): a plan says which blocks are
+// put into a sequence's pages before the step runs.
 //
 // Pure loop: one thread calls; nothing here knows about text, files or sockets.
 #pragma once
@@ -37,9 +35,9 @@
 
 #include "base/result.h"
 #include "engine/draft_depth.h"
-#include "engine/page_tiers.h"
 #include "engine/request.h"
 #include "engine/runner.h"
+#include "kv/cache_manager.h"
 #include "sched/scheduler.h"
 
 namespace levin {
@@ -55,7 +53,8 @@ struct LoopOptions {
   int64_t max_running = 64;        // sequences that have part in steps
   int64_t max_waiting = 1 << 20;   // sequences that wait for their first
   bool share_prefixes = true;
-  PageTiers* store = nullptr;  // of prefixes outside of the caches; used where prefixes are shared
+  int64_t n_host_blocks = 0;        // of prefixes, kept as records in memory where prefixes are shared
+  std::shared_ptr<PageStore> disk;  // and on disk; null: not
   TraceWriter* schedule_trace = nullptr;
 };
 
@@ -77,7 +76,8 @@ class StepLoop {
   // The result of a finished request, once; nullptr while it runs.
   std::unique_ptr<Generation> take(RequestId id);
 
-  SchedulerCounts counts() const;             // found tokens: those in the store's memory among them
+  SchedulerCounts counts() const;  // found tokens: those restored from host memory among them
+  const CacheManager& cache() const { return cache_; }
   StepPhase phase() const { return phase_; }  // from any thread
   const StepTimes& last_step() const { return times_; }
   int64_t n_restored_tokens() const { return n_restored_tokens_; }  // read from disk instead of computed
@@ -89,17 +89,16 @@ class StepLoop {
 
   void run(Batch& batch);
   void plan(Batch& batch);
-  void follow_pages(Sequence& sequence);
-  bool restore(Sequence& sequence, StepEntry& planned);
-  std::vector<ResumeState> restore_blocks(Sequence& sequence, int64_t first, int64_t last);
-  void store_blocks(Sequence& sequence, std::span<const ResumeState> settled);
+  void restore(Sequence& sequence, const Restored& restored);
   void run_trunk(Batch& batch);
   void choose_tokens(Batch& batch);
   void choose_first_token(Sequence& sequence, std::span<const float> logits);
-  void accept(Sequence& sequence, View logits);  // [rows, V]
+  void accept(Sequence& sequence, const View& faults, int64_t first_row, View logits);  // faults [T], logits [rows, V]
+  bool choose_and_emit(Sequence& sequence, std::span<const float> logits);
   void score_prompt(Sequence& sequence, const Batch& batch, int64_t first_row, int64_t n_rows);
   void keep_block_ends(const Batch& batch);
   void advance(const Batch& batch);
+  bool fail_on_faults(const View& faults, int64_t first_row, int64_t n_rows, Sequence& sequence) const;
   void emit(Sequence& sequence, int32_t token, std::span<const float> logits);
   void note_prompt_done(Sequence& sequence);
   void choose_depth(Batch& batch);
@@ -111,13 +110,14 @@ class StepLoop {
 
   Runner& runner_;
   LoopOptions options_;
+  CacheManager cache_;
   Scheduler scheduler_;
   DraftDepth depth_;
   int last_depth_ = 0;       // of the drafts that the next step verifies
   DraftAcceptance typical_;  // of all sequences so far: where a new one begins
   RequestId next_id_ = 1;
   int64_t n_restored_tokens_ = 0;
-  int64_t n_recalled_tokens_ = 0;  // found in the store's memory
+  int64_t n_recalled_tokens_ = 0;  // restored from host memory
   std::atomic<StepPhase> phase_ = StepPhase::kIdle;
   StepTimes times_;
   bool went_on_ = false;                              // after the last step something was left to do

@@ -131,9 +131,8 @@ KvCache::KvCache(const CacheLayout& layout, const SequencePools& pools)
   for (const LayerCacheFormat& format : layout.layers) {
     Layer layer;
     layer.format = format;
-    int64_t n_index_pages = pools.tokens().n_pages();
-    const PagePool& rows = layout.n_window > 0 ? pools.windows() : pools.tokens();
-    layer.latent = Buffer(format.latent.page_bytes() * rows.n_pages());
+    int64_t n_index_pages = pools.rows().n_pages();
+    layer.latent = Buffer(format.latent.page_bytes() * n_index_pages);
     if (format.compressed) {
       const auto kind = std::find(ratios.begin(), ratios.end(), format.compressed->ratio) - ratios.begin();
       layer.kind = static_cast<size_t>(kind);

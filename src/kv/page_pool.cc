@@ -48,14 +48,17 @@ BlockTable& BlockTable::operator=(BlockTable&& other) noexcept {
   return *this;
 }
 
+int64_t BlockTable::n_missing(int64_t n_tokens) const {
+  return std::max<int64_t>(0, std::min(pages_for_tokens(n_tokens), n_ring_pages_) - n_held());
+}
+
 Status BlockTable::grow(int64_t n_tokens) {
-  const int64_t n_held = static_cast<int64_t>(pages_.size()), n_pages = pages_for_tokens(n_tokens);
-  const int64_t n_needed = std::min(n_pages, n_ring_pages_) - std::min(n_held, n_ring_pages_);
+  const int64_t n_needed = n_missing(n_tokens);
   if (n_needed > pool_->n_free()) {
     return Error{ErrorKind::kOutOfMemory, fmt::format("cache full: {} more pages of {} tokens needed, {} free",
                                                       n_needed, kPageTokens, pool_->n_free())};
   }
-  for (int64_t i = n_held; i < n_pages; ++i) {
+  for (int64_t i = std::ssize(pages_); i < pages_for_tokens(n_tokens); ++i) {
     pages_.push_back(i < n_ring_pages_ ? pool_->allocate() : pages_[static_cast<size_t>(i - n_ring_pages_)]);
   }
   return {};

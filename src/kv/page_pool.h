@@ -5,7 +5,9 @@
 // is the same page as n - R, and old rows give way to new ones.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <span>
 #include <vector>
 
@@ -13,6 +15,8 @@
 #include "tensor/formats.h"
 
 namespace levin {
+
+inline int64_t pages_for_tokens(int64_t n_tokens) { return (n_tokens + kPageTokens - 1) / kPageTokens; }
 
 class PagePool {
  public:
@@ -46,11 +50,14 @@ class BlockTable {
   // Gives back the pages beyond the one that holds token n_tokens-1.
   void shorten(int64_t n_tokens);
 
-  const std::vector<int32_t>& pages() const { return pages_; }
+  const std::vector<int32_t>& pages() const { return pages_; }  // by page number; a ring's come round again
+  int64_t n_held() const { return std::min(std::ssize(pages_), n_ring_pages_); }  // distinct pages
+  // Pages that grow(n_tokens) would take of the pool.
+  int64_t n_missing(int64_t n_tokens) const;
 
   // Begins an empty table with pages that are shared with others; takes over a reference to each.
   void begin_with(std::vector<int32_t> pages);
-  // The first n pages, for their holder to put others with the same rows in their place (kv/prefix_tree.h).
+  // The first n pages, for their holder to put others with the same rows in their place (kv/shared_pages.h).
   std::span<int32_t> first_pages(size_t n) { return std::span(pages_).first(n); }
 
  private:
@@ -58,7 +65,5 @@ class BlockTable {
   int64_t n_ring_pages_;        // R: distinct pages at most
   std::vector<int32_t> pages_;  // by page number
 };
-
-inline int64_t pages_for_tokens(int64_t n_tokens) { return (n_tokens + kPageTokens - 1) / kPageTokens; }
 
 }  // namespace levin

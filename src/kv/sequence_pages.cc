@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 namespace levin {
 namespace {
@@ -19,13 +20,33 @@ int64_t n_entry_pages(int64_t ratio, const CacheLimits& limits) {
 
 }  // namespace
 
-SequencePools::SequencePools(const PageKinds& kinds, const CacheLimits& limits)
-    : kinds_(kinds),
-      limits_(limits),
-      tokens_(static_cast<int32_t>(pages_for_tokens(limits.n_tokens))),
-      windows_(static_cast<int32_t>(n_window_pages(kinds, limits))),
-      rings_(static_cast<int32_t>(kinds.ratios.empty() ? 0 : limits.n_sequences)) {
-  for (const int64_t ratio : kinds.ratios) entries_.emplace_back(static_cast<int32_t>(n_entry_pages(ratio, limits)));
+SequencePools::SequencePools(const PageKinds& kinds, const CacheLimits& limits) : kinds_(kinds), limits_(limits) {
+  const int64_t n_rows = kinds.n_window > 0 ? n_window_pages(kinds, limits) : pages_for_tokens(limits.n_tokens);
+  pools_.emplace_back(static_cast<int32_t>(n_rows));
+  for (const int64_t ratio : kinds.ratios) pools_.emplace_back(static_cast<int32_t>(n_entry_pages(ratio, limits)));
+  pools_.emplace_back(static_cast<int32_t>(kinds.ratios.empty() ? 0 : limits.n_sequences));
+}
+
+int64_t SequencePools::table_tokens(size_t i, int64_t n_tokens) const {
+  if (i == 0) return n_tokens;
+  if (i + 1 < pools_.size()) return n_tokens / kinds_.ratios[i - 1];
+  return kinds_.ratios.empty() ? 0 : std::min<int64_t>(n_tokens, 1);
+}
+
+int64_t SequencePools::ring_pages(size_t i) const {
+  return i == 0 && kinds_.n_window > 0 ? limits_.ring_pages(kinds_.n_window) : BlockTable::kNoRing;
+}
+
+bool SequencePools::never_short(size_t i) const {
+  if (i + 1 == pools_.size()) return true;
+  return i == 0 && kinds_.n_window > 0 && pools_[0].n_pages() == limits_.n_sequences * ring_pages(0);
+}
+
+bool SequencePools::could_hold(int64_t n_tokens) const {
+  for (size_t i = 0; i < pools_.size(); ++i) {
+    if (std::min(pages_for_tokens(table_tokens(i, n_tokens)), ring_pages(i)) > pools_[i].n_pages()) return false;
+  }
+  return true;
 }
 
 int64_t SequencePools::max_step_tokens() const {
@@ -40,52 +61,33 @@ int64_t SequencePools::max_sequences() const {
   return keeps_all_rows() ? std::numeric_limits<int64_t>::max() : limits_.n_sequences;
 }
 
-SequencePages::SequencePages(SequencePools& pools)
-    : pools_(&pools),
-      own_(pools.tokens()),
-      window_(pools.windows(), pools.limits().ring_pages(pools.kinds().n_window)),
-      ring_(pools.rings()) {
-  for (size_t i = 0; i < pools.kinds().ratios.size(); ++i) entries_.emplace_back(pools.entries(i));
+SequencePages::SequencePages(SequencePools& pools) : pools_(&pools) {
+  for (size_t i = 0; i < pools.n_pools(); ++i) tables_.emplace_back(pools.pool(i), pools.ring_pages(i));
 }
 
-Status SequencePages::fit(int64_t n_tokens) {
-  const PageKinds& kinds = pools_->kinds();
-  if (kinds.n_window > 0) LEVIN_TRY(window_.grow(n_tokens));
-  for (size_t i = 0; i < entries_.size(); ++i) LEVIN_TRY(entries_[i].grow(n_tokens / kinds.ratios[i]));
-  if (!entries_.empty()) LEVIN_TRY(ring_.grow(1));
-  return {};
+void SequencePages::begin_with(std::vector<int32_t> pages) {
+  n_tokens_ = std::ssize(pages) * kPageTokens;
+  tables_.front().begin_with(std::move(pages));
+}
+
+int64_t SequencePages::n_missing(size_t pool, int64_t n_tokens) const {
+  return tables_[pool].n_missing(pools_->table_tokens(pool, n_tokens));
 }
 
 Status SequencePages::grow(int64_t n_tokens) {
   const int64_t n_before = n_tokens_;
-  Status status = own_.grow(n_tokens);
-  if (status.ok()) status = fit(n_tokens);
-  if (!status.ok()) {
+  for (size_t i = 0; i < tables_.size(); ++i) {
+    const Status status = tables_[i].grow(pools_->table_tokens(i, n_tokens));
+    if (status.ok()) continue;
     shorten(n_before);
     return status;
   }
-  token_pages_ = own_.pages();
   n_tokens_ = std::max(n_before, n_tokens);
   return {};
 }
 
-Status SequencePages::follow(std::span<const int32_t> token_pages) {
-  const int64_t n_tokens = std::ssize(token_pages) * kPageTokens;
-  if (n_tokens < n_tokens_) shorten(n_tokens);
-  LEVIN_TRY(fit(n_tokens));
-  token_pages_.assign(token_pages.begin(), token_pages.end());
-  n_tokens_ = n_tokens;
-  return {};
-}
-
 void SequencePages::shorten(int64_t n_tokens) {
-  own_.shorten(n_tokens);
-  if (const auto n_kept = static_cast<size_t>(pages_for_tokens(n_tokens)); n_kept < token_pages_.size()) {
-    token_pages_.resize(n_kept);
-  }
-  window_.shorten(n_tokens);
-  for (size_t i = 0; i < entries_.size(); ++i) entries_[i].shorten(n_tokens / pools_->kinds().ratios[i]);
-  if (n_tokens == 0) ring_.shorten(0);
+  for (size_t i = 0; i < tables_.size(); ++i) tables_[i].shorten(pools_->table_tokens(i, n_tokens));
   n_tokens_ = std::min(n_tokens_, n_tokens);
 }
 

@@ -1,8 +1,7 @@
 // All that a sequence holds in the caches of a model, whatever kinds of rows those keep.
 //
-//   token pages   kPageTokens tokens each. They hold the rows that are kept of every token; where latent rows are a
-//                 window they hold nothing, and only count what there is room for
-//   window pages  a ring: page number n is the same page as n - R, so that a row lives until the token
+//   row pages     kPageTokens tokens each, with the rows that are kept of every token. Where latent rows are a window
+//                 they are a ring: page number n is the same page as n - R, so that a row lives until the token
 //                 R * kPageTokens later is written
 //   entry pages   a row per `ratio` tokens, kPageTokens rows a page, for each ratio that layers have
 //   ring          one per sequence, of compressor state; it does not grow
@@ -44,22 +43,33 @@ struct CacheLimits {
   int64_t open_blocks(int64_t n_block_tokens) const { return (max_step_tokens() + n_undone) / n_block_tokens + 2; }
 };
 
-// The free pages of every kind.
+// The free pages of every kind. Pool 0 is of row pages, then one for each ratio's entries, the last of rings.
 class SequencePools {
  public:
   SequencePools(const PageKinds& kinds, const CacheLimits& limits);
 
   const PageKinds& kinds() const { return kinds_; }
   const CacheLimits& limits() const { return limits_; }
-  PagePool& tokens() { return tokens_; }
-  PagePool& windows() { return windows_; }             // none without a window
-  PagePool& entries(size_t i) { return entries_[i]; }  // of kinds().ratios[i]
-  PagePool& rings() { return rings_; }
-  const PagePool& tokens() const { return tokens_; }
-  const PagePool& windows() const { return windows_; }
-  const PagePool& entries(size_t i) const { return entries_[i]; }
-  const PagePool& rings() const { return rings_; }
-  // Nothing but rows by token, of every token: then the three below are unlimited.
+
+  size_t n_pools() const { return pools_.size(); }
+  PagePool& pool(size_t i) { return pools_[i]; }
+  const PagePool& pool(size_t i) const { return pools_[i]; }
+  // Tokens of a pool's table that n_tokens of a sequence come to, and the distinct pages that a sequence has at most.
+  int64_t table_tokens(size_t i, int64_t n_tokens) const;
+  int64_t ring_pages(size_t i) const;
+  // Every sequence can have all that it will ever need of this pool.
+  bool never_short(size_t i) const;
+  // Whether a sequence of n_tokens would fit if it were alone.
+  bool could_hold(int64_t n_tokens) const;
+
+  PagePool& rows() { return pools_.front(); }
+  PagePool& entries(size_t i) { return pools_[1 + i]; }  // of kinds().ratios[i]
+  PagePool& rings() { return pools_.back(); }            // a page stands for a ring; none without ratios
+  const PagePool& rows() const { return pools_.front(); }
+  const PagePool& entries(size_t i) const { return pools_[1 + i]; }
+  const PagePool& rings() const { return pools_.back(); }
+
+  // Nothing but rows by token, of every token: then a page can be shared, and the three below are unlimited.
   bool keeps_all_rows() const { return kinds_.n_window == 0 && kinds_.ratios.empty(); }
   int64_t max_step_tokens() const;    // of one sequence
   int64_t max_undone_tokens() const;  // of those, that a later step may run again
@@ -68,40 +78,36 @@ class SequencePools {
  private:
   PageKinds kinds_;
   CacheLimits limits_;
-  PagePool tokens_;
-  PagePool windows_;
-  std::vector<PagePool> entries_;
-  PagePool rings_;  // a page stands for a ring
+  std::vector<PagePool> pools_;
 };
 
 class SequencePages {
  public:
   explicit SequencePages(SequencePools& pools);
 
-  // Makes room for tokens 0 .. n_tokens-1, token pages included. On failure everything is as before and the error says
-  // what was short.
+  // Begins, empty until now, with row pages that are shared with others; takes over a reference to each.
+  void begin_with(std::vector<int32_t> pages);
+  // Makes room for tokens 0 .. n_tokens-1. On failure everything is as before and the error says what was short.
   Status grow(int64_t n_tokens);
-  // The same for the tokens of token pages that somebody else holds, in place of those before.
-  Status follow(std::span<const int32_t> token_pages);
   // Gives back what tokens from n_tokens on alone would need.
   void shorten(int64_t n_tokens);
 
-  // Pages of rows by token: token pages, or the window's.
-  const std::vector<int32_t>& rows() const { return pools_->kinds().n_window > 0 ? window_.pages() : token_pages_; }
-  const std::vector<int32_t>& entries(size_t i) const { return entries_[i].pages(); }
-  int32_t ring() const { return ring_.pages().empty() ? -1 : ring_.pages().front(); }
+  int64_t n_tokens() const { return n_tokens_; }  // that there is room for
+  // Pages that grow(n_tokens) would take of a pool.
+  int64_t n_missing(size_t pool, int64_t n_tokens) const;
+
+  const std::vector<int32_t>& rows() const { return tables_.front().pages(); }
+  const std::vector<int32_t>& entries(size_t i) const { return tables_[1 + i].pages(); }
+  int32_t ring() const { return tables_.back().pages().empty() ? -1 : tables_.back().pages().front(); }
   int64_t max_step_tokens() const { return pools_->max_step_tokens(); }
 
- private:
-  Status fit(int64_t n_tokens);  // everything but token pages
+  // The first n row pages, for their holder to put others with the same rows in their place (kv/shared_pages.h).
+  std::span<int32_t> first_rows(size_t n) { return tables_.front().first_pages(n); }
 
+ private:
   SequencePools* pools_;
-  int64_t n_tokens_ = 0;  // there is room for
-  BlockTable own_;        // token pages that are held here
-  std::vector<int32_t> token_pages_;
-  BlockTable window_;
-  std::vector<BlockTable> entries_;
-  BlockTable ring_;
+  int64_t n_tokens_ = 0;
+  std::vector<BlockTable> tables_;  // of each pool
 };
 
 }  // namespace levin

@@ -25,6 +25,9 @@ struct ForwardRows {
   View hidden;  // [T, D] f32, after the final norm: what logits() takes
   View state;   // [T, d_state()] f32: what mtp() takes for the pair of this token and the next
   View picks;   // [T, K] i32, of an MTP layer with an indexer: the slots attended to
+  // [T] i32, of the trunk: not 0 where a row holds or came out of values that are no numbers. Its cache rows must not be
+  // used, and its output means nothing; other rows are as if it were not there.
+  View faults = {};
 };
 
 // What an MTP step goes on from, row by row.

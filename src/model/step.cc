@@ -99,7 +99,7 @@ const StepEntries& Step::entries_of(int64_t ratio) const {
 Step step_of_rows(Arena& arena, const Step& step, std::span<const int32_t> rows) {
   Step out = step;
   for (View Step::* values :
-       {&Step::tokens, &Step::positions, &Step::seq, &Step::slot, &Step::visible, &Step::window}) {
+       {&Step::tokens, &Step::positions, &Step::seq, &Step::slot, &Step::visible, &Step::window, &Step::faults}) {
     if (!(step.*values).empty()) out.*values = gather_values(arena, step.*values, rows);
   }
   for (StepEntries& e : out.entries) e.visible = gather_values(arena, e.visible, rows);
@@ -116,7 +116,9 @@ Step build_step(Arena& arena, std::span<const SequenceChunk> chunks, SlotRule ru
             .slot = arena.allocate(DType::kI32, {n_tokens}),
             .visible = arena.allocate(DType::kI32, {n_tokens}),
             .tables = page_tables(arena, chunks, [](const SequencePages& p) -> auto& { return p.rows(); }),
-            .first_slot = offset};
+            .first_slot = offset,
+            .faults = arena.allocate(DType::kI32, {n_tokens})};
+  std::fill_n(step.faults.data<int32_t>(), n_tokens, 0);
   int64_t t = 0;
   for (size_t b = 0; b < chunks.size(); ++b) {
     check_room(chunks[b], b, offset);

@@ -44,6 +44,7 @@ struct Step {
   View visible;    // [T] i32, slots first_slot <= s < visible[t] may be read
   View tables;     // [B, max pages] i32
   int32_t first_slot = 0;
+  View faults;  // [T] i32, row status (ops/context.h): zeros, marked as the pass goes along
 
   // Of models with a window: attention reads slots window[t] <= s < visible[t] uncompressed.
   View window;  // [T] i32

@@ -31,6 +31,13 @@ struct OpContext {
 constexpr int64_t kFewValues = 16 * 1024;
 inline int64_t row_grain(int64_t n_rows, int64_t width) { return n_rows * width <= kFewValues ? n_rows : 1; }
 
+// Row status, [T] i32: not 0 if a value of the row could not be used because it was NaN. Ops that rank values write a
+// defined result for such a row, mark it here, and leave all other rows as they are; they never clear a mark. An empty
+// view: nobody asks.
+inline void mark_fault(const View& faults, int64_t row) {
+  if (!faults.empty()) faults.data<int32_t>()[row] = 1;
+}
+
 OpContext cpu_context(ThreadPool& pool, Arena& arena, Isa isa);
 
 }  // namespace levin

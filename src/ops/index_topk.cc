@@ -139,14 +139,21 @@ OpWork scores_work(const OpContext& ctx, const IndexQuery& a, Share rows) {
 
 // A run of rows whose picks are chosen; score's row 0 is row `row`.
 struct Selection {
-  std::string_view op;
   View score;
   const int32_t* begin = nullptr;  // [n_rows], null: `first` for all
   int32_t first = 0;
   const int32_t* end = nullptr;  // [n_rows]
   View picks;                    // [n_rows, K]
-  int64_t row = 0;               // of the op's arguments, for messages
+  View faults;                   // [n_rows], may be empty
 };
+
+// Picks of a row whose candidates are all taken, or whose first are.
+void take_row(int64_t first, int64_t end, const View& picks, int64_t t) {
+  for (int64_t i = 0; i < picks.dim(1); ++i) {
+    const int64_t slot = first + i;
+    picks.row<int32_t>(t)[i] = slot < end ? static_cast<int32_t>(slot) : -1;
+  }
+}
 
 void select_rows(OpContext& ctx, const Selection& a) {
   const int64_t n_rows = a.picks.dim(0), n_threads = ctx.pool->n_threads();
@@ -155,23 +162,18 @@ void select_rows(OpContext& ctx, const Selection& a) {
   const View scratch = ctx.arena->allocate(DType::kI32, {n_threads, n_elements});
   ctx.pool->parallel_for(n_rows, 1, [&](int64_t row_begin, int64_t row_end, int thread) {
     for (int64_t t = row_begin; t < row_end; ++t) {
+      const int64_t begin = a.begin != nullptr ? a.begin[t] : a.first;
       const int64_t bad = ctx.cpu->index.select({.score = a.score.row<float>(t),
-                                                 .begin = a.begin != nullptr ? a.begin[t] : a.first,
+                                                 .begin = begin,
                                                  .end = a.end[t],
                                                  .n_picks = a.picks.dim(1),
                                                  .picks = a.picks.row<int32_t>(t),
                                                  .scratch = scratch.row<int32_t>(thread)});
-      LEVIN_CHECK(bad == kernels::kNoNan, "{}: the score of row {}, slot {} is NaN", a.op, a.row + t, bad);
+      if (bad == kernels::kNoNan) continue;
+      take_row(begin, a.end[t], a.picks, t);
+      mark_fault(a.faults, t);
     }
   });
-}
-
-// Picks of a row whose candidates are all taken.
-void take_row(int32_t first, int32_t visible, const View& picks, int64_t t) {
-  for (int64_t i = 0; i < picks.dim(1); ++i) {
-    const int64_t slot = first + i;
-    picks.row<int32_t>(t)[i] = slot < visible ? static_cast<int32_t>(slot) : -1;
-  }
 }
 
 // Rows from `begin` on that must be scored and whose scores fit the buffer together; at least one.
@@ -200,6 +202,7 @@ void index_topk(OpContext& ctx, const IndexTopk& a) {
               a.picks.describe());
   const int64_t n_rows = a.query.q.dim(0);
   check_view({"index_topk", "picks", a.picks}, DType::kI32, {n_rows, a.picks.dim(1)});
+  if (!a.faults.empty()) check_view({"index_topk", "faults", a.faults}, DType::kI32, {n_rows});
   if (ctx.device == Device::kCuda) return ctx.cuda->index_topk(a);
   check_slots("index_topk", a.query);
   for (int64_t t = 0; t < n_rows;) {
@@ -214,12 +217,11 @@ void index_topk(OpContext& ctx, const IndexTopk& a) {
     const View score = ctx.arena->allocate(DType::kF32, {n, run.n_slots});
     score_rows(ctx, a.query, run.rows, score);
     timer.add([&] { return scores_work(ctx, a.query, run.rows); });
-    select_rows(ctx, {.op = "index_topk",
-                      .score = score,
+    select_rows(ctx, {.score = score,
                       .first = a.query.first,
                       .end = a.query.visible.data<int32_t>() + t,
                       .picks = a.picks.slice_first(t, n),
-                      .row = t});
+                      .faults = a.faults.empty() ? View() : a.faults.slice_first(t, n)});
     t = run.rows.end;
   }
 }
@@ -268,18 +270,18 @@ void select_topk(OpContext& ctx, const SelectTopk& a) {
   check_view({"select_topk", "begin", a.begin}, DType::kI32, {n_rows});
   check_view({"select_topk", "end", a.end}, DType::kI32, {n_rows});
   check_view({"select_topk", "picks", a.picks}, DType::kI32, {n_rows, a.picks.dim(1)});
+  if (!a.faults.empty()) check_view({"select_topk", "faults", a.faults}, DType::kI32, {n_rows});
   if (ctx.device == Device::kCuda) return ctx.cuda->select_topk(a);
   for (int64_t t = 0; t < n_rows; ++t) {
     const int64_t begin = a.begin.data<int32_t>()[t], end = a.end.data<int32_t>()[t];
     LEVIN_CHECK(begin >= 0 && end <= n_slots, "select_topk: row {} chooses from {}..{} of {} slots", t, begin, end,
                 n_slots);
   }
-  select_rows(ctx, {.op = "select_topk",
-                    .score = a.score,
+  select_rows(ctx, {.score = a.score,
                     .begin = a.begin.data<int32_t>(),
                     .end = a.end.data<int32_t>(),
                     .picks = a.picks,
-                    .row = 0});
+                    .faults = a.faults});
 }
 
 }  // namespace levin::ops

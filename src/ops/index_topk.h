@@ -16,7 +16,7 @@
 //                                    odd (kernels/cpu/tiles_amx.h). Head i goes into total i mod 16, ascending, then
 //                                    the 16 are folded 8, 4, 2, 1
 // Speed     bound by arithmetic
-// Numerics  a score that is NaN stops the process: it cannot be ranked
+// Numerics  a row with a score that is NaN, which cannot be ranked, takes its first K candidates and is marked in faults
 // Skipping  a row with at most K candidates takes them all without scoring
 // Memory    scores of as many query rows at a time as fit kIndexScoreBytes; at least one row
 // CUDA      fp8 keys of width 128, 16, 32 or 64 heads; K a multiple of 64 up to 2048; q and w dense. The tree is that of
@@ -49,7 +49,8 @@ struct IndexQuery {
 
 struct IndexTopk {
   IndexQuery query;
-  View picks;  // [T, K] i32, written in full
+  View picks;        // [T, K] i32, written in full
+  View faults = {};  // [T] i32, row status (ops/context.h); may be empty
 };
 void index_topk(OpContext& ctx, const IndexTopk& a);
 
@@ -72,10 +73,11 @@ void index_scores(OpContext& ctx, const IndexScores& a);
 
 // The selection alone, over begin[t] <= s < end[t].
 struct SelectTopk {
-  View score;  // [T, S] f32
-  View begin;  // [T] i32
-  View end;    // [T] i32
-  View picks;  // [T, K] i32, written in full: ascending, unused tail = -1
+  View score;        // [T, S] f32
+  View begin;        // [T] i32
+  View end;          // [T] i32
+  View picks;        // [T, K] i32, written in full: ascending, unused tail = -1
+  View faults = {};  // [T] i32, row status (ops/context.h); may be empty
 };
 void select_topk(OpContext& ctx, const SelectTopk& a);
 

@@ -13,6 +13,15 @@ namespace {
 // Columns of a row that one thread looks at. Fixed, and merged in ascending order, so that threads cannot matter.
 constexpr int64_t kPiece = 8192;
 
+// As the kernels, for values of which some are NaN; has_nan: all are.
+kernels::ArgmaxResult argmax_of_numbers(const float* x, int64_t n) {
+  kernels::ArgmaxResult best{.value = 0, .index = 0, .has_nan = true};
+  for (int64_t i = 0; i < n; ++i) {
+    if (x[i] == x[i] && (best.has_nan || x[i] > best.value)) best = {.value = x[i], .index = i};
+  }
+  return best;
+}
+
 }  // namespace
 
 void embed(OpContext& ctx, const Embed& a) {
@@ -52,6 +61,7 @@ void argmax(OpContext& ctx, const Argmax& a) {
     for (int64_t i = begin; i < end; ++i) {
       const int64_t t = i / n_pieces, column = i % n_pieces * kPiece;
       best[i] = ctx.cpu->rows.argmax(a.x.row<float>(t) + column, std::min(kPiece, n - column));
+      if (best[i].has_nan) best[i] = argmax_of_numbers(a.x.row<float>(t) + column, std::min(kPiece, n - column));
       best[i].index += column;
     }
   });
@@ -59,11 +69,9 @@ void argmax(OpContext& ctx, const Argmax& a) {
     kernels::ArgmaxResult row = best[t * n_pieces];
     for (int64_t piece = 0; piece < n_pieces; ++piece) {
       const kernels::ArgmaxResult& other = best[t * n_pieces + piece];
-      LEVIN_CHECK(!other.has_nan, "argmax: x[{}, {}..{}] holds NaN", t, piece * kPiece,
-                  std::min(n, (piece + 1) * kPiece) - 1);
-      if (other.value > row.value) row = other;
+      if (!other.has_nan && (row.has_nan || other.value > row.value)) row = other;
     }
-    a.out.data<int32_t>()[t] = static_cast<int32_t>(row.index);
+    a.out.data<int32_t>()[t] = row.has_nan ? 0 : static_cast<int32_t>(row.index);
   }
 }
 

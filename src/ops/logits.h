@@ -14,7 +14,8 @@ struct Embed {
 };
 void embed(OpContext& ctx, const Embed& a);
 
-// out[t] = the index of the largest x[t,:], the lowest of equals, -0 counting as +0. NaN stops the process.
+// out[t] = the index of the largest x[t,:], the lowest of equals, -0 counting as +0. NaN is
+// never the largest; a row of nothing else gives 0.
 struct Argmax {
   View x;    // [T, V] f32
   View out;  // [T] i32

@@ -13,8 +13,8 @@
 // Selections  by (value descending, index ascending), -0 counting as +0; picks are handed on in ascending expert id,
 //             weights beside them
 // Tree        silu, sigmoid, softplus: one f32 formula (kernels/cpu/simd_math.h). Sum of the winners' s: ascending
-//             expert id; weight = s / (sum + 1e-20) * factor in that order, s * factor if they are not normalised. NaN
-//             stops the process. out: fma(weight, y_e, total) ascending e from zero, then total + shared; with
+//             expert id; weight = s / (sum + 1e-20) * factor in that order, s * factor if they are not normalised. A
+//             row with a score that is NaN gets the first experts with weight 0 and is marked in faults. out: fma(weight, y_e, total) ascending e from zero, then total + shared; with
 //             weigh_hidden the hidden values are multiplied once, and the weight here is 1. Products as in
 //             ops/matmul.h.
 // Memory      expert_ffn takes as many tokens at a time as fit kExpertScratchBytes of scratch; at least one
@@ -58,6 +58,7 @@ struct RouteExperts {
   float factor = 1;       // routed_scaling_factor
   View picks;             // [T, A] i32, written, ascending
   View weights;           // [T, A] f32, written
+  View faults = {};       // [T] i32, row status (ops/context.h); may be empty
 };
 void route_experts(OpContext& ctx, const RouteExperts& a);
 

@@ -1,4 +1,7 @@
 // The row-wise parts of moe.h: the activation, and which experts a token goes to.
+#include <algorithm>
+#include <numeric>
+
 #include "kernels/cpu/kernels.h"
 #include "ops/check_view.h"
 #include "ops/cuda_backend.h"
@@ -52,6 +55,14 @@ void check_chosen(const RouteExperts& a, int64_t n_rows, int64_t n_experts, int6
   }
 }
 
+// What a row gets whose scores cannot be ranked.
+void take_first_experts(const RouteExperts& a, int64_t row) {
+  int32_t* picks = a.picks.row<int32_t>(row);
+  std::iota(picks, picks + a.picks.dim(1), 0);
+  std::fill_n(a.weights.row<float>(row), a.weights.dim(1), 0.0f);
+  mark_fault(a.faults, row);
+}
+
 }  // namespace
 
 void route_experts(OpContext& ctx, const RouteExperts& a) {
@@ -63,33 +74,41 @@ void route_experts(OpContext& ctx, const RouteExperts& a) {
   if (!a.bias.empty()) check_view({"route_experts", "bias", a.bias}, DType::kF32, {n_experts});
   check_view({"route_experts", "picks", a.picks}, DType::kI32, {n_rows, n_active});
   check_view({"route_experts", "weights", a.weights}, DType::kF32, {n_rows, n_active});
+  if (!a.faults.empty()) check_view({"route_experts", "faults", a.faults}, DType::kI32, {n_rows});
   check_groups(a, n_experts, n_active);
   if (ctx.device == Device::kCuda) return ctx.cuda->route_experts(a);
   if (!a.chosen.empty()) check_chosen(a, n_rows, n_experts, n_active);
 
   const ArenaScope scope(*ctx.arena);
   const View scratch = ctx.arena->allocate(DType::kF32, {ctx.pool->n_threads(), 3 * n_experts});
+  // The kernel stops at a row that has no ranking; behind that it is called again.
+  const auto route = [&](int64_t begin, int64_t end, int thread) {
+    return ctx.cpu->rows.route_experts({.logits = a.logits.row<float>(begin),
+                                        .logits_stride = a.logits.stride(0),
+                                        .softplus = a.score == ExpertScore::kSqrtSoftplus,
+                                        .bias = a.bias.empty() ? nullptr : a.bias.data<float>(),
+                                        .chosen = a.chosen.empty() ? nullptr : a.chosen.row<int32_t>(begin),
+                                        .chosen_stride = a.chosen.empty() ? 0 : a.chosen.stride(0),
+                                        .n_rows = end - begin,
+                                        .n_experts = n_experts,
+                                        .n_groups = a.n_groups,
+                                        .n_groups_kept = a.n_groups_kept,
+                                        .n_active = n_active,
+                                        .normalize = a.normalize,
+                                        .factor = a.factor,
+                                        .picks = a.picks.row<int32_t>(begin),
+                                        .picks_stride = a.picks.stride(0),
+                                        .weights = a.weights.row<float>(begin),
+                                        .weights_stride = a.weights.stride(0),
+                                        .scratch = scratch.row<float>(thread)});
+  };
   ctx.pool->parallel_for(n_rows, row_grain(n_rows, n_experts), [&](int64_t begin, int64_t end, int thread) {
-    const int64_t bad_row =
-        ctx.cpu->rows.route_experts({.logits = a.logits.row<float>(begin),
-                                     .logits_stride = a.logits.stride(0),
-                                     .softplus = a.score == ExpertScore::kSqrtSoftplus,
-                                     .bias = a.bias.empty() ? nullptr : a.bias.data<float>(),
-                                     .chosen = a.chosen.empty() ? nullptr : a.chosen.row<int32_t>(begin),
-                                     .chosen_stride = a.chosen.empty() ? 0 : a.chosen.stride(0),
-                                     .n_rows = end - begin,
-                                     .n_experts = n_experts,
-                                     .n_groups = a.n_groups,
-                                     .n_groups_kept = a.n_groups_kept,
-                                     .n_active = n_active,
-                                     .normalize = a.normalize,
-                                     .factor = a.factor,
-                                     .picks = a.picks.row<int32_t>(begin),
-                                     .picks_stride = a.picks.stride(0),
-                                     .weights = a.weights.row<float>(begin),
-                                     .weights_stride = a.weights.stride(0),
-                                     .scratch = scratch.row<float>(thread)});
-    LEVIN_CHECK(bad_row == kernels::kNoRow, "route_experts: a score of row {} is NaN", begin + bad_row);
+    while (begin < end) {
+      const int64_t bad = route(begin, end, thread);
+      if (bad == kernels::kNoRow) return;
+      take_first_experts(a, begin + bad);
+      begin += bad + 1;
+    }
   });
 }
 

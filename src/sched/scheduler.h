@@ -1,7 +1,8 @@
 // Which tokens of which sequences the next step computes, and who holds the cache pages meanwhile.
 //
 // Pure host logic over plain data: token ids, lengths and page numbers; no tensor, no clock. A recorded run replays to
-// the same plans (sched/trace.h). What is decided here changes when a token is computed, never which token it is.
+// the same plans (sched/trace.h). What is decided here changes when a token is computed, never which token it is. A plan
+// is final: whoever carries it out changes nothing of it.
 //
 // A sequence waits, then runs (holds pages and has part in steps), and may be sent back to wait. With n tokens, of
 // which c have cache rows, it has part in a step as
@@ -15,12 +16,14 @@
 // Rank      (priority, order of submission), lower first. Waiting sequences are admitted by rank, none overtakes
 // Step      first every decoding sequence, then prefill chunks by rank. Prefill has the rows that decoding leaves of
 //           step_tokens, and at least kPageTokens of them: neither can starve the other
-// Pages     are taken as rows need them. When none is free: pages of the prefix tree that nobody uses, then those of
-//           the running sequence that ranks last, which goes back to wait. Who finds none left below its own rank sits
+// Pages     are taken as rows need them, of every kind. When one is short: pages of cached prefixes that nobody uses,
+//           then those of the running sequence that ranks last, which goes back to wait. Who finds none left below its own rank sits
 //           out the step, so the first in rank always moves on
 // Admission needs pages for all tokens known, and one more for each running sequence, so that it does not end at
 //           once; a better priority (not an earlier submission) sends others back for them
-// Prefixes  are looked up at admission and entered as pages fill up, so later sequences find them while this one runs
+// Prefixes  are looked up at admission and committed as blocks fill up, so later sequences find them while this one
+//           runs. Blocks of a prompt that exist as records are restored instead of computed, chunk by chunk, whenever
+//           they came to be; a chunk that is restored whole, or behind which the next block is stored too, has no entry
 #pragma once
 
 #include <cstdint>
@@ -29,21 +32,18 @@
 #include <utility>
 #include <vector>
 
-#include "kv/page_pool.h"
-#include "kv/prefix_tree.h"
+#include "kv/cache_manager.h"
 
 namespace levin {
 
 using SequenceId = int64_t;
 
 struct SchedulerOptions {
-  int64_t step_tokens = 512;   // rows of a step; decoding may exceed it
-  int64_t chunk_tokens = 512;  // prefill rows of one sequence in a step
-  int64_t max_running = 64;    // sequences
-  int64_t max_waiting = 1024;  // sequences that have never run; more are refused
-  int64_t lookahead_tokens =
-      1;                       // slots that drafting writes behind a step's rows, at most one of them behind the limit
-  bool share_prefixes = true;  // pages hold all that a sequence needs of their tokens
+  int64_t step_tokens = 512;     // rows of a step; decoding may exceed it
+  int64_t chunk_tokens = 512;    // prefill rows of one sequence in a step
+  int64_t max_running = 64;      // sequences
+  int64_t max_waiting = 1024;    // sequences that have never run; more are refused
+  int64_t lookahead_tokens = 1;  // slots that drafting writes after a step's rows, at most one of them after the limit
 };
 
 struct SequenceSpec {
@@ -51,7 +51,7 @@ struct SequenceSpec {
   int32_t priority = 0;                          // lower first
   int64_t limit_tokens = 0;                      // prompt and answer, the most there will be
   const std::vector<int32_t>* tokens = nullptr;  // so far, not empty; it only grows, and outlives the sequence's stay
-  bool look_up = true;                           // take rows from the prefix tree
+  bool look_up = true;                           // take rows that are cached; false where all are to be computed
 };
 
 struct StepEntry {
@@ -71,10 +71,19 @@ struct Admitted {
   ResumeState resume;    // of the last of them
 };
 
+// Blocks whose rows are to be put into a sequence's pages before the step runs.
+struct Restored {
+  SequenceId id = 0;
+  int64_t n_before = 0;  // tokens that had rows
+  int64_t n_cached = 0;  // and have now
+  std::vector<RestoredBlock> blocks;
+};
+
 struct StepPlan {
   std::vector<SequenceId> sent_back;  // their rows are gone; drafts too
   std::vector<Admitted> admitted;     // have no rows but those found
-  std::vector<StepEntry> entries;     // each id once; none only when nothing runs and nothing waits
+  std::vector<Restored> restored;     // after admission
+  std::vector<StepEntry> entries;     // each id once; none only when there are blocks to restore, or no sequences
 
   int64_t n_rows() const;
 };
@@ -84,25 +93,25 @@ struct Progress {
   int64_t n_cached = 0;   // rows that are right now
   int64_t n_settled = 0;  // of them in every cache, the draft layer's too, which may lag behind
   int64_t n_drafts = 0;   // for the next step
-  // One for each page that n_settled completed in this step; looked at where prefixes are shared
+  // One for each block that n_settled completed in this step; looked at where prefixes are shared
   std::span<const ResumeState> resume;
 };
 
 enum class Submission : uint8_t {
   kAccepted,
   kQueueFull,  // max_waiting
-  kTooLong,    // limit_tokens needs more pages than there are
+  kTooLong,    // limit_tokens needs more pages of some kind than there are
 };
 
 struct SchedulerCounts {
   int64_t n_waiting = 0;
   int64_t n_running = 0;
-  int64_t n_pages = 0;
+  int64_t n_pages = 0;  // of the kind that is nearest to running short (kv/cache_manager.h, CacheUsage)
   int64_t n_free_pages = 0;
-  int64_t n_cached_pages = 0;    // held by the prefix tree alone; the rest is in use
+  int64_t n_cached_pages = 0;    // of cached prefixes that nobody uses; the rest is in use
   int64_t n_sent_back = 0;       // since the start, as all below
   int64_t n_queried_tokens = 0;  // at admission
-  int64_t n_found_tokens = 0;    // in the prefix tree, of those
+  int64_t n_found_tokens = 0;    // of those, in shared pages
 };
 
 class TraceWriter;
@@ -110,10 +119,10 @@ class TraceWriter;
 class Scheduler {
  public:
   // `trace`, if given, receives every call and plan.
-  Scheduler(const SchedulerOptions& options, PagePool& pool, TraceWriter* trace = nullptr);
+  Scheduler(const SchedulerOptions& options, CacheManager& cache, TraceWriter* trace = nullptr);
 
   Submission submit(const SequenceSpec& spec);
-  // Finished or cancelled: its pages are free or the prefix tree's. In no later plan.
+  // Finished or cancelled: its pages are free or those of cached prefixes. In no later plan.
   void remove(SequenceId id);
 
   // The next step. After it, advance() for each of its entries whose sequence goes on or has filled pages.
@@ -122,7 +131,7 @@ class Scheduler {
 
   void forget_prefixes();  // all that no sequence uses
 
-  std::span<const int32_t> pages(SequenceId id) const;  // block table of a running sequence
+  const SequencePages& pages(SequenceId id) const { return sequences_.at(id).cache.pages(); }
   SchedulerCounts counts() const;
   const SchedulerOptions& options() const { return options_; }
 
@@ -131,11 +140,12 @@ class Scheduler {
   struct Sequence {
     SequenceSpec spec;
     Rank rank;
-    BlockTable table;
+    SequenceCache cache;
     bool has_run = false;
     int64_t n_cached = 0;
+    int64_t n_settled = 0;
     int64_t n_drafts = 0;
-    size_t n_entered_pages = 0;  // of its table, in the prefix tree
+    std::vector<RestoredBlock> restored;  // by the last plan
 
     int64_t n_tokens() const { return static_cast<int64_t>(spec.tokens->size()); }
     bool decoding() const { return n_cached == n_tokens() - 1 && n_cached > 0; }
@@ -144,7 +154,6 @@ class Scheduler {
   Sequence& at(SequenceId id) { return sequences_.at(id); }
   int64_t slots_after(const Sequence& s, int64_t n_rows) const;
   bool secure(Sequence& s, int64_t n_slots, StepPlan& plan);
-  bool free_pages(int64_t n_pages);
   bool room_for_drafts(Sequence& s);
   void send_back(Sequence& s, StepPlan& plan);
   void plan_decoding(StepPlan& plan);
@@ -152,12 +161,13 @@ class Scheduler {
   void admit(StepPlan& plan);
   bool admit_one(Sequence& s, StepPlan& plan);
   void add_chunk(Sequence& s, StepPlan& plan);
+  void restore(Sequence& s, int64_t n_rows, StepPlan& plan);
+  void commit_restored(Sequence& s);
   int64_t prefill_room(const StepPlan& plan) const;
 
   SchedulerOptions options_;
-  PagePool& pool_;
+  CacheManager& cache_;
   TraceWriter* trace_;
-  PrefixTree tree_;
   std::map<SequenceId, Sequence> sequences_;
   std::map<Rank, SequenceId> waiting_;
   std::map<Rank, SequenceId> running_;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <deque>
 #include <iterator>
@@ -17,6 +18,8 @@ std::string plan_line(const StepPlan& plan) {
   for (const SequenceId id : plan.sent_back) fmt::format_to(add, " {}", id);
   out += " admitted";
   for (const Admitted& a : plan.admitted) fmt::format_to(add, " {}+{}", a.id, a.n_cached);
+  out += " restored";
+  for (const Restored& r : plan.restored) fmt::format_to(add, " {}+{}", r.id, r.n_cached);
   out += " step";
   for (const StepEntry& e : plan.entries) {
     fmt::format_to(add, " {}@{}+{}+{}", e.id, e.first_position, e.n_tokens, e.n_drafts);
@@ -86,9 +89,10 @@ class Replay {
   std::string remove(const TraceLine& line);
   std::string advance(const TraceLine& line);
 
-  std::optional<PagePool> pool_;
+  std::optional<SequencePools> pools_;
+  std::optional<CacheManager> cache_;
   std::map<SequenceId, std::vector<int32_t>> tokens_;
-  std::optional<Scheduler> scheduler_;  // goes before the pool and the tokens
+  std::optional<Scheduler> scheduler_;  // goes before the cache and the tokens
   int64_t n_plans_ = 0;
 };
 
@@ -97,7 +101,7 @@ std::string Replay::play(std::string_view text) {
   if (!line) return "it does not read as words and token ids";
   const std::string_view call = line->words[0];
   if (call == "levin-schedule") return begin(*line);
-  if (!scheduler_) return "the first line is to be 'levin-schedule 1 ...'";
+  if (!scheduler_) return "the first line is to be 'levin-schedule 2 ...'";
   if (call == "submit") return submit(*line);
   if (call == "remove") return remove(*line);
   if (call == "forget") return scheduler_->forget_prefixes(), "";
@@ -109,17 +113,27 @@ std::string Replay::play(std::string_view text) {
 }
 
 std::string Replay::begin(const TraceLine& line) {
-  const auto v = numbers(line, 8);
-  if (!v || (*v)[0] != 1 || (*v)[1] < 1 || (*v)[3] < 1 || (*v)[4] < 1) return "it does not read as a first line";
+  const auto v = numbers(line, 9);
+  const std::vector<int32_t>& c = line.tokens;  // of the caches
+  const bool reads = v && (*v)[0] == 2 && (*v)[2] > 0 && (*v)[3] > 0 && (*v)[7] > 0 && c.size() >= 5 && c[0] > 0 &&
+                     c[1] > 0 && *std::min_element(c.begin(), c.end()) >= 0 &&
+                     std::find(c.begin() + 5, c.end(), 0) == c.end();
+  if (!reads) return "it does not read as a first line";
   if (scheduler_) return "there is a first line already";
-  pool_.emplace(static_cast<int32_t>((*v)[1]));
-  scheduler_.emplace(SchedulerOptions{.step_tokens = (*v)[2],
-                                      .chunk_tokens = (*v)[3],
-                                      .max_running = (*v)[4],
-                                      .max_waiting = (*v)[5],
-                                      .lookahead_tokens = (*v)[6],
-                                      .share_prefixes = (*v)[7] != 0},
-                     *pool_);
+  pools_.emplace(PageKinds{.n_window = c[4], .ratios = {c.begin() + 5, c.end()}},
+                 CacheLimits{.n_tokens = c[0], .n_sequences = c[1], .n_step_tokens = c[2], .n_undone = c[3]});
+  if (pools_->keeps_all_rows() && (*v)[7] != kPageTokens) return "it does not read as a first line";
+  cache_.emplace(*pools_, CacheOptions{.n_block_tokens = (*v)[7],
+                                       .share_prefixes = (*v)[6] != 0,
+                                       .max_host_blocks = (*v)[8],
+                                       .disk = nullptr,
+                                       .copy_block = [](const SequencePages&, int64_t, std::span<std::byte>) {}});
+  scheduler_.emplace(SchedulerOptions{.step_tokens = (*v)[1],
+                                      .chunk_tokens = (*v)[2],
+                                      .max_running = (*v)[3],
+                                      .max_waiting = (*v)[4],
+                                      .lookahead_tokens = (*v)[5]},
+                     *cache_);
   return "";
 }
 
@@ -152,16 +166,21 @@ std::string Replay::advance(const TraceLine& line) {
   std::vector<int32_t>& tokens = tokens_.at((*v)[0]);
   tokens.insert(tokens.end(), line.tokens.begin(), line.tokens.end());
   if ((*v)[1] >= static_cast<int64_t>(tokens.size())) return "it has rows for more tokens than there are";
-  const std::vector<ResumeState> resume(static_cast<size_t>((*v)[4]));
+  const std::vector<ResumeState> resume(static_cast<size_t>((*v)[4]), std::make_shared<const std::vector<float>>());
   scheduler_->advance((*v)[0], {.n_cached = (*v)[1], .n_settled = (*v)[2], .n_drafts = (*v)[3], .resume = resume});
   return "";
 }
 
 }  // namespace
 
-void TraceWriter::begin(const SchedulerOptions& o, int32_t n_pages) {
-  write_(fmt::format("levin-schedule 1 {} {} {} {} {} {} {:d}", n_pages, o.step_tokens, o.chunk_tokens, o.max_running,
-                     o.max_waiting, o.lookahead_tokens, o.share_prefixes));
+void TraceWriter::begin(const SchedulerOptions& o, const CacheManager& cache) {
+  const CacheOptions& c = cache.options();
+  const CacheLimits& limits = cache.pools().limits();
+  const PageKinds& kinds = cache.pools().kinds();
+  write_(fmt::format("levin-schedule 2 {} {} {} {} {} {:d} {} {} : {} {} {} {} {} {}", o.step_tokens, o.chunk_tokens,
+                     o.max_running, o.max_waiting, o.lookahead_tokens, c.share_prefixes, c.n_block_tokens,
+                     c.max_host_blocks, limits.n_tokens, limits.n_sequences, limits.n_step_tokens, limits.n_undone,
+                     kinds.n_window, fmt::join(kinds.ratios, " ")));
 }
 
 std::string TraceWriter::new_tokens(Known& known) {

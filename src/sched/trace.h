@@ -2,13 +2,16 @@
 //
 // One line a call, blanks between the words, token ids last:
 //
-//   levin-schedule 1 PAGES STEP CHUNK RUNNING WAITING LOOKAHEAD SHARE
+//   levin-schedule 2 STEP CHUNK RUNNING WAITING LOOKAHEAD SHARE BLOCK HOST_BLOCKS : TOKENS SEQUENCES STEP_TOKENS UNDONE
+//       WINDOW RATIO...                                            of the caches: limits, then kinds of pages
 //   submit ID PRIORITY LIMIT LOOK_UP : TOKEN...
 //   remove ID
 //   forget
 //   advance ID N_CACHED N_SETTLED N_DRAFTS N_RESUME : TOKEN...     those that came since the sequence's last line
-//   plan back ID... admitted ID+N_CACHED... step ID@FIRST+TOKENS+DRAFTS...
+//   plan back ID... admitted ID+N_CACHED... restored ID+N_CACHED... step ID@FIRST+TOKENS+DRAFTS...
 //
+// Records in host memory are kept again by the replay; blocks that came from a disk are not in a trace, so a run that
+// read some does not replay.
 // What a replay needs and no more: so a plan that went wrong in service is a test case. It holds the tokens of all
 // requests; it is written only where someone asked for it.
 #pragma once
@@ -27,7 +30,7 @@ class TraceWriter {
  public:
   explicit TraceWriter(std::function<void(std::string_view line)> write) : write_(std::move(write)) {}
 
-  void begin(const SchedulerOptions& options, int32_t n_pages);
+  void begin(const SchedulerOptions& options, const CacheManager& cache);
   void submit(const SequenceSpec& spec);
   void remove(SequenceId id);
   void forget();

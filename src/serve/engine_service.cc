@@ -241,6 +241,7 @@ void EngineService::finish(Ticket ticket, std::unique_ptr<Generation> done) {
   Running& running = *running_.at(ticket);
   running.clock.tokens(metrics_, static_cast<int64_t>(running.batch.tokens.size()));
   running.clock.end(metrics_, *done);
+  running.batch.error = done->error;
   running.batch.done = std::move(done);
   hand_on(running);
   forget(ticket);

@@ -193,7 +193,8 @@ std::string Metrics::text() const {
   page.figure("tool_parse_failures_total", "", "counter", "Places of tool calls that could not be read",
               as_double(counts_.n_parse_faults));
   std::vector<std::pair<std::string_view, int64_t>> ended;
-  for (const FinishReason reason : {FinishReason::kStop, FinishReason::kLength, FinishReason::kCancelled}) {
+  for (const FinishReason reason :
+       {FinishReason::kStop, FinishReason::kLength, FinishReason::kCancelled, FinishReason::kError}) {
     ended.emplace_back(finish_reason_name(reason), counts_.n_ended[static_cast<size_t>(reason)]);
   }
   page.labelled("ended_total", "request_success_total", "finished_reason", "Requests that came to their end", ended);

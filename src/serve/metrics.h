@@ -68,7 +68,7 @@ class Metrics {
     int64_t n_accepted_tokens = 0;
     int64_t n_refused = 0;
     int64_t n_parse_faults = 0;
-    std::array<int64_t, 3> n_ended = {};  // by FinishReason
+    std::array<int64_t, 4> n_ended = {};  // by FinishReason
     std::vector<int64_t> accepted_per_position;
   };
   void count(int64_t Counts::* member, int64_t n = 1);

@@ -25,6 +25,7 @@ std::string_view openai_finish_reason(const Choice& choice) {
     case FinishReason::kLength:
       return "length";
     case FinishReason::kCancelled:
+    case FinishReason::kError:
       break;
   }
   return "abort";

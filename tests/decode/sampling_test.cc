@@ -8,19 +8,31 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <numeric>
 #include <random>
 
 #include "base/math.h"
 #include "decode/candidates.h"
 #include "decode/noise.h"
+#include "support/must.h"
 
 namespace levin {
 namespace {
 
+SamplingPlan plan_of(const SamplingParams& params, size_t n_vocab) {
+  return test::must(SamplingPlan::make(params, static_cast<int64_t>(n_vocab)));
+}
+
+int32_t choose(const std::vector<float>& logits, const SamplingParams& params, const ChoiceContext& context) {
+  const Choice choice = choose_token(logits, plan_of(params, logits.size()), context);
+  EXPECT_TRUE(choice.ok());
+  return choice.token;
+}
+
 std::map<int32_t, int> sample(const std::vector<float>& logits, SamplingParams params, int n_draws) {
   std::map<int32_t, int> counts;
   for (int i = 0; i < n_draws; ++i) {
-    ++counts[choose_token(logits, params, {.history = nullptr, .position = static_cast<uint32_t>(i), .mask = {}})];
+    ++counts[choose(logits, params, {.history = nullptr, .position = static_cast<uint32_t>(i), .mask = {}})];
   }
   return counts;
 }
@@ -47,9 +59,9 @@ TEST(ChooseToken, SamplesTheSoftmaxAtItsTemperature) {
 }
 
 TEST(ChooseToken, GreedyTakesTheLowestOfEquals) {
-  EXPECT_EQ(choose_token(std::vector<float>{1, 3, 3, -0.0f}, {.temperature = 0}, {}), 1);
-  EXPECT_EQ(choose_token(std::vector<float>{-0.0f, 0.0f}, {.temperature = 0}, {}), 0);
-  EXPECT_EQ(choose_token(std::vector<float>{-1, 3, 2}, {.temperature = 0.9e-5}, {}), 1);
+  EXPECT_EQ(choose(std::vector<float>{1, 3, 3, -0.0f}, {.temperature = 0}, {}), 1);
+  EXPECT_EQ(choose(std::vector<float>{-0.0f, 0.0f}, {.temperature = 0}, {}), 0);
+  EXPECT_EQ(choose(std::vector<float>{-1, 3, 2}, {.temperature = 0.9e-5}, {}), 1);
 }
 
 TEST(ChooseToken, TopKKeepsTheBestWithTiesToLowIds) {
@@ -78,26 +90,26 @@ TEST(ChooseToken, PenaltiesCountPromptAndAnswerAsTheyShould) {
   history.push(1);
   const ChoiceContext context{.history = &history, .position = 0, .mask = {}};
   // Repetition: prompt and answer, dividing what is positive and multiplying what is negative.
-  EXPECT_EQ(choose_token(std::vector<float>{4, 4, 2.1f}, {.temperature = 0, .repetition_penalty = 2}, context), 2);
-  EXPECT_EQ(choose_token(std::vector<float>{-1, -1, -1.9f}, {.temperature = 0, .repetition_penalty = 2}, context), 2);
+  EXPECT_EQ(choose(std::vector<float>{4, 4, 2.1f}, {.temperature = 0, .repetition_penalty = 2}, context), 2);
+  EXPECT_EQ(choose(std::vector<float>{-1, -1, -1.9f}, {.temperature = 0, .repetition_penalty = 2}, context), 2);
   // Presence and frequency: the answer alone; frequency by the count.
-  EXPECT_EQ(choose_token(std::vector<float>{1, 2, 0}, {.temperature = 0, .presence_penalty = 1.5}, context), 0);
-  EXPECT_EQ(choose_token(std::vector<float>{1, 2, 0}, {.temperature = 0, .frequency_penalty = 0.6}, context), 0);
+  EXPECT_EQ(choose(std::vector<float>{1, 2, 0}, {.temperature = 0, .presence_penalty = 1.5}, context), 0);
+  EXPECT_EQ(choose(std::vector<float>{1, 2, 0}, {.temperature = 0, .frequency_penalty = 0.6}, context), 0);
   history.pop(1);
-  EXPECT_EQ(choose_token(std::vector<float>{1, 2, 0}, {.temperature = 0, .frequency_penalty = 0.6}, context), 1);
+  EXPECT_EQ(choose(std::vector<float>{1, 2, 0}, {.temperature = 0, .frequency_penalty = 0.6}, context), 1);
 }
 
 TEST(ChooseToken, BansMasksAndMinimumLengthForbid) {
   const std::vector<float> logits = {3, 2, 1};
-  EXPECT_EQ(choose_token(logits, {.temperature = 0, .banned_tokens = {0}}, {}), 1);
-  EXPECT_EQ(choose_token(logits, {.temperature = 0, .allowed_tokens = {2}}, {}), 2);
+  EXPECT_EQ(choose(logits, {.temperature = 0, .banned_tokens = {0}}, {}), 1);
+  EXPECT_EQ(choose(logits, {.temperature = 0, .allowed_tokens = {2}}, {}), 2);
   const std::vector<uint64_t> mask = {0b100};
-  EXPECT_EQ(choose_token(logits, {.temperature = 0}, {.history = nullptr, .position = 0, .mask = mask}), 2);
+  EXPECT_EQ(choose(logits, {.temperature = 0}, {.history = nullptr, .position = 0, .mask = mask}), 2);
   TokenHistory history;
   const SamplingParams params{.temperature = 0, .stop_tokens = {0}, .min_tokens = 1};
-  EXPECT_EQ(choose_token(logits, params, {.history = &history, .position = 0, .mask = {}}), 1);
+  EXPECT_EQ(choose(logits, params, {.history = &history, .position = 0, .mask = {}}), 1);
   history.push(1);
-  EXPECT_EQ(choose_token(logits, params, {.history = &history, .position = 1, .mask = {}}), 0);
+  EXPECT_EQ(choose(logits, params, {.history = &history, .position = 1, .mask = {}}), 0);
 }
 
 // The rule written out without its shortcuts.
@@ -139,7 +151,7 @@ RC_GTEST_PROP(ChooseToken, EqualsTheRuleWithoutShortcuts, (uint64_t seed, uint32
                               .top_p = *rc::gen::element(1.0, 0.999, 0.9, 0.5, 0.01),
                               .min_p = *rc::gen::element(0.0, 0.05, 0.5),
                               .seed = seed};
-  RC_ASSERT(choose_token(logits, params, {.history = nullptr, .position = position, .mask = {}}) ==
+  RC_ASSERT(choose(logits, params, {.history = nullptr, .position = position, .mask = {}}) ==
             choose_by_the_book(logits, params, position));
 }
 
@@ -163,7 +175,7 @@ TEST(ChooseToken, EqualsTheRuleWithoutShortcutsOnLongRows) {
                {0, 1.0}, {0, 0.95}, {0, 0.3}, {0, 0.999999}, {40, 1.0}, {40, 0.9}, {2000, 1.0}}) {
         const SamplingParams params{.temperature = temperature, .top_k = k, .top_p = p, .seed = 7};
         const uint32_t position = static_cast<uint32_t>(round);
-        EXPECT_EQ(choose_token(logits, params, {.history = nullptr, .position = position, .mask = {}}),
+        EXPECT_EQ(choose(logits, params, {.history = nullptr, .position = position, .mask = {}}),
                   choose_by_the_book(logits, params, position))
             << round << ", T " << temperature << ", k " << k << ", p " << p;
       }
@@ -194,21 +206,150 @@ TEST(GumbelBound, IsNeverBelowTheNoise) {
   }
 }
 
-TEST(CheckSampling, NamesTheParameterAndItsValue) {
+TEST(SamplingPlan, RefusesWhatIsOutOfRangeByNameAndValue) {
   const auto message = [](const SamplingParams& params) {
-    const Status status = check_sampling(params, 10);
-    return status.ok() ? std::string() : status.error().message;
+    const Result<SamplingPlan> plan = SamplingPlan::make(params, 10);
+    return plan.ok() ? std::string() : plan.error().message;
   };
   EXPECT_EQ(message({}), "");
   EXPECT_NE(message({.temperature = -1}).find("temperature is -1"), std::string::npos);
+  EXPECT_NE(message({.temperature = 1e308}).find("temperature is 1e+308, expected a number from 0 to 100"),
+            std::string::npos);
   EXPECT_NE(message({.temperature = std::nan("")}).find("temperature"), std::string::npos);
   EXPECT_NE(message({.top_k = -2}).find("top_k is -2"), std::string::npos);
   EXPECT_NE(message({.top_p = 0}).find("top_p is 0"), std::string::npos);
   EXPECT_NE(message({.top_p = 1.1}).find("top_p is 1.1"), std::string::npos);
   EXPECT_NE(message({.min_p = 2}).find("min_p is 2"), std::string::npos);
   EXPECT_NE(message({.repetition_penalty = 0}).find("repetition_penalty is 0"), std::string::npos);
+  EXPECT_NE(message({.repetition_penalty = 1e-308}).find("repetition_penalty is 1e-308"), std::string::npos);
+  EXPECT_NE(message({.presence_penalty = 1e308}).find("presence_penalty is 1e+308"), std::string::npos);
+  EXPECT_NE(message({.frequency_penalty = -101}).find("frequency_penalty is -101"), std::string::npos);
+  EXPECT_NE(message({.logit_bias = {{1, std::numeric_limits<double>::infinity()}}}).find("a logit_bias is inf"),
+            std::string::npos);
   EXPECT_NE(message({.logit_bias = {{10, 1.0}}}).find("token 10"), std::string::npos);
   EXPECT_NE(message({.stop_tokens = {-1}}).find("token -1"), std::string::npos);
+}
+
+TEST(SamplingPlan, RefusesListsThatLeaveNoToken) {
+  std::vector<int32_t> all(10);
+  std::iota(all.begin(), all.end(), 0);
+  struct Row {
+    SamplingParams params;
+    const char* says;  // null: it is taken
+  };
+  for (const Row& row : std::initializer_list<Row>{
+           {{.banned_tokens = all}, "all tokens of 10 are banned"},
+           {{.banned_tokens = {5, 6, 5}, .allowed_tokens = {6, 5, 6}},
+            "all tokens of allowed_token_ids of 2 are banned"},
+           {{.allowed_tokens = {5}, .stop_tokens = {5}, .min_tokens = 1}, "min_tokens is 1, but every token"},
+           {{.stop_tokens = all, .min_tokens = 3}, "min_tokens is 3, but every token"},
+           {{.banned_tokens = {0, 1, 2, 3}, .stop_tokens = {3, 4, 5, 6, 7, 8, 9}, .min_tokens = 1}, "min_tokens is 1"},
+           {{.allowed_tokens = {5}, .stop_tokens = {5}}, nullptr},
+           {{.banned_tokens = {0, 1, 2}, .stop_tokens = {4, 5, 6, 7, 8, 9}, .min_tokens = 1}, nullptr},
+           {{.allowed_tokens = {5, 6}, .stop_tokens = {5}, .min_tokens = 1}, nullptr}}) {
+    const Result<SamplingPlan> plan = SamplingPlan::make(row.params, 10);
+    EXPECT_EQ(plan.ok(), row.says == nullptr);
+    if (!plan.ok()) {
+      EXPECT_NE(plan.error().message.find(row.says), std::string::npos) << plan.error().message;
+    }
+  }
+}
+
+TEST(ChooseToken, ARowThatIsNoNumbersOrHasNothingLeftSaysSo) {
+  constexpr float kInf = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
+  const auto fault = [](const std::vector<float>& logits, const SamplingParams& params, TokenMask mask = {}) {
+    const Choice choice = choose_token(logits, plan_of(params, logits.size()), {.mask = mask});
+    EXPECT_EQ(choice.ok(), choice.token >= 0);
+    return choice.fault;
+  };
+  for (const double temperature : {0.0, 0.7}) {
+    const SamplingParams plain{.temperature = temperature}, banning{.temperature = temperature, .banned_tokens = {1}};
+    for (const SamplingParams& params : {plain, banning}) {
+      EXPECT_EQ(fault({1, kNan, 2}, params), RowFault::kNotNumbers);  // also where the ban would hide it
+      EXPECT_EQ(fault({1, kInf, 2}, params), RowFault::kNotNumbers);
+      EXPECT_EQ(fault({-kInf, -kInf, -kInf}, params), RowFault::kNotNumbers);
+      EXPECT_EQ(fault({1, -kInf, 2}, params), RowFault::kNone);
+    }
+    const std::vector<uint64_t> only_banned = {0b010}, nothing = {0};
+    EXPECT_EQ(fault({1, 2, 3}, banning, only_banned), RowFault::kNothingLeft);
+    EXPECT_EQ(fault({1, 2, 3}, plain, nothing), RowFault::kNothingLeft);
+  }
+  EXPECT_EQ(share_of_likeliest(std::vector<float>{1, kNan}, 0), 0);
+}
+
+// Every field of sampling with values at and beyond its limits, alone and against each other, over answers of several
+// tokens with rows of extreme logits: refused by name, or a token at every position that the lists allow.
+TEST(SamplingPlan, AHundredThousandRequestsAreRefusedOrAnswered) {
+  constexpr int64_t kVocab = 70;
+  std::mt19937_64 random(2026);
+  const auto below = [&](uint64_t n) { return static_cast<int64_t>(random() % n); };
+  const auto number = [&](std::initializer_list<double> usual) {
+    constexpr double kOdd[] = {0,    -0.0, 1,    1e-308, 1e308, -1e308, 5e-324, 1e-5, 9.9e-6, 100,
+                               -100, 1000, 1e-3, 101,    -101,  1e300,  1e-300, 0.5,  3,      -2};
+    const int64_t what = below(20);
+    if (what == 0) return std::numeric_limits<double>::quiet_NaN();
+    if (what == 1) return std::numeric_limits<double>::infinity();
+    return what < 6 ? kOdd[below(std::size(kOdd))] : *(usual.begin() + below(usual.size()));
+  };
+  const auto tokens = [&](int64_t most) {
+    std::vector<int32_t> out(below(3) == 0 ? static_cast<size_t>(below(static_cast<uint64_t>(most))) : 0);
+    for (int32_t& token : out) token = static_cast<int32_t>(below(200) == 0 ? kVocab + below(3) - 1 : below(kVocab));
+    return out;
+  };
+  const auto logit = [&]() -> float {
+    constexpr float kOdd[] = {0.0f, -0.0f, 3.4e38f, -3.4e38f, 1e-45f, -std::numeric_limits<float>::infinity()};
+    return below(30) == 0 ? kOdd[below(std::size(kOdd))] : static_cast<float>(below(2000)) / 100 - 10;
+  };
+  int64_t n_answered = 0, n_refused = 0, n_tokens = 0;
+  for (int request = 0; request < 100'000; ++request) {
+    SamplingParams params{.temperature = number({0, 0.7, 1, 2}),
+                          .top_k = below(4) == 0 ? below(80) - 1 : 0,
+                          .top_p = number({1, 1, 0.9, 1e-9}),
+                          .min_p = number({0, 0, 0.1, 1}),
+                          .repetition_penalty = number({1, 1.1, 1e-3, 1e3}),
+                          .presence_penalty = number({0, 0, 100, -100}),
+                          .frequency_penalty = number({0, 0, 100, -100}),
+                          .banned_tokens = tokens(80),
+                          .allowed_tokens = tokens(8),
+                          .stop_tokens = tokens(80),
+                          .min_tokens = below(3) == 0 ? below(5) : 0,
+                          .seed = random(),
+                          .choice = static_cast<uint32_t>(below(3))};
+    for (const int32_t token : tokens(10)) params.logit_bias.emplace_back(token, number({1, -1, 100, -100}));
+    const Result<SamplingPlan> plan = SamplingPlan::make(params, kVocab);
+    if (!plan.ok()) {
+      EXPECT_EQ(plan.error().kind, ErrorKind::kUsage);
+      ++n_refused;
+      continue;
+    }
+    ++n_answered;
+    TokenHistory history;
+    history.add_prompt(std::vector<int32_t>{1, 2, 3, static_cast<int32_t>(below(kVocab))});
+    for (uint32_t position = 0; position < 4; ++position) {
+      std::vector<float> logits(kVocab);
+      for (float& l : logits) l = logit();
+      const ChoiceContext context{.history = &history, .position = position};
+      const Choice choice = choose_token(logits, *plan, context), again = choose_token(logits, *plan, context);
+      ASSERT_EQ(choice.token, again.token);
+      if (!choice.ok()) {  // only where minus infinity stands for every token that is left
+        ASSERT_EQ(choice.fault, RowFault::kNothingLeft);
+        break;
+      }
+      const auto in = [&](const std::vector<int32_t>& list) {
+        return std::find(list.begin(), list.end(), choice.token) != list.end();
+      };
+      ASSERT_FALSE(in(params.banned_tokens));
+      ASSERT_TRUE(params.allowed_tokens.empty() || in(params.allowed_tokens));
+      const bool stops = in(params.stop_tokens);
+      ASSERT_FALSE(stops && position < params.min_tokens);
+      history.push(choice.token);
+      ++n_tokens;
+      if (stops) break;
+    }
+  }
+  EXPECT_GT(n_answered, 10'000);
+  EXPECT_GT(n_refused, 10'000);
+  EXPECT_GT(n_tokens, 2 * n_answered);
 }
 
 // Blocks far below the largest are skipped, and a flat row ends early.

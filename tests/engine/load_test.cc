@@ -151,14 +151,21 @@ TEST(LoadTest, SoIsEveryAnswerOfDeepseekV4) {
   limits.n_step_tokens = 96;
   limits.n_undone_tokens = kSpecSteps;
   Runner tight(*model, limits);
-  PageTiers store(6, nullptr);
-  StepLoop loop(tight, {.chunk_tokens = 96, .n_spec_steps = kSpecSteps, .max_context_tokens = 1024, .store = &store});
+  std::string trace;
+  TraceWriter writer([&](std::string_view line) { trace.append(line).append("\n"); });
+  StepLoop loop(tight, {.chunk_tokens = 96,
+                        .n_spec_steps = kSpecSteps,
+                        .max_context_tokens = 1024,
+                        .n_host_blocks = 6,
+                        .schedule_trace = &writer});
   const UnderLoad seen = compare_under_load(loop, requests, alone);
   EXPECT_GT(seen.n_compared, kRequests * 3 / 4);
   EXPECT_GT(seen.n_found, 500);
   EXPECT_EQ(seen.n_running_most, limits.n_sequences);
   EXPECT_GT(seen.n_sent_back, 0);
-  EXPECT_EQ(store.memory().n_pages(), 6);
+  EXPECT_EQ(loop.cache().index().memory().n_pages(), 6);
+  const Result<int64_t> n_plans = replay_trace(trace);
+  EXPECT_TRUE(n_plans.ok()) << n_plans.error().message;
 }
 
 TEST(LoadTest, AContextMayBeShorterThanAnEntry) {

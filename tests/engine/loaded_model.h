@@ -53,12 +53,17 @@ inline RunnerOptions runner_options(int64_t n_cache_tokens, int n_threads = 2) {
 inline std::set<std::vector<std::byte>> page_contents(Runner& runner) {
   std::set<std::vector<std::byte>> out;
   std::vector<std::byte> page(static_cast<size_t>(runner.block_bytes()));
-  for (int32_t p = 0; p < runner.pages().n_pages(); ++p) {
+  PagePool& pool = runner.pools().rows();
+  std::vector<int32_t> lent;  // the free ones, so that every page has a holder for a while
+  for (int32_t p = pool.allocate(); p >= 0; p = pool.allocate()) lent.push_back(p);
+  for (int32_t p = 0; p < pool.n_pages(); ++p) {
     SequencePages alone(runner.pools());
-    must(alone.follow({&p, 1}));
+    pool.retain(p);
+    alone.begin_with({p});
     runner.copy_block(alone, 0, page);
     out.insert(page);
   }
+  for (const int32_t p : lent) pool.release(p);
   return out;
 }
 

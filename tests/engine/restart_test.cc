@@ -10,9 +10,9 @@
 #include <thread>
 
 #include "engine/loaded_model.h"
-#include "engine/page_tiers.h"
 #include "engine/same_tokens.h"
 #include "engine/step_loop.h"
+#include "kv/page_tiers.h"
 
 namespace levin::test {
 namespace {
@@ -39,11 +39,11 @@ class RestartTest : public ::testing::TestWithParam<const char*> {
   struct Process {
     Process(const Model& model, const RestartTest& test, const Circumstance& c)
         : runner(model, runner_options(c.n_cache_tokens, 1)),
-          store(c.n_memory_pages, c.stored ? test.open_store(model) : nullptr),
           loop(runner, {.chunk_tokens = c.chunk_tokens,
                         .n_spec_steps = kSpecSteps,
                         .max_context_tokens = 2048,
-                        .store = &store}) {}
+                        .n_host_blocks = c.n_memory_pages,
+                        .disk = c.stored ? test.open_store(model) : nullptr}) {}
     Answered run(GenerateRequest request) {
       const RequestId id = must(loop.submit(std::move(request)));
       while (loop.step()) {
@@ -52,7 +52,6 @@ class RestartTest : public ::testing::TestWithParam<const char*> {
       return {};
     }
     Runner runner;
-    PageTiers store;
     StepLoop loop;
   };
 
@@ -80,11 +79,12 @@ class RestartTest : public ::testing::TestWithParam<const char*> {
   // Records of a process's blocks of these tokens, from memory.
   static std::vector<std::vector<std::byte>> records_of(const Process& process, std::vector<int32_t> tokens) {
     std::vector<std::vector<std::byte>> out;
-    PageKey key = process.store.first_key();
+    const PrefixIndex& index = process.loop.cache().index();
+    BlockKey key = index.first_key();
     const auto n_block = static_cast<size_t>(process.runner.block_tokens());
     for (size_t begin = 0; begin + n_block <= tokens.size(); begin += n_block) {
-      key = PageTiers::key_after(key, std::span(tokens).subspan(begin, n_block));
-      const PageRecord* record = process.store.memory().find(key);
+      key = key_after(key, std::span(tokens).subspan(begin, n_block));
+      const std::shared_ptr<const BlockRecord> record = index.memory().find(key);
       if (record == nullptr) break;
       out.push_back(record->rows);
       const auto* state = reinterpret_cast<const std::byte*>(record->state.data());

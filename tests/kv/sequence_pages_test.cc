@@ -18,8 +18,8 @@ const CacheLimits kLimits{.n_tokens = 10000, .n_sequences = 3, .n_step_tokens = 
 TEST(SequencePoolsTest, HoldAWindowOfEverySequenceAndEntriesOfAllTokens) {
   const SequencePools pools(kV4, kLimits);
   EXPECT_EQ(kLimits.ring_pages(kWindow), 4);  // 235 tokens
-  EXPECT_EQ(pools.tokens().n_pages(), 157);   // an account
-  EXPECT_EQ(pools.windows().n_pages(), 3 * 4);
+  EXPECT_EQ(pools.rows().n_pages(), 3 * 4);
+  EXPECT_TRUE(pools.never_short(0));
   EXPECT_EQ(pools.entries(0).n_pages(), 40 + 2);  // 2500 entries, two sequences' last pages partly empty
   EXPECT_EQ(pools.entries(1).n_pages(), 2 + 2);
   EXPECT_EQ(pools.rings().n_pages(), 3);
@@ -44,8 +44,8 @@ TEST(SequencePoolsTest, AStepMayAlwaysHaveAPageBesideItsDrafts) {
 
 TEST(SequencePoolsTest, WithoutAWindowHoldAllTokensWhateverTheStep) {
   const SequencePools pools({}, kLimits);
-  EXPECT_EQ(pools.tokens().n_pages(), 157);
-  EXPECT_EQ(pools.windows().n_pages(), 0);
+  EXPECT_EQ(pools.rows().n_pages(), 157);
+  EXPECT_FALSE(pools.never_short(0));
   EXPECT_EQ(pools.rings().n_pages(), 0);
   EXPECT_TRUE(pools.keeps_all_rows());
   EXPECT_EQ(pools.max_step_tokens(), std::numeric_limits<int64_t>::max());
@@ -58,7 +58,7 @@ TEST(SequencePagesTest, AWindowsPagesComeRoundAgain) {
   test::must(pages.grow(1000));
   ASSERT_EQ(pages.rows().size(), 16u);
   for (size_t i = 4; i < 16; ++i) EXPECT_EQ(pages.rows()[i], pages.rows()[i - 4]);
-  EXPECT_EQ(pools.windows().n_free(), 3 * 4 - 4);
+  EXPECT_EQ(pools.rows().n_free(), 3 * 4 - 4);
   EXPECT_EQ(pages.entries(0).size(), 4u);  // 250 entries
   EXPECT_EQ(pages.entries(1).size(), 1u);
   EXPECT_GE(pages.ring(), 0);
@@ -66,7 +66,7 @@ TEST(SequencePagesTest, AWindowsPagesComeRoundAgain) {
   EXPECT_EQ(pages.rows().size(), 2u);
   EXPECT_EQ(pages.entries(0).size(), 1u);
   EXPECT_EQ(pages.entries(1).size(), 0u);
-  EXPECT_EQ(pools.windows().n_free(), 3 * 4 - 2);
+  EXPECT_EQ(pools.rows().n_free(), 3 * 4 - 2);
   EXPECT_GE(pages.ring(), 0);
 }
 
@@ -75,35 +75,39 @@ TEST(SequencePagesTest, LeaveEverythingAsItWasWhenAKindIsShort) {
   SequencePages first(pools), second(pools);
   test::must(first.grow(9000));
   test::must(second.grow(100));
-  const int32_t n_free = pools.tokens().n_free();
+  const int32_t n_free = pools.rows().n_free();
   const Status status = second.grow(5000);  // 20 pages of entries; 42 - 36 are left
   ASSERT_FALSE(status.ok());
   EXPECT_EQ(status.error().kind, ErrorKind::kOutOfMemory);
   EXPECT_EQ(second.rows().size(), 2u);
   EXPECT_EQ(second.entries(0).size(), 1u);
-  EXPECT_EQ(pools.tokens().n_free(), n_free);
+  EXPECT_EQ(pools.rows().n_free(), n_free);
 }
 
-TEST(SequencePagesTest, FollowTheTokenPagesOfAnother) {
-  SequencePools pools(kV4, kLimits);
-  SequencePages pages(pools);
-  const std::vector<int32_t> held = {7, 3, 9, 1, 4};
-  test::must(pages.follow(held));
-  EXPECT_EQ(pages.rows().size(), 5u);  // of the window
-  EXPECT_EQ(pools.windows().n_free(), 3 * 4 - 4);
-  EXPECT_EQ(pages.entries(0).size(), 2u);  // 80 entries
-  EXPECT_EQ(pools.tokens().n_free(), pools.tokens().n_pages());
-  test::must(pages.follow(std::span(held).first(2)));
-  EXPECT_EQ(pages.rows().size(), 2u);
-  EXPECT_EQ(pools.windows().n_free(), 3 * 4 - 2);
-  pages.shorten(0);
-  EXPECT_EQ(pages.ring(), -1);
-  EXPECT_EQ(pools.windows().n_free(), 3 * 4);
+TEST(SequencePagesTest, BeginWithPagesThatOthersHoldToo) {
+  SequencePools pools({}, kLimits);
+  SequencePages first(pools), second(pools);
+  test::must(first.grow(2 * kPageTokens));
+  for (const int32_t page : first.rows()) pools.rows().retain(page);
+  second.begin_with(first.rows());
+  EXPECT_EQ(second.n_tokens(), 2 * kPageTokens);
+  EXPECT_EQ(second.n_missing(0, 2 * kPageTokens + 1), 1);
+  test::must(second.grow(2 * kPageTokens + 1));
+  EXPECT_EQ(second.rows().size(), 3u);
+  EXPECT_EQ(second.rows()[1], first.rows()[1]);
+  first.shorten(0);
+  EXPECT_EQ(pools.rows().n_free(), pools.rows().n_pages() - 3);
+  second.shorten(0);
+  EXPECT_EQ(pools.rows().n_free(), pools.rows().n_pages());
+}
 
-  SequencePools plain_pools({}, kLimits);
-  SequencePages plain(plain_pools);
-  test::must(plain.follow(held));
-  EXPECT_EQ(plain.rows(), held);
+TEST(SequencePoolsTest, SayWhatCouldEverFit) {
+  const SequencePools pools(kV4, kLimits);
+  EXPECT_TRUE(pools.could_hold(42 * 64 * 4));
+  EXPECT_FALSE(pools.could_hold(42 * 64 * 4 + 64 * 4));  // entries of ratio 4
+  const SequencePools plain({}, kLimits);
+  EXPECT_TRUE(plain.could_hold(157 * 64));
+  EXPECT_FALSE(plain.could_hold(157 * 64 + 1));
 }
 
 TEST(SequencePagesTest, NothingIsLostOrHeldTwice) {
@@ -125,7 +129,7 @@ TEST(SequencePagesTest, NothingIsLostOrHeldTwice) {
     for (const SequencePages& s : sequences) n_held += static_cast<int64_t>(s.entries(0).size());
     ASSERT_EQ(n_held + pools.entries(0).n_free(), pools.entries(0).n_pages());
   }
-  EXPECT_EQ(pools.tokens().n_free(), pools.tokens().n_pages());
+  EXPECT_EQ(pools.rows().n_free(), pools.rows().n_pages());
   EXPECT_EQ(pools.entries(0).n_free(), pools.entries(0).n_pages());
   EXPECT_EQ(pools.entries(1).n_free(), pools.entries(1).n_pages());
   EXPECT_EQ(pools.rings().n_free(), pools.rings().n_pages());
@@ -186,9 +190,9 @@ TEST(KvCacheTest, ABlockIsAPageWhereAllRowsAreKept) {
   std::vector<std::byte> record(static_cast<size_t>(cache.block_bytes()));
   for (std::byte& b : record) b = static_cast<std::byte>(random());
   SequencePages pages(pools);
-  test::must(pages.follow(std::vector<int32_t>{7, 3, 9}));
+  test::must(pages.grow(3 * kPageTokens));
   cache.set_block(pages, 1, record);
-  int32_t id = 3;
+  int32_t id = pages.rows()[1];
   const View table = View::of(&id, {1, 1});
   auto at = record.begin();
   const auto expect_next = [&](const std::byte* page, int64_t n_bytes) {

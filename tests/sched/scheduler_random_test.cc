@@ -2,6 +2,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
 #include <map>
 #include <random>
 #include <set>
@@ -13,6 +16,7 @@ namespace levin {
 namespace {
 
 constexpr uint64_t kUnwritten = 0;
+constexpr int64_t kMostUndone = 80;  // rows that are not settled, drafts included
 
 // Chain hash of the tokens up to and with tokens[n - 1]: what a right cache row at position n - 1 stands for.
 std::vector<uint64_t> row_values(const std::vector<int32_t>& tokens) {
@@ -27,8 +31,11 @@ std::vector<uint64_t> row_values(const std::vector<int32_t>& tokens) {
 }
 
 struct Pressure {
-  int32_t n_pages;
+  int64_t n_pages;
   SchedulerOptions options;
+  PageKinds kinds = {};
+  int64_t n_host_blocks = 0;
+  bool share_prefixes = true;
   int64_t max_prompt;
   int64_t max_answer;
   int64_t n_sent_back;  // at least that often somebody loses pages
@@ -39,16 +46,25 @@ class World {
   World(const Pressure& pressure, uint64_t seed, TraceWriter* trace = nullptr)
       : pressure_(pressure),
         random_(seed),
-        pool_(pressure.n_pages),
-        scheduler_(pressure.options, pool_, trace),
-        rows_(static_cast<size_t>(pressure.n_pages) * kPageTokens, kUnwritten) {}
+        pools_(pressure.kinds, {.n_tokens = pressure.n_pages * kPageTokens,
+                                .n_sequences = pressure.options.max_running,
+                                .n_step_tokens = pressure.options.chunk_tokens,
+                                .n_undone = kMostUndone}),
+        cache_(pools_, {.share_prefixes = pressure.share_prefixes,
+                        .max_host_blocks = pressure.n_host_blocks,
+                        .disk = nullptr,
+                        .block_bytes = kPageTokens * static_cast<int64_t>(sizeof(uint64_t)),
+                        .copy_block = [this](const SequencePages& pages, int64_t block,
+                                             std::span<std::byte> out) { copy_block(pages, block, out); }}),
+        scheduler_(pressure.options, cache_, trace),
+        rows_(static_cast<size_t>(pools_.rows().n_pages()) * kPageTokens, kUnwritten) {}
 
   // Arrivals, a cancellation now and then, and a step.
   void round() {
     if (below(4) == 0) arrive();
     if (below(40) == 0 && !sequences_.empty()) leave(std::next(sequences_.begin(), below(sequences_.size()))->first);
     const StepPlan plan = scheduler_.plan();
-    ASSERT_EQ(plan.entries.empty(), sequences_.empty());
+    ASSERT_EQ(plan.entries.empty() && plan.restored.empty(), sequences_.empty());
     for (const SequenceId id : plan.sent_back) sequences_.at(id).waits = true;
     for (const Admitted& admitted : plan.admitted) {
       EXPECT_EQ(admitted.n_cached % kPageTokens, 0);
@@ -56,6 +72,7 @@ class World {
       sequences_.at(admitted.id).n_settled = admitted.n_cached;
     }
     check_pages();
+    for (const Restored& restored : plan.restored) restore(restored);
     for (const StepEntry& entry : plan.entries) run(entry);
     if (::testing::Test::HasFatalFailure()) return;
     check_pages();
@@ -64,6 +81,7 @@ class World {
   void stop_arrivals() { arrivals_ = false; }
   const Scheduler& scheduler() const { return scheduler_; }
   int64_t n_finished() const { return n_finished_; }
+  int64_t n_restored_blocks() const { return n_restored_blocks_; }
 
  private:
   struct Sequence {
@@ -99,22 +117,49 @@ class World {
     sequences_.erase(id);
   }
 
-  uint64_t& row(std::span<const int32_t> pages, int64_t position) {
-    return rows_[static_cast<size_t>(pages[position / kPageTokens]) * kPageTokens + position % kPageTokens];
+  uint64_t& row(const SequencePages& pages, int64_t position) {
+    const int32_t page = pages.rows()[static_cast<size_t>(position / kPageTokens)];
+    return rows_[static_cast<size_t>(page * kPageTokens + position % kPageTokens)];
+  }
+
+  void copy_block(const SequencePages& pages, int64_t block, std::span<std::byte> out) {
+    auto to = out.begin();
+    for (int64_t i = 0; i < kPageTokens; ++i) {
+      const auto bytes = std::bit_cast<std::array<std::byte, sizeof(uint64_t)>>(row(pages, block * kPageTokens + i));
+      to = std::copy(bytes.begin(), bytes.end(), to);
+    }
+  }
+
+  void restore(const Restored& restored) {
+    Sequence& s = sequences_.at(restored.id);
+    if (s.waits) return;  // sent back in the same plan
+    for (const RestoredBlock& block : restored.blocks) {
+      for (int64_t i = 0; i < kPageTokens; ++i) {
+        uint64_t value = 0;
+        std::memcpy(&value, block.record->rows.data() + i * static_cast<int64_t>(sizeof value), sizeof value);
+        row(scheduler_.pages(restored.id), block.block * kPageTokens + i) = value;
+      }
+      ++n_restored_blocks_;
+    }
+    s.n_settled = restored.n_cached;
   }
 
   void run(const StepEntry& entry) {
     Sequence& s = sequences_.at(entry.id);
     ASSERT_FALSE(s.waits);
-    const std::span<const int32_t> pages = scheduler_.pages(entry.id);
+    const SequencePages& pages = scheduler_.pages(entry.id);
     const int64_t n_slots =
         std::min(entry.first_position + entry.n_rows() + scheduler_.options().lookahead_tokens, s.limit + 1);
-    ASSERT_GE(std::ssize(pages) * kPageTokens, n_slots);
-    for (int64_t i = entry.first_position / kPageTokens; i < std::ssize(pages); ++i) {
-      ASSERT_EQ(pool_.n_references(pages[i]), 1) << "a page that is written belongs to others too";
+    ASSERT_GE(std::ssize(pages.rows()) * kPageTokens, n_slots);
+    for (int64_t i = entry.first_position / kPageTokens; i < std::ssize(pages.rows()); ++i) {
+      ASSERT_EQ(pools_.rows().n_references(pages.rows()[static_cast<size_t>(i)]), 1)
+          << "a page that is written belongs to others too";
     }
     const std::vector<uint64_t> values = row_values(s.tokens);
-    for (int64_t i = 0; i < entry.first_position; ++i) ASSERT_EQ(row(pages, i), values[i]) << "of position " << i;
+    const int64_t n_window = pressure_.kinds.n_window;
+    const int64_t first_read = n_window > 0 ? std::max<int64_t>(0, entry.first_position - n_window) : 0;
+    for (int64_t i = first_read; i < entry.first_position; ++i)
+      ASSERT_EQ(row(pages, i), values[i]) << "of position " << i;
     for (int64_t i = entry.first_position; i < n_slots; ++i)
       row(pages, i) = kUnwritten;  // drafts leave anything behind
     for (int64_t i = 0; i < entry.n_tokens; ++i)
@@ -131,7 +176,8 @@ class World {
     s.n_drafts =
         std::clamp<int64_t>(s.limit - std::ssize(s.tokens) - 1, 0, below(scheduler_.options().lookahead_tokens));
     const int64_t n_settled = std::max(s.n_settled, n_cached - below(70));
-    const std::vector<ResumeState> resume(static_cast<size_t>(n_settled / kPageTokens - s.n_settled / kPageTokens));
+    const std::vector<ResumeState> resume(static_cast<size_t>(n_settled / kPageTokens - s.n_settled / kPageTokens),
+                                          std::make_shared<const std::vector<float>>());
     s.n_settled = n_settled;
     scheduler_.advance(entry.id,
                        {.n_cached = n_cached, .n_settled = n_settled, .n_drafts = s.n_drafts, .resume = resume});
@@ -140,26 +186,38 @@ class World {
     ++n_finished_;
   }
 
+  // Every page of every kind is free, cached or held, and what is held twice is shared.
   void check_pages() {
-    std::set<int32_t> used;
+    std::vector<std::set<int32_t>> used(pools_.n_pools());
     for (const auto& [id, s] : sequences_) {
       if (s.waits) continue;
-      const std::span<const int32_t> pages = scheduler_.pages(id);
-      used.insert(pages.begin(), pages.end());
+      const SequencePages& pages = scheduler_.pages(id);
+      used.front().insert(pages.rows().begin(), pages.rows().end());
+      for (size_t i = 0; i < pressure_.kinds.ratios.size(); ++i) {
+        for (const int32_t page : pages.entries(i)) ASSERT_TRUE(used[1 + i].insert(page).second);
+      }
+      if (pages.ring() >= 0) {
+        ASSERT_TRUE(used.back().insert(pages.ring()).second);
+      }
     }
-    const SchedulerCounts counts = scheduler_.counts();
-    ASSERT_EQ(counts.n_free_pages + counts.n_cached_pages + std::ssize(used), counts.n_pages);
+    const SharedPages* shared = cache_.index().shares_pages() ? &cache_.index().pages() : nullptr;
+    for (size_t i = 0; i < pools_.n_pools(); ++i) {
+      const int32_t n_cached = i == 0 && shared != nullptr ? shared->n_evictable() : 0;
+      ASSERT_EQ(pools_.pool(i).n_free() + n_cached + std::ssize(used[i]), pools_.pool(i).n_pages()) << "pool " << i;
+    }
   }
 
   Pressure pressure_;
   std::mt19937_64 random_;
-  PagePool pool_;
+  SequencePools pools_;
+  CacheManager cache_;
   std::map<SequenceId, Sequence> sequences_;
   Scheduler scheduler_;
   std::vector<uint64_t> rows_;  // what was written into each slot
   SequenceId next_id_ = 1;
   bool arrivals_ = true;
   int64_t n_finished_ = 0;
+  int64_t n_restored_blocks_ = 0;
 };
 
 const Pressure kPressures[] = {
@@ -174,10 +232,24 @@ const Pressure kPressures[] = {
      .max_answer = 40,
      .n_sent_back = 0},
     {.n_pages = 40,
-     .options = {.step_tokens = 16, .chunk_tokens = 30, .max_running = 64, .max_waiting = 9, .share_prefixes = false},
+     .options = {.step_tokens = 16, .chunk_tokens = 30, .max_running = 64, .max_waiting = 9},
+     .share_prefixes = false,
      .max_prompt = 200,
      .max_answer = 100,
-     .n_sent_back = 100}};
+     .n_sent_back = 100},
+    {.n_pages = 16,
+     .options = {.step_tokens = 96, .chunk_tokens = 64, .max_running = 8, .max_waiting = 20, .lookahead_tokens = 4},
+     .n_host_blocks = 30,
+     .max_prompt = 400,
+     .max_answer = 200,
+     .n_sent_back = 100},
+    {.n_pages = 30,
+     .options = {.step_tokens = 96, .chunk_tokens = 80, .max_running = 6, .max_waiting = 20, .lookahead_tokens = 4},
+     .kinds = {.n_window = 128, .ratios = {4, 64}},
+     .n_host_blocks = 40,
+     .max_prompt = 400,
+     .max_answer = 200,
+     .n_sent_back = 50}};
 
 class SchedulerWorld : public ::testing::TestWithParam<int> {};
 
@@ -192,12 +264,13 @@ TEST_P(SchedulerWorld, KeepsEveryRowRightAndEveryPageCounted) {
   const SchedulerCounts counts = world.scheduler().counts();
   EXPECT_EQ(counts.n_free_pages + counts.n_cached_pages, counts.n_pages);
   EXPECT_GE(counts.n_sent_back, pressure.n_sent_back);
-  if (pressure.options.share_prefixes) {
+  if (pressure.share_prefixes && pressure.kinds.ratios.empty()) {
     EXPECT_GT(counts.n_found_tokens, counts.n_queried_tokens / 20);
   }
+  EXPECT_EQ(world.n_restored_blocks() > 500, pressure.n_host_blocks > 0) << world.n_restored_blocks();
 }
 
-INSTANTIATE_TEST_SUITE_P(Pressures, SchedulerWorld, ::testing::Range(0, 3));
+INSTANTIATE_TEST_SUITE_P(Pressures, SchedulerWorld, ::testing::Range(0, static_cast<int>(std::size(kPressures))));
 
 TEST(SchedulerTrace, RandomRunsReplay) {
   for (size_t i = 0; i < std::size(kPressures); ++i) {

@@ -14,10 +14,11 @@ namespace {
 // A scheduler with sequences whose tokens are their own, and a model that always answers with the token 7.
 class Bench {
  public:
-  explicit Bench(const SchedulerOptions& options, int32_t n_pages = 100)
-      : pool_(n_pages),
+  explicit Bench(const SchedulerOptions& options, int64_t n_pages = 100, bool share_prefixes = true)
+      : pools_({}, {.n_tokens = n_pages * kPageTokens}),
+        cache_(pools_, {.share_prefixes = share_prefixes}),
         writer_([this](std::string_view line) { trace_.append(line).append("\n"); }),
-        scheduler_(options, pool_, &writer_) {}
+        scheduler_(options, cache_, &writer_) {}
 
   Submission submit(SequenceId id, int64_t n_prompt, int64_t n_answer = 100, int32_t priority = 0) {
     std::vector<int32_t>& tokens = tokens_[id];
@@ -32,7 +33,8 @@ class Bench {
       const int64_t n_cached = entry.first_position + entry.n_tokens;
       if (entry.gives_token) tokens_[entry.id].push_back(7);
       const std::vector<ResumeState> resume(
-          static_cast<size_t>(n_cached / kPageTokens - entry.first_position / kPageTokens));
+          static_cast<size_t>(n_cached / kPageTokens - entry.first_position / kPageTokens),
+          std::make_shared<const std::vector<float>>());
       scheduler_.advance(entry.id,
                          {.n_cached = n_cached, .n_settled = n_cached, .n_drafts = n_drafts, .resume = resume});
     }
@@ -47,7 +49,8 @@ class Bench {
   const std::string& trace() const { return trace_; }
 
  private:
-  PagePool pool_;
+  SequencePools pools_;
+  CacheManager cache_;
   std::map<SequenceId, std::vector<int32_t>> tokens_;
   std::string trace_;
   TraceWriter writer_;
@@ -104,7 +107,7 @@ TEST(Scheduler, BetterPriorityGoesFirstAndSendsOthersBack) {
 }
 
 TEST(Scheduler, SendsTheLastBackWhenPagesRunOut) {
-  Bench bench({.share_prefixes = false}, 4);
+  Bench bench({}, 4, false);
   bench.submit(1, 60, 120);
   bench.submit(2, 60, 120);
   std::vector<SequenceId> sent_back;
@@ -122,7 +125,7 @@ TEST(Scheduler, SendsTheLastBackWhenPagesRunOut) {
 }
 
 TEST(Scheduler, ADraftSendsNobodyBack) {
-  Bench bench({.lookahead_tokens = 1, .share_prefixes = false}, 3);
+  Bench bench({.lookahead_tokens = 1}, 3, false);
   bench.submit(1, 61, 60);
   bench.submit(2, 61, 60);
   bench.step(3);
@@ -202,7 +205,7 @@ TEST(ScheduleTrace, NamesTheLineThatComesOutDifferently) {
   changed.replace(changed.find("1@0+100+0"), 9, "1@0+99+0");
   const Result<int64_t> outcome = replay_trace(changed);
   ASSERT_FALSE(outcome.ok());
-  EXPECT_NE(outcome.error().message.find("line 3: 'plan back admitted 1+0 step 1@0+99+0': the plan is now"),
+  EXPECT_NE(outcome.error().message.find("line 3: 'plan back admitted 1+0 restored step 1@0+99+0': the plan is now"),
             std::string::npos)
       << outcome.error().message;
 }
@@ -215,13 +218,16 @@ struct BrokenTrace {
 TEST(ScheduleTrace, RefusesWhatDoesNotRead) {
   for (const BrokenTrace& broken : std::initializer_list<BrokenTrace>{
            {"plan back admitted step", "the first line is to be"},
-           {"levin-schedule 2 9 100 64 3 5 1 1", "it does not read as a first line"},
-           {"levin-schedule 1 9 100 64 3 5 1 1\n\n", "words and token ids"},
-           {"levin-schedule 1 9 100 64 3 5 1 1\nsubmit 1 0 10 1 : 4 x", "words and token ids"},
-           {"levin-schedule 1 9 100 64 3 5 1 1\nsubmit 1 0 10 1 :", "submit ID PRIORITY LIMIT"},
-           {"levin-schedule 1 9 100 64 3 5 1 1\nsubmit 1 0 9999 1 : 4", "it is now refused"},
-           {"levin-schedule 1 9 100 64 3 5 1 1\nremove 4", "it does not name a sequence"},
-           {"levin-schedule 1 9 100 64 3 5 1 1\nleave 4", "there is no call 'leave'"}}) {
+           {"levin-schedule 1 9 100 64 3 5 1 1", "it does not read as a first line"},
+           {"levin-schedule 2 100 64 3 5 1 1 64 0 : 576 1 1 0 0\n\n", "words and token ids"},
+           {"levin-schedule 2 100 64 3 5 1 1 64 0 : 576 1 1 0 0\nsubmit 1 0 10 1 : 4 x", "words and token ids"},
+           {"levin-schedule 2 100 64 3 5 1 1 64 0 : 576 1 1 0 0\nsubmit 1 0 10 1 :", "submit ID PRIORITY LIMIT"},
+           {"levin-schedule 2 100 64 3 5 1 1 64 0 : 576 1 1 0 0\nsubmit 1 0 9999 1 : 4", "it is now refused"},
+           {"levin-schedule 2 100 64 3 5 1 1 64 0 : 576 1 1 0 0\nremove 4", "it does not name a sequence"},
+           {"levin-schedule 2 100 64 3 5 1 1 64 0 : 576 1 1 0", "it does not read as a first line"},
+           {"levin-schedule 2 100 64 3 5 1 1 128 0 : 576 1 1 0 0", "it does not read as a first line"},
+           {"levin-schedule 2 100 64 3 5 1 1 64 0 : 576 1 1 0 128 0", "it does not read as a first line"},
+           {"levin-schedule 2 100 64 3 5 1 1 64 0 : 576 1 1 0 0\nleave 4", "there is no call 'leave'"}}) {
     const Result<int64_t> outcome = replay_trace(broken.text);
     ASSERT_FALSE(outcome.ok()) << broken.text;
     EXPECT_NE(outcome.error().message.find(broken.fault), std::string::npos) << outcome.error().message;

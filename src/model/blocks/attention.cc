@@ -102,7 +102,8 @@ void AttentionBlock::pick(Pass& p, View h, View c_q, View slots) const {  // slo
                                       .first = p.step().first_slot,
                                       .format = *p.cache().format(layer).index,
                                       .cache = p.cache().index_rows(layer, p.step().tables)},
-                            .picks = slots});
+                            .picks = slots,
+                            .faults = p.step().faults});
 }
 
 void AttentionBlock::pick_most_recent(Pass& p, View slots) const {

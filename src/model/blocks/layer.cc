@@ -45,7 +45,8 @@ View DecoderLayer::feed_forward(Pass& p, View h) const {
                                .normalize = config.normalize_expert_weights,
                                .factor = config.expert_factor,
                                .picks = picks,
-                               .weights = expert_weights});
+                               .weights = expert_weights,
+                               .faults = p.step().faults});
   ops::expert_ffn(p.ctx(), {.x = h,
                             .picks = picks,
                             .weights = expert_weights,

@@ -122,7 +122,8 @@ View WindowAttentionBlock::picks_for(Pass& p, View h, View c_q, const StepEntrie
                                       .visible = entries.visible,
                                       .format = *p.cache().format(layer).index,
                                       .cache = p.cache().index_rows(layer, entries.tables)},
-                            .picks = picks});
+                            .picks = picks,
+                            .faults = p.step().faults});
   return picks;
 }
 

@@ -1,4 +1,4 @@
-#include "kv/prefix_tree.h"
+#include "kv/shared_pages.h"
 
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
@@ -16,11 +16,14 @@ std::vector<int32_t> pages_of(PagePool& pool, size_t n) {
   return pages;
 }
 
-// Token ids of pages that are all alike within, so that a page is named by one number.
-std::vector<int32_t> tokens_of(std::initializer_list<int32_t> page_values) {
-  std::vector<int32_t> tokens;
-  for (const int32_t value : page_values) tokens.insert(tokens.end(), kPageTokens, value);
-  return tokens;
+// The keys of pages whose tokens are all alike, so that a page is named by one number and those before it.
+std::vector<BlockKey> path_of(const std::vector<int32_t>& page_values) {
+  std::vector<BlockKey> path;
+  for (const int32_t value : page_values) {
+    const std::vector<int32_t> tokens(kPageTokens, value);
+    path.push_back(key_after(path.empty() ? BlockKey{} : path.back(), tokens));
+  }
+  return path;
 }
 
 std::vector<ResumeState> states(size_t n, float first = 0) {
@@ -35,45 +38,43 @@ void release_all(PagePool& pool, const std::vector<int32_t>& pages) {
   for (const int32_t page : pages) pool.release(page);
 }
 
-TEST(PrefixTree, FindsTheLongestPrefixInWholePages) {
+TEST(SharedPages, FindsTheLongestPrefixInWholePages) {
   PagePool pool(8);
-  PrefixTree tree(pool);
+  SharedPages tree(pool);
   std::vector<int32_t> pages = pages_of(pool, 3);
-  tree.adopt(tokens_of({1, 2, 3}), pages, 0, states(3));
-  std::vector<int32_t> prompt = tokens_of({1, 2, 9});
-  const PrefixTree::Match match = tree.find(prompt);
+  tree.adopt(path_of({1, 2, 3}), pages, 0, states(3));
+  const std::vector<BlockKey> prompt = path_of({1, 2, 9});
+  const SharedPages::Match match = tree.find(prompt);
   EXPECT_EQ(match.pages, (std::vector<int32_t>{pages[0], pages[1]}));
-  EXPECT_EQ(match.n_tokens(), 2 * kPageTokens);
   EXPECT_EQ((*match.resume)[0], 1);
   EXPECT_EQ(pool.n_references(pages[1]), 3);  // whoever computed it, the tree, the match
-  prompt.resize(kPageTokens + 63);
-  EXPECT_EQ(tree.find(prompt).pages.size(), 1u);
-  EXPECT_TRUE(tree.find(tokens_of({2, 1})).pages.empty());
+  EXPECT_EQ(tree.find(std::span(prompt).first(1)).pages.size(), 1u);
+  EXPECT_TRUE(tree.find(path_of({2, 1})).pages.empty());
 }
 
-TEST(PrefixTree, GivesWhoComputedTheSameItsOwnPages) {
+TEST(SharedPages, GivesWhoComputedTheSameItsOwnPages) {
   PagePool pool(8);
-  PrefixTree tree(pool);
+  SharedPages tree(pool);
   std::vector<int32_t> first = pages_of(pool, 2), second = pages_of(pool, 3);
   const std::vector<int32_t> computed = second;
-  tree.adopt(tokens_of({1, 2}), first, 0, states(2));
-  tree.adopt(tokens_of({1, 2, 3}), second, 0, states(3));
+  tree.adopt(path_of({1, 2}), first, 0, states(2));
+  tree.adopt(path_of({1, 2, 3}), second, 0, states(3));
   EXPECT_EQ(second, (std::vector<int32_t>{first[0], first[1], computed[2]}));
   EXPECT_EQ(pool.n_references(computed[0]), 0);
   EXPECT_EQ(tree.n_pages(), 3);
 }
 
-TEST(PrefixTree, ForgetsTheLeastRecentlyUsedFirstAndEndsBeforeBeginnings) {
+TEST(SharedPages, ForgetsTheLeastRecentlyUsedFirstAndEndsBeforeBeginnings) {
   PagePool pool(8);
-  PrefixTree tree(pool);
-  for (const std::initializer_list<int32_t> branch : {std::initializer_list<int32_t>{1, 2}, {1, 3}, {4}}) {
+  SharedPages tree(pool);
+  for (const std::vector<int32_t>& branch : std::vector<std::vector<int32_t>>{{1, 2}, {1, 3}, {4}}) {
     std::vector<int32_t> pages = pages_of(pool, branch.size());
-    tree.adopt(tokens_of(branch), pages, 0, states(branch.size()));
+    tree.adopt(path_of(branch), pages, 0, states(branch.size()));
     release_all(pool, pages);
   }
-  release_all(pool, tree.find(tokens_of({1, 2})).pages);
-  const auto cached_pages = [&](std::initializer_list<int32_t> branch) {
-    const PrefixTree::Match match = tree.find(tokens_of(branch));
+  release_all(pool, tree.find(path_of({1, 2})).pages);
+  const auto cached_pages = [&](const std::vector<int32_t>& branch) {
+    const SharedPages::Match match = tree.find(path_of(branch));
     release_all(pool, match.pages);
     return match.pages.size();
   };
@@ -86,13 +87,13 @@ TEST(PrefixTree, ForgetsTheLeastRecentlyUsedFirstAndEndsBeforeBeginnings) {
   EXPECT_EQ(pool.n_free(), 8);
 }
 
-TEST(PrefixTree, KeepsWhatIsInUse) {
+TEST(SharedPages, KeepsWhatIsInUse) {
   PagePool pool(4);
-  PrefixTree tree(pool);
+  SharedPages tree(pool);
   std::vector<int32_t> pages = pages_of(pool, 3);
-  tree.adopt(tokens_of({1, 2, 3}), pages, 0, states(3));
+  tree.adopt(path_of({1, 2, 3}), pages, 0, states(3));
   release_all(pool, pages);
-  const PrefixTree::Match held = tree.find(tokens_of({1, 2}));
+  const SharedPages::Match held = tree.find(path_of({1, 2}));
   EXPECT_EQ(tree.n_evictable(), 1);
   EXPECT_EQ(tree.evict(4), 1);
   release_all(pool, held.pages);
@@ -101,10 +102,10 @@ TEST(PrefixTree, KeepsWhatIsInUse) {
 }
 
 // Sequences of few different pages come, are looked up, computed, entered and let go, with evictions between.
-RC_GTEST_PROP(PrefixTree, NoPageIsLostAndEveryMatchIsRight, ()) {
+RC_GTEST_PROP(SharedPages, NoPageIsLostAndEveryMatchIsRight, ()) {
   PagePool pool(24);
-  PrefixTree tree(pool);
-  std::map<int32_t, std::vector<int32_t>> written;  // page -> tokens up to its end
+  SharedPages tree(pool);
+  std::map<int32_t, std::vector<int32_t>> written;  // page -> values up to its own
   std::vector<std::vector<int32_t>> held;
   const int n_rounds = *rc::gen::inRange(1, 120);
   for (int round = 0; round < n_rounds; ++round) {
@@ -115,22 +116,21 @@ RC_GTEST_PROP(PrefixTree, NoPageIsLostAndEveryMatchIsRight, ()) {
       const int32_t n_evictable = tree.n_evictable(), n_wanted = *rc::gen::inRange(0, 6);
       RC_ASSERT(tree.evict(n_wanted) == std::min(n_evictable, n_wanted));
     } else {
-      std::vector<int32_t> tokens;
-      for (const int32_t value :
-           *rc::gen::container<std::vector<int32_t>>(*rc::gen::inRange<size_t>(1, 6), rc::gen::inRange(0, 2))) {
-        tokens.insert(tokens.end(), kPageTokens, value);
-      }
-      PrefixTree::Match match = tree.find(tokens);
+      const auto values =
+          *rc::gen::container<std::vector<int32_t>>(*rc::gen::inRange<size_t>(1, 6), rc::gen::inRange(0, 2));
+      std::vector<BlockKey> path = path_of(values);
+      SharedPages::Match match = tree.find(path);
       std::vector<int32_t> pages = std::move(match.pages);
       const size_t n_found = pages.size();
       for (size_t i = 0; i < n_found; ++i) {
-        RC_ASSERT(written.at(pages[i]) == std::vector(tokens.begin(), tokens.begin() + (i + 1) * kPageTokens));
+        RC_ASSERT(written.at(pages[i]) == std::vector(values.begin(), values.begin() + static_cast<int64_t>(i) + 1));
       }
-      while (pages.size() * kPageTokens < tokens.size() && pool.n_free() > 0) {
+      while (pages.size() < path.size() && pool.n_free() > 0) {
         pages.push_back(pool.allocate());
-        written[pages.back()] = std::vector(tokens.begin(), tokens.begin() + pages.size() * kPageTokens);
+        written[pages.back()] = std::vector(values.begin(), values.begin() + std::ssize(pages));
       }
-      tree.adopt(tokens, pages, n_found, states(pages.size() - n_found));
+      path.resize(pages.size());
+      tree.adopt(path, pages, n_found, states(pages.size() - n_found));
       held.push_back(std::move(pages));
     }
     std::set<int32_t> in_use;

@@ -1,5 +1,5 @@
 // The store of cache pages by itself: what is written is read back, whatever else lies in the folder or happened to it.
-#include "engine/page_store.h"
+#include "kv/page_store.h"
 
 #include <gtest/gtest.h>
 
@@ -37,19 +37,19 @@ class PageStoreTest : public ::testing::Test {
   // A conversation of n pages; those of one name begin alike.
   struct Path {
     std::vector<std::vector<int32_t>> tokens;
-    std::vector<PageKey> keys;
+    std::vector<BlockKey> keys;
   };
   Path path(const PageStore& store, int name, int n) {
     Path out;
-    PageKey key = store.first_key();
+    BlockKey key = store.first_key();
     for (int i = 0; i < n; ++i) {
       out.tokens.emplace_back(kTokens, name * 1000 + i);
-      key = PageStore::key_after(key, out.tokens.back());
+      key = key_after(key, out.tokens.back());
       out.keys.push_back(key);
     }
     return out;
   }
-  static PagePlace place(const PageStore& store, const Path& p, size_t i) {
+  static BlockPlace place(const PageStore& store, const Path& p, size_t i) {
     return {.before = i > 0 ? p.keys[i - 1] : store.first_key(), .tokens = p.tokens[i]};
   }
   static std::vector<std::byte> rows_of(const Path& p, size_t i) {
@@ -59,7 +59,7 @@ class PageStoreTest : public ::testing::Test {
   }
   static void write(PageStore& store, const Path& p) {
     for (size_t i = 0; i < p.keys.size(); ++i) {
-      const PagePlace where = place(store, p, i);
+      const BlockPlace where = place(store, p, i);
       if (!store.wants(p.keys[i], where.before)) continue;
       store.write(p.keys[i], where, {.state = {1.0f, 2.0f, static_cast<float>(i)}, .rows = rows_of(p, i)});
     }
@@ -69,14 +69,14 @@ class PageStoreTest : public ::testing::Test {
   // Pages from the first on that can be read; they must be right.
   static size_t n_readable(PageStore& store, const Path& p) {
     for (size_t i = 0; i < p.keys.size(); ++i) {
-      const std::optional<PageRecord> found = store.read(p.keys[i], place(store, p, i));
+      const std::optional<BlockRecord> found = store.read(p.keys[i], place(store, p, i));
       if (!found) return i;
       EXPECT_EQ(found->rows, rows_of(p, i));
       EXPECT_EQ(found->state, (std::vector<float>{1.0f, 2.0f, static_cast<float>(i)}));
     }
     return p.keys.size();
   }
-  fs::path path_of(const PageKey& key) {
+  fs::path path_of(const BlockKey& key) {
     for (const fs::path& file : files()) {
       if (file.stem() == hex(key)) return file;
     }

@@ -33,10 +33,9 @@
 
 #include "base/digest.h"
 #include "base/result.h"
+#include "kv/block_key.h"
 
 namespace levin {
-
-using PageKey = Digest;
 
 struct PageStoreOptions {
   std::filesystem::path folder;  // made if it is not there
@@ -44,18 +43,18 @@ struct PageStoreOptions {
   Digest fingerprint = {};  // of all that rows depend on besides tokens
   int64_t n_tokens = 0;     // of a page
   int64_t n_row_bytes = 0;  // of a page's record
-  int64_t n_state = 0;      // floats that stand beside it (kv/prefix_tree.h, ResumeState)
+  int64_t n_state = 0;      // floats that stand beside it (kv/shared_pages.h, ResumeState)
   int64_t max_queued_bytes = int64_t{256} << 20;
   std::function<void(const std::string& line)> note;  // from any thread; may be empty
 };
 
 // What a page stands for.
-struct PagePlace {
-  PageKey before = {};              // key of the page before it; first_key() for the first
+struct BlockPlace {
+  BlockKey before = {};             // key of the page before it; first_key() for the first
   std::span<const int32_t> tokens;  // n_tokens
 };
 // What is in it.
-struct PageRecord {
+struct BlockRecord {
   std::vector<float> state;     // n_state
   std::vector<std::byte> rows;  // n_row_bytes
 };
@@ -76,18 +75,17 @@ class PageStore {
   static Result<std::unique_ptr<PageStore>> open(const PageStoreOptions& options);
   ~PageStore();  // writes what waits
 
-  PageKey first_key() const { return options_.fingerprint; }
-  static PageKey key_after(const PageKey& before, std::span<const int32_t> tokens);
+  BlockKey first_key() const { return options_.fingerprint; }
 
-  bool has(const PageKey& key) const;  // and read() may find it
+  bool has(const BlockKey& key) const;  // and read() may find it
   // Empty: it is not there, or was damaged.
-  std::optional<PageRecord> read(const PageKey& key, const PagePlace& place);
+  std::optional<BlockRecord> read(const BlockKey& key, const BlockPlace& place);
   // Whether write() would take the page: it is new, the one before it is known, and there is room to wait. A new page
   // that is not taken counts as dropped.
-  bool wants(const PageKey& key, const PageKey& before);
-  void write(const PageKey& key, const PagePlace& place, const PageRecord& record);  // wants() said so
-  void use(std::span<const PageKey> path);                                           // the keys of pages 0, 1, 2, ...
-  void flush();  // returns when nothing waits to be written
+  bool wants(const BlockKey& key, const BlockKey& before);
+  void write(const BlockKey& key, const BlockPlace& place, const BlockRecord& record);  // wants() said so
+  void use(std::span<const BlockKey> path);  // the keys of pages 0, 1, 2, ...
+  void flush();                              // returns when nothing waits to be written
 
   PageStoreCounts counts() const;
 
@@ -97,12 +95,12 @@ class PageStore {
     int64_t n_bytes = 0;
     bool written = false;
     bool used = false;  // since its time was set
-    PageKey key = {};
+    BlockKey key = {};
     bool own = false;  // of this model, and in by_key_
   };
   using Files = std::list<File>;
   struct Waiting {
-    PageKey key;
+    BlockKey key;
     std::filesystem::path path;
     std::string bytes;
   };
@@ -112,10 +110,10 @@ class PageStore {
   Status lock();
   Status scan();
   void scan_folder(const std::filesystem::path& folder, std::vector<Found>& found);
-  std::filesystem::path path_of(const PageKey& key) const;
+  std::filesystem::path path_of(const BlockKey& key) const;
   int64_t file_bytes() const;
-  std::string encode(const PagePlace& place, const PageRecord& record) const;
-  std::string refusal_of(std::span<const std::byte> file, const PagePlace& place) const;
+  std::string encode(const BlockPlace& place, const BlockRecord& record) const;
+  std::string refusal_of(std::span<const std::byte> file, const BlockPlace& place) const;
   void forget(Files::iterator file);
   void work();
   void write_one(const Waiting& waiting);
@@ -131,7 +129,7 @@ class PageStore {
   mutable std::mutex mutex_;  // for all below
   std::condition_variable changed_;
   Files files_;  // least recently used first
-  std::map<PageKey, Files::iterator> by_key_;
+  std::map<BlockKey, Files::iterator> by_key_;
   std::deque<Waiting> waiting_;
   int64_t n_waiting_bytes_ = 0;
   bool times_stale_ = false;  // of files that are marked as used

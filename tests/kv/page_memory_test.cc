@@ -1,5 +1,5 @@
 // Pages in memory: within their budget, whole from the first, and forgotten by use.
-#include "engine/page_memory.h"
+#include "kv/page_memory.h"
 
 #include <gtest/gtest.h>
 
@@ -9,11 +9,13 @@
 namespace levin::test {
 namespace {
 
-PageKey key_after(const PageKey& before, int32_t token) { return PageStore::key_after(before, {&token, 1}); }
+BlockKey key_after(const BlockKey& before, int32_t token) { return levin::key_after(before, {&token, 1}); }
 
-PageRecord record_of(const PageKey& key) { return {.state = {1.0f}, .rows = {key.begin(), key.end()}}; }
+std::shared_ptr<const BlockRecord> record_of(const BlockKey& key) {
+  return std::make_shared<const BlockRecord>(BlockRecord{.state = {1.0f}, .rows = {key.begin(), key.end()}});
+}
 
-constexpr PageKey kFirst = {};
+constexpr BlockKey kFirst = {};
 
 TEST(PageMemoryTest, KeepsNothingWithoutAPlace) {
   const PageMemory memory(0, kFirst);
@@ -22,12 +24,12 @@ TEST(PageMemoryTest, KeepsNothingWithoutAPlace) {
 
 TEST(PageMemoryTest, AnEndGoesBeforeItsBeginningAndTheOldestPathFirst) {
   PageMemory memory(4, kFirst);
-  std::vector<PageKey> a, b;
+  std::vector<BlockKey> a, b;
   for (int i = 0; i < 3; ++i) {
     a.push_back(key_after(i > 0 ? a.back() : kFirst, 1));
     b.push_back(key_after(i > 0 ? b.back() : kFirst, 2));
   }
-  const auto keep = [&](const std::vector<PageKey>& path, size_t i) {
+  const auto keep = [&](const std::vector<BlockKey>& path, size_t i) {
     memory.keep(path[i], i > 0 ? path[i - 1] : kFirst, record_of(path[i]));
   };
   for (size_t i = 0; i < 3; ++i) keep(a, i);
@@ -53,29 +55,30 @@ TEST(PageMemoryTest, OverRandomUseNothingGoesBeforeWhatIsOlderOrFollowsIt) {
   for (const int64_t max_pages : {1, 2, 7, 40}) {
     PageMemory memory(max_pages, kFirst);
     struct Page {
-      PageKey before;
+      BlockKey before;
       int64_t used;
     };
-    std::map<PageKey, Page> here;
+    std::map<BlockKey, Page> here;
     int64_t n_refused = 0, n_gone = 0;
     for (int64_t now = 1; now < 1000; ++now) {
-      std::vector<PageKey> path;  // what is asked for: often a path that was there before
+      std::vector<BlockKey> path;  // what is asked for: often a path that was there before
       for (size_t n = 1 + random() % 8; path.size() < n;) {
         path.push_back(key_after(path.empty() ? kFirst : path.back(), static_cast<int32_t>(random() % 3)));
       }
       memory.use(path);
-      for (const PageKey& key : path) {
+      for (const BlockKey& key : path) {
         if (const auto found = here.find(key); found != here.end()) found->second.used = now;
       }
       for (size_t i = 0; i < path.size(); ++i) {
-        const PageKey before = i > 0 ? path[i - 1] : kFirst;
+        const BlockKey before = i > 0 ? path[i - 1] : kFirst;
         if (here.contains(path[i])) continue;
         if (!memory.wants(path[i], before)) {
           ++n_refused;
           ASSERT_TRUE(i > 0 && (!here.contains(before) || std::ssize(here) == max_pages));
           continue;
         }
-        ASSERT_EQ(memory.keep(path[i], before, record_of(path[i])).rows, record_of(path[i]).rows);
+        memory.keep(path[i], before, record_of(path[i]));
+        ASSERT_EQ(memory.find(path[i])->rows, record_of(path[i])->rows);
         here[path[i]] = {.before = before, .used = i > 0 ? here.at(before).used : now};
         std::erase_if(here, [&](const auto& page) {
           if (memory.find(page.first) != nullptr) return false;
@@ -91,7 +94,7 @@ TEST(PageMemoryTest, OverRandomUseNothingGoesBeforeWhatIsOlderOrFollowsIt) {
         ASSERT_LE(memory.n_pages(), max_pages);
       }
     }
-    for (const auto& [key, page] : here) ASSERT_EQ(memory.find(key)->rows, record_of(key).rows);
+    for (const auto& [key, page] : here) ASSERT_EQ(memory.find(key)->rows, record_of(key)->rows);
     EXPECT_GT(n_gone, 100) << max_pages;
     EXPECT_EQ(n_refused > 0, max_pages < 8) << max_pages;  // paths are no longer
   }

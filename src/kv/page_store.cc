@@ -1,4 +1,4 @@
-#include "engine/page_store.h"
+#include "kv/page_store.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -34,7 +34,7 @@ struct Header {
   uint64_t n_state = 0;
   uint64_t n_row_bytes = 0;
   Digest fingerprint = {};
-  PageKey before = {};
+  BlockKey before = {};
 };
 static_assert(sizeof(Header) == 96 && std::is_trivially_copyable_v<Header>);
 
@@ -44,9 +44,9 @@ bool is_page_name(std::string_view name) {
   return name.size() == kNameDigits + kSuffix.size() && name.ends_with(kSuffix) && is_hex(name.substr(0, kNameDigits));
 }
 
-PageKey key_of_name(std::string_view name) {
+BlockKey key_of_name(std::string_view name) {
   const auto digit = [](char c) { return c <= '9' ? c - '0' : c - 'a' + 10; };
-  PageKey key;
+  BlockKey key;
   for (size_t i = 0; i < key.size(); ++i)
     key[i] = static_cast<std::byte>(digit(name[2 * i]) << 4 | digit(name[2 * i + 1]));
   return key;
@@ -175,7 +175,7 @@ void PageStore::scan_folder(const fs::path& folder, std::vector<Found>& found) {
     found.push_back({.file = {.path = entry.path(),
                               .n_bytes = static_cast<int64_t>(info.st_size),
                               .written = true,
-                              .key = own ? key_of_name(name) : PageKey{},
+                              .key = own ? key_of_name(name) : BlockKey{},
                               .own = own},
                      .used = info.st_mtim});
   }
@@ -189,15 +189,15 @@ void PageStore::scan_folder(const fs::path& folder, std::vector<Found>& found) {
   }
 }
 
-fs::path PageStore::path_of(const PageKey& key) const { return own_folder_ / (hex(key) + std::string(kSuffix)); }
+fs::path PageStore::path_of(const BlockKey& key) const { return own_folder_ / (hex(key) + std::string(kSuffix)); }
 
-bool PageStore::has(const PageKey& key) const {
+bool PageStore::has(const BlockKey& key) const {
   const std::lock_guard lock(mutex_);
   const auto found = by_key_.find(key);
   return found != by_key_.end() && found->second->written;
 }
 
-bool PageStore::wants(const PageKey& key, const PageKey& before) {
+bool PageStore::wants(const BlockKey& key, const BlockKey& before) {
   const std::lock_guard lock(mutex_);
   if (by_key_.contains(key)) return false;
   const bool follows = before == first_key() || by_key_.contains(before);
@@ -211,7 +211,7 @@ PageStoreCounts PageStore::counts() const {
   return counts_;
 }
 
-void PageStore::use(std::span<const PageKey> path) {
+void PageStore::use(std::span<const BlockKey> path) {
   const std::lock_guard lock(mutex_);
   for (size_t i = path.size(); i-- > 0;) {
     const auto found = by_key_.find(path[i]);
@@ -233,16 +233,12 @@ void PageStore::forget(Files::iterator file) {
 
 // ---- the format --------------------------------------------------------------------------------------------------
 
-PageKey PageStore::key_after(const PageKey& before, std::span<const int32_t> tokens) {
-  return Sha256().add(before).add(std::as_bytes(tokens)).finish();
-}
-
 int64_t PageStore::file_bytes() const {
   return static_cast<int64_t>(sizeof(Header) + sizeof(uint64_t)) + 4 * (options_.n_tokens + options_.n_state) +
          options_.n_row_bytes;
 }
 
-std::string PageStore::encode(const PagePlace& place, const PageRecord& record) const {
+std::string PageStore::encode(const BlockPlace& place, const BlockRecord& record) const {
   LEVIN_CHECK(std::ssize(place.tokens) == options_.n_tokens && std::ssize(record.state) == options_.n_state &&
                   std::ssize(record.rows) == options_.n_row_bytes,
               "a page of {} tokens, {} state and {} bytes for a store of {}, {} and {}", place.tokens.size(),
@@ -266,7 +262,7 @@ std::string PageStore::encode(const PagePlace& place, const PageRecord& record) 
 }
 
 // Why a file is not the page that is looked for; empty if it is.
-std::string PageStore::refusal_of(std::span<const std::byte> file, const PagePlace& place) const {
+std::string PageStore::refusal_of(std::span<const std::byte> file, const BlockPlace& place) const {
   if (std::ssize(file) != file_bytes()) return fmt::format("it has {} bytes instead of {}", file.size(), file_bytes());
   Header header;
   std::memcpy(&header, file.data(), sizeof(header));
@@ -288,7 +284,7 @@ std::string PageStore::refusal_of(std::span<const std::byte> file, const PagePla
   return {};
 }
 
-std::optional<PageRecord> PageStore::read(const PageKey& key, const PagePlace& place) {
+std::optional<BlockRecord> PageStore::read(const BlockKey& key, const BlockPlace& place) {
   if (!has(key)) return std::nullopt;
   const fs::path path = path_of(key);
   read_buffer_.resize(static_cast<size_t>(file_bytes()) + 1);
@@ -305,7 +301,7 @@ std::optional<PageRecord> PageStore::read(const PageKey& key, const PagePlace& p
     forget(found->second);
     return std::nullopt;
   }
-  PageRecord record;
+  BlockRecord record;
   const std::byte* state = read_buffer_.data() + sizeof(Header) + place.tokens.size_bytes();
   record.state.resize(static_cast<size_t>(options_.n_state));
   std::memcpy(record.state.data(), state, record.state.size() * sizeof(float));
@@ -317,7 +313,7 @@ std::optional<PageRecord> PageStore::read(const PageKey& key, const PagePlace& p
 
 // ---- writing -----------------------------------------------------------------------------------------------------
 
-void PageStore::write(const PageKey& key, const PagePlace& place, const PageRecord& record) {
+void PageStore::write(const BlockKey& key, const BlockPlace& place, const BlockRecord& record) {
   Waiting waiting{.key = key, .path = path_of(key), .bytes = encode(place, record)};
   {
     const std::lock_guard lock(mutex_);
