@@ -5,7 +5,8 @@
 #include <string_view>
 
 #include "base/check.h"
-#include "model/config.h"
+#include "model/families.h"
+#include "model/load_config.h"
 #include "model/memory_plan.h"
 
 using namespace levin;
@@ -19,7 +20,7 @@ void check_frequencies(const ModelConfig& config, const std::vector<float>& freq
 
 void check_rope(const ModelConfig& config) {
   check_frequencies(config, config.rope_frequencies());
-  if (config.family == ModelFamily::kDeepseekV4) check_frequencies(config, config.compressed_rope_frequencies());
+  if (config.family == &kDeepseekV4) check_frequencies(config, config.compressed_rope_frequencies());
   LEVIN_CHECK(std::isfinite(config.attention_scale()) && config.attention_scale() > 0, "scale {}",
               config.attention_scale());
   LEVIN_CHECK(std::isfinite(config.index_scale()) && config.index_scale() > 0, "scale {}", config.index_scale());
@@ -48,7 +49,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     return 0;
   }
   const ModelConfig& config = parsed->config;
-  LEVIN_CHECK(config.family != ModelFamily::kDeepseekV4 ||
+  LEVIN_CHECK(config.family != &kDeepseekV4 ||
                   static_cast<int>(config.compression.size()) == config.n_layers + config.n_mtp_layers,
               "{} layers with {} kinds", config.n_layers, config.compression.size());
   check_rope(config);

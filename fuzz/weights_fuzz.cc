@@ -13,6 +13,8 @@
 
 #include "base/check.h"
 #include "io/safetensors.h"
+#include "model/families.h"
+#include "model/load_config.h"
 #include "model/weight_table.h"
 
 using namespace levin;
@@ -85,7 +87,7 @@ Tensors sound_tensors(const ModelConfig& config, bool quantised) {
     const StoredDtype dtype = released_dtype(row, stored);
     tensors[row.name] = sound_tensor(row, dtype);
     if (!is_quantised(dtype)) continue;
-    tensors[row.scale_name] = unit_scales(scale_shape(row, dtype), config.family == ModelFamily::kDeepseekV4);
+    tensors[row.scale_name] = unit_scales(scale_shape(row, dtype), config.family == &kDeepseekV4);
   }
   return tensors;
 }

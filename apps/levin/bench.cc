@@ -14,7 +14,7 @@
 #include "engine/engine.h"
 #include "io/json.h"
 #include "io/mapped_file.h"
-#include "model/config.h"
+#include "model/load_config.h"
 
 namespace levin::app {
 namespace {

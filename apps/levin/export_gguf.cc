@@ -11,6 +11,7 @@
 #include "apps/levin/progress.h"
 #include "io/mapped_file.h"
 #include "model/gguf_export.h"
+#include "model/load_config.h"
 
 namespace levin::app {
 namespace {

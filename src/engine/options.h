@@ -10,6 +10,7 @@
 #include "base/cpu.h"
 #include "engine/draft_depth.h"
 #include "model/numerics.h"
+#include "model/registry.h"
 #include "ops/context.h"
 
 namespace levin {
@@ -20,7 +21,8 @@ enum class LoadFormat : uint8_t {
 };
 
 struct EngineOptions {
-  std::string model_folder;  // with config.json in it
+  std::string model_folder;                          // with config.json in it
+  const Registry* registry = &Registry::built_in();  // the families of models to look for
   LoadFormat load_format = LoadFormat::kAuto;
   Device device = Device::kCpu;
   int n_threads = 1;

@@ -1,25 +1,23 @@
 // The facts of a model, read once from its config.json and never changed.
 //
 // config.json is read raw, in the official spelling (rope_theta + rope_scaling) and in that of transformers 5
-// (rope_parameters). Its keys stand in three lists (config_keys.cc, and config_<family>.cc for what a family adds):
+// (rope_parameters). Its keys stand in three lists (config_keys.cc, and those of its family):
 // those honoured, those known to be harmless, and those known to change the mathematics, which are refused by name at
 // any value that is not implemented. A key in none of them is named in a warning.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "base/result.h"
 #include "ops/rope.h"
 
 namespace levin {
 
-enum class ModelFamily : uint8_t { kDeepseekV32, kGlmMoeDsa, kDeepseekV4 };
-
-std::string_view family_name(ModelFamily family);  // "DeepSeek-V3.2"
+struct Architecture;  // a family of models (model/architecture.h)
 
 // rope_scaling of type yarn (model-spec 3.3).
 struct Yarn {
@@ -50,8 +48,8 @@ struct LayerCompression {
 // DeepSeek-V4 has one key-value head whose rows are keys and values at once: d_nope + d_rope = head_dim, d_latent,
 // d_value and d_dense are 0, n_groups and n_groups_kept 1. It has no dense layers.
 struct ModelConfig {
-  ModelFamily family = ModelFamily::kDeepseekV32;
-  std::string architecture;  // architectures[0]
+  const Architecture* family = nullptr;  // by model_type; never null in a config that was read
+  std::string architecture;              // architectures[0]
 
   int64_t n_vocab = 0;           // V    vocab_size
   int64_t d_model = 0;           // D    hidden_size
@@ -74,6 +72,7 @@ struct ModelConfig {
   // [L]  Whether a layer has an indexer of its own; the others take the picks of the nearest one below that has. All of
   //      them in V3.2; in GLM-5 indexer_types, index_topk_pattern, or index_topk_freq with index_skip_topk_offset.
   std::vector<bool> owns_indexer;
+  bool mtp_owns_indexer = true;            // the same of the MTP layer
   bool share_picks_across_drafts = false;  // index_share_for_mtp_iteration: drafts reuse the first one's picks
 
   int n_dense_layers = 0;                //      first_k_dense_replace
@@ -112,13 +111,12 @@ struct ModelConfig {
   std::vector<int32_t> eos_tokens;  //      eos_token_id, a number or a list
 
   bool is_sparse_layer(int layer) const { return layer >= n_dense_layers; }
-  // Layer n_layers is the MTP layer, which always has one but in DeepSeek-V4.
+  // Layer n_layers is the MTP layer.
   bool has_indexer(int layer) const {
-    if (family == ModelFamily::kDeepseekV4)
-      return compression[static_cast<size_t>(layer)].kind == Compression::kIndexed;
-    return layer >= n_layers || owns_indexer[static_cast<size_t>(layer)];
+    return layer < n_layers ? owns_indexer[static_cast<size_t>(layer)] : mtp_owns_indexer;
   }
-  int n_indexers() const;  // of the trunk
+  // Of the trunk.
+  int n_indexers() const { return static_cast<int>(std::count(owns_indexer.begin(), owns_indexer.end(), true)); }
   int64_t d_head() const { return d_nope + d_rope; }
   float attention_scale() const;  // d_head^-1/2, times YaRN's (0.1 mscale_all_dim ln factor + 1)^2
   float index_scale() const;      // Di^-1/2 Hi^-1/2
@@ -133,10 +131,5 @@ struct ParsedConfig {
   ModelConfig config;
   std::vector<std::string> warnings;  // one sentence each, naming the key
 };
-
-// Parses the text of a config.json. `source` is the path to name in errors. Every error is kModelInvalid and names key
-// and value.
-Result<ParsedConfig> parse_model_config(std::string_view json, std::string_view source);
-Result<ParsedConfig> load_model_config(const std::string& folder);
 
 }  // namespace levin

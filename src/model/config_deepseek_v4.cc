@@ -5,10 +5,11 @@
 #include <array>
 #include <optional>
 
-#include "model/config_family.h"
+#include "model/config_fields.h"
+#include "model/deepseek_v4_family.h"
 #include "model/rope_config.h"
 
-namespace levin {
+namespace levin::deepseek_v4 {
 namespace {
 
 using io::JsonFields;
@@ -86,8 +87,6 @@ constexpr FixedKey kFixed[] = {
     {"compress_rate_csa", {"4", "null"}},
     {"compress_rate_hca", {"128", "null"}},
 };
-
-constexpr ConfigKeys kKeys{.honoured = kHonoured, .fixed = kFixed, .uniform = {}};
 
 Status read_numbers(const JsonFields& fields, ModelConfig* config) {
   for (const Dim<int64_t>& dim : kDims) LEVIN_TRY(read_dim(fields, dim, config));
@@ -233,7 +232,11 @@ Status read_expert_dtype(const JsonFields& fields, ModelConfig* config) {
   return {};
 }
 
-Status read(const JsonFields& fields, ModelConfig* config, std::vector<std::string>* warnings) {
+}  // namespace
+
+constinit const ConfigKeys kConfigKeys{.honoured = kHonoured, .fixed = kFixed, .uniform = {}};
+
+Status read_config(const JsonFields& fields, ModelConfig* config, std::vector<std::string>* warnings) {
   LEVIN_TRY(read_numbers(fields, config));
   LEVIN_TRY(read_head(fields, config));
   LEVIN_TRY(check_repetition(fields, {"num_key_value_heads", 1, "DeepSeek-V4 has one"}));
@@ -245,18 +248,14 @@ Status read(const JsonFields& fields, ModelConfig* config, std::vector<std::stri
     return fields.unexpected("num_experts_per_tok", fmt::format("at most {} (n_routed_experts)", config->n_experts));
   }
   LEVIN_TRY(read_compression(fields, config));
+  for (int layer = 0; layer < config->n_layers; ++layer) {
+    config->owns_indexer.push_back(config->compression[static_cast<size_t>(layer)].kind == Compression::kIndexed);
+  }
+  config->mtp_owns_indexer = false;  // it sees its window alone
   LEVIN_TRY(read_hash_layers(fields, config));
   LEVIN_TRY(read_expert_dtype(fields, config));
   config->index_rope_pairing = ops::RopePairing::kInterleaved;
   return parse_two_rope_configs(fields, config, warnings);
 }
 
-}  // namespace
-
-const ConfigFamily kDeepseekV4Config{.family = ModelFamily::kDeepseekV4,
-                                     .model_type = "deepseek_v4",
-                                     .architecture = "DeepseekV4ForCausalLM",
-                                     .keys = &kKeys,
-                                     .read = read};
-
-}  // namespace levin
+}  // namespace levin::deepseek_v4

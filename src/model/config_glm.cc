@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 
-#include "model/config_family.h"
+#include "model/families.h"
+#include "model/mla.h"
 
 namespace levin {
 namespace {
@@ -14,7 +16,7 @@ using io::JsonFields;
 constexpr std::string_view kHonoured[] = {"indexer_types", "index_topk_pattern", "index_topk_freq",
                                           "index_skip_topk_offset", "index_share_for_mtp_iteration"};
 constexpr FixedKey kFixed[] = {{"indexer_rope_interleave", {"true", "null"}}};
-constexpr ConfigKeys kKeys{.base = &kMlaKeys, .honoured = kHonoured, .fixed = kFixed, .uniform = {}};
+constexpr ConfigKeys kKeys{.base = &mla::kConfigKeys, .honoured = kHonoured, .fixed = kFixed, .uniform = {}};
 
 Error invalid(std::string message) { return {ErrorKind::kModelInvalid, std::move(message)}; }
 
@@ -111,18 +113,33 @@ Status read_schedule(const JsonFields& fields, ModelConfig* config) {
 }
 
 Status read(const JsonFields& fields, ModelConfig* config, std::vector<std::string>* warnings) {
-  LEVIN_TRY(read_mla_config(fields, config, warnings));
+  LEVIN_TRY(mla::read_config(fields, config, warnings));
   config->index_rope_pairing = ops::RopePairing::kInterleaved;
   LEVIN_ASSIGN(config->share_picks_across_drafts, fields.get_or("index_share_for_mtp_iteration", false));
   return read_schedule(fields, config);
 }
 
+constexpr std::array<std::string_view, 1> kGgufArchitectures = {"glm-dsa"};
+constexpr GgufNames kGguf{.architectures = kGgufArchitectures,
+                          .tensors = &mla::kGgufTensors,
+                          .pre_tokenizer = "glm4",
+                          .set_keys = mla::set_gguf_keys};
+
 }  // namespace
 
-const ConfigFamily kGlmMoeDsaConfig{.family = ModelFamily::kGlmMoeDsa,
-                                    .model_type = "glm_moe_dsa",
-                                    .architecture = "GlmMoeDsaForCausalLM",
-                                    .keys = &kKeys,
-                                    .read = read};
+constinit const Architecture kGlmMoeDsa{.name = "GLM-5",
+                                        .model_type = "glm_moe_dsa",
+                                        .class_name = "GlmMoeDsaForCausalLM",
+                                        .keys = &kKeys,
+                                        .read_config = read,
+                                        .layer_prefix = mla::layer_prefix,
+                                        .weight_rows = mla::weight_rows,
+                                        .unused_tensors = mla::unused_tensors,
+                                        .layer_cache = mla::layer_cache,
+                                        .make_model = mla::make_model,
+                                        .describe = mla::describe,
+                                        .describe_json = mla::describe_json,
+                                        .make_chat = text::make_glm_chat,
+                                        .gguf = &kGguf};
 
 }  // namespace levin

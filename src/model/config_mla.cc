@@ -1,10 +1,11 @@
 // What DeepSeek-V3.2 and GLM-5 have in common (model-spec 2.1).
 #include <fmt/format.h>
 
-#include "model/config_family.h"
+#include "model/config_fields.h"
+#include "model/mla.h"
 #include "model/rope_config.h"
 
-namespace levin {
+namespace levin::mla {
 namespace {
 
 using io::JsonFields;
@@ -140,9 +141,9 @@ Status check_attention(const JsonFields& fields, const ModelConfig& c) {
 
 }  // namespace
 
-const ConfigKeys kMlaKeys{.honoured = kHonoured, .fixed = kFixed, .uniform = kUniform};
+constinit const ConfigKeys kConfigKeys{.honoured = kHonoured, .fixed = kFixed, .uniform = kUniform};
 
-Status read_mla_config(const JsonFields& fields, ModelConfig* config, std::vector<std::string>* warnings) {
+Status read_config(const JsonFields& fields, ModelConfig* config, std::vector<std::string>* warnings) {
   LEVIN_TRY(read_numbers(fields, config));
   const Repetition repetitions[] = {
       {"num_key_value_heads", config->n_heads, "num_attention_heads"},
@@ -156,4 +157,4 @@ Status read_mla_config(const JsonFields& fields, ModelConfig* config, std::vecto
   return parse_rope_config(fields, config, warnings);
 }
 
-}  // namespace levin
+}  // namespace levin::mla

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "model/blocks/layer.h"
+#include "model/mla.h"
 
 namespace levin {
 namespace {
@@ -76,4 +77,17 @@ ForwardRows DeepseekV32::mtp(OpContext& ctx, const Step& step, const MtpInput& i
   return {.hidden = hidden, .state = hidden, .picks = picks.slots};
 }
 
+namespace mla {
+
+LayerCacheFormat layer_cache(const ModelConfig& config, const Numerics& numerics, int layer) {
+  LayerCacheFormat format{.latent = latent_format(numerics.latent, config.d_latent, config.d_rope)};
+  if (config.has_indexer(layer)) format.index = index_key_format(numerics.index_keys, config.d_index);
+  return format;
+}
+
+std::unique_ptr<Model> make_model(ModelConfig config, Numerics numerics, ModelWeights weights, Selection selection) {
+  return std::make_unique<DeepseekV32>(std::move(config), numerics, std::move(weights), selection);
+}
+
+}  // namespace mla
 }  // namespace levin

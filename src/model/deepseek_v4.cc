@@ -5,6 +5,7 @@
 
 #include "model/blocks/stream_layer.h"
 #include "model/blocks/streams.h"
+#include "model/deepseek_v4_family.h"
 
 namespace levin {
 namespace {
@@ -73,4 +74,11 @@ ForwardRows DeepseekV4::mtp(OpContext& ctx, const Step& step, const MtpInput& in
   return finish(q, kept, w.head, w.head_norm);
 }
 
+namespace deepseek_v4 {
+
+std::unique_ptr<Model> make_model(ModelConfig config, Numerics numerics, ModelWeights weights, Selection) {
+  return std::make_unique<DeepseekV4>(std::move(config), numerics, std::move(weights));
+}
+
+}  // namespace deepseek_v4
 }  // namespace levin

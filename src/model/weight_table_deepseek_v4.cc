@@ -1,9 +1,10 @@
 // The tensors of DeepSeek-V4 (model-spec 6.1, 7.2): names without a prefix, `<name>.scale` beside `<name>.weight`.
 #include <fmt/format.h>
 
+#include "model/deepseek_v4_family.h"
 #include "model/weight_table_builder.h"
 
-namespace levin {
+namespace levin::deepseek_v4 {
 namespace {
 
 using io::StoredTensor;
@@ -148,19 +149,22 @@ std::vector<WeightRow> Builder::build(ModelWeights& w) {
   const ModelConfig& c = config_;
   embedding("embed.weight", w);
   w.v4.layers.resize(static_cast<size_t>(c.n_layers));
-  for (int i = 0; i < c.n_layers; ++i) layer(layer_prefix(c, i), i, w.v4.layers[static_cast<size_t>(i)]);
+  for (int i = 0; i < c.n_layers; ++i) layer(deepseek_v4::layer_prefix(c, i), i, w.v4.layers[static_cast<size_t>(i)]);
   stream_head("hc_head_", w.v4.head);
   vector("norm.weight", {c.d_model}, w.norm);
   plain_matrix("head.weight", {c.n_vocab, c.d_model}, w.head);
-  if (c.n_mtp_layers > 0) mtp(layer_prefix(c, c.n_layers), w.v4.mtp.emplace());
+  if (c.n_mtp_layers > 0) mtp(deepseek_v4::layer_prefix(c, c.n_layers), w.v4.mtp.emplace());
   return std::move(rows_);
 }
 
 }  // namespace
 
-std::vector<WeightRow> deepseek_v4_weight_table(const ModelConfig& config, const Numerics* numerics,
-                                                ModelWeights& weights) {
+std::string layer_prefix(const ModelConfig& config, int layer) {
+  return layer < config.n_layers ? fmt::format("layers.{}.", layer) : fmt::format("mtp.{}.", layer - config.n_layers);
+}
+
+std::vector<WeightRow> weight_rows(const ModelConfig& config, const Numerics* numerics, ModelWeights& weights) {
   return Builder(config, numerics).build(weights);
 }
 
-}  // namespace levin
+}  // namespace levin::deepseek_v4

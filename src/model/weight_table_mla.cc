@@ -1,9 +1,10 @@
 // The tensors of DeepSeek-V3.2 and GLM-5 (model-spec 4.1, 7.1): `<name>.weight_scale_inv` beside `<name>.weight`.
 #include <fmt/format.h>
 
+#include "model/mla.h"
 #include "model/weight_table_builder.h"
 
-namespace levin {
+namespace levin::mla {
 namespace {
 
 using io::StoredTensor;
@@ -78,7 +79,7 @@ void Builder::experts(const std::string& prefix, MoeWeights& out) {
 }
 
 void Builder::layer(int layer_idx, bool sparse, LayerWeights& out) {
-  const std::string prefix = layer_prefix(config_, layer_idx);
+  const std::string prefix = mla::layer_prefix(config_, layer_idx);
   vector(prefix + "input_layernorm.weight", {config_.d_model}, out.attention_norm);
   attention(prefix + "self_attn.", out.attention);
   if (config_.has_indexer(layer_idx)) indexer(prefix + "self_attn.indexer.", out.indexer.emplace());
@@ -91,7 +92,7 @@ void Builder::layer(int layer_idx, bool sparse, LayerWeights& out) {
 }
 
 void Builder::mtp(MtpWeights& out) {
-  const std::string prefix = layer_prefix(config_, config_.n_layers);
+  const std::string prefix = mla::layer_prefix(config_, config_.n_layers);
   const int64_t d = config_.d_model;
   in_mtp_ = true;
   vector(prefix + "enorm.weight", {d}, out.embed_norm);
@@ -115,8 +116,27 @@ std::vector<WeightRow> Builder::build(ModelWeights& w) {
 
 }  // namespace
 
-std::vector<WeightRow> mla_weight_table(const ModelConfig& config, const Numerics* numerics, ModelWeights& weights) {
+std::string layer_prefix(const ModelConfig&, int layer) { return fmt::format("model.layers.{}.", layer); }
+
+std::vector<WeightRow> weight_rows(const ModelConfig& config, const Numerics* numerics, ModelWeights& weights) {
   return Builder(config, numerics).build(weights);
 }
 
-}  // namespace levin
+// Copies of the trunk's tensors that official files carry in their MTP layer, and buffers that some tools save.
+std::vector<UnusedTensor> unused_tensors(const ModelConfig& config) {
+  std::vector<UnusedTensor> list;
+  const std::vector<int64_t> vocabulary = {config.n_vocab, config.d_model};
+  const std::string prefix = mla::layer_prefix(config, config.n_layers);
+  if (config.n_mtp_layers > 0) {
+    list.push_back({prefix + "embed_tokens.weight", vocabulary, "the MTP layer shares model.embed_tokens.weight"});
+    list.push_back({prefix + "shared_head.head.weight", vocabulary, "the MTP layer shares lm_head.weight"});
+  }
+  const std::string why = "rotary frequencies are computed from the config";
+  list.push_back({"model.rotary_emb.inv_freq", {}, why});
+  for (int i = 0; i < config.n_layers + config.n_mtp_layers; ++i) {
+    list.push_back({mla::layer_prefix(config, i) + "self_attn.rotary_emb.inv_freq", {}, why});
+  }
+  return list;
+}
+
+}  // namespace levin::mla

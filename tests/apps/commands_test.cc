@@ -4,6 +4,7 @@
 #include "apps/run_levin.h"
 #include "io/json.h"
 #include "io/mapped_file.h"
+#include "model/load_config.h"
 #include "model/weight_table.h"
 #include "support/must.h"
 #include "support/temp_checkpoint.h"

@@ -12,6 +12,7 @@
 #include "engine/oracle.h"
 #include "model/blocks/stream_layer.h"
 #include "model/blocks/streams.h"
+#include "model/load_config.h"
 
 namespace levin::test {
 namespace {

@@ -14,6 +14,7 @@
 #include "engine/loaded_model.h"
 #include "engine/oracle.h"
 #include "engine/trace.h"
+#include "model/load_config.h"
 #include "support/temp_checkpoint.h"
 
 namespace levin::test {

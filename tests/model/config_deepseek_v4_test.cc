@@ -6,7 +6,8 @@
 
 #include "io/json.h"
 #include "io/mapped_file.h"
-#include "model/config.h"
+#include "model/families.h"
+#include "model/load_config.h"
 #include "support/must.h"
 
 namespace levin {
@@ -36,7 +37,7 @@ TEST(DeepseekV4ConfigTest, ReadsTheReleasedConfigOfFlashWithoutWarnings) {
   const ParsedConfig parsed = test::must(parse(released_config("deepseek-v4-flash")));
   EXPECT_EQ(parsed.warnings, std::vector<std::string>());
   const ModelConfig& c = parsed.config;
-  EXPECT_EQ(c.family, ModelFamily::kDeepseekV4);
+  EXPECT_EQ(c.family, &kDeepseekV4);
   EXPECT_EQ(c.architecture, "DeepseekV4ForCausalLM");
   EXPECT_EQ(c.n_vocab, 129280);
   EXPECT_EQ(c.d_model, 4096);

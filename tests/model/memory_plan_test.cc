@@ -7,6 +7,7 @@
 #include <ostream>
 #include <string>
 
+#include "model/load_config.h"
 #include "model/weight_table.h"
 #include "support/must.h"
 #include "support/temp_checkpoint.h"
@@ -18,7 +19,7 @@ const std::string kRoot = LEVIN_SOURCE_DIR;
 
 MemoryPlan plan_for(const std::string& folder, NumericsMode mode, const io::Checkpoint* checkpoint) {
   const ModelConfig config = test::must(load_model_config(folder)).config;
-  const Numerics numerics = numerics_of_family(test::must(make_numerics(mode, "auto")), config.family);
+  const Numerics numerics = numerics_of_family(test::must(make_numerics(mode, "auto")), *config.family);
   return plan_memory(config, numerics, checkpoint, {.n_step_tokens = 512, .n_undone = 3});
 }
 

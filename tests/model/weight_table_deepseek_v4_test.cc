@@ -7,6 +7,7 @@
 #include <set>
 
 #include "base/numbers.h"
+#include "model/load_config.h"
 #include "model/memory_plan.h"
 #include "model/weight_table.h"
 #include "support/must.h"

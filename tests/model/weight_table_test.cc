@@ -8,6 +8,7 @@
 #include <set>
 
 #include "base/numbers.h"
+#include "model/load_config.h"
 #include "support/must.h"
 #include "support/temp_checkpoint.h"
 

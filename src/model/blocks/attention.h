@@ -4,13 +4,10 @@
 #pragma once
 
 #include "model/config.h"
+#include "model/model.h"
 #include "model/pass.h"
 
 namespace levin {
-
-// Which tokens attention reads. kMostRecent is a diagnostic: the last K visible ones, without the indexer; recall over
-// long texts collapses with it, which is how a test knows that the indexer's picks matter.
-enum class Selection : uint8_t { kIndexer, kMostRecent };
 
 // A step's picks on their way up the layers.
 struct Picks {

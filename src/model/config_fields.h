@@ -1,4 +1,4 @@
-// How the config of one family is read: its name, its lists of keys and its reader. For config*.cc.
+// Reading the numbers of a config.json: what families write their read_config with.
 #pragma once
 
 #include <cstdint>
@@ -9,22 +9,8 @@
 #include "base/result.h"
 #include "io/json.h"
 #include "model/config.h"
-#include "model/config_keys.h"
 
 namespace levin {
-
-struct ConfigFamily {
-  ModelFamily family;
-  std::string_view model_type;
-  std::string_view architecture;  // the one class that the official files name
-  const ConfigKeys* keys;
-  // Fills the family's part of the config. What every family has is read already: sizes of the model, epsilon, tokens.
-  Status (*read)(const io::JsonFields& fields, ModelConfig* config, std::vector<std::string>* warnings);
-};
-
-extern const ConfigFamily kDeepseekV32Config;
-extern const ConfigFamily kGlmMoeDsaConfig;
-extern const ConfigFamily kDeepseekV4Config;
 
 // A whole number of the config, and what is sane for it: far above every released model, and low enough that no product
 // overflows.
@@ -52,10 +38,5 @@ struct Repetition {
   std::string_view because;
 };
 Status check_repetition(const io::JsonFields& fields, const Repetition& repetition);
-
-// Keys and reader of what DeepSeek-V3.2 and GLM-5 have in common: latent attention, one indexer over all tokens, a
-// mixture of experts in groups, rotary settings (config_mla.cc).
-extern const ConfigKeys kMlaKeys;
-Status read_mla_config(const io::JsonFields& fields, ModelConfig* config, std::vector<std::string>* warnings);
 
 }  // namespace levin
