@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <string_view>
 
+#include "arch/deepseek_v4/architecture.h"
+#include "arch/load_config.h"
 #include "base/check.h"
-#include "model/families.h"
-#include "model/load_config.h"
 #include "model/memory_plan.h"
 
 using namespace levin;

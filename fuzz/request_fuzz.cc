@@ -8,10 +8,10 @@
 #include <string>
 #include <utility>
 
+#include "arch/load_config.h"
 #include "base/check.h"
 #include "engine/engine.h"
 #include "io/json.h"
-#include "model/load_config.h"
 #include "serve/answer_form.h"
 #include "serve/anthropic_messages.h"
 #include "serve/openai_chat.h"

@@ -11,10 +11,10 @@
 #include <map>
 #include <string>
 
+#include "arch/deepseek_v4/architecture.h"
+#include "arch/load_config.h"
 #include "base/check.h"
 #include "io/safetensors.h"
-#include "model/families.h"
-#include "model/load_config.h"
 #include "model/weight_table.h"
 
 using namespace levin;

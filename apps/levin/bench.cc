@@ -11,10 +11,10 @@
 #include "apps/levin/generation_options.h"
 #include "apps/levin/plot.h"
 #include "apps/levin/progress.h"
+#include "arch/load_config.h"
 #include "engine/engine.h"
 #include "io/json.h"
 #include "io/mapped_file.h"
-#include "model/load_config.h"
 
 namespace levin::app {
 namespace {

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "apps/levin/progress.h"
-#include "model/load_config.h"
+#include "arch/load_config.h"
 #include "text/stop_strings.h"
 
 namespace levin::app {

@@ -9,9 +9,9 @@
 #include "apps/levin/engine_options.h"
 #include "apps/levin/gguf_tokenizer.h"
 #include "apps/levin/progress.h"
+#include "arch/load_config.h"
 #include "io/mapped_file.h"
 #include "model/gguf_export.h"
-#include "model/load_config.h"
 
 namespace levin::app {
 namespace {

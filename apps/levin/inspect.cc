@@ -12,10 +12,10 @@
 #include "apps/levin/engine_options.h"
 #include "apps/levin/kernel_text.h"
 #include "apps/levin/model_text.h"
+#include "arch/load_config.h"
 #include "base/memory.h"
 #include "io/json.h"
 #include "model/architecture.h"
-#include "model/load_config.h"
 #include "model/memory_plan.h"
 #include "model/weight_table.h"
 

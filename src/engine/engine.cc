@@ -8,13 +8,13 @@
 #include <optional>
 #include <utility>
 
+#include "arch/load_config.h"
 #include "base/memory.h"
 #include "engine/fingerprint.h"
 #include "engine/page_tiers.h"
 #include "engine/runner.h"
 #include "engine/step_loop.h"
 #include "io/safetensors.h"
-#include "model/load_config.h"
 #include "model/memory_plan.h"
 
 namespace levin {

@@ -7,10 +7,10 @@
 #include <optional>
 #include <string>
 
+#include "arch/registry.h"
 #include "base/cpu.h"
 #include "engine/draft_depth.h"
 #include "model/numerics.h"
-#include "model/registry.h"
 #include "ops/context.h"
 
 namespace levin {

@@ -2,9 +2,9 @@
 #include <gtest/gtest.h>
 
 #include "apps/run_levin.h"
+#include "arch/load_config.h"
 #include "io/json.h"
 #include "io/mapped_file.h"
-#include "model/load_config.h"
 #include "model/weight_table.h"
 #include "support/must.h"
 #include "support/temp_checkpoint.h"

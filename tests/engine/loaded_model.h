@@ -9,10 +9,10 @@
 #include <string>
 #include <vector>
 
+#include "arch/load_config.h"
 #include "base/cpu.h"
 #include "engine/runner.h"
 #include "io/safetensors.h"
-#include "model/load_config.h"
 #include "model/weight_table.h"
 #include "support/fixture.h"
 #include "support/must.h"

@@ -8,11 +8,11 @@
 #include <functional>
 #include <ostream>
 
+#include "arch/deepseek_v4/stream_layer.h"
+#include "arch/deepseek_v4/streams.h"
+#include "arch/load_config.h"
 #include "engine/loaded_model.h"
 #include "engine/oracle.h"
-#include "model/blocks/stream_layer.h"
-#include "model/blocks/streams.h"
-#include "model/load_config.h"
 
 namespace levin::test {
 namespace {

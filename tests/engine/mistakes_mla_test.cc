@@ -11,10 +11,10 @@
 #include <ostream>
 #include <string>
 
+#include "arch/load_config.h"
 #include "engine/loaded_model.h"
 #include "engine/oracle.h"
 #include "engine/trace.h"
-#include "model/load_config.h"
 #include "support/temp_checkpoint.h"
 
 namespace levin::test {

@@ -2,9 +2,9 @@
 
 #include <fstream>
 
+#include "arch/load_config.h"
 #include "engine/demo_text.h"
 #include "io/json.h"
-#include "model/load_config.h"
 #include "support/must.h"
 #include "text/chat.h"
 #include "text/tokenizer.h"

@@ -8,10 +8,10 @@
 #include <set>
 #include <tuple>
 
+#include "arch/load_config.h"
 #include "engine/demo_text.h"
 #include "engine/passkey.h"
 #include "engine/step_loop.h"
-#include "model/load_config.h"
 #include "text/chat.h"
 #include "text/tokenizer.h"
 

@@ -4,11 +4,11 @@
 
 #include <random>
 
+#include "arch/load_config.h"
 #include "engine/loaded_model.h"
 #include "engine/step_loop.h"
 #include "grammar/json_schema.h"
 #include "io/json.h"
-#include "model/load_config.h"
 #include "text/tokenizer.h"
 
 namespace levin::test {

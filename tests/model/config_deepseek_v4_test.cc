@@ -4,10 +4,10 @@
 
 #include <functional>
 
+#include "arch/deepseek_v4/architecture.h"
+#include "arch/load_config.h"
 #include "io/json.h"
 #include "io/mapped_file.h"
-#include "model/families.h"
-#include "model/load_config.h"
 #include "support/must.h"
 
 namespace levin {

@@ -5,10 +5,10 @@
 #include <ostream>
 #include <string>
 
+#include "arch/deepseek_v3/architecture.h"
+#include "arch/load_config.h"
 #include "io/json.h"
 #include "io/mapped_file.h"
-#include "model/families.h"
-#include "model/load_config.h"
 #include "support/must.h"
 
 namespace levin {

@@ -8,9 +8,9 @@
 #include <map>
 #include <set>
 
+#include "arch/deepseek_v4/architecture.h"
+#include "arch/load_config.h"
 #include "base/numbers.h"
-#include "model/families.h"
-#include "model/load_config.h"
 #include "model/weight_store.h"
 #include "support/must.h"
 #include "support/temp_checkpoint.h"

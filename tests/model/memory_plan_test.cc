@@ -7,7 +7,7 @@
 #include <ostream>
 #include <string>
 
-#include "model/load_config.h"
+#include "arch/load_config.h"
 #include "model/weight_table.h"
 #include "support/must.h"
 #include "support/temp_checkpoint.h"

@@ -2,7 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include "model/families.h"
+#include "arch/deepseek_v4/architecture.h"
+#include "arch/glm/architecture.h"
 #include "support/must.h"
 
 namespace levin {

@@ -7,8 +7,8 @@
 #include <filesystem>
 #include <span>
 
+#include "arch/load_config.h"
 #include "base/numbers.h"
-#include "model/load_config.h"
 #include "model/memory_plan.h"
 #include "model/weight_table.h"
 #include "support/must.h"

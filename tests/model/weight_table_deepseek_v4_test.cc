@@ -6,8 +6,8 @@
 #include <cstring>
 #include <set>
 
+#include "arch/load_config.h"
 #include "base/numbers.h"
-#include "model/load_config.h"
 #include "model/memory_plan.h"
 #include "model/weight_table.h"
 #include "support/must.h"

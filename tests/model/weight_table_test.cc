@@ -7,8 +7,8 @@
 #include <limits>
 #include <set>
 
+#include "arch/load_config.h"
 #include "base/numbers.h"
-#include "model/load_config.h"
 #include "support/must.h"
 #include "support/temp_checkpoint.h"
 

@@ -5,8 +5,8 @@
 #include <string>
 #include <string_view>
 
+#include "arch/load_config.h"
 #include "engine/engine.h"
-#include "model/load_config.h"
 #include "serve/http_client.h"
 #include "serve/server.h"
 #include "support/must.h"

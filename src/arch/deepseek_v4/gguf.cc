@@ -3,7 +3,7 @@
 #include <utility>
 #include <vector>
 
-#include "model/deepseek_v4_family.h"
+#include "arch/deepseek_v4/parts.h"
 
 namespace levin::deepseek_v4 {
 namespace {

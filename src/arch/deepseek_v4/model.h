@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "model/blocks/window_attention.h"
+#include "arch/deepseek_v4/window_attention.h"
 #include "model/model.h"
 
 namespace levin {

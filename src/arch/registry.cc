@@ -1,12 +1,14 @@
 // The one file that names the families.
-#include "model/registry.h"
+#include "arch/registry.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 
+#include "arch/deepseek_v3/architecture.h"
+#include "arch/deepseek_v4/architecture.h"
+#include "arch/glm/architecture.h"
 #include "base/check.h"
-#include "model/families.h"
 
 namespace levin {
 namespace {

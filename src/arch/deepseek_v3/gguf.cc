@@ -3,7 +3,7 @@
 #include <utility>
 #include <vector>
 
-#include "model/mla.h"
+#include "arch/deepseek_v3/mla.h"
 
 namespace levin::mla {
 namespace {

@@ -5,8 +5,8 @@
 #include <array>
 #include <optional>
 
+#include "arch/deepseek_v4/parts.h"
 #include "model/config_fields.h"
-#include "model/deepseek_v4_family.h"
 #include "model/rope_config.h"
 
 namespace levin::deepseek_v4 {

@@ -1,5 +1,5 @@
 // What the layers of DeepSeek-V4 cache, and how its own code rounds.
-#include "model/deepseek_v4_family.h"
+#include "arch/deepseek_v4/parts.h"
 
 namespace levin::deepseek_v4 {
 namespace {

@@ -1,11 +1,11 @@
-#include "model/deepseek_v4.h"
+#include "arch/deepseek_v4/model.h"
 
 #include <algorithm>
 #include <utility>
 
-#include "model/blocks/stream_layer.h"
-#include "model/blocks/streams.h"
-#include "model/deepseek_v4_family.h"
+#include "arch/deepseek_v4/parts.h"
+#include "arch/deepseek_v4/stream_layer.h"
+#include "arch/deepseek_v4/streams.h"
 
 namespace levin {
 namespace {

@@ -1,12 +1,10 @@
-// The families that registry.cc lists.
+// GLM-5. For registry.cc and tests; everything else asks the config for its family.
 #pragma once
 
 #include "model/architecture.h"
 
 namespace levin {
 
-extern const Architecture kDeepseekV32;
 extern const Architecture kGlmMoeDsa;
-extern const Architecture kDeepseekV4;
 
 }  // namespace levin

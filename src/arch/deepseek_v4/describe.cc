@@ -1,11 +1,12 @@
 // DeepSeek-V4 in words and as JSON.
+#include "model/describe.h"
+
 #include <fmt/format.h>
 
 #include <map>
 #include <utility>
 
-#include "model/deepseek_v4_family.h"
-#include "model/describe.h"
+#include "arch/deepseek_v4/parts.h"
 
 namespace levin::deepseek_v4 {
 namespace {

@@ -1,7 +1,7 @@
 // A decoder layer: attention and feed-forward around the residual stream (model-spec 3.4).
 #pragma once
 
-#include "model/blocks/attention.h"
+#include "arch/deepseek_v3/attention.h"
 
 namespace levin {
 

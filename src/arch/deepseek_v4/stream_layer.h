@@ -2,8 +2,8 @@
 // 5.3, 6.7).
 #pragma once
 
-#include "model/blocks/streams.h"
-#include "model/blocks/window_attention.h"
+#include "arch/deepseek_v4/streams.h"
+#include "arch/deepseek_v4/window_attention.h"
 
 namespace levin {
 

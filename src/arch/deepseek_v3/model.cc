@@ -1,11 +1,11 @@
-#include "model/deepseek_v32.h"
+#include "arch/deepseek_v3/model.h"
 
 #include <algorithm>
 #include <cstring>
 #include <utility>
 
-#include "model/blocks/layer.h"
-#include "model/mla.h"
+#include "arch/deepseek_v3/layer.h"
+#include "arch/deepseek_v3/mla.h"
 
 namespace levin {
 namespace {

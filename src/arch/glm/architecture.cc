@@ -1,12 +1,13 @@
 // GLM-5, 5.1 and 5.2 (glm_moe_dsa): the layers of DeepSeek-V3.2 with an indexer rotated in pairs, which some layers
 // lend to those above (model-spec 2.2).
+#include "arch/glm/architecture.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
 
-#include "model/families.h"
-#include "model/mla.h"
+#include "arch/deepseek_v3/mla.h"
 
 namespace levin {
 namespace {

@@ -1,7 +1,7 @@
 // The tensors of DeepSeek-V4 (model-spec 6.1, 7.2): names without a prefix, `<name>.scale` beside `<name>.weight`.
 #include <fmt/format.h>
 
-#include "model/deepseek_v4_family.h"
+#include "arch/deepseek_v4/parts.h"
 #include "model/weight_table_builder.h"
 
 namespace levin::deepseek_v4 {

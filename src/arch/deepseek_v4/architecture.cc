@@ -1,7 +1,7 @@
 // DeepSeek-V4: one key-value head, windows and compressed entries, several residual streams.
-#include "model/deepseek_v4_family.h"
+#include "arch/deepseek_v4/architecture.h"
 
-#include "model/families.h"
+#include "arch/deepseek_v4/parts.h"
 
 namespace levin {
 

@@ -1,4 +1,4 @@
-#include "model/blocks/streams.h"
+#include "arch/deepseek_v4/streams.h"
 
 #include "ops/streams.h"
 

@@ -1,10 +1,11 @@
 // DeepSeek-V3.2 and GLM-5 in words and as JSON.
+#include "model/describe.h"
+
 #include <fmt/format.h>
 
 #include <utility>
 
-#include "model/describe.h"
-#include "model/mla.h"
+#include "arch/deepseek_v3/mla.h"
 
 namespace levin::mla {
 namespace {

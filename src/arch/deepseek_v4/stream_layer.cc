@@ -1,4 +1,4 @@
-#include "model/blocks/stream_layer.h"
+#include "arch/deepseek_v4/stream_layer.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "model/blocks/attention.h"
+#include "arch/deepseek_v3/attention.h"
 
 #include <algorithm>
 #include <cmath>

@@ -5,10 +5,10 @@
 #include <string>
 #include <string_view>
 
+#include "arch/registry.h"
 #include "base/result.h"
 #include "model/architecture.h"
 #include "model/config.h"
-#include "model/registry.h"
 #include "text/chat.h"
 
 namespace levin {

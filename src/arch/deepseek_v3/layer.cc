@@ -1,4 +1,4 @@
-#include "model/blocks/layer.h"
+#include "arch/deepseek_v3/layer.h"
 
 #include "ops/moe.h"
 

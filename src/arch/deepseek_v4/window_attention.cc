@@ -1,4 +1,4 @@
-#include "model/blocks/window_attention.h"
+#include "arch/deepseek_v4/window_attention.h"
 
 #include "model/blocks/index_query.h"
 #include "ops/cache_rows.h"

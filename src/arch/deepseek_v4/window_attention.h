@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "model/blocks/compressor.h"
+#include "arch/deepseek_v4/compressor.h"
 #include "model/config.h"
 #include "model/pass.h"
 #include "ops/sparse_attention.h"

@@ -1,8 +1,9 @@
 // DeepSeek-V3.2: an indexer in every layer, rotated in halves.
+#include "arch/deepseek_v3/architecture.h"
+
 #include <array>
 
-#include "model/families.h"
-#include "model/mla.h"
+#include "arch/deepseek_v3/mla.h"
 
 namespace levin {
 namespace {

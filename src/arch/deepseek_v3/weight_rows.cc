@@ -1,7 +1,7 @@
 // The tensors of DeepSeek-V3.2 and GLM-5 (model-spec 4.1, 7.1): `<name>.weight_scale_inv` beside `<name>.weight`.
 #include <fmt/format.h>
 
-#include "model/mla.h"
+#include "arch/deepseek_v3/mla.h"
 #include "model/weight_table_builder.h"
 
 namespace levin::mla {

@@ -1,4 +1,4 @@
-#include "model/blocks/compressor.h"
+#include "arch/deepseek_v4/compressor.h"
 
 #include "ops/pool_windows.h"
 

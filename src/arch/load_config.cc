@@ -1,4 +1,4 @@
-#include "model/load_config.h"
+#include "arch/load_config.h"
 
 #include <fmt/format.h>
 
