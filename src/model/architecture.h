@@ -42,6 +42,9 @@ struct Architecture {
   // What a layer caches; layer n_layers is the MTP layer.
   LayerCacheFormat (*layer_cache)(const ModelConfig& config, const Numerics& numerics, int layer);
 
+  // Floats of a token in the widest layer of a step, beside those that memory_plan.cc counts for every family. Null: none.
+  int64_t (*own_workspace)(const ModelConfig& config) = nullptr;
+
   // A numerics mode as the family's own code has it. Null: as the mode is.
   Numerics (*adjust_numerics)(Numerics numerics) = nullptr;
   std::unique_ptr<Model> (*make_model)(ModelConfig config, Numerics numerics, ModelWeights weights,

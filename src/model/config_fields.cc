@@ -3,27 +3,12 @@
 #include <fmt/format.h>
 
 namespace levin {
-namespace {
-
 using io::JsonFields;
 
-template <class T>
-Status read_any_dim(const JsonFields& fields, const Dim<T>& dim, ModelConfig* config) {
-  LEVIN_ASSIGN(const int64_t value, fields.get<int64_t>(dim.key));
-  if (value < dim.min || value > dim.max) {
-    return fields.unexpected(dim.key, fmt::format("a whole number from {} to {}", dim.min, dim.max));
-  }
-  config->*dim.field = static_cast<T>(value);
-  return {};
-}
-
-}  // namespace
-
-Status read_dim(const JsonFields& fields, const Dim<int64_t>& dim, ModelConfig* config) {
-  return read_any_dim(fields, dim, config);
-}
-Status read_dim(const JsonFields& fields, const Dim<int>& dim, ModelConfig* config) {
-  return read_any_dim(fields, dim, config);
+Result<int64_t> read_whole(const JsonFields& fields, std::string_view key, WholeRange range) {
+  LEVIN_ASSIGN(const int64_t value, fields.get<int64_t>(key));
+  if (value >= range.min && value <= range.max) return value;
+  return fields.unexpected(key, fmt::format("a whole number from {} to {}", range.min, range.max));
 }
 
 Result<float> read_real(const JsonFields& fields, std::string_view key, RealRange range) {

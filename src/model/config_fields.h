@@ -13,16 +13,26 @@
 namespace levin {
 
 // A whole number of the config, and what is sane for it: far above every released model, and low enough that no product
-// overflows.
-template <class T>
+// overflows. Owner is ModelConfig or the own struct of a family.
+template <class T, class Owner = ModelConfig>
 struct Dim {
   std::string_view key;
-  T ModelConfig::* field;
+  T Owner::* field;
   int64_t min;
   int64_t max;
 };
-Status read_dim(const io::JsonFields& fields, const Dim<int64_t>& dim, ModelConfig* config);
-Status read_dim(const io::JsonFields& fields, const Dim<int>& dim, ModelConfig* config);
+struct WholeRange {
+  int64_t min;
+  int64_t max;
+};
+Result<int64_t> read_whole(const io::JsonFields& fields, std::string_view key, WholeRange range);
+
+template <class T, class Owner>
+Status read_dim(const io::JsonFields& fields, const Dim<T, Owner>& dim, Owner* config) {
+  LEVIN_ASSIGN(const int64_t value, read_whole(fields, dim.key, {dim.min, dim.max}));
+  config->*dim.field = static_cast<T>(value);
+  return {};
+}
 
 struct RealRange {
   double min;

@@ -1,11 +1,9 @@
 #include "arch/deepseek_v3/attention.h"
 
 #include <algorithm>
-#include <cmath>
 
-#include "model/blocks/index_query.h"
+#include "model/blocks/indexer.h"
 #include "ops/cache_rows.h"
-#include "ops/index_topk.h"
 #include "ops/sparse_attention.h"
 
 namespace levin {
@@ -85,24 +83,21 @@ void AttentionBlock::append_index_keys(Pass& p, View h) const {
 
 void AttentionBlock::pick(Pass& p, View h, View c_q, View slots) const {  // slots  [T, K]
   const ModelConfig& c = config;
-  const IndexerWeights& w = *weights.indexer;
-  const Step& step = p.step();
-  if (ops::all_are_taken(step.visible, step.first_slot, slots.dim(1))) {
-    return ops::take_all(p.ctx(), {.visible = step.visible, .first = step.first_slot, .picks = slots});
-  }
-  const View q = p.matmul(c_q, w.q_up).split_last(c.n_index_heads, c.d_index);  // [T, Hi, Di]
-  p.rope(q.slice_last(0, c.d_rope), c.index_rope_pairing);
-  prepare_index_values(p, q);
-  const View head_weights = p.matmul(h, w.head_weights);  // [T, Hi]
-  scale_rows(head_weights, c.index_scale());
-  ops::index_topk(p.ctx(), {.query = {.q = index_operand(p, q, head_weights),
-                                      .w = head_weights,
-                                      .seq = p.step().seq,
-                                      .visible = p.step().visible,
-                                      .first = p.step().first_slot,
-                                      .format = *p.cache().format(layer).index,
-                                      .cache = p.cache().index_rows(layer, p.step().tables)},
-                            .picks = slots});
+  const IndexerBlock indexer{.params = {.n_heads = c.n_index_heads,
+                                        .d_index = c.d_index,
+                                        .rope_column = 0,
+                                        .d_rope = c.d_rope,
+                                        .pairing = c.index_rope_pairing,
+                                        .scale = c.index_scale()},
+                             .q_up = weights.indexer->q_up,
+                             .head_weights = weights.indexer->head_weights,
+                             .rotation = p.step_rotation()};
+  indexer.pick(p, h, c_q,
+               {.visible = p.step().visible,
+                .first = p.step().first_slot,
+                .format = *p.cache().format(layer).index,
+                .cache = p.cache().index_rows(layer, p.step().tables)},
+               slots);
 }
 
 void AttentionBlock::pick_most_recent(Pass& p, View slots) const {

@@ -3,6 +3,7 @@
 // its own attends to what the nearest one below picked (4.6).
 #pragma once
 
+#include "arch/deepseek_v3/weights.h"
 #include "model/config.h"
 #include "model/model.h"
 #include "model/pass.h"

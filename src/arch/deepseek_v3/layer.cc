@@ -1,5 +1,6 @@
 #include "arch/deepseek_v3/layer.h"
 
+#include "model/blocks/moe.h"
 #include "ops/moe.h"
 
 namespace levin {
@@ -28,30 +29,10 @@ void DecoderLayer::forward_normed(Pass& p, View x, View h, Picks& picks) const {
 }
 
 View DecoderLayer::feed_forward(Pass& p, View h) const {
+  if (weights.moe) return MoeBlock{.params = moe_params(config), .weights = *weights.moe}.forward(p, h);
   const View out = p.allocate(DType::kF32, {p.n_tokens(), config.d_model});  // [T, D]
   const ArenaScope scratch = p.scope();
-  if (weights.dense) {
-    ops::ffn(p.ctx(), {.x = h, .weights = &*weights.dense, .out = out});
-    return out;
-  }
-  const MoeWeights& moe = *weights.moe;
-  const View logits = p.matmul(h, moe.gate);                                             // [T, E]
-  const View picks = p.allocate(DType::kI32, {p.n_tokens(), config.n_active});           // [T, A]
-  const View expert_weights = p.allocate(DType::kF32, {p.n_tokens(), config.n_active});  // [T, A]
-  ops::route_experts(p.ctx(), {.logits = logits,
-                               .bias = moe.bias.view,
-                               .n_groups = config.n_groups,
-                               .n_groups_kept = config.n_groups_kept,
-                               .normalize = config.normalize_expert_weights,
-                               .factor = config.expert_factor,
-                               .picks = picks,
-                               .weights = expert_weights});
-  ops::expert_ffn(p.ctx(), {.x = h,
-                            .picks = picks,
-                            .weights = expert_weights,
-                            .experts = moe.experts,
-                            .shared = moe.shared ? &*moe.shared : nullptr,
-                            .out = out});
+  ops::ffn(p.ctx(), {.x = h, .weights = &*weights.dense, .out = out});
   return out;
 }
 

@@ -46,7 +46,8 @@ ForwardRows DeepseekV32::trunk(OpContext& ctx, const Step& step, const KvCache& 
   const View x = p.embed(weights().embed);      // [T, D]
   Picks picks = no_picks(p, config().n_picks);  // [T, K]
   for (int layer = 0; layer < config().n_layers; ++layer) {
-    DecoderLayer{config(), weights().layers[layer], layer, selection_}.forward(p, x, picks);
+    DecoderLayer{config(), mla::own(weights()).layers[static_cast<size_t>(layer)], layer, selection_}.forward(p, x,
+                                                                                                              picks);
   }
   const View hidden = p.rms_norm(x, weights().norm, config().norm_eps);  // [T, D]
   return {.hidden = hidden, .state = hidden, .picks = {}};
@@ -55,7 +56,7 @@ ForwardRows DeepseekV32::trunk(OpContext& ctx, const Step& step, const KvCache& 
 ForwardRows DeepseekV32::mtp(OpContext& ctx, const Step& step, const MtpInput& in, const KvCache& cache,
                              const Probe* probe) const {
   LEVIN_CHECK(has_mtp(), "the model has no MTP layer");
-  const MtpWeights& w = *weights().mtp;
+  const MtpWeights& w = *mla::own(weights()).mtp;
   Pass p(ctx, numerics(), step, cache, probe);
   p.prepare_rope(rope_frequencies_);
   const View e = p.rms_norm(p.embed(weights().embed), w.embed_norm, config().norm_eps);  // [T, D]

@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "arch/deepseek_v3/weights.h"
 #include "model/model.h"
 
 namespace levin {
@@ -11,7 +12,7 @@ class DeepseekV32 final : public Model {
  public:
   DeepseekV32(ModelConfig config, Numerics numerics, ModelWeights weights, Selection selection);
 
-  bool has_mtp() const override { return weights().mtp.has_value(); }
+  bool has_mtp() const override { return mla::own(weights()).mtp.has_value(); }
   int64_t d_state() const override { return config().d_model; }
 
   // The MTP layer goes on from rows after the final norm, its own head's included: state is hidden.

@@ -1,7 +1,11 @@
 // The tensors of DeepSeek-V3.2 and GLM-5 (model-spec 4.1, 7.1): `<name>.weight_scale_inv` beside `<name>.weight`.
 #include <fmt/format.h>
 
+#include <memory>
+#include <utility>
+
 #include "arch/deepseek_v3/mla.h"
+#include "arch/deepseek_v3/weights.h"
 #include "model/weight_table_builder.h"
 
 namespace levin::mla {
@@ -37,7 +41,7 @@ void Builder::up_projection(std::string name, AttentionWeights& out) {
       .n_heads = config_.n_heads, .d_nope = config_.d_nope, .d_value = config_.d_value, .d_latent = config_.d_latent};
   const bool whole_blocks = shape.d_nope % kWeightBlock == 0 && shape.d_value % kWeightBlock == 0;
   const auto store = [&out, shape](const StoredTensor& tensor, const StoredTensor* scales) {
-    return store_up_projection(tensor, scales, shape, &out);
+    return store_up_projection(tensor, scales, shape, {.k_up = &out.k_up, .v_up = &out.v_up});
   };
   add({.name = std::move(name),
        .shape = {shape.n_heads * (shape.d_nope + shape.d_value), shape.d_latent},
@@ -106,11 +110,14 @@ void Builder::mtp(MtpWeights& out) {
 std::vector<WeightRow> Builder::build(ModelWeights& w) {
   const ModelConfig& c = config_;
   embedding("model.embed_tokens.weight", w);
-  w.layers.resize(static_cast<size_t>(c.n_layers));
-  for (int i = 0; i < c.n_layers; ++i) layer(i, c.is_sparse_layer(i), w.layers[static_cast<size_t>(i)]);
+  auto layers = std::make_unique<MlaWeights>();
+  MlaWeights& out = *layers;
+  w.own = std::move(layers);
+  out.layers.resize(static_cast<size_t>(c.n_layers));
+  for (int i = 0; i < c.n_layers; ++i) layer(i, c.is_sparse_layer(i), out.layers[static_cast<size_t>(i)]);
   vector("model.norm.weight", {c.d_model}, w.norm);
   plain_matrix("lm_head.weight", {c.n_vocab, c.d_model}, w.head);
-  if (c.n_mtp_layers > 0) mtp(w.mtp.emplace());
+  if (c.n_mtp_layers > 0) mtp(out.mtp.emplace());
   return std::move(rows_);
 }
 

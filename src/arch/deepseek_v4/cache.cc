@@ -1,4 +1,5 @@
 // What the layers of DeepSeek-V4 cache, and how its own code rounds.
+#include "arch/deepseek_v4/config.h"
 #include "arch/deepseek_v4/parts.h"
 
 namespace levin::deepseek_v4 {
@@ -16,7 +17,7 @@ StateFormat state_format(const LayerCompression& compression, int64_t d) {
 }  // namespace
 
 LayerCacheFormat layer_cache(const ModelConfig& config, const Numerics& numerics, int layer) {
-  const LayerCompression& compression = config.compression[static_cast<size_t>(layer)];
+  const LayerCompression& compression = own(config).compression_of(layer);
   const LatentFormat rows = key_value_format(numerics.latent, config.d_head(), config.d_rope);
   LayerCacheFormat format{.latent = rows};
   if (compression.kind == Compression::kNone) return format;
@@ -26,6 +27,11 @@ LayerCacheFormat layer_cache(const ModelConfig& config, const Numerics& numerics
   format.index = index_key_format(numerics.index_keys, config.d_index);
   format.compressed->index_state = state_format(compression, config.d_index);
   return format;
+}
+
+// The compressors' values and gates, and the rows between the two halves of the output projection.
+int64_t own_workspace(const ModelConfig& config) {
+  return 4 * (config.d_head() + config.d_index) + own(config).n_out_groups * own(config).d_out_lora;
 }
 
 // Its index queries and keys are in FP4, kept as bf16.

@@ -1,7 +1,8 @@
 // A compressor of DeepSeek-V4 (model-spec 6.4): the entries that a step's tokens complete.
 #pragma once
 
-#include "model/config.h"
+#include "arch/deepseek_v4/config.h"
+#include "arch/deepseek_v4/weights.h"
 #include "model/pass.h"
 
 namespace levin {

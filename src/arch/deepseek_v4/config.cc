@@ -1,4 +1,6 @@
 // DeepSeek-V4 (model-spec 2.3): one key-value head, windows and compressed entries, several residual streams.
+#include "arch/deepseek_v4/config.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -17,8 +19,6 @@ using io::JsonFields;
 constexpr Dim<int64_t> kDims[] = {
     {"num_attention_heads", &ModelConfig::n_heads, 1, 4096},
     {"q_lora_rank", &ModelConfig::d_q_lora, 1, 1 << 16},
-    {"o_groups", &ModelConfig::n_out_groups, 1, 4096},
-    {"o_lora_rank", &ModelConfig::d_out_lora, 1, 1 << 16},
     {"sliding_window", &ModelConfig::n_window, 1, 1 << 20},
     {"index_n_heads", &ModelConfig::n_index_heads, 1, 4096},
     {"index_head_dim", &ModelConfig::d_index, 2, 1 << 14},
@@ -29,7 +29,12 @@ constexpr Dim<int64_t> kDims[] = {
     {"moe_intermediate_size", &ModelConfig::d_expert, 1, 1 << 17},
     {"hc_mult", &ModelConfig::n_streams, 1, 16},
 };
-constexpr Dim<int> kSinkhornSteps = {"hc_sinkhorn_iters", &ModelConfig::n_sinkhorn_steps, 1, 1000};
+constexpr Dim<int64_t, DeepseekV4Config> kOwnDims[] = {
+    {"o_groups", &DeepseekV4Config::n_out_groups, 1, 4096},
+    {"o_lora_rank", &DeepseekV4Config::d_out_lora, 1, 1 << 16},
+};
+constexpr Dim<int, DeepseekV4Config> kSinkhornSteps = {"hc_sinkhorn_iters", &DeepseekV4Config::n_sinkhorn_steps, 1,
+                                                       1000};
 
 constexpr std::string_view kHonoured[] = {
     "num_attention_heads",
@@ -90,11 +95,12 @@ constexpr FixedKey kFixed[] = {
 
 Status read_numbers(const JsonFields& fields, ModelConfig* config) {
   for (const Dim<int64_t>& dim : kDims) LEVIN_TRY(read_dim(fields, dim, config));
-  LEVIN_TRY(read_dim(fields, kSinkhornSteps, config));
+  for (const Dim<int64_t, DeepseekV4Config>& dim : kOwnDims) LEVIN_TRY(read_dim(fields, dim, &own(*config)));
+  LEVIN_TRY(read_dim(fields, kSinkhornSteps, &own(*config)));
   LEVIN_ASSIGN(config->expert_factor, read_real(fields, "routed_scaling_factor", {1e-6, 1e6}));
   LEVIN_ASSIGN(config->normalize_expert_weights, fields.get<bool>("norm_topk_prob"));
   LEVIN_ASSIGN(config->ffn_limit, read_real(fields, "swiglu_limit", {1e-3, 1e6}));
-  LEVIN_ASSIGN(config->stream_eps, read_real(fields, "hc_eps", {1e-12, 0.1}));
+  LEVIN_ASSIGN(own(*config).stream_eps, read_real(fields, "hc_eps", {1e-12, 0.1}));
   return {};
 }
 
@@ -102,7 +108,7 @@ Status read_numbers(const JsonFields& fields, ModelConfig* config) {
 Status read_head(const JsonFields& fields, ModelConfig* config) {
   LEVIN_ASSIGN(const int64_t d_head, fields.get<int64_t>("head_dim"));
   if (d_head < 2 || d_head > 1 << 14) return fields.unexpected("head_dim", "a whole number from 2 to 16384");
-  LEVIN_TRY(read_dim(fields, {"qk_rope_head_dim", &ModelConfig::d_rope, 2, 1 << 14}, config));
+  LEVIN_TRY(read_dim(fields, Dim<int64_t>{"qk_rope_head_dim", &ModelConfig::d_rope, 2, 1 << 14}, config));
   const int64_t most = std::min(d_head, config->d_index);
   if (config->d_rope % 2 != 0 || config->d_rope > most) {
     return fields.unexpected(
@@ -200,18 +206,20 @@ Status read_compression(const JsonFields& fields, ModelConfig* config) {
                              "them or leave it out",
                              fields.name_of("compress_ratios"), i, by_ratio[i].ratio, by_type[i].ratio)};
   }
-  config->compression = typed ? std::move(by_type) : std::move(by_ratio);
-  config->compression.resize(static_cast<size_t>(config->n_layers) + static_cast<size_t>(config->n_mtp_layers));
+  std::vector<LayerCompression>& compression = own(*config).compression;
+  compression = typed ? std::move(by_type) : std::move(by_ratio);
+  compression.resize(static_cast<size_t>(config->n_layers) + static_cast<size_t>(config->n_mtp_layers));
   return {};
 }
 
 // num_hash_layers, or mlp_layer_types of transformers: the layers that choose experts by token id come first.
 Status read_hash_layers(const JsonFields& fields, ModelConfig* config) {
-  const Dim<int> dim = {"num_hash_layers", &ModelConfig::n_hash_layers, 0, config->n_layers};
-  if (!fields.has("mlp_layer_types")) return read_dim(fields, dim, config);
+  DeepseekV4Config& v4 = own(*config);
+  const Dim<int, DeepseekV4Config> dim = {"num_hash_layers", &DeepseekV4Config::n_hash_layers, 0, config->n_layers};
+  if (!fields.has("mlp_layer_types")) return read_dim(fields, dim, &v4);
   LEVIN_ASSIGN(const auto types, fields.get<std::vector<std::string>>("mlp_layer_types"));
   const auto first_other = std::find_if(types.begin(), types.end(), [](const auto& t) { return t != "hash_moe"; });
-  config->n_hash_layers = static_cast<int>(first_other - types.begin());
+  v4.n_hash_layers = static_cast<int>(first_other - types.begin());
   const bool sound = static_cast<int64_t>(types.size()) == config->n_layers &&
                      std::all_of(first_other, types.end(), [](const auto& t) { return t == "moe"; });
   if (!sound) {
@@ -219,7 +227,7 @@ Status read_hash_layers(const JsonFields& fields, ModelConfig* config) {
                                                             "\"moe\"",
                                                             config->n_layers));
   }
-  return check_repetition(fields, {"num_hash_layers", config->n_hash_layers, "mlp_layer_types"});
+  return check_repetition(fields, {"num_hash_layers", v4.n_hash_layers, "mlp_layer_types"});
 }
 
 // The April 2026 configs of the FP4 releases do not have the key.
@@ -237,11 +245,13 @@ Status read_expert_dtype(const JsonFields& fields, ModelConfig* config) {
 constinit const ConfigKeys kConfigKeys{.honoured = kHonoured, .fixed = kFixed, .uniform = {}};
 
 Status read_config(const JsonFields& fields, ModelConfig* config, std::vector<std::string>* warnings) {
+  DeepseekV4Config& v4 = config->own.emplace<DeepseekV4Config>();
+  config->expert_score = ops::ExpertScore::kSqrtSoftplus;
   LEVIN_TRY(read_numbers(fields, config));
   LEVIN_TRY(read_head(fields, config));
   LEVIN_TRY(check_repetition(fields, {"num_key_value_heads", 1, "DeepSeek-V4 has one"}));
   LEVIN_TRY(check_repetition(fields, {"num_local_experts", config->n_experts, "n_routed_experts"}));
-  if (config->n_heads % config->n_out_groups != 0) {
+  if (config->n_heads % v4.n_out_groups != 0) {
     return fields.unexpected("o_groups", fmt::format("a divisor of {} (num_attention_heads)", config->n_heads));
   }
   if (config->n_active > config->n_experts) {
@@ -249,13 +259,27 @@ Status read_config(const JsonFields& fields, ModelConfig* config, std::vector<st
   }
   LEVIN_TRY(read_compression(fields, config));
   for (int layer = 0; layer < config->n_layers; ++layer) {
-    config->owns_indexer.push_back(config->compression[static_cast<size_t>(layer)].kind == Compression::kIndexed);
+    config->owns_indexer.push_back(v4.compression_of(layer).kind == Compression::kIndexed);
   }
   config->mtp_owns_indexer = false;  // it sees its window alone
   LEVIN_TRY(read_hash_layers(fields, config));
   LEVIN_TRY(read_expert_dtype(fields, config));
   config->index_rope_pairing = ops::RopePairing::kInterleaved;
-  return parse_two_rope_configs(fields, config, warnings);
+  TwoRopes ropes;
+  LEVIN_TRY(parse_two_rope_configs(fields, *config, &ropes, warnings));
+  config->rope_theta = ropes.theta;
+  v4.compressed_rope_theta = ropes.compressed_theta;
+  v4.compressed_yarn = ropes.compressed_yarn;
+  return {};
 }
 
 }  // namespace levin::deepseek_v4
+
+namespace levin {
+
+std::vector<float> compressed_rope_frequencies(const ModelConfig& config) {
+  const DeepseekV4Config& v4 = deepseek_v4::own(config);
+  return rope_frequencies(v4.compressed_rope_theta, v4.compressed_yarn, config.d_rope);
+}
+
+}  // namespace levin

@@ -6,6 +6,7 @@
 #include <map>
 #include <utility>
 
+#include "arch/deepseek_v4/config.h"
 #include "arch/deepseek_v4/parts.h"
 
 namespace levin::deepseek_v4 {
@@ -16,7 +17,7 @@ using Kinds = std::map<std::pair<Compression, int64_t>, int>;
 Kinds kinds_of(const ModelConfig& c) {
   Kinds kinds;
   for (int i = 0; i < c.n_layers; ++i) {
-    const LayerCompression& layer = c.compression[static_cast<size_t>(i)];
+    const LayerCompression& layer = own(c).compression_of(i);
     ++kinds[{layer.kind, layer.ratio}];
   }
   return kinds;
@@ -43,22 +44,23 @@ std::string describe(const ModelConfig& c) {
       "indexer     {} heads of {}, picks {}\n"
       "{}, by token id in {} layers\n"
       "rope        {}; compressed: {}\n",
-      c.n_streams, c.n_sinkhorn_steps, c.n_heads, c.d_nope, c.d_rope, c.d_q_lora, c.n_out_groups, c.d_out_lora,
-      c.n_window, compression_text(c), c.n_index_heads, c.d_index, c.n_picks, experts_text(c), c.n_hash_layers,
-      rope_text(c.rope_theta, c.yarn), rope_text(c.compressed_rope_theta, c.compressed_yarn));
+      c.n_streams, own(c).n_sinkhorn_steps, c.n_heads, c.d_nope, c.d_rope, c.d_q_lora, own(c).n_out_groups,
+      own(c).d_out_lora, c.n_window, compression_text(c), c.n_index_heads, c.d_index, c.n_picks, experts_text(c),
+      own(c).n_hash_layers, rope_text(c.rope_theta, c.yarn),
+      rope_text(own(c).compressed_rope_theta, own(c).compressed_yarn));
 }
 
 void describe_json(const ModelConfig& c, io::JsonObject* out) {
   io::JsonArray ratios;
-  for (const LayerCompression& layer : c.compression) ratios.emplace_back(layer.ratio);
+  for (const LayerCompression& layer : own(c).compression) ratios.emplace_back(layer.ratio);
   out->set("n_streams", c.n_streams);
   out->set("n_window", c.n_window);
   out->set("compress_ratios", std::move(ratios));
-  out->set("n_out_groups", c.n_out_groups);
-  out->set("d_out_latent", c.d_out_lora);
-  out->set("n_hash_layers", c.n_hash_layers);
-  out->set("compressed_rope_theta", c.compressed_rope_theta);
-  if (c.compressed_yarn) out->set("compressed_yarn_factor", c.compressed_yarn->factor);
+  out->set("n_out_groups", own(c).n_out_groups);
+  out->set("d_out_latent", own(c).d_out_lora);
+  out->set("n_hash_layers", own(c).n_hash_layers);
+  out->set("compressed_rope_theta", own(c).compressed_rope_theta);
+  if (own(c).compressed_yarn) out->set("compressed_yarn_factor", own(c).compressed_yarn->factor);
 }
 
 }  // namespace levin::deepseek_v4

@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "arch/deepseek_v4/config.h"
 #include "arch/deepseek_v4/parts.h"
 
 namespace levin::deepseek_v4 {
@@ -60,19 +61,19 @@ void set_keys(const ModelConfig& c, const std::string&, GgufKeys& keys) {
   keys.size("attention.key_length", c.d_head());
   keys.size("attention.value_length", c.d_head());
   keys.size("attention.sliding_window", c.n_window);
-  keys.size("attention.output_group_count", c.n_out_groups);
-  keys.size("attention.output_lora_rank", c.d_out_lora);
-  keys.real("attention.compress_rope_freq_base", c.compressed_rope_theta);
+  keys.size("attention.output_group_count", own(c).n_out_groups);
+  keys.size("attention.output_lora_rank", own(c).d_out_lora);
+  keys.real("attention.compress_rope_freq_base", own(c).compressed_rope_theta);
   std::vector<uint32_t> ratios;
   for (int layer = 0; layer < c.n_layers; ++layer)
-    ratios.push_back(static_cast<uint32_t>(c.compression[static_cast<size_t>(layer)].ratio));
+    ratios.push_back(static_cast<uint32_t>(own(c).compression_of(layer).ratio));
   keys.set("attention.compress_ratios", std::move(ratios));
   keys.size("hyper_connection.count", c.n_streams);
-  keys.size("hyper_connection.sinkhorn_iterations", c.n_sinkhorn_steps);
-  keys.real("hyper_connection.epsilon", c.stream_eps);
-  keys.size("hash_layer_count", c.n_hash_layers);
+  keys.size("hyper_connection.sinkhorn_iterations", own(c).n_sinkhorn_steps);
+  keys.real("hyper_connection.epsilon", own(c).stream_eps);
+  keys.size("hash_layer_count", own(c).n_hash_layers);
   keys.set("swiglu_clamp_exp", std::vector<float>(static_cast<size_t>(c.n_layers), c.ffn_limit));
-  set_gguf_rope(c, c.compressed_yarn, keys);
+  set_gguf_rope(c, own(c).compressed_yarn, keys);
   set_gguf_experts(c, GgufGating::kSqrtSoftplus, keys);
 }
 

@@ -24,7 +24,7 @@ View spread(Pass& p, View x, int64_t n_streams) {
 DeepseekV4::DeepseekV4(ModelConfig config, Numerics numerics, ModelWeights weights)
     : Model(std::move(config), numerics, std::move(weights)),
       frequencies_(Model::config().rope_frequencies()),
-      compressed_frequencies_(Model::config().compressed_rope_frequencies()) {}
+      compressed_frequencies_(compressed_rope_frequencies(Model::config())) {}
 
 StepRotations DeepseekV4::rotations(Pass& p) const {
   StepRotations r{.plain = p.rotation(p.step().positions, frequencies_),
@@ -46,15 +46,15 @@ ForwardRows DeepseekV4::trunk(OpContext& ctx, const Step& step, const KvCache& c
   const StepRotations r = rotations(p);
   const View streams = spread(p, p.embed(weights().embed), config().n_streams);  // [T, M, D]
   for (int layer = 0; layer < config().n_layers; ++layer) {
-    StreamLayer{config(), weights().v4.layers[static_cast<size_t>(layer)], r, layer}.forward(p, streams);
+    StreamLayer{config(), deepseek_v4::own(weights()).layers[static_cast<size_t>(layer)], r, layer}.forward(p, streams);
   }
-  return finish(p, streams, weights().v4.head, weights().norm);
+  return finish(p, streams, deepseek_v4::own(weights()).head, weights().norm);
 }
 
 ForwardRows DeepseekV4::mtp(OpContext& ctx, const Step& step, const MtpInput& in, const KvCache& cache,
                             const Probe* probe) const {
   LEVIN_CHECK(has_mtp(), "the model has no MTP layer");
-  const V4MtpWeights& w = *weights().v4.mtp;
+  const V4MtpWeights& w = *deepseek_v4::own(weights()).mtp;
   const ModelConfig& c = config();
   Pass p(ctx, numerics(), step, cache, probe);
   const StepRotations r = rotations(p);

@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "arch/deepseek_v4/weights.h"
 #include "arch/deepseek_v4/window_attention.h"
 #include "model/model.h"
 
@@ -12,7 +13,7 @@ class DeepseekV4 final : public Model {
  public:
   DeepseekV4(ModelConfig config, Numerics numerics, ModelWeights weights);
 
-  bool has_mtp() const override { return weights().v4.mtp.has_value(); }
+  bool has_mtp() const override { return deepseek_v4::own(weights()).mtp.has_value(); }
   int64_t d_state() const override { return config().n_streams * config().d_model; }
 
   // The MTP layer goes on from the streams after the last layer, its own included, not from what the head makes of

@@ -16,6 +16,7 @@ Status read_config(const io::JsonFields& fields, ModelConfig* config, std::vecto
 std::string layer_prefix(const ModelConfig& config, int layer);
 std::vector<WeightRow> weight_rows(const ModelConfig& config, const Numerics* numerics, ModelWeights& weights);
 LayerCacheFormat layer_cache(const ModelConfig& config, const Numerics& numerics, int layer);
+int64_t own_workspace(const ModelConfig& config);
 Numerics adjust_numerics(Numerics numerics);
 std::unique_ptr<Model> make_model(ModelConfig config, Numerics numerics, ModelWeights weights, Selection selection);
 

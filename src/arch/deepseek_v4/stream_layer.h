@@ -30,8 +30,6 @@ struct StreamLayer {
   Input attention_input(Pass& p, View streams) const;
   WindowAttentionBlock attention() const;
   void forward_read(Pass& p, View streams, const Input& in) const;  // the input's rows are in the caches
-  View experts(Pass& p, View h) const;
-  View hash_experts(Pass& p) const;  // [T, A] i32: the experts of the step's token ids
 };
 
 }  // namespace levin

@@ -2,7 +2,8 @@
 // its output back while they are mixed.
 #pragma once
 
-#include "model/config.h"
+#include "arch/deepseek_v4/config.h"
+#include "arch/deepseek_v4/weights.h"
 #include "model/pass.h"
 
 namespace levin {

@@ -1,7 +1,12 @@
 // The tensors of DeepSeek-V4 (model-spec 6.1, 7.2): names without a prefix, `<name>.scale` beside `<name>.weight`.
 #include <fmt/format.h>
 
+#include <memory>
+#include <utility>
+
+#include "arch/deepseek_v4/config.h"
 #include "arch/deepseek_v4/parts.h"
+#include "arch/deepseek_v4/weights.h"
 #include "model/weight_table_builder.h"
 
 namespace levin::deepseek_v4 {
@@ -25,10 +30,10 @@ class Builder : public TableBuilder {
   void layer(const std::string& prefix, int layer_idx, V4LayerWeights& out);
   void attention(const std::string& prefix, const LayerCompression& compression, V4AttentionWeights& out);
   void compressor(const std::string& prefix, const LayerCompression& compression, int64_t d, CompressorWeights& out);
-  void moe(const std::string& prefix, bool by_token_id, V4MoeWeights& out);
+  void moe(const std::string& prefix, bool by_token_id, MoeWeights& out);
   void expert(const std::string& prefix, Storage storage, int64_t d_hidden, ops::FfnWeights& out);
   void out_down(std::string name, V4AttentionWeights& out);
-  void hash_experts(std::string name, V4MoeWeights& out);
+  void hash_experts(std::string name, MoeWeights& out);
   void stream_mix(const std::string& prefix, StreamMixWeights& out);
   void stream_head(const std::string& prefix, StreamHeadWeights& out);
   void mtp(const std::string& prefix, V4MtpWeights& out);
@@ -61,14 +66,14 @@ void Builder::compressor(const std::string& prefix, const LayerCompression& comp
 // Block-diagonal: rows of group g apply to the heads of that group.
 void Builder::out_down(std::string name, V4AttentionWeights& out) {
   const ModelConfig& c = config_;
-  const int64_t n = c.d_out_lora, k = c.n_heads / c.n_out_groups * c.d_head();
-  const auto store = [&out, n_groups = c.n_out_groups](const StoredTensor& tensor, const StoredTensor* scales) {
+  const int64_t n = own(c).d_out_lora, k = c.n_heads / own(c).n_out_groups * c.d_head();
+  const auto store = [&out, n_groups = own(c).n_out_groups](const StoredTensor& tensor, const StoredTensor* scales) {
     return store_row_groups(tensor, scales, n_groups, &out.out_down);
   };
   add({.name = std::move(name),
-       .shape = {c.n_out_groups * n, k},
+       .shape = {own(c).n_out_groups * n, k},
        .storage = Storage::kMatrix,
-       .parts = {{.count = c.n_out_groups, .n = n, .k = k, .between_blocks = n % kWeightBlock == 0}},
+       .parts = {{.count = own(c).n_out_groups, .n = n, .k = k, .between_blocks = n % kWeightBlock == 0}},
        .store = store});
 }
 
@@ -82,7 +87,7 @@ void Builder::attention(const std::string& prefix, const LayerCompression& compr
   matrix(prefix + "wkv.weight", {d_head, c.d_model}, out.kv);
   vector(prefix + "kv_norm.weight", {d_head}, out.kv_norm);
   out_down(prefix + "wo_a.weight", out);
-  matrix(prefix + "wo_b.weight", {c.d_model, c.n_out_groups * c.d_out_lora}, out.out_up);
+  matrix(prefix + "wo_b.weight", {c.d_model, own(c).n_out_groups * own(c).d_out_lora}, out.out_up);
   if (compression.kind == Compression::kNone) return;
   compressor(prefix + "compressor.", compression, d_head, out.compressor.emplace());
   if (compression.kind != Compression::kIndexed) return;
@@ -97,7 +102,7 @@ void Builder::expert(const std::string& prefix, Storage storage, int64_t d_hidde
       d_hidden, out);
 }
 
-void Builder::hash_experts(std::string name, V4MoeWeights& out) {
+void Builder::hash_experts(std::string name, MoeWeights& out) {
   const auto store = [&out, n_experts = config_.n_experts](const StoredTensor& tensor, const StoredTensor*) {
     return store_expert_ids(tensor, n_experts, &out);
   };
@@ -107,7 +112,7 @@ void Builder::hash_experts(std::string name, V4MoeWeights& out) {
        .store = store});
 }
 
-void Builder::moe(const std::string& prefix, bool by_token_id, V4MoeWeights& out) {
+void Builder::moe(const std::string& prefix, bool by_token_id, MoeWeights& out) {
   const ModelConfig& c = config_;
   f32_matrix(prefix + "gate.weight", {c.n_experts, c.d_model}, out.gate);
   if (by_token_id) {
@@ -120,16 +125,16 @@ void Builder::moe(const std::string& prefix, bool by_token_id, V4MoeWeights& out
     expert(fmt::format("{}experts.{}.", prefix, e), Storage::kExpertMatrix, c.d_expert,
            out.experts[static_cast<size_t>(e)]);
   }
-  expert(prefix + "shared_experts.", Storage::kMatrix, c.n_shared_experts * c.d_expert, out.shared);
+  expert(prefix + "shared_experts.", Storage::kMatrix, c.n_shared_experts * c.d_expert, out.shared.emplace());
 }
 
 void Builder::layer(const std::string& prefix, int layer_idx, V4LayerWeights& out) {
   stream_mix(prefix + "hc_attn_", out.attention_streams);
   vector(prefix + "attn_norm.weight", {config_.d_model}, out.attention_norm);
-  attention(prefix + "attn.", config_.compression[static_cast<size_t>(layer_idx)], out.attention);
+  attention(prefix + "attn.", own(config_).compression_of(layer_idx), out.attention);
   stream_mix(prefix + "hc_ffn_", out.ffn_streams);
   vector(prefix + "ffn_norm.weight", {config_.d_model}, out.ffn_norm);
-  moe(prefix + "ffn.", config_.is_hash_layer(layer_idx), out.moe);
+  moe(prefix + "ffn.", own(config_).is_hash_layer(layer_idx), out.moe);
 }
 
 void Builder::mtp(const std::string& prefix, V4MtpWeights& out) {
@@ -148,12 +153,15 @@ void Builder::mtp(const std::string& prefix, V4MtpWeights& out) {
 std::vector<WeightRow> Builder::build(ModelWeights& w) {
   const ModelConfig& c = config_;
   embedding("embed.weight", w);
-  w.v4.layers.resize(static_cast<size_t>(c.n_layers));
-  for (int i = 0; i < c.n_layers; ++i) layer(deepseek_v4::layer_prefix(c, i), i, w.v4.layers[static_cast<size_t>(i)]);
-  stream_head("hc_head_", w.v4.head);
+  auto layers = std::make_unique<DeepseekV4Weights>();
+  DeepseekV4Weights& out = *layers;
+  w.own = std::move(layers);
+  out.layers.resize(static_cast<size_t>(c.n_layers));
+  for (int i = 0; i < c.n_layers; ++i) layer(deepseek_v4::layer_prefix(c, i), i, out.layers[static_cast<size_t>(i)]);
+  stream_head("hc_head_", out.head);
   vector("norm.weight", {c.d_model}, w.norm);
   plain_matrix("head.weight", {c.n_vocab, c.d_model}, w.head);
-  if (c.n_mtp_layers > 0) mtp(deepseek_v4::layer_prefix(c, c.n_layers), w.v4.mtp.emplace());
+  if (c.n_mtp_layers > 0) mtp(deepseek_v4::layer_prefix(c, c.n_layers), out.mtp.emplace());
   return std::move(rows_);
 }
 

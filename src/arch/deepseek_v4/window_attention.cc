@@ -1,9 +1,7 @@
 #include "arch/deepseek_v4/window_attention.h"
 
-#include "model/blocks/index_query.h"
+#include "model/blocks/indexer.h"
 #include "ops/cache_rows.h"
-#include "ops/index_topk.h"
-#include "ops/quantize.h"
 
 namespace levin {
 
@@ -43,9 +41,11 @@ View WindowAttentionBlock::attend(Pass& p, View h) const {  // h      [T, D]
                                   .out = o});
   p.rotate(o.slice_last(c.d_nope, c.d_rope), back());  // values carry their positions: relative to the query's now
 
-  const View groups = o.reshaped({n_tokens, c.n_out_groups, c.n_heads / c.n_out_groups * c.d_head()});
-  const View u = p.matmul_per_head(groups, w.out_down);                                 // [T, Go, Ro]
-  p.matmul_into(out, u.reshaped({n_tokens, c.n_out_groups * c.d_out_lora}), w.out_up);  // [T, D]
+  const View groups = o.reshaped(
+      {n_tokens, deepseek_v4::own(c).n_out_groups, c.n_heads / deepseek_v4::own(c).n_out_groups * c.d_head()});
+  const View u = p.matmul_per_head(groups, w.out_down);  // [T, Go, Ro]
+  p.matmul_into(out, u.reshaped({n_tokens, deepseek_v4::own(c).n_out_groups * deepseek_v4::own(c).d_out_lora}),
+                w.out_up);  // [T, D]
   return out;
 }
 
@@ -111,18 +111,20 @@ View WindowAttentionBlock::picks_for(Pass& p, View h, View c_q, const StepEntrie
   const ModelConfig& c = config;
   const View picks = p.allocate(DType::kI32, {p.n_tokens(), c.n_picks});  // [T, K]
   const ArenaScope scratch = p.scope();
-  const View q = p.matmul(c_q, weights.indexer->q_up).split_last(c.n_index_heads, c.d_index);  // [T, Hi, Di]
-  p.rotate(q.slice_last(c.d_index - c.d_rope, c.d_rope), forth());                             // rope part last
-  prepare_index_values(p, q);
-  const View head_weights = p.matmul(h, weights.indexer->head_weights);  // [T, Hi]
-  scale_rows(head_weights, c.index_scale());
-  ops::index_topk(p.ctx(), {.query = {.q = index_operand(p, q, head_weights),
-                                      .w = head_weights,
-                                      .seq = p.step().seq,
-                                      .visible = entries.visible,
-                                      .format = *p.cache().format(layer).index,
-                                      .cache = p.cache().index_rows(layer, entries.tables)},
-                            .picks = picks});
+  const IndexerBlock indexer{.params = {.n_heads = c.n_index_heads,
+                                        .d_index = c.d_index,
+                                        .rope_column = c.d_index - c.d_rope,
+                                        .d_rope = c.d_rope,
+                                        .pairing = c.index_rope_pairing,
+                                        .scale = c.index_scale()},
+                             .q_up = weights.indexer->q_up,
+                             .head_weights = weights.indexer->head_weights,
+                             .rotation = forth()};
+  indexer.pick(p, h, c_q,
+               {.visible = entries.visible,
+                .format = *p.cache().format(layer).index,
+                .cache = p.cache().index_rows(layer, entries.tables)},
+               picks);
   return picks;
 }
 

@@ -5,7 +5,8 @@
 #include <vector>
 
 #include "arch/deepseek_v4/compressor.h"
-#include "model/config.h"
+#include "arch/deepseek_v4/config.h"
+#include "arch/deepseek_v4/weights.h"
 #include "model/pass.h"
 #include "ops/sparse_attention.h"
 

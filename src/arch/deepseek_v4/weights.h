@@ -7,7 +7,7 @@
 #include <optional>
 #include <vector>
 
-#include "model/weights_common.h"
+#include "model/weights.h"
 
 namespace levin {
 
@@ -54,22 +54,13 @@ struct V4AttentionWeights {
   std::optional<V4IndexerWeights> indexer;      // Compression::kIndexed
 };
 
-struct V4MoeWeights {
-  Linear gate;  // [E, D], input always f32
-  Vector bias;  // [E]; empty in layers that choose by token id
-  Buffer hash_storage;
-  View hash_experts;                     // [V, A] i32, experts of each token id; empty in the other layers
-  std::vector<ops::FfnWeights> experts;  // E of [F, D], [F, D], [D, F]
-  ops::FfnWeights shared;                // F * n_shared_experts wide
-};
-
 struct V4LayerWeights {
   StreamMixWeights attention_streams;
   Vector attention_norm;  // [D]
   V4AttentionWeights attention;
   StreamMixWeights ffn_streams;
   Vector ffn_norm;  // [D]
-  V4MoeWeights moe;
+  MoeWeights moe;
 };
 
 struct V4MtpWeights {
@@ -82,10 +73,18 @@ struct V4MtpWeights {
   Vector head_norm;  // [D]
 };
 
-struct DeepseekV4Weights {
+struct DeepseekV4Weights final : FamilyWeights {
   std::vector<V4LayerWeights> layers;
   StreamHeadWeights head;
   std::optional<V4MtpWeights> mtp;  // empty when the checkpoint has no MTP layer
+
+  bool has_mtp() const override { return mtp.has_value(); }
+  void drop_mtp() override { mtp.reset(); }
 };
+
+namespace deepseek_v4 {
+inline const DeepseekV4Weights& own(const ModelWeights& weights) { return weights.own_weights<DeepseekV4Weights>(); }
+inline DeepseekV4Weights& own(ModelWeights& weights) { return weights.own_weights<DeepseekV4Weights>(); }
+}  // namespace deepseek_v4
 
 }  // namespace levin
