@@ -93,7 +93,7 @@ Result<text::ChatFormat> load_chat_format(const Architecture& family, const std:
                                           const text::Tokenizer& tokenizer) {
   if (family.make_chat != nullptr) return text::ChatFormat::load(family.make_chat, folder, tokenizer);
   return Error{ErrorKind::kModelInvalid,
-               fmt::format("{} (model_type \"{}\") has no chat format; give it prompts as text or token ids",
+               fmt::format("{} (model_type \"{}\") has no chat format; levin bench and levin trace run it without one",
                            family.name, family.model_type)};
 }
 

@@ -34,6 +34,9 @@ Status read_dim(const io::JsonFields& fields, const Dim<T, Owner>& dim, Owner* c
   return {};
 }
 
+// The sizes of heads, indexer and experts, whose keys are the same in every family that has both an indexer and experts.
+Status read_indexed_moe_dims(const io::JsonFields& fields, ModelConfig* config);
+
 struct RealRange {
   double min;
   double max;

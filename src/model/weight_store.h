@@ -1,5 +1,5 @@
 // From tensors as stored to weights as used: packed matrices, f32 vectors, the two halves of kv_b_proj. For
-// weight_table.cc.
+// the weight rows of families.
 #pragma once
 
 #include <cstdint>

@@ -11,20 +11,12 @@ namespace {
 using io::JsonFields;
 
 constexpr Dim<int64_t> kDims[] = {
-    {"num_attention_heads", &ModelConfig::n_heads, 1, 4096},
-    {"q_lora_rank", &ModelConfig::d_q_lora, 1, 1 << 16},
     {"kv_lora_rank", &ModelConfig::d_latent, 1, 1 << 16},
     {"qk_nope_head_dim", &ModelConfig::d_nope, 1, 1 << 14},
     {"qk_rope_head_dim", &ModelConfig::d_rope, 2, 1 << 14},
     {"v_head_dim", &ModelConfig::d_value, 1, 1 << 14},
-    {"index_n_heads", &ModelConfig::n_index_heads, 1, 4096},
-    {"index_head_dim", &ModelConfig::d_index, 2, 1 << 14},
-    {"index_topk", &ModelConfig::n_picks, 1, 1 << 20},
     {"intermediate_size", &ModelConfig::d_dense, 1, 1 << 20},
-    {"n_routed_experts", &ModelConfig::n_experts, 1, 4096},
-    {"num_experts_per_tok", &ModelConfig::n_active, 1, 4096},
     {"n_shared_experts", &ModelConfig::n_shared_experts, 0, 64},
-    {"moe_intermediate_size", &ModelConfig::d_expert, 1, 1 << 17},
 };
 constexpr Dim<int> kCounts[] = {
     {"first_k_dense_replace", &ModelConfig::n_dense_layers, 0, 512},
@@ -81,6 +73,7 @@ constexpr FixedKey kFixed[] = {
 constexpr UniformKey kUniform[] = {{"layer_types", "deepseek_sparse_attention"}};
 
 Status read_numbers(const JsonFields& fields, ModelConfig* config) {
+  LEVIN_TRY(read_indexed_moe_dims(fields, config));
   for (const Dim<int64_t>& dim : kDims) {
     // null stands for no shared experts
     if (dim.field == &ModelConfig::n_shared_experts && fields.contains(dim.key) && !fields.has(dim.key)) continue;

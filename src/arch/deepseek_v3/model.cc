@@ -6,6 +6,7 @@
 
 #include "arch/deepseek_v3/layer.h"
 #include "arch/deepseek_v3/mla.h"
+#include "model/wanted_rows.h"
 
 namespace levin {
 namespace {
@@ -67,10 +68,10 @@ ForwardRows DeepseekV32::mtp(OpContext& ctx, const Step& step, const MtpInput& i
   decoder.append(p, z);
   if (in.wanted && in.wanted->empty()) return {};
 
-  const Step wanted = in.wanted ? step_of_rows(*ctx.arena, step, *in.wanted) : step;
-  Pass q = in.wanted ? p.of_rows(wanted, *in.wanted) : p;
-  const View x = in.wanted ? p.rows_of(z, *in.wanted) : z;  // [N, D]
-  if (!in.picks.empty()) extend_open_rows(wanted, in.picks);
+  WantedRows wanted(p, in.wanted);
+  Pass& q = wanted.pass();
+  const View x = wanted.of(z);  // [N, D]
+  if (!in.picks.empty()) extend_open_rows(wanted.step(), in.picks);
   Picks picks = in.picks.empty() ? no_picks(q, config().n_picks)  // [N, K]
                                  : Picks{.slots = in.picks, .source = layer, .given = true};
   decoder.forward_appended(q, x, picks);

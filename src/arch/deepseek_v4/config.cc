@@ -17,16 +17,8 @@ namespace {
 using io::JsonFields;
 
 constexpr Dim<int64_t> kDims[] = {
-    {"num_attention_heads", &ModelConfig::n_heads, 1, 4096},
-    {"q_lora_rank", &ModelConfig::d_q_lora, 1, 1 << 16},
     {"sliding_window", &ModelConfig::n_window, 1, 1 << 20},
-    {"index_n_heads", &ModelConfig::n_index_heads, 1, 4096},
-    {"index_head_dim", &ModelConfig::d_index, 2, 1 << 14},
-    {"index_topk", &ModelConfig::n_picks, 1, 1 << 20},
-    {"n_routed_experts", &ModelConfig::n_experts, 1, 4096},
-    {"num_experts_per_tok", &ModelConfig::n_active, 1, 4096},
     {"n_shared_experts", &ModelConfig::n_shared_experts, 1, 64},
-    {"moe_intermediate_size", &ModelConfig::d_expert, 1, 1 << 17},
     {"hc_mult", &ModelConfig::n_streams, 1, 16},
 };
 constexpr Dim<int64_t, DeepseekV4Config> kOwnDims[] = {
@@ -94,6 +86,7 @@ constexpr FixedKey kFixed[] = {
 };
 
 Status read_numbers(const JsonFields& fields, ModelConfig* config) {
+  LEVIN_TRY(read_indexed_moe_dims(fields, config));
   for (const Dim<int64_t>& dim : kDims) LEVIN_TRY(read_dim(fields, dim, config));
   for (const Dim<int64_t, DeepseekV4Config>& dim : kOwnDims) LEVIN_TRY(read_dim(fields, dim, &own(*config)));
   LEVIN_TRY(read_dim(fields, kSinkhornSteps, &own(*config)));

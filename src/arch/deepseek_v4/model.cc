@@ -6,6 +6,7 @@
 #include "arch/deepseek_v4/parts.h"
 #include "arch/deepseek_v4/stream_layer.h"
 #include "arch/deepseek_v4/streams.h"
+#include "model/wanted_rows.h"
 
 namespace levin {
 namespace {
@@ -66,11 +67,11 @@ ForwardRows DeepseekV4::mtp(OpContext& ctx, const Step& step, const MtpInput& in
   StreamLayer{c, w.layer, r, c.n_layers}.append(p, streams);
   if (in.wanted && in.wanted->empty()) return {};
 
-  const Step wanted = in.wanted ? step_of_rows(*ctx.arena, step, *in.wanted) : step;
-  Pass q = in.wanted ? p.of_rows(wanted, *in.wanted) : p;
-  const View x = in.wanted ? q.rows_of(z.reshaped({p.n_tokens(), d_state()}), *in.wanted) : z;  // [N, M * D]
-  const View kept = x.reshaped({q.n_tokens(), c.n_streams, c.d_model});                         // [N, M, D]
-  StreamLayer{c, w.layer, in.wanted ? rotations(q) : r, c.n_layers}.forward_appended(q, kept);
+  WantedRows wanted(p, in.wanted);
+  Pass& q = wanted.pass();
+  const View x = wanted.of(z.reshaped({p.n_tokens(), d_state()}));       // [N, M * D]
+  const View kept = x.reshaped({q.n_tokens(), c.n_streams, c.d_model});  // [N, M, D]
+  StreamLayer{c, w.layer, wanted.are_all() ? r : rotations(q), c.n_layers}.forward_appended(q, kept);
   return finish(q, kept, w.head, w.head_norm);
 }
 
