@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "base/check.h"
 #include "io/json.h"
 #include "io/mapped_file.h"
 #include "model/config_fields.h"
@@ -80,6 +81,8 @@ Result<ParsedConfig> parse_model_config(std::string_view json, std::string_view 
   LEVIN_TRY(read_numbers(fields, &config));
   LEVIN_TRY(read_tokens(fields, &config));
   LEVIN_TRY(config.family->read_config(fields, &config, &parsed.warnings));
+  LEVIN_CHECK(std::ssize(config.owns_indexer) == config.n_layers, "{}: owns_indexer has {} entries, for {} layers",
+              config.family->name, config.owns_indexer.size(), config.n_layers);
   return parsed;
 }
 
