@@ -90,8 +90,8 @@ std::vector<TokenId> by_bytes(const Tokenizer& tokenizer, const std::vector<Toke
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const Tokenizer tokenizer = Tokenizer::load(LEVIN_SOURCE_DIR "/models/demo-v32").value();
-  static const ChatFormat v32 = ChatFormat::make(ChatFamily::kDeepSeekV32, tokenizer).value();
-  static const ChatFormat v4 = ChatFormat::make(ChatFamily::kDeepSeekV4, tokenizer).value();
+  static const ChatFormat v32 = ChatFormat::make(make_deepseek_v32_chat, tokenizer).value();
+  static const ChatFormat v4 = ChatFormat::make(make_deepseek_v4_chat, tokenizer).value();
   if (size == 0) return 0;
   const ChatFormat& format = (data[0] & 2) != 0 ? v4 : v32;
   const bool in_reasoning = (data[0] & 1) != 0;

@@ -4,8 +4,10 @@
 #include <cstdint>
 #include <string_view>
 
+#include "arch/deepseek_v4/architecture.h"
+#include "arch/deepseek_v4/config.h"
+#include "arch/load_config.h"
 #include "base/check.h"
-#include "model/config.h"
 #include "model/memory_plan.h"
 
 using namespace levin;
@@ -19,7 +21,7 @@ void check_frequencies(const ModelConfig& config, const std::vector<float>& freq
 
 void check_rope(const ModelConfig& config) {
   check_frequencies(config, config.rope_frequencies());
-  if (config.family == ModelFamily::kDeepseekV4) check_frequencies(config, config.compressed_rope_frequencies());
+  if (config.family == &kDeepseekV4) check_frequencies(config, compressed_rope_frequencies(config));
   LEVIN_CHECK(std::isfinite(config.attention_scale()) && config.attention_scale() > 0, "scale {}",
               config.attention_scale());
   LEVIN_CHECK(std::isfinite(config.index_scale()) && config.index_scale() > 0, "scale {}", config.index_scale());
@@ -48,9 +50,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     return 0;
   }
   const ModelConfig& config = parsed->config;
-  LEVIN_CHECK(config.family != ModelFamily::kDeepseekV4 ||
-                  static_cast<int>(config.compression.size()) == config.n_layers + config.n_mtp_layers,
-              "{} layers with {} kinds", config.n_layers, config.compression.size());
+  LEVIN_CHECK(config.family != &kDeepseekV4 || static_cast<int>(deepseek_v4::own(config).compression.size()) ==
+                                                   config.n_layers + config.n_mtp_layers,
+              "{} layers with {} kinds", config.n_layers, deepseek_v4::own(config).compression.size());
   check_rope(config);
   check_plan(config);
   return 0;

@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "arch/load_config.h"
 #include "base/check.h"
 #include "engine/engine.h"
 #include "io/json.h"
@@ -38,7 +39,7 @@ struct Served {
   std::unique_ptr<Engine> engine = must(
       Engine::load({.model_folder = kFolder, .load_format = LoadFormat::kDummy, .max_model_len_tokens = 1024}, {}));
   text::Tokenizer tokenizer = must(text::Tokenizer::load(kFolder));
-  text::ChatFormat format = must(text::ChatFormat::load(kFolder, tokenizer));
+  text::ChatFormat format = must(load_chat_format(*must(load_model_config(kFolder)).config.family, kFolder, tokenizer));
   Metrics metrics{"demo"};
   EngineService service{*engine, metrics};
   AnswerForms forms{tokenizer, format, engine->config().n_vocab};

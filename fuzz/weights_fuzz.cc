@@ -11,6 +11,10 @@
 #include <map>
 #include <string>
 
+#include "arch/deepseek_v3/weights.h"
+#include "arch/deepseek_v4/architecture.h"
+#include "arch/deepseek_v4/weights.h"
+#include "arch/load_config.h"
 #include "base/check.h"
 #include "io/safetensors.h"
 #include "model/weight_table.h"
@@ -85,7 +89,7 @@ Tensors sound_tensors(const ModelConfig& config, bool quantised) {
     const StoredDtype dtype = released_dtype(row, stored);
     tensors[row.name] = sound_tensor(row, dtype);
     if (!is_quantised(dtype)) continue;
-    tensors[row.scale_name] = unit_scales(scale_shape(row, dtype), config.family == ModelFamily::kDeepseekV4);
+    tensors[row.scale_name] = unit_scales(scale_shape(row, dtype), config.family == &levin::kDeepseekV4);
   }
   return tensors;
 }
@@ -164,12 +168,15 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
                 weights.error().message);
     return 0;
   }
-  LEVIN_CHECK(weights->layers.size() == (v4 ? 0 : 2) && weights->v4.layers.size() == (v4 ? 3 : 0), "layers");
   if (v4) {
-    LEVIN_CHECK(weights->v4.layers[1].attention.out_down.size() == 2, "weights of another shape");
-    LEVIN_CHECK(weights->v4.layers[0].moe.hash_experts.dim(0) == 8, "expert ids of another shape");
+    const DeepseekV4Weights& own = deepseek_v4::own(*weights);
+    LEVIN_CHECK(own.layers.size() == 3, "{} layers", own.layers.size());
+    LEVIN_CHECK(own.layers[1].attention.out_down.size() == 2, "weights of another shape");
+    LEVIN_CHECK(own.layers[0].moe.hash_experts.dim(0) == 8, "expert ids of another shape");
   } else {
-    LEVIN_CHECK(weights->layers[0].attention.k_up.size() == 2, "weights of another shape");
+    const MlaWeights& own = mla::own(*weights);
+    LEVIN_CHECK(own.layers.size() == 2, "{} layers", own.layers.size());
+    LEVIN_CHECK(own.layers[0].attention.k_up.size() == 2, "weights of another shape");
   }
   LEVIN_CHECK(weights->head.w.n() == 8 && weights->head.w.k() == 130, "head of another shape");
   return 0;

@@ -18,11 +18,11 @@
 #include "apps/levin/plot.h"
 #include "apps/levin/progress.h"
 #include "apps/levin/standard_output.h"
+#include "arch/load_config.h"
 #include "base/cpu.h"
 #include "engine/engine.h"
 #include "io/json.h"
 #include "io/mapped_file.h"
-#include "model/config.h"
 
 namespace levin::app {
 namespace {

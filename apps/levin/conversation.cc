@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "apps/levin/progress.h"
+#include "arch/load_config.h"
 #include "text/stop_strings.h"
 
 namespace levin::app {
@@ -18,7 +19,9 @@ Result<ChatModel> ChatModel::load(const EngineOptions& options, const std::funct
   ChatModel model;
   LEVIN_ASSIGN(text::Tokenizer tokenizer, text::Tokenizer::load(options.model_folder));
   model.tokenizer = std::make_unique<text::Tokenizer>(std::move(tokenizer));
-  LEVIN_ASSIGN(text::ChatFormat format, text::ChatFormat::load(options.model_folder, *model.tokenizer));
+  LEVIN_ASSIGN(const ParsedConfig parsed, load_model_config(options.model_folder, *options.registry));
+  LEVIN_ASSIGN(text::ChatFormat format,
+               load_chat_format(*parsed.config.family, options.model_folder, *model.tokenizer));
   model.format = std::make_unique<text::ChatFormat>(std::move(format));
   LoadBar bar;
   LEVIN_ASSIGN(model.engine, Engine::load(options, bar.progress()));

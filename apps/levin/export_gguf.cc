@@ -9,6 +9,7 @@
 #include "apps/levin/engine_options.h"
 #include "apps/levin/gguf_tokenizer.h"
 #include "apps/levin/progress.h"
+#include "arch/load_config.h"
 #include "io/mapped_file.h"
 #include "model/gguf_export.h"
 

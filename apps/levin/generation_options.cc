@@ -7,10 +7,10 @@
 #include <optional>
 #include <random>
 
+#include "arch/load_config.h"
 #include "engine/draft_depth.h"
 #include "io/json.h"
 #include "io/mapped_file.h"
-#include "model/config.h"
 
 namespace levin::app {
 namespace {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "io/json.h"
+#include "model/architecture.h"
 
 namespace levin::app {
 namespace {
@@ -96,7 +97,7 @@ Status set_gguf_tokenizer(const std::string& folder, const ModelConfig& config, 
   LEVIN_ASSIGN(Vocabulary vocabulary, read_vocabulary(fields, model, config.n_vocab));
   LEVIN_ASSIGN(std::vector<std::string> merges, read_merges(model));
   file->set("tokenizer.ggml.model", std::string("gpt2"));
-  file->set("tokenizer.ggml.pre", std::string(config.family == ModelFamily::kGlmMoeDsa ? "glm4" : "deepseek-v3"));
+  file->set("tokenizer.ggml.pre", std::string(config.family->gguf->pre_tokenizer));
   file->set("tokenizer.ggml.tokens", std::move(vocabulary.tokens));
   file->set("tokenizer.ggml.token_type", std::move(vocabulary.kinds));
   file->set("tokenizer.ggml.merges", std::move(merges));

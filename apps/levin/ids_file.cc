@@ -5,7 +5,7 @@
 #include <charconv>
 #include <fstream>
 
-#include "model/config.h"
+#include "arch/load_config.h"
 
 namespace levin::app {
 

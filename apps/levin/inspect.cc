@@ -12,8 +12,10 @@
 #include "apps/levin/engine_options.h"
 #include "apps/levin/kernel_text.h"
 #include "apps/levin/model_text.h"
+#include "arch/load_config.h"
 #include "base/memory.h"
 #include "io/json.h"
+#include "model/architecture.h"
 #include "model/memory_plan.h"
 #include "model/weight_table.h"
 
@@ -101,7 +103,7 @@ Result<Inspection> inspect(const EngineOptions& options) {
   for (const NumericsMode mode : kModes) {
     LEVIN_ASSIGN(const Numerics numerics,
                  make_numerics(mode, mode == NumericsMode::kFast ? options.kv_cache_dtype : "auto"));
-    MemoryPlan plan = plan_memory(out.config, numerics_of_family(numerics, out.config.family),
+    MemoryPlan plan = plan_memory(out.config, numerics_of_family(numerics, *out.config.family),
                                   out.checkpoint ? &*out.checkpoint : nullptr,
                                   {.n_step_tokens = options.chunk_tokens, .n_undone = options.n_spec_steps});
     plan.prefix_bytes = choose_prefix_bytes(plan, {.asked_tokens = options.max_model_len_tokens,
@@ -132,7 +134,7 @@ void print_model(const Inspection& i) {
   const ModelConfig& c = i.config;
   const MemoryPlan& plan = i.plans.front().second;
   fmt::print("{}\n\n", i.folder);
-  fmt::print("model       {} ({})\n", family_name(c.family), c.architecture);
+  fmt::print("model       {} ({})\n", c.family->name, c.architecture);
   fmt::print("parameters  {}, of them MTP {}\n", count_text(plan.n_parameters), count_text(plan.n_mtp_parameters));
   fmt::print("layers      {} ({} dense, {} with experts), MTP {}\n", c.n_layers, c.n_dense_layers,
              c.n_layers - c.n_dense_layers, i.has_mtp ? "yes" : "no");
@@ -210,7 +212,7 @@ void print_json(const Inspection& i) {
   for (const auto& [mode, plan] : i.plans) plans.set(numerics_mode_name(mode), plan_json(plan, i));
   const MemoryPlan& plan = i.plans.front().second;
   io::JsonObject out = {{"folder", i.folder},
-                        {"model", family_name(i.config.family)},
+                        {"model", i.config.family->name},
                         {"architecture", i.config.architecture},
                         {"parameters", plan.n_parameters},
                         {"mtp_parameters", plan.n_mtp_parameters},

@@ -8,6 +8,7 @@
 #include <optional>
 #include <utility>
 
+#include "arch/load_config.h"
 #include "base/memory.h"
 #include "engine/fingerprint.h"
 #include "engine/runner.h"
@@ -136,9 +137,9 @@ Engine::~Engine() = default;
 
 Result<std::unique_ptr<Engine>> Engine::load(const EngineOptions& options, const LoadProgress& progress) {
   const Clock::time_point start = Clock::now();
-  LEVIN_ASSIGN(ParsedConfig parsed, load_model_config(options.model_folder));
+  LEVIN_ASSIGN(ParsedConfig parsed, load_model_config(options.model_folder, *options.registry));
   LEVIN_ASSIGN(const Numerics mode, make_numerics(options.numerics, options.kv_cache_dtype));
-  const Numerics numerics = numerics_of_family(mode, parsed.config.family);
+  const Numerics numerics = numerics_of_family(mode, *parsed.config.family);
   LEVIN_ASSIGN(const std::optional<io::Checkpoint> checkpoint, open_checkpoint(options));
   LEVIN_ASSIGN(const Room room, plan_room(options, parsed.config, numerics, checkpoint));
   std::vector<std::string> warnings = std::move(parsed.warnings);
@@ -173,7 +174,7 @@ std::string Engine::describe() const {
       "kernels   {}, {} thread{}\n"
       "cache     {} tokens, {:.1f} MiB{}\n"
       "loaded    in {:.2f} s",
-      family_name(c.family), c.n_layers, state_->model->has_mtp() ? " and MTP" : "", c.n_experts, c.n_active, c.n_vocab,
+      c.family->name, c.n_layers, state_->model->has_mtp() ? " and MTP" : "", c.n_experts, c.n_active, c.n_vocab,
       numerics().describe(), isa_name(state_->isa), state_->options.n_threads,
       state_->options.n_threads == 1 ? "" : "s", state_->room.n_context_tokens, mebibytes(state_->runner.cache_bytes()),
       prefixes, state_->load_s);

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "arch/registry.h"
 #include "base/cpu.h"
 #include "engine/draft_depth.h"
 #include "model/numerics.h"
@@ -20,7 +21,8 @@ enum class LoadFormat : uint8_t {
 };
 
 struct EngineOptions {
-  std::string model_folder;  // with config.json in it
+  std::string model_folder;                          // with config.json in it
+  const Registry* registry = &Registry::built_in();  // the families of models to look for
   LoadFormat load_format = LoadFormat::kAuto;
   Device device = Device::kCpu;
   int n_threads = 1;

@@ -9,7 +9,7 @@ namespace {
 
 using std::string_view;
 
-// Read for every family, by config.cc and rope_config.cc.
+// Read for every family, by arch/load_config.cc and rope_config.cc.
 constexpr string_view kHonoured[] = {
     "architectures",
     "model_type",

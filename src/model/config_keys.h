@@ -1,4 +1,4 @@
-// The keys of a config.json in three lists: honoured, harmless, and known to change the mathematics. For config*.cc.
+// The keys of a config.json in three lists: honoured, harmless, and known to change the mathematics. For the configs of families.
 #pragma once
 
 #include <array>

@@ -3,15 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstring>
 #include <map>
 #include <optional>
+#include <span>
 #include <utility>
 
 #include "base/check.h"
 #include "base/numbers.h"
+#include "model/architecture.h"
 #include "model/gguf_keys.h"
 #include "model/weight_store.h"
 #include "tensor/formats.h"
@@ -25,94 +26,6 @@ using io::StoredDtype;
 using io::StoredTensor;
 
 // ---- names -------------------------------------------------------------------------------------------------------
-
-struct Renamed {
-  std::string_view name;  // in the checkpoint, behind the prefix of the layer; experts.*: of every expert
-  std::string_view gguf;  // behind "blk.<layer>."
-};
-
-constexpr std::array kMlaNames = {
-    Renamed{"input_layernorm.weight", "attn_norm.weight"},
-    Renamed{"self_attn.q_a_proj.weight", "attn_q_a.weight"},
-    Renamed{"self_attn.q_a_layernorm.weight", "attn_q_a_norm.weight"},
-    Renamed{"self_attn.q_b_proj.weight", "attn_q_b.weight"},
-    Renamed{"self_attn.kv_a_proj_with_mqa.weight", "attn_kv_a_mqa.weight"},
-    Renamed{"self_attn.kv_a_layernorm.weight", "attn_kv_a_norm.weight"},
-    Renamed{"self_attn.kv_b_proj.weight", "attn_kv_b.weight"},
-    Renamed{"self_attn.o_proj.weight", "attn_output.weight"},
-    Renamed{"self_attn.indexer.wq_b.weight", "indexer.attn_q_b.weight"},
-    Renamed{"self_attn.indexer.wk.weight", "indexer.attn_k.weight"},
-    Renamed{"self_attn.indexer.k_norm.weight", "indexer.k_norm.weight"},
-    Renamed{"self_attn.indexer.k_norm.bias", "indexer.k_norm.bias"},
-    Renamed{"self_attn.indexer.weights_proj.weight", "indexer.proj.weight"},
-    Renamed{"post_attention_layernorm.weight", "ffn_norm.weight"},
-    Renamed{"mlp.gate_proj.weight", "ffn_gate.weight"},
-    Renamed{"mlp.up_proj.weight", "ffn_up.weight"},
-    Renamed{"mlp.down_proj.weight", "ffn_down.weight"},
-    Renamed{"mlp.gate.weight", "ffn_gate_inp.weight"},
-    Renamed{"mlp.gate.e_score_correction_bias", "exp_probs_b.bias"},
-    Renamed{"mlp.experts.*.gate_proj.weight", "ffn_gate_exps.weight"},
-    Renamed{"mlp.experts.*.up_proj.weight", "ffn_up_exps.weight"},
-    Renamed{"mlp.experts.*.down_proj.weight", "ffn_down_exps.weight"},
-    Renamed{"mlp.shared_experts.gate_proj.weight", "ffn_gate_shexp.weight"},
-    Renamed{"mlp.shared_experts.up_proj.weight", "ffn_up_shexp.weight"},
-    Renamed{"mlp.shared_experts.down_proj.weight", "ffn_down_shexp.weight"},
-    Renamed{"enorm.weight", "nextn.enorm.weight"},
-    Renamed{"hnorm.weight", "nextn.hnorm.weight"},
-    Renamed{"eh_proj.weight", "nextn.eh_proj.weight"},
-    Renamed{"shared_head.norm.weight", "nextn.shared_head_norm.weight"},
-};
-
-constexpr std::array kV4Names = {
-    Renamed{"hc_attn_fn", "hc_attn_fn.weight"},
-    Renamed{"hc_attn_base", "hc_attn_base.weight"},
-    Renamed{"hc_attn_scale", "hc_attn_scale.weight"},
-    Renamed{"hc_ffn_fn", "hc_ffn_fn.weight"},
-    Renamed{"hc_ffn_base", "hc_ffn_base.weight"},
-    Renamed{"hc_ffn_scale", "hc_ffn_scale.weight"},
-    Renamed{"attn_norm.weight", "attn_norm.weight"},
-    Renamed{"ffn_norm.weight", "ffn_norm.weight"},
-    Renamed{"attn.attn_sink", "attn_sinks.weight"},
-    Renamed{"attn.wq_a.weight", "attn_q_a.weight"},
-    Renamed{"attn.q_norm.weight", "attn_q_a_norm.weight"},
-    Renamed{"attn.wq_b.weight", "attn_q_b.weight"},
-    Renamed{"attn.wkv.weight", "attn_kv.weight"},
-    Renamed{"attn.kv_norm.weight", "attn_kv_a_norm.weight"},
-    Renamed{"attn.wo_a.weight", "attn_output_a.weight"},
-    Renamed{"attn.wo_b.weight", "attn_output_b.weight"},
-    Renamed{"attn.compressor.ape", "attn_compressor_ape.weight"},
-    Renamed{"attn.compressor.wkv.weight", "attn_compressor_kv.weight"},
-    Renamed{"attn.compressor.wgate.weight", "attn_compressor_gate.weight"},
-    Renamed{"attn.compressor.norm.weight", "attn_compressor_norm.weight"},
-    Renamed{"attn.indexer.wq_b.weight", "indexer.attn_q_b.weight"},
-    Renamed{"attn.indexer.weights_proj.weight", "indexer.proj.weight"},
-    Renamed{"attn.indexer.compressor.ape", "indexer_compressor_ape.weight"},
-    Renamed{"attn.indexer.compressor.wkv.weight", "indexer_compressor_kv.weight"},
-    Renamed{"attn.indexer.compressor.wgate.weight", "indexer_compressor_gate.weight"},
-    Renamed{"attn.indexer.compressor.norm.weight", "indexer_compressor_norm.weight"},
-    Renamed{"ffn.gate.weight", "ffn_gate_inp.weight"},
-    Renamed{"ffn.gate.bias", "exp_probs_b.bias"},
-    Renamed{"ffn.gate.tid2eid", "ffn_gate_tid2eid.weight"},
-    Renamed{"ffn.experts.*.w1.weight", "ffn_gate_exps.weight"},
-    Renamed{"ffn.experts.*.w3.weight", "ffn_up_exps.weight"},
-    Renamed{"ffn.experts.*.w2.weight", "ffn_down_exps.weight"},
-    Renamed{"ffn.shared_experts.w1.weight", "ffn_gate_shexp.weight"},
-    Renamed{"ffn.shared_experts.w3.weight", "ffn_up_shexp.weight"},
-    Renamed{"ffn.shared_experts.w2.weight", "ffn_down_shexp.weight"},
-};
-
-// Outside of the layers, of all families.
-constexpr std::array kTopNames = {
-    Renamed{"model.embed_tokens.weight", "token_embd.weight"},
-    Renamed{"model.norm.weight", "output_norm.weight"},
-    Renamed{"lm_head.weight", "output.weight"},
-    Renamed{"embed.weight", "token_embd.weight"},
-    Renamed{"norm.weight", "output_norm.weight"},
-    Renamed{"head.weight", "output.weight"},
-    Renamed{"hc_head_fn", "output_hc_fn.weight"},
-    Renamed{"hc_head_base", "output_hc_base.weight"},
-    Renamed{"hc_head_scale", "output_hc_scale.weight"},
-};
 
 std::optional<std::string_view> find_name(std::span<const Renamed> names, std::string_view name) {
   const auto found = std::find_if(names.begin(), names.end(), [&](const Renamed& r) { return r.name == name; });
@@ -129,13 +42,12 @@ std::string without_expert(std::string_view name) {
 }
 
 std::string gguf_name(const ModelConfig& config, const std::string& name) {
-  if (const auto top = find_name(kTopNames, name)) return std::string(*top);
+  if (const auto top = find_name(config.family->gguf->tensors->outside, name)) return std::string(*top);
   for (int layer = config.n_layers; layer >= 0; --layer) {
     const std::string prefix = layer_prefix(config, layer);
     if (!name.starts_with(prefix)) continue;
     const std::string rest = without_expert(std::string_view(name).substr(prefix.size()));
-    const auto found =
-        config.family == ModelFamily::kDeepseekV4 ? find_name(kV4Names, rest) : find_name(kMlaNames, rest);
+    const auto found = find_name(config.family->gguf->tensors->in_layer, rest);
     if (found) return fmt::format("blk.{}.{}", layer, *found);
   }
   LEVIN_CHECK(false, "tensor {} has no name in GGUF", name);
@@ -346,27 +258,21 @@ Status add_tensors(const SharedContext& context, bool with_mtp, io::GgufWriter& 
 
 }  // namespace
 
-std::vector<std::string> gguf_architectures(ModelFamily family) {
-  switch (family) {
-    case ModelFamily::kDeepseekV32:
-      return {"deepseek32", "glm-dsa"};
-    case ModelFamily::kGlmMoeDsa:
-      return {"glm-dsa"};
-    case ModelFamily::kDeepseekV4:
-      return {"deepseek4"};
-  }
-  return {};
-}
-
 Result<GgufExport> export_gguf(const ModelConfig& config, const TensorSource& source, const GgufOptions& options) {
-  const std::vector<std::string> known = gguf_architectures(config.family);
-  const std::string architecture = options.architecture.empty() ? known.front() : options.architecture;
+  if (config.family->gguf == nullptr) {
+    return Error{ErrorKind::kUsage, fmt::format("{} (model_type \"{}\") cannot be written as GGUF: its tensors have no "
+                                                "names there",
+                                                config.family->name, config.family->model_type)};
+  }
+  const GgufNames& names = *config.family->gguf;
+  const std::span<const std::string_view> known = names.architectures;
+  const std::string architecture = options.architecture.empty() ? std::string(known.front()) : options.architecture;
   if (std::find(known.begin(), known.end(), architecture) == known.end()) {
     return Error{ErrorKind::kUsage, fmt::format("architecture '{}': {} can be written as {}", architecture,
-                                                family_name(config.family), fmt::join(known, " or "))};
+                                                config.family->name, fmt::join(known, " or "))};
   }
   GgufExport out{.file = {}, .rounding = std::make_shared<GgufRounding>(), .warnings = {}};
-  const bool leaves_mtp = source.has_mtp && config.family == ModelFamily::kDeepseekV4;
+  const bool leaves_mtp = source.has_mtp && !names.has_mtp;
   if (leaves_mtp) out.warnings.emplace_back("the MTP layer is left out: other programs do not agree on its tensors");
   if (architecture != known.front())
     out.warnings.push_back(

@@ -40,11 +40,8 @@ struct GgufExport {
   std::vector<std::string> warnings;  // a sentence each
 };
 
-// The names of the architectures that a family can be written as, its own first.
-std::vector<std::string> gguf_architectures(ModelFamily family);
-
-// kUsage for an architecture that is not the family's, kModelInvalid for shapes that GGUF cannot hold. `config` and what
-// `source` refers to must outlive the result.
+// kUsage for a family without GGUF names and for an architecture that is not the family's, kModelInvalid for shapes that
+// GGUF cannot hold. `config` and what `source` refers to must outlive the result.
 Result<GgufExport> export_gguf(const ModelConfig& config, const TensorSource& source, const GgufOptions& options);
 
 }  // namespace levin

@@ -83,8 +83,7 @@ Result<ModelWeights> load_weights(const ModelConfig& config, const Numerics& num
   std::vector<WeightRow> rows = weight_table(config, &numerics, &weights);
   if (!report.has_mtp) {
     std::erase_if(rows, [](const WeightRow& row) { return row.mtp; });
-    weights.mtp.reset();
-    weights.v4.mtp.reset();
+    weights.own->drop_mtp();
   }
   const std::vector<std::string> faults = store_all(reading_order(rows, checkpoint), pool, progress);
   if (!faults.empty()) return weights_error(checkpoint, "tensors hold values that no weight has", faults);
@@ -92,7 +91,7 @@ Result<ModelWeights> load_weights(const ModelConfig& config, const Numerics& num
 }
 
 void add_draft_head(const Numerics& numerics, ThreadPool& pool, ModelWeights& weights) {
-  if (!numerics.fp8_draft_head || (!weights.mtp && !weights.v4.mtp)) return;
+  if (!numerics.fp8_draft_head || !weights.own->has_mtp()) return;
   weights.draft_head = Linear{.w = round_matrix_to_e4m3(weights.head.w, pool), .input = numerics.fp8_input};
 }
 

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <limits>
 
+#include "model/architecture.h"
 #include "model/cache_layout.h"
 #include "model/weight_table.h"
 #include "tensor/formats.h"
@@ -73,15 +74,15 @@ int64_t packed_bytes(const WeightRow& row, const ModelConfig& config, const io::
 }
 
 // The widest rows of a layer live at once, all f32: the residual streams, attention's queries in both forms with their
-// outputs, the compressors' values and gates, the indexer's queries, and the feed-forward rows of a token's experts.
+// outputs, what is the family's own, the indexer's queries, and the feed-forward rows of a token's experts.
 // Logits are for a few rows only.
 int64_t workspace_bytes(const ModelConfig& c, int64_t n_step_tokens) {
   const int64_t attention = c.n_heads * (2 * c.d_head() + 3 * c.d_latent + c.d_rope + 2 * c.d_value) + 2 * c.d_q_lora;
-  const int64_t compressors = c.n_window > 0 ? 4 * (c.d_head() + c.d_index) + c.n_out_groups * c.d_out_lora : 0;
+  const int64_t own = c.family->own_workspace != nullptr ? c.family->own_workspace(c) : 0;
   const int64_t indexer = c.n_index_heads * (2 * c.d_index + 1) + c.n_picks;
   const int64_t ffn =
       std::max(3 * c.d_dense, 3 * c.d_expert * (c.n_active + c.n_shared_experts) + c.d_model * c.n_active);
-  const int64_t per_token = (6 + 2 * c.n_streams) * c.d_model + attention + compressors + indexer + ffn;
+  const int64_t per_token = (6 + 2 * c.n_streams) * c.d_model + attention + own + indexer + ffn;
   return n_step_tokens * per_token * 4 + 16 * c.n_vocab * 4;
 }
 

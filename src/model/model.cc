@@ -2,8 +2,7 @@
 
 #include <utility>
 
-#include "model/deepseek_v32.h"
-#include "model/deepseek_v4.h"
+#include "model/architecture.h"
 
 namespace levin {
 
@@ -24,10 +23,8 @@ View Model::logits_of(OpContext& ctx, View hidden, const Linear& head) const {
 }
 
 std::unique_ptr<Model> make_model(ModelConfig config, Numerics numerics, ModelWeights weights, Selection selection) {
-  if (config.family == ModelFamily::kDeepseekV4) {
-    return std::make_unique<DeepseekV4>(std::move(config), numerics, std::move(weights));
-  }
-  return std::make_unique<DeepseekV32>(std::move(config), numerics, std::move(weights), selection);
+  const Architecture& family = *config.family;
+  return family.make_model(std::move(config), numerics, std::move(weights), selection);
 }
 
 }  // namespace levin

@@ -1,5 +1,5 @@
 // A model of any family: a trunk, perhaps a multi-token-prediction layer, and a head. What a family's layers compute is
-// in its own file: deepseek_v32.h, deepseek_v4.h.
+// in its own files.
 //
 // A Model is weights and facts; it keeps no state between calls. What a sequence has seen lives in the KvCache through
 // the step's block tables. Layer n_layers of the caches belongs to the MTP layer.
@@ -10,7 +10,6 @@
 #include <span>
 
 #include "kv/cache.h"
-#include "model/blocks/attention.h"
 #include "model/cache_layout.h"
 #include "model/config.h"
 #include "model/numerics.h"
@@ -19,6 +18,10 @@
 #include "model/weights.h"
 
 namespace levin {
+
+// Which tokens attention reads. kMostRecent is a diagnostic: the last K visible ones, without the indexer; recall over
+// long texts collapses with it, which is how a test knows that the indexer's picks matter.
+enum class Selection : uint8_t { kIndexer, kMostRecent };
 
 // What a forward pass leaves for each of its T tokens; in the context's arena.
 struct ForwardRows {

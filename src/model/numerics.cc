@@ -5,6 +5,8 @@
 #include <array>
 #include <utility>
 
+#include "model/architecture.h"
+
 namespace levin {
 namespace {
 
@@ -78,13 +80,8 @@ std::string Numerics::describe() const {
                      weigh_hidden ? "; experts weighted before their down product" : "");
 }
 
-Numerics numerics_of_family(Numerics numerics, ModelFamily family) {
-  if (family == ModelFamily::kDeepseekV4 && numerics.mode == NumericsMode::kOfficial) {
-    numerics.index_keys = CacheDType::kBF16;
-    numerics.fp4_index = true;
-    numerics.weigh_hidden = true;
-  }
-  return numerics;
+Numerics numerics_of_family(Numerics numerics, const Architecture& family) {
+  return family.adjust_numerics != nullptr ? family.adjust_numerics(numerics) : numerics;
 }
 
 Result<Numerics> make_numerics(NumericsMode mode, std::string_view kv_cache_dtype) {

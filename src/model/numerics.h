@@ -48,7 +48,7 @@ std::string_view numerics_mode_name(NumericsMode mode);
 // `kv_cache_dtype` is "auto", "bf16" or "fp8"; other than auto it is for `fast` alone (the other modes fix their
 // caches).
 Result<Numerics> make_numerics(NumericsMode mode, std::string_view kv_cache_dtype);
-// The same mode for a family: DeepSeek-V4's own code has index queries and keys in FP4, kept as bf16.
-Numerics numerics_of_family(Numerics numerics, ModelFamily family);
+// The same mode for a family, as its own code has it.
+Numerics numerics_of_family(Numerics numerics, const Architecture& family);
 
 }  // namespace levin

@@ -128,12 +128,10 @@ View Pass::matmul_per_head(View x, std::span<const Matrix> w) {
   return out;
 }
 
-void Pass::rope(View x, ops::RopePairing pairing) {
-  ops::rope(ctx_, {.x = x, .cos = rope_.cos, .sin = rope_.sin, .pairing = pairing});
-}
+void Pass::rope(View x, ops::RopePairing pairing) { rotate(x, rope_, pairing); }
 
-void Pass::rotate(View x, const Rotation& r) {
-  ops::rope(ctx_, {.x = x, .cos = r.cos, .sin = r.sin, .pairing = ops::RopePairing::kInterleaved});
+void Pass::rotate(View x, const Rotation& r, ops::RopePairing pairing) {
+  ops::rope(ctx_, {.x = x, .cos = r.cos, .sin = r.sin, .pairing = pairing});
 }
 
 void Pass::add_into(View x, View y) { ops::add_into(ctx_, {.x = x, .y = y}); }

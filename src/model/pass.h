@@ -48,8 +48,10 @@ class Pass {
 
   Rotation rotation(View positions, const std::vector<float>& frequencies);  // positions [N] i32
   Rotation inverse(const Rotation& r);
-  // The rotation of the step's positions; call once before the first rope().
+  // The rotation of the step's positions, which rope() applies; prepare it once before the first.
   void prepare_rope(const std::vector<float>& frequencies) { rope_ = rotation(step_.positions, frequencies); }
+
+  const Rotation& step_rotation() const { return rope_; }
 
   View rows_of(View x, std::span<const int32_t> rows);     // [T, D] f32 -> [N, D], a copy
   View embed(View table);                                  // -> [T, D]
@@ -62,10 +64,11 @@ class Pass {
   void matmul_into(View out, View x, const Linear& w);  // the same into given memory
   // [T, H, K] -> [T, H, N], inputs rounded as numerics.absorbed says
   View matmul_per_head(View x, std::span<const Matrix> w);
-  void rope(View x, ops::RopePairing pairing);            // [T, H, Dr] in place
-  void rotate(View x, const Rotation& r);                 // [N, H, Dr] in place, interleaved pairs
-  void add_into(View x, View y);                          // x += y
-  ArenaScope scope() { return ArenaScope(*ctx_.arena); }  // frees what the rest of the block allocates
+  void rope(View x, ops::RopePairing pairing);  // [T, H, Dr] in place
+  void rotate(View x, const Rotation& r,
+              ops::RopePairing pairing = ops::RopePairing::kInterleaved);  // [N, H, Dr] in place
+  void add_into(View x, View y);                                           // x += y
+  ArenaScope scope() { return ArenaScope(*ctx_.arena); }                   // frees what the rest of the block allocates
 
  private:
   OpContext& ctx_;

@@ -174,8 +174,9 @@ Status parse_rope_config(const io::JsonFields& fields, ModelConfig* config, std:
   return {};
 }
 
-Status parse_two_rope_configs(const io::JsonFields& fields, ModelConfig* config, std::vector<std::string>* warnings) {
-  const double rotated_share = static_cast<double>(config->d_rope) / static_cast<double>(config->d_head());
+Status parse_two_rope_configs(const io::JsonFields& fields, const ModelConfig& config, TwoRopes* ropes,
+                              std::vector<std::string>* warnings) {
+  const double rotated_share = static_cast<double>(config.d_rope) / static_cast<double>(config.d_head());
   RopeKeys plain, compressed;
   if (fields.has("rope_theta")) LEVIN_TRY(take_number(plain, kNumbers[0], fields));
   LEVIN_ASSIGN(compressed.theta, fields.get_optional<double>("compress_rope_theta"));
@@ -187,12 +188,12 @@ Status parse_two_rope_configs(const io::JsonFields& fields, ModelConfig* config,
     LEVIN_ASSIGN(const io::JsonFields object, fields.get_fields("rope_parameters"));
     LEVIN_TRY(read_two_tables(object, rotated_share, plain, compressed));
   }
-  LEVIN_ASSIGN(config->rope_theta, theta_of(plain, fields, "rope_theta"));
-  LEVIN_ASSIGN(config->compressed_rope_theta, theta_of(compressed, fields, "compress_rope_theta"));
+  LEVIN_ASSIGN(ropes->theta, theta_of(plain, fields, "rope_theta"));
+  LEVIN_ASSIGN(ropes->compressed_theta, theta_of(compressed, fields, "compress_rope_theta"));
   LEVIN_ASSIGN(const std::optional<Yarn> none, yarn_of(plain, fields, 0));
   if (none) return invalid(fmt::format("{}: rope type yarn for layers without compression", fields.where()));
-  LEVIN_ASSIGN(config->compressed_yarn, yarn_of(compressed, fields, 0));
-  warn_of_stretch(config->compressed_yarn, fields, config->max_position, warnings);
+  LEVIN_ASSIGN(ropes->compressed_yarn, yarn_of(compressed, fields, 0));
+  warn_of_stretch(ropes->compressed_yarn, fields, config.max_position, warnings);
   return {};
 }
 
@@ -230,8 +231,10 @@ YarnRamp yarn_ramp(const Yarn& yarn, double theta, double width) {
   return ramp;
 }
 
+}  // namespace
+
 // Every step in f32 and in the reference's order, because an ulp here is multiplied by the position.
-std::vector<float> frequencies_of(double theta, const std::optional<Yarn>& yarn, int64_t d_rope) {
+std::vector<float> rope_frequencies(double theta, const std::optional<Yarn>& yarn, int64_t d_rope) {
   const float width = static_cast<float>(d_rope);
   const std::optional<YarnRamp> ramp =
       yarn ? std::optional(yarn_ramp(*yarn, theta, static_cast<double>(d_rope))) : std::nullopt;
@@ -250,12 +253,6 @@ std::vector<float> frequencies_of(double theta, const std::optional<Yarn>& yarn,
   return frequencies;
 }
 
-}  // namespace
-
-std::vector<float> ModelConfig::rope_frequencies() const { return frequencies_of(rope_theta, yarn, d_rope); }
-
-std::vector<float> ModelConfig::compressed_rope_frequencies() const {
-  return frequencies_of(compressed_rope_theta, compressed_yarn, d_rope);
-}
+std::vector<float> ModelConfig::rope_frequencies() const { return levin::rope_frequencies(rope_theta, yarn, d_rope); }
 
 }  // namespace levin

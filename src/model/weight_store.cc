@@ -263,7 +263,7 @@ Status store_row_groups(const StoredTensor& tensor, const StoredTensor* scales, 
   return {};
 }
 
-Status store_expert_ids(const StoredTensor& tensor, int64_t n_experts, V4MoeWeights* weights) {
+Status store_expert_ids(const StoredTensor& tensor, int64_t n_experts, MoeWeights* weights) {
   const int64_t n_vocab = tensor.shape[0], n_active = tensor.shape[1];
   weights->hash_storage = Buffer::for_tensor(DType::kI32, {n_vocab, n_active});
   weights->hash_experts = View(weights->hash_storage.data(), DType::kI32, {n_vocab, n_active});
@@ -286,14 +286,14 @@ Status store_expert_ids(const StoredTensor& tensor, int64_t n_experts, V4MoeWeig
 }
 
 Status store_up_projection(const StoredTensor& tensor, const StoredTensor* scales, const UpProjectionShape& shape,
-                           AttentionWeights* weights) {
+                           const UpProjectionParts& parts) {
   if (scales != nullptr && shape.d_nope % kWeightBlock == 0 && shape.d_value % kWeightBlock == 0) {
     LEVIN_TRY(check_finite(tensor));
     LEVIN_ASSIGN(const std::vector<float> block_scales, read_scales(*scales));
     for (int64_t head = 0; head < shape.n_heads; ++head) {
       const int64_t row = head * (shape.d_nope + shape.d_value);
-      weights->k_up.push_back(pack_transposed_rows(tensor, block_scales, row, shape.d_nope));
-      weights->v_up.push_back(pack_rows(tensor, block_scales, row + shape.d_nope, shape.d_value));
+      parts.k_up->push_back(pack_transposed_rows(tensor, block_scales, row, shape.d_nope));
+      parts.v_up->push_back(pack_rows(tensor, block_scales, row + shape.d_nope, shape.d_value));
     }
     return {};
   }
@@ -303,8 +303,8 @@ Status store_up_projection(const StoredTensor& tensor, const StoredTensor* scale
   for (int64_t head = 0; head < shape.n_heads; ++head) {
     const float* keys = values.data() + head * (shape.d_nope + shape.d_value) * d_latent;  // [Dn, Rk], then [Dv, Rk]
     transpose(keys, shape.d_nope, d_latent, transposed.data());
-    weights->k_up.push_back(pack_matrix_exactly(transposed.data(), d_latent, shape.d_nope));
-    weights->v_up.push_back(pack_matrix_exactly(keys + shape.d_nope * d_latent, shape.d_value, d_latent));
+    parts.k_up->push_back(pack_matrix_exactly(transposed.data(), d_latent, shape.d_nope));
+    parts.v_up->push_back(pack_matrix_exactly(keys + shape.d_nope * d_latent, shape.d_value, d_latent));
   }
   return {};
 }

@@ -1,5 +1,5 @@
 // From tensors as stored to weights as used: packed matrices, f32 vectors, the two halves of kv_b_proj. For
-// weight_table.cc.
+// the weight rows of families.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +33,7 @@ Status store_row_groups(const io::StoredTensor& tensor, const io::StoredTensor* 
                         std::vector<Matrix>* groups);
 
 // [V, A] expert ids of each token id, made ascending. Ids from n_experts on and an id that a row has twice are errors.
-Status store_expert_ids(const io::StoredTensor& tensor, int64_t n_experts, V4MoeWeights* weights);
+Status store_expert_ids(const io::StoredTensor& tensor, int64_t n_experts, MoeWeights* weights);
 
 // kv_b_proj [H * (Dn + Dv), Rk] to H matrices [Rk, Dn] (transposed key part) and H matrices [Dv, Rk].
 struct UpProjectionShape {
@@ -42,8 +42,12 @@ struct UpProjectionShape {
   int64_t d_value = 0;
   int64_t d_latent = 0;
 };
+struct UpProjectionParts {
+  std::vector<Matrix>* k_up;
+  std::vector<Matrix>* v_up;
+};
 Status store_up_projection(const io::StoredTensor& tensor, const io::StoredTensor* scales,
-                           const UpProjectionShape& shape, AttentionWeights* weights);
+                           const UpProjectionShape& shape, const UpProjectionParts& parts);
 
 // The embedding table stays as stored; F16 becomes f32.
 Status store_embedding(const io::StoredTensor& tensor, ModelWeights* weights);

@@ -1,25 +1,9 @@
 #include "model/weight_table.h"
 
-#include <fmt/format.h>
-
-#include "model/weight_table_builder.h"
+#include "model/architecture.h"
+#include "tensor/matrix.h"
 
 namespace levin {
-namespace {
-
-std::vector<WeightRow> family_table(const ModelConfig& config, const Numerics* numerics, ModelWeights& weights) {
-  switch (config.family) {
-    case ModelFamily::kDeepseekV32:
-    case ModelFamily::kGlmMoeDsa:
-      return mla_weight_table(config, numerics, weights);
-    case ModelFamily::kDeepseekV4:
-      return deepseek_v4_weight_table(config, numerics, weights);
-  }
-  return {};
-}
-
-}  // namespace
-
 bool may_be_quantised(Storage storage) { return storage == Storage::kMatrix || storage == Storage::kExpertMatrix; }
 
 bool is_quantised(io::StoredDtype dtype) { return dtype == io::StoredDtype::kF8_E4M3 || dtype == io::StoredDtype::kI8; }
@@ -43,15 +27,12 @@ int64_t n_elements(const WeightRow& row) {
   return n;
 }
 
-std::string layer_prefix(const ModelConfig& config, int layer) {
-  if (config.family != ModelFamily::kDeepseekV4) return fmt::format("model.layers.{}.", layer);
-  return layer < config.n_layers ? fmt::format("layers.{}.", layer) : fmt::format("mtp.{}.", layer - config.n_layers);
-}
+std::string layer_prefix(const ModelConfig& config, int layer) { return config.family->layer_prefix(config, layer); }
 
 std::vector<WeightRow> weight_table(const ModelConfig& config, const Numerics* numerics, ModelWeights* weights) {
-  if (weights != nullptr) return family_table(config, numerics, *weights);
+  if (weights != nullptr) return config.family->weight_rows(config, numerics, *weights);
   ModelWeights nowhere;
-  std::vector<WeightRow> rows = family_table(config, numerics, nowhere);
+  std::vector<WeightRow> rows = config.family->weight_rows(config, numerics, nowhere);
   for (WeightRow& row : rows) row.store = nullptr;
   return rows;
 }

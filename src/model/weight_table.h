@@ -51,7 +51,7 @@ struct WeightRow {
   std::function<Status(const io::StoredTensor& tensor, const io::StoredTensor* scales)> store;
 };
 
-// Begins the names of a layer's tensors: "model.layers.3.", "layers.3.", "mtp.0."; layer n_layers is the MTP layer.
+// Begins the names of a layer's tensors, "model.layers.3."; layer n_layers is the MTP layer.
 std::string layer_prefix(const ModelConfig& config, int layer);
 
 int64_t n_elements(const WeightRow& row);
@@ -64,6 +64,13 @@ std::vector<int64_t> scale_shape(const WeightRow& row, io::StoredDtype dtype);
 // Rows in the order of the forward pass. With `weights`, rows know where to put their tensor and `numerics` decides the
 // input type of every product; without, the table only describes.
 std::vector<WeightRow> weight_table(const ModelConfig& config, const Numerics* numerics, ModelWeights* weights);
+
+// A tensor that a checkpoint may carry and nothing reads.
+struct UnusedTensor {
+  std::string name;
+  std::vector<int64_t> shape;  // empty: any
+  std::string why;
+};
 
 // What validation found: the checkpoint's tensors against the table.
 struct WeightReport {

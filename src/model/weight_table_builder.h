@@ -1,4 +1,4 @@
-// What the weight tables of all families are written with: one call for each tensor. For weight_table*.cc.
+// What the weight tables of all families are written with: one call for each tensor. For families' weight_rows.
 #pragma once
 
 #include <string>
@@ -45,9 +45,5 @@ class TableBuilder {
  private:
   void ffn_matrix(std::string name, std::vector<int64_t> shape, Storage storage, Matrix& out, ops::Operand& input);
 };
-
-std::vector<WeightRow> mla_weight_table(const ModelConfig& config, const Numerics* numerics, ModelWeights& weights);
-std::vector<WeightRow> deepseek_v4_weight_table(const ModelConfig& config, const Numerics* numerics,
-                                                ModelWeights& weights);
 
 }  // namespace levin

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <unordered_set>
 
+#include "model/architecture.h"
 #include "model/weight_table.h"
 
 namespace levin {
@@ -87,31 +88,6 @@ void check_pairs(const std::vector<WeightRow>& rows, const Checkpoint& checkpoin
   }
 }
 
-// Copies of the trunk's tensors that official files carry in their MTP layer, and buffers that some tools save. Nothing
-// reads them.
-struct Tolerated {
-  std::string name;
-  std::vector<int64_t> shape;  // empty: any
-  std::string why;
-};
-
-std::vector<Tolerated> tolerated_tensors(const ModelConfig& config) {
-  std::vector<Tolerated> list;
-  if (config.family == ModelFamily::kDeepseekV4) return list;
-  const std::vector<int64_t> vocabulary = {config.n_vocab, config.d_model};
-  const std::string prefix = layer_prefix(config, config.n_layers);
-  if (config.n_mtp_layers > 0) {
-    list.push_back({prefix + "embed_tokens.weight", vocabulary, "the MTP layer shares model.embed_tokens.weight"});
-    list.push_back({prefix + "shared_head.head.weight", vocabulary, "the MTP layer shares lm_head.weight"});
-  }
-  const std::string why = "rotary frequencies are computed from the config";
-  list.push_back({"model.rotary_emb.inv_freq", {}, why});
-  for (int i = 0; i < config.n_layers + config.n_mtp_layers; ++i) {
-    list.push_back({layer_prefix(config, i) + "self_attn.rotary_emb.inv_freq", {}, why});
-  }
-  return list;
-}
-
 class Validation {
  public:
   Validation(const ModelConfig& config, const Checkpoint& checkpoint) : config_(config), checkpoint_(checkpoint) {}
@@ -161,7 +137,8 @@ class Validation {
   }
 
   void tolerate() {
-    for (const Tolerated& tolerated : tolerated_tensors(config_)) {
+    if (config_.family->unused_tensors == nullptr) return;
+    for (const UnusedTensor& tolerated : config_.family->unused_tensors(config_)) {
       if (!has_name(checkpoint_, tolerated.name)) continue;
       known_.insert(tolerated.name);
       const StoredTensor* tensor = checkpoint_.find(tolerated.name);

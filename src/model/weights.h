@@ -1,11 +1,11 @@
 // The weights of a model, named by what they do; the weight table (weight_table.h) maps them to checkpoint names.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <vector>
 
 #include "model/weights_common.h"
-#include "model/weights_deepseek_v4.h"
 #include "ops/moe.h"
 #include "tensor/buffer.h"
 #include "tensor/matrix.h"
@@ -13,61 +13,39 @@
 
 namespace levin {
 
-struct IndexerWeights {
-  Linear q_up;          // [Hi * Di, Rq]
-  Linear k;             // [Di, D]
-  Vector k_norm;        // [Di]
-  Vector k_norm_bias;   // [Di]
-  Linear head_weights;  // [Hi, D], input always f32
-};
-
-struct AttentionWeights {
-  Linear q_down;             // [Rq, D]
-  Vector q_norm;             // [Rq]
-  Linear q_up;               // [H * (Dn + Dr), Rq]
-  Linear kv_down;            // [Rk + Dr, D]
-  Vector kv_norm;            // [Rk]
-  std::vector<Matrix> k_up;  // H of [Rk, Dn]: transposed key part of kv_b_proj, to be applied to queries
-  std::vector<Matrix> v_up;  // H of [Dv, Rk]: value part of kv_b_proj, applied to attention's output
-  Linear o;                  // [D, H * Dv]
-};
-
+// The experts of a layer and what chooses among them.
 struct MoeWeights {
-  Linear gate;                            // [E, D], input always f32
-  Vector bias;                            // [E]
+  Linear gate;  // [E, D], input always f32
+  Vector bias;  // [E]; empty in layers that choose by token id
+  Buffer hash_storage;
+  View hash_experts;                      // [V, A] i32, experts of each token id; empty in the other layers
   std::vector<ops::FfnWeights> experts;   // E of [F, D], [F, D], [D, F]
   std::optional<ops::FfnWeights> shared;  // F * n_shared_experts wide
 };
 
-struct LayerWeights {
-  Vector attention_norm;  // [D]
-  AttentionWeights attention;
-  std::optional<IndexerWeights> indexer;  // empty: the layer takes the picks of a layer below
-  Vector ffn_norm;                        // [D]
-  std::optional<ops::FfnWeights> dense;   // one of the two
-  std::optional<MoeWeights> moe;
-};
-
-struct MtpWeights {
-  Vector embed_norm;   // [D]
-  Vector hidden_norm;  // [D]
-  Linear join;         // [D, 2D], embedding half first
-  LayerWeights layer;
-  Vector head_norm;  // [D]
+// The layers of a family: its own struct derives from this.
+struct FamilyWeights {
+  virtual ~FamilyWeights() = default;
+  virtual bool has_mtp() const { return false; }
+  virtual void drop_mtp() {}  // the checkpoint has no MTP layer
 };
 
 struct ModelWeights {
   Buffer embed_storage;
-  View embed;                        // [V, D] as stored: bf16 or f32
-  Vector norm;                       // [D]
-  Linear head;                       // [V, D]
-  std::optional<Linear> draft_head;  // [V, D], for drafts alone; empty: they take `head`
+  View embed;                          // [V, D] as stored: bf16 or f32
+  Vector norm;                         // [D]
+  Linear head;                         // [V, D]
+  std::optional<Linear> draft_head;    // [V, D], for drafts alone; empty: they take `head`
+  std::unique_ptr<FamilyWeights> own;  // made by weight_rows() of the family, which alone knows its type
 
-  // DeepSeek-V3.2 and GLM-5; empty for DeepSeek-V4
-  std::vector<LayerWeights> layers;
-  std::optional<MtpWeights> mtp;  // empty when the checkpoint has no MTP layer
-
-  DeepseekV4Weights v4;  // empty for the others
+  template <class T>
+  const T& own_weights() const {
+    return static_cast<const T&>(*own);
+  }
+  template <class T>
+  T& own_weights() {
+    return static_cast<T&>(*own);
+  }
 };
 
 }  // namespace levin

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <utility>
 
 #include "io/mapped_file.h"
@@ -13,32 +12,9 @@ namespace {
 
 constexpr size_t kMaxTemplateBytes = size_t{16} << 20;
 
-struct Family {
-  ChatFamily family;
-  std::string_view model_type;  // of config.json
-  ChatMaker make;
-};
-constexpr Family kFamilies[] = {
-    {ChatFamily::kDeepSeekV32, "deepseek_v32", make_deepseek_v32_chat},
-    {ChatFamily::kDeepSeekV4, "deepseek_v4", make_deepseek_v4_chat},
-    {ChatFamily::kGlm, "glm_moe_dsa", make_glm_chat},
-};
-
 Result<io::JsonValue> read_json(const std::filesystem::path& path) {
   LEVIN_ASSIGN(const std::string text, io::read_file(path, {.max_bytes = kMaxTemplateBytes}));
   return io::parse_json(text, path.string());
-}
-
-Result<const Family*> family_of(const std::filesystem::path& folder) {
-  const std::filesystem::path path = folder / "config.json";
-  LEVIN_ASSIGN(const io::JsonValue document, read_json(path));
-  LEVIN_ASSIGN(const io::JsonFields fields, io::JsonFields::of(document, path.string()));
-  LEVIN_ASSIGN(const std::string type, fields.get<std::string>("model_type"));
-  const auto family =
-      std::find_if(std::begin(kFamilies), std::end(kFamilies), [&](const Family& f) { return f.model_type == type; });
-  if (family != std::end(kFamilies)) return family;
-  return Error{ErrorKind::kModelInvalid, fmt::format("{} is \"{}\", whose chat format is not known to this version",
-                                                     fields.name_of("model_type"), type)};
 }
 
 // chat_template.jinja, else the template inside tokenizer_config.json, where older files have it.
@@ -54,19 +30,17 @@ Result<std::string> read_template(const std::filesystem::path& folder) {
 
 }  // namespace
 
-Result<ChatFormat> ChatFormat::load(const std::filesystem::path& model_folder, const Tokenizer& tokenizer) {
-  LEVIN_ASSIGN(const Family* family, family_of(model_folder));
+Result<ChatFormat> ChatFormat::load(ChatMaker maker, const std::filesystem::path& model_folder,
+                                    const Tokenizer& tokenizer) {
   ChatSource source{.folder = model_folder, .chat_template = {}};
   LEVIN_ASSIGN(source.chat_template, read_template(model_folder));
-  LEVIN_ASSIGN(std::shared_ptr<const ChatRenderer> renderer, family->make(tokenizer, source));
+  LEVIN_ASSIGN(std::shared_ptr<const ChatRenderer> renderer, maker(tokenizer, source));
   return ChatFormat(std::move(renderer));
 }
 
-Result<ChatFormat> ChatFormat::make(ChatFamily family, const Tokenizer& tokenizer, std::string_view chat_template) {
-  const auto row =
-      std::find_if(std::begin(kFamilies), std::end(kFamilies), [&](const Family& f) { return f.family == family; });
+Result<ChatFormat> ChatFormat::make(ChatMaker maker, const Tokenizer& tokenizer, std::string_view chat_template) {
   LEVIN_ASSIGN(std::shared_ptr<const ChatRenderer> renderer,
-               row->make(tokenizer, {.folder = {}, .chat_template = std::string(chat_template)}));
+               maker(tokenizer, {.folder = {}, .chat_template = std::string(chat_template)}));
   return ChatFormat(std::move(renderer));
 }
 

@@ -1,6 +1,6 @@
 // Conversations as prompts: the chat format of a model, rendered to segments that a Tokenizer encodes.
 //
-//   LEVIN_ASSIGN(ChatFormat format, ChatFormat::load("models/demo-v32", tokenizer));
+//   LEVIN_ASSIGN(ChatFormat format, ChatFormat::load(make_deepseek_v32_chat, "models/demo-v32", tokenizer));
 //   ChatRequest request{.messages = {{.role = Role::kUser, .content = "Hello"}}};
 //   LEVIN_ASSIGN(std::vector<Segment> prompt, format.render(request));
 //   std::vector<TokenId> ids = tokenizer.encode(prompt);
@@ -25,8 +25,6 @@
 #include "text/tokenizer.h"
 
 namespace levin::text {
-
-enum class ChatFamily { kDeepSeekV32, kDeepSeekV4, kGlm };
 
 enum class Role {
   kSystem,
@@ -85,17 +83,31 @@ struct OutputMarks {
   std::variant<DsmlCalls, TagCalls> calls;
 };
 
-class ChatRenderer;  // of one family (chat_renderer.h)
+class ChatRenderer;  // of one format (chat_renderer.h)
+
+// What a checkpoint says about its format.
+struct ChatSource {
+  std::filesystem::path folder;  // empty when made from memory
+  std::string chat_template;     // chat_template.jinja, or chat_template of tokenizer_config.json; empty for none
+};
+
+// Makes a renderer, whose marks say how answers are read. An error when the tokenizer lacks one of the format's tokens;
+// it names the token.
+using ChatMaker = Result<std::shared_ptr<const ChatRenderer>> (*)(const Tokenizer& tokenizer, const ChatSource& source);
+Result<std::shared_ptr<const ChatRenderer>> make_deepseek_v32_chat(const Tokenizer& tokenizer,
+                                                                   const ChatSource& source);
+Result<std::shared_ptr<const ChatRenderer>> make_deepseek_v4_chat(const Tokenizer& tokenizer, const ChatSource& source);
+Result<std::shared_ptr<const ChatRenderer>> make_glm_chat(const Tokenizer& tokenizer, const ChatSource& source);
 
 class ChatFormat {
  public:
-  // The format of a checkpoint: the family by model_type of its config.json, the variant by the content of its chat
-  // template or encoder, never by the model's name. Errors (kModelInvalid) name the file, or the token of the format
-  // that the tokenizer lacks.
-  static Result<ChatFormat> load(const std::filesystem::path& model_folder, const Tokenizer& tokenizer);
+  // The format of a checkpoint: the variant by the content of its chat template or encoder, never by the model's name.
+  // Errors (kModelInvalid) name the file, or the token of the format that the tokenizer lacks.
+  static Result<ChatFormat> load(ChatMaker maker, const std::filesystem::path& model_folder,
+                                 const Tokenizer& tokenizer);
 
   // The same from memory, with the text of the chat template; an empty one is the same as none.
-  static Result<ChatFormat> make(ChatFamily family, const Tokenizer& tokenizer, std::string_view chat_template = {});
+  static Result<ChatFormat> make(ChatMaker maker, const Tokenizer& tokenizer, std::string_view chat_template = {});
 
   // The prompt up to where the answer begins, which in thinking mode is inside the reasoning. A list that ends with an
   // assistant message gives the finished conversation. Errors (kUsage) name the message by its place, counted from 0: a

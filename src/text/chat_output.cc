@@ -7,10 +7,24 @@
 namespace levin::text {
 namespace {
 
+// One case for each way of writing calls; the compiler asks for it.
+struct MakeReader {
+  const OutputMarks& marks;
+  const Tokenizer& tokenizer;
+  bool in_reasoning;
+  std::span<const io::JsonValue> tools;
+
+  std::unique_ptr<OutputReader> operator()(const DsmlCalls&) const {
+    return make_dsml_reader(marks, tokenizer, in_reasoning);
+  }
+  std::unique_ptr<OutputReader> operator()(const TagCalls&) const {
+    return make_tag_reader(marks, tokenizer, in_reasoning, tools);
+  }
+};
+
 std::unique_ptr<OutputReader> make_reader(const OutputMarks& marks, const Tokenizer& tokenizer, bool in_reasoning,
                                           std::span<const io::JsonValue> tools) {
-  if (std::holds_alternative<DsmlCalls>(marks.calls)) return make_dsml_reader(marks, tokenizer, in_reasoning);
-  return make_tag_reader(marks, tokenizer, in_reasoning, tools);
+  return std::visit(MakeReader{marks, tokenizer, in_reasoning, tools}, marks.calls);
 }
 
 }  // namespace

@@ -1,7 +1,6 @@
 // The chat format of one family; use it through chat.h.
 #pragma once
 
-#include <filesystem>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -28,19 +27,6 @@ class ChatRenderer {
   OutputMarks output_marks_;
   std::vector<std::string> warnings_;
 };
-
-// What a checkpoint says about its format.
-struct ChatSource {
-  std::filesystem::path folder;  // empty when made from memory
-  std::string chat_template;     // chat_template.jinja, or chat_template of tokenizer_config.json; empty for none
-};
-
-// Makers of the families. An error when the tokenizer lacks one of the format's tokens; it names the token.
-using ChatMaker = Result<std::shared_ptr<const ChatRenderer>> (*)(const Tokenizer& tokenizer, const ChatSource& source);
-Result<std::shared_ptr<const ChatRenderer>> make_deepseek_v32_chat(const Tokenizer& tokenizer,
-                                                                   const ChatSource& source);
-Result<std::shared_ptr<const ChatRenderer>> make_deepseek_v4_chat(const Tokenizer& tokenizer, const ChatSource& source);
-Result<std::shared_ptr<const ChatRenderer>> make_glm_chat(const Tokenizer& tokenizer, const ChatSource& source);
 
 // ---- what the families share ---------------------------------------------------------------------------------------
 

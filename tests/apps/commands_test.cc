@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "apps/run_levin.h"
+#include "arch/load_config.h"
 #include "io/json.h"
 #include "io/mapped_file.h"
 #include "model/weight_table.h"

@@ -3,6 +3,7 @@
 
 #include <cstring>
 
+#include "arch/deepseek_v3/weights.h"
 #include "engine/loaded_model.h"
 #include "engine/step_loop.h"
 #include "engine/trace.h"
@@ -96,8 +97,8 @@ TEST(LayerSharingDeathTest, ALayerWithoutPicksIsNamed) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_DEATH(
       {
-        const std::unique_ptr<Model> model =
-            load_fixture("glm-pattern", {.change_weights = [](ModelWeights& w) { w.layers[0].indexer.reset(); }});
+        const std::unique_ptr<Model> model = load_fixture(
+            "glm-pattern", {.change_weights = [](ModelWeights& w) { mla::own(w).layers[0].indexer.reset(); }});
         Bench bench(*model);
         bench.trunk(made_up_ids(4, 1));
       },

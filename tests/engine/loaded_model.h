@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "arch/load_config.h"
 #include "base/cpu.h"
 #include "engine/runner.h"
 #include "io/safetensors.h"
@@ -29,7 +30,7 @@ struct ModelChoices {
 
 inline std::unique_ptr<Model> load_model(const std::filesystem::path& folder, const ModelChoices& choices = {}) {
   ModelConfig config = must(load_model_config(folder)).config;
-  const Numerics numerics = numerics_of_family(must(make_numerics(choices.numerics, "auto")), config.family);
+  const Numerics numerics = numerics_of_family(must(make_numerics(choices.numerics, "auto")), *config.family);
   const io::Checkpoint checkpoint = must(io::Checkpoint::open(folder));
   ThreadPool pool(2);
   std::vector<std::string> warnings;

@@ -8,10 +8,13 @@
 #include <functional>
 #include <ostream>
 
+#include "arch/deepseek_v4/config.h"
+#include "arch/deepseek_v4/stream_layer.h"
+#include "arch/deepseek_v4/streams.h"
+#include "arch/deepseek_v4/weights.h"
+#include "arch/load_config.h"
 #include "engine/loaded_model.h"
 #include "engine/oracle.h"
-#include "model/blocks/stream_layer.h"
-#include "model/blocks/streams.h"
 
 namespace levin::test {
 namespace {
@@ -44,11 +47,11 @@ class MistakenModel final : public Model {
     const ModelConfig& c = config();
     Pass p(ctx, numerics(), step, cache, probe);
     StepRotations r{.plain = p.rotation(step.positions, c.rope_frequencies()),
-                    .compressed = p.rotation(step.positions, c.compressed_rope_frequencies())};
+                    .compressed = p.rotation(step.positions, compressed_rope_frequencies(c))};
     r.plain_back = p.inverse(r.plain);
     r.compressed_back = p.inverse(r.compressed);
     for (const StepEntries& e : step.entries)
-      r.entries.push_back(p.rotation(e.positions, c.compressed_rope_frequencies()));
+      r.entries.push_back(p.rotation(e.positions, compressed_rope_frequencies(c)));
     if (change_) change_(c, p, r);
     const View x = p.embed(weights().embed);
     const View streams = p.allocate(DType::kF32, {p.n_tokens(), c.n_streams, c.d_model});
@@ -56,9 +59,9 @@ class MistakenModel final : public Model {
       for (int64_t i = 0; i < c.n_streams; ++i) std::copy_n(x.row<float>(t), c.d_model, streams.row<float>(t, i));
     }
     for (int layer = 0; layer < c.n_layers; ++layer) {
-      StreamLayer{c, weights().v4.layers[static_cast<size_t>(layer)], r, layer}.forward(p, streams);
+      StreamLayer{c, deepseek_v4::own(weights()).layers[static_cast<size_t>(layer)], r, layer}.forward(p, streams);
     }
-    const View h = collapse_streams(p, c, weights().v4.head, streams);
+    const View h = collapse_streams(p, c, deepseek_v4::own(weights()).head, streams);
     return {.hidden = p.rms_norm(h, weights().norm, c.norm_eps), .state = streams.reshaped({p.n_tokens(), d_state()})};
   }
   ForwardRows mtp(OpContext&, const Step&, const MtpInput&, const KvCache&, const Probe*) const override { return {}; }
@@ -141,7 +144,7 @@ void scale_rotation(Rotation& r, float factor) {
 const Mistake kMistakes[] = {
     {6, "YaRN's mscale in the softmax scale",
      [](ModelConfig& c) {
-       c.yarn = c.compressed_yarn;
+       c.yarn = deepseek_v4::own(c).compressed_yarn;
        c.yarn->mscale_all_dim = 1;
      }},
     {6,
@@ -154,8 +157,8 @@ const Mistake kMistakes[] = {
      {},
      [](const ModelConfig& c, ModelWeights& w) {
        for (int layer = 0; layer < c.n_layers; ++layer) {
-         if (c.compression[layer].kind != Compression::kNone) continue;
-         V4AttentionWeights& a = w.v4.layers[layer].attention;
+         if (deepseek_v4::own(c).compression[layer].kind != Compression::kNone) continue;
+         V4AttentionWeights& a = deepseek_v4::own(w).layers[layer].attention;
          edit(a.q_up.w, [&](int64_t n, int64_t k) { return value_of(a.q_up.w, half_split(c, n), k); });
          edit(a.kv.w, [&](int64_t n, int64_t k) { return value_of(a.kv.w, half_split(c, n), k); });
          const std::vector<float> norm(a.kv_norm.view.data<float>(), a.kv_norm.view.data<float>() + c.d_head());
@@ -182,7 +185,7 @@ const Mistake kMistakes[] = {
      [](const ModelConfig& c, Pass& p, StepRotations& r) {
        r.entries.clear();
        for (const StepEntries& e : p.step().entries) {
-         r.entries.push_back(p.rotation(e.slot, c.compressed_rope_frequencies()));
+         r.entries.push_back(p.rotation(e.slot, compressed_rope_frequencies(c)));
        }
      }},
     {10,
@@ -201,7 +204,7 @@ const Mistake kMistakes[] = {
      [](const ModelConfig& c, ModelWeights& w) {
        const int64_t m = c.n_streams;
        const auto transposed = [m](int64_t n) { return n < 2 * m ? n : 2 * m + (n - 2 * m) % m * m + (n - 2 * m) / m; };
-       for (V4LayerWeights& layer : w.v4.layers) {
+       for (V4LayerWeights& layer : deepseek_v4::own(w).layers) {
          for (StreamMixWeights* s : {&layer.attention_streams, &layer.ffn_streams}) {
            edit(s->fn.w, [&](int64_t n, int64_t k) { return value_of(s->fn.w, transposed(n), k); });
            const std::vector<float> base(s->base.view.data<float>(), s->base.view.data<float>() + 2 * m + m * m);
@@ -213,20 +216,20 @@ const Mistake kMistakes[] = {
      "write weights of the streams without their factor of 2",
      {},
      [](const ModelConfig&, ModelWeights& w) {
-       for (V4LayerWeights& layer : w.v4.layers) multiply(layer.attention.out_up.w, 0.5f);
+       for (V4LayerWeights& layer : deepseek_v4::own(w).layers) multiply(layer.attention.out_up.w, 0.5f);
      }},
-    {12, "one Sinkhorn step", [](ModelConfig& c) { c.n_sinkhorn_steps = 1; }},
+    {12, "one Sinkhorn step", [](ModelConfig& c) { deepseek_v4::own(c).n_sinkhorn_steps = 1; }},
     {13,
      "no limit in the shared expert",
      {},
      [](const ModelConfig&, ModelWeights& w) {
-       for (V4LayerWeights& layer : w.v4.layers) unlimit(layer.moe.shared);
+       for (V4LayerWeights& layer : deepseek_v4::own(w).layers) unlimit(*layer.moe.shared);
      }},
     {14,
      "no limit in the routed experts",
      {},
      [](const ModelConfig&, ModelWeights& w) {
-       for (V4LayerWeights& layer : w.v4.layers) {
+       for (V4LayerWeights& layer : deepseek_v4::own(w).layers) {
          for (ops::FfnWeights& expert : layer.moe.experts) unlimit(expert);
        }
      }},
@@ -234,7 +237,7 @@ const Mistake kMistakes[] = {
      "the router's bias not loaded",
      {},
      [](const ModelConfig&, ModelWeights& w) {
-       for (V4LayerWeights& layer : w.v4.layers) {
+       for (V4LayerWeights& layer : deepseek_v4::own(w).layers) {
          if (!layer.moe.bias.view.empty())
            std::fill_n(layer.moe.bias.view.data<float>(), layer.moe.bias.view.dim(0), 0.0f);
        }
@@ -243,13 +246,13 @@ const Mistake kMistakes[] = {
      "the router's input in BF16",
      {},
      [](const ModelConfig&, ModelWeights& w) {
-       for (V4LayerWeights& layer : w.v4.layers) layer.moe.gate.input = ops::Operand::kBF16;
+       for (V4LayerWeights& layer : deepseek_v4::own(w).layers) layer.moe.gate.input = ops::Operand::kBF16;
      }},
     {18,
      "experts by the hash of the next token id",
      {},
      [](const ModelConfig& c, ModelWeights& w) {
-       for (V4LayerWeights& layer : w.v4.layers) {
+       for (V4LayerWeights& layer : deepseek_v4::own(w).layers) {
          if (layer.moe.hash_experts.empty()) continue;
          int32_t* table = layer.moe.hash_experts.data<int32_t>();
          std::rotate(table, table + c.n_active, table + layer.moe.hash_experts.n_elements());
@@ -259,12 +262,12 @@ const Mistake kMistakes[] = {
      "the indexer's head weights from a BF16 input",
      {},
      [](const ModelConfig&, ModelWeights& w) {
-       for (V4LayerWeights& layer : w.v4.layers) {
+       for (V4LayerWeights& layer : deepseek_v4::own(w).layers) {
          if (layer.attention.indexer) layer.attention.indexer->head_weights.input = ops::Operand::kBF16;
        }
      }},
     {29, "a default of the reference code for the long table's theta",
-     [](ModelConfig& c) { c.compressed_rope_theta = 40000; }},
+     [](ModelConfig& c) { deepseek_v4::own(c).compressed_rope_theta = 40000; }},
 };
 
 class MistakesTest : public ::testing::TestWithParam<Mistake> {};

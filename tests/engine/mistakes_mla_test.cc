@@ -11,6 +11,8 @@
 #include <ostream>
 #include <string>
 
+#include "arch/deepseek_v3/weights.h"
+#include "arch/load_config.h"
 #include "engine/loaded_model.h"
 #include "engine/oracle.h"
 #include "engine/trace.h"
@@ -47,13 +49,13 @@ struct Mistake {
 void PrintTo(const Mistake& m, std::ostream* out) { *out << m.number << ": " << m.what; }
 
 void every_indexer(ModelWeights& w, const std::function<void(IndexerWeights&)>& change) {
-  for (LayerWeights& layer : w.layers) {
+  for (LayerWeights& layer : mla::own(w).layers) {
     if (layer.indexer) change(*layer.indexer);
   }
 }
 
 void every_router(ModelWeights& w, const std::function<void(MoeWeights&)>& change) {
-  for (LayerWeights& layer : w.layers) {
+  for (LayerWeights& layer : mla::own(w).layers) {
     if (layer.moe) change(*layer.moe);
   }
 }

@@ -2,6 +2,7 @@
 
 #include <fstream>
 
+#include "arch/load_config.h"
 #include "engine/demo_text.h"
 #include "io/json.h"
 #include "support/must.h"
@@ -23,7 +24,8 @@ std::vector<int32_t> prompt_ids(const io::JsonFields& fields, const text::Tokeni
 
 std::vector<std::vector<int32_t>> prompt_set(const std::string& set, const std::filesystem::path& model_folder) {
   const text::Tokenizer tokenizer = must(text::Tokenizer::load(model_folder));
-  const text::ChatFormat format = must(text::ChatFormat::load(model_folder, tokenizer));
+  const text::ChatFormat format =
+      must(load_chat_format(*must(load_model_config(model_folder)).config.family, model_folder, tokenizer));
   std::ifstream file(std::filesystem::path(LEVIN_SOURCE_DIR) / "tests" / "engine" / "prompts.jsonl");
   std::vector<std::vector<int32_t>> out;
   for (std::string line; std::getline(file, line);) {

@@ -8,6 +8,7 @@
 #include <set>
 #include <tuple>
 
+#include "arch/load_config.h"
 #include "engine/demo_text.h"
 #include "engine/passkey.h"
 #include "engine/step_loop.h"
@@ -177,7 +178,8 @@ std::vector<std::string> broken_promises(const std::vector<Circumstance>& circum
 
 std::vector<std::vector<int32_t>> chat_prompts(const std::filesystem::path& model_folder) {
   const text::Tokenizer tokenizer = must(text::Tokenizer::load(model_folder));
-  const text::ChatFormat format = must(text::ChatFormat::load(model_folder, tokenizer));
+  const text::ChatFormat format =
+      must(load_chat_format(*must(load_model_config(model_folder)).config.family, model_folder, tokenizer));
   std::vector<std::vector<int32_t>> out;
   for (const auto& [question, thinking] :
        std::initializer_list<std::pair<const char*, bool>>{{"What is the capital of Japan?", true},

@@ -4,6 +4,7 @@
 
 #include <random>
 
+#include "arch/load_config.h"
 #include "engine/loaded_model.h"
 #include "engine/step_loop.h"
 #include "grammar/json_schema.h"
@@ -55,7 +56,7 @@ class StructureTest : public testing::Test {
     tokenizer_ = std::make_unique<text::Tokenizer>(must(text::Tokenizer::load(folder)));
     ModelConfig config = must(load_model_config(folder)).config;
     config.n_layers = 2;  // enough to be no constant
-    const Numerics numerics = numerics_of_family(must(make_numerics(NumericsMode::kFast, "auto")), config.family);
+    const Numerics numerics = numerics_of_family(must(make_numerics(NumericsMode::kFast, "auto")), *config.family);
     ModelWeights weights = must(dummy_weights(config, numerics));
     model_ = make_model(std::move(config), numerics, std::move(weights));
     vocabulary_ = must(grammar::Vocabulary::make(model_->config().n_vocab, [&](int32_t id) -> std::string_view {

@@ -4,9 +4,11 @@
 
 #include <functional>
 
+#include "arch/deepseek_v4/architecture.h"
+#include "arch/deepseek_v4/config.h"
+#include "arch/load_config.h"
 #include "io/json.h"
 #include "io/mapped_file.h"
-#include "model/config.h"
 #include "support/must.h"
 
 namespace levin {
@@ -28,7 +30,7 @@ Result<ParsedConfig> parse(const JsonObject& config) {
 int count(const ModelConfig& config, Compression kind) {
   int n = 0;
   for (int layer = 0; layer < config.n_layers; ++layer)
-    n += config.compression[static_cast<size_t>(layer)].kind == kind;
+    n += deepseek_v4::own(config).compression[static_cast<size_t>(layer)].kind == kind;
   return n;
 }
 
@@ -36,7 +38,7 @@ TEST(DeepseekV4ConfigTest, ReadsTheReleasedConfigOfFlashWithoutWarnings) {
   const ParsedConfig parsed = test::must(parse(released_config("deepseek-v4-flash")));
   EXPECT_EQ(parsed.warnings, std::vector<std::string>());
   const ModelConfig& c = parsed.config;
-  EXPECT_EQ(c.family, ModelFamily::kDeepseekV4);
+  EXPECT_EQ(c.family, &kDeepseekV4);
   EXPECT_EQ(c.architecture, "DeepseekV4ForCausalLM");
   EXPECT_EQ(c.n_vocab, 129280);
   EXPECT_EQ(c.d_model, 4096);
@@ -49,8 +51,8 @@ TEST(DeepseekV4ConfigTest, ReadsTheReleasedConfigOfFlashWithoutWarnings) {
   EXPECT_EQ(c.d_nope, 448);
   EXPECT_EQ(c.d_rope, 64);
   EXPECT_EQ(c.d_q_lora, 1024);
-  EXPECT_EQ(c.n_out_groups, 8);
-  EXPECT_EQ(c.d_out_lora, 1024);
+  EXPECT_EQ(deepseek_v4::own(c).n_out_groups, 8);
+  EXPECT_EQ(deepseek_v4::own(c).d_out_lora, 1024);
   EXPECT_EQ(c.n_window, 128);
   EXPECT_EQ(c.n_index_heads, 64);
   EXPECT_EQ(c.d_index, 128);
@@ -64,10 +66,10 @@ TEST(DeepseekV4ConfigTest, ReadsTheReleasedConfigOfFlashWithoutWarnings) {
   EXPECT_TRUE(c.normalize_expert_weights);
   EXPECT_EQ(c.ffn_limit, 10.0f);
   EXPECT_EQ(c.n_streams, 4);
-  EXPECT_EQ(c.n_sinkhorn_steps, 20);
-  EXPECT_EQ(c.stream_eps, 1e-6f);
-  EXPECT_TRUE(c.is_hash_layer(2));
-  EXPECT_FALSE(c.is_hash_layer(3));
+  EXPECT_EQ(deepseek_v4::own(c).n_sinkhorn_steps, 20);
+  EXPECT_EQ(deepseek_v4::own(c).stream_eps, 1e-6f);
+  EXPECT_TRUE(deepseek_v4::own(c).is_hash_layer(2));
+  EXPECT_FALSE(deepseek_v4::own(c).is_hash_layer(3));
   EXPECT_EQ(c.rope_pairing, ops::RopePairing::kInterleaved);
   EXPECT_EQ(c.index_rope_pairing, ops::RopePairing::kInterleaved);
   EXPECT_TRUE(c.fp8_blocks);
@@ -75,10 +77,10 @@ TEST(DeepseekV4ConfigTest, ReadsTheReleasedConfigOfFlashWithoutWarnings) {
   EXPECT_EQ(count(c, Compression::kNone), 2);
   EXPECT_EQ(count(c, Compression::kIndexed), 21);
   EXPECT_EQ(count(c, Compression::kAll), 20);
-  EXPECT_EQ(c.compression[2], (LayerCompression{Compression::kIndexed, 4}));
-  EXPECT_EQ(c.compression[3], (LayerCompression{Compression::kAll, 128}));
-  ASSERT_EQ(c.compression.size(), 44u);
-  EXPECT_EQ(c.compression[43], LayerCompression{});  // the MTP layer
+  EXPECT_EQ(deepseek_v4::own(c).compression[2], (LayerCompression{Compression::kIndexed, 4}));
+  EXPECT_EQ(deepseek_v4::own(c).compression[3], (LayerCompression{Compression::kAll, 128}));
+  ASSERT_EQ(deepseek_v4::own(c).compression.size(), 44u);
+  EXPECT_EQ(deepseek_v4::own(c).compression[43], LayerCompression{});  // the MTP layer
 }
 
 TEST(DeepseekV4ConfigTest, ReadsTheReleasedConfigOfProWithoutWarnings) {
@@ -89,7 +91,7 @@ TEST(DeepseekV4ConfigTest, ReadsTheReleasedConfigOfProWithoutWarnings) {
   EXPECT_EQ(c.d_model, 7168);
   EXPECT_EQ(c.n_heads, 128);
   EXPECT_EQ(c.d_q_lora, 1536);
-  EXPECT_EQ(c.n_out_groups, 16);
+  EXPECT_EQ(deepseek_v4::own(c).n_out_groups, 16);
   EXPECT_EQ(c.n_picks, 1024);
   EXPECT_EQ(c.n_experts, 384);
   EXPECT_EQ(c.d_expert, 3072);
@@ -104,9 +106,9 @@ TEST(DeepseekV4ConfigTest, ReadsTheReleasedConfigOfProWithoutWarnings) {
 TEST(DeepseekV4ConfigTest, LayersWithAndWithoutCompressionHaveTheirOwnRotations) {
   const ModelConfig c = test::must(parse(released_config("deepseek-v4-flash"))).config;
   EXPECT_EQ(c.rope_theta, 10000);
-  EXPECT_EQ(c.compressed_rope_theta, 160000);
+  EXPECT_EQ(deepseek_v4::own(c).compressed_rope_theta, 160000);
   EXPECT_FALSE(c.yarn.has_value());
-  const std::vector<float> plain = c.rope_frequencies(), compressed = c.compressed_rope_frequencies();
+  const std::vector<float> plain = c.rope_frequencies(), compressed = compressed_rope_frequencies(c);
   ASSERT_EQ(plain.size(), 32u);
   ASSERT_EQ(compressed.size(), 32u);
   for (size_t j = 0; j < plain.size(); ++j) {
@@ -163,10 +165,10 @@ TEST(DeepseekV4ConfigTest, BothSpellingsGiveTheSameModel) {
     const ModelConfig official = test::must(parse(released_config(name))).config;
     const ParsedConfig other = test::must(parse(in_transformers_spelling(name)));
     EXPECT_EQ(other.warnings, std::vector<std::string>());
-    EXPECT_EQ(other.config.compression, official.compression);
-    EXPECT_EQ(other.config.n_hash_layers, official.n_hash_layers);
+    EXPECT_EQ(deepseek_v4::own(other.config).compression, deepseek_v4::own(official).compression);
+    EXPECT_EQ(deepseek_v4::own(other.config).n_hash_layers, deepseek_v4::own(official).n_hash_layers);
     EXPECT_EQ(other.config.rope_frequencies(), official.rope_frequencies());
-    EXPECT_EQ(other.config.compressed_rope_frequencies(), official.compressed_rope_frequencies());
+    EXPECT_EQ(compressed_rope_frequencies(other.config), compressed_rope_frequencies(official));
   }
 }
 
@@ -174,23 +176,23 @@ TEST(DeepseekV4ConfigTest, OtherRatiosAndSchedulesAreRead) {
   JsonObject config = released_config("v4-flash");
   config.set("compress_ratios", JsonArray{16, 0, 4, 64, 4, 2, 0});
   const ModelConfig c = test::must(parse(config)).config;
-  EXPECT_EQ(c.compression[0], (LayerCompression{Compression::kAll, 16}));
-  EXPECT_EQ(c.compression[3], (LayerCompression{Compression::kAll, 64}));
-  EXPECT_EQ(c.compression[5], (LayerCompression{Compression::kAll, 2}));
+  EXPECT_EQ(deepseek_v4::own(c).compression[0], (LayerCompression{Compression::kAll, 16}));
+  EXPECT_EQ(deepseek_v4::own(c).compression[3], (LayerCompression{Compression::kAll, 64}));
+  EXPECT_EQ(deepseek_v4::own(c).compression[5], (LayerCompression{Compression::kAll, 2}));
 
   // with compress_rates, the ratio that comes with an indexer is another
   config.set("compress_ratios", JsonArray{0, 8, 4, 64, 8, 2, 0});
   config.set("compress_rates", JsonObject{{"compressed_sparse_attention", 8}});
   const ModelConfig r = test::must(parse(config)).config;
-  EXPECT_EQ(r.compression[0], LayerCompression{});
-  EXPECT_EQ(r.compression[1], (LayerCompression{Compression::kIndexed, 8}));
-  EXPECT_EQ(r.compression[2], (LayerCompression{Compression::kAll, 4}));
+  EXPECT_EQ(deepseek_v4::own(r).compression[0], LayerCompression{});
+  EXPECT_EQ(deepseek_v4::own(r).compression[1], (LayerCompression{Compression::kIndexed, 8}));
+  EXPECT_EQ(deepseek_v4::own(r).compression[2], (LayerCompression{Compression::kAll, 4}));
 
   JsonObject typed = in_transformers_spelling("deepseek-v4-flash");
   typed.set("compress_rates", JsonObject{{"compressed_sparse_attention", 8}});
   const ModelConfig t = test::must(parse(typed)).config;
-  EXPECT_EQ(t.compression[2], (LayerCompression{Compression::kIndexed, 8}));
-  EXPECT_EQ(t.compression[3], (LayerCompression{Compression::kAll, 128}));
+  EXPECT_EQ(deepseek_v4::own(t).compression[2], (LayerCompression{Compression::kIndexed, 8}));
+  EXPECT_EQ(deepseek_v4::own(t).compression[3], (LayerCompression{Compression::kAll, 128}));
 }
 
 TEST(DeepseekV4ConfigTest, WhatTheExpertsAreStoredAsIsAGuessForPlans) {

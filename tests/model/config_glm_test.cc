@@ -6,9 +6,10 @@
 #include <ostream>
 #include <string>
 
+#include "arch/glm/architecture.h"
+#include "arch/load_config.h"
 #include "io/json.h"
 #include "io/mapped_file.h"
-#include "model/config.h"
 #include "support/must.h"
 
 namespace levin {
@@ -50,7 +51,7 @@ TEST(GlmConfigTest, ReadsTheReleasedConfigsWithoutWarnings) {
     const ParsedConfig parsed = test::must(parse(released_config(name)));
     EXPECT_EQ(parsed.warnings, std::vector<std::string>());
     const ModelConfig& c = parsed.config;
-    EXPECT_EQ(c.family, ModelFamily::kGlmMoeDsa);
+    EXPECT_EQ(c.family, &kGlmMoeDsa);
     EXPECT_EQ(c.d_rope, 64);
     EXPECT_EQ(c.d_head(), 256);
     EXPECT_EQ(c.d_value, 256);

@@ -1,5 +1,3 @@
-#include "model/config.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -7,6 +5,8 @@
 #include <ostream>
 #include <string>
 
+#include "arch/deepseek_v3/architecture.h"
+#include "arch/load_config.h"
 #include "io/json.h"
 #include "io/mapped_file.h"
 #include "support/must.h"
@@ -77,7 +77,7 @@ TEST(ConfigTest, ReadsTheReleasedConfigWithoutWarnings) {
   EXPECT_EQ(c.n_groups_kept, 4);
   EXPECT_TRUE(c.normalize_expert_weights);
   EXPECT_EQ(c.expert_factor, 2.5f);
-  EXPECT_EQ(c.family, ModelFamily::kDeepseekV32);
+  EXPECT_EQ(c.family, &kDeepseekV32);
   EXPECT_EQ(c.n_indexers(), 61);
   EXPECT_FALSE(c.share_picks_across_drafts);
   EXPECT_EQ(c.rope_pairing, ops::RopePairing::kInterleaved);

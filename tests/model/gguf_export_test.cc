@@ -8,6 +8,8 @@
 #include <map>
 #include <set>
 
+#include "arch/deepseek_v4/architecture.h"
+#include "arch/load_config.h"
 #include "base/numbers.h"
 #include "model/weight_store.h"
 #include "support/must.h"
@@ -78,7 +80,7 @@ TEST(GgufExportTest, HoldsEveryParameterOfTheTrunk) {
     SCOPED_TRACE(fixture);
     const Exported e(fixture);
     int64_t n_expected = 0, n_found = 0;
-    const bool v4 = e.config.family == ModelFamily::kDeepseekV4;
+    const bool v4 = e.config.family == &kDeepseekV4;
     for (const WeightRow& row : weight_table(e.config, nullptr, nullptr)) {
       if (!row.mtp || !v4) n_expected += n_elements(row);
     }

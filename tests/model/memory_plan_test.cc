@@ -7,6 +7,8 @@
 #include <ostream>
 #include <string>
 
+#include "arch/deepseek_v3/weights.h"
+#include "arch/load_config.h"
 #include "model/weight_table.h"
 #include "support/must.h"
 #include "support/temp_checkpoint.h"
@@ -18,7 +20,7 @@ const std::string kRoot = LEVIN_SOURCE_DIR;
 
 MemoryPlan plan_for(const std::string& folder, NumericsMode mode, const io::Checkpoint* checkpoint) {
   const ModelConfig config = test::must(load_model_config(folder)).config;
-  const Numerics numerics = numerics_of_family(test::must(make_numerics(mode, "auto")), config.family);
+  const Numerics numerics = numerics_of_family(test::must(make_numerics(mode, "auto")), *config.family);
   return plan_memory(config, numerics, checkpoint, {.n_step_tokens = 512, .n_undone = 3});
 }
 
@@ -162,7 +164,7 @@ Loaded load(const std::filesystem::path& folder, NumericsMode mode, int n_drafts
 
 int64_t bytes_of_trunk(const ModelWeights& weights) {
   int64_t n = weights.embed_storage.n_bytes() + weights.norm.storage.n_bytes() + weights.head.w.n_bytes();
-  for (const LayerWeights& layer : weights.layers) n += bytes_of(layer);
+  for (const LayerWeights& layer : mla::own(weights).layers) n += bytes_of(layer);
   return weights.draft_head ? n + weights.draft_head->w.n_bytes() : n;
 }
 
@@ -175,8 +177,8 @@ int64_t bytes_of(const MtpWeights& mtp) {
 TEST(MemoryPlanTest, EqualsWhatTheDemonstrationModelTakes) {
   const Loaded m = load(kRoot + "/models/demo-v32", NumericsMode::kFast, 0);
   EXPECT_FALSE(m.weights.draft_head);
-  EXPECT_EQ(m.plan.weights_bytes, bytes_of_trunk(m.weights) + bytes_of(*m.weights.mtp));
-  EXPECT_EQ(m.plan.mtp_weights_bytes, bytes_of(*m.weights.mtp));
+  EXPECT_EQ(m.plan.weights_bytes, bytes_of_trunk(m.weights) + bytes_of(*mla::own(m.weights).mtp));
+  EXPECT_EQ(m.plan.mtp_weights_bytes, bytes_of(*mla::own(m.weights).mtp));
   EXPECT_EQ(m.plan.n_parameters, 21'328'160);
   EXPECT_EQ(m.plan.n_mtp_parameters, 3'903'368);
 }
@@ -187,9 +189,9 @@ TEST(MemoryPlanTest, CountsTheHeadOfDrafts) {
     const std::filesystem::path folder = model.write();
     for (const NumericsMode mode : {NumericsMode::kFast, NumericsMode::kReference}) {
       const Loaded m = load(folder, mode, 3);
-      ASSERT_TRUE(m.weights.mtp);
+      ASSERT_TRUE(mla::own(m.weights).mtp);
       ASSERT_EQ(m.weights.draft_head.has_value(), mode == NumericsMode::kFast) << fixture;
-      EXPECT_EQ(m.plan.weights_bytes, bytes_of_trunk(m.weights) + bytes_of(*m.weights.mtp)) << fixture;
+      EXPECT_EQ(m.plan.weights_bytes, bytes_of_trunk(m.weights) + bytes_of(*mla::own(m.weights).mtp)) << fixture;
     }
   }
 }
@@ -200,7 +202,7 @@ TEST(MemoryPlanTest, NothingDraftsWithoutAnMtpLayer) {
     if (name.starts_with("model.layers.4.")) model.remove_tensor(name);  // behind the four of the trunk
   }
   const Loaded m = load(model.write(), NumericsMode::kFast, 3);
-  ASSERT_FALSE(m.weights.mtp);
+  ASSERT_FALSE(mla::own(m.weights).mtp);
   EXPECT_FALSE(m.weights.draft_head);
   EXPECT_EQ(m.plan.weights_bytes, bytes_of_trunk(m.weights));
 }

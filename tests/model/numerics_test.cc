@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "arch/deepseek_v4/architecture.h"
+#include "arch/glm/architecture.h"
 #include "support/must.h"
 
 namespace levin {
@@ -36,12 +38,12 @@ TEST(NumericsTest, OfficialRoundsInputsOfFp8MatricesAndBothCaches) {
 
 TEST(NumericsTest, OfficialDiffersForDeepseekV4) {
   const Numerics official = test::must(make_numerics(NumericsMode::kOfficial, "auto"));
-  EXPECT_FALSE(numerics_of_family(official, ModelFamily::kGlmMoeDsa).weigh_hidden);
-  const Numerics v4 = numerics_of_family(official, ModelFamily::kDeepseekV4);
+  EXPECT_FALSE(numerics_of_family(official, kGlmMoeDsa).weigh_hidden);
+  const Numerics v4 = numerics_of_family(official, kDeepseekV4);
   EXPECT_TRUE(v4.fp4_index);
   EXPECT_TRUE(v4.weigh_hidden);
   for (const NumericsMode mode : {NumericsMode::kReference, NumericsMode::kFast})
-    EXPECT_FALSE(numerics_of_family(test::must(make_numerics(mode, "auto")), ModelFamily::kDeepseekV4).weigh_hidden);
+    EXPECT_FALSE(numerics_of_family(test::must(make_numerics(mode, "auto")), kDeepseekV4).weigh_hidden);
 }
 
 TEST(NumericsTest, FastTakesItsCachesFromTheOption) {

@@ -7,6 +7,8 @@
 #include <filesystem>
 #include <span>
 
+#include "arch/deepseek_v3/weights.h"
+#include "arch/load_config.h"
 #include "base/numbers.h"
 #include "model/memory_plan.h"
 #include "model/weight_table.h"
@@ -52,7 +54,7 @@ AttentionWeights stored(const UpProjection& p) {
                             .shape = {(p.n_rows() + 127) / 128, p.n_scale_cols()},
                             .bytes = std::as_bytes(std::span(p.scales))};
   AttentionWeights weights;
-  test::must(store_up_projection(tensor, &scales, p.shape, &weights));
+  test::must(store_up_projection(tensor, &scales, p.shape, {.k_up = &weights.k_up, .v_up = &weights.v_up}));
   return weights;
 }
 

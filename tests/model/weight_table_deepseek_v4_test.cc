@@ -6,6 +6,9 @@
 #include <cstring>
 #include <set>
 
+#include "arch/deepseek_v4/config.h"
+#include "arch/deepseek_v4/weights.h"
+#include "arch/load_config.h"
 #include "base/numbers.h"
 #include "model/memory_plan.h"
 #include "model/weight_table.h"
@@ -111,9 +114,9 @@ void expect_equal(TempCheckpoint& model, const std::string& prefix, const ModelC
   expect_equal(model, prefix + "kv_norm.weight", a.kv_norm);
   expect_equal(model, prefix + "attn_sink", a.sink);
   expect_equal(model, prefix + "wo_b.weight", a.out_up.w);
-  ASSERT_EQ(static_cast<int64_t>(a.out_down.size()), c.n_out_groups);
-  for (int64_t g = 0; g < c.n_out_groups; ++g) {
-    expect_equal(model, prefix + "wo_a.weight", a.out_down[static_cast<size_t>(g)], g * c.d_out_lora);
+  ASSERT_EQ(static_cast<int64_t>(a.out_down.size()), deepseek_v4::own(c).n_out_groups);
+  for (int64_t g = 0; g < deepseek_v4::own(c).n_out_groups; ++g) {
+    expect_equal(model, prefix + "wo_a.weight", a.out_down[static_cast<size_t>(g)], g * deepseek_v4::own(c).d_out_lora);
   }
   if (a.compressor) expect_equal(model, prefix + "compressor.", *a.compressor);
   if (!a.indexer) return;
@@ -147,7 +150,7 @@ void expect_layer(TempCheckpoint& model, const ModelConfig& c, int i, const V4La
   expect_equal(model, prefix + "hc_ffn_", layer.ffn_streams);
   expect_equal(model, prefix + "attn_norm.weight", layer.attention_norm);
   expect_equal(model, prefix + "ffn_norm.weight", layer.ffn_norm);
-  const Compression kind = c.compression[static_cast<size_t>(i)].kind;
+  const Compression kind = deepseek_v4::own(c).compression_of(i).kind;
   EXPECT_EQ(layer.attention.compressor.has_value(), kind != Compression::kNone);
   EXPECT_EQ(layer.attention.indexer.has_value(), kind == Compression::kIndexed);
   expect_equal(model, prefix + "attn.", c, layer.attention);
@@ -155,9 +158,9 @@ void expect_layer(TempCheckpoint& model, const ModelConfig& c, int i, const V4La
   for (const size_t e : {size_t{0}, layer.moe.experts.size() - 1}) {
     expect_equal(model, prefix + "ffn.experts." + std::to_string(e) + ".", layer.moe.experts[e]);
   }
-  expect_equal(model, prefix + "ffn.shared_experts.", layer.moe.shared);
-  EXPECT_EQ(layer.moe.hash_experts.empty(), !c.is_hash_layer(i));
-  if (!c.is_hash_layer(i)) return expect_equal(model, prefix + "ffn.gate.bias", layer.moe.bias);
+  expect_equal(model, prefix + "ffn.shared_experts.", *layer.moe.shared);
+  EXPECT_EQ(layer.moe.hash_experts.empty(), !deepseek_v4::own(c).is_hash_layer(i));
+  if (!deepseek_v4::own(c).is_hash_layer(i)) return expect_equal(model, prefix + "ffn.gate.bias", layer.moe.bias);
   const test::DrawnTensor& ids = model.tensor(prefix + "ffn.gate.tid2eid");
   for (int64_t token = 0; token < c.n_vocab; ++token) {
     std::vector<int32_t> expected;
@@ -175,9 +178,8 @@ TEST_P(DeepseekV4LoadTest, PutsEveryTensorInItsPlace) {
   TempCheckpoint model = TempCheckpoint::from_fixture(GetParam());
   const Loaded loaded = must(load(model.write()));
   const ModelConfig& c = loaded.config;
-  const DeepseekV4Weights& w = loaded.weights.v4;
+  const DeepseekV4Weights& w = deepseek_v4::own(loaded.weights);
   EXPECT_EQ(loaded.warnings, std::vector<std::string>());
-  EXPECT_TRUE(loaded.weights.layers.empty());
   ASSERT_EQ(static_cast<int>(w.layers.size()), c.n_layers);
   for (int i = 0; i < c.n_layers; ++i) expect_layer(model, c, i, w.layers[static_cast<size_t>(i)]);
   ASSERT_TRUE(w.mtp.has_value());
@@ -218,17 +220,17 @@ TEST(DeepseekV4NumericsTest, ModesDecideTheInputsOfProducts) {
   TempCheckpoint model = TempCheckpoint::from_fixture("v4-fp4");
   model.write();
   const Loaded official = must(load(model.path(), NumericsMode::kOfficial));
-  const V4LayerWeights& o = official.weights.v4.layers[2];
+  const V4LayerWeights& o = deepseek_v4::own(official.weights).layers[2];
   EXPECT_EQ(o.attention.q_down.input, Operand::kFp8);
   EXPECT_EQ(o.moe.experts[0].gate.dtype(), DType::kMxfp4);
   EXPECT_EQ(o.moe.experts[0].input, Operand::kFp8);
   EXPECT_EQ(o.moe.experts[0].hidden, Operand::kFp8);
-  EXPECT_EQ(o.moe.shared.input, Operand::kFp8);
+  EXPECT_EQ(o.moe.shared->input, Operand::kFp8);
   EXPECT_EQ(o.moe.gate.input, Operand::kF32);
   EXPECT_EQ(o.attention.compressor->values.input, Operand::kF32);
   EXPECT_EQ(o.attention_streams.fn.input, Operand::kF32);
   const Loaded fast = must(load(model.path(), NumericsMode::kFast));
-  const V4LayerWeights& f = fast.weights.v4.layers[2];
+  const V4LayerWeights& f = deepseek_v4::own(fast.weights).layers[2];
   EXPECT_EQ(f.moe.experts[0].input, Operand::kBF16);
   EXPECT_EQ(f.attention.compressor->values.input, Operand::kBF16);
   EXPECT_EQ(f.attention.indexer->head_weights.input, Operand::kF32);
@@ -280,7 +282,7 @@ TEST(DeepseekV4ValidationTest, TheMtpLayerMayBeAbsentAltogether) {
     if (name.starts_with("mtp.0.")) model.remove_tensor(name);
   }
   const Loaded loaded = must(load(model.write()));
-  EXPECT_FALSE(loaded.weights.v4.mtp.has_value());
+  EXPECT_FALSE(deepseek_v4::own(loaded.weights).mtp.has_value());
   ASSERT_EQ(loaded.warnings.size(), 1u);
   EXPECT_NE(loaded.warnings[0].find("no MTP layer (mtp.0.*)"), std::string::npos) << loaded.warnings[0];
 }
@@ -305,7 +307,7 @@ TEST(DeepseekV4ValuesTest, AGroupOfZerosMayHaveAnyScale) {
   for (int64_t i = 0; i < 16; ++i) put(model, kExpert + "weight", i, static_cast<uint8_t>(i % 2 == 0 ? 0x80 : 0x08));
   put(model, kExpert + "scale", 0, uint8_t{0});
   const Loaded loaded = must(load(model.write()));
-  const Matrix& gate = loaded.weights.v4.layers[1].moe.experts[2].gate;
+  const Matrix& gate = deepseek_v4::own(loaded.weights).layers[1].moe.experts[2].gate;
   for (int64_t k = 0; k < 32; ++k) EXPECT_EQ(packed_value(gate, 0, k), 0.0f);
 }
 
@@ -332,12 +334,12 @@ TEST(DeepseekV4ValuesTest, ExpertIdsMustBeThoseOfExpertsAndDiffer) {
 TEST(DeepseekV4DummyTest, HasTheStoredTypesAndTheSizesOfTheirInputs) {
   const ModelConfig config = must(load_model_config(test::fixture_folder("v4-fp4").string())).config;
   const ModelWeights weights = must(dummy_weights(config, must(make_numerics(NumericsMode::kOfficial, "auto"))));
-  const V4LayerWeights& layer = weights.v4.layers[2];
+  const V4LayerWeights& layer = deepseek_v4::own(weights).layers[2];
   EXPECT_EQ(layer.moe.experts[0].gate.dtype(), DType::kMxfp4);
-  EXPECT_EQ(layer.moe.shared.gate.dtype(), DType::kF8E4M3);
+  EXPECT_EQ(layer.moe.shared->gate.dtype(), DType::kF8E4M3);
   EXPECT_EQ(layer.attention.out_down[0].dtype(), DType::kBF16);
   EXPECT_EQ(layer.attention_streams.fn.w.dtype(), DType::kF32);
-  EXPECT_FALSE(weights.v4.layers[0].moe.hash_experts.empty());
+  EXPECT_FALSE(deepseek_v4::own(weights).layers[0].moe.hash_experts.empty());
   const Matrix& gate = layer.moe.experts[0].gate;
   double sum = 0;
   for (int64_t i = 0; i < gate.n() * gate.k(); ++i) sum += std::pow(packed_value(gate, i / gate.k(), i % gate.k()), 2);

@@ -7,6 +7,8 @@
 #include <limits>
 #include <set>
 
+#include "arch/deepseek_v3/weights.h"
+#include "arch/load_config.h"
 #include "base/numbers.h"
 #include "support/must.h"
 #include "support/temp_checkpoint.h"
@@ -87,14 +89,15 @@ TEST_P(LoadTest, PutsEveryTensorInItsPlace) {
   const Loaded loaded = must(load(model.write()));
   const ModelConfig& c = loaded.config;
   const ModelWeights& w = loaded.weights;
+  const MlaWeights& own = mla::own(w);
   EXPECT_EQ(loaded.warnings, std::vector<std::string>());
-  ASSERT_TRUE(w.mtp.has_value());
-  ASSERT_EQ(w.layers.size(), static_cast<size_t>(c.n_layers));
+  ASSERT_TRUE(own.mtp.has_value());
+  ASSERT_EQ(own.layers.size(), static_cast<size_t>(c.n_layers));
 
   int last = c.n_layers - 1;
   while (!c.has_indexer(last)) --last;
   const std::string prefix = layer_prefix(last);
-  const LayerWeights& layer = w.layers[static_cast<size_t>(last)];
+  const LayerWeights& layer = own.layers[static_cast<size_t>(last)];
   expect_equal(model, prefix + "self_attn.q_a_proj.weight", layer.attention.q_down.w);
   expect_equal(model, prefix + "self_attn.q_b_proj.weight", layer.attention.q_up.w);
   expect_equal(model, prefix + "self_attn.kv_a_proj_with_mqa.weight", layer.attention.kv_down.w);
@@ -109,7 +112,7 @@ TEST_P(LoadTest, PutsEveryTensorInItsPlace) {
   expect_equal(model, prefix + "mlp.experts.3.down_proj.weight", layer.moe->experts[3].down);
   expect_equal(model, prefix + "mlp.shared_experts.up_proj.weight", layer.moe->shared->up);
   expect_equal(model, "lm_head.weight", w.head.w);
-  expect_equal(model, layer_prefix(c.n_layers) + "eh_proj.weight", w.mtp->join.w);
+  expect_equal(model, layer_prefix(c.n_layers) + "eh_proj.weight", own.mtp->join.w);
   for (int64_t i = 0; i < c.d_index; ++i) {
     EXPECT_EQ(layer.indexer->k_norm.view.data<float>()[i],
               stored_value(model.tensor(prefix + "self_attn.indexer.k_norm.weight"), i));
@@ -127,14 +130,14 @@ TEST_P(LoadTest, SplitsTheUpProjectionByHeads) {
   const Loaded loaded = must(load(model.write()));
   const ModelConfig& c = loaded.config;
   const std::string name = layer_prefix(0) + "self_attn.kv_b_proj.weight";
-  const AttentionWeights& a = loaded.weights.layers[0].attention;
+  const AttentionWeights& a = mla::own(loaded.weights).layers[0].attention;
   ASSERT_EQ(a.k_up.size(), static_cast<size_t>(c.n_heads));
   ASSERT_EQ(a.v_up.size(), static_cast<size_t>(c.n_heads));
   for (int64_t h = 0; h < c.n_heads; ++h) {
     const Matrix& k_up = a.k_up[static_cast<size_t>(h)];
     const Matrix& v_up = a.v_up[static_cast<size_t>(h)];
     const bool whole_blocks = c.d_nope % kWeightBlock == 0 && c.d_value % kWeightBlock == 0;
-    const bool fp8 = whole_blocks && loaded.weights.layers[0].attention.q_down.w.dtype() == DType::kF8E4M3;
+    const bool fp8 = whole_blocks && mla::own(loaded.weights).layers[0].attention.q_down.w.dtype() == DType::kF8E4M3;
     EXPECT_EQ(k_up.dtype(), fp8 ? DType::kF8E4M3 : DType::kBF16);  // which every value fits
     EXPECT_EQ(v_up.dtype(), k_up.dtype());
     const int64_t first = h * (c.d_nope + c.d_value);
@@ -160,14 +163,14 @@ TEST(LoadWeightsTest, NumericsDecideTheInputsOfProducts) {
   model.write();
   const Loaded official = must(load(model.path(), NumericsMode::kOfficial)),
                fast = must(load(model.path(), NumericsMode::kFast));
-  const LayerWeights& o = official.weights.layers[0];
+  const LayerWeights& o = mla::own(official.weights).layers[0];
   EXPECT_EQ(o.attention.q_down.input, Operand::kFp8);
   EXPECT_EQ(o.moe->experts[0].input, Operand::kFp8);
   EXPECT_EQ(o.moe->experts[0].hidden, Operand::kFp8);
   EXPECT_EQ(o.moe->gate.input, Operand::kF32);
   EXPECT_EQ(o.indexer->head_weights.input, Operand::kF32);
   EXPECT_EQ(official.weights.head.input, Operand::kF32);
-  const LayerWeights& f = fast.weights.layers[0];
+  const LayerWeights& f = mla::own(fast.weights).layers[0];
   EXPECT_EQ(f.attention.q_down.input, Operand::kBF16);
   EXPECT_EQ(f.moe->gate.input, Operand::kF32);
   EXPECT_EQ(f.indexer->head_weights.input, Operand::kF32);
@@ -187,15 +190,15 @@ TEST(LoadWeightsTest, TypesMayDiffer) {
   model.remove_tensor(name);
   model.add_tensor(f32);
   const Loaded loaded = must(load(model.write()));
-  EXPECT_EQ(loaded.weights.layers[1].indexer->head_weights.w.dtype(), DType::kF32);
-  expect_equal(model, name, loaded.weights.layers[1].indexer->head_weights.w);
+  EXPECT_EQ(mla::own(loaded.weights).layers[1].indexer->head_weights.w.dtype(), DType::kF32);
+  expect_equal(model, name, mla::own(loaded.weights).layers[1].indexer->head_weights.w);
 }
 
 TEST(LoadWeightsTest, ShardsAndThreadsDoNotMatter) {
   TempCheckpoint model = TempCheckpoint::from_fixture("v32-fp8");
   const Loaded one = must(load(model.write(), NumericsMode::kReference, 1));
   const Loaded many = must(load(model.write(3), NumericsMode::kReference, 3));
-  const Matrix &a = one.weights.layers[0].attention.o.w, &b = many.weights.layers[0].attention.o.w;
+  const Matrix &a = mla::own(one.weights).layers[0].attention.o.w, &b = mla::own(many.weights).layers[0].attention.o.w;
   ASSERT_EQ(a.n_bytes(), b.n_bytes());
   EXPECT_EQ(std::memcmp(a.panel(0), b.panel(0), static_cast<size_t>(a.n_panels() * a.panel_bytes())), 0);
 }
@@ -270,9 +273,10 @@ TEST(ValidationTest, LayersThatSharePicksNeedNoIndexer) {
   const Loaded loaded = must(load(model.write()));
   EXPECT_EQ(loaded.warnings, std::vector<std::string>());
   for (int layer = 0; layer < loaded.config.n_layers; ++layer) {
-    EXPECT_EQ(loaded.weights.layers[static_cast<size_t>(layer)].indexer.has_value(), loaded.config.has_indexer(layer));
+    EXPECT_EQ(mla::own(loaded.weights).layers[static_cast<size_t>(layer)].indexer.has_value(),
+              loaded.config.has_indexer(layer));
   }
-  EXPECT_TRUE(loaded.weights.mtp->layer.indexer.has_value());
+  EXPECT_TRUE(mla::own(loaded.weights).mtp->layer.indexer.has_value());
 }
 
 TEST(ValidationTest, IndexersOfLayersThatSharePicksAreNotUsed) {
@@ -285,7 +289,7 @@ TEST(ValidationTest, IndexersOfLayersThatSharePicksAreNotUsed) {
     model.add_tensor(copy);
   }
   const Loaded loaded = must(load(model.write()));
-  EXPECT_FALSE(loaded.weights.layers[3].indexer.has_value());
+  EXPECT_FALSE(mla::own(loaded.weights).layers[3].indexer.has_value());
   ASSERT_EQ(loaded.warnings.size(), 1u);
   EXPECT_NE(loaded.warnings[0].find("5 tensors of indexers are not used"), std::string::npos) << loaded.warnings[0];
 }
@@ -333,7 +337,7 @@ TEST(MtpTest, AbsentAltogetherIsOneWarning) {
   TempCheckpoint model = TempCheckpoint::from_fixture("v32-odd");
   remove_mtp(model, 4);
   const Loaded loaded = must(load(model.write()));
-  EXPECT_FALSE(loaded.weights.mtp.has_value());
+  EXPECT_FALSE(mla::own(loaded.weights).mtp.has_value());
   ASSERT_EQ(loaded.warnings.size(), 1u);
   EXPECT_NE(loaded.warnings[0].find("no MTP layer (model.layers.4.*)"), std::string::npos);
 }
@@ -407,8 +411,9 @@ TEST(ValuesTest, ScalesThatAreNoPowersOfTwoStayExact) {
   const std::string name = "model.layers.0.self_attn.kv_b_proj.weight";
   put_value<float>(model, scale_name_of(name), 0, 0.3f / 448);
   const Loaded loaded = must(load(model.write()));
-  EXPECT_EQ(loaded.weights.layers[0].attention.k_up[0].dtype(), DType::kF8E4M3);
-  EXPECT_EQ(packed_value(loaded.weights.layers[0].attention.k_up[0], 1, 2), checkpoint_value(model, name, 2, 1));
+  EXPECT_EQ(mla::own(loaded.weights).layers[0].attention.k_up[0].dtype(), DType::kF8E4M3);
+  EXPECT_EQ(packed_value(mla::own(loaded.weights).layers[0].attention.k_up[0], 1, 2),
+            checkpoint_value(model, name, 2, 1));
 }
 
 // ---- table, names alone, dummies ---------------------------------------------------------------------------------
@@ -442,12 +447,14 @@ TEST(DummyWeightsTest, AreTheSameEveryTimeAndOfTheStoredTypes) {
   const ModelConfig config = must(load_model_config(test::fixture_folder("v32-official").string())).config;
   const ModelWeights a = must(dummy_weights(config, numerics_of(NumericsMode::kOfficial)));
   const ModelWeights b = must(dummy_weights(config, numerics_of(NumericsMode::kOfficial)));
-  const Matrix &x = a.layers[0].attention.o.w, &y = b.layers[0].attention.o.w;
+  const Matrix &x = mla::own(a).layers[0].attention.o.w, &y = mla::own(b).layers[0].attention.o.w;
   EXPECT_EQ(x.dtype(), DType::kF8E4M3);
   EXPECT_EQ(std::memcmp(x.panel(0), y.panel(0), static_cast<size_t>(x.n_panels() * x.panel_bytes())), 0);
-  EXPECT_NE(std::memcmp(a.layers[0].moe->experts[0].gate.panel(0), a.layers[0].moe->experts[1].gate.panel(0), 64), 0);
+  EXPECT_NE(std::memcmp(mla::own(a).layers[0].moe->experts[0].gate.panel(0),
+                        mla::own(a).layers[0].moe->experts[1].gate.panel(0), 64),
+            0);
   EXPECT_EQ(a.head.w.dtype(), DType::kBF16);
-  EXPECT_TRUE(a.mtp.has_value());
+  EXPECT_TRUE(mla::own(a).mtp.has_value());
   // of the size that keeps products as large as their input: uniform with variance 1 / K
   double sum = 0;
   for (int64_t i = 0; i < x.n(); ++i) {

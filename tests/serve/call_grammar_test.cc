@@ -27,14 +27,14 @@ constexpr char kTools[] = R"([
 
 struct Family {
   const char* folder;
-  text::ChatFamily family;
+  text::ChatMaker make_chat;
 };
 
 class CallGrammarTest : public ::testing::TestWithParam<Family> {
  protected:
   const std::string folder_ = std::string(LEVIN_SOURCE_DIR) + "/models/" + GetParam().folder;
   const text::Tokenizer tokenizer_ = must(text::Tokenizer::load(folder_));
-  const text::ChatFormat format_ = must(text::ChatFormat::make(GetParam().family, tokenizer_));
+  const text::ChatFormat format_ = must(text::ChatFormat::make(GetParam().make_chat, tokenizer_));
   const std::vector<io::JsonValue> tools_ = *must(io::parse_json(kTools, "tools")).as_array();
   AnswerForms forms_{tokenizer_, format_, tokenizer_.n_ids()};
 
@@ -181,8 +181,8 @@ TEST_P(CallGrammarTest, TheSameFormIsMadeOnce) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, CallGrammarTest,
-                         testing::Values(Family{"demo-v32", text::ChatFamily::kDeepSeekV32},
-                                         Family{"demo-glm", text::ChatFamily::kGlm}),
+                         testing::Values(Family{"demo-v32", text::make_deepseek_v32_chat},
+                                         Family{"demo-glm", text::make_glm_chat}),
                          [](const auto& family) { return std::string(family.param.folder).substr(5); });
 
 }  // namespace

@@ -113,7 +113,7 @@ TEST_F(EngineServiceTest, RefusesInABatchAndFreesThePlace) {
 
 // One form shared by requests that run side by side: its matchers belong to the engine's thread.
 TEST_F(EngineServiceTest, SharesAForm) {
-  const text::ChatFormat format = must(text::ChatFormat::make(text::ChatFamily::kDeepSeekV32, tokenizer_));
+  const text::ChatFormat format = must(text::ChatFormat::make(text::make_deepseek_v32_chat, tokenizer_));
   serve::AnswerForms forms(tokenizer_, format, engine_->config().n_vocab);
   std::atomic<int> n_over{0}, n_right{0};
   EngineService service(*engine_, metrics_);

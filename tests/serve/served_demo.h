@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "arch/load_config.h"
 #include "engine/engine.h"
 #include "serve/http_client.h"
 #include "serve/server.h"
@@ -24,7 +25,8 @@ class ServedDemo {
     engine_options.max_model_len_tokens = 2048;
     engine_ = must(Engine::load(engine_options, {}));
     tokenizer_ = std::make_unique<text::Tokenizer>(must(text::Tokenizer::load(folder)));
-    format_ = std::make_unique<text::ChatFormat>(must(text::ChatFormat::load(folder, *tokenizer_)));
+    format_ = std::make_unique<text::ChatFormat>(
+        must(load_chat_format(*must(load_model_config(folder)).config.family, folder, *tokenizer_)));
     serve::ServerOptions options = wanted;
     options.http.port = 0;
     options.version = "test";

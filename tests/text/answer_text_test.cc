@@ -15,7 +15,7 @@ class AnswerTextTest : public ::testing::Test {
  protected:
   const std::string folder_ = std::string(LEVIN_SOURCE_DIR) + "/models/demo-v32";
   const text::Tokenizer tokenizer_ = must(text::Tokenizer::load(folder_));
-  const text::ChatFormat format_ = must(text::ChatFormat::load(folder_, tokenizer_));
+  const text::ChatFormat format_ = must(text::ChatFormat::load(text::make_deepseek_v32_chat, folder_, tokenizer_));
 
   // Kind and text of what comes out for these tokens, "R:" reasoning, "C:" content, joined per kind.
   std::string shown(AnswerText& choice, const std::string& answer) {

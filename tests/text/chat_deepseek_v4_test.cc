@@ -41,7 +41,7 @@ const Tokenizer& tokenizer() {
 }
 
 const ChatFormat& format() {
-  static const ChatFormat format = must(ChatFormat::make(ChatFamily::kDeepSeekV4, tokenizer()));
+  static const ChatFormat format = must(ChatFormat::make(make_deepseek_v4_chat, tokenizer()));
   return format;
 }
 
@@ -168,7 +168,7 @@ TEST(ChatDeepSeekV4, RemindersHaveTheirMark) {
             "<｜begin▁of▁sentence｜><｜User｜>a<｜Assistant｜></think><｜latest_reminder｜>Mondayb<｜end▁of▁sentence｜>"
             "<｜User｜>c<｜Assistant｜></think>");
   // a tokenizer without it
-  const ChatFormat plain = must(ChatFormat::make(ChatFamily::kDeepSeekV4, demo_tokenizer()));
+  const ChatFormat plain = must(ChatFormat::make(make_deepseek_v4_chat, demo_tokenizer()));
   const auto refused = plain.render(request);
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.error().kind, ErrorKind::kUsage);
@@ -199,8 +199,7 @@ std::string effort_words(const ChatFormat& chat, std::optional<Effort> effort, b
 
 TEST(ChatDeepSeekV4, EffortsAreThoseOfTheEncoderBesideTheModel) {
   const test::TempDir folder;
-  std::ofstream(folder / "config.json") << R"({"model_type": "deepseek_v4"})";
-  const auto load = [&] { return must(ChatFormat::load(folder.path(), tokenizer())); };
+  const auto load = [&] { return must(ChatFormat::load(make_deepseek_v4_chat, folder.path(), tokenizer())); };
 
   const ChatFormat first = load();  // no encoder
   EXPECT_EQ(first.name(), "DeepSeek-V4");

@@ -21,7 +21,7 @@ using test::demo_tokenizer;
 using test::must;
 
 const ChatFormat& format() {
-  static const ChatFormat format = must(ChatFormat::make(ChatFamily::kDeepSeekV32, demo_tokenizer()));
+  static const ChatFormat format = must(ChatFormat::make(make_deepseek_v32_chat, demo_tokenizer()));
   return format;
 }
 

@@ -16,7 +16,7 @@ using test::demo_tokenizer;
 using test::must;
 
 const ChatFormat& format() {
-  static const ChatFormat format = must(ChatFormat::make(ChatFamily::kDeepSeekV32, demo_tokenizer()));
+  static const ChatFormat format = must(ChatFormat::make(make_deepseek_v32_chat, demo_tokenizer()));
   return format;
 }
 
@@ -179,7 +179,7 @@ TEST(ChatFormat, ATokenizerWithoutTheMarksIsRefused) {
   io::JsonValue document = test::variant_document("deepseek");
   document.as_object()->find("added_tokens")->as_array()->pop_back();
   const Tokenizer tokenizer = must(Tokenizer::parse(io::dump_json(document), ""));
-  const Result<ChatFormat> result = ChatFormat::make(ChatFamily::kDeepSeekV32, tokenizer);
+  const Result<ChatFormat> result = ChatFormat::make(make_deepseek_v32_chat, tokenizer);
   ASSERT_FALSE(result.ok());
   EXPECT_EQ(result.error().kind, ErrorKind::kModelInvalid);
   EXPECT_NE(result.error().message.find("｜DSML｜"), std::string::npos) << result.error().message;

@@ -1,0 +1,113 @@
+#include "arch/deepseek_v3/attention.h"
+
+#include <algorithm>
+
+#include "model/blocks/indexer.h"
+#include "ops/cache_rows.h"
+#include "ops/sparse_attention.h"
+
+namespace levin {
+
+void AttentionBlock::append(Pass& p, View h) const {  // h       [T, D]
+  const ArenaScope scratch = p.scope();
+  append_latent(p, h);
+  if (weights.indexer) append_index_keys(p, h);
+}
+
+void AttentionBlock::append_latent(Pass& p, View h) const {
+  const ModelConfig& c = config;
+  const AttentionWeights& w = weights.attention;
+  const View kv = p.matmul(h, w.kv_down);                                                // [T, Rk + Dr]
+  const View c_kv = p.rms_norm(kv.slice_last(0, c.d_latent), w.kv_norm, latent_eps(p));  // [T, Rk]
+  const View k_rope = kv.slice_last(c.d_latent, c.d_rope);                               // [T, Dr]
+  p.rope(k_rope.split_last(1, c.d_rope), c.rope_pairing);
+  ops::append_latent(p.ctx(), {.c_kv = c_kv,
+                               .k_rope = k_rope,
+                               .seq = p.step().seq,
+                               .slot = p.step().slot,
+                               .format = p.cache().format(layer).latent,
+                               .cache = p.cache().latent_rows(layer, p.step().tables)});
+}
+
+View AttentionBlock::attend(Pass& p, View h, Picks& picks) const {  // h      [T, D]
+  const ModelConfig& c = config;
+  const AttentionWeights& w = weights.attention;
+  const View out = p.allocate(DType::kF32, {p.n_tokens(), c.d_model});
+  const ArenaScope scratch = p.scope();
+
+  const View c_q = p.rms_norm(p.matmul(h, w.q_down), w.q_norm, latent_eps(p));  // [T, Rq]
+  const View q = p.matmul(c_q, w.q_up).split_last(c.n_heads, c.d_head());       // [T, H, Dn + Dr]
+  const View q_nope = q.slice_last(0, c.d_nope);                                // [T, H, Dn]
+  const View q_rope = q.slice_last(c.d_nope, c.d_rope);                         // [T, H, Dr]
+  p.rope(q_rope, c.rope_pairing);
+  const View q_latent = p.matmul_per_head(q_nope, w.k_up);  // [T, H, Rk]
+
+  select(p, h, c_q, picks);                                                       // [T, K]
+  const View o = p.allocate(DType::kF32, {p.n_tokens(), c.n_heads, c.d_latent});  // [T, H, Rk]
+  ops::sparse_attention(p.ctx(),
+                        {.q_latent = q_latent,
+                         .q_rope = q_rope,
+                         .seq = p.step().seq,
+                         .scale = c.attention_scale(),
+                         .format = p.cache().format(layer).latent,
+                         .rows = {.cache = p.cache().latent_rows(layer, p.step().tables), .picks = picks.slots},
+                         .out = o});
+  const View values = p.matmul_per_head(o, w.v_up);                                 // [T, H, Dv]
+  p.matmul_into(out, values.reshaped({p.n_tokens(), c.n_heads * c.d_value}), w.o);  // [T, D]
+  return out;
+}
+
+void AttentionBlock::select(Pass& p, View h, View c_q, Picks& picks) const {
+  if (weights.indexer && !picks.given) {
+    const ArenaScope scratch = p.scope();
+    selection == Selection::kIndexer ? pick(p, h, c_q, picks.slots) : pick_most_recent(p, picks.slots);
+    picks.source = layer;
+  }
+  LEVIN_CHECK(picks.source >= 0, "layer {} has no indexer, and no layer below has picked in this step", layer);
+  if (p.probe() != nullptr && p.probe()->on_picks) p.probe()->on_picks(layer, picks.slots);
+}
+
+void AttentionBlock::append_index_keys(Pass& p, View h) const {
+  const ModelConfig& c = config;
+  const IndexerWeights& w = *weights.indexer;
+  const View k = p.layer_norm(p.matmul(h, w.k), w.k_norm, w.k_norm_bias, c.index_norm_eps);  // [T, Di]
+  const View k_heads = k.split_last(1, c.d_index);                                           // [T, 1, Di]
+  p.rope(k_heads.slice_last(0, c.d_rope), c.index_rope_pairing);                             // rope part first
+  prepare_index_values(p, k_heads);
+  ops::append_index_keys(p.ctx(), {.keys = k,
+                                   .seq = p.step().seq,
+                                   .slot = p.step().slot,
+                                   .format = *p.cache().format(layer).index,
+                                   .cache = p.cache().index_rows(layer, p.step().tables)});
+}
+
+void AttentionBlock::pick(Pass& p, View h, View c_q, View slots) const {  // slots  [T, K]
+  const ModelConfig& c = config;
+  const IndexerBlock indexer{.params = {.n_heads = c.n_index_heads,
+                                        .d_index = c.d_index,
+                                        .rope_column = 0,
+                                        .d_rope = c.d_rope,
+                                        .pairing = c.index_rope_pairing,
+                                        .scale = c.index_scale()},
+                             .q_up = weights.indexer->q_up,
+                             .head_weights = weights.indexer->head_weights,
+                             .rotation = p.step_rotation()};
+  indexer.pick(p, h, c_q,
+               {.visible = p.step().visible,
+                .first = p.step().first_slot,
+                .format = *p.cache().format(layer).index,
+                .cache = p.cache().index_rows(layer, p.step().tables)},
+               slots);
+}
+
+void AttentionBlock::pick_most_recent(Pass& p, View slots) const {
+  for (int64_t t = 0; t < p.n_tokens(); ++t) {
+    const int32_t end = p.step().visible.data<int32_t>()[t];
+    const int32_t begin = std::max(p.step().first_slot, end - static_cast<int32_t>(config.n_picks));
+    int32_t* row = slots.row<int32_t>(t);
+    std::fill(row, row + config.n_picks, -1);
+    for (int32_t s = begin; s < end; ++s) row[s - begin] = s;
+  }
+}
+
+}  // namespace levin

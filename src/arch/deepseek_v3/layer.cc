@@ -1,0 +1,39 @@
+#include "arch/deepseek_v3/layer.h"
+
+#include "model/blocks/moe.h"
+#include "ops/moe.h"
+
+namespace levin {
+
+void DecoderLayer::forward(Pass& p, View x, Picks& picks) const {  // x [T, D]
+  const ArenaScope scratch = p.scope();
+  const View h = normed(p, x);
+  attention().append(p, h);
+  forward_normed(p, x, h, picks);
+}
+
+void DecoderLayer::append(Pass& p, View x) const {
+  const ArenaScope scratch = p.scope();
+  attention().append(p, normed(p, x));
+}
+
+void DecoderLayer::forward_appended(Pass& p, View x, Picks& picks) const {
+  const ArenaScope scratch = p.scope();
+  forward_normed(p, x, normed(p, x), picks);
+}
+
+void DecoderLayer::forward_normed(Pass& p, View x, View h, Picks& picks) const {
+  p.add_into(x, attention().attend(p, h, picks));
+  p.add_into(x, feed_forward(p, p.rms_norm(x, weights.ffn_norm, config.norm_eps)));
+  if (p.probe() != nullptr && p.probe()->on_layer_output) p.probe()->on_layer_output(layer, x);
+}
+
+View DecoderLayer::feed_forward(Pass& p, View h) const {
+  if (weights.moe) return MoeBlock{.params = moe_params(config), .weights = *weights.moe}.forward(p, h);
+  const View out = p.allocate(DType::kF32, {p.n_tokens(), config.d_model});  // [T, D]
+  const ArenaScope scratch = p.scope();
+  ops::ffn(p.ctx(), {.x = h, .weights = &*weights.dense, .out = out});
+  return out;
+}
+
+}  // namespace levin

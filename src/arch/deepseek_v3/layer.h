@@ -1,0 +1,28 @@
+// A decoder layer: attention and feed-forward around the residual stream (model-spec 3.4).
+#pragma once
+
+#include "arch/deepseek_v3/attention.h"
+
+namespace levin {
+
+struct DecoderLayer {
+  const ModelConfig& config;
+  const LayerWeights& weights;
+  int layer = 0;
+  Selection selection = Selection::kIndexer;
+
+  void forward(Pass& p, View x, Picks& picks) const;  // x [T, D] f32, residual stream, updated
+
+  // The two halves of forward(): what the layer leaves in its caches, for every token; then the rest, for those tokens
+  // whose output somebody wants.
+  void append(Pass& p, View x) const;
+  void forward_appended(Pass& p, View x, Picks& picks) const;
+
+ private:
+  AttentionBlock attention() const { return {config, weights, layer, selection}; }
+  View normed(Pass& p, View x) const { return p.rms_norm(x, weights.attention_norm, config.norm_eps); }
+  void forward_normed(Pass& p, View x, View h, Picks& picks) const;  // h is x normed, its rows are in the caches
+  View feed_forward(Pass& p, View h) const;                          // h [T, D] normed -> [T, D]
+};
+
+}  // namespace levin

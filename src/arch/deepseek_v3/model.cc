@@ -1,0 +1,95 @@
+#include "arch/deepseek_v3/model.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "arch/deepseek_v3/layer.h"
+#include "arch/deepseek_v3/mla.h"
+#include "model/wanted_rows.h"
+
+namespace levin {
+namespace {
+
+// [a ; b] row by row: [T, N], [T, M] -> [T, N + M].
+View concatenate(Pass& p, View a, View b) {
+  const View out = p.allocate(DType::kF32, {a.dim(0), a.dim(1) + b.dim(1)});
+  for (int64_t t = 0; t < a.dim(0); ++t) {
+    std::memcpy(out.row<float>(t), a.row<float>(t), static_cast<size_t>(a.dim(1)) * sizeof(float));
+    std::memcpy(out.row<float>(t) + a.dim(1), b.row<float>(t), static_cast<size_t>(b.dim(1)) * sizeof(float));
+  }
+  return out;
+}
+
+Picks no_picks(Pass& p, int64_t n_picks) { return {.slots = p.allocate(DType::kI32, {p.n_tokens(), n_picks})}; }
+
+// A row with room left holds every slot that its query saw; those written since belong to it as well.
+void extend_open_rows(const Step& step, View slots) {
+  const int64_t n_picks = slots.dim(1);
+  for (int64_t t = 0; t < slots.dim(0); ++t) {
+    int32_t* row = slots.row<int32_t>(t);
+    int64_t n = std::find(row, row + n_picks, -1) - row;
+    int32_t next = n > 0 ? row[n - 1] + 1 : step.first_slot;
+    while (n < n_picks && next < step.visible.data<int32_t>()[t]) row[n++] = next++;
+  }
+}
+
+}  // namespace
+
+DeepseekV32::DeepseekV32(ModelConfig config, Numerics numerics, ModelWeights weights, Selection selection)
+    : Model(std::move(config), numerics, std::move(weights)),
+      selection_(selection),
+      rope_frequencies_(Model::config().rope_frequencies()) {}
+
+ForwardRows DeepseekV32::trunk(OpContext& ctx, const Step& step, const KvCache& cache, const Probe* probe) const {
+  Pass p(ctx, numerics(), step, cache, probe);
+  p.prepare_rope(rope_frequencies_);
+  const View x = p.embed(weights().embed);      // [T, D]
+  Picks picks = no_picks(p, config().n_picks);  // [T, K]
+  for (int layer = 0; layer < config().n_layers; ++layer) {
+    DecoderLayer{config(), mla::own(weights()).layers[static_cast<size_t>(layer)], layer, selection_}.forward(p, x,
+                                                                                                              picks);
+  }
+  const View hidden = p.rms_norm(x, weights().norm, config().norm_eps);  // [T, D]
+  return {.hidden = hidden, .state = hidden, .picks = {}};
+}
+
+ForwardRows DeepseekV32::mtp(OpContext& ctx, const Step& step, const MtpInput& in, const KvCache& cache,
+                             const Probe* probe) const {
+  LEVIN_CHECK(has_mtp(), "the model has no MTP layer");
+  const MtpWeights& w = *mla::own(weights()).mtp;
+  Pass p(ctx, numerics(), step, cache, probe);
+  p.prepare_rope(rope_frequencies_);
+  const View e = p.rms_norm(p.embed(weights().embed), w.embed_norm, config().norm_eps);  // [T, D]
+  const View h = p.rms_norm(in.state, w.hidden_norm, config().norm_eps);                 // [T, D]
+  const View z = p.matmul(concatenate(p, e, h), w.join);                                 // [T, D], embedding first
+  const int layer = config().n_layers;
+  const DecoderLayer decoder{config(), w.layer, layer, selection_};
+  decoder.append(p, z);
+  if (in.wanted && in.wanted->empty()) return {};
+
+  WantedRows wanted(p, in.wanted);
+  Pass& q = wanted.pass();
+  const View x = wanted.of(z);  // [N, D]
+  if (!in.picks.empty()) extend_open_rows(wanted.step(), in.picks);
+  Picks picks = in.picks.empty() ? no_picks(q, config().n_picks)  // [N, K]
+                                 : Picks{.slots = in.picks, .source = layer, .given = true};
+  decoder.forward_appended(q, x, picks);
+  const View hidden = q.rms_norm(x, w.head_norm, config().norm_eps);  // [N, D]
+  return {.hidden = hidden, .state = hidden, .picks = picks.slots};
+}
+
+namespace mla {
+
+LayerCacheFormat layer_cache(const ModelConfig& config, const Numerics& numerics, int layer) {
+  LayerCacheFormat format{.latent = latent_format(numerics.latent, config.d_latent, config.d_rope)};
+  if (config.has_indexer(layer)) format.index = index_key_format(numerics.index_keys, config.d_index);
+  return format;
+}
+
+std::unique_ptr<Model> make_model(ModelConfig config, Numerics numerics, ModelWeights weights, Selection selection) {
+  return std::make_unique<DeepseekV32>(std::move(config), numerics, std::move(weights), selection);
+}
+
+}  // namespace mla
+}  // namespace levin

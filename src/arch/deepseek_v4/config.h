@@ -1,0 +1,52 @@
+// What DeepSeek-V4 adds to the config (model-spec 2.3).
+//
+// It has one key-value head whose rows are keys and values at once: d_nope + d_rope = head_dim, d_latent, d_value and
+// d_dense are 0, n_groups and n_groups_kept 1. It has no dense layers.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "model/config.h"
+
+namespace levin {
+
+// What a layer attends to beside its window: entries that each stand for `ratio` tokens (model-spec
+// 6.4).
+enum class Compression : uint8_t {
+  kNone,     // nothing: the window alone
+  kIndexed,  // overlapping entries, of which the indexer picks (CSA)
+  kAll,      // every complete entry (HCA)
+};
+struct LayerCompression {
+  Compression kind = Compression::kNone;
+  int64_t ratio = 0;  // tokens of an entry; 0 for kNone
+
+  bool operator==(const LayerCompression&) const = default;
+};
+
+struct DeepseekV4Config {
+  std::vector<LayerCompression> compression;  //      compress_ratios: L trunk layers, then n_mtp_layers MTP layers
+  int n_sinkhorn_steps = 0;                   //      hc_sinkhorn_iters
+  float stream_eps = 0;                       //      hc_eps
+  int64_t n_out_groups = 0;                   // Go   o_groups
+  int64_t d_out_lora = 0;                     // Ro   o_lora_rank, per group
+  int n_hash_layers = 0;                      //      num_hash_layers: layers that choose experts by token id
+  double compressed_rope_theta = 0;           //      compress_rope_theta, of layers with compression
+  std::optional<Yarn> compressed_yarn;        //      rope_scaling, which is for those layers alone
+
+  bool is_hash_layer(int layer) const { return layer < n_hash_layers; }
+  const LayerCompression& compression_of(int layer) const { return compression[static_cast<size_t>(layer)]; }
+};
+
+// Dr/2, as ModelConfig::rope_frequencies() of the layers without compression: in layers with it, of queries, window
+// rows, entries, outputs and the indexer.
+std::vector<float> compressed_rope_frequencies(const ModelConfig& config);
+
+namespace deepseek_v4 {
+inline const DeepseekV4Config& own(const ModelConfig& config) { return config.own_config<DeepseekV4Config>(); }
+inline DeepseekV4Config& own(ModelConfig& config) { return config.own_config<DeepseekV4Config>(); }
+}  // namespace deepseek_v4
+
+}  // namespace levin

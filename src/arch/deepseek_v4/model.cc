@@ -1,0 +1,85 @@
+#include "arch/deepseek_v4/model.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "arch/deepseek_v4/parts.h"
+#include "arch/deepseek_v4/stream_layer.h"
+#include "arch/deepseek_v4/streams.h"
+#include "model/wanted_rows.h"
+
+namespace levin {
+namespace {
+
+// Every stream begins as x: [T, D] -> [T, M, D].
+View spread(Pass& p, View x, int64_t n_streams) {
+  const View out = p.allocate(DType::kF32, {x.dim(0), n_streams, x.dim(1)});
+  for (int64_t t = 0; t < x.dim(0); ++t) {
+    for (int64_t i = 0; i < n_streams; ++i) std::copy_n(x.row<float>(t), x.dim(1), out.row<float>(t, i));
+  }
+  return out;
+}
+
+}  // namespace
+
+DeepseekV4::DeepseekV4(ModelConfig config, Numerics numerics, ModelWeights weights)
+    : Model(std::move(config), numerics, std::move(weights)),
+      frequencies_(Model::config().rope_frequencies()),
+      compressed_frequencies_(compressed_rope_frequencies(Model::config())) {}
+
+StepRotations DeepseekV4::rotations(Pass& p) const {
+  StepRotations r{.plain = p.rotation(p.step().positions, frequencies_),
+                  .compressed = p.rotation(p.step().positions, compressed_frequencies_)};
+  r.plain_back = p.inverse(r.plain);
+  r.compressed_back = p.inverse(r.compressed);
+  for (const StepEntries& e : p.step().entries) r.entries.push_back(p.rotation(e.positions, compressed_frequencies_));
+  return r;
+}
+
+ForwardRows DeepseekV4::finish(Pass& p, View streams, const StreamHeadWeights& head, const Vector& norm) const {
+  const View x = collapse_streams(p, config(), head, streams);  // [T, D]
+  return {.hidden = p.rms_norm(x, norm, config().norm_eps),     // [T, D]
+          .state = streams.reshaped({p.n_tokens(), d_state()})};
+}
+
+ForwardRows DeepseekV4::trunk(OpContext& ctx, const Step& step, const KvCache& cache, const Probe* probe) const {
+  Pass p(ctx, numerics(), step, cache, probe);
+  const StepRotations r = rotations(p);
+  const View streams = spread(p, p.embed(weights().embed), config().n_streams);  // [T, M, D]
+  for (int layer = 0; layer < config().n_layers; ++layer) {
+    StreamLayer{config(), deepseek_v4::own(weights()).layers[static_cast<size_t>(layer)], r, layer}.forward(p, streams);
+  }
+  return finish(p, streams, deepseek_v4::own(weights()).head, weights().norm);
+}
+
+ForwardRows DeepseekV4::mtp(OpContext& ctx, const Step& step, const MtpInput& in, const KvCache& cache,
+                            const Probe* probe) const {
+  LEVIN_CHECK(has_mtp(), "the model has no MTP layer");
+  const V4MtpWeights& w = *deepseek_v4::own(weights()).mtp;
+  const ModelConfig& c = config();
+  Pass p(ctx, numerics(), step, cache, probe);
+  const StepRotations r = rotations(p);
+  const View before = in.state.split_last(c.n_streams, c.d_model).merged_first();                         // [T * M, D]
+  const View z = p.matmul(p.rms_norm(before, w.hidden_norm, c.norm_eps), w.hidden_join);                  // [T * M, D]
+  const View e = p.matmul(p.rms_norm(p.embed(weights().embed), w.embed_norm, c.norm_eps), w.embed_join);  // [T, D]
+  p.add_into(z, spread(p, e, c.n_streams).merged_first());
+  const View streams = z.reshaped({p.n_tokens(), c.n_streams, c.d_model});  // [T, M, D]
+  StreamLayer{c, w.layer, r, c.n_layers}.append(p, streams);
+  if (in.wanted && in.wanted->empty()) return {};
+
+  WantedRows wanted(p, in.wanted);
+  Pass& q = wanted.pass();
+  const View x = wanted.of(z.reshaped({p.n_tokens(), d_state()}));       // [N, M * D]
+  const View kept = x.reshaped({q.n_tokens(), c.n_streams, c.d_model});  // [N, M, D]
+  StreamLayer{c, w.layer, wanted.are_all() ? r : rotations(q), c.n_layers}.forward_appended(q, kept);
+  return finish(q, kept, w.head, w.head_norm);
+}
+
+namespace deepseek_v4 {
+
+std::unique_ptr<Model> make_model(ModelConfig config, Numerics numerics, ModelWeights weights, Selection) {
+  return std::make_unique<DeepseekV4>(std::move(config), numerics, std::move(weights));
+}
+
+}  // namespace deepseek_v4
+}  // namespace levin

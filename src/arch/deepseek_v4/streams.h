@@ -1,0 +1,29 @@
+// The residual streams of DeepSeek-V4 around one sublayer (model-spec 6.2): reading its input from them, and writing
+// its output back while they are mixed.
+#pragma once
+
+#include "arch/deepseek_v4/config.h"
+#include "arch/deepseek_v4/weights.h"
+#include "model/pass.h"
+
+namespace levin {
+
+// What a sublayer reads, and how its output is written back.
+struct StreamRead {
+  View x;      // [T, D]
+  View write;  // [T, M]
+  View mix;    // [T, M, M]
+};
+
+struct StreamBlock {
+  const ModelConfig& config;
+  const StreamMixWeights& weights;
+
+  StreamRead read(Pass& p, View streams) const;  // streams [T, M, D]
+  void write(Pass& p, View streams, const StreamRead& read, View y) const;
+};
+
+// The one row that the head takes: streams [T, M, D] -> [T, D].
+View collapse_streams(Pass& p, const ModelConfig& config, const StreamHeadWeights& weights, View streams);
+
+}  // namespace levin

@@ -1,0 +1,131 @@
+#include "arch/deepseek_v4/window_attention.h"
+
+#include "model/blocks/indexer.h"
+#include "ops/cache_rows.h"
+
+namespace levin {
+
+void WindowAttentionBlock::append(Pass& p, View h) const {  // h     [T, D]
+  const ArenaScope scratch = p.scope();
+  append_window(p, h);
+  if (!compresses()) return;
+  const StepEntries& entries = p.step().entries_of(compression.ratio);
+  append_entries(p, h, entries);
+  if (compression.kind == Compression::kIndexed) append_index_keys(p, h, entries);
+}
+
+View WindowAttentionBlock::attend(Pass& p, View h) const {  // h      [T, D]
+  const ModelConfig& c = config;
+  const V4AttentionWeights& w = weights;
+  const int64_t n_tokens = p.n_tokens();
+  const View out = p.allocate(DType::kF32, {n_tokens, c.d_model});
+  const ArenaScope scratch = p.scope();
+
+  const View c_q = p.rms_norm(p.matmul(h, w.q_down), w.q_norm, c.norm_eps);  // [T, Rq]
+  const View q = p.matmul(c_q, w.q_up).split_last(c.n_heads, c.d_head());    // [T, H, Dh]
+  p.rms_norm_heads(q, c.norm_eps);
+  p.rotate(q.slice_last(c.d_nope, c.d_rope), forth());
+
+  const ops::AttentionRows entries = entry_rows(p, h, c_q);
+  const View o = p.allocate(DType::kF32, {n_tokens, c.n_heads, c.d_head()});  // [T, H, Dh]
+  ops::sparse_attention(p.ctx(), {.q_latent = q.slice_last(0, c.d_nope),
+                                  .q_rope = q.slice_last(c.d_nope, c.d_rope),
+                                  .seq = p.step().seq,
+                                  .scale = c.attention_scale(),
+                                  .format = p.cache().format(layer).latent,
+                                  .rows = {.cache = p.cache().latent_rows(layer, p.step().tables),
+                                           .begin = p.step().window,
+                                           .end = p.step().visible},
+                                  .more = entries,
+                                  .sink = w.sink.view,
+                                  .out = o});
+  p.rotate(o.slice_last(c.d_nope, c.d_rope), back());  // values carry their positions: relative to the query's now
+
+  const View groups = o.reshaped(
+      {n_tokens, deepseek_v4::own(c).n_out_groups, c.n_heads / deepseek_v4::own(c).n_out_groups * c.d_head()});
+  const View u = p.matmul_per_head(groups, w.out_down);  // [T, Go, Ro]
+  p.matmul_into(out, u.reshaped({n_tokens, deepseek_v4::own(c).n_out_groups * deepseek_v4::own(c).d_out_lora}),
+                w.out_up);  // [T, D]
+  return out;
+}
+
+void WindowAttentionBlock::append_window(Pass& p, View h) const {
+  const ModelConfig& c = config;
+  const View kv = p.rms_norm(p.matmul(h, weights.kv), weights.kv_norm, c.norm_eps);  // [T, Dh]
+  const View k_rope = kv.slice_last(c.d_nope, c.d_rope);                             // [T, Dr]
+  p.rotate(k_rope.split_last(1, c.d_rope), forth());
+  ops::append_latent(p.ctx(), {.c_kv = kv.slice_last(0, c.d_nope),
+                               .k_rope = k_rope,
+                               .seq = p.step().seq,
+                               .slot = p.step().slot,
+                               .format = p.cache().format(layer).latent,
+                               .cache = p.cache().latent_rows(layer, p.step().tables)});
+}
+
+ops::AttentionRows WindowAttentionBlock::entry_rows(Pass& p, View h, View c_q) const {
+  if (!compresses()) return {};
+  const StepEntries& entries = p.step().entries_of(compression.ratio);
+  const PagedRows cache = p.cache().entry_rows(layer, entries.tables);
+  if (compression.kind == Compression::kAll) return {.cache = cache, .end = entries.visible};
+  const View picks = picks_for(p, h, c_q, entries);
+  if (p.probe() != nullptr && p.probe()->on_picks) p.probe()->on_picks(layer, picks);
+  return {.cache = cache, .picks = picks};
+}
+
+CompressorBlock WindowAttentionBlock::compressor(Pass& p, const CompressorWeights& w,
+                                                 const StepEntries& entries) const {
+  const auto kind = static_cast<size_t>(&entries - p.step().entries.data());
+  return {.config = config,
+          .weights = w,
+          .entries = entries,
+          .rotation = rotations.entries[kind],
+          .overlap = compression.kind == Compression::kIndexed};
+}
+
+void WindowAttentionBlock::append_entries(Pass& p, View h, const StepEntries& entries) const {
+  const ModelConfig& c = config;
+  const ArenaScope scratch = p.scope();
+  const View e =
+      compressor(p, *weights.compressor, entries).forward(p, h, p.cache().state(layer, p.step().rings));  // [N, Dh]
+  ops::append_latent(p.ctx(), {.c_kv = e.slice_last(0, c.d_nope),
+                               .k_rope = e.slice_last(c.d_nope, c.d_rope),
+                               .seq = entries.seq,
+                               .slot = entries.slot,
+                               .format = p.cache().format(layer).compressed->entries,
+                               .cache = p.cache().entry_rows(layer, entries.tables)});
+}
+
+void WindowAttentionBlock::append_index_keys(Pass& p, View h, const StepEntries& entries) const {
+  const ArenaScope scratch = p.scope();
+  const StateRings state = p.cache().index_state(layer, p.step().rings);
+  const View k = compressor(p, weights.indexer->compressor, entries).forward(p, h, state);  // [N, Di]
+  prepare_index_values(p, k.split_last(1, config.d_index));
+  ops::append_index_keys(p.ctx(), {.keys = k,
+                                   .seq = entries.seq,
+                                   .slot = entries.slot,
+                                   .format = *p.cache().format(layer).index,
+                                   .cache = p.cache().index_rows(layer, entries.tables)});
+}
+
+View WindowAttentionBlock::picks_for(Pass& p, View h, View c_q, const StepEntries& entries) const {
+  const ModelConfig& c = config;
+  const View picks = p.allocate(DType::kI32, {p.n_tokens(), c.n_picks});  // [T, K]
+  const ArenaScope scratch = p.scope();
+  const IndexerBlock indexer{.params = {.n_heads = c.n_index_heads,
+                                        .d_index = c.d_index,
+                                        .rope_column = c.d_index - c.d_rope,
+                                        .d_rope = c.d_rope,
+                                        .pairing = c.index_rope_pairing,
+                                        .scale = c.index_scale()},
+                             .q_up = weights.indexer->q_up,
+                             .head_weights = weights.indexer->head_weights,
+                             .rotation = forth()};
+  indexer.pick(p, h, c_q,
+               {.visible = entries.visible,
+                .format = *p.cache().format(layer).index,
+                .cache = p.cache().index_rows(layer, entries.tables)},
+               picks);
+  return picks;
+}
+
+}  // namespace levin

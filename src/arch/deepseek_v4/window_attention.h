@@ -1,0 +1,48 @@
+// Attention of DeepSeek-V4 (model-spec 6.3 to 6.6): one key-value head, over the last tokens as they are and, in layers
+// with compression, over entries that stand for many: all of them, or those that the indexer picks.
+#pragma once
+
+#include <vector>
+
+#include "arch/deepseek_v4/compressor.h"
+#include "arch/deepseek_v4/config.h"
+#include "arch/deepseek_v4/weights.h"
+#include "model/pass.h"
+#include "ops/sparse_attention.h"
+
+namespace levin {
+
+// The rotations of a step, made once for all its layers.
+struct StepRotations {
+  // Of the tokens' positions and their inverse, in layers without and with compression.
+  Rotation plain, plain_back, compressed, compressed_back;
+  std::vector<Rotation> entries;  // of the positions of step.entries
+};
+
+struct WindowAttentionBlock {
+  const ModelConfig& config;
+  const V4AttentionWeights& weights;
+  const StepRotations& rotations;
+  int layer = 0;  // of the caches
+  LayerCompression compression;
+
+  // Writes this step's rows into the layer's caches; h [T, D] is the normed input.
+  void append(Pass& p, View h) const;
+  // h [T, D] -> [T, D]. Reads only from the caches, which hold the rows of these tokens.
+  View attend(Pass& p, View h) const;
+
+ private:
+  void append_window(Pass& p, View h) const;
+  // The entries each token attends to. c_q [T, Rq] is the normed query latent.
+  ops::AttentionRows entry_rows(Pass& p, View h, View c_q) const;
+  void append_entries(Pass& p, View h, const StepEntries& entries) const;
+  void append_index_keys(Pass& p, View h, const StepEntries& entries) const;
+  View picks_for(Pass& p, View h, View c_q, const StepEntries& entries) const;
+
+  bool compresses() const { return compression.kind != Compression::kNone; }
+  const Rotation& forth() const { return compresses() ? rotations.compressed : rotations.plain; }
+  const Rotation& back() const { return compresses() ? rotations.compressed_back : rotations.plain_back; }
+  CompressorBlock compressor(Pass& p, const CompressorWeights& w, const StepEntries& entries) const;
+};
+
+}  // namespace levin

@@ -1,0 +1,103 @@
+#include "arch/load_config.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "base/check.h"
+#include "io/json.h"
+#include "io/mapped_file.h"
+#include "model/config_fields.h"
+
+namespace levin {
+namespace {
+
+using io::JsonFields;
+
+// What every family has.
+constexpr Dim<int64_t> kDims[] = {
+    {"vocab_size", &ModelConfig::n_vocab, 1, 1 << 24},
+    {"hidden_size", &ModelConfig::d_model, 1, 1 << 17},
+    {"max_position_embeddings", &ModelConfig::max_position, 1, 1 << 30},
+};
+constexpr Dim<int> kLayers = {"num_hidden_layers", &ModelConfig::n_layers, 1, 512};
+
+Status read_architecture(const JsonFields& fields, const Architecture& family, ModelConfig* config) {
+  LEVIN_ASSIGN(const auto architectures, fields.get_or("architectures", std::vector<std::string>()));
+  config->architecture = architectures.empty() ? std::string(family.class_name) : architectures.front();
+  if (config->architecture == family.class_name) return {};
+  return fields.unexpected("architectures", fmt::format("[\"{}\"]", family.class_name));
+}
+
+Status read_numbers(const JsonFields& fields, ModelConfig* config) {
+  for (const Dim<int64_t>& dim : kDims) LEVIN_TRY(read_dim(fields, dim, config));
+  LEVIN_TRY(read_dim(fields, kLayers, config));
+  LEVIN_ASSIGN(const int64_t n_mtp_layers, fields.get_or("num_nextn_predict_layers", int64_t{0}));
+  if (n_mtp_layers != 0 && n_mtp_layers != 1) return fields.unexpected("num_nextn_predict_layers", "0 or 1");
+  config->n_mtp_layers = static_cast<int>(n_mtp_layers);
+  LEVIN_ASSIGN(config->norm_eps, read_real(fields, "rms_norm_eps", {1e-12, 0.1}));
+  return {};
+}
+
+Status read_token(const JsonFields& fields, std::string_view key, int64_t value, const ModelConfig& config) {
+  if (value >= 0 && value < config.n_vocab) return {};
+  return fields.unexpected(key, fmt::format("token ids from 0 to {} (vocab_size - 1)", config.n_vocab - 1));
+}
+
+Status read_tokens(const JsonFields& fields, ModelConfig* config) {
+  if (fields.has("bos_token_id")) {
+    LEVIN_ASSIGN(const int64_t bos, fields.get<int64_t>("bos_token_id"));
+    LEVIN_TRY(read_token(fields, "bos_token_id", bos, *config));
+    config->bos_token = static_cast<int32_t>(bos);
+  }
+  if (!fields.has("eos_token_id")) return {};
+  std::vector<int64_t> eos;
+  if (fields.find("eos_token_id")->as_array() != nullptr) {
+    LEVIN_ASSIGN(eos, fields.get<std::vector<int64_t>>("eos_token_id"));
+  } else {
+    LEVIN_ASSIGN(const int64_t one, fields.get<int64_t>("eos_token_id"));
+    eos.push_back(one);
+  }
+  for (const int64_t token : eos) {
+    LEVIN_TRY(read_token(fields, "eos_token_id", token, *config));
+    config->eos_tokens.push_back(static_cast<int32_t>(token));
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<ParsedConfig> parse_model_config(std::string_view json, std::string_view source, const Registry& registry) {
+  LEVIN_ASSIGN(const io::JsonValue document, io::parse_json(json, source));
+  LEVIN_ASSIGN(const JsonFields fields, JsonFields::of(document, source));
+  ParsedConfig parsed;
+  ModelConfig& config = parsed.config;
+  LEVIN_ASSIGN(config.family, registry.family_of(fields));
+  LEVIN_TRY(read_architecture(fields, *config.family, &config));
+  LEVIN_TRY(check_config_keys(fields, *config.family->keys, &parsed.warnings));
+  LEVIN_TRY(check_quantization_keys(fields, &parsed.warnings));
+  config.fp8_blocks = fields.has("quantization_config");
+  LEVIN_TRY(read_numbers(fields, &config));
+  LEVIN_TRY(read_tokens(fields, &config));
+  LEVIN_TRY(config.family->read_config(fields, &config, &parsed.warnings));
+  LEVIN_CHECK(std::ssize(config.owns_indexer) == config.n_layers, "{}: owns_indexer has {} entries, for {} layers",
+              config.family->name, config.owns_indexer.size(), config.n_layers);
+  return parsed;
+}
+
+Result<ParsedConfig> load_model_config(const std::string& folder, const Registry& registry) {
+  const std::filesystem::path path = std::filesystem::path(folder) / "config.json";
+  LEVIN_ASSIGN(const std::string text, io::read_file(path, {.max_bytes = 16 << 20}));
+  return parse_model_config(text, path.string(), registry);
+}
+
+Result<text::ChatFormat> load_chat_format(const Architecture& family, const std::filesystem::path& folder,
+                                          const text::Tokenizer& tokenizer) {
+  if (family.make_chat != nullptr) return text::ChatFormat::load(family.make_chat, folder, tokenizer);
+  return Error{ErrorKind::kModelInvalid,
+               fmt::format("{} (model_type \"{}\") has no chat format; levin bench and levin trace run it without one",
+                           family.name, family.model_type)};
+}
+
+}  // namespace levin

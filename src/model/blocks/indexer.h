@@ -1,0 +1,42 @@
+// The lightning indexer of all families (model-spec 4.4, 6.5): its queries meet the cached keys, and the best K of them
+// are picked. What the keys are of, tokens or entries, and how they were made, is the family's.
+#pragma once
+
+#include "model/config.h"
+#include "model/pass.h"
+#include "ops/index_topk.h"
+
+namespace levin {
+
+struct IndexerParams {
+  int64_t n_heads = 0;      // Hi
+  int64_t d_index = 0;      // Di
+  int64_t rope_column = 0;  // of a query; the first of the Dr that are rotated
+  int64_t d_rope = 0;       // Dr
+  ops::RopePairing pairing = ops::RopePairing::kInterleaved;
+  float scale = 1;  // of the head weights
+};
+
+// Where the keys of a step's tokens lie, and which of them each token sees.
+struct IndexKeys {
+  View visible;       // [T] i32: slots first <= s < visible[t]
+  int32_t first = 0;  // the first slot that holds a key
+  IndexKeyFormat format;
+  PagedRows cache;
+};
+
+struct IndexerBlock {
+  IndexerParams params;
+  const Linear& q_up;          // [Hi * Di, Rq]
+  const Linear& head_weights;  // [Hi, D], input always f32
+  Rotation rotation;           // of the step's positions
+
+  // h [T, D] normed input, c_q [T, Rq] normed query latent -> slots [T, K] i32, ascending, unused -1.
+  void pick(Pass& p, View h, View c_q, const IndexKeys& keys, View slots) const;
+};
+
+// Rotated queries or keys x [T, H, Di] f32, in place, on their way to rounding: the Hadamard rotation where the
+// numerics have it, and what FP4 makes of them where they have that.
+void prepare_index_values(Pass& p, View x);
+
+}  // namespace levin

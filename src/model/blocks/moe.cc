@@ -1,0 +1,55 @@
+#include "model/blocks/moe.h"
+
+#include <algorithm>
+
+namespace levin {
+
+MoeParams moe_params(const ModelConfig& config) {
+  return {.n_active = config.n_active,
+          .score = config.expert_score,
+          .n_groups = config.n_groups,
+          .n_groups_kept = config.n_groups_kept,
+          .normalize = config.normalize_expert_weights,
+          .factor = config.expert_factor,
+          .limit = config.ffn_limit};
+}
+
+View MoeBlock::forward(Pass& p, View h) const {
+  const View out = p.allocate(DType::kF32, {p.n_tokens(), h.dim(1)});  // [T, D]
+  const ArenaScope scratch = p.scope();
+  const View logits = p.matmul(h, weights.gate);                                         // [T, E]
+  const View picks = p.allocate(DType::kI32, {p.n_tokens(), params.n_active});           // [T, A]
+  const View expert_weights = p.allocate(DType::kF32, {p.n_tokens(), params.n_active});  // [T, A]
+  ops::route_experts(p.ctx(), {.logits = logits,
+                               .score = params.score,
+                               .bias = weights.bias.view,
+                               .chosen = weights.hash_experts.empty() ? View() : hash_experts(p),
+                               .n_groups = params.n_groups,
+                               .n_groups_kept = params.n_groups_kept,
+                               .normalize = params.normalize,
+                               .factor = params.factor,
+                               .picks = picks,
+                               .weights = expert_weights,
+                               .faults = p.step().faults});
+  ops::expert_ffn(p.ctx(), {.x = h,
+                            .picks = picks,
+                            .weights = expert_weights,
+                            .experts = weights.experts,
+                            .shared = weights.shared ? &*weights.shared : nullptr,
+                            .limit = params.limit,
+                            .weigh_hidden = p.numerics().weigh_hidden,
+                            .out = out});
+  return out;
+}
+
+View MoeBlock::hash_experts(Pass& p) const {
+  const View out = p.allocate(DType::kI32, {p.n_tokens(), params.n_active});
+  for (int64_t t = 0; t < p.n_tokens(); ++t) {
+    const int32_t* experts = weights.hash_experts.row<int32_t>(p.step().tokens.data<int32_t>()[t]);
+    std::copy_n(experts, params.n_active, out.row<int32_t>(t));
+    std::sort(out.row<int32_t>(t), out.row<int32_t>(t) + params.n_active);
+  }
+  return out;
+}
+
+}  // namespace levin

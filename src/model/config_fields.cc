@@ -1,0 +1,47 @@
+#include "model/config_fields.h"
+
+#include <fmt/format.h>
+
+namespace levin {
+using io::JsonFields;
+
+namespace {
+
+constexpr Dim<int64_t> kIndexedMoeDims[] = {
+    {"num_attention_heads", &ModelConfig::n_heads, 1, 4096},
+    {"q_lora_rank", &ModelConfig::d_q_lora, 1, 1 << 16},
+    {"index_n_heads", &ModelConfig::n_index_heads, 1, 4096},
+    {"index_head_dim", &ModelConfig::d_index, 2, 1 << 14},
+    {"index_topk", &ModelConfig::n_picks, 1, 1 << 20},
+    {"n_routed_experts", &ModelConfig::n_experts, 1, 4096},
+    {"num_experts_per_tok", &ModelConfig::n_active, 1, 4096},
+    {"moe_intermediate_size", &ModelConfig::d_expert, 1, 1 << 17},
+};
+
+}  // namespace
+
+Result<int64_t> read_whole(const JsonFields& fields, std::string_view key, WholeRange range) {
+  LEVIN_ASSIGN(const int64_t value, fields.get<int64_t>(key));
+  if (value >= range.min && value <= range.max) return value;
+  return fields.unexpected(key, fmt::format("a whole number from {} to {}", range.min, range.max));
+}
+
+Status read_indexed_moe_dims(const JsonFields& fields, ModelConfig* config) {
+  for (const Dim<int64_t>& dim : kIndexedMoeDims) LEVIN_TRY(read_dim(fields, dim, config));
+  return {};
+}
+
+Result<float> read_real(const JsonFields& fields, std::string_view key, RealRange range) {
+  LEVIN_ASSIGN(const double value, fields.get<double>(key));
+  if (value >= range.min && value <= range.max) return static_cast<float>(value);
+  return fields.unexpected(key, fmt::format("a number from {} to {}", range.min, range.max));
+}
+
+Status check_repetition(const JsonFields& fields, const Repetition& repetition) {
+  if (!fields.has(repetition.key)) return {};
+  LEVIN_ASSIGN(const int64_t value, fields.get<int64_t>(repetition.key));
+  if (value == repetition.expected) return {};
+  return fields.unexpected(repetition.key, fmt::format("{} ({})", repetition.expected, repetition.because));
+}
+
+}  // namespace levin
