@@ -1,5 +1,5 @@
 // levin doctor: what this machine has, what would run on it, and what to change.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <memory>
 #include <vector>

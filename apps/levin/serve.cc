@@ -1,5 +1,5 @@
 // levin serve: the HTTP server.
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <sys/resource.h>
 
 #include <chrono>

@@ -5,7 +5,7 @@
 // A token picks 8 of 64 experts (of 256 in the model) beside the shared one. At T = 1 the weights of 9 blocks are read;
 // with more tokens each expert's weights are read once for all the rows that picked it.
 #include <benchmark/benchmark.h>
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <set>
 #include <string>

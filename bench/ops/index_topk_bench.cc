@@ -3,7 +3,7 @@
 //
 //   bench_index_topk --benchmark_filter='scores/bf16.*T:1$'      scores|topk/keys/kernel set/threads/T
 //   select/shape/kernel set/S
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <set>
 #include <string>

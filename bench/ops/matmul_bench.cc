@@ -5,6 +5,8 @@
 //
 // Weights rotate through copies of 256 MiB together, as they do in a step, so that a small one is not served from a
 // near cache.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <set>
 #include <string>

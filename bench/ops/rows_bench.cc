@@ -1,7 +1,7 @@
 // Row work at the widths of DeepSeek-V3.2: norms, rotation, activation, expert choice, argmax.
 //
 //   bench_rows --benchmark_filter=rms_norm      op/[shape]/kernel set     one thread
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <cmath>
 #include <string>

@@ -2,7 +2,7 @@
 // cached tokens.
 //
 //   bench_sparse_attention --benchmark_filter='bf16.*threads:1/T:1/'      attention/rows/kernel set/threads/T
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <set>
 #include <vector>

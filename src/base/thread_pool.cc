@@ -1,7 +1,10 @@
 #include "base/thread_pool.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
+#include <thread>
+#include <vector>
 
 #include "base/check.h"
 
@@ -34,18 +37,59 @@ T wait_for_change(const std::atomic<T>& value, T old) {
 
 }  // namespace
 
-ThreadPool::ThreadPool(int n_threads) {
-  LEVIN_CHECK(n_threads >= 1, "ThreadPool: n_threads is {}, expected at least 1", n_threads);
-  workers_.reserve(n_threads - 1);
-  for (int thread = 1; thread < n_threads; ++thread) workers_.emplace_back([this, thread] { work(thread); });
+struct ThreadPool::Workers {
+  explicit Workers(int n);
+  ~Workers();
+  void run(Call new_call, const void* new_context);
+  void work(int thread);
+
+  std::vector<std::thread> threads;
+  Call call = nullptr;
+  const void* context = nullptr;
+  std::atomic<uint32_t> round{0};  // bumped to start a loop
+  std::atomic<int> n_running{0};   // workers that have not finished the current loop
+  std::atomic<bool> stopping{false};
+};
+
+ThreadPool::Workers::Workers(int n) {
+  threads.reserve(n);
+  for (int thread = 1; thread <= n; ++thread) threads.emplace_back([this, thread] { work(thread); });
 }
 
-ThreadPool::~ThreadPool() {
-  stopping_.store(true, std::memory_order_relaxed);
-  round_.fetch_add(1, std::memory_order_release);
-  round_.notify_all();
-  for (std::thread& worker : workers_) worker.join();
+ThreadPool::Workers::~Workers() {
+  stopping.store(true, std::memory_order_relaxed);
+  round.fetch_add(1, std::memory_order_release);
+  round.notify_all();
+  for (std::thread& thread : threads) thread.join();
 }
+
+void ThreadPool::Workers::run(Call new_call, const void* new_context) {
+  call = new_call;
+  context = new_context;
+  n_running.store(static_cast<int>(threads.size()), std::memory_order_relaxed);
+  round.fetch_add(1, std::memory_order_release);
+  round.notify_all();
+  call(context, 0);
+  for (int running = n_running.load(std::memory_order_acquire); running != 0;) {
+    running = wait_for_change(n_running, running);
+  }
+}
+
+void ThreadPool::Workers::work(int thread) {
+  for (uint32_t seen = 0;;) {
+    seen = wait_for_change(round, seen);
+    if (stopping.load(std::memory_order_relaxed)) return;
+    call(context, thread);
+    if (n_running.fetch_sub(1, std::memory_order_acq_rel) == 1) n_running.notify_all();
+  }
+}
+
+ThreadPool::ThreadPool(int n_threads) : n_threads_(n_threads) {
+  LEVIN_CHECK(n_threads >= 1, "ThreadPool: n_threads is {}, expected at least 1", n_threads);
+  if (n_threads > 1) workers_ = std::make_unique<Workers>(n_threads - 1);
+}
+
+ThreadPool::~ThreadPool() = default;
 
 Share ThreadPool::share_of(int64_t n, int64_t grain, int thread) const {
   const int64_t n_grains = (n + grain - 1) / grain;
@@ -54,25 +98,8 @@ Share ThreadPool::share_of(int64_t n, int64_t grain, int thread) const {
 }
 
 void ThreadPool::run_erased(Call call, const void* context) {
-  if (workers_.empty()) return call(context, 0);
-  call_ = call;
-  context_ = context;
-  n_running_.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
-  round_.fetch_add(1, std::memory_order_release);
-  round_.notify_all();
-  call(context, 0);
-  for (int running = n_running_.load(std::memory_order_acquire); running != 0;) {
-    running = wait_for_change(n_running_, running);
-  }
-}
-
-void ThreadPool::work(int thread) {
-  for (uint32_t seen = 0;;) {
-    seen = wait_for_change(round_, seen);
-    if (stopping_.load(std::memory_order_relaxed)) return;
-    call_(context_, thread);
-    if (n_running_.fetch_sub(1, std::memory_order_acq_rel) == 1) n_running_.notify_all();
-  }
+  if (workers_ == nullptr) return call(context, 0);
+  workers_->run(call, context);
 }
 
 }  // namespace levin

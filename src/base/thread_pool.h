@@ -5,11 +5,8 @@
 // in any sum. Workers spin between loops, because a decode step has hundreds of them, and sleep between requests.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
-#include <thread>
-#include <type_traits>
-#include <vector>
+#include <memory>
 
 namespace levin {
 
@@ -26,7 +23,7 @@ class ThreadPool {
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
-  int n_threads() const { return static_cast<int>(workers_.size()) + 1; }
+  int n_threads() const { return n_threads_; }
 
   // Calls body(thread) once on each thread, thread = 0..n_threads-1, and returns when all are done. One loop at a time;
   // body must not call the pool again and must not throw.
@@ -53,15 +50,12 @@ class ThreadPool {
  private:
   using Call = void (*)(const void* context, int thread);
 
-  void run_erased(Call call, const void* context);
-  void work(int thread);
+  struct Workers;
 
-  std::vector<std::thread> workers_;
-  Call call_ = nullptr;
-  const void* context_ = nullptr;
-  std::atomic<uint32_t> round_{0};  // bumped to start a loop
-  std::atomic<int> n_running_{0};   // workers that have not finished the current loop
-  std::atomic<bool> stopping_{false};
+  void run_erased(Call call, const void* context);
+
+  int n_threads_ = 1;
+  std::unique_ptr<Workers> workers_;  // the threads besides the caller's; null if there are none
 };
 
 }  // namespace levin

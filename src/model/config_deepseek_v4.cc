@@ -1,5 +1,5 @@
 // DeepSeek-V4 (model-spec 2.3): one key-value head, windows and compressed entries, several residual streams.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <array>

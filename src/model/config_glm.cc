@@ -1,6 +1,6 @@
 // GLM-5, 5.1 and 5.2 (glm_moe_dsa): the layers of DeepSeek-V3.2 with an indexer rotated in pairs, which some layers
 // lend to those above (model-spec 2.2).
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 

@@ -1,5 +1,5 @@
 // What DeepSeek-V3.2 and GLM-5 have in common (model-spec 2.1).
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "model/config_family.h"
 #include "model/rope_config.h"

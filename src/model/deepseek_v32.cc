@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/check.h"
 #include "model/blocks/layer.h"
 
 namespace levin {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/check.h"
 #include "model/blocks/stream_layer.h"
 #include "model/blocks/streams.h"
 

@@ -1,6 +1,6 @@
 #include "model/weight_table.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "model/weight_table_builder.h"
 

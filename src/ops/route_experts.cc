@@ -1,4 +1,5 @@
 // The row-wise parts of moe.h: the activation, and which experts a token goes to.
+#include "base/check.h"
 #include "kernels/cpu/kernels.h"
 #include "ops/check_view.h"
 #include "ops/cuda_backend.h"

@@ -1,6 +1,6 @@
 #include "engine/same_tokens.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <map>
@@ -8,6 +8,7 @@
 #include <set>
 #include <tuple>
 
+#include "base/check.h"
 #include "engine/demo_text.h"
 #include "engine/passkey.h"
 #include "engine/step_loop.h"

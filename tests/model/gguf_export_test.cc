@@ -8,6 +8,7 @@
 #include <map>
 #include <set>
 
+#include "base/check.h"
 #include "base/numbers.h"
 #include "model/weight_store.h"
 #include "support/must.h"

@@ -1,10 +1,12 @@
 #include "ops/support.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cstring>
 #include <utility>
+
+#include "base/check.h"
 
 namespace levin::testing {
 

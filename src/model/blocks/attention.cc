@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/check.h"
 #include "model/blocks/index_query.h"
 #include "ops/cache_rows.h"
 #include "ops/index_topk.h"
