@@ -4,7 +4,8 @@
 #include <cstring>
 
 #include "base/numbers.h"
-#include "tensor/formats.h"
+#include "tensor/dtype.h"
+#include "tensor/row_formats.h"
 
 namespace levin::kernels {
 

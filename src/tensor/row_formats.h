@@ -1,0 +1,79 @@
+// The byte layout of cache rows, in one place.
+//
+// Every cache is an array of pages of kPageTokens tokens; a block table maps a sequence's page number to a page id, and
+// one id names the same page in every layer's array. Within a page:
+//
+//   latent     kPageTokens rows, each: latent (Rk values), for fp8 then its scales, then the rotated key part (Dr)
+//                f32    Rk f32, Dr f32
+//                bf16   Rk bf16, Dr f32                                  1280 bytes for 512 + 64
+//                fp8    Rk e4m3, ceil(Rk / 128) f32 scales, Dr bf16      656 bytes, as DeepSeek's kernels have it
+//              The rotated part decides which positions match: rounding it to bf16 changed one top token in 200 on the
+//              demonstration model, rounding the latent one in 400; so the bf16 row keeps it f32.
+//   key-value  the same for DeepSeek-V4, whose rows are keys and values at once: the whole row is the value, its first
+//              Dh - Dr columns stand for the latent, and fp8 scales cover 64 columns. Rows of the window and entries
+//              have this form; pages of entries hold kPageTokens entries, whatever tokens each stands for
+//                fp8    448 e4m3, 7 f32 scales, 64 bf16                  604 bytes for 448 + 64
+//   index key  all keys of the page, then for fp8 all scales
+//                f32    kPageTokens x Di f32
+//                bf16   kPageTokens x Di bf16
+//                fp8    kPageTokens x Di e4m3, kPageTokens f32 scales    8192 + 256 bytes for Di = 128, 132 a token
+//
+// A scale is what a code is multiplied by. Latent scales are per row and 128 columns, index-key scales per row; all are
+// powers of two (base/numbers.h, e4m3_pow2_scale).
+//
+//   state      what a compressor of DeepSeek-V4 keeps of the last tokens, until their entry is complete and may no
+//              longer be undone: per sequence one ring of rows, token p in row p mod n_rows; each row C values, then C
+//              gates, f32. Never rounded: it is an input of sums, not a cache that attention reads. Where entries
+//              overlap, the rows that end a block of tokens (kv/cache.h) stand behind the ring as well, those of the
+//              last n_ends blocks: a long step leaves them behind before anyone can copy them from the ring.
+//
+// These are the plain numbers that kernels take, for the CPU's are compiled for newer processors and may include little
+// (kernels/cpu/simd.h). tensor/formats.h makes them and describes whole caches with them.
+#pragma once
+
+#include <cstdint>
+
+namespace levin {
+
+constexpr int64_t kPageTokens = 64;     // P
+constexpr int64_t kQuantBlock = 128;    // columns that share an activation or latent scale
+constexpr int64_t kKeyValueBlock = 64;  // columns that share a scale of a key-value row
+
+enum class CacheDType : uint8_t { kF32, kBF16, kFp8 };
+
+struct LatentFormat {
+  CacheDType dtype = CacheDType::kF32;
+  int64_t d_latent = 0;                 // Rk
+  int64_t d_rope = 0;                   // Dr
+  int64_t scale_columns = kQuantBlock;  // that share a scale; fp8 only
+  bool rope_in_value = false;           // the value is the whole row, not its latent part alone
+  int64_t scale_offset = 0;             // bytes from the row's start; fp8 only
+  int64_t rope_offset = 0;              // bytes from the row's start
+  int64_t row_bytes = 0;
+
+  bool rope_is_f32() const { return dtype != CacheDType::kFp8; }  // otherwise bf16
+  int64_t d_value() const { return rope_in_value ? d_latent + d_rope : d_latent; }
+  int64_t n_scales() const { return (d_latent + scale_columns - 1) / scale_columns; }
+  int64_t page_bytes() const { return row_bytes * kPageTokens; }
+};
+
+struct IndexKeyFormat {
+  CacheDType dtype = CacheDType::kF32;
+  int64_t d_index = 0;       // Di
+  int64_t key_bytes = 0;     // one key, without its scale
+  int64_t scale_offset = 0;  // bytes from the page's start; fp8 only
+
+  int64_t page_bytes() const { return scale_offset + (dtype == CacheDType::kFp8 ? kPageTokens * 4 : 0); }
+};
+
+struct StateFormat {
+  int64_t n_channels = 0;  // C
+  int64_t n_tokens = 0;    // that an entry pools
+  int64_t n_before = 0;    // of them, that come before the entry's own: where entries overlap
+
+  int64_t row_bytes() const { return 8 * n_channels; }
+  // Rows that keep every token an entry may need again when up to n_undone tokens are run anew.
+  int64_t ring_rows(int64_t n_undone) const { return n_tokens + n_undone; }
+};
+
+}  // namespace levin
