@@ -88,7 +88,9 @@ std::vector<Feature> features(const CpuInfo& cpu) {
 void print_text(const Diagnosis& d) {
   std::string have, lack;
   for (const Feature& f : features(d.cpu)) (f.present ? have : lack) += std::string(" ") + f.name;
-  fmt::print("processor   {}, {} usable by this process\n", d.cpu.model_name, d.cpu.n_cores);
+  fmt::print(
+      "processor   {}, {} usable by this process{}\n", d.cpu.model_name, d.cpu.n_usable_cores(),
+      d.cpu.quota > 0 ? fmt::format(" ({} by affinity, control group quota {:.3g})", d.cpu.n_cores, d.cpu.quota) : "");
   fmt::print("has        {}{}{}\n", have.empty() ? " none of the known sets" : have, lack.empty() ? "" : "; not", lack);
   fmt::print("kernels     {}\n", kernel_text(d.cpu.preferred_isa()));
   fmt::print("others      ");
@@ -111,6 +113,7 @@ void print_json(const Diagnosis& d) {
   for (const Feature& f : features(d.cpu)) sets.set(f.name, f.present);
   const io::JsonObject out = {{"processor", d.cpu.model_name},
                               {"n_cores", d.cpu.n_cores},
+                              {"cpu_quota", d.cpu.quota},
                               {"instruction_sets", std::move(sets)},
                               {"kernels", isa_name(d.cpu.preferred_isa())},
                               {"kernels_text", kernel_text(d.cpu.preferred_isa())},

@@ -61,10 +61,22 @@ Status check_device(const EngineOptions& options, const CpuInfo& cpu) {
   return {};
 }
 
+// Threads without a processor of their own make every step wait.
+void warn_of_threads(int n_threads, const CpuInfo& cpu) {
+  if (n_threads <= cpu.n_usable_cores()) return;
+  const std::string usable =
+      cpu.n_usable_cores() < cpu.n_cores
+          ? fmt::format("its control group grants {:.3g} of {} processors", cpu.quota, cpu.n_cores)
+          : fmt::format("this process may use {} processors", cpu.n_cores);
+  fmt::print(stderr, "warning: --threads {} is more than can run at once: {}; use --threads {}\n", n_threads, usable,
+             cpu.n_usable_cores());
+}
+
 Status complete(EngineOptions& options, const Given& given, const Environment& environment) {
   const CpuInfo cpu = cpu_info();
   LEVIN_TRY(check_device(options, cpu));
-  options.n_threads = given.n_threads > 0 ? given.n_threads : std::max(1, cpu.n_cores);
+  options.n_threads = given.n_threads > 0 ? given.n_threads : cpu.n_usable_cores();
+  warn_of_threads(options.n_threads, cpu);
   LEVIN_TRY(make_numerics(options.numerics, options.kv_cache_dtype));
   const ModelSearch search{
       .hub_cache = hub_cache(environment), .revision = given.revision, .demo_folder = find_demo_folder()};
@@ -115,7 +127,7 @@ void add_device_options(Command& command, EngineOptions& options, Given& given) 
   command.option({.names = "--threads",
                   .value = "N",
                   .purpose = "Worker threads",
-                  .default_text = "one per processor",
+                  .default_text = "one per processor that this process may use, CPU quotas counted",
                   .group = "Engine"},
                  set_int(&given.n_threads, {1, kMaxThreads}));
   command.option({.names = "--isa",

@@ -9,6 +9,8 @@
 #include <fstream>
 #include <utility>
 
+#include "base/control_group.h"
+
 namespace levin {
 namespace {
 
@@ -78,6 +80,10 @@ bool is_usable(Isa isa) {
   return std::ranges::find(usable, isa) != usable.end();
 }
 
+int CpuInfo::n_usable_cores() const {
+  return quota > 0 ? std::clamp(static_cast<int>(std::min<double>(quota, n_cores)), 1, n_cores) : n_cores;
+}
+
 Isa CpuInfo::best_isa() const {
   if (amx_bf16) return Isa::kAmxBf16;
   if (avx512_bf16) return Isa::kAvx512Bf16;
@@ -100,6 +106,7 @@ CpuInfo cpu_info() {
   CpuInfo info;
   info.model_name = read_model_name();
   info.n_cores = count_cores();
+  info.quota = cpu_quota().value_or(0);
   __builtin_cpu_init();
   info.avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
   info.avx512 = info.avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&

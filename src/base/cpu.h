@@ -21,6 +21,7 @@ std::span<const Isa> built_isas();
 struct CpuInfo {
   std::string model_name;    // as the kernel prints it, or "unknown"
   int n_cores = 1;           // logical processors this process may run on
+  double quota = 0;          // of their time that control groups grant, in processors; 0: all of it
   bool avx2 = false;         // with fma and f16c
   bool avx512 = false;       // f, bw, vl, dq
   bool avx512_vbmi = false;  // with the above
@@ -28,6 +29,10 @@ struct CpuInfo {
   bool avx512_vnni = false;
   bool amx_bf16 = false;            // with avx512_bf16, and granted by the kernel to this process
   bool half_rate_bf16_dot = false;  // VDPBF16PS does half the operations per second of f32 fused multiply-adds: Intel's
+
+  // Threads that can run all the time, at least one. A quota counts in whole processors: a process that has used up its
+  // part of a period stands still until the next one, all threads at once.
+  int n_usable_cores() const;
 
   Isa best_isa() const;  // the widest that the processor has
   bool supports(Isa isa) const { return isa <= best_isa(); }

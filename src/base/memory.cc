@@ -7,6 +7,8 @@
 #include <optional>
 #include <sstream>
 
+#include "base/control_group.h"
+
 namespace fs = std::filesystem;
 
 namespace levin {
@@ -45,32 +47,13 @@ struct GroupFiles {
 constexpr GroupFiles kVersion2 = {"memory.max", "memory.current", "inactive_file "};
 constexpr GroupFiles kVersion1 = {"memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file "};
 
-// A group is bound by its own limit and those of all groups around it.
-void tighten(const fs::path& mount, const fs::path& group, const GroupFiles& files, MemoryInfo* info) {
-  for (fs::path path = group.relative_path();; path = path.parent_path()) {
-    const fs::path folder = mount / path;
-    const std::optional<int64_t> limit = read_number(folder / files.limit);
-    if (limit && *limit < info->total_bytes) {
-      const int64_t reclaimable = number_after(read_text(folder / "memory.stat"), files.reclaimable);
-      const int64_t used = read_number(folder / files.used).value_or(0) - reclaimable;
-      info->available_bytes =
-          std::min(info->available_bytes, std::max<int64_t>(0, *limit - std::max<int64_t>(0, used)));
-      info->group_limit_bytes = info->group_limit_bytes == 0 ? *limit : std::min(info->group_limit_bytes, *limit);
-    }
-    if (path.empty()) break;
-  }
-}
-
-void read_groups(const fs::path& root, MemoryInfo* info) {
-  std::istringstream lines(read_text(root / "proc/self/cgroup"));
-  for (std::string line; std::getline(lines, line);) {  // "0::/group" or "5:memory:/group"
-    const size_t first = line.find(':'), second = line.find(':', first == std::string::npos ? first : first + 1);
-    if (second == std::string::npos) continue;
-    const std::string controllers = line.substr(first + 1, second - first - 1);
-    const fs::path group = line.substr(second + 1);
-    if (controllers.empty()) tighten(root / "sys/fs/cgroup", group, kVersion2, info);
-    if (controllers == "memory") tighten(root / "sys/fs/cgroup/memory", group, kVersion1, info);
-  }
+void tighten(const fs::path& folder, const GroupFiles& files, MemoryInfo* info) {
+  const std::optional<int64_t> limit = read_number(folder / files.limit);
+  if (!limit || *limit >= info->total_bytes) return;
+  const int64_t reclaimable = number_after(read_text(folder / "memory.stat"), files.reclaimable);
+  const int64_t used = read_number(folder / files.used).value_or(0) - reclaimable;
+  info->available_bytes = std::min(info->available_bytes, std::max<int64_t>(0, *limit - std::max<int64_t>(0, used)));
+  info->group_limit_bytes = info->group_limit_bytes == 0 ? *limit : std::min(info->group_limit_bytes, *limit);
 }
 
 // "always [madvise] never" -> "madvise"
@@ -87,7 +70,9 @@ MemoryInfo memory_info(const fs::path& root) {
   const std::string meminfo = read_text(root / "proc/meminfo");
   info.total_bytes = number_after(meminfo, "MemTotal:") * 1024;
   info.available_bytes = number_after(meminfo, "MemAvailable:") * 1024;
-  read_groups(root, &info);
+  for_each_control_group(root, "memory", [&](const fs::path& folder, GroupVersion version) {
+    tighten(folder, version == GroupVersion::kV2 ? kVersion2 : kVersion1, &info);
+  });
   const fs::path huge = root / "sys/kernel/mm/transparent_hugepage";
   info.huge_pages = chosen_word(read_text(huge / "enabled"));
   info.huge_page_bytes = read_number(huge / "hpage_pmd_size").value_or(0);

@@ -1,16 +1,26 @@
-// A fixed set of threads for data-parallel loops.
+// A fixed set of threads for data-parallel loops, on a machine that may have other work to do.
 //
-// Work is cut statically: thread i of n gets the i-th contiguous share. Which thread computes what never shows in a
-// result (design: lanes run along outputs, reductions have one fixed tree), so there is no work stealing and no atomic
-// in any sum. Workers spin between loops, because a decode step has hundreds of them, and sleep between requests.
+// A loop is cut into one contiguous share per active thread, and a share into a few chunks. Each thread takes the chunks
+// of its own share in order; one that is through takes chunks of threads that are late, so a thread that has no
+// processor just then holds up no more than the chunk it is in. Which thread computes what never shows in a result:
+// lanes run along outputs, every reduction has one fixed order, and no sum is atomic (docs/numerics.md).
+//
+// Workers spin between loops, because a decode step has hundreds of them, and sleep between requests. Where loops keep
+// waiting for a thread that was preempted in the middle of a chunk, there are more threads than free processors: the
+// pool then parks one of its workers for a while, and tries again later, less often the longer this goes on.
 #pragma once
 
+#include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
+#include <thread>
+#include <type_traits>
+#include <vector>
 
 namespace levin {
 
-// The share [begin, end) of thread `thread` in a loop over n items cut for n_threads.
+// Items [begin, end) of a loop.
 struct Share {
   int64_t begin = 0;
   int64_t end = 0;
@@ -23,39 +33,82 @@ class ThreadPool {
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
-  int n_threads() const { return n_threads_; }
+  int n_threads() const { return static_cast<int>(workers_.size()) + 1; }
+  int n_active() const { return n_active_.load(std::memory_order_relaxed); }  // threads that are not parked
 
-  // Calls body(thread) once on each thread, thread = 0..n_threads-1, and returns when all are done. One loop at a time;
-  // body must not call the pool again and must not throw.
+  // Calls body(i) once for each i = 0..n_threads-1, on as many threads as have a processor, and returns when all calls
+  // are done. One loop at a time; body must not call the pool again, wait for another call, or throw.
   template <class Body>
   void run(const Body& body) {
-    const auto call = [](const void* context, int thread) { (*static_cast<const Body*>(context))(thread); };
-    run_erased(+call, &body);
+    const auto call = [](const void* context, Share items, int) {
+      for (int64_t i = items.begin; i < items.end; ++i) (*static_cast<const Body*>(context))(static_cast<int>(i));
+    };
+    run_erased({.call = +call, .context = &body, .n = n_threads(), .grain = 1, .n_shares = n_threads_now()});
   }
 
-  // Calls body(begin, end, thread) on each thread that has a share of 0..n-1. Shares are multiples of `grain` items
-  // (the last one excepted), so that a thread never splits what a kernel wants whole.
+  // Calls body(begin, end, thread) for chunks that cover 0..n-1 once, where `thread` is the one that runs the call: it
+  // may index scratch memory of n_threads parts. Chunks are multiples of `grain` items (the last one excepted), so that
+  // a thread never splits what a kernel wants whole; a thread may run several.
   template <class Body>
   void parallel_for(int64_t n, int64_t grain, const Body& body) {
     if (n <= 0) return;
-    if (n_threads() == 1 || n <= grain) return body(int64_t{0}, n, 0);
-    run([&](int thread) {
-      const Share share = share_of(n, grain, thread);
-      if (share.begin < share.end) body(share.begin, share.end, thread);
-    });
+    const int n_shares = n_threads_now();
+    if (n_shares == 1 || n <= grain) return body(int64_t{0}, n, 0);
+    const auto call = [](const void* context, Share items, int thread) {
+      (*static_cast<const Body*>(context))(items.begin, items.end, thread);
+    };
+    run_erased({.call = +call, .context = &body, .n = n, .grain = grain, .n_shares = n_shares});
   }
 
-  Share share_of(int64_t n, int64_t grain, int thread) const;
-
  private:
-  using Call = void (*)(const void* context, int thread);
+  using Clock = std::chrono::steady_clock;
+  using Call = void (*)(const void* context, Share items, int thread);
 
-  struct Workers;
+  struct Loop {
+    Call call = nullptr;
+    const void* context = nullptr;
+    int64_t n = 0;
+    int64_t grain = 1;
+    int n_shares = 1;
+  };
+  // The same, where workers may read it while the next one is written; what they read then they cannot use (take()).
+  struct SharedLoop {
+    std::atomic<Call> call{nullptr};
+    std::atomic<const void*> context{nullptr};
+    std::atomic<int64_t> n{0}, grain{1};
+    std::atomic<int> n_shares{1};
 
-  void run_erased(Call call, const void* context);
+    void store(const Loop& loop);
+    Loop load() const;
+  };
+  // Which chunks of a share are taken: the loop's round, the next chunk and the number of chunks in one word.
+  struct alignas(64) Chunks {
+    std::atomic<uint64_t> word{0};
+  };
 
-  int n_threads_ = 1;
-  std::unique_ptr<Workers> workers_;  // the threads besides the caller's; null if there are none
+  // How many threads the next loop is cut for. Only a pool with parked workers looks at the clock for it.
+  int n_threads_now() {
+    if (n_active() < n_threads()) note_loop(Clock::now(), false);
+    return n_active();
+  }
+  void run_erased(const Loop& loop);
+  void work(int thread);
+  int run_share(const Loop& loop, uint32_t round, int share, int thread);
+  int run_shares_of_others(const Loop& loop, uint32_t round, int thread);
+  void finish(int n_done);
+  void note_loop(Clock::time_point now, bool was_late);
+
+  std::vector<std::thread> workers_;
+  std::unique_ptr<Chunks[]> chunks_;  // [n_threads]
+  SharedLoop loop_;
+  alignas(64) std::atomic<uint32_t> round_{0};  // bumped to start a loop
+  alignas(64) std::atomic<int> n_left_{0};      // chunks of the current loop that are not finished
+  alignas(64) std::atomic<int> n_active_{1};    // threads 0 .. n_active-1 are not parked
+  std::atomic<bool> stopping_{false};
+
+  // Of the caller's thread alone.
+  Clock::time_point next_trial_;  // when a parked worker is tried again
+  Clock::duration hold_;          // how long the next one is parked
 };
 
 }  // namespace levin

@@ -17,11 +17,10 @@ constexpr int64_t kReadBytes = int64_t{16} << 20;  // of it, a sample; about a m
 constexpr int64_t kRounds = 20'000;                // likewise
 constexpr int kChains = 16;                        // independent sums: more than latency times issue width
 
-// Seconds of body(thread) on all threads.
 template <class Body>
-double seconds_of(ThreadPool& pool, const Body& body) {
+double seconds_of(const Body& body) {
   const auto start = std::chrono::steady_clock::now();
-  pool.run(body);
+  body();
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
@@ -138,22 +137,23 @@ LimitProbe::LimitProbe(ThreadPool& pool) : pool_(pool), memory_(kMemoryBytes) {
 void LimitProbe::sample() {
   const CpuInfo cpu = cpu_info();
   const double rounds = 1e-9 * kRounds * pool_.n_threads();
-  if (cpu.amx_bf16) tile_.add(rounds * 4 * 16384, seconds_of(pool_, [](int) { tile_rounds(kRounds); }));
+  if (cpu.amx_bf16) tile_.add(rounds * 4 * 16384, seconds_of([&] { pool_.run([](int) { tile_rounds(kRounds); }); }));
   if (cpu.avx2) {
     const std::byte* data = memory_.data() + read_at_;
     read_at_ = (read_at_ + kReadBytes) % kMemoryBytes;
-    read_.add(1e-9 * kReadBytes, seconds_of(pool_, [&](int thread) {
-                const Share share = pool_.share_of(kReadBytes, 4096, thread);
-                g_sink = static_cast<double>(sum_bytes(data + share.begin, share.end - share.begin));
+    read_.add(1e-9 * kReadBytes, seconds_of([&] {
+                pool_.parallel_for(kReadBytes, 4096, [&](int64_t begin, int64_t end, int) {
+                  g_sink = static_cast<double>(sum_bytes(data + begin, end - begin));
+                });
               }));
   }
   if (cpu.avx512) {
-    fma_.add(rounds * kChains * 32, seconds_of(pool_, [](int) { g_sink = fma_rounds_avx512(kRounds); }));
+    fma_.add(rounds * kChains * 32, seconds_of([&] { pool_.run([](int) { g_sink = fma_rounds_avx512(kRounds); }); }));
   } else if (cpu.avx2) {
-    fma_.add(rounds * 12 * 16, seconds_of(pool_, [](int) { g_sink = fma_rounds_avx2(kRounds); }));
+    fma_.add(rounds * 12 * 16, seconds_of([&] { pool_.run([](int) { g_sink = fma_rounds_avx2(kRounds); }); }));
   }
   if (cpu.avx512_bf16) {
-    dot_.add(rounds * kChains * 64, seconds_of(pool_, [](int) { g_sink = dot_rounds(kRounds); }));
+    dot_.add(rounds * kChains * 64, seconds_of([&] { pool_.run([](int) { g_sink = dot_rounds(kRounds); }); }));
   }
 }
 

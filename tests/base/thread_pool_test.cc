@@ -2,7 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <mutex>
 #include <numeric>
+#include <thread>
+#include <utility>
 #include <vector>
 
 namespace levin {
@@ -18,20 +24,26 @@ TEST(ThreadPoolTest, RunsTheBodyOnceOnEachThread) {
   }
 }
 
-TEST(ThreadPoolTest, SharesCoverTheLoopOnceInOrderAndInWholeGrains) {
+TEST(ThreadPoolTest, ChunksCoverTheLoopOnceAndInWholeGrains) {
   for (const int n_threads : {1, 2, 3, 7}) {
-    const ThreadPool pool(n_threads);
+    ThreadPool pool(n_threads);
     for (const int64_t n : {0, 1, 5, 16, 17, 100, 1000}) {
       for (const int64_t grain : {1, 3, 16, 64}) {
-        int64_t end = 0;
-        for (int thread = 0; thread < n_threads; ++thread) {
-          const Share share = pool.share_of(n, grain, thread);
-          ASSERT_EQ(share.begin, end) << n << " items, grain " << grain << ", thread " << thread << " of " << n_threads;
-          ASSERT_LE(share.begin, share.end);
-          ASSERT_TRUE(share.end == n || share.end % grain == 0);
-          end = share.end;
+        std::mutex mutex;
+        std::vector<std::pair<int64_t, int64_t>> chunks;
+        pool.parallel_for(n, grain, [&](int64_t begin, int64_t end, int) {
+          const std::lock_guard lock(mutex);
+          chunks.emplace_back(begin, end);
+        });
+        std::sort(chunks.begin(), chunks.end());
+        int64_t covered = 0;
+        for (const auto& [begin, end] : chunks) {
+          ASSERT_EQ(begin, covered) << n << " items, grain " << grain << ", " << n_threads << " threads";
+          ASSERT_LT(begin, end);
+          ASSERT_TRUE(end == n || end % grain == 0);
+          covered = end;
         }
-        ASSERT_EQ(end, n);
+        ASSERT_EQ(covered, n);
       }
     }
   }
@@ -51,6 +63,52 @@ TEST(ThreadPoolTest, ParallelForVisitsEachItemOnce) {
       }
     }
   }
+}
+
+// Each thread's scratch memory is its own, whoever's chunk it runs.
+TEST(ThreadPoolTest, NoTwoCallsOfOneThreadAtATime) {
+  ThreadPool pool(4);
+  std::vector<std::atomic<int>> inside(4);
+  for (int round = 0; round < 2000; ++round) {
+    pool.parallel_for(64, 1, [&](int64_t, int64_t, int thread) {
+      ASSERT_EQ(inside[static_cast<size_t>(thread)].fetch_add(1), 0);
+      inside[static_cast<size_t>(thread)].fetch_sub(1);
+    });
+  }
+}
+
+// The first chunk ends only when all others have: with shares that nobody else may take this would never end.
+TEST(ThreadPoolTest, OthersTakeTheChunksOfAThreadThatIsHeldUp) {
+  for (const int n_threads : {2, 5}) {
+    ThreadPool pool(n_threads);
+    for (int64_t held = 0; held < 100; held += 20) {
+      std::atomic<int64_t> n_done{0};
+      pool.parallel_for(100, 1, [&](int64_t begin, int64_t end, int) {
+        for (int64_t i = begin; i < end; ++i) {
+          if (i == held) {
+            while (n_done < 100 - (end - i)) std::this_thread::yield();
+          }
+          ++n_done;
+        }
+      });
+      EXPECT_EQ(n_done, 100);
+    }
+  }
+}
+
+// A worker that is late again and again is parked; later it may take part again.
+TEST(ThreadPoolTest, ParksAWorkerThatIsLateAndTriesItAgain) {
+  ThreadPool pool(2);
+  const auto loop = [&](std::chrono::milliseconds of_worker) {
+    pool.parallel_for(2, 1, [&](int64_t, int64_t, int thread) {
+      std::this_thread::sleep_for(thread == 0 ? std::chrono::milliseconds(0) : of_worker);
+      if (thread == 0) std::this_thread::sleep_for(std::chrono::microseconds(50));  // so that the worker gets a chunk
+    });
+  };
+  for (int i = 0; i < 10'000 && pool.n_active() == 2; ++i) loop(std::chrono::milliseconds(5));
+  ASSERT_EQ(pool.n_active(), 1);
+  for (int i = 0; i < 100'000 && pool.n_active() == 1; ++i) loop(std::chrono::milliseconds(0));
+  EXPECT_EQ(pool.n_active(), 2);
 }
 
 // Loops right after each other, then pauses longer than the workers spin.
