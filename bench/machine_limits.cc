@@ -2,7 +2,7 @@
 // which is what it does when nobody else uses it, and their average.
 #include "ops/machine_limits.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <set>
 

@@ -1,5 +1,5 @@
 // levin bench: prefill and decode speed by context depth, batch and speculation.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <chrono>

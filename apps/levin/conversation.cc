@@ -1,6 +1,6 @@
 #include "apps/levin/conversation.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <utility>

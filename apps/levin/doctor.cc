@@ -1,5 +1,5 @@
 // levin doctor: what this machine has, what would run on it, and what to change.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <memory>
 #include <vector>
@@ -58,6 +58,10 @@ std::vector<std::string> advise(const Diagnosis& d) {
         static_cast<double>(d.memory.group_limit_bytes) / kGiB, static_cast<double>(d.memory.total_bytes) / kGiB));
   }
   if (!d.gpu.usable && d.gpu.facts.load_error.empty()) advice.push_back(d.gpu.text);
+  if (!is_usable(d.cpu.best_isa())) {
+    advice.push_back(fmt::format("The kernels for {} were not built: build with it in the CMake list LEVIN_ISAS.",
+                                 isa_name(d.cpu.best_isa())));
+  }
   return advice;
 }
 
@@ -90,7 +94,7 @@ void print_text(const Diagnosis& d) {
   fmt::print("has        {}{}{}\n", have.empty() ? " none of the known sets" : have, lack.empty() ? "" : "; not", lack);
   fmt::print("kernels     {}\n", kernel_text(d.cpu.preferred_isa()));
   fmt::print("others      ");
-  for (const Isa isa : {Isa::kPlain, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16, Isa::kAmxBf16}) {
+  for (const Isa isa : built_isas()) {
     if (d.cpu.supports(isa) && isa != d.cpu.preferred_isa()) fmt::print("--isa {}  ", isa_name(isa));
   }
   fmt::print("\nmemory      {:.1f} GiB, {:.1f} GiB available{}\n", static_cast<double>(d.memory.total_bytes) / kGiB,

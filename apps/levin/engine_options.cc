@@ -1,6 +1,6 @@
 #include "apps/levin/engine_options.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -30,6 +30,14 @@ std::filesystem::path hub_cache(const Environment& environment) {
   return ".cache/huggingface/hub";
 }
 
+constexpr std::array kIsas = {Isa::kPlain, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16, Isa::kAmxBf16};
+
+std::vector<std::string> isa_names() {
+  std::vector<std::string> names;
+  for (const Isa isa : kIsas) names.emplace_back(isa_name(isa));
+  return names;
+}
+
 Error usage_error(std::string message) { return {ErrorKind::kUsage, std::move(message)}; }
 
 Status check_device(const EngineOptions& options, const CpuInfo& cpu) {
@@ -43,6 +51,12 @@ Status check_device(const EngineOptions& options, const CpuInfo& cpu) {
     return usage_error(
         fmt::format("--isa {}: this processor ({}) has {} at most; leave --isa away to take the best it has",
                     isa_name(*options.isa), cpu.model_name, isa_name(cpu.best_isa())));
+  }
+  if (options.isa && !is_usable(*options.isa)) {
+    return usage_error(
+        fmt::format("--isa {0}: this program was built without that kernel set; leave --isa away to take {1}, or build "
+                    "with {0} in the CMake list LEVIN_ISAS",
+                    isa_name(*options.isa), isa_name(cpu.preferred_isa())));
   }
   return {};
 }
@@ -121,8 +135,7 @@ void add_device_options(Command& command, EngineOptions& options, Given& given) 
                   .purpose = "CPU kernels: plain, avx2, avx512, avx512-bf16 or amx-bf16",
                   .default_text = "best of this processor",
                   .group = "Engine"},
-                 set_choice({"plain", "avx2", "avx512", "avx512-bf16", "amx-bf16"},
-                            [&options](size_t place) { options.isa = static_cast<Isa>(place); }));
+                 set_choice(isa_names(), [&options](size_t place) { options.isa = kIsas.at(place); }));
   command.option(
       {.names = "--numerics",
        .value = "MODE",

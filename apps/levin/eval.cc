@@ -1,5 +1,5 @@
 // levin eval: how well a model scores given answers, or the perplexity of a text.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <cmath>
 #include <memory>

@@ -1,5 +1,5 @@
 // levin export-gguf: the same weights as GGUF, to run llama.cpp and its relatives beside us.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <filesystem>
 #include <memory>

@@ -1,6 +1,6 @@
 #include "apps/levin/generation_options.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <filesystem>

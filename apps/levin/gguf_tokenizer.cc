@@ -1,6 +1,6 @@
 #include "apps/levin/gguf_tokenizer.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <filesystem>
 #include <vector>

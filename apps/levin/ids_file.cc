@@ -1,6 +1,6 @@
 #include "apps/levin/ids_file.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <charconv>
 #include <fstream>

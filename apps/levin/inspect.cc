@@ -1,6 +1,6 @@
 // levin inspect: what a checkpoint holds, what it needs, and what would run it. config.json is enough; the index adds
 // the names of the tensors, the shards their dtypes and bytes.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <array>
 #include <filesystem>

@@ -1,6 +1,6 @@
 #include "apps/levin/kernel_text.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 namespace levin::app {
 

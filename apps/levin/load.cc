@@ -1,5 +1,5 @@
 // levin load: a load client for servers that speak as OpenAI's do.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <cstdio>
 #include <memory>

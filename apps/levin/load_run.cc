@@ -1,6 +1,6 @@
 #include "apps/levin/load_run.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <atomic>

@@ -1,6 +1,6 @@
 #include "apps/levin/model_folder.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <system_error>

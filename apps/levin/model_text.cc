@@ -1,6 +1,6 @@
 #include "apps/levin/model_text.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "model/architecture.h"
 

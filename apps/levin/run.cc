@@ -1,5 +1,5 @@
 // levin run: one answer, or a chat.
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <cstdio>

@@ -1,6 +1,6 @@
 // levin serve: the HTTP server.
 #include <fcntl.h>
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <sys/resource.h>
 #include <unistd.h>
 

@@ -1,6 +1,6 @@
 #include "apps/levin/setting.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>

@@ -1,6 +1,6 @@
 #include "apps/levin/tools_file.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "io/mapped_file.h"
 

@@ -1,5 +1,5 @@
 // levin trace: runs given token ids and writes the tensors along the way, to be compared with another implementation.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <memory>
 

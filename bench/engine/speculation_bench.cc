@@ -3,13 +3,14 @@
 // whose speed changes from second to second; a prompt counts with the median of its rounds. Each depth has a model of its
 // own, which the others drive from the caches, so it answers twice and the second answer counts. The last row adapts the
 // depth by itself.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <numeric>
 
+#include "base/check.h"
 #include "engine/engine.h"
 #include "engine/prompt_sets.h"
 #include "support/must.h"

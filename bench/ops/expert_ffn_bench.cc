@@ -5,7 +5,7 @@
 // A token picks 8 of 64 experts (of 256 in the model) beside the shared one. At T = 1 the weights of 9 blocks are read;
 // with more tokens each expert's weights are read once for all the rows that picked it.
 #include <benchmark/benchmark.h>
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <set>
 #include <string>
@@ -126,7 +126,7 @@ void register_experts(DType weights, Isa isa, int n_threads) {
 void register_cases() {
   const CpuInfo cpu = cpu_info();
   for (const Isa isa : {Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16, Isa::kAmxBf16}) {
-    if (!cpu.supports(isa)) continue;
+    if (!is_usable(isa)) continue;
     for (const char* op : {"round_to_bf16", "quantize_fp8", "hadamard"}) {
       benchmark::RegisterBenchmark(fmt::format("{}/[512,8192]/{}", op, isa_name(isa)).c_str(),
                                    [isa, op](benchmark::State& state) { run_rounding(state, isa, op); })
@@ -136,7 +136,7 @@ void register_cases() {
   }
   for (const DType weights : {DType::kF8E4M3, DType::kMxfp4}) {
     for (const Isa isa : {Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16, Isa::kAmxBf16}) {
-      if (!cpu.supports(isa)) continue;
+      if (!is_usable(isa)) continue;
       for (const int n_threads : std::set<int>{1, cpu.n_cores}) register_experts(weights, isa, n_threads);
     }
   }

@@ -3,7 +3,7 @@
 //
 //   bench_index_topk --benchmark_filter='scores/bf16.*T:1$'      scores|topk/keys/kernel set/threads/T
 //   select/shape/kernel set/S
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <set>
 #include <string>
@@ -138,7 +138,7 @@ void add(const std::string& name, const Body& body) {
 void register_cases() {
   const CpuInfo cpu = cpu_info();
   for (const Isa isa : {Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16, Isa::kAmxBf16}) {
-    if (!cpu.supports(isa)) continue;
+    if (!is_usable(isa)) continue;
     for (const CacheDType keys : {CacheDType::kF32, CacheDType::kBF16, CacheDType::kFp8}) {
       for (const int n_threads : std::set<int>{1, cpu.n_cores}) {
         for (const int64_t n_tokens : {1, 2, 4, 32}) {

@@ -5,6 +5,8 @@
 //
 // Weights rotate through copies of 256 MiB together, as they do in a step, so that a small one is not served from a
 // near cache.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <set>
 #include <string>
@@ -128,7 +130,7 @@ void register_cases() {
   for (const auto& [n, k] : kShapes) {
     for (const auto& [x, w] : kTypes) {
       for (const Isa isa : {Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16, Isa::kAmxBf16}) {
-        if (!cpu.supports(isa)) continue;
+        if (!is_usable(isa)) continue;
         for (const int n_threads : std::set<int>{1, cpu.n_cores}) {
           for (const int64_t n_rows : {1, 2, 4, 8, 64, 512}) {
             const Case c = {n, k, n_rows, x, w, isa, n_threads};

@@ -1,7 +1,7 @@
 // Row work at the widths of DeepSeek-V3.2: norms, rotation, activation, expert choice, argmax.
 //
 //   bench_rows --benchmark_filter=rms_norm      op/[shape]/kernel set     one thread
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <cmath>
 #include <string>
@@ -96,9 +96,8 @@ void add(const std::string& name, const Body& body) {
 }
 
 void register_cases() {
-  const CpuInfo cpu = cpu_info();
   for (const Isa isa : {Isa::kPlain, Isa::kAvx2, Isa::kAvx512}) {
-    if (!cpu.supports(isa)) continue;
+    if (!is_usable(isa)) continue;
     const std::string_view set = isa_name(isa);
     add(fmt::format("rms_norm/[32,7168]/{}", set), [isa](benchmark::State& s) { run_rms_norm(s, isa); });
     add(fmt::format("rope_interleaved/[32,128,64]/{}", set),

@@ -2,7 +2,7 @@
 // cached tokens.
 //
 //   bench_sparse_attention --benchmark_filter='bf16.*threads:1/T:1/'      attention/rows/kernel set/threads/T
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <set>
 #include <vector>
@@ -80,7 +80,7 @@ void register_cases() {
   const CpuInfo cpu = cpu_info();
   for (const CacheDType rows : {CacheDType::kF32, CacheDType::kBF16, CacheDType::kFp8}) {
     for (const Isa isa : {Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16, Isa::kAmxBf16}) {
-      if (!cpu.supports(isa)) continue;
+      if (!is_usable(isa)) continue;
       for (const int n_threads : std::set<int>{1, cpu.n_cores}) {
         for (const int64_t n_tokens : {1, 2, 4, 32}) {
           const Case c{rows, isa, n_threads, n_tokens};

@@ -22,6 +22,8 @@ constexpr std::array<std::pair<Isa, std::string_view>, 5> kNames = {{
     {Isa::kAmxBf16, "amx-bf16"},
 }};
 
+constexpr Isa kBuilt[] = {LEVIN_BUILT_ISAS};
+
 std::string read_model_name() {
   std::ifstream file("/proc/cpuinfo");
   for (std::string line; std::getline(file, line);) {
@@ -62,6 +64,22 @@ std::optional<Isa> isa_from_name(std::string_view name) {
   return std::nullopt;
 }
 
+std::span<const Isa> built_isas() { return kBuilt; }
+
+std::vector<Isa> usable_isas() {
+  const CpuInfo cpu = cpu_info();
+  std::vector<Isa> usable;
+  for (const Isa isa : built_isas()) {
+    if (cpu.supports(isa)) usable.push_back(isa);
+  }
+  return usable;
+}
+
+bool is_usable(Isa isa) {
+  const std::vector<Isa> usable = usable_isas();
+  return std::ranges::find(usable, isa) != usable.end();
+}
+
 int CpuInfo::n_usable_cores() const {
   return quota > 0 ? std::clamp(static_cast<int>(std::min<double>(quota, n_cores)), 1, n_cores) : n_cores;
 }
@@ -74,8 +92,14 @@ Isa CpuInfo::best_isa() const {
   return Isa::kPlain;
 }
 
-Isa CpuInfo::preferred_isa() const {
-  return best_isa() == Isa::kAvx512Bf16 && half_rate_bf16_dot ? Isa::kAvx512 : best_isa();
+Isa CpuInfo::preferred_isa(std::span<const Isa> built) const {
+  const bool avx512_built = std::ranges::find(built, Isa::kAvx512) != built.end();
+  Isa preferred = Isa::kPlain;
+  for (const Isa isa : built) {
+    const bool slower = isa == Isa::kAvx512Bf16 && half_rate_bf16_dot && avx512_built;
+    if (supports(isa) && !slower) preferred = std::max(preferred, isa);
+  }
+  return preferred;
 }
 
 CpuInfo cpu_info() {

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace levin {
 
@@ -12,6 +14,9 @@ enum class Isa { kPlain, kAvx2, kAvx512, kAvx512Bf16, kAmxBf16 };
 
 std::string_view isa_name(Isa isa);                       // "plain", "avx2", "avx512", "avx512-bf16", "amx-bf16"
 std::optional<Isa> isa_from_name(std::string_view name);  // the reverse; empty when the name is none of these
+
+// The kernel sets of this build, ascending and kPlain among them (CMake: LEVIN_ISAS).
+std::span<const Isa> built_isas();
 
 struct CpuInfo {
   std::string model_name;    // as the kernel prints it, or "unknown"
@@ -29,12 +34,17 @@ struct CpuInfo {
   // part of a period stands still until the next one, all threads at once.
   int n_usable_cores() const;
 
-  Isa best_isa() const;       // the widest
-  Isa preferred_isa() const;  // the fastest, which runs where nothing else is asked for
+  Isa best_isa() const;  // the widest that the processor has
   bool supports(Isa isa) const { return isa <= best_isa(); }
+  // The fastest of the sets that were built, which runs where nothing else is asked for.
+  Isa preferred_isa(std::span<const Isa> built = built_isas()) const;
 };
 
 // Asks the kernel for the state of the matrix unit, which a process has to before it uses it.
 CpuInfo cpu_info();
+
+// The kernel sets that can run here: built, and supported by the processor. Ascending.
+std::vector<Isa> usable_isas();
+bool is_usable(Isa isa);
 
 }  // namespace levin

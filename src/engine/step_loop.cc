@@ -1,6 +1,6 @@
 #include "engine/step_loop.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <map>

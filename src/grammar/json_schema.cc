@@ -1,6 +1,6 @@
 #include "grammar/json_schema.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <span>

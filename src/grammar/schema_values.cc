@@ -1,6 +1,6 @@
 #include "grammar/schema_values.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <set>

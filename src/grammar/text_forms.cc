@@ -1,6 +1,6 @@
 #include "grammar/text_forms.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <array>

@@ -1,6 +1,6 @@
 #include "grammar/vocabulary.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 

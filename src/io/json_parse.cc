@@ -1,7 +1,7 @@
 // The tree builder over simdjson's on-demand parser: simdjson finds the tokens, checks UTF-8 and decodes strings;
 // numbers keep their text, so their grammar is checked here. Every value is visited, as on-demand parsing validates
 // only those.
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <simdjson.h>
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 #include "kv/page_pool.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <functional>

@@ -1,6 +1,6 @@
 #include "model/config_keys.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 

@@ -1,6 +1,6 @@
 #include "model/memory_plan.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cstring>

@@ -1,6 +1,6 @@
 #include "model/numerics.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <array>
 #include <utility>

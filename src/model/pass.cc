@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 
+#include "base/check.h"
 #include "ops/logits.h"
 #include "ops/matmul.h"
 #include "ops/norm.h"

@@ -1,5 +1,7 @@
 #include "model/weight_table.h"
 
+#include <fmt/core.h>
+
 #include "model/architecture.h"
 #include "tensor/matrix.h"
 

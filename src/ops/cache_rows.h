@@ -1,4 +1,4 @@
-// Writes new rows into the paged caches, rounding to the cache's format (tensor/formats.h). Attention and indexer read
+// Writes new rows into the paged caches, rounding to the cache's format (tensor/row_formats.h). Attention and indexer read
 // keys only from these rows, also for tokens of the same step.
 //
 // A token is written to page slot[t] / 64, row slot[t] mod 64 of its sequence; slot < 0 writes nothing (padding).

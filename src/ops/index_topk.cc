@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/check.h"
 #include "kernels/cpu/kernels.h"
 #include "ops/check_view.h"
 #include "ops/cuda_backend.h"

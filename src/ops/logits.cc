@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/check.h"
 #include "kernels/cpu/kernels.h"
 #include "ops/check_view.h"
 #include "ops/op_times.h"

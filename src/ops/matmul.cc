@@ -1,8 +1,11 @@
 #include "ops/matmul.h"
 
+#include <fmt/format.h>
+
 #include <array>
 #include <vector>
 
+#include "base/check.h"
 #include "ops/check_view.h"
 #include "ops/cuda_backend.h"
 #include "ops/op_times.h"

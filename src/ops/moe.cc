@@ -12,6 +12,7 @@
 #include <array>
 #include <vector>
 
+#include "base/check.h"
 #include "kernels/cpu/kernels.h"
 #include "ops/cuda_backend.h"
 #include "ops/op_times.h"

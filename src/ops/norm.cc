@@ -1,5 +1,6 @@
 #include "ops/norm.h"
 
+#include "base/check.h"
 #include "kernels/cpu/kernels.h"
 #include "ops/check_view.h"
 #include "ops/op_times.h"

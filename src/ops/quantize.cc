@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 
+#include "base/check.h"
 #include "base/numbers.h"
 #include "kernels/cpu/kernels.h"
 #include "ops/check_view.h"

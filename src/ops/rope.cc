@@ -1,5 +1,6 @@
 #include "ops/rope.h"
 
+#include "base/check.h"
 #include "base/math.h"
 #include "kernels/cpu/kernels.h"
 #include "ops/check_view.h"

@@ -1,6 +1,7 @@
 // On the CPU a chain is the ops it is made of.
 #include "ops/row_chains.h"
 
+#include "base/check.h"
 #include "base/numbers.h"
 #include "ops/cache_rows.h"
 #include "ops/check_view.h"

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "base/check.h"
 #include "kernels/cpu/kernels.h"
 #include "ops/check_view.h"
 #include "ops/cuda_backend.h"

@@ -1,5 +1,6 @@
 #include "ops/streams.h"
 
+#include "base/check.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/stream_weights.h"
 #include "ops/check_view.h"

@@ -1,6 +1,6 @@
 #include "serve/answer_form.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 

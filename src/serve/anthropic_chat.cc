@@ -1,6 +1,6 @@
 #include "serve/anthropic_chat.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <iterator>

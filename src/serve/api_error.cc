@@ -1,6 +1,6 @@
 #include "serve/api_error.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <utility>
 

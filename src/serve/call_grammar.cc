@@ -1,6 +1,6 @@
 #include "serve/call_grammar.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <utility>
 

@@ -1,6 +1,6 @@
 #include "serve/chat_messages.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <utility>

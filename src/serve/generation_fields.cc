@@ -1,6 +1,6 @@
 #include "serve/generation_fields.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <charconv>
 #include <random>

@@ -1,6 +1,6 @@
 #include "serve/http_message.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <charconv>

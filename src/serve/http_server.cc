@@ -1,6 +1,6 @@
 #include "serve/http_server.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <atomic>

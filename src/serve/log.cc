@@ -1,6 +1,6 @@
 #include "serve/log.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <ctime>
 

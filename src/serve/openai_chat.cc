@@ -1,6 +1,6 @@
 #include "serve/openai_chat.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <ctime>
 #include <utility>

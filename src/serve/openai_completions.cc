@@ -1,6 +1,6 @@
 #include "serve/openai_completions.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <ctime>

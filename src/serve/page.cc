@@ -1,6 +1,6 @@
 #include "serve/page.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 namespace levin::serve {
 namespace {

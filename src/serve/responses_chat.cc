@@ -1,6 +1,6 @@
 #include "serve/responses_chat.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <utility>
 

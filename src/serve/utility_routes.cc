@@ -1,6 +1,6 @@
 #include "serve/utility_routes.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <utility>
 

@@ -7,6 +7,8 @@
 #include <cstring>
 #include <new>
 
+#include "base/check.h"
+
 namespace levin {
 namespace {
 

@@ -1,14 +1,20 @@
-// One layer's cached rows and rings of state, for the sequences of a step: pages and tables as views. The byte layout of the
-// rows themselves is in tensor/row_formats.h.
+// Formats of cache rows (tensor/row_formats.h has their bytes), and the caches of one layer for the sequences of a step.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 
 #include "tensor/row_formats.h"
 #include "tensor/view.h"
 
 namespace levin {
+
+std::string_view cache_dtype_name(CacheDType dtype);  // "f32", "bf16", "fp8"
+
+LatentFormat latent_format(CacheDType dtype, int64_t d_latent, int64_t d_rope);
+LatentFormat key_value_format(CacheDType dtype, int64_t d_head, int64_t d_rope);
+IndexKeyFormat index_key_format(CacheDType dtype, int64_t d_index);
 
 // One layer's rings of compressor state, for the sequences of a step.
 struct StateRings {

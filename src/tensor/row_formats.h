@@ -26,11 +26,12 @@
 //              gates, f32. Never rounded: it is an input of sums, not a cache that attention reads. Where entries
 //              overlap, the rows that end a block of tokens (kv/cache.h) stand behind the ring as well, those of the
 //              last n_ends blocks: a long step leaves them behind before anyone can copy them from the ring.
+//
+// These are the plain numbers that kernels take, for the CPU's are compiled for newer processors and may include little
+// (kernels/cpu/simd.h). tensor/formats.h makes them and describes whole caches with them.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
-#include <string_view>
 
 #include "base/host_device.h"
 
@@ -41,8 +42,6 @@ constexpr int64_t kQuantBlock = 128;    // columns that share an activation or l
 constexpr int64_t kKeyValueBlock = 64;  // columns that share a scale of a key-value row
 
 enum class CacheDType : uint8_t { kF32, kBF16, kFp8 };
-
-std::string_view cache_dtype_name(CacheDType dtype);  // "f32", "bf16", "fp8"
 
 struct LatentFormat {
   CacheDType dtype = CacheDType::kF32;
@@ -59,8 +58,6 @@ struct LatentFormat {
   LEVIN_HOST_DEVICE int64_t n_scales() const { return (d_latent + scale_columns - 1) / scale_columns; }
   LEVIN_HOST_DEVICE int64_t page_bytes() const { return row_bytes * kPageTokens; }
 };
-LatentFormat latent_format(CacheDType dtype, int64_t d_latent, int64_t d_rope);
-LatentFormat key_value_format(CacheDType dtype, int64_t d_head, int64_t d_rope);
 
 struct IndexKeyFormat {
   CacheDType dtype = CacheDType::kF32;
@@ -68,11 +65,8 @@ struct IndexKeyFormat {
   int64_t key_bytes = 0;     // one key, without its scale
   int64_t scale_offset = 0;  // bytes from the page's start; fp8 only
 
-  LEVIN_HOST_DEVICE int64_t page_bytes() const {
-    return scale_offset + (dtype == CacheDType::kFp8 ? kPageTokens * 4 : 0);
-  }
+  LEVIN_HOST_DEVICE int64_t page_bytes() const { return scale_offset + (dtype == CacheDType::kFp8 ? kPageTokens * 4 : 0); }
 };
-IndexKeyFormat index_key_format(CacheDType dtype, int64_t d_index);
 
 struct StateFormat {
   int64_t n_channels = 0;  // C

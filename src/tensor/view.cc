@@ -2,7 +2,10 @@
 
 #include <fmt/ranges.h>
 
+#include <cstdlib>
 #include <vector>
+
+#include "base/check.h"
 
 namespace levin {
 
@@ -83,6 +86,12 @@ View View::merged_first() const {
     out.strides_[i] = strides_[i + 1];
   }
   return out;
+}
+
+void View::refuse_access(DType asked) const {
+  LEVIN_CHECK(asked == dtype_ && device_ == Device::kCpu, "view is {}, not {} of the host", describe(),
+              dtype_name(asked));
+  std::abort();  // not reached: data() saw the check fail
 }
 
 std::string View::describe() const {

@@ -13,7 +13,6 @@
 #include <initializer_list>
 #include <string>
 
-#include "base/check.h"
 #include "tensor/dtype.h"
 
 namespace levin {
@@ -45,8 +44,8 @@ class View {
   // Typed access to host memory; the element type is checked. row<T>(i, j) points at element [i, j, 0, ...].
   template <class T>
   T* data() const {
-    LEVIN_CHECK(DTypeOf<T>::value == dtype_ && device_ == Device::kCpu, "view is {}, not {} of the host", describe(),
-                dtype_name(DTypeOf<T>::value));
+    if (DTypeOf<T>::value != dtype_ || device_ != Device::kCpu) [[unlikely]]
+      refuse_access(DTypeOf<T>::value);
     return reinterpret_cast<T*>(data_);
   }
   template <class T>
@@ -67,6 +66,8 @@ class View {
   std::string describe() const;  // "f32 [3, 576]", "f32 [3, 576] on cuda"
 
  private:
+  [[noreturn]] void refuse_access(DType asked) const;
+
   std::byte* data_ = nullptr;
   DType dtype_ = DType::kF32;
   Device device_ = Device::kCpu;

@@ -1,6 +1,6 @@
 #include "text/chat_deepseek.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <string>
 

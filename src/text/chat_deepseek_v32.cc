@@ -1,5 +1,5 @@
 // The chat format of DeepSeek-V3.2.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <string>
 #include <string_view>

@@ -1,6 +1,6 @@
 // The chat format of DeepSeek-V4. It has no turns of tools: their results stand in the turn of the user, with what the
 // user says beside them.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <map>

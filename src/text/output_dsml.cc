@@ -1,5 +1,5 @@
 // DeepSeek's calls: tags with a mark inside that is a token, attributes, and a block around the calls.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <array>
 #include <set>

@@ -1,5 +1,5 @@
 // tokenizer_config.json: which tokens begin, end and pad a text.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 

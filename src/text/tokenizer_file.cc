@@ -1,6 +1,6 @@
 #include "text/tokenizer_file.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <unordered_map>

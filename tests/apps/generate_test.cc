@@ -1,4 +1,5 @@
 // run, tokenize, bench and eval on the demonstration model, as a user meets them.
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 namespace levin {
 namespace {
 
@@ -29,13 +31,31 @@ TEST(CpuTest, TheBestSetFollowsFromWhatTheProcessorHas) {
   EXPECT_EQ(cpu.best_isa(), Isa::kAvx512);
   cpu.avx512_bf16 = true;
   EXPECT_EQ(cpu.best_isa(), Isa::kAvx512Bf16);
-  EXPECT_EQ(cpu.preferred_isa(), Isa::kAvx512Bf16);
+  EXPECT_EQ(cpu.preferred_isa(kAll), Isa::kAvx512Bf16);
   cpu.half_rate_bf16_dot = true;
   EXPECT_EQ(cpu.best_isa(), Isa::kAvx512Bf16);
-  EXPECT_EQ(cpu.preferred_isa(), Isa::kAvx512);
+  EXPECT_EQ(cpu.preferred_isa(kAll), Isa::kAvx512);
   cpu.amx_bf16 = true;
   EXPECT_EQ(cpu.best_isa(), Isa::kAmxBf16);
-  EXPECT_EQ(cpu.preferred_isa(), Isa::kAmxBf16);
+  EXPECT_EQ(cpu.preferred_isa(kAll), Isa::kAmxBf16);
+}
+
+TEST(CpuTest, OnlySetsThatWereBuiltArePreferred) {
+  const CpuInfo cpu = {.avx2 = true, .avx512 = true, .avx512_bf16 = true, .half_rate_bf16_dot = true};
+  constexpr Isa kFew[] = {Isa::kPlain, Isa::kAvx2};
+  EXPECT_EQ(cpu.preferred_isa(kFew), Isa::kAvx2);
+  EXPECT_EQ(CpuInfo{}.preferred_isa(kFew), Isa::kPlain);
+  constexpr Isa kWithoutAvx512[] = {Isa::kPlain, Isa::kAvx2, Isa::kAvx512Bf16};  // slow, but wider than what is left
+  EXPECT_EQ(cpu.preferred_isa(kWithoutAvx512), Isa::kAvx512Bf16);
+}
+
+TEST(CpuTest, UsableSetsWereBuiltAndAreSupported) {
+  EXPECT_EQ(built_isas().front(), Isa::kPlain);
+  for (const Isa isa : kAll) {
+    const bool built = std::ranges::find(built_isas(), isa) != built_isas().end();
+    EXPECT_EQ(is_usable(isa), built && cpu_info().supports(isa)) << isa_name(isa);
+  }
+  EXPECT_TRUE(is_usable(cpu_info().preferred_isa()));
 }
 
 TEST(CpuTest, ThereIsAProcessor) {

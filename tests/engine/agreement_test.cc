@@ -7,6 +7,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "base/check.h"
 #include "engine/loaded_model.h"
 #include "engine/passkey.h"
 #include "engine/trace.h"

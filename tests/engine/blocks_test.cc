@@ -1,6 +1,6 @@
 // Blocks of a sequence as records (kv/cache.h): a sequence whose first blocks are put in goes on with the bits of one
 // that ran them itself, however it ran them, and nothing in a record is without effect.
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

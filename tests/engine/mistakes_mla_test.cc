@@ -3,7 +3,7 @@
 // or else no test would notice it. Those inside one op have their rows in that op's test: 19 (hadamard without its
 // scale) in quantize_test.cc, 22 (groups masked with 0) in route_experts_test.cc, 30 (top-k that drops candidates) in
 // select_topk_test.cc.
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

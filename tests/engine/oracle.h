@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/check.h"
 #include "io/safetensors.h"
 #include "support/fixture.h"
 #include "support/must.h"

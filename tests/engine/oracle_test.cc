@@ -6,7 +6,7 @@
 // more.
 #include "engine/oracle.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,7 +1,7 @@
 // Drafts that are turned down leave no trace: random rounds of verification, with logits that are the same bits as
 // those of a run that never drafted. V4's windows, entries and compressor state must all go back to any accepted
 // prefix, also of a verify window wider than the compression ratio.
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 #include "engine/same_tokens.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <map>
@@ -9,6 +9,7 @@
 #include <tuple>
 
 #include "arch/load_config.h"
+#include "base/check.h"
 #include "engine/demo_text.h"
 #include "engine/passkey.h"
 #include "engine/step_loop.h"

@@ -1,6 +1,6 @@
 // The whole product of circumstances on prompts up to 512 tokens, and every pair of them at 4k and 12k tokens; in parts
 // that each end within minutes. DeepSeek-V4, of which there is no demonstration model, on its fixtures.
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

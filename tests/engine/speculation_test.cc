@@ -2,7 +2,7 @@
 // set of prompts (prompts.jsonl), greedy. The models' READMEs have 3.32, 2.92 and 2.01 (demo-v32) and 2.71, 3.13 and
 // 1.99 (demo-glm) for the three sets, measured by other programs in float32 and with every draft made. Drafts that are
 // not made for doubt cost a few percent of that.
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include "engine/loaded_model.h"

@@ -1,5 +1,6 @@
 // Answers with a structure: they have it, drafts or not, and are the same; on dummy weights, whose answers are as random
 // as can be, with the demonstration model's tokens.
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <random>

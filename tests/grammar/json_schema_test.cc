@@ -1,7 +1,7 @@
 // JSON schemas: which texts match, and what is refused by name.
 #include "grammar/json_schema.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include "grammar/byte_tokens.h"

@@ -1,7 +1,8 @@
 // DeepSeek-V4's part of a config: the published values, both spellings, and what is refused.
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <functional>
 
 #include "arch/deepseek_v4/architecture.h"

@@ -1,5 +1,5 @@
 // GLM-5's part of a config: the quirks of its files and the schedule of its indexers.
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <functional>

@@ -10,6 +10,7 @@
 
 #include "arch/deepseek_v4/architecture.h"
 #include "arch/load_config.h"
+#include "base/check.h"
 #include "base/numbers.h"
 #include "model/weight_store.h"
 #include "support/must.h"

@@ -12,14 +12,6 @@
 namespace levin::testing {
 namespace {
 
-std::vector<Isa> kernel_sets() {
-  std::vector<Isa> sets;
-  for (const Isa isa : {Isa::kPlain, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16, Isa::kAmxBf16}) {
-    if (cpu_info().supports(isa)) sets.push_back(isa);
-  }
-  return sets;
-}
-
 template <class Out, class In>
 std::vector<Out> widened(Isa isa, const std::vector<In>& codes, DType operand) {
   std::vector<Out> out(codes.size());
@@ -50,7 +42,7 @@ std::vector<uint16_t> all_words() {
 
 TEST(CodecTest, E4m3IsExactInF32) {
   const std::vector<uint8_t> codes = finite_e4m3();
-  for (const Isa isa : kernel_sets()) {
+  for (const Isa isa : usable_isas()) {
     const std::vector<float> values = widened<float>(isa, codes, DType::kF32);
     for (size_t i = 0; i < codes.size(); ++i) {
       EXPECT_EQ(std::bit_cast<uint32_t>(values[i]), std::bit_cast<uint32_t>(e4m3_to_f32(codes[i])))
@@ -88,7 +80,7 @@ TEST(CodecTest, Mxfp4IsExact) {
 }
 
 TEST(CodecTest, E4m3IsExactInBf16) {
-  if (!cpu_info().avx512_bf16) GTEST_SKIP() << "no bf16 dot instruction";
+  if (!is_usable(Isa::kAvx512Bf16)) GTEST_SKIP() << "no bf16 dot instruction here";
   const std::vector<uint8_t> codes = finite_e4m3();
   const std::vector<uint16_t> values = widened<uint16_t>(Isa::kAvx512Bf16, codes, DType::kBF16);
   for (size_t i = 0; i < codes.size(); ++i) {
@@ -98,7 +90,7 @@ TEST(CodecTest, E4m3IsExactInBf16) {
 
 TEST(CodecTest, Bf16IsExactInF32) {
   const std::vector<uint16_t> words = all_words();
-  for (const Isa isa : kernel_sets()) {
+  for (const Isa isa : usable_isas()) {
     const std::vector<float> values = widened<float>(isa, words, DType::kF32);
     for (size_t i = 0; i < words.size(); ++i) {
       ASSERT_EQ(std::bit_cast<uint32_t>(values[i]), uint32_t{words[i]} << 16) << isa_name(isa);
@@ -119,7 +111,7 @@ std::vector<float> rounding_places() {
 
 TEST(CodecTest, RoundingToBf16IsTheScalarOne) {
   const std::vector<float> values = rounding_places();
-  for (const Isa isa : kernel_sets()) {
+  for (const Isa isa : usable_isas()) {
     std::vector<uint16_t> out(values.size());
     kernels::cpu_kernels(isa).matmul.round_to_bf16(
         {.x = values.data(), .out = out.data(), .n_rows = 1, .k = static_cast<int64_t>(values.size())});
@@ -138,7 +130,7 @@ TEST(CodecTest, RoundingToE4m3IsTheScalarOne) {
     values.push_back(v);
   }
   const size_t n_blocks = (values.size() + 127) / 128;
-  for (const Isa isa : kernel_sets()) {
+  for (const Isa isa : usable_isas()) {
     std::vector<uint8_t> out(values.size());
     std::vector<float> scale(n_blocks);
     kernels::cpu_kernels(isa).matmul.quantize_fp8({.x = values.data(),

@@ -1,10 +1,11 @@
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <cstring>
 #include <utility>
 
+#include "base/check.h"
 #include "base/numbers.h"
 #include "ops/matmul.h"
 #include "ops/moe.h"

@@ -269,7 +269,7 @@ float tile_tree_score(const Problem& p, int64_t t, int64_t slot) {
 }
 
 TEST(IndexTopkTileTest, SumsAsItsHeaderSays) {
-  if (!cpu_info().supports(Isa::kAmxBf16)) GTEST_SKIP() << "no matrix unit";
+  if (!is_usable(Isa::kAmxBf16)) GTEST_SKIP() << "no matrix unit";
   for (const auto& [n_heads, d] : {std::pair{1, 32}, {7, 160}, {16, 128}, {17, 64}, {48, 96}, {64, 128}, {70, 32}}) {
     Problem p({CacheDType::kBF16, 20, n_heads, d, 150, 10, 3});
     for (const auto& device : devices_under_test()) {

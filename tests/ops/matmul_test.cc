@@ -1,6 +1,6 @@
 #include "ops/matmul.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -136,27 +136,6 @@ std::vector<ExactSum> exact_sums(const TestRows& rows, const TestMatrix& w, int6
   return out;
 }
 
-// The avx512 set looks e4m3 up where the processor can, and computes it where not. Either way a product is the same.
-TEST(MatmulAvx512, HasTheSameBitsWithAndWithoutVbmi) {
-  if (!cpu_info().avx512_vbmi) GTEST_SKIP() << "the processor has no VBMI";
-  TestDevice device(Isa::kAvx512, 2);
-  kernels::CpuKernels computing = *device.ctx().cpu, looking_up = computing;
-  computing.matmul = kernels::matmul_kernels_avx512();
-  looking_up.matmul = kernels::matmul_kernels_avx512_vbmi();
-  Random random(9);
-  // All codes but the NaN stand in the weights.
-  const TestMatrix w = random_matrix(random, DType::kF8E4M3, 272, 400, true);
-  for (const int64_t n_rows : {1, 4, 8, 30}) {
-    const TestRows rows = random_rows(random, DType::kBF16, n_rows, 400);
-    Tensor out[2] = {Tensor(DType::kF32, {n_rows, 272}), Tensor(DType::kF32, {n_rows, 272})};
-    for (int i = 0; i < 2; ++i) {
-      device.ctx().cpu = i == 0 ? &computing : &looking_up;
-      ops::matmul(device.ctx(), {.x = rows.x, .w = &w.packed, .out = out[i]});
-    }
-    ASSERT_TRUE(same_bits(out[0], out[1])) << n_rows << " rows";
-  }
-}
-
 // Along the tree a product passes at most 128 roundings in its block and one per block fold, each at most half a unit
 // (2^-24) of a partial sum, which never exceeds the sum of |x w| by more than those roundings; the scale of a fold is
 // itself a rounded product. The dot instruction rounds twice a step of two, so that the count is the same, and drops
@@ -245,7 +224,7 @@ float tile_tree_sum(const TestRows& rows, const TestMatrix& w, int64_t row, int6
 }
 
 TEST(MatmulTileTest, SumsAsItsHeaderSays) {
-  if (!cpu_info().supports(Isa::kAmxBf16)) GTEST_SKIP() << "no matrix unit";
+  if (!is_usable(Isa::kAmxBf16)) GTEST_SKIP() << "no matrix unit";
   for (const DType w_type : {DType::kBF16, DType::kF8E4M3, DType::kMxfp4}) {
     for (const auto& [n, k] : {std::pair{5, 2}, {33, 130}, {70, 512}, {20, 2600}}) {
       Random random(n + k);

@@ -398,7 +398,7 @@ void enlarge_dots(Problem& p) {
 }
 
 TEST(SparseAttentionTileTest, SumsAsItsHeaderSays) {
-  if (!cpu_info().supports(Isa::kAmxBf16)) GTEST_SKIP() << "no matrix unit";
+  if (!is_usable(Isa::kAmxBf16)) GTEST_SKIP() << "no matrix unit";
   constexpr CacheDType kRows = CacheDType::kBF16;
   std::vector<Problem> problems;
   for (const Case& c : {Case{kRows, kBF16, 5, 3, 40, 16, 100, 12}, Case{kRows, kF32, 5, 2, 158, 6, 200, 101},

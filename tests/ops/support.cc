@@ -1,10 +1,12 @@
 #include "ops/support.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cstring>
 #include <utility>
+
+#include "base/check.h"
 
 namespace levin::testing {
 
@@ -58,9 +60,7 @@ std::string TestDevice::name() const { return on_cuda() ? "cuda" : fmt::format("
 const std::vector<std::unique_ptr<TestDevice>>& devices_under_test() {
   static const auto kDevices = [] {
     std::vector<std::unique_ptr<TestDevice>> devices;
-    const CpuInfo cpu = cpu_info();
-    for (const Isa isa : {Isa::kPlain, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16, Isa::kAmxBf16}) {
-      if (!cpu.supports(isa)) continue;
+    for (const Isa isa : usable_isas()) {
       for (const int n_threads : {1, 2, 3}) {
         if (kOnlyRacesCount && n_threads == 1 && isa != Isa::kPlain) continue;
         devices.push_back(std::make_unique<TestDevice>(isa, n_threads));

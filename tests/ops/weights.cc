@@ -1,5 +1,6 @@
 #include "ops/weights.h"
 
+#include "base/check.h"
 #include "base/numbers.h"
 
 namespace levin::testing {

@@ -1,6 +1,6 @@
 #include "support/fixture.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <openssl/evp.h>
 
 #include <algorithm>

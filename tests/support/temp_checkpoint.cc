@@ -1,6 +1,6 @@
 #include "support/temp_checkpoint.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <cstdio>
 #include <system_error>

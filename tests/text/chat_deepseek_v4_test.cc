@@ -1,6 +1,6 @@
 // DeepSeek-V4's chat format: against the reference encoder (golden/make_deepseek_v4_goldens.py), and what that leaves
 // open.
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>

@@ -1,6 +1,6 @@
 // GLM's chat format against what the releases' own templates make (golden/glm_chat.jsonl, by make_glm_chat.py), and how
 // answers are read.
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 

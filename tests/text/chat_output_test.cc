@@ -1,6 +1,6 @@
 #include "text/chat_output.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 

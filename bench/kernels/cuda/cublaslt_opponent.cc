@@ -3,7 +3,7 @@
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <utility>
 

@@ -6,7 +6,7 @@
 //
 // Weights rotate through copies of together 512 MB, so that they are cold; output is compared between the two before
 // they are timed.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <cmath>
 #include <cstdio>

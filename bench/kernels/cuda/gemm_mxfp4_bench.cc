@@ -4,13 +4,14 @@
 //
 // Shapes are the experts of DeepSeek-V4-Flash and -Pro, 32 of them on the device, 1 to 256 rows each. Two copies of the
 // weights take turns, so that they are cold.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <cstdio>
 #include <cstring>
 #include <random>
 #include <vector>
 
+#include "base/check.h"
 #include "device_data.h"
 #include "device_timing.h"
 #include "kernels/cuda/gemm_mxfp4.h"

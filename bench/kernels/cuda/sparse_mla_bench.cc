@@ -4,7 +4,7 @@
 //
 // The cache is larger than L2 and the launches of a graph rotate through it, so that rows are cold, as in every layer of
 // a step.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cstdlib>

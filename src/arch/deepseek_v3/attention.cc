@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "model/blocks/indexer.h"
+#include "base/check.h"
 #include "ops/cache_rows.h"
 #include "ops/sparse_attention.h"
 

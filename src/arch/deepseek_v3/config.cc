@@ -1,5 +1,5 @@
 // What DeepSeek-V3.2 and GLM-5 have in common (model-spec 2.1).
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "arch/deepseek_v3/mla.h"
 #include "model/config_fields.h"

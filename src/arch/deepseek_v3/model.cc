@@ -7,6 +7,7 @@
 #include "arch/deepseek_v3/layer.h"
 #include "arch/deepseek_v3/mla.h"
 #include "model/wanted_rows.h"
+#include "base/check.h"
 
 namespace levin {
 namespace {

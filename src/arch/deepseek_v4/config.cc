@@ -1,7 +1,7 @@
 // DeepSeek-V4 (model-spec 2.3): one key-value head, windows and compressed entries, several residual streams.
 #include "arch/deepseek_v4/config.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <array>

@@ -7,6 +7,7 @@
 #include "arch/deepseek_v4/stream_layer.h"
 #include "arch/deepseek_v4/streams.h"
 #include "model/wanted_rows.h"
+#include "base/check.h"
 
 namespace levin {
 namespace {

@@ -1,5 +1,5 @@
 // The tensors of DeepSeek-V4 (model-spec 6.1, 7.2): names without a prefix, `<name>.scale` beside `<name>.weight`.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <memory>
 #include <utility>

@@ -2,7 +2,7 @@
 // lend to those above (model-spec 2.2).
 #include "arch/glm/architecture.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <array>

@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "tensor/dtype.h"
-#include "tensor/formats.h"
+#include "tensor/row_formats.h"
 
 namespace levin::kernels {
 

@@ -22,7 +22,7 @@ struct CpuKernels {
   AttentionKernels attention;  // attention.h: sparse MLA over cache rows
 };
 
-// The kernels for `isa`, which the processor must support.
+// The kernels for `isa`, which must be among built_isas() and which the processor must support.
 const CpuKernels& cpu_kernels(Isa isa);
 
 }  // namespace levin::kernels

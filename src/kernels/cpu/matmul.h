@@ -103,6 +103,10 @@ struct CombineRows {
   int64_t d = 0;
 };
 
+// Products of f32 operands as the avx512 set takes them, for the sets above it, which differ in bf16 alone.
+void product_f32_avx512(const ProductJob& job);
+void product_f32_avx512_vbmi(const ProductJob& job);  // the same bits; e4m3 is looked up
+
 struct MatmulKernels {
   int64_t free_rows = 2;  // that cost no more than loading the weights: how work is cut over threads
   DType (*operand_dtype)(DType x, DType w) = nullptr;
@@ -117,7 +121,7 @@ struct MatmulKernels {
 MatmulKernels matmul_kernels_plain();
 MatmulKernels matmul_kernels_avx2();
 MatmulKernels matmul_kernels_avx512();
-MatmulKernels matmul_kernels_avx512_vbmi();  // the same bits; e4m3 is looked up
+MatmulKernels matmul_kernels_avx512_vbmi();  // the same bits; e4m3 is looked up, all else is shared
 MatmulKernels matmul_kernels_avx512_bf16();
 MatmulKernels matmul_kernels_amx_bf16();  // operands of more than kRowGroup rows in its own layout, matmul_amx.cc
 

@@ -5,8 +5,8 @@
 
 #include "base/numbers.h"
 #include "kernels/cpu/matmul.h"
-#include "tensor/formats.h"
 #include "tensor/matrix.h"
+#include "tensor/row_formats.h"
 
 namespace levin::kernels {
 namespace {

@@ -1,6 +1,6 @@
 #include "kernels/cuda/gemm_fp8.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "base/check.h"
 #include "kernels/cuda/plan_thresholds.h"

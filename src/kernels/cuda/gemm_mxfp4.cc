@@ -1,6 +1,6 @@
 #include "kernels/cuda/gemm_mxfp4.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cstring>

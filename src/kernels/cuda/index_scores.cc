@@ -1,7 +1,7 @@
 #include "kernels/cuda/index_scores.h"
 
 #include <cuda.h>
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "base/check.h"
 #include "kernels/cuda/index_plan_launch.h"

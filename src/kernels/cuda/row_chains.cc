@@ -1,6 +1,6 @@
 #include "kernels/cuda/row_chains.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <string_view>
 

@@ -1,6 +1,6 @@
 #include "kernels/cuda/sparse_mla.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 

@@ -1,6 +1,6 @@
 #include "kernels/cuda/topk.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 

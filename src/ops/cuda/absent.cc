@@ -1,4 +1,5 @@
 // A build without the CUDA toolkit has no backend; the probe says so, or what else is missing.
+#include "base/check.h"
 #include "ops/cuda_backend.h"
 
 namespace levin {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/check.h"
 #include "kernels/cuda/moe.h"
 #include "ops/cuda/ops_on_cuda.h"
 

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/check.h"
 #include "kernels/cuda/sparse_mla.h"
 
 namespace levin {

@@ -3,6 +3,7 @@
 
 #include <string_view>
 
+#include "base/check.h"
 #include "kernels/cuda/gemm_mxfp4.h"
 #include "kernels/cuda/index_scores.h"
 #include "kernels/cuda/quantize_fp8.h"

@@ -1,8 +1,11 @@
 // Weights, products and the rounding of their inputs.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <utility>
 #include <vector>
 
+#include "base/check.h"
 #include "kernels/cuda/gemm_fp8.h"
 #include "ops/cuda/ops_on_cuda.h"
 #include "ops/matmul.h"

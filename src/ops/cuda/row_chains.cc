@@ -1,5 +1,6 @@
 #include "kernels/cuda/row_chains.h"
 
+#include "base/check.h"
 #include "ops/cuda/ops_on_cuda.h"
 #include "ops/row_chains.h"
 

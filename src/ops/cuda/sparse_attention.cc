@@ -1,5 +1,6 @@
 #include "ops/sparse_attention.h"
 
+#include "base/check.h"
 #include "kernels/cuda/sparse_mla.h"
 #include "ops/cuda/ops_on_cuda.h"
 

@@ -1,7 +1,7 @@
 #include "tensor/cuda/device.h"
 
 #include <cuda_runtime_api.h>
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <string>
 #include <utility>

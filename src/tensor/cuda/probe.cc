@@ -1,7 +1,7 @@
 #include "tensor/cuda/probe.h"
 
 #include <dlfcn.h>
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <array>
 #include <memory>

@@ -10,6 +10,7 @@
 #include <tuple>
 #include <vector>
 
+#include "base/check.h"
 #include "base/numbers.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cuda/device_array.h"

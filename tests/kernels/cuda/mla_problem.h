@@ -7,6 +7,7 @@
 #include <random>
 #include <vector>
 
+#include "base/check.h"
 #include "base/numbers.h"
 #include "kernels/cuda/device_array.h"
 #include "kernels/cuda/sparse_mla.h"

@@ -1,0 +1,23 @@
+# Checks LEVIN_ISAS, the CPU kernel sets to build, and says how the code spells them: LEVIN_BUILT_ISAS, the enumerators of
+# Isa (base/cpu.h) in ascending order.
+set(known plain avx2 avx512 avx512-bf16 amx-bf16)
+set(enumerators kPlain kAvx2 kAvx512 kAvx512Bf16 kAmxBf16)
+foreach(isa ${LEVIN_ISAS})
+  if(NOT isa IN_LIST known)
+    message(FATAL_ERROR "LEVIN_ISAS has '${isa}', expected some of: ${known}")
+  endif()
+endforeach()
+if(NOT "plain" IN_LIST LEVIN_ISAS)
+  message(FATAL_ERROR "LEVIN_ISAS is '${LEVIN_ISAS}'; it needs plain, which runs on every processor")
+endif()
+foreach(isa avx512-bf16 amx-bf16)  # their f32 products and row work are those of avx512
+  if(isa IN_LIST LEVIN_ISAS AND NOT "avx512" IN_LIST LEVIN_ISAS)
+    message(FATAL_ERROR "LEVIN_ISAS has ${isa} without avx512, whose kernels it uses; add avx512")
+  endif()
+endforeach()
+set(LEVIN_BUILT_ISAS)
+foreach(isa enumerator IN ZIP_LISTS known enumerators)
+  if(isa IN_LIST LEVIN_ISAS)
+    list(APPEND LEVIN_BUILT_ISAS Isa::${enumerator})
+  endif()
+endforeach()

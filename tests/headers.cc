@@ -1,0 +1,2 @@
+// Nothing but the headers that tests precompile (CMakeLists.txt).
+int main() {}
