@@ -115,7 +115,7 @@ Status complete(GenerationOptions& options, const Given& given, const EngineOpti
   if (given.ignore_eos) sampling.stop_tokens.clear();
   options.random_seed = !given.seed;
   LEVIN_TRY(check_logit_bias(sampling, parsed.config.n_vocab));
-  const Status sound = check_sampling(sampling, parsed.config.n_vocab);
+  const Result<SamplingPlan> sound = SamplingPlan::make(sampling, parsed.config.n_vocab);
   if (sound.ok()) return {};
   // Options were refused where they were set, so what is left comes from the file.
   return Error{ErrorKind::kModelInvalid,

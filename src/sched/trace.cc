@@ -1,6 +1,6 @@
 #include "sched/trace.h"
 
-#include <fmt/core.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <charconv>

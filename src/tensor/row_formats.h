@@ -65,7 +65,9 @@ struct IndexKeyFormat {
   int64_t key_bytes = 0;     // one key, without its scale
   int64_t scale_offset = 0;  // bytes from the page's start; fp8 only
 
-  LEVIN_HOST_DEVICE int64_t page_bytes() const { return scale_offset + (dtype == CacheDType::kFp8 ? kPageTokens * 4 : 0); }
+  LEVIN_HOST_DEVICE int64_t page_bytes() const {
+    return scale_offset + (dtype == CacheDType::kFp8 ? kPageTokens * 4 : 0);
+  }
 };
 
 struct StateFormat {

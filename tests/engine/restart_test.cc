@@ -12,7 +12,7 @@
 #include "engine/loaded_model.h"
 #include "engine/same_tokens.h"
 #include "engine/step_loop.h"
-#include "kv/page_tiers.h"
+#include "kv/prefix_index.h"
 
 namespace levin::test {
 namespace {

@@ -85,12 +85,12 @@ TEST(MemoryPlanTest, CountsTheWeightsOfTheReleasedDeepseekV4Models) {
 // for 128 tokens and 3. A block of 128 tokens has a window's rows of all layers, 32 entries with keys and 4 rows of state
 // or one entry, and four streams of the model's width.
 TEST(MemoryPlanTest, CountsTheCachesOfTheReleasedDeepseekV4Models) {
-  struct Released {
+  struct ReleasedModel {
     const char* folder;
     int64_t n_layers, n_indexed, n_all, d_model;
   };
-  for (const Released& m :
-       {Released{"deepseek-v4-flash", 44, 21, 20, 4096}, Released{"deepseek-v4-pro", 62, 30, 31, 7168}}) {
+  for (const ReleasedModel& m :
+       {ReleasedModel{"deepseek-v4-flash", 44, 21, 20, 4096}, ReleasedModel{"deepseek-v4-pro", 62, 30, 31, 7168}}) {
     const std::string folder = kRoot + "/tests/fixtures/" + m.folder;
     const MemoryPlan fast = plan_for(folder, NumericsMode::kFast, nullptr);
     EXPECT_EQ(fast.latent_bytes_per_token, m.n_indexed * 1152 / 4 + m.n_all * 1152 / 128) << m.folder;

@@ -148,7 +148,8 @@ TEST(RouteExpertsTest, ARowWithANanGetsTheFirstExpertsWithoutWeightAndIsMarked) 
     logits.at(25) = std::numeric_limits<float>::quiet_NaN();
     Tensor picks(DType::kI32, {3, 2}), weights(DType::kF32, {3, 2}), faults(DType::kI32, {3});
     std::fill_n(faults.view().data<int32_t>(), 3, 0);
-    ops::route_experts(device->ctx(), {.logits = logits, .picks = picks, .weights = weights, .faults = faults});
+    ops::route_experts(device->ctx(),
+                       {.logits = logits, .factor = 2.5f, .picks = picks, .weights = weights, .faults = faults});
     for (int64_t t = 0; t < 3; ++t) {
       EXPECT_EQ(faults.view().data<int32_t>()[t], t == 1 ? 1 : 0) << device->name();
       for (int64_t i = 0; i < 2; ++i) {

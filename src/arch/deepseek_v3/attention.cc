@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "model/blocks/indexer.h"
 #include "base/check.h"
+#include "model/blocks/indexer.h"
 #include "ops/cache_rows.h"
 #include "ops/sparse_attention.h"
 

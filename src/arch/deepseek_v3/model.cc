@@ -6,8 +6,8 @@
 
 #include "arch/deepseek_v3/layer.h"
 #include "arch/deepseek_v3/mla.h"
-#include "model/wanted_rows.h"
 #include "base/check.h"
+#include "model/wanted_rows.h"
 
 namespace levin {
 namespace {

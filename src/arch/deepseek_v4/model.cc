@@ -6,8 +6,8 @@
 #include "arch/deepseek_v4/parts.h"
 #include "arch/deepseek_v4/stream_layer.h"
 #include "arch/deepseek_v4/streams.h"
-#include "model/wanted_rows.h"
 #include "base/check.h"
+#include "model/wanted_rows.h"
 
 namespace levin {
 namespace {
