@@ -35,9 +35,13 @@ void CacheManager::release(SequenceCache& s) {
   s.n_committed_blocks_ = 0;
 }
 
-bool CacheManager::has_room(const SequenceCache& s, int64_t n_tokens, int64_t n_spare) const {
+bool CacheManager::has_room(const SequenceCache& s, int64_t n_tokens,
+                            std::span<const SequenceCache* const> others) const {
   for (size_t i = 0; i < pools_->n_pools(); ++i) {
-    const int64_t n_needed = s.pages_.n_missing(i, n_tokens) + (pools_->never_short(i) ? 0 : n_spare);
+    if (pools_->never_short(i)) continue;
+    int64_t n_needed = s.pages_.n_missing(i, n_tokens);
+    for (const SequenceCache* other : others)
+      n_needed += other->pages_.n_missing(i, other->pages_.n_tokens() + kPageTokens);
     if (n_needed <= pools_->pool(i).n_free()) continue;  // counting the others takes longer
     const int64_t n_evictable = i == 0 && index_.shares_pages() ? index_.pages().n_evictable() : 0;
     if (n_needed > pools_->pool(i).n_free() + n_evictable) return false;

@@ -79,8 +79,8 @@ class CacheManager {
   // Gives everything back.
   void release(SequenceCache& s);
 
-  // Whether n_tokens of this sequence would fit and leave n_spare pages of every kind that can run short.
-  bool has_room(const SequenceCache& s, int64_t n_tokens, int64_t n_spare) const;
+  // Whether n_tokens of this sequence would fit and leave each of the others room for a page of tokens more.
+  bool has_room(const SequenceCache& s, int64_t n_tokens, std::span<const SequenceCache* const> others) const;
   // Makes room for n_tokens, at the cost of prefixes that no sequence uses; false: there is not enough, and nothing
   // has changed.
   bool grow(SequenceCache& s, int64_t n_tokens);

@@ -178,8 +178,9 @@ bool Scheduler::admit_one(Sequence& s, StepPlan& plan) {
   if (s.spec.look_up) hit = cache_.begin(s.cache, *s.spec.tokens);
   const auto fits = [&] {
     if (static_cast<int64_t>(running_.size()) >= options_.max_running) return false;
-    const int64_t n_spare = static_cast<int64_t>(running_.size());  // so that none of them is sent back at once
-    return cache_.has_room(s.cache, slots_after(s, s.n_tokens()), n_spare);
+    std::vector<const SequenceCache*> others;  // none of which is to be sent back at once
+    for (const auto& [rank, id] : running_) others.push_back(&at(id).cache);
+    return cache_.has_room(s.cache, slots_after(s, s.n_tokens()), others);
   };
   while (!fits()) {
     const auto last = std::prev(running_.end());
