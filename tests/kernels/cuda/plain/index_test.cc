@@ -22,7 +22,7 @@ DType query_type(CacheDType keys) {
 
 // Queries of a few rows over two sequences of cached keys.
 struct Problem {
-  Problem(CacheDType dtype, int64_t n_heads, int64_t d, std::vector<int32_t> visible_slots, int32_t first)
+  Problem(CacheDType dtype, int64_t n_heads, int64_t d, std::vector<int32_t> visible_slots, int32_t first_slot)
       : format(index_key_format(dtype, d)),
         n_rows(std::ssize(visible_slots)),
         n_slots(*std::max_element(visible_slots.begin(), visible_slots.end())),
@@ -30,7 +30,7 @@ struct Problem {
         q(query_type(dtype), {n_rows, n_heads, d}),
         w(DType::kF32, {n_rows, n_heads}),
         visible(i32_tensor(visible_slots)),
-        first(first) {
+        first(first_slot) {
     Random random(static_cast<uint64_t>(n_heads * d + n_slots));
     q = testing::converted(random_tensor(random, {n_rows, n_heads, d}, 1.0f), query_type(dtype), {n_rows, n_heads, d});
     w = random_tensor(random, {n_rows, n_heads}, 0.3f);

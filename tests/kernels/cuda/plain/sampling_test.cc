@@ -88,7 +88,9 @@ TEST_F(PlainSamplingTest, TokensEqualTheHosts) {
       SamplingParams params;
       params.temperature = row.temperature, params.seed = row.seed, params.choice = row.choice;
       const std::span<const float> logits(x.view().row<float>(t), static_cast<size_t>(v));
-      EXPECT_EQ(out.view().data<int32_t>()[t], choose_token(logits, params, {.position = row.position}))
+      const Result<SamplingPlan> plan = SamplingPlan::make(params, v);
+      ASSERT_TRUE(plan.ok()) << plan.error().message;
+      EXPECT_EQ(out.view().data<int32_t>()[t], choose_token(logits, *plan, {.position = row.position}).token)
           << v << " row " << t;
     }
   }
