@@ -1,25 +1,9 @@
 #include "engine/runner.h"
 
-#include <algorithm>
-
-#include "base/check.h"
+#include "ops/copies.h"
 #include "ops/logits.h"
 
 namespace levin {
-namespace {
-
-// A value that is no number stays one through residual stream and norm, so the end shows all rows that had any.
-void mark_rows_without_numbers(const View& hidden, const View& faults) {
-  for (int64_t t = 0; t < hidden.dim(0); ++t) {
-    const float* row = hidden.row<float>(t);
-    float sum = 0;  // of zeros, or NaN
-    for (int64_t i = 0; i < hidden.dim(1); ++i) sum += row[i] - row[i];
-    if (sum != 0) mark_fault(faults, t);
-  }
-}
-
-}  // namespace
-
 Runner::Runner(const Model& model, const RunnerOptions& options)
     : model_(model),
       isa_(options.isa),
@@ -34,14 +18,16 @@ Runner::Runner(const Model& model, const RunnerOptions& options)
 ForwardRows Runner::trunk(std::span<const SequenceChunk> chunks, const Probe* probe) {
   const Step step = build_step(arena_, chunks, SlotRule::kAtPosition, pools_.kinds());
   ForwardRows out = model_.trunk(ctx_, step, cache_, probe);
-  mark_rows_without_numbers(out.hidden, step.faults);
+  // A value that is no number stays one through residual stream and norm, so the end shows all rows that had any.
+  ops::mark_unusable(ctx_, {.x = out.hidden, .faults = step.faults});
   out.faults = step.faults;
   last_result_ = std::chrono::steady_clock::now();
   return out;
 }
 
-ForwardRows Runner::mtp(std::span<const SequenceChunk> chunks, const MtpInput& in, const Probe* probe) {
-  const Step step = build_step(arena_, chunks, SlotRule::kAfterPosition, pools_.kinds());
+ForwardRows Runner::mtp(std::span<const SequenceChunk> chunks, const MtpInput& in,
+                        std::optional<std::span<const int32_t>> wanted, const Probe* probe) {
+  const Step step = build_step(arena_, chunks, SlotRule::kAfterPosition, pools_.kinds(), wanted);
   const ForwardRows out = model_.mtp(ctx_, step, in, cache_, probe);
   last_result_ = std::chrono::steady_clock::now();
   return out;
@@ -66,9 +52,8 @@ std::vector<int32_t> Runner::argmax(View logits) {
 }
 
 View Runner::keep(View rows) {
-  LEVIN_CHECK(rows.contiguous(), "rows to keep are {}, and not contiguous", rows.describe());
   const View out = arena_.allocate(rows.dtype(), {rows.dim(0), rows.dim(1)});
-  std::copy_n(rows.bytes(), rows.n_elements() * dtype_bytes(rows.dtype()), out.bytes());
+  ops::copy_rows(ctx_, {.x = rows, .out = out});
   return out;
 }
 

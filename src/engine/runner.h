@@ -6,11 +6,13 @@
 
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "base/cpu.h"
 #include "base/thread_pool.h"
+#include "engine/build_step.h"
 #include "kv/cache.h"
 #include "kv/sequence_pages.h"
 #include "model/model.h"
@@ -58,7 +60,9 @@ class Runner {
   // Trunk over the chunks' tokens.
   ForwardRows trunk(std::span<const SequenceChunk> chunks, const Probe* probe = nullptr);
   // MTP over pairs: tokens[j] stands after position first_position + j, its row of `in` belongs to that position.
-  ForwardRows mtp(std::span<const SequenceChunk> chunks, const MtpInput& in, const Probe* probe = nullptr);
+  // `wanted`: the rows of all chunks' tokens whose output is asked for, ascending; nullopt: all.
+  ForwardRows mtp(std::span<const SequenceChunk> chunks, const MtpInput& in,
+                  std::optional<std::span<const int32_t>> wanted = std::nullopt, const Probe* probe = nullptr);
   View logits(View hidden);                  // [N, D] -> [N, V]
   View draft_logits(View hidden);            // [N, D] -> [N, V], for choosing drafts
   std::vector<int32_t> argmax(View logits);  // [N, V] -> N token ids

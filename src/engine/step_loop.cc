@@ -594,7 +594,7 @@ void StepLoop::extend_draft_state(Batch& batch) {
     }
   }
   if (chunks.empty()) return;
-  const ForwardRows out = runner_.mtp(chunks, {.state = state.view(), .wanted = last_rows});
+  const ForwardRows out = runner_.mtp(chunks, {.state = state.view()}, last_rows);
   for (const Batch::Entry& entry : batch.entries) {
     if (entry.of_prompt && entry.sequence->n_answer_tokens() == 1) note_prompt_done(*entry.sequence);
   }

@@ -137,7 +137,7 @@ void Tracer::first_draft() {
     runner_.begin_step();
     const SequenceChunk step = chunk(std::span(tokens_).subspan(begin + 1, count), begin);
     const View trunk_state = View::of(state_.data() + begin * d_state(), {count, d_state()});
-    const ForwardRows rows = runner_.mtp({&step, 1}, {.state = trunk_state}, &probe);
+    const ForwardRows rows = runner_.mtp({&step, 1}, {.state = trunk_state}, std::nullopt, &probe);
     const View logits = runner_.logits(rows.hidden);
     append_rows(&result_.draft1_logits, logits);
     next_token_ = last_argmax(runner_, logits);

@@ -40,9 +40,6 @@ struct MtpInput {
   // row, which came out of an earlier step of the same sequence. A full row stays as it is; one with room left held all
   // there was to see, so that what was written since is added to it, in place. Index keys are written all the same.
   View picks = {};
-  // The N of the T tokens whose output somebody asks for, ascending; nullopt: all. The others only leave their rows in
-  // the caches, which saves most of their work.
-  std::optional<std::span<const int32_t>> wanted = std::nullopt;
 };
 
 class Model {
@@ -63,7 +60,7 @@ class Model {
                             const Probe* probe = nullptr) const = 0;
 
   // One MTP step (SlotRule::kAfterPosition): step.tokens[t] is the token after position t, in.state the trunk's there,
-  // or in recursion the MTP layer's own. The result has the N wanted rows; nothing if there are none.
+  // or in recursion the MTP layer's own. The result has the N wanted rows (Step::wanted); nothing if there are none.
   virtual ForwardRows mtp(OpContext& ctx, const Step& step, const MtpInput& in, const KvCache& cache,
                           const Probe* probe = nullptr) const = 0;
 

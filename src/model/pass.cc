@@ -1,9 +1,7 @@
 #include "model/pass.h"
 
-#include <algorithm>
-#include <functional>
-
 #include "base/check.h"
+#include "ops/copies.h"
 #include "ops/logits.h"
 #include "ops/matmul.h"
 #include "ops/norm.h"
@@ -51,7 +49,7 @@ View round_heads(OpContext& ctx, View x, ops::Operand operand) {
 Pass::Pass(OpContext& ctx, const Numerics& numerics, const Step& step, const KvCache& cache, const Probe* probe)
     : ctx_(ctx), numerics_(numerics), step_(step), cache_(cache), probe_(probe) {}
 
-Pass Pass::of_rows(const Step& step, std::span<const int32_t> rows) {
+Pass Pass::of_rows(const Step& step, View rows) {
   Pass out(ctx_, numerics_, step, cache_, probe_);
   if (!rope_.cos.empty()) out.rope_ = {.cos = rows_of(rope_.cos, rows), .sin = rows_of(rope_.sin, rows)};
   return out;
@@ -66,15 +64,13 @@ Rotation Pass::rotation(View positions, const std::vector<float>& frequencies) {
 
 Rotation Pass::inverse(const Rotation& r) {
   const Rotation out{.cos = r.cos, .sin = allocate(DType::kF32, {r.sin.dim(0), r.sin.dim(1)})};
-  const float* sin = r.sin.data<float>();
-  std::transform(sin, sin + r.sin.n_elements(), out.sin.data<float>(), std::negate<>());
+  ops::scale_rows(ctx_, {.x = r.sin, .factor = -1, .out = out.sin});
   return out;
 }
 
-View Pass::rows_of(View x, std::span<const int32_t> rows) {  // [T, D] -> [N, D]
-  const View out = allocate(DType::kF32, {std::ssize(rows), x.n_elements() / x.dim(0)});
-  for (int64_t i = 0; i < out.dim(0); ++i)
-    std::copy_n(x.row<float>(rows[static_cast<size_t>(i)]), out.dim(1), out.row<float>(i));
+View Pass::rows_of(View x, View rows) {  // [T, D], [N] -> [N, D]
+  const View out = allocate(DType::kF32, {rows.dim(0), x.dim(1)});
+  ops::copy_rows(ctx_, {.x = x, .rows = rows, .out = out});
   return out;
 }
 

@@ -35,7 +35,7 @@ class Pass {
   Pass(OpContext& ctx, const Numerics& numerics, const Step& step, const KvCache& cache, const Probe* probe);
 
   // The rest of a pass for some of its tokens: `step` is step_of_rows() of this one's.
-  Pass of_rows(const Step& step, std::span<const int32_t> rows);
+  Pass of_rows(const Step& step, View rows);
 
   const Numerics& numerics() const { return numerics_; }
   const Step& step() const { return step_; }
@@ -53,7 +53,7 @@ class Pass {
 
   const Rotation& step_rotation() const { return rope_; }
 
-  View rows_of(View x, std::span<const int32_t> rows);     // [T, D] f32 -> [N, D], a copy
+  View rows_of(View x, View rows);                         // [T, D] f32, [N] i32 -> [N, D], a copy
   View embed(View table);                                  // -> [T, D]
   View rms_norm(View x, const Vector& weight, float eps);  // [T, D] -> [T, D]
   View rms_norm(View x, float eps);                        // the same without a weight

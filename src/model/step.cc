@@ -3,89 +3,15 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "tensor/formats.h"
+#include "ops/copies.h"
 
 namespace levin {
 namespace {
 
-// The page tables of all sequences under each other, as long as the longest.
-template <class PagesOf>
-View page_tables(Arena& arena, std::span<const SequenceChunk> chunks, const PagesOf& pages_of) {
-  int64_t max_pages = 1;
-  for (const SequenceChunk& chunk : chunks)
-    max_pages = std::max<int64_t>(max_pages, std::ssize(pages_of(*chunk.pages)));
-  const View tables = arena.allocate(DType::kI32, {std::ssize(chunks), max_pages});
-  for (size_t b = 0; b < chunks.size(); ++b) {
-    const std::vector<int32_t>& pages = pages_of(*chunks[b].pages);
-    std::copy(pages.begin(), pages.end(), tables.row<int32_t>(static_cast<int64_t>(b)));
-  }
-  return tables;
-}
-
-View gather_values(Arena& arena, View values, std::span<const int32_t> rows) {  // [T] i32 -> [N]
-  const View out = arena.allocate(DType::kI32, {std::ssize(rows)});
-  std::transform(rows.begin(), rows.end(), out.data<int32_t>(), [&](int32_t t) { return values.data<int32_t>()[t]; });
+View values_of(OpContext& ctx, View values, View rows) {  // [T] i32, [N] -> [N]
+  const View out = ctx.arena->allocate(values.dtype(), {rows.dim(0)});
+  ops::copy_rows(ctx, {.x = values.reshaped({values.dim(0), 1}), .rows = rows, .out = out.reshaped({rows.dim(0), 1})});
   return out;
-}
-
-void check_room(const SequenceChunk& chunk, size_t b, int32_t offset) {
-  const int64_t n_tokens = std::ssize(chunk.tokens), n_slots = chunk.first_position + n_tokens + offset;
-  LEVIN_CHECK(n_slots <= std::ssize(chunk.pages->rows()) * kPageTokens,
-              "step: sequence {} needs {} slots, its block table has {} pages", b, n_slots, chunk.pages->rows().size());
-  LEVIN_CHECK(n_tokens <= chunk.pages->max_step_tokens(),
-              "step: {} tokens of sequence {}, the window's ring has room for {}", n_tokens, b,
-              chunk.pages->max_step_tokens());
-}
-
-void add_window(Arena& arena, int64_t n_window, Step& step) {
-  step.window = arena.allocate(DType::kI32, {step.n_tokens()});
-  for (int64_t t = 0; t < step.n_tokens(); ++t) {
-    const int64_t begin = step.visible.data<int32_t>()[t] - n_window;
-    step.window.data<int32_t>()[t] = static_cast<int32_t>(std::max<int64_t>(step.first_slot, begin));
-  }
-}
-
-StepEntries entries_of_ratio(Arena& arena, std::span<const SequenceChunk> chunks, const Step& step, size_t kind,
-                             int64_t ratio) {
-  StepEntries e{.ratio = ratio,
-                .tables = page_tables(arena, chunks, [&](const SequencePages& p) -> auto& { return p.entries(kind); }),
-                .visible = arena.allocate(DType::kI32, {step.n_tokens()})};
-  const auto completes = [&](int64_t t) { return (step.positions.data<int32_t>()[t] + 1) % ratio == 0; };
-  int64_t n_completed = 0;
-  for (int64_t t = 0; t < step.n_tokens(); ++t) n_completed += completes(t);
-  for (View* view : {&e.seq, &e.slot, &e.positions}) *view = arena.allocate(DType::kI32, {n_completed});
-  int64_t n = 0;
-  for (int64_t t = 0; t < step.n_tokens(); ++t) {
-    const auto visible = static_cast<int32_t>((step.positions.data<int32_t>()[t] + 1) / ratio);
-    e.visible.data<int32_t>()[t] = visible;
-    if (!completes(t)) continue;
-    e.seq.data<int32_t>()[n] = step.seq.data<int32_t>()[t];
-    e.slot.data<int32_t>()[n] = visible - 1;
-    e.positions.data<int32_t>()[n] = static_cast<int32_t>((visible - 1) * ratio);
-    ++n;
-  }
-  for (size_t b = 0; b < chunks.size(); ++b) {
-    const int64_t n_entries = (chunks[b].first_position + std::ssize(chunks[b].tokens)) / ratio;
-    LEVIN_CHECK(n_entries <= std::ssize(chunks[b].pages->entries(kind)) * kPageTokens,
-                "step: sequence {} needs {} entries of ratio {}, its block table has {} pages", b, n_entries, ratio,
-                chunks[b].pages->entries(kind).size());
-  }
-  return e;
-}
-
-void add_entries(Arena& arena, std::span<const SequenceChunk> chunks, const PageKinds& kinds, Step& step) {
-  const int64_t n_seqs = std::ssize(chunks);
-  for (View* view : {&step.rings, &step.first_row, &step.first_position}) *view = arena.allocate(DType::kI32, {n_seqs});
-  int32_t row = 0;
-  for (size_t b = 0; b < chunks.size(); ++b) {
-    step.rings.data<int32_t>()[b] = chunks[b].pages->ring();
-    step.first_row.data<int32_t>()[b] = row;
-    step.first_position.data<int32_t>()[b] = chunks[b].first_position;
-    row += static_cast<int32_t>(chunks[b].tokens.size());
-  }
-  for (size_t kind = 0; kind < kinds.ratios.size(); ++kind) {
-    step.entries.push_back(entries_of_ratio(arena, chunks, step, kind, kinds.ratios[kind]));
-  }
 }
 
 }  // namespace
@@ -96,46 +22,15 @@ const StepEntries& Step::entries_of(int64_t ratio) const {
   return *found;
 }
 
-Step step_of_rows(Arena& arena, const Step& step, std::span<const int32_t> rows) {
+Step step_of_rows(OpContext& ctx, const Step& step, View rows) {
   Step out = step;
+  out.wanted.reset();
   for (View Step::* values :
        {&Step::tokens, &Step::positions, &Step::seq, &Step::slot, &Step::visible, &Step::window, &Step::faults}) {
-    if (!(step.*values).empty()) out.*values = gather_values(arena, step.*values, rows);
+    if (!(step.*values).empty()) out.*values = values_of(ctx, step.*values, rows);
   }
-  for (StepEntries& e : out.entries) e.visible = gather_values(arena, e.visible, rows);
+  for (StepEntries& e : out.entries) e.visible = values_of(ctx, e.visible, rows);
   return out;
-}
-
-Step build_step(Arena& arena, std::span<const SequenceChunk> chunks, SlotRule rule, const PageKinds& kinds) {
-  int64_t n_tokens = 0;
-  for (const SequenceChunk& chunk : chunks) n_tokens += std::ssize(chunk.tokens);
-  const int32_t offset = rule == SlotRule::kAfterPosition ? 1 : 0;
-  Step step{.tokens = arena.allocate(DType::kI32, {n_tokens}),
-            .positions = arena.allocate(DType::kI32, {n_tokens}),
-            .seq = arena.allocate(DType::kI32, {n_tokens}),
-            .slot = arena.allocate(DType::kI32, {n_tokens}),
-            .visible = arena.allocate(DType::kI32, {n_tokens}),
-            .tables = page_tables(arena, chunks, [](const SequencePages& p) -> auto& { return p.rows(); }),
-            .first_slot = offset,
-            .faults = arena.allocate(DType::kI32, {n_tokens})};
-  std::fill_n(step.faults.data<int32_t>(), n_tokens, 0);
-  int64_t t = 0;
-  for (size_t b = 0; b < chunks.size(); ++b) {
-    check_room(chunks[b], b, offset);
-    int32_t position = chunks[b].first_position;
-    for (const int32_t token : chunks[b].tokens) {
-      step.tokens.data<int32_t>()[t] = token;
-      step.positions.data<int32_t>()[t] = position;
-      step.seq.data<int32_t>()[t] = static_cast<int32_t>(b);
-      step.slot.data<int32_t>()[t] = position + offset;
-      step.visible.data<int32_t>()[t] = position + offset + 1;
-      ++position;
-      ++t;
-    }
-  }
-  if (kinds.n_window > 0) add_window(arena, kinds.n_window, step);
-  if (rule == SlotRule::kAtPosition && !kinds.ratios.empty()) add_entries(arena, chunks, kinds, step);
-  return step;
 }
 
 }  // namespace levin

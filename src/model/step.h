@@ -1,25 +1,15 @@
 // One step: T packed tokens from any mix of sequences. Prefill, decode, verification and drafting differ only in the
-// counts.
-//
-// build_step() is the one place where positions, lengths, write slots and page tables of a step are made.
+// counts. engine/build_step.h makes them.
 #pragma once
 
 #include <cstdint>
-#include <span>
+#include <optional>
 #include <vector>
 
-#include "kv/sequence_pages.h"
-#include "tensor/buffer.h"
+#include "ops/context.h"
 #include "tensor/view.h"
 
 namespace levin {
-
-// Consecutive tokens of one sequence.
-struct SequenceChunk {
-  std::span<const int32_t> tokens;
-  int32_t first_position = 0;            // of tokens[0]; the cache holds every earlier position
-  const SequencePages* pages = nullptr;  // with room for every slot that is written or read
-};
 
 // Where a token's cache row stands. The MTP layer keeps the row of the pair (hidden state of i, token i + 1) at slot i
 // + 1, so that every page depends on its own prefix alone; its slot 0 is never used.
@@ -29,11 +19,12 @@ enum class SlotRule : uint8_t { kAtPosition, kAfterPosition };
 // tokens w * ratio .. (w + 1) * ratio - 1, is made by the last of them, and is visible from that token on.
 struct StepEntries {
   int64_t ratio = 0;
-  View tables;     // [B, max pages] i32, pages of kPageTokens entries
-  View visible;    // [T] i32: entries 0 <= w < visible[t]
-  View seq;        // [N] i32: of the N entries completed here, in order of their tokens
-  View slot;       // [N] i32: w, where its row is written
-  View positions;  // [N] i32: RoPE position, that of the first token it stands for
+  View tables;            // [B, max pages] i32, pages of kPageTokens entries
+  View visible;           // [T] i32: entries 0 <= w < visible[t]
+  int32_t n_visible = 0;  // the largest of them, or more
+  View seq;               // [N] i32: of the N entries completed here, in order of their tokens
+  View slot;              // [N] i32: w, where its row is written
+  View positions;         // [N] i32: RoPE position, that of the first token it stands for
 };
 
 struct Step {
@@ -44,7 +35,8 @@ struct Step {
   View visible;    // [T] i32, slots first_slot <= s < visible[t] may be read
   View tables;     // [B, max pages] i32
   int32_t first_slot = 0;
-  View faults;  // [T] i32, row status (ops/context.h): zeros, marked as the pass goes along
+  int32_t n_visible = 0;  // the largest of visible, or more
+  View faults;            // [T] i32, row status (ops/context.h): zeros, marked as the pass goes along
 
   // Of models with a window: attention reads slots window[t] <= s < visible[t] uncompressed.
   View window;  // [T] i32
@@ -55,14 +47,16 @@ struct Step {
   View first_row;                    // [B] i32, in the step, of each sequence
   View first_position;               // [B] i32, of that row
 
+  // Of an MTP step: the N tokens whose output somebody asks for, [N] i32, ascending; nullopt: all. The others only leave
+  // their rows in the caches, which saves most of their work.
+  std::optional<View> wanted;
+
   int64_t n_tokens() const { return tokens.dim(0); }
   const StepEntries& entries_of(int64_t ratio) const;
 };
 
-// The tokens `rows` of a step whose entries, if it has any, are written: what is left to compute when only their output
-// is wanted.
-Step step_of_rows(Arena& arena, const Step& step, std::span<const int32_t> rows);
-
-Step build_step(Arena& arena, std::span<const SequenceChunk> chunks, SlotRule rule, const PageKinds& kinds);
+// The tokens `rows` [N] i32 of a step whose entries, if it has any, are written: what is left to compute when only their
+// output is wanted.
+Step step_of_rows(OpContext& ctx, const Step& step, View rows);
 
 }  // namespace levin

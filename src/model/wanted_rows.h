@@ -1,9 +1,5 @@
-// The tokens of an MTP step whose output somebody asks for (MtpInput::wanted), and the pass over them alone.
+// The tokens of an MTP step whose output somebody asks for (Step::wanted), and the pass over them alone.
 #pragma once
-
-#include <cstdint>
-#include <optional>
-#include <span>
 
 #include "model/pass.h"
 
@@ -11,23 +7,22 @@ namespace levin {
 
 class WantedRows {
  public:
-  // `rows` of the tokens of `all`, ascending; nullopt: all of them. The rows of all tokens are in the caches.
-  WantedRows(Pass& all, std::optional<std::span<const int32_t>> rows)
+  // The rows of all tokens of `all`'s step are in the caches.
+  explicit WantedRows(Pass& all)
       : all_(all),
-        rows_(rows),
-        step_(rows ? step_of_rows(*all.ctx().arena, all.step(), *rows) : all.step()),
-        pass_(rows ? all.of_rows(step_, *rows) : all) {}
+        step_(are_all() ? all.step() : step_of_rows(all.ctx(), all.step(), *all.step().wanted)),
+        pass_(are_all() ? all : all.of_rows(step_, *all.step().wanted)) {}
   WantedRows(const WantedRows&) = delete;  // the pass refers to the step
   WantedRows& operator=(const WantedRows&) = delete;
 
-  bool are_all() const { return !rows_; }
+  bool are_all() const { return !all_.step().wanted; }
+  bool are_none() const { return step_.n_tokens() == 0; }
   const Step& step() const { return step_; }
   Pass& pass() { return pass_; }
-  View of(View x) { return rows_ ? all_.rows_of(x, *rows_) : x; }  // [T, D] -> [N, D]
+  View of(View x) { return are_all() ? x : all_.rows_of(x, *all_.step().wanted); }  // [T, D] -> [N, D]
 
  private:
   Pass& all_;
-  std::optional<std::span<const int32_t>> rows_;
   Step step_;
   Pass pass_;
 };

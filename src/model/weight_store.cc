@@ -267,8 +267,9 @@ Status store_expert_ids(const StoredTensor& tensor, int64_t n_experts, MoeWeight
   const int64_t n_vocab = tensor.shape[0], n_active = tensor.shape[1];
   weights->hash_storage = Buffer::for_tensor(DType::kI32, {n_vocab, n_active});
   weights->hash_experts = View(weights->hash_storage.data(), DType::kI32, {n_vocab, n_active});
+  auto* all_ids = reinterpret_cast<int32_t*>(weights->hash_storage.data());
   for (int64_t token = 0; token < n_vocab; ++token) {
-    int32_t* ids = weights->hash_experts.row<int32_t>(token);
+    int32_t* ids = all_ids + token * n_active;
     for (int64_t a = 0; a < n_active; ++a) {
       const auto id = element<int64_t>(tensor, token * n_active + a);
       if (id < 0 || id >= n_experts) {
@@ -316,7 +317,7 @@ Status store_embedding(const StoredTensor& tensor, ModelWeights* weights) {
   weights->embed_storage = Buffer::for_tensor(dtype, {n, d});
   weights->embed = View(weights->embed_storage.data(), dtype, {n, d});
   if (tensor.dtype == StoredDtype::kF16) {
-    float* values = weights->embed.data<float>();
+    auto* values = reinterpret_cast<float*>(weights->embed_storage.data());
     for (int64_t i = 0; i < n * d; ++i) values[i] = element_as_f32(tensor, i);
   } else {
     std::memcpy(weights->embed_storage.data(), tensor.bytes.data(), tensor.bytes.size());

@@ -28,17 +28,20 @@
 namespace levin {
 
 namespace ops {
+struct CopyRows;
 struct ExpertFfn;
 struct ExpertStack;
 struct Ffn;
 struct IndexQueries;
 struct IndexScores;
 struct IndexTopk;
+struct MarkUnusable;
 struct Matmul;
 struct NormRows;
 struct QuantizeFp8;
 struct RotateQueries;
 struct RouteExperts;
+struct ScaleRows;
 struct SelectTopk;
 struct SparseAttention;
 struct TakeAll;
@@ -83,6 +86,11 @@ class CudaBackend {
   virtual void index_topk(const ops::IndexTopk& a) = 0;
   virtual void select_topk(const ops::SelectTopk& a) = 0;
   virtual void take_all(const ops::TakeAll& a) = 0;
+  virtual void take_most_recent(const ops::TakeAll& a) = 0;
+  virtual void extend_picks(const ops::TakeAll& a) = 0;
+  virtual void copy_rows(const ops::CopyRows& a) = 0;
+  virtual void scale_rows(const ops::ScaleRows& a) = 0;
+  virtual void mark_unusable(const ops::MarkUnusable& a) = 0;
   virtual void sparse_attention(const ops::SparseAttention& a) = 0;
   virtual void quantize_fp8(const ops::QuantizeFp8& a) = 0;
   virtual void matmul(const ops::Matmul& a) = 0;

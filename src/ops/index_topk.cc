@@ -227,22 +227,53 @@ void index_topk(OpContext& ctx, const IndexTopk& a) {
   }
 }
 
-bool all_are_taken(const View& visible, int32_t first, int64_t n_picks) {
-  const int32_t* v = visible.data<int32_t>();
-  return std::all_of(v, v + visible.dim(0), [&](int32_t end) { return end - first <= n_picks; });
+namespace {
+
+// Runs body(row, its K picks, its visible slots) for every row, on the host.
+template <class Body>
+void for_each_pick_row(const TakeAll& a, const Body& body) {
+  for (int64_t t = 0; t < a.picks.dim(0); ++t) body(t, a.picks.row<int32_t>(t), a.visible.data<int32_t>()[t]);
 }
+
+void check(std::string_view op, const TakeAll& a) {
+  LEVIN_CHECK(a.picks.rank() == 2 && a.picks.dim(1) > 0, "{}: picks is {}, expected i32 [T, K]", op,
+              a.picks.describe());
+  const int64_t n_rows = a.picks.dim(0);
+  check_view({op, "picks", a.picks}, DType::kI32, {n_rows, a.picks.dim(1)});
+  check_view({op, "visible", a.visible}, DType::kI32, {n_rows});
+}
+
+}  // namespace
 
 void take_all(OpContext& ctx, const TakeAll& a) {
   const OpTimer timer(ctx, OpKind::kIndexTopk);
-  LEVIN_CHECK(a.picks.rank() == 2 && a.picks.dim(1) > 0, "take_all: picks is {}, expected i32 [T, K]",
-              a.picks.describe());
-  const int64_t n_rows = a.picks.dim(0);
-  check_view({"take_all", "picks", a.picks}, DType::kI32, {n_rows, a.picks.dim(1)});
-  check_view({"take_all", "visible", a.visible}, DType::kI32, {n_rows});
+  check("take_all", a);
   if (ctx.device == Device::kCuda) return ctx.cuda->take_all(a);
-  LEVIN_CHECK(all_are_taken(a.visible, a.first, a.picks.dim(1)), "take_all: a row sees more than {} slots",
-              a.picks.dim(1));
-  for (int64_t t = 0; t < n_rows; ++t) take_row(a.first, a.visible.data<int32_t>()[t], a.picks, t);
+  for_each_pick_row(a, [&](int64_t t, int32_t*, int32_t visible) {
+    LEVIN_CHECK(visible - a.first <= a.picks.dim(1), "take_all: row {} sees more than {} slots", t, a.picks.dim(1));
+    take_row(a.first, visible, a.picks, t);
+  });
+}
+
+void take_most_recent(OpContext& ctx, const TakeAll& a) {
+  const OpTimer timer(ctx, OpKind::kIndexTopk);
+  check("take_most_recent", a);
+  if (ctx.device == Device::kCuda) return ctx.cuda->take_most_recent(a);
+  for_each_pick_row(a, [&](int64_t t, int32_t*, int32_t visible) {
+    take_row(std::max<int64_t>(a.first, visible - a.picks.dim(1)), visible, a.picks, t);
+  });
+}
+
+void extend_picks(OpContext& ctx, const TakeAll& a) {
+  const OpTimer timer(ctx, OpKind::kIndexTopk);
+  check("extend_picks", a);
+  if (ctx.device == Device::kCuda) return ctx.cuda->extend_picks(a);
+  const int64_t n_picks = a.picks.dim(1);
+  for_each_pick_row(a, [&](int64_t, int32_t* picks, int32_t visible) {
+    int64_t n = std::find(picks, picks + n_picks, -1) - picks;
+    int32_t next = n > 0 ? picks[n - 1] + 1 : a.first;
+    while (n < n_picks && next < visible) picks[n++] = next++;
+  });
 }
 
 void index_scores(OpContext& ctx, const IndexScores& a) {

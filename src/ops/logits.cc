@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "kernels/cpu/kernels.h"
 #include "ops/check_view.h"
+#include "ops/cuda_backend.h"
 #include "ops/op_times.h"
 
 namespace levin::ops {
@@ -74,6 +75,23 @@ void argmax(OpContext& ctx, const Argmax& a) {
     }
     a.out.data<int32_t>()[t] = row.has_nan ? 0 : static_cast<int32_t>(row.index);
   }
+}
+
+void mark_unusable(OpContext& ctx, const MarkUnusable& a) {
+  const OpTimer timer(ctx, OpKind::kNorm);
+  LEVIN_CHECK(a.x.rank() == 2, "mark_unusable: x is {}, expected f32 [T, D]", a.x.describe());
+  const int64_t n_rows = a.x.dim(0), d = a.x.dim(1);
+  check_view({"mark_unusable", "x", a.x}, DType::kF32, {n_rows, d});
+  check_view({"mark_unusable", "faults", a.faults}, DType::kI32, {n_rows});
+  if (ctx.device == Device::kCuda) return ctx.cuda->mark_unusable(a);
+  ctx.pool->parallel_for(n_rows, row_grain(n_rows, d), [&](int64_t begin, int64_t end, int) {
+    for (int64_t t = begin; t < end; ++t) {
+      const float* row = a.x.row<float>(t);
+      float sum = 0;  // of zeros, or NaN
+      for (int64_t i = 0; i < d; ++i) sum += row[i] - row[i];
+      if (sum != 0) mark_fault(a.faults, t);
+    }
+  });
 }
 
 }  // namespace levin::ops

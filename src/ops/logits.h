@@ -22,4 +22,11 @@ struct Argmax {
 };
 void argmax(OpContext& ctx, const Argmax& a);
 
+// Marks the rows of x that hold NaN or an infinity (ops/context.h, row status).
+struct MarkUnusable {
+  View x;       // [T, D] f32
+  View faults;  // [T] i32
+};
+void mark_unusable(OpContext& ctx, const MarkUnusable& a);
+
 }  // namespace levin::ops

@@ -50,8 +50,10 @@ enum class ExpertScore : uint8_t { kSigmoid, kSqrtSoftplus };
 struct RouteExperts {
   View logits;  // [T, E] f32, x . gate
   ExpertScore score = ExpertScore::kSigmoid;
-  View bias;    // [E]    f32; empty: none
-  View chosen;  // [T, A] i32, ascending: the winners, which are not looked for then; empty: the best
+  View bias;  // [E]    f32; empty: none
+  // [V, A] i32: the winners by token id, in any order, which are not looked for then; empty: the best
+  View chosen;
+  View tokens;  // [T] i32, rows of `chosen`; may be empty, for row t
   int n_groups = 1;
   int n_groups_kept = 1;
   bool normalize = true;  // divide the winners' weights by their sum

@@ -8,7 +8,7 @@ std::string_view op_kind_name(OpKind kind) {
   constexpr std::array<std::string_view, kOpKinds> kNames = {
       "embedding",      "norms and sums", "rope",      "rounding",       "products", "products per head",
       "cache rows",     "indexer",        "attention", "expert routing", "ffn",      "residual streams",
-      "pooled windows", "argmax"};
+      "pooled windows", "argmax",         "copies"};
   return kNames[static_cast<size_t>(kind)];
 }
 

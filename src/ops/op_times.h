@@ -32,8 +32,9 @@ enum class OpKind : uint8_t {
   kStreams,
   kPoolWindows,
   kArgmax,
+  kCopies,  // rows gathered, repeated, joined and scaled
 };
-constexpr size_t kOpKinds = 14;
+constexpr size_t kOpKinds = 15;
 
 std::string_view op_kind_name(OpKind kind);  // "sparse attention"
 

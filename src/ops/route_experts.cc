@@ -45,15 +45,23 @@ void check_groups(const RouteExperts& a, int64_t n_experts, int64_t n_active) {
               n_experts / a.n_groups);
 }
 
-void check_chosen(const RouteExperts& a, int64_t n_rows, int64_t n_experts, int64_t n_active) {
-  check_view({"route_experts", "chosen", a.chosen}, DType::kI32, {n_rows, n_active});
+// The chosen experts of every row, ascending: [T, A].
+View chosen_experts(Arena& arena, const RouteExperts& a, int64_t n_experts) {
+  const int64_t n_rows = a.picks.dim(0), n_active = a.picks.dim(1);
+  const View out = arena.allocate(DType::kI32, {n_rows, n_active});
   for (int64_t t = 0; t < n_rows; ++t) {
-    const int32_t* chosen = a.chosen.row<int32_t>(t);
+    const int64_t from = a.tokens.empty() ? t : a.tokens.data<int32_t>()[t];
+    LEVIN_CHECK(from >= 0 && from < a.chosen.dim(0), "route_experts: tokens[{}] is {}, chosen is {}", t, from,
+                a.chosen.describe());
+    int32_t* experts = out.row<int32_t>(t);
+    std::copy_n(a.chosen.row<int32_t>(from), n_active, experts);
+    std::sort(experts, experts + n_active);
     for (int64_t i = 0; i < n_active; ++i) {
-      LEVIN_CHECK(chosen[i] >= 0 && chosen[i] < n_experts && (i == 0 || chosen[i - 1] < chosen[i]),
-                  "route_experts: chosen[{}, {}] is {}, expected ascending ids below {}", t, i, chosen[i], n_experts);
+      LEVIN_CHECK(experts[i] >= 0 && experts[i] < n_experts && (i == 0 || experts[i - 1] < experts[i]),
+                  "route_experts: chosen[{}] has {}, expected different ids below {}", from, experts[i], n_experts);
     }
   }
+  return out;
 }
 
 // What a row gets whose scores cannot be ranked.
@@ -76,11 +84,17 @@ void route_experts(OpContext& ctx, const RouteExperts& a) {
   check_view({"route_experts", "picks", a.picks}, DType::kI32, {n_rows, n_active});
   check_view({"route_experts", "weights", a.weights}, DType::kF32, {n_rows, n_active});
   if (!a.faults.empty()) check_view({"route_experts", "faults", a.faults}, DType::kI32, {n_rows});
+  if (!a.chosen.empty()) {
+    check_view({"route_experts", "chosen", a.chosen}, DType::kI32, {a.chosen.dim(0), n_active});
+    LEVIN_CHECK(!a.tokens.empty() || a.chosen.dim(0) == n_rows,
+                "route_experts: chosen is {} for {} rows without tokens", a.chosen.describe(), n_rows);
+  }
+  if (!a.tokens.empty()) check_view({"route_experts", "tokens", a.tokens}, DType::kI32, {n_rows});
   check_groups(a, n_experts, n_active);
   if (ctx.device == Device::kCuda) return ctx.cuda->route_experts(a);
-  if (!a.chosen.empty()) check_chosen(a, n_rows, n_experts, n_active);
 
   const ArenaScope scope(*ctx.arena);
+  const View chosen = a.chosen.empty() ? View() : chosen_experts(*ctx.arena, a, n_experts);
   const View scratch = ctx.arena->allocate(DType::kF32, {ctx.pool->n_threads(), 3 * n_experts});
   // The kernel stops at a row that has no ranking; behind that it is called again.
   const auto route = [&](int64_t begin, int64_t end, int thread) {
@@ -88,8 +102,8 @@ void route_experts(OpContext& ctx, const RouteExperts& a) {
                                         .logits_stride = a.logits.stride(0),
                                         .softplus = a.score == ExpertScore::kSqrtSoftplus,
                                         .bias = a.bias.empty() ? nullptr : a.bias.data<float>(),
-                                        .chosen = a.chosen.empty() ? nullptr : a.chosen.row<int32_t>(begin),
-                                        .chosen_stride = a.chosen.empty() ? 0 : a.chosen.stride(0),
+                                        .chosen = chosen.empty() ? nullptr : chosen.row<int32_t>(begin),
+                                        .chosen_stride = chosen.empty() ? 0 : chosen.stride(0),
                                         .n_rows = end - begin,
                                         .n_experts = n_experts,
                                         .n_groups = a.n_groups,

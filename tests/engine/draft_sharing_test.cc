@@ -39,8 +39,9 @@ class Bench {
   ForwardRows trunk(std::span<const int32_t> tokens) {
     return model_.trunk(ctx_, step(tokens, 0, SlotRule::kAtPosition), cache_);
   }
-  ForwardRows mtp(std::span<const int32_t> tokens, int32_t position, const MtpInput& in, const Probe* probe = nullptr) {
-    return model_.mtp(ctx_, step(tokens, position, SlotRule::kAfterPosition), in, cache_, probe);
+  ForwardRows mtp(std::span<const int32_t> tokens, int32_t position, const MtpInput& in, const Probe* probe = nullptr,
+                  std::optional<std::span<const int32_t>> wanted = std::nullopt) {
+    return model_.mtp(ctx_, step(tokens, position, SlotRule::kAfterPosition, wanted), in, cache_, probe);
   }
   // The index keys of a layer's page, as bytes.
   std::vector<std::byte> index_page(int layer, int page) const {
@@ -55,9 +56,10 @@ class Bench {
  private:
   static constexpr int64_t kTokens = 2 * kPageTokens;
 
-  Step step(std::span<const int32_t> tokens, int32_t position, SlotRule rule) {
+  Step step(std::span<const int32_t> tokens, int32_t position, SlotRule rule,
+            std::optional<std::span<const int32_t>> wanted = std::nullopt) {
     const SequenceChunk chunk{.tokens = tokens, .first_position = position, .pages = &pages_};
-    return build_step(arena_, {&chunk, 1}, rule, pools_.kinds());
+    return build_step(arena_, {&chunk, 1}, rule, pools_.kinds(), wanted);
   }
 
   const Model& model_;
@@ -144,7 +146,7 @@ TEST(DraftSharing, ARowAskedForAloneHasThePicksOfAll) {
   const std::vector<int32_t> rows = {3, kPrompt - 1};
   const auto extend = [&](Bench& bench, std::optional<std::span<const int32_t>> wanted) {
     const View state = bench.trunk(std::span(ids).first(kPrompt)).state;
-    return bench.mtp(std::span(ids).subspan(1, kPrompt), 0, {.state = state, .wanted = wanted});
+    return bench.mtp(std::span(ids).subspan(1, kPrompt), 0, {.state = state}, nullptr, wanted);
   };
   const ForwardRows all = extend(whole, std::nullopt), some = extend(alone, rows);
   ASSERT_EQ(some.picks.dim(0), std::ssize(rows));

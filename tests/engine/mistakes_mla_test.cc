@@ -218,7 +218,7 @@ DraftErrors drafts_with(const Feeding& feeding) {
   const SequenceChunk pairs = chunk(feeding.shifted ? 1 : 0, n, 0);
   MtpInput in{.state = state};
   if (feeding.trunk_picks) in.picks = View::of(trunk_picks.data(), {n, model->config().n_picks});
-  const ForwardRows first = runner.mtp({&pairs, 1}, in, &of_mtp);
+  const ForwardRows first = runner.mtp({&pairs, 1}, in, std::nullopt, &of_mtp);
   const View first_logits = runner.logits(first.hidden);
 
   const SequenceChunk next = chunk(n + 1, 1, n);

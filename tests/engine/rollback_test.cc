@@ -155,8 +155,9 @@ TEST_P(RollbackTest, LogitsAreThoseOfARunThatNeverDrafted) {
     const View extend_state = View::of(state.data(), {std::ssize(state) / d_state, d_state});
     const bool only_last = random() % 2 == 0;  // as the step loop does it; otherwise the output of all rows
     const Ids last_rows = rows_that_end(running);
-    const ForwardRows drafts = runner.mtp(
-        extended, {.state = extend_state, .wanted = only_last ? std::optional(std::span(last_rows)) : std::nullopt});
+    const ForwardRows drafts =
+        runner.mtp(extended, {.state = extend_state},
+                   only_last ? std::optional(std::span<const int32_t>(last_rows)) : std::nullopt);
     const View draft_logits = runner.logits(drafts.hidden);
     std::vector<float> last_state;
     row = 0;

@@ -1,7 +1,5 @@
 #include "arch/deepseek_v3/attention.h"
 
-#include <algorithm>
-
 #include "base/check.h"
 #include "model/blocks/indexer.h"
 #include "ops/cache_rows.h"
@@ -95,6 +93,7 @@ void AttentionBlock::pick(Pass& p, View h, View c_q, View slots) const {  // slo
                              .rotation = p.step_rotation()};
   indexer.pick(p, h, c_q,
                {.visible = p.step().visible,
+                .n_visible = p.step().n_visible,
                 .first = p.step().first_slot,
                 .format = *p.cache().format(layer).index,
                 .cache = p.cache().index_rows(layer, p.step().tables)},
@@ -102,13 +101,7 @@ void AttentionBlock::pick(Pass& p, View h, View c_q, View slots) const {  // slo
 }
 
 void AttentionBlock::pick_most_recent(Pass& p, View slots) const {
-  for (int64_t t = 0; t < p.n_tokens(); ++t) {
-    const int32_t end = p.step().visible.data<int32_t>()[t];
-    const int32_t begin = std::max(p.step().first_slot, end - static_cast<int32_t>(config.n_picks));
-    int32_t* row = slots.row<int32_t>(t);
-    std::fill(row, row + config.n_picks, -1);
-    for (int32_t s = begin; s < end; ++s) row[s - begin] = s;
-  }
+  ops::take_most_recent(p.ctx(), {.visible = p.step().visible, .first = p.step().first_slot, .picks = slots});
 }
 
 }  // namespace levin

@@ -1,13 +1,13 @@
 #include "arch/deepseek_v3/model.h"
 
-#include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "arch/deepseek_v3/layer.h"
 #include "arch/deepseek_v3/mla.h"
 #include "base/check.h"
 #include "model/wanted_rows.h"
+#include "ops/copies.h"
+#include "ops/index_topk.h"
 
 namespace levin {
 namespace {
@@ -15,25 +15,12 @@ namespace {
 // [a ; b] row by row: [T, N], [T, M] -> [T, N + M].
 View concatenate(Pass& p, View a, View b) {
   const View out = p.allocate(DType::kF32, {a.dim(0), a.dim(1) + b.dim(1)});
-  for (int64_t t = 0; t < a.dim(0); ++t) {
-    std::memcpy(out.row<float>(t), a.row<float>(t), static_cast<size_t>(a.dim(1)) * sizeof(float));
-    std::memcpy(out.row<float>(t) + a.dim(1), b.row<float>(t), static_cast<size_t>(b.dim(1)) * sizeof(float));
-  }
+  ops::copy_rows(p.ctx(), {.x = a, .out = out.slice_last(0, a.dim(1))});
+  ops::copy_rows(p.ctx(), {.x = b, .out = out.slice_last(a.dim(1), b.dim(1))});
   return out;
 }
 
 Picks no_picks(Pass& p, int64_t n_picks) { return {.slots = p.allocate(DType::kI32, {p.n_tokens(), n_picks})}; }
-
-// A row with room left holds every slot that its query saw; those written since belong to it as well.
-void extend_open_rows(const Step& step, View slots) {
-  const int64_t n_picks = slots.dim(1);
-  for (int64_t t = 0; t < slots.dim(0); ++t) {
-    int32_t* row = slots.row<int32_t>(t);
-    int64_t n = std::find(row, row + n_picks, -1) - row;
-    int32_t next = n > 0 ? row[n - 1] + 1 : step.first_slot;
-    while (n < n_picks && next < step.visible.data<int32_t>()[t]) row[n++] = next++;
-  }
-}
 
 }  // namespace
 
@@ -67,12 +54,14 @@ ForwardRows DeepseekV32::mtp(OpContext& ctx, const Step& step, const MtpInput& i
   const int layer = config().n_layers;
   const DecoderLayer decoder{config(), w.layer, layer, selection_};
   decoder.append(p, z);
-  if (in.wanted && in.wanted->empty()) return {};
-
-  WantedRows wanted(p, in.wanted);
+  WantedRows wanted(p);
+  if (wanted.are_none()) return {};
   Pass& q = wanted.pass();
   const View x = wanted.of(z);  // [N, D]
-  if (!in.picks.empty()) extend_open_rows(wanted.step(), in.picks);
+  if (!in.picks.empty()) {
+    ops::extend_picks(q.ctx(),
+                      {.visible = wanted.step().visible, .first = wanted.step().first_slot, .picks = in.picks});
+  }
   Picks picks = in.picks.empty() ? no_picks(q, config().n_picks)  // [N, K]
                                  : Picks{.slots = in.picks, .source = layer, .given = true};
   decoder.forward_appended(q, x, picks);

@@ -1,6 +1,5 @@
 #include "arch/deepseek_v4/model.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "arch/deepseek_v4/parts.h"
@@ -8,6 +7,7 @@
 #include "arch/deepseek_v4/streams.h"
 #include "base/check.h"
 #include "model/wanted_rows.h"
+#include "ops/copies.h"
 
 namespace levin {
 namespace {
@@ -15,9 +15,7 @@ namespace {
 // Every stream begins as x: [T, D] -> [T, M, D].
 View spread(Pass& p, View x, int64_t n_streams) {
   const View out = p.allocate(DType::kF32, {x.dim(0), n_streams, x.dim(1)});
-  for (int64_t t = 0; t < x.dim(0); ++t) {
-    for (int64_t i = 0; i < n_streams; ++i) std::copy_n(x.row<float>(t), x.dim(1), out.row<float>(t, i));
-  }
+  ops::copy_rows(p.ctx(), {.x = x, .repeat = n_streams, .out = out.merged_first()});
   return out;
 }
 
@@ -66,9 +64,8 @@ ForwardRows DeepseekV4::mtp(OpContext& ctx, const Step& step, const MtpInput& in
   p.add_into(z, spread(p, e, c.n_streams).merged_first());
   const View streams = z.reshaped({p.n_tokens(), c.n_streams, c.d_model});  // [T, M, D]
   StreamLayer{c, w.layer, r, c.n_layers}.append(p, streams);
-  if (in.wanted && in.wanted->empty()) return {};
-
-  WantedRows wanted(p, in.wanted);
+  WantedRows wanted(p);
+  if (wanted.are_none()) return {};
   Pass& q = wanted.pass();
   const View x = wanted.of(z.reshaped({p.n_tokens(), d_state()}));       // [N, M * D]
   const View kept = x.reshaped({q.n_tokens(), c.n_streams, c.d_model});  // [N, M, D]

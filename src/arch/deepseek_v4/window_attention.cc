@@ -122,6 +122,7 @@ View WindowAttentionBlock::picks_for(Pass& p, View h, View c_q, const StepEntrie
                              .rotation = forth()};
   indexer.pick(p, h, c_q,
                {.visible = entries.visible,
+                .n_visible = entries.n_visible,
                 .format = *p.cache().format(layer).index,
                 .cache = p.cache().index_rows(layer, entries.tables)},
                picks);

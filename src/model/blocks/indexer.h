@@ -19,8 +19,9 @@ struct IndexerParams {
 
 // Where the keys of a step's tokens lie, and which of them each token sees.
 struct IndexKeys {
-  View visible;       // [T] i32: slots first <= s < visible[t]
-  int32_t first = 0;  // the first slot that holds a key
+  View visible;           // [T] i32: slots first <= s < visible[t]
+  int32_t n_visible = 0;  // the largest of them, or more
+  int32_t first = 0;      // the first slot that holds a key
   IndexKeyFormat format;
   PagedRows cache;
 };

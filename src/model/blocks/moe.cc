@@ -1,7 +1,5 @@
 #include "model/blocks/moe.h"
 
-#include <algorithm>
-
 namespace levin {
 
 MoeParams moe_params(const ModelConfig& config) {
@@ -23,7 +21,8 @@ View MoeBlock::forward(Pass& p, View h) const {
   ops::route_experts(p.ctx(), {.logits = logits,
                                .score = params.score,
                                .bias = weights.bias.view,
-                               .chosen = weights.hash_experts.empty() ? View() : hash_experts(p),
+                               .chosen = weights.hash_experts,
+                               .tokens = weights.hash_experts.empty() ? View() : p.step().tokens,
                                .n_groups = params.n_groups,
                                .n_groups_kept = params.n_groups_kept,
                                .normalize = params.normalize,
@@ -39,16 +38,6 @@ View MoeBlock::forward(Pass& p, View h) const {
                             .limit = params.limit,
                             .weigh_hidden = p.numerics().weigh_hidden,
                             .out = out});
-  return out;
-}
-
-View MoeBlock::hash_experts(Pass& p) const {
-  const View out = p.allocate(DType::kI32, {p.n_tokens(), params.n_active});
-  for (int64_t t = 0; t < p.n_tokens(); ++t) {
-    const int32_t* experts = weights.hash_experts.row<int32_t>(p.step().tokens.data<int32_t>()[t]);
-    std::copy_n(experts, params.n_active, out.row<int32_t>(t));
-    std::sort(out.row<int32_t>(t), out.row<int32_t>(t) + params.n_active);
-  }
   return out;
 }
 

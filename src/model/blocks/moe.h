@@ -24,9 +24,6 @@ struct MoeBlock {
   const MoeWeights& weights;
 
   View forward(Pass& p, View h) const;  // h [T, D] normed -> [T, D]
-
- private:
-  View hash_experts(Pass& p) const;  // [T, A] i32: the experts of the step's token ids
 };
 
 }  // namespace levin

@@ -66,6 +66,11 @@ class OpsOnCuda final : public CudaBackend {
   void index_topk(const ops::IndexTopk& a) override;
   void select_topk(const ops::SelectTopk& a) override;
   void take_all(const ops::TakeAll& a) override;
+  void take_most_recent(const ops::TakeAll& a) override;
+  void extend_picks(const ops::TakeAll& a) override;
+  void copy_rows(const ops::CopyRows& a) override;
+  void scale_rows(const ops::ScaleRows& a) override;
+  void mark_unusable(const ops::MarkUnusable& a) override;
   void sparse_attention(const ops::SparseAttention& a) override;
   void quantize_fp8(const ops::QuantizeFp8& a) override;
   void matmul(const ops::Matmul& a) override;

@@ -37,6 +37,12 @@ __global__ void add_kernel(AddInto a) {
   for (int64_t i = threadIdx.x; i < a.d; i += blockDim.x) a.x[blockIdx.x * a.x_ld + i] += a.y[blockIdx.x * a.y_ld + i];
 }
 
+__global__ void mark_unusable_kernel(MarkUnusable a) {
+  bool unusable = false;
+  for (int64_t i = threadIdx.x; i < a.d; i += blockDim.x) unusable |= !isfinite(a.x[blockIdx.x * a.x_ld + i]);
+  if (__syncthreads_or(unusable) && threadIdx.x == 0) a.fault[blockIdx.x] |= kNotFinite;
+}
+
 __global__ void rope_kernel(Rope a) {
   const int64_t t = blockIdx.x, half = a.d / 2;
   for (int64_t i = threadIdx.x; i < a.n_heads * half; i += blockDim.x) {
@@ -67,6 +73,9 @@ void embed(const Embed& a, StreamHandle stream) { start(embed_kernel, {.x = a.n_
 void rms_norm(const Norm& a, StreamHandle stream) { start(rms_norm_kernel, {.x = a.n_rows}, stream, a); }
 void layer_norm(const Norm& a, StreamHandle stream) { start(layer_norm_kernel, {.x = a.n_rows}, stream, a); }
 void add_into(const AddInto& a, StreamHandle stream) { start(add_kernel, {.x = a.n_rows}, stream, a); }
+void mark_unusable(const MarkUnusable& a, StreamHandle stream) {
+  start(mark_unusable_kernel, {.x = a.n_rows}, stream, a);
+}
 void rope(const Rope& a, StreamHandle stream) { start(rope_kernel, {.x = a.n_rows}, stream, a); }
 void rope_table(const RopeTable& a, StreamHandle stream) { start(rope_table_kernel, {.x = a.n_rows}, stream, a); }
 

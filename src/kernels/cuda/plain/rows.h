@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/plain/faults.h"
 #include "kernels/cuda/plain/paged_cache.h"
 #include "tensor/dtype.h"
 
@@ -44,6 +45,16 @@ struct AddInto {
   int64_t d = 0;
 };
 void add_into(const AddInto& a, StreamHandle stream);
+
+// Sets kNotFinite in the fault words of the rows of x that hold NaN or an infinity.
+struct MarkUnusable {
+  const float* x = nullptr;  // [T, D], rows x_ld apart
+  int64_t x_ld = 0;
+  int32_t* fault = nullptr;  // [T]
+  int64_t n_rows = 0;
+  int64_t d = 0;
+};
+void mark_unusable(const MarkUnusable& a, StreamHandle stream);
 
 // Angles of each row, and which columns make a pair: (2j, 2j + 1), or (j, j + Dr/2).
 struct Rotation {

@@ -1,6 +1,8 @@
 // Row work, cache rows and their chains on the device against the CPU's plain kernels, bit for bit.
 #include "kernels/cuda/plain/rows.h"
 
+#include <limits>
+
 #include "kernels/cuda/plain/plain_test.h"
 #include "kernels/cuda/plain/row_chains.h"
 #include "ops/cache_rows.h"
@@ -52,6 +54,21 @@ class PlainRowsTest : public PlainTest {
 
 constexpr std::pair<int64_t, int64_t> kRowShapes[] = {{1, 1},    {3, 7},    {2, 16},   {4, 384},
                                                       {1, 1000}, {2, 7168}, {1, 28672}};
+
+TEST_F(PlainRowsTest, RowsWithoutNumbersAreMarked) {
+  constexpr int64_t kRows = 5, kWidth = 300;
+  Random random(3);
+  Tensor x = random_tensor(random, {kRows, kWidth}, 2.0f);
+  x.at(1 * kWidth + 299) = std::numeric_limits<float>::quiet_NaN();
+  x.at(3 * kWidth) = -std::numeric_limits<float>::infinity();
+  Tensor faults = i32_tensor({0, 0, kNanIndexScore, 0, 0});
+  DeviceArgs args(*stream_);
+  mark_unusable(
+      {.x = args.in<float>(x), .x_ld = kWidth, .fault = args.out<int32_t>(faults), .n_rows = kRows, .d = kWidth},
+      stream());
+  args.fetch();
+  EXPECT_TRUE(same_bits(faults, i32_tensor({0, kNotFinite, kNanIndexScore, kNotFinite, 0})));
+}
 
 TEST_F(PlainRowsTest, Norms) {
   for (const auto& [n_rows, d] : kRowShapes) {
