@@ -62,9 +62,9 @@ struct DraftEntry {
 };
 
 struct DraftRound {
-  View taps;                       // [T, d_state] f32
-  int depth = 0;                   // drafts that this step makes for every sequence, at most
-  double min_confidence = 0;       // of the drafts that are to have one behind them, together
+  View taps;                  // [T, d_state] f32
+  int depth = 0;              // drafts that this step makes for every sequence, at most
+  double min_confidence = 0;  // of the drafts that are to have one behind them, together
   std::vector<DraftEntry> entries;
 };
 

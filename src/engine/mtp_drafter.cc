@@ -48,9 +48,7 @@ class NextInput {
 
 }  // namespace
 
-int MtpDrafter::max_drafts() const {
-  return static_cast<int>(std::min<int64_t>(runner_.max_drafts(), kMaxSpecSteps));
-}
+int MtpDrafter::max_drafts() const { return static_cast<int>(std::min<int64_t>(runner_.max_drafts(), kMaxSpecSteps)); }
 
 std::unique_ptr<DraftState> MtpDrafter::open() const { return std::make_unique<MtpState>(); }
 
@@ -79,7 +77,8 @@ void MtpDrafter::commit(DraftRound& round) {
     const int64_t n_owed = std::ssize(state.owed) / d_state;
     if (round.depth == 0 && !entry.of_prompt && n_owed < kMaxOwedRows) continue;
     taps.add(View::of(state.owed.data(), {n_owed, d_state}));
-    chunks.push_back(chunk(entry, entry.tokens.subspan(static_cast<size_t>(state.n_paired + 1), static_cast<size_t>(n_owed)),
+    chunks.push_back(chunk(entry,
+                           entry.tokens.subspan(static_cast<size_t>(state.n_paired + 1), static_cast<size_t>(n_owed)),
                            state.n_paired));
     state.n_paired += n_owed;
     state.owed.clear();
