@@ -33,7 +33,8 @@ inline int32_t fake_next(uint32_t hash) { return static_cast<int32_t>(hash % (kF
 class FakeModel final : public Model {
  public:
   // Every wrong_every-th draft or so is wrong; 0: none, 1: all.
-  explicit FakeModel(uint32_t wrong_every = 0) : Model(config_of(), Numerics{}, weights_of()), wrong_every_(wrong_every) {}
+  explicit FakeModel(uint32_t wrong_every = 0)
+      : Model(config_of(), Numerics{}, weights_of()), wrong_every_(wrong_every) {}
 
   bool has_mtp() const override { return true; }
   int64_t d_state() const override { return 1; }
@@ -45,7 +46,8 @@ class FakeModel final : public Model {
       const int32_t seq = step.seq.data<int32_t>()[t], slot = step.slot.data<int32_t>()[t];
       const uint32_t before = slot == 0 ? kFakeStart : read(hashes, seq, slot - 1);
       write_row(out, t, hashes, seq, slot, fake_mix(before, step.tokens.data<int32_t>()[t]));
-      if (step.tokens.data<int32_t>()[t] == kPoison) out.hidden.row<float>(t)[0] = std::numeric_limits<float>::quiet_NaN();
+      if (step.tokens.data<int32_t>()[t] == kPoison)
+        out.hidden.row<float>(t)[0] = std::numeric_limits<float>::quiet_NaN();
     }
     n_trunk_rows += step.n_tokens();
     return out;
@@ -134,7 +136,8 @@ class FakeModel final : public Model {
     std::memcpy(place(rows, seq, slot), &hash, sizeof(hash));
     *out.state.row<float>(t) = static_cast<float>(hash);
     float* logits = out.hidden.row<float>(t);
-    for (int64_t v = 0; v < kFakeVocab; ++v) logits[v] = static_cast<float>(fake_mix(hash, static_cast<int32_t>(v)) % 1000) / 1000;
+    for (int64_t v = 0; v < kFakeVocab; ++v)
+      logits[v] = static_cast<float>(fake_mix(hash, static_cast<int32_t>(v)) % 1000) / 1000;
     logits[fake_next(hash)] = 10;
   }
 

@@ -82,7 +82,8 @@ TEST(StepLoopTest, AnswersAreThoseOfTheirPromptsHoweverTheyAreComputed) {
   for (const int64_t chunk : {1, 5, 64}) {
     for (const int depth : {0, 1, 3, 5}) {
       for (const uint32_t wrong_every : {0u, 1u, 2u, 3u}) {
-        SCOPED_TRACE(testing::Message() << "chunk " << chunk << ", " << depth << " drafts, wrong every " << wrong_every);
+        SCOPED_TRACE(testing::Message() << "chunk " << chunk << ", " << depth << " drafts, wrong every "
+                                        << wrong_every);
         Fake fake({.chunk_tokens = chunk, .n_spec_steps = depth, .max_context_tokens = kContext}, wrong_every);
         fake.expect_answers({greedy(made_up(70, 1), 80), greedy(made_up(3, 2), 1), greedy(made_up(129, 3), 33)});
       }
@@ -175,7 +176,8 @@ TEST(StepLoopTest, ARowWithoutNumbersEndsItsRequestAlone) {
 TEST(StepLoopTest, CancelledAnswersEndAndOthersGoOn) {
   Fake fake({.n_spec_steps = 2, .max_context_tokens = kContext}, 2);
   const Tokens one = made_up(20, 60), other = made_up(20, 61);
-  const RequestId cancelled = must(fake.loop.submit(greedy(one, 200))), kept = must(fake.loop.submit(greedy(other, 60)));
+  const RequestId cancelled = must(fake.loop.submit(greedy(one, 200))),
+                  kept = must(fake.loop.submit(greedy(other, 60)));
   for (int i = 0; i < 5; ++i) fake.loop.step();
   fake.loop.cancel(cancelled);
   while (fake.loop.step()) continue;
