@@ -24,7 +24,7 @@ namespace {
 struct ServeCommand {
   serve::ServerOptions server;
   int port = 8000;
-  std::string names, keys, origins;  // separated by commas
+  std::string names, keys, origins, hosts;  // separated by commas
   int64_t max_body_mib = 64;
   int64_t shutdown_s = 30;
   int64_t watchdog_s = 600;
@@ -120,9 +120,11 @@ Status run(EngineOptions engine_options, const GenerationOptions& generation, Se
   serve::ServerOptions& options = command.server;
   options.http.port = static_cast<uint16_t>(command.port);
   options.http.max_body_bytes = static_cast<size_t>(command.max_body_mib) << 20;
-  LEVIN_ASSIGN(std::unique_ptr<serve::Listener> listener, serve::Listener::open(options.http));
   serve::Log log(command.log_format);
-  engine_options.note = [&log](const std::string& line) { log.write(serve::LogLevel::kWarning, "note", line); };
+  const auto note = [&log](const std::string& line) { log.write(serve::LogLevel::kWarning, "note", line); };
+  options.http.note = note;
+  LEVIN_ASSIGN(std::unique_ptr<serve::Listener> listener, serve::Listener::open(options.http));
+  engine_options.note = note;
   const auto warn = [&log](const std::string& warning) { log.write(serve::LogLevel::kWarning, "warning", warning); };
   LEVIN_ASSIGN(const ChatModel model, ChatModel::load(engine_options, warn));
   log_model(log, command.log_format, *model.engine);
@@ -134,6 +136,7 @@ Status run(EngineOptions engine_options, const GenerationOptions& generation, Se
   }
   options.api_keys = split_list(command.keys);
   options.cors_origins = split_list(command.origins);
+  options.allowed_hosts = split_list(command.hosts);
   options.sampling = generation.sampling;
   options.watch.limit = std::chrono::seconds(command.watchdog_s);
   options.log = &log;
@@ -162,6 +165,10 @@ void add_server_options(Command& command, ServeCommand& serve) {
       set_text(&serve.keys));
   add("--cors-origins", "ORIGINS", "Origins whose pages may call from a browser, separated by commas; *: any", "none",
       set_text(&serve.origins));
+  add("--allowed-hosts", "NAMES",
+      "Host names, separated by commas, that a server without keys on this machine's own address answers to beside "
+      "localhost; *: any",
+      "none", set_text(&serve.hosts));
   add("--thinking", "on|off", "Reason before the answer, unless the request says otherwise", "off",
       set_flag(&serve.server.thinking));
   add("--reasoning-field", "NAME", "What answers call reasoning: both, reasoning_content or reasoning", "both",

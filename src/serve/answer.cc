@@ -75,7 +75,9 @@ class Answer : public std::enable_shared_from_this<Answer> {
       failed_ = true;
       model_.metrics->add_refusal();
       const bool asked_wrongly = batch.error->kind == ErrorKind::kUsage;
-      writer_->fail(asked_wrongly ? bad_request(batch.error->message) : engine_failed(*batch.error));
+      writer_->fail(batch.shutting_down ? serve::shutting_down()
+                    : asked_wrongly     ? bad_request(batch.error->message)
+                                        : engine_failed(*batch.error));
       return;
     }
     Choice& choice = choices_[i];

@@ -12,6 +12,8 @@ std::string_view anthropic_type(int status) {
   switch (status) {
     case 401:
       return "authentication_error";
+    case 403:
+      return "permission_error";
     case 404:
       return "not_found_error";
     case 413:
@@ -38,6 +40,10 @@ ApiError wrong_key() {
           .type = "authentication_error",
           .code = "invalid_api_key",
           .message = "the API key is missing or wrong; send it as 'Authorization: Bearer KEY' or 'x-api-key: KEY'"};
+}
+
+ApiError foreign(std::string message) {
+  return {.status = 403, .type = "permission_error", .message = std::move(message)};
 }
 
 ApiError unknown_model(const std::string& asked, const std::string& served) {
@@ -111,6 +117,7 @@ io::JsonValue error_body(const ApiError& error, ApiDialect dialect) {
 HttpResponse error_response(const ApiError& error, ApiDialect dialect) {
   HttpResponse response{.status = error.status, .body = io::dump_json(error_body(error, dialect))};
   if (error.status == 429 || error.status == 503) response.headers.emplace_back("Retry-After", "1");
+  if (error.status == 401) response.headers.emplace_back("WWW-Authenticate", "Bearer");
   return response;
 }
 

@@ -25,13 +25,14 @@ namespace levin::serve {
 
 struct ServerOptions {
   HttpServerOptions http;
-  std::string version;                    // of the program
-  std::vector<std::string> model_names;   // at least one
-  bool any_model_name = false;            // answer whatever model is asked for
-  std::vector<std::string> api_keys;      // none: open to all who reach it
-  std::vector<std::string> cors_origins;  // "*": any; none: no header is sent
-  SamplingParams sampling;                // where requests do not say
-  bool thinking = false;                  // the same
+  std::string version;                     // of the program
+  std::vector<std::string> model_names;    // at least one
+  bool any_model_name = false;             // answer whatever model is asked for
+  std::vector<std::string> api_keys;       // none: open to all who reach it
+  std::vector<std::string> cors_origins;   // "*": any; none: no header is sent
+  std::vector<std::string> allowed_hosts;  // beside addresses and localhost (serve/access.h); "*": any
+  SamplingParams sampling;                 // where requests do not say
+  bool thinking = false;                   // the same
   ReasoningField reasoning_field = ReasoningField::kBoth;
   int64_t max_queued = 1024;  // requests that are open at once; more get 429
   WatchOptions watch;
@@ -50,7 +51,7 @@ class Server {
 
   uint16_t port() const;
   std::string metrics() const;
-  // Refuses new requests, lets those that run finish for `grace`, then cuts them off.
+  // Refuses new requests with 503, lets those that run finish for `grace`, then ends them with the same error.
   void stop(std::chrono::milliseconds grace);
 
  private:

@@ -259,8 +259,8 @@ TEST_F(OpenAiTest, AClientThatLeavesFreesItsPlace) {
   {
     HttpClient client(demo_->port());
     const std::string body = chat(R"("stream": true, "ignore_eos": true, "max_tokens": 1900)");
-    client.send("POST /v1/chat/completions HTTP/1.1\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" +
-                body);
+    client.send("POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: " +
+                std::to_string(body.size()) + "\r\n\r\n" + body);
     EXPECT_EQ(client.read_reply(true).status, 200);
     EXPECT_FALSE(client.read_some().empty());
   }
@@ -292,7 +292,9 @@ TEST(ServerTest, AsksForAKey) {
   EXPECT_EQ(ask(demo.port(), "/health").status, 200);
   EXPECT_EQ(ask(demo.port(), "/metrics").status, 401);
   EXPECT_EQ(ask(demo.port(), "/v1/models", "", {{"Authorization", "Bearer wrong!"}}).status, 401);
+  EXPECT_NE(ask(demo.port(), "/v1/models").head.find("WWW-Authenticate: Bearer"), std::string::npos);
   EXPECT_EQ(ask(demo.port(), "/v1/models", "", {{"Authorization", "Bearer secret"}}).status, 200);
+  EXPECT_EQ(ask(demo.port(), "/v1/models", "", {{"Authorization", "bearer  secret"}}).status, 200);
   EXPECT_EQ(ask(demo.port(), "/v1/models", "", {{"X-Api-Key", "second"}}).status, 200);
 }
 
@@ -309,14 +311,83 @@ TEST(ServerTest, LetsBrowsersInWhereAsked) {
             std::string::npos);
 }
 
+struct Visitor {
+  const char* host;
+  const char* origin;  // empty: none
+  int status;
+};
+
+int status_of(uint16_t port, const Visitor& visitor) {
+  HttpClient client(port);
+  std::string head = std::string("GET /version HTTP/1.1\r\nHost: ") + visitor.host + "\r\n";
+  if (*visitor.origin != '\0') head += std::string("Origin: ") + visitor.origin + "\r\n";
+  client.send(head + "\r\n");
+  return client.read_reply().status;
+}
+
+TEST(ServerTest, WithoutKeysAnswersNoPageOfElsewhere) {
+  serve::ServerOptions options;
+  options.cors_origins = {"http://page"};
+  options.allowed_hosts = {"desk.lan"};
+  {
+    const ServedDemo demo(options);
+    for (const Visitor& visitor : {Visitor{"127.0.0.1:8000", "", 200},
+                                   {"LocalHost", "", 200},
+                                   {"a.localhost:1", "", 200},
+                                   {"[::1]:8000", "", 200},
+                                   {"192.168.1.2", "", 200},
+                                   {"desk.lan:8000", "", 200},
+                                   {"evil.example", "", 403},
+                                   {"localhost.evil.example", "", 403},
+                                   {"127.0.0.1.evil.example:80", "", 403},
+                                   {"localhost:8000", "http://page", 200},
+                                   {"localhost:8000", "http://localhost:8000", 200},
+                                   {"127.0.0.1:8000", "http://localhost:3000", 200},
+                                   {"desk.lan:8000", "http://desk.lan:8000", 200},
+                                   {"localhost:8000", "http://evil.example", 403},
+                                   {"localhost:8000", "http://localhost.evil.example", 403},
+                                   {"localhost:8000", "null", 403},
+                                   {"127.0.0.1:8000", "http://203.0.113.7", 403}}) {
+      EXPECT_EQ(status_of(demo.port(), visitor), visitor.status) << visitor.host << " " << visitor.origin;
+    }
+  }
+  options.api_keys = {"secret"};  // then it is the key that counts
+  const ServedDemo demo(options);
+  EXPECT_EQ(status_of(demo.port(), {"evil.example", "http://evil.example", 200}), 200);
+}
+
+TEST(ServerTest, AnswersThatAreCutOffSaySo) {
+  const auto demo = std::make_unique<ServedDemo>();
+  const auto send = [&](HttpClient& client, const char* path, const std::string& body) {
+    client.send(std::string("POST ") + path +
+                " HTTP/1.1\r\nHost: localhost\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body);
+  };
+  const std::string endless = R"("ignore_eos": true, "max_tokens": 1900)";
+  HttpClient whole(demo->port()), stream(demo->port()), messages(demo->port());
+  send(stream, "/v1/chat/completions", chat(endless + R"(, "stream": true)"));
+  EXPECT_EQ(stream.read_reply(true).status, 200);
+  EXPECT_FALSE(stream.read_some().empty());
+  send(whole, "/v1/chat/completions", chat(endless));
+  send(messages, "/v1/messages", chat(endless));
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  demo->server().stop(std::chrono::milliseconds(0));
+  const Reply refused = whole.read_reply();
+  EXPECT_EQ(refused.status, 503);
+  EXPECT_EQ(at(json(refused.body), "error.code"), io::JsonValue("shutting_down"));
+  EXPECT_EQ(at(json(messages.read_reply().body), "error.type"), io::JsonValue("overloaded_error"));
+  std::string rest;
+  for (std::string piece = stream.read_some(); !piece.empty(); piece = stream.read_some()) rest += piece;
+  EXPECT_NE(rest.find(R"("code":"shutting_down")"), std::string::npos) << rest.substr(rest.size() - 200);
+}
+
 TEST(ServerTest, TellsWhenTheQueueIsFull) {
   serve::ServerOptions options;
   options.max_queued = 1;
   ServedDemo demo(options);
   HttpClient first(demo.port());
   const std::string body = chat(R"("stream": true, "ignore_eos": true, "max_tokens": 1900)");
-  first.send("POST /v1/chat/completions HTTP/1.1\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" +
-             body);
+  first.send("POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: " + std::to_string(body.size()) +
+             "\r\n\r\n" + body);
   EXPECT_EQ(first.read_reply(true).status, 200);
   const Reply reply = ask(demo.port(), "/v1/chat/completions", chat(""));
   EXPECT_EQ(reply.status, 429);
@@ -333,8 +404,8 @@ TEST(ServerTest, ABetterPriorityGoesBeforeAllThatWait) {
   };
   HttpClient others(demo.port());
   const std::string body = chat(R"("stream": true, "ignore_eos": true, "max_tokens": 1900, "n": 8, "priority": 3)");
-  others.send("POST /v1/chat/completions HTTP/1.1\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" +
-              body);
+  others.send("POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: " +
+              std::to_string(body.size()) + "\r\n\r\n" + body);
   EXPECT_EQ(others.read_reply(true).status, 200);
   const std::string waiting = R"(levin_requests_waiting{model_name="demo",engine="0"})";
   for (int i = 0; i < 500 && figure(waiting) <= 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
