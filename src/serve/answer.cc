@@ -76,7 +76,7 @@ class Answer : public std::enable_shared_from_this<Answer> {
       model_.metrics->add_refusal();
       const bool asked_wrongly = batch.error->kind == ErrorKind::kUsage;
       writer_->fail(batch.shutting_down ? serve::shutting_down()
-                    : asked_wrongly     ? bad_request(batch.error->message)
+                    : asked_wrongly     ? bad_request(batch.error->message, field_of(batch.error->message))
                                         : engine_failed(*batch.error));
       return;
     }
@@ -123,7 +123,7 @@ std::optional<ApiError> admit_plan(const ServedModel& model, const AnswerPlan& p
     }
     const Status status =
         model.service->engine().check({.prompt = prompt, .sampling = plan.ask.sampling, .structure = plan.structure});
-    if (!status.ok()) return bad_request(status.error().message);
+    if (!status.ok()) return bad_request(status.error().message, field_of(status.error().message));
   }
   if (model.service->stuck()) return engine_stuck();
   const int64_t n_requests = std::ssize(plan.prompts) * plan.ask.n_choices;

@@ -100,6 +100,12 @@ ApiError with_status(int status, std::string message) {
           .message = std::move(message)};
 }
 
+ApiDialect dialect_of(const HttpRequest& request) {
+  const bool anthropic = request.path.starts_with("/v1/messages") ||
+                         (request.path.starts_with("/v1/models") && request.header("anthropic-version") != nullptr);
+  return anthropic ? ApiDialect::kAnthropic : ApiDialect::kOpenAi;
+}
+
 io::JsonValue error_body(const ApiError& error, ApiDialect dialect) {
   if (dialect == ApiDialect::kAnthropic) {
     const std::string& message = error.anthropic_message.empty() ? error.message : error.anthropic_message;

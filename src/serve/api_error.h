@@ -39,6 +39,9 @@ ApiError engine_failed(const Error& error);
 ApiError engine_stuck();                                // 503: a step takes longer than the watchdog allows
 ApiError with_status(int status, std::string message);  // for what fails below the routes
 
+// The dialect that a request is written in: that of its route; on routes of both, that of its headers.
+ApiDialect dialect_of(const HttpRequest& request);
+
 io::JsonValue error_body(const ApiError& error, ApiDialect dialect);
 HttpResponse error_response(const ApiError& error, ApiDialect dialect);
 

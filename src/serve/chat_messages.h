@@ -34,8 +34,9 @@ Result<ChatAsk> read_chat(const Body& body, bool thinking);
 // The function objects of a list of tools, {"type": "function", "function": {...}}.
 Result<std::vector<io::JsonValue>> read_tools(const Body& body, std::string_view key);
 
-// "tool_choice" as OpenAI's clients write it, and "parallel_tool_calls". Refused is a choice that no tool can meet.
-Result<CallForm> read_tool_choice(const Body& body, const std::vector<io::JsonValue>& tools);
+// "tool_choice" as OpenAI's clients write it, and "parallel_tool_calls". A choice of type allowed_tools leaves only those
+// that it names. Refused is a choice that no tool can meet.
+Result<CallForm> read_tool_choice(const Body& body, std::vector<io::JsonValue>* tools);
 // The same, once the choice is known.
 Status check_tool_choice(const Body& body, const CallForm& calls, const std::vector<io::JsonValue>& tools);
 

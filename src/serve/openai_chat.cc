@@ -219,6 +219,8 @@ class ChatStream final : public AnswerWriter {
 Result<AnswerPlan> read_plan(const ServedModel& model, const Body& body) {
   AnswerPlan plan{.chat = true};
   LEVIN_ASSIGN(plan.ask, read_generation(body, model.defaults));
+  LEVIN_ASSIGN(const bool echo, body.get_or("echo", false));
+  if (echo) return body.refuse("echo", "is not supported on this route; leave it out");
   LEVIN_ASSIGN(const std::optional<int64_t> old_limit, body.get_optional<int64_t>("max_tokens"));
   LEVIN_ASSIGN(const std::optional<int64_t> limit, body.get_optional<int64_t>("max_completion_tokens"));
   const std::optional<int64_t> chosen = limit ? limit : old_limit;

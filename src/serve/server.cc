@@ -26,7 +26,7 @@ using HandlerFunction = void (*)(const ServedModel&, const std::shared_ptr<Excha
 
 struct Route {
   std::string_view method;
-  std::string_view path;  // with a '*' at its end: whatever begins so
+  std::string_view path;  // with a '*' at its end: whatever begins so and goes on
   HandlerFunction handle;
   bool open = false;  // needs no key
 };
@@ -66,11 +66,8 @@ constexpr Route kRoutes[] = {
 
 bool matches(const Route& route, std::string_view path) {
   if (!route.path.ends_with('*')) return route.path == path;
-  return path.starts_with(route.path.substr(0, route.path.size() - 1));
-}
-
-ApiDialect dialect_of(std::string_view path) {
-  return path.starts_with("/v1/messages") ? ApiDialect::kAnthropic : ApiDialect::kOpenAi;
+  const std::string_view begin = route.path.substr(0, route.path.size() - 1);
+  return path.starts_with(begin) && path.size() > begin.size();
 }
 
 // Adds headers to every answer: the request's own id, and what browsers need to be let in.
@@ -156,7 +153,7 @@ Headers Server::State::common_headers(const HttpRequest& request) const {
 
 void Server::State::refuse(Exchange& exchange, const ApiError& error, Headers more) {
   metrics.add_refusal();
-  HttpResponse response = error_response(error, dialect_of(exchange.request().path));
+  HttpResponse response = error_response(error, dialect_of(exchange.request()));
   response.headers.insert(response.headers.end(), more.begin(), more.end());
   exchange.respond(std::move(response));
 }

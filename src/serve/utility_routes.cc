@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <ctime>
 #include <utility>
 
 #include "serve/chat_messages.h"
@@ -12,9 +13,28 @@ namespace {
 
 constexpr std::string_view kModelsPath = "/v1/models/";
 
-io::JsonObject model_json(const ServedModel& model, const std::string& name) {
+io::JsonObject openai_model_json(const ServedModel& model, const std::string& name) {
   return {{"id", name},           {"object", "model"}, {"created", model.created_s},        {"owned_by", "levin"},
           {"root", model.name()}, {"parent", nullptr}, {"max_model_len", model.n_context()}};
+}
+
+// Anthropic's clients ask for the same list and read other members.
+io::JsonObject anthropic_model_json(const ServedModel& model, const std::string& name) {
+  std::tm utc{};
+  const std::time_t created = model.created_s;
+  gmtime_r(&created, &utc);
+  const std::string time = fmt::format("{}-{:02}-{:02}T{:02}:{:02}:{:02}Z", 1900 + utc.tm_year, 1 + utc.tm_mon,
+                                       utc.tm_mday, utc.tm_hour, utc.tm_min, utc.tm_sec);
+  return {{"type", "model"},
+          {"id", name},
+          {"display_name", name},
+          {"created_at", time},
+          {"max_input_tokens", model.n_context()},
+          {"max_tokens", model.n_context()}};
+}
+
+io::JsonObject model_json(const ServedModel& model, const std::string& name, ApiDialect dialect) {
+  return dialect == ApiDialect::kAnthropic ? anthropic_model_json(model, name) : openai_model_json(model, name);
 }
 
 io::JsonArray ids_json(const std::vector<int32_t>& ids) { return {ids.begin(), ids.end()}; }
@@ -80,17 +100,27 @@ void answer_with(const ServedModel& model, Exchange& exchange, const Make& make)
 }  // namespace
 
 void handle_models(const ServedModel& model, const std::shared_ptr<Exchange>& exchange) {
+  const ApiDialect dialect = dialect_of(exchange->request());
   io::JsonArray data;
-  for (const std::string& name : model.names) data.emplace_back(model_json(model, name));
-  exchange->respond({.body = io::dump_json(io::JsonObject{{"object", "list"}, {"data", std::move(data)}})});
+  for (const std::string& name : model.names) data.emplace_back(model_json(model, name, dialect));
+  io::JsonObject list;
+  if (dialect == ApiDialect::kOpenAi) list.set("object", "list");
+  list.set("data", std::move(data));
+  if (dialect == ApiDialect::kAnthropic) {
+    list.set("has_more", false);
+    list.set("first_id", model.names.front());
+    list.set("last_id", model.names.back());
+  }
+  exchange->respond({.body = io::dump_json(list)});
 }
 
 void handle_one_model(const ServedModel& model, const std::shared_ptr<Exchange>& exchange) {
+  const ApiDialect dialect = dialect_of(exchange->request());
   const std::string name = exchange->request().path.substr(kModelsPath.size());
   if (!model.has(name)) {
-    exchange->respond(error_response(unknown_model(name, model.name()), ApiDialect::kOpenAi));
+    exchange->respond(error_response(unknown_model(name, model.name()), dialect));
   } else {
-    exchange->respond({.body = io::dump_json(model_json(model, name))});
+    exchange->respond({.body = io::dump_json(model_json(model, name, dialect))});
   }
 }
 

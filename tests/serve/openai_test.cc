@@ -42,6 +42,7 @@ TEST_F(OpenAiTest, ServesTheSmallRoutes) {
   EXPECT_EQ(at(json(ask(demo_->port(), "/v1/models").body), "data.0.max_model_len"), io::JsonValue(2048));
   EXPECT_EQ(at(json(ask(demo_->port(), "/v1/models/other-name").body), "root"), io::JsonValue("demo"));
   EXPECT_EQ(ask(demo_->port(), "/v1/models/unknown").status, 404);
+  EXPECT_EQ(ask(demo_->port(), "/v1/models/").status, 404);
   EXPECT_EQ(at(json(ask(demo_->port(), "/version").body), "version"), io::JsonValue("test"));
   EXPECT_EQ(at(json(ask(demo_->port(), "/tokenizer_info").body), "eos_token"), io::JsonValue("<｜end▁of▁sentence｜>"));
   const io::JsonValue tokens = answer("/tokenize", R"({"prompt": "a river", "add_special_tokens": false})");
@@ -212,15 +213,33 @@ TEST_F(OpenAiTest, RefusesByName) {
       {"/v1/chat/completions", R"({"messages": [{"role": "assistant", "content": "x"}]})", 400, "messages",
        "is the assistant's"},
       {"/v1/chat/completions", chat(R"("temperature": "hot")"), 400, "temperature", "temperature is \"hot\""},
-      {"/v1/chat/completions", chat(R"("temperature": -1)"), 400, "", "temperature"},
-      {"/v1/chat/completions", chat(R"("top_p": 2)"), 400, "", "top_p"},
+      {"/v1/chat/completions", chat(R"("temperature": -1)"), 400, "temperature", "temperature"},
+      {"/v1/chat/completions", chat(R"("top_p": 2)"), 400, "top_p", "top_p"},
+      {"/v1/chat/completions", chat(R"("temperature": 1e308)"), 400, "temperature", "from 0 to 100"},
+      {"/v1/chat/completions", chat(R"("top_k": -3)"), 400, "top_k", "top_k is -3"},
+      {"/v1/chat/completions", chat(R"("min_p": 2)"), 400, "min_p", "min_p is 2"},
+      {"/v1/chat/completions", chat(R"("repetition_penalty": 0)"), 400, "repetition_penalty", "is 0"},
+      {"/v1/chat/completions", chat(R"("presence_penalty": 101)"), 400, "presence_penalty", "is 101"},
+      {"/v1/chat/completions", chat(R"("frequency_penalty": 1e9)"), 400, "frequency_penalty", "is 1"},
+      {"/v1/chat/completions", chat(R"("logit_bias": {"1": 1e9})"), 400, "logit_bias", "a logit_bias"},
+      {"/v1/chat/completions", chat(R"("allowed_token_ids": [99999])"), 400, "allowed_token_ids", "99999"},
+      {"/v1/chat/completions", chat(R"("stop_token_ids": [99999])"), 400, "stop_token_ids", "99999"},
+      {"/v1/chat/completions", chat(R"("allowed_token_ids": [1], "min_tokens": 3)"), 400, "min_tokens",
+       "min_tokens is 3"},
+      {"/v1/chat/completions", chat(R"("functions": [{"name": "f"}])"), 400, "functions", "send tools"},
+      {"/v1/chat/completions", chat(R"("function_call": {"name": "f"})"), 400, "function_call", "send tool_choice"},
+      {"/v1/chat/completions", chat(R"("modalities": ["text", "audio"])"), 400, "modalities", "has audio"},
+      {"/v1/chat/completions", chat(R"("web_search_options": {})"), 400, "web_search_options", "is not supported"},
+      {"/v1/chat/completions", chat(R"("mirostat": 2)"), 400, "mirostat", "is not supported"},
+      {"/v1/chat/completions", chat(R"("typical_p": 0.5)"), 400, "typical_p", "is not supported"},
+      {"/v1/chat/completions", chat(R"("echo": true)"), 400, "echo", "is not supported"},
       {"/v1/chat/completions", chat(R"("n": 0)"), 400, "n", "n is 0"},
       {"/v1/chat/completions", chat(R"("max_tokens": 0)"), 400, "max_tokens", "at least 1"},
       {"/v1/chat/completions", chat(R"("stop": 4)"), 400, "stop", "stop is 4"},
       {"/v1/chat/completions", chat(R"("stream": "yes")"), 400, "stream", "stream is \"yes\""},
       {"/v1/chat/completions", chat(R"("top_logprobs": 2)"), 400, "top_logprobs", "logprobs"},
       {"/v1/chat/completions", chat(R"("logit_bias": {"x": 1})"), 400, "logit_bias", "\"x\""},
-      {"/v1/chat/completions", chat(R"("logit_bias": {"999999": 1})"), 400, "", "999999"},
+      {"/v1/chat/completions", chat(R"("logit_bias": {"999999": 1})"), 400, "logit_bias", "999999"},
       {"/v1/chat/completions", chat(R"("seed": 1.5)"), 400, "seed", "seed is 1.5"},
       {"/v1/chat/completions", chat(R"("tools": [{"type": "function"}])"), 400, "tools", "number 0"},
       {"/v1/chat/completions", chat(R"("guided_grammar": "a")"), 400, "guided_grammar", "is not supported"},
@@ -229,13 +248,21 @@ TEST_F(OpenAiTest, RefusesByName) {
       {"/v1/chat/completions", R"({"model": "gpt", "messages": []})", 404, "model_not_found", "`gpt`"},
       {"/v1/completions", "{}", 400, "prompt", "prompt is missing"},
       {"/v1/completions", R"({"prompt": [[0, "x"]]})", 400, "prompt", "prompt has the entry"},
-      {"/v1/completions", R"({"prompt": [99999]})", 400, "", "99999"},
+      {"/v1/completions", R"({"prompt": [99999]})", 400, "prompt", "99999"},
       {"/v1/completions", R"({"prompt": "x", "suffix": "y"})", 400, "suffix", "not supported"},
       {"/v1/completions", R"({"prompt": "x", "logprobs": 50})", 400, "logprobs", "logprobs is 50"},
       {"/tokenize", "{}", 400, "prompt", "prompt is missing"},
       {"/detokenize", R"({"tokens": [-1]})", 400, "tokens", "-1"},
       {"/v1/embeddings", "{}", 404, "", "there is no POST /v1/embeddings"},
       {"/v1/models", "{}", 405, "", "GET"},
+      {"/v1/responses", R"({"input": "x", "background": true})", 400, "background", "is not supported"},
+      {"/v1/responses", R"({"input": "x", "conversation": "conv_1"})", 400, "conversation", "stores nothing"},
+      {"/v1/responses", R"({"input": "x", "prompt": {"id": "pmpt_1"}})", 400, "prompt", "stores nothing"},
+      {"/v1/responses", R"({"input": "x", "top_logprobs": 2})", 400, "top_logprobs", "/v1/chat/completions"},
+      {"/v1/responses", R"({"input": "x", "include": ["message.output_text.logprobs"]})", 400, "include",
+       "/v1/chat/completions"},
+      {"/v1/responses", R"({"input": "x", "tools": [{"type": "web_search"}], "tool_choice": {"type": "web_search"}})",
+       400, "tool_choice", "allowed_tools, or a function"},
   };
   for (const Refused& refused : cases) {
     const Reply reply = post(refused.path, refused.body);
@@ -253,6 +280,33 @@ TEST_F(OpenAiTest, RefusesByName) {
     }
   }
   EXPECT_EQ(at(chat_answer(""), "choices.0.message.content"), io::JsonValue(kTokyo));  // nobody was disturbed
+}
+
+// Clients send some fields with the value that asks for nothing.
+TEST_F(OpenAiTest, TakesWhatAsksForNothing) {
+  const io::JsonValue found = chat_answer(
+      R"("modalities": ["text"], "typical_p": 1.0, "mirostat": 0, "length_penalty": 1, "use_beam_search": false,
+         "top_n_sigma": -1, "bad_words": [], "function_call": null, "echo": false)");
+  EXPECT_EQ(at(found, "choices.0.message.content"), io::JsonValue(kTokyo));
+}
+
+TEST_F(OpenAiTest, AllowsSomeOfTheTools) {
+  const auto tool = [](const char* name) {
+    return std::string(R"({"type": "function", "function": {"name": ")") + name +
+           R"(", "parameters": {"type": "object", "properties": {}, "additionalProperties": false}}})";
+  };
+  const std::string tools = R"("max_tokens": 60, "tools": [)" + tool("walk") + ", " + tool("swim") + "]";
+  const auto choice = [](const std::string& mode, const std::string& name) {
+    return R"(, "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": ")" + mode +
+           R"(", "tools": [{"type": "function", "function": {"name": ")" + name + R"("}}]}})";
+  };
+  const io::JsonValue found = chat_answer(tools + choice("required", "swim"));
+  EXPECT_EQ(at(found, "choices.0.message.tool_calls.0.function.name"), io::JsonValue("swim"));
+  const std::string prompt = *at(answer("/render", chat(tools + choice("auto", "swim"))), "prompt").as_string();
+  EXPECT_NE(prompt.find("swim"), std::string::npos);
+  EXPECT_EQ(prompt.find("walk"), std::string::npos);
+  const Reply refused = post("/v1/chat/completions", chat(tools + choice("auto", "fly")));
+  EXPECT_EQ(at(json(refused.body), "error.param"), io::JsonValue("tool_choice"));
 }
 
 TEST_F(OpenAiTest, AClientThatLeavesFreesItsPlace) {
