@@ -83,6 +83,7 @@ struct StepLoop::Sequence {
     doubted = false;
     n_fill = n_tokens();
     if (n_answer_tokens() == 0) out->n_found_tokens = n_cached;
+    if (!out->queue_s) out->queue_s = std::chrono::duration<double>(Clock::now() - submitted).count();
   }
   // Goes on behind n rows that are there, as many in every cache, with the state of the last of them owed to the MTP
   // layer.
