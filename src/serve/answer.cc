@@ -82,7 +82,9 @@ class Answer : public std::enable_shared_from_this<Answer> {
     }
     Choice& choice = choices_[i];
     add_events(choice, batch.events);
-    choice.tokens.insert(choice.tokens.end(), batch.tokens.begin(), batch.tokens.end());
+    for (const TokenEvent& event : batch.tokens) {  // a stream is done with their log probabilities after this batch
+      choice.tokens.push_back(plan_.ask.stream ? TokenEvent{.token = event.token} : event);
+    }
     if (!batch.prompt_logprobs.empty()) choice.prompt_logprobs = std::move(batch.prompt_logprobs);
     if (batch.done) close(choice, batch);
     writer_->add(choice, batch);
@@ -145,13 +147,13 @@ std::optional<ApiError> run_answer(const ServedModel& model, std::shared_ptr<Exc
 }
 
 Status set_conversation(const ServedModel& model, const Body& body, const ChatAsk& chat, AnswerPlan* plan) {
-  plan->in_reasoning = chat.request.thinking;
+  plan->in_reasoning = chat.request.begins_in_reasoning();
   plan->tools = chat.tools;
   LEVIN_ASSIGN(const std::vector<text::Segment> segments, model.format->render(chat.request));
   plan->prompts.push_back(model.tokenizer->encode(segments));
   const bool free = chat.form.kind == TextForm::Kind::kFree || chat.calls.required;
   Result<std::optional<grammar::Structure>> structure = model.forms->make(
-      {.text = chat.form, .calls = chat.calls, .tools = chat.tools, .in_reasoning = chat.request.thinking});
+      {.text = chat.form, .calls = chat.calls, .tools = chat.tools, .in_reasoning = plan->in_reasoning});
   if (!structure.ok()) {
     return body.refuse(free ? "tools" : chat.form.field, "cannot be used: " + structure.error().message);
   }

@@ -159,6 +159,19 @@ Result<TextForm> read_form(const Body& body, std::string_view outer) {
   return forms.empty() ? TextForm() : std::move(forms.front());
 }
 
+FieldList form_fields() {
+  static constexpr Field kFields[] = {
+      {"response_format", "object", "Form of the answer: {type: text, json_object or json_schema}"},
+      {"output_format", "object", "The same, as Anthropic's clients had it"},
+      {"guided_json", "object|string", "A schema of the answer"},
+      {"guided_regex", "string", "A regular expression of the answer"},
+      {"guided_choice", "array", "The texts that the answer is one of"},
+      {"structured_outputs", "object", "One of json, regex, choice and json_object"},
+      {"regex", "string", "The same as guided_regex"},
+  };
+  return kFields;
+}
+
 AnswerForms::AnswerForms(const text::Tokenizer& tokenizer, const text::ChatFormat& format, int64_t n_vocab)
     : format_(format), vocabulary_(grammar::Vocabulary::make(n_vocab, [&](int32_t id) -> std::string_view {
         return tokenizer.is_token(id) && !tokenizer.is_added(id) ? tokenizer.token_bytes(id) : std::string_view();

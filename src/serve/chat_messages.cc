@@ -260,6 +260,47 @@ Status read_template_kwargs(const Body& body, text::ChatRequest* request) {
   return {};
 }
 
+Status continue_last_message(const Body& body, std::string_view field, ChatAsk* ask) {
+  if (ask->form.kind != TextForm::Kind::kFree || ask->calls.required) {
+    return body.refuse(field, "and a form for the answer or a required call exclude each other; leave one out");
+  }
+  ask->request.continue_last = true;
+  return {};
+}
+
+namespace {
+
+// "continue_final_message" and "add_generation_prompt", as vLLM has them, but that the second need not be said.
+Status read_continuing(const Body& body, ChatAsk* ask) {
+  LEVIN_ASSIGN(const bool goes_on, body.get_or("continue_final_message", false));
+  LEVIN_ASSIGN(const bool new_answer, body.get_or("add_generation_prompt", !goes_on));
+  if (goes_on && new_answer) {
+    return body.refuse("add_generation_prompt", "and continue_final_message exclude each other; set one to false");
+  }
+  if (!goes_on && !new_answer) {
+    return body.refuse("add_generation_prompt", "may be false only where continue_final_message is true");
+  }
+  return goes_on ? continue_last_message(body, "continue_final_message", ask) : Status();
+}
+
+}  // namespace
+
+FieldList chat_fields() {
+  static constexpr Field kFields[] = {
+      {"messages", "array", "The conversation", true},
+      {"tools", "array", "Functions that may be called"},
+      {"tool_choice", "string|object", "none, auto, required, a function, or allowed_tools"},
+      {"parallel_tool_calls", "boolean", "An answer may have several calls"},
+      {"reasoning_effort", "string", "none and minimal switch reasoning off, others on"},
+      {"thinking", "boolean|object", "Reason before the answer"},
+      {"think", "boolean", "The same"},
+      {"chat_template_kwargs", "object", "thinking, enable_thinking, clear_thinking, reasoning_effort"},
+      {"continue_final_message", "boolean", "The answer goes on where the last message ends"},
+      {"add_generation_prompt", "boolean", "False only together with continue_final_message"},
+  };
+  return kFields;
+}
+
 Result<ChatAsk> read_chat(const Body& body, bool thinking) {
   ChatAsk ask;
   const io::JsonValue* messages = body.find("messages");
@@ -270,14 +311,17 @@ Result<ChatAsk> read_chat(const Body& body, bool thinking) {
   LEVIN_ASSIGN(ask.form, read_form(body));
   ask.request.thinking = thinking;
   LEVIN_TRY(read_thinking(body, &ask.request));
+  LEVIN_TRY(read_continuing(body, &ask));
   (void)body.find("messages");  // what is wrong from here on is wrong with them
   for (size_t i = 0; i < list->size(); ++i) {
     LEVIN_ASSIGN(text::Message message, read_message((*list)[i], fmt::format("messages[{}]", i)));
     ask.request.messages.push_back(std::move(message));
   }
-  if (ask.request.messages.back().role == text::Role::kAssistant) {
-    return wrong(fmt::format("messages[{}]", list->size() - 1),
-                 "is the assistant's; the last message is to be a user's or a tool's, for an answer to follow");
+  if (!ask.request.continue_last && ask.request.messages.back().role == text::Role::kAssistant) {
+    return wrong(
+        fmt::format("messages[{}]", list->size() - 1),
+        "is the assistant's; end with a user's or a tool's, or send \"continue_final_message\": true to have it "
+        "continued");
   }
   describe_in_prompt(&ask);
   return ask;

@@ -180,6 +180,39 @@ Result<GenerationAsk> read_generation(const Body& body, const SamplingParams& de
   return ask;
 }
 
+std::vector<std::string_view> refused_fields() {
+  std::vector<std::string_view> names;
+  for (const Unsupported& field : kUnsupported) names.push_back(field.name);
+  return names;
+}
+
+FieldList generation_fields() {
+  static constexpr Field kFields[] = {
+      {"temperature", "number", "Spread of the choice, 0 to 100; 0: always the likeliest token"},
+      {"top_p", "number", "Choose among the likeliest tokens that have this probability together"},
+      {"top_k", "integer", "Choose among so many of the likeliest tokens; 0 and -1: all"},
+      {"min_p", "number", "Leave out tokens below this share of the likeliest one's probability"},
+      {"repetition_penalty", "number", "Divides the logits of tokens that stand in prompt or answer"},
+      {"presence_penalty", "number", "Subtracted from the logits of tokens that stand in the answer"},
+      {"frequency_penalty", "number", "The same, as often as they stand there"},
+      {"logit_bias", "object", "Token ids and what is added to their logits"},
+      {"allowed_token_ids", "array", "No other tokens are chosen"},
+      {"min_tokens", "integer", "The answer does not end before"},
+      {"seed", "integer", "The same request with the same seed gives the same text"},
+      {"ignore_eos", "boolean", "Only a limit or a stop string ends the answer"},
+      {"stop_token_ids", "array", "Further tokens that end the answer"},
+      {"stop", "string|array", "Texts that end the answer"},
+      {"include_stop_str_in_output", "boolean", "The answer keeps the text that ended it"},
+      {"skip_special_tokens", "boolean", "Leave special tokens out of texts"},
+      {"n", "integer", "Answers to each prompt"},
+      {"priority", "integer", "Lower goes first"},
+      {"stream", "boolean", "Server-sent events instead of one answer"},
+      {"stream_options", "object", "include_usage and continuous_usage_stats"},
+      {"modalities", "array", "Text alone"},
+  };
+  return kFields;
+}
+
 std::string field_of(const std::string& message) {
   static constexpr std::pair<std::string_view, std::string_view> kWords[] = {
       {"temperature", "temperature"},

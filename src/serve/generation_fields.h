@@ -6,10 +6,12 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/request.h"
 #include "serve/body.h"
+#include "serve/fields.h"
 #include "text/answer_text.h"
 
 namespace levin::serve {
@@ -36,6 +38,9 @@ Result<std::vector<std::string>> read_strings(const Body& body, std::string_view
 
 // The field that an error of the engine's about a request is about: the first that it names (SamplingPlan::make). Empty: none.
 std::string field_of(const std::string& message);
+
+FieldList generation_fields();                   // that read_generation() reads
+std::vector<std::string_view> refused_fields();  // whatever they ask for, unless it is nothing
 
 uint64_t fresh_seed();
 std::string random_id(std::string_view prefix);  // "chatcmpl-" and 24 letters and digits

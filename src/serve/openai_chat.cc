@@ -240,6 +240,17 @@ Result<AnswerPlan> read_plan(const ServedModel& model, const Body& body) {
 
 }  // namespace
 
+FieldList chat_completion_fields() {
+  static constexpr Field kFields[] = {
+      {"max_tokens", "integer", "Longest answer"},
+      {"max_completion_tokens", "integer", "The same; it counts where both are given"},
+      {"logprobs", "boolean", "Log probabilities of the answer's tokens"},
+      {"top_logprobs", "integer", "And of so many of the likeliest ones, 0 to 20"},
+      {"echo", "boolean", "False alone"},
+  };
+  return kFields;
+}
+
 void handle_chat_completions(const ServedModel& model, const std::shared_ptr<Exchange>& exchange) {
   const auto answer = [&](const RequestBody& body) -> std::optional<ApiError> {
     Result<AnswerPlan> plan = read_plan(model, body.fields());

@@ -263,7 +263,7 @@ io::JsonObject asked_by(const Body& body, const AnswerPlan& plan) {
 Result<AnswerPlan> read_plan(const ServedModel& model, const Body& body) {
   AnswerPlan plan{.chat = true};
   LEVIN_ASSIGN(plan.ask, read_generation(body, model.defaults));
-  plan.ask.n_choices = 1;
+  if (plan.ask.n_choices != 1) return body.refuse("n", "other than 1 is not supported on this route; leave it out");
   LEVIN_ASSIGN(const std::optional<int64_t> limit, body.get_optional<int64_t>("max_output_tokens"));
   if (limit && *limit < 1) return body.refuse("max_output_tokens", "must be at least 1");
   plan.ask.max_tokens = limit.value_or(0);
@@ -273,6 +273,34 @@ Result<AnswerPlan> read_plan(const ServedModel& model, const Body& body) {
 }
 
 }  // namespace
+
+FieldList responses_fields() {
+  static constexpr Field kFields[] = {
+      {"input", "string|array", "A text, or the items of the conversation", true},
+      {"instructions", "string", "The first system message"},
+      {"max_output_tokens", "integer", "Longest answer"},
+      {"tools", "array", "Functions that may be called; tools of other types are ignored"},
+      {"tool_choice", "string|object", "none, auto, required, a function, or allowed_tools"},
+      {"parallel_tool_calls", "boolean", "An answer may have several calls"},
+      {"reasoning", "object", "effort: none and minimal switch reasoning off, others on"},
+      {"text", "object", "format: the form of the answer"},
+      {"chat_template_kwargs", "object", "thinking, enable_thinking, clear_thinking, reasoning_effort"},
+      {"include", "array", "Anything but log probabilities; nothing comes of it"},
+      {"top_logprobs", "integer", "0 alone"},
+      {"background", "boolean", "False alone"},
+      {"previous_response_id", "string", "Refused"},
+      {"conversation", "string|object", "Refused"},
+      {"prompt", "object", "Refused"},
+      {"metadata", "object", "Comes back in the answer"},
+      {"max_tool_calls", "integer", "Comes back in the answer"},
+      {"prompt_cache_key", "string", "Comes back in the answer"},
+      {"safety_identifier", "string", "Comes back in the answer"},
+      {"service_tier", "string", "Comes back in the answer"},
+      {"truncation", "string", "Comes back in the answer; nothing is cut off"},
+      {"user", "string", "Comes back in the answer"},
+  };
+  return kFields;
+}
 
 void handle_responses(const ServedModel& model, const std::shared_ptr<Exchange>& exchange) {
   with_body(model, *exchange, ApiDialect::kOpenAi, [&](const RequestBody& body) -> std::optional<ApiError> {

@@ -8,67 +8,13 @@
 #include <utility>
 
 #include "serve/access.h"
-#include "serve/anthropic_messages.h"
 #include "serve/api_error.h"
 #include "serve/engine_service.h"
-#include "serve/openai_chat.h"
-#include "serve/openai_completions.h"
-#include "serve/openai_responses.h"
-#include "serve/page.h"
-#include "serve/utility_routes.h"
 
 namespace levin::serve {
 namespace {
 
 constexpr int kHandlerThreads = 2;
-
-using HandlerFunction = void (*)(const ServedModel&, const std::shared_ptr<Exchange>&);
-
-struct Route {
-  std::string_view method;
-  std::string_view path;  // with a '*' at its end: whatever begins so and goes on
-  HandlerFunction handle;
-  bool open = false;  // needs no key
-};
-
-void handle_health(const ServedModel& model, const std::shared_ptr<Exchange>& exchange) {
-  if (!model.service->stuck()) return exchange->respond({.body = "{}"});
-  exchange->respond(error_response(engine_stuck(), ApiDialect::kOpenAi));
-}
-
-void handle_metrics(const ServedModel& model, const std::shared_ptr<Exchange>& exchange) {
-  exchange->respond({.content_type = "text/plain; version=0.0.4; charset=utf-8", .body = model.metrics->text()});
-}
-
-void handle_version(const ServedModel& model, const std::shared_ptr<Exchange>& exchange) {
-  exchange->respond({.body = io::dump_json(io::JsonObject{{"version", model.version}, {"model", model.name()}})});
-}
-
-constexpr Route kRoutes[] = {
-    {"GET", "/", handle_page, true},
-    {"GET", "/health", handle_health, true},
-    {"GET", "/v1/health", handle_health, true},
-    {"GET", "/ping", handle_health, true},
-    {"GET", "/version", handle_version, true},
-    {"GET", "/metrics", handle_metrics},
-    {"GET", "/v1/models", handle_models},
-    {"GET", "/v1/models/*", handle_one_model},
-    {"GET", "/tokenizer_info", handle_tokenizer_info},
-    {"POST", "/tokenize", handle_tokenize},
-    {"POST", "/detokenize", handle_detokenize},
-    {"POST", "/render", handle_render},
-    {"POST", "/v1/chat/completions", handle_chat_completions},
-    {"POST", "/v1/completions", handle_completions},
-    {"POST", "/v1/responses", handle_responses},
-    {"POST", "/v1/messages", handle_messages},
-    {"POST", "/v1/messages/count_tokens", handle_count_tokens},
-};
-
-bool matches(const Route& route, std::string_view path) {
-  if (!route.path.ends_with('*')) return route.path == path;
-  const std::string_view begin = route.path.substr(0, route.path.size() - 1);
-  return path.starts_with(begin) && path.size() > begin.size();
-}
 
 // Adds headers to every answer: the request's own id, and what browsers need to be let in.
 class DecoratedExchange final : public Exchange {
@@ -96,9 +42,11 @@ class DecoratedExchange final : public Exchange {
 struct Server::State {
   State(const ServerOptions& o, Engine& engine, const text::Tokenizer& tokenizer, const text::ChatFormat& format)
       : options(o),
+        routes(built_in_routes().begin(), built_in_routes().end()),
         metrics(o.model_names.front()),
         forms(tokenizer, format, engine.config().n_vocab),
         service(engine, metrics) {
+    routes.insert(routes.end(), options.more_routes.begin(), options.more_routes.end());
     model = {.service = &service,
              .tokenizer = &tokenizer,
              .format = &format,
@@ -111,7 +59,9 @@ struct Server::State {
              .thinking = o.thinking,
              .reasoning_field = o.reasoning_field,
              .max_queued = o.max_queued,
-             .created_s = std::time(nullptr)};
+             .created_s = std::time(nullptr),
+             .routes = routes,
+             .on_fields = o.on_fields};
   }
 
   void take(std::shared_ptr<Exchange> exchange);
@@ -120,6 +70,7 @@ struct Server::State {
   void refuse(Exchange& exchange, const ApiError& error, Headers more = {});
 
   const ServerOptions options;
+  std::vector<Route> routes;
   AccessRules access;
   std::atomic<bool> stopping{false};
   Metrics metrics;
@@ -165,7 +116,7 @@ void Server::State::answer(const std::shared_ptr<Exchange>& exchange) {
   if (request.method == "OPTIONS") return exchange->respond({.status = 204, .content_type = ""});
   const std::string_view method = request.method == "HEAD" ? std::string_view("GET") : std::string_view(request.method);
   std::string other_methods;
-  for (const Route& route : kRoutes) {
+  for (const Route& route : routes) {
     if (!matches(route, request.path)) continue;
     if (route.method != method) {
       other_methods.append(other_methods.empty() ? "" : ", ").append(route.method);

@@ -397,6 +397,11 @@ const Mistake kMistakes[] = {
     {"PrefixMemoryOfLetters", {"serve", "MODEL", "--prefix-memory", "much"}, 2, "--prefix-memory is 'much'"},
     {"CacheFolderOfNothing", {"serve", "MODEL", "--cache-dir-size", "0"}, 2, "expected a size from 1M"},
     // DIR/model has no weights: an address that cannot be had is met first.
+    {"KeyFileOfNobody", {"serve", "DIR/model", "--api-key-file", "DIR/no-keys"}, 2, "no-keys"},
+    {"KeyFileWithoutKeys",
+     {"serve", "DIR/model", "--api-key-file", "/dev/null"},
+     2,
+     "has no key in it; write one a line"},
     {"HostNoAddress", {"serve", "DIR/model", "--host", "300.1.1.1"}, 2, "--host 300.1.1.1 is not an address"},
     {"HostOfNobody", {"serve", "DIR/model", "--host", "203.0.113.7"}, 2, "cannot listen on 203.0.113.7 port 8000"},
     {"HostUnknown", {"serve", "DIR/model", "--host", "no.such.host.invalid"}, 2, "nor a name that can be resolved"},

@@ -42,6 +42,12 @@ TEST_F(AnthropicTest, Answers) {
   EXPECT_EQ(at(found, "usage.output_tokens"), io::JsonValue(13));
 }
 
+TEST_F(AnthropicTest, GoesOnWithAnAnswerThatWasBegun) {
+  const io::JsonValue found = answer(message("", R"([{"role": "user", "content": "What is the capital of Japan?"},
+      {"role": "assistant", "content": [{"type": "text", "text": "The capital of"}]}])"));
+  EXPECT_EQ(at(found, "content.0.text"), io::JsonValue(" Japan is Tokyo."));
+}
+
 TEST_F(AnthropicTest, ListsModelsInItsOwnShape) {
   const auto get = [](const char* path) { return ask(demo_->port(), path, "", {{"anthropic-version", "2023-06-01"}}); };
   const io::JsonValue list = json(get("/v1/models?limit=20").body);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <ctime>
 #include <thread>
 
 #include "serve/openai_json.h"
@@ -50,6 +51,48 @@ TEST_F(OpenAiTest, ServesTheSmallRoutes) {
             io::JsonValue("a river"));
   EXPECT_EQ(at(answer("/render", chat("")), "prompt"),
             io::JsonValue("<｜begin▁of▁sentence｜><｜User｜>What is the capital of Japan?<｜Assistant｜></think>"));
+}
+
+TEST_F(OpenAiTest, SaysWhatIsServedAndHow) {
+  const io::JsonValue props = json(ask(demo_->port(), "/props").body);
+  EXPECT_EQ(at(props, "model_alias"), io::JsonValue("demo"));
+  EXPECT_EQ(at(props, "build_info"), io::JsonValue("levin test"));
+  EXPECT_EQ(at(props, "chat_format"), io::JsonValue("DeepSeek-V3.2"));
+  EXPECT_EQ(at(props, "total_slots"), io::JsonValue(64));
+  EXPECT_EQ(at(props, "speculation_steps"), io::JsonValue(3));
+  EXPECT_EQ(at(props, "default_generation_settings.n_ctx"), io::JsonValue(2048));
+  EXPECT_EQ(at(props, "default_generation_settings.params.temperature"), io::JsonValue(0.0));
+}
+
+// Of a request's parts, under the names that dashboards know, and of the process.
+TEST_F(OpenAiTest, CountsWhatDashboardsShow) {
+  const auto figure = [&](const std::string& name) {
+    const std::string page = demo_->server().metrics();
+    const size_t found = page.find("\n" + name);
+    return found == std::string::npos ? -1.0 : std::atof(page.c_str() + page.find(' ', found + 1));
+  };
+  const double n_prompt_before = figure("vllm:request_prompt_tokens_sum");
+  const double n_answer_before = figure("vllm:request_generation_tokens_sum");
+  const double n_before = figure("vllm:request_queue_time_seconds_count");
+  chat_answer("");
+  EXPECT_EQ(figure("vllm:request_prompt_tokens_sum") - n_prompt_before, 13);
+  EXPECT_EQ(figure("vllm:request_generation_tokens_sum") - n_answer_before, 13);
+  for (const char* name : {"queue", "prefill", "decode", "inference"}) {
+    const std::string full = std::string("request_") + name + "_time_seconds";
+    EXPECT_EQ(figure("vllm:" + full + "_count"), n_before + 1) << name;
+    EXPECT_EQ(figure("levin_" + full + "_count"), n_before + 1) << name;
+    EXPECT_GT(figure("vllm:" + full + "_sum"), 0) << name;
+  }
+  EXPECT_LE(figure("vllm:request_queue_time_seconds_sum") + figure("vllm:request_inference_time_seconds_sum"),
+            figure("vllm:e2e_request_latency_seconds_sum"));
+  EXPECT_GT(figure("process_cpu_seconds_total"), 0);
+  EXPECT_GT(figure("process_resident_memory_bytes"), 1e6);
+  EXPECT_GT(figure("process_virtual_memory_bytes"), figure("process_resident_memory_bytes"));
+  EXPECT_GT(figure("process_open_fds"), 3);
+  EXPECT_GE(figure("process_max_fds"), figure("process_open_fds"));
+  const double now = static_cast<double>(std::time(nullptr));
+  EXPECT_GT(figure("process_start_time_seconds"), now - 3600);
+  EXPECT_LE(figure("process_start_time_seconds"), now + 2);
 }
 
 TEST_F(OpenAiTest, HasAPageForBrowsers) {
@@ -212,6 +255,13 @@ TEST_F(OpenAiTest, RefusesByName) {
        "messages", "image_url"},
       {"/v1/chat/completions", R"({"messages": [{"role": "assistant", "content": "x"}]})", 400, "messages",
        "is the assistant's"},
+      {"/v1/chat/completions", chat(R"("continue_final_message": true)"), 400, "messages", "is not the assistant's"},
+      {"/v1/chat/completions", chat(R"("continue_final_message": true, "add_generation_prompt": true)"), 400,
+       "add_generation_prompt", "exclude each other"},
+      {"/v1/chat/completions", chat(R"("add_generation_prompt": false)"), 400, "add_generation_prompt",
+       "may be false only"},
+      {"/v1/chat/completions", chat(R"("continue_final_message": true, "response_format": {"type": "json_object"})"),
+       400, "continue_final_message", "a form for the answer"},
       {"/v1/chat/completions", chat(R"("temperature": "hot")"), 400, "temperature", "temperature is \"hot\""},
       {"/v1/chat/completions", chat(R"("temperature": -1)"), 400, "temperature", "temperature"},
       {"/v1/chat/completions", chat(R"("top_p": 2)"), 400, "top_p", "top_p"},
@@ -280,6 +330,24 @@ TEST_F(OpenAiTest, RefusesByName) {
     }
   }
   EXPECT_EQ(at(chat_answer(""), "choices.0.message.content"), io::JsonValue(kTokyo));  // nobody was disturbed
+}
+
+// Wherever an answer is cut, the rest is what followed there.
+TEST_F(OpenAiTest, ContinuesAnAnswer) {
+  const auto message = [](const std::string& members) {
+    return kJapan + R"(, {"role": "assistant", )" + members + "}";
+  };
+  const std::string on = R"("continue_final_message": true, "add_generation_prompt": false)";
+  const std::string begun = message(R"("content": "The capital of")");
+  io::JsonValue found = chat_answer(on, begun);
+  EXPECT_EQ(at(found, "choices.0.message.content"), io::JsonValue(" Japan is Tokyo."));
+  EXPECT_EQ(at(answer("/render", chat(on, begun)), "prompt"),
+            io::JsonValue(
+                "<｜begin▁of▁sentence｜><｜User｜>What is the capital of Japan?<｜Assistant｜></think>The capital of"));
+  found = chat_answer(R"("continue_final_message": true)",
+                      message(R"("reasoning": "The country is Japan.", "content": "")"));
+  EXPECT_EQ(at(found, "choices.0.message.reasoning"), io::JsonValue(" Its capital is Tokyo."));
+  EXPECT_EQ(at(found, "choices.0.message.content"), io::JsonValue(kTokyo));
 }
 
 // Clients send some fields with the value that asks for nothing.
