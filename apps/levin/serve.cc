@@ -145,6 +145,10 @@ Status run(EngineOptions engine_options, const GenerationOptions& generation, Se
   options.api_keys = split_list(command.keys);
   if (!command.key_file.empty()) LEVIN_TRY(add_keys_of(command.key_file, &options.api_keys));
   LEVIN_ASSIGN(std::unique_ptr<serve::Listener> listener, serve::Listener::open(options.http));
+  log.info(
+      "loading",
+      fmt::format("{} port {} answers with status 503 until the model is loaded", options.http.host, listener->port()),
+      {{"host", options.http.host}, {"port", listener->port()}});
   engine_options.note = note;
   const auto warn = [&log](const std::string& warning) { log.write(serve::LogLevel::kWarning, "warning", warning); };
   LEVIN_ASSIGN(const ChatModel model, ChatModel::load(engine_options, warn));

@@ -368,6 +368,26 @@ TEST(ServeTest, SaysThatACacheIsTooSmall) {
       << result.err;
 }
 
+// Weights by chance for 256 experts a layer take about a second to make; the server says that it loads before it begins.
+TEST(ServeTest, EndsAtOnceWhileTheModelIsLoading) {
+  const TempDir dir;
+  for (const char* file : {"tokenizer.json", "tokenizer_config.json"}) {
+    std::filesystem::copy_file(kDemo + "/" + file, dir / file);
+  }
+  std::string config = must(io::read_file(kDemo + "/config.json"));
+  const std::string experts = "\"n_routed_experts\": 8";
+  ASSERT_NE(config.find(experts), std::string::npos);
+  config.replace(config.find(experts), experts.size(), "\"n_routed_experts\": 256");
+  must(io::write_file_atomically((dir / "config.json").string(), config));
+  for (const int signal : {SIGTERM, SIGINT}) {
+    const ProgramResult result =
+        run_levin({"serve", dir.path().string(), "--load-format", "dummy", "--port", "0"},
+                  {.interrupt_at = "loading ", .interrupt_on_error_output = true, .interrupt_signal = signal});
+    EXPECT_EQ(result.exit_code, 128 + signal) << result.err;
+    EXPECT_EQ(result.err.find("ready "), std::string::npos) << result.err;
+  }
+}
+
 // ---- mistakes ----------------------------------------------------------------------------------------------------
 
 struct Mistake {
