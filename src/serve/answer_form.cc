@@ -20,6 +20,7 @@ Result<io::JsonValue> schema_value(const Body& body, std::string_view key) {
   if (const std::string* text = value->as_string()) {
     return io::parse_json(*text, key, {.kind = ErrorKind::kUsage, .duplicates = io::DuplicateKeys::kLastWins});
   }
+  if (value->as_object() == nullptr && value->as_bool() == nullptr) return body.unexpected(key, "a schema");
   return *value;
 }
 

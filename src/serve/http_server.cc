@@ -48,7 +48,8 @@ struct Output {
   bool begun = false;  // the head is in `unsent` or out
   bool streaming = false;
   bool ended = false;
-  bool gone = false;  // the client is
+  bool half_closed = false;  // the client has closed its own side
+  bool gone = false;         // the client is
   bool keep_alive = true;
   std::function<void()> on_disconnect;
 
@@ -332,7 +333,7 @@ asio::awaitable<bool> Connection::write_answer() {
     } else {
       output.wake.expires_after(options.comment_interval);
       const auto [ec] = co_await output.wake.async_wait(kAwait);
-      if (!ec && output.streaming && output.unsent.empty()) output.append(stream_piece(output.request, kComment));
+      if (!ec && output.unsent.empty() && (output.streaming || output.half_closed)) output.probe();
     }
   }
   co_return false;
@@ -358,6 +359,7 @@ asio::awaitable<void> Connection::watch() {
 
 // Whether a client that has closed its own side is gone altogether. Waits until that shows, or watch() is to end.
 asio::awaitable<bool> Connection::has_left(Output& output) {
+  output.half_closed = true;
   if (!output.probe()) co_return true;
   const auto [ec] = co_await stream_.socket().async_wait(tcp::socket::wait_error, kAwait);
   co_return !ec;

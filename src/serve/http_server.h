@@ -12,7 +12,8 @@
 //           takes it for dead
 // Leaving   a client that closes its connection while its answer is being made is noticed at once: on_disconnect, then
 //           sends are dropped. One that only closes its own side (shutdown(SHUT_WR), `nc -N`) is answered: a comment, or
-//           for a whole answer "100 Continue", tells the two apart, since a closed connection resets what reaches it.
+//           for a whole answer "100 Continue", tells the two apart, since a closed connection resets what reaches it; it
+//           is repeated every options.comment_interval.
 //           HTTP/1.0 has no such word: there a closed side means that the client has left, unless it reads a stream. One
 //           that does not read for options.write_timeout, or lets more than max_unsent_bytes pile up, has left too
 // Limits    head 64 KiB (431), body (413), connections and file descriptors (503); malformed input is 400. The

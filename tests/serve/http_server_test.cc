@@ -235,6 +235,17 @@ TEST_F(HttpServerTest, AnswersAClientThatHasClosedItsOwnSide) {
   EXPECT_EQ(whole.read_reply().body, "late");
 }
 
+TEST_F(HttpServerTest, NoticesAClientThatClosesOneSideAfterTheOther) {
+  start({.comment_interval = milliseconds(30)});
+  HttpClient client(port());
+  client.send("GET /wait HTTP/1.1\r\nHost: h\r\n\r\n");
+  const std::shared_ptr<Exchange> exchange = wait_for_held();
+  client.end_sending();
+  EXPECT_EQ(client.read_reply(true).status, 100);
+  client.close();
+  EXPECT_TRUE(wait_for_disconnect());
+}
+
 TEST_F(HttpServerTest, NoticesAClientThatDoesNotRead) {
   start({.max_unsent_bytes = size_t{1} << 20, .write_timeout = milliseconds(200)});
   HttpClient client(port());

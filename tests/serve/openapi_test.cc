@@ -87,6 +87,49 @@ TEST(OpenApiTest, HasTheFieldsThatAreReadAndNoOther) {
   EXPECT_EQ(n_posts, 8u);
 }
 
+// A value that none of the types in `types` takes.
+std::string value_beside(const io::JsonValue& types) {
+  const auto has = [&](const char* type) {
+    const io::JsonArray& list = *types.as_array();
+    return std::find(list.begin(), list.end(), io::JsonValue(type)) != list.end();
+  };
+  if (!has("object")) return R"({"x": 1})";
+  return has("number") ? R"("text")" : "3.5";
+}
+
+TEST(OpenApiTest, TheTypesAreThoseThatAreTaken) {
+  const ServedDemo demo;
+  const io::JsonValue paths = at(json(ask(demo.port(), "/openapi.json").body), "paths");
+  // Of these nothing is read but whether they are there.
+  const Names come_back = {
+      "metadata", "max_tool_calls", "prompt_cache_key", "safety_identifier", "service_tier", "truncation", "user"};
+  const std::string given = R"({"messages": )" + kQuestion + R"(, "max_tokens": 2, "prompt": "x", "tokens": [5]})";
+  for (const io::JsonMember& path : paths.as_object()->members()) {
+    if (!keys_of(path.value).contains("post")) continue;
+    const io::JsonValue schema = at(member(at(path.value, "post.requestBody.content"), "application/json"), "schema");
+    const io::JsonValue properties = at(schema, "properties");
+    for (const io::JsonMember& property : properties.as_object()->members()) {
+      if (come_back.contains(property.key)) continue;
+      io::JsonObject body;
+      const io::JsonValue rest = json(given);
+      for (const io::JsonMember& other : rest.as_object()->members()) {
+        if (properties.as_object()->contains(other.key)) body.set(other.key, other.value);
+      }
+      if (path.key == "/v1/responses") {
+        body = io::JsonObject{{"input", "x"}};
+      } else if (path.key == "/tokenize") {
+        const bool of_text = property.key == "prompt" || property.key == "add_special_tokens";
+        body.erase(of_text ? "messages" : "prompt");
+      }
+      body.set(property.key, json(value_beside(at(property.value, "type"))));
+      const Reply reply = ask(demo.port(), path.key, io::dump_json(body));
+      EXPECT_EQ(reply.status, 400) << path.key << " " << property.key;
+      if (path.key.starts_with("/v1/messages")) continue;  // whose errors name no field
+      EXPECT_EQ(at(json(reply.body), "error.param"), io::JsonValue(property.key)) << path.key << reply.body;
+    }
+  }
+}
+
 // ---- a route of one's own: docs/adding_a_route.md --------------------------------------------------------------------
 
 serve::FieldList reverse_fields() {
