@@ -155,6 +155,7 @@ Result<std::unique_ptr<Engine>> Engine::load(const EngineOptions& options, const
   return std::unique_ptr<Engine>(new Engine(std::move(state)));
 }
 
+const EngineOptions& Engine::options() const { return state_->options; }
 const ModelConfig& Engine::config() const { return state_->model->config(); }
 const Numerics& Engine::numerics() const { return state_->model->numerics(); }
 const std::vector<std::string>& Engine::warnings() const { return state_->warnings; }

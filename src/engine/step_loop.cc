@@ -90,6 +90,7 @@ struct StepLoop::Sequence final : DraftChooser {
     doubted = false;
     n_fill = n_tokens();
     if (n_answer_tokens() == 0) out->n_found_tokens = n_cached;
+    if (!out->queue_s) out->queue_s = std::chrono::duration<double>(Clock::now() - submitted).count();
   }
   // Goes on behind n rows that are there, as many in every cache.
   void go_on(int64_t n, const ResumeState& tap, const Drafter& drafter) {

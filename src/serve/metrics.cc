@@ -7,6 +7,8 @@
 #include <string_view>
 #include <utility>
 
+#include "serve/process_figures.h"
+
 namespace levin::serve {
 namespace {
 
@@ -20,6 +22,9 @@ constexpr double kHostGapEdges[] = {5e-6,   10e-6,  15e-6,  20e-6,  30e-6,  40e-
                                     150e-6, 200e-6, 300e-6, 500e-6, 750e-6, 1e-3,  2e-3,  5e-3,  10e-3, 50e-3};
 constexpr double kRequestEdges[] = {0.3, 0.5, 0.8, 1,  1.5, 2,   2.5, 5,   10,   15,  20,
                                     30,  40,  50,  60, 120, 240, 480, 960, 1920, 7680};
+
+constexpr double kTokenEdges[] = {1,    2,    5,     10,    20,    50,     100,    200,    500, 1000,
+                                  2000, 5000, 10000, 20000, 50000, 100000, 200000, 500000, 1e6};
 
 double seconds(std::chrono::steady_clock::duration d) { return std::chrono::duration<double>(d).count(); }
 
@@ -61,6 +66,11 @@ class Page {
       line(full + "_count", "", static_cast<double>(n));
     }
   }
+  // Of the process: by the one name that everybody gives it, without labels.
+  void process(std::string_view name, std::string_view type, std::string_view help, double value) {
+    head(name, type, help);
+    fmt::format_to(std::back_inserter(text_), "{} {}\n", name, value);
+  }
   std::string take() { return std::move(text_); }
 
  private:
@@ -98,7 +108,13 @@ Metrics::Metrics(std::string model_name)
       token_s_(kGapEdges),
       request_s_(kRequestEdges),
       step_s_(kStepEdges),
-      host_gap_s_(kHostGapEdges) {}
+      host_gap_s_(kHostGapEdges),
+      queue_s_(kRequestEdges),
+      prefill_s_(kRequestEdges),
+      decode_s_(kRequestEdges),
+      inference_s_(kRequestEdges),
+      prompt_tokens_(kTokenEdges),
+      answer_tokens_(kTokenEdges) {}
 
 void Metrics::set_load(const EngineLoad& load) {
   const std::lock_guard lock(mutex_);
@@ -139,11 +155,20 @@ void Metrics::add_gap(double s) {
   gap_s_.observe(s);
 }
 
-void Metrics::add_end(double s, double seconds_per_token, const Generation& generation) {
+void Metrics::add_end(const End& end, const Generation& generation) {
   const SpeculationStats& spec = generation.speculation;
   const std::lock_guard lock(mutex_);
-  request_s_.observe(s);
-  if (generation.tokens.size() > 1) token_s_.observe(seconds_per_token);
+  request_s_.observe(end.seconds);
+  prompt_tokens_.observe(static_cast<double>(end.n_prompt_tokens));
+  answer_tokens_.observe(static_cast<double>(generation.tokens.size()));
+  if (generation.queue_s) queue_s_.observe(*generation.queue_s);
+  if (!generation.tokens.empty()) {
+    const double prefill_s = generation.prefill_s - generation.queue_s.value_or(0);
+    prefill_s_.observe(prefill_s);
+    decode_s_.observe(generation.decode_s);
+    inference_s_.observe(prefill_s + generation.decode_s);
+  }
+  if (generation.tokens.size() > 1) token_s_.observe(end.seconds_per_token);
   ++counts_.n_ended[static_cast<size_t>(generation.finish_reason)];
   counts_.n_drafts += spec.n_verify_passes;
   counts_.n_draft_tokens += spec.n_drafted;
@@ -212,9 +237,22 @@ std::string Metrics::text() const {
   page.histogram("inter_token_latency_seconds", "Between two batches of tokens of a request", gap_s_);
   page.histogram("request_time_per_output_token_seconds", "A request's time per token after the first", token_s_);
   page.histogram("e2e_request_latency_seconds", "From submission to the last token", request_s_);
+  page.histogram("request_queue_time_seconds", "From submission to the first step with the request", queue_s_);
+  page.histogram("request_prefill_time_seconds", "From there to the first token", prefill_s_);
+  page.histogram("request_decode_time_seconds", "From the first token to the last", decode_s_);
+  page.histogram("request_inference_time_seconds", "From the first step to the last token", inference_s_);
+  page.histogram("request_prompt_tokens", "Prompt tokens of a request", prompt_tokens_);
+  page.histogram("request_generation_tokens", "Tokens of a request's answer", answer_tokens_);
   page.histogram("step_seconds", "One step of the engine, for all requests in it", step_s_, false);
   page.histogram("host_gap_seconds", "Between the model's last result in a step and its first call in the next",
                  host_gap_s_, false);
+  const ProcessFigures process = ProcessFigures::now();
+  page.process("process_cpu_seconds_total", "counter", "User and system time", process.cpu_s);
+  page.process("process_resident_memory_bytes", "gauge", "Memory in use", as_double(process.n_resident_bytes));
+  page.process("process_virtual_memory_bytes", "gauge", "Address space in use", as_double(process.n_virtual_bytes));
+  page.process("process_open_fds", "gauge", "Open file descriptors", as_double(process.n_open_fds));
+  page.process("process_max_fds", "gauge", "Most open file descriptors", as_double(process.n_max_fds));
+  page.process("process_start_time_seconds", "gauge", "Unix time at which the process began", process.start_s);
   return page.take();
 }
 
@@ -239,7 +277,10 @@ void RequestClock::tokens(Metrics& metrics, int64_t n_tokens) {
 
 void RequestClock::end(Metrics& metrics, const Generation& generation) {
   const int64_t n_after_first = std::max<int64_t>(1, std::ssize(generation.tokens) - 1);
-  metrics.add_end(seconds(Clock::now() - begun_), generation.decode_s / static_cast<double>(n_after_first), generation);
+  metrics.add_end({.seconds = seconds(Clock::now() - begun_),
+                   .seconds_per_token = generation.decode_s / static_cast<double>(n_after_first),
+                   .n_prompt_tokens = n_prompt_tokens_},
+                  generation);
 }
 
 }  // namespace levin::serve

@@ -152,6 +152,19 @@ def openai_errors(client):
             raise AssertionError(f"{arguments} was not refused")
 
 
+def anthropic_models(client):
+    model = client.models.list().data[0]
+    assert (model.type, model.id, model.display_name) == ("model", "demo-v32", "demo-v32"), model
+    assert model.created_at.year >= 2026, model
+    assert client.models.retrieve("demo-v32").id == "demo-v32"
+
+
+def anthropic_prefill(client):
+    begun = QUESTION + [{"role": "assistant", "content": "The capital of"}]
+    message = client.messages.create(model="demo-v32", max_tokens=50, messages=begun, extra_body=GREEDY)
+    assert message.content[0].text == " Japan is Tokyo.", message
+
+
 def anthropic_message(client):
     answer = client.messages.create(model="demo-v32", max_tokens=100, messages=QUESTION, extra_body=GREEDY)
     assert answer.content[0].text == TOKYO and answer.stop_reason == "end_turn"
