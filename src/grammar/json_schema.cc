@@ -172,7 +172,7 @@ Result<JsonValue> SchemaReader::resolve(const JsonValue& schema, const std::stri
 
 Result<Expression> SchemaReader::value_of(const JsonValue& schema, const std::string& path) {
   if (n_in_document_ > kMaxValues || ++n_values_ > kMaxValues || depth_ > kMaxDepth) {
-    return wrong(path, fmt::format("has or makes more than {} parts, or is deeper than {}; references beside other "
+    return wrong(path, fmt::format("has or makes more than {} parts, or is deeper than {}; references with other "
                                    "keywords are written out",
                                    kMaxValues, kMaxDepth));
   }
@@ -255,7 +255,7 @@ Result<Expression> SchemaReader::listed(const JsonObject& schema, const std::str
         is_in(m.key, kDefinitions))
       continue;
     if (unsupported_ == Unsupported::kRefused) {
-      return wrong(path, fmt::format("has \"{}\" beside enum or const, which is not supported", m.key));
+      return wrong(path, fmt::format("has \"{}\" together with enum or const, which is not supported", m.key));
     }
   }
   LEVIN_ASSIGN(const std::vector<std::string> types, types_of(schema, path));
@@ -325,7 +325,7 @@ Result<Expression> SchemaReader::number_of(const JsonObject& schema, bool intege
     LEVIN_ASSIGN(const Decimal decimal, parse_decimal(value->as_number()->text()));
     const Bound bound{.value = decimal, .open = key.starts_with("exclusive")};
     std::optional<Bound>& side = key.ends_with("inimum") ? range.low : range.high;
-    if (side) return wrong(path, fmt::format("has {} beside a bound of the same side", key));
+    if (side) return wrong(path, fmt::format("has {} and another bound of the same side", key));
     side = bound;
   }
   return integer ? integer_in(range) : number_in(range);
