@@ -393,20 +393,20 @@ Result<Expression> SchemaReader::object_of(const JsonObject& schema, const std::
 }
 
 Result<SchemaReader::PlainForms> SchemaReader::plain_forms(const JsonValue& schema, const std::string& path,
-                                                           const Expression& behind) {
+                                                           const Expression& suffix) {
   PlainForms out;
   LEVIN_ASSIGN(const JsonValue plain, resolve(schema, path));
   if (n_in_document_ > kMaxValues || ++n_values_ > kMaxValues || depth_ > kMaxDepth) {
     return wrong(path, "makes the schema too large");
   }
   ++depth_;
-  const Status added = add_plain_forms(plain, path, behind, &out);
+  const Status added = add_plain_forms(plain, path, suffix, &out);
   --depth_;
   LEVIN_TRY(added);
   return out;
 }
 
-Status SchemaReader::add_plain_forms(const JsonValue& schema, const std::string& path, const Expression& behind,
+Status SchemaReader::add_plain_forms(const JsonValue& schema, const std::string& path, const Expression& suffix,
                                      PlainForms* out) {
   static const JsonObject kNothingSaid;
   const JsonObject* object = schema.as_bool() != nullptr && *schema.as_bool() ? &kNothingSaid : schema.as_object();
@@ -419,17 +419,17 @@ Status SchemaReader::add_plain_forms(const JsonValue& schema, const std::string&
     beside.erase(keyword);
     for (const JsonValue& part : *list->as_array()) {
       LEVIN_ASSIGN(const JsonValue joined, join_schemas(JsonValue(beside), part, path));
-      LEVIN_ASSIGN(const PlainForms forms, plain_forms(joined, path, behind));
+      LEVIN_ASSIGN(const PlainForms forms, plain_forms(joined, path, suffix));
       out->strings.insert(out->strings.end(), forms.strings.begin(), forms.strings.end());
       out->others.insert(out->others.end(), forms.others.begin(), forms.others.end());
     }
     return {};
   }
-  if (object->contains("enum") || object->contains("const")) return add_listed_plain(*object, path, behind, out);
+  if (object->contains("enum") || object->contains("const")) return add_listed_plain(*object, path, suffix, out);
   LEVIN_ASSIGN(std::vector<std::string> types, types_of(*object, path));
   const auto string_type = std::find(types.begin(), types.end(), "string");
   if (types.empty() || string_type != types.end()) {
-    LEVIN_TRY(add_plain_string(*object, path, behind, out));
+    LEVIN_TRY(add_plain_string(*object, path, suffix, out));
   }
   if (types.empty()) {
     LEVIN_ASSIGN(Expression any, forms_.any_value());
@@ -443,7 +443,7 @@ Status SchemaReader::add_plain_forms(const JsonValue& schema, const std::string&
   return {};
 }
 
-Status SchemaReader::add_listed_plain(const JsonObject& schema, const std::string& path, const Expression& behind,
+Status SchemaReader::add_listed_plain(const JsonObject& schema, const std::string& path, const Expression& suffix,
                                       PlainForms* out) {
   std::vector<Expression> texts;
   JsonArray others;
@@ -459,7 +459,7 @@ Status SchemaReader::add_listed_plain(const JsonObject& schema, const std::strin
     }
   }
   if (!texts.empty()) {
-    LEVIN_ASSIGN(const RuleId rule, rules_.add(sequence({choice(std::move(texts)), behind})));
+    LEVIN_ASSIGN(const RuleId rule, rules_.add(sequence({choice(std::move(texts)), suffix})));
     out->strings.push_back(rule);
   }
   if (others.empty()) return {};
@@ -468,14 +468,14 @@ Status SchemaReader::add_listed_plain(const JsonObject& schema, const std::strin
   return {};
 }
 
-Status SchemaReader::add_plain_string(const JsonObject& schema, const std::string& path, const Expression& behind,
+Status SchemaReader::add_plain_string(const JsonObject& schema, const std::string& path, const Expression& suffix,
                                       PlainForms* out) {
   LEVIN_ASSIGN(const StringShape shape, string_shape(schema, Writing::kPlain, path));
   if (shape.n_characters.min > shape.n_characters.max) return wrong(path, "admits no string");
   const bool counted = shape.n_characters.min > 0 || shape.n_characters.max != kNoLimit;
   const Expression character = one_of(all_but({}), Writing::kPlain, counted ? EdgeKind::kCounts : EdgeKind::kPlain);
   Expression text = shape.pattern ? *shape.pattern : repeat(character, 0);
-  LEVIN_ASSIGN(const RuleId rule, rules_.add(sequence({std::move(text), behind}), shape.n_characters));
+  LEVIN_ASSIGN(const RuleId rule, rules_.add(sequence({std::move(text), suffix}), shape.n_characters));
   out->strings.push_back(rule);
   return {};
 }

@@ -195,7 +195,7 @@ class RegexParser {
     return CharSet{{c, c}};
   }
 
-  // What stands behind a backslash.
+  // What stands after a backslash.
   Result<CharSet> escape(bool in_class = false) {
     if (at_end()) return refuse("ends with a backslash");
     const char32_t c = chars_[at_++];

@@ -123,7 +123,7 @@ Result<AtomicFile> AtomicFile::create(const std::filesystem::path& path) {
   }
   AtomicFile file;
   file.path_ = path;
-  constexpr int kMaxAttempts = 100;  // names left behind by crashed processes of the same id
+  constexpr int kMaxAttempts = 100;  // names left over by crashed processes of the same id
   for (int attempt = 0; file.fd_ < 0 && attempt < kMaxAttempts; ++attempt) {
     file.temporary_ = path;
     file.temporary_ += fmt::format(".tmp-{}-{}", ::getpid(), attempt);

@@ -73,7 +73,7 @@ class AtomicFile {
 
 Status write_file_atomically(const std::filesystem::path& path, std::string_view content);
 
-// The error that AtomicFile::create() would give, to be met before the work whose result is written. Leaves nothing behind.
+// The error that AtomicFile::create() would give, to be met before the work whose result is written. Leaves no file.
 Status check_writable(const std::filesystem::path& path);
 
 }  // namespace levin::io
