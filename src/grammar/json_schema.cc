@@ -42,7 +42,7 @@ constexpr std::string_view kHonoured[] = {"type",
                                           "maximum",
                                           "exclusiveMinimum",
                                           "exclusiveMaximum"};
-// Beside these, a schema says nothing of its own.
+// With these, a schema says nothing of its own.
 constexpr std::string_view kDefinitions[] = {"$defs", "definitions"};
 
 struct Format {
@@ -210,17 +210,17 @@ Result<Expression> SchemaReader::value_at_depth(const JsonValue& schema, const s
   return parts.size() == 1 ? std::move(parts.front()) : choice(std::move(parts));
 }
 
-// Each part joined with what stands beside the list.
+// Each part joined with the keywords next to the list.
 Result<Expression> SchemaReader::alternatives(const JsonObject& schema, std::string_view keyword,
                                               const std::string& path) {
   const JsonArray* list = schema.find(keyword)->as_array();
   if (list == nullptr || list->empty()) return wrong(path, fmt::format("has {} that is no list of schemas", keyword));
   if (list->size() > kMaxParts) return wrong(path, fmt::format("has {} with more than {} parts", keyword, kMaxParts));
-  JsonObject beside = schema;
-  beside.erase(keyword);
-  for (const std::string_view key : kDefinitions) beside.erase(key);
+  JsonObject rest = schema;
+  rest.erase(keyword);
+  for (const std::string_view key : kDefinitions) rest.erase(key);
   for (const io::JsonMember& m : schema.members()) {
-    if (is_annotation(m.key)) beside.erase(m.key);
+    if (is_annotation(m.key)) rest.erase(m.key);
   }
   std::vector<JsonValue> resolved;
   std::vector<Expression> parts;
@@ -228,9 +228,9 @@ Result<Expression> SchemaReader::alternatives(const JsonObject& schema, std::str
     const std::string place = fmt::format("{}.{}[{}]", path, keyword, i);
     const JsonValue* part = &(*list)[i];
     JsonValue joined;
-    if (beside.n_members() > 0) {
+    if (rest.n_members() > 0) {
       LEVIN_ASSIGN(const JsonValue alone, resolve(*part, place));
-      LEVIN_ASSIGN(joined, join_schemas(JsonValue(beside), alone, place));
+      LEVIN_ASSIGN(joined, join_schemas(JsonValue(rest), alone, place));
       part = &joined;
     }
     LEVIN_ASSIGN(JsonValue plain, resolve(*part, place));
@@ -415,10 +415,10 @@ Status SchemaReader::add_plain_forms(const JsonValue& schema, const std::string&
   for (const std::string_view keyword : {"anyOf", "oneOf"}) {
     const JsonValue* list = object->find(keyword);
     if (list == nullptr || list->as_array() == nullptr) continue;
-    JsonObject beside = *object;
-    beside.erase(keyword);
+    JsonObject rest = *object;
+    rest.erase(keyword);
     for (const JsonValue& part : *list->as_array()) {
-      LEVIN_ASSIGN(const JsonValue joined, join_schemas(JsonValue(beside), part, path));
+      LEVIN_ASSIGN(const JsonValue joined, join_schemas(JsonValue(rest), part, path));
       LEVIN_ASSIGN(const PlainForms forms, plain_forms(joined, path, suffix));
       out->strings.insert(out->strings.end(), forms.strings.begin(), forms.strings.end());
       out->others.insert(out->others.end(), forms.others.begin(), forms.others.end());

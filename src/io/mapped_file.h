@@ -47,7 +47,7 @@ struct ReadOptions {
 // The whole file.
 Result<std::string> read_file(const std::filesystem::path& path, const ReadOptions& options = {});
 
-// A file that appears under its name complete or not at all: written beside the target, synced, then renamed.
+// A file that appears under its name complete or not at all: written next to the target, synced, then renamed.
 class AtomicFile {
  public:
   // An existing target is replaced at commit(); it must be a regular file.

@@ -30,7 +30,7 @@ struct Variant {
   std::string_view name = "GLM-5 (no chat template)";
   bool effort_line = false;         // "Reasoning Effort: Max" stands first
   bool effort_when_silent = false;  // also without thinking
-  bool low_effort = false;          // knows "Low" beside "High"
+  bool low_effort = false;          // knows "Low" as well as "High"
   bool high_is_most = false;        // and no "Max"
   bool empty_thought = true;        // no reasoning is <think></think>; otherwise a lone </think>
   bool loop_thought = false;        // ... but <think></think> after the last question
