@@ -15,7 +15,7 @@
 //            of these three together
 //   number   minimum, maximum, exclusiveMinimum, exclusiveMaximum, written without exponent (number_range.h)
 // A schema without a type is of the type its keywords speak of. Keywords of other types, annotations and unknown formats
-// change nothing. All other keywords are refused by name (kUsage), or, where the reader is lenient, passed over.
+// change nothing. All other keywords are refused by name (kUsage), or, where the reader is lenient, ignored.
 #pragma once
 
 #include <map>

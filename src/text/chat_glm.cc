@@ -238,7 +238,7 @@ class Renderer {
     }
   }
 
-  // Into the order of the calls, when each result names another one of them; calls without a result are passed over.
+  // Into the order of the calls, when each result names another one of them; calls without a result are ignored.
   static void sort_by_calls(const std::vector<ToolCall>& calls, std::vector<const Message*>& run) {
     std::set<std::string_view> call_ids, result_ids;
     for (const ToolCall& call : calls) {
