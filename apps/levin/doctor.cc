@@ -34,7 +34,7 @@ Gpu find_gpu() {
   const Result<cuda::DeviceInfo> device = cuda::usable_device(gpu.facts, 0);
   gpu.usable = device.ok();
   if (device.ok()) {
-    gpu.text = fmt::format("{}, {} SMs, {:.1f} GiB", device.value().name, device.value().n_sms,
+    gpu.text = fmt::format("{}, {} multiprocessors, {:.1f} GiB", device.value().name, device.value().n_sms,
                            static_cast<double>(device.value().memory_bytes) / kGiB);
   } else {
     gpu.text = device.error().message;
