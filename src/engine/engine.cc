@@ -166,7 +166,7 @@ double Engine::load_seconds() const { return state_->load_s; }
 std::string Engine::describe() const {
   const ModelConfig& c = config();
   const std::string prefixes = state_->room.n_prefix_pages > 0
-                                   ? fmt::format("; prefixes of {} tokens beside it",
+                                   ? fmt::format("; host memory for prefixes of {} tokens",
                                                  state_->room.n_prefix_pages * state_->runner.block_tokens())
                                    : "";
   return fmt::format(

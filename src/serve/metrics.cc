@@ -183,47 +183,46 @@ std::string Metrics::text() const {
   const auto as_double = [](int64_t n) { return static_cast<double>(n); };
   Page page(model_name_);
   const int64_t n_used = load_.n_pages - load_.n_free_pages - load_.n_cached_pages;
-  page.figure("requests_running", "num_requests_running", "gauge", "Requests in the steps", as_double(load_.n_running));
-  page.figure("requests_waiting", "num_requests_waiting", "gauge", "Requests in the queue", as_double(load_.n_waiting));
+  page.figure("requests_running", "num_requests_running", "gauge", "Running requests", as_double(load_.n_running));
+  page.figure("requests_waiting", "num_requests_waiting", "gauge", "Waiting requests", as_double(load_.n_waiting));
   page.figure("cache_usage", "kv_cache_usage_perc", "gauge", "Cache pages in use, 0 to 1",
               load_.n_pages > 0 ? as_double(n_used) / as_double(load_.n_pages) : 0);
-  page.figure("cache_kept", "", "gauge", "Cache pages kept for prompts to come, 0 to 1",
+  page.figure("cache_kept", "", "gauge", "Cache pages held by the prefix cache alone, 0 to 1",
               load_.n_pages > 0 ? as_double(load_.n_cached_pages) / as_double(load_.n_pages) : 0);
   page.figure("cache_pages", "", "gauge", "Cache pages", as_double(load_.n_pages));
-  page.figure("sent_back_total", "num_preemptions_total", "counter", "Requests that lost their pages to others",
+  page.figure("sent_back_total", "num_preemptions_total", "counter", "Preempted requests",
               as_double(load_.n_sent_back));
   page.figure("prefix_queried_tokens_total", "prefix_cache_queries_total", "counter",
               "Tokens looked up in the prefix cache", as_double(load_.n_queried_tokens));
-  page.figure("prefix_found_tokens_total", "prefix_cache_hits_total", "counter", "Tokens found there",
+  page.figure("prefix_found_tokens_total", "prefix_cache_hits_total", "counter", "Prefix-cache hits, in tokens",
               as_double(load_.n_found_tokens));
-  page.figure("prefix_restored_tokens_total", "", "counter", "Tokens read from the disk instead of computed",
+  page.figure("prefix_restored_tokens_total", "", "counter", "Tokens restored from disk, not computed",
               as_double(load_.n_restored_tokens));
-  page.figure("prefix_memory_bytes", "", "gauge", "Of prefixes kept in memory beside the cache",
-              as_double(load_.n_memory_bytes));
-  page.figure("prefix_memory_pages", "", "gauge", "Pages of prefixes in that memory", as_double(load_.n_memory_pages));
-  page.figure("disk_cache_bytes", "", "gauge", "Of the files in the cache folder", as_double(load_.store.n_bytes));
+  page.figure("prefix_memory_bytes", "", "gauge", "Host memory of the prefix cache", as_double(load_.n_memory_bytes));
+  page.figure("prefix_memory_pages", "", "gauge", "Prefix-cache blocks in host memory",
+              as_double(load_.n_memory_pages));
+  page.figure("disk_cache_bytes", "", "gauge", "Size of the files in the cache folder", as_double(load_.store.n_bytes));
   page.figure("disk_cache_pages", "", "gauge", "Cache pages of this model on disk", as_double(load_.store.n_pages));
   page.figure("disk_cache_written_pages_total", "", "counter", "Pages stored", as_double(load_.store.n_written));
   page.figure("disk_cache_removed_pages_total", "", "counter", "Pages removed to stay within the budget",
               as_double(load_.store.n_removed));
-  page.figure("disk_cache_refused_pages_total", "", "counter", "Pages that were damaged",
+  page.figure("disk_cache_refused_pages_total", "", "counter", "Damaged pages found on disk",
               as_double(load_.store.n_refused));
-  page.figure("disk_cache_dropped_pages_total", "", "counter", "Pages not stored because the disk was behind",
+  page.figure("disk_cache_dropped_pages_total", "", "counter", "Pages not stored, the disk being too slow",
               as_double(load_.store.n_dropped));
-  page.figure("prompt_tokens_total", "prompt_tokens_total", "counter", "Prompt tokens taken in",
+  page.figure("prompt_tokens_total", "prompt_tokens_total", "counter", "Prompt tokens received",
               as_double(counts_.n_prompt_tokens));
-  page.figure("generation_tokens_total", "generation_tokens_total", "counter", "Tokens of answers",
+  page.figure("generation_tokens_total", "generation_tokens_total", "counter", "Generated tokens",
               as_double(counts_.n_tokens));
   page.figure("refused_total", "", "counter", "Requests answered with an error", as_double(counts_.n_refused));
-  page.figure("tool_parse_failures_total", "", "counter", "Places of tool calls that could not be read",
-              as_double(counts_.n_parse_faults));
+  page.figure("tool_parse_failures_total", "", "counter", "Tool-call parse errors", as_double(counts_.n_parse_faults));
   std::vector<std::pair<std::string_view, int64_t>> ended;
   for (const FinishReason reason :
        {FinishReason::kStop, FinishReason::kLength, FinishReason::kCancelled, FinishReason::kError}) {
     ended.emplace_back(finish_reason_name(reason), counts_.n_ended[static_cast<size_t>(reason)]);
   }
-  page.labelled("ended_total", "request_success_total", "finished_reason", "Requests that came to their end", ended);
-  page.figure("verify_passes_total", "spec_decode_num_drafts_total", "counter", "Verify passes",
+  page.labelled("ended_total", "request_success_total", "finished_reason", "Completed requests", ended);
+  page.figure("verify_passes_total", "spec_decode_num_drafts_total", "counter", "Verification passes",
               as_double(counts_.n_drafts));
   page.figure("drafted_tokens_total", "spec_decode_num_draft_tokens_total", "counter", "Tokens drafted",
               as_double(counts_.n_draft_tokens));
@@ -232,7 +231,7 @@ std::string Metrics::text() const {
   std::vector<std::pair<size_t, int64_t>> per_position;
   for (const int64_t n : counts_.accepted_per_position) per_position.emplace_back(per_position.size(), n);
   page.labelled("accepted_tokens_per_position_total", "spec_decode_num_accepted_tokens_per_pos_total", "position",
-                "Drafted tokens accepted, by place", per_position);
+                "Drafted tokens accepted, by position", per_position);
   page.histogram("time_to_first_token_seconds", "From submission to the first token", first_token_s_);
   page.histogram("inter_token_latency_seconds", "Between two batches of tokens of a request", gap_s_);
   page.histogram("request_time_per_output_token_seconds", "A request's time per token after the first", token_s_);
