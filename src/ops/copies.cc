@@ -10,9 +10,7 @@
 namespace levin::ops {
 namespace {
 
-std::byte* row_bytes(const View& v, int64_t row) {
-  return v.bytes() + row * v.stride(0) * dtype_bytes(v.dtype());
-}
+std::byte* row_bytes(const View& v, int64_t row) { return v.bytes() + row * v.stride(0) * dtype_bytes(v.dtype()); }
 
 }  // namespace
 

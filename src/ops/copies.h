@@ -12,8 +12,8 @@
 namespace levin::ops {
 
 struct CopyRows {
-  View x;           // [T, D] f32 or i32
-  View rows = {};   // [N] i32, below T; empty: i / repeat
+  View x;          // [T, D] f32 or i32
+  View rows = {};  // [N] i32, below T; empty: i / repeat
   int64_t repeat = 1;
   View out;  // [N, D] same dtype, overwritten
 };
