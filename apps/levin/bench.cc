@@ -23,6 +23,7 @@
 #include "engine/engine.h"
 #include "io/json.h"
 #include "io/mapped_file.h"
+#include "tensor/cuda/probe.h"
 
 namespace levin::app {
 namespace {
@@ -158,7 +159,9 @@ void print_csv_row(const Repeated& repeated) {
 // Where the time goes: a row per kind of op that was used. Rates, and the time that the machine's limits allow as a share
 // of the time taken, stand where an op reads weights or cache.
 void print_op_table(const std::string& title, const OpTimes& ops, double seconds, const BenchRow& row) {
-  fmt::print("\n  {:<22} {:>10} {:>7} {:>9} {:>9} {:>9}\n", title, "ms", "share", "GB/s", "GFLOP/s", "of limit");
+  const bool has_work = row.limits.read_gb_per_s > 0;  // a device's ops do not say what they read
+  fmt::print("\n  {:<22} {:>10} {:>7}{}\n", title, "ms", "share",
+             has_work ? fmt::format(" {:>9} {:>9} {:>9}", "GB/s", "GFLOP/s", "of limit") : "");
   const auto print = [&](std::string_view name, double op_s) {
     fmt::print("  {:<22} {:>10.4f} {:>6.1f}%", name, 1000 * op_s, 100 * op_s / seconds);
   };
@@ -168,7 +171,7 @@ void print_op_table(const std::string& title, const OpTimes& ops, double seconds
     const OpWork& work = ops.work_of(kind);
     if (op_s == 0) continue;
     print(op_kind_name(kind), op_s);
-    if (work.bytes > 0) {
+    if (has_work && work.bytes > 0) {
       fmt::print(" {:>9.1f} {:>9.1f} {:>8.0f}%", 1e-9 * work.bytes / op_s, gflop(work) / op_s,
                  100 * seconds_at(row.limits, row.isa, work) / op_s);
     }
@@ -181,6 +184,7 @@ void print_op_table(const std::string& title, const OpTimes& ops, double seconds
 void print_ops(const BenchRow& row, const BenchOptions& options) {
   print_op_table(fmt::format("chunk of {}", options.chunk_tokens), row.prefill_ops, row.prefill_s, row);
   print_op_table("decode step", row.decode_ops, row.decode_step_s, row);
+  if (row.limits.read_gb_per_s == 0) return;
   fmt::print("  limits of these threads meanwhile: {:.1f} GB/s read, {:.0f} GFLOP/s in f32, {:.0f} in bf16\n\n",
              row.limits.read_gb_per_s, gflop_per_s(row.limits, row.isa, false), gflop_per_s(row.limits, row.isa, true));
 }
@@ -232,7 +236,10 @@ Status write_plot(const std::string& file, const EngineOptions& options, const s
       .title = "Decode speed by context, median and range of repetitions",
       .subtitle = fmt::format("{} on {}, {} threads, {}, {}",
                               std::filesystem::weakly_canonical(options.model_folder).filename().string(),
-                              cpu.model_name, options.n_threads, isa_name(all.front().row.isa), today()),
+                              cpu.model_name, options.n_threads,
+                              options.device == Device::kCuda ? cuda::kernel_set_name(cuda::KernelSet::kPlain)
+                                                              : isa_name(all.front().row.isa),
+                              today()),
       .plots = {decode_plot(all)}};
   return io::write_file_atomically(file, figure_svg(figure));
 }

@@ -31,11 +31,13 @@ struct Diagnosis {
 
 Gpu find_gpu() {
   Gpu gpu{.facts = cuda::ask_driver(0)};
-  const Result<cuda::DeviceInfo> device = cuda::usable_device(gpu.facts, 0);
+  const Result<cuda::DeviceInfo> device = cuda::usable_device(gpu.facts, 0, cuda::KernelSet::kPlain);
   gpu.usable = device.ok();
   if (device.ok()) {
-    gpu.text = fmt::format("{}, {} multiprocessors, {:.1f} GiB", device.value().name, device.value().n_sms,
-                           static_cast<double>(device.value().memory_bytes) / kGiB);
+    gpu.text =
+        fmt::format("{}, sm_{}, {} multiprocessors, {:.1f} GiB; models run there with --device cuda, on the kernels {}",
+                    device->name, device->arch, device->n_sms, static_cast<double>(device->memory_bytes) / kGiB,
+                    cuda::kernel_set_name(cuda::KernelSet::kPlain));
   } else {
     gpu.text = device.error().message;
   }

@@ -42,10 +42,7 @@ Error usage_error(std::string message) { return {ErrorKind::kUsage, std::move(me
 
 Status check_device(const EngineOptions& options, const CpuInfo& cpu) {
   if (options.device == Device::kCuda) {
-    LEVIN_ASSIGN(const cuda::DeviceInfo device, cuda::find_device(0));
-    return Error{ErrorKind::kNoDevice,
-                 fmt::format("--device cuda: {} is usable, but models run on the CPU only so far; use --device cpu",
-                             device.name)};
+    LEVIN_TRY(cuda::find_device(0, cuda::KernelSet::kPlain));
   }
   if (options.isa && !cpu.supports(*options.isa)) {
     return usage_error(

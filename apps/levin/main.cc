@@ -13,6 +13,7 @@
 #include "apps/levin/commands.h"
 #include "apps/levin/standard_output.h"
 #include "apps/levin/terminal.h"
+#include "tensor/device_memory.h"
 
 namespace levin::app {
 namespace {
@@ -30,11 +31,18 @@ constexpr std::string_view kOutOfMemory =
   ::_exit(said ? Error{.kind = ErrorKind::kOutOfMemory, .message = {}}.exit_code() : EXIT_FAILURE);
 }
 
+[[noreturn]] void end_for_lost_device(const DeviceFault& fault) {
+  std::fprintf(stderr, "error: %s\n", fault.what());
+  ::_exit(Error{.kind = ErrorKind::kNoDevice, .message = {}}.exit_code());
+}
+
 [[noreturn]] void on_terminate() {
   try {
     if (std::current_exception()) throw;
   } catch (const std::bad_alloc&) {
     end_for_lack_of_memory();
+  } catch (const DeviceFault& fault) {
+    end_for_lost_device(fault);
   } catch (const std::exception& e) {
     std::fprintf(stderr, "this is a fault of the program: %s\n", e.what());
   } catch (...) {
@@ -62,6 +70,8 @@ Status run(CommandLine& line, const std::vector<std::string>& arguments) try {
   return flush_standard_output();
 } catch (const std::bad_alloc&) {
   return Error{ErrorKind::kOutOfMemory, std::string(kOutOfMemory)};
+} catch (const DeviceFault& fault) {
+  return Error{ErrorKind::kNoDevice, fault.what()};
 } catch (const std::system_error& e) {
   return system_failure(e);
 }

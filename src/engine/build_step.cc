@@ -70,13 +70,15 @@ StepEntries entries_of_ratio(Arena& arena, std::span<const SequenceChunk> chunks
 
 void add_entries(Arena& arena, std::span<const SequenceChunk> chunks, const PageKinds& kinds, Step& step) {
   const int64_t n_seqs = std::ssize(chunks);
-  for (View* view : {&step.rings, &step.first_row, &step.first_position}) *view = arena.allocate(DType::kI32, {n_seqs});
+  for (View* view : {&step.rings, &step.first_row, &step.end_row, &step.first_position})
+    *view = arena.allocate(DType::kI32, {n_seqs});
   int32_t row = 0;
   for (size_t b = 0; b < chunks.size(); ++b) {
     step.rings.data<int32_t>()[b] = chunks[b].pages->ring();
     step.first_row.data<int32_t>()[b] = row;
     step.first_position.data<int32_t>()[b] = chunks[b].first_position;
     row += static_cast<int32_t>(chunks[b].tokens.size());
+    step.end_row.data<int32_t>()[b] = row;
   }
   for (size_t kind = 0; kind < kinds.ratios.size(); ++kind) {
     step.entries.push_back(entries_of_ratio(arena, chunks, step, kind, kinds.ratios[kind]));
@@ -130,7 +132,7 @@ void for_each_view(Step& step, const std::function<void(View&)>& f) {
     }
   };
   visit({&step.tokens, &step.positions, &step.seq, &step.slot, &step.visible, &step.tables, &step.faults, &step.window,
-         &step.rings, &step.first_row, &step.first_position});
+         &step.rings, &step.first_row, &step.end_row, &step.first_position});
   for (StepEntries& e : step.entries) visit({&e.tables, &e.visible, &e.seq, &e.slot, &e.positions});
   if (step.wanted) visit({&*step.wanted});
 }

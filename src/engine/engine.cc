@@ -15,6 +15,8 @@
 #include "engine/step_loop.h"
 #include "io/safetensors.h"
 #include "model/memory_plan.h"
+#include "model/place_weights.h"
+#include "ops/cuda_backend.h"
 
 namespace levin {
 namespace {
@@ -38,26 +40,43 @@ Result<std::optional<io::Checkpoint>> open_checkpoint(const EngineOptions& optio
 struct Room {
   int64_t n_context_tokens = 0;
   int64_t n_prefix_pages = 0;  // of prefixes, kept beside the caches
+  int64_t workspace_bytes = 0;
 };
 
+// A system that does not tell is taken to have enough.
+int64_t available_host_bytes() {
+  const MemoryInfo memory = memory_info();
+  return memory.total_bytes > 0 ? memory.available_bytes : std::numeric_limits<int64_t>::max() / 2;
+}
+
+// Device memory beside what is planned: what the driver takes for its own while kernels run.
+constexpr int64_t kDriverBytes = int64_t{256} << 20;
+
+// `cuda` is null on the CPU. On a device weights, caches and workspace lie there, and prefixes beside the caches on the host.
 Result<Room> plan_room(const EngineOptions& options, const ModelConfig& config, const Numerics& numerics,
-                       const std::optional<io::Checkpoint>& checkpoint) {
+                       const std::optional<io::Checkpoint>& checkpoint, CudaBackend* cuda) {
   MemoryPlan plan = plan_memory(
       config, numerics, checkpoint ? &*checkpoint : nullptr,
       {.n_sequences = options.max_running, .n_step_tokens = options.chunk_tokens, .n_undone = options.n_spec_steps});
-  const MemoryInfo memory = memory_info();
-  const ContextRequest request{
-      .asked_tokens = options.max_model_len_tokens,
-      .max_position = config.max_position,
-      // a system that does not tell is taken to have enough
-      .available_bytes = memory.total_bytes > 0 ? memory.available_bytes : std::numeric_limits<int64_t>::max() / 2};
+  ContextRequest request{.asked_tokens = options.max_model_len_tokens,
+                         .max_position = config.max_position,
+                         .available_bytes = available_host_bytes()};
+  int64_t prefix_bytes = 0;
   if (options.share_prefixes && plan.block_bytes > 0) {
-    plan.prefix_bytes = options.prefix_memory_bytes.value_or(choose_prefix_bytes(plan, request));
+    prefix_bytes = options.prefix_memory_bytes.value_or(choose_prefix_bytes(plan, request));
+  }
+  if (cuda != nullptr) {
+    plan.workspace_bytes = device_workspace_bytes(plan);
+    request.available_bytes = std::max<int64_t>(0, cuda->available_bytes() - kDriverBytes);
+    request.where = " on " + cuda->device().name;
+  } else {
+    plan.prefix_bytes = prefix_bytes;
   }
   const Result<int64_t> n_tokens = choose_context(plan, request);
   if (n_tokens.ok()) {
     return Room{.n_context_tokens = *n_tokens,
-                .n_prefix_pages = plan.block_bytes > 0 ? plan.prefix_bytes / plan.block_bytes : 0};
+                .n_prefix_pages = plan.block_bytes > 0 ? prefix_bytes / plan.block_bytes : 0,
+                .workspace_bytes = plan.workspace_bytes};
   }
   // a config that fits neither the tensors nor the memory is first of all wrong
   if (checkpoint) LEVIN_TRY(check_weights(config, *checkpoint));
@@ -68,14 +87,36 @@ Result<ModelWeights> read_weights(const EngineOptions& options, const ModelConfi
                                   const std::optional<io::Checkpoint>& checkpoint, const LoadProgress& progress,
                                   std::vector<std::string>* warnings) {
   ThreadPool pool(options.n_threads);
-  Result<ModelWeights> weights = checkpoint ? load_weights(config, numerics, *checkpoint, pool, progress, warnings)
-                                            : Result<ModelWeights>(dummy_weights(config, numerics));
+  const bool on_device = options.device == Device::kCuda;
+  Result<ModelWeights> weights =
+      checkpoint ? load_weights(config, numerics, *checkpoint, pool, progress, warnings,
+                                on_device ? MatrixForm::kRowsInPlace : MatrixForm::kPanels)
+                 : dummy_weights(config, numerics, on_device ? MatrixForm::kRows : MatrixForm::kPanels);
   if (weights.ok() && options.n_spec_steps > 0) add_draft_head(numerics, pool, *weights);
   return weights;
 }
 
+Result<std::unique_ptr<CudaBackend>> open_device(const EngineOptions& options) {
+  if (options.device == Device::kCpu) return std::unique_ptr<CudaBackend>();
+  return open_cuda({.kernels = cuda::KernelSet::kPlain});
+}
+
+// Of a device the models' products have one form; a head in e4m3 for drafts would not be faster.
+Numerics numerics_on(Device device, Numerics numerics) {
+  if (device == Device::kCuda) numerics.fp8_draft_head = false;
+  return numerics;
+}
+
+// "avx2", "cuda-plain on NVIDIA H100 (sm_90)"
+std::string kernels_text(const CudaBackend* cuda, Isa isa) {
+  if (cuda == nullptr) return std::string(isa_name(isa));
+  return fmt::format("{} on {} (sm_{})", cuda::kernel_set_name(cuda::KernelSet::kPlain), cuda->device().name,
+                     cuda->device().arch);
+}
+
 // Null where none is asked for.
-Result<std::unique_ptr<PageStore>> open_disk(const EngineOptions& options, const Model& model, Isa isa,
+Result<std::unique_ptr<PageStore>> open_disk(const EngineOptions& options, const Model& model,
+                                             const std::string& kernels,
                                              const std::optional<io::Checkpoint>& checkpoint) {
   if (options.cache_dir.empty()) return std::unique_ptr<PageStore>();
   const CacheLayout layout = model.cache_layout();
@@ -83,7 +124,7 @@ Result<std::unique_ptr<PageStore>> open_disk(const EngineOptions& options, const
   LEVIN_ASSIGN(const Digest fingerprint, cache_fingerprint({.model_folder = options.model_folder,
                                                             .checkpoint = checkpoint ? &*checkpoint : nullptr,
                                                             .numerics = model.numerics().describe(),
-                                                            .kernels = std::string(isa_name(isa)),
+                                                            .kernels = kernels,
                                                             .n_page_tokens = layout.block_tokens(),
                                                             .drafts = drafts}));
   return PageStore::open({.folder = options.cache_dir,
@@ -98,6 +139,7 @@ Result<std::unique_ptr<PageStore>> open_disk(const EngineOptions& options, const
 }  // namespace
 
 struct Engine::State {
+  std::unique_ptr<CudaBackend> cuda;  // null on the CPU
   EngineOptions options;
   std::vector<std::string> warnings;
   Room room;
@@ -108,14 +150,16 @@ struct Engine::State {
   StepLoop loop;
   std::optional<LimitProbe> limits;  // made when a case is first measured beside them
 
-  State(EngineOptions o, std::vector<std::string> w, const Room& r, Isa chosen_isa, std::unique_ptr<Model> m,
-        std::shared_ptr<PageStore> disk)
-      : options(std::move(o)),
+  State(std::unique_ptr<CudaBackend> device, EngineOptions o, std::vector<std::string> w, const Room& r, Isa chosen_isa,
+        std::unique_ptr<Model> m, std::shared_ptr<PageStore> disk)
+      : cuda(std::move(device)),
+        options(std::move(o)),
         warnings(std::move(w)),
         room(r),
         isa(chosen_isa),
         model(std::move(m)),
-        runner(*model, {.n_threads = options.n_threads,
+        runner(*model, {.cuda = cuda.get(),
+                        .n_threads = options.n_threads,
                         .isa = isa,
                         .n_cache_tokens = std::max(room.n_context_tokens + 1, options.cache_tokens),
                         .n_sequences = options.max_running,
@@ -139,18 +183,25 @@ Result<std::unique_ptr<Engine>> Engine::load(const EngineOptions& options, const
   const Clock::time_point start = Clock::now();
   LEVIN_ASSIGN(ParsedConfig parsed, load_model_config(options.model_folder, *options.registry));
   LEVIN_ASSIGN(const Numerics mode, make_numerics(options.numerics, options.kv_cache_dtype));
-  const Numerics numerics = numerics_of_family(mode, *parsed.config.family);
+  const Numerics numerics = numerics_on(options.device, numerics_of_family(mode, *parsed.config.family));
+  LEVIN_ASSIGN(std::unique_ptr<CudaBackend> cuda, open_device(options));
   LEVIN_ASSIGN(const std::optional<io::Checkpoint> checkpoint, open_checkpoint(options));
-  LEVIN_ASSIGN(const Room room, plan_room(options, parsed.config, numerics, checkpoint));
+  LEVIN_ASSIGN(const Room room, plan_room(options, parsed.config, numerics, checkpoint, cuda.get()));
   std::vector<std::string> warnings = std::move(parsed.warnings);
   LEVIN_ASSIGN(ModelWeights weights, read_weights(options, parsed.config, numerics, checkpoint, progress, &warnings));
+  if (cuda != nullptr) {
+    LEVIN_TRY(place_weights(*cuda, weights));
+    cuda->arena().reserve(room.workspace_bytes);
+  }
   const Isa isa = options.isa.value_or(cpu_info().preferred_isa());
   std::unique_ptr<Model> model = make_model(std::move(parsed.config), numerics, std::move(weights));
   if (options.prefix_memory_bytes && model->cache_layout().keeps_all_rows()) {
     warnings.push_back("--prefix-memory is not used: requests share this model's cache pages themselves");
   }
-  LEVIN_ASSIGN(std::unique_ptr<PageStore> disk, open_disk(options, *model, isa, checkpoint));
-  auto state = std::make_unique<State>(options, std::move(warnings), room, isa, std::move(model), std::move(disk));
+  LEVIN_ASSIGN(std::unique_ptr<PageStore> disk, open_disk(options, *model, kernels_text(cuda.get(), isa), checkpoint));
+  auto state = std::make_unique<State>(std::move(cuda), options, std::move(warnings), room, isa, std::move(model),
+                                       std::move(disk));
+  LEVIN_TRY(state->runner.ready());
   state->load_s = seconds_since(start);
   return std::unique_ptr<Engine>(new Engine(std::move(state)));
 }
@@ -176,7 +227,7 @@ std::string Engine::describe() const {
       "cache     {} tokens, {:.1f} MiB{}\n"
       "loaded    in {:.2f} s",
       c.family->name, c.n_layers, state_->model->has_mtp() ? " and MTP" : "", c.n_experts, c.n_active, c.n_vocab,
-      numerics().describe(), isa_name(state_->isa), state_->options.n_threads,
+      numerics().describe(), kernels_text(state_->cuda.get(), state_->isa), state_->options.n_threads,
       state_->options.n_threads == 1 ? "" : "s", state_->room.n_context_tokens, mebibytes(state_->runner.cache_bytes()),
       prefixes, state_->load_s);
 }
@@ -243,8 +294,9 @@ Result<std::vector<double>> Engine::score(const std::vector<int32_t>& ids) {
 
 Result<BenchRow> Engine::bench(const BenchCase& what, const BenchOptions& options) {
   state_->loop.forget_prefixes();
-  if (options.measure_limits && !state_->limits) state_->limits.emplace(state_->runner.pool());
-  return run_bench(state_->runner, what, options, options.measure_limits ? &*state_->limits : nullptr);
+  const bool limits = options.measure_limits && state_->cuda == nullptr;  // they are the processor's
+  if (limits && !state_->limits) state_->limits.emplace(state_->runner.pool());
+  return run_bench(state_->runner, what, options, limits ? &*state_->limits : nullptr);
 }
 
 Result<TraceResult> Engine::trace(const TraceOptions& options) {

@@ -1,7 +1,10 @@
 // Steps of a model on a device: what ties a Model to threads, scratch memory and caches.
 //
-// A Runner executes; which tokens a step holds is for its caller to say. Results live in the runner's arena until the
-// next call of begin_step().
+// A Runner executes; which tokens a step holds is for its caller to say. What goes in and what comes out lies on the host,
+// wherever the model runs; results live in the runner's arena until the next call of begin_step().
+//
+// On a device weights, caches and scratch are there; a step's input goes in and hidden rows, states, picks, row status and
+// logits come back. A fault of the device throws a DeviceFault (tensor/device_memory.h).
 #pragma once
 
 #include <chrono>
@@ -17,11 +20,13 @@
 #include "kv/sequence_pages.h"
 #include "model/model.h"
 #include "ops/context.h"
+#include "ops/cuda_backend.h"
 #include "ops/op_times.h"
 
 namespace levin {
 
 struct RunnerOptions {
+  CudaBackend* cuda = nullptr;  // where the model's weights are; null: on the CPU
   int n_threads = 1;
   Isa isa = Isa::kPlain;
   int64_t n_cache_tokens = 0;  // rounded up to whole pages
@@ -35,6 +40,9 @@ class Runner {
  public:
   Runner(const Model& model, const RunnerOptions& options);
 
+  // Whether the device had room for the caches; without that nothing may be run.
+  const Status& ready() const { return ready_; }
+
   const Model& model() const { return model_; }
   SequencePools& pools() { return pools_; }
   // Tokens of one sequence that a step may have; cutting longer runs of them changes no bit.
@@ -43,7 +51,7 @@ class Runner {
   int64_t max_sequences() const { return pools_.max_sequences(); }   // at a time
   bool keeps_all_rows() const { return pools_.keeps_all_rows(); }
   int64_t cache_bytes() const { return cache_.n_bytes(); }
-  int64_t peak_scratch_bytes() const { return arena_.peak_bytes(); }
+  int64_t peak_scratch_bytes() const { return ctx_.arena->peak_bytes(); }
 
   ThreadPool& pool() { return pool_; }
   Isa isa() const { return isa_; }
@@ -79,11 +87,24 @@ class Runner {
   View keep(View rows);  // a copy of [N, W] f32 or i32 that lives as long as the step
 
  private:
+  bool on_device() const { return cuda_ != nullptr; }
+  // Scratch of one call on the device; on the CPU, where results lie in the same arena, it is kept.
+  std::unique_ptr<ArenaScope> call_scope();
+  Step step_of(std::span<const SequenceChunk> chunks, SlotRule rule, std::optional<std::span<const int32_t>> wanted);
+  View to_device(View rows);  // itself on the CPU, as below
+  View to_host(View rows);
+  ForwardRows to_host(const ForwardRows& rows);
+  Probe on_host(const Probe* probe);  // the same, whose functions get rows of the host
+  View logits_of(View hidden, View (Model::*head)(OpContext&, View) const);
+
   const Model& model_;
+  CudaBackend* cuda_;
   Isa isa_;
   ThreadPool pool_;
-  Arena arena_;
-  OpContext ctx_;
+  Arena arena_;  // of the host; pinned where results come from a device
+  OpContext host_;
+  OpContext ctx_;  // where the model runs
+  Status ready_;
   SequencePools pools_;
   KvCache cache_;
   std::chrono::steady_clock::time_point last_result_;

@@ -47,6 +47,10 @@ void for_each_key(const IndexKeyFormat& format, std::byte* pages, const std::vec
   });
 }
 
+PagedRows rows_of(const Buffer& pages, int64_t page_bytes, const View& tables) {
+  return {.pages = pages.data(), .page_bytes = page_bytes, .tables = tables, .n_pages = pages.n_bytes() / page_bytes};
+}
+
 }  // namespace
 
 PageKinds CacheLayout::page_kinds() const {
@@ -118,49 +122,66 @@ int64_t CacheLayout::bytes_per_sequence(const CacheLimits& limits) const {
   return n_bytes;
 }
 
-KvCache::KvCache(const CacheLayout& layout, const SequencePools& pools)
-    : limits_(pools.limits()),
-      n_window_(layout.n_window),
-      n_block_tokens_(layout.block_tokens()),
-      n_block_bytes_(layout.block_bytes()) {
+KvCache::KvCache(const CacheLayout& layout, const SequencePools& pools) {
+  const Status status = allocate(layout, pools, [](int64_t n_bytes) -> Result<Buffer> { return Buffer(n_bytes); });
+  LEVIN_CHECK(status.ok(), "caches on the host: {}", status.error().message);
+}
+
+Result<KvCache> KvCache::on_device(DeviceMemory& memory, const CacheLayout& layout, const SequencePools& pools) {
+  KvCache cache;
+  cache.memory_ = &memory;
+  LEVIN_TRY(cache.allocate(layout, pools, [&memory](int64_t n_bytes) { return memory.allocate(n_bytes); }));
+  return cache;
+}
+
+Status KvCache::allocate(const CacheLayout& layout, const SequencePools& pools, const Allocate& allocate) {
+  limits_ = pools.limits();
+  n_window_ = layout.n_window;
+  n_block_tokens_ = layout.block_tokens();
+  n_block_bytes_ = layout.block_bytes();
   const std::vector<int64_t>& ratios = pools.kinds().ratios;
   const auto rings = [&](const StateFormat& state) {
-    return Buffer(pools.rings().n_pages() * state_rows(state, limits_, n_block_tokens_) * state.row_bytes());
+    return allocate(pools.rings().n_pages() * state_rows(state, limits_, n_block_tokens_) * state.row_bytes());
   };
   layers_.reserve(layout.layers.size());
   for (const LayerCacheFormat& format : layout.layers) {
     Layer layer;
     layer.format = format;
     int64_t n_index_pages = pools.rows().n_pages();
-    layer.latent = Buffer(format.latent.page_bytes() * n_index_pages);
+    LEVIN_ASSIGN(layer.latent, allocate(format.latent.page_bytes() * n_index_pages));
     if (format.compressed) {
       const auto kind = std::find(ratios.begin(), ratios.end(), format.compressed->ratio) - ratios.begin();
       layer.kind = static_cast<size_t>(kind);
       n_index_pages = pools.entries(layer.kind).n_pages();
-      layer.entries = Buffer(format.compressed->entries.page_bytes() * n_index_pages);
-      layer.state = rings(format.compressed->state);
-      if (format.compressed->index_state) layer.index_state = rings(*format.compressed->index_state);
+      LEVIN_ASSIGN(layer.entries, allocate(format.compressed->entries.page_bytes() * n_index_pages));
+      LEVIN_ASSIGN(layer.state, rings(format.compressed->state));
+      if (format.compressed->index_state) {
+        LEVIN_ASSIGN(layer.index_state, rings(*format.compressed->index_state));
+      }
     }
-    if (format.index) layer.index = Buffer(format.index->page_bytes() * n_index_pages);
+    if (format.index) {
+      LEVIN_ASSIGN(layer.index, allocate(format.index->page_bytes() * n_index_pages));
+    }
     layers_.push_back(std::move(layer));
   }
+  return {};
 }
 
 PagedRows KvCache::latent_rows(int layer, View tables) const {
   const Layer& l = layers_[layer];
-  return {.pages = l.latent.data(), .page_bytes = l.format.latent.page_bytes(), .tables = tables};
+  return rows_of(l.latent, l.format.latent.page_bytes(), tables);
 }
 
 PagedRows KvCache::index_rows(int layer, View tables) const {
   const Layer& l = layers_[layer];
   LEVIN_CHECK(l.format.index.has_value(), "layer {} has no index-key cache", layer);
-  return {.pages = l.index.data(), .page_bytes = l.format.index->page_bytes(), .tables = tables};
+  return rows_of(l.index, l.format.index->page_bytes(), tables);
 }
 
 PagedRows KvCache::entry_rows(int layer, View tables) const {
   const Layer& l = layers_[layer];
   LEVIN_CHECK(l.format.compressed.has_value(), "layer {} has no entries", layer);
-  return {.pages = l.entries.data(), .page_bytes = l.format.compressed->entries.page_bytes(), .tables = tables};
+  return rows_of(l.entries, l.format.compressed->entries.page_bytes(), tables);
 }
 
 StateRings KvCache::state(int layer, View rings) const {
@@ -213,19 +234,30 @@ void KvCache::for_each_piece(const SequencePages& pages, int64_t block, StateRow
 
 void KvCache::copy_block(const SequencePages& pages, int64_t block, std::span<std::byte> out) const {
   const auto from_end = [](const StateRings& rings, int64_t position) { return rings.end_row(0, position); };
-  auto to = out.begin();
+  std::byte* to = out.data();
   for_each_piece(pages, block, from_end, [&](const std::byte* from, int64_t n_bytes) {
-    LEVIN_CHECK(out.end() - to >= n_bytes, "{} bytes are too few for a block's record", out.size());
-    to = std::copy_n(from, n_bytes, to);
+    LEVIN_CHECK(out.data() + out.size() - to >= n_bytes, "{} bytes are too few for a block's record", out.size());
+    if (memory_ != nullptr) {
+      memory_->copy_bytes_out(to, from, n_bytes);
+    } else {
+      std::copy_n(from, n_bytes, to);
+    }
+    to += n_bytes;
   });
+  if (memory_ != nullptr) wait_for(*memory_);
 }
 
 void KvCache::set_block(const SequencePages& pages, int64_t block, std::span<const std::byte> record) {
   const auto in_ring = [](const StateRings& rings, int64_t position) { return rings.row(0, position); };
-  auto from = record.begin();
+  const std::byte* from = record.data();
   for_each_piece(pages, block, in_ring, [&](std::byte* to, int64_t n_bytes) {
-    LEVIN_CHECK(record.end() - from >= n_bytes, "{} bytes are too few for a block's record", record.size());
-    std::copy_n(from, n_bytes, to);
+    LEVIN_CHECK(record.data() + record.size() - from >= n_bytes, "{} bytes are too few for a block's record",
+                record.size());
+    if (memory_ != nullptr) {
+      memory_->copy_bytes_in(to, from, n_bytes);
+    } else {
+      std::copy_n(from, n_bytes, to);
+    }
     from += n_bytes;
   });
 }

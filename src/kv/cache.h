@@ -12,11 +12,13 @@
 //   state         the rows of its tokens that the next block's entries look back at; then the index compressor's
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <vector>
 
 #include "kv/sequence_pages.h"
 #include "tensor/buffer.h"
+#include "tensor/device_memory.h"
 #include "tensor/formats.h"
 
 namespace levin {
@@ -55,8 +57,10 @@ struct CacheLayout {
 class KvCache {
  public:
   KvCache() = default;  // of no layers
-  // Pages and rings as the pools count them.
+  // Pages and rings as the pools count them, on the host.
   KvCache(const CacheLayout& layout, const SequencePools& pools);
+  // The same on a device, which must outlast it; an error if that has no room for them.
+  static Result<KvCache> on_device(DeviceMemory& memory, const CacheLayout& layout, const SequencePools& pools);
 
   const LayerCacheFormat& format(int layer) const { return layers_[layer].format; }
 
@@ -80,6 +84,9 @@ class KvCache {
   void set_block(const SequencePages& pages, int64_t block, std::span<const std::byte> record);
 
  private:
+  using Allocate = std::function<Result<Buffer>(int64_t n_bytes)>;
+  Status allocate(const CacheLayout& layout, const SequencePools& pools, const Allocate& allocate);
+
   // Calls f(address, bytes) for every piece of a block's record, with state_row(rings, position) for rows of state.
   template <class StateRow, class F>
   void for_each_piece(const SequencePages& pages, int64_t block, StateRow state_row, F f) const;
@@ -95,6 +102,7 @@ class KvCache {
     Buffer index_state;
   };
   std::vector<Layer> layers_;
+  DeviceMemory* memory_ = nullptr;  // null: the host's
   CacheLimits limits_;
   int64_t n_window_ = 0;
   int64_t n_block_tokens_ = kPageTokens;

@@ -159,10 +159,14 @@ TensorSource dummy_tensors(const ModelConfig& config) {
   };
 }
 
-Result<ModelWeights> dummy_weights(const ModelConfig& config, const Numerics& numerics) {
+Result<ModelWeights> dummy_weights(const ModelConfig& config, const Numerics& numerics, MatrixForm form) {
   LEVIN_TRY(check_numerics(config, numerics));
   ModelWeights weights;
-  for (const WeightRow& row : weight_table(config, &numerics, &weights)) LEVIN_TRY(read_dummy(row, config, row.store));
+  for (const WeightRow& row : weight_table(config, &numerics, &weights)) {
+    LEVIN_TRY(read_dummy(row, config, [&](const io::StoredTensor& tensor, const io::StoredTensor* scales) {
+      return row.store(tensor, scales, form);
+    }));
+  }
   return weights;
 }
 

@@ -32,7 +32,8 @@ std::vector<Item> reading_order(const std::vector<WeightRow>& rows, const io::Ch
 }
 
 // Stores all items; which thread stores which does not show in the result. The errors, by the order of the items.
-std::vector<std::string> store_all(const std::vector<Item>& items, ThreadPool& pool, const LoadProgress& progress) {
+std::vector<std::string> store_all(const std::vector<Item>& items, MatrixForm form, ThreadPool& pool,
+                                   const LoadProgress& progress) {
   int64_t total_bytes = 0;
   for (const Item& item : items) total_bytes += static_cast<int64_t>(item.tensor->bytes.size());
   std::atomic<size_t> next{0};
@@ -41,7 +42,7 @@ std::vector<std::string> store_all(const std::vector<Item>& items, ThreadPool& p
   std::vector<std::pair<size_t, std::string>> faults;
   pool.run([&](int thread) {
     for (size_t i = next++; i < items.size(); i = next++) {
-      const Status status = items[i].row->store(*items[i].tensor, items[i].scales);
+      const Status status = items[i].row->store(*items[i].tensor, items[i].scales, form);
       if (!status.ok()) {
         const std::lock_guard lock(mutex);
         faults.emplace_back(i, status.error().message);
@@ -73,7 +74,8 @@ Status check_numerics(const ModelConfig& config, const Numerics& numerics) {
 }
 
 Result<ModelWeights> load_weights(const ModelConfig& config, const Numerics& numerics, const io::Checkpoint& checkpoint,
-                                  ThreadPool& pool, const LoadProgress& progress, std::vector<std::string>* warnings) {
+                                  ThreadPool& pool, const LoadProgress& progress, std::vector<std::string>* warnings,
+                                  MatrixForm form) {
   LEVIN_TRY(check_numerics(config, numerics));
   const WeightReport report = validate_weights(config, checkpoint);
   if (!report.errors.empty()) return weights_error(checkpoint, "the tensors do not fit config.json", report.errors);
@@ -85,7 +87,7 @@ Result<ModelWeights> load_weights(const ModelConfig& config, const Numerics& num
     std::erase_if(rows, [](const WeightRow& row) { return row.mtp; });
     weights.own->drop_mtp();
   }
-  const std::vector<std::string> faults = store_all(reading_order(rows, checkpoint), pool, progress);
+  const std::vector<std::string> faults = store_all(reading_order(rows, checkpoint), form, pool, progress);
   if (!faults.empty()) return weights_error(checkpoint, "tensors hold values that no weight has", faults);
   return weights;
 }

@@ -122,6 +122,12 @@ MemoryPlan plan_memory(const ModelConfig& config, const Numerics& numerics, cons
   return plan;
 }
 
+// A quarter more than the estimate, what expert_ffn and index_topk take at a time, and logits.
+int64_t device_workspace_bytes(const MemoryPlan& plan) {
+  constexpr int64_t kOfOps = int64_t{768} << 20;
+  return plan.workspace_bytes / 4 * 5 + kOfOps;
+}
+
 int64_t longest_context(const MemoryPlan& plan, int64_t available_bytes) {
   const int64_t left = available_bytes - plan.fixed_bytes();
   const int64_t per_page = plan.cache_bytes(kPageTokens);
@@ -155,7 +161,7 @@ Result<int64_t> choose_context(const MemoryPlan& plan, const ContextRequest& req
     message += fmt::format(", {:.2f} GiB for prefixes to come back to (--prefix-memory)", gib(plan.prefix_bytes));
   if (n_tokens > 0)
     message += fmt::format(", and caches of {:.2f} GiB for {} tokens,", gib(plan.cache_bytes(n_tokens)), n_tokens);
-  message += fmt::format(" do not fit into the {:.2f} GiB available", gib(request.available_bytes));
+  message += fmt::format(" do not fit into the {:.2f} GiB available{}", gib(request.available_bytes), request.where);
   message += longest > 0 ? fmt::format("; the longest context that fits is --max-model-len {}", longest)
                          : ", whatever the context";
   return Error{ErrorKind::kOutOfMemory, std::move(message)};

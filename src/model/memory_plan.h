@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "base/result.h"
 #include "io/safetensors.h"
@@ -37,6 +38,9 @@ struct MemoryPlan {
 MemoryPlan plan_memory(const ModelConfig& config, const Numerics& numerics, const io::Checkpoint* checkpoint,
                        const CacheLimits& limits);
 
+// The workspace of a step on a device, where what it takes is reserved at the start: ops have scratch of their own there.
+int64_t device_workspace_bytes(const MemoryPlan& plan);
+
 // Tokens, whole pages of them, whose caches fit beside weights and workspace; 0 when those alone do not, and the largest
 // number there is when nothing grows with the context.
 int64_t longest_context(const MemoryPlan& plan, int64_t available_bytes);
@@ -45,6 +49,7 @@ struct ContextRequest {
   int64_t asked_tokens = 0;     // --max-model-len; 0: as many as model and memory allow
   int64_t max_position = 0;     // of the model
   int64_t available_bytes = 0;  // for everything
+  std::string where;            // " on NVIDIA H100", behind it in errors; empty: the machine itself
 };
 // Memory for prefixes to come back to, where nothing is said of it: a quarter of what is left beside caches of what is
 // asked, up to 4 GiB. 0 where sequences share the caches' pages. `plan` is one without.

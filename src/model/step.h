@@ -45,6 +45,7 @@ struct Step {
   std::vector<StepEntries> entries;  // by ratio, ascending
   View rings;                        // [B] i32, of compressor state
   View first_row;                    // [B] i32, in the step, of each sequence
+  View end_row;                      // [B] i32, the row after its last one
   View first_position;               // [B] i32, of that row
 
   // Of an MTP step: the N tokens whose output somebody asks for, [N] i32, ascending; nullopt: all. The others only leave

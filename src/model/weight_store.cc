@@ -165,33 +165,41 @@ void transpose(const T* from, int64_t rows, int64_t cols, T* to) {
 
 int64_t n_blocks_of(int64_t k) { return (k + kWeightBlock - 1) / kWeightBlock; }
 
+// Of values that last no longer than the call.
+MatrixForm copied(MatrixForm form) { return form == MatrixForm::kPanels ? form : MatrixForm::kRows; }
+
 // Rows row .. row+n-1 of an FP8 matrix, whole blocks of them; scales are those of the whole matrix.
-Matrix pack_rows(const StoredTensor& tensor, const std::vector<float>& scales, int64_t row, int64_t n) {
+Matrix pack_rows(const StoredTensor& tensor, const std::vector<float>& scales, int64_t row, int64_t n,
+                 MatrixForm form) {
   const int64_t k = tensor.shape[1];
-  return pack_matrix({.data = tensor.bytes.data() + row * k,
+  return keep_matrix({.data = tensor.bytes.data() + row * k,
                       .dtype = DType::kF8E4M3,
                       .n = n,
                       .k = k,
-                      .scales = scales.data() + row / kWeightBlock * n_blocks_of(k)});
+                      .scales = scales.data() + row / kWeightBlock * n_blocks_of(k)},
+                     form);
 }
 
 // The same rows as columns.
-Matrix pack_transposed_rows(const StoredTensor& tensor, const std::vector<float>& scales, int64_t row, int64_t n) {
+Matrix pack_transposed_rows(const StoredTensor& tensor, const std::vector<float>& scales, int64_t row, int64_t n,
+                            MatrixForm form) {
   const int64_t k = tensor.shape[1], n_blocks = n / kWeightBlock, k_blocks = n_blocks_of(k);
   std::vector<std::byte> codes(static_cast<size_t>(n * k));
   std::vector<float> block_scales(static_cast<size_t>(n_blocks * k_blocks));
   transpose(tensor.bytes.data() + row * k, n, k, codes.data());
   transpose(scales.data() + row / kWeightBlock * k_blocks, n_blocks, k_blocks, block_scales.data());
-  return pack_matrix({.data = codes.data(), .dtype = DType::kF8E4M3, .n = k, .k = n, .scales = block_scales.data()});
+  return keep_matrix({.data = codes.data(), .dtype = DType::kF8E4M3, .n = k, .k = n, .scales = block_scales.data()},
+                     copied(form));
 }
 
-Result<Matrix> store_mxfp4(const StoredTensor& tensor, const StoredTensor& scales) {
+Result<Matrix> store_mxfp4(const StoredTensor& tensor, const StoredTensor& scales, MatrixForm form) {
   LEVIN_ASSIGN(const std::vector<uint8_t> codes, read_group_scales(tensor, scales));
-  return pack_matrix({.data = tensor.bytes.data(),
+  return keep_matrix({.data = tensor.bytes.data(),
                       .dtype = DType::kMxfp4,
                       .n = tensor.shape[0],
                       .k = tensor.shape[1] * 2,
-                      .group_scales = codes.data()});
+                      .group_scales = codes.data()},
+                     form);
 }
 
 }  // namespace
@@ -224,18 +232,19 @@ Result<std::vector<float>> dequantise(const StoredTensor& tensor, const StoredTe
   return values;
 }
 
-Result<Matrix> store_matrix(const StoredTensor& tensor, const StoredTensor* scales) {
-  if (tensor.dtype == StoredDtype::kI8) return store_mxfp4(tensor, *scales);
+Result<Matrix> store_matrix(const StoredTensor& tensor, const StoredTensor* scales, MatrixForm form) {
+  if (tensor.dtype == StoredDtype::kI8) return store_mxfp4(tensor, *scales, form);
   LEVIN_TRY(check_finite(tensor));
   std::vector<float> scale_values;
   if (scales != nullptr) {
     LEVIN_ASSIGN(scale_values, read_scales(*scales));
   }
-  return pack_matrix({.data = tensor.bytes.data(),
+  return keep_matrix({.data = tensor.bytes.data(),
                       .dtype = matrix_dtype(tensor.dtype),
                       .n = tensor.shape[0],
                       .k = tensor.shape[1],
-                      .scales = scales != nullptr ? scale_values.data() : nullptr});
+                      .scales = scales != nullptr ? scale_values.data() : nullptr},
+                     form);
 }
 
 Result<Vector> store_vector(const StoredTensor& tensor) {
@@ -249,17 +258,17 @@ Result<Vector> store_vector(const StoredTensor& tensor) {
   return out;
 }
 
-Status store_row_groups(const StoredTensor& tensor, const StoredTensor* scales, int64_t n_groups,
+Status store_row_groups(const StoredTensor& tensor, const StoredTensor* scales, int64_t n_groups, MatrixForm form,
                         std::vector<Matrix>* groups) {
   const int64_t n = tensor.shape[0] / n_groups, k = tensor.shape[1];
   if (scales != nullptr && n % kWeightBlock == 0) {
     LEVIN_TRY(check_finite(tensor));
     LEVIN_ASSIGN(const std::vector<float> block_scales, read_scales(*scales));
-    for (int64_t g = 0; g < n_groups; ++g) groups->push_back(pack_rows(tensor, block_scales, g * n, n));
+    for (int64_t g = 0; g < n_groups; ++g) groups->push_back(pack_rows(tensor, block_scales, g * n, n, form));
     return {};
   }
   LEVIN_ASSIGN(const std::vector<float> values, dequantise(tensor, scales));
-  for (int64_t g = 0; g < n_groups; ++g) groups->push_back(pack_matrix_exactly(values.data() + g * n * k, n, k));
+  for (int64_t g = 0; g < n_groups; ++g) groups->push_back(pack_matrix_exactly(values.data() + g * n * k, n, k, form));
   return {};
 }
 
@@ -287,14 +296,14 @@ Status store_expert_ids(const StoredTensor& tensor, int64_t n_experts, MoeWeight
 }
 
 Status store_up_projection(const StoredTensor& tensor, const StoredTensor* scales, const UpProjectionShape& shape,
-                           const UpProjectionParts& parts) {
+                           MatrixForm form, const UpProjectionParts& parts) {
   if (scales != nullptr && shape.d_nope % kWeightBlock == 0 && shape.d_value % kWeightBlock == 0) {
     LEVIN_TRY(check_finite(tensor));
     LEVIN_ASSIGN(const std::vector<float> block_scales, read_scales(*scales));
     for (int64_t head = 0; head < shape.n_heads; ++head) {
       const int64_t row = head * (shape.d_nope + shape.d_value);
-      parts.k_up->push_back(pack_transposed_rows(tensor, block_scales, row, shape.d_nope));
-      parts.v_up->push_back(pack_rows(tensor, block_scales, row + shape.d_nope, shape.d_value));
+      parts.k_up->push_back(pack_transposed_rows(tensor, block_scales, row, shape.d_nope, form));
+      parts.v_up->push_back(pack_rows(tensor, block_scales, row + shape.d_nope, shape.d_value, form));
     }
     return {};
   }
@@ -304,18 +313,21 @@ Status store_up_projection(const StoredTensor& tensor, const StoredTensor* scale
   for (int64_t head = 0; head < shape.n_heads; ++head) {
     const float* keys = values.data() + head * (shape.d_nope + shape.d_value) * d_latent;  // [Dn, Rk], then [Dv, Rk]
     transpose(keys, shape.d_nope, d_latent, transposed.data());
-    parts.k_up->push_back(pack_matrix_exactly(transposed.data(), d_latent, shape.d_nope));
-    parts.v_up->push_back(pack_matrix_exactly(keys + shape.d_nope * d_latent, shape.d_value, d_latent));
+    parts.k_up->push_back(pack_matrix_exactly(transposed.data(), d_latent, shape.d_nope, form));
+    parts.v_up->push_back(pack_matrix_exactly(keys + shape.d_nope * d_latent, shape.d_value, d_latent, form));
   }
   return {};
 }
 
-Status store_embedding(const StoredTensor& tensor, ModelWeights* weights) {
+Status store_embedding(const StoredTensor& tensor, MatrixForm form, ModelWeights* weights) {
   LEVIN_TRY(check_finite(tensor));
   const int64_t n = tensor.shape[0], d = tensor.shape[1];
   const DType dtype = tensor.dtype == StoredDtype::kBF16 ? DType::kBF16 : DType::kF32;
-  weights->embed_storage = Buffer::for_tensor(dtype, {n, d});
+  const bool in_place = form == MatrixForm::kRowsInPlace && tensor.dtype != StoredDtype::kF16;
+  weights->embed_storage =
+      in_place ? Buffer::borrowed(tensor.bytes.data(), std::ssize(tensor.bytes)) : Buffer::for_tensor(dtype, {n, d});
   weights->embed = View(weights->embed_storage.data(), dtype, {n, d});
+  if (in_place) return {};
   if (tensor.dtype == StoredDtype::kF16) {
     auto* values = reinterpret_cast<float*>(weights->embed_storage.data());
     for (int64_t i = 0; i < n * d; ++i) values[i] = element_as_f32(tensor, i);

@@ -1,5 +1,5 @@
-// From tensors as stored to weights as used: packed matrices, f32 vectors, the two halves of kv_b_proj. For
-// the weight rows of families.
+// From tensors as stored to weights as used: matrices in the form that is wanted (tensor/matrix.h), f32 vectors, the two halves
+// of kv_b_proj. For the weight rows of families.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ namespace levin {
 Result<std::vector<float>> dequantise(const io::StoredTensor& tensor, const io::StoredTensor* scales);
 
 // `scales` is null unless the tensor is F8_E4M3 or MXFP4 (weight_table.h).
-Result<Matrix> store_matrix(const io::StoredTensor& tensor, const io::StoredTensor* scales);
+Result<Matrix> store_matrix(const io::StoredTensor& tensor, const io::StoredTensor* scales, MatrixForm form);
 
 // The type a product's input is rounded to depends on how its matrix is stored.
 ops::Operand input_operand(const io::StoredTensor& tensor, const Numerics& numerics);
@@ -30,7 +30,7 @@ Result<Vector> store_vector(const io::StoredTensor& tensor);
 
 // [G * N, K] to G matrices [N, K].
 Status store_row_groups(const io::StoredTensor& tensor, const io::StoredTensor* scales, int64_t n_groups,
-                        std::vector<Matrix>* groups);
+                        MatrixForm form, std::vector<Matrix>* groups);
 
 // [V, A] expert ids of each token id, made ascending. Ids from n_experts on and an id that a row has twice are errors.
 Status store_expert_ids(const io::StoredTensor& tensor, int64_t n_experts, MoeWeights* weights);
@@ -47,9 +47,9 @@ struct UpProjectionParts {
   std::vector<Matrix>* v_up;
 };
 Status store_up_projection(const io::StoredTensor& tensor, const io::StoredTensor* scales,
-                           const UpProjectionShape& shape, const UpProjectionParts& parts);
+                           const UpProjectionShape& shape, MatrixForm form, const UpProjectionParts& parts);
 
-// The embedding table stays as stored; F16 becomes f32.
-Status store_embedding(const io::StoredTensor& tensor, ModelWeights* weights);
+// The embedding table stays as stored, and in place where `form` says so; F16 becomes f32.
+Status store_embedding(const io::StoredTensor& tensor, MatrixForm form, ModelWeights* weights);
 
 }  // namespace levin

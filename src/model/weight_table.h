@@ -46,9 +46,9 @@ struct WeightRow {
   std::string stored_like;                         // if not empty, the row that must have the same dtype
   std::vector<MatrixParts> parts;                  // empty: kept whole, as stored
   bool mtp = false;                                // belongs to the MTP layer: may be absent with all of its kind
-  // Packs the stored tensor (and its scales, null unless it is quantised) into its place; empty in tables made without
-  // weights.
-  std::function<Status(const io::StoredTensor& tensor, const io::StoredTensor* scales)> store;
+  // Puts the stored tensor (and its scales, null unless it is quantised) into its place, a matrix in the given form; empty
+  // in tables made without weights.
+  std::function<Status(const io::StoredTensor& tensor, const io::StoredTensor* scales, MatrixForm form)> store;
 };
 
 // Begins the names of a layer's tensors, "model.layers.3."; layer n_layers is the MTP layer.
@@ -93,15 +93,18 @@ struct LoadProgress {
 // What the ops ask of the shapes in a numerics mode, beyond what makes a config consistent.
 Status check_numerics(const ModelConfig& config, const Numerics& numerics);
 
-// Validates, then reads everything. Errors are kModelInvalid with the first ten faults by name.
+// Validates, then reads everything. Errors are kModelInvalid with the first ten faults by name. Of weights in place the
+// checkpoint must last until they are on their device (place_weights.h).
 Result<ModelWeights> load_weights(const ModelConfig& config, const Numerics& numerics, const io::Checkpoint& checkpoint,
-                                  ThreadPool& pool, const LoadProgress& progress, std::vector<std::string>* warnings);
+                                  ThreadPool& pool, const LoadProgress& progress, std::vector<std::string>* warnings,
+                                  MatrixForm form = MatrixForm::kPanels);
 
 // Where the numerics say so and there is an MTP layer, the head once more in e4m3, for drafts.
 void add_draft_head(const Numerics& numerics, ThreadPool& pool, ModelWeights& weights);
 
 // Random weights from a fixed seed, in the dtypes of a release of this config: every value depends on its tensor's name
 // and place alone.
-Result<ModelWeights> dummy_weights(const ModelConfig& config, const Numerics& numerics);
+Result<ModelWeights> dummy_weights(const ModelConfig& config, const Numerics& numerics,
+                                   MatrixForm form = MatrixForm::kPanels);
 
 }  // namespace levin

@@ -31,8 +31,8 @@ void TableBuilder::plain_matrix(std::string name, std::vector<int64_t> shape, Li
 }
 
 void TableBuilder::f32_matrix(std::string name, std::vector<int64_t> shape, Linear& out, io::StoredDtype plain) {
-  const auto store = [&out](const StoredTensor& tensor, const StoredTensor* scales) {
-    return put(out.w, store_matrix(tensor, scales));
+  const auto store = [&out](const StoredTensor& tensor, const StoredTensor* scales, MatrixForm form) {
+    return put(out.w, store_matrix(tensor, scales, form));
   };
   add({.name = std::move(name),
        .shape = std::move(shape),
@@ -42,12 +42,16 @@ void TableBuilder::f32_matrix(std::string name, std::vector<int64_t> shape, Line
 }
 
 void TableBuilder::vector(std::string name, std::vector<int64_t> shape, Vector& out) {
-  const auto store = [&out](const StoredTensor& tensor, const StoredTensor*) { return put(out, store_vector(tensor)); };
+  const auto store = [&out](const StoredTensor& tensor, const StoredTensor*, MatrixForm) {
+    return put(out, store_vector(tensor));
+  };
   add({.name = std::move(name), .shape = std::move(shape), .storage = Storage::kVector, .store = store});
 }
 
 void TableBuilder::embedding(std::string name, ModelWeights& out) {
-  const auto store = [&out](const StoredTensor& tensor, const StoredTensor*) { return store_embedding(tensor, &out); };
+  const auto store = [&out](const StoredTensor& tensor, const StoredTensor*, MatrixForm form) {
+    return store_embedding(tensor, form, &out);
+  };
   add({.name = std::move(name),
        .shape = {config_.n_vocab, config_.d_model},
        .storage = Storage::kTable,
@@ -56,17 +60,18 @@ void TableBuilder::embedding(std::string name, ModelWeights& out) {
 
 void TableBuilder::ffn_matrix(std::string name, std::vector<int64_t> shape, Storage storage, Matrix& out,
                               ops::Operand& input) {
-  const auto store = [&out, &input, numerics = numerics_](const StoredTensor& tensor, const StoredTensor* scales) {
+  const auto store = [&out, &input, numerics = numerics_](const StoredTensor& tensor, const StoredTensor* scales,
+                                                          MatrixForm form) {
     input = input_operand(tensor, numerics);
-    return put(out, store_matrix(tensor, scales));
+    return put(out, store_matrix(tensor, scales, form));
   };
   add({.name = std::move(name), .shape = std::move(shape), .storage = storage, .store = store});
 }
 
 void TableBuilder::ffn(const FfnNames& names, int64_t d_hidden, ops::FfnWeights& out) {
   ffn_matrix(names.gate, {d_hidden, config_.d_model}, names.storage, out.gate, out.input);
-  const auto store = [&out](const StoredTensor& tensor, const StoredTensor* scales) {
-    return put(out.up, store_matrix(tensor, scales));
+  const auto store = [&out](const StoredTensor& tensor, const StoredTensor* scales, MatrixForm form) {
+    return put(out.up, store_matrix(tensor, scales, form));
   };
   add({.name = names.up,
        .shape = {d_hidden, config_.d_model},

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "model/weights_common.h"
@@ -23,9 +24,28 @@ struct MoeWeights {
   std::optional<ops::FfnWeights> shared;  // F * n_shared_experts wide
 };
 
+// Whoever looks at all weights of a model, one after another.
+class WeightVisitor {
+ public:
+  virtual ~WeightVisitor() = default;
+  // Matrices of one shape that one call of an op takes together: heads, experts; or one alone.
+  virtual void matrices(std::span<Matrix* const> together) = 0;
+  virtual void tensor(Buffer& storage, View& view) = 0;
+
+  void matrix(Matrix& w);
+  void linear(Linear& w) { matrix(w.w); }
+  void heads(std::vector<Matrix>& w);
+  void vector(Vector& w) {
+    if (!w.view.empty()) tensor(w.storage, w.view);
+  }
+  void ffn(ops::FfnWeights& w);
+  void moe(MoeWeights& w);
+};
+
 // The layers of a family: its own struct derives from this.
 struct FamilyWeights {
   virtual ~FamilyWeights() = default;
+  virtual void visit(WeightVisitor& v) = 0;  // all that are there
   virtual bool has_mtp() const { return false; }
   virtual void drop_mtp() {}  // the checkpoint has no MTP layer
 };
@@ -37,6 +57,11 @@ struct ModelWeights {
   Linear head;                         // [V, D]
   std::optional<Linear> draft_head;    // [V, D], for drafts alone; empty: they take `head`
   std::unique_ptr<FamilyWeights> own;  // made by weight_rows() of the family, which alone knows its type
+
+  // Where all of them lie, if that is a device; they are parts of it (place_weights.h).
+  Buffer device_memory;
+
+  void visit(WeightVisitor& v);
 
   template <class T>
   const T& own_weights() const {

@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "kernels/cpu/kernels.h"
 #include "ops/check_view.h"
+#include "ops/cuda_backend.h"
 #include "ops/op_times.h"
 
 namespace levin::ops {
@@ -85,7 +86,6 @@ void store_index_key(const OpContext& ctx, const IndexKeyFormat& format, const f
 
 void append_latent(OpContext& ctx, const AppendLatent& a) {
   const OpTimer timer(ctx, OpKind::kCacheRows);
-  check_on_cpu(ctx, "append_latent");
   LEVIN_CHECK(a.slot.rank() == 1, "append_latent: slot is {}, expected i32 [T]", a.slot.describe());
   const int64_t n_rows = a.slot.dim(0);
   check_view({"append_latent", "c_kv", a.c_kv}, DType::kF32, {n_rows, a.format.d_latent});
@@ -93,6 +93,7 @@ void append_latent(OpContext& ctx, const AppendLatent& a) {
   check_view({"append_latent", "seq", a.seq}, DType::kI32, {n_rows});
   check_view({"append_latent", "slot", a.slot}, DType::kI32, {n_rows});
   check_cache("append_latent", a.cache, a.format.page_bytes());
+  if (ctx.device == Device::kCuda) return ctx.cuda->append_latent(a);
   ctx.pool->parallel_for(n_rows, kRowsPerThread, [&](int64_t begin, int64_t end, int) {
     for (int64_t t = begin; t < end; ++t) {
       const Place place = place_of("append_latent", a.cache, a.seq.data<int32_t>()[t], a.slot.data<int32_t>()[t]);
@@ -105,13 +106,13 @@ void append_latent(OpContext& ctx, const AppendLatent& a) {
 
 void append_index_keys(OpContext& ctx, const AppendIndexKeys& a) {
   const OpTimer timer(ctx, OpKind::kCacheRows);
-  check_on_cpu(ctx, "append_index_keys");
   LEVIN_CHECK(a.slot.rank() == 1, "append_index_keys: slot is {}, expected i32 [T]", a.slot.describe());
   const int64_t n_rows = a.slot.dim(0);
   check_view({"append_index_keys", "keys", a.keys}, DType::kF32, {n_rows, a.format.d_index});
   check_view({"append_index_keys", "seq", a.seq}, DType::kI32, {n_rows});
   check_view({"append_index_keys", "slot", a.slot}, DType::kI32, {n_rows});
   check_cache("append_index_keys", a.cache, a.format.page_bytes());
+  if (ctx.device == Device::kCuda) return ctx.cuda->append_index_keys(a);
   LEVIN_CHECK(a.format.dtype != CacheDType::kFp8 || a.format.d_index <= kQuantBlock,
               "append_index_keys: fp8 keys of width {} with one scale, at most {} share one", a.format.d_index,
               kQuantBlock);

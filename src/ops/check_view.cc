@@ -16,8 +16,4 @@ void check_view(const Argument& a, DType dtype, std::initializer_list<int64_t> s
               fmt::join(std::vector<int64_t>(shape), ", "));
 }
 
-void check_on_cpu(const OpContext& ctx, std::string_view op) {
-  LEVIN_CHECK(ctx.device == Device::kCpu, "{}: there is no CUDA kernel for it", op);
-}
-
 }  // namespace levin::ops

@@ -1,7 +1,8 @@
 // What every op needs besides its tensors: where to run, on how many threads, with which scratch memory.
 //
-// On the CPU an op has run when it returns. On a CUDA device it is on the context's stream then, its tensors must lie on
-// that device, and a shape or type that its kernels lack stops the process with a line that names it.
+// On the CPU an op has run when it returns. On a CUDA device it is on the context's stream then, and its tensors must lie on
+// that device. What the headers of ops say under CUDA is of the tuned kernels; the plain ones take whatever the CPU takes,
+// laid out as there, and give the bits of its plain set (ops/cuda_backend.h).
 #pragma once
 
 #include "base/cpu.h"
@@ -22,7 +23,7 @@ struct OpContext {
   ThreadPool* pool = nullptr;
   Arena* arena = nullptr;                    // scratch; ops release what they take
   const kernels::CpuKernels* cpu = nullptr;  // chosen once for the processor (kernels/cpu/kernels.h)
-  CudaBackend* cuda = nullptr;  // device, stream and scratch (ops/cuda_backend.h), instead of the three above
+  CudaBackend* cuda = nullptr;  // device, stream and kernels (ops/cuda_backend.h), instead of pool and cpu
   OpTimes* times = nullptr;     // where ops add the time they take (ops/op_times.h); may be null
 };
 

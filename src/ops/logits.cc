@@ -28,13 +28,13 @@ kernels::ArgmaxResult argmax_of_numbers(const float* x, int64_t n) {
 
 void embed(OpContext& ctx, const Embed& a) {
   const OpTimer timer(ctx, OpKind::kEmbed);
-  check_on_cpu(ctx, "embed");
   LEVIN_CHECK(a.table.rank() == 2 && (a.table.dtype() == DType::kF32 || a.table.dtype() == DType::kBF16),
               "embed: table is {}, expected f32 or bf16 [V, D]", a.table.describe());
   LEVIN_CHECK(a.ids.rank() == 1, "embed: ids is {}, expected i32 [T]", a.ids.describe());
   const int64_t n_rows = a.ids.dim(0), n_vocab = a.table.dim(0), d = a.table.dim(1);
   check_view({"embed", "ids", a.ids}, DType::kI32, {n_rows});
   check_view({"embed", "out", a.out}, DType::kF32, {n_rows, d});
+  if (ctx.device == Device::kCuda) return ctx.cuda->embed(a);
   ctx.pool->parallel_for(n_rows, row_grain(n_rows, d), [&](int64_t begin, int64_t end, int) {
     for (int64_t t = begin; t < end; ++t) {
       const int64_t id = a.ids.data<int32_t>()[t];
@@ -50,11 +50,11 @@ void embed(OpContext& ctx, const Embed& a) {
 
 void argmax(OpContext& ctx, const Argmax& a) {
   const OpTimer timer(ctx, OpKind::kArgmax);
-  check_on_cpu(ctx, "argmax");
   LEVIN_CHECK(a.x.rank() == 2 && a.x.dim(1) > 0, "argmax: x is {}, expected f32 [T, V]", a.x.describe());
   const int64_t n_rows = a.x.dim(0), n = a.x.dim(1), n_pieces = (n + kPiece - 1) / kPiece;
   check_view({"argmax", "x", a.x}, DType::kF32, {n_rows, n});
   check_view({"argmax", "out", a.out}, DType::kI32, {n_rows});
+  if (ctx.device == Device::kCuda) return ctx.cuda->argmax(a);
 
   const ArenaScope scope(*ctx.arena);
   auto* best = reinterpret_cast<kernels::ArgmaxResult*>(

@@ -64,7 +64,6 @@ void matmul(OpContext& ctx, const Matmul& a) {
 
 void matmul_per_head(OpContext& ctx, const MatmulPerHead& a) {
   OpTimer timer(ctx, OpKind::kMatmulPerHead);
-  check_on_cpu(ctx, "matmul_per_head");
   const int64_t n_heads = static_cast<int64_t>(a.w.size());
   LEVIN_CHECK(n_heads > 0, "matmul_per_head: no weights");
   LEVIN_CHECK(a.x.rank() == 3 && a.x.dim(1) == n_heads, "matmul_per_head: x is {}, expected [T, {}, K]", a.x.describe(),
@@ -73,6 +72,7 @@ void matmul_per_head(OpContext& ctx, const MatmulPerHead& a) {
   check_input(ctx, "matmul_per_head", a.x, View(), a.w[0]);
   check_rows("matmul_per_head", "out", a.out, {a.x.dim(0), n_heads, n});
   if (a.x.dim(0) == 0) return;
+  if (ctx.device == Device::kCuda) return ctx.cuda->matmul_per_head(a);
 
   const ArenaScope scope(*ctx.arena);
   std::vector<PreparedRows> operands(a.w.size());

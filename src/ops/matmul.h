@@ -19,8 +19,9 @@
 //           The tree does not depend on T, N or the threads, so a row's result is the same in any batch.
 // CUDA      matmul of e4m3 with e4m3 weights and of bf16 with mxfp4 ones; rows of x a multiple of 16 bytes apart, out
 //           dense, f32 or bf16. x_scale as quantize_fp8() writes it there. The trees are those of kernels/cuda/gemm_fp8.h
-//           and gemm_mxfp4.h: the same blocks, the matrix unit's own sums inside. No matmul_per_head.
-//           What products there are to have that have no kernel yet: bf16 with bf16 weights, per head too, the tree of
+//           and gemm_mxfp4.h: the same blocks, the matrix unit's own sums inside. Of matmul_per_head the matrices stand one
+//           after another (model/place_weights.h).
+//           What products there are to have that have no tuned kernel yet: bf16 with bf16 weights, per head too, the tree of
 //           gemm_mxfp4.h; f32 x, the CPU's, by fused multiply-adds, so that what is chosen by it is chosen alike
 // Misuse    wrong shape or dtype stops the process and names the argument
 #pragma once

@@ -353,9 +353,9 @@ void expert_ffn(OpContext& ctx, const ExpertFfn& a) {
               a.weights.describe(), n_tokens);
   for (const FfnWeights& w : a.experts) check_weights(ctx, "expert_ffn", w, a.x.dim(1));
   if (a.shared != nullptr) check_weights(ctx, "expert_ffn", *a.shared, a.x.dim(1));
-  LEVIN_CHECK((a.stack != nullptr) == (ctx.device == Device::kCuda) && (a.stack == nullptr || a.experts.empty()),
-              "expert_ffn: {} experts {} a stack; a CUDA device wants a stack alone, the CPU experts alone",
-              a.experts.size(), a.stack != nullptr ? "and" : "without");
+  LEVIN_CHECK((a.stack != nullptr) == a.experts.empty() && (a.stack == nullptr || ctx.device == Device::kCuda),
+              "expert_ffn: {} experts {} a stack; one of the two is wanted, and on the CPU experts", a.experts.size(),
+              a.stack != nullptr ? "and" : "without");
   if (ctx.device == Device::kCuda) return ctx.cuda->expert_ffn(a);
   const int64_t step = tokens_at_once(a);
   for (int64_t t = 0; t < n_tokens; t += step) {

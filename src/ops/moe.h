@@ -105,8 +105,8 @@ struct ExpertFfn {
   View x;                               // [T, D] f32, on CUDA f32 or bf16
   View picks;                           // [T, A] i32, ascending expert ids
   View weights;                         // [T, A] f32
-  std::span<const FfnWeights> experts;  // E of them; on CUDA none
-  const ExpertStack* stack = nullptr;   // on CUDA, instead of `experts`
+  std::span<const FfnWeights> experts;  // E of them; on CUDA one after another in one memory
+  const ExpertStack* stack = nullptr;   // of the tuned kernels, instead of `experts`
   const FfnWeights* shared = nullptr;   // may be null
   float limit = kNoLimit;               // of silu_mul, the shared block's too
   bool weigh_hidden = false;            // weights multiply what goes into down instead of what comes out

@@ -2,6 +2,8 @@
 
 #include <numeric>
 
+#include "ops/cuda_backend.h"
+
 namespace levin {
 
 std::string_view op_kind_name(OpKind kind) {
@@ -18,6 +20,9 @@ OpWork& OpWork::operator+=(const OpWork& other) {
   bf16_flop += other.bf16_flop;
   return *this;
 }
+
+// A fault of the device is for whoever waits for the step.
+void OpTimer::wait_for_op() const { static_cast<void>(cuda_->synchronize()); }
 
 void OpTimes::divide(double n) {
   for (double& s : seconds) s /= n;

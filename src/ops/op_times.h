@@ -57,10 +57,11 @@ struct OpTimes {
   void divide(double n);  // sums of n steps become those of one
 };
 
-// Adds the time of its scope, and the work it is told of.
+// Adds the time of its scope, and the work it is told of. On a device it waits for the op, which is not there when the call
+// returns.
 class OpTimer {
  public:
-  OpTimer(const OpContext& ctx, OpKind kind) : kind_(kind) {
+  OpTimer(const OpContext& ctx, OpKind kind) : kind_(kind), cuda_(ctx.cuda) {
     if (ctx.times == nullptr || ctx.times->inside_op) return;
     times_ = ctx.times;
     times_->inside_op = true;
@@ -68,6 +69,7 @@ class OpTimer {
   }
   ~OpTimer() {
     if (times_ == nullptr) return;
+    if (cuda_ != nullptr) wait_for_op();
     times_->inside_op = false;
     times_->seconds[static_cast<size_t>(kind_)] += std::chrono::duration<double>(Clock::now() - start_).count();
   }
@@ -84,8 +86,11 @@ class OpTimer {
 
  private:
   using Clock = std::chrono::steady_clock;
+  void wait_for_op() const;
+
   OpTimes* times_ = nullptr;
   OpKind kind_;
+  CudaBackend* cuda_;
   Clock::time_point start_;
 };
 

@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "kernels/cpu/kernels.h"
 #include "ops/check_view.h"
+#include "ops/cuda_backend.h"
 #include "ops/op_times.h"
 
 namespace levin::ops {
@@ -17,7 +18,9 @@ void check_tokens(std::string_view op, const WindowTokens& a) {
   const int64_t n_tokens = a.values.dim(0), n_channels = a.values.dim(1), n_seqs = a.first_row.dim(0);
   check_view({op, "values", a.values}, DType::kF32, {n_tokens, n_channels});
   check_view({op, "gates", a.gates}, DType::kF32, {n_tokens, n_channels});
+  check_view({op, "seq", a.seq}, DType::kI32, {n_tokens});
   check_view({op, "first_row", a.first_row}, DType::kI32, {n_seqs});
+  check_view({op, "end_row", a.end_row}, DType::kI32, {n_seqs});
   check_view({op, "first_position", a.first_position}, DType::kI32, {n_seqs});
   check_view({op, "state.ids", a.state.ids}, DType::kI32, {n_seqs});
   LEVIN_CHECK(a.state.rings != nullptr && a.state.format.n_channels == n_channels && a.state.n_rows > 0,
@@ -27,8 +30,7 @@ void check_tokens(std::string_view op, const WindowTokens& a) {
 
 // The rows of a sequence in this step.
 Share rows_of(const WindowTokens& a, int64_t seq) {
-  const int64_t end = seq + 1 < a.first_row.dim(0) ? a.first_row.data<int32_t>()[seq + 1] : a.values.dim(0);
-  return {a.first_row.data<int32_t>()[seq], end};
+  return {a.first_row.data<int32_t>()[seq], a.end_row.data<int32_t>()[seq]};
 }
 
 struct TokenRow {
@@ -94,7 +96,6 @@ void keep_rows(const WindowTokens& a, int64_t seq) {
 
 void pool_windows(OpContext& ctx, const PoolWindows& a) {
   const OpTimer timer(ctx, OpKind::kPoolWindows);
-  check_on_cpu(ctx, "pool_windows");
   check_tokens("pool_windows", a.tokens);
   LEVIN_CHECK(a.out.rank() == 2 && a.bias.rank() == 2, "pool_windows: out is {}, bias {}, expected [N, d], [ratio, C]",
               a.out.describe(), a.bias.describe());
@@ -105,6 +106,7 @@ void pool_windows(OpContext& ctx, const PoolWindows& a) {
   check_view({"pool_windows", "out", a.out}, DType::kF32, {n_entries, d});
   LEVIN_CHECK(a.tokens.values.dim(1) == (a.overlap ? 2 * d : d), "pool_windows: {} channels for rows of {}{}",
               a.tokens.values.dim(1), d, a.overlap ? " that overlap" : "");
+  if (ctx.device == Device::kCuda) return ctx.cuda->pool_windows(a);
   for (int64_t n = 0; n < n_entries; ++n) {
     const int64_t seq = a.seq.data<int32_t>()[n];
     LEVIN_CHECK(seq >= 0 && seq < a.tokens.first_row.dim(0) && a.slot.data<int32_t>()[n] >= 0,
@@ -117,8 +119,8 @@ void pool_windows(OpContext& ctx, const PoolWindows& a) {
 
 void keep_state(OpContext& ctx, const WindowTokens& a) {
   const OpTimer timer(ctx, OpKind::kPoolWindows);
-  check_on_cpu(ctx, "keep_state");
   check_tokens("keep_state", a);
+  if (ctx.device == Device::kCuda) return ctx.cuda->keep_state(a);
   ctx.pool->parallel_for(a.first_row.dim(0), 1, [&](int64_t seq_begin, int64_t seq_end, int) {
     for (int64_t seq = seq_begin; seq < seq_end; ++seq) keep_rows(a, seq);
   });

@@ -31,7 +31,9 @@ namespace levin::ops {
 struct WindowTokens {
   View values;          // [T, C] f32
   View gates;           // [T, C] f32
+  View seq;             // [T] i32, of each row
   View first_row;       // [B] i32, of each sequence in this step; its rows are consecutive
+  View end_row;         // [B] i32, the row after its last one
   View first_position;  // [B] i32, of that row
   StateRings state;
 };

@@ -45,9 +45,9 @@ void quantize_to_bf16(OpContext& ctx, const QuantizeFp8& a) {
 
 void round_to_bf16(OpContext& ctx, const RoundToBf16& a) {
   const OpTimer timer(ctx, OpKind::kRound);
-  check_on_cpu(ctx, "round_to_bf16");
   LEVIN_CHECK(a.x.rank() == 2 && a.out.rank() == 2 && a.x.dim(0) == a.out.dim(0) && a.x.dim(1) == a.out.dim(1),
               "round_to_bf16: x is {}, out {}, expected both [T, K]", a.x.describe(), a.out.describe());
+  if (ctx.device == Device::kCuda) return ctx.cuda->round_to_bf16(a);
   const float* x = a.x.data<float>();
   uint16_t* out = a.out.data<uint16_t>();
   const int64_t n_rows = a.x.dim(0), k = a.x.dim(1);
@@ -89,9 +89,9 @@ void quantize_fp8(OpContext& ctx, const QuantizeFp8& a) {
 
 void round_to_fp4(OpContext& ctx, const RoundToFp4& a) {
   const OpTimer timer(ctx, OpKind::kRound);
-  check_on_cpu(ctx, "round_to_fp4");
   LEVIN_CHECK(a.x.rank() == 2 && a.x.dtype() == DType::kF32, "round_to_fp4: x is {}, expected f32 [T, K]",
               a.x.describe());
+  if (ctx.device == Device::kCuda) return ctx.cuda->round_to_fp4(a);
   const int64_t n_rows = a.x.dim(0), k = a.x.dim(1);
   ctx.pool->parallel_for(n_rows, row_grain(n_rows, k), [&](int64_t begin, int64_t end, int) {
     for (int64_t t = begin; t < end; ++t) {
@@ -104,11 +104,11 @@ void round_to_fp4(OpContext& ctx, const RoundToFp4& a) {
 
 void hadamard(OpContext& ctx, const Hadamard& a) {
   const OpTimer timer(ctx, OpKind::kRound);
-  check_on_cpu(ctx, "hadamard");
   LEVIN_CHECK(a.x.rank() == 3, "hadamard: x is {}, expected [T, H, Di]", a.x.describe());
   const int64_t n_tokens = a.x.dim(0), n_heads = a.x.dim(1), d = a.x.dim(2);
   LEVIN_CHECK(d > 0 && std::has_single_bit(static_cast<uint64_t>(d)),
               "hadamard: x is {}, expected a power of two as the last dimension", a.x.describe());
+  if (ctx.device == Device::kCuda) return ctx.cuda->hadamard(a);
   float* x = a.x.data<float>();
   const float factor = static_cast<float>(1.0 / std::sqrt(static_cast<double>(d)));
   ctx.pool->parallel_for(n_tokens, row_grain(n_tokens, n_heads * d), [&](int64_t begin, int64_t end, int) {

@@ -4,6 +4,7 @@
 #include "base/math.h"
 #include "kernels/cpu/kernels.h"
 #include "ops/check_view.h"
+#include "ops/cuda_backend.h"
 #include "ops/op_times.h"
 
 namespace levin::ops {
@@ -15,13 +16,13 @@ constexpr int64_t kSinCosCost = 32;  // of an exact sine and cosine, in values r
 
 void rope(OpContext& ctx, const Rope& a) {
   const OpTimer timer(ctx, OpKind::kRope);
-  check_on_cpu(ctx, "rope");
   LEVIN_CHECK(a.x.rank() == 3 && a.x.dim(2) % 2 == 0, "rope: x is {}, expected f32 [T, H, Dr] with even Dr",
               a.x.describe());
   const int64_t n_rows = a.x.dim(0), n_heads = a.x.dim(1), d = a.x.dim(2);
   check_view({"rope", "x", a.x}, DType::kF32, {n_rows, n_heads, d});
   check_view({"rope", "cos", a.cos}, DType::kF32, {n_rows, d / 2});
   check_view({"rope", "sin", a.sin}, DType::kF32, {n_rows, d / 2});
+  if (ctx.device == Device::kCuda) return ctx.cuda->rope(a);
   const auto rotate =
       a.pairing == RopePairing::kInterleaved ? ctx.cpu->rows.rope_interleaved : ctx.cpu->rows.rope_half_split;
   ctx.pool->parallel_for(n_rows, row_grain(n_rows, n_heads * d), [&](int64_t begin, int64_t end, int) {
@@ -40,13 +41,13 @@ void rope(OpContext& ctx, const Rope& a) {
 
 void rope_table(OpContext& ctx, const RopeTable& a) {
   const OpTimer timer(ctx, OpKind::kRope);
-  check_on_cpu(ctx, "rope_table");
   LEVIN_CHECK(a.positions.rank() == 1, "rope_table: positions is {}, expected i32 [T]", a.positions.describe());
   LEVIN_CHECK(a.frequencies != nullptr, "rope_table: frequencies is null");
   const int64_t n_rows = a.positions.dim(0), n_pairs = static_cast<int64_t>(a.frequencies->size());
   check_view({"rope_table", "positions", a.positions}, DType::kI32, {n_rows});
   check_view({"rope_table", "cos", a.cos}, DType::kF32, {n_rows, n_pairs});
   check_view({"rope_table", "sin", a.sin}, DType::kF32, {n_rows, n_pairs});
+  if (ctx.device == Device::kCuda) return ctx.cuda->rope_table(a);
   ctx.pool->parallel_for(n_rows, row_grain(n_rows, kSinCosCost * n_pairs), [&](int64_t begin, int64_t end, int) {
     for (int64_t t = begin; t < end; ++t) {
       const float position = static_cast<float>(a.positions.data<int32_t>()[t]);

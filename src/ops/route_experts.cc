@@ -13,12 +13,12 @@ namespace levin::ops {
 
 void silu_mul(OpContext& ctx, const SiluMul& a) {
   const OpTimer timer(ctx, OpKind::kFfn);
-  check_on_cpu(ctx, "silu_mul");
   LEVIN_CHECK(a.gate.rank() == 2, "silu_mul: gate is {}, expected f32 [T, F]", a.gate.describe());
   const int64_t n_rows = a.gate.dim(0), d = a.gate.dim(1);
   check_view({"silu_mul", "gate", a.gate}, DType::kF32, {n_rows, d});
   check_view({"silu_mul", "up", a.up}, DType::kF32, {n_rows, d});
   check_view({"silu_mul", "out", a.out}, DType::kF32, {n_rows, d});
+  if (ctx.device == Device::kCuda) return ctx.cuda->silu_mul(a);
   ctx.pool->parallel_for(n_rows, row_grain(n_rows, d), [&](int64_t begin, int64_t end, int) {
     ctx.cpu->rows.silu_mul({.gate = a.gate.row<float>(begin),
                             .gate_stride = a.gate.stride(0),

@@ -4,6 +4,7 @@
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/stream_weights.h"
 #include "ops/check_view.h"
+#include "ops/cuda_backend.h"
 #include "ops/op_times.h"
 
 namespace levin::ops {
@@ -21,7 +22,6 @@ void check_streams(std::string_view op, const View& streams) {
 
 void stream_weights(OpContext& ctx, const StreamWeights& a) {
   const OpTimer timer(ctx, OpKind::kStreams);
-  check_on_cpu(ctx, "stream_weights");
   LEVIN_CHECK(a.read.rank() == 2, "stream_weights: read is {}, expected f32 [T, M]", a.read.describe());
   const int64_t n_rows = a.read.dim(0), n_streams = a.read.dim(1);
   const bool all = !a.write.empty();
@@ -35,6 +35,7 @@ void stream_weights(OpContext& ctx, const StreamWeights& a) {
     check_view({"stream_weights", "mix", a.mix}, DType::kF32, {n_rows, n_streams, n_streams});
     LEVIN_CHECK(a.n_sinkhorn_steps >= 1, "stream_weights: n_sinkhorn_steps is {}", a.n_sinkhorn_steps);
   }
+  if (ctx.device == Device::kCuda) return ctx.cuda->stream_weights(a);
   ctx.pool->parallel_for(n_rows, 1, [&](int64_t begin, int64_t end, int) {
     for (int64_t t = begin; t < end; ++t) {
       kernels::stream_weights({.projected = a.projected.row<float>(t),
@@ -52,11 +53,11 @@ void stream_weights(OpContext& ctx, const StreamWeights& a) {
 
 void read_streams(OpContext& ctx, const ReadStreams& a) {
   const OpTimer timer(ctx, OpKind::kStreams);
-  check_on_cpu(ctx, "read_streams");
   check_streams("read_streams", a.streams);
   const int64_t n_rows = a.streams.dim(0), n_streams = a.streams.dim(1), d = a.streams.dim(2);
   check_view({"read_streams", "read", a.read}, DType::kF32, {n_rows, n_streams});
   check_view({"read_streams", "out", a.out}, DType::kF32, {n_rows, d});
+  if (ctx.device == Device::kCuda) return ctx.cuda->read_streams(a);
   ctx.pool->parallel_for(n_rows, 1, [&](int64_t begin, int64_t end, int) {
     ctx.cpu->rows.read_streams({.streams = a.streams.row<float>(begin),
                                 .streams_stride = a.streams.stride(0),
@@ -72,12 +73,12 @@ void read_streams(OpContext& ctx, const ReadStreams& a) {
 
 void write_streams(OpContext& ctx, const WriteStreams& a) {
   const OpTimer timer(ctx, OpKind::kStreams);
-  check_on_cpu(ctx, "write_streams");
   check_streams("write_streams", a.streams);
   const int64_t n_rows = a.streams.dim(0), n_streams = a.streams.dim(1), d = a.streams.dim(2);
   check_view({"write_streams", "y", a.y}, DType::kF32, {n_rows, d});
   check_view({"write_streams", "write", a.write}, DType::kF32, {n_rows, n_streams});
   check_view({"write_streams", "mix", a.mix}, DType::kF32, {n_rows, n_streams, n_streams});
+  if (ctx.device == Device::kCuda) return ctx.cuda->write_streams(a);
   ctx.pool->parallel_for(n_rows, 1, [&](int64_t begin, int64_t end, int) {
     ctx.cpu->rows.write_streams({.streams = a.streams.row<float>(begin),
                                  .streams_stride = a.streams.stride(0),

@@ -56,14 +56,27 @@ Buffer Buffer::for_tensor(DType dtype, std::initializer_list<int64_t> shape) {
 
 Buffer Buffer::of_device(std::byte* data, int64_t n_bytes, void (*free)(std::byte*)) {
   Buffer buffer;
-  buffer.data_ = {data, FreeBuffer{.on_device = free}};
+  buffer.data_ = {data, FreeBuffer{.give_back = free, .device = Device::kCuda}};
   buffer.n_bytes_ = n_bytes;
   return buffer;
 }
 
+Buffer Buffer::of_host(std::byte* data, int64_t n_bytes, void (*free)(std::byte*)) {
+  Buffer buffer;
+  buffer.data_ = {data, FreeBuffer{.give_back = free}};
+  buffer.n_bytes_ = n_bytes;
+  return buffer;
+}
+
+Buffer Buffer::borrowed(const std::byte* data, int64_t n_bytes, Device device) {
+  const auto leave = [](std::byte*) {};
+  auto* writable = const_cast<std::byte*>(data);
+  return device == Device::kCuda ? of_device(writable, n_bytes, leave) : of_host(writable, n_bytes, leave);
+}
+
 void FreeBuffer::operator()(std::byte* data) const {
-  if (on_device != nullptr) {
-    on_device(data);
+  if (give_back != nullptr) {
+    give_back(data);
   } else if (mapped_bytes > 0) {
     munmap(data, static_cast<size_t>(mapped_bytes));
   } else {
@@ -71,19 +84,27 @@ void FreeBuffer::operator()(std::byte* data) const {
   }
 }
 
+void Arena::reserve(int64_t n_bytes) {
+  LEVIN_CHECK(blocks_.empty(), "an arena in use is asked to reserve {} bytes", n_bytes);
+  blocks_.push_back(source_(round_up(std::max<int64_t>(n_bytes, 1), alignment_)));
+  is_reserved_ = true;
+}
+
 View Arena::allocate(DType dtype, std::initializer_list<int64_t> shape) {
-  return View(allocate_bytes(tensor_bytes(dtype, shape)), dtype, shape);
+  std::byte* data = allocate_bytes(tensor_bytes(dtype, shape));
+  return View(data, dtype, shape, blocks_[current_].device());
 }
 
 std::byte* Arena::allocate_bytes(int64_t n_bytes) {
-  n_bytes = round_up(std::max<int64_t>(n_bytes, 1), kAlignment);
+  n_bytes = round_up(std::max<int64_t>(n_bytes, 1), alignment_);
   while (current_ < blocks_.size() && offset_ + n_bytes > blocks_[current_].n_bytes()) {
     ++current_;
     offset_ = 0;
   }
   if (current_ == blocks_.size()) {
     const int64_t previous = blocks_.empty() ? kFirstBlockBytes / 2 : blocks_.back().n_bytes();
-    blocks_.emplace_back(std::max(2 * previous, n_bytes));
+    // what was reserved should have been enough: then by as little as does not make many blocks
+    blocks_.push_back(source_(std::max(is_reserved_ ? previous / 4 : 2 * previous, n_bytes)));
   }
   std::byte* data = blocks_[current_].data() + offset_;
   offset_ += n_bytes;

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <initializer_list>
 #include <memory>
 #include <utility>
@@ -14,16 +15,17 @@ namespace levin {
 
 constexpr int64_t kAlignment = 64;  // bytes; a cache line and an AVX-512 register
 
-// How a Buffer's memory goes back: to the device it came from, unmapped, or to the heap.
+// How a Buffer's memory goes back: to whoever gave it, unmapped, or to the heap.
 struct FreeBuffer {
   int64_t mapped_bytes = 0;                 // 0: from the heap
-  void (*on_device)(std::byte*) = nullptr;  // null: host memory
+  void (*give_back)(std::byte*) = nullptr;  // null: neither
+  Device device = Device::kCpu;
   void operator()(std::byte* data) const;
 };
 
 // Host memory, zeroed, aligned to kAlignment. Large ones are mapped: their pages cost nothing until they are touched,
-// and the system is asked for huge ones. Or memory of a CUDA device, handed over by who allocated it. Movable, not
-// copyable; a moved-from Buffer is empty.
+// and the system is asked for huge ones. Or memory of a CUDA device, or of the host in a form that its copy engines want,
+// handed over by who allocated it. Movable, not copyable; a moved-from Buffer is empty.
 class Buffer {
  public:
   Buffer() = default;
@@ -36,8 +38,11 @@ class Buffer {
   }
   static Buffer for_tensor(DType dtype, std::initializer_list<int64_t> shape);
   static Buffer of_device(std::byte* data, int64_t n_bytes, void (*free)(std::byte*));
+  static Buffer of_host(std::byte* data, int64_t n_bytes, void (*free)(std::byte*));
+  // Memory that somebody else owns, and for longer.
+  static Buffer borrowed(const std::byte* data, int64_t n_bytes, Device device = Device::kCpu);
 
-  Device device() const { return data_.get_deleter().on_device != nullptr ? Device::kCuda : Device::kCpu; }
+  Device device() const { return data_.get_deleter().device; }
   std::byte* data() const { return data_.get(); }
   int64_t n_bytes() const { return n_bytes_; }
   bool empty() const { return n_bytes_ == 0; }
@@ -49,22 +54,36 @@ class Buffer {
 
 // Scratch memory handed out in order and taken back all at once. Blocks are kept across resets, so a step that has run
 // once allocates nothing the next time. Contents are not cleared. Not thread-safe: one thread allocates.
+//
+// Blocks are of host memory, or whatever the arena's source gives: memory of a device, whose addresses then never change.
 class Arena {
  public:
   struct Mark {
     size_t block = 0;
     int64_t offset = 0;
   };
+  using BlockSource = std::function<Buffer(int64_t n_bytes)>;
+
+  Arena() = default;
+  // Blocks from `source`, parts of them `alignment` bytes apart. Which fails as operator new does.
+  Arena(BlockSource source, int64_t alignment) : source_(std::move(source)), alignment_(alignment) {}
+
+  // One block that has room for so much, so that no other one is asked for until more is wanted at a time.
+  void reserve(int64_t n_bytes);
 
   View allocate(DType dtype, std::initializer_list<int64_t> shape);
-  std::byte* allocate_bytes(int64_t n_bytes);  // aligned to kAlignment; never null, also for 0 bytes
+  std::byte* allocate_bytes(int64_t n_bytes);  // aligned to kAlignment or more; never null, also for 0 bytes
 
   Mark mark() const { return {current_, offset_}; }
   void release(Mark mark);  // frees everything allocated after the mark
   void reset() { release(Mark{}); }
   int64_t peak_bytes() const { return peak_bytes_; }
+  size_t n_blocks() const { return blocks_.size(); }
 
  private:
+  BlockSource source_ = [](int64_t n_bytes) { return Buffer(n_bytes); };
+  int64_t alignment_ = kAlignment;
+  bool is_reserved_ = false;
   std::vector<Buffer> blocks_;
   size_t current_ = 0;
   int64_t offset_ = 0;

@@ -209,15 +209,50 @@ Matrix pack_matrix(const RowMajorWeights& source) {
   return m;
 }
 
-Matrix pack_matrix_exactly(const float* values, int64_t n, int64_t k) {
+int64_t row_major_bytes(DType dtype, int64_t n, int64_t k) {
+  return dtype == DType::kMxfp4 ? n * (k / 2) : n * k * dtype_bytes(dtype);
+}
+
+Matrix keep_rows(const RowMajorWeights& source, bool in_place) {
+  Matrix m;
+  m.n_ = source.n;
+  m.k_ = source.k;
+  m.dtype_ = source.dtype == DType::kF16 ? DType::kF32 : source.dtype;
+  const int64_t n_bytes = row_major_bytes(m.dtype_, m.n_, m.k_);
+  if (source.dtype == DType::kF16) {
+    m.data_ = Buffer(n_bytes);
+    auto* out = reinterpret_cast<float*>(m.data_.data());
+    for (int64_t i = 0; i < m.n_ * m.k_; ++i) out[i] = f16_to_f32(load_unaligned<uint16_t>(source.data, i));
+  } else if (in_place) {
+    m.data_ = Buffer::borrowed(static_cast<const std::byte*>(source.data), n_bytes);
+  } else {
+    m.data_ = Buffer(n_bytes);
+    std::memcpy(m.data_.data(), source.data, static_cast<size_t>(n_bytes));
+  }
+  if (source.scales != nullptr) {
+    m.scales_ = Buffer(n_scales_of(m.n_, m.k_) * 4);
+    std::memcpy(m.scales_.data(), source.scales, static_cast<size_t>(m.scales_.n_bytes()));
+  } else if (source.group_scales != nullptr) {
+    m.scales_ = Buffer(m.n_ * n_groups_of(m.k_));
+    std::memcpy(m.scales_.data(), source.group_scales, static_cast<size_t>(m.scales_.n_bytes()));
+  }
+  return m;
+}
+
+Matrix keep_matrix(const RowMajorWeights& source, MatrixForm form) {
+  return form == MatrixForm::kPanels ? pack_matrix(source) : keep_rows(source, form == MatrixForm::kRowsInPlace);
+}
+
+Matrix pack_matrix_exactly(const float* values, int64_t n, int64_t k, MatrixForm form) {
+  const MatrixForm copied = form == MatrixForm::kPanels ? form : MatrixForm::kRows;
   // A value fits bf16 if the lower half of its bits is zero.
   uint32_t lower = 0;
   for (int64_t i = 0; i < n * k; ++i) lower |= std::bit_cast<uint32_t>(values[i]) & 0xFFFFu;
-  if (lower != 0) return pack_matrix({.data = values, .dtype = DType::kF32, .n = n, .k = k});
+  if (lower != 0) return keep_matrix({.data = values, .dtype = DType::kF32, .n = n, .k = k}, copied);
   std::vector<uint16_t> bf16(static_cast<size_t>(n * k));
   std::transform(values, values + n * k, bf16.begin(),
                  [](float v) { return static_cast<uint16_t>(std::bit_cast<uint32_t>(v) >> 16); });
-  return pack_matrix({.data = bf16.data(), .dtype = DType::kBF16, .n = n, .k = k});
+  return keep_matrix({.data = bf16.data(), .dtype = DType::kBF16, .n = n, .k = k}, copied);
 }
 
 Matrix round_matrix_to_e4m3(const Matrix& w, ThreadPool& pool) {

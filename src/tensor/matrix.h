@@ -1,5 +1,6 @@
 // A weight matrix in the one layout that every CPU matrix product reads, whatever the number of rows. One on a CUDA device
-// has that device's layout instead, which its products alone know (ops/cuda_backend.h makes it and says what it is).
+// has that device's layout instead, which its products alone know (ops/cuda_backend.h says what it is), and one that is on
+// its way there is kept row by row as checkpoints have it.
 //
 // W [N, K] is cut into panels of kPanel = 16 outputs; a panel holds its 16 rows interleaved along k, so that 16 vector
 // lanes are 16 outputs and the reduction runs down memory:
@@ -51,6 +52,13 @@ constexpr int64_t e4m3_place(int64_t k, int64_t lane) {
   return k / 4 * 4 * kPanel + lane / 4 * 16 + k % 4 / 2 * 8 + lane % 4 * 2 + k % 2;
 }
 
+// How a matrix is kept on the host.
+enum class MatrixForm : uint8_t {
+  kPanels,       // for products
+  kRows,         // row major, f16 as f32, to be moved to a device; no product reads it
+  kRowsInPlace,  // the same where the source has it, which then must stay
+};
+
 class Matrix {
  public:
   Matrix() = default;
@@ -74,6 +82,9 @@ class Matrix {
   }
   int64_t n_k_blocks() const { return (k_ + kWeightBlock - 1) / kWeightBlock; }
 
+  // Row by row, or as a CUDA device has them; scales of groups are e8m0 codes.
+  const Buffer& data() const { return data_; }
+  const Buffer& scales() const { return scales_; }
   // On a CUDA device: what its products read.
   const std::byte* device_data() const { return data_.data(); }
   const float* device_scales() const { return reinterpret_cast<const float*>(scales_.data()); }
@@ -84,6 +95,7 @@ class Matrix {
 
  private:
   friend Matrix pack_matrix(const struct RowMajorWeights& source);
+  friend Matrix keep_rows(const struct RowMajorWeights& source, bool in_place);
   friend Matrix round_matrix_to_e4m3(const Matrix& w, ThreadPool& pool);
   friend Matrix matrix_on_device(struct DeviceMatrix&& parts);
 
@@ -122,8 +134,15 @@ struct RowMajorWeights {
 // Copies into the panel layout. f16 becomes f32, all others keep their type. All values are kept exactly.
 Matrix pack_matrix(const RowMajorWeights& source);
 
-// The same from f32 values that were computed: stored as bf16 if every value fits bf16 exactly, otherwise as f32.
-Matrix pack_matrix_exactly(const float* values, int64_t n, int64_t k);
+// Bytes of the rows of a matrix as checkpoints and devices have it, without scales.
+int64_t row_major_bytes(DType dtype, int64_t n, int64_t k);
+
+// In the given form. Scales are copied always.
+Matrix keep_matrix(const RowMajorWeights& source, MatrixForm form);
+
+// The same from f32 values that were computed: stored as bf16 if every value fits bf16 exactly, otherwise as f32. Rows are
+// copied.
+Matrix pack_matrix_exactly(const float* values, int64_t n, int64_t k, MatrixForm form = MatrixForm::kPanels);
 
 // A bf16 or f32 matrix rounded to e4m3, to nearest. The scale of a 128 x 128 block makes 448 of its largest magnitude, or
 // is the smallest normal number where that would be less.

@@ -375,14 +375,19 @@ INSTANTIATE_TEST_SUITE_P(Table, TokenizerTest, testing::ValuesIn(kTokenizerRows)
 // ---- devices -----------------------------------------------------------------------------------------------------
 
 TEST(DeviceTest, WhatCudaLacksIsNamedInOneLine) {
-  const Result<cuda::DeviceInfo> device = cuda::find_device(0);
-  const std::string why = device.ok() ? "models run on the CPU only so far" : device.error().message;
-  const ProgramResult result = run_levin({"run", "-p", "x", "--device", "cuda"});
-  expect_refusal(result, 5, "--device cuda: ");
-  expect_refusal(result, 5, why);
-  EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+  const Result<cuda::DeviceInfo> device = cuda::find_device(0, cuda::KernelSet::kPlain);
+  const ProgramResult result = run_levin({"run", "-p", "x", "-n", "1", "--device", "cuda"});
   const ProgramResult doctor = run_levin({"doctor"});
-  EXPECT_NE(doctor.out.find(device.ok() ? device.value().name : why), std::string::npos) << doctor.out;
+  if (device.ok()) {
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_NE(doctor.out.find(device->name), std::string::npos) << doctor.out;
+    EXPECT_NE(doctor.out.find("cuda-plain"), std::string::npos) << doctor.out;
+    return;
+  }
+  expect_refusal(result, 5, "--device cuda: ");
+  expect_refusal(result, 5, device.error().message);
+  EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+  EXPECT_NE(doctor.out.find(device.error().message), std::string::npos) << doctor.out;
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include "base/cpu.h"
 #include "engine/runner.h"
 #include "io/safetensors.h"
+#include "model/place_weights.h"
 #include "model/weight_table.h"
 #include "support/fixture.h"
 #include "support/must.h"
@@ -21,6 +22,7 @@
 namespace levin::test {
 
 struct ModelChoices {
+  CudaBackend* cuda = nullptr;  // where its weights come to lie; null: on the host
   NumericsMode numerics = NumericsMode::kReference;
   Selection selection = Selection::kIndexer;
   // To break a model on purpose
@@ -30,13 +32,19 @@ struct ModelChoices {
 
 inline std::unique_ptr<Model> load_model(const std::filesystem::path& folder, const ModelChoices& choices = {}) {
   ModelConfig config = must(load_model_config(folder)).config;
-  const Numerics numerics = numerics_of_family(must(make_numerics(choices.numerics, "auto")), *config.family);
+  Numerics numerics = numerics_of_family(must(make_numerics(choices.numerics, "auto")), *config.family);
+  numerics.fp8_draft_head = numerics.fp8_draft_head && choices.cuda == nullptr;
   const io::Checkpoint checkpoint = must(io::Checkpoint::open(folder));
   ThreadPool pool(2);
   std::vector<std::string> warnings;
-  ModelWeights weights = must(load_weights(config, numerics, checkpoint, pool, {}, &warnings));
+  // Changes are made to copies.
+  const MatrixForm form = choices.cuda == nullptr  ? MatrixForm::kPanels
+                          : choices.change_weights ? MatrixForm::kRows
+                                                   : MatrixForm::kRowsInPlace;
+  ModelWeights weights = must(load_weights(config, numerics, checkpoint, pool, {}, &warnings, form));
   if (choices.change_config) choices.change_config(config);
   if (choices.change_weights) choices.change_weights(weights);
+  if (choices.cuda != nullptr) must(place_weights(*choices.cuda, weights));
   return make_model(std::move(config), numerics, std::move(weights), choices.selection);
 }
 

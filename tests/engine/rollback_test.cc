@@ -37,8 +37,10 @@ void append(std::vector<float>* to, View rows) {
   to->insert(to->end(), rows.data<float>(), rows.data<float>() + rows.n_elements());
 }
 
-Expected run_undisturbed(const Model& model, Ids ids) {
-  Runner runner(model, runner_options(kTokens + 1, 1));
+Expected run_undisturbed(const Model& model, CudaBackend* cuda, Ids ids) {
+  RunnerOptions options = runner_options(kTokens + 1, 1);
+  options.cuda = cuda;
+  Runner runner(model, options);
   SequencePages pages(runner.pools());
   must(pages.grow(kTokens + 1));
   Expected out{.ids = std::move(ids)};
@@ -106,18 +108,28 @@ Ids rows_that_end(const std::vector<Drafting*>& running) {
   return rows;
 }
 
-class RollbackTest : public ::testing::TestWithParam<std::tuple<std::string, NumericsMode>> {};
+class RollbackTest : public ::testing::TestWithParam<std::tuple<std::string, NumericsMode, Device>> {
+ protected:
+  void SetUp() override {
+    if (std::get<Device>(GetParam()) == Device::kCpu) return;
+    Result<std::unique_ptr<CudaBackend>> cuda = open_cuda({.kernels = cuda::KernelSet::kPlain});
+    if (!cuda.ok()) GTEST_SKIP() << cuda.error().message;
+    cuda_ = std::move(cuda).value();
+  }
+  std::unique_ptr<CudaBackend> cuda_;  // null on the CPU
+};
 
 TEST_P(RollbackTest, LogitsAreThoseOfARunThatNeverDrafted) {
-  const auto& [fixture, mode] = GetParam();
-  const std::unique_ptr<Model> model = load_fixture(fixture, {.numerics = mode});
+  const auto& [fixture, mode, device] = GetParam();
+  const std::unique_ptr<Model> model = load_fixture(fixture, {.cuda = cuda_.get(), .numerics = mode});
   const int64_t n_vocab = model->config().n_vocab, d_state = model->d_state();
   std::mt19937 random(7);
   std::vector<Expected> expected;
   for (int64_t i = 0; i < kSequences; ++i) {
-    expected.push_back(run_undisturbed(*model, random_ids(random, kTokens, n_vocab)));
+    expected.push_back(run_undisturbed(*model, cuda_.get(), random_ids(random, kTokens, n_vocab)));
   }
   RunnerOptions options = runner_options(kSequences * (kTokens + 2 * kPageTokens));
+  options.cuda = cuda_.get();
   options.n_sequences = kSequences;
   options.n_step_tokens = kMaxWidth;
   options.n_undone_tokens = kMaxWidth - 1;
@@ -184,14 +196,16 @@ TEST_P(RollbackTest, LogitsAreThoseOfARunThatNeverDrafted) {
 }
 
 using Mode = NumericsMode;
-INSTANTIATE_TEST_SUITE_P(Fixtures, RollbackTest,
-                         ::testing::Values(std::tuple{"v4-flash", Mode::kReference},
-                                           std::tuple{"v4-flash", Mode::kFast}, std::tuple{"v4-fp4", Mode::kOfficial},
-                                           std::tuple{"v32-odd", Mode::kReference}),
-                         [](const auto& test) {
-                           return test_name(fmt::format("{}_{}", std::get<0>(test.param),
-                                                        numerics_mode_name(std::get<1>(test.param))));
-                         });
+constexpr Device kCpu = Device::kCpu, kCuda = Device::kCuda;
+INSTANTIATE_TEST_SUITE_P(
+    Fixtures, RollbackTest,
+    ::testing::Values(std::tuple{"v4-flash", Mode::kReference, kCpu}, std::tuple{"v4-flash", Mode::kFast, kCpu},
+                      std::tuple{"v4-fp4", Mode::kOfficial, kCpu}, std::tuple{"v32-odd", Mode::kReference, kCpu},
+                      std::tuple{"v4-flash", Mode::kReference, kCuda}, std::tuple{"v4-fp4", Mode::kOfficial, kCuda}),
+    [](const auto& test) {
+      return test_name(fmt::format("{}_{}{}", std::get<0>(test.param), numerics_mode_name(std::get<1>(test.param)),
+                                   std::get<2>(test.param) == kCuda ? "_cuda" : ""));
+    });
 
 }  // namespace
 }  // namespace levin::test

@@ -54,7 +54,8 @@ AttentionWeights stored(const UpProjection& p) {
                             .shape = {(p.n_rows() + 127) / 128, p.n_scale_cols()},
                             .bytes = std::as_bytes(std::span(p.scales))};
   AttentionWeights weights;
-  test::must(store_up_projection(tensor, &scales, p.shape, {.k_up = &weights.k_up, .v_up = &weights.v_up}));
+  test::must(store_up_projection(tensor, &scales, p.shape, MatrixForm::kPanels,
+                                 {.k_up = &weights.k_up, .v_up = &weights.v_up}));
   return weights;
 }
 

@@ -65,7 +65,8 @@ TEST_F(CudaBackendDeathTest, NamesTheShapeWithoutAKernel) {
   const Tensor host(DType::kI32, {2, 64});
   EXPECT_DEATH(ops::select_topk(ctx, {.score = score, .begin = ids, .end = ids, .picks = host}),
                "picks is i32 .2, 64., expected it on cuda");
-  EXPECT_DEATH(ops::rms_norm(ctx, {.x = score, .out = score}), "rms_norm: there is no CUDA kernel for it");
+  EXPECT_DEATH(ops::rms_norm(ctx, {.x = score, .out = Tensor(DType::kF32, {2, 256})}),
+               "rms_norm: out is f32 .2, 256., expected it on cuda");
 
   const IndexKeyFormat keys = index_key_format(CacheDType::kFp8, 128);
   const PagedCache cache(keys.page_bytes(), 1, 256, 0);

@@ -81,10 +81,18 @@ void run_step(TestDevice& device, const Problem& p, const Rings& rings, int64_t 
       slot.push_back(static_cast<int32_t>((t + 1) / p.c.ratio - 1));
     }
   }
-  const Tensor first_row = i32_tensor({0, static_cast<int32_t>(n)});
+  std::vector<int32_t> row_seq(static_cast<size_t>(n), 0);
+  row_seq.resize(static_cast<size_t>(2 * n), 1);
+  const Tensor seq_of_row = i32_tensor(row_seq), first_row = i32_tensor({0, static_cast<int32_t>(n)}),
+               end_row = i32_tensor({static_cast<int32_t>(n), static_cast<int32_t>(2 * n)});
   const Tensor first_position = i32_tensor({static_cast<int32_t>(begin), static_cast<int32_t>(begin)});
-  const ops::WindowTokens tokens{
-      .values = values, .gates = gates, .first_row = first_row, .first_position = first_position, .state = rings.get()};
+  const ops::WindowTokens tokens{.values = values,
+                                 .gates = gates,
+                                 .seq = seq_of_row,
+                                 .first_row = first_row,
+                                 .end_row = end_row,
+                                 .first_position = first_position,
+                                 .state = rings.get()};
   Tensor out(DType::kF32, {std::ssize(seq), p.c.d});
   ops::pool_windows(device.ctx(), {.tokens = tokens,
                                    .bias = p.bias,

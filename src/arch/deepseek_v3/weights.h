@@ -48,6 +48,7 @@ struct MlaWeights final : FamilyWeights {
   std::vector<LayerWeights> layers;
   std::optional<MtpWeights> mtp;  // empty when the checkpoint has no MTP layer
 
+  void visit(WeightVisitor& v) override;
   bool has_mtp() const override { return mtp.has_value(); }
   void drop_mtp() override { mtp.reset(); }
 };

@@ -10,7 +10,9 @@ View CompressorBlock::forward(Pass& p, View h, const StateRings& state) const {
   const ArenaScope scratch = p.scope();
   const ops::WindowTokens tokens{.values = p.matmul(h, weights.values),  // [T, C]
                                  .gates = p.matmul(h, weights.gate),     // [T, C]
+                                 .seq = p.step().seq,
                                  .first_row = p.step().first_row,
+                                 .end_row = p.step().end_row,
                                  .first_position = p.step().first_position,
                                  .state = state};
   const View pooled = p.allocate(DType::kF32, {n_entries, d});

@@ -78,6 +78,7 @@ struct DeepseekV4Weights final : FamilyWeights {
   StreamHeadWeights head;
   std::optional<V4MtpWeights> mtp;  // empty when the checkpoint has no MTP layer
 
+  void visit(WeightVisitor& v) override;
   bool has_mtp() const override { return mtp.has_value(); }
   void drop_mtp() override { mtp.reset(); }
 };

@@ -136,6 +136,7 @@ void OpsOnCuda::run_experts(const ops::ExpertFfn& a) {
 
 // As many tokens at a time as half of the scratch has room for.
 void OpsOnCuda::expert_ffn(const ops::ExpertFfn& a) {
+  if (a.stack == nullptr) return PlainCuda::expert_ffn(a);
   check_form(a);
   const int64_t n_tokens = a.x.dim(0);
   const int64_t fit = std::min(scratch_bytes_ / 2 / token_bytes(a), kMaxPairs / a.picks.dim(1));

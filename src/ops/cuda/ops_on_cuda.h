@@ -1,4 +1,4 @@
-// CudaBackend on a real device: arguments of ops become arguments of kernels/cuda. Internal to ops/cuda.
+// The tuned kernels of kernels/cuda, where they have one for an op; the plain set does the rest. Internal to ops/cuda.
 #pragma once
 
 #include <string_view>
@@ -7,20 +7,11 @@
 #include "kernels/cuda/gemm_mxfp4.h"
 #include "kernels/cuda/index_scores.h"
 #include "kernels/cuda/quantize_fp8.h"
-#include "ops/cuda_backend.h"
+#include "ops/cuda/plain_cuda.h"
 #include "ops/index_topk.h"
 #include "tensor/cuda/device.h"
 
 namespace levin {
-
-// The address of a view that must lie on the device. `dense`: without gaps between its rows.
-std::byte* device_bytes(std::string_view op, std::string_view name, const View& v);
-std::byte* dense_bytes(std::string_view op, std::string_view name, const View& v);
-template <class T>
-T* dense_data(std::string_view op, std::string_view name, const View& v) {
-  LEVIN_CHECK(v.dtype() == DTypeOf<T>::value, "{}: {} is {}", op, name, v.describe());
-  return reinterpret_cast<T*>(dense_bytes(op, name, v));
-}
 
 // Block tables of a cache, and the rows of it that tokens belong to.
 cuda::PageTables page_tables(std::string_view op, const PagedRows& cache, const int32_t* row_of_request = nullptr);
@@ -50,14 +41,10 @@ struct ProductRows {
   const int32_t* group_begin = nullptr;  // as in gemm_fp8.h
 };
 
-class OpsOnCuda final : public CudaBackend {
+class OpsOnCuda final : public PlainCuda {
  public:
   static Result<std::unique_ptr<CudaBackend>> create(const CudaOptions& options, cuda::DeviceInfo device);
 
-  const cuda::DeviceInfo& device() const override { return device_; }
-  Result<Buffer> allocate(int64_t n_bytes) override;
-  void copy_in(const View& to, const View& from) override;
-  Status copy_out(const View& to, const View& from) override;
   Status synchronize() override;
   Result<Matrix> upload(const RowMajorWeights& source) override;
   Result<ops::ExpertStack> upload_experts(std::span<const ExpertRows> experts) override;
@@ -66,11 +53,6 @@ class OpsOnCuda final : public CudaBackend {
   void index_topk(const ops::IndexTopk& a) override;
   void select_topk(const ops::SelectTopk& a) override;
   void take_all(const ops::TakeAll& a) override;
-  void take_most_recent(const ops::TakeAll& a) override;
-  void extend_picks(const ops::TakeAll& a) override;
-  void copy_rows(const ops::CopyRows& a) override;
-  void scale_rows(const ops::ScaleRows& a) override;
-  void mark_unusable(const ops::MarkUnusable& a) override;
   void sparse_attention(const ops::SparseAttention& a) override;
   void quantize_fp8(const ops::QuantizeFp8& a) override;
   void matmul(const ops::Matmul& a) override;
@@ -119,8 +101,6 @@ class OpsOnCuda final : public CudaBackend {
   void run_ffn(std::string_view op, const ops::Ffn& a, const cuda::QuantizedRows& x, void* out, bool out_is_f32);
   void run_experts(const ops::ExpertFfn& a);
 
-  cuda::DeviceInfo device_;
-  cuda::Stream stream_;
   cuda::DeviceArena arena_;
   int64_t scratch_bytes_ = 0;
   cuda::DeviceBuffer attention_scratch_, faults_;

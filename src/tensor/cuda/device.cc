@@ -3,6 +3,8 @@
 #include <cuda_runtime_api.h>
 #include <fmt/core.h>
 
+#include <algorithm>
+#include <cstring>
 #include <string>
 #include <utility>
 
@@ -123,6 +125,17 @@ Result<PinnedBuffer> PinnedBuffer::create(int64_t n_bytes) {
   return buffer;
 }
 
+Buffer PinnedBuffer::to_buffer() && {
+  const int64_t n_bytes = std::exchange(n_bytes_, 0);
+  return Buffer::of_host(data_.release(), n_bytes, [](std::byte* data) { cudaFreeHost(data); });
+}
+
+int64_t free_device_bytes() {
+  size_t free_bytes = 0, total_bytes = 0;
+  check_enqueued(cudaMemGetInfo(&free_bytes, &total_bytes), "free device memory");
+  return static_cast<int64_t>(free_bytes);
+}
+
 void copy_to_device(const Stream& stream, std::byte* to, const void* from, int64_t n_bytes) {
   check_enqueued(cudaMemcpyAsync(to, from, static_cast<size_t>(n_bytes), cudaMemcpyHostToDevice, stream.handle()),
                  "copy to device");
@@ -142,6 +155,35 @@ void copy_rows_on_device(const Stream& stream, const CopyRows& a) {
 
 void fill_bytes(const Stream& stream, std::byte* to, uint8_t value, int64_t n_bytes) {
   check_enqueued(cudaMemsetAsync(to, value, static_cast<size_t>(n_bytes), stream.handle()), "fill");
+}
+
+Result<UploadRing> UploadRing::create() {
+  UploadRing ring;
+  for (Part& part : ring.parts_) {
+    LEVIN_ASSIGN(part.memory, PinnedBuffer::create(kPartBytes));
+    LEVIN_ASSIGN(part.read, Event::create());
+  }
+  return ring;
+}
+
+void UploadRing::next_part(const Stream& stream) {
+  parts_[part_].read.record(stream);
+  part_ = (part_ + 1) % parts_.size();
+  n_filled_ = 0;
+  // A fault of the device is for synchronize() to report; an event that was never recorded has happened.
+  static_cast<void>(parts_[part_].read.synchronize());
+}
+
+void UploadRing::copy(const Stream& stream, std::byte* to, const void* from, int64_t n_bytes) {
+  const auto* source = static_cast<const std::byte*>(from);
+  while (n_bytes > 0) {
+    if (n_filled_ == kPartBytes) next_part(stream);
+    const int64_t n = std::min(n_bytes, kPartBytes - n_filled_);
+    std::byte* pinned = parts_[part_].memory.data() + n_filled_;
+    std::memcpy(pinned, source, static_cast<size_t>(n));
+    copy_to_device(stream, to, pinned, n);
+    n_filled_ += n, to += n, source += n, n_bytes -= n;
+  }
 }
 
 Result<DeviceArena> DeviceArena::create(int64_t n_bytes) {

@@ -5,6 +5,7 @@
 // Threads   a Stream, Arena or Graph belongs to one thread at a time
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -87,6 +88,7 @@ class PinnedBuffer {
 
   std::byte* data() const { return data_.get(); }
   int64_t n_bytes() const { return n_bytes_; }
+  Buffer to_buffer() &&;  // the same memory as a Buffer, which frees it
 
  private:
   struct Free {
@@ -95,6 +97,8 @@ class PinnedBuffer {
   std::unique_ptr<std::byte, Free> data_;
   int64_t n_bytes_ = 0;
 };
+
+int64_t free_device_bytes();  // of the calling thread's device, that nobody has
 
 void copy_to_device(const Stream& stream, std::byte* to, const void* from, int64_t n_bytes);
 void copy_to_host(const Stream& stream, void* to, const std::byte* from, int64_t n_bytes);
@@ -109,6 +113,27 @@ struct CopyRows {
 };
 void copy_rows_on_device(const Stream& stream, const CopyRows& a);
 void fill_bytes(const Stream& stream, std::byte* to, uint8_t value, int64_t n_bytes);
+
+// Copies from any host memory to the device, through a ring of pinned parts: the host waits only for a part that is still
+// being read, never for a copy of its own.
+class UploadRing {
+ public:
+  static constexpr int64_t kPartBytes = int64_t{8} << 20;
+  static Result<UploadRing> create();
+
+  void copy(const Stream& stream, std::byte* to, const void* from, int64_t n_bytes);
+
+ private:
+  struct Part {
+    PinnedBuffer memory;
+    Event read;  // what the device has read when it may be written again
+  };
+  void next_part(const Stream& stream);
+
+  std::array<Part, 4> parts_;
+  size_t part_ = 0;       // that is being filled
+  int64_t n_filled_ = 0;  // bytes of it
+};
 
 // Scratch on the device: one block reserved when the model is loaded, handed out in order, taken back all at once. It
 // never grows, so addresses stay valid in captured graphs; running over the reserve is a wrong scratch_bytes() and

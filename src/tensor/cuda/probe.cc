@@ -14,7 +14,8 @@ namespace {
 #endif
 
 constexpr int kOldestCuda = 12040;
-constexpr int kArch = 90;
+constexpr int kTunedArch = 90;
+constexpr int kOldestArch = 80;
 
 // Attribute numbers of cuDeviceGetAttribute, fixed by the driver's binary interface.
 constexpr int kAttributeSmCount = 16;
@@ -87,7 +88,9 @@ DriverFacts ask_driver(int device_index) {
   return facts;
 }
 
-Result<DeviceInfo> usable_device(const DriverFacts& facts, int device_index) {
+std::string_view kernel_set_name(KernelSet set) { return set == KernelSet::kPlain ? "cuda-plain" : "cuda-sm90"; }
+
+Result<DeviceInfo> usable_device(const DriverFacts& facts, int device_index, KernelSet set) {
   if (facts.built_for_cuda == 0)
     return missing(
         "this build has no CUDA kernels; build the cuda preset with nvcc 12.4 or newer, or use --device cpu");
@@ -104,9 +107,14 @@ Result<DeviceInfo> usable_device(const DriverFacts& facts, int device_index) {
     return missing("the NVIDIA driver sees no device; check nvidia-smi and CUDA_VISIBLE_DEVICES");
   if (device_index < 0 || device_index >= facts.n_devices)
     return missing(fmt::format("device {} does not exist; the driver sees {}", device_index, facts.n_devices));
-  if (facts.device.arch != kArch) {
-    return missing(fmt::format("device {} ({}) is sm_{}; the kernels run on sm_90 only (H100, H200, H20)", device_index,
-                               facts.device.name, facts.device.arch));
+  if (set == KernelSet::kPlain && facts.device.arch < kOldestArch) {
+    return missing(
+        fmt::format("device {} ({}) is sm_{}; the kernels run from sm_80 on (A100, GeForce RTX 30 and later)",
+                    device_index, facts.device.name, facts.device.arch));
+  }
+  if (set == KernelSet::kSm90 && facts.device.arch != kTunedArch) {
+    return missing(fmt::format("device {} ({}) is sm_{}; the tuned kernels run on sm_90 only (H100, H200, H20)",
+                               device_index, facts.device.name, facts.device.arch));
   }
   return facts.device;
 }

@@ -4,10 +4,16 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "base/result.h"
 
 namespace levin::cuda {
+
+// Which kernels. kPlain: any shape, compute capability 8.0 and later. kSm90: tuned for Hopper, with the plain ones for the
+// rest.
+enum class KernelSet : uint8_t { kPlain, kSm90 };
+std::string_view kernel_set_name(KernelSet set);  // "cuda-plain", "cuda-sm90"
 
 struct DeviceInfo {
   int index = 0;
@@ -30,12 +36,12 @@ struct DriverFacts {
 
 DriverFacts ask_driver(int device_index);
 
-// The device, or one line that says what is missing: a build with kernels, a driver, a newer driver, a device, an sm_90
-// device. The error's kind is kNoDevice.
-Result<DeviceInfo> usable_device(const DriverFacts& facts, int device_index);
+// The device, or one line that says what is missing: a build with kernels, a driver, a newer driver, a device, one that the
+// set's kernels run on. The error's kind is kNoDevice.
+Result<DeviceInfo> usable_device(const DriverFacts& facts, int device_index, KernelSet set = KernelSet::kSm90);
 
-inline Result<DeviceInfo> find_device(int device_index) {
-  return usable_device(ask_driver(device_index), device_index);
+inline Result<DeviceInfo> find_device(int device_index, KernelSet set = KernelSet::kSm90) {
+  return usable_device(ask_driver(device_index), device_index, set);
 }
 
 }  // namespace levin::cuda

@@ -159,6 +159,17 @@ void describe_json(const ModelConfig& c, io::JsonObject* out) { out->set("d_ffn"
 
 }  // namespace
 
+void ToyWeights::visit(WeightVisitor& v) {
+  for (ToyLayerWeights& layer : layers) {
+    v.vector(layer.norm);
+    v.linear(layer.q);
+    v.linear(layer.kv);
+    v.linear(layer.out);
+    v.vector(layer.ffn_norm);
+    v.ffn(layer.ffn);
+  }
+}
+
 constinit const Architecture kToy{.name = "Toy",
                                   .model_type = "toy",
                                   .class_name = "ToyForCausalLM",

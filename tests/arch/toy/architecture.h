@@ -27,6 +27,8 @@ struct ToyLayerWeights {
 
 struct ToyWeights final : FamilyWeights {
   std::vector<ToyLayerWeights> layers;
+
+  void visit(WeightVisitor& v) override;
 };
 
 }  // namespace levin::test

@@ -9,7 +9,9 @@ namespace levin::cuda::plain {
 void allow_shared_bytes(const void* kernel, int64_t n_bytes) {
   const cudaError_t code =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(n_bytes));
-  LEVIN_CHECK(code == cudaSuccess, "{} bytes of shared memory: {}", n_bytes, cudaGetErrorString(code));
+  // Any other error is a fault of what ran before, which shows at the stream's synchronize.
+  LEVIN_CHECK(code != cudaErrorInvalidValue && code != cudaErrorInvalidDeviceFunction, "{} bytes of shared memory: {}",
+              n_bytes, cudaGetErrorString(code));
 }
 
 }  // namespace levin::cuda::plain

@@ -6,14 +6,32 @@ namespace levin::cuda {
 
 namespace {
 
+// What a wrong launch is told. Everything else is a fault of the device, by whatever ran before, which shows at the
+// stream's synchronize.
+bool is_refusal(cudaError_t code) {
+  switch (code) {
+    case cudaErrorInvalidValue:
+    case cudaErrorInvalidConfiguration:
+    case cudaErrorInvalidDeviceFunction:
+    case cudaErrorInvalidResourceHandle:
+    case cudaErrorLaunchOutOfResources:
+    case cudaErrorNoKernelImageForDevice:
+    case cudaErrorCooperativeLaunchTooLarge:
+    case cudaErrorNotSupported:
+      return true;
+    default:
+      return false;
+  }
+}
+
 void allow(const void* kernel, const Launch& l) {
   if (l.shared_bytes > 48 * 1024) {
     const cudaError_t code = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, l.shared_bytes);
-    LEVIN_CHECK(code == cudaSuccess, "{} bytes of shared memory: {}", l.shared_bytes, cudaGetErrorString(code));
+    LEVIN_CHECK(!is_refusal(code), "{} bytes of shared memory: {}", l.shared_bytes, cudaGetErrorString(code));
   }
   if (l.cluster > kMaxPortableCluster) {
     const cudaError_t code = cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
-    LEVIN_CHECK(code == cudaSuccess, "clusters of {} blocks: {}", l.cluster, cudaGetErrorString(code));
+    LEVIN_CHECK(!is_refusal(code), "clusters of {} blocks: {}", l.cluster, cudaGetErrorString(code));
   }
 }
 
@@ -49,7 +67,7 @@ void launch_pointer(const void* kernel, const Launch& l, void** params) {
   cudaLaunchAttribute attributes[2];
   const cudaLaunchConfig_t config = config_of(l, attributes);
   const cudaError_t code = cudaLaunchKernelExC(&config, kernel, params);
-  LEVIN_CHECK(code == cudaSuccess, "launch of {} x {} x {} blocks of {} threads: {}", l.grid.x, l.grid.y, l.grid.z,
+  LEVIN_CHECK(!is_refusal(code), "launch of {} x {} x {} blocks of {} threads: {}", l.grid.x, l.grid.y, l.grid.z,
               l.block.x, cudaGetErrorString(code));
 }
 

@@ -135,11 +135,13 @@ TEST_F(PlainStreamsTest, EntriesAndTheirStateStepByStep) {
         row_seq.insert(row_seq.end(), n_new[s], s);
       }
       const int64_t n_entries = std::ssize(entry_seq);
-      const Tensor first_row = i32_tensor({0, first}), end_row = i32_tensor({first, first + second}),
-                   position = i32_tensor(length);
+      const Tensor seq_of_row = i32_tensor(row_seq), first_row = i32_tensor({0, first}),
+                   end_row = i32_tensor({first, first + second}), position = i32_tensor(length);
       const ops::WindowTokens tokens{.values = View(values).slice_first(0, n_rows),
                                      .gates = View(gates).slice_first(0, n_rows),
+                                     .seq = seq_of_row,
                                      .first_row = first_row,
+                                     .end_row = end_row,
                                      .first_position = position,
                                      .state = {.rings = rings.view().bytes(),
                                                .n_rows = ring_rows,

@@ -1,0 +1,46 @@
+#include "arch/deepseek_v3/weights.h"
+
+namespace levin {
+namespace {
+
+void visit_indexer(WeightVisitor& v, IndexerWeights& w) {
+  v.linear(w.q_up);
+  v.linear(w.k);
+  v.vector(w.k_norm);
+  v.vector(w.k_norm_bias);
+  v.linear(w.head_weights);
+}
+
+void visit_attention(WeightVisitor& v, AttentionWeights& w) {
+  v.linear(w.q_down);
+  v.vector(w.q_norm);
+  v.linear(w.q_up);
+  v.linear(w.kv_down);
+  v.vector(w.kv_norm);
+  v.heads(w.k_up);
+  v.heads(w.v_up);
+  v.linear(w.o);
+}
+
+void visit_layer(WeightVisitor& v, LayerWeights& w) {
+  v.vector(w.attention_norm);
+  visit_attention(v, w.attention);
+  if (w.indexer) visit_indexer(v, *w.indexer);
+  v.vector(w.ffn_norm);
+  if (w.dense) v.ffn(*w.dense);
+  if (w.moe) v.moe(*w.moe);
+}
+
+}  // namespace
+
+void MlaWeights::visit(WeightVisitor& v) {
+  for (LayerWeights& layer : layers) visit_layer(v, layer);
+  if (!mtp) return;
+  v.vector(mtp->embed_norm);
+  v.vector(mtp->hidden_norm);
+  v.linear(mtp->join);
+  visit_layer(v, mtp->layer);
+  v.vector(mtp->head_norm);
+}
+
+}  // namespace levin

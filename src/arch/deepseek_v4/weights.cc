@@ -1,0 +1,61 @@
+#include "arch/deepseek_v4/weights.h"
+
+namespace levin {
+namespace {
+
+// StreamMixWeights or StreamHeadWeights.
+template <class Streams>
+void visit_streams(WeightVisitor& v, Streams& w) {
+  v.linear(w.fn);
+  v.vector(w.base);
+  v.vector(w.scale);
+}
+
+void visit_compressor(WeightVisitor& v, CompressorWeights& w) {
+  v.linear(w.values);
+  v.linear(w.gate);
+  v.vector(w.position_bias);
+  v.vector(w.norm);
+}
+
+void visit_attention(WeightVisitor& v, V4AttentionWeights& w) {
+  v.linear(w.q_down);
+  v.vector(w.q_norm);
+  v.linear(w.q_up);
+  v.linear(w.kv);
+  v.vector(w.kv_norm);
+  v.vector(w.sink);
+  v.heads(w.out_down);
+  v.linear(w.out_up);
+  if (w.compressor) visit_compressor(v, *w.compressor);
+  if (!w.indexer) return;
+  v.linear(w.indexer->q_up);
+  v.linear(w.indexer->head_weights);
+  visit_compressor(v, w.indexer->compressor);
+}
+
+void visit_layer(WeightVisitor& v, V4LayerWeights& w) {
+  visit_streams(v, w.attention_streams);
+  v.vector(w.attention_norm);
+  visit_attention(v, w.attention);
+  visit_streams(v, w.ffn_streams);
+  v.vector(w.ffn_norm);
+  v.moe(w.moe);
+}
+
+}  // namespace
+
+void DeepseekV4Weights::visit(WeightVisitor& v) {
+  for (V4LayerWeights& layer : layers) visit_layer(v, layer);
+  visit_streams(v, head);
+  if (!mtp) return;
+  v.vector(mtp->embed_norm);
+  v.vector(mtp->hidden_norm);
+  v.linear(mtp->embed_join);
+  v.linear(mtp->hidden_join);
+  visit_layer(v, mtp->layer);
+  visit_streams(v, mtp->head);
+  v.vector(mtp->head_norm);
+}
+
+}  // namespace levin

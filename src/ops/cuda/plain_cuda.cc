@@ -1,0 +1,172 @@
+// What surrounds the ops: memory, copies, weights.
+#include "ops/cuda/plain_cuda.h"
+
+#include <fmt/core.h>
+
+#include <new>
+#include <utility>
+
+#include "base/numbers.h"
+#include "ops/cuda/ops_on_cuda.h"
+#include "ops/moe.h"
+
+namespace levin {
+namespace {
+
+// Where the program has no memory for, it ends as it does where the host's is used up.
+Buffer scratch_block(int64_t n_bytes) {
+  Result<cuda::DeviceBuffer> block = cuda::DeviceBuffer::create(n_bytes);
+  if (!block.ok()) throw std::bad_alloc();
+  return std::move(block).value().to_buffer();
+}
+
+int64_t row_bytes(DType dtype, int64_t k) { return dtype == DType::kMxfp4 ? k / 2 : k * dtype_bytes(dtype); }
+
+}  // namespace
+
+Result<std::unique_ptr<CudaBackend>> open_cuda(const CudaOptions& options) {
+  LEVIN_ASSIGN(cuda::DeviceInfo device, cuda::find_device(options.device_index, options.kernels));
+  if (options.kernels == cuda::KernelSet::kPlain) return PlainCuda::create(std::move(device));
+  return OpsOnCuda::create(options, std::move(device));
+}
+
+Result<std::unique_ptr<CudaBackend>> PlainCuda::create(cuda::DeviceInfo device) {
+  std::unique_ptr<PlainCuda> ops(new PlainCuda);
+  LEVIN_TRY(ops->open(std::move(device)));
+  return std::unique_ptr<CudaBackend>(std::move(ops));
+}
+
+Status PlainCuda::open(cuda::DeviceInfo device) {
+  LEVIN_TRY(cuda::use_device(device.index));
+  device_ = std::move(device);
+  LEVIN_ASSIGN(stream_, cuda::Stream::create());
+  LEVIN_ASSIGN(ring_, cuda::UploadRing::create());
+  scratch_ = Arena(scratch_block, cuda::kDeviceAlignment);
+  return {};
+}
+
+Result<Buffer> PlainCuda::allocate(int64_t n_bytes) {
+  LEVIN_ASSIGN(cuda::DeviceBuffer buffer, cuda::DeviceBuffer::create(n_bytes));
+  if (n_bytes > 0) cuda::fill_bytes(stream_, buffer.data(), 0, n_bytes);
+  return std::move(buffer).to_buffer();
+}
+
+Result<Buffer> PlainCuda::allocate_pinned(int64_t n_bytes) {
+  LEVIN_ASSIGN(cuda::PinnedBuffer buffer, cuda::PinnedBuffer::create(n_bytes));
+  return std::move(buffer).to_buffer();
+}
+
+void PlainCuda::copy_bytes_in(std::byte* to, const void* from, int64_t n_bytes) {
+  ring_.copy(stream_, to, from, n_bytes);
+}
+
+void PlainCuda::copy_bytes_out(void* to, const std::byte* from, int64_t n_bytes) {
+  if (n_bytes > 0) cuda::copy_to_host(stream_, to, from, n_bytes);
+}
+
+void PlainCuda::copy_in(const View& to, const View& from) {
+  LEVIN_CHECK(from.device() == Device::kCpu && from.contiguous() && from.dtype() == to.dtype() &&
+                  from.n_elements() == to.n_elements(),
+              "copy_in: from {} to {}", from.describe(), to.describe());
+  copy_bytes_in(dense_bytes("copy_in", "to", to), from.bytes(), from.n_elements() * dtype_bytes(from.dtype()));
+}
+
+Status PlainCuda::copy_out(const View& to, const View& from) {
+  LEVIN_CHECK(to.device() == Device::kCpu && to.contiguous() && from.dtype() == to.dtype() &&
+                  from.n_elements() == to.n_elements(),
+              "copy_out: from {} to {}", from.describe(), to.describe());
+  copy_bytes_out(to.bytes(), dense_bytes("copy_out", "from", from), to.n_elements() * dtype_bytes(to.dtype()));
+  return synchronize();
+}
+
+Status PlainCuda::synchronize() { return stream_.synchronize(); }
+
+Result<Matrix> PlainCuda::upload(const RowMajorWeights& source) {
+  std::vector<float> widened;
+  DeviceMatrix parts{.dtype = source.dtype, .n = source.n, .k = source.k, .data = {}, .scales = {}};
+  const void* data = source.data;
+  if (source.dtype == DType::kF16) {
+    for (int64_t i = 0; i < source.n * source.k; ++i) {
+      widened.push_back(f16_to_f32(static_cast<const uint16_t*>(source.data)[i]));
+    }
+    parts.dtype = DType::kF32, data = widened.data();
+  }
+  const int64_t n_bytes = source.n * row_bytes(parts.dtype, source.k);
+  LEVIN_ASSIGN(parts.data, allocate(n_bytes));
+  copy_bytes_in(parts.data.data(), data, n_bytes);
+  const auto blocks = [](int64_t n, int64_t step) { return (n + step - 1) / step; };
+  if (source.scales != nullptr) {
+    const int64_t n_scales = blocks(source.n, kWeightBlock) * blocks(source.k, kWeightBlock);
+    LEVIN_ASSIGN(parts.scales, allocate(n_scales * 4));
+    copy_bytes_in(parts.scales.data(), source.scales, n_scales * 4);
+  } else if (source.group_scales != nullptr) {
+    const int64_t n_scales = source.n * blocks(source.k, kMxGroup);
+    LEVIN_ASSIGN(parts.scales, allocate(n_scales));
+    copy_bytes_in(parts.scales.data(), source.group_scales, n_scales);
+  }
+  return matrix_on_device(std::move(parts));
+}
+
+Result<ops::ExpertStack> PlainCuda::upload_experts(std::span<const ExpertRows> experts) {
+  return Error{ErrorKind::kRuntime,
+               fmt::format("{} experts in the layout of the tuned kernels; the plain ones take them matrix by matrix",
+                           experts.size())};
+}
+
+const float* PlainCuda::frequencies_on_device(const std::vector<float>& frequencies) {
+  Buffer& here = frequencies_[frequencies];
+  if (here.empty()) {
+    const int64_t n_bytes = std::ssize(frequencies) * static_cast<int64_t>(sizeof(float));
+    here = scratch_block(n_bytes);
+    copy_bytes_in(here.data(), frequencies.data(), n_bytes);
+  }
+  return reinterpret_cast<const float*>(here.data());
+}
+
+// ---- arguments ----
+
+std::byte* device_bytes(std::string_view op, std::string_view name, const View& v) {
+  LEVIN_CHECK(v.device() == Device::kCuda, "{}: {} is {}, expected it on cuda", op, name, v.describe());
+  return v.bytes();
+}
+
+std::byte* dense_bytes(std::string_view op, std::string_view name, const View& v) {
+  LEVIN_CHECK(v.contiguous(), "{}: {} is {} with gaps between its rows; on CUDA it is dense", op, name, v.describe());
+  return device_bytes(op, name, v);
+}
+
+cuda::plain::PagedCache plain_cache(std::string_view op, const PagedRows& cache) {
+  return {.pages = cache.pages,
+          .page_bytes = cache.page_bytes,
+          .tables = device_data<int32_t>(op, "cache.tables", cache.tables),
+          .tables_ld = cache.tables.stride(0)};
+}
+
+cuda::plain::Rotation plain_rotation(std::string_view op, const View& cos, const View& sin, ops::RopePairing pairing) {
+  LEVIN_CHECK(cos.stride(0) == sin.stride(0), "{}: cos is {}, sin {}, with rows at other strides", op, cos.describe(),
+              sin.describe());
+  return {.cos = device_data<float>(op, "cos", cos),
+          .sin = device_data<float>(op, "sin", sin),
+          .ld = cos.stride(0),
+          .half_split = pairing == ops::RopePairing::kHalfSplit};
+}
+
+cuda::plain::Weights plain_weights(const Matrix& w) {
+  const bool groups = w.dtype() == DType::kMxfp4;
+  return {.data = w.device_data(),
+          .dtype = w.dtype(),
+          .scales = groups ? nullptr : w.device_scales(),
+          .group_scales = groups ? reinterpret_cast<const uint8_t*>(w.device_scales()) : nullptr,
+          .n = w.n(),
+          .k = w.k()};
+}
+
+cuda::plain::Weights plain_weights(std::string_view op, const Matrix& first, const Matrix& last, int64_t n) {
+  const int64_t n_bytes = first.n() * row_bytes(first.dtype(), first.k());
+  LEVIN_CHECK(last.device_data() == first.device_data() + (n - 1) * n_bytes && last.dtype() == first.dtype(),
+              "{}: {} matrices [{}, {}] that do not stand one after another on the device", op, n, first.n(),
+              first.k());
+  return plain_weights(first);
+}
+
+}  // namespace levin

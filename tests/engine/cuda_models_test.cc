@@ -1,0 +1,233 @@
+// Models on a CUDA device, on the plain kernels: the oracles of the fixtures, the bits of the CPU's plain kernels in every
+// numerics mode and any chunking, the same answers alone and in company, faults that end one request, and prefixes that
+// come back from the host.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <limits>
+#include <random>
+
+#include "engine/loaded_model.h"
+#include "engine/oracle_trace.h"
+#include "engine/step_loop.h"
+#include "model/memory_plan.h"
+#include "ops/cuda_backend.h"
+
+namespace levin::test {
+namespace {
+
+using Ids = std::vector<int32_t>;
+
+class CudaModelTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    Result<std::unique_ptr<CudaBackend>> cuda = open_cuda({.kernels = cuda::KernelSet::kPlain});
+    if (!cuda.ok()) GTEST_SKIP() << cuda.error().message;
+    cuda_ = std::move(cuda).value();
+  }
+
+  std::unique_ptr<Model> load(const std::string& fixture, NumericsMode mode = NumericsMode::kReference) const {
+    return load_fixture(fixture, {.cuda = cuda_.get(), .numerics = mode});
+  }
+  RunnerOptions on_device(int64_t n_cache_tokens) const {
+    RunnerOptions options = runner_options(n_cache_tokens, 1);
+    options.cuda = cuda_.get();
+    return options;
+  }
+  TraceResult trace_on_device(const Model& model, const TraceOptions& options) const {
+    Runner runner(model, on_device(trace_cache_tokens(options)));
+    must(runner.ready());
+    return must(trace(runner, options));
+  }
+
+  std::unique_ptr<CudaBackend> cuda_;
+};
+
+class CudaFixtureTest : public CudaModelTest, public ::testing::WithParamInterface<const char*> {};
+
+TEST_P(CudaFixtureTest, EveryTensorIsTheReferencesInAnyChunking) {
+  const Oracle oracle(GetParam());
+  const std::unique_ptr<Model> model = load(GetParam());
+  const TraceResult base = trace_on_device(*model, oracle_options(oracle, 0));
+  expect_reference(base, oracle, model->config());
+  for (const int64_t n_chunk_tokens : {1, 7, 64}) {
+    SCOPED_TRACE(n_chunk_tokens);
+    expect_same_bits(trace_on_device(*model, oracle_options(oracle, n_chunk_tokens)), base);
+  }
+}
+
+TEST_P(CudaFixtureTest, TheBitsAreThoseOfTheCpusPlainKernels) {
+  const Oracle oracle(GetParam());
+  const TraceOptions options = oracle_options(oracle, 0);
+  for (const NumericsMode mode : {NumericsMode::kReference, NumericsMode::kOfficial, NumericsMode::kFast}) {
+    SCOPED_TRACE(numerics_mode_name(mode));
+    const std::unique_ptr<Model> on_cpu = load_fixture(GetParam(), {.numerics = mode});
+    RunnerOptions plain = runner_options(trace_cache_tokens(options));
+    plain.isa = Isa::kPlain;
+    Runner runner(*on_cpu, plain);
+    expect_same_bits(trace_on_device(*load(GetParam(), mode), options), must(trace(runner, options)));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Fixtures, CudaFixtureTest, ::testing::ValuesIn(kOracleFixtures),
+                         [](const auto& fixture) { return test_name(fixture.param); });
+
+// ---- answers ----
+
+Ids random_ids(uint32_t seed, size_t n, int64_t n_vocab) {
+  std::mt19937 random(seed);
+  Ids ids(n);
+  for (int32_t& id : ids) id = static_cast<int32_t>(random() % static_cast<uint32_t>(n_vocab));
+  return ids;
+}
+
+std::vector<Ids> prompts_for(const Model& model) {
+  std::vector<Ids> prompts;
+  for (const size_t n : {3, 70, 200, 33}) {
+    prompts.push_back(random_ids(static_cast<uint32_t>(n), n, model.config().n_vocab));
+  }
+  return prompts;
+}
+
+struct Circumstances {
+  int n_spec_steps = 0;
+  int64_t max_running = 1;
+  int64_t chunk_tokens = 64;
+};
+
+constexpr int64_t kAnswerTokens = 24;
+constexpr int64_t kContextTokens = 512;
+
+std::vector<std::unique_ptr<Generation>> answer(Runner& runner, const std::vector<Ids>& prompts,
+                                                const Circumstances& c) {
+  StepLoop loop(runner, {.chunk_tokens = c.chunk_tokens,
+                         .n_spec_steps = c.n_spec_steps,
+                         .max_context_tokens = kContextTokens,
+                         .max_running = c.max_running,
+                         .share_prefixes = false});
+  std::vector<RequestId> ids;
+  for (const Ids& prompt : prompts) {
+    GenerateRequest request{.prompt = prompt, .max_tokens = kAnswerTokens};
+    request.sampling.temperature = ids.size() % 2 == 0 ? 0 : 0.8;
+    request.sampling.seed = 5;
+    ids.push_back(must(loop.submit(std::move(request))));
+  }
+  std::vector<std::unique_ptr<Generation>> answers(ids.size());
+  while (loop.step()) {
+    for (size_t i = 0; i < ids.size(); ++i) {
+      if (answers[i] == nullptr) answers[i] = loop.take(ids[i]);
+    }
+  }
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (answers[i] == nullptr) answers[i] = loop.take(ids[i]);
+  }
+  return answers;
+}
+
+std::vector<Ids> tokens_of(const std::vector<std::unique_ptr<Generation>>& answers) {
+  std::vector<Ids> out;
+  for (const std::unique_ptr<Generation>& a : answers) {
+    for (out.emplace_back(); const TokenEvent& event : a->tokens) out.back().push_back(event.token);
+  }
+  return out;
+}
+
+void expect_the_cpus_answers(CudaBackend& cuda, const std::filesystem::path& folder) {
+  const std::unique_ptr<Model> on_cpu = load_model(folder), on_cuda = load_model(folder, {.cuda = &cuda});
+  const std::vector<Ids> prompts = prompts_for(*on_cpu);
+  Runner cpu(*on_cpu, runner_options(4 * kContextTokens));
+  RunnerOptions options = runner_options(4 * kContextTokens, 1);
+  options.cuda = &cuda;
+  Runner device(*on_cuda, options);
+  must(device.ready());
+  const std::vector<Ids> expected = tokens_of(answer(cpu, prompts, {}));
+  for (const Circumstances& c : {Circumstances{}, Circumstances{.n_spec_steps = 3},
+                                 Circumstances{.n_spec_steps = 2, .max_running = 4, .chunk_tokens = 33}}) {
+    SCOPED_TRACE(c.n_spec_steps);
+    EXPECT_EQ(tokens_of(answer(device, prompts, c)), expected);
+  }
+}
+
+TEST_F(CudaModelTest, DemoV32AnswersAsOnTheCpu) { expect_the_cpus_answers(*cuda_, demo_model_folder("demo-v32")); }
+
+TEST_F(CudaModelTest, DemoGlmAnswersAsOnTheCpu) { expect_the_cpus_answers(*cuda_, demo_model_folder("demo-glm")); }
+
+TEST_F(CudaModelTest, V4AnswersAsOnTheCpu) {
+  const TempDir folder;
+  must(materialise(fixture_folder("v4-flash"), folder.path()));
+  expect_the_cpus_answers(*cuda_, folder.path());
+}
+
+TEST_F(CudaModelTest, AFaultEndsItsRequestAndNoOther) {
+  constexpr int32_t kPoisoned = 7;
+  const std::unique_ptr<Model> model = load_fixture(
+      "v32-odd", {.cuda = cuda_.get(), .change_weights = [](ModelWeights& w) {
+                    const int64_t d = w.embed.dim(1);
+                    if (w.embed.dtype() == DType::kBF16) {
+                      std::fill_n(w.embed.row<uint16_t>(kPoisoned), d, uint16_t{0x7FC0});
+                    } else {
+                      std::fill_n(w.embed.row<float>(kPoisoned), d, std::numeric_limits<float>::quiet_NaN());
+                    }
+                  }});
+  std::vector<Ids> prompts = prompts_for(*model);
+  for (Ids& prompt : prompts) std::replace(prompt.begin(), prompt.end(), kPoisoned, kPoisoned + 1);
+  Runner runner(*model, on_device(4 * kContextTokens));
+  must(runner.ready());
+  const std::vector<Ids> expected = tokens_of(answer(runner, prompts, {}));
+  prompts[1][20] = kPoisoned;
+  const std::vector<std::unique_ptr<Generation>> answers = answer(runner, prompts, {.max_running = 4});
+  const std::vector<Ids> found = tokens_of(answers);
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    SCOPED_TRACE(i);
+    EXPECT_EQ(answers[i]->error.has_value(), i == 1);
+    if (i != 1) {
+      EXPECT_EQ(found[i], expected[i]);
+    }
+  }
+}
+
+// ---- prefixes ----
+
+TEST_F(CudaModelTest, PrefixesComeBackFromHostMemory) {
+  const std::unique_ptr<Model> model = load("v4-flash");
+  Runner runner(*model, on_device(4 * kContextTokens));
+  must(runner.ready());
+  const Ids prompt = random_ids(11, 300, model->config().n_vocab);
+  const auto run = [&](StepLoop& loop) {
+    const RequestId id = must(loop.submit({.prompt = prompt, .max_tokens = kAnswerTokens}));
+    while (loop.step()) continue;
+    return loop.take(id);
+  };
+  StepLoop keeping(runner, {.chunk_tokens = 64,
+                            .n_spec_steps = 2,
+                            .max_context_tokens = kContextTokens,
+                            .max_running = 2,
+                            .n_host_blocks = 8});
+  std::vector<std::unique_ptr<Generation>> answers;
+  answers.push_back(run(keeping));
+  answers.push_back(run(keeping));
+  EXPECT_EQ(answers[0]->n_found_tokens, 0);
+  EXPECT_GT(answers[1]->n_found_tokens, 0);
+  const std::vector<Ids> tokens = tokens_of(answers);
+  EXPECT_EQ(tokens[1], tokens[0]);
+}
+
+// ---- memory ----
+
+TEST_F(CudaModelTest, TheReservedScratchIsEnough) {
+  for (const char* fixture : kOracleFixtures) {
+    SCOPED_TRACE(fixture);
+    SetUp();
+    const Oracle oracle(fixture);
+    const TraceOptions options = oracle_options(oracle, 0);
+    const std::unique_ptr<Model> model = load(fixture);
+    const MemoryPlan plan = plan_memory(model->config(), model->numerics(), nullptr,
+                                        {.n_sequences = 1, .n_step_tokens = std::ssize(options.ids)});
+    cuda_->arena().reserve(device_workspace_bytes(plan));
+    trace_on_device(*model, options);
+    EXPECT_EQ(cuda_->arena().n_blocks(), 1);
+  }
+}
+
+}  // namespace
+}  // namespace levin::test
