@@ -449,7 +449,7 @@ int status_of(uint16_t port, const Visitor& visitor) {
   return client.read_reply().status;
 }
 
-TEST(ServerTest, WithoutKeysAnswersNoPageOfElsewhere) {
+TEST(ServerTest, WithoutKeysAnswersNoForeignPage) {
   serve::ServerOptions options;
   options.cors_origins = {"http://page"};
   options.allowed_hosts = {"desk.lan"};
