@@ -192,8 +192,7 @@ void add_server_options(Command& command, ServeCommand& serve) {
   add("--cors-origins", "ORIGINS", "Origins whose pages may call from a browser, separated by commas; *: any", "none",
       set_text(&serve.origins));
   add("--allowed-hosts", "NAMES",
-      "Host names, separated by commas, that a server without keys on this machine's own address answers to, in "
-      "addition to "
+      "Host names, separated by commas, that a server without keys on a loopback address answers to, in addition to "
       "localhost; *: any",
       "none", set_text(&serve.hosts));
   add("--thinking", "on|off", "Reason before the answer, unless the request says otherwise", "off",

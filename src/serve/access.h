@@ -1,5 +1,5 @@
-// Who is let in: requests with a key, where keys are asked for; on a server without keys that only this machine
-// reaches, requests that no web page of elsewhere has made.
+// Who may use the server. With keys: requests that carry one. Without keys, on a server that only this machine can reach:
+// requests that no foreign web page has made.
 //
 // Keys    "Authorization: Bearer KEY", in letters of either case, or "x-api-key: KEY"
 // Host    a page can have its own name stand for 127.0.0.1 (DNS rebinding) and then reads what it likes; its requests
@@ -18,7 +18,7 @@
 namespace levin::serve {
 
 struct AccessRules {
-  std::vector<std::string> api_keys;       // none: whoever reaches the server is let in
+  std::vector<std::string> api_keys;       // none: everybody who can reach the server
   bool loopback_only = false;              // no other machine reaches the server
   std::vector<std::string> allowed_hosts;  // further names; "*": any
   std::vector<std::string> cors_origins;   // "*": any

@@ -9,7 +9,7 @@
 
 namespace levin::serve {
 
-FieldList messages_fields();  // beside those of generation, form and conversation
+FieldList messages_fields();  // in addition to those of generation, form and conversation
 
 void handle_messages(const ServedModel& model, const std::shared_ptr<Exchange>& exchange);
 void handle_count_tokens(const ServedModel& model, const std::shared_ptr<Exchange>& exchange);

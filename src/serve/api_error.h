@@ -29,7 +29,7 @@ struct ApiError {
 
 ApiError bad_request(std::string message, std::string param = "");
 ApiError wrong_key();
-ApiError foreign(std::string message);  // 403: a web page, or a name, that a server without keys does not answer
+ApiError foreign(std::string message);  // 403: a page, or a host name, that a server without keys does not answer
 ApiError unknown_model(const std::string& asked, const std::string& served);
 ApiError unknown_route(const std::string& method, const std::string& path);
 ApiError prompt_too_long(int64_t n_prompt, int64_t n_answer, int64_t n_context);  // n_answer as asked, 0: not said

@@ -295,7 +295,7 @@ FieldList chat_fields() {
       {"thinking", "boolean|object", "Reason before the answer"},
       {"think", "boolean", "The same"},
       {"chat_template_kwargs", "object", "thinking, enable_thinking, clear_thinking, reasoning_effort"},
-      {"continue_final_message", "boolean", "The answer continues where the last message ends"},
+      {"continue_final_message", "boolean", "The answer continues the last message"},
       {"add_generation_prompt", "boolean", "False only together with continue_final_message"},
   };
   return kFields;

@@ -4,8 +4,8 @@
 //   role        system, developer (taken as system: not every format has the other), user, assistant, tool, function
 //   assistant   reasoning as "reasoning_content" or "reasoning", or between <think> marks at the content's beginning;
 //               arguments of calls as a JSON text or as an object
-//   continuing  "continue_final_message": true, with "add_generation_prompt": false or without: the answer goes on where
-//               the last message, an assistant's, ends. It then has no form, and calls of tools are not required
+//   continuing  "continue_final_message": true, with "add_generation_prompt": false or without: the answer continues the
+//               last message, an assistant's. It then has no form, and no call is required
 //   tools       function objects, in the prompt as a system message in front, as the formats' own encoders do
 #pragma once
 

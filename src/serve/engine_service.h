@@ -31,7 +31,7 @@ struct Batch {
   std::vector<text::OutputEvent> events;
   std::vector<RowLogprobs> prompt_logprobs;  // with a request's first tokens, if it asked for them
   std::optional<Error> error;                // the request is over, nothing else is set but, perhaps...
-  bool shutting_down = false;                // ...that the error is the server's end: elsewhere it would be answered
+  bool shutting_down = false;                // ...that the server ends, and nothing is wrong with the request
   // The request is over: all of its tokens, and why.
   std::unique_ptr<Generation> done;
   std::optional<std::string> matched_stop;  // with done: the stop string that ended it

@@ -9,7 +9,7 @@
 
 namespace levin::serve {
 
-FieldList chat_completion_fields();  // beside those of generation, form and chat
+FieldList chat_completion_fields();  // in addition to those of generation, form and chat
 
 void handle_chat_completions(const ServedModel& model, const std::shared_ptr<Exchange>& exchange);
 

@@ -9,7 +9,7 @@
 
 namespace levin::serve {
 
-FieldList completion_fields();  // beside those of generation and form
+FieldList completion_fields();  // in addition to those of generation and form
 
 void handle_completions(const ServedModel& model, const std::shared_ptr<Exchange>& exchange);
 

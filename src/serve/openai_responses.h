@@ -10,7 +10,7 @@
 
 namespace levin::serve {
 
-FieldList responses_fields();  // beside those of generation and form
+FieldList responses_fields();  // in addition to those of generation and form
 
 void handle_responses(const ServedModel& model, const std::shared_ptr<Exchange>& exchange);
 

@@ -16,7 +16,7 @@ double seconds(const timeval& time) {
   return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
 }
 
-// The word at `place`, counted from 0, behind the program's name, which may hold anything and stands in brackets.
+// The word at `place`, counted from 0, after the program's name, which stands in brackets and may contain anything.
 int64_t word_of_stat(int place) {
   std::ifstream file("/proc/self/stat");
   const std::string text{std::istreambuf_iterator<char>(file), {}};

@@ -17,7 +17,7 @@ using HandlerFunction = void (*)(const ServedModel&, const std::shared_ptr<Excha
 
 struct Route {
   std::string_view method;  // GET, also for HEAD, or POST
-  std::string_view path;    // with a '*' at its end: whatever begins so and goes on
+  std::string_view path;    // ends with '*': every longer path that begins so
   HandlerFunction handle = nullptr;
   std::string_view what;               // a sentence without its full stop
   bool open = false;                   // needs no key

@@ -33,13 +33,13 @@ struct ServerOptions {
   bool any_model_name = false;             // answer whatever model is asked for
   std::vector<std::string> api_keys;       // none: open to all who reach it
   std::vector<std::string> cors_origins;   // "*": any; none: no header is sent
-  std::vector<std::string> allowed_hosts;  // beside addresses and localhost (serve/access.h); "*": any
+  std::vector<std::string> allowed_hosts;  // in addition to addresses and localhost (serve/access.h); "*": any
   SamplingParams sampling;                 // where requests do not say
   bool thinking = false;                   // the same
   ReasoningField reasoning_field = ReasoningField::kBoth;
   int64_t max_queued = 1024;  // requests that are open at once; more get 429
   WatchOptions watch;
-  std::vector<Route> more_routes;  // beside the built-in ones
+  std::vector<Route> more_routes;  // in addition to the built-in ones
   // For tests: gets the path of a request that was read, and the fields of its body that were looked at.
   std::function<void(const std::string& path, const std::set<std::string, std::less<>>& fields)> on_fields;
   Log* log = nullptr;  // outlives the server; null: standard error, as text

@@ -60,7 +60,7 @@ struct ChatRequest {
   bool thinking = false;                    // the answer begins with reasoning
   std::optional<Effort> effort = {};        // when thinking; empty, or unknown to the format: the format's own default
   std::optional<bool> keep_reasoning = {};  // of answers before the last question; empty: as the format has it
-  // The last message is the beginning of the answer, which continues from there: inside the reasoning if it has nothing
+  // The last message is the beginning of the answer, which continues it: inside the reasoning if it has nothing
   // else, otherwise inside the content. It decides on `thinking`.
   bool continue_last = false;
 

@@ -1,5 +1,4 @@
-// A request that cannot go on while it runs: an error in its own dialect, as a whole and in a stream, and nobody else's
-// trouble. The requests here ask for a capital and a tilde, and forbid the tilde before the third token: after the first
+// A request that fails while it runs gets an error in its own dialect, as a whole and in a stream, and disturbs no other. The requests here ask for a capital and a tilde, and forbid the tilde before the third token: after the first
 // token nothing is left to choose.
 #include <gtest/gtest.h>
 

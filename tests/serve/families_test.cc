@@ -1,4 +1,4 @@
-// The other families behind the same routes: GLM with the demonstration model, DeepSeek-V4 with weights by chance.
+// The other families over the same routes: GLM with the demonstration model, DeepSeek-V4 with weights by chance.
 #include <gtest/gtest.h>
 
 #include "serve/served_demo.h"
@@ -107,7 +107,7 @@ TEST_F(DeepSeekV4Test, TheSameRequestGivesTheSameTextInEveryWay) {
   EXPECT_EQ(at(answer(*demo_, "/v1/messages", members), "content.0.text"), io::JsonValue(text));
 }
 
-// Its prefixes are kept in blocks of 128 tokens beside the cache.
+// Its prefixes are kept in blocks of 128 tokens, apart from the cache.
 TEST_F(DeepSeekV4Test, FindsAPromptAgain) {
   std::string words;
   for (int i = 0; i < 120; ++i) words += " river stone apple";

@@ -284,6 +284,7 @@ TEST_F(HttpServerTest, SaysSoWhereNoDescriptorsAreLeft) {
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
   std::vector<int> taken;
   for (int fd = ::dup(0); fd >= 0; fd = ::dup(0)) taken.push_back(fd);
+  ASSERT_FALSE(taken.empty());
   for (int i = 0; i < 3; ++i) {
     ::close(taken.back());
     HttpClient client(port());
@@ -329,7 +330,7 @@ TEST_F(HttpServerTest, StoppingStillTalksToThoseWhoCome) {
   busy.send("GET /wait HTTP/1.1\r\nHost: h\r\n\r\n");
   const std::shared_ptr<Exchange> exchange = wait_for_held();
   worker_ = std::thread(
-      [&] { server_->stop(milliseconds(1000), [&] { exchange->respond({.status = 503, .body = "over"}); }); });
+      [&] { server_->stop(milliseconds(3000), [&] { exchange->respond({.status = 503, .body = "over"}); }); });
   std::this_thread::sleep_for(milliseconds(200));
   const Reply late = ask(port(), "/echo", "late");  // the handler's to refuse
   EXPECT_EQ(late.body, "late");

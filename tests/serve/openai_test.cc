@@ -282,6 +282,8 @@ TEST_F(OpenAiTest, RefusesByName) {
       {"/v1/chat/completions", chat(R"("web_search_options": {})"), 400, "web_search_options", "is not supported"},
       {"/v1/chat/completions", chat(R"("mirostat": 2)"), 400, "mirostat", "is not supported"},
       {"/v1/chat/completions", chat(R"("typical_p": 0.5)"), 400, "typical_p", "is not supported"},
+      {"/v1/chat/completions", chat(R"("max_new_tokens": 5)"), 400, "max_new_tokens", "send max_tokens"},
+      {"/v1/chat/completions", chat(R"("repeat_penalty": 1.1)"), 400, "repeat_penalty", "send repetition_penalty"},
       {"/v1/chat/completions", chat(R"("echo": true)"), 400, "echo", "is not supported"},
       {"/v1/chat/completions", chat(R"("n": 0)"), 400, "n", "n is 0"},
       {"/v1/chat/completions", chat(R"("max_tokens": 0)"), 400, "max_tokens", "at least 1"},
@@ -353,7 +355,7 @@ TEST_F(OpenAiTest, ContinuesAnAnswer) {
 // Clients send some fields with the value that asks for nothing.
 TEST_F(OpenAiTest, TakesWhatAsksForNothing) {
   const io::JsonValue found = chat_answer(
-      R"("modalities": ["text"], "typical_p": 1.0, "mirostat": 0, "length_penalty": 1, "use_beam_search": false,
+      R"("modalities": ["text"], "typical_p": 1.0, "repeat_penalty": 1, "mirostat": 0, "length_penalty": 1, "use_beam_search": false,
          "top_n_sigma": -1, "bad_words": [], "function_call": null, "echo": false)");
   EXPECT_EQ(at(found, "choices.0.message.content"), io::JsonValue(kTokyo));
 }
@@ -447,7 +449,7 @@ int status_of(uint16_t port, const Visitor& visitor) {
   return client.read_reply().status;
 }
 
-TEST(ServerTest, WithoutKeysAnswersNoPageOfElsewhere) {
+TEST(ServerTest, WithoutKeysAnswersNoForeignPage) {
   serve::ServerOptions options;
   options.cors_origins = {"http://page"};
   options.allowed_hosts = {"desk.lan"};

@@ -87,8 +87,8 @@ TEST(OpenApiTest, HasTheFieldsThatAreReadAndNoOther) {
   EXPECT_EQ(n_posts, 8u);
 }
 
-// A value that none of the types in `types` takes.
-std::string value_beside(const io::JsonValue& types) {
+// A value of none of these types.
+std::string value_of_another_type(const io::JsonValue& types) {
   const auto has = [&](const char* type) {
     const io::JsonArray& list = *types.as_array();
     return std::find(list.begin(), list.end(), io::JsonValue(type)) != list.end();
@@ -121,7 +121,7 @@ TEST(OpenApiTest, TheTypesAreThoseThatAreTaken) {
         const bool of_text = property.key == "prompt" || property.key == "add_special_tokens";
         body.erase(of_text ? "messages" : "prompt");
       }
-      body.set(property.key, json(value_beside(at(property.value, "type"))));
+      body.set(property.key, json(value_of_another_type(at(property.value, "type"))));
       const Reply reply = ask(demo.port(), path.key, io::dump_json(body));
       EXPECT_EQ(reply.status, 400) << path.key << " " << property.key;
       if (path.key.starts_with("/v1/messages")) continue;  // whose errors name no field

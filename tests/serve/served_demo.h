@@ -1,4 +1,4 @@
-// A model behind a server on a free port: the demonstration model unless the engine's options name another folder.
+// A model, served on a free port: the demonstration model unless the engine's options name another folder.
 #pragma once
 
 #include <memory>
