@@ -5,7 +5,7 @@
 namespace levin {
 
 Result<std::unique_ptr<CudaBackend>> open_cuda(const CudaOptions& options) {
-  const Result<cuda::DeviceInfo> device = cuda::find_device(options.device_index);
+  const Result<cuda::DeviceInfo> device = cuda::find_device(options.device_index, options.kernels);
   LEVIN_CHECK(!device.ok(), "the probe found a device for a build without CUDA kernels");
   return device.error();
 }
