@@ -84,8 +84,8 @@ TEST_P(OracleTest, TheSameBitsInAnyChunkingOnAnyThreads) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Fixtures, OracleTest,
-                         ::testing::Values("v32-odd", "v32-fp8", "v32-official", "glm-shared", "glm-pattern",
-                                           "v4-flash", "v4-fp4"),
+                         ::testing::Values("v32-odd", "v32-fp8", "v32-official", "v32-shared", "glm-shared",
+                                           "glm-pattern", "v4-flash", "v4-fp4"),
                          [](const auto& fixture) { return test_name(fixture.param); });
 
 // One layer under DeepSeek's own roundings. Rows differ between right programs, because one code rounded the other way

@@ -1,6 +1,5 @@
 #include "arch/deepseek_v3/model.h"
 
-#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -23,17 +22,6 @@ View concatenate(Pass& p, View a, View b) {
 }
 
 Picks no_picks(Pass& p, int64_t n_picks) { return {.slots = p.allocate(DType::kI32, {p.n_tokens(), n_picks})}; }
-
-// A row with room left holds every slot that its query saw; those written since belong to it as well.
-void extend_open_rows(const Step& step, View slots) {
-  const int64_t n_picks = slots.dim(1);
-  for (int64_t t = 0; t < slots.dim(0); ++t) {
-    int32_t* row = slots.row<int32_t>(t);
-    int64_t n = std::find(row, row + n_picks, -1) - row;
-    int32_t next = n > 0 ? row[n - 1] + 1 : step.first_slot;
-    while (n < n_picks && next < step.visible.data<int32_t>()[t]) row[n++] = next++;
-  }
-}
 
 }  // namespace
 
@@ -71,8 +59,7 @@ ForwardRows DeepseekV32::mtp(OpContext& ctx, const Step& step, const MtpInput& i
 
   WantedRows wanted(p, in.wanted);
   Pass& q = wanted.pass();
-  const View x = wanted.of(z);  // [N, D]
-  if (!in.picks.empty()) extend_open_rows(wanted.step(), in.picks);
+  const View x = wanted.of(z);                                    // [N, D]
   Picks picks = in.picks.empty() ? no_picks(q, config().n_picks)  // [N, K]
                                  : Picks{.slots = in.picks, .source = layer, .given = true};
   decoder.forward_appended(q, x, picks);

@@ -160,6 +160,7 @@ void describe_json(const ModelConfig& c, io::JsonObject* out) { out->set("d_ffn"
 }  // namespace
 
 constinit const Architecture kToy{.name = "Toy",
+                                  .releases = "Toy",
                                   .model_type = "toy",
                                   .class_name = "ToyForCausalLM",
                                   .keys = &kKeys,
