@@ -40,7 +40,7 @@ constexpr OtherKeys kOtherKeys[] = {
 std::string supported_text(std::span<const Architecture* const> families) {
   std::string text;
   for (const Architecture* family : families) {
-    text += fmt::format("{}\"{}\" ({})", text.empty() ? "" : ", ", family->model_type, family->name);
+    text += fmt::format("{}\"{}\" ({})", text.empty() ? "" : ", ", family->model_type, family->releases);
   }
   return text;
 }

@@ -25,6 +25,7 @@ namespace levin {
 
 struct Architecture {
   std::string_view name;        // as users read it: "DeepSeek-V3.2"
+  std::string_view releases;    // the models of the family, as users look for them: "GLM-5, 5.1, 5.2 and 5.3"
   std::string_view model_type;  // of config.json; names the family
   std::string_view class_name;  // the one that architectures[0] of config.json may name
 

@@ -57,8 +57,8 @@ struct ModelConfig {
   int64_t n_index_heads = 0;  // Hi   index_n_heads
   int64_t d_index = 0;        // Di   index_head_dim
   int64_t n_picks = 0;        // K    index_topk
-  // [L]  Whether a layer has an indexer of its own; the others take the picks of the nearest one below that has. All of
-  //      them in V3.2; in GLM-5 indexer_types, index_topk_pattern, or index_topk_freq with index_skip_topk_offset.
+  // [L]  Whether a layer has an indexer of its own; the others take the picks of the nearest one below that has:
+  //      indexer_types, index_topk_pattern, or index_topk_freq with index_skip_topk_offset; all of them without.
   std::vector<bool> owns_indexer;
   bool mtp_owns_indexer = true;            // the same of the MTP layer
   bool share_picks_across_drafts = false;  // index_share_for_mtp_iteration: drafts reuse the first one's picks

@@ -271,6 +271,7 @@ Result<GgufExport> export_gguf(const ModelConfig& config, const TensorSource& so
     return Error{ErrorKind::kUsage, fmt::format("architecture '{}': {} can be written as {}", architecture,
                                                 config.family->name, fmt::join(known, " or "))};
   }
+  if (names.check != nullptr) LEVIN_TRY(names.check(config, architecture));
   GgufExport out{.file = {}, .rounding = std::make_shared<GgufRounding>(), .warnings = {}};
   const bool leaves_mtp = source.has_mtp && !names.has_mtp;
   if (leaves_mtp) out.warnings.emplace_back("the MTP layer is left out: other programs do not agree on its tensors");

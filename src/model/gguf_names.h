@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/result.h"
 #include "model/gguf_keys.h"
 
 namespace levin {
@@ -25,6 +26,8 @@ struct GgufNames {
   std::string_view pre_tokenizer;  // tokenizer.ggml.pre
   bool has_mtp = true;             // false: those programs do not agree on the tensors of its MTP layer
   void (*set_keys)(const ModelConfig& config, const std::string& architecture, GgufKeys& keys);
+  // kUsage for a model that no file of this architecture can say. Null: each can be said.
+  Status (*check)(const ModelConfig& config, const std::string& architecture) = nullptr;
 };
 
 }  // namespace levin

@@ -37,8 +37,8 @@ struct ForwardRows {
 struct MtpInput {
   View state;  // [T, d_state()] f32
   // [N, K] i32. Empty: the layer picks. Given (share_picks_across_drafts): nothing is picked, each token attends to its
-  // row, which came out of an earlier step of the same sequence. A full row stays as it is; one with room left held all
-  // there was to see, so that what was written since is added to it, in place. Index keys are written all the same.
+  // row, which came out of an earlier step of the same sequence, unchanged: neither the token itself nor a draft before
+  // it joins the row, even where there is room. Index keys are written all the same.
   View picks = {};
 };
 

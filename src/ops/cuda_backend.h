@@ -111,7 +111,6 @@ class CudaBackend : public DeviceMemory {
   virtual void copy_rows(const ops::CopyRows& a) = 0;
   virtual void embed(const ops::Embed& a) = 0;
   virtual void expert_ffn(const ops::ExpertFfn& a) = 0;
-  virtual void extend_picks(const ops::TakeAll& a) = 0;
   virtual void ffn(const ops::Ffn& a) = 0;
   virtual void hadamard(const ops::Hadamard& a) = 0;
   virtual void index_queries(const ops::IndexQueries& a) = 0;

@@ -229,12 +229,6 @@ void index_topk(OpContext& ctx, const IndexTopk& a) {
 
 namespace {
 
-// Runs body(row, its K picks, its visible slots) for every row, on the host.
-template <class Body>
-void for_each_pick_row(const TakeAll& a, const Body& body) {
-  for (int64_t t = 0; t < a.picks.dim(0); ++t) body(t, a.picks.row<int32_t>(t), a.visible.data<int32_t>()[t]);
-}
-
 void check(std::string_view op, const TakeAll& a) {
   LEVIN_CHECK(a.picks.rank() == 2 && a.picks.dim(1) > 0, "{}: picks is {}, expected i32 [T, K]", op,
               a.picks.describe());
@@ -249,31 +243,21 @@ void take_all(OpContext& ctx, const TakeAll& a) {
   const OpTimer timer(ctx, OpKind::kIndexTopk);
   check("take_all", a);
   if (ctx.device == Device::kCuda) return ctx.cuda->take_all(a);
-  for_each_pick_row(a, [&](int64_t t, int32_t*, int32_t visible) {
+  for (int64_t t = 0; t < a.picks.dim(0); ++t) {
+    const int32_t visible = a.visible.data<int32_t>()[t];
     LEVIN_CHECK(visible - a.first <= a.picks.dim(1), "take_all: row {} sees more than {} slots", t, a.picks.dim(1));
     take_row(a.first, visible, a.picks, t);
-  });
+  }
 }
 
 void take_most_recent(OpContext& ctx, const TakeAll& a) {
   const OpTimer timer(ctx, OpKind::kIndexTopk);
   check("take_most_recent", a);
   if (ctx.device == Device::kCuda) return ctx.cuda->take_most_recent(a);
-  for_each_pick_row(a, [&](int64_t t, int32_t*, int32_t visible) {
+  for (int64_t t = 0; t < a.picks.dim(0); ++t) {
+    const int32_t visible = a.visible.data<int32_t>()[t];
     take_row(std::max<int64_t>(a.first, visible - a.picks.dim(1)), visible, a.picks, t);
-  });
-}
-
-void extend_picks(OpContext& ctx, const TakeAll& a) {
-  const OpTimer timer(ctx, OpKind::kIndexTopk);
-  check("extend_picks", a);
-  if (ctx.device == Device::kCuda) return ctx.cuda->extend_picks(a);
-  const int64_t n_picks = a.picks.dim(1);
-  for_each_pick_row(a, [&](int64_t, int32_t* picks, int32_t visible) {
-    int64_t n = std::find(picks, picks + n_picks, -1) - picks;
-    int32_t next = n > 0 ? picks[n - 1] + 1 : a.first;
-    while (n < n_picks && next < visible) picks[n++] = next++;
-  });
+  }
 }
 
 void index_scores(OpContext& ctx, const IndexScores& a) {

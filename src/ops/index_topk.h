@@ -59,15 +59,12 @@ void index_topk(OpContext& ctx, const IndexTopk& a);
 struct TakeAll {
   View visible;  // [T] i32
   int32_t first = 0;
-  View picks;  // [T, K] i32, written in full, by extend_picks() where there is room
+  View picks;  // [T, K] i32, written in full
 };
 void take_all(OpContext& ctx, const TakeAll& a);
 
 // The last K visible slots of each row, ascending: a selection without an indexer.
 void take_most_recent(OpContext& ctx, const TakeAll& a);
-
-// Rows of picks with room left held all there was to see; the slots after their last one, up to visible[t], join them.
-void extend_picks(OpContext& ctx, const TakeAll& a);
 
 // The scores alone: score[t, s] for first <= s < visible[t]; other elements are left as they are.
 struct IndexScores {

@@ -20,6 +20,7 @@ TEST(Registry, EveryFamilyHasWhatALoadNeedsUnderATypeOfItsOwn) {
   for (const Architecture* family : Registry::built_in().families()) {
     EXPECT_TRUE(types.insert(family->model_type).second) << family->model_type;
     EXPECT_TRUE(names.insert(family->name).second) << family->name;
+    EXPECT_FALSE(family->releases.empty()) << family->name;
     EXPECT_FALSE(family->class_name.empty()) << family->name;
     EXPECT_TRUE(family->keys != nullptr && family->read_config != nullptr) << family->name;
     EXPECT_TRUE(family->layer_prefix != nullptr && family->weight_rows != nullptr) << family->name;
@@ -39,7 +40,7 @@ TEST(Registry, AnUnknownModelTypeIsToldTheKnownOnes) {
             std::string::npos)
       << refused.error().message;
   for (const Architecture* known : Registry::built_in().families()) {
-    const std::string listed = fmt::format("\"{}\" ({})", known->model_type, known->name);
+    const std::string listed = fmt::format("\"{}\" ({})", known->model_type, known->releases);
     EXPECT_NE(refused.error().message.find(listed), std::string::npos) << refused.error().message;
   }
 }

@@ -166,14 +166,15 @@ TEST(DraftSharing, IndexKeysAreWrittenAllTheSame) {
   EXPECT_EQ(sharing.index_page(model->config().n_layers, 0), picking.index_page(model->config().n_layers, 0));
 }
 
-// With fewer slots than picks the first draft picked all of them, and the next one sees the new slot as well.
-TEST(DraftSharing, ARowWithRoomLeftTakesInWhatWasWrittenSince) {
+// Also when fewer slots than picks were there: the row keeps its room, and the drafted position does not join it.
+TEST(DraftSharing, ARowWithRoomLeftStaysAsItWas) {
   const std::unique_ptr<Model> model = glm(true);
   constexpr int64_t kShort = 6;
   Bench sharing(*model), picking(*model);
   const Round shared = draft_twice(sharing, kShort, true), own = draft_twice(picking, kShort, false);
-  EXPECT_EQ(shared.next_picks, own.next_picks);
-  EXPECT_EQ(shared.next_picks, (std::vector<int32_t>{1, 2, 3, 4, 5, 6, 7, -1, -1, -1, -1, -1}));
+  EXPECT_EQ(shared.next_picks, (std::vector<int32_t>{1, 2, 3, 4, 5, 6, -1, -1, -1, -1, -1, -1}));
+  EXPECT_EQ(shared.next_probed, shared.next_picks);
+  EXPECT_EQ(own.next_picks, (std::vector<int32_t>{1, 2, 3, 4, 5, 6, 7, -1, -1, -1, -1, -1}));
 }
 
 // ---- in the step loop --------------------------------------------------------------------------------------------

@@ -30,12 +30,14 @@ TraceOptions prompt_of(const Oracle& oracle) {
 }
 
 // How far the logits of the prompt are from the oracle's.
-double error_with(const std::string& fixture, const ModelChoices& choices) {
-  const Oracle oracle(fixture);
-  const std::unique_ptr<Model> model = load_fixture(fixture, choices);
+double error_of(const Model& model, const Oracle& oracle) {
   const TraceOptions options = prompt_of(oracle);
-  Runner runner(*model, runner_options(trace_cache_tokens(options)));
+  Runner runner(model, runner_options(trace_cache_tokens(options)));
   return relative_error(must(trace(runner, options)).logits, oracle.values<float>("logits"));
+}
+
+double error_with(const std::string& fixture, const ModelChoices& choices) {
+  return error_of(*load_fixture(fixture, choices), Oracle(fixture));
 }
 
 // ---- in the trunk: one way to be wrong ---------------------------------------------------------------------------
@@ -111,6 +113,10 @@ const Mistake kMistakes[] = {
      "v32-odd",
      "the same in V3.2",
      {.change_weights = [](ModelWeights& w) { every_indexer(w, [](IndexerWeights& i) { zero(i.k_norm_bias); }); }}},
+    {0,
+     "v32-shared",
+     "V3.2 that shares picks rotates its indexer as GLM does",
+     {.change_config = [](ModelConfig& c) { c.index_rope_pairing = ops::RopePairing::kInterleaved; }}},
 };
 
 class MlaMistakesTest : public ::testing::TestWithParam<Mistake> {};
@@ -121,13 +127,52 @@ INSTANTIATE_TEST_SUITE_P(Mla, MlaMistakesTest, ::testing::ValuesIn(kMistakes),
                          [](const auto& row) { return fmt::format("M{}_{}", row.param.number, row.index); });
 
 TEST(MlaMistakesTest, WithoutOneTheOracleIsMet) {
-  for (const char* fixture : {"v32-odd", "glm-shared", "glm-pattern"}) EXPECT_LE(error_with(fixture, {}), kRight);
+  for (const char* fixture : {"v32-odd", "v32-shared", "glm-shared", "glm-pattern"})
+    EXPECT_LE(error_with(fixture, {}), kRight);
+}
+
+// ---- in the schedule of indexers: read otherwise than index_topk_freq 3 without an offset means ------------------------
+
+struct WrongSchedule {
+  const char* what;
+  const char* pattern;  // the fixture has indexers in all six layers
+};
+void PrintTo(const WrongSchedule& m, std::ostream* out) { *out << m.what; }
+
+const WrongSchedule kWrongSchedules[] = {
+    {"layers that share pick for themselves, with the unused indexers of the file", "FFFFFF"},
+    {"offset 1 where none is given", "FSSFSS"},
+    {"offset 3 where none is given", "FFFSSF"},
+    {"layer 1 shares as well", "FSSSFS"},
+    {"the picks of layer 0 in every other", "FSSSSS"},
+    {"layer 4 takes the picks of layer 1", "FFSSSS"},
+    {"layer 5 picks for itself", "FFSSFF"},
+};
+
+class WrongScheduleTest : public ::testing::TestWithParam<WrongSchedule> {};
+
+double error_with_pattern(const char* pattern) {
+  TempCheckpoint model = TempCheckpoint::from_fixture("v32-shared");
+  model.erase_config("index_topk_freq");
+  model.set_config("index_topk_pattern", pattern);
+  return error_of(*load_model(model.write()), Oracle("v32-shared"));
+}
+
+TEST_P(WrongScheduleTest, IsNoticed) { EXPECT_GE(error_with_pattern(GetParam().pattern), kNoticed); }
+
+INSTANTIATE_TEST_SUITE_P(Mla, WrongScheduleTest, ::testing::ValuesIn(kWrongSchedules),
+                         [](const auto& row) { return std::string(row.param.pattern); });
+
+// The same schedule in letters, with and without the MTP layer's own.
+TEST(RightSchedule, IsTheOraclesInAnySpelling) {
+  for (const char* pattern : {"FFSSFS", "FFSSFSF"}) EXPECT_LE(error_with_pattern(pattern), kRight) << pattern;
 }
 
 // ---- in the files: refused by name -------------------------------------------------------------------------------
 
 struct Refused {
   int number;
+  const char* fixture;
   const char* what;
   std::function<void(TempCheckpoint&)> spoil;
   const char* message;  // a part of it; empty: all is well
@@ -135,13 +180,13 @@ struct Refused {
 void PrintTo(const Refused& m, std::ostream* out) { *out << m.number << ": " << m.what; }
 
 const Refused kRefused[] = {
-    {4, "head_dim taken for the rotated width",
+    {4, "glm-shared", "head_dim taken for the rotated width",
      [](TempCheckpoint& m) { m.set_config("qk_rope_head_dim", 32), m.set_config("qk_head_dim", 24 + 32); },
      "model.layers.0.self_attn.kv_a_proj_with_mqa.weight: expected"},
-    {4, "head_dim means nothing", [](TempCheckpoint& m) { m.set_config("head_dim", 192); }, ""},
-    {5, "no rope_parameters", [](TempCheckpoint& m) { m.erase_config("rope_parameters"); },
+    {4, "glm-shared", "head_dim means nothing", [](TempCheckpoint& m) { m.set_config("head_dim", 192); }, ""},
+    {5, "glm-shared", "no rope_parameters", [](TempCheckpoint& m) { m.erase_config("rope_parameters"); },
      "rope_theta is missing, also from rope_parameters"},
-    {27, "modules_to_not_convert names what is not there",
+    {27, "glm-shared", "modules_to_not_convert names what is not there",
      [](TempCheckpoint& m) {
        m.set_config("quantization_config", io::JsonObject{{"quant_method", "fp8"},
                                                           {"weight_block_size", io::JsonArray{128, 128}},
@@ -149,15 +194,45 @@ const Refused kRefused[] = {
                                                            io::JsonArray{"model.layers.0.self_attn.indexers_proj"}}});
      },
      ""},
-    {0, "the sharing schedule dropped: every layer wants an indexer",
+    {0, "glm-shared", "the sharing schedule dropped: every layer wants an indexer",
      [](TempCheckpoint& m) { m.erase_config("index_topk_freq"); },
      "model.layers.3.self_attn.indexer.wq_b.weight: expected"},
+    {0, "v32-shared", "the same in V3.2, from whose file the unused indexers were taken",
+     [](TempCheckpoint& m) {
+       for (const std::string& name : m.tensor_names()) {
+         if (name.starts_with("model.layers.3.self_attn.indexer.")) m.remove_tensor(name);
+       }
+       m.erase_config("index_topk_freq");
+     },
+     "model.layers.3.self_attn.indexer.wq_b.weight: expected"},
+    {0, "v32-shared", "those indexers may be there or not",
+     [](TempCheckpoint& m) {
+       for (const std::string& name : m.tensor_names()) {
+         if (name.starts_with("model.layers.3.self_attn.indexer.")) m.remove_tensor(name);
+       }
+     },
+     ""},
+    {0, "v32-shared", "no other tensor is let through with them",
+     [](TempCheckpoint& m) {
+       test::DrawnTensor copy = m.tensor("model.layers.3.self_attn.indexer.wk.weight");
+       copy.name = "model.layers.3.self_attn.indexer.wz.weight";
+       m.add_tensor(copy);
+     },
+     "model.layers.3.self_attn.indexer.wz.weight: expected no such tensor"},
+    {0, "v32-shared", "the MTP layer without an indexer of its own",
+     [](TempCheckpoint& m) { m.remove_tensor("model.layers.6.self_attn.indexer.wk.weight"); },
+     "model.layers.6.self_attn.indexer.wk.weight: expected"},
+    {0, "v32-shared", "a frequency beside a list that says otherwise",
+     [](TempCheckpoint& m) { m.set_config("index_topk_pattern", "FFFFFF"); },
+     "index_topk_pattern makes layer 2 \"full\", and index_topk_freq makes it \"shared\""},
+    {0, "v32-shared", "an offset under which layer 0 has nothing to share",
+     [](TempCheckpoint& m) { m.set_config("index_skip_topk_offset", 0); }, "index_skip_topk_offset is 0"},
 };
 
 class MlaRefusedTest : public ::testing::TestWithParam<Refused> {};
 
 TEST_P(MlaRefusedTest, IsNamed) {
-  TempCheckpoint model = TempCheckpoint::from_fixture("glm-shared");
+  TempCheckpoint model = TempCheckpoint::from_fixture(GetParam().fixture);
   GetParam().spoil(model);
   const std::string folder = model.write().string();
   const Status status = [&]() -> Status {
@@ -180,6 +255,9 @@ struct Feeding {
   bool shifted = true;           // token i + 1 beside the hidden state of i
   bool trunk_picks = false;      // the last selection of the trunk instead of the layer's own
   bool before_its_norm = false;  // the second draft goes on from the state before the head's norm
+  bool picks_anew = false;       // the second draft picks for itself
+  bool earlier_row = false;      // it takes the picks of a row before the last verified one
+  bool joins_itself = false;     // its own position stands in its set
 };
 
 struct DraftErrors {
@@ -192,9 +270,9 @@ std::vector<T> copy_of(View rows) {
   return std::vector<T>(rows.data<T>(), rows.data<T>() + rows.n_elements());
 }
 
-DraftErrors drafts_with(const Feeding& feeding) {
-  const Oracle oracle("glm-shared");
-  const std::unique_ptr<Model> model = load_fixture("glm-shared");
+DraftErrors drafts_with(const std::string& fixture, const Feeding& feeding) {
+  const Oracle oracle(fixture);
+  const std::unique_ptr<Model> model = load_fixture(fixture);
   std::vector<int32_t> ids = prompt_of(oracle).ids;
   const int64_t n = std::ssize(ids), n_vocab = model->config().n_vocab;
   ids.push_back(static_cast<int32_t>(oracle.values<int64_t>("greedy_ids").front()));
@@ -224,8 +302,10 @@ DraftErrors drafts_with(const Feeding& feeding) {
   const SequenceChunk next = chunk(n + 1, 1, n);
   const View going_on =
       feeding.before_its_norm ? View::of(before_norm.data(), {n, model->config().d_model}) : first.state;
+  View picks = first.picks.slice_first(feeding.earlier_row ? n - 2 : n - 1, 1);
+  if (feeding.joins_itself) picks.row<int32_t>(0)[picks.dim(1) - 1] = static_cast<int32_t>(n + 1);
   const ForwardRows second =
-      runner.mtp({&next, 1}, {.state = going_on.slice_first(n - 1, 1), .picks = first.picks.slice_first(n - 1, 1)});
+      runner.mtp({&next, 1}, {.state = going_on.slice_first(n - 1, 1), .picks = feeding.picks_anew ? View() : picks});
   const View second_logits = runner.logits(second.hidden);
   const std::vector<float> chain = oracle.values<float>("draft.logits");
   return {
@@ -234,18 +314,33 @@ DraftErrors drafts_with(const Feeding& feeding) {
                                std::span(chain).subspan(static_cast<size_t>(n_vocab), static_cast<size_t>(n_vocab)))};
 }
 
-TEST(MlaMtpMistakes, WithoutOneTheOracleIsMet) {
-  const DraftErrors errors = drafts_with({});
+class MlaMtpMistakes : public ::testing::TestWithParam<std::string> {
+ protected:
+  static DraftErrors errors_with(const Feeding& feeding) { return drafts_with(GetParam(), feeding); }
+};
+
+TEST_P(MlaMtpMistakes, WithoutOneTheOracleIsMet) {
+  const DraftErrors errors = errors_with({});
   EXPECT_LE(errors.first, kRight);
   EXPECT_LE(errors.second, kRight);
 }
-TEST(MlaMtpMistakes, M23StatesBeforeTheNormAreNoticed) {
-  EXPECT_GE(drafts_with({.before_its_norm = true}).second, kNoticed);
+TEST_P(MlaMtpMistakes, M23StatesBeforeTheNormAreNoticed) {
+  EXPECT_GE(errors_with({.before_its_norm = true}).second, kNoticed);
 }
-TEST(MlaMtpMistakes, M24TheTrunksPicksAreNoticed) { EXPECT_GE(drafts_with({.trunk_picks = true}).first, kNoticed); }
-TEST(MlaMtpMistakes, M25TokensThatAreNotShiftedAreNoticed) {
-  EXPECT_GE(drafts_with({.shifted = false}).first, kNoticed);
+TEST_P(MlaMtpMistakes, M24TheTrunksPicksAreNoticed) { EXPECT_GE(errors_with({.trunk_picks = true}).first, kNoticed); }
+TEST_P(MlaMtpMistakes, M25TokensThatAreNotShiftedAreNoticed) {
+  EXPECT_GE(errors_with({.shifted = false}).first, kNoticed);
 }
+TEST_P(MlaMtpMistakes, PicksMadeAnewAreNoticed) { EXPECT_GE(errors_with({.picks_anew = true}).second, kNoticed); }
+TEST_P(MlaMtpMistakes, PicksOfAnEarlierRowAreNoticed) {
+  EXPECT_GE(errors_with({.earlier_row = true}).second, kNoticed);
+}
+TEST_P(MlaMtpMistakes, ADraftThatAttendsToItselfIsNoticed) {
+  EXPECT_GE(errors_with({.joins_itself = true}).second, kNoticed);
+}
+
+INSTANTIATE_TEST_SUITE_P(Fixtures, MlaMtpMistakes, ::testing::Values("glm-shared", "v32-shared"),
+                         [](const auto& fixture) { return test_name(fixture.param); });
 
 }  // namespace
 }  // namespace levin::test

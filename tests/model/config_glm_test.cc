@@ -46,7 +46,7 @@ JsonObject config_without_schedule(int n_layers) {
 }
 
 TEST(GlmConfigTest, ReadsTheReleasedConfigsWithoutWarnings) {
-  for (const char* name : {"glm-5", "glm-5.1", "glm-5.2"}) {
+  for (const char* name : {"glm-5", "glm-5.1", "glm-5.2", "glm-5.3"}) {
     SCOPED_TRACE(name);
     const ParsedConfig parsed = test::must(parse(released_config(name)));
     EXPECT_EQ(parsed.warnings, std::vector<std::string>());
@@ -78,13 +78,16 @@ TEST(GlmConfigTest, Glm5HasAnIndexerInEveryLayer) {
   EXPECT_FALSE(c.fp8_blocks);
 }
 
-TEST(GlmConfigTest, Glm52SharesPicks) {
-  const ModelConfig c = test::must(parse(released_config("glm-5.2"))).config;
-  EXPECT_EQ(owners(c),
-            (std::vector<int>{0, 1, 2, 6, 10, 14, 18, 22, 26, 30, 34, 38, 42, 46, 50, 54, 58, 62, 66, 70, 74}));
-  EXPECT_TRUE(c.share_picks_across_drafts);
-  EXPECT_EQ(c.rope_theta, 8e6);
-  EXPECT_TRUE(c.fp8_blocks);
+TEST(GlmConfigTest, Glm52And53SharePicks) {
+  for (const char* name : {"glm-5.2", "glm-5.3"}) {
+    SCOPED_TRACE(name);
+    const ModelConfig c = test::must(parse(released_config(name))).config;
+    EXPECT_EQ(owners(c),
+              (std::vector<int>{0, 1, 2, 6, 10, 14, 18, 22, 26, 30, 34, 38, 42, 46, 50, 54, 58, 62, 66, 70, 74}));
+    EXPECT_TRUE(c.share_picks_across_drafts);
+    EXPECT_EQ(c.rope_theta, 8e6);
+    EXPECT_TRUE(c.fp8_blocks);
+  }
 }
 
 // ---- the schedule ------------------------------------------------------------------------------------------------
@@ -112,6 +115,7 @@ const ScheduleCase kSchedules[] = {
     {"DefaultOffset", 6, [](JsonObject& c) { c.set("index_topk_freq", 3); }, {0, 1, 4}},
     {"OffsetBeyondTheLayers", 4, frequency(9, 40), {0, 1, 2, 3}},
     {"Pattern", 6, [](JsonObject& c) { c.set("index_topk_pattern", "FSFSSF"); }, {0, 2, 5}},
+    {"PatternWithTheMtpLayer", 3, [](JsonObject& c) { c.set("index_topk_pattern", "FSSF"); }, {0}},
     {"PatternAsAList", 3, [](JsonObject& c) { c.set("index_topk_pattern", JsonArray{"F", "S", "S"}); }, {0}},
     {"Types", 3, [](JsonObject& c) { c.set("indexer_types", JsonArray{"full", "shared", "full"}); }, {0, 2}},
     {"TypesBesideTheDefaultFrequency",
@@ -164,7 +168,13 @@ const Refusal kRefusals[] = {
     {"FirstLetterShared", put("index_topk_pattern", "SFFFFF"), "index_topk_pattern makes layer 0 \"shared\""},
     {"TooFewTypes", put("indexer_types", JsonArray{"full", "shared"}),
      "expected one entry for each of the 6 layers (num_hidden_layers), not 2"},
-    {"TooManyLetters", put("index_topk_pattern", "FFFFFFF"), "the 6 layers (num_hidden_layers), not 7"},
+    {"TooManyLetters", put("index_topk_pattern", "FFFFFFFF"),
+     "the 6 layers (num_hidden_layers), and at most one more for the MTP layer, not 8"},
+    {"OneLetterMoreWithoutMtp",
+     [](JsonObject& c) { c.set("index_topk_pattern", "FFFFFFF"), c.set("num_nextn_predict_layers", 0); },
+     "the 6 layers (num_hidden_layers), not 7"},
+    {"MtpShared", put("index_topk_pattern", "FFFFFFS"),
+     "index_topk_pattern makes the MTP layer, its last entry, \"shared\", and that layer always picks for itself"},
     {"NoTypes", put("indexer_types", JsonArray{}), "not 0"},
     {"OddType", put("indexer_types", JsonArray{"full", "half", "full", "full", "full", "full"}),
      "indexer_types[1] is \"half\", expected \"full\" or \"shared\""},

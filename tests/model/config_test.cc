@@ -90,6 +90,23 @@ TEST(ConfigTest, ReadsTheReleasedConfigWithoutWarnings) {
   EXPECT_EQ(c.yarn->original_max_position, 4096);
 }
 
+// No released file has the keys: they come with the users' wish to share.
+TEST(ConfigTest, LayersAndDraftsMaySharePicks) {
+  JsonObject config = released_config();
+  config.set("index_topk_freq", 4);
+  config.set("index_share_for_mtp_iteration", true);
+  const ParsedConfig parsed = test::must(parse(config));
+  EXPECT_EQ(parsed.warnings, std::vector<std::string>());
+  std::vector<int> owners;
+  for (int layer = 0; layer < parsed.config.n_layers; ++layer) {
+    if (parsed.config.has_indexer(layer)) owners.push_back(layer);
+  }
+  EXPECT_EQ(owners, (std::vector<int>{0, 1, 5, 9, 13, 17, 21, 25, 29, 33, 37, 41, 45, 49, 53, 57}));
+  EXPECT_TRUE(parsed.config.has_indexer(61));  // the MTP layer's own, whatever the frequency says
+  EXPECT_TRUE(parsed.config.share_picks_across_drafts);
+  EXPECT_EQ(parsed.config.index_rope_pairing, ops::RopePairing::kHalfSplit);
+}
+
 TEST(ConfigTest, BothSpellingsGiveTheSameModel) {
   const ModelConfig official = test::must(parse(released_config())).config;
   const ParsedConfig other = test::must(parse(in_transformers_spelling()));
@@ -221,7 +238,8 @@ const Refusal kRefusals[] = {
     {"V41", put("model_type", "deepseek_v41"), "DeepSeek-V4.1, whose layers share compressed keys"},
     {"V3", put("model_type", "deepseek_v3"), "DeepSeek-V3, which has no lightning indexer"},
     {"OtherType", put("model_type", "llama"),
-     "is \"llama\", a model this program does not know; this version runs \"deepseek_v32\" (DeepSeek-V3.2), "},
+     "is \"llama\", a model this program does not know; this version runs \"deepseek_v32\" (DeepSeek-V3.2 and "
+     "V3.2-Exp), "},
     {"Dspark", put("dspark_block_size", 5), "dspark_block_size: a DSpark block drafter"},
     {"Architecture", put("architectures", JsonArray{"LlamaForCausalLM"}),
      "architectures is a list of 1, expected [\"DeepseekV32ForCausalLM\"]"},
@@ -257,9 +275,14 @@ const Refusal kRefusals[] = {
     {"MoeFrequency", put("moe_layer_freq", 2), "moe_layer_freq is 2"},
     {"RopeInterleave", put("rope_interleave", false), "rope_interleave is false"},
     {"IndexInterleave", put("indexer_rope_interleave", true), "indexer_rope_interleave is true"},
-    {"SharedIndex", put("indexer_types", JsonArray{"full", "shared"}),
-     "indexer_types is [\"full\", \"shared\"], which this version does not implement"},
-    {"IndexFrequency", put("index_topk_freq", 4), "index_topk_freq is 4"},
+    {"TooFewIndexTypes", put("indexer_types", JsonArray{"full", "shared"}),
+     "expected one entry for each of the 61 layers (num_hidden_layers), and at most one more for the MTP layer, not 2"},
+    {"IndexFrequencyZero", put("index_topk_freq", 0),
+     "index_topk_freq is 0 (a number), expected a whole number from 1"},
+    {"IndexFrequencyText", put("index_topk_freq", "4"), "index_topk_freq is \"4\" (a string)"},
+    {"IndexOffsetZero", put("index_skip_topk_offset", 0), "layer 0 has no layer below whose picks it could share"},
+    {"IndexPatternList", put("index_topk_pattern", 4), "index_topk_pattern is 4 (a number)"},
+    {"SharingAcrossDraftsAsNumber", put("index_share_for_mtp_iteration", 1), "index_share_for_mtp_iteration is 1"},
     {"V4Keys", put("compress_ratios", JsonArray{0, 4}), "compress_ratios is [0, 4]"},
     {"Eps", put("rms_norm_eps", -1e-6), "rms_norm_eps is -1e-06"},
     {"ExpertFactor", put("routed_scaling_factor", 0), "routed_scaling_factor is 0"},

@@ -189,6 +189,18 @@ TEST(GgufExportTest, ArchitecturesAreOfTheFamily) {
   EXPECT_EQ(wrong.error().message, "architecture 'deepseek32': GLM-5 can be written as glm-dsa");
 }
 
+// deepseek32 has no schedule of indexers; glm-dsa has.
+TEST(GgufExportTest, LayersThatSharePicksNeedAnArchitectureThatSaysSo) {
+  const ModelConfig shared = config_of("v32-shared");
+  const auto refused = export_gguf(shared, dummy_tensors(shared), {});
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().kind, ErrorKind::kUsage);
+  EXPECT_NE(refused.error().message.find("3 of 6 layers share the picks of others; write it as glm-dsa"),
+            std::string::npos)
+      << refused.error().message;
+  EXPECT_TRUE(export_gguf(shared, dummy_tensors(shared), {.architecture = "glm-dsa"}).ok());
+}
+
 TEST(GgufExportTest, RefusesWhatGgufCannotHold) {
   ModelConfig c = config_of("v4-fp4");
   c.d_expert = 80;

@@ -1,4 +1,4 @@
-// DeepSeek-V3.2: an indexer in every layer, rotated in halves.
+// DeepSeek-V3.2: an indexer rotated in halves, in every layer unless the config lets layers share picks.
 #include "arch/deepseek_v3/architecture.h"
 
 #include <array>
@@ -8,22 +8,13 @@
 namespace levin {
 namespace {
 
-// Keys of GLM-5 that say what V3.2 does anyway.
-constexpr FixedKey kFixed[] = {
-    {"indexer_rope_interleave", {"false", ""}},
-    {"index_topk_freq", {"1", "null"}},
-    {"index_topk_pattern", {"null", ""}},
-    {"index_share_for_mtp_iteration", {"false", "null"}},
-};
-constexpr UniformKey kUniform[] = {{"indexer_types", "full"}};
-constexpr std::string_view kHonoured[] = {"index_skip_topk_offset"};  // says nothing at frequency 1
-constexpr ConfigKeys kKeys{.base = &mla::kConfigKeys, .honoured = kHonoured, .fixed = kFixed, .uniform = kUniform};
+constexpr FixedKey kFixed[] = {{"indexer_rope_interleave", {"false", ""}}};  // a key of GLM-5
+constexpr ConfigKeys kKeys{.base = &mla::kConfigKeys, .honoured = {}, .fixed = kFixed, .uniform = {}};
 
 Status read(const io::JsonFields& fields, ModelConfig* config, std::vector<std::string>* warnings) {
   LEVIN_TRY(mla::read_config(fields, config, warnings));
   config->index_rope_pairing = ops::RopePairing::kHalfSplit;
-  config->owns_indexer.assign(static_cast<size_t>(config->n_layers), true);
-  return {};
+  return mla::read_index_sharing(fields, config);
 }
 
 // llama.cpp's name; ik_llama.cpp has none of its own and runs it as glm-dsa.
@@ -31,11 +22,13 @@ constexpr std::array<std::string_view, 2> kGgufArchitectures = {"deepseek32", "g
 constexpr GgufNames kGguf{.architectures = kGgufArchitectures,
                           .tensors = &mla::kGgufTensors,
                           .pre_tokenizer = "deepseek-v3",
-                          .set_keys = mla::set_gguf_keys};
+                          .set_keys = mla::set_gguf_keys,
+                          .check = mla::check_gguf};
 
 }  // namespace
 
 constinit const Architecture kDeepseekV32{.name = "DeepSeek-V3.2",
+                                          .releases = "DeepSeek-V3.2 and V3.2-Exp",
                                           .model_type = "deepseek_v32",
                                           .class_name = "DeepseekV32ForCausalLM",
                                           .keys = &kKeys,

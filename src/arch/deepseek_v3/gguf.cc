@@ -1,4 +1,6 @@
 // DeepSeek-V3.2 and GLM-5 as GGUF.
+#include <fmt/format.h>
+
 #include <array>
 #include <utility>
 #include <vector>
@@ -50,6 +52,16 @@ constexpr std::array kInLayer = {
 
 constinit const GgufTensorNames kGgufTensors{.outside = kOutside, .in_layer = kInLayer};
 
+// Only glm-dsa has a schedule of indexers.
+Status check_gguf(const ModelConfig& c, const std::string& architecture) {
+  if (architecture == "glm-dsa" || c.n_indexers() == c.n_layers) return {};
+  return Error{
+      ErrorKind::kUsage,
+      fmt::format("architecture '{}' has an indexer in every layer, and in this model {} of {} layers share the "
+                  "picks of others; write it as glm-dsa, or let every layer pick (index_topk_freq 1)",
+                  architecture, c.n_layers - c.n_indexers(), c.n_layers)};
+}
+
 // Attention in its absorbed form: one key-value head, the latent with the rotated key.
 void set_gguf_keys(const ModelConfig& c, const std::string& architecture, GgufKeys& keys) {
   keys.size("feed_forward_length", c.d_dense);
@@ -62,7 +74,7 @@ void set_gguf_keys(const ModelConfig& c, const std::string& architecture, GgufKe
   keys.real("attention.layer_norm_epsilon", c.index_norm_eps);
   set_gguf_rope(c, c.yarn, keys);
   set_gguf_experts(c, GgufGating::kSigmoid, keys);
-  if (architecture != "glm-dsa") return;  // deepseek32 knows no schedule of indexers
+  if (architecture != "glm-dsa") return;
   std::vector<uint32_t> full;
   for (int layer = 0; layer < c.n_layers; ++layer) full.push_back(c.has_indexer(layer));
   keys.set("attention.indexer.types", std::move(full));

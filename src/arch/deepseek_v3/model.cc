@@ -57,11 +57,7 @@ ForwardRows DeepseekV32::mtp(OpContext& ctx, const Step& step, const MtpInput& i
   WantedRows wanted(p);
   if (wanted.are_none()) return {};
   Pass& q = wanted.pass();
-  const View x = wanted.of(z);  // [N, D]
-  if (!in.picks.empty()) {
-    ops::extend_picks(q.ctx(),
-                      {.visible = wanted.step().visible, .first = wanted.step().first_slot, .picks = in.picks});
-  }
+  const View x = wanted.of(z);                                    // [N, D]
   Picks picks = in.picks.empty() ? no_picks(q, config().n_picks)  // [N, K]
                                  : Picks{.slots = in.picks, .source = layer, .given = true};
   decoder.forward_appended(q, x, picks);

@@ -6,6 +6,7 @@
 namespace levin {
 
 constinit const Architecture kDeepseekV4{.name = "DeepSeek-V4",
+                                         .releases = "DeepSeek-V4-Flash and V4-Pro",
                                          .model_type = "deepseek_v4",
                                          .class_name = "DeepseekV4ForCausalLM",
                                          .keys = &deepseek_v4::kConfigKeys,

@@ -143,10 +143,6 @@ void PlainCuda::take_most_recent(const ops::TakeAll& a) {
   plain::take_most_recent(pick_rows("take_most_recent", a), stream_.handle());
 }
 
-void PlainCuda::extend_picks(const ops::TakeAll& a) {
-  plain::extend_picks(pick_rows("extend_picks", a), stream_.handle());
-}
-
 void PlainCuda::sparse_attention(const ops::SparseAttention& a) {
   constexpr std::string_view kOp = "sparse_attention";
   plain::sparse_attention({.q_latent = device_bytes(kOp, "q_latent", a.q_latent),

@@ -41,7 +41,6 @@ class PlainCuda : public CudaBackend {
   void copy_rows(const ops::CopyRows& a) override;
   void embed(const ops::Embed& a) override;
   void expert_ffn(const ops::ExpertFfn& a) override;
-  void extend_picks(const ops::TakeAll& a) override;
   void ffn(const ops::Ffn& a) override;
   void hadamard(const ops::Hadamard& a) override;
   void index_queries(const ops::IndexQueries& a) override;

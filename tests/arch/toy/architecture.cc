@@ -171,6 +171,7 @@ void ToyWeights::visit(WeightVisitor& v) {
 }
 
 constinit const Architecture kToy{.name = "Toy",
+                                  .releases = "Toy",
                                   .model_type = "toy",
                                   .class_name = "ToyForCausalLM",
                                   .keys = &kKeys,

@@ -167,21 +167,6 @@ __global__ void take_most_recent_kernel(TakeAll a) {
   take(a.picks + t * a.n_picks, a.n_picks, last > a.first ? last : a.first, end);
 }
 
-__global__ void extend_kernel(TakeAll a) {
-  int32_t* picks = a.picks + blockIdx.x * a.n_picks;
-  __shared__ int64_t n;
-  if (threadIdx.x == 0) n = a.n_picks;
-  __syncthreads();
-  for (int64_t i = threadIdx.x; i < a.n_picks; i += blockDim.x) {
-    if (picks[i] < 0 && (i == 0 || picks[i - 1] >= 0)) n = i;  // one thread alone finds the first
-  }
-  __syncthreads();
-  const int64_t next = n > 0 ? picks[n - 1] + 1 : a.first;
-  for (int64_t i = n + threadIdx.x; i < a.n_picks; i += blockDim.x) {
-    if (next + i - n < a.visible[blockIdx.x]) picks[i] = static_cast<int32_t>(next + i - n);
-  }
-}
-
 }  // namespace
 
 void index_scores(const IndexScores& a, StreamHandle stream) {
@@ -212,6 +197,5 @@ void take_all(const TakeAll& a, StreamHandle stream) { start(take_all_kernel, {.
 void take_most_recent(const TakeAll& a, StreamHandle stream) {
   start(take_most_recent_kernel, {.x = a.n_rows}, stream, a);
 }
-void extend_picks(const TakeAll& a, StreamHandle stream) { start(extend_kernel, {.x = a.n_rows}, stream, a); }
 
 }  // namespace levin::cuda::plain

@@ -74,7 +74,4 @@ void take_all(const TakeAll& a, StreamHandle stream);
 // The last K candidates of each row, ascending: a selection without an indexer.
 void take_most_recent(const TakeAll& a, StreamHandle stream);
 
-// Rows with room left take the slots after their last pick, up to visible[t].
-void extend_picks(const TakeAll& a, StreamHandle stream);
-
 }  // namespace levin::cuda::plain

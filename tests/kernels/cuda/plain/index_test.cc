@@ -192,9 +192,6 @@ TEST_F(PlainIndexTest, PicksWithoutScores) {
                         rows({-1, -1, -1, -1, -1, -1, -1, -1, 1, -1, -1, -1, 1, 2, 3, 4, 1, 2, 3, 4})));
   EXPECT_TRUE(same_bits(picks_of(take_most_recent, nothing),
                         rows({-1, -1, -1, -1, -1, -1, -1, -1, 1, -1, -1, -1, 5, 6, 7, 8, 1, 2, 3, 4})));
-  EXPECT_TRUE(same_bits(
-      picks_of(extend_picks, rows({-1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, 2, 5, -1, -1, 1, 2, -1, -1})),
-      rows({-1, -1, -1, -1, -1, -1, -1, -1, 1, -1, -1, -1, 2, 5, 6, 7, 1, 2, 3, 4})));
 }
 
 TEST_F(PlainIndexTest, AGraphReadsLengthsFromTheDevice) {
