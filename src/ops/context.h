@@ -23,8 +23,8 @@ struct OpContext {
   ThreadPool* pool = nullptr;
   Arena* arena = nullptr;                    // scratch; ops release what they take
   const kernels::CpuKernels* cpu = nullptr;  // chosen once for the processor (kernels/cpu/kernels.h)
-  CudaBackend* cuda = nullptr;  // device, stream and kernels (ops/cuda_backend.h), instead of pool and cpu
-  OpTimes* times = nullptr;     // where ops add the time they take (ops/op_times.h); may be null
+  CudaBackend* cuda = nullptr;               // device, stream and kernels (ops/cuda_backend.h), instead of pool and cpu
+  OpTimes* times = nullptr;                  // where ops add the time they take (ops/op_times.h); may be null
 };
 
 // How many rows a thread takes at least in a loop over n_rows rows of `width` values each: all of them where waking
