@@ -1,10 +1,19 @@
-// Any body for any route: one whole answer, never a 500, and the errors are JSON. The first byte says which route.
+// Any body for any route, to its last token: one answer, never a 500 or a hang, whole ones and errors in JSON, streams in events.
 //
-// The engine is the demonstration model with dummy weights, and no place in it is free: so everything is done with a
-// request but computing it.
+// The low bits of the first byte say which route. Its high bit says whether the engine has a place free: without one everything is
+// done with a request but computing it, a thousand times as fast; with one the request runs, through sampling, structures and
+// drafts, on a model of a few thousand dummy weights with the demonstration model's vocabulary.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
+#include <fstream>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 
@@ -26,7 +35,31 @@ using namespace levin::serve;
 
 namespace {
 
-const std::string kFolder = std::string(LEVIN_SOURCE_DIR) + "/models/demo-v32";
+const std::string kDemo = std::string(LEVIN_SOURCE_DIR) + "/models/demo-v32";
+constexpr std::chrono::seconds kPatience{60};  // a request of this size takes less, also under sanitizers
+
+constexpr const char* kSmallConfig = R"({
+  "model_type": "deepseek_v32", "architectures": ["DeepseekV32ForCausalLM"], "vocab_size": 4096, "hidden_size": 32,
+  "intermediate_size": 32, "moe_intermediate_size": 16, "num_hidden_layers": 2, "num_nextn_predict_layers": 1,
+  "num_attention_heads": 2, "num_key_value_heads": 2, "n_shared_experts": 1, "n_routed_experts": 4,
+  "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1, "norm_topk_prob": true, "routed_scaling_factor": 2.5,
+  "scoring_func": "sigmoid", "topk_method": "noaux_tc", "first_k_dense_replace": 1, "q_lora_rank": 16,
+  "kv_lora_rank": 32, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16, "index_n_heads": 2,
+  "index_head_dim": 16, "index_topk": 16, "hidden_act": "silu", "rms_norm_eps": 1e-6,
+  "max_position_embeddings": 4096, "tie_word_embeddings": false, "attention_bias": false, "bos_token_id": 0,
+  "eos_token_id": 1, "rope_theta": 10000.0})";
+
+// The demonstration model's tokenizer beside the small config.
+std::string model_folder() {
+  const std::filesystem::path folder =
+      std::filesystem::temp_directory_path() / fmt::format("fuzz_request.{}", ::getpid());
+  std::filesystem::create_directories(folder);
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "generation_config.json"})
+    std::filesystem::copy_file(std::filesystem::path(kDemo) / name, folder / name,
+                               std::filesystem::copy_options::overwrite_existing);
+  std::ofstream(folder / "config.json") << kSmallConfig;
+  return folder.string();
+}
 
 template <class T>
 T must(Result<T> result) {
@@ -36,10 +69,11 @@ T must(Result<T> result) {
 
 // All that handlers see of a server.
 struct Served {
-  std::unique_ptr<Engine> engine = must(
-      Engine::load({.model_folder = kFolder, .load_format = LoadFormat::kDummy, .max_model_len_tokens = 1024}, {}));
-  text::Tokenizer tokenizer = must(text::Tokenizer::load(kFolder));
-  text::ChatFormat format = must(load_chat_format(*must(load_model_config(kFolder)).config.family, kFolder, tokenizer));
+  std::string folder = model_folder();
+  std::unique_ptr<Engine> engine = must(Engine::load(
+      {.model_folder = folder, .load_format = LoadFormat::kDummy, .max_model_len_tokens = 160, .n_spec_steps = 2}, {}));
+  text::Tokenizer tokenizer = must(text::Tokenizer::load(folder));
+  text::ChatFormat format = must(load_chat_format(*must(load_model_config(folder)).config.family, folder, tokenizer));
   Metrics metrics{"demo"};
   EngineService service{*engine, metrics};
   AnswerForms forms{tokenizer, format, engine->config().n_vocab};
@@ -53,35 +87,71 @@ struct Served {
     model.version = "fuzz";
     model.names = {"demo"};
     model.any_name = true;
-    model.max_queued = 0;
   }
 };
 
+// What a client sees of one answer.
 class Recorder final : public Exchange {
  public:
   explicit Recorder(HttpRequest request) : request_(std::move(request)) {}
   const HttpRequest& request() const override { return request_; }
   void respond(HttpResponse response) override {
+    const std::lock_guard lock(mutex_);
     ++n_answers_;
     answer_ = std::move(response);
+    over_ = true;
+    changed_.notify_all();
   }
-  void begin_stream(HttpResponse) override { LEVIN_CHECK(false, "a stream was begun without a place in the engine"); }
-  void send(std::string) override {}
-  void end() override {}
+  void begin_stream(HttpResponse head) override {
+    const std::lock_guard lock(mutex_);
+    ++n_answers_;
+    answer_ = std::move(head);
+    streams_ = true;
+  }
+  void send(std::string bytes) override {
+    const std::lock_guard lock(mutex_);
+    stream_ += bytes;
+  }
+  void end() override {
+    const std::lock_guard lock(mutex_);
+    over_ = true;
+    changed_.notify_all();
+  }
   void on_disconnect(std::function<void()>) override {}
 
-  void check() const {
+  void check() {
+    std::unique_lock lock(mutex_);
+    LEVIN_CHECK(changed_.wait_for(lock, kPatience, [&] { return over_; }), "no answer in {} s", kPatience.count());
     LEVIN_CHECK(n_answers_ == 1, "{} answers to one request", n_answers_);
     LEVIN_CHECK(answer_.status == 200 || (answer_.status >= 400 && answer_.status < 500), "status {}: {}",
                 answer_.status, answer_.body);
-    const Result<io::JsonValue> body = io::parse_json(answer_.body, "the answer");
-    LEVIN_CHECK(body.ok(), "{}: {}", body.ok() ? "" : body.error().message, answer_.body);
+    streams_ ? check_events() : check_json(answer_.body);
   }
 
  private:
+  static void check_json(const std::string& text) {
+    const Result<io::JsonValue> body = io::parse_json(text, "the answer");
+    LEVIN_CHECK(body.ok(), "{}: {}", body.ok() ? "" : body.error().message, text);
+  }
+  // Lines of "event:", "data:" and comments; data is JSON, or the last one [DONE].
+  void check_events() const {
+    for (size_t begin = 0; begin < stream_.size();) {
+      const size_t end = std::min(stream_.find('\n', begin), stream_.size());
+      const std::string line = stream_.substr(begin, end - begin);
+      if (line.starts_with("data: ") && line != "data: [DONE]") check_json(line.substr(6));
+      LEVIN_CHECK(line.empty() || line.starts_with("data: ") || line.starts_with("event: ") || line.starts_with(":"),
+                  "a stream with the line \"{}\"", line);
+      begin = end + 1;
+    }
+  }
+
   HttpRequest request_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
   HttpResponse answer_;
+  std::string stream_;
   int n_answers_ = 0;
+  bool streams_ = false, over_ = false;
 };
 
 using Handler = void (*)(const ServedModel&, const std::shared_ptr<Exchange>&);
@@ -101,7 +171,9 @@ constexpr std::pair<const char*, Handler> kRoutes[] = {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static Served served;
   if (size == 0) return 0;
-  const auto& [path, handle] = kRoutes[data[0] % std::size(kRoutes)];
+  constexpr uint8_t kRuns = 0x80;
+  const auto& [path, handle] = kRoutes[(data[0] & ~kRuns) % std::size(kRoutes)];
+  served.model.max_queued = (data[0] & kRuns) != 0 ? 8 : 0;
   HttpRequest request{.method = "POST", .path = path};
   request.body.assign(reinterpret_cast<const char*>(data) + 1, size - 1);
   const auto exchange = std::make_shared<Recorder>(std::move(request));

@@ -77,7 +77,7 @@ int64_t n_computed(const Answer& answer) { return answer.n_prompt_tokens - answe
 void print_statistics(const Answer& answer) {
   const Generation& g = answer.generation;
   const std::string accepted = g.speculation.n_drafted > 0
-                                   ? fmt::format(", {:.2f} tokens kept a pass", g.speculation.mean_accept_length())
+                                   ? fmt::format(", mean acceptance length {:.2f}", g.speculation.mean_accept_length())
                                    : std::string();
   const std::string cached =
       g.n_found_tokens > 0 ? fmt::format(", {} of them cached, {}", g.n_found_tokens, n_computed(answer)) : "";

@@ -189,7 +189,7 @@ void print_ops(const BenchRow& row, const BenchOptions& options) {
              row.limits.read_gb_per_s, gflop_per_s(row.limits, row.isa, false), gflop_per_s(row.limits, row.isa, true));
 }
 
-// What a pass of several rows costs beside one of a single row, by kind of op: attention and index do their work for
+// What a pass of several rows costs compared with one of a single row, by kind of op: attention and index do their work
 // every row, the rest mostly reads weights.
 void print_verify(const BenchRow& row) {
   const VerifyPass &one = row.verify[0], &many = row.verify[1];
@@ -355,10 +355,10 @@ void add_bench(CommandLine& line) {
       set_int(&bench->decode_tokens, {.min = 1, .max = 1 << 20}));
   add("--repetitions", "N", "Runs of every case; the table shows their median and spread", "5, fewer of slow cases",
       set_int(&bench->n_repetitions, {.min = 1, .max = 10000}));
-  add("--ops", "", "Also print where the time goes, by kind of op, beside what the machine can do", "",
+  add("--ops", "", "Also print where the time goes, by kind of op, and what share of the machine's limits that is", "",
       set_flag(&bench->ops));
-  add("--verify", "ROWS", "Also print what a pass of so many rows of one sequence costs beside one of a single row", "",
-      set_int(&bench->verify_rows, {.min = 2, .max = 64}));
+  add("--verify", "ROWS", "Also print what a pass of ROWS rows of one sequence costs compared with one of a single row",
+      "", set_int(&bench->verify_rows, {.min = 2, .max = 64}));
   add("--json", "", "Print a JSON list of rows", "", set_flag(&bench->json));
   add("--csv", "", "Print comma-separated rows", "", set_flag(&bench->csv));
   add("--plot", "FILE.svg", "Draw decode speed over context depth", "", set_text(&bench->plot_file));

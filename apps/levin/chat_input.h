@@ -1,6 +1,6 @@
 // Messages from typed lines:
 //
-//   a line that ends in one backslash   goes on with the next one, a newline between them
+//   a line that ends in one backslash   continues with the next one, a newline between them
 //   """ at the beginning                opens a text of several lines, up to a line that ends in """
 #pragma once
 

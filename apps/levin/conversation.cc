@@ -46,7 +46,7 @@ class AnswerBuilder {
         n_content_bytes_ += event.text.size();
         event.text = stop_.push(event.text);
       } else {
-        finish();  // a stop string does not go on behind a call
+        finish();  // a stop string does not apply after a call
         if (stopped()) return;
       }
       hand_on(event);

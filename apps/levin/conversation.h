@@ -1,4 +1,4 @@
-// A chat with a loaded model: messages in, an answer streamed to whoever looks, the history kept.
+// A chat with a loaded model: messages in, an answer streamed to standard output, the history kept.
 #pragma once
 
 #include <functional>

@@ -1,4 +1,4 @@
-// levin export-gguf: the same weights as GGUF, to run llama.cpp and its relatives beside us.
+// levin export-gguf: the same weights as GGUF, to run llama.cpp and its relatives on them.
 #include <fmt/core.h>
 
 #include <filesystem>
@@ -88,7 +88,7 @@ Status run_export(const EngineOptions& options, const ExportCommand& command) {
 void add_export_gguf(CommandLine& line) {
   Command& command = line.add(
       {.name = "export-gguf",
-       .purpose = "The same weights as GGUF, to run other programs beside this one",
+       .purpose = "The same weights as GGUF, to run other programs on them",
        .examples = "  levin export-gguf models/demo-v32 --out demo.gguf\n"
                    "  levin export-gguf CONFIG_FOLDER --load-format dummy --architecture glm-dsa --out layer.gguf\n"});
   const std::shared_ptr<EngineOptions> options = add_engine_options(command, ModelArgument::kRequired);

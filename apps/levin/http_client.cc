@@ -153,7 +153,7 @@ Result<Url> parse_url(std::string_view text) {
     if (end == std::string_view::npos) return refuse("the bracket is not closed");
     url.host = authority.substr(1, end - 1);
     port = authority.substr(end + 1);
-    if (!port.empty() && port[0] != ':') return refuse("a colon and a port are expected behind the bracket");
+    if (!port.empty() && port[0] != ':') return refuse("a colon and a port are expected after the bracket");
   } else {
     const size_t colon = std::min(authority.find(':'), authority.size());
     url.host = authority.substr(0, colon);

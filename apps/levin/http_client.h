@@ -26,7 +26,7 @@ Result<Url> parse_url(std::string_view text);
 
 struct HttpCall {
   std::string method = "GET";
-  std::string path;  // behind Url::base
+  std::string path;  // after Url::base
   std::string body;
   std::vector<std::pair<std::string, std::string>> headers;
   std::chrono::milliseconds timeout{600'000};  // for all of it

@@ -124,7 +124,7 @@ TypedLine LineEditor::read(const std::string& prompt) {
   if (text != nullptr && n_bytes > 0) line.text.assign(text, static_cast<size_t>(n_bytes));
   const bool ended = line.text.ends_with('\n');
   std::fputs(kPasteOff, stdout);
-  if (!ended) std::fputs("\n", stdout);  // Ctrl-D leaves the cursor behind the prompt
+  if (!ended) std::fputs("\n", stdout);  // Ctrl-D leaves the cursor after the prompt
   std::fflush(stdout);
   if (ended) line.text.pop_back();
   if (!ended && line.text.empty()) line.end = TypedLine::End::kEndOfInput;

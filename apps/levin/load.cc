@@ -37,7 +37,7 @@ Setter set_mix(std::vector<PromptShare>* target) {
       const bool bad_weight = colon < entry.size() &&
                               set_number(&share.weight, {.min = 1e-9, .max = 1e9})(entry.substr(colon + 1)).has_value();
       if (bad_length || bad_weight)
-        return "lengths in tokens, each with a weight behind a colon if they differ: 64,1024:0.2";
+        return "lengths in tokens, each with a weight after a colon if they differ: 64,1024:0.2";
       mix.push_back(share);
       begin = end + 1;
     }

@@ -91,7 +91,7 @@ std::string report_text(const LevelReport& r) {
       r.answer_tokens_per_s(), ratio(static_cast<double>(r.n_prompt), r.seconds),
       100 * ratio(static_cast<double>(r.n_found), static_cast<double>(r.n_prompt)));
   if (r.mean_accept_length() > 0) {
-    out += fmt::format("acceptance {:.1f}% of drafts, {:.2f} tokens kept a pass\n",
+    out += fmt::format("acceptance {:.1f}% of drafts, mean acceptance length {:.2f}\n",
                        100 * ratio(r.speculation.n_accepted, r.speculation.n_drafted), r.mean_accept_length());
   }
   out += fmt::format("{:>10} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10}\n", "ms", "mean", "p50", "p90", "p95", "p99",

@@ -31,7 +31,7 @@ struct LoadOptions {
   bool chat = false;    // /v1/chat/completions instead of /v1/completions
   int64_t n_requests = 100;
   std::vector<PromptShare> prompts = {{256, 1}};
-  int64_t n_shared_tokens = 0;  // that prompts begin with beside those
+  int64_t n_shared_tokens = 0;  // that prompts begin with, in front of those
   int64_t n_prefixes = 1;       // different beginnings; each request has one by chance
   int64_t n_answer_tokens = 64;
   bool ignore_eos = true;

@@ -32,7 +32,7 @@ class MachineLoad {
   std::chrono::steady_clock::time_point start_;
 };
 
-// A warning for the figures measured beside that; empty where the machine was idle enough.
+// A warning for the figures measured meanwhile; empty where the machine was idle enough.
 std::string load_warning(double busy_elsewhere, int n_processors);
 
 }  // namespace levin::app

@@ -11,20 +11,25 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <sstream>
 
 #include "apps/levin/commands.h"
 #include "apps/levin/conversation.h"
 #include "apps/levin/engine_options.h"
 #include "apps/levin/generation_options.h"
+#include "io/mapped_file.h"
 #include "serve/server.h"
 
 namespace levin::app {
 namespace {
 
+constexpr size_t kMaxKeyFileBytes = size_t{1} << 20;
+
 struct ServeCommand {
   serve::ServerOptions server;
   int port = 8000;
-  std::string names, keys, origins;  // separated by commas
+  std::string names, keys, origins, hosts;  // separated by commas
+  std::string key_file;
   int64_t max_body_mib = 64;
   int64_t shutdown_s = 30;
   int64_t watchdog_s = 600;
@@ -39,6 +44,20 @@ std::vector<std::string> split_list(const std::string& list) {
     begin = end + 1;
   }
   return out;
+}
+
+// A key a line; empty lines and those that begin with # say nothing.
+Status add_keys_of(const std::string& file, std::vector<std::string>* keys) {
+  LEVIN_ASSIGN(const std::string text,
+               io::read_file(file, {.max_bytes = kMaxKeyFileBytes, .kind = ErrorKind::kUsage, .accept_pipes = true}));
+  const size_t n_before = keys->size();
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    line.erase(line.find_last_not_of(" \t\r") + 1);
+    if (!line.empty() && !line.starts_with('#')) keys->push_back(line);
+  }
+  if (keys->size() > n_before) return {};
+  return Error{ErrorKind::kUsage, fmt::format("--api-key-file {} has no key in it; write one a line", file)};
 }
 
 // SIGINT and SIGTERM: while the model is loading they end the process; then the first one is for wait(), and a second
@@ -120,9 +139,17 @@ Status run(EngineOptions engine_options, const GenerationOptions& generation, Se
   serve::ServerOptions& options = command.server;
   options.http.port = static_cast<uint16_t>(command.port);
   options.http.max_body_bytes = static_cast<size_t>(command.max_body_mib) << 20;
-  LEVIN_ASSIGN(std::unique_ptr<serve::Listener> listener, serve::Listener::open(options.http));
   serve::Log log(command.log_format);
-  engine_options.note = [&log](const std::string& line) { log.write(serve::LogLevel::kWarning, "note", line); };
+  const auto note = [&log](const std::string& line) { log.write(serve::LogLevel::kWarning, "note", line); };
+  options.http.note = note;
+  options.api_keys = split_list(command.keys);
+  if (!command.key_file.empty()) LEVIN_TRY(add_keys_of(command.key_file, &options.api_keys));
+  LEVIN_ASSIGN(std::unique_ptr<serve::Listener> listener, serve::Listener::open(options.http));
+  log.info(
+      "loading",
+      fmt::format("{} port {} answers with status 503 until the model is loaded", options.http.host, listener->port()),
+      {{"host", options.http.host}, {"port", listener->port()}});
+  engine_options.note = note;
   const auto warn = [&log](const std::string& warning) { log.write(serve::LogLevel::kWarning, "warning", warning); };
   LEVIN_ASSIGN(const ChatModel model, ChatModel::load(engine_options, warn));
   log_model(log, command.log_format, *model.engine);
@@ -132,8 +159,8 @@ Status run(EngineOptions engine_options, const GenerationOptions& generation, Se
   if (options.model_names.empty()) {
     options.model_names = {std::filesystem::weakly_canonical(engine_options.model_folder).filename().string()};
   }
-  options.api_keys = split_list(command.keys);
   options.cors_origins = split_list(command.origins);
+  options.allowed_hosts = split_list(command.hosts);
   options.sampling = generation.sampling;
   options.watch.limit = std::chrono::seconds(command.watchdog_s);
   options.log = &log;
@@ -160,8 +187,14 @@ void add_server_options(Command& command, ServeCommand& serve) {
   add("--any-model", "", "Answer whatever model name a client asks for", "off", set_flag(&serve.server.any_model_name));
   add("--api-key", "KEYS", "Keys, separated by commas; every request must carry one of them", "none needed",
       set_text(&serve.keys));
+  add("--api-key-file", "FILE", "A file with a key a line, which no list of processes shows", "none",
+      set_text(&serve.key_file));
   add("--cors-origins", "ORIGINS", "Origins whose pages may call from a browser, separated by commas; *: any", "none",
       set_text(&serve.origins));
+  add("--allowed-hosts", "NAMES",
+      "Host names, separated by commas, that a server without keys on a loopback address answers to, in addition to "
+      "localhost; *: any",
+      "none", set_text(&serve.hosts));
   add("--thinking", "on|off", "Reason before the answer, unless the request says otherwise", "off",
       set_flag(&serve.server.thinking));
   add("--reasoning-field", "NAME", "What answers call reasoning: both, reasoning_content or reasoning", "both",

@@ -12,7 +12,7 @@ namespace levin::app {
 void use_utf8_characters();
 
 // While this lives, keys that are pressed are not shown: no "^C" in the middle of an answer. They wait, however many they
-// are, to be read by whoever reads next; Ctrl-C and Ctrl-Z are signals as before. Does nothing where standard input is no terminal, or the one of another job in the foreground.
+// are, to be read by the next reader; Ctrl-C and Ctrl-Z are signals as before. Does nothing where standard input is no terminal, or the one of another job in the foreground.
 class QuietKeys {
  public:
   QuietKeys();

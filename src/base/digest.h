@@ -35,7 +35,7 @@ class Sha256 {
 std::string hex(std::span<const std::byte> bytes);
 
 // Of memory's speed. It changes with any change that stays within eight bytes of a whole multiple of eight, and else with
-// a chance of 1 - 2^-64; whoever means harm can make two of the same. Little-endian machines agree on it.
+// a chance of 1 - 2^-64; an adversary can make two of the same. Little-endian machines agree on it.
 uint64_t checksum64(std::span<const std::byte> bytes);
 
 }  // namespace levin

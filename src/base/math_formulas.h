@@ -1,4 +1,4 @@
-// The formulas of base/math.h and CUDA kernels alike, part of whoever calls them, and so of the caller's instruction set.
+// The formulas of base/math.h and CUDA kernels alike, part of the code that calls them, and so of the caller's instruction set.
 #pragma once
 
 #include <bit>

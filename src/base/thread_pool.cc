@@ -76,7 +76,7 @@ struct Claim {
   uint64_t word() const { return uint64_t{round} << 32 | uint64_t{next} << 16 | end; }
 };
 
-// The next chunk of a share, for whoever asks; -1: none is left, or the loop is over. As a share's last chunk is taken
+// The next chunk of a share, for the thread that asks; -1: none is left, or the loop is over. As a share's last chunk is taken
 // before its loop ends, a worker that comes late, and may have read half of the next loop, gets nothing.
 int take(std::atomic<uint64_t>& word, uint32_t round) {
   uint64_t seen = word.load(std::memory_order_acquire);

@@ -7,7 +7,7 @@
 //
 // Workers spin between loops, because a decode step has hundreds of them, and sleep between requests. Where loops keep
 // waiting for a thread that was preempted in the middle of a chunk, there are more threads than free processors: the
-// pool then parks one of its workers for a while, and tries again later, less often the longer this goes on.
+// pool then parks one of its workers for a while, and tries again later, less often the longer this lasts.
 #pragma once
 
 #include <atomic>

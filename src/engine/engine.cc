@@ -206,6 +206,7 @@ Result<std::unique_ptr<Engine>> Engine::load(const EngineOptions& options, const
   return std::unique_ptr<Engine>(new Engine(std::move(state)));
 }
 
+const EngineOptions& Engine::options() const { return state_->options; }
 const ModelConfig& Engine::config() const { return state_->model->config(); }
 const Numerics& Engine::numerics() const { return state_->model->numerics(); }
 const std::vector<std::string>& Engine::warnings() const { return state_->warnings; }
@@ -216,7 +217,7 @@ double Engine::load_seconds() const { return state_->load_s; }
 std::string Engine::describe() const {
   const ModelConfig& c = config();
   const std::string prefixes = state_->room.n_prefix_pages > 0
-                                   ? fmt::format("; prefixes of {} tokens beside it",
+                                   ? fmt::format("; host memory for prefixes of {} tokens",
                                                  state_->room.n_prefix_pages * state_->runner.block_tokens())
                                    : "";
   return fmt::format(

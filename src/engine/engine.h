@@ -38,6 +38,7 @@ class Engine {
   static Result<std::unique_ptr<Engine>> load(const EngineOptions& options, const LoadProgress& progress);
   ~Engine();
 
+  const EngineOptions& options() const;  // as load() got them
   const ModelConfig& config() const;
   const Numerics& numerics() const;
   const std::vector<std::string>& warnings() const;  // of config and checkpoint, a sentence each

@@ -66,9 +66,10 @@ struct Generation {
   // With kError alone: why this request, and no other, could not go on. Its tokens so far are those of a sound answer.
   std::optional<Error> error;
   SpeculationStats speculation;
-  int64_t n_found_tokens = 0;  // of the prompt, whose cache rows others had left
-  double prefill_s = 0;        // from submission until the prompt is through trunk and MTP layer, first token chosen
-  double decode_s = 0;         // from there to the last token
+  int64_t n_found_tokens = 0;     // of the prompt, whose cache rows others had left
+  std::optional<double> queue_s;  // from submission until it first had part in a step; empty: it never had
+  double prefill_s = 0;           // from submission until the prompt is through trunk and MTP layer, first token chosen
+  double decode_s = 0;            // from there to the last token
 };
 
 // What a step is at, for whoever watches from outside.

@@ -7,12 +7,13 @@
 #include <utility>
 
 #include "base/check.h"
+#include "engine/row_gather.h"
 
 namespace levin {
 
 using Clock = std::chrono::steady_clock;
 
-struct StepLoop::Sequence {
+struct StepLoop::Sequence final : DraftChooser {
   RequestId id = 0;
   GenerateRequest request;
   SamplingPlan plan;
@@ -22,10 +23,8 @@ struct StepLoop::Sequence {
   std::vector<int32_t> tokens;  // prompt and answer
   int64_t n_cached = 0;         // trunk rows at positions 0 .. n_cached-1
   std::vector<int32_t> drafts;  // for positions tokens.size(), tokens.size() + 1, ...
-  double confidence = 1;        // of the MTP layer in all drafts that are to have one behind them
-  bool doubted = false;         // and so the next draft was not made
-  int64_t n_paired = 0;         // MTP rows of positions 0 .. n_paired-1 come from the trunk's own state
-  std::vector<float> owed;      // [n, d_state] of the trunk at positions n_paired .. that the MTP layer has yet to see
+  bool doubted = false;         // the drafter was not sure enough of them to make the next one
+  std::unique_ptr<DraftState> draft_state;
   DraftAcceptance acceptance;
   const SequencePages* pages = nullptr;  // the scheduler's, while it runs
   int64_t n_block_tokens;
@@ -38,7 +37,8 @@ struct StepLoop::Sequence {
   Clock::time_point submitted = Clock::now();
   Clock::time_point prompt_done;
 
-  Sequence(Runner& runner, SamplingPlan sampling) : plan(std::move(sampling)), n_block_tokens(runner.block_tokens()) {}
+  Sequence(const Runner& runner, const Drafter& drafter, SamplingPlan sampling)
+      : plan(std::move(sampling)), draft_state(drafter.open()), n_block_tokens(runner.block_tokens()) {}
 
   // Ends this sequence, and no other.
   void fail(Error error) {
@@ -58,17 +58,24 @@ struct StepLoop::Sequence {
             .position = static_cast<uint32_t>(n_tokens() + n_pushed_drafts),
             .mask = matcher && !matcher->is_complete() ? matcher->mask() : TokenMask()};
   }
-  // Puts the drafts behind the answer; returns how many of them the structure has room for.
-  int push_drafts() {
+  std::optional<int32_t> choose(std::span<const float> logits, std::span<const int32_t> behind) override {
+    const int n_matched = push_drafts(behind);
+    const Choice choice = choose_token(logits, plan, next_choice(std::ssize(behind)));
+    pop_drafts(behind, n_matched);
+    return choice.ok() ? std::optional(choice.token) : std::nullopt;
+  }
+  bool logits_tell_confidence() const override { return !matcher; }
+  // Puts drafts behind the answer; returns how many of them the structure has room for.
+  int push_drafts(std::span<const int32_t> behind) {
     int n_matched = 0;
-    for (const int32_t draft : drafts) {
+    for (const int32_t draft : behind) {
       history.push(draft);
       if (matcher && matcher->push(draft)) ++n_matched;
     }
     return n_matched;
   }
-  void pop_drafts(int n_matched) {
-    for (const int32_t draft : drafts) history.pop(draft);
+  void pop_drafts(std::span<const int32_t> behind, int n_matched) {
+    for (const int32_t draft : behind) history.pop(draft);
     for (int i = 0; i < n_matched; ++i) matcher->pop();
   }
   SequenceChunk chunk(std::span<const int32_t> step_tokens, int64_t first_position) const {
@@ -76,23 +83,20 @@ struct StepLoop::Sequence {
   }
 
   // Begins where rows of others end; nowhere, if none were found.
-  void begin(const Admitted& admitted) {
-    go_on(admitted.n_cached, admitted.resume);
+  void begin(const Admitted& admitted, const Drafter& drafter) {
+    go_on(admitted.n_cached, admitted.resume, drafter);
     block_ends.clear();
     drafts.clear();
     doubted = false;
     n_fill = n_tokens();
     if (n_answer_tokens() == 0) out->n_found_tokens = n_cached;
+    if (!out->queue_s) out->queue_s = std::chrono::duration<double>(Clock::now() - submitted).count();
   }
-  // Goes on behind n rows that are there, as many in every cache, with the state of the last of them owed to the MTP
-  // layer.
-  void go_on(int64_t n, const ResumeState& state) {
+  // Goes on behind n rows that are there, as many in every cache.
+  void go_on(int64_t n, const ResumeState& tap, const Drafter& drafter) {
     n_cached = n;
-    n_paired = std::max<int64_t>(n - 1, 0);
-    owed = state ? *state : std::vector<float>();
+    drafter.resume(*draft_state, n, tap);
   }
-  // Tokens whose rows are right in every cache: the MTP layer's row of a pair lies one slot later.
-  int64_t n_settled(bool drafts_on) const { return drafts_on ? std::min(n_cached, n_paired + 1) : n_cached; }
 };
 
 // One step's rows, packed in the order of `entries`.
@@ -105,62 +109,18 @@ struct StepLoop::Batch {
     bool of_prompt = false;
     bool has_all_drafts = false;  // that a round of the last depth gives
     bool wants_tokens = false;    // its rows (verify) or its last row (end of the prompt) are to be chosen from
-    int64_t n_extended = 0;       // rows whose positions are now known to be right, for the MTP layer
+    int64_t n_committed = 0;      // rows whose positions are now known to be right
     int64_t n_rows() const { return static_cast<int64_t>(tokens.size()); }
     int64_t n_logit_rows() const { return !wants_tokens ? 0 : of_prompt ? 1 : n_rows(); }
   };
   std::vector<Entry> entries;
   ForwardRows rows;  // of the trunk
   int depth = 0;     // drafts that this step makes for every sequence
-  std::vector<Sequence*> drafting;
-  MtpInput drafts;  // [number drafting, ...]: what the next draft goes on from
 };
 
 namespace {
 
-constexpr int64_t kMaxOwedRows = kPageTokens;  // of trunk state kept for a sequence that is not drafted for
-constexpr int64_t kScoreRows = 64;             // of a prompt whose logits are held at a time
-
-// Rows of several sources under each other: [N, W].
-template <class T>
-class RowGather {
- public:
-  RowGather(std::vector<T>& storage, int64_t width) : storage_(storage), width_(width) {}
-  void add(View rows) {
-    for (int64_t r = 0; r < rows.dim(0); ++r) storage_.insert(storage_.end(), rows.row<T>(r), rows.row<T>(r) + width_);
-  }
-  bool empty() const { return storage_.empty(); }
-  View view() { return View::of(storage_.data(), {static_cast<int64_t>(storage_.size()) / width_, width_}); }
-
- private:
-  std::vector<T>& storage_;
-  int64_t width_;
-};
-
-// Rows of one MTP step that the next one goes on from. Without sharing the picks are left behind.
-class DraftGather {
- public:
-  explicit DraftGather(const Model& model)
-      : state_(state_storage_, model.d_state()),
-        picks_(picks_storage_, model.config().n_picks),
-        share_picks_(model.config().share_picks_across_drafts) {}
-  void add(View state, View picks, int64_t r) {
-    state_.add(state.slice_first(r, 1));
-    if (share_picks_) picks_.add(picks.slice_first(r, 1));
-  }
-  MtpInput kept_by(Runner& runner) {
-    return {.state = runner.keep(state_.view()), .picks = share_picks_ ? runner.keep(picks_.view()) : View()};
-  }
-
- private:
-  std::vector<float> state_storage_;
-  std::vector<int32_t> picks_storage_;
-  RowGather<float> state_;
-  RowGather<int32_t> picks_;
-  bool share_picks_;
-};
-
-std::span<const float> row_span(View rows, int64_t r) { return {rows.row<float>(r), static_cast<size_t>(rows.dim(1))}; }
+constexpr int64_t kScoreRows = 64;  // of a prompt whose logits are held at a time
 
 bool contains(const std::vector<int32_t>& list, int32_t token) {
   return std::find(list.begin(), list.end(), token) != list.end();
@@ -179,10 +139,10 @@ Error error_of(RowFault fault, int64_t position) {
                       position)};
 }
 
-// What the model can do of what is asked. Chunks and drafts change no token.
-LoopOptions within_reach(const Runner& runner, LoopOptions options) {
-  options.n_spec_steps =
-      runner.model().has_mtp() ? static_cast<int>(std::min<int64_t>(options.n_spec_steps, runner.max_drafts())) : 0;
+// What model and drafter can do of what is asked. Chunks and drafts change no token.
+LoopOptions within_reach(const Runner& runner, const Drafter& drafter, LoopOptions options) {
+  const int64_t n_drafts = std::min<int64_t>(drafter.max_drafts(), runner.max_drafts());
+  options.n_spec_steps = static_cast<int>(std::min<int64_t>(options.n_spec_steps, n_drafts));
   options.chunk_tokens = std::min(options.chunk_tokens, runner.max_step_tokens());
   options.max_running = std::min(options.max_running, runner.max_sequences());
   return options;
@@ -223,8 +183,12 @@ std::string_view step_phase_name(StepPhase phase) {
 }
 
 StepLoop::StepLoop(Runner& runner, const LoopOptions& options)
+    : StepLoop(runner, options, make_drafter(runner, options.n_spec_steps)) {}
+
+StepLoop::StepLoop(Runner& runner, const LoopOptions& options, std::unique_ptr<Drafter> drafter)
     : runner_(runner),
-      options_(within_reach(runner, options)),
+      drafter_(std::move(drafter)),
+      options_(within_reach(runner, *drafter_, options)),
       cache_(runner.pools(),
              {.n_block_tokens = runner.block_tokens(),
               .share_prefixes = options_.share_prefixes,
@@ -239,7 +203,9 @@ StepLoop::StepLoop(Runner& runner, const LoopOptions& options)
                   .max_waiting = options_.max_waiting,
                   .lookahead_tokens = 1 + options_.n_spec_steps},
                  cache_, options_.schedule_trace),
-      depth_(options_.n_spec_steps) {}
+      depth_(options_.n_spec_steps) {
+  if (options_.n_spec_steps == 0) drafter_ = std::make_unique<NoDrafter>();
+}
 
 StepLoop::~StepLoop() = default;
 
@@ -275,7 +241,7 @@ Result<RequestId> StepLoop::submit(GenerateRequest request) {
   LEVIN_TRY(check(request));
   const int64_t n_prompt = std::ssize(request.prompt);
   LEVIN_ASSIGN(SamplingPlan plan, SamplingPlan::make(request.sampling, runner_.model().config().n_vocab));
-  auto sequence = std::make_unique<Sequence>(runner_, std::move(plan));
+  auto sequence = std::make_unique<Sequence>(runner_, *drafter_, std::move(plan));
   sequence->id = next_id_++;
   sequence->n_prompt = sequence->n_fill = n_prompt;
   const int64_t room = options_.max_context_tokens - n_prompt;
@@ -337,8 +303,7 @@ void StepLoop::run(Batch& batch) {
   if (options_.n_spec_steps == 0) return;
   phase_ = StepPhase::kDrafting;
   choose_depth(batch);
-  extend_draft_state(batch);
-  chain_drafts(batch);
+  draft(batch);
   note_round(batch, std::chrono::duration<double>(Clock::now() - start).count());
 }
 
@@ -349,7 +314,7 @@ void StepLoop::plan(Batch& batch) {
   for (const Admitted& admitted : plan.admitted) {
     Sequence& s = *by_id.at(admitted.id);
     s.pages = &scheduler_.pages(s.id);
-    s.begin(admitted);
+    s.begin(admitted, *drafter_);
   }
   for (const Restored& restored : plan.restored) restore(*by_id.at(restored.id), restored);
   for (const StepEntry& planned : plan.entries) {
@@ -377,7 +342,7 @@ void StepLoop::restore(Sequence& s, const Restored& restored) {
     const int64_t n_new = begin + s.n_block_tokens - std::max(restored.n_before, begin);
     (block.from_disk ? n_restored_tokens_ : n_recalled_tokens_) += n_new;
   }
-  s.go_on(restored.n_cached, restored.blocks.back().resume());
+  s.go_on(restored.n_cached, restored.blocks.back().resume(), *drafter_);
   if (s.n_answer_tokens() == 0) s.out->n_found_tokens += restored.n_cached - restored.n_before;
 }
 
@@ -408,11 +373,11 @@ void StepLoop::choose_tokens(Batch& batch) {
     const int64_t n_before = s.n_tokens();
     if (!entry.of_prompt) {
       accept(s, batch.rows.faults, entry.first_row, logits.slice_first(row, count));
-      entry.n_extended = s.n_tokens() - n_before;
+      entry.n_committed = s.n_tokens() - n_before;
     } else if (!fail_on_faults(batch.rows.faults, entry.first_row, entry.n_rows(), s)) {
       if (s.request.prompt_logprobs) score_prompt(s, batch, entry.first_row, entry.n_rows());
       s.n_cached += entry.n_rows();
-      entry.n_extended = entry.n_rows();
+      entry.n_committed = entry.n_rows();
       if (count > 0 && !s.finished) choose_first_token(s, row_span(logits, row));
     }
     row += count;
@@ -469,10 +434,10 @@ void StepLoop::score_prompt(Sequence& s, const Batch& batch, int64_t first_row, 
 // Keeps what a later sequence needs to go on after a block that filled up.
 void StepLoop::keep_block_ends(const Batch& batch) {
   for (const Batch::Entry& entry : batch.entries) {
-    for (int64_t r = 0; r < entry.n_extended; ++r) {
+    for (int64_t r = 0; r < entry.n_committed; ++r) {
       if ((entry.first_position + r + 1) % entry.sequence->n_block_tokens != 0) continue;
       std::vector<float> state;
-      if (options_.n_spec_steps > 0) {
+      if (drafter_->needs_taps()) {
         const std::span<const float> row = row_span(batch.rows.state, entry.first_row + r);
         state.assign(row.begin(), row.end());
       }
@@ -486,7 +451,7 @@ void StepLoop::advance(const Batch& batch) {
   for (const Batch::Entry& entry : batch.entries) {
     Sequence& s = *entry.sequence;
     if (s.out->error) continue;  // nobody may find its rows
-    const int64_t n_settled = s.n_settled(options_.n_spec_steps > 0);
+    const int64_t n_settled = drafter_->n_settled(*s.draft_state, s.n_cached);
     const int64_t n_unsettled_blocks = s.n_cached / s.n_block_tokens - n_settled / s.n_block_tokens;
     const std::span<const ResumeState> settled =
         std::span(s.block_ends).first(s.block_ends.size() - static_cast<size_t>(n_unsettled_blocks));
@@ -569,77 +534,30 @@ void StepLoop::note_round(const Batch& batch, double seconds) {
   last_depth_ = batch.depth;
 }
 
-void StepLoop::extend_draft_state(Batch& batch) {
-  const int64_t d_state = batch.rows.state.dim(1);
-  std::vector<float> storage;
-  RowGather<float> state(storage, d_state);
-  std::vector<SequenceChunk> chunks;
-  std::vector<int32_t> last_rows;  // at which the drafts of batch.drafting start
-  int64_t row = 0;
+void StepLoop::draft(Batch& batch) {
+  DraftRound round{.taps = batch.rows.state, .depth = batch.depth, .min_confidence = options_.min_confidence};
+  std::vector<Sequence*> sequences;
   for (const Batch::Entry& entry : batch.entries) {
     Sequence& s = *entry.sequence;
-    if (s.finished || entry.n_extended == 0) continue;
-    RowGather<float>(s.owed, d_state).add(batch.rows.state.slice_first(entry.first_row, entry.n_extended));
-    const int64_t n_owed = static_cast<int64_t>(s.owed.size()) / d_state;
-    if (batch.depth == 0 && !entry.of_prompt && n_owed < kMaxOwedRows) continue;
-    state.add(View::of(s.owed.data(), {n_owed, d_state}));
-    chunks.push_back(s.chunk(std::span(s.tokens).subspan(s.n_paired + 1, n_owed), s.n_paired));
-    s.n_paired += n_owed;
-    s.owed.clear();
-    row += n_owed;
-    if (!s.in_prompt() && s.n_drafts_within(batch.depth) > 0) {
-      s.confidence = 1;
-      batch.drafting.push_back(&s);
-      last_rows.push_back(static_cast<int32_t>(row - 1));
-    }
+    if (s.finished || entry.n_committed == 0) continue;
+    sequences.push_back(&s);
+    round.entries.push_back({.state = s.draft_state.get(),
+                             .chooser = &s,
+                             .pages = s.pages,
+                             .tokens = s.tokens,
+                             .first_row = entry.first_row,
+                             .n_committed = entry.n_committed,
+                             .of_prompt = entry.of_prompt,
+                             .n_wanted = s.in_prompt() ? 0 : std::max<int64_t>(s.n_drafts_within(batch.depth), 0)});
   }
-  if (chunks.empty()) return;
-  const ForwardRows out = runner_.mtp(chunks, {.state = state.view()}, last_rows);
+  drafter_->commit(round);
   for (const Batch::Entry& entry : batch.entries) {
     if (entry.of_prompt && entry.sequence->n_answer_tokens() == 1) note_prompt_done(*entry.sequence);
   }
-  if (last_rows.empty()) return;
-  batch.drafts = {.state = out.state, .picks = out.picks};
-  choose_drafts(batch, out.hidden);
-}
-
-void StepLoop::chain_drafts(Batch& batch) {
-  for (int step = 1; step < batch.depth; ++step) {
-    std::vector<SequenceChunk> chunks;
-    std::vector<Sequence*> drafting;
-    DraftGather going_on(runner_.model());
-    for (size_t i = 0; i < batch.drafting.size(); ++i) {
-      Sequence& s = *batch.drafting[i];
-      if (step >= s.n_drafts_within(batch.depth) || std::ssize(s.drafts) < step) continue;
-      s.doubted = s.confidence < options_.min_confidence;
-      if (s.doubted) continue;
-      drafting.push_back(&s);
-      going_on.add(batch.drafts.state, batch.drafts.picks, static_cast<int64_t>(i));
-      chunks.push_back(s.chunk(std::span(s.drafts).last(1), s.n_tokens() - 1 + step - 1));
-    }
-    if (drafting.empty()) return;
-    batch.drafts = going_on.kept_by(runner_);
-    const ForwardRows out = runner_.mtp(chunks, batch.drafts);
-    batch.drafts.state = out.state;
-    batch.drafting = drafting;
-    choose_drafts(batch, out.hidden);
-  }
-}
-
-// Where a structure has its say every draft is sure: it leaves few tokens, of which the logits alone know nothing.
-void StepLoop::choose_drafts(const Batch& batch, View hidden) {
-  const View logits = runner_.draft_logits(hidden);
-  for (size_t i = 0; i < batch.drafting.size(); ++i) {
-    Sequence& s = *batch.drafting[i];
-    const int n_matched = s.push_drafts();
-    const ChoiceContext context = s.next_choice(std::ssize(s.drafts));
-    const std::span<const float> row = row_span(logits, static_cast<int64_t>(i));
-    const Choice choice = choose_token(row, s.plan, context);
-    s.pop_drafts(n_matched);
-    if (!choice.ok()) continue;  // the target will say what is wrong, if anything is
-    s.drafts.push_back(choice.token);
-    const bool may_go_on = std::ssize(s.drafts) < s.n_drafts_within(batch.depth);
-    if (may_go_on && !s.matcher) s.confidence *= share_of_likeliest(row, options_.min_confidence / s.confidence);
+  drafter_->propose(round);
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    sequences[i]->drafts = std::move(round.entries[i].drafts);
+    sequences[i]->doubted = round.entries[i].doubted;
   }
 }
 

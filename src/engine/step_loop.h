@@ -5,22 +5,16 @@
 //   verify   the trunk runs [t_{n-1}, d_1 .. d_S] (S drafts, maybe none), giving logits at n rows; row by row the
 //            target chooses its own token y for the next position and goes on while y equals the draft. So j accepted
 //            drafts give j + 1 tokens.
-//   extend   the MTP layer runs the pairs (hidden of i, t_{i+1}) of the newly accepted positions with the trunk's own
-//            hidden states, overwriting what drafting wrote; its last row gives d_1.
-//   chain    up to S - 1 times the MTP layer runs (its last output, d_s) and gives d_{s+1}, as long as it is sure enough
-//            of d_1 .. d_s: a draft behind one that will be turned down is made and verified for nothing. Where the
-//            model says so (share_picks_across_drafts), these steps attend to what the extend step's last row picked. The picks live
-//            in the round's Batch, row by row beside the hidden states, so that no round sees another's.
+//   draft    the drafter (drafter.h) takes in the newly accepted positions and proposes drafts for the next round.
 //
-// Plain decoding is S = 0: verify alone; the pairs of accepted positions wait, so that drafting can begin again. The
-// depth may change from round to round (draft_depth.h). Prefill is the same step with a chunk of the prompt for its rows, followed by
-// the same extend. Undoing a rejected draft is not advancing: its rows are overwritten by the next round. Drafts are
-// chosen by the same rule, noise and penalties as the target's tokens, which makes agreement likely and never changes a
-// token.
+// Plain decoding is S = 0: verify alone. The depth may change from round to round (draft_depth.h). Prefill is the same step
+// with a chunk of the prompt for its rows, followed by the same drafting. Undoing a rejected draft is not advancing: its rows
+// are overwritten by the next round. Drafts are chosen by the same rule, noise and penalties as the target's tokens, which
+// makes agreement likely and never changes a token.
 //
 // Which sequences have part in a step, and with how many rows, is the scheduler's word (sched/scheduler.h). One that it
 // sends back loses its rows and comes again as a prompt that has its answer so far; one whose prompt begins as
-// another's goes on from the rows that are there, with the state of the last of them owed to the MTP layer.
+// another's goes on from the rows that are there, with the tap of the last of them for the drafter.
 //
 // Pages, shared prefixes and stored blocks are the cache manager's (kv/cache_manager.h): a plan says which blocks are
 // put into a sequence's pages before the step runs.
@@ -35,6 +29,7 @@
 
 #include "base/result.h"
 #include "engine/draft_depth.h"
+#include "engine/drafter.h"
 #include "engine/request.h"
 #include "engine/runner.h"
 #include "kv/cache_manager.h"
@@ -44,9 +39,9 @@ namespace levin {
 
 struct LoopOptions {
   int64_t chunk_tokens = 512;  // prompt tokens of one sequence in a step
-  int n_spec_steps = 0;        // S: drafts a round at most; 0 = off
+  int n_spec_steps = 0;        // S: drafts a round at most, within what the drafter makes; 0 = off
   bool adapt_depth = false;    // draft less, or not at all, where that is faster
-  // Drafts that are to have one behind them: the product of the probabilities that the MTP layer gives its likeliest tokens
+  // Drafts that are to have one behind them: the product of the probabilities that the drafter gives its likeliest tokens
   // there, at least. 0: whatever it says.
   double min_confidence = kDefaultMinConfidence;
   int64_t max_context_tokens = 0;  // prompt and answer together
@@ -60,7 +55,9 @@ struct LoopOptions {
 
 class StepLoop {
  public:
+  // Drafts with what the model brings along (make_drafter()), or as it is told to.
   StepLoop(Runner& runner, const LoopOptions& options);
+  StepLoop(Runner& runner, const LoopOptions& options, std::unique_ptr<Drafter> drafter);
   ~StepLoop();
 
   // What submit() refuses, naming it: an empty prompt, ids outside the vocabulary, a prompt beyond the context, bad
@@ -102,13 +99,12 @@ class StepLoop {
   void emit(Sequence& sequence, int32_t token, std::span<const float> logits);
   void note_prompt_done(Sequence& sequence);
   void choose_depth(Batch& batch);
-  void extend_draft_state(Batch& batch);
-  void chain_drafts(Batch& batch);
-  void choose_drafts(const Batch& batch, View hidden);
+  void draft(Batch& batch);
   void note_round(const Batch& batch, double seconds);
   void retire_finished();
 
   Runner& runner_;
+  std::unique_ptr<Drafter> drafter_;
   LoopOptions options_;
   CacheManager cache_;
   Scheduler scheduler_;

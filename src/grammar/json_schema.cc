@@ -42,7 +42,7 @@ constexpr std::string_view kHonoured[] = {"type",
                                           "maximum",
                                           "exclusiveMinimum",
                                           "exclusiveMaximum"};
-// Beside these, a schema says nothing of its own.
+// With these, a schema says nothing of its own.
 constexpr std::string_view kDefinitions[] = {"$defs", "definitions"};
 
 struct Format {
@@ -172,7 +172,7 @@ Result<JsonValue> SchemaReader::resolve(const JsonValue& schema, const std::stri
 
 Result<Expression> SchemaReader::value_of(const JsonValue& schema, const std::string& path) {
   if (n_in_document_ > kMaxValues || ++n_values_ > kMaxValues || depth_ > kMaxDepth) {
-    return wrong(path, fmt::format("has or makes more than {} parts, or is deeper than {}; references beside other "
+    return wrong(path, fmt::format("has or makes more than {} parts, or is deeper than {}; references with other "
                                    "keywords are written out",
                                    kMaxValues, kMaxDepth));
   }
@@ -210,17 +210,17 @@ Result<Expression> SchemaReader::value_at_depth(const JsonValue& schema, const s
   return parts.size() == 1 ? std::move(parts.front()) : choice(std::move(parts));
 }
 
-// Each part joined with what stands beside the list.
+// Each part joined with the keywords next to the list.
 Result<Expression> SchemaReader::alternatives(const JsonObject& schema, std::string_view keyword,
                                               const std::string& path) {
   const JsonArray* list = schema.find(keyword)->as_array();
   if (list == nullptr || list->empty()) return wrong(path, fmt::format("has {} that is no list of schemas", keyword));
   if (list->size() > kMaxParts) return wrong(path, fmt::format("has {} with more than {} parts", keyword, kMaxParts));
-  JsonObject beside = schema;
-  beside.erase(keyword);
-  for (const std::string_view key : kDefinitions) beside.erase(key);
+  JsonObject rest = schema;
+  rest.erase(keyword);
+  for (const std::string_view key : kDefinitions) rest.erase(key);
   for (const io::JsonMember& m : schema.members()) {
-    if (is_annotation(m.key)) beside.erase(m.key);
+    if (is_annotation(m.key)) rest.erase(m.key);
   }
   std::vector<JsonValue> resolved;
   std::vector<Expression> parts;
@@ -228,9 +228,9 @@ Result<Expression> SchemaReader::alternatives(const JsonObject& schema, std::str
     const std::string place = fmt::format("{}.{}[{}]", path, keyword, i);
     const JsonValue* part = &(*list)[i];
     JsonValue joined;
-    if (beside.n_members() > 0) {
+    if (rest.n_members() > 0) {
       LEVIN_ASSIGN(const JsonValue alone, resolve(*part, place));
-      LEVIN_ASSIGN(joined, join_schemas(JsonValue(beside), alone, place));
+      LEVIN_ASSIGN(joined, join_schemas(JsonValue(rest), alone, place));
       part = &joined;
     }
     LEVIN_ASSIGN(JsonValue plain, resolve(*part, place));
@@ -255,7 +255,7 @@ Result<Expression> SchemaReader::listed(const JsonObject& schema, const std::str
         is_in(m.key, kDefinitions))
       continue;
     if (unsupported_ == Unsupported::kRefused) {
-      return wrong(path, fmt::format("has \"{}\" beside enum or const, which is not supported", m.key));
+      return wrong(path, fmt::format("has \"{}\" together with enum or const, which is not supported", m.key));
     }
   }
   LEVIN_ASSIGN(const std::vector<std::string> types, types_of(schema, path));
@@ -325,7 +325,7 @@ Result<Expression> SchemaReader::number_of(const JsonObject& schema, bool intege
     LEVIN_ASSIGN(const Decimal decimal, parse_decimal(value->as_number()->text()));
     const Bound bound{.value = decimal, .open = key.starts_with("exclusive")};
     std::optional<Bound>& side = key.ends_with("inimum") ? range.low : range.high;
-    if (side) return wrong(path, fmt::format("has {} beside a bound of the same side", key));
+    if (side) return wrong(path, fmt::format("has {} and another bound of the same side", key));
     side = bound;
   }
   return integer ? integer_in(range) : number_in(range);
@@ -393,20 +393,20 @@ Result<Expression> SchemaReader::object_of(const JsonObject& schema, const std::
 }
 
 Result<SchemaReader::PlainForms> SchemaReader::plain_forms(const JsonValue& schema, const std::string& path,
-                                                           const Expression& behind) {
+                                                           const Expression& suffix) {
   PlainForms out;
   LEVIN_ASSIGN(const JsonValue plain, resolve(schema, path));
   if (n_in_document_ > kMaxValues || ++n_values_ > kMaxValues || depth_ > kMaxDepth) {
     return wrong(path, "makes the schema too large");
   }
   ++depth_;
-  const Status added = add_plain_forms(plain, path, behind, &out);
+  const Status added = add_plain_forms(plain, path, suffix, &out);
   --depth_;
   LEVIN_TRY(added);
   return out;
 }
 
-Status SchemaReader::add_plain_forms(const JsonValue& schema, const std::string& path, const Expression& behind,
+Status SchemaReader::add_plain_forms(const JsonValue& schema, const std::string& path, const Expression& suffix,
                                      PlainForms* out) {
   static const JsonObject kNothingSaid;
   const JsonObject* object = schema.as_bool() != nullptr && *schema.as_bool() ? &kNothingSaid : schema.as_object();
@@ -415,21 +415,21 @@ Status SchemaReader::add_plain_forms(const JsonValue& schema, const std::string&
   for (const std::string_view keyword : {"anyOf", "oneOf"}) {
     const JsonValue* list = object->find(keyword);
     if (list == nullptr || list->as_array() == nullptr) continue;
-    JsonObject beside = *object;
-    beside.erase(keyword);
+    JsonObject rest = *object;
+    rest.erase(keyword);
     for (const JsonValue& part : *list->as_array()) {
-      LEVIN_ASSIGN(const JsonValue joined, join_schemas(JsonValue(beside), part, path));
-      LEVIN_ASSIGN(const PlainForms forms, plain_forms(joined, path, behind));
+      LEVIN_ASSIGN(const JsonValue joined, join_schemas(JsonValue(rest), part, path));
+      LEVIN_ASSIGN(const PlainForms forms, plain_forms(joined, path, suffix));
       out->strings.insert(out->strings.end(), forms.strings.begin(), forms.strings.end());
       out->others.insert(out->others.end(), forms.others.begin(), forms.others.end());
     }
     return {};
   }
-  if (object->contains("enum") || object->contains("const")) return add_listed_plain(*object, path, behind, out);
+  if (object->contains("enum") || object->contains("const")) return add_listed_plain(*object, path, suffix, out);
   LEVIN_ASSIGN(std::vector<std::string> types, types_of(*object, path));
   const auto string_type = std::find(types.begin(), types.end(), "string");
   if (types.empty() || string_type != types.end()) {
-    LEVIN_TRY(add_plain_string(*object, path, behind, out));
+    LEVIN_TRY(add_plain_string(*object, path, suffix, out));
   }
   if (types.empty()) {
     LEVIN_ASSIGN(Expression any, forms_.any_value());
@@ -443,7 +443,7 @@ Status SchemaReader::add_plain_forms(const JsonValue& schema, const std::string&
   return {};
 }
 
-Status SchemaReader::add_listed_plain(const JsonObject& schema, const std::string& path, const Expression& behind,
+Status SchemaReader::add_listed_plain(const JsonObject& schema, const std::string& path, const Expression& suffix,
                                       PlainForms* out) {
   std::vector<Expression> texts;
   JsonArray others;
@@ -459,7 +459,7 @@ Status SchemaReader::add_listed_plain(const JsonObject& schema, const std::strin
     }
   }
   if (!texts.empty()) {
-    LEVIN_ASSIGN(const RuleId rule, rules_.add(sequence({choice(std::move(texts)), behind})));
+    LEVIN_ASSIGN(const RuleId rule, rules_.add(sequence({choice(std::move(texts)), suffix})));
     out->strings.push_back(rule);
   }
   if (others.empty()) return {};
@@ -468,14 +468,14 @@ Status SchemaReader::add_listed_plain(const JsonObject& schema, const std::strin
   return {};
 }
 
-Status SchemaReader::add_plain_string(const JsonObject& schema, const std::string& path, const Expression& behind,
+Status SchemaReader::add_plain_string(const JsonObject& schema, const std::string& path, const Expression& suffix,
                                       PlainForms* out) {
   LEVIN_ASSIGN(const StringShape shape, string_shape(schema, Writing::kPlain, path));
   if (shape.n_characters.min > shape.n_characters.max) return wrong(path, "admits no string");
   const bool counted = shape.n_characters.min > 0 || shape.n_characters.max != kNoLimit;
   const Expression character = one_of(all_but({}), Writing::kPlain, counted ? EdgeKind::kCounts : EdgeKind::kPlain);
   Expression text = shape.pattern ? *shape.pattern : repeat(character, 0);
-  LEVIN_ASSIGN(const RuleId rule, rules_.add(sequence({std::move(text), behind}), shape.n_characters));
+  LEVIN_ASSIGN(const RuleId rule, rules_.add(sequence({std::move(text), suffix}), shape.n_characters));
   out->strings.push_back(rule);
   return {};
 }

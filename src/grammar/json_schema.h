@@ -15,7 +15,7 @@
 //            of these three together
 //   number   minimum, maximum, exclusiveMinimum, exclusiveMaximum, written without exponent (number_range.h)
 // A schema without a type is of the type its keywords speak of. Keywords of other types, annotations and unknown formats
-// change nothing. All other keywords are refused by name (kUsage), or, where the reader is lenient, passed over.
+// change nothing. All other keywords are refused by name (kUsage), or, where the reader is lenient, ignored.
 #pragma once
 
 #include <map>
@@ -44,13 +44,13 @@ class SchemaReader {
   // As value(), of a part of the schema; `path` names it in errors.
   Result<Expression> value_of(const io::JsonValue& schema, const std::string& path);
 
-  // The same for formats that write strings without quotes and escapes: `strings` match such a text with `behind` after
+  // The same for formats that write strings without quotes and escapes: `strings` match such a text with `suffix` after
   // it, whose first byte is to be marked kGuarded; `others` what else the part admits, in JSON.
   struct PlainForms {
     std::vector<RuleId> strings;
     std::vector<Expression> others;
   };
-  Result<PlainForms> plain_forms(const io::JsonValue& schema, const std::string& path, const Expression& behind);
+  Result<PlainForms> plain_forms(const io::JsonValue& schema, const std::string& path, const Expression& suffix);
 
   // Follows references and joins allOf: an object with the keywords of the part, or a boolean.
   Result<io::JsonValue> resolve(const io::JsonValue& schema, const std::string& path);
@@ -61,11 +61,11 @@ class SchemaReader {
   static constexpr size_t kMaxParts = 256;       // of one oneOf, anyOf or prefixItems
 
   Result<Expression> value_at_depth(const io::JsonValue& schema, const std::string& path);
-  Status add_plain_forms(const io::JsonValue& schema, const std::string& path, const Expression& behind,
+  Status add_plain_forms(const io::JsonValue& schema, const std::string& path, const Expression& suffix,
                          PlainForms* out);
-  Status add_listed_plain(const io::JsonObject& schema, const std::string& path, const Expression& behind,
+  Status add_listed_plain(const io::JsonObject& schema, const std::string& path, const Expression& suffix,
                           PlainForms* out);
-  Status add_plain_string(const io::JsonObject& schema, const std::string& path, const Expression& behind,
+  Status add_plain_string(const io::JsonObject& schema, const std::string& path, const Expression& suffix,
                           PlainForms* out);
   Status check_keywords(const io::JsonObject& schema, const std::string& path) const;
   Result<const io::JsonValue*> find_reference(const std::string& reference, const std::string& path) const;

@@ -22,7 +22,7 @@ namespace levin::grammar {
 // What a request wants of its answer.
 struct Structure {
   std::shared_ptr<Constraint> constraint;
-  int32_t begins_after = -1;             // the structure begins behind this token; -1: at once
+  int32_t begins_after = -1;             // the structure begins after this token; -1: at once
   std::vector<int32_t> not_before = {};  // tokens that must not come before it begins
 };
 

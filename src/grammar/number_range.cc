@@ -94,7 +94,7 @@ std::optional<Side> side_of(const NumberRange& range, bool negative) {
   return out;
 }
 
-// Digits behind a point, between those of two bounds of which each may still be touched.
+// Digits after a point, between those of two bounds of which each may still be touched.
 class Fractions {
  public:
   Fractions(const Bound* low, const Bound* high) : low_(low), high_(high) {}

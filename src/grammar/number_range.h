@@ -14,7 +14,7 @@ namespace levin::grammar {
 
 constexpr int64_t kMaxDigits = 16;
 
-// A decimal: digits before the point without leading zeros ("0"), behind it without trailing ones ("").
+// A decimal: digits before the point without leading zeros ("0"), after it without trailing ones ("").
 struct Decimal {
   bool negative = false;
   std::string whole = "0";

@@ -65,7 +65,7 @@ class RegexParser {
       from_start = take('^');
     }
     while (!at_end() && peek() != '|' && peek() != ')') {
-      if (to_end) return refuse("has something behind a $");
+      if (to_end) return refuse("has something after a $");
       if (take('$')) {
         if (depth > 0) return refuse("has a $ inside a group, which is not supported");
         to_end = true;
@@ -195,7 +195,7 @@ class RegexParser {
     return CharSet{{c, c}};
   }
 
-  // What stands behind a backslash.
+  // What stands after a backslash.
   Result<CharSet> escape(bool in_class = false) {
     if (at_end()) return refuse("ends with a backslash");
     const char32_t c = chars_[at_++];

@@ -17,7 +17,7 @@ namespace levin::grammar {
 
 enum class RegexMatch : uint8_t {
   kWhole,   // the whole text matches, anchored or not
-  kSearch,  // where no anchor stands, any text may stand before or behind
+  kSearch,  // where no anchor stands, any text may stand before or after
 };
 
 Result<Expression> parse_regex(std::string_view pattern, RegexMatch match, Writing writing);

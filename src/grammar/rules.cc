@@ -22,7 +22,7 @@ struct Node {
 
 class NodeBuilder {
  public:
-  // The expression from node `from` on; returns the node behind it. Node 0 is there from the start.
+  // The expression from node `from` on; returns the node after it. Node 0 is there from the start.
   int32_t add(const Expression& e, int32_t from) {
     if (too_large()) return from;
     switch (e.kind) {
@@ -149,7 +149,7 @@ class Determinizer {
     }
   }
 
-  // Of the edges of one kind: what is behind them, by what they call or take.
+  // Of the edges of one kind: what follows them, by what they call or take.
   std::map<int32_t, std::vector<int32_t>> targets_of(const NodeSet& set, Node::Kind what, EdgeKind kind) const {
     std::map<int32_t, std::vector<int32_t>> out;
     for (const int32_t n : set) {

@@ -38,7 +38,7 @@ struct ByteEdge {
 struct CallEdge {
   RuleId rule = -1;
   EdgeKind kind = EdgeKind::kPlain;
-  StateId target = -1;  // where this rule goes on
+  StateId target = -1;  // where this rule continues
 };
 struct TokenEdge {
   int32_t token = -1;

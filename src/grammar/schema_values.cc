@@ -216,7 +216,7 @@ Result<JsonValue> join_schemas(const JsonValue& a, const JsonValue& b, const std
   }
   JsonObject out = *a.as_object();
   const JsonObject& more = *b.as_object();
-  // additionalProperties speaks of the properties beside it, which would be others afterwards
+  // additionalProperties speaks of the properties next to it, which would be others afterwards
   const bool closed = out.contains("additionalProperties") || more.contains("additionalProperties");
   const JsonValue* mine = out.find("properties");
   const JsonValue* theirs = more.find("properties");

@@ -33,7 +33,7 @@ class Stacks {
   // Adds where the places are after the byte.
   void read(std::span<const Place> places, uint8_t byte, std::vector<Place>& out);
   void read_token(std::span<const Place> places, int32_t token, std::vector<Place>& out);
-  // Adds where a rule that ends above `below` goes on.
+  // Adds where a rule that ends above `below` continues.
   void leave(int32_t below, std::vector<Place>& out);
 
   // Whether an edge of this kind may be taken from the place.

@@ -140,7 +140,7 @@ struct JsonMember {
 };
 
 enum class DuplicateKeys {
-  kError,     // files: two values for one key is a mistake of whoever wrote it
+  kError,     // files: two values for one key is a mistake of its writer
   kLastWins,  // as Python reads them: the last value at the place of the first
 };
 

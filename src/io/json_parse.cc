@@ -53,6 +53,26 @@ std::string explain(simdjson::error_code code) {
   }
 }
 
+// Where the list or object that `text` begins with is closed; npos: nowhere.
+size_t end_of_container(std::string_view text) {
+  int depth = 0;
+  bool in_string = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (in_string) {
+      if (c == '\\') ++i;
+      in_string = c != '"';
+    } else if (c == '"') {
+      in_string = true;
+    } else if (c == '{' || c == '[') {
+      ++depth;
+    } else if ((c == '}' || c == ']') && --depth == 0) {
+      return i + 1;
+    }
+  }
+  return std::string_view::npos;
+}
+
 class Builder {
  public:
   Builder(std::string_view text, std::string_view what, const JsonParseOptions& options)
@@ -162,7 +182,17 @@ class Builder {
     return std::min(static_cast<size_t>(location - padded_.data()), text_.size());
   }
 
-  Error error_here(simdjson::error_code code) { return error_at(next_offset(), explain(code)); }
+  // The parser looks at the last character first: what follows a whole value looks to it like a value without an end.
+  Error error_here(simdjson::error_code code) {
+    if (code == simdjson::INCOMPLETE_ARRAY_OR_OBJECT) {
+      const size_t begin = text_.find_first_not_of(kSpace);
+      const size_t end = end_of_container(text_.substr(begin));
+      const size_t rest = end == std::string_view::npos ? end : text_.find_first_not_of(kSpace, begin + end);
+      if (rest != std::string_view::npos) return error_at(rest, "text follows the end of the value");
+      return error_at(text_.size(), explain(code));
+    }
+    return error_at(next_offset(), explain(code));
+  }
 
   // Errors of the first pass, which has no position; the first broken line is found for the most common one.
   Error stage1_error(simdjson::error_code code) const {

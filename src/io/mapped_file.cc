@@ -102,7 +102,7 @@ Result<std::string> read_file(const std::filesystem::path& path, const ReadOptio
   size_t chunk = S_ISREG(info.st_mode) ? static_cast<size_t>(info.st_size) + 1 : kPipeChunk;
   while (true) {
     const size_t n_before = content.size();
-    // One byte above the limit is asked for, to notice that the file goes on.
+    // One byte above the limit is asked for, to notice that the file is longer.
     content.resize(n_before + std::min(chunk - 1, options.max_bytes - n_before) + 1);
     const ssize_t n_read = ::read(file.get(), content.data() + n_before, content.size() - n_before);
     if (n_read < 0 && errno != EINTR) return system_error(options.kind, "read", path);
@@ -123,7 +123,7 @@ Result<AtomicFile> AtomicFile::create(const std::filesystem::path& path) {
   }
   AtomicFile file;
   file.path_ = path;
-  constexpr int kMaxAttempts = 100;  // names left behind by crashed processes of the same id
+  constexpr int kMaxAttempts = 100;  // names left over by crashed processes of the same id
   for (int attempt = 0; file.fd_ < 0 && attempt < kMaxAttempts; ++attempt) {
     file.temporary_ = path;
     file.temporary_ += fmt::format(".tmp-{}-{}", ::getpid(), attempt);

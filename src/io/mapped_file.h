@@ -47,7 +47,7 @@ struct ReadOptions {
 // The whole file.
 Result<std::string> read_file(const std::filesystem::path& path, const ReadOptions& options = {});
 
-// A file that appears under its name complete or not at all: written beside the target, synced, then renamed.
+// A file that appears under its name complete or not at all: written next to the target, synced, then renamed.
 class AtomicFile {
  public:
   // An existing target is replaced at commit(); it must be a regular file.
@@ -73,7 +73,7 @@ class AtomicFile {
 
 Status write_file_atomically(const std::filesystem::path& path, std::string_view content);
 
-// The error that AtomicFile::create() would give, to be met before the work whose result is written. Leaves nothing behind.
+// The error that AtomicFile::create() would give, to be met before the work whose result is written. Leaves no file.
 Status check_writable(const std::filesystem::path& path);
 
 }  // namespace levin::io

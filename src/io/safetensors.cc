@@ -180,7 +180,7 @@ class HeaderReader {
                     covered);
       }
       if (p.begin > covered) {
-        return fail("tensor {} begins at {}, which leaves a hole of {} bytes behind {}", p.tensor.name, p.begin,
+        return fail("tensor {} begins at {}, which leaves a hole of {} bytes after {}", p.tensor.name, p.begin,
                     p.begin - covered, last);
       }
       covered = p.end;

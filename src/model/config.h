@@ -23,7 +23,7 @@ namespace levin {
 
 struct Architecture;  // a family of models (model/architecture.h)
 
-// rope_scaling of type yarn (model-spec 3.3).
+// rope_scaling of type yarn (model_spec.md 3.3).
 struct Yarn {
   double factor = 1;
   double original_max_position = 0;

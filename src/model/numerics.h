@@ -34,7 +34,7 @@ struct Numerics {
   bool weigh_hidden = false;    // experts' weights multiply the input of the down product instead of its output
   bool fp8_draft_head = false;  // drafts are chosen with the head's weights in e4m3, tokens with the head as stored
   // Of the norms of the query and key-value latents; empty: the model's rms_norm_eps. GLM-5 was published without
-  // saying which of the two it was trained with (model-spec 4.3).
+  // saying which of the two it was trained with (model_spec.md 3.1).
   std::optional<float> latent_norm_eps = 1e-6f;
 
   // Index values in 8 bits or less are rotated first, so that no single column decides the scale.

@@ -68,8 +68,8 @@ void check_row(const WeightRow& row, const Checkpoint& checkpoint, std::vector<s
   const std::string expected = fmt::format("{} {}", mxfp4 ? "F8_E8M0" : "F32 or F8_E8M0", io::shape_text(shape));
   const StoredTensor* scales = checkpoint.find(row.scale_name);
   if (scales == nullptr) {
-    const std::string beside = fmt::format("{} beside an {} matrix", expected, mxfp4 ? "MXFP4" : "FP8");
-    return errors->push_back(fault(row.scale_name, beside, "nothing"));
+    const std::string needed = fmt::format("{} with an {} matrix", expected, mxfp4 ? "MXFP4" : "FP8");
+    return errors->push_back(fault(row.scale_name, needed, "nothing"));
   }
   const bool fits = scales->dtype == StoredDtype::kF8_E8M0 || (scales->dtype == StoredDtype::kF32 && !mxfp4);
   if (!fits || scales->shape != shape) errors->push_back(fault(row.scale_name, expected, found_text(*scales)));

@@ -24,7 +24,7 @@
 //           read on the device: one beyond the table or the score row is cut there. NaN is found by
 //           CudaBackend::synchronize(), without its row
 // Misuse    wrong shape or dtype stops the process and names the argument
-// Source    DeepSeek-V3.2 report, sparse attention, indexer equation; model-spec 4.4, 4.5
+// Source    DeepSeek-V3.2 report, sparse attention, indexer equation; model_spec.md 4.4, 4.5
 #pragma once
 
 #include "ops/context.h"

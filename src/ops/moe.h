@@ -22,7 +22,7 @@
 //             expert_ffn of e4m3 or mxfp4 weights with fp8 inputs (Operand::kFp8), the experts in an ExpertStack. Values
 //             between the roundings are bf16 there, not f32: gate and up, and what an expert and the shared block give.
 //             NaN is found by CudaBackend::synchronize()
-// Source      model-spec 5
+// Source      model_spec.md 5
 #pragma once
 
 #include <limits>

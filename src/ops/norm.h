@@ -9,7 +9,7 @@
 //           at D / 128
 // Numerics  f32 throughout. mean = sum / D; inverse = 1 / sqrt(mean + eps), both correctly rounded;
 //           weight * (x * inverse), and fma(weight, (x - mean) * inverse, bias)
-// Source    model-spec: DeepSeek-V3.2 RMSNorm; the indexer's key LayerNorm has a bias
+// Source    model_spec.md 3.1; the indexer's key LayerNorm has a bias
 #pragma once
 
 #include "ops/context.h"

@@ -19,7 +19,7 @@
 //           kernels/cpu/simd_math.h
 // Numerics  f32 throughout
 // Misuse    wrong shape or dtype stops the process and names the argument
-// Source    model-spec 6.4, 7.3
+// Source    model_spec.md 6.4, 7.3
 #pragma once
 
 #include "ops/context.h"

@@ -11,7 +11,7 @@
 //           that its products read it
 // Tree      hadamard: butterflies over strides 1, 2, 4, ..., Di/2, each (a + b, a - b), then one multiplication by the
 //           f32 1/sqrt(Di)
-// Source    model-spec 4.4 (indexer, production path), 6.5, 8.1
+// Source    model_spec.md 4.4, 6.5, 8.1
 #pragma once
 
 #include "ops/context.h"

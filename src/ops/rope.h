@@ -9,7 +9,7 @@
 // of the input.
 //
 // Numerics  a' = fma(a, cos, -(b * sin)),  b' = fma(b, cos, a * sin), f32; the table is right to half a unit
-// Source    model-spec 3.2; YaRN 3.3
+// Source    model_spec.md 3.2; YaRN 3.3
 #pragma once
 
 #include <vector>

@@ -11,7 +11,7 @@
 // Inputs    f32 or bf16; norm weights and biases, tables and head weights are f32
 // CUDA      x and codes 16-byte aligned, rows a multiple of 8 elements apart; D a multiple of 16 up to 28672; latent
 //           512 + 64 in fp8 rows; index heads 128 wide with Dr = 64, fp8 keys. Other shapes stop the process and are named.
-// Source    model-spec 4.2 to 4.4
+// Source    model_spec.md 4.2 to 4.4
 #pragma once
 
 #include "ops/context.h"

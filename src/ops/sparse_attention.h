@@ -36,7 +36,7 @@
 // CUDA      bf16 queries over fp8 rows of latent 512 and rope 64, 1 to 128 heads, picks in multiples of 64 up to 2048; no
 //           `more`, no sinks; heads of q dense, rows a multiple of 8 elements apart. The tree is that of
 //           kernels/cuda/sparse_mla.h, whose sums start afresh at pick 1024: weights are rounded to bf16 as above, 2^-8 of the sum of |p v| in all
-// Source    model-spec 4.3, 6.3
+// Source    model_spec.md 4.3, 6.3
 #pragma once
 
 #include "ops/context.h"

@@ -16,7 +16,7 @@
 //           write_streams, where write * y is added last by one more; by plain additions in the softmax and the sums of
 //           rows and columns. exp and sigmoid as in kernels/cpu/simd_math.h
 // Numerics  f32 throughout
-// Source    model-spec 6.2
+// Source    model_spec.md 6.2
 #pragma once
 
 #include "ops/context.h"

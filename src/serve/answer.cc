@@ -75,12 +75,16 @@ class Answer : public std::enable_shared_from_this<Answer> {
       failed_ = true;
       model_.metrics->add_refusal();
       const bool asked_wrongly = batch.error->kind == ErrorKind::kUsage;
-      writer_->fail(asked_wrongly ? bad_request(batch.error->message) : engine_failed(*batch.error));
+      writer_->fail(batch.shutting_down ? serve::shutting_down()
+                    : asked_wrongly     ? bad_request(batch.error->message, field_of(batch.error->message))
+                                        : engine_failed(*batch.error));
       return;
     }
     Choice& choice = choices_[i];
     add_events(choice, batch.events);
-    choice.tokens.insert(choice.tokens.end(), batch.tokens.begin(), batch.tokens.end());
+    for (const TokenEvent& event : batch.tokens) {  // a stream is done with their log probabilities after this batch
+      choice.tokens.push_back(plan_.ask.stream ? TokenEvent{.token = event.token} : event);
+    }
     if (!batch.prompt_logprobs.empty()) choice.prompt_logprobs = std::move(batch.prompt_logprobs);
     if (batch.done) close(choice, batch);
     writer_->add(choice, batch);
@@ -121,7 +125,7 @@ std::optional<ApiError> admit_plan(const ServedModel& model, const AnswerPlan& p
     }
     const Status status =
         model.service->engine().check({.prompt = prompt, .sampling = plan.ask.sampling, .structure = plan.structure});
-    if (!status.ok()) return bad_request(status.error().message);
+    if (!status.ok()) return bad_request(status.error().message, field_of(status.error().message));
   }
   if (model.service->stuck()) return engine_stuck();
   const int64_t n_requests = std::ssize(plan.prompts) * plan.ask.n_choices;
@@ -143,13 +147,13 @@ std::optional<ApiError> run_answer(const ServedModel& model, std::shared_ptr<Exc
 }
 
 Status set_conversation(const ServedModel& model, const Body& body, const ChatAsk& chat, AnswerPlan* plan) {
-  plan->in_reasoning = chat.request.thinking;
+  plan->in_reasoning = chat.request.begins_in_reasoning();
   plan->tools = chat.tools;
   LEVIN_ASSIGN(const std::vector<text::Segment> segments, model.format->render(chat.request));
   plan->prompts.push_back(model.tokenizer->encode(segments));
   const bool free = chat.form.kind == TextForm::Kind::kFree || chat.calls.required;
   Result<std::optional<grammar::Structure>> structure = model.forms->make(
-      {.text = chat.form, .calls = chat.calls, .tools = chat.tools, .in_reasoning = chat.request.thinking});
+      {.text = chat.form, .calls = chat.calls, .tools = chat.tools, .in_reasoning = plan->in_reasoning});
   if (!structure.ok()) {
     return body.refuse(free ? "tools" : chat.form.field, "cannot be used: " + structure.error().message);
   }

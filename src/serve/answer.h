@@ -31,7 +31,7 @@ struct Choice {
   std::string content;
   std::string reasoning;
   std::vector<AnswerCall> calls;
-  std::vector<TokenEvent> tokens;
+  std::vector<TokenEvent> tokens;  // of a stream without their log probabilities
   // once it is over
   bool over = false;
   FinishReason finish_reason = FinishReason::kLength;

@@ -20,6 +20,7 @@ Result<io::JsonValue> schema_value(const Body& body, std::string_view key) {
   if (const std::string* text = value->as_string()) {
     return io::parse_json(*text, key, {.kind = ErrorKind::kUsage, .duplicates = io::DuplicateKeys::kLastWins});
   }
+  if (value->as_object() == nullptr && value->as_bool() == nullptr) return body.unexpected(key, "a schema");
   return *value;
 }
 
@@ -157,6 +158,19 @@ Result<TextForm> read_form(const Body& body, std::string_view outer) {
                        fmt::format("and {} both say what the answer looks like; leave one out", forms[0].field));
   }
   return forms.empty() ? TextForm() : std::move(forms.front());
+}
+
+FieldList form_fields() {
+  static constexpr Field kFields[] = {
+      {"response_format", "object", "Form of the answer: {type: text, json_object or json_schema}"},
+      {"output_format", "object", "The same, as Anthropic's clients had it"},
+      {"guided_json", "object|string", "A schema of the answer"},
+      {"guided_regex", "string", "A regular expression of the answer"},
+      {"guided_choice", "array", "The texts that the answer is one of"},
+      {"structured_outputs", "object", "One of json, regex, choice and json_object"},
+      {"regex", "string", "The same as guided_regex"},
+  };
+  return kFields;
 }
 
 AnswerForms::AnswerForms(const text::Tokenizer& tokenizer, const text::ChatFormat& format, int64_t n_vocab)

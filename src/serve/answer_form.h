@@ -22,6 +22,7 @@
 
 #include "grammar/matcher.h"
 #include "serve/body.h"
+#include "serve/fields.h"
 #include "text/chat.h"
 #include "text/tokenizer.h"
 
@@ -39,6 +40,8 @@ struct TextForm {
 
 // outer: the member that holds a "format" in this dialect, "text" or "output_config"; empty: none does.
 Result<TextForm> read_form(const Body& body, std::string_view outer = {});
+
+FieldList form_fields();  // that read_form() reads, without `outer`
 
 // What tool_choice asks for.
 struct CallForm {

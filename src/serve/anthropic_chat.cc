@@ -180,6 +180,20 @@ Result<std::string> read_system(const Body& body) {
 
 }  // namespace
 
+FieldList anthropic_chat_fields() {
+  static constexpr Field kFields[] = {
+      {"messages", "array", "The conversation; a last message of the assistant's is continued", true},
+      {"system", "string|array", "The system prompt"},
+      {"tools", "array", "Functions that may be called"},
+      {"tool_choice", "object", "auto, any, tool or none"},
+      {"thinking", "object", "{type: enabled, adaptive or disabled}"},
+      {"output_config", "object", "effort, and format: the form of the answer"},
+      {"context_management", "object", "edits of type clear_thinking: whether earlier reasoning stays in the prompt"},
+      {"chat_template_kwargs", "object", "thinking, enable_thinking, clear_thinking, reasoning_effort"},
+  };
+  return kFields;
+}
+
 Result<ChatAsk> read_anthropic_chat(const Body& body, bool thinking) {
   ChatAsk ask;
   ask.request.thinking = thinking;
@@ -197,10 +211,7 @@ Result<ChatAsk> read_anthropic_chat(const Body& body, bool thinking) {
   for (size_t i = 0; i < list->size(); ++i) {
     LEVIN_TRY(add_message((*list)[i], fmt::format("messages[{}]", i), &messages));
   }
-  if (messages.back().role == text::Role::kAssistant) {
-    return wrong(fmt::format("messages[{}]", list->size() - 1),
-                 "is the assistant's; the last message is to be the user's");
-  }
+  if (messages.back().role == text::Role::kAssistant) LEVIN_TRY(continue_last_message(body, "messages", &ask));
   describe_in_prompt(&ask);
   return ask;
 }

@@ -11,12 +11,15 @@
 //                chat_template_kwargs as in chat; context_management.edits of type clear_thinking_...: "keep": "all" keeps
 //                the reasoning of earlier turns in the prompt, any other value does not
 //   the form     output_config.format, or output_format
+//   prefill      a last message of the assistant's is the beginning of the answer, which continues it
 //   cache_control and unknown fields are passed over
 #pragma once
 
 #include "serve/chat_messages.h"
 
 namespace levin::serve {
+
+FieldList anthropic_chat_fields();  // without those of the form
 
 Result<ChatAsk> read_anthropic_chat(const Body& body, bool thinking);
 

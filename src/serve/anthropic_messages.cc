@@ -180,7 +180,7 @@ Result<AnswerPlan> read_plan(const ServedModel& model, const Body& body) {
   LEVIN_ASSIGN(plan.ask.text.stop, read_strings(body, "stop_sequences"));
   LEVIN_ASSIGN(plan.ask.max_tokens, body.get<int64_t>("max_tokens"));
   if (plan.ask.max_tokens < 1) return body.refuse("max_tokens", "must be at least 1");
-  plan.ask.n_choices = 1;
+  if (plan.ask.n_choices != 1) return body.refuse("n", "other than 1 is not supported on this route; leave it out");
   LEVIN_TRY(read_conversation(model, body, &plan));
   // clients of this dialect ask for far more than they need, whatever the context
   const int64_t room = model.n_context() - std::ssize(plan.prompts.front());
@@ -189,6 +189,14 @@ Result<AnswerPlan> read_plan(const ServedModel& model, const Body& body) {
 }
 
 }  // namespace
+
+FieldList messages_fields() {
+  static constexpr Field kFields[] = {
+      {"max_tokens", "integer", "Longest answer", true},
+      {"stop_sequences", "array", "Texts that end the answer"},
+  };
+  return kFields;
+}
 
 void handle_messages(const ServedModel& model, const std::shared_ptr<Exchange>& exchange) {
   with_body(model, *exchange, ApiDialect::kAnthropic, [&](const RequestBody& body) -> std::optional<ApiError> {

@@ -12,6 +12,8 @@ std::string_view anthropic_type(int status) {
   switch (status) {
     case 401:
       return "authentication_error";
+    case 403:
+      return "permission_error";
     case 404:
       return "not_found_error";
     case 413:
@@ -38,6 +40,10 @@ ApiError wrong_key() {
           .type = "authentication_error",
           .code = "invalid_api_key",
           .message = "the API key is missing or wrong; send it as 'Authorization: Bearer KEY' or 'x-api-key: KEY'"};
+}
+
+ApiError foreign(std::string message) {
+  return {.status = 403, .type = "permission_error", .message = std::move(message)};
 }
 
 ApiError unknown_model(const std::string& asked, const std::string& served) {
@@ -94,6 +100,12 @@ ApiError with_status(int status, std::string message) {
           .message = std::move(message)};
 }
 
+ApiDialect dialect_of(const HttpRequest& request) {
+  const bool anthropic = request.path.starts_with("/v1/messages") ||
+                         (request.path.starts_with("/v1/models") && request.header("anthropic-version") != nullptr);
+  return anthropic ? ApiDialect::kAnthropic : ApiDialect::kOpenAi;
+}
+
 io::JsonValue error_body(const ApiError& error, ApiDialect dialect) {
   if (dialect == ApiDialect::kAnthropic) {
     const std::string& message = error.anthropic_message.empty() ? error.message : error.anthropic_message;
@@ -111,6 +123,7 @@ io::JsonValue error_body(const ApiError& error, ApiDialect dialect) {
 HttpResponse error_response(const ApiError& error, ApiDialect dialect) {
   HttpResponse response{.status = error.status, .body = io::dump_json(error_body(error, dialect))};
   if (error.status == 429 || error.status == 503) response.headers.emplace_back("Retry-After", "1");
+  if (error.status == 401) response.headers.emplace_back("WWW-Authenticate", "Bearer");
   return response;
 }
 

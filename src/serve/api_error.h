@@ -29,14 +29,18 @@ struct ApiError {
 
 ApiError bad_request(std::string message, std::string param = "");
 ApiError wrong_key();
+ApiError foreign(std::string message);  // 403: a page, or a host name, that a server without keys does not answer
 ApiError unknown_model(const std::string& asked, const std::string& served);
 ApiError unknown_route(const std::string& method, const std::string& path);
 ApiError prompt_too_long(int64_t n_prompt, int64_t n_answer, int64_t n_context);  // n_answer as asked, 0: not said
 ApiError queue_full();
-ApiError shutting_down();
+ApiError shutting_down();  // 503
 ApiError engine_failed(const Error& error);
 ApiError engine_stuck();                                // 503: a step takes longer than the watchdog allows
 ApiError with_status(int status, std::string message);  // for what fails below the routes
+
+// The dialect that a request is written in: that of its route; on routes of both, that of its headers.
+ApiDialect dialect_of(const HttpRequest& request);
 
 io::JsonValue error_body(const ApiError& error, ApiDialect dialect);
 HttpResponse error_response(const ApiError& error, ApiDialect dialect);

@@ -1,11 +1,13 @@
 // The fields of a request's body, read one by one, with the name of the last one at hand for the error.
 //
-//   Body body(fields, &param);
+//   Body body(fields, &trace);
 //   LEVIN_ASSIGN(const double temperature, body.get_or("temperature", 1.0));      // null and absent: 1.0
 //
-// An Error that comes from here, or from the caller about a value just read, is about the field `param`.
+// An Error that comes from here, or from the caller about a value just read, is about the field `trace.last`.
 #pragma once
 
+#include <functional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -16,9 +18,19 @@ namespace levin::serve {
 
 class Body {
  public:
-  Body(io::JsonFields fields, std::string* param) : fields_(std::move(fields)), param_(param) {}
+  // What was read of a body so far: the member last read, at any depth, and all members of the body itself.
+  struct Trace {
+    std::string last;
+    std::set<std::string, std::less<>> fields;
+  };
 
-  bool has(std::string_view key) const { return fields_.has(key); }
+  Body(io::JsonFields fields, Trace* trace, bool is_inner = false)
+      : fields_(std::move(fields)), trace_(trace), is_inner_(is_inner) {}
+
+  bool has(std::string_view key) const {
+    record(key);
+    return fields_.has(key);
+  }
   const io::JsonObject& object() const { return fields_.object(); }
   const io::JsonValue* find(std::string_view key) const {
     note(key);
@@ -43,7 +55,7 @@ class Body {
   Result<Body> get_body(std::string_view key) const {
     note(key);
     LEVIN_ASSIGN(io::JsonFields fields, fields_.get_fields(key));
-    return Body(std::move(fields), param_);
+    return Body(std::move(fields), trace_, true);
   }
   Error unexpected(std::string_view key, std::string_view expected) const {
     note(key);
@@ -57,9 +69,11 @@ class Body {
 
  private:
   void note(std::string_view key) const;
+  void record(std::string_view key) const;
 
   io::JsonFields fields_;
-  std::string* param_;
+  Trace* trace_;
+  bool is_inner_;  // a member of the body
 };
 
 }  // namespace levin::serve

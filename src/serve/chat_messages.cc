@@ -120,6 +120,45 @@ const std::string* chosen_function(const io::JsonObject& choice) {
   return inner->as_object() != nullptr ? string_member(*inner->as_object(), "name") : nullptr;
 }
 
+bool has_name(const io::JsonValue& tool, const std::string& name) {
+  return *string_member(*tool.as_object(), "name") == name;
+}
+
+Status set_choice_word(const Body& body, const std::string& word, CallForm* calls) {
+  if (word != "none" && word != "auto" && word != "required") {
+    return body.unexpected("tool_choice", "none, auto, required or a function");
+  }
+  calls->allowed = word != "none";
+  calls->required = word == "required";
+  return {};
+}
+
+// {"type": "allowed_tools", "mode": "auto" | "required", "tools": [{"type": "function", "name"}]}, the last two perhaps in
+// a member "allowed_tools" and the names in "function". The prompt then describes only these.
+Status keep_allowed_tools(const Body& body, const io::JsonObject& choice, CallForm* calls,
+                          std::vector<io::JsonValue>* tools) {
+  const io::JsonValue* inner = choice.find("allowed_tools");
+  const io::JsonObject& allowed = inner != nullptr && inner->as_object() != nullptr ? *inner->as_object() : choice;
+  const std::string* mode = string_member(allowed, "mode");
+  LEVIN_TRY(set_choice_word(body, mode != nullptr ? *mode : "auto", calls));
+  const io::JsonValue* list = allowed.find("tools");
+  if (list == nullptr || list->as_array() == nullptr) {
+    return body.refuse("tool_choice", "of type allowed_tools has no list of tools");
+  }
+  std::vector<io::JsonValue> kept;
+  for (const io::JsonValue& entry : *list->as_array()) {
+    const std::string* name = entry.as_object() != nullptr ? chosen_function(*entry.as_object()) : nullptr;
+    if (name == nullptr) return body.refuse("tool_choice", "allows tools that are no functions with a name");
+    const auto found =
+        std::find_if(tools->begin(), tools->end(), [&](const io::JsonValue& tool) { return has_name(tool, *name); });
+    if (found == tools->end())
+      return body.refuse("tool_choice", fmt::format("allows {}, which is none of the tools", *name));
+    kept.push_back(*found);
+  }
+  *tools = std::move(kept);
+  return {};
+}
+
 }  // namespace
 
 Result<std::string> content_text(const io::JsonValue* content, const std::string& where) {
@@ -165,34 +204,33 @@ Result<std::vector<io::JsonValue>> read_tools(const Body& body, std::string_view
   return tools;
 }
 
-Result<CallForm> read_tool_choice(const Body& body, const std::vector<io::JsonValue>& tools) {
+Result<CallForm> read_tool_choice(const Body& body, std::vector<io::JsonValue>* tools) {
   CallForm out;
   LEVIN_ASSIGN(out.several, body.get_or("parallel_tool_calls", true));
   const io::JsonValue* choice = body.find("tool_choice");
   if (choice == nullptr) return out;
+  const io::JsonObject* object = choice->as_object();
+  const std::string* type = object != nullptr ? string_member(*object, "type") : nullptr;
+  const std::string* name = object != nullptr ? chosen_function(*object) : nullptr;
   if (const std::string* word = choice->as_string()) {
-    out.allowed = *word != "none";
-    out.required = *word == "required";
-    if (*word != "none" && *word != "auto" && *word != "required") {
-      return body.unexpected("tool_choice", "none, auto, required or a function");
-    }
-  } else {
-    const std::string* name = choice->as_object() != nullptr ? chosen_function(*choice->as_object()) : nullptr;
-    if (name == nullptr) return body.unexpected("tool_choice", "none, auto, required or a function by its name");
+    LEVIN_TRY(set_choice_word(body, *word, &out));
+  } else if (type != nullptr && *type == "allowed_tools") {
+    LEVIN_TRY(keep_allowed_tools(body, *object, &out, tools));
+  } else if (name != nullptr) {
     out.required = true;
     out.name = *name;
     out.several = false;
+  } else {
+    return body.unexpected("tool_choice", "none, auto, required, allowed_tools, or a function by its name");
   }
-  LEVIN_TRY(check_tool_choice(body, out, tools));
+  LEVIN_TRY(check_tool_choice(body, out, *tools));
   return out;
 }
 
 Status check_tool_choice(const Body& body, const CallForm& calls, const std::vector<io::JsonValue>& tools) {
   if (!calls.required) return {};
   if (tools.empty()) return body.refuse("tool_choice", "requires a call and there are no tools");
-  const auto is_chosen = [&](const io::JsonValue& tool) {
-    return *string_member(*tool.as_object(), "name") == calls.name;
-  };
+  const auto is_chosen = [&](const io::JsonValue& tool) { return has_name(tool, calls.name); };
   if (calls.name.empty() || std::any_of(tools.begin(), tools.end(), is_chosen)) return {};
   return body.refuse("tool_choice", fmt::format("names {}, which is none of the tools", calls.name));
 }
@@ -222,24 +260,68 @@ Status read_template_kwargs(const Body& body, text::ChatRequest* request) {
   return {};
 }
 
+Status continue_last_message(const Body& body, std::string_view field, ChatAsk* ask) {
+  if (ask->form.kind != TextForm::Kind::kFree || ask->calls.required) {
+    return body.refuse(field, "and a form for the answer or a required call exclude each other; leave one out");
+  }
+  ask->request.continue_last = true;
+  return {};
+}
+
+namespace {
+
+// "continue_final_message" and "add_generation_prompt", as vLLM has them, but that the second need not be said.
+Status read_continuing(const Body& body, ChatAsk* ask) {
+  LEVIN_ASSIGN(const bool goes_on, body.get_or("continue_final_message", false));
+  LEVIN_ASSIGN(const bool new_answer, body.get_or("add_generation_prompt", !goes_on));
+  if (goes_on && new_answer) {
+    return body.refuse("add_generation_prompt", "and continue_final_message exclude each other; set one to false");
+  }
+  if (!goes_on && !new_answer) {
+    return body.refuse("add_generation_prompt", "may be false only where continue_final_message is true");
+  }
+  return goes_on ? continue_last_message(body, "continue_final_message", ask) : Status();
+}
+
+}  // namespace
+
+FieldList chat_fields() {
+  static constexpr Field kFields[] = {
+      {"messages", "array", "The conversation", true},
+      {"tools", "array", "Functions that may be called"},
+      {"tool_choice", "string|object", "none, auto, required, a function, or allowed_tools"},
+      {"parallel_tool_calls", "boolean", "An answer may have several calls"},
+      {"reasoning_effort", "string", "none and minimal switch reasoning off, others on"},
+      {"thinking", "boolean|object", "Reason before the answer"},
+      {"think", "boolean", "The same"},
+      {"chat_template_kwargs", "object", "thinking, enable_thinking, clear_thinking, reasoning_effort"},
+      {"continue_final_message", "boolean", "The answer continues the last message"},
+      {"add_generation_prompt", "boolean", "False only together with continue_final_message"},
+  };
+  return kFields;
+}
+
 Result<ChatAsk> read_chat(const Body& body, bool thinking) {
   ChatAsk ask;
   const io::JsonValue* messages = body.find("messages");
   const io::JsonArray* list = messages != nullptr ? messages->as_array() : nullptr;
   if (list == nullptr || list->empty()) return body.unexpected("messages", "a list with at least one message");
   LEVIN_ASSIGN(ask.tools, read_tools(body, "tools"));
-  LEVIN_ASSIGN(ask.calls, read_tool_choice(body, ask.tools));
+  LEVIN_ASSIGN(ask.calls, read_tool_choice(body, &ask.tools));
   LEVIN_ASSIGN(ask.form, read_form(body));
   ask.request.thinking = thinking;
   LEVIN_TRY(read_thinking(body, &ask.request));
+  LEVIN_TRY(read_continuing(body, &ask));
   (void)body.find("messages");  // what is wrong from here on is wrong with them
   for (size_t i = 0; i < list->size(); ++i) {
     LEVIN_ASSIGN(text::Message message, read_message((*list)[i], fmt::format("messages[{}]", i)));
     ask.request.messages.push_back(std::move(message));
   }
-  if (ask.request.messages.back().role == text::Role::kAssistant) {
-    return wrong(fmt::format("messages[{}]", list->size() - 1),
-                 "is the assistant's; the last message is to be a user's or a tool's, for an answer to follow");
+  if (!ask.request.continue_last && ask.request.messages.back().role == text::Role::kAssistant) {
+    return wrong(
+        fmt::format("messages[{}]", list->size() - 1),
+        "is the assistant's; end with a user's or a tool's, or send \"continue_final_message\": true to have it "
+        "continued");
   }
   describe_in_prompt(&ask);
   return ask;

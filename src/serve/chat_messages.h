@@ -4,6 +4,8 @@
 //   role        system, developer (taken as system: not every format has the other), user, assistant, tool, function
 //   assistant   reasoning as "reasoning_content" or "reasoning", or between <think> marks at the content's beginning;
 //               arguments of calls as a JSON text or as an object
+//   continuing  "continue_final_message": true, with "add_generation_prompt": false or without: the answer continues the
+//               last message, an assistant's. It then has no form, and no call is required
 //   tools       function objects, in the prompt as a system message in front, as the formats' own encoders do
 #pragma once
 
@@ -31,11 +33,14 @@ struct ChatAsk {
 // "chat_template_kwargs".
 Result<ChatAsk> read_chat(const Body& body, bool thinking);
 
+FieldList chat_fields();  // that read_chat() reads, without those of the form
+
 // The function objects of a list of tools, {"type": "function", "function": {...}}.
 Result<std::vector<io::JsonValue>> read_tools(const Body& body, std::string_view key);
 
-// "tool_choice" as OpenAI's clients write it, and "parallel_tool_calls". Refused is a choice that no tool can meet.
-Result<CallForm> read_tool_choice(const Body& body, const std::vector<io::JsonValue>& tools);
+// "tool_choice" as OpenAI's clients write it, and "parallel_tool_calls". A choice of type allowed_tools leaves only those
+// that it names. Refused is a choice that no tool can meet.
+Result<CallForm> read_tool_choice(const Body& body, std::vector<io::JsonValue>* tools);
 // The same, once the choice is known.
 Status check_tool_choice(const Body& body, const CallForm& calls, const std::vector<io::JsonValue>& tools);
 
@@ -44,6 +49,9 @@ void describe_in_prompt(ChatAsk* ask);
 
 // "chat_template_kwargs": thinking or enable_thinking, clear_thinking, reasoning_effort.
 Status read_template_kwargs(const Body& body, text::ChatRequest* request);
+
+// Has the last message, an assistant's, continued; its form must be free then. `field`: what asks for it.
+Status continue_last_message(const Body& body, std::string_view field, ChatAsk* ask);
 
 // What a client's word for effort comes to: "none" and "minimal" switch thinking off, every other switches it on, and
 // words that the formats know say how long.

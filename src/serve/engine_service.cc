@@ -49,7 +49,7 @@ Ticket EngineService::submit(GenerateRequest request, std::unique_ptr<text::Answ
   running->deliver = std::move(deliver);
   const Ticket ticket = running->ticket;
   if (stuck_) {  // since it was let in
-    fail(running, "the engine is stuck; the server's log has a report");
+    fail(running, {ErrorKind::kRuntime, "the engine is stuck; the server's log has a report"});
     --n_reserved_;
     return ticket;
   }
@@ -123,26 +123,33 @@ StepWatch EngineService::watch() const {
 
 void EngineService::give_up(const std::string& message) {
   stuck_ = true;
+  fail_all({ErrorKind::kRuntime, message}, false);
+}
+
+void EngineService::shut_down() { fail_all({ErrorKind::kRuntime, "the server is shutting down"}, true); }
+
+void EngineService::fail_all(const Error& error, bool shutting_down) {
   std::vector<std::shared_ptr<Running>> submitted;  // of which the engine's thread knows nothing yet
   {
     const std::lock_guard lock(mutex_);
     submitted.swap(submitted_);
   }
   for (const std::shared_ptr<Running>& running : submitted) {
-    fail(running, message);
+    fail(running, error, shutting_down);
     --n_reserved_;
   }
   const std::lock_guard lock(running_mutex_);
   for (const auto& [ticket, running] : running_) {
     cancel(ticket);
-    fail(running, message);
+    fail(running, error, shutting_down);
   }
 }
 
-void EngineService::fail(const std::shared_ptr<Running>& running, const std::string& message) {
-  answers_.post([running, message] {
+void EngineService::fail(const std::shared_ptr<Running>& running, const Error& error, bool shutting_down) {
+  answers_.post([running, error, shutting_down] {
     Batch batch;
-    batch.error = Error{ErrorKind::kRuntime, message};
+    batch.error = error;
+    batch.shutting_down = shutting_down;
     running->deliver(batch);
   });
 }

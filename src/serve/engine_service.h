@@ -30,7 +30,8 @@ struct Batch {
   std::vector<TokenEvent> tokens;
   std::vector<text::OutputEvent> events;
   std::vector<RowLogprobs> prompt_logprobs;  // with a request's first tokens, if it asked for them
-  std::optional<Error> error;                // the request is over, nothing else is set
+  std::optional<Error> error;                // the request is over, nothing else is set but, perhaps...
+  bool shutting_down = false;                // ...that the server ends, and nothing is wrong with the request
   // The request is over: all of its tokens, and why.
   std::unique_ptr<Generation> done;
   std::optional<std::string> matched_stop;  // with done: the stop string that ended it
@@ -77,6 +78,8 @@ class EngineService {
   // Ends every open request with an error, whatever the engine does, and refuses others until recover().
   void give_up(const std::string& message);
   void recover() { stuck_ = false; }
+  // Ends every open request with an error that says that the server is shutting down.
+  void shut_down();
   bool stuck() const { return stuck_; }
 
  private:
@@ -91,7 +94,8 @@ class EngineService {
   static void deliver(Running& running, Batch& batch);
   void finish(Ticket ticket, std::unique_ptr<Generation> done);
   void forget(Ticket ticket);
-  void fail(const std::shared_ptr<Running>& running, const std::string& message);
+  void fail_all(const Error& error, bool shutting_down);
+  void fail(const std::shared_ptr<Running>& running, const Error& error, bool shutting_down = false);
   void tell_load();
 
   Engine& engine_;

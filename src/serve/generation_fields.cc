@@ -4,6 +4,7 @@
 
 #include <charconv>
 #include <random>
+#include <utility>
 
 namespace levin::serve {
 namespace {
@@ -11,24 +12,70 @@ namespace {
 constexpr int64_t kMaxChoices = 64;
 constexpr size_t kMaxStops = 64;
 
-// Fields that would change the answer and are not built: better refused than ignored.
-constexpr std::string_view kUnsupported[] = {"guided_grammar",  "ebnf",
-                                             "structural_tag",  "bad_words",
-                                             "use_beam_search", "logits_processors",
-                                             "prompt_logprobs", "continue_final_message",
-                                             "cache_salt"};
+// Fields of this and other servers that would change the answer and are not built: better refused than ignored. Clients
+// send some of them with the value that changes nothing.
+struct Unsupported {
+  std::string_view name;
+  std::string_view instead = "leave it out";
+  double neutral = 0;
+};
+constexpr Unsupported kUnsupported[] = {
+    {"guided_grammar", "give a schema or a regular expression"},
+    {"ebnf", "give a schema or a regular expression"},
+    {"grammar", "give a schema or a regular expression"},
+    {"json_schema", "send it as response_format"},
+    {"structural_tag"},
+    {"bad_words"},
+    {"use_beam_search"},
+    {"early_stopping"},
+    {"length_penalty", "leave it out", 1},
+    {"logits_processors"},
+    {"custom_logit_processor"},
+    {"prompt_logprobs"},
+    {"truncate_prompt_tokens"},
+    {"chat_template"},
+    {"documents"},
+    {"cache_salt"},
+    {"lora_path"},
+    {"n_predict", "send max_tokens"},
+    {"num_predict", "send max_tokens"},
+    {"max_new_tokens", "send max_tokens"},
+    {"thinking_token_budget"},
+    {"stop_regex"},
+    {"repeat_penalty", "send repetition_penalty", 1},
+    {"mirostat"},
+    {"typical_p", "leave it out", 1},
+    {"tfs_z", "leave it out", 1},
+    {"dry_multiplier"},
+    {"xtc_probability"},
+    {"dynatemp_range"},
+    {"top_n_sigma", "leave it out", -1},
+    {"top_a"},
+    {"functions", "send tools"},
+    {"function_call", "send tool_choice"},
+    {"web_search_options"},
+    {"audio"},
+    {"container"},
+    {"mcp_servers"},
+};
 
-bool asks_for_nothing(const io::JsonValue& value) {
+bool asks_for_nothing(const io::JsonValue& value, double neutral) {
   if (const bool* flag = value.as_bool()) return !*flag;
   if (const std::string* text = value.as_string()) return text->empty();
   if (const io::JsonArray* list = value.as_array()) return list->empty();
-  return false;
+  return value.to_double() == neutral;
 }
 
 Status refuse_unsupported(const Body& body) {
-  for (const std::string_view key : kUnsupported) {
-    const io::JsonValue* value = body.find(key);
-    if (value != nullptr && !asks_for_nothing(*value)) return body.refuse(key, "is not supported; leave it out");
+  for (const Unsupported& field : kUnsupported) {
+    const io::JsonValue* value = body.find(field.name);
+    if (value != nullptr && !asks_for_nothing(*value, field.neutral)) {
+      return body.refuse(field.name, fmt::format("is not supported; {}", field.instead));
+    }
+  }
+  LEVIN_ASSIGN(const auto modalities, body.get_optional<std::vector<std::string>>("modalities"));
+  for (const std::string& kind : modalities.value_or(std::vector<std::string>())) {
+    if (kind != "text") return body.refuse("modalities", fmt::format("has {}; this model writes text only", kind));
   }
   return {};
 }
@@ -137,6 +184,66 @@ Result<GenerationAsk> read_generation(const Body& body, const SamplingParams& de
   LEVIN_ASSIGN(ask.include_usage, options.get_or("include_usage", false));
   LEVIN_ASSIGN(ask.continuous_usage, options.get_or("continuous_usage_stats", false));
   return ask;
+}
+
+std::vector<std::string_view> refused_fields() {
+  std::vector<std::string_view> names;
+  for (const Unsupported& field : kUnsupported) names.push_back(field.name);
+  return names;
+}
+
+FieldList generation_fields() {
+  static constexpr Field kFields[] = {
+      {"temperature", "number", "Spread of the choice, 0 to 100; 0: always the likeliest token"},
+      {"top_p", "number", "Choose among the likeliest tokens that have this probability together"},
+      {"top_k", "integer", "Choose among so many of the likeliest tokens; 0 and -1: all"},
+      {"min_p", "number", "Leave out tokens below this share of the likeliest one's probability"},
+      {"repetition_penalty", "number", "Divides the logits of tokens that stand in prompt or answer"},
+      {"presence_penalty", "number", "Subtracted from the logits of tokens that stand in the answer"},
+      {"frequency_penalty", "number", "The same, as often as they stand there"},
+      {"logit_bias", "object", "Token ids and what is added to their logits"},
+      {"allowed_token_ids", "array", "No other tokens are chosen"},
+      {"min_tokens", "integer", "The answer does not end before"},
+      {"seed", "integer", "The same request with the same seed gives the same text"},
+      {"ignore_eos", "boolean", "Only a limit or a stop string ends the answer"},
+      {"stop_token_ids", "array", "Further tokens that end the answer"},
+      {"stop", "string|array", "Texts that end the answer"},
+      {"include_stop_str_in_output", "boolean", "The answer keeps the text that ended it"},
+      {"skip_special_tokens", "boolean", "Leave special tokens out of texts"},
+      {"n", "integer", "Answers to each prompt"},
+      {"priority", "integer", "Lower goes first"},
+      {"stream", "boolean", "Server-sent events instead of one answer"},
+      {"stream_options", "object", "include_usage and continuous_usage_stats"},
+      {"modalities", "array", "Text alone"},
+  };
+  return kFields;
+}
+
+std::string field_of(const std::string& message) {
+  static constexpr std::pair<std::string_view, std::string_view> kWords[] = {
+      {"temperature", "temperature"},
+      {"top_k", "top_k"},
+      {"top_p", "top_p"},
+      {"min_p", "min_p"},
+      {"min_tokens", "min_tokens"},
+      {"repetition_penalty", "repetition_penalty"},
+      {"presence_penalty", "presence_penalty"},
+      {"frequency_penalty", "frequency_penalty"},
+      {"logit_bias", "logit_bias"},
+      {"allowed_token_ids", "allowed_token_ids"},
+      {"list of stop tokens", "stop_token_ids"},
+      {"the prompt", "prompt"},
+      {"token id", "prompt"},
+  };
+  size_t first = std::string::npos;
+  std::string field;
+  for (const auto& [word, name] : kWords) {
+    const size_t at = message.find(word);
+    if (at >= first) continue;
+    first = at;
+    field = name;
+  }
+  return field;
 }
 
 uint64_t fresh_seed() {

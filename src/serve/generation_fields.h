@@ -1,15 +1,17 @@
 // The fields of a request that say how tokens are chosen and when an answer ends, the same in every dialect.
 //
-// Unknown fields are passed over; a known one of the wrong type is refused by name, and so is one that asks for what is
-// not built and would change the answer (kUnsupported in the .cc). Missing and null mean the model's default.
+// Unknown fields are ignored; a known one of the wrong type is refused by name, and so is one that asks for what is not
+// built and would change the answer (kUnsupported in the .cc). Missing and null mean the model's default.
 #pragma once
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/request.h"
 #include "serve/body.h"
+#include "serve/fields.h"
 #include "text/answer_text.h"
 
 namespace levin::serve {
@@ -33,6 +35,12 @@ Result<GenerationAsk> read_generation(const Body& body, const SamplingParams& de
 
 // "stop": a string, a list of them, or null.
 Result<std::vector<std::string>> read_strings(const Body& body, std::string_view key);
+
+// The field that an error of the engine's about a request is about: the first that it names (SamplingPlan::make). Empty: none.
+std::string field_of(const std::string& message);
+
+FieldList generation_fields();                   // that read_generation() reads
+std::vector<std::string_view> refused_fields();  // whatever they ask for, unless it is nothing
 
 uint64_t fresh_seed();
 std::string random_id(std::string_view prefix);  // "chatcmpl-" and 24 letters and digits

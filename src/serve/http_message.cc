@@ -28,6 +28,16 @@ constexpr Reason kReasons[] = {{100, "Continue"},
                                {501, "Not Implemented"},
                                {503, "Service Unavailable"}};
 
+// "/path" of "http://host/path"; every other target as it is.
+std::string_view without_host(std::string_view target) {
+  for (const std::string_view scheme : {"http://", "https://"}) {
+    if (!target.starts_with(scheme)) continue;
+    const size_t path = target.find_first_of("/?", scheme.size());
+    return path == std::string_view::npos ? "/" : target.substr(path);
+  }
+  return target;
+}
+
 }  // namespace
 
 const std::string* HttpRequest::header(std::string_view lower_case_name) const {
@@ -42,10 +52,21 @@ std::string_view reason_phrase(int status) {
   return found == std::end(kReasons) ? "Unknown" : found->phrase;
 }
 
+// By hand: strftime() writes the names in the language of the locale.
+std::string http_date(std::time_t time) {
+  static constexpr const char* kDays[] = {"Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"};
+  static constexpr const char* kMonths[] = {"Jan", "Feb", "Mar", "Apr", "May", "Jun",
+                                            "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"};
+  std::tm utc{};
+  gmtime_r(&time, &utc);
+  return fmt::format("{}, {:02} {} {} {:02}:{:02}:{:02} GMT", kDays[utc.tm_wday], utc.tm_mday, kMonths[utc.tm_mon],
+                     1900 + utc.tm_year, utc.tm_hour, utc.tm_min, utc.tm_sec);
+}
+
 std::string response_head(const HttpRequest& request, const HttpResponse& response, bool keep_alive,
                           const size_t* length) {
-  std::string head =
-      fmt::format("HTTP/1.1 {} {}\r\nServer: levin\r\n", response.status, reason_phrase(response.status));
+  std::string head = fmt::format("HTTP/1.1 {} {}\r\nServer: levin\r\nDate: {}\r\n", response.status,
+                                 reason_phrase(response.status), http_date(std::time(nullptr)));
   const auto add = [&](std::string_view name, std::string_view value) {
     head.append(name).append(": ").append(value).append("\r\n");
   };
@@ -66,6 +87,7 @@ std::string stream_piece(const HttpRequest& request, std::string_view bytes) {
 }
 
 bool split_target(std::string_view target, std::string* path, std::string* query) {
+  target = without_host(target);
   const size_t mark = target.find('?');
   *query = mark == std::string_view::npos ? "" : target.substr(mark + 1);
   target = target.substr(0, mark);

@@ -1,5 +1,6 @@
 #include "serve/http_server.h"
 
+#include <fcntl.h>
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -10,6 +11,7 @@
 #include <boost/asio/detached.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
@@ -34,6 +36,9 @@ using boost::system::error_code;
 constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
 constexpr uint32_t kMaxHeadBytes = 64 << 10;
 constexpr std::string_view kComment = ": still here\n\n";
+constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
+constexpr auto kGiveUpTime = std::chrono::seconds(2);
+constexpr auto kNoteInterval = std::chrono::minutes(1);
 
 // What the connection writes of one exchange. Everything but `request` belongs to the server's thread.
 struct Output {
@@ -43,7 +48,8 @@ struct Output {
   bool begun = false;  // the head is in `unsent` or out
   bool streaming = false;
   bool ended = false;
-  bool gone = false;  // the client is
+  bool half_closed = false;  // the client has closed its own side
+  bool gone = false;         // the client is
   bool keep_alive = true;
   std::function<void()> on_disconnect;
 
@@ -53,6 +59,18 @@ struct Output {
     if (gone || ended) return;
     unsent += bytes;
     wake.cancel();
+  }
+  // Bytes that say nothing, but are reset by a client that is gone. False: this answer has no place for any.
+  bool probe() {
+    if (ended) return true;
+    if (streaming) {
+      append(stream_piece(request, kComment));
+    } else if (request.version_1_0) {
+      return false;
+    } else if (!begun) {
+      append(kContinue);
+    }
+    return true;
   }
   void finish() {
     ended = true;
@@ -146,8 +164,10 @@ class Server;
 
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
-  Connection(Server& server, tcp::socket socket) : server_(server), stream_(std::move(socket)) {}
+  Connection(Server& server, tcp::socket socket, bool late)
+      : server_(server), stream_(std::move(socket)), late_(late) {}
   asio::awaitable<void> run();
+  bool late() const { return late_; }
   void close_if_idle() {
     if (output_ == nullptr && !reading_) close();
   }
@@ -161,6 +181,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   asio::awaitable<std::shared_ptr<Output>> read_request();
   asio::awaitable<bool> write_answer();
   asio::awaitable<void> watch();
+  asio::awaitable<bool> has_left(Output& output);
   asio::awaitable<void> refuse(int status, std::string message);
   asio::awaitable<void> linger();
 
@@ -168,6 +189,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   beast::tcp_stream stream_;
   beast::flat_buffer buffer_;
   std::shared_ptr<Output> output_;  // of the exchange that is being answered
+  const bool late_;                 // accepted while the server stops: nobody waits for it
   bool reading_ = false;            // in the middle of a request
   bool watching_ = false;
 };
@@ -176,11 +198,12 @@ class Server final : public HttpServer {
  public:
   Server(const HttpServerOptions& options, Handler handler, Refusal refusal)
       : options_(options), handler_(std::move(handler)), refusal_(std::move(refusal)) {}
-  ~Server() override { stop(std::chrono::milliseconds(0)); }
+  ~Server() override { stop(std::chrono::milliseconds(0), {}); }
 
   Status open();
   uint16_t port() const override { return port_; }
-  void stop(std::chrono::milliseconds grace) override;
+  bool loopback_only() const override { return loopback_only_; }
+  void stop(std::chrono::milliseconds grace, const std::function<void()>& give_up) override;
 
   const HttpServerOptions& options() const { return options_; }
   const Handler& handler() const { return handler_; }
@@ -193,6 +216,11 @@ class Server final : public HttpServer {
   Error cannot_listen(error_code why) const;
   asio::awaitable<void> accept(tcp::acceptor& acceptor);
   asio::awaitable<void> serve(std::shared_ptr<Connection> connection);
+  void take(tcp::socket socket);
+  error_code accept_with_spare(tcp::acceptor& acceptor);
+  void turn_away(tcp::socket socket, const std::string& message);
+  void keep_spare();
+  void note(const std::string& line);
 
   HttpServerOptions options_;
   Handler handler_;
@@ -200,9 +228,15 @@ class Server final : public HttpServer {
   asio::io_context io_{1};
   std::list<tcp::acceptor> acceptors_;  // one for each address of the host
   uint16_t port_ = 0;                   // of all of them
+  bool loopback_only_ = true;
+  asio::posix::stream_descriptor spare_{io_};  // given up for a moment to say 503 where there are no descriptors left
+  std::chrono::steady_clock::time_point noted_{};
   std::set<std::shared_ptr<Connection>> connections_;
   bool stopping_ = false;
-  std::promise<void> drained_;  // set when stopping and no connection is left
+  size_t n_waited_for_ = 0;     // connections that were there when stopping began
+  std::promise<void> drained_;  // set when stopping and none of these is left
+  bool closing_ = false;
+  std::promise<void> emptied_;  // set when closing and no connection is left
   std::thread thread_;
 };
 
@@ -211,7 +245,7 @@ class Server final : public HttpServer {
 asio::awaitable<void> Connection::run() {
   stream_.socket().set_option(tcp::no_delay(true));
   bool keep_alive = true;
-  while (keep_alive && !server_.stopping()) {
+  while (keep_alive) {
     output_ = co_await read_request();
     reading_ = false;
     if (output_ == nullptr) co_return;
@@ -246,7 +280,6 @@ asio::awaitable<std::shared_ptr<Output>> Connection::read_request() {
   stream_.expires_after(options.head_timeout);
   auto [ec, n_head] = co_await http::async_read_header(stream_, buffer_, parser, kAwait);
   if (!ec && beast::iequals(parser.get()[http::field::expect], "100-continue")) {
-    static constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
     const auto [write_ec, n] = co_await asio::async_write(stream_, asio::buffer(kContinue), kAwait);
     ec = write_ec;
   }
@@ -266,6 +299,11 @@ asio::awaitable<std::shared_ptr<Output>> Connection::read_request() {
   }
   if (ec) co_return nullptr;
   HttpRequest request = plain_request(parser.get());
+  const auto n_hosts = parser.get().count(http::field::host);
+  if (n_hosts > 1 || (n_hosts == 0 && !request.version_1_0)) {
+    co_await refuse(400, fmt::format("the request has {} Host headers; HTTP/1.1 needs one", n_hosts));
+    co_return nullptr;
+  }
   if (!split_target(std::string_view(parser.get().target().data(), parser.get().target().size()), &request.path,
                     &request.query)) {
     co_await refuse(400, "the request's target is not a path");
@@ -295,7 +333,7 @@ asio::awaitable<bool> Connection::write_answer() {
     } else {
       output.wake.expires_after(options.comment_interval);
       const auto [ec] = co_await output.wake.async_wait(kAwait);
-      if (!ec && output.streaming && output.unsent.empty()) output.append(stream_piece(output.request, kComment));
+      if (!ec && output.unsent.empty() && (output.streaming || output.half_closed)) output.probe();
     }
   }
   co_return false;
@@ -312,10 +350,19 @@ asio::awaitable<void> Connection::watch() {
     stream_.socket().non_blocking(true, peek_ec);
     stream_.socket().receive(asio::buffer(&byte, 1), tcp::socket::message_peek, peek_ec);
     // a byte is the next request, which waits for its turn
-    if (peek_ec && peek_ec != asio::error::would_block) output->leave();
+    const bool half_closed = peek_ec == asio::error::eof;
+    if (half_closed ? co_await has_left(*output) : peek_ec && peek_ec != asio::error::would_block) output->leave();
   }
   watching_ = false;
   output->wake.cancel();
+}
+
+// Whether a client that has closed its own side is gone altogether. Waits until that shows, or watch() is to end.
+asio::awaitable<bool> Connection::has_left(Output& output) {
+  output.half_closed = true;
+  if (!output.probe()) co_return true;
+  const auto [ec] = co_await stream_.socket().async_wait(tcp::socket::wait_error, kAwait);
+  co_return !ec;
 }
 
 asio::awaitable<void> Connection::refuse(int status, std::string message) {
@@ -345,6 +392,10 @@ asio::awaitable<void> Connection::linger() {
 // A name may have an address that this machine lacks, as localhost has ::1 where there is no IPv6.
 bool is_elsewhere(error_code ec) {
   return ec == asio::error::address_family_not_supported || ec == boost::system::errc::address_not_available;
+}
+
+bool is_out_of_descriptors(error_code ec) {
+  return ec == asio::error::no_descriptors || ec == boost::system::errc::too_many_files_open_in_system;
 }
 
 // What the host stands for. Digits and dots, or colons, are meant as an address: no name server is asked about them.
@@ -378,8 +429,10 @@ error_code Server::open_one(const asio::ip::address& address) {
   if (!ec) acceptor.set_option(tcp::acceptor::reuse_address(true), ec);
   if (!ec) acceptor.bind(endpoint, ec);
   if (!ec) acceptor.listen(asio::socket_base::max_listen_connections, ec);
+  if (!ec) acceptor.non_blocking(true, ec);
   if (ec) return ec;
   port_ = acceptor.local_endpoint().port();
+  loopback_only_ = loopback_only_ && address.is_loopback();
   acceptors_.push_back(std::move(acceptor));
   return {};
 }
@@ -399,6 +452,7 @@ Status Server::open() {
     if (ec) failed = ec;
   }
   if (acceptors_.empty()) return cannot_listen(failed);
+  keep_spare();
   for (tcp::acceptor& acceptor : acceptors_) asio::co_spawn(io_, accept(acceptor), asio::detached);
   thread_ = std::thread([this] { io_.run(); });
   return {};
@@ -408,24 +462,73 @@ asio::awaitable<void> Server::accept(tcp::acceptor& acceptor) {
   while (acceptor.is_open()) {
     auto [ec, socket] = co_await acceptor.async_accept(kAwait);
     if (ec == asio::error::operation_aborted || !acceptor.is_open()) co_return;
-    if (ec) {  // out of descriptors: wait for some to come back
-      asio::steady_timer pause(io_, std::chrono::milliseconds(50));
-      co_await pause.async_wait(kAwait);
-      continue;
+    if (!ec) {
+      take(std::move(socket));
+    } else if (is_out_of_descriptors(ec)) {  // perhaps with nobody waiting
+      const auto [wait_ec] = co_await acceptor.async_wait(tcp::acceptor::wait_read, kAwait);
+      if (!wait_ec) ec = accept_with_spare(acceptor);
     }
-    if (connections_.size() >= options_.max_connections) {
-      const HttpResponse response = refusal_(503, "too many connections; try again later");
-      const size_t length = response.body.size();
-      const std::string text = response_head({}, response, false, &length) + response.body;
-      error_code ignored;
-      socket.non_blocking(true, ignored);
-      socket.send(asio::buffer(text), 0, ignored);
-      continue;
-    }
-    auto connection = std::make_shared<Connection>(*this, std::move(socket));
-    connections_.insert(connection);
-    asio::co_spawn(io_, serve(std::move(connection)), asio::detached);
+    if (!ec || ec == asio::error::would_block) continue;
+    asio::steady_timer pause(io_, std::chrono::milliseconds(50));
+    co_await pause.async_wait(kAwait);
   }
+}
+
+void Server::take(tcp::socket socket) {
+  if (connections_.size() >= options_.max_connections) {
+    turn_away(std::move(socket), "too many connections; try again later");
+    return note(fmt::format("all {} connections are taken; new ones get status 503", options_.max_connections));
+  }
+  auto connection = std::make_shared<Connection>(*this, std::move(socket), stopping_);
+  connections_.insert(connection);
+  asio::co_spawn(io_, serve(std::move(connection)), asio::detached);
+}
+
+// Accepts in place of the spare descriptor. Where no other turns up to be the next spare, the client gets 503.
+error_code Server::accept_with_spare(tcp::acceptor& acceptor) {
+  error_code ec, ignored;
+  spare_.close(ignored);
+  tcp::socket socket(io_);
+  acceptor.accept(socket, ec);
+  keep_spare();
+  if (ec) return ec;
+  if (spare_.is_open()) {
+    take(std::move(socket));
+    return {};
+  }
+  turn_away(std::move(socket), "no file descriptors are left; try again later");
+  keep_spare();
+  note(
+      fmt::format("no file descriptors are left with {} connections open; new ones get status 503. Raise the limit of "
+                  "descriptors (ulimit -n)",
+                  connections_.size()));
+  return {};
+}
+
+void Server::turn_away(tcp::socket socket, const std::string& message) {
+  HttpResponse response = refusal_(503, message);
+  const size_t length = response.body.size();
+  const std::string text = response_head({}, response, false, &length) + response.body;
+  error_code ignored;
+  socket.non_blocking(true, ignored);
+  socket.send(asio::buffer(text), 0, ignored);
+  // what has come already is read, so that closing does not reset the connection under the answer
+  std::string rest(size_t{4} << 10, '\0');
+  socket.receive(asio::buffer(rest), 0, ignored);
+}
+
+void Server::keep_spare() {
+  const int fd = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+  error_code ignored;
+  if (fd >= 0) spare_.assign(fd, ignored);
+}
+
+// Once in a while: where there is one such case there are thousands.
+void Server::note(const std::string& line) {
+  const auto now = std::chrono::steady_clock::now();
+  if (!options_.note || (noted_.time_since_epoch().count() != 0 && now - noted_ < kNoteInterval)) return;
+  noted_ = now;
+  options_.note(line);
 }
 
 asio::awaitable<void> Server::serve(std::shared_ptr<Connection> connection) {
@@ -435,25 +538,31 @@ asio::awaitable<void> Server::serve(std::shared_ptr<Connection> connection) {
   }
   connection->close();
   connections_.erase(connection);
-  if (stopping_ && connections_.empty()) drained_.set_value();
+  if (stopping_ && !connection->late() && --n_waited_for_ == 0) drained_.set_value();
+  if (closing_ && connections_.empty()) emptied_.set_value();
 }
 
-void Server::stop(std::chrono::milliseconds grace) {
+void Server::stop(std::chrono::milliseconds grace, const std::function<void()>& give_up) {
   if (!thread_.joinable()) return;
   std::future<void> drained = drained_.get_future();
   asio::post(io_, [this] {
     stopping_ = true;
+    n_waited_for_ = connections_.size();
+    for (const auto& connection : connections_) connection->close_if_idle();
+    if (n_waited_for_ == 0) drained_.set_value();
+  });
+  if (drained.wait_for(grace) != std::future_status::ready && give_up) {
+    give_up();
+    drained.wait_for(kGiveUpTime);
+  }
+  asio::post(io_, [this] {
+    closing_ = true;
     error_code ignored;
     for (tcp::acceptor& acceptor : acceptors_) acceptor.close(ignored);
-    for (const auto& connection : connections_) connection->close_if_idle();
-    if (connections_.empty()) drained_.set_value();
+    for (const auto& connection : connections_) connection->close();
+    if (connections_.empty()) emptied_.set_value();
   });
-  if (drained.wait_for(grace) != std::future_status::ready) {
-    asio::post(io_, [this] {
-      for (const auto& connection : connections_) connection->close();
-    });
-    drained.wait();
-  }
+  emptied_.get_future().wait();
   io_.stop();
   thread_.join();
 }

@@ -10,11 +10,14 @@
 //           answer is answered with 500
 // Silence   a stream that has nothing to say for options.comment_interval carries a comment, so that no proxy or client
 //           takes it for dead
-// Leaving   a client that closes its side while its answer is being made is noticed at once: on_disconnect, then sends
-//           are dropped. One that does not read for options.write_timeout, or lets more than max_unsent_bytes pile up,
-//           has left too
-// Limits    head 64 KiB (431), body (413), connections (503); malformed input is 400. The connection is closed after
-//           each of these, and without an answer where a request does not arrive in time
+// Leaving   a client that closes its connection while its answer is being made is noticed at once: on_disconnect, then
+//           sends are dropped. One that only closes its own side (shutdown(SHUT_WR), `nc -N`) is answered: a comment, or
+//           for a whole answer "100 Continue", tells the two apart, since a closed connection resets what reaches it; it
+//           is repeated every options.comment_interval.
+//           HTTP/1.0 has no such word: there a closed side means that the client has left, unless it reads a stream. One
+//           that does not read for options.write_timeout, or lets more than max_unsent_bytes pile up, has left too
+// Limits    head 64 KiB (431), body (413), connections and file descriptors (503); malformed input is 400. The
+//           connection is closed after each of these, and without an answer where a request does not arrive in time
 // No TLS: that is a proxy's business. The server outlives every Exchange it gave out.
 #pragma once
 
@@ -33,12 +36,13 @@ struct HttpServerOptions {
   uint16_t port = 8000;            // 0: a free one
   size_t max_body_bytes = size_t{64} << 20;
   size_t max_connections = 4096;
-  size_t max_unsent_bytes = size_t{16} << 20;
+  size_t max_unsent_bytes = size_t{4} << 20;
   std::chrono::milliseconds head_timeout{30'000};
   std::chrono::milliseconds body_timeout{120'000};
   std::chrono::milliseconds idle_timeout{120'000};  // between requests of a connection
   std::chrono::milliseconds write_timeout{60'000};
   std::chrono::milliseconds comment_interval{5'000};
+  std::function<void(const std::string&)> note = {};  // gets warnings for the log, on the server's thread
 };
 
 class Exchange {
@@ -64,9 +68,11 @@ class HttpServer {
   virtual ~HttpServer() = default;
 
   virtual uint16_t port() const = 0;
-  // No new connections; those without a request are closed, answers in the making finish. Returns when all have, or
-  // after `grace`, when the rest is cut off.
-  virtual void stop(std::chrono::milliseconds grace) = 0;
+  virtual bool loopback_only() const = 0;  // no other machine can reach it
+  // Connections without a request are closed, answers in the making finish. Requests that come meanwhile still reach the
+  // handler, which should refuse them; nobody waits for theirs. After `grace`, `give_up` is called: it may end the
+  // answers that are left with an error, and they have two more seconds for that. What is left then is cut off.
+  virtual void stop(std::chrono::milliseconds grace, const std::function<void()>& give_up = {}) = 0;
 };
 
 }  // namespace levin::serve

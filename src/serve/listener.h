@@ -19,9 +19,10 @@ class Listener {
   static Result<std::unique_ptr<Listener>> open(const HttpServerOptions& options);
 
   uint16_t port() const { return http_->port(); }
+  bool loopback_only() const { return http_->loopback_only(); }
   // Requests from here on are the handler's, until stop().
   void hand_over(HttpServer::Handler handler);
-  void stop(std::chrono::milliseconds grace) { http_->stop(grace); }
+  void stop(std::chrono::milliseconds grace, const std::function<void()>& give_up = {}) { http_->stop(grace, give_up); }
 
  private:
   Listener() = default;

@@ -1,7 +1,8 @@
 // What the server counts, and its text for Prometheus (exposition format 0.0.4).
 //
 // Every figure is written twice: under its own name `levin_...` and under the name `vllm:...` that dashboards, routers
-// and load tools already read. Histogram edges are those of vLLM, so that old plots line up.
+// and load tools already read. Histogram edges are those of vLLM, so that old plots line up. The process's own figures
+// have the names that Prometheus's client libraries give them (`process_...`).
 #pragma once
 
 #include <array>
@@ -50,9 +51,14 @@ class Metrics {
   void add_first_token(double seconds);  // since submission
   void add_gap(double seconds);          // between two batches of a request
   void add_tokens(int64_t n_tokens);     // of answers
-  void add_end(double seconds, double seconds_per_token, const Generation& generation);  // a request's
-  void add_refusal() { count(&Counts::n_refused); }                                      // answered with an error
-  void add_parse_faults(int64_t n);  // markup of tool calls that could not be read
+  struct End {
+    double seconds = 0;
+    double seconds_per_token = 0;  // after the first
+    int64_t n_prompt_tokens = 0;
+  };
+  void add_end(const End& end, const Generation& generation);  // of a request
+  void add_refusal() { count(&Counts::n_refused); }            // answered with an error
+  void add_parse_faults(int64_t n);                            // markup of tool calls that could not be read
 
   void add_step(const StepTimes& times);
 
@@ -78,6 +84,8 @@ class Metrics {
   EngineLoad load_;
   Counts counts_;
   Histogram first_token_s_, gap_s_, token_s_, request_s_, step_s_, host_gap_s_;
+  Histogram queue_s_, prefill_s_, decode_s_, inference_s_;  // parts of request_s_
+  Histogram prompt_tokens_, answer_tokens_;                 // of a request
 };
 
 // One request's times, on the engine's thread.

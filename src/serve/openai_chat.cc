@@ -219,6 +219,8 @@ class ChatStream final : public AnswerWriter {
 Result<AnswerPlan> read_plan(const ServedModel& model, const Body& body) {
   AnswerPlan plan{.chat = true};
   LEVIN_ASSIGN(plan.ask, read_generation(body, model.defaults));
+  LEVIN_ASSIGN(const bool echo, body.get_or("echo", false));
+  if (echo) return body.refuse("echo", "is not supported on this route; leave it out");
   LEVIN_ASSIGN(const std::optional<int64_t> old_limit, body.get_optional<int64_t>("max_tokens"));
   LEVIN_ASSIGN(const std::optional<int64_t> limit, body.get_optional<int64_t>("max_completion_tokens"));
   const std::optional<int64_t> chosen = limit ? limit : old_limit;
@@ -237,6 +239,17 @@ Result<AnswerPlan> read_plan(const ServedModel& model, const Body& body) {
 }
 
 }  // namespace
+
+FieldList chat_completion_fields() {
+  static constexpr Field kFields[] = {
+      {"max_tokens", "integer", "Longest answer"},
+      {"max_completion_tokens", "integer", "The same; it counts where both are given"},
+      {"logprobs", "boolean", "Log probabilities of the answer's tokens"},
+      {"top_logprobs", "integer", "And of so many of the likeliest ones, 0 to 20"},
+      {"echo", "boolean", "False alone"},
+  };
+  return kFields;
+}
 
 void handle_chat_completions(const ServedModel& model, const std::shared_ptr<Exchange>& exchange) {
   const auto answer = [&](const RequestBody& body) -> std::optional<ApiError> {

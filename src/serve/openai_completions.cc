@@ -275,6 +275,20 @@ Result<CompletionAsk> read_ask(const ServedModel& model, const Body& body) {
 
 }  // namespace
 
+FieldList completion_fields() {
+  static constexpr Field kFields[] = {
+      {"prompt", "string|array", "A text, token ids, or a list of either", true},
+      {"max_tokens", "integer", "Longest answer, 16; 0 with echo: none"},
+      {"echo", "boolean", "The prompt before the answer"},
+      {"logprobs", "integer", "Log probabilities of tokens and of so many of the likeliest ones, 0 to 20"},
+      {"best_of", "integer", "As many as n"},
+      {"suffix", "string", "Refused"},
+      {"add_special_tokens", "boolean", "Begin texts with the tokens that the model begins with"},
+      {"return_tokens_as_token_ids", "boolean", "Name tokens token_id:N in log probabilities"},
+  };
+  return kFields;
+}
+
 void handle_completions(const ServedModel& model, const std::shared_ptr<Exchange>& exchange) {
   with_body(model, *exchange, ApiDialect::kOpenAi, [&](const RequestBody& body) -> std::optional<ApiError> {
     Result<CompletionAsk> ask = read_ask(model, body.fields());

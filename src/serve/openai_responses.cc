@@ -50,22 +50,15 @@ struct Frame {
   std::string id = random_id("resp_");
   int64_t created_s = std::time(nullptr);
   std::string model;
+  io::JsonObject asked;  // members that say what the request asked for
 
   io::JsonObject response(std::string_view status, io::JsonArray output) const {
-    return {{"id", id},
-            {"object", "response"},
-            {"created_at", created_s},
-            {"status", status},
-            {"error", nullptr},
-            {"incomplete_details", nullptr},
-            {"instructions", nullptr},
-            {"metadata", io::JsonObject()},
-            {"model", model},
-            {"output", std::move(output)},
-            {"parallel_tool_calls", true},
-            {"tool_choice", "auto"},
-            {"tools", io::JsonArray()},
-            {"usage", nullptr}};
+    io::JsonObject out = {{"id", id},         {"object", "response"},       {"created_at", created_s},
+                          {"status", status}, {"error", nullptr},           {"incomplete_details", nullptr},
+                          {"model", model},   {"output", std::move(output)}};
+    for (const io::JsonMember& member : asked.members()) out.set(member.key, member.value);
+    out.set("usage", nullptr);
+    return out;
   }
   io::JsonObject finished(const Choice& choice, const Usage& usage, io::JsonArray output) const {
     const bool cut = choice.finish_reason == FinishReason::kLength;
@@ -238,10 +231,39 @@ class ResponseStream final : public AnswerWriter {
   io::JsonArray output_;
 };
 
+// As the request has it, or what holds where it says nothing. `store` is what is done, whatever was asked for.
+io::JsonObject asked_by(const Body& body, const AnswerPlan& plan) {
+  const io::JsonObject defaults = {{"background", false},
+                                   {"instructions", nullptr},
+                                   {"max_output_tokens", nullptr},
+                                   {"max_tool_calls", nullptr},
+                                   {"metadata", io::JsonObject()},
+                                   {"parallel_tool_calls", true},
+                                   {"prompt_cache_key", nullptr},
+                                   {"reasoning", io::JsonObject{{"effort", nullptr}, {"summary", nullptr}}},
+                                   {"safety_identifier", nullptr},
+                                   {"service_tier", "default"},
+                                   {"text", io::JsonObject{{"format", io::JsonObject{{"type", "text"}}}}},
+                                   {"tool_choice", "auto"},
+                                   {"tools", io::JsonArray()},
+                                   {"truncation", "disabled"},
+                                   {"user", nullptr}};
+  io::JsonObject out = defaults;
+  for (const io::JsonMember& member : defaults.members()) {
+    if (body.has(member.key)) out.set(member.key, *body.find(member.key));
+  }
+  out.set("previous_response_id", nullptr);
+  out.set("store", false);
+  out.set("temperature", plan.ask.sampling.temperature);
+  out.set("top_p", plan.ask.sampling.top_p);
+  out.set("top_logprobs", 0);
+  return out;
+}
+
 Result<AnswerPlan> read_plan(const ServedModel& model, const Body& body) {
   AnswerPlan plan{.chat = true};
   LEVIN_ASSIGN(plan.ask, read_generation(body, model.defaults));
-  plan.ask.n_choices = 1;
+  if (plan.ask.n_choices != 1) return body.refuse("n", "other than 1 is not supported on this route; leave it out");
   LEVIN_ASSIGN(const std::optional<int64_t> limit, body.get_optional<int64_t>("max_output_tokens"));
   if (limit && *limit < 1) return body.refuse("max_output_tokens", "must be at least 1");
   plan.ask.max_tokens = limit.value_or(0);
@@ -252,12 +274,41 @@ Result<AnswerPlan> read_plan(const ServedModel& model, const Body& body) {
 
 }  // namespace
 
+FieldList responses_fields() {
+  static constexpr Field kFields[] = {
+      {"input", "string|array", "A text, or the items of the conversation", true},
+      {"instructions", "string", "The first system message"},
+      {"max_output_tokens", "integer", "Longest answer"},
+      {"tools", "array", "Functions that may be called; tools of other types are ignored"},
+      {"tool_choice", "string|object", "none, auto, required, a function, or allowed_tools"},
+      {"parallel_tool_calls", "boolean", "An answer may have several calls"},
+      {"reasoning", "object", "effort: none and minimal switch reasoning off, others on"},
+      {"text", "object", "format: the form of the answer"},
+      {"chat_template_kwargs", "object", "thinking, enable_thinking, clear_thinking, reasoning_effort"},
+      {"include", "array", "Anything but log probabilities; nothing comes of it"},
+      {"top_logprobs", "integer", "0 alone"},
+      {"background", "boolean", "False alone"},
+      {"previous_response_id", "string", "Refused"},
+      {"conversation", "string|object", "Refused"},
+      {"prompt", "object", "Refused"},
+      {"metadata", "object", "Comes back in the answer"},
+      {"max_tool_calls", "integer", "Comes back in the answer"},
+      {"prompt_cache_key", "string", "Comes back in the answer"},
+      {"safety_identifier", "string", "Comes back in the answer"},
+      {"service_tier", "string", "Comes back in the answer"},
+      {"truncation", "string", "Comes back in the answer; nothing is cut off"},
+      {"user", "string", "Comes back in the answer"},
+  };
+  return kFields;
+}
+
 void handle_responses(const ServedModel& model, const std::shared_ptr<Exchange>& exchange) {
   with_body(model, *exchange, ApiDialect::kOpenAi, [&](const RequestBody& body) -> std::optional<ApiError> {
     Result<AnswerPlan> plan = read_plan(model, body.fields());
     if (!plan.ok()) return bad_request(plan.error().message, body.param());
     Frame frame;
     frame.model = model.name();
+    frame.asked = asked_by(body.fields(), *plan);
     std::unique_ptr<AnswerWriter> writer;
     if (plan->ask.stream) {
       writer = std::make_unique<ResponseStream>(std::move(frame), exchange);

@@ -4,10 +4,13 @@
 
 #include <memory>
 
+#include "serve/fields.h"
 #include "serve/http_server.h"
 #include "serve/served_model.h"
 
 namespace levin::serve {
+
+FieldList responses_fields();  // in addition to those of generation and form
 
 void handle_responses(const ServedModel& model, const std::shared_ptr<Exchange>& exchange);
 

@@ -12,7 +12,7 @@ std::optional<ApiError> RequestBody::parse(const std::string& text, RequestBody*
   out->document_ = std::move(*document);
   Result<io::JsonFields> fields = io::JsonFields::of(out->document_, kWhat, ErrorKind::kUsage);
   if (!fields.ok()) return bad_request(fields.error().message);
-  out->body_.emplace(std::move(*fields), &out->param_);
+  out->body_.emplace(std::move(*fields), &out->trace_);
   return std::nullopt;
 }
 
@@ -28,6 +28,7 @@ void with_body(const ServedModel& model, Exchange& exchange, ApiDialect dialect,
       error = unknown_model(*name, model.name());
     } else {
       error = answer(body);
+      if (model.on_fields) model.on_fields(exchange.request().path, body.trace().fields);
     }
   }
   if (!error) return;

@@ -15,14 +15,16 @@ namespace levin::serve {
 class RequestBody {
  public:
   const Body& fields() const { return *body_; }
-  const std::string& param() const { return param_; }  // the field last read, for an error about it
+  const std::string& param() const { return trace_.last; }  // the field last read, for an error about it
+
+  const Body::Trace& trace() const { return trace_; }
 
   // Errors are complete.
   static std::optional<ApiError> parse(const std::string& text, RequestBody* out);
 
  private:
   io::JsonValue document_;
-  std::string param_;
+  Body::Trace trace_;
   std::optional<Body> body_;  // refers to both
 };
 

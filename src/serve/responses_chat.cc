@@ -113,15 +113,33 @@ void add_tools(const io::JsonArray& list, std::vector<io::JsonValue>* tools) {
   }
 }
 
+// What only a server could know or do that stores answers; and what answers here do not carry.
+Status refuse_stored(const Body& body) {
+  for (const std::string_view key : {"previous_response_id", "conversation", "prompt"}) {
+    if (body.has(key)) {
+      return body.refuse(key, "cannot be known: this server stores nothing; send the whole input and instructions");
+    }
+  }
+  LEVIN_ASSIGN(const bool background, body.get_or("background", false));
+  if (background) return body.refuse("background", "is not supported: this server stores no answers; leave it out");
+  LEVIN_ASSIGN(const int64_t n_top, body.get_or("top_logprobs", int64_t{0}));
+  if (n_top != 0) return body.refuse("top_logprobs", "is not supported on this route; use /v1/chat/completions");
+  LEVIN_ASSIGN(const auto include, body.get_optional<std::vector<std::string>>("include"));
+  for (const std::string& what : include.value_or(std::vector<std::string>())) {
+    if (what == "message.output_text.logprobs") {
+      return body.refuse("include", "of log probabilities is not supported on this route; use /v1/chat/completions");
+    }
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<ChatAsk> read_responses_chat(const Body& body, bool thinking) {
   ChatAsk ask;
   ask.request.thinking = thinking;
   std::vector<text::Message>& messages = ask.request.messages;
-  if (body.find("previous_response_id") != nullptr) {
-    return body.refuse("previous_response_id", "cannot be known: this server stores no answers; send the whole input");
-  }
+  LEVIN_TRY(refuse_stored(body));
   if (body.has("reasoning")) {
     LEVIN_ASSIGN(const Body reasoning, body.get_body("reasoning"));
     LEVIN_ASSIGN(const std::optional<std::string> effort, reasoning.get_optional<std::string>("effort"));
@@ -131,7 +149,7 @@ Result<ChatAsk> read_responses_chat(const Body& body, bool thinking) {
   const io::JsonValue* offered = body.find("tools");
   if (offered != nullptr && offered->as_array() == nullptr) return body.unexpected("tools", "a list");
   if (offered != nullptr) add_tools(*offered->as_array(), &ask.tools);
-  LEVIN_ASSIGN(ask.calls, read_tool_choice(body, ask.tools));
+  LEVIN_ASSIGN(ask.calls, read_tool_choice(body, &ask.tools));
   LEVIN_ASSIGN(ask.form, read_form(body, "text"));
   LEVIN_ASSIGN(const std::string instructions, body.get_or("instructions", ""));
   if (!instructions.empty()) messages.push_back({.role = text::Role::kSystem, .content = instructions});

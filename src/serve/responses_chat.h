@@ -9,7 +9,8 @@
 //     other types              things that only OpenAI's servers make; passed over
 //   Neighbouring items of the assistant's are one message: that is how one answer comes back
 //   tools          {"type": "function", "name", "description", "parameters"}; a namespace stands for its functions;
-//                  other types are passed over, since clients offer them to whoever may know them
+//                  other types are passed over, since clients offer them with every request to every server; a
+//                  tool_choice that needs one of them is refused
 //   text.format    the form of the answer
 #pragma once
 

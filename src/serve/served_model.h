@@ -2,6 +2,9 @@
 #pragma once
 
 #include <algorithm>
+#include <functional>
+#include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -11,6 +14,8 @@
 #include "text/tokenizer.h"
 
 namespace levin::serve {
+
+struct Route;  // serve/routes.h
 
 enum class ReasoningField : uint8_t { kBoth, kReasoningContent, kReasoning };  // what answers call it
 
@@ -26,8 +31,11 @@ struct ServedModel {
   SamplingParams defaults;         // of the model; its stop tokens end an answer
   bool thinking = false;           // where a request does not say
   ReasoningField reasoning_field = ReasoningField::kBoth;
-  int64_t max_queued = 1024;  // requests that are open at once
-  int64_t created_s = 0;      // Unix time
+  int64_t max_queued = 1024;      // requests that are open at once
+  int64_t created_s = 0;          // Unix time
+  std::span<const Route> routes;  // for the OpenAPI document
+  // For tests: gets the path of a request that was read, and the fields of its body that were looked at.
+  std::function<void(const std::string& path, const std::set<std::string, std::less<>>& fields)> on_fields;
 
   const std::string& name() const { return names.front(); }
   int64_t n_context() const { return service->engine().max_context_tokens(); }

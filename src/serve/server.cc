@@ -2,94 +2,19 @@
 
 #include <fmt/core.h>
 
-#include <algorithm>
+#include <atomic>
 #include <ctime>
+#include <optional>
 #include <utility>
 
-#include "serve/anthropic_messages.h"
+#include "serve/access.h"
 #include "serve/api_error.h"
 #include "serve/engine_service.h"
-#include "serve/openai_chat.h"
-#include "serve/openai_completions.h"
-#include "serve/openai_responses.h"
-#include "serve/page.h"
-#include "serve/utility_routes.h"
 
 namespace levin::serve {
 namespace {
 
 constexpr int kHandlerThreads = 2;
-
-using HandlerFunction = void (*)(const ServedModel&, const std::shared_ptr<Exchange>&);
-
-struct Route {
-  std::string_view method;
-  std::string_view path;  // with a '*' at its end: whatever begins so
-  HandlerFunction handle;
-  bool open = false;  // needs no key
-};
-
-void handle_health(const ServedModel& model, const std::shared_ptr<Exchange>& exchange) {
-  if (!model.service->stuck()) return exchange->respond({.body = "{}"});
-  exchange->respond(error_response(engine_stuck(), ApiDialect::kOpenAi));
-}
-
-void handle_metrics(const ServedModel& model, const std::shared_ptr<Exchange>& exchange) {
-  exchange->respond({.content_type = "text/plain; version=0.0.4; charset=utf-8", .body = model.metrics->text()});
-}
-
-void handle_version(const ServedModel& model, const std::shared_ptr<Exchange>& exchange) {
-  exchange->respond({.body = io::dump_json(io::JsonObject{{"version", model.version}, {"model", model.name()}})});
-}
-
-constexpr Route kRoutes[] = {
-    {"GET", "/", handle_page, true},
-    {"GET", "/health", handle_health, true},
-    {"GET", "/v1/health", handle_health, true},
-    {"GET", "/ping", handle_health, true},
-    {"GET", "/version", handle_version, true},
-    {"GET", "/metrics", handle_metrics},
-    {"GET", "/v1/models", handle_models},
-    {"GET", "/v1/models/*", handle_one_model},
-    {"GET", "/tokenizer_info", handle_tokenizer_info},
-    {"POST", "/tokenize", handle_tokenize},
-    {"POST", "/detokenize", handle_detokenize},
-    {"POST", "/render", handle_render},
-    {"POST", "/v1/chat/completions", handle_chat_completions},
-    {"POST", "/v1/completions", handle_completions},
-    {"POST", "/v1/responses", handle_responses},
-    {"POST", "/v1/messages", handle_messages},
-    {"POST", "/v1/messages/count_tokens", handle_count_tokens},
-};
-
-bool matches(const Route& route, std::string_view path) {
-  if (!route.path.ends_with('*')) return route.path == path;
-  return path.starts_with(route.path.substr(0, route.path.size() - 1));
-}
-
-ApiDialect dialect_of(std::string_view path) {
-  return path.starts_with("/v1/messages") ? ApiDialect::kAnthropic : ApiDialect::kOpenAi;
-}
-
-// Compares in time that depends on the lengths alone.
-bool same_key(std::string_view a, std::string_view b) {
-  if (a.size() != b.size()) return false;
-  unsigned char difference = 0;
-  for (size_t i = 0; i < a.size(); ++i) difference |= static_cast<unsigned char>(a[i] ^ b[i]);
-  return difference == 0;
-}
-
-bool has_key(const HttpRequest& request, const std::vector<std::string>& keys) {
-  static constexpr std::string_view kBearer = "Bearer ";
-  std::vector<std::string_view> given;
-  if (const std::string* header = request.header("authorization"); header != nullptr && header->starts_with(kBearer)) {
-    given.push_back(std::string_view(*header).substr(kBearer.size()));
-  }
-  if (const std::string* header = request.header("x-api-key")) given.emplace_back(*header);
-  return std::any_of(keys.begin(), keys.end(), [&](const std::string& key) {
-    return std::any_of(given.begin(), given.end(), [&](std::string_view g) { return same_key(g, key); });
-  });
-}
 
 // Adds headers to every answer: the request's own id, and what browsers need to be let in.
 class DecoratedExchange final : public Exchange {
@@ -117,9 +42,11 @@ class DecoratedExchange final : public Exchange {
 struct Server::State {
   State(const ServerOptions& o, Engine& engine, const text::Tokenizer& tokenizer, const text::ChatFormat& format)
       : options(o),
+        routes(built_in_routes().begin(), built_in_routes().end()),
         metrics(o.model_names.front()),
         forms(tokenizer, format, engine.config().n_vocab),
         service(engine, metrics) {
+    routes.insert(routes.end(), options.more_routes.begin(), options.more_routes.end());
     model = {.service = &service,
              .tokenizer = &tokenizer,
              .format = &format,
@@ -132,7 +59,9 @@ struct Server::State {
              .thinking = o.thinking,
              .reasoning_field = o.reasoning_field,
              .max_queued = o.max_queued,
-             .created_s = std::time(nullptr)};
+             .created_s = std::time(nullptr),
+             .routes = routes,
+             .on_fields = o.on_fields};
   }
 
   void take(std::shared_ptr<Exchange> exchange);
@@ -141,6 +70,9 @@ struct Server::State {
   void refuse(Exchange& exchange, const ApiError& error, Headers more = {});
 
   const ServerOptions options;
+  std::vector<Route> routes;
+  AccessRules access;
+  std::atomic<bool> stopping{false};
   Metrics metrics;
   AnswerForms forms;
   ServedModel model;
@@ -161,8 +93,7 @@ Headers Server::State::common_headers(const HttpRequest& request) const {
   Headers headers;
   if (const std::string* id = request.header("x-request-id")) headers.emplace_back("x-request-id", *id);
   const std::string* origin = request.header("origin");
-  const auto allowed = [&](const std::string& o) { return o == "*" || (origin != nullptr && o == *origin); };
-  if (origin != nullptr && std::any_of(options.cors_origins.begin(), options.cors_origins.end(), allowed)) {
+  if (origin != nullptr && is_cors_origin(access, *origin)) {
     headers.emplace_back("Access-Control-Allow-Origin", *origin);
     headers.emplace_back("Access-Control-Allow-Methods", "GET, POST, OPTIONS");
     headers.emplace_back("Access-Control-Allow-Headers", "*, Authorization");
@@ -173,24 +104,26 @@ Headers Server::State::common_headers(const HttpRequest& request) const {
 
 void Server::State::refuse(Exchange& exchange, const ApiError& error, Headers more) {
   metrics.add_refusal();
-  HttpResponse response = error_response(error, dialect_of(exchange.request().path));
+  HttpResponse response = error_response(error, dialect_of(exchange.request()));
   response.headers.insert(response.headers.end(), more.begin(), more.end());
   exchange.respond(std::move(response));
 }
 
 void Server::State::answer(const std::shared_ptr<Exchange>& exchange) {
   const HttpRequest& request = exchange->request();
+  if (stopping) return refuse(*exchange, shutting_down());
+  if (const std::optional<ApiError> error = check_origin(access, request)) return refuse(*exchange, *error);
   if (request.method == "OPTIONS") return exchange->respond({.status = 204, .content_type = ""});
   const std::string_view method = request.method == "HEAD" ? std::string_view("GET") : std::string_view(request.method);
   std::string other_methods;
-  for (const Route& route : kRoutes) {
+  for (const Route& route : routes) {
     if (!matches(route, request.path)) continue;
     if (route.method != method) {
       other_methods.append(other_methods.empty() ? "" : ", ").append(route.method);
       continue;
     }
-    if (!route.open && !options.api_keys.empty() && !has_key(request, options.api_keys))
-      return refuse(*exchange, wrong_key());
+    const std::optional<ApiError> error = route.open ? std::nullopt : check_key(access, request);
+    if (error) return refuse(*exchange, *error);
     return route.handle(model, exchange);
   }
   if (other_methods.empty()) return refuse(*exchange, unknown_route(request.method, request.path));
@@ -206,6 +139,10 @@ std::unique_ptr<Server> Server::start(const ServerOptions& options, std::unique_
                                       const text::Tokenizer& tokenizer, const text::ChatFormat& format) {
   auto state = std::make_unique<State>(options, engine, tokenizer, format);
   State* s = state.get();
+  s->access = {.api_keys = options.api_keys,
+               .loopback_only = listener->loopback_only(),
+               .allowed_hosts = options.allowed_hosts,
+               .cors_origins = options.cors_origins};
   s->http = std::move(listener);
   s->http->hand_over([s](std::shared_ptr<Exchange> exchange) { s->take(std::move(exchange)); });
   return std::unique_ptr<Server>(new Server(std::move(state)));
@@ -221,6 +158,9 @@ uint16_t Server::port() const { return state_->http->port(); }
 
 std::string Server::metrics() const { return state_->metrics.text(); }
 
-void Server::stop(std::chrono::milliseconds grace) { state_->http->stop(grace); }
+void Server::stop(std::chrono::milliseconds grace) {
+  state_->stopping = true;
+  state_->http->stop(grace, [this] { state_->service.shut_down(); });
+}
 
 }  // namespace levin::serve

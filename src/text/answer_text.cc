@@ -48,7 +48,7 @@ void AnswerText::take(std::vector<OutputEvent> events, std::vector<OutputEvent>&
       add_content(std::move(event.text), out);
       continue;
     }
-    hand_out_held(out);  // a stop string does not go on behind a call
+    hand_out_held(out);  // a stop string does not continue after a call
     if (stop_.found()) return;
     if (!in_reasoning_ || !event.text.empty()) out.push_back(std::move(event));
   }

@@ -46,7 +46,36 @@ Result<ChatFormat> ChatFormat::make(ChatMaker maker, const Tokenizer& tokenizer,
 
 Result<std::vector<Segment>> ChatFormat::render(const ChatRequest& request) const {
   if (request.messages.empty()) return Error{ErrorKind::kUsage, "the conversation has no messages"};
-  return renderer_->render(request);
+  return request.continue_last ? render_continued(request) : renderer_->render(request);
+}
+
+bool ChatRequest::begins_in_reasoning() const {
+  if (!continue_last || messages.empty()) return thinking;
+  return messages.back().content.empty() && !messages.back().reasoning.empty();
+}
+
+// The prompt for the answer to what came before, and the beginning of that answer as it would have been written.
+Result<std::vector<Segment>> ChatFormat::render_continued(ChatRequest request) const {
+  const size_t place = request.messages.size() - 1;
+  const bool in_reasoning = request.begins_in_reasoning();
+  const Message begun = std::move(request.messages.back());
+  request.messages.pop_back();
+  const auto refuse = [place](const char* what) {
+    return Error{ErrorKind::kUsage, fmt::format("messages[{}] {}", place, what)};
+  };
+  if (begun.role != Role::kAssistant) return refuse("is to be continued and is not the assistant's");
+  if (!begun.tool_calls.empty()) return refuse("is to be continued and has tool calls, which are complete");
+  const Role before = request.messages.empty() ? Role::kSystem : request.messages.back().role;
+  if (before != Role::kUser && before != Role::kTool && before != Role::kDeveloper) {
+    return refuse("is to be continued and follows no message of a user's or a tool's");
+  }
+  request.continue_last = false;
+  request.thinking = !begun.reasoning.empty();
+  LEVIN_ASSIGN(std::vector<Segment> segments, renderer_->render(request));
+  if (!begun.reasoning.empty()) segments.push_back({.text = begun.reasoning, .from_user = true});
+  if (!begun.reasoning.empty() && !in_reasoning) segments.push_back({.token = output_marks().think_end});
+  if (!begun.content.empty()) segments.push_back({.text = begun.content, .from_user = true});
+  return segments;
 }
 
 std::string_view ChatFormat::name() const { return renderer_->name(); }

@@ -60,6 +60,11 @@ struct ChatRequest {
   bool thinking = false;                    // the answer begins with reasoning
   std::optional<Effort> effort = {};        // when thinking; empty, or unknown to the format: the format's own default
   std::optional<bool> keep_reasoning = {};  // of answers before the last question; empty: as the format has it
+  // The last message is the beginning of the answer, which continues it: inside the reasoning if it has nothing
+  // else, otherwise inside the content. It decides on `thinking`.
+  bool continue_last = false;
+
+  bool begins_in_reasoning() const;  // what the answer's first token belongs to
 };
 
 // Tool calls as XML-like tags, each with a mark that is a token: <｜DSML｜invoke name="f">.
@@ -110,9 +115,9 @@ class ChatFormat {
   static Result<ChatFormat> make(ChatMaker maker, const Tokenizer& tokenizer, std::string_view chat_template = {});
 
   // The prompt up to where the answer begins, which in thinking mode is inside the reasoning. A list that ends with an
-  // assistant message gives the finished conversation. Errors (kUsage) name the message by its place, counted from 0: a
-  // tool result without a call, an answer that has neither reasoning nor calls where the format needs one, an empty
-  // list.
+  // assistant message gives the finished conversation, unless it is to be continued. Errors (kUsage) name the message by
+  // its place, counted from 0: a tool result without a call, an answer that has neither reasoning nor calls where the
+  // format needs one, a message to continue that is no answer to anything or has calls, an empty list.
   Result<std::vector<Segment>> render(const ChatRequest& request) const;
 
   std::string_view name() const;                     // "DeepSeek-V3.2", "GLM-5.2"
@@ -121,6 +126,7 @@ class ChatFormat {
 
  private:
   explicit ChatFormat(std::shared_ptr<const ChatRenderer> renderer) : renderer_(std::move(renderer)) {}
+  Result<std::vector<Segment>> render_continued(ChatRequest request) const;
 
   std::shared_ptr<const ChatRenderer> renderer_;
 };

@@ -1,5 +1,5 @@
 // The chat format of DeepSeek-V4. It has no turns of tools: their results stand in the turn of the user, with what the
-// user says beside them.
+// user says with them.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -88,7 +88,7 @@ struct Variant {
 constexpr Variant kFirst{.name = "DeepSeek-V4", .high = "", .max = kAbsoluteMaximum};
 constexpr Variant kRefreshed{.name = "DeepSeek-V4 (three efforts)", .high = kAbsoluteMaximum, .max = kBeyondMaximum};
 
-// By what the encoder that lies beside the model says, or a template made from it.
+// By what the encoder that comes with the model says, or a template made from it.
 Result<const Variant*> variant_of(const ChatSource& source) {
   std::string words = source.chat_template;
   const std::filesystem::path encoder = source.folder / "encoding" / "encoding_dsv4.py";

@@ -30,7 +30,7 @@ struct Variant {
   std::string_view name = "GLM-5 (no chat template)";
   bool effort_line = false;         // "Reasoning Effort: Max" stands first
   bool effort_when_silent = false;  // also without thinking
-  bool low_effort = false;          // knows "Low" beside "High"
+  bool low_effort = false;          // knows "Low" as well as "High"
   bool high_is_most = false;        // and no "Max"
   bool empty_thought = true;        // no reasoning is <think></think>; otherwise a lone </think>
   bool loop_thought = false;        // ... but <think></think> after the last question
@@ -238,7 +238,7 @@ class Renderer {
     }
   }
 
-  // Into the order of the calls, when each result names another one of them; calls without a result are passed over.
+  // Into the order of the calls, when each result names another one of them; calls without a result are ignored.
   static void sort_by_calls(const std::vector<ToolCall>& calls, std::vector<const Message*>& run) {
     std::set<std::string_view> call_ids, result_ids;
     for (const ToolCall& call : calls) {

@@ -274,7 +274,7 @@ bool DsmlReader::skip_to_tag(const Tag*& tag) {
 
 bool DsmlReader::step_block() {
   if (!in_wrapper_) {
-    // After an invoke without a block around it: another one, or the answer goes on.
+    // After an invoke without a block around it: another one, or the answer continues.
     buffer_.erase(0, leading_space(buffer_));
     if (buffer_.empty()) return false;
     const Tag* tag = nullptr;

@@ -6,7 +6,7 @@
 //              end of the text in \s+(?!\S): spaces before a digit stay together, before a letter the last one leaves.
 //   kGlm       one split (GLM-4, GLM-5), the pattern of GPT-4
 //
-// A pattern this file does not know is refused; there is no general regular-expression engine behind it.
+// A pattern this file does not know is refused; there is no general regular-expression engine.
 #pragma once
 
 #include <string_view>

@@ -58,7 +58,7 @@ class Tokenizer {
   // Tokens as they are, text as encode_plain() does; neighbouring texts are joined first, for BPE may merge across.
   std::vector<TokenId> encode(std::span<const Segment> segments) const;
 
-  // The text of the ids; bytes that are no UTF-8 become U+FFFD. Ids that are no token are passed over. For text that
+  // The text of the ids; bytes that are no UTF-8 become U+FFFD. Ids that are no token are ignored. For text that
   // grows token by token use StreamDecoder (stream_decoder.h).
   std::string decode(std::span<const TokenId> ids, bool skip_special = true) const;
 

@@ -70,7 +70,8 @@ Result<TokenizerConfig> parse_tokenizer_config(std::string_view json, const std:
   LEVIN_ASSIGN(result.add_bos_token, config.get_or("add_bos_token", false));
   if (result.add_bos_token && !result.bos) return invalid("add_bos_token is true, but there is no bos_token");
   LEVIN_ASSIGN(const bool add_eos_token, config.get_or("add_eos_token", false));
-  if (add_eos_token) return invalid("add_eos_token is true, which is not implemented: a prompt goes on after its text");
+  if (add_eos_token)
+    return invalid("add_eos_token is true, which is not implemented: a prompt continues after its text");
   LEVIN_TRY(check_added_tokens(config, added));
   return result;
 }

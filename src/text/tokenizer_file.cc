@@ -270,7 +270,7 @@ class Reader {
     return {};
   }
 
-  // Of "single": special tokens, then the text. Tokens after the text are refused: a prompt goes on after it.
+  // Of "single": special tokens, then the text. Tokens after the text are refused: a prompt continues after it.
   Status read_template(const io::JsonObject& object, const std::string& key) {
     const JsonValue* single = object.find("single");
     const io::JsonArray* items = single != nullptr ? single->as_array() : nullptr;

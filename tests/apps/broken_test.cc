@@ -277,7 +277,7 @@ const ModelRow kModelRows[] = {
      [](TempCheckpoint& m) { m.set_dtype("model.layers.1.mlp.gate.weight", StoredDtype::kF8_E4M3); },
      "model.layers.1.mlp.gate.weight: expected BF16, F32 or F16"},
     {"ScalesMissing", "v32-fp8", without("model.layers.0.self_attn.o_proj.weight_scale_inv"),
-     "model.layers.0.self_attn.o_proj.weight_scale_inv: expected F32 or F8_E8M0 [2, 4] beside an FP8 matrix, found "
+     "model.layers.0.self_attn.o_proj.weight_scale_inv: expected F32 or F8_E8M0 [2, 4] with an FP8 matrix, found "
      "nothing"},
     {"ScalesMisshapen", "v32-fp8",
      [](TempCheckpoint& m) { m.set_shape("model.layers.0.self_attn.o_proj.weight_scale_inv", {1, 4}); },

@@ -368,6 +368,26 @@ TEST(ServeTest, SaysThatACacheIsTooSmall) {
       << result.err;
 }
 
+// Weights by chance for 256 experts a layer take about a second to make; the server says that it loads before it begins.
+TEST(ServeTest, EndsAtOnceWhileTheModelIsLoading) {
+  const TempDir dir;
+  for (const char* file : {"tokenizer.json", "tokenizer_config.json"}) {
+    std::filesystem::copy_file(kDemo + "/" + file, dir / file);
+  }
+  std::string config = must(io::read_file(kDemo + "/config.json"));
+  const std::string experts = "\"n_routed_experts\": 8";
+  ASSERT_NE(config.find(experts), std::string::npos);
+  config.replace(config.find(experts), experts.size(), "\"n_routed_experts\": 256");
+  must(io::write_file_atomically((dir / "config.json").string(), config));
+  for (const int signal : {SIGTERM, SIGINT}) {
+    const ProgramResult result =
+        run_levin({"serve", dir.path().string(), "--load-format", "dummy", "--port", "0"},
+                  {.interrupt_at = "loading ", .interrupt_on_error_output = true, .interrupt_signal = signal});
+    EXPECT_EQ(result.exit_code, 128 + signal) << result.err;
+    EXPECT_EQ(result.err.find("ready "), std::string::npos) << result.err;
+  }
+}
+
 // ---- mistakes ----------------------------------------------------------------------------------------------------
 
 struct Mistake {
@@ -397,6 +417,11 @@ const Mistake kMistakes[] = {
     {"PrefixMemoryOfLetters", {"serve", "MODEL", "--prefix-memory", "much"}, 2, "--prefix-memory is 'much'"},
     {"CacheFolderOfNothing", {"serve", "MODEL", "--cache-dir-size", "0"}, 2, "expected a size from 1M"},
     // DIR/model has no weights: an address that cannot be had is met first.
+    {"KeyFileOfNobody", {"serve", "DIR/model", "--api-key-file", "DIR/no-keys"}, 2, "no-keys"},
+    {"KeyFileWithoutKeys",
+     {"serve", "DIR/model", "--api-key-file", "/dev/null"},
+     2,
+     "has no key in it; write one a line"},
     {"HostNoAddress", {"serve", "DIR/model", "--host", "300.1.1.1"}, 2, "--host 300.1.1.1 is not an address"},
     {"HostOfNobody", {"serve", "DIR/model", "--host", "203.0.113.7"}, 2, "cannot listen on 203.0.113.7 port 8000"},
     {"HostUnknown", {"serve", "DIR/model", "--host", "no.such.host.invalid"}, 2, "nor a name that can be resolved"},

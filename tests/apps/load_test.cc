@@ -137,7 +137,7 @@ TEST(LoadReportTest, CountsAsTheUsualToolsDo) {
   EXPECT_EQ(report.mean_accept_length(), 2.5);
   const std::string text = report_text(report);
   for (const char* part :
-       {"2 requests/s: 3 requests", "2 failed", "50% of them", "2.50 tokens kept a pass", "failed: refused"})
+       {"2 requests/s: 3 requests", "2 failed", "50% of them", "mean acceptance length 2.50", "failed: refused"})
     EXPECT_NE(text.find(part), std::string::npos) << text;
   const std::string one = report_svg(std::vector{report}, "a model & <here>");
   for (const char* part : {">TPOT<", "TTFT and E2E, ms", "TPOT and ITL, ms", "a model &amp; &lt;here>"})

@@ -51,7 +51,7 @@ int wait_for(pid_t pid, const std::string& watched_file, const ProgramSurroundin
       return 124;
     }
     if (!interrupted && holds(watched_file, surroundings.interrupt_at)) {
-      kill(pid, SIGINT);
+      kill(pid, surroundings.interrupt_signal);
       interrupted = true;
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(2));

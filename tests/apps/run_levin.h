@@ -1,6 +1,7 @@
 // The program itself, as a user starts it.
 #pragma once
 
+#include <csignal>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -20,6 +21,7 @@ struct ProgramSurroundings {
   std::string input = {};                                             // standard input
   std::string interrupt_at = {};             // Ctrl-C, once, when this stands on standard output; empty: never
   bool interrupt_on_error_output = false;    // it is looked for on standard error
+  int interrupt_signal = SIGINT;             // in place of Ctrl-C
   std::optional<std::string> out_file = {};  // where standard output goes instead of the result; "": it is closed
   int64_t address_space_bytes = 0;           // at most (ulimit -v); 0: as the caller's
   int timeout_s = 60;                        // then it is killed

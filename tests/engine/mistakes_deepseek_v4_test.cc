@@ -1,4 +1,4 @@
-// Mistakes that other implementations of DeepSeek-V4 made (model-spec 9), made here on purpose, one row each: every one
+// Mistakes that other implementations of DeepSeek-V4 made (model_spec.md 9), made here on purpose, one row each: every one
 // must move the outputs far beyond the tolerance that the right computation keeps, or else no test would notice it.
 // Those inside one op have their rows in that op's test: 12 (write weights with eps, rows before columns) in
 // streams_test.cc, 17 (softplus that underflows) in route_experts_test.cc, 19 (hadamard without its scale) in
@@ -25,7 +25,7 @@ const char* const kFixture = "v4-flash";
 
 // One way to be wrong. Empty functions change nothing.
 struct Mistake {
-  int number;  // of model-spec 9
+  int number;  // of model_spec.md 9
   const char* what;
   std::function<void(ModelConfig&)> config;
   std::function<void(const ModelConfig&, ModelWeights&)> weights;

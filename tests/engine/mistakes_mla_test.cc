@@ -1,4 +1,4 @@
-// Mistakes that other implementations of DeepSeek-V3.2 and GLM-5 made (model-spec 9), made here on purpose, one row
+// Mistakes that other implementations of DeepSeek-V3.2 and GLM-5 made (model_spec.md 9), made here on purpose, one row
 // each: every one must move an output far beyond the tolerance that the right computation keeps, or be refused by name,
 // or else no test would notice it. Those inside one op have their rows in that op's test: 19 (hadamard without its
 // scale) in quantize_test.cc, 22 (groups masked with 0) in route_experts_test.cc, 30 (top-k that drops candidates) in
@@ -41,7 +41,7 @@ double error_with(const std::string& fixture, const ModelChoices& choices) {
 // ---- in the trunk: one way to be wrong ---------------------------------------------------------------------------
 
 struct Mistake {
-  int number;  // of model-spec 9; 0: without one
+  int number;  // of model_spec.md 9; 0: without one
   const char* fixture;
   const char* what;
   ModelChoices choices;

@@ -162,7 +162,7 @@ TEST(JsonSchema, RefusesByName) {
       {R"({"anyOf": [{"$ref": "#"}, {"type": "null"}]})", "refers to itself"},
       {R"({"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]})", "no text at all"},
       {R"({"enum": []})", "no list of values"},
-      {R"({"enum": ["a"], "maxLength": 1})", "beside enum"},
+      {R"({"enum": ["a"], "maxLength": 1})", "together with enum"},
       {R"({"anyOf": []})", "no list of schemas"},
       {R"({"oneOf": [{"type": "integer"}, {"type": "number"}]})", "use anyOf"},
       {R"({"oneOf": [{"properties": {"a": {}}}, {"type": "null"}]})", "use anyOf"},

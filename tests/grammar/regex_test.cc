@@ -89,7 +89,7 @@ TEST(Regex, RefusesByName) {
       {"a{3,2}", "from 3 to 2"},
       {"a{x}", "no count"},
       {"a^b", "not at its beginning"},
-      {"a$b", "behind a $"},
+      {"a$b", "after a $"},
       {"(^a)", "inside a group"},
       {"[z-a]", "in order"},
       {"a\\", "ends with a backslash"},

@@ -164,7 +164,7 @@ INSTANTIATE_TEST_SUITE_P(
         two("SamePlace", R"("shape": [1], "data_offsets": [0, 4])", R"("shape": [1], "data_offsets": [0, 4])", 4,
             "tensor b begins at 0, inside tensor a"),
         two("Hole", R"("shape": [1], "data_offsets": [0, 4])", R"("shape": [1], "data_offsets": [8, 12])", 12,
-            "a hole of 4 bytes behind a"),
+            "a hole of 4 bytes after a"),
         two("EmptyInside", R"("shape": [2], "data_offsets": [0, 8])", R"("shape": [0], "data_offsets": [4, 4])", 8,
             "tensor b begins at 4, inside tensor a")),
     [](const auto& test_info) { return std::string(test_info.param.name); });

@@ -102,8 +102,8 @@ TEST(DeepseekV4ConfigTest, ReadsTheReleasedConfigOfProWithoutWarnings) {
   EXPECT_EQ(count(c, Compression::kAll), 31);
 }
 
-// The mistakes of others with these models: YaRN's gains in the scale (model-spec 9, 6), YaRN or the other base on the
-// wrong layers (10), default values of a library in place of the file's (29).
+// Mistakes 6, 10 and 29 of model_spec.md 9: YaRN's gains in the scale, YaRN or the other base on the wrong layers, and
+// default values of a library in place of the file's.
 TEST(DeepseekV4ConfigTest, LayersWithAndWithoutCompressionHaveTheirOwnRotations) {
   const ModelConfig c = test::must(parse(released_config("deepseek-v4-flash"))).config;
   EXPECT_EQ(c.rope_theta, 10000);

@@ -253,8 +253,8 @@ TEST(DeepseekV4ValidationTest, MissingAndMisshapenTensorsAreNamed) {
   expect_refused(
       model, {"7 faults", "layers.2.attn.attn_sink: expected BF16, F32 or F16 [8], found nothing",
               "layers.1.ffn.gate.bias: expected BF16, F32 or F16 [8], found nothing",
-              "layers.0.attn.wkv.scale: expected F32 or F8_E8M0 [1, 1] beside an FP8 matrix, found nothing",
-              kExpert + "scale: expected F8_E8M0 [64, 4] beside an MXFP4 matrix, found nothing",
+              "layers.0.attn.wkv.scale: expected F32 or F8_E8M0 [1, 1] with an FP8 matrix, found nothing",
+              kExpert + "scale: expected F8_E8M0 [64, 4] with an MXFP4 matrix, found nothing",
               "layers.3.ffn.experts.0.w2.weight: expected I8 [128, 32] (MXFP4), F8_E4M3, BF16, F32 or F16 [128, 64], "
               "found I8 [128, 64]",
               "layers.3.ffn.experts.0.w3.scale: expected F8_E8M0 [64, 4], found F8_E8M0 [64, 2]",

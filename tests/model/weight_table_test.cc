@@ -236,7 +236,7 @@ TEST(ValidationTest, MissingTensorsAreNamed) {
 TEST(ValidationTest, MissingScalesAreNamed) {
   TempCheckpoint model = TempCheckpoint::from_fixture("v32-fp8");
   model.remove_tensor("model.layers.0.self_attn.q_a_proj.weight_scale_inv");
-  expect_refused(model, {"model.layers.0.self_attn.q_a_proj.weight_scale_inv: expected F32 or F8_E8M0 [1, 2] beside an "
+  expect_refused(model, {"model.layers.0.self_attn.q_a_proj.weight_scale_inv: expected F32 or F8_E8M0 [1, 2] with an "
                          "FP8 matrix, found nothing"});
 }
 

@@ -8,7 +8,7 @@ namespace levin::testing {
 namespace {
 
 constexpr double kUnit = 0x1p-24;  // half a unit in the last place, relative
-constexpr float kEps = 1e-3f;      // large enough that one too many or too few is seen (model-spec 9, 12)
+constexpr float kEps = 1e-3f;      // large enough that one too many or too few is seen (mistake 12 of model_spec.md 9)
 
 struct Weights {
   Tensor read, write, mix;
@@ -33,7 +33,7 @@ Weights weights_of(TestDevice& device, const View& projected, const Tensor& base
 
 double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 
-// model-spec 6.2 line by line, in double.
+// model_spec.md 6.2 line by line, in double.
 std::vector<double> oracle_mix(const std::vector<double>& outputs, int64_t n, int n_steps) {
   std::vector<double> c(outputs.begin() + 2 * n, outputs.end());
   for (int64_t j = 0; j < n; ++j) {

@@ -42,6 +42,27 @@ TEST_F(AnthropicTest, Answers) {
   EXPECT_EQ(at(found, "usage.output_tokens"), io::JsonValue(13));
 }
 
+TEST_F(AnthropicTest, GoesOnWithAnAnswerThatWasBegun) {
+  const io::JsonValue found = answer(message("", R"([{"role": "user", "content": "What is the capital of Japan?"},
+      {"role": "assistant", "content": [{"type": "text", "text": "The capital of"}]}])"));
+  EXPECT_EQ(at(found, "content.0.text"), io::JsonValue(" Japan is Tokyo."));
+}
+
+TEST_F(AnthropicTest, ListsModelsInItsOwnShape) {
+  const auto get = [](const char* path) { return ask(demo_->port(), path, "", {{"anthropic-version", "2023-06-01"}}); };
+  const io::JsonValue list = json(get("/v1/models?limit=20").body);
+  EXPECT_EQ(at(list, "has_more"), io::JsonValue(false));
+  EXPECT_EQ(at(list, "first_id"), io::JsonValue("demo"));
+  EXPECT_EQ(at(list, "last_id"), io::JsonValue("other-name"));
+  for (const io::JsonValue& model : {at(list, "data.0"), json(get("/v1/models/demo").body)}) {
+    EXPECT_EQ(at(model, "type"), io::JsonValue("model"));
+    EXPECT_EQ(at(model, "id"), io::JsonValue("demo"));
+    EXPECT_EQ(at(model, "display_name"), io::JsonValue("demo"));
+    EXPECT_EQ(at(model, "created_at").as_string()->size(), std::string("2026-01-31T12:00:00Z").size());
+  }
+  EXPECT_EQ(at(json(get("/v1/models/unknown").body), "error.type"), io::JsonValue("not_found_error"));
+}
+
 TEST_F(AnthropicTest, ThinksWhereAsked) {
   const io::JsonValue found = answer(message(R"("thinking": {"type": "enabled", "budget_tokens": 1024})"));
   EXPECT_EQ(at(found, "content.0.type"), io::JsonValue("thinking"));

@@ -25,6 +25,8 @@ HttpClient::HttpClient(uint16_t port) {
 
 HttpClient::~HttpClient() { close(); }
 
+void HttpClient::end_sending() { ::shutdown(socket_, SHUT_WR); }
+
 void HttpClient::close() {
   if (socket_ >= 0) ::close(socket_);
   socket_ = -1;
@@ -96,7 +98,7 @@ Reply HttpClient::read_reply(bool head_only) {
 
 Reply HttpClient::ask(const std::string& path, const std::string& body,
                       const std::vector<std::pair<std::string, std::string>>& headers) {
-  std::string text = (body.empty() ? "GET " : "POST ") + path + " HTTP/1.1\r\nHost: test\r\n";
+  std::string text = (body.empty() ? "GET " : "POST ") + path + " HTTP/1.1\r\nHost: localhost\r\n";
   for (const auto& [name, value] : headers) text += name + ": " + value + "\r\n";
   if (!body.empty()) text += "Content-Length: " + std::to_string(body.size()) + "\r\n";
   send(text + "\r\n" + body);

@@ -24,6 +24,7 @@ class HttpClient {
   bool send(std::string_view bytes);         // false: the server has closed
   Reply read_reply(bool head_only = false);  // gives up after 30 s without a byte
   std::string read_some();                   // what comes next; empty at the end
+  void end_sending();                        // closes this side alone
   void close();
 
   // POST with a body, GET without.

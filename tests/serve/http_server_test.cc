@@ -2,6 +2,8 @@
 #include "serve/http_server.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
@@ -52,9 +54,9 @@ class HttpServerTest : public ::testing::Test {
       held_ = std::move(exchange);
       return;
     }
-    // "/hold": until the test says
+    // "/hold" and "/wait": until the test says, as a stream and as a whole
     exchange->on_disconnect([this] { note_disconnect(); });
-    exchange->begin_stream({.content_type = "text/event-stream"});
+    if (path == "/hold") exchange->begin_stream({.content_type = "text/event-stream"});
     const std::lock_guard lock(mutex_);
     held_ = std::move(exchange);
     changed_.notify_all();
@@ -88,7 +90,8 @@ TEST_F(HttpServerTest, AnswersOneAfterTheOtherOnAConnection) {
   HttpClient client(port());
   for (const std::string body : {"first", "second"}) EXPECT_EQ(client.ask("/echo", body).body, body);
   // two requests at once wait for each other
-  client.send("POST /echo HTTP/1.1\r\nContent-Length: 1\r\n\r\naGET /stream?x=1 HTTP/1.1\r\n\r\n");
+  client.send(
+      "POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\n\r\naGET /stream?x=1 HTTP/1.1\r\nHost: h\r\n\r\n");
   EXPECT_EQ(client.read_reply().body, "a");
   EXPECT_EQ(client.read_reply().body, "data: one\n\ndata: two\n\n");
 }
@@ -96,7 +99,7 @@ TEST_F(HttpServerTest, AnswersOneAfterTheOtherOnAConnection) {
 TEST_F(HttpServerTest, TakesAChunkedBodyAndSaysContinue) {
   start({});
   HttpClient client(port());
-  client.send("POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\nExpect: 100-continue\r\n\r\n");
+  client.send("POST /echo HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\nExpect: 100-continue\r\n\r\n");
   EXPECT_EQ(client.read_reply(true).status, 100);
   client.send("3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n");
   EXPECT_EQ(client.read_reply().body, "abcde");
@@ -114,9 +117,22 @@ TEST_F(HttpServerTest, SpeaksToOldClients) {
 TEST_F(HttpServerTest, AHeadRequestHasNoBody) {
   start({});
   HttpClient client(port());
-  client.send("HEAD /echo HTTP/1.1\r\n\r\nPOST /echo HTTP/1.1\r\nContent-Length: 1\r\n\r\nb");
+  client.send("HEAD /echo HTTP/1.1\r\nHost: h\r\n\r\nPOST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\n\r\nb");
   EXPECT_EQ(client.read_reply(true).status, 200);
   EXPECT_EQ(client.read_reply().body, "b");
+}
+
+TEST_F(HttpServerTest, TakesTheWholeAddressAsATarget) {
+  start({});
+  HttpClient client(port());
+  client.send("GET http://elsewhere:80/stream?x=1 HTTP/1.1\r\nHost: h\r\n\r\n");
+  EXPECT_EQ(client.read_reply().body, "data: one\n\ndata: two\n\n");
+}
+
+TEST(HttpMessageTest, WritesDatesAsTheHeaderHasThem) {
+  EXPECT_EQ(serve::http_date(784111777), "Sun, 06 Nov 1994 08:49:37 GMT");
+  const size_t length = 0;
+  EXPECT_NE(serve::response_head({}, {}, true, &length).find("\r\nDate: "), std::string::npos);
 }
 
 struct Hostile {
@@ -131,19 +147,22 @@ TEST_F(HttpServerTest, RefusesWhatIsNoRequest) {
       {"not HTTP", "hello\r\n\r\n", 400},
       {"TLS", std::string("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 \r\n\r\n", 16), 400},
       {"version 2", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400},
+      {"no host", "GET / HTTP/1.1\r\n\r\n", 400},
+      {"two hosts", "GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", 400},
       {"bad version", "GET / HTTP/9.9\r\n\r\n", 400},
-      {"no path", "GET nowhere HTTP/1.1\r\n\r\n", 400},
-      {"bad percent", "GET /%zz HTTP/1.1\r\n\r\n", 400},
-      {"cut percent", "GET /a%4 HTTP/1.1\r\n\r\n", 400},
-      {"bad header", "GET / HTTP/1.1\r\nno colon\r\n\r\n", 400},
-      {"two lengths", "POST /echo HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab", 400},
-      {"negative length", "POST /echo HTTP/1.1\r\nContent-Length: -1\r\n\r\n", 400},
-      {"bad chunk", "POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", 400},
-      {"long body", "POST /echo HTTP/1.1\r\nContent-Length: 1001\r\n\r\n", 413},
+      {"no path", "GET nowhere HTTP/1.1\r\nHost: h\r\n\r\n", 400},
+      {"bad percent", "GET /%zz HTTP/1.1\r\nHost: h\r\n\r\n", 400},
+      {"cut percent", "GET /a%4 HTTP/1.1\r\nHost: h\r\n\r\n", 400},
+      {"bad header", "GET / HTTP/1.1\r\nHost: h\r\nno colon\r\n\r\n", 400},
+      {"two lengths", "POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab", 400},
+      {"negative length", "POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: -1\r\n\r\n", 400},
+      {"bad chunk", "POST /echo HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", 400},
+      {"long body", "POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: 1001\r\n\r\n", 413},
       {"long chunks",
-       "POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n3e9\r\n" + std::string(1001, 'x') + "\r\n0\r\n\r\n",
+       "POST /echo HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n3e9\r\n" + std::string(1001, 'x') +
+           "\r\n0\r\n\r\n",
        413},
-      {"long head", "GET / HTTP/1.1\r\nX: " + std::string(70'000, 'x') + "\r\n\r\n", 431},
+      {"long head", "GET / HTTP/1.1\r\nHost: h\r\nX: " + std::string(70'000, 'x') + "\r\n\r\n", 431},
   };
   for (const Hostile& hostile : cases) {
     HttpClient client(port());
@@ -159,14 +178,14 @@ TEST_F(HttpServerTest, GivesUpOnSlowRequests) {
   start({.head_timeout = milliseconds(100), .body_timeout = milliseconds(100), .idle_timeout = milliseconds(200)});
   HttpClient slow_head(port()), slow_body(port()), idle(port());
   slow_head.send("GET / HT");
-  slow_body.send("POST /echo HTTP/1.1\r\nContent-Length: 5\r\n\r\nab");
+  slow_body.send("POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\nab");
   for (HttpClient* client : {&slow_head, &slow_body, &idle}) EXPECT_EQ(client->read_some(), "");
 }
 
 TEST_F(HttpServerTest, CommentsKeepASilentStreamAlive) {
   start({.comment_interval = milliseconds(30)});
   HttpClient client(port());
-  client.send("GET /hold HTTP/1.1\r\n\r\n");
+  client.send("GET /hold HTTP/1.1\r\nHost: h\r\n\r\n");
   const std::shared_ptr<Exchange> exchange = wait_for_held();
   ASSERT_NE(exchange, nullptr);
   std::this_thread::sleep_for(milliseconds(200));
@@ -180,8 +199,49 @@ TEST_F(HttpServerTest, CommentsKeepASilentStreamAlive) {
 TEST_F(HttpServerTest, NoticesAClientThatLeaves) {
   start({});
   HttpClient client(port());
-  client.send("GET /hold HTTP/1.1\r\n\r\n");
+  client.send("GET /hold HTTP/1.1\r\nHost: h\r\n\r\n");
   EXPECT_EQ(client.read_reply(true).status, 200);
+  client.close();
+  EXPECT_TRUE(wait_for_disconnect());
+}
+
+TEST_F(HttpServerTest, NoticesAClientThatLeavesBeforeAWholeAnswer) {
+  start({});
+  HttpClient client(port());
+  client.send("GET /wait HTTP/1.1\r\nHost: h\r\n\r\n");
+  const std::shared_ptr<Exchange> exchange = wait_for_held();
+  client.close();
+  EXPECT_TRUE(wait_for_disconnect());
+}
+
+TEST_F(HttpServerTest, AnswersAClientThatHasClosedItsOwnSide) {
+  start({});
+  HttpClient streaming(port());
+  streaming.send("GET /hold HTTP/1.1\r\nHost: h\r\n\r\n");
+  EXPECT_EQ(streaming.read_reply(true).status, 200);
+  streaming.end_sending();
+  EXPECT_EQ(streaming.read_some(), "e\r\n: still here\n\n\r\n");  // the server has seen it
+  std::shared_ptr<Exchange> exchange = wait_for_held();
+  exchange->send("data: x\n\n");
+  exchange->end();
+  EXPECT_EQ(streaming.read_some(), "9\r\ndata: x\n\n\r\n0\r\n\r\n");
+
+  HttpClient whole(port());
+  whole.send("GET /wait HTTP/1.1\r\nHost: h\r\n\r\n");
+  exchange = wait_for_held();
+  whole.end_sending();
+  EXPECT_EQ(whole.read_reply(true).status, 100);
+  exchange->respond({.body = "late"});
+  EXPECT_EQ(whole.read_reply().body, "late");
+}
+
+TEST_F(HttpServerTest, NoticesAClientThatClosesOneSideAfterTheOther) {
+  start({.comment_interval = milliseconds(30)});
+  HttpClient client(port());
+  client.send("GET /wait HTTP/1.1\r\nHost: h\r\n\r\n");
+  const std::shared_ptr<Exchange> exchange = wait_for_held();
+  client.end_sending();
+  EXPECT_EQ(client.read_reply(true).status, 100);
   client.close();
   EXPECT_TRUE(wait_for_disconnect());
 }
@@ -189,7 +249,7 @@ TEST_F(HttpServerTest, NoticesAClientThatLeaves) {
 TEST_F(HttpServerTest, NoticesAClientThatDoesNotRead) {
   start({.max_unsent_bytes = size_t{1} << 20, .write_timeout = milliseconds(200)});
   HttpClient client(port());
-  client.send("GET /flood HTTP/1.1\r\n\r\n");
+  client.send("GET /flood HTTP/1.1\r\nHost: h\r\n\r\n");
   EXPECT_TRUE(wait_for_disconnect());
 }
 
@@ -214,10 +274,35 @@ TEST_F(HttpServerTest, TurnsAwayWhatIsTooMuch) {
   EXPECT_EQ(third.read_reply().status, 503);
 }
 
+// All of the process's descriptors are taken but the one that the client needs.
+TEST_F(HttpServerTest, SaysSoWhereNoDescriptorsAreLeft) {
+  std::atomic<int> n_notes{0};
+  start({.note = [&](const std::string&) { ++n_notes; }});
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit few{.rlim_cur = 256, .rlim_max = before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+  std::vector<int> taken;
+  for (int fd = ::dup(0); fd >= 0; fd = ::dup(0)) taken.push_back(fd);
+  ASSERT_FALSE(taken.empty());
+  for (int i = 0; i < 3; ++i) {
+    ::close(taken.back());
+    HttpClient client(port());
+    client.send("GET /echo HTTP/1.1\r\nHost: h\r\n\r\n");
+    EXPECT_EQ(client.read_reply().status, 503);
+    client.close();
+    taken.back() = ::dup(0);
+  }
+  EXPECT_EQ(n_notes, 1);
+  for (const int fd : taken) ::close(fd);
+  EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_EQ(ask(port(), "/echo", "back").body, "back");
+}
+
 TEST_F(HttpServerTest, StoppingLetsAnswersFinish) {
   start({});
   HttpClient idle(port()), busy(port());
-  busy.send("GET /hold HTTP/1.1\r\n\r\n");
+  busy.send("GET /hold HTTP/1.1\r\nHost: h\r\n\r\n");
   const std::shared_ptr<Exchange> exchange = wait_for_held();
   ASSERT_NE(exchange, nullptr);
   worker_ = std::thread([&] { server_->stop(milliseconds(10'000)); });
@@ -231,12 +316,27 @@ TEST_F(HttpServerTest, StoppingLetsAnswersFinish) {
 TEST_F(HttpServerTest, StoppingCutsOffWhatDoesNotFinish) {
   start({});
   HttpClient busy(port());
-  busy.send("GET /hold HTTP/1.1\r\n\r\n");
+  busy.send("GET /hold HTTP/1.1\r\nHost: h\r\n\r\n");
   const std::shared_ptr<Exchange> exchange = wait_for_held();
   server_->stop(milliseconds(50));
   EXPECT_TRUE(wait_for_disconnect());
   exchange->send("data: too late\n\n");
   exchange->end();
+}
+
+TEST_F(HttpServerTest, StoppingStillTalksToThoseWhoCome) {
+  start({});
+  HttpClient busy(port());
+  busy.send("GET /wait HTTP/1.1\r\nHost: h\r\n\r\n");
+  const std::shared_ptr<Exchange> exchange = wait_for_held();
+  worker_ = std::thread(
+      [&] { server_->stop(milliseconds(3000), [&] { exchange->respond({.status = 503, .body = "over"}); }); });
+  std::this_thread::sleep_for(milliseconds(200));
+  const Reply late = ask(port(), "/echo", "late");  // the handler's to refuse
+  EXPECT_EQ(late.body, "late");
+  EXPECT_NE(late.head.find("Connection: close"), std::string::npos) << late.head;
+  EXPECT_EQ(busy.read_reply().body, "over");
+  worker_.join();
 }
 
 TEST(HttpServerAddress, SaysWhatCannotBeHad) {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <ctime>
 #include <thread>
 
 #include "serve/openai_json.h"
@@ -42,6 +43,7 @@ TEST_F(OpenAiTest, ServesTheSmallRoutes) {
   EXPECT_EQ(at(json(ask(demo_->port(), "/v1/models").body), "data.0.max_model_len"), io::JsonValue(2048));
   EXPECT_EQ(at(json(ask(demo_->port(), "/v1/models/other-name").body), "root"), io::JsonValue("demo"));
   EXPECT_EQ(ask(demo_->port(), "/v1/models/unknown").status, 404);
+  EXPECT_EQ(ask(demo_->port(), "/v1/models/").status, 404);
   EXPECT_EQ(at(json(ask(demo_->port(), "/version").body), "version"), io::JsonValue("test"));
   EXPECT_EQ(at(json(ask(demo_->port(), "/tokenizer_info").body), "eos_token"), io::JsonValue("<｜end▁of▁sentence｜>"));
   const io::JsonValue tokens = answer("/tokenize", R"({"prompt": "a river", "add_special_tokens": false})");
@@ -49,6 +51,48 @@ TEST_F(OpenAiTest, ServesTheSmallRoutes) {
             io::JsonValue("a river"));
   EXPECT_EQ(at(answer("/render", chat("")), "prompt"),
             io::JsonValue("<｜begin▁of▁sentence｜><｜User｜>What is the capital of Japan?<｜Assistant｜></think>"));
+}
+
+TEST_F(OpenAiTest, SaysWhatIsServedAndHow) {
+  const io::JsonValue props = json(ask(demo_->port(), "/props").body);
+  EXPECT_EQ(at(props, "model_alias"), io::JsonValue("demo"));
+  EXPECT_EQ(at(props, "build_info"), io::JsonValue("levin test"));
+  EXPECT_EQ(at(props, "chat_format"), io::JsonValue("DeepSeek-V3.2"));
+  EXPECT_EQ(at(props, "total_slots"), io::JsonValue(64));
+  EXPECT_EQ(at(props, "speculation_steps"), io::JsonValue(3));
+  EXPECT_EQ(at(props, "default_generation_settings.n_ctx"), io::JsonValue(2048));
+  EXPECT_EQ(at(props, "default_generation_settings.params.temperature"), io::JsonValue(0.0));
+}
+
+// Of a request's parts, under the names that dashboards know, and of the process.
+TEST_F(OpenAiTest, CountsWhatDashboardsShow) {
+  const auto figure = [&](const std::string& name) {
+    const std::string page = demo_->server().metrics();
+    const size_t found = page.find("\n" + name);
+    return found == std::string::npos ? -1.0 : std::atof(page.c_str() + page.find(' ', found + 1));
+  };
+  const double n_prompt_before = figure("vllm:request_prompt_tokens_sum");
+  const double n_answer_before = figure("vllm:request_generation_tokens_sum");
+  const double n_before = figure("vllm:request_queue_time_seconds_count");
+  chat_answer("");
+  EXPECT_EQ(figure("vllm:request_prompt_tokens_sum") - n_prompt_before, 13);
+  EXPECT_EQ(figure("vllm:request_generation_tokens_sum") - n_answer_before, 13);
+  for (const char* name : {"queue", "prefill", "decode", "inference"}) {
+    const std::string full = std::string("request_") + name + "_time_seconds";
+    EXPECT_EQ(figure("vllm:" + full + "_count"), n_before + 1) << name;
+    EXPECT_EQ(figure("levin_" + full + "_count"), n_before + 1) << name;
+    EXPECT_GT(figure("vllm:" + full + "_sum"), 0) << name;
+  }
+  EXPECT_LE(figure("vllm:request_queue_time_seconds_sum") + figure("vllm:request_inference_time_seconds_sum"),
+            figure("vllm:e2e_request_latency_seconds_sum"));
+  EXPECT_GT(figure("process_cpu_seconds_total"), 0);
+  EXPECT_GT(figure("process_resident_memory_bytes"), 1e6);
+  EXPECT_GT(figure("process_virtual_memory_bytes"), figure("process_resident_memory_bytes"));
+  EXPECT_GT(figure("process_open_fds"), 3);
+  EXPECT_GE(figure("process_max_fds"), figure("process_open_fds"));
+  const double now = static_cast<double>(std::time(nullptr));
+  EXPECT_GT(figure("process_start_time_seconds"), now - 3600);
+  EXPECT_LE(figure("process_start_time_seconds"), now + 2);
 }
 
 TEST_F(OpenAiTest, HasAPageForBrowsers) {
@@ -211,16 +255,43 @@ TEST_F(OpenAiTest, RefusesByName) {
        "messages", "image_url"},
       {"/v1/chat/completions", R"({"messages": [{"role": "assistant", "content": "x"}]})", 400, "messages",
        "is the assistant's"},
+      {"/v1/chat/completions", chat(R"("continue_final_message": true)"), 400, "messages", "is not the assistant's"},
+      {"/v1/chat/completions", chat(R"("continue_final_message": true, "add_generation_prompt": true)"), 400,
+       "add_generation_prompt", "exclude each other"},
+      {"/v1/chat/completions", chat(R"("add_generation_prompt": false)"), 400, "add_generation_prompt",
+       "may be false only"},
+      {"/v1/chat/completions", chat(R"("continue_final_message": true, "response_format": {"type": "json_object"})"),
+       400, "continue_final_message", "a form for the answer"},
       {"/v1/chat/completions", chat(R"("temperature": "hot")"), 400, "temperature", "temperature is \"hot\""},
-      {"/v1/chat/completions", chat(R"("temperature": -1)"), 400, "", "temperature"},
-      {"/v1/chat/completions", chat(R"("top_p": 2)"), 400, "", "top_p"},
+      {"/v1/chat/completions", chat(R"("temperature": -1)"), 400, "temperature", "temperature"},
+      {"/v1/chat/completions", chat(R"("top_p": 2)"), 400, "top_p", "top_p"},
+      {"/v1/chat/completions", chat(R"("temperature": 1e308)"), 400, "temperature", "from 0 to 100"},
+      {"/v1/chat/completions", chat(R"("top_k": -3)"), 400, "top_k", "top_k is -3"},
+      {"/v1/chat/completions", chat(R"("min_p": 2)"), 400, "min_p", "min_p is 2"},
+      {"/v1/chat/completions", chat(R"("repetition_penalty": 0)"), 400, "repetition_penalty", "is 0"},
+      {"/v1/chat/completions", chat(R"("presence_penalty": 101)"), 400, "presence_penalty", "is 101"},
+      {"/v1/chat/completions", chat(R"("frequency_penalty": 1e9)"), 400, "frequency_penalty", "is 1"},
+      {"/v1/chat/completions", chat(R"("logit_bias": {"1": 1e9})"), 400, "logit_bias", "a logit_bias"},
+      {"/v1/chat/completions", chat(R"("allowed_token_ids": [99999])"), 400, "allowed_token_ids", "99999"},
+      {"/v1/chat/completions", chat(R"("stop_token_ids": [99999])"), 400, "stop_token_ids", "99999"},
+      {"/v1/chat/completions", chat(R"("allowed_token_ids": [1], "min_tokens": 3)"), 400, "min_tokens",
+       "min_tokens is 3"},
+      {"/v1/chat/completions", chat(R"("functions": [{"name": "f"}])"), 400, "functions", "send tools"},
+      {"/v1/chat/completions", chat(R"("function_call": {"name": "f"})"), 400, "function_call", "send tool_choice"},
+      {"/v1/chat/completions", chat(R"("modalities": ["text", "audio"])"), 400, "modalities", "has audio"},
+      {"/v1/chat/completions", chat(R"("web_search_options": {})"), 400, "web_search_options", "is not supported"},
+      {"/v1/chat/completions", chat(R"("mirostat": 2)"), 400, "mirostat", "is not supported"},
+      {"/v1/chat/completions", chat(R"("typical_p": 0.5)"), 400, "typical_p", "is not supported"},
+      {"/v1/chat/completions", chat(R"("max_new_tokens": 5)"), 400, "max_new_tokens", "send max_tokens"},
+      {"/v1/chat/completions", chat(R"("repeat_penalty": 1.1)"), 400, "repeat_penalty", "send repetition_penalty"},
+      {"/v1/chat/completions", chat(R"("echo": true)"), 400, "echo", "is not supported"},
       {"/v1/chat/completions", chat(R"("n": 0)"), 400, "n", "n is 0"},
       {"/v1/chat/completions", chat(R"("max_tokens": 0)"), 400, "max_tokens", "at least 1"},
       {"/v1/chat/completions", chat(R"("stop": 4)"), 400, "stop", "stop is 4"},
       {"/v1/chat/completions", chat(R"("stream": "yes")"), 400, "stream", "stream is \"yes\""},
       {"/v1/chat/completions", chat(R"("top_logprobs": 2)"), 400, "top_logprobs", "logprobs"},
       {"/v1/chat/completions", chat(R"("logit_bias": {"x": 1})"), 400, "logit_bias", "\"x\""},
-      {"/v1/chat/completions", chat(R"("logit_bias": {"999999": 1})"), 400, "", "999999"},
+      {"/v1/chat/completions", chat(R"("logit_bias": {"999999": 1})"), 400, "logit_bias", "999999"},
       {"/v1/chat/completions", chat(R"("seed": 1.5)"), 400, "seed", "seed is 1.5"},
       {"/v1/chat/completions", chat(R"("tools": [{"type": "function"}])"), 400, "tools", "number 0"},
       {"/v1/chat/completions", chat(R"("guided_grammar": "a")"), 400, "guided_grammar", "is not supported"},
@@ -229,13 +300,21 @@ TEST_F(OpenAiTest, RefusesByName) {
       {"/v1/chat/completions", R"({"model": "gpt", "messages": []})", 404, "model_not_found", "`gpt`"},
       {"/v1/completions", "{}", 400, "prompt", "prompt is missing"},
       {"/v1/completions", R"({"prompt": [[0, "x"]]})", 400, "prompt", "prompt has the entry"},
-      {"/v1/completions", R"({"prompt": [99999]})", 400, "", "99999"},
+      {"/v1/completions", R"({"prompt": [99999]})", 400, "prompt", "99999"},
       {"/v1/completions", R"({"prompt": "x", "suffix": "y"})", 400, "suffix", "not supported"},
       {"/v1/completions", R"({"prompt": "x", "logprobs": 50})", 400, "logprobs", "logprobs is 50"},
       {"/tokenize", "{}", 400, "prompt", "prompt is missing"},
       {"/detokenize", R"({"tokens": [-1]})", 400, "tokens", "-1"},
       {"/v1/embeddings", "{}", 404, "", "there is no POST /v1/embeddings"},
       {"/v1/models", "{}", 405, "", "GET"},
+      {"/v1/responses", R"({"input": "x", "background": true})", 400, "background", "is not supported"},
+      {"/v1/responses", R"({"input": "x", "conversation": "conv_1"})", 400, "conversation", "stores nothing"},
+      {"/v1/responses", R"({"input": "x", "prompt": {"id": "pmpt_1"}})", 400, "prompt", "stores nothing"},
+      {"/v1/responses", R"({"input": "x", "top_logprobs": 2})", 400, "top_logprobs", "/v1/chat/completions"},
+      {"/v1/responses", R"({"input": "x", "include": ["message.output_text.logprobs"]})", 400, "include",
+       "/v1/chat/completions"},
+      {"/v1/responses", R"({"input": "x", "tools": [{"type": "web_search"}], "tool_choice": {"type": "web_search"}})",
+       400, "tool_choice", "allowed_tools, or a function"},
   };
   for (const Refused& refused : cases) {
     const Reply reply = post(refused.path, refused.body);
@@ -255,12 +334,57 @@ TEST_F(OpenAiTest, RefusesByName) {
   EXPECT_EQ(at(chat_answer(""), "choices.0.message.content"), io::JsonValue(kTokyo));  // nobody was disturbed
 }
 
+// Wherever an answer is cut, the rest is what followed there.
+TEST_F(OpenAiTest, ContinuesAnAnswer) {
+  const auto message = [](const std::string& members) {
+    return kJapan + R"(, {"role": "assistant", )" + members + "}";
+  };
+  const std::string on = R"("continue_final_message": true, "add_generation_prompt": false)";
+  const std::string begun = message(R"("content": "The capital of")");
+  io::JsonValue found = chat_answer(on, begun);
+  EXPECT_EQ(at(found, "choices.0.message.content"), io::JsonValue(" Japan is Tokyo."));
+  EXPECT_EQ(at(answer("/render", chat(on, begun)), "prompt"),
+            io::JsonValue(
+                "<｜begin▁of▁sentence｜><｜User｜>What is the capital of Japan?<｜Assistant｜></think>The capital of"));
+  found = chat_answer(R"("continue_final_message": true)",
+                      message(R"("reasoning": "The country is Japan.", "content": "")"));
+  EXPECT_EQ(at(found, "choices.0.message.reasoning"), io::JsonValue(" Its capital is Tokyo."));
+  EXPECT_EQ(at(found, "choices.0.message.content"), io::JsonValue(kTokyo));
+}
+
+// Clients send some fields with the value that asks for nothing.
+TEST_F(OpenAiTest, TakesWhatAsksForNothing) {
+  const io::JsonValue found = chat_answer(
+      R"("modalities": ["text"], "typical_p": 1.0, "repeat_penalty": 1, "mirostat": 0, "length_penalty": 1, "use_beam_search": false,
+         "top_n_sigma": -1, "bad_words": [], "function_call": null, "echo": false)");
+  EXPECT_EQ(at(found, "choices.0.message.content"), io::JsonValue(kTokyo));
+}
+
+TEST_F(OpenAiTest, AllowsSomeOfTheTools) {
+  const auto tool = [](const char* name) {
+    return std::string(R"({"type": "function", "function": {"name": ")") + name +
+           R"(", "parameters": {"type": "object", "properties": {}, "additionalProperties": false}}})";
+  };
+  const std::string tools = R"("max_tokens": 60, "tools": [)" + tool("walk") + ", " + tool("swim") + "]";
+  const auto choice = [](const std::string& mode, const std::string& name) {
+    return R"(, "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": ")" + mode +
+           R"(", "tools": [{"type": "function", "function": {"name": ")" + name + R"("}}]}})";
+  };
+  const io::JsonValue found = chat_answer(tools + choice("required", "swim"));
+  EXPECT_EQ(at(found, "choices.0.message.tool_calls.0.function.name"), io::JsonValue("swim"));
+  const std::string prompt = *at(answer("/render", chat(tools + choice("auto", "swim"))), "prompt").as_string();
+  EXPECT_NE(prompt.find("swim"), std::string::npos);
+  EXPECT_EQ(prompt.find("walk"), std::string::npos);
+  const Reply refused = post("/v1/chat/completions", chat(tools + choice("auto", "fly")));
+  EXPECT_EQ(at(json(refused.body), "error.param"), io::JsonValue("tool_choice"));
+}
+
 TEST_F(OpenAiTest, AClientThatLeavesFreesItsPlace) {
   {
     HttpClient client(demo_->port());
     const std::string body = chat(R"("stream": true, "ignore_eos": true, "max_tokens": 1900)");
-    client.send("POST /v1/chat/completions HTTP/1.1\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" +
-                body);
+    client.send("POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: " +
+                std::to_string(body.size()) + "\r\n\r\n" + body);
     EXPECT_EQ(client.read_reply(true).status, 200);
     EXPECT_FALSE(client.read_some().empty());
   }
@@ -292,7 +416,9 @@ TEST(ServerTest, AsksForAKey) {
   EXPECT_EQ(ask(demo.port(), "/health").status, 200);
   EXPECT_EQ(ask(demo.port(), "/metrics").status, 401);
   EXPECT_EQ(ask(demo.port(), "/v1/models", "", {{"Authorization", "Bearer wrong!"}}).status, 401);
+  EXPECT_NE(ask(demo.port(), "/v1/models").head.find("WWW-Authenticate: Bearer"), std::string::npos);
   EXPECT_EQ(ask(demo.port(), "/v1/models", "", {{"Authorization", "Bearer secret"}}).status, 200);
+  EXPECT_EQ(ask(demo.port(), "/v1/models", "", {{"Authorization", "bearer  secret"}}).status, 200);
   EXPECT_EQ(ask(demo.port(), "/v1/models", "", {{"X-Api-Key", "second"}}).status, 200);
 }
 
@@ -309,14 +435,83 @@ TEST(ServerTest, LetsBrowsersInWhereAsked) {
             std::string::npos);
 }
 
+struct Visitor {
+  const char* host;
+  const char* origin;  // empty: none
+  int status;
+};
+
+int status_of(uint16_t port, const Visitor& visitor) {
+  HttpClient client(port);
+  std::string head = std::string("GET /version HTTP/1.1\r\nHost: ") + visitor.host + "\r\n";
+  if (*visitor.origin != '\0') head += std::string("Origin: ") + visitor.origin + "\r\n";
+  client.send(head + "\r\n");
+  return client.read_reply().status;
+}
+
+TEST(ServerTest, WithoutKeysAnswersNoForeignPage) {
+  serve::ServerOptions options;
+  options.cors_origins = {"http://page"};
+  options.allowed_hosts = {"desk.lan"};
+  {
+    const ServedDemo demo(options);
+    for (const Visitor& visitor : {Visitor{"127.0.0.1:8000", "", 200},
+                                   {"LocalHost", "", 200},
+                                   {"a.localhost:1", "", 200},
+                                   {"[::1]:8000", "", 200},
+                                   {"192.168.1.2", "", 200},
+                                   {"desk.lan:8000", "", 200},
+                                   {"evil.example", "", 403},
+                                   {"localhost.evil.example", "", 403},
+                                   {"127.0.0.1.evil.example:80", "", 403},
+                                   {"localhost:8000", "http://page", 200},
+                                   {"localhost:8000", "http://localhost:8000", 200},
+                                   {"127.0.0.1:8000", "http://localhost:3000", 200},
+                                   {"desk.lan:8000", "http://desk.lan:8000", 200},
+                                   {"localhost:8000", "http://evil.example", 403},
+                                   {"localhost:8000", "http://localhost.evil.example", 403},
+                                   {"localhost:8000", "null", 403},
+                                   {"127.0.0.1:8000", "http://203.0.113.7", 403}}) {
+      EXPECT_EQ(status_of(demo.port(), visitor), visitor.status) << visitor.host << " " << visitor.origin;
+    }
+  }
+  options.api_keys = {"secret"};  // then it is the key that counts
+  const ServedDemo demo(options);
+  EXPECT_EQ(status_of(demo.port(), {"evil.example", "http://evil.example", 200}), 200);
+}
+
+TEST(ServerTest, AnswersThatAreCutOffSaySo) {
+  const auto demo = std::make_unique<ServedDemo>();
+  const auto send = [&](HttpClient& client, const char* path, const std::string& body) {
+    client.send(std::string("POST ") + path +
+                " HTTP/1.1\r\nHost: localhost\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body);
+  };
+  const std::string endless = R"("ignore_eos": true, "max_tokens": 1900)";
+  HttpClient whole(demo->port()), stream(demo->port()), messages(demo->port());
+  send(stream, "/v1/chat/completions", chat(endless + R"(, "stream": true)"));
+  EXPECT_EQ(stream.read_reply(true).status, 200);
+  EXPECT_FALSE(stream.read_some().empty());
+  send(whole, "/v1/chat/completions", chat(endless));
+  send(messages, "/v1/messages", chat(endless));
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  demo->server().stop(std::chrono::milliseconds(0));
+  const Reply refused = whole.read_reply();
+  EXPECT_EQ(refused.status, 503);
+  EXPECT_EQ(at(json(refused.body), "error.code"), io::JsonValue("shutting_down"));
+  EXPECT_EQ(at(json(messages.read_reply().body), "error.type"), io::JsonValue("overloaded_error"));
+  std::string rest;
+  for (std::string piece = stream.read_some(); !piece.empty(); piece = stream.read_some()) rest += piece;
+  EXPECT_NE(rest.find(R"("code":"shutting_down")"), std::string::npos) << rest.substr(rest.size() - 200);
+}
+
 TEST(ServerTest, TellsWhenTheQueueIsFull) {
   serve::ServerOptions options;
   options.max_queued = 1;
   ServedDemo demo(options);
   HttpClient first(demo.port());
   const std::string body = chat(R"("stream": true, "ignore_eos": true, "max_tokens": 1900)");
-  first.send("POST /v1/chat/completions HTTP/1.1\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" +
-             body);
+  first.send("POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: " + std::to_string(body.size()) +
+             "\r\n\r\n" + body);
   EXPECT_EQ(first.read_reply(true).status, 200);
   const Reply reply = ask(demo.port(), "/v1/chat/completions", chat(""));
   EXPECT_EQ(reply.status, 429);
@@ -333,8 +528,8 @@ TEST(ServerTest, ABetterPriorityGoesBeforeAllThatWait) {
   };
   HttpClient others(demo.port());
   const std::string body = chat(R"("stream": true, "ignore_eos": true, "max_tokens": 1900, "n": 8, "priority": 3)");
-  others.send("POST /v1/chat/completions HTTP/1.1\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" +
-              body);
+  others.send("POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: " +
+              std::to_string(body.size()) + "\r\n\r\n" + body);
   EXPECT_EQ(others.read_reply(true).status, 200);
   const std::string waiting = R"(levin_requests_waiting{model_name="demo",engine="0"})";
   for (int i = 0; i < 500 && figure(waiting) <= 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));

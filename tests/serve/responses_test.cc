@@ -38,6 +38,27 @@ TEST_F(ResponsesTest, AnswersWithItems) {
   EXPECT_EQ(at(cut, "incomplete_details.reason"), io::JsonValue("max_output_tokens"));
 }
 
+TEST_F(ResponsesTest, SaysWhatWasAsked) {
+  const io::JsonValue plain = answer(ask_with(""));
+  EXPECT_TRUE(at(plain, "instructions").is_null());
+  EXPECT_EQ(at(plain, "text.format.type"), io::JsonValue("text"));
+  EXPECT_EQ(at(plain, "temperature"), io::JsonValue(0.0));
+  const std::string asked =
+      R"("instructions": "Be brief.", "temperature": 0.5, "top_p": 0.9, "max_output_tokens": 3, "metadata": {"a": "b"},
+         "tools": [{"type": "function", "name": "f", "parameters": {"type": "object"}}], "tool_choice": "none",
+         "text": {"format": {"type": "json_object"}}, "reasoning": {"effort": "none"}, "store": true)";
+  const io::JsonValue request = json("{" + asked + "}");
+  for (const io::JsonValue& found :
+       {answer(ask_with(asked)),
+        at(json(events_of(post(ask_with(asked + R"(, "stream": true)")).body).front()), "response")}) {
+    for (const io::JsonMember& member : request.as_object()->members()) {
+      if (member.key == "store") continue;  // nothing is stored, whatever was asked
+      EXPECT_EQ(at(found, member.key), member.value) << member.key;
+    }
+    EXPECT_EQ(at(found, "store"), io::JsonValue(false));
+  }
+}
+
 TEST_F(ResponsesTest, StreamsTheSameItemByItem) {
   const Reply reply = post(ask_with(R"("stream": true, "reasoning": {"effort": "high"})"));
   std::string order, text, thought;

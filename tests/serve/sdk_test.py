@@ -12,6 +12,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import tempfile
 
 import anthropic
 import openai
@@ -36,6 +37,15 @@ def openai_models(client):
     models = client.models.list().data
     assert models[0].id == "demo-v32" and models[0].max_model_len > 0
     assert client.models.retrieve("demo-v32").id == "demo-v32"
+
+
+def openai_wrong_key(client):
+    try:
+        client.with_options(api_key="another").models.list()
+    except openai.AuthenticationError as error:
+        assert error.code == "invalid_api_key", error
+    else:
+        raise AssertionError("a wrong key was taken")
 
 
 def openai_chat(client):
@@ -152,6 +162,19 @@ def openai_errors(client):
             raise AssertionError(f"{arguments} was not refused")
 
 
+def anthropic_models(client):
+    model = client.models.list().data[0]
+    assert (model.type, model.id, model.display_name) == ("model", "demo-v32", "demo-v32"), model
+    assert model.created_at.year >= 2026, model
+    assert client.models.retrieve("demo-v32").id == "demo-v32"
+
+
+def anthropic_prefill(client):
+    begun = QUESTION + [{"role": "assistant", "content": "The capital of"}]
+    message = client.messages.create(model="demo-v32", max_tokens=50, messages=begun, extra_body=GREEDY)
+    assert message.content[0].text == " Japan is Tokyo.", message
+
+
 def anthropic_message(client):
     answer = client.messages.create(model="demo-v32", max_tokens=100, messages=QUESTION, extra_body=GREEDY)
     assert answer.content[0].text == TOKYO and answer.stop_reason == "end_turn"
@@ -208,7 +231,15 @@ def anthropic_errors(client):
 
 
 def main():
-    server = subprocess.Popen([sys.argv[1], "serve", str(ROOT / "models/demo-v32"), "--port", "0", "--max-model-len", "4096"],
+    with tempfile.NamedTemporaryFile("w") as key_file:
+        key_file.write("# of the clients below\n\nfirst-key\nsdk-key \n")
+        key_file.flush()
+        return run(key_file.name)
+
+
+def run(key_file):
+    server = subprocess.Popen([sys.argv[1], "serve", str(ROOT / "models/demo-v32"), "--port", "0", "--max-model-len", "4096",
+                               "--api-key-file", key_file],
                               stderr=subprocess.PIPE, text=True)
     address = None
     for line in server.stderr:
@@ -217,8 +248,8 @@ def main():
             break
     n_failed = 0
     try:
-        clients = {"openai": openai.OpenAI(base_url=address + "/v1", api_key="none", max_retries=0),
-                   "anthropic": anthropic.Anthropic(base_url=address, api_key="none", max_retries=0)}
+        clients = {"openai": openai.OpenAI(base_url=address + "/v1", api_key="sdk-key", max_retries=0),
+                   "anthropic": anthropic.Anthropic(base_url=address, api_key="sdk-key", max_retries=0)}
         for name, check in list(globals().items()):
             dialect = name.split("_")[0]
             if dialect not in clients or not callable(check):

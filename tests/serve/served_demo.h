@@ -1,4 +1,4 @@
-// The demonstration model behind a server on a free port.
+// A model, served on a free port: the demonstration model unless the engine's options name another folder.
 #pragma once
 
 #include <memory>
@@ -18,8 +18,8 @@ namespace levin::test {
 class ServedDemo {
  public:
   explicit ServedDemo(const serve::ServerOptions& wanted = {}, EngineOptions engine_options = {.max_running = 64}) {
-    const std::string folder = std::string(LEVIN_SOURCE_DIR) + "/models/demo-v32";
-    engine_options.model_folder = folder;
+    std::string& folder = engine_options.model_folder;
+    if (folder.empty()) folder = std::string(LEVIN_SOURCE_DIR) + "/models/demo-v32";
     engine_options.n_threads = 1;
     engine_options.n_spec_steps = 3;
     engine_options.max_model_len_tokens = 2048;
@@ -32,7 +32,7 @@ class ServedDemo {
     options.version = "test";
     if (options.model_names.empty()) options.model_names = {"demo", "other-name"};
     options.sampling.temperature = 0;
-    options.sampling.stop_tokens = {1};
+    if (options.sampling.stop_tokens.empty()) options.sampling.stop_tokens = {*tokenizer_->eos()};
     server_ = must(serve::Server::start(options, *engine_, *tokenizer_, *format_));
   }
 

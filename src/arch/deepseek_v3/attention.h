@@ -1,4 +1,4 @@
-// Multi-head latent attention over the tokens that the lightning indexer picks (model-spec 4.3, 4.4), in absorbed form:
+// Multi-head latent attention over the tokens that the lightning indexer picks (model_spec.md 4.3, 4.4), in absorbed form:
 // keys and values are the cached latent rows themselves, one set of picks for all heads. A layer without an indexer of
 // its own attends to what the nearest one below picked (4.6).
 #pragma once

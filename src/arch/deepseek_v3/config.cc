@@ -1,4 +1,4 @@
-// What DeepSeek-V3.2 and GLM-5 have in common (model-spec 2.1).
+// What DeepSeek-V3.2 and GLM-5 have in common (model_spec.md 2.1).
 #include <fmt/core.h>
 
 #include "arch/deepseek_v3/mla.h"
@@ -24,7 +24,7 @@ constexpr Dim<int> kCounts[] = {
     {"topk_group", &ModelConfig::n_groups_kept, 1, 4096},
 };
 
-// head_dim is no size of these models: GLM's files carry a number there that fits nothing (model-spec 2.2).
+// head_dim is no size of these models: GLM's files carry a number there that fits nothing (model_spec.md 2.2).
 constexpr std::string_view kHonoured[] = {
     "num_attention_heads",
     "num_key_value_heads",

@@ -1,4 +1,4 @@
-// A decoder layer: attention and feed-forward around the residual stream (model-spec 3.4).
+// A decoder layer: attention and feed-forward around the residual stream (model_spec.md 3.4).
 #pragma once
 
 #include "arch/deepseek_v3/attention.h"

@@ -1,4 +1,4 @@
-// DeepSeek-V3.2, and GLM-5, which has the same layers: the trunk and its MTP layer (model-spec 3.4, 4, 5.1, 7.1).
+// DeepSeek-V3.2, and GLM-5, which has the same layers: the trunk and its MTP layer (model_spec.md 3.4, 4, 5.1, 7.1).
 #pragma once
 
 #include <vector>

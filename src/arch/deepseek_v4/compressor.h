@@ -1,4 +1,4 @@
-// A compressor of DeepSeek-V4 (model-spec 6.4): the entries that a step's tokens complete.
+// A compressor of DeepSeek-V4 (model_spec.md 6.4): the entries that a step's tokens complete.
 #pragma once
 
 #include "arch/deepseek_v4/config.h"

@@ -1,4 +1,4 @@
-// DeepSeek-V4 (model-spec 2.3): one key-value head, windows and compressed entries, several residual streams.
+// DeepSeek-V4 (model_spec.md 2.3): one key-value head, windows and compressed entries, several residual streams.
 #include "arch/deepseek_v4/config.h"
 
 #include <fmt/core.h>

@@ -1,4 +1,4 @@
-// What DeepSeek-V4 adds to the config (model-spec 2.3).
+// What DeepSeek-V4 adds to the config (model_spec.md 2.3).
 //
 // It has one key-value head whose rows are keys and values at once: d_nope + d_rope = head_dim, d_latent, d_value and
 // d_dense are 0, n_groups and n_groups_kept 1. It has no dense layers.
@@ -12,8 +12,7 @@
 
 namespace levin {
 
-// What a layer attends to beside its window: entries that each stand for `ratio` tokens (model-spec
-// 6.4).
+// What a layer attends to in addition to its window: entries that each stand for `ratio` tokens (model_spec.md 6.4).
 enum class Compression : uint8_t {
   kNone,     // nothing: the window alone
   kIndexed,  // overlapping entries, of which the indexer picks (CSA)

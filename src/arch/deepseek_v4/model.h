@@ -1,4 +1,4 @@
-// DeepSeek-V4: the trunk and its MTP layer over residual streams (model-spec 6.7, 7.2).
+// DeepSeek-V4: the trunk and its MTP layer over residual streams (model_spec.md 6.7, 7.2).
 #pragma once
 
 #include <vector>

@@ -1,4 +1,4 @@
-// A layer of DeepSeek-V4: attention and experts, each reading from and writing to the residual streams (model-spec 5.2,
+// A layer of DeepSeek-V4: attention and experts, each reading from and writing to the residual streams (model_spec.md 5.2,
 // 5.3, 6.7).
 #pragma once
 

@@ -1,4 +1,4 @@
-// The residual streams of DeepSeek-V4 around one sublayer (model-spec 6.2): reading its input from them, and writing
+// The residual streams of DeepSeek-V4 around one sublayer (model_spec.md 6.2): reading its input from them, and writing
 // its output back while they are mixed.
 #pragma once
 

@@ -1,4 +1,4 @@
-// The tensors of DeepSeek-V4 (model-spec 6.1, 7.2): names without a prefix, `<name>.scale` beside `<name>.weight`.
+// The tensors of DeepSeek-V4 (model_spec.md 6.1, 7.2): names without a prefix, `<name>.scale` beside `<name>.weight`.
 #include <fmt/core.h>
 
 #include <memory>

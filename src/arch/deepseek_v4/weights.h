@@ -1,4 +1,4 @@
-// The weights of a DeepSeek-V4 shaped model (model-spec 6.1, 7.2), named by what they do.
+// The weights of a DeepSeek-V4 shaped model (model_spec.md 6.1, 7.2), named by what they do.
 //
 // Symbols as in docs/glossary.md; C stands for the channels of a compressor of rows d wide: 2 d where entries overlap
 // (Compression::kIndexed), d where they do not.

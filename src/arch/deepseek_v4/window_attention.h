@@ -1,4 +1,4 @@
-// Attention of DeepSeek-V4 (model-spec 6.3 to 6.6): one key-value head, over the last tokens as they are and, in layers
+// Attention of DeepSeek-V4 (model_spec.md 6.3 to 6.6): one key-value head, over the last tokens as they are and, in layers
 // with compression, over entries that stand for many: all of them, or those that the indexer picks.
 #pragma once
 

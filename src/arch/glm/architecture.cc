@@ -1,5 +1,5 @@
 // GLM-5, 5.1 and 5.2 (glm_moe_dsa): the layers of DeepSeek-V3.2 with an indexer rotated in pairs, which some layers
-// lend to those above (model-spec 2.2).
+// lend to those above (model_spec.md 2.2).
 #include "arch/glm/architecture.h"
 
 #include <fmt/core.h>

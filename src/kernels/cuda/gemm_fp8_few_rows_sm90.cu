@@ -20,7 +20,7 @@
 //         last product to the next kernel. Weights load during the kernel before; rows come by ordinary loads of all
 //         threads, which take half the time of the copy engine's; and no more weights are asked for at a time than keep
 //         memory busy, since the rows' loads and the last stores of the kernel before queue behind them. Measured in
-//         docs/performance.md
+//         docs/deep_dives/products.md
 #include <algorithm>
 
 #include "kernels/cuda/gemm_fp8.h"

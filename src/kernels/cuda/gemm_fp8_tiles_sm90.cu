@@ -13,7 +13,7 @@
 //   cost  2 * T * N * K flop; a tile loads kRows / 2 + kWidth bytes per k from L2
 //   why   256 rows x 128 columns halve the loads of 128 x 128, and 64 accumulators + 128 totals are what the registers
 //         hold; as two halves that take turns they keep the matrix unit busy while the other half is folded. 136
-//         columns divide widths such as 2112 into full rounds. Measured, with what was tried, in docs/performance.md
+//         columns divide widths such as 2112 into full rounds. What was tried: docs/deep_dives/products.md
 #include <algorithm>
 
 #include "kernels/cuda/gemm_fp8.h"

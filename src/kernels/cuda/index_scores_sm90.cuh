@@ -17,7 +17,7 @@
 //         every 32 pairs of key and head of a token, and about 100 a page and warp besides
 //   why   keys as rows of the product: 64 keys fill its fixed 64 rows whatever the number of heads and tokens, and a
 //         row's head sum stays inside four lanes. One wide product for all tokens, summed as one straight run of
-//         independent chains: what a warp does between two products is what costs time here (docs/performance.md).
+//         independent chains: what a warp does between two products is what costs time here (docs/deep_dives/indexer.md).
 //         Products and sums of different warpgroups overlap; a second product in flight in each brought nothing.
 #pragma once
 

@@ -1,4 +1,4 @@
-// The lightning indexer of all families (model-spec 4.4, 6.5): its queries meet the cached keys, and the best K of them
+// The lightning indexer of all families (model_spec.md 4.4, 6.5): its queries meet the cached keys, and the best K of them
 // are picked. What the keys are of, tokens or entries, and how they were made, is the family's.
 #pragma once
 

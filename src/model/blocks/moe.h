@@ -1,4 +1,4 @@
-// The experts of a layer: routing, then the chosen experts and the shared one (model-spec 5).
+// The experts of a layer: routing, then the chosen experts and the shared one (model_spec.md 5).
 #pragma once
 
 #include "model/config.h"

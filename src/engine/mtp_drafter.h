@@ -1,0 +1,43 @@
+// Drafts by the model's own MTP layer, one draft after another.
+//
+//   commit    "extend": the MTP layer runs the pairs (hidden of i, t_{i+1}) of the committed positions with the trunk's own
+//             hidden states, overwriting what drafting wrote. Its last row gives d_1
+//   propose   "chain": up to S - 1 times it runs (its last output, d_s) and gives d_{s+1}. Where the model says so
+//             (share_picks_across_drafts) these steps attend to what the extend step's last row picked
+//
+// Pairs of a sequence that is not drafted for wait, up to kMaxOwedRows of them, so that plain rounds cost nothing and drafting
+// can begin again.
+#pragma once
+
+#include "engine/drafter.h"
+
+namespace levin {
+
+class MtpDrafter final : public Drafter {
+ public:
+  explicit MtpDrafter(Runner& runner) : runner_(runner) {}
+
+  int max_drafts() const override;
+  bool needs_taps() const override { return true; }
+  std::unique_ptr<DraftState> open() const override;
+  void resume(DraftState& state, int64_t n_cached, const ResumeState& tap) const override;
+  int64_t n_settled(const DraftState& state, int64_t n_cached) const override;
+  void commit(DraftRound& round) override;
+  void propose(DraftRound& round) override;
+
+ private:
+  // A sequence that is drafted for, and how likely its drafts so far are to be kept together.
+  struct Drafting {
+    DraftEntry* entry = nullptr;
+    double confidence = 1;
+  };
+
+  void chain(DraftRound& round);
+  void choose(const DraftRound& round);
+
+  Runner& runner_;
+  std::vector<Drafting> drafting_;  // of the round
+  ForwardRows rows_;                // of the last MTP step, [number drafting, ...]
+};
+
+}  // namespace levin

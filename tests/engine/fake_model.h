@@ -1,0 +1,159 @@
+// A model without a checkpoint, for tests of whatever drives models: its next token is a function of all tokens so far, which
+// it knows through the cache alone.
+//
+//   row of token t at slot s    h_s = mix(h_{s-1}, t), read at slot s - 1 of the sequence's pages and written at s
+//   next token                  h_s mod V: its logit is 10, the others are in [0, 1)
+//   MTP row of pair (i, i + 1)  mix(h_i, t_{i+1}), which is h_{i+1}; so its next token is the right one, unless it is told to err
+//
+// A page lent twice, a row of a rejected draft that is believed, a record put back to the wrong place: the next token is another.
+#pragma once
+
+#include <cstring>
+#include <limits>
+#include <memory>
+
+#include "model/architecture.h"
+#include "model/model.h"
+#include "tensor/formats.h"
+
+namespace levin::test {
+
+constexpr int64_t kFakeVocab = 97;
+constexpr int32_t kPoison = 96;  // a row of this token holds NaN
+
+inline uint32_t fake_mix(uint32_t before, int32_t token) {
+  const uint32_t mixed = (before ^ static_cast<uint32_t>(token + 1)) * 0x9E3779B1u;
+  return (mixed ^ mixed >> 15) & 0xFFFFFF;  // a float holds it
+}
+constexpr uint32_t kFakeStart = 1;
+
+// Never kPoison.
+inline int32_t fake_next(uint32_t hash) { return static_cast<int32_t>(hash % (kFakeVocab - 1)); }
+
+class FakeModel final : public Model {
+ public:
+  // Every wrong_every-th draft or so is wrong; 0: none, 1: all.
+  explicit FakeModel(uint32_t wrong_every = 0)
+      : Model(config_of(), Numerics{}, weights_of()), wrong_every_(wrong_every) {}
+
+  bool has_mtp() const override { return true; }
+  int64_t d_state() const override { return 1; }
+
+  ForwardRows trunk(OpContext& ctx, const Step& step, const KvCache& cache, const Probe*) const override {
+    const ForwardRows out = rows(ctx, step.n_tokens());
+    const PagedRows hashes = cache.latent_rows(0, step.tables);
+    for (int64_t t = 0; t < step.n_tokens(); ++t) {
+      const int32_t seq = step.seq.data<int32_t>()[t], slot = step.slot.data<int32_t>()[t];
+      const uint32_t before = slot == 0 ? kFakeStart : read(hashes, seq, slot - 1);
+      write_row(out, t, hashes, seq, slot, fake_mix(before, step.tokens.data<int32_t>()[t]));
+      if (step.tokens.data<int32_t>()[t] == kPoison)
+        out.hidden.row<float>(t)[0] = std::numeric_limits<float>::quiet_NaN();
+    }
+    n_trunk_rows += step.n_tokens();
+    return out;
+  }
+
+  ForwardRows mtp(OpContext& ctx, const Step& step, const MtpInput& in, const KvCache& cache,
+                  const Probe*) const override {
+    const ForwardRows all = rows(ctx, step.n_tokens());
+    const PagedRows hashes = cache.latent_rows(1, step.tables);
+    for (int64_t t = 0; t < step.n_tokens(); ++t) {
+      const int32_t seq = step.seq.data<int32_t>()[t], slot = step.slot.data<int32_t>()[t];
+      const auto before = static_cast<uint32_t>(in.state.row<float>(t)[0]);
+      if (slot > step.first_slot && read(hashes, seq, slot - 1) != before) ++n_stale_rows;
+      const uint32_t hash = fake_mix(before, step.tokens.data<int32_t>()[t]);
+      write_row(all, t, hashes, seq, slot, hash);
+      if (wrong_every_ > 0 && hash % wrong_every_ == 0) {
+        float* logits = all.hidden.row<float>(t);
+        std::swap(logits[fake_next(hash)], logits[(fake_next(hash) + 1) % (kFakeVocab - 1)]);
+      }
+    }
+    ++n_mtp_steps;
+    if (!step.wanted) return all;
+    const ForwardRows some = rows(ctx, step.wanted->dim(0));
+    for (int64_t i = 0; i < step.wanted->dim(0); ++i) {
+      const int32_t t = step.wanted->data<int32_t>()[i];
+      std::copy_n(all.hidden.row<float>(t), kFakeVocab, some.hidden.row<float>(i));
+      *some.state.row<float>(i) = *all.state.row<float>(t);
+    }
+    return some;
+  }
+
+  mutable int64_t n_trunk_rows = 0;
+  mutable int64_t n_mtp_steps = 0;
+  mutable int64_t n_stale_rows = 0;  // MTP rows whose predecessor is not the one that the sequence has
+
+ private:
+  static LayerCacheFormat layer_cache(const ModelConfig&, const Numerics&, int) {
+    return {.latent = latent_format(CacheDType::kF32, 4, 2)};
+  }
+  static const Architecture& family() {
+    static constexpr Architecture kFake{.name = "fake",
+                                        .model_type = "fake",
+                                        .class_name = "FakeForCausalLM",
+                                        .keys = nullptr,
+                                        .read_config = nullptr,
+                                        .layer_prefix = nullptr,
+                                        .weight_rows = nullptr,
+                                        .layer_cache = layer_cache,
+                                        .make_model = nullptr,
+                                        .describe = nullptr,
+                                        .describe_json = nullptr};
+    return kFake;
+  }
+  static ModelConfig config_of() {
+    ModelConfig c;
+    c.family = &family();
+    c.n_vocab = c.d_model = kFakeVocab;
+    c.n_layers = 1, c.n_mtp_layers = 1, c.max_position = 1 << 20;
+    c.owns_indexer = {false};
+    return c;
+  }
+  // logits = hidden
+  static ModelWeights weights_of() {
+    std::vector<float> identity(kFakeVocab * kFakeVocab);
+    for (int64_t i = 0; i < kFakeVocab; ++i) identity[static_cast<size_t>(i * kFakeVocab + i)] = 1;
+    ModelWeights weights;
+    weights.head.w = pack_matrix({.data = identity.data(), .dtype = DType::kF32, .n = kFakeVocab, .k = kFakeVocab});
+    return weights;
+  }
+
+  ForwardRows rows(OpContext& ctx, int64_t n) const {
+    return {.hidden = ctx.arena->allocate(DType::kF32, {n, kFakeVocab}),
+            .state = ctx.arena->allocate(DType::kF32, {n, 1}),
+            .picks = {}};
+  }
+  static std::byte* place(const PagedRows& rows, int32_t seq, int32_t slot) {
+    return rows.page(seq, slot / kPageTokens) + slot % kPageTokens * static_cast<int64_t>(sizeof(uint32_t));
+  }
+  static uint32_t read(const PagedRows& rows, int32_t seq, int32_t slot) {
+    uint32_t hash = 0;
+    std::memcpy(&hash, place(rows, seq, slot), sizeof(hash));
+    return hash;
+  }
+  static void write_row(const ForwardRows& out, int64_t t, const PagedRows& rows, int32_t seq, int32_t slot,
+                        uint32_t hash) {
+    std::memcpy(place(rows, seq, slot), &hash, sizeof(hash));
+    *out.state.row<float>(t) = static_cast<float>(hash);
+    float* logits = out.hidden.row<float>(t);
+    for (int64_t v = 0; v < kFakeVocab; ++v)
+      logits[v] = static_cast<float>(fake_mix(hash, static_cast<int32_t>(v)) % 1000) / 1000;
+    logits[fake_next(hash)] = 10;
+  }
+
+  uint32_t wrong_every_;
+};
+
+// What a greedy request gets.
+inline std::vector<int32_t> fake_answer(const std::vector<int32_t>& prompt, int64_t n) {
+  uint32_t hash = kFakeStart;
+  for (const int32_t token : prompt) hash = fake_mix(hash, token);
+  std::vector<int32_t> out;
+  for (int64_t i = 0; i < n; ++i) {
+    out.push_back(fake_next(hash));
+    hash = fake_mix(hash, out.back());
+  }
+  return out;
+}
+
+}  // namespace levin::test

@@ -1,0 +1,191 @@
+// The loop over a fake model (fake_model.h): scheduling, acceptance, drafting and prefixes, without a checkpoint. The right answer is
+// known beforehand, and depends on every row of the cache.
+#include "engine/step_loop.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+
+#include "engine/fake_model.h"
+#include "support/must.h"
+
+namespace levin::test {
+namespace {
+
+using Tokens = std::vector<int32_t>;
+
+constexpr int64_t kContext = 1024;
+
+Tokens made_up(int64_t n, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  Tokens out;
+  for (int64_t i = 0; i < n; ++i) out.push_back(static_cast<int32_t>(random() % (kFakeVocab - 1)));
+  return out;
+}
+
+Tokens joined(Tokens a, const Tokens& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+GenerateRequest greedy(Tokens prompt, int64_t max_tokens) {
+  GenerateRequest request{.prompt = std::move(prompt), .max_tokens = max_tokens};
+  request.sampling.temperature = 0;
+  return request;
+}
+
+Tokens tokens_of(const Generation& g) {
+  Tokens out;
+  for (const TokenEvent& event : g.tokens) out.push_back(event.token);
+  return out;
+}
+
+struct Fake {
+  explicit Fake(const LoopOptions& options, uint32_t wrong_every = 0, int64_t n_cache_tokens = 64 * kPageTokens)
+      : model(wrong_every), runner(model, {.n_cache_tokens = n_cache_tokens}), loop(runner, options) {}
+
+  std::unique_ptr<Generation> answer(GenerateRequest request) {
+    const RequestId id = must(loop.submit(std::move(request)));
+    while (loop.step()) continue;
+    return loop.take(id);
+  }
+  // All of them side by side; each must be what its prompt says.
+  void expect_answers(const std::vector<GenerateRequest>& requests) {
+    std::vector<RequestId> ids;
+    for (const GenerateRequest& request : requests) ids.push_back(must(loop.submit(request)));
+    while (loop.step()) continue;
+    for (size_t i = 0; i < ids.size(); ++i) {
+      EXPECT_EQ(tokens_of(*loop.take(ids[i])), fake_answer(requests[i].prompt, requests[i].max_tokens)) << i;
+    }
+    EXPECT_EQ(model.n_stale_rows, 0);
+  }
+
+  FakeModel model;
+  Runner runner;
+  StepLoop loop;
+};
+
+// MTP steps of an answer of n tokens whose drafts are all right, or all wrong: one that takes in what was committed, and one
+// more for every further draft that the answer has room for.
+int64_t expected_mtp_steps(int64_t n, int depth, bool right) {
+  int64_t steps = 0;
+  for (int64_t answered = 1; answered < n;) {
+    const int64_t n_drafts = std::min<int64_t>(depth, n - answered - 1);
+    steps += std::max<int64_t>(n_drafts, 1);
+    answered += right ? n_drafts + 1 : 1;
+  }
+  return steps;
+}
+
+TEST(StepLoopTest, AnswersAreThoseOfTheirPromptsHoweverTheyAreComputed) {
+  for (const int64_t chunk : {1, 5, 64}) {
+    for (const int depth : {0, 1, 3, 5}) {
+      for (const uint32_t wrong_every : {0u, 1u, 2u, 3u}) {
+        SCOPED_TRACE(testing::Message() << "chunk " << chunk << ", " << depth << " drafts, wrong every "
+                                        << wrong_every);
+        Fake fake({.chunk_tokens = chunk, .n_spec_steps = depth, .max_context_tokens = kContext}, wrong_every);
+        fake.expect_answers({greedy(made_up(70, 1), 80), greedy(made_up(3, 2), 1), greedy(made_up(129, 3), 33)});
+      }
+    }
+  }
+}
+
+TEST(StepLoopTest, PassesAndDraftForwardsAreThoseThatTheAnswerNeeds) {
+  for (const int depth : {1, 2, 3, 5}) {
+    for (const bool right : {true, false}) {
+      SCOPED_TRACE(testing::Message() << depth << (right ? " right drafts" : " wrong drafts"));
+      constexpr int64_t kTokens = 43;
+      Fake fake({.n_spec_steps = depth, .min_confidence = 0, .max_context_tokens = kContext}, right ? 0 : 1);
+      const std::unique_ptr<Generation> done = fake.answer(greedy(made_up(10, 4), kTokens));
+      ASSERT_EQ(std::ssize(done->tokens), kTokens);
+      const SpeculationStats& stats = done->speculation;
+      EXPECT_EQ(stats.n_accepted, right ? stats.n_drafted : 0);
+      EXPECT_EQ(stats.n_verify_passes, right ? (kTokens - 1 + depth) / (depth + 1) : kTokens - 1);
+      EXPECT_EQ(fake.model.n_mtp_steps, expected_mtp_steps(kTokens, depth, right));
+      EXPECT_EQ(fake.model.n_trunk_rows, 10 + stats.n_verify_passes + stats.n_drafted);
+    }
+  }
+}
+
+TEST(StepLoopTest, WithoutDraftsTheMtpLayerNeverRuns) {
+  Fake fake({.max_context_tokens = kContext});
+  fake.expect_answers({greedy(made_up(70, 1), 80)});
+  EXPECT_EQ(fake.model.n_mtp_steps, 0);
+}
+
+// Twelve answers in a cache for three.
+TEST(StepLoopTest, PreemptedAnswersGoOnAsIfNothingHadBeen) {
+  for (const int depth : {0, 3}) {
+    Fake fake({.chunk_tokens = 48, .n_spec_steps = depth, .max_context_tokens = kContext, .share_prefixes = false}, 3,
+              9 * kPageTokens);
+    std::vector<GenerateRequest> requests;
+    for (uint64_t i = 0; i < 12; ++i) requests.push_back(greedy(made_up(20 + 9 * static_cast<int64_t>(i), 10 + i), 90));
+    fake.expect_answers(requests);
+    EXPECT_GT(fake.loop.counts().n_sent_back, 0);
+  }
+}
+
+TEST(StepLoopTest, PrefixesOfOthersAreFoundAndRight) {
+  for (const int depth : {0, 3}) {
+    Fake fake({.n_spec_steps = depth, .max_context_tokens = kContext}, 2);
+    const Tokens common = made_up(200, 30);
+    fake.expect_answers({greedy(joined(common, made_up(7, 31)), 50)});
+    const int64_t n_computed = fake.model.n_trunk_rows;
+    fake.expect_answers({greedy(joined(common, made_up(9, 32)), 5), greedy(common, 70)});
+    EXPECT_GT(fake.loop.counts().n_found_tokens, 0);
+    EXPECT_LT(fake.model.n_trunk_rows - n_computed, 300) << "the prefix was computed again";
+  }
+}
+
+// Of prefixes whose pages others took, the records in host memory are left.
+TEST(StepLoopTest, PrefixesComeBackFromHostMemory) {
+  for (const int depth : {0, 3}) {
+    Fake fake({.n_spec_steps = depth, .max_context_tokens = kContext, .n_host_blocks = 64}, 2, 8 * kPageTokens);
+    const Tokens prompt = made_up(260, 40);
+    fake.expect_answers({greedy(prompt, 20)});
+    for (uint64_t i = 0; i < 3; ++i) fake.expect_answers({greedy(made_up(400, 41 + i), 10)});
+    const int64_t n_computed = fake.model.n_trunk_rows;
+    fake.expect_answers({greedy(prompt, 20)});
+    EXPECT_LT(fake.model.n_trunk_rows - n_computed, 100) << "the prefix was computed again";
+  }
+}
+
+TEST(StepLoopTest, ARowWithoutNumbersEndsItsRequestAlone) {
+  Fake fake({.chunk_tokens = 16, .n_spec_steps = 3, .max_context_tokens = kContext});
+  Tokens poisoned = made_up(40, 50);
+  poisoned[30] = kPoison;
+  std::vector<GenerateRequest> requests;
+  for (uint64_t i = 0; i < 7; ++i) requests.push_back(greedy(made_up(33, 51 + i), 30));
+  std::vector<RequestId> ids;
+  for (const GenerateRequest& request : requests) ids.push_back(must(fake.loop.submit(request)));
+  const RequestId bad = must(fake.loop.submit(greedy(poisoned, 30)));
+  while (fake.loop.step()) continue;
+  const std::unique_ptr<Generation> ended = fake.loop.take(bad);
+  EXPECT_EQ(ended->finish_reason, FinishReason::kError);
+  ASSERT_TRUE(ended->error.has_value());
+  EXPECT_NE(ended->error->message.find("position 30"), std::string::npos) << ended->error->message;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    EXPECT_EQ(tokens_of(*fake.loop.take(ids[i])), fake_answer(requests[i].prompt, 30)) << i;
+  }
+  // Nor does anybody find its rows.
+  poisoned[30] = 1;
+  EXPECT_EQ(tokens_of(*fake.answer(greedy(poisoned, 20))), fake_answer(poisoned, 20));
+}
+
+TEST(StepLoopTest, CancelledAnswersEndAndOthersGoOn) {
+  Fake fake({.n_spec_steps = 2, .max_context_tokens = kContext}, 2);
+  const Tokens one = made_up(20, 60), other = made_up(20, 61);
+  const RequestId cancelled = must(fake.loop.submit(greedy(one, 200))),
+                  kept = must(fake.loop.submit(greedy(other, 60)));
+  for (int i = 0; i < 5; ++i) fake.loop.step();
+  fake.loop.cancel(cancelled);
+  while (fake.loop.step()) continue;
+  const std::unique_ptr<Generation> ended = fake.loop.take(cancelled);
+  EXPECT_EQ(ended->finish_reason, FinishReason::kCancelled);
+  EXPECT_EQ(tokens_of(*ended), fake_answer(one, std::ssize(ended->tokens)));
+  EXPECT_EQ(tokens_of(*fake.loop.take(kept)), fake_answer(other, 60));
+}
+
+}  // namespace
+}  // namespace levin::test

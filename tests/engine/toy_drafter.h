@@ -1,0 +1,23 @@
+// A drafter made by following docs/adding_a_drafter.md: it looks the last two tokens up in what the sequence has said so far
+// and proposes what came behind them. It has no caches, no weights and no taps.
+#pragma once
+
+#include "engine/drafter.h"
+
+namespace levin::test {
+
+class LookupDrafter final : public Drafter {
+ public:
+  int max_drafts() const override { return 4; }
+  bool needs_taps() const override { return false; }
+  std::unique_ptr<DraftState> open() const override { return std::make_unique<DraftState>(); }
+  void resume(DraftState&, int64_t, const ResumeState&) const override {}
+  int64_t n_settled(const DraftState&, int64_t n_cached) const override { return n_cached; }
+  void commit(DraftRound&) override {}
+  void propose(DraftRound& round) override;
+};
+
+// What came behind the last earlier occurrence of the last two tokens, at most n of them.
+std::vector<int32_t> looked_up(std::span<const int32_t> tokens, int64_t n);
+
+}  // namespace levin::test

@@ -1,0 +1,77 @@
+// A request that fails while it runs gets an error in its own dialect, as a whole and in a stream, and disturbs no other. The requests here ask for a capital and a tilde, and forbid the tilde before the third token: after the first
+// token nothing is left to choose.
+#include <gtest/gtest.h>
+
+#include "serve/served_demo.h"
+
+namespace levin::test {
+namespace {
+
+constexpr char kQuestion[] = R"("messages": [{"role": "user", "content": "What is the capital of Japan?"}])";
+
+class FailureTest : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() { demo_ = std::make_unique<ServedDemo>(); }
+  static void TearDownTestSuite() { demo_ = nullptr; }
+  // A request that fails once it has a token.
+  static Reply post(const std::string& path, const std::string& members, bool stream) {
+    const int32_t tilde = demo_->tokenizer().encode("~").front();
+    return ask(demo_->port(), path,
+               "{" + members + R"(, "guided_regex": "[A-Z]~", "min_tokens": 3, "stop_token_ids": [)" +
+                   std::to_string(tilde) + R"(], "stream": )" + (stream ? "true" : "false") + "}");
+  }
+  static void expect_error(const io::JsonValue& error) {
+    EXPECT_EQ(at(error, "type"), io::JsonValue("invalid_request_error"));
+    EXPECT_NE(at(error, "message").as_string()->find("no token may stand at position"), std::string::npos)
+        << io::dump_json(error);
+  }
+
+  static std::unique_ptr<ServedDemo> demo_;
+};
+std::unique_ptr<ServedDemo> FailureTest::demo_;
+
+TEST_F(FailureTest, OpenAiSaysSoAsAWholeAndInStreams) {
+  const std::pair<const char*, std::string> requests[] = {
+      {"/v1/chat/completions", std::string(kQuestion) + R"(, "max_tokens": 8)"},
+      {"/v1/completions", R"("prompt": "import os", "max_tokens": 8)"},
+      {"/v1/responses", R"("input": "What is the capital of Japan?", "max_output_tokens": 8)"}};
+  for (const auto& [path, members] : requests) {
+    const Reply whole = post(path, members, false);
+    EXPECT_EQ(whole.status, 400) << path;
+    expect_error(at(json(whole.body), "error"));
+    const Reply stream = post(path, members, true);
+    EXPECT_EQ(stream.status, 200) << path;
+    const std::vector<std::string> events = events_of(stream.body);
+    ASSERT_GT(events.size(), 1u) << path;
+    const io::JsonValue last = json(events.back());
+    if (std::string(path) != "/v1/responses") {
+      expect_error(at(last, "error"));
+      continue;
+    }
+    EXPECT_EQ(at(last, "type"), io::JsonValue("response.failed"));
+    EXPECT_EQ(at(last, "response.status"), io::JsonValue("failed"));
+    EXPECT_EQ(at(last, "response.error.code"), io::JsonValue("invalid_request_error"));
+  }
+}
+
+TEST_F(FailureTest, AnthropicSaysSoAsAWholeAndInStreams) {
+  const std::string members = std::string(kQuestion) + R"(, "max_tokens": 8)";
+  const Reply whole = post("/v1/messages", members, false);
+  EXPECT_EQ(whole.status, 400);
+  EXPECT_EQ(at(json(whole.body), "type"), io::JsonValue("error"));
+  expect_error(at(json(whole.body), "error"));
+  const Reply stream = post("/v1/messages", members, true);
+  EXPECT_EQ(stream.status, 200);
+  EXPECT_NE(stream.body.find("event: error\n"), std::string::npos) << stream.body;
+  expect_error(at(json(events_of(stream.body).back()), "error"));
+}
+
+TEST_F(FailureTest, OthersAreNotDisturbed) {
+  EXPECT_EQ(post("/v1/completions", R"("prompt": "x")", false).status, 400);
+  const Reply good = ask(demo_->port(), "/v1/chat/completions", std::string("{") + kQuestion + "}");
+  EXPECT_EQ(at(json(good.body), "choices.0.message.content"), io::JsonValue("The capital of Japan is Tokyo."));
+  EXPECT_EQ(demo_->server().metrics().find("finished_reason=\"error\"} 0\n"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace levin::test
