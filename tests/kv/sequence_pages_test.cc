@@ -2,11 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <limits>
 #include <random>
 
 #include "kv/cache.h"
 #include "support/must.h"
+#include "support/pretended_device.h"
 
 namespace levin {
 namespace {
@@ -206,6 +208,42 @@ TEST(KvCacheTest, ABlockIsAPageWhereAllRowsAreKept) {
   std::vector<std::byte> copied(record.size());
   cache.copy_block(pages, 1, copied);
   EXPECT_EQ(copied, record);
+}
+
+TEST(KvCacheTest, OnADeviceBlocksAreCopiedThereAndBack) {
+  const LatentFormat rows = key_value_format(CacheDType::kBF16, 512, 64);
+  const StateFormat state{.n_channels = 64, .n_tokens = 8, .n_before = 4};
+  const CacheLayout layout{
+      .layers = {{.latent = rows},
+                 {.latent = rows,
+                  .index = index_key_format(CacheDType::kFp8, 128),
+                  .compressed = CompressedFormat{.ratio = 4, .entries = rows, .state = state, .index_state = state}}},
+      .n_window = 100};
+  SequencePools pools(layout.page_kinds(), kLimits);
+  test::PretendedDevice device;
+  KvCache cache = test::must(KvCache::on_device(device, layout, pools));
+  EXPECT_EQ(cache.n_bytes(), KvCache(layout, pools).n_bytes());
+  SequencePages pages(pools);
+  test::must(pages.grow(2 * kPageTokens));
+  // What a step would have written: the rows and entries of the block, and the state behind it.
+  std::vector<std::byte> record(static_cast<size_t>(cache.block_bytes())), copied(record.size());
+  std::mt19937 random(3);
+  for (std::byte& b : record) b = static_cast<std::byte>(random());
+  cache.set_block(pages, 0, record);
+  int32_t ring = pages.ring();
+  for (const bool index : {false, true}) {
+    const View ids = View::of(&ring, {1});
+    const StateRings rings = index ? cache.index_state(1, ids) : cache.state(1, ids);
+    for (int64_t p = kPageTokens - state.n_before; p < kPageTokens; ++p)
+      std::memcpy(rings.end_row(0, p), rings.row(0, p), static_cast<size_t>(state.row_bytes()));
+  }
+  cache.copy_block(pages, 0, copied);
+  EXPECT_EQ(copied, record);
+
+  device.available = 1 << 20;
+  const Result<KvCache> refused = KvCache::on_device(device, layout, pools);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().kind, ErrorKind::kOutOfMemory);
 }
 
 }  // namespace

@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 namespace levin {
 namespace {
@@ -84,6 +86,38 @@ TEST(ArenaTest, ScopesGiveBackWhatTheyTook) {
   }
   EXPECT_EQ(arena.allocate_bytes(1000), inner);
   EXPECT_NE(inner, kept);
+}
+
+TEST(ArenaTest, BlocksComeFromItsSource) {
+  std::vector<int64_t> asked;
+  Arena arena(
+      [&](int64_t n_bytes) {
+        asked.push_back(n_bytes);
+        return Buffer::of_device(static_cast<std::byte*>(std::aligned_alloc(256, static_cast<size_t>(n_bytes))),
+                                 n_bytes, [](std::byte* data) { std::free(data); });
+      },
+      256);
+  arena.reserve(10000);
+  EXPECT_EQ(asked, std::vector<int64_t>{10240});
+  const View first = arena.allocate(DType::kF32, {10});
+  EXPECT_EQ(first.device(), Device::kCuda);
+  EXPECT_EQ(arena.allocate_bytes(1) - first.bytes(), 256);
+  arena.reset();
+  EXPECT_EQ(arena.allocate_bytes(10240), first.bytes());  // all of what was reserved, and nothing else
+  EXPECT_EQ(arena.n_blocks(), 1);
+  EXPECT_EQ(arena.allocate(DType::kF32, {4096}).device(), Device::kCuda);  // more than that is had all the same
+  EXPECT_EQ(asked, (std::vector<int64_t>{10240, 16384}));
+}
+
+TEST(BufferTest, WhatIsBorrowedIsLeftAlone) {
+  const std::vector<std::byte> owned(100, std::byte{7});
+  {
+    const Buffer borrowed = Buffer::borrowed(owned.data(), 100);
+    EXPECT_EQ(borrowed.data(), owned.data());
+    EXPECT_EQ(borrowed.device(), Device::kCpu);
+    EXPECT_EQ(Buffer::borrowed(owned.data(), 10, Device::kCuda).device(), Device::kCuda);
+  }
+  EXPECT_EQ(owned[99], std::byte{7});
 }
 
 TEST(ArenaTest, ASecondStepOfTheSameSizesTakesNoMoreMemory) {

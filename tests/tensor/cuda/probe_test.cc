@@ -55,6 +55,18 @@ TEST(ProbeTest, AcceptsHopper) {
   EXPECT_EQ(result.value().n_sms, 132);
 }
 
+TEST(ProbeTest, ThePlainSetRunsOnOlderAndNewerCards) {
+  DriverFacts facts = good_machine();
+  for (const auto& [arch, usable] : {std::pair{75, false}, {80, true}, {89, true}, {90, true}, {120, true}}) {
+    facts.device.arch = arch;
+    const Result<DeviceInfo> result = usable_device(facts, 0, KernelSet::kPlain);
+    EXPECT_EQ(result.ok(), usable) << arch;
+    if (!usable) {
+      EXPECT_NE(result.error().message.find("from sm_80 on"), std::string::npos) << result.error().message;
+    }
+  }
+}
+
 TEST(ProbeTest, AsksThisMachineWithoutFailing) {
   const DriverFacts facts = ask_driver(0);
   if (!facts.load_error.empty()) {
