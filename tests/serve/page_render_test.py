@@ -51,7 +51,7 @@ FORMULAS = [
     (r"\begin{cases} a & b \\ c & d \end{cases}", "{abcd", "mtable"), (r"\lim_{x \to 0}", "limx→0", "munder"),
     # unfinished or wrong: what is there is shown
     (r"\frac{a}{", "a", "mfrac"), (r"}x^", "x", "mi"), (r"\left(", "(", "mo"), (r"\begin{matrix} a & ", "a", "mtable"),
-    ("{" * 5000, "{" * 5000, "code"),
+    ("{" * 100, "{" * 100, "code"), ("{" * 5000, "{" * 5000, "code"),
 ]
 
 ANSWER = """Intro with **bold**, `code` and $x^2$.

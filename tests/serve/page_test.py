@@ -280,9 +280,21 @@ def reloads(page):
     page.eval("history.back()")
     page.until(f"location.hash === {json.dumps(here)} && document.querySelectorAll('.answer').length === 1", "the conversation before")
     # in the middle of an answer: the question and what there is of the answer stay
-    page.eval("talk.messages.push({role: 'user', content: 'More?'}, {role: 'assistant', content: 'Half an ans', reasoning: ''}); window.saved = 0")
+    page.eval("talk.messages.push({role: 'user', content: 'More?'}, {role: 'assistant', content: 'Half an ans', reasoning: ''}); "
+              "running = {talk, answer: talk.messages.at(-1), abort: new AbortController()}; window.saved = 0")
     load_again(page)
     expect(page.eval("document.getElementById('messages').innerText"), "Half an ans", "an answer that a reload cut off")
+
+
+def two_tabs(page):
+    """What another tab saves is listed here and outlives this tab's next save."""
+    page.eval("""(() => {
+      localStorage.setItem("levin.talks", JSON.stringify([{id: "other", title: "Of another tab", messages: []}, ...talks]));
+      dispatchEvent(new StorageEvent("storage", {key: "levin.talks"}));
+      save(); })()""")
+    expect(page.eval("document.getElementById('list').innerText"), "Of another tab", "the list of conversations")
+    expect(page.eval("localStorage.getItem('levin.talks')"), "Of another tab", "what is saved")
+    page.eval("document.querySelector('[aria-label=\"Delete Of another tab\"]').click()")
 
 
 def narrow(page, shots):
@@ -353,6 +365,11 @@ def looks(page, shots):
                 sys.exit(f"wider than a window of {width}: {wide}")
             page.eval("document.getElementById('scroll').scrollTop = 1e6")
             page.shot(shots, f"rich-end-{width}-{'dark' if dark else 'light'}")
+    page.eval("navigator.clipboard.writeText = async text => { window.copied = text; }")
+    page.eval("document.querySelector('.code').scrollIntoView()")
+    page.click(".code-head button")
+    page.until("document.querySelector('.code-head button').innerText === 'Copied'", "the copy button's word")
+    expect(page.eval("copied"), "#include <vector>\nint main() { return", "the copied code")
     unnamed = page.eval("[...document.querySelectorAll('button, input, textarea')].filter(n => !n.closest('dialog') && !n.innerText.trim() && "
                         "!n.getAttribute('aria-label') && getComputedStyle(n).display !== 'none').map(n => n.outerHTML)")
     if unnamed:
@@ -392,6 +409,7 @@ def main():
         edits(page)
         exports(page)
         reloads(page)
+        two_tabs(page)
         narrow(page, options.shots)
         strict(page)
         looks(page, options.shots)

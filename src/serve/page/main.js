@@ -45,7 +45,8 @@ document.querySelector("nav").addEventListener("keydown", e => {
   $("tab-" + other).focus();
 });
 // A reload in the middle of an answer keeps what is there of it; Back goes to the conversation before.
-addEventListener("pagehide", save);
+addEventListener("pagehide", () => { if (running) save(); });
+addEventListener("storage", e => { if (e.key === "levin.talks") { takeOverTalks(); list(); } });
 addEventListener("popstate", () => { talk = talkOfAddress(); show(); });
 setInterval(() => { if (!document.hidden) look(); }, 1000);
 setInterval(() => { if (!document.hidden) health(); }, 5000);

@@ -133,6 +133,7 @@ function show() {
 function drawer(open) {
   $("side").classList.toggle("open", open);
   $("shade").hidden = !open;
+  $("chat").inert = open;
   $("open-side").setAttribute("aria-expanded", open);
   if (open) $("new").focus();
 }

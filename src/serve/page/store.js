@@ -15,9 +15,12 @@ const settings = Object.assign({ system: "", temperature: "", top_p: "", max_tok
                                keep.read("settings", {}));
 const freshId = () => [...crypto.getRandomValues(new Uint8Array(6))].map(byte => byte.toString(16).padStart(2, "0")).join("");
 
-let talks = keep.read("talks", []); // {id, title, messages: [{role, content, ...}]}, the latest first
-if (!Array.isArray(talks)) talks = [];
-for (const kept of talks) kept.id ??= freshId();
+function keptTalks() {
+  const kept = keep.read("talks", []);
+  return Array.isArray(kept) ? kept.map(one => ({ ...one, id: one.id ?? freshId() })) : [];
+}
+let talks = keptTalks(); // {id, title, messages: [{role, content, ...}]}, the latest first
+keep.write("talks", talks); // with the ids that older ones lacked
 let talk = null;    // the conversation on screen; null: a new one
 let running = null; // {abort, talk, answer, view}: the answer that is being written
 
@@ -26,6 +29,16 @@ function save() {
   keep.write("settings", settings);
 }
 const headers = () => settings.key ? { Authorization: "Bearer " + settings.key } : {};
+
+// Takes over what another tab has saved; the conversations that this one shows or writes stay as they are here.
+function takeOverTalks() {
+  talks = keptTalks();
+  for (const own of new Set([talk, running?.talk].filter(Boolean))) {
+    const place = talks.findIndex(kept => kept.id === own.id);
+    if (place < 0) talks.unshift(own);
+    else talks[place] = own;
+  }
+}
 
 function talkOfAddress() { return talks.find(kept => "#" + kept.id === location.hash) ?? null; }
 function showInAddress(shown) {
