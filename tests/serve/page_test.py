@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The page at `/` in headless Chromium, as a person uses it: chat, reasoning, stop, settings, dashboard.
+"""The page at `/` in headless Chromium, as a person uses it: chat, reasoning, stop, settings, conversations, editing,
+export, reload, narrow windows, dashboard.
 
   page_test.py --levin build/release/apps/levin/levin [--model models/demo-v32] [--shots FOLDER]
 
@@ -127,6 +128,15 @@ class Browser:
         shutil.rmtree(self.profile, ignore_errors=True)
 
 
+def find_chromium():
+    """The browser's path; ends the test as skipped where there is none."""
+    program = next(filter(None, map(shutil.which, NAMES)), None)
+    if not program:
+        print("skipped: no Chromium here")
+        sys.exit(SKIPPED)
+    return program
+
+
 LAST = "[...document.querySelectorAll('.answer')].at(-1)"
 OVER = f"running === null && {LAST}?.querySelector('.foot').innerText"
 
@@ -189,14 +199,181 @@ def markup_is_text(page):
     """What people and models write never becomes part of the document."""
     page.eval("""(() => {
       const bad = '<img src=x onerror="window.broken=1"><script>window.broken=1</' + 'script>';
-      talk = {title: bad, messages: [{role: 'user', content: bad}, {role: 'assistant', reasoning: bad,
+      talk = {id: 'made', title: bad, messages: [{role: 'user', content: bad}, {role: 'assistant', reasoning: bad,
         content: '# Head ' + bad + '\\n\\nA **bold** word, `code ' + bad + '`\\n\\n- one\\n- two *em*\\n\\n```\\nint main() { return 0; }\\n```\\n\\n1. first\\n2. second\\n\\n> quoted ' + bad,
         tokens: 120, rate: 431.22, accepted: 2.71, first_s: 0.043, found: 640, end: 'stop'}]};
       talks.unshift(talk); show(); })()""")
-    counts = page.eval("['img', '#messages script', '#messages h1', '#messages strong', '#messages pre code', '#messages li', "
+    counts = page.eval("['img', '#messages script', '#messages h2', '#messages strong', '#messages pre code', '#messages li', "
                        "'#messages blockquote', '#messages em'].map(s => document.querySelectorAll(s).length)")
     if counts != [0, 0, 1, 1, 1, 4, 1, 1] or page.eval("window.broken"):
         sys.exit(f"markup of an answer: {counts}, {page.eval('window.broken')}")
+
+
+def strict(page):
+    """The policy lets nothing run that the build did not put there, and nothing turn text into markup."""
+    found = page.eval("""(() => {
+      const script = document.createElement("script");
+      let refused = 0;
+      try { script.textContent = "window.broken = 1"; } catch { refused++; }
+      document.body.append(script);
+      try { document.createElement("div").innerHTML = "<b>x</b>"; } catch { refused++; }
+      const styled = document.createElement("div");
+      styled.setAttribute("style", "color: red");
+      return [refused, window.broken ?? null, styled.style.color]; })()""")
+    if found != [2, None, ""]:
+        sys.exit(f"the policy: {found}")
+    page.complaints = [text for text in page.complaints if "Content Security Policy" not in text and "TrustedHTML" not in text
+                       and "TrustedScript" not in text]
+
+
+def edits(page):
+    page.click("#new")
+    page.write("What is the capital of Japan?")
+    page.press("Enter")
+    page.until(OVER, "an answer")
+    page.write("What is the capital of France?")
+    page.press("Enter")
+    page.until("document.querySelectorAll('.answer').length === 2 && " + OVER, "a second answer")
+    page.eval("document.querySelector('.question [aria-label=\"Edit the message\"]').click()")
+    page.press("Escape")
+    if page.eval("document.querySelector('textarea.user') || talk.messages.length !== 4"):
+        sys.exit("Escape leaves the message as it was")
+    page.eval("document.querySelector('.question [aria-label=\"Edit the message\"]').click()")
+    page.eval("document.querySelector('textarea.user').select()")
+    page.call("Input.insertText", text="What is the capital of Italy?")
+    page.press("Enter")
+    page.until("document.querySelectorAll('.answer').length === 1 && " + OVER, "the answer to the edited message")
+    expect(page.eval(LAST + ".querySelector('.text').innerText"), "Rome", "the answer to the edited message")
+    expect(page.eval("talk.title + document.querySelector('.here .open').innerText"), "Italy", "the title")
+
+
+def exports(page):
+    """Both files, as the browser would save them."""
+    page.eval("""(() => { window.saved = [];
+      HTMLAnchorElement.prototype.click = function () { saved.push(this.download); }; })()""")
+    page.eval("window.blobs = []; const makeAddress = URL.createObjectURL; URL.createObjectURL = blob => { blobs.push(blob); return makeAddress(blob); }")
+    page.click("#export-markdown")
+    page.click("#export-json")
+    text, data = page.eval("Promise.all(blobs.map(blob => blob.text()))")
+    for part in ("# What is the capital of Italy?", "## You\n\nWhat is", "## Answer\n\n", "Rome"):
+        expect(text, part, "the conversation as Markdown")
+    messages = json.loads(data)["messages"]
+    if [m["role"] for m in messages] != ["user", "assistant"] or "Rome" not in messages[1]["content"]:
+        sys.exit(f"the conversation as JSON: {data}")
+    names = page.eval("saved")
+    if names != ["What-is-the-capital-of-Italy.md", "What-is-the-capital-of-Italy.json"]:
+        sys.exit(f"the files' names: {names}")
+
+
+def load_again(page):
+    page.call("Page.reload")
+    page.until("document.readyState === 'complete' && typeof saved === 'undefined' && document.getElementById('send') !== null", "the page again")
+
+
+def reloads(page):
+    load_again(page)
+    expect(page.eval("document.getElementById('messages').innerText"), "Rome", "the conversation after a reload")
+    here = page.eval("location.hash")
+    page.click("#new")
+    if page.eval("location.hash + document.querySelectorAll('.answer').length") != "0":
+        sys.exit("a new chat has no conversation")
+    page.eval("history.back()")
+    page.until(f"location.hash === {json.dumps(here)} && document.querySelectorAll('.answer').length === 1", "the conversation before")
+    # in the middle of an answer: the question and what there is of the answer stay
+    page.eval("talk.messages.push({role: 'user', content: 'More?'}, {role: 'assistant', content: 'Half an ans', reasoning: ''}); "
+              "running = {talk, answer: talk.messages.at(-1), abort: new AbortController()}; window.saved = 0")
+    load_again(page)
+    expect(page.eval("document.getElementById('messages').innerText"), "Half an ans", "an answer that a reload cut off")
+
+
+def two_tabs(page):
+    """What another tab saves is listed here and outlives this tab's next save."""
+    page.eval("""(() => {
+      localStorage.setItem("levin.talks", JSON.stringify([{id: "other", title: "Of another tab", messages: []}, ...talks]));
+      dispatchEvent(new StorageEvent("storage", {key: "levin.talks"}));
+      save(); })()""")
+    expect(page.eval("document.getElementById('list').innerText"), "Of another tab", "the list of conversations")
+    expect(page.eval("localStorage.getItem('levin.talks')"), "Of another tab", "what is saved")
+    page.eval("document.querySelector('[aria-label=\"Delete Of another tab\"]').click()")
+
+
+def narrow(page, shots):
+    """Conversations and New chat are a drawer and a button of the bar."""
+    for width in (375, 768):
+        page.size(width, 720)
+        page.click("#open-side")
+        page.until("document.activeElement.id === 'new'", "the drawer")
+        page.shot(shots, f"drawer-{width}")
+        page.press("Escape")
+        page.until("document.activeElement.id === 'open-side' && getComputedStyle(document.getElementById('side')).display === 'none'", "no drawer")
+        page.click("#open-side")
+        page.eval("document.querySelectorAll('#list .open')[1].click()")
+        if page.eval("getComputedStyle(document.getElementById('side')).display + (talk === talks[1])") != "nonetrue":
+            sys.exit("choosing a conversation opens it and closes the drawer")
+        page.click("#new-narrow")
+        if page.eval("talk !== null || document.activeElement.id !== 'ask'"):
+            sys.exit("New chat on a narrow window")
+    page.size(1280, 820)
+
+
+RICH = r"""## Result
+
+A **table**, with `code` and [a link](https://example.org/):
+
+| Model | Context | Tokens/s |
+|:--|:-:|--:|
+| Demonstration | 16,384 | 2,239.0 |
+| A longer name for a row of this table | 131,072 | 88.1 |
+
+1. First
+   - nested *item*
+     - deeper
+2. ~~Second~~ third
+
+- [x] done
+- [ ] to do
+
+---
+
+The roots are $x = \frac{-b \pm \sqrt{b^2 - 4ac}}{2a}$, and
+
+\[ \sum_{k=0}^{n} \binom{n}{k} = 2^n, \qquad A = \begin{pmatrix} 1 & \alpha \\ 0 & \mathbb{R} \end{pmatrix} \]
+
+```cpp
+// A line that is longer than a narrow window is wide, so that it has to be scrolled sideways to be read.
+#include <vector>
+int main() { return std::vector<int>{1, 2}.size() == 2 ? 0 : 1; }
+```
+
+> Quoted, with https://example.org/a_b.
+"""
+
+
+def looks(page, shots):
+    """A rich answer at three widths, light and dark: nothing is wider than the window."""
+    page.eval(f"""(() => {{ talk = {{id: "rich", title: "Rich", messages: [{{role: "user", content: "Show me everything"}},
+      {{role: "assistant", reasoning: "", content: {json.dumps(RICH)}, tokens: 300, rate: 431.2, end: "stop"}}]}};
+      talks.unshift(talk); show(); }})()""")
+    for width in (375, 768, 1280):
+        for dark in (False, True):
+            page.size(width, 900, dark)
+            page.eval("document.getElementById('scroll').scrollTop = 0")
+            page.shot(shots, f"rich-{width}-{'dark' if dark else 'light'}")
+            wide = page.eval("""[document.documentElement, ...document.querySelectorAll('header, #scroll, #messages, #box, .text')]
+                             .filter(n => n.scrollWidth > n.clientWidth + 1).map(n => n.id || n.className || n.localName)""")
+            if wide:
+                sys.exit(f"wider than a window of {width}: {wide}")
+            page.eval("document.getElementById('scroll').scrollTop = 1e6")
+            page.shot(shots, f"rich-end-{width}-{'dark' if dark else 'light'}")
+    page.eval("navigator.clipboard.writeText = async text => { window.copied = text; }")
+    page.eval("document.querySelector('.code').scrollIntoView()")
+    page.click(".code-head button")
+    page.until("document.querySelector('.code-head button').innerText === 'Copied'", "the copy button's word")
+    expect(page.eval("copied"), "#include <vector>\nint main() { return", "the copied code")
+    unnamed = page.eval("[...document.querySelectorAll('button, input, textarea')].filter(n => !n.closest('dialog') && !n.innerText.trim() && "
+                        "!n.getAttribute('aria-label') && getComputedStyle(n).display !== 'none').map(n => n.outerHTML)")
+    if unnamed:
+        sys.exit(f"nothing to read out for {unnamed}")
 
 
 def dashboard(page, shots):
@@ -216,10 +393,7 @@ def main():
     parser.add_argument("--model", default=os.path.join(os.path.dirname(__file__), "../../models/demo-v32"))
     parser.add_argument("--shots")
     options = parser.parse_args()
-    program = next(filter(None, map(shutil.which, NAMES)), None)
-    if not program:
-        print("skipped: no Chromium here")
-        sys.exit(SKIPPED)
+    program = find_chromium()
     server = subprocess.Popen([options.levin, "serve", options.model, "--port", "0", "--threads", "2", "--temperature", "0"],
                               stderr=subprocess.PIPE, text=True)
     line = next(l for l in server.stderr if l.startswith("ready"))
@@ -232,6 +406,13 @@ def main():
         chats(page, options.shots)
         settings_count(page, options.shots)
         stops(page)
+        edits(page)
+        exports(page)
+        reloads(page)
+        two_tabs(page)
+        narrow(page, options.shots)
+        strict(page)
+        looks(page, options.shots)
         markup_is_text(page)
         page.size(1280, 820, dark=True)
         page.shot(options.shots, "chat-dark")
@@ -243,7 +424,7 @@ def main():
         page.shot(options.shots, "board-dark")
         page.size(1280, 820)
         page.shot(options.shots, "board")
-        page.size(420, 800)
+        page.size(375, 800)
         page.shot(options.shots, "board-narrow")
         page.click("#tab-chat")
         page.shot(options.shots, "chat-narrow")
