@@ -6,98 +6,12 @@
 #include <map>
 #include <utility>
 
-#include "base/check.h"
 #include "engine/row_gather.h"
+#include "engine/sequence.h"
 
 namespace levin {
 
 using Clock = std::chrono::steady_clock;
-
-struct StepLoop::Sequence final : DraftChooser {
-  RequestId id = 0;
-  GenerateRequest request;
-  SamplingPlan plan;
-  int64_t n_prompt = 0;
-  int64_t n_fill = 0;  // tokens to compute before the next one is chosen: the prompt, or all there were when sent back
-  int64_t max_tokens = 0;
-  std::vector<int32_t> tokens;  // prompt and answer
-  int64_t n_cached = 0;         // trunk rows at positions 0 .. n_cached-1
-  std::vector<int32_t> drafts;  // for positions tokens.size(), tokens.size() + 1, ...
-  bool doubted = false;         // the drafter was not sure enough of them to make the next one
-  std::unique_ptr<DraftState> draft_state;
-  DraftAcceptance acceptance;
-  const SequencePages* pages = nullptr;  // the scheduler's, while it runs
-  int64_t n_block_tokens;
-  std::vector<ResumeState> block_ends;  // of the blocks that are not yet settled, in order
-  std::vector<RowLogprobs> prompt_logprobs;
-  TokenHistory history;
-  std::unique_ptr<grammar::Matcher> matcher;  // of the answer so far; null where any token may be next
-  std::unique_ptr<Generation> out = std::make_unique<Generation>();
-  bool finished = false;
-  Clock::time_point submitted = Clock::now();
-  Clock::time_point prompt_done;
-
-  Sequence(const Runner& runner, const Drafter& drafter, SamplingPlan sampling)
-      : plan(std::move(sampling)), draft_state(drafter.open()), n_block_tokens(runner.block_tokens()) {}
-
-  // Ends this sequence, and no other.
-  void fail(Error error) {
-    finished = true;
-    out->finish_reason = FinishReason::kError;
-    out->error = std::move(error);
-  }
-  bool in_prompt() const { return n_cached < n_fill; }
-  int64_t n_tokens() const { return static_cast<int64_t>(tokens.size()); }
-  int64_t n_answer_tokens() const { return n_tokens() - n_prompt; }
-  // Drafts beyond the answer's last possible token would be thrown away.
-  int64_t n_drafts_within(int64_t depth) const { return std::min(depth, max_tokens - n_answer_tokens() - 1); }
-  // For the token behind the answer and the drafts that were pushed to history and matcher. Behind a structure that is
-  // complete only a draft is asked for, which will be thrown away.
-  ChoiceContext next_choice(int64_t n_pushed_drafts = 0) const {
-    return {.history = &history,
-            .position = static_cast<uint32_t>(n_tokens() + n_pushed_drafts),
-            .mask = matcher && !matcher->is_complete() ? matcher->mask() : TokenMask()};
-  }
-  std::optional<int32_t> choose(std::span<const float> logits, std::span<const int32_t> behind) override {
-    const int n_matched = push_drafts(behind);
-    const Choice choice = choose_token(logits, plan, next_choice(std::ssize(behind)));
-    pop_drafts(behind, n_matched);
-    return choice.ok() ? std::optional(choice.token) : std::nullopt;
-  }
-  bool logits_tell_confidence() const override { return !matcher; }
-  // Puts drafts behind the answer; returns how many of them the structure has room for.
-  int push_drafts(std::span<const int32_t> behind) {
-    int n_matched = 0;
-    for (const int32_t draft : behind) {
-      history.push(draft);
-      if (matcher && matcher->push(draft)) ++n_matched;
-    }
-    return n_matched;
-  }
-  void pop_drafts(std::span<const int32_t> behind, int n_matched) {
-    for (const int32_t draft : behind) history.pop(draft);
-    for (int i = 0; i < n_matched; ++i) matcher->pop();
-  }
-  SequenceChunk chunk(std::span<const int32_t> step_tokens, int64_t first_position) const {
-    return {.tokens = step_tokens, .first_position = static_cast<int32_t>(first_position), .pages = pages};
-  }
-
-  // Begins where rows of others end; nowhere, if none were found.
-  void begin(const Admitted& admitted, const Drafter& drafter) {
-    go_on(admitted.n_cached, admitted.resume, drafter);
-    block_ends.clear();
-    drafts.clear();
-    doubted = false;
-    n_fill = n_tokens();
-    if (n_answer_tokens() == 0) out->n_found_tokens = n_cached;
-    if (!out->queue_s) out->queue_s = std::chrono::duration<double>(Clock::now() - submitted).count();
-  }
-  // Goes on behind n rows that are there, as many in every cache.
-  void go_on(int64_t n, const ResumeState& tap, const Drafter& drafter) {
-    n_cached = n;
-    drafter.resume(*draft_state, n, tap);
-  }
-};
 
 // One step's rows, packed in the order of `entries`.
 struct StepLoop::Batch {
@@ -116,28 +30,15 @@ struct StepLoop::Batch {
   std::vector<Entry> entries;
   ForwardRows rows;  // of the trunk
   int depth = 0;     // drafts that this step makes for every sequence
+
+  std::span<const int32_t> faults(const Entry& entry) const {  // [n_rows]
+    return {rows.faults.data<int32_t>() + entry.first_row, static_cast<size_t>(entry.n_rows())};
+  }
 };
 
 namespace {
 
 constexpr int64_t kScoreRows = 64;  // of a prompt whose logits are held at a time
-
-bool contains(const std::vector<int32_t>& list, int32_t token) {
-  return std::find(list.begin(), list.end(), token) != list.end();
-}
-
-Error error_of(RowFault fault, int64_t position) {
-  if (fault == RowFault::kNothingLeft) {
-    return {ErrorKind::kUsage,
-            fmt::format("no token may stand at position {}: the structure, the banned tokens and min_tokens together "
-                        "leave none; ask for less of them",
-                        position)};
-  }
-  return {ErrorKind::kRuntime,
-          fmt::format("the model gave values that are no numbers (NaN or infinity) at position {}; this request ends, "
-                      "others go on. Check the checkpoint, or try --numerics reference",
-                      position)};
-}
 
 // What model and drafter can do of what is asked. Chunks and drafts change no token.
 LoopOptions within_reach(const Runner& runner, const Drafter& drafter, LoopOptions options) {
@@ -241,7 +142,7 @@ Result<RequestId> StepLoop::submit(GenerateRequest request) {
   LEVIN_TRY(check(request));
   const int64_t n_prompt = std::ssize(request.prompt);
   LEVIN_ASSIGN(SamplingPlan plan, SamplingPlan::make(request.sampling, runner_.model().config().n_vocab));
-  auto sequence = std::make_unique<Sequence>(runner_, *drafter_, std::move(plan));
+  auto sequence = std::make_unique<Sequence>(*drafter_, std::move(plan), runner_.block_tokens());
   sequence->id = next_id_++;
   sequence->n_prompt = sequence->n_fill = n_prompt;
   const int64_t room = options_.max_context_tokens - n_prompt;
@@ -372,46 +273,18 @@ void StepLoop::choose_tokens(Batch& batch) {
     const int64_t count = entry.n_logit_rows();
     const int64_t n_before = s.n_tokens();
     if (!entry.of_prompt) {
-      accept(s, batch.rows.faults, entry.first_row, logits.slice_first(row, count));
+      const VerifiedDrafts verified = s.accept(batch.faults(entry), logits.slice_first(row, count));
+      typical_.observe(verified.n_drafted, verified.n_accepted);
       entry.n_committed = s.n_tokens() - n_before;
-    } else if (!fail_on_faults(batch.rows.faults, entry.first_row, entry.n_rows(), s)) {
+    } else if (!s.fail_on_faults(batch.faults(entry))) {
       if (s.request.prompt_logprobs) score_prompt(s, batch, entry.first_row, entry.n_rows());
       s.n_cached += entry.n_rows();
       entry.n_committed = entry.n_rows();
-      if (count > 0 && !s.finished) choose_first_token(s, row_span(logits, row));
+      if (count > 0 && !s.finished) s.choose_first_token(row_span(logits, row));
     }
     row += count;
   }
   keep_block_ends(batch);
-}
-
-// The token behind a prompt, or behind the answer so far of a sequence that was sent back.
-void StepLoop::choose_first_token(Sequence& s, std::span<const float> logits) {
-  if (s.n_answer_tokens() == 0) {
-    note_prompt_done(s);
-    if (s.request.on_prompt) s.request.on_prompt(std::exchange(s.prompt_logprobs, {}));
-  }
-  choose_and_emit(s, logits);
-}
-
-// The target's own token for a row; false: the row gave none, and the sequence has ended with an error.
-bool StepLoop::choose_and_emit(Sequence& s, std::span<const float> logits) {
-  const Choice choice = choose_token(logits, s.plan, s.next_choice());
-  if (!choice.ok()) {
-    s.fail(error_of(choice.fault, s.n_tokens()));
-    return false;
-  }
-  emit(s, choice.token, logits);
-  return true;
-}
-
-// Ends a sequence of which one of these rows is not sound.
-bool StepLoop::fail_on_faults(const View& faults, int64_t first_row, int64_t n_rows, Sequence& s) const {
-  const int32_t* fault = faults.data<int32_t>() + first_row;
-  const int32_t* bad = std::find_if(fault, fault + n_rows, [](int32_t f) { return f != 0; });
-  if (bad == fault + n_rows) return false;
-  s.fail(error_of(RowFault::kNotNumbers, s.n_cached + (bad - fault)));
-  return true;
 }
 
 // What these rows of the prompt say of the tokens behind them. Rows that come a second time are known.
@@ -424,7 +297,7 @@ void StepLoop::score_prompt(Sequence& s, const Batch& batch, int64_t first_row, 
     const int64_t count = std::min(kScoreRows, n_scored - r);
     const View logits = runner_.logits(batch.rows.hidden.slice_first(first_row + r, count));
     for (int64_t i = 0; i < count; ++i) {
-      if (!is_sound(row_span(logits, i))) return s.fail(error_of(RowFault::kNotNumbers, s.n_cached + r + i + 1));
+      if (!is_sound(row_span(logits, i))) return s.fail(RowFault::kNotNumbers, s.n_cached + r + i + 1);
       const int32_t next = s.tokens[static_cast<size_t>(s.n_cached + r + i + 1)];
       s.prompt_logprobs.push_back(row_logprobs(row_span(logits, i), next, s.request.n_top_logprobs));
     }
@@ -459,57 +332,6 @@ void StepLoop::advance(const Batch& batch) {
         s.id, {.n_cached = s.n_cached, .n_settled = n_settled, .n_drafts = std::ssize(s.drafts), .resume = settled});
     s.block_ends.erase(s.block_ends.begin(), s.block_ends.begin() + std::ssize(settled));
   }
-}
-
-// Row by row the target's own token; on while it is the one that was drafted.
-void StepLoop::accept(Sequence& s, const View& faults, int64_t first_row, View logits) {
-  SpeculationStats& stats = s.out->speculation;
-  ++stats.n_verify_passes;
-  stats.n_drafted += static_cast<int64_t>(s.drafts.size());
-  const std::vector<int32_t> drafts = std::exchange(s.drafts, {});
-  int n_accepted = 0;
-  for (size_t j = 0; j <= drafts.size() && !s.finished; ++j) {
-    const auto row = static_cast<int64_t>(j);
-    if (fail_on_faults(faults, first_row + row, 1, s) || !choose_and_emit(s, row_span(logits, row))) break;
-    const int32_t token = s.tokens.back();
-    ++stats.n_kept;
-    ++s.n_cached;
-    if (j == drafts.size() || token != drafts[j]) break;
-    ++n_accepted;
-    ++stats.accepted_per_position[j];
-  }
-  stats.n_accepted += n_accepted;
-  // To the depth a draft that was not made for doubt is one that was not accepted.
-  const int n_drafted = static_cast<int>(drafts.size()) + (std::exchange(s.doubted, false) ? 1 : 0);
-  s.acceptance.observe(n_drafted, n_accepted);
-  typical_.observe(n_drafted, n_accepted);
-}
-
-void StepLoop::emit(Sequence& s, int32_t token, std::span<const float> logits) {
-  s.tokens.push_back(token);
-  s.history.push(token);
-  if (s.matcher) LEVIN_CHECK(s.matcher->push(token), "token {} was chosen against its mask", token);
-  TokenEvent event{.token = token, .logprobs = std::nullopt};
-  if (s.request.logprobs) event.logprobs = row_logprobs(logits, token, s.request.n_top_logprobs);
-  const Verdict verdict = s.request.on_token ? s.request.on_token(event) : Verdict::kGoOn;
-  s.out->tokens.push_back(std::move(event));
-  s.out->decode_s = std::chrono::duration<double>(Clock::now() - s.prompt_done).count();
-  const bool complete = s.matcher && s.matcher->is_complete();
-  if (verdict == Verdict::kStop || complete || contains(s.plan.params().stop_tokens, token)) {
-    s.out->finish_reason = FinishReason::kStop;
-  } else if (verdict == Verdict::kCancel) {
-    s.out->finish_reason = FinishReason::kCancelled;
-  } else if (s.n_answer_tokens() == s.max_tokens) {
-    s.out->finish_reason = FinishReason::kLength;
-  } else {
-    return;
-  }
-  s.finished = true;
-}
-
-void StepLoop::note_prompt_done(Sequence& s) {
-  s.prompt_done = Clock::now();
-  s.out->prefill_s = std::chrono::duration<double>(s.prompt_done - s.submitted).count();
 }
 
 void StepLoop::choose_depth(Batch& batch) {
@@ -552,7 +374,7 @@ void StepLoop::draft(Batch& batch) {
   }
   drafter_->commit(round);
   for (const Batch::Entry& entry : batch.entries) {
-    if (entry.of_prompt && entry.sequence->n_answer_tokens() == 1) note_prompt_done(*entry.sequence);
+    if (entry.of_prompt && entry.sequence->n_answer_tokens() == 1) entry.sequence->note_prompt_done();
   }
   drafter_->propose(round);
   for (size_t i = 0; i < sequences.size(); ++i) {
@@ -569,9 +391,7 @@ SchedulerCounts StepLoop::counts() const {
 
 void StepLoop::cancel(RequestId id) {
   for (const std::unique_ptr<Sequence>& s : sequences_) {
-    if (s->id != id || s->finished) continue;
-    s->finished = true;
-    s->out->finish_reason = FinishReason::kCancelled;
+    if (s->id == id && !s->finished) s->cancel();
   }
 }
 

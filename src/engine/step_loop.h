@@ -37,6 +37,8 @@
 
 namespace levin {
 
+struct Sequence;  // engine/sequence.h
+
 struct LoopOptions {
   int64_t chunk_tokens = 512;  // prompt tokens of one sequence in a step
   int n_spec_steps = 0;        // S: drafts a round at most, within what the drafter makes; 0 = off
@@ -81,7 +83,6 @@ class StepLoop {
   void forget_prefixes() { scheduler_.forget_prefixes(); }          // so that others may have the pages
 
  private:
-  struct Sequence;
   struct Batch;
 
   void run(Batch& batch);
@@ -89,15 +90,9 @@ class StepLoop {
   void restore(Sequence& sequence, const Restored& restored);
   void run_trunk(Batch& batch);
   void choose_tokens(Batch& batch);
-  void choose_first_token(Sequence& sequence, std::span<const float> logits);
-  void accept(Sequence& sequence, const View& faults, int64_t first_row, View logits);  // faults [T], logits [rows, V]
-  bool choose_and_emit(Sequence& sequence, std::span<const float> logits);
   void score_prompt(Sequence& sequence, const Batch& batch, int64_t first_row, int64_t n_rows);
   void keep_block_ends(const Batch& batch);
   void advance(const Batch& batch);
-  bool fail_on_faults(const View& faults, int64_t first_row, int64_t n_rows, Sequence& sequence) const;
-  void emit(Sequence& sequence, int32_t token, std::span<const float> logits);
-  void note_prompt_done(Sequence& sequence);
   void choose_depth(Batch& batch);
   void draft(Batch& batch);
   void note_round(const Batch& batch, double seconds);
