@@ -317,7 +317,8 @@ Status choose_depths(BenchCommand& command, const BenchOptions& bench, int64_t n
 }
 
 Status run_bench_command(EngineOptions options, BenchCommand command) {
-  LEVIN_ASSIGN(const ParsedConfig parsed, load_model_config(options.model_folder));
+  LEVIN_ASSIGN(const ParsedConfig parsed,
+               load_model_config(options.model_folder, *options.registry, options.overrides));
   const BenchOptions bench{.chunk_tokens = options.chunk_tokens,
                            .decode_tokens = command.decode_tokens,
                            .measure_limits = command.ops,

@@ -19,7 +19,8 @@ Result<ChatModel> ChatModel::load(const EngineOptions& options, const std::funct
   ChatModel model;
   LEVIN_ASSIGN(text::Tokenizer tokenizer, text::Tokenizer::load(options.model_folder));
   model.tokenizer = std::make_unique<text::Tokenizer>(std::move(tokenizer));
-  LEVIN_ASSIGN(const ParsedConfig parsed, load_model_config(options.model_folder, *options.registry));
+  LEVIN_ASSIGN(const ParsedConfig parsed,
+               load_model_config(options.model_folder, *options.registry, options.overrides));
   LEVIN_ASSIGN(text::ChatFormat format,
                load_chat_format(*parsed.config.family, options.model_folder, *model.tokenizer));
   model.format = std::make_unique<text::ChatFormat>(std::move(format));

@@ -81,6 +81,18 @@ Status complete(EngineOptions& options, const Given& given, const Environment& e
   return {};
 }
 
+Setter add_override(std::vector<ConfigOverride>* overrides) {
+  return [overrides](std::string_view text) -> std::optional<std::string> {
+    Result<ConfigOverride> parsed = parse_config_override(text);
+    if (!parsed.ok()) return "KEY=VALUE, a key of config.json and its value as JSON, such as index_topk_freq=4";
+    const bool repeated = std::any_of(overrides->begin(), overrides->end(),
+                                      [&](const ConfigOverride& o) { return o.key == parsed->key; });
+    if (repeated) return fmt::format("each key once, and {} was given before", parsed->key);
+    overrides->push_back(std::move(*parsed));
+    return std::nullopt;
+  };
+}
+
 void add_model_options(Command& command, EngineOptions& options, Given& given, ModelArgument model) {
   command.positional(
       {.name = "MODEL",
@@ -105,6 +117,13 @@ void add_model_options(Command& command, EngineOptions& options, Given& given, M
        .group = "Model"},
       set_choice({"auto", "dummy"},
                  [&options](size_t place) { options.load_format = static_cast<LoadFormat>(place); }));
+  command.option({.names = "--override",
+                  .value = "KEY=VALUE",
+                  .purpose = "A key of config.json and the value to take for it, as JSON; may be given several times",
+                  .default_text = "what the file says",
+                  .group = "Model",
+                  .repeatable = true},
+                 add_override(&options.overrides));
   command.option({.names = "--max-model-len,--context-length",
                   .value = "TOKENS",
                   .purpose = "Longest prompt and answer together, in tokens",

@@ -64,7 +64,8 @@ std::string rounding_text(const GgufRounding& rounding, const char* type) {
 }
 
 Status run_export(const EngineOptions& options, const ExportCommand& command) {
-  LEVIN_ASSIGN(const ParsedConfig parsed, load_model_config(options.model_folder));
+  LEVIN_ASSIGN(const ParsedConfig parsed,
+               load_model_config(options.model_folder, *options.registry, options.overrides));
   std::vector<std::string> warnings = parsed.warnings;
   LEVIN_ASSIGN(const std::unique_ptr<Source> source, open_source(options, parsed.config, &warnings));
   LEVIN_ASSIGN(GgufExport gguf, export_gguf(parsed.config, source->tensors, command.gguf));

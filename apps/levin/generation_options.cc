@@ -101,7 +101,7 @@ Status check_logit_bias(const SamplingParams& sampling, int64_t n_vocab) {
 }
 
 Status complete(GenerationOptions& options, const Given& given, const EngineOptions& engine) {
-  LEVIN_ASSIGN(const ParsedConfig parsed, load_model_config(engine.model_folder));
+  LEVIN_ASSIGN(const ParsedConfig parsed, load_model_config(engine.model_folder, *engine.registry, engine.overrides));
   SamplingParams& sampling = options.sampling;
   const SamplingParams asked = sampling;  // penalties, set directly
   sampling.stop_tokens = parsed.config.eos_tokens;

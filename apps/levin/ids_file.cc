@@ -9,8 +9,8 @@
 
 namespace levin::app {
 
-Result<std::vector<int32_t>> read_ids_file(const std::string& path, const std::string& model_folder) {
-  LEVIN_ASSIGN(const ParsedConfig model, load_model_config(model_folder));
+Result<std::vector<int32_t>> read_ids_file(const std::string& path, const EngineOptions& options) {
+  LEVIN_ASSIGN(const ParsedConfig model, load_model_config(options.model_folder, *options.registry, options.overrides));
   std::ifstream file(path);
   if (!file) return Error{ErrorKind::kUsage, fmt::format("cannot read the ids file {}", path)};
   std::vector<int32_t> ids;

@@ -32,6 +32,7 @@ struct DtypeCount {
 // Everything that is printed, as text or JSON.
 struct Inspection {
   std::string folder;
+  std::vector<ConfigOverride> overrides;
   ModelConfig config;
   std::vector<std::string> warnings;
   std::optional<io::Checkpoint> checkpoint;  // none: config.json alone
@@ -88,8 +89,10 @@ Status read_checkpoint(const EngineOptions& options, Inspection* out) {
 }
 
 Result<Inspection> inspect(const EngineOptions& options) {
-  Inspection out{.folder = options.model_folder, .isa = options.isa.value_or(cpu_info().preferred_isa())};
-  LEVIN_ASSIGN(ParsedConfig parsed, load_model_config(options.model_folder));
+  Inspection out{.folder = options.model_folder,
+                 .overrides = options.overrides,
+                 .isa = options.isa.value_or(cpu_info().preferred_isa())};
+  LEVIN_ASSIGN(ParsedConfig parsed, load_model_config(options.model_folder, *options.registry, options.overrides));
   out.config = std::move(parsed.config);
   out.warnings = std::move(parsed.warnings);
   LEVIN_TRY(read_checkpoint(options, &out));
@@ -135,6 +138,8 @@ void print_model(const Inspection& i) {
   const MemoryPlan& plan = i.plans.front().second;
   fmt::print("{}\n\n", i.folder);
   fmt::print("model       {} ({})\n", c.family->name, c.architecture);
+  fmt::print("family      {}\n", c.family->releases);
+  if (!i.overrides.empty()) fmt::print("override    {}\n", overrides_text(i.overrides));
   fmt::print("parameters  {}, of them MTP {}\n", count_text(plan.n_parameters), count_text(plan.n_mtp_parameters));
   fmt::print("layers      {} ({} dense, {} with experts), MTP {}\n", c.n_layers, c.n_dense_layers,
              c.n_layers - c.n_dense_layers, i.has_mtp ? "yes" : "no");
@@ -210,10 +215,14 @@ void print_json(const Inspection& i) {
   for (const auto& [name, count] : i.dtypes)
     dtypes.set(name, io::JsonObject{{"tensors", count.n_tensors}, {"bytes", count.n_bytes}});
   for (const auto& [mode, plan] : i.plans) plans.set(numerics_mode_name(mode), plan_json(plan, i));
+  io::JsonObject overrides;
+  for (const ConfigOverride& o : i.overrides) overrides.set(o.key, o.value);
   const MemoryPlan& plan = i.plans.front().second;
   io::JsonObject out = {{"folder", i.folder},
                         {"model", i.config.family->name},
+                        {"family", i.config.family->releases},
                         {"architecture", i.config.architecture},
+                        {"overrides", std::move(overrides)},
                         {"parameters", plan.n_parameters},
                         {"mtp_parameters", plan.n_mtp_parameters},
                         {"has_mtp", i.has_mtp},

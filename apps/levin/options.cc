@@ -10,6 +10,7 @@
 #include <cstdio>
 
 #include "apps/levin/setting.h"
+#include "base/closest.h"
 #include "io/mapped_file.h"
 
 namespace levin::app {

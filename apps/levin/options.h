@@ -137,7 +137,4 @@ class CommandLine {
   std::unique_ptr<Impl> impl_;
 };
 
-// The entry of `known` closest to `word`, if it is close enough to be a slip of the finger.
-std::optional<std::string> closest(std::string_view word, const std::vector<std::string>& known);
-
 }  // namespace levin::app

@@ -142,7 +142,7 @@ Status run(const EngineOptions& engine_options, const GenerationOptions& options
   LEVIN_ASSIGN(const ChatSetup setup, chat_setup(command));
   PromptIds prompt;
   if (!command.ids_file.empty()) {
-    LEVIN_ASSIGN(prompt.ids, read_ids_file(command.ids_file, engine_options.model_folder));
+    LEVIN_ASSIGN(prompt.ids, read_ids_file(command.ids_file, engine_options));
   } else {
     LEVIN_ASSIGN(command.prompt, complete_prompt(command.prompt));
   }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cctype>
 
+#include "base/closest.h"
 #include "io/mapped_file.h"
 
 namespace levin::app {

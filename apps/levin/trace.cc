@@ -21,7 +21,7 @@ struct TraceCommand {
 Status run_trace(const EngineOptions& options, const TraceCommand& command) {
   TraceOptions trace = command.trace;
   trace.n_chunk_tokens = options.chunk_tokens;
-  LEVIN_ASSIGN(trace.ids, read_ids_file(command.ids_file, options.model_folder));
+  LEVIN_ASSIGN(trace.ids, read_ids_file(command.ids_file, options));
   LEVIN_ASSIGN(const std::unique_ptr<Engine> engine, Engine::load(options, {}));
   for (const std::string& warning : engine->warnings()) fmt::print(stderr, "warning: {}\n", warning);
   LEVIN_ASSIGN(const TraceResult result, engine->trace(trace));

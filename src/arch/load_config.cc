@@ -68,12 +68,15 @@ Status read_tokens(const JsonFields& fields, ModelConfig* config) {
 
 }  // namespace
 
-Result<ParsedConfig> parse_model_config(std::string_view json, std::string_view source, const Registry& registry) {
-  LEVIN_ASSIGN(const io::JsonValue document, io::parse_json(json, source));
-  LEVIN_ASSIGN(const JsonFields fields, JsonFields::of(document, source));
+Result<ParsedConfig> parse_model_config(std::string_view json, std::string_view source, const Registry& registry,
+                                        std::span<const ConfigOverride> overrides) {
+  LEVIN_ASSIGN(io::JsonValue document, io::parse_json(json, source));
+  const std::string where = apply_overrides(overrides, source, &document);
+  LEVIN_ASSIGN(const JsonFields fields, JsonFields::of(document, where));
   ParsedConfig parsed;
   ModelConfig& config = parsed.config;
   LEVIN_ASSIGN(config.family, registry.family_of(fields));
+  LEVIN_TRY(check_override_keys(overrides, *config.family->keys));
   LEVIN_TRY(read_architecture(fields, *config.family, &config));
   LEVIN_TRY(check_config_keys(fields, *config.family->keys, &parsed.warnings));
   LEVIN_TRY(check_quantization_keys(fields, &parsed.warnings));
@@ -86,10 +89,11 @@ Result<ParsedConfig> parse_model_config(std::string_view json, std::string_view 
   return parsed;
 }
 
-Result<ParsedConfig> load_model_config(const std::string& folder, const Registry& registry) {
+Result<ParsedConfig> load_model_config(const std::string& folder, const Registry& registry,
+                                       std::span<const ConfigOverride> overrides) {
   const std::filesystem::path path = std::filesystem::path(folder) / "config.json";
   LEVIN_ASSIGN(const std::string text, io::read_file(path, {.max_bytes = 16 << 20}));
-  return parse_model_config(text, path.string(), registry);
+  return parse_model_config(text, path.string(), registry, overrides);
 }
 
 Result<text::ChatFormat> load_chat_format(const Architecture& family, const std::filesystem::path& folder,

@@ -122,6 +122,7 @@ Result<std::unique_ptr<PageStore>> open_disk(const EngineOptions& options, const
   const CacheLayout layout = model.cache_layout();
   const bool drafts = options.n_spec_steps > 0 && model.has_mtp();
   LEVIN_ASSIGN(const Digest fingerprint, cache_fingerprint({.model_folder = options.model_folder,
+                                                            .overrides = overrides_text(options.overrides),
                                                             .checkpoint = checkpoint ? &*checkpoint : nullptr,
                                                             .numerics = model.numerics().describe(),
                                                             .kernels = kernels,
@@ -181,7 +182,7 @@ Engine::~Engine() = default;
 
 Result<std::unique_ptr<Engine>> Engine::load(const EngineOptions& options, const LoadProgress& progress) {
   const Clock::time_point start = Clock::now();
-  LEVIN_ASSIGN(ParsedConfig parsed, load_model_config(options.model_folder, *options.registry));
+  LEVIN_ASSIGN(ParsedConfig parsed, load_model_config(options.model_folder, *options.registry, options.overrides));
   LEVIN_ASSIGN(const Numerics mode, make_numerics(options.numerics, options.kv_cache_dtype));
   const Numerics numerics = numerics_on(options.device, numerics_of_family(mode, *parsed.config.family));
   LEVIN_ASSIGN(std::unique_ptr<CudaBackend> cuda, open_device(options));
@@ -220,14 +221,17 @@ std::string Engine::describe() const {
                                    ? fmt::format("; host memory for prefixes of {} tokens",
                                                  state_->room.n_prefix_pages * state_->runner.block_tokens())
                                    : "";
+  const std::string overrides =
+      state_->options.overrides.empty() ? "" : fmt::format("override  {}\n", overrides_text(state_->options.overrides));
   return fmt::format(
       "model     {}, {} layers{}, {} experts ({} active), vocabulary {}\n"
+      "{}"
       "numerics  {}\n"
       "kernels   {}, {} thread{}\n"
       "cache     {} tokens, {:.1f} MiB{}\n"
       "loaded    in {:.2f} s",
       c.family->name, c.n_layers, state_->model->has_mtp() ? " and MTP" : "", c.n_experts, c.n_active, c.n_vocab,
-      numerics().describe(), kernels_text(state_->cuda.get(), state_->isa), state_->options.n_threads,
+      overrides, numerics().describe(), kernels_text(state_->cuda.get(), state_->isa), state_->options.n_threads,
       state_->options.n_threads == 1 ? "" : "s", state_->room.n_context_tokens, mebibytes(state_->runner.cache_bytes()),
       prefixes, state_->load_s);
 }

@@ -33,6 +33,7 @@ Result<Digest> cache_fingerprint(const FingerprintParts& parts) {
   Sha256 sum;
   LEVIN_ASSIGN(const std::string config, io::read_file(parts.model_folder / "config.json"));
   sum.add_number(config.size()).add(config);
+  sum.add_number(parts.overrides.size()).add(parts.overrides);
   if (parts.checkpoint != nullptr) {
     for (const io::MappedFile& file : parts.checkpoint->files()) add_file(sum, file);
   }

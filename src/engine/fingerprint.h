@@ -1,6 +1,6 @@
 // What cache rows depend on besides the tokens before them, as one digest: equal fingerprints, equal rows.
 //
-//   model     config.json, and each weight file's name, length, time of modification, header and samples of its bytes
+//   model     config.json, the overrides of its keys, and each weight file's name, length, time of modification, header and samples of its bytes
 //             (hundreds of gigabytes are not read for it); for dummy weights config.json alone
 //   numerics  mode and cache types, the kernel set, and whether drafts are made, which fills the MTP layer's rows
 //   program   its own file: another build may round otherwise
@@ -18,6 +18,7 @@ namespace levin {
 
 struct FingerprintParts {
   std::filesystem::path model_folder;
+  std::string overrides;                       // of config.json, as overrides_text() has them
   const io::Checkpoint* checkpoint = nullptr;  // null: dummy weights
   std::string numerics;                        // as Numerics::describe() has it
   std::string kernels;                         // name of the instruction set

@@ -6,7 +6,9 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "arch/config_override.h"
 #include "arch/registry.h"
 #include "base/cpu.h"
 #include "engine/draft_depth.h"
@@ -23,6 +25,7 @@ enum class LoadFormat : uint8_t {
 struct EngineOptions {
   std::string model_folder;                          // with config.json in it
   const Registry* registry = &Registry::built_in();  // the families of models to look for
+  std::vector<ConfigOverride> overrides;             // of config.json, each key once
   LoadFormat load_format = LoadFormat::kAuto;
   Device device = Device::kCpu;
   int n_threads = 1;

@@ -149,7 +149,20 @@ std::string ignored_text(const io::JsonFields& where, string_view key) {
   return fmt::format("{} is not known to this version and was ignored", where.name_of(key));
 }
 
+void add_keys(const ConfigKeys& keys, std::vector<std::string>* out) {
+  out->insert(out->end(), keys.honoured.begin(), keys.honoured.end());
+  for (const FixedKey& fixed : keys.fixed) out->emplace_back(fixed.key);
+  for (const UniformKey& uniform : keys.uniform) out->emplace_back(uniform.key);
+}
+
 }  // namespace
+
+std::vector<std::string> known_config_keys(const ConfigKeys& keys) {
+  std::vector<std::string> known(std::begin(kHarmless), std::end(kHarmless));
+  add_keys(kEveryFamily, &known);
+  for (const ConfigKeys* list = &keys; list != nullptr; list = list->base) add_keys(*list, &known);
+  return known;
+}
 
 Status check_config_keys(const io::JsonFields& config, const ConfigKeys& keys, std::vector<std::string>* warnings) {
   for (const io::JsonMember& member : config.object().members()) {

@@ -33,6 +33,9 @@ struct ConfigKeys {
   std::span<const UniformKey> uniform;
 };
 
+// Every key of the lists, those of every family included.
+std::vector<std::string> known_config_keys(const ConfigKeys& keys);
+
 // Refuses keys that ask for other mathematics than is implemented, by name, value and what would be accepted; warns of
 // keys in no list.
 Status check_config_keys(const io::JsonFields& config, const ConfigKeys& keys, std::vector<std::string>* warnings);

@@ -13,6 +13,8 @@
 namespace levin::test {
 namespace {
 
+using Arguments = std::vector<std::string>;
+
 const std::string kDemo = std::string(LEVIN_SOURCE_DIR) + "/models/demo-v32";
 const std::string kReleasedConfig = std::string(LEVIN_SOURCE_DIR) + "/tests/fixtures/deepseek-v3.2";
 
@@ -99,6 +101,41 @@ TEST(InspectTest, ChecksTheNamesOfAReleasedModel) {
   const ProgramResult broken = inspect();
   EXPECT_EQ(broken.exit_code, 3);
   expect_in(broken.err, "model.layers.6.self_attn.indexer.wk.weight: expected");
+}
+
+TEST(InspectTest, ShowsOverridesAndWhatTheyDo) {
+  const Arguments arguments = {"inspect",           kReleasedConfig, "--override",
+                               "index_topk_freq=4", "--override",    "index_share_for_mtp_iteration=true"};
+  const ProgramResult result = run_levin(arguments);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  expect_in(result.out, "override    index_topk_freq=4, index_share_for_mtp_iteration=true\n");
+  expect_in(result.out, "picks 2048; in 16 layers, the others share their picks, and so do drafts");
+  Arguments as_json = arguments;
+  as_json.emplace_back("--json");
+  const io::JsonValue document = json_of(run_levin(as_json));
+  const io::JsonFields fields = must(io::JsonFields::of(document, "the output"));
+  EXPECT_EQ(must(must(fields.get_fields("overrides")).get<int64_t>("index_topk_freq")), 4);
+}
+
+TEST(BenchTest, ShowsOverridesAtTheStart) {
+  const ProgramResult result = run_levin({"bench", kDemo, "--override", "index_topk_freq=2", "--depths", "0",
+                                          "--decode-tokens", "1", "--repetitions", "1"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  expect_in(result.err, "override  index_topk_freq=2\n");
+}
+
+TEST(OverrideTest, OfAnUnknownKeyATwiceGivenOneOrNoValueIsRefused) {
+  const auto refused = [](const Arguments& overrides, const char* message) {
+    Arguments arguments = {"inspect", kReleasedConfig};
+    arguments.insert(arguments.end(), overrides.begin(), overrides.end());
+    const ProgramResult result = run_levin(arguments);
+    EXPECT_EQ(result.exit_code, 2);
+    expect_in(result.err, message);
+  };
+  refused({"--override", "index_topk_frq=4"}, "did you mean \"index_topk_freq\"?");
+  refused({"--override", "index_topk_freq"}, "KEY=VALUE, a key of config.json and its value as JSON");
+  refused({"--override", "index_topk_freq=2", "--override", "index_topk_freq=4"},
+          "each key once, and index_topk_freq was given before");
 }
 
 TEST(InspectTest, PrintsJson) {

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/closest.h"
 #include "support/temp_dir.h"
 
 namespace levin::app {

@@ -167,7 +167,7 @@ const Refusal kRefusals[] = {
      "indexer_types makes layer 0 \"shared\", and there is no layer below whose picks it could share"},
     {"FirstLetterShared", put("index_topk_pattern", "SFFFFF"), "index_topk_pattern makes layer 0 \"shared\""},
     {"TooFewTypes", put("indexer_types", JsonArray{"full", "shared"}),
-     "expected one entry for each of the 6 layers (num_hidden_layers), not 2"},
+     "expected one entry for each of the 6 layers (num_hidden_layers), and at most one more for the MTP layer, not 2"},
     {"TooManyLetters", put("index_topk_pattern", "FFFFFFFF"),
      "the 6 layers (num_hidden_layers), and at most one more for the MTP layer, not 8"},
     {"OneLetterMoreWithoutMtp",
