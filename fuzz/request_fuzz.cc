@@ -71,7 +71,7 @@ T must(Result<T> result) {
 struct Served {
   std::string folder = model_folder();
   std::unique_ptr<Engine> engine = must(Engine::load(
-      {.model_folder = folder, .load_format = LoadFormat::kDummy, .max_model_len_tokens = 160, .n_spec_steps = 2}, {}));
+      {.model_folder = folder, .load_format = LoadFormat::kDummy, .n_spec_steps = 2, .max_model_len_tokens = 512}, {}));
   text::Tokenizer tokenizer = must(text::Tokenizer::load(folder));
   text::ChatFormat format = must(load_chat_format(*must(load_model_config(folder)).config.family, folder, tokenizer));
   Metrics metrics{"demo"};
