@@ -1,0 +1,123 @@
+// The values of a step, worked out by hand.
+#include "engine/build_step.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "support/must.h"
+
+namespace levin::test {
+namespace {
+
+using Values = std::vector<int32_t>;
+
+Values values(const View& v) {
+  if (v.empty()) return {};
+  return {v.data<int32_t>(), v.data<int32_t>() + v.n_elements()};
+}
+
+// Two sequences: three tokens from position 64 on, and one at position 0.
+class BuildStepTest : public testing::Test {
+ protected:
+  explicit BuildStepTest(const PageKinds& kinds = {})
+      : kinds_(kinds), pools_(kinds, {.n_tokens = 1024, .n_sequences = 2, .n_step_tokens = 8}), first_(pools_), second_(pools_) {
+    must(first_.grow(68));
+    must(second_.grow(2));
+  }
+  Step step(SlotRule rule, std::optional<std::span<const int32_t>> wanted = std::nullopt) {
+    const std::vector<SequenceChunk> chunks = {{.tokens = tokens_, .first_position = 64, .pages = &first_},
+                                               {.tokens = token_, .first_position = 0, .pages = &second_}};
+    return build_step(arena_, chunks, rule, kinds_, wanted);
+  }
+
+  PageKinds kinds_;
+  SequencePools pools_;
+  SequencePages first_, second_;
+  Arena arena_;
+  Values tokens_ = {7, 8, 9}, token_ = {5};
+};
+
+TEST_F(BuildStepTest, RowsOfTheTrunkStandAtTheirPositions) {
+  const Step s = step(SlotRule::kAtPosition);
+  EXPECT_EQ(values(s.tokens), (Values{7, 8, 9, 5}));
+  EXPECT_EQ(values(s.positions), (Values{64, 65, 66, 0}));
+  EXPECT_EQ(values(s.seq), (Values{0, 0, 0, 1}));
+  EXPECT_EQ(values(s.slot), (Values{64, 65, 66, 0}));
+  EXPECT_EQ(values(s.visible), (Values{65, 66, 67, 1}));
+  EXPECT_EQ(values(s.faults), (Values{0, 0, 0, 0}));
+  EXPECT_EQ(s.first_slot, 0);
+  EXPECT_EQ(s.n_visible, 67);
+  ASSERT_EQ(s.tables.dim(0), 2);
+  ASSERT_EQ(s.tables.dim(1), 2);
+  EXPECT_EQ(Values(s.tables.row<int32_t>(0), s.tables.row<int32_t>(0) + 2), first_.rows());
+  EXPECT_EQ(s.tables.row<int32_t>(1)[0], second_.rows()[0]);
+  EXPECT_TRUE(s.window.empty());
+  EXPECT_TRUE(s.entries.empty());
+  EXPECT_FALSE(s.wanted);
+}
+
+TEST_F(BuildStepTest, PairsOfTheMtpLayerStandOneSlotLater) {
+  const Values last = {2, 3};
+  const Step s = step(SlotRule::kAfterPosition, last);
+  EXPECT_EQ(values(s.positions), (Values{64, 65, 66, 0}));
+  EXPECT_EQ(values(s.slot), (Values{65, 66, 67, 1}));
+  EXPECT_EQ(values(s.visible), (Values{66, 67, 68, 2}));
+  EXPECT_EQ(s.first_slot, 1);
+  EXPECT_EQ(s.n_visible, 68);
+  ASSERT_TRUE(s.wanted);
+  EXPECT_EQ(values(*s.wanted), last);
+}
+
+class WindowStepTest : public BuildStepTest {
+ protected:
+  WindowStepTest() : BuildStepTest({.n_window = 4, .ratios = {3, 128}}) {}
+};
+
+TEST_F(WindowStepTest, ReadsTheWindowAndCompletesEntries) {
+  const Step s = step(SlotRule::kAtPosition);
+  EXPECT_EQ(values(s.window), (Values{61, 62, 63, 0}));
+  EXPECT_EQ(values(s.rings), (Values{first_.ring(), second_.ring()}));
+  EXPECT_EQ(values(s.first_row), (Values{0, 3}));
+  EXPECT_EQ(values(s.end_row), (Values{3, 4}));
+  EXPECT_EQ(values(s.first_position), (Values{64, 0}));
+  const StepEntries& threes = s.entries_of(3);  // position 65 is the last of entry 21, which begins at 63
+  EXPECT_EQ(values(threes.visible), (Values{21, 22, 22, 0}));
+  EXPECT_EQ(threes.n_visible, 22);
+  EXPECT_EQ(values(threes.seq), (Values{0}));
+  EXPECT_EQ(values(threes.slot), (Values{21}));
+  EXPECT_EQ(values(threes.positions), (Values{63}));
+  const StepEntries& many = s.entries_of(128);
+  EXPECT_EQ(values(many.visible), (Values{0, 0, 0, 0}));
+  EXPECT_EQ(many.slot.dim(0), 0);
+}
+
+TEST_F(WindowStepTest, TheMtpLayerHasNoEntries) {
+  const Step s = step(SlotRule::kAfterPosition);
+  EXPECT_EQ(values(s.window), (Values{62, 63, 64, 1}));
+  EXPECT_TRUE(s.entries.empty());
+}
+
+// What moves a step to a device must not forget a tensor.
+TEST_F(WindowStepTest, EveryTensorIsVisited) {
+  Step s = step(SlotRule::kAtPosition, Values{0});
+  std::set<const std::byte*> visited;
+  for_each_view(s, [&](View& view) { EXPECT_TRUE(visited.insert(view.bytes()).second); });
+  for (const View& view : {s.tokens, s.positions, s.seq, s.slot, s.visible, s.tables, s.faults, s.window, s.rings,
+                           s.first_row, s.end_row, s.first_position, *s.wanted}) {
+    EXPECT_TRUE(visited.contains(view.bytes())) << view.describe();
+  }
+  for (const StepEntries& e : s.entries) {
+    for (const View& view : {e.tables, e.visible, e.seq, e.slot, e.positions})
+      EXPECT_TRUE(visited.contains(view.bytes())) << view.describe();
+  }
+}
+
+TEST_F(BuildStepTest, AChunkWithoutRoomIsNamed) {
+  const Values many(70, 1);
+  const SequenceChunk chunk{.tokens = many, .first_position = 0, .pages = &second_};
+  EXPECT_DEATH(build_step(arena_, {&chunk, 1}, SlotRule::kAtPosition, kinds_), "sequence 0 needs 70 slots");
+}
+
+}  // namespace
+}  // namespace levin::test
