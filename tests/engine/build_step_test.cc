@@ -21,7 +21,10 @@ Values values(const View& v) {
 class BuildStepTest : public testing::Test {
  protected:
   explicit BuildStepTest(const PageKinds& kinds = {})
-      : kinds_(kinds), pools_(kinds, {.n_tokens = 1024, .n_sequences = 2, .n_step_tokens = 8}), first_(pools_), second_(pools_) {
+      : kinds_(kinds),
+        pools_(kinds, {.n_tokens = 1024, .n_sequences = 2, .n_step_tokens = 8}),
+        first_(pools_),
+        second_(pools_) {
     must(first_.grow(68));
     must(second_.grow(2));
   }

@@ -101,11 +101,14 @@ UnderLoad compare_under_load(StepLoop& loop, const std::vector<GenerateRequest>&
   return out;
 }
 
-TEST(LoadTest, EveryAnswerIsTheOneOfTheRequestAlone) {
+class DemoLoadTest : public testing::TestWithParam<const char*> {};
+
+TEST_P(DemoLoadTest, EveryAnswerIsTheOneOfTheRequestAlone) {
   constexpr int kRequests = 40;
-  const std::unique_ptr<Model> model = load_model(demo_model_folder(), {.numerics = NumericsMode::kFast});
+  const std::filesystem::path folder = demo_model_folder(GetParam());
+  const std::unique_ptr<Model> model = load_model(folder, {.numerics = NumericsMode::kFast});
   std::vector<std::vector<int32_t>> texts;
-  for (int i = 0; i < 5; ++i) texts.push_back(text_prompt(demo_model_folder(), 50 + static_cast<uint64_t>(i), 420));
+  for (int i = 0; i < 5; ++i) texts.push_back(text_prompt(folder, 50 + static_cast<uint64_t>(i), 420));
   const std::vector<std::vector<int32_t>> inputs = prompts(kRequests, texts);
   Runner roomy(*model, runner_options(2048));
   std::vector<GenerateRequest> requests;
@@ -129,6 +132,9 @@ TEST(LoadTest, EveryAnswerIsTheOneOfTheRequestAlone) {
   const Result<int64_t> n_plans = replay_trace(trace);
   EXPECT_TRUE(n_plans.ok()) << n_plans.error().message;
 }
+
+INSTANTIATE_TEST_SUITE_P(Models, DemoLoadTest, testing::Values("demo-v32", "demo-glm"),
+                         [](const auto& model) { return model.index == 0 ? "V32" : "Glm"; });
 
 // Windows, entries and compressor state of sequences that come, go and come again, and go on from each other's blocks,
 // of which there is room for a few.
