@@ -1,4 +1,4 @@
-// Which layers pick for themselves, and whether drafts share picks (model-spec 2.2). Files of GLM-5.2 say it;
+// Which layers pick for themselves, and whether drafts share picks (model_spec.md 2.2). Files of GLM-5.2 say it;
 // DeepSeek-V3.2 has an indexer in every layer, and whoever lets its layers share adds the same keys.
 #include <fmt/core.h>
 
