@@ -49,7 +49,7 @@ constexpr const char* kSmallConfig = R"({
   "max_position_embeddings": 4096, "tie_word_embeddings": false, "attention_bias": false, "bos_token_id": 0,
   "eos_token_id": 1, "rope_theta": 10000.0})";
 
-// The demonstration model's tokenizer beside the small config.
+// The demonstration model's tokenizer with the small config, in a folder of this process.
 std::string model_folder() {
   const std::filesystem::path folder =
       std::filesystem::temp_directory_path() / fmt::format("fuzz_request.{}", ::getpid());
@@ -78,6 +78,7 @@ struct Served {
   EngineService service{*engine, metrics};
   AnswerForms forms{tokenizer, format, engine->config().n_vocab};
   ServedModel model;
+  ~Served() { std::filesystem::remove_all(folder); }
   Served() {
     model.service = &service;
     model.tokenizer = &tokenizer;

@@ -1,5 +1,5 @@
-// The loop over a fake model (fake_model.h): scheduling, acceptance, drafting and prefixes, without a checkpoint. The right answer is
-// known beforehand, and depends on every row of the cache.
+// The loop over a fake model (fake_model.h): scheduling, acceptance, drafting and prefixes, without a checkpoint. The right
+// answer is known beforehand, and depends on every row of the cache.
 #include "engine/step_loop.h"
 
 #include <gtest/gtest.h>
@@ -8,6 +8,7 @@
 #include <random>
 
 #include "engine/fake_model.h"
+#include "engine/mtp_drafter.h"
 #include "support/must.h"
 
 namespace levin::test {
@@ -136,6 +137,35 @@ TEST(StepLoopTest, PrefixesOfOthersAreFoundAndRight) {
     EXPECT_GT(fake.loop.counts().n_found_tokens, 0);
     EXPECT_LT(fake.model.n_trunk_rows - n_computed, 300) << "the prefix was computed again";
   }
+}
+
+// While nobody drafts the MTP layer's rows are owed, and tokens without them are not settled: nobody may find them.
+TEST(MtpDrafterTest, TokensWhoseRowsAreOwedAreNotSettled) {
+  const FakeModel model;
+  Runner runner(model, {.n_cache_tokens = 4 * kPageTokens});
+  SequencePages pages(runner.pools());
+  must(pages.grow(2 * kPageTokens));
+  const Tokens tokens = made_up(31, 70);
+  MtpDrafter drafter(runner);
+  const std::unique_ptr<DraftState> state = drafter.open();
+  const auto commit = [&](int64_t first, int64_t n, int depth) {
+    const SequenceChunk chunk{.tokens = std::span(tokens).subspan(static_cast<size_t>(first), static_cast<size_t>(n)),
+                              .first_position = static_cast<int32_t>(first),
+                              .pages = &pages};
+    DraftRound round{.taps = runner.trunk({&chunk, 1}).state, .depth = depth};
+    round.entries.push_back({.state = state.get(),
+                             .pages = &pages,
+                             .tokens = std::span(tokens).first(static_cast<size_t>(first + n + 1)),
+                             .n_committed = n});
+    drafter.commit(round);
+  };
+  commit(0, 20, 0);
+  EXPECT_EQ(model.n_mtp_steps, 0);
+  EXPECT_EQ(drafter.n_settled(*state, 20), 1);
+  commit(20, 10, 1);
+  EXPECT_EQ(model.n_mtp_steps, 1);
+  EXPECT_EQ(drafter.n_settled(*state, 30), 30);
+  EXPECT_EQ(model.n_stale_rows, 0);
 }
 
 // Of prefixes whose pages others took, the records in host memory are left.
