@@ -86,6 +86,8 @@ struct ModelConfig {
 
   bool fp8_blocks = false;     //      quantization_config given; for plans and dummies, tensors say what they are
   bool mxfp4_experts = false;  //      expert_dtype "fp4", or absent beside quantization_config; likewise
+  bool nvfp4_experts =
+      false;  //      quant_algo or moe_quant_algo "NVFP4": the routed experts, but the MTP layer's; likewise
 
   int32_t bos_token = -1;           //      bos_token_id, -1 when absent
   std::vector<int32_t> eos_tokens;  //      eos_token_id, a number or a list

@@ -18,8 +18,8 @@ namespace levin::test {
 
 constexpr double kOracleTolerance = 2e-5;
 
-inline const char* const kOracleFixtures[] = {"v32-odd",    "v32-fp8",     "v32-official", "v32-shared",
-                                              "glm-shared", "glm-pattern", "v4-flash",     "v4-fp4"};
+inline const char* const kOracleFixtures[] = {"v32-odd",     "v32-fp8",   "v32-official", "v32-shared", "glm-shared",
+                                              "glm-pattern", "glm-nvfp4", "v4-flash",     "v4-fp4"};
 
 inline TraceOptions oracle_options(const Oracle& oracle, int64_t n_chunk_tokens) {
   const std::vector<int64_t> ids = oracle.values<int64_t>("input_ids");

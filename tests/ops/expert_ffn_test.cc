@@ -335,7 +335,8 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{DType::kF8E4M3, Operand::kBF16, 130, 24}, Case{DType::kF8E4M3, Operand::kFp8, 136, 130},
                       Case{DType::kF32, Operand::kBF16, 20, 20}, Case{DType::kMxfp4, Operand::kF32, 64, 32},
                       Case{DType::kMxfp4, Operand::kBF16, 160, 96}, Case{DType::kMxfp4, Operand::kFp8, 192, 160},
-                      Case{DType::kF8E4M3, Operand::kFp8, 144, 128}),
+                      Case{DType::kF8E4M3, Operand::kFp8, 144, 128}, Case{DType::kNvfp4, Operand::kF32, 64, 48},
+                      Case{DType::kNvfp4, Operand::kBF16, 160, 96}),
     case_name);
 
 // More tokens than fit the scratch limit at once.

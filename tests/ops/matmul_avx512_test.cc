@@ -20,7 +20,7 @@ TEST(MatmulAvx512, HasTheSameBitsWithAndWithoutVbmi) {
   looking_up.matmul = kernels::matmul_kernels_avx512_vbmi();
   Random random(9);
   // All codes but the NaN stand in the weights of e4m3; the other types take the same way in both.
-  for (const DType dtype : {DType::kF8E4M3, DType::kF32, DType::kBF16, DType::kMxfp4}) {
+  for (const DType dtype : {DType::kF8E4M3, DType::kF32, DType::kBF16, DType::kMxfp4, DType::kNvfp4}) {
     const TestMatrix w = random_matrix(random, dtype, 272, 400, true);
     for (const int64_t n_rows : {1, 4, 8, 30}) {
       const Tensor f32 = random_tensor(random, {n_rows, 400});

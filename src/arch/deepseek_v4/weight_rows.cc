@@ -67,7 +67,7 @@ void Builder::compressor(const std::string& prefix, const LayerCompression& comp
 void Builder::out_down(std::string name, V4AttentionWeights& out) {
   const ModelConfig& c = config_;
   const int64_t n = own(c).d_out_lora, k = c.n_heads / own(c).n_out_groups * c.d_head();
-  const auto store = [&out, n_groups = own(c).n_out_groups](const StoredTensor& tensor, const StoredTensor* scales,
+  const auto store = [&out, n_groups = own(c).n_out_groups](const StoredTensor& tensor, const StoredScales* scales,
                                                             MatrixForm form) {
     return store_row_groups(tensor, scales, n_groups, form, &out.out_down);
   };
@@ -104,7 +104,7 @@ void Builder::expert(const std::string& prefix, Storage storage, int64_t d_hidde
 }
 
 void Builder::hash_experts(std::string name, MoeWeights& out) {
-  const auto store = [&out, n_experts = config_.n_experts](const StoredTensor& tensor, const StoredTensor*,
+  const auto store = [&out, n_experts = config_.n_experts](const StoredTensor& tensor, const StoredScales*,
                                                            MatrixForm) {
     return store_expert_ids(tensor, n_experts, &out);
   };
