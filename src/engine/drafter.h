@@ -59,6 +59,8 @@ struct DraftEntry {
   int64_t n_wanted = 0;             // drafts that the sequence has use for; 0 within a prompt
   std::vector<int32_t> drafts;      // written by propose(): for positions tokens.size(), tokens.size() + 1, ...
   bool doubted = false;             // written by propose(): the next draft was not made for doubt
+  // Written by propose() of drafters that say so of each draft: how likely it is kept if those before it are.
+  std::vector<float> confidence;
 };
 
 struct DraftRound {
@@ -98,7 +100,8 @@ class NoDrafter final : public Drafter {
   void propose(DraftRound&) override {}
 };
 
-// The drafter that the runner's model brings along: its MTP layer; none if it has none or n_drafts is 0.
+// The drafter that the runner's model brings along, its MTP layer or its block drafter; none if it has none or n_drafts
+// is 0.
 std::unique_ptr<Drafter> make_drafter(Runner& runner, int n_drafts);
 
 }  // namespace levin

@@ -126,7 +126,7 @@ class Validation {
     if (report_.has_mtp || config_.n_mtp_layers == 0) return;
     std::erase_if(rows, [](const WeightRow& row) { return row.mtp; });
     report_.warnings.push_back(fmt::format(
-        "the checkpoint has no MTP layer ({}*), though num_nextn_predict_layers is {}; running without speculation",
+        "the checkpoint has no MTP layer ({}*), though config.json says there are {}; running without speculation",
         layer_prefix(config_, config_.n_layers), config_.n_mtp_layers));
   }
 
