@@ -226,7 +226,7 @@ void Tracer::draft_rounds() {
   result_.draft_logits.assign(out.logits.begin(), out.logits.begin() + n_first * config_.n_vocab);
 }
 
-Status check_options(const Runner& runner, const TraceOptions& options) {
+Status check_options(Runner& runner, const TraceOptions& options) {
   const ModelConfig& config = runner.model().config();
   if (options.ids.empty()) return Error{ErrorKind::kUsage, "the ids file holds no token ids"};
   for (size_t i = 0; i < options.ids.size(); ++i) {
@@ -246,10 +246,13 @@ Status check_options(const Runner& runner, const TraceOptions& options) {
   if (options.n_drafts > 0 && !runner.model().has_mtp()) {
     return Error{ErrorKind::kUsage, "--drafts needs an MTP layer, and the checkpoint has none; leave --drafts out"};
   }
-  if (runner.model().block_drafting() != nullptr && options.n_drafts > config.n_draft_block) {
-    return Error{ErrorKind::kUsage, fmt::format("--drafts is {} and the model drafts {} at once (dspark_block_size); "
-                                                "give at most that",
-                                                options.n_drafts, config.n_draft_block)};
+  if (runner.model().block_drafting() == nullptr) return {};
+  if (const int most = make_drafter(runner, options.n_drafts)->max_drafts(); options.n_drafts > most) {
+    return Error{
+        ErrorKind::kUsage,
+        fmt::format("--drafts is {}, and {} can be drafted and verified at once (dspark_block_size is {}); give "
+                    "at most that",
+                    options.n_drafts, most, config.n_draft_block)};
   }
   return {};
 }

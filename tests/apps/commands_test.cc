@@ -65,6 +65,21 @@ TEST(InspectTest, DescribesDeepseekV4) {
   EXPECT_FALSE(config.contains("d_latent"));
 }
 
+TEST(InspectTest, DescribesDeepseekV4WithABlockDrafter) {
+  const std::string folder = std::string(LEVIN_SOURCE_DIR) + "/tests/fixtures/deepseek-v4-flash-0731";
+  const ProgramResult result = run_levin({"inspect", folder});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  for (const char* part : {"DeepSeek-V4 (DeepseekV4ForCausalLM)", "304.2 B, of them drafter 19.9 B", "drafter yes",
+                           "DSpark: blocks of 5, 3 stages on layers 40, 41, 42, Markov rank 256"}) {
+    expect_in(result.out, part);
+  }
+  const io::JsonValue document = json_of(run_levin({"inspect", folder, "--json"}));
+  const io::JsonFields config = must(must(io::JsonFields::of(document, "the output")).get_fields("config"));
+  EXPECT_EQ(must(config.get<std::vector<int64_t>>("compress_ratios")).size(), 46u);
+  EXPECT_EQ(must(config.get<int64_t>("dspark_block")), 5);
+  EXPECT_EQ(must(config.get<std::vector<int64_t>>("dspark_target_layers")), (std::vector<int64_t>{40, 41, 42}));
+}
+
 TEST(InspectTest, TakesTheNamesFromAnIndex) {
   TempCheckpoint model = TempCheckpoint::from_fixture("v32-odd");
   model.write(2);
