@@ -11,7 +11,7 @@
 //
 // What a drafter keeps of a sequence is its DraftState. Rows in the caches survive restarts and preemption with the
 // pages; what they do not hold is the tap of the last settled token, which the prefix cache keeps at the end of every
-// block and hands to resume().
+// block and hands to resume(). A drafter whose rows the trunk's own step writes needs no taps, and all of them are settled.
 //
 // Taps      ForwardRows::state, [T, Model::d_state()] f32: what the target exposes of each of its tokens
 // Errors    none: a drafter that cannot guess proposes nothing

@@ -244,7 +244,8 @@ Status check_options(Runner& runner, const TraceOptions& options) {
                     options.ids.size(), options.n_greedy, options.n_drafts, config.max_position)};
   }
   if (options.n_drafts > 0 && !runner.model().has_mtp()) {
-    return Error{ErrorKind::kUsage, "--drafts needs an MTP layer, and the checkpoint has none; leave --drafts out"};
+    return Error{ErrorKind::kUsage,
+                 "--drafts needs layers that draft, and the checkpoint has none; leave --drafts out"};
   }
   if (runner.model().block_drafting() == nullptr) return {};
   if (const int most = make_drafter(runner, options.n_drafts)->max_drafts(); options.n_drafts > most) {
