@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <map>
+#include <numeric>
 #include <set>
 
 #include "arch/deepseek_v4/config.h"
@@ -239,25 +241,37 @@ TEST(DsparkLoadTest, WhatIsStoredInF32StaysSo) {
 // Tensors as they are in the checkpoints.
 struct StoredCounts {
   int64_t n_tensors = 0;
+  int64_t n_bytes = 0;
   std::map<StoredDtype, int64_t> by_dtype;  // of the drafter
+  int64_t n_drafter_bytes = 0;
 };
+
+int64_t n_stored(const std::vector<int64_t>& shape) {
+  return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
+}
 
 StoredCounts stored_counts(const char* release) {
   const ModelConfig config = must(load_model_config(test::fixture_folder(release).string())).config;
   StoredCounts counts;
   for (const WeightRow& row : weight_table(config, nullptr, nullptr)) {
-    const StoredDtype dtype = released_dtype(row, config);
-    counts.n_tensors += is_quantised(dtype) ? 2 : 1;
-    if (!row.mtp) continue;
     const bool stream_or_bias =
         row.name.find("hc_") != std::string::npos || row.name.ends_with("gate.bias") || row.name.ends_with("attn_sink");
-    ++counts.by_dtype[stream_or_bias ? StoredDtype::kF32 : dtype];
-    if (is_quantised(dtype)) ++counts.by_dtype[StoredDtype::kF8_E8M0];
+    const StoredDtype dtype = stream_or_bias ? StoredDtype::kF32 : released_dtype(row, config);
+    const int64_t n_scales = is_quantised(dtype) ? n_stored(scale_shape(row, dtype)) : 0;  // a byte each
+    const int64_t n_values = n_elements(row) / (dtype == StoredDtype::kI8 ? 2 : 1);
+    const int64_t n_bytes = n_values * static_cast<int64_t>(io::dtype_bytes(dtype)) + n_scales;
+    counts.n_tensors += n_scales > 0 ? 2 : 1;
+    counts.n_bytes += n_bytes;
+    if (!row.mtp) continue;
+    ++counts.by_dtype[dtype];
+    if (n_scales > 0) ++counts.by_dtype[StoredDtype::kF8_E8M0];
+    counts.n_drafter_bytes += n_bytes;
   }
   return counts;
 }
 
-// 72317 and 149782 tensors are in the published files; of the drafter of Flash 4705, by type as counted there.
+// 72317 and 149782 tensors are in the published files, of 167 and 892.73 GB; of the drafter of Flash 4705, by type as
+// counted there, of 10.863 GB.
 TEST(DsparkLoadTest, TheReleasesHaveAsManyTensors) {
   const StoredCounts flash = stored_counts("deepseek-v4-flash-0731");
   EXPECT_EQ(flash.n_tensors, 72317);
@@ -266,7 +280,11 @@ TEST(DsparkLoadTest, TheReleasesHaveAsManyTensors) {
   EXPECT_EQ(flash.by_dtype.at(StoredDtype::kF8_E4M3), 25);
   EXPECT_EQ(flash.by_dtype.at(StoredDtype::kBF16), 20);
   EXPECT_EQ(flash.by_dtype.at(StoredDtype::kF32), 27);
-  EXPECT_EQ(stored_counts("deepseek-v4-pro-0813").n_tensors, 149782);
+  EXPECT_NEAR(static_cast<double>(flash.n_drafter_bytes), 10.863e9, 0.0005e9);
+  EXPECT_NEAR(static_cast<double>(flash.n_bytes), 167e9, 0.5e9);
+  const StoredCounts pro = stored_counts("deepseek-v4-pro-0813");
+  EXPECT_EQ(pro.n_tensors, 149782);
+  EXPECT_NEAR(static_cast<double>(pro.n_bytes), 892.73e9, 0.05e9);
 }
 
 TEST_P(DeepseekV4LoadTest, TheTableListsItsTensorsAndNoOthers) {
