@@ -127,8 +127,8 @@ MemoryPlan plan_memory(const ModelConfig& config, const Numerics& numerics, cons
   plan.workspace_bytes = workspace_bytes(config, limits.n_step_tokens);
   if (!layout.keeps_all_rows()) {
     plan.block_tokens = layout.block_tokens();
-    plan.block_bytes =
-        layout.block_bytes() + (has_mtp && limits.n_undone > 0 ? config.n_streams * config.d_model * 4 : 0);
+    const bool keeps_state = has_mtp && config.n_draft_block == 0 && limits.n_undone > 0;
+    plan.block_bytes = layout.block_bytes() + (keeps_state ? config.n_streams * config.d_model * 4 : 0);
   }
   return plan;
 }

@@ -361,22 +361,23 @@ Status store_up_projection(const StoredTensor& tensor, const StoredScales* scale
   return {};
 }
 
-Status store_embedding(const StoredTensor& tensor, MatrixForm form, ModelWeights* weights) {
+Result<Table> store_table(const StoredTensor& tensor, MatrixForm form) {
   LEVIN_TRY(check_finite(tensor));
   const int64_t n = tensor.shape[0], d = tensor.shape[1];
   const DType dtype = tensor.dtype == StoredDtype::kBF16 ? DType::kBF16 : DType::kF32;
   const bool in_place = form == MatrixForm::kRowsInPlace && tensor.dtype != StoredDtype::kF16;
-  weights->embed_storage =
+  Table table;
+  table.storage =
       in_place ? Buffer::borrowed(tensor.bytes.data(), std::ssize(tensor.bytes)) : Buffer::for_tensor(dtype, {n, d});
-  weights->embed = View(weights->embed_storage.data(), dtype, {n, d});
-  if (in_place) return {};
+  table.view = View(table.storage.data(), dtype, {n, d});
+  if (in_place) return table;
   if (tensor.dtype == StoredDtype::kF16) {
-    auto* values = reinterpret_cast<float*>(weights->embed_storage.data());
+    auto* values = reinterpret_cast<float*>(table.storage.data());
     for (int64_t i = 0; i < n * d; ++i) values[i] = element_as_f32(tensor, i);
   } else {
-    std::memcpy(weights->embed_storage.data(), tensor.bytes.data(), tensor.bytes.size());
+    std::memcpy(table.storage.data(), tensor.bytes.data(), tensor.bytes.size());
   }
-  return {};
+  return table;
 }
 
 }  // namespace levin

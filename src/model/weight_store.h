@@ -55,7 +55,7 @@ struct UpProjectionParts {
 Status store_up_projection(const io::StoredTensor& tensor, const StoredScales* scales, const UpProjectionShape& shape,
                            MatrixForm form, const UpProjectionParts& parts);
 
-// The embedding table stays as stored, and in place where `form` says so; F16 becomes f32.
-Status store_embedding(const io::StoredTensor& tensor, MatrixForm form, ModelWeights* weights);
+// A table of rows stays as stored, and in place where `form` says so; F16 becomes f32.
+Result<Table> store_table(const io::StoredTensor& tensor, MatrixForm form);
 
 }  // namespace levin

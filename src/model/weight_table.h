@@ -25,7 +25,7 @@ enum class Storage : uint8_t {
   kMatrix,        // BF16, F32, F16, F8_E4M3 or, kept whole, NVFP4
   kExpertMatrix,  // the same or MXFP4
   kPlainMatrix,   // BF16, F32 or F16: never quantised (router, indexer head weights, output head)
-  kTable,         // likewise, of rows that are looked up: the embedding
+  kTable,         // likewise, of rows that are looked up, as the embedding
   kVector,        // BF16, F32 or F16
   kExpertIds,     // I64
 };

@@ -49,13 +49,24 @@ void TableBuilder::vector(std::string name, std::vector<int64_t> shape, Vector& 
 }
 
 void TableBuilder::embedding(std::string name, ModelWeights& out) {
-  const auto store = [&out](const StoredTensor& tensor, const StoredScales*, MatrixForm form) {
-    return store_embedding(tensor, form, &out);
+  const auto store = [&out](const StoredTensor& tensor, const StoredScales*, MatrixForm form) -> Status {
+    Table table;
+    LEVIN_TRY(put(table, store_table(tensor, form)));
+    out.embed_storage = std::move(table.storage);
+    out.embed = table.view;
+    return {};
   };
   add({.name = std::move(name),
        .shape = {config_.n_vocab, config_.d_model},
        .storage = Storage::kTable,
        .store = store});
+}
+
+void TableBuilder::table(std::string name, std::vector<int64_t> shape, Table& out) {
+  const auto store = [&out](const StoredTensor& tensor, const StoredScales*, MatrixForm form) {
+    return put(out, store_table(tensor, form));
+  };
+  add({.name = std::move(name), .shape = std::move(shape), .storage = Storage::kTable, .store = store});
 }
 
 void TableBuilder::ffn_matrix(std::string name, std::vector<int64_t> shape, Storage storage, Matrix& out,

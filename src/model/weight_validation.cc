@@ -157,8 +157,8 @@ class Validation {
     if (report_.has_mtp || config_.n_mtp_layers == 0) return;
     std::erase_if(rows, [](const WeightRow& row) { return row.mtp; });
     report_.warnings.push_back(fmt::format(
-        "the checkpoint has no MTP layer ({}*), though num_nextn_predict_layers is {}; running without speculation",
-        layer_prefix(config_, config_.n_layers), config_.n_mtp_layers));
+        "the checkpoint has no {} ({}*), though config.json says that it has; running without speculation",
+        config_.n_draft_block > 0 ? "block drafter" : "MTP layer", layer_prefix(config_, config_.n_layers)));
   }
 
   // With the index alone, dtypes are unknown: a matrix may have scales or not.

@@ -156,12 +156,17 @@ TEST_P(DemoLoadTest, AStepsScratchIsWithinThePlan) {
   EXPECT_LE(runner.peak_scratch_bytes(), plan.workspace_bytes);
 }
 
+// With an MTP layer and with a block drafter.
+class V4LoadTest : public ::testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Fixtures, V4LoadTest, ::testing::Values("v4-flash", "v4-dspark"),
+                         [](const auto& fixture) { return test_name(fixture.param); });
+
 // Windows, entries and compressor state of sequences that come, go and come again, and go on from each other's blocks,
 // of which there is room for a few.
-TEST(LoadTest, SoIsEveryAnswerOfDeepseekV4) {
+TEST_P(V4LoadTest, SoIsEveryAnswerOfDeepseekV4) {
   constexpr int kRequests = 40;
   const TempDir folder;
-  must(materialise(fixture_folder("v4-flash"), folder.path()));
+  must(materialise(fixture_folder(GetParam()), folder.path()));
   const std::unique_ptr<Model> model = load_model(folder.path(), {.numerics = NumericsMode::kFast});
   const std::vector<std::vector<int32_t>> inputs =
       prompts(kRequests, random_prompts(folder.path(), 70, {420, 420, 420, 420, 420}));
@@ -194,9 +199,9 @@ TEST(LoadTest, SoIsEveryAnswerOfDeepseekV4) {
   EXPECT_TRUE(n_plans.ok()) << n_plans.error().message;
 }
 
-TEST(LoadTest, AContextMayBeShorterThanAnEntry) {
+TEST_P(V4LoadTest, AContextMayBeShorterThanAnEntry) {
   const TempDir folder;
-  must(materialise(fixture_folder("v4-flash"), folder.path()));
+  must(materialise(fixture_folder(GetParam()), folder.path()));
   const std::unique_ptr<Engine> engine =
       must(Engine::load({.model_folder = folder.path().string(), .max_model_len_tokens = 20}, {}));
   EXPECT_EQ(must(engine->generate({.prompt = {1, 2, 3}})).tokens.size(), 17u);
@@ -215,9 +220,9 @@ TEST(LoadTest, AnEngineRunsAsManyRequestsAsItIsAskedTo) {
 }
 
 // In memory of their own, or none where none is given, and on disk for an engine to come.
-TEST(LoadTest, AnEngineSharesPrefixesOfDeepseekV4) {
+TEST_P(V4LoadTest, AnEngineSharesPrefixesOfDeepseekV4) {
   const TempDir folder, disk;
-  must(materialise(fixture_folder("v4-flash"), folder.path()));
+  must(materialise(fixture_folder(GetParam()), folder.path()));
   const GenerateRequest what = request(random_prompts(folder.path(), 72, {300}).front(), 1);
   EngineOptions options{.model_folder = folder.path().string(),
                         .n_spec_steps = kSpecSteps,

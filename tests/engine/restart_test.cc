@@ -112,7 +112,8 @@ class RestartTest : public ::testing::TestWithParam<const char*> {
     return fixture_.path();
   }
 };
-INSTANTIATE_TEST_SUITE_P(Models, RestartTest, ::testing::Values("demo-v32", "demo-glm", "v4-flash", "v4-fp4"),
+INSTANTIATE_TEST_SUITE_P(Models, RestartTest,
+                         ::testing::Values("demo-v32", "demo-glm", "v4-flash", "v4-fp4", "v4-dspark"),
                          [](const auto& model) { return test_name(model.param); });
 
 TEST_P(RestartTest, AnotherProcessGoesOnFromTheDisk) {

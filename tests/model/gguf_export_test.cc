@@ -77,7 +77,8 @@ std::vector<float> as_bf16(const std::string& bytes) {
 
 // Of every fixture, each value once: nothing is lost and nothing comes twice.
 TEST(GgufExportTest, HoldsEveryParameterOfTheTrunk) {
-  for (const char* fixture : {"v32-odd", "v32-fp8", "glm-shared", "glm-pattern", "glm-nvfp4", "v4-flash", "v4-fp4"}) {
+  for (const char* fixture :
+       {"v32-odd", "v32-fp8", "glm-shared", "glm-pattern", "glm-nvfp4", "v4-flash", "v4-fp4", "v4-dspark"}) {
     SCOPED_TRACE(fixture);
     const Exported e(fixture);
     int64_t n_expected = 0, n_found = 0;

@@ -138,10 +138,10 @@ const Spoiled kSpoiled[] = {
      "experts.3.up_proj.weight_scale: expected F8_E4M3 [48, 6] with an NVFP4 matrix, found nothing"},
     {"NoFactor", [](TempCheckpoint& m) { m.remove_tensor(kExpert + "up_proj.weight_scale_2"); },
      "experts.3.up_proj.weight_scale_2: expected F32 [] with an NVFP4 matrix, found nothing"},
-    {"MisshapenGroupScales",
-     [](TempCheckpoint& m) { m.set_shape(kExpert + "up_proj.weight_scale", {48, 3}); },
+    {"MisshapenGroupScales", [](TempCheckpoint& m) { m.set_shape(kExpert + "up_proj.weight_scale", {48, 3}); },
      "experts.3.up_proj.weight_scale: expected F8_E4M3 [48, 6], found F8_E4M3 [48, 3]"},
-    {"FactorOfAnotherType", [](TempCheckpoint& m) { m.set_dtype(kExpert + "up_proj.weight_scale_2", StoredDtype::kBF16); },
+    {"FactorOfAnotherType",
+     [](TempCheckpoint& m) { m.set_dtype(kExpert + "up_proj.weight_scale_2", StoredDtype::kBF16); },
      "experts.3.up_proj.weight_scale_2: expected F32 [], found BF16 []"},
     {"NegativeGroupScale",
      [](TempCheckpoint& m) { m.tensor(kExpert + "gate_proj.weight_scale").bytes[7] = std::byte{0xA0}; },
@@ -160,7 +160,8 @@ const Spoiled kSpoiled[] = {
        set_scalar(m, kExpert + "gate_proj.weight_global_scale", 0);
      },
      "or its reciprocal, is inf; it must be finite and above 0"},
-    {"Router", [](TempCheckpoint& m) {
+    {"Router",
+     [](TempCheckpoint& m) {
        m.set_dtype("model.layers.2.mlp.gate.weight", StoredDtype::kU8);
        m.set_shape("model.layers.2.mlp.gate.weight", {8, 48});
      },

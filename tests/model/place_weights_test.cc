@@ -110,7 +110,8 @@ TEST_P(PlaceWeightsTest, LackOfMemoryIsAnError) {
   EXPECT_EQ(status.error().kind, ErrorKind::kOutOfMemory);
 }
 
-INSTANTIATE_TEST_SUITE_P(Fixtures, PlaceWeightsTest, ::testing::Values("v32-fp8", "glm-shared", "glm-nvfp4", "v4-fp4"),
+INSTANTIATE_TEST_SUITE_P(Fixtures, PlaceWeightsTest,
+                         ::testing::Values("v32-fp8", "glm-shared", "glm-nvfp4", "v4-fp4", "v4-dspark"),
                          [](const auto& fixture) {
                            std::string name = fixture.param;
                            std::replace(name.begin(), name.end(), '-', '_');
