@@ -136,12 +136,14 @@ TEST_P(DemoLoadTest, EveryAnswerIsTheOneOfTheRequestAlone) {
 INSTANTIATE_TEST_SUITE_P(Models, DemoLoadTest, testing::Values("demo-v32", "demo-glm"),
                          [](const auto& model) { return model.index == 0 ? "V32" : "Glm"; });
 
-// Windows, entries and compressor state of sequences that come, go and come again, and go on from each other's blocks,
-// of which there is room for a few.
-TEST(LoadTest, SoIsEveryAnswerOfDeepseekV4) {
+class StateLoadTest : public testing::TestWithParam<const char*> {};
+
+// Windows, entries and compressor state, or recurrent state and pools, of sequences that come, go and come again, and go
+// on from each other's blocks, of which there is room for a few.
+TEST_P(StateLoadTest, EveryAnswerIsThatOfTheRequestAlone) {
   constexpr int kRequests = 40;
   const TempDir folder;
-  must(materialise(fixture_folder("v4-flash"), folder.path()));
+  must(materialise(fixture_folder(GetParam()), folder.path()));
   const std::unique_ptr<Model> model = load_model(folder.path(), {.numerics = NumericsMode::kFast});
   const std::vector<std::vector<int32_t>> inputs =
       prompts(kRequests, random_prompts(folder.path(), 70, {420, 420, 420, 420, 420}));
@@ -173,6 +175,9 @@ TEST(LoadTest, SoIsEveryAnswerOfDeepseekV4) {
   const Result<int64_t> n_plans = replay_trace(trace);
   EXPECT_TRUE(n_plans.ok()) << n_plans.error().message;
 }
+
+INSTANTIATE_TEST_SUITE_P(Fixtures, StateLoadTest, testing::Values("v4-flash", "glm-next"),
+                         [](const auto& fixture) { return fixture.index == 0 ? "DeepseekV4" : "GlmNext"; });
 
 TEST(LoadTest, AContextMayBeShorterThanAnEntry) {
   const TempDir folder;

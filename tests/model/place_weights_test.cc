@@ -109,7 +109,7 @@ TEST_P(PlaceWeightsTest, LackOfMemoryIsAnError) {
   EXPECT_EQ(status.error().kind, ErrorKind::kOutOfMemory);
 }
 
-INSTANTIATE_TEST_SUITE_P(Fixtures, PlaceWeightsTest, ::testing::Values("v32-fp8", "glm-shared", "v4-fp4"),
+INSTANTIATE_TEST_SUITE_P(Fixtures, PlaceWeightsTest, ::testing::Values("v32-fp8", "glm-shared", "v4-fp4", "glm-next"),
                          [](const auto& fixture) {
                            std::string name = fixture.param;
                            std::replace(name.begin(), name.end(), '-', '_');
