@@ -17,11 +17,9 @@ View LinearAttentionBlock::forward(Pass& p, View h) const {  // h     [T, D]
   int64_t channel = 0;
   const auto convolved = [&](const Linear& projection, const Vector& taps) {  // [T, D] -> [T, Hl * Dl]
     const View y = p.allocate(DType::kF32, {n_tokens, d});
-    ops::short_conv(p.ctx(), {.x = p.matmul(h, projection),
-                              .weight = taps.view,
-                              .tokens = tokens,
-                              .first_channel = channel,
-                              .out = y});
+    ops::short_conv(
+        p.ctx(),
+        {.x = p.matmul(h, projection), .weight = taps.view, .tokens = tokens, .first_channel = channel, .out = y});
     channel += d;
     return y;
   };
