@@ -93,16 +93,15 @@ class HeadRecurrence {
         head_(head),
         d_(f_.d_head),
         state_(static_cast<size_t>(d_ * d_)),
-        scratch_(static_cast<size_t>(5 * d_ + 1)) {}
+        scratch_(static_cast<size_t>(4 * d_ + 1)) {}
 
   void run() {
     go_back_to_state();
     float* row = scratch_.data();
-    const HeadUpdate update{.k = row, .v = row + d_, .decay = row + 2 * d_, .beta = row + 5 * d_};
+    const HeadUpdate update{.k = row, .v = row + d_, .decay = row + 2 * d_, .beta = row + 4 * d_};
     for (int64_t i = 0; i < rows_.n; ++i) {
       prepare(i, update);
-      apply(update);
-      read(i);
+      apply(update, query(i), a_.out.row<float>(rows_.begin + i) + head_ * d_);
       keep(i, update);
     }
   }
@@ -116,7 +115,8 @@ class HeadRecurrence {
   void go_back_to_state() {
     const int64_t kept = rows_.first / kStateTokens * kStateTokens;
     if (kept > 0) std::copy_n(rings().state(rows_.seq, kept) + state_offset(), d_ * d_, state_.data());
-    for (int64_t p = kept; p < rows_.first; ++p) apply(share_of(rings().update_row(rows_.seq, p), f_, head_));
+    for (int64_t p = kept; p < rows_.first; ++p)
+      apply(share_of(rings().update_row(rows_.seq, p), f_, head_), nullptr, nullptr);
   }
 
   void prepare(int64_t i, const HeadUpdate& update) {
@@ -131,21 +131,22 @@ class HeadRecurrence {
     *update.beta = kernels::sigmoid_of(a_.beta.row<float>(rows_.begin + i)[head_]);
   }
 
-  void apply(const HeadUpdate& update) {
-    kernels::delta_update({.k = update.k,
-                           .v = update.v,
-                           .decay = update.decay,
-                           .beta = *update.beta,
-                           .d = d_,
-                           .state = state_.data(),
-                           .delta = scratch_.data() + 3 * d_});
-  }
-
-  void read(int64_t i) {
-    float* q = scratch_.data() + 4 * d_;
+  const float* query(int64_t i) {
+    float* q = scratch_.data() + 3 * d_;
     const float factor = 1 / std::sqrt(static_cast<float>(d_));
     kernels::unit_row({.x = input(a_.q, i), .d = d_, .factor = factor, .out = q});
-    kernels::delta_read(state_.data(), q, d_, a_.out.row<float>(rows_.begin + i) + head_ * d_);
+    return q;
+  }
+
+  void apply(const HeadUpdate& update, const float* q, float* out) {
+    kernels::delta_step({.k = update.k,
+                         .v = update.v,
+                         .decay = update.decay,
+                         .beta = *update.beta,
+                         .d = d_,
+                         .state = state_.data(),
+                         .q = q,
+                         .out = out});
   }
 
   void keep(int64_t i, const HeadUpdate& update) {
@@ -168,7 +169,7 @@ class HeadRecurrence {
   const RecurrentFormat& f_;
   const int64_t head_, d_;
   std::vector<float> state_;    // [Dl, Dl]
-  std::vector<float> scratch_;  // k, v, decay, delta, q, beta of the token at hand
+  std::vector<float> scratch_;  // k, v, decay, q, beta of the token at hand
 };
 
 }  // namespace

@@ -6,6 +6,35 @@
 #include "kernels/cpu/simd_math.h"
 
 namespace levin::kernels {
+namespace {
+
+// Values of the state that are updated together: with all keys they stay in the first cache from the first pass over them
+// to the second.
+constexpr int64_t kColumns = 32;
+
+[[gnu::always_inline]] inline void delta_columns(const DeltaStep& a, int64_t first, int64_t n) {
+  float delta[kColumns] = {}, out[kColumns] = {};
+  for (int64_t k = 0; k < a.d; ++k) {
+    float* row = a.state + k * a.d + first;
+    const float decay = a.decay[k], key = a.k[k];
+    for (int64_t v = 0; v < n; ++v) {
+      row[v] *= decay;
+      delta[v] += row[v] * key;
+    }
+  }
+  for (int64_t v = 0; v < n; ++v) delta[v] = a.beta * (a.v[first + v] - delta[v]);
+  for (int64_t k = 0; k < a.d; ++k) {
+    float* row = a.state + k * a.d + first;
+    const float key = a.k[k], query = a.q != nullptr ? a.q[k] : 0;
+    for (int64_t v = 0; v < n; ++v) {
+      row[v] += key * delta[v];
+      out[v] += row[v] * query;
+    }
+  }
+  if (a.q != nullptr) std::copy_n(out, n, a.out + first);
+}
+
+}  // namespace
 
 void short_conv(const ShortConvRow& a) {
   std::fill_n(a.out, a.n_channels, 0.0f);
@@ -30,31 +59,10 @@ void decay_row(const DecayRow& a) {
   }
 }
 
-void delta_update(const DeltaStep& a) {
-  const int64_t d = a.d;
-  std::fill_n(a.delta, d, 0.0f);
-  for (int64_t k = 0; k < d; ++k) {
-    float* row = a.state + k * d;
-    const float decay = a.decay[k], key = a.k[k];
-    for (int64_t v = 0; v < d; ++v) {
-      row[v] *= decay;
-      a.delta[v] += row[v] * key;
-    }
-  }
-  for (int64_t v = 0; v < d; ++v) a.delta[v] = a.beta * (a.v[v] - a.delta[v]);
-  for (int64_t k = 0; k < d; ++k) {
-    float* row = a.state + k * d;
-    const float key = a.k[k];
-    for (int64_t v = 0; v < d; ++v) row[v] += key * a.delta[v];
-  }
-}
-
-void delta_read(const float* state, const float* q, int64_t d, float* out) {
-  std::fill_n(out, d, 0.0f);
-  for (int64_t k = 0; k < d; ++k) {
-    const float* row = state + k * d;
-    for (int64_t v = 0; v < d; ++v) out[v] += row[v] * q[k];
-  }
+void delta_step(const DeltaStep& a) {
+  int64_t first = 0;
+  for (; first + kColumns <= a.d; first += kColumns) delta_columns(a, first, kColumns);
+  if (first < a.d) delta_columns(a, first, a.d - first);
 }
 
 float sigmoid_of(float x) { return sigmoid<OneLane>(x); }

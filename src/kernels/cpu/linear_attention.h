@@ -37,18 +37,18 @@ struct DecayRow {
 };
 void decay_row(const DecayRow& a);
 
-// One token's update of the state, then what its query reads of it.
+// One token's update of the state, and what its query reads of it then.
 struct DeltaStep {
   const float* k = nullptr;      // [d], unit
   const float* v = nullptr;      // [d]
   const float* decay = nullptr;  // [d], factors
   float beta = 0;
   int64_t d = 0;
-  float* state = nullptr;  // [d, d], keys by values, updated
-  float* delta = nullptr;  // [d], scratch
+  float* state = nullptr;    // [d, d], keys by values, updated
+  const float* q = nullptr;  // [d], unit and scaled; null: the update alone
+  float* out = nullptr;      // [d], with q
 };
-void delta_update(const DeltaStep& a);
-void delta_read(const float* state, const float* q, int64_t d, float* out);  // out[v] = sum_k state[k, v] * q[k]
+void delta_step(const DeltaStep& a);
 
 float sigmoid_of(float x);
 
