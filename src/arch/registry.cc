@@ -8,12 +8,13 @@
 #include "arch/deepseek_v3/architecture.h"
 #include "arch/deepseek_v4/architecture.h"
 #include "arch/glm/architecture.h"
+#include "arch/glm_next/architecture.h"
 #include "base/check.h"
 
 namespace levin {
 namespace {
 
-const Architecture* const kFamilies[] = {&kDeepseekV32, &kGlmMoeDsa, &kDeepseekV4};
+const Architecture* const kFamilies[] = {&kDeepseekV32, &kGlmMoeDsa, &kDeepseekV4, &kGlmNext};
 
 // What a model of another type is, for those that people are likely to try.
 struct OtherModel {
@@ -24,7 +25,6 @@ constexpr OtherModel kOtherModels[] = {
     {"deepseek_v41", "DeepSeek-V4.1, whose layers share compressed keys and look up n-grams; it is not supported"},
     {"deepseek_v3", "DeepSeek-V3, which has no lightning indexer; this program runs sparse attention only"},
     {"deepseek_v2", "DeepSeek-V2, which has no lightning indexer; this program runs sparse attention only"},
-    {"glm5_next", "GLM-5.3-Flash, whose attention is of another kind; it is not supported"},
 };
 
 // Keys that make another model of a checkpoint, whatever its model_type says.

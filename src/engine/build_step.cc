@@ -26,9 +26,8 @@ void check_room(const SequenceChunk& chunk, size_t b, int32_t offset) {
   const int64_t n_tokens = std::ssize(chunk.tokens), n_slots = chunk.first_position + n_tokens + offset;
   LEVIN_CHECK(n_slots <= std::ssize(chunk.pages->rows()) * kPageTokens,
               "step: sequence {} needs {} slots, its block table has {} pages", b, n_slots, chunk.pages->rows().size());
-  LEVIN_CHECK(n_tokens <= chunk.pages->max_step_tokens(),
-              "step: {} tokens of sequence {}, the window's ring has room for {}", n_tokens, b,
-              chunk.pages->max_step_tokens());
+  LEVIN_CHECK(n_tokens <= chunk.pages->max_step_tokens(), "step: {} tokens of sequence {}, there is room for {}",
+              n_tokens, b, chunk.pages->max_step_tokens());
 }
 
 void add_window(Arena& arena, int64_t n_window, Step& step) {
@@ -41,26 +40,32 @@ void add_window(Arena& arena, int64_t n_window, Step& step) {
 
 StepEntries entries_of_ratio(Arena& arena, std::span<const SequenceChunk> chunks, const Step& step, size_t kind,
                              int64_t ratio) {
+  const bool after = step.first_slot > 0;  // SlotRule::kAfterPosition
   StepEntries e{.ratio = ratio,
+                .first_token = after ? static_cast<int32_t>(1 - ratio) : 0,
+                .first = after ? 1 : 0,
                 .tables = page_tables(arena, chunks, [&](const SequencePages& p) -> auto& { return p.entries(kind); }),
                 .visible = arena.allocate(DType::kI32, {step.n_tokens()})};
-  const auto completes = [&](int64_t t) { return (step.positions.data<int32_t>()[t] + 1) % ratio == 0; };
+  // Slots up to and with that of token t, counted from where entry 0 begins.
+  const auto n_slots = [&](int64_t t) { return step.slot.data<int32_t>()[t] + 1 - e.first_token; };
+  const auto completes = [&](int64_t t) { return n_slots(t) % ratio == 0; };
   int64_t n_completed = 0;
   for (int64_t t = 0; t < step.n_tokens(); ++t) n_completed += completes(t);
   for (View* view : {&e.seq, &e.slot, &e.positions}) *view = arena.allocate(DType::kI32, {n_completed});
   int64_t n = 0;
   for (int64_t t = 0; t < step.n_tokens(); ++t) {
-    const auto visible = static_cast<int32_t>((step.positions.data<int32_t>()[t] + 1) / ratio);
+    const auto visible = static_cast<int32_t>(n_slots(t) / ratio);
     e.visible.data<int32_t>()[t] = visible;
     e.n_visible = std::max(e.n_visible, visible);
     if (!completes(t)) continue;
     e.seq.data<int32_t>()[n] = step.seq.data<int32_t>()[t];
     e.slot.data<int32_t>()[n] = visible - 1;
-    e.positions.data<int32_t>()[n] = static_cast<int32_t>((visible - 1) * ratio);
+    e.positions.data<int32_t>()[n] = static_cast<int32_t>((visible - 1) * ratio) + e.first_token;
     ++n;
   }
   for (size_t b = 0; b < chunks.size(); ++b) {
-    const int64_t n_entries = (chunks[b].first_position + std::ssize(chunks[b].tokens)) / ratio;
+    const int64_t n_tokens = chunks[b].first_position + std::ssize(chunks[b].tokens) + step.first_slot;
+    const int64_t n_entries = (n_tokens - e.first_token) / ratio;
     LEVIN_CHECK(n_entries <= std::ssize(chunks[b].pages->entries(kind)) * kPageTokens,
                 "step: sequence {} needs {} entries of ratio {}, its block table has {} pages", b, n_entries, ratio,
                 chunks[b].pages->entries(kind).size());
@@ -76,7 +81,7 @@ void add_entries(Arena& arena, std::span<const SequenceChunk> chunks, const Page
   for (size_t b = 0; b < chunks.size(); ++b) {
     step.rings.data<int32_t>()[b] = chunks[b].pages->ring();
     step.first_row.data<int32_t>()[b] = row;
-    step.first_position.data<int32_t>()[b] = chunks[b].first_position;
+    step.first_position.data<int32_t>()[b] = chunks[b].first_position + step.first_slot;
     row += static_cast<int32_t>(chunks[b].tokens.size());
     step.end_row.data<int32_t>()[b] = row;
   }
@@ -117,7 +122,8 @@ Step build_step(Arena& arena, std::span<const SequenceChunk> chunks, SlotRule ru
     }
   }
   if (kinds.n_window > 0) add_window(arena, kinds.n_window, step);
-  if (rule == SlotRule::kAtPosition && !kinds.ratios.empty()) add_entries(arena, chunks, kinds, step);
+  const bool has_entries = rule == SlotRule::kAtPosition || kinds.mtp_entries;
+  if (has_entries && !kinds.ratios.empty()) add_entries(arena, chunks, kinds, step);
   if (wanted) {
     step.wanted = arena.allocate(DType::kI32, {std::ssize(*wanted)});
     std::copy(wanted->begin(), wanted->end(), step.wanted->data<int32_t>());

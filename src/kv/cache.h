@@ -10,6 +10,7 @@
 //   entries       that its tokens complete
 //   index keys    of its tokens, or of these entries: for each page their keys, then for fp8 their scales
 //   state         the rows of its tokens that the next block's entries look back at; then the index compressor's
+//   recurrent     the rows of its last tokens that the next block's convolution looks back at; then the state after them
 #pragma once
 
 #include <functional>
@@ -23,20 +24,22 @@
 
 namespace levin {
 
-// What a layer of DeepSeek-V4 with compression keeps beside its window: entries that stand for `ratio` tokens each, and
-// what its compressors need to make them.
+// What a layer with compression keeps beside its rows by token: entries that stand for `ratio` tokens each, and what its
+// compressors need to make them. Where index keys alone are compressed, `entries` and `state` have no bytes.
 struct CompressedFormat {
   int64_t ratio = 0;
   LatentFormat entries;
   StateFormat state;
   std::optional<StateFormat> index_state;  // of the indexer's compressor
+  bool after_position = false;             // of the MTP layer: PageKinds::mtp_entries
 };
 
 // What one layer caches.
 struct LayerCacheFormat {
-  LatentFormat latent;                  // a row per token
+  LatentFormat latent;                  // a row per token; no bytes: none
   std::optional<IndexKeyFormat> index;  // a key per token, or per entry where there are any; empty: no indexer here
   std::optional<CompressedFormat> compressed;
+  std::optional<RecurrentFormat> recurrent;
 };
 
 struct CacheLayout {
@@ -44,7 +47,7 @@ struct CacheLayout {
   int64_t n_window = 0;  // tokens whose latent rows are kept; 0: all
 
   PageKinds page_kinds() const;
-  bool keeps_all_rows() const;  // of every token: no window, no entries
+  bool keeps_all_rows() const;  // of every token: no window, no entries, no recurrent state
   int64_t block_tokens() const;
   int64_t block_bytes() const;  // of a block's record
   // Of what grows with the context, in a long one; pages are whole.
@@ -72,6 +75,7 @@ class KvCache {
   // A layer's compressor state by ring id, [B] i32.
   StateRings state(int layer, View rings) const;
   StateRings index_state(int layer, View rings) const;
+  RecurrentRings recurrent(int layer, View rings) const;
 
   int64_t n_bytes() const;
 
@@ -87,10 +91,15 @@ class KvCache {
   using Allocate = std::function<Result<Buffer>(int64_t n_bytes)>;
   Status allocate(const CacheLayout& layout, const SequencePools& pools, const Allocate& allocate);
 
-  // Calls f(address, bytes) for every piece of a block's record, with state_row(rings, position) for rows of state.
-  template <class StateRow, class F>
-  void for_each_piece(const SequencePages& pages, int64_t block, StateRow state_row, F f) const;
+  // Where a block's record has its state from: the rings, or what ends blocks.
+  enum class StatePlace : uint8_t { kRing, kEnd };
+  // Calls f(address, bytes) for every piece of a block's record.
+  template <class F>
+  void for_each_piece(const SequencePages& pages, int64_t block, StatePlace place, F f) const;
+  template <class F>
+  void for_each_recurrent(const RecurrentRings& rings, int64_t n_tokens, StatePlace place, F f) const;
   StateRings rings_of(const Buffer& state, const StateFormat& format, View ids) const;
+  RecurrentRings recurrent_of(const Buffer& state, const RecurrentFormat& format, View ids) const;
 
   struct Layer {
     LayerCacheFormat format;
@@ -100,6 +109,7 @@ class KvCache {
     Buffer entries;
     Buffer state;
     Buffer index_state;
+    Buffer recurrent;
   };
   std::vector<Layer> layers_;
   DeviceMemory* memory_ = nullptr;  // null: the host's

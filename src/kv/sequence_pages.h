@@ -25,6 +25,8 @@ namespace levin {
 struct PageKinds {
   int64_t n_window = 0;         // 0: token pages of all tokens
   std::vector<int64_t> ratios;  // of entries, ascending; with any, a sequence has a ring too
+  // Entries of the MTP layer too. They are written one slot after the last of their tokens, and the first has none.
+  bool mtp_entries = false;
 };
 
 // How much there is to be room for.

@@ -31,6 +31,8 @@ struct Architecture {
 
   // Config. `read_config` fills the family's part; what every family has is read before: sizes, epsilon, tokens.
   const ConfigKeys* keys;
+  // The member of config.json that has the model's keys, where they stand apart from those of images. Empty: none has.
+  std::string_view text_key = {};
   Status (*read_config)(const io::JsonFields& fields, ModelConfig* config, std::vector<std::string>* warnings);
 
   // Weights. `layer_prefix` begins the names of a layer's tensors; layer n_layers is the MTP layer. `weight_rows` lists
@@ -50,6 +52,8 @@ struct Architecture {
   Numerics (*adjust_numerics)(Numerics numerics) = nullptr;
   std::unique_ptr<Model> (*make_model)(ModelConfig config, Numerics numerics, ModelWeights weights,
                                        Selection selection);
+  // The ops of its layers that have no kernel for CUDA, for the refusal of such a device. Empty: it runs there.
+  std::string_view cuda_lacks = {};
 
   // For `levin inspect`: a line for each part of the model, each with a label of twelve columns; and the sizes of those
   // parts by name.

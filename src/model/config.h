@@ -83,8 +83,11 @@ struct ModelConfig {
   ops::RopePairing rope_pairing = ops::RopePairing::kInterleaved;      // attention
   ops::RopePairing index_rope_pairing = ops::RopePairing::kHalfSplit;  // indexer: half-split in V3.2 alone
 
-  int64_t n_window = 0;   // W    sliding_window: tokens a query sees as they are, itself included; 0: all
-  int64_t n_streams = 1;  // M    hc_mult: residual streams
+  int64_t n_window = 0;  // W    sliding_window: tokens a query sees as they are, itself included; 0: all
+
+  int64_t n_streams = 1;     // M    hc_mult: residual streams
+  int n_sinkhorn_steps = 0;  //      hc_sinkhorn_iters
+  float stream_eps = 0;      //      hc_eps
 
   bool fp8_blocks = false;     //      quantization_config given; for plans and dummies, tensors say what they are
   bool mxfp4_experts = false;  //      expert_dtype "fp4", or absent beside quantization_config; likewise

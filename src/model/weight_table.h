@@ -92,7 +92,7 @@ std::vector<WeightRow> weight_table(const ModelConfig& config, const Numerics* n
 
 // A tensor that a checkpoint may carry and nothing reads.
 struct UnusedTensor {
-  std::string name;
+  std::string name;            // with * at the end: all that begin so
   std::vector<int64_t> shape;  // empty: any
   std::string why;
 };

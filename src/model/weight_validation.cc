@@ -168,9 +168,27 @@ class Validation {
     for (std::string& name : nvfp4_names(row)) known_.insert(std::move(name));
   }
 
+  // Names that begin alike.
+  void tolerate_all(const UnusedTensor& tolerated) {
+    const std::string_view prefix = std::string_view(tolerated.name).substr(0, tolerated.name.size() - 1);
+    int64_t n = 0;
+    for (const std::string& name : checkpoint_.names()) {
+      if (!name.starts_with(prefix)) continue;
+      known_.insert(name);
+      ++n;
+    }
+    if (n == 0) return;
+    report_.warnings.push_back(
+        fmt::format("{} ({} tensor{}) is not used: {}", tolerated.name, n, n == 1 ? "" : "s", tolerated.why));
+  }
+
   void tolerate() {
     if (config_.family->unused_tensors == nullptr) return;
     for (const UnusedTensor& tolerated : config_.family->unused_tensors(config_)) {
+      if (tolerated.name.ends_with('*')) {
+        tolerate_all(tolerated);
+        continue;
+      }
       if (!has_name(checkpoint_, tolerated.name)) continue;
       known_.insert(tolerated.name);
       const StoredTensor* tensor = checkpoint_.find(tolerated.name);

@@ -8,9 +8,9 @@ namespace levin {
 
 std::string_view op_kind_name(OpKind kind) {
   constexpr std::array<std::string_view, kOpKinds> kNames = {
-      "embedding",      "norms and sums", "rope",      "rounding",       "products", "products per head",
-      "cache rows",     "indexer",        "attention", "expert routing", "ffn",      "residual streams",
-      "pooled windows", "argmax",         "copies"};
+      "embedding",      "norms and sums",   "rope",      "rounding",       "products", "products per head",
+      "cache rows",     "indexer",          "attention", "expert routing", "ffn",      "residual streams",
+      "pooled windows", "linear attention", "argmax",    "copies"};
   return kNames[static_cast<size_t>(kind)];
 }
 

@@ -31,10 +31,11 @@ enum class OpKind : uint8_t {
   kFfn,  // dense and experts
   kStreams,
   kPoolWindows,
+  kLinearAttention,
   kArgmax,
   kCopies,  // rows gathered, repeated, joined and scaled
 };
-constexpr size_t kOpKinds = 15;
+constexpr size_t kOpKinds = 16;
 
 std::string_view op_kind_name(OpKind kind);  // "sparse attention"
 

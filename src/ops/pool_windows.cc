@@ -65,7 +65,8 @@ struct Slots {
 };
 
 void pool_entry(const kernels::CpuKernels& cpu, const PoolWindows& a, int64_t n) {
-  const int64_t seq = a.seq.data<int32_t>()[n], first = a.slot.data<int32_t>()[n] * a.bias.dim(0), d = a.out.dim(1);
+  const int64_t seq = a.seq.data<int32_t>()[n], d = a.out.dim(1);
+  const int64_t first = a.first_token + a.slot.data<int32_t>()[n] * a.bias.dim(0);
   Slots slots;
   if (a.overlap && first > 0) slots.add(a, seq, first - a.bias.dim(0), 0);
   slots.add(a, seq, first, a.overlap ? d : 0);
@@ -106,10 +107,12 @@ void pool_windows(OpContext& ctx, const PoolWindows& a) {
   check_view({"pool_windows", "out", a.out}, DType::kF32, {n_entries, d});
   LEVIN_CHECK(a.tokens.values.dim(1) == (a.overlap ? 2 * d : d), "pool_windows: {} channels for rows of {}{}",
               a.tokens.values.dim(1), d, a.overlap ? " that overlap" : "");
+  LEVIN_CHECK(a.first_token == 0 || ctx.device == Device::kCpu, "pool_windows: first_token is {} on cuda",
+              a.first_token);
   if (ctx.device == Device::kCuda) return ctx.cuda->pool_windows(a);
   for (int64_t n = 0; n < n_entries; ++n) {
     const int64_t seq = a.seq.data<int32_t>()[n];
-    LEVIN_CHECK(seq >= 0 && seq < a.tokens.first_row.dim(0) && a.slot.data<int32_t>()[n] >= 0,
+    LEVIN_CHECK(seq >= 0 && seq < a.tokens.first_row.dim(0) && a.first_token + a.slot.data<int32_t>()[n] * ratio >= 0,
                 "pool_windows: entry {} is slot {} of seq {}", n, a.slot.data<int32_t>()[n], seq);
   }
   ctx.pool->parallel_for(n_entries, 1, [&](int64_t begin, int64_t end, int) {

@@ -1,5 +1,7 @@
 #include "ops/streams.h"
 
+#include <array>
+
 #include "base/check.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/stream_weights.h"
@@ -63,6 +65,27 @@ void read_streams(OpContext& ctx, const ReadStreams& a) {
                                 .streams_stride = a.streams.stride(0),
                                 .read = a.read.row<float>(begin),
                                 .read_stride = a.read.stride(0),
+                                .out = a.out.row<float>(begin),
+                                .out_stride = a.out.stride(0),
+                                .n_rows = end - begin,
+                                .n_streams = n_streams,
+                                .d = d});
+  });
+}
+
+void mean_streams(OpContext& ctx, const MeanStreams& a) {
+  const OpTimer timer(ctx, OpKind::kStreams);
+  LEVIN_CHECK(ctx.device == Device::kCpu, "mean_streams: there is no kernel for CUDA");
+  check_streams("mean_streams", a.streams);
+  const int64_t n_rows = a.streams.dim(0), n_streams = a.streams.dim(1), d = a.streams.dim(2);
+  check_view({"mean_streams", "out", a.out}, DType::kF32, {n_rows, d});
+  std::array<float, kernels::kMaxStreams> weights{};
+  weights.fill(1 / static_cast<float>(n_streams));
+  ctx.pool->parallel_for(n_rows, 1, [&](int64_t begin, int64_t end, int) {
+    ctx.cpu->rows.read_streams({.streams = a.streams.row<float>(begin),
+                                .streams_stride = a.streams.stride(0),
+                                .read = weights.data(),
+                                .read_stride = 0,  // the same for every row
                                 .out = a.out.row<float>(begin),
                                 .out_stride = a.out.stride(0),
                                 .n_rows = end - begin,

@@ -128,6 +128,25 @@ TEST_F(WindowStepTest, TheMtpLayerHasNoEntries) {
   EXPECT_TRUE(s.entries.empty());
 }
 
+class MtpEntriesStepTest : public BuildStepTest {
+ protected:
+  MtpEntriesStepTest() : BuildStepTest({.ratios = {4}, .mtp_entries = true}) {}
+};
+
+// Slots 65 to 68 are entry 17, of pairs 64 to 67; slots 61 to 64 are entry 16.
+TEST_F(MtpEntriesStepTest, TheMtpLayersEntriesEndAtMultiplesOfTheirRatio) {
+  const Step s = step(SlotRule::kAfterPosition);  // slots 65, 66, 67 and 1
+  EXPECT_EQ(values(s.first_position), (Values{65, 1}));
+  const StepEntries& fours = s.entries_of(4);
+  EXPECT_EQ(fours.first, 1);
+  EXPECT_EQ(fours.first_token, -3);
+  EXPECT_EQ(values(fours.visible), (Values{17, 17, 17, 1}));
+  EXPECT_EQ(fours.slot.dim(0), 0);
+  const Step trunk = step(SlotRule::kAtPosition);  // positions 64, 65, 66 and 0
+  EXPECT_EQ(trunk.entries_of(4).first_token, 0);
+  EXPECT_EQ(values(trunk.entries_of(4).visible), (Values{16, 16, 16, 0}));
+}
+
 // What moves a step to a device must not forget a tensor.
 TEST_F(WindowStepTest, EveryTensorIsVisited) {
   Step s = step(SlotRule::kAtPosition, Values{0});

@@ -156,14 +156,11 @@ TEST_P(DemoLoadTest, AStepsScratchIsWithinThePlan) {
   EXPECT_LE(runner.peak_scratch_bytes(), plan.workspace_bytes);
 }
 
-// With an MTP layer and with a block drafter.
-class V4LoadTest : public ::testing::TestWithParam<const char*> {};
-INSTANTIATE_TEST_SUITE_P(Fixtures, V4LoadTest, ::testing::Values("v4-flash", "v4-dspark"),
-                         [](const auto& fixture) { return test_name(fixture.param); });
+class StateLoadTest : public testing::TestWithParam<const char*> {};
 
-// Windows, entries and compressor state of sequences that come, go and come again, and go on from each other's blocks,
-// of which there is room for a few.
-TEST_P(V4LoadTest, SoIsEveryAnswerOfDeepseekV4) {
+// Windows, entries and compressor state, or recurrent state and pools, of sequences that come, go and come again, and go
+// on from each other's blocks, of which there is room for a few.
+TEST_P(StateLoadTest, EveryAnswerIsThatOfTheRequestAlone) {
   constexpr int kRequests = 40;
   const TempDir folder;
   must(materialise(fixture_folder(GetParam()), folder.path()));
@@ -198,6 +195,35 @@ TEST_P(V4LoadTest, SoIsEveryAnswerOfDeepseekV4) {
   const Result<int64_t> n_plans = replay_trace(trace);
   EXPECT_TRUE(n_plans.ok()) << n_plans.error().message;
 }
+
+TEST_P(StateLoadTest, AStepsScratchIsWithinThePlan) {
+  constexpr int64_t kChunkTokens = 256, kPromptTokens = 1500;
+  const TempDir folder;
+  must(materialise(fixture_folder(GetParam()), folder.path()));
+  const std::unique_ptr<Model> model = load_model(folder.path(), {.numerics = NumericsMode::kFast});
+  RunnerOptions options = runner_options(kPromptTokens + 64);
+  options.n_step_tokens = kChunkTokens;
+  Runner runner(*model, options);
+  StepLoop loop(runner, {.chunk_tokens = kChunkTokens,
+                         .n_spec_steps = kSpecSteps,
+                         .max_context_tokens = kPromptTokens + 64,
+                         .share_prefixes = false});
+  const std::vector<int32_t> prompt = random_prompts(folder.path(), 78, {kPromptTokens}).front();
+  const RequestId id = must(loop.submit({.prompt = prompt, .max_tokens = 12}));
+  while (loop.take(id) == nullptr) loop.step();
+  ModelConfig config = model->config();
+  config.max_position = kPromptTokens + 64;  // index scores of no longer a context
+  const MemoryPlan plan = plan_memory(config, model->numerics(), nullptr, {.n_step_tokens = kChunkTokens});
+  EXPECT_LE(runner.peak_scratch_bytes(), plan.workspace_bytes);
+  RecordProperty("share_of_the_plan", std::to_string(100 * runner.peak_scratch_bytes() / plan.workspace_bytes));
+}
+
+INSTANTIATE_TEST_SUITE_P(Fixtures, StateLoadTest, testing::Values("v4-flash", "v4-dspark", "glm-next"),
+                         [](const auto& fixture) { return test_name(fixture.param); });
+
+class V4LoadTest : public testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Fixtures, V4LoadTest, testing::Values("v4-flash", "v4-dspark"),
+                         [](const auto& fixture) { return test_name(fixture.param); });
 
 TEST_P(V4LoadTest, AContextMayBeShorterThanAnEntry) {
   const TempDir folder;

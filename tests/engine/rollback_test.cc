@@ -1,6 +1,6 @@
 // Drafts that are turned down leave no trace: random rounds of verification, with logits that are the same bits as
-// those of a run that never drafted. V4's windows, entries and compressor state must all go back to any accepted
-// prefix, also of a verify window wider than the compression ratio.
+// those of a run that never drafted. V4's windows, entries and compressor state, and GLM-5.3-Flash's recurrent
+// state and pools, must all go back to any accepted prefix, also of a verify window wider than the compression ratio.
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 
@@ -273,7 +273,9 @@ INSTANTIATE_TEST_SUITE_P(
     Fixtures, RollbackTest,
     ::testing::Values(std::tuple{"v4-flash", Mode::kReference, kCpu}, std::tuple{"v4-flash", Mode::kFast, kCpu},
                       std::tuple{"v4-fp4", Mode::kOfficial, kCpu}, std::tuple{"v32-odd", Mode::kReference, kCpu},
-                      std::tuple{"v4-flash", Mode::kReference, kCuda}, std::tuple{"v4-fp4", Mode::kOfficial, kCuda}),
+                      std::tuple{"glm-next", Mode::kReference, kCpu}, std::tuple{"glm-next", Mode::kOfficial, kCpu},
+                      std::tuple{"glm-next", Mode::kFast, kCpu}, std::tuple{"v4-flash", Mode::kReference, kCuda},
+                      std::tuple{"v4-fp4", Mode::kOfficial, kCuda}),
     [](const auto& test) {
       return test_name(fmt::format("{}_{}{}", std::get<0>(test.param), numerics_mode_name(std::get<1>(test.param)),
                                    std::get<2>(test.param) == kCuda ? "_cuda" : ""));

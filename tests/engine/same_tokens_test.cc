@@ -48,8 +48,8 @@ TEST_P(SameTokens, OnALongPromptInEveryPairOfCircumstances) {
 INSTANTIATE_TEST_SUITE_P(Demo, SameTokens, testing::Values("demo-v32", "demo-glm"),
                          [](const auto& model) { return test_name(model.param); });
 
-TEST(SameTokensOfFixtures, OfDeepseekV4InEveryPairOfCircumstances) {
-  for (const char* fixture : {"v4-flash", "v4-fp4", "v4-dspark"}) {
+TEST(SameTokensOfFixtures, OfModelsWithStateInEveryPairOfCircumstances) {
+  for (const char* fixture : {"v4-flash", "v4-fp4", "v4-dspark", "glm-next"}) {
     SCOPED_TRACE(fixture);
     const TempDir folder;
     must(materialise(fixture_folder(fixture), folder.path()));

@@ -99,6 +99,28 @@ TEST(MemoryPlanTest, CountsTheCachesOfABlockDrafter) {
   EXPECT_EQ(dspark.block_bytes - mtp.block_bytes, 2 * 128 * 1152 - 4 * 4 * 4096);
 }
 
+// 320.8 billion parameters, as the name of the release says. Latent rows of 12 layers by token, index keys for 4 tokens
+// each. Per sequence and linear layer: rows of 19 tokens (3 drafts), two states, and what ends two blocks of 2048 tokens;
+// and in 12 layers the indexer's keys and gates, of the 7 tokens of a pool with drafts; in the MTP layer also of the last
+// 3 of each block.
+TEST(MemoryPlanTest, CountsTheReleasedGlm53Flash) {
+  const std::string folder = kRoot + "/tests/fixtures/glm-5.3-flash";
+  const MemoryPlan fast = plan_for(folder, NumericsMode::kFast, nullptr);
+  EXPECT_EQ(fast.n_parameters, 320'759'404'382);
+  EXPECT_EQ(fast.n_mtp_parameters, 7'432'592'416);
+  EXPECT_EQ(fast.latent_bytes_per_token, 12 * 1024);
+  EXPECT_EQ(fast.index_bytes_per_token, 12 * 256 / 4);
+  const int64_t conv = 3 * 8192, update = conv + 64, state = 8192 * 128;
+  const int64_t index_rows = 12 * 7 + 2 * 3;
+  EXPECT_EQ(fast.sequence_bytes,
+            34 * 4 * (19 * (conv + update) + 2 * state + 2 * (3 * conv + state)) + index_rows * 8 * 128);
+  EXPECT_EQ(fast.block_tokens, 2048);
+  const MemoryPlan official = plan_for(folder, NumericsMode::kOfficial, nullptr);
+  EXPECT_EQ(official.latent_bytes_per_token, 12 * 528);
+  EXPECT_EQ(official.index_bytes_per_token, 12 * 132 / 4);
+  EXPECT_EQ(official.sequence_bytes, fast.sequence_bytes);
+}
+
 // Entries of 21 layers for 4 tokens each, of 20 (Flash) for 128; 30 and 31 in Pro. Rows are 1152 bytes in bf16, 604 in
 // fp8, index keys 256. Per sequence: 11 pages of 64 rows hold a window of 128, a step of 512 and 3 drafts; state has
 // f32 values and gates of 1024 + 256 channels for 8 tokens, 3 drafts and the last 4 of each of 6 blocks, of 512 channels

@@ -111,7 +111,7 @@ TEST_P(PlaceWeightsTest, LackOfMemoryIsAnError) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Fixtures, PlaceWeightsTest,
-                         ::testing::Values("v32-fp8", "glm-shared", "glm-nvfp4", "v4-fp4", "v4-dspark"),
+                         ::testing::Values("v32-fp8", "glm-shared", "glm-nvfp4", "v4-fp4", "v4-dspark", "glm-next"),
                          [](const auto& fixture) {
                            std::string name = fixture.param;
                            std::replace(name.begin(), name.end(), '-', '_');

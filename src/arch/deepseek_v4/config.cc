@@ -30,8 +30,7 @@ constexpr Dim<int64_t, DeepseekV4Config> kOwnDims[] = {
     {"o_groups", &DeepseekV4Config::n_out_groups, 1, 4096},
     {"o_lora_rank", &DeepseekV4Config::d_out_lora, 1, 1 << 16},
 };
-constexpr Dim<int, DeepseekV4Config> kSinkhornSteps = {"hc_sinkhorn_iters", &DeepseekV4Config::n_sinkhorn_steps, 1,
-                                                       1000};
+constexpr Dim<int> kSinkhornSteps = {"hc_sinkhorn_iters", &ModelConfig::n_sinkhorn_steps, 1, 1000};
 
 constexpr Dim<int64_t> kDraftBlock = {"dspark_block_size", &ModelConfig::n_draft_block, 1, kPageTokens};
 constexpr Dim<int64_t, DsparkConfig> kMarkovRank = {"dspark_markov_rank", &DsparkConfig::d_markov, 1, 1 << 16};
@@ -109,11 +108,11 @@ Status read_numbers(const JsonFields& fields, ModelConfig* config) {
   LEVIN_TRY(read_indexed_moe_dims(fields, config));
   for (const Dim<int64_t>& dim : kDims) LEVIN_TRY(read_dim(fields, dim, config));
   for (const Dim<int64_t, DeepseekV4Config>& dim : kOwnDims) LEVIN_TRY(read_dim(fields, dim, &own(*config)));
-  LEVIN_TRY(read_dim(fields, kSinkhornSteps, &own(*config)));
+  LEVIN_TRY(read_dim(fields, kSinkhornSteps, config));
   LEVIN_ASSIGN(config->expert_factor, read_real(fields, "routed_scaling_factor", {1e-6, 1e6}));
   LEVIN_ASSIGN(config->normalize_expert_weights, fields.get<bool>("norm_topk_prob"));
   LEVIN_ASSIGN(config->ffn_limit, read_real(fields, "swiglu_limit", {1e-3, 1e6}));
-  LEVIN_ASSIGN(own(*config).stream_eps, read_real(fields, "hc_eps", {1e-12, 0.1}));
+  LEVIN_ASSIGN(config->stream_eps, read_real(fields, "hc_eps", {1e-12, 0.1}));
   return {};
 }
 

@@ -34,8 +34,6 @@ struct DsparkConfig {
 
 struct DeepseekV4Config {
   std::vector<LayerCompression> compression;  //      compress_ratios: L trunk layers, then n_mtp_layers draft layers
-  int n_sinkhorn_steps = 0;                   //      hc_sinkhorn_iters
-  float stream_eps = 0;                       //      hc_eps
   int64_t n_out_groups = 0;                   // Go   o_groups
   int64_t d_out_lora = 0;                     // Ro   o_lora_rank, per group
   int n_hash_layers = 0;                      //      num_hash_layers: layers that choose experts by token id

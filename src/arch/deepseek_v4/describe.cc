@@ -53,7 +53,7 @@ std::string describe(const ModelConfig& c) {
       "{}, by token id in {} layers\n"
       "rope        {}; compressed: {}\n"
       "{}",
-      c.n_streams, own(c).n_sinkhorn_steps, c.n_heads, c.d_nope, c.d_rope, c.d_q_lora, own(c).n_out_groups,
+      c.n_streams, c.n_sinkhorn_steps, c.n_heads, c.d_nope, c.d_rope, c.d_q_lora, own(c).n_out_groups,
       own(c).d_out_lora, c.n_window, compression_text(c), c.n_index_heads, c.d_index, c.n_picks, experts_text(c),
       own(c).n_hash_layers, rope_text(c.rope_theta, c.yarn),
       rope_text(own(c).compressed_rope_theta, own(c).compressed_yarn), dspark_text(c));

@@ -28,8 +28,8 @@ StreamRead StreamBlock::read(Pass& p, View streams) const {
   ops::stream_weights(p.ctx(), {.projected = project(p, c, weights.fn, streams),
                                 .base = weights.base.view,
                                 .scale = weights.scale.view,
-                                .n_sinkhorn_steps = deepseek_v4::own(c).n_sinkhorn_steps,
-                                .eps = deepseek_v4::own(c).stream_eps,
+                                .n_sinkhorn_steps = c.n_sinkhorn_steps,
+                                .eps = c.stream_eps,
                                 .read = read,
                                 .write = out.write,
                                 .mix = out.mix});
@@ -63,7 +63,7 @@ View collapse_streams(Pass& p, const ModelConfig& config, const StreamHeadWeight
   ops::stream_weights(p.ctx(), {.projected = project(p, config, weights.fn, streams),
                                 .base = weights.base.view,
                                 .scale = weights.scale.view,
-                                .eps = deepseek_v4::own(config).stream_eps,
+                                .eps = config.stream_eps,
                                 .read = read});
   ops::read_streams(p.ctx(), {.streams = streams, .read = read, .out = out});
   return out;
