@@ -19,7 +19,7 @@
 #include "kv/cache.h"
 #include "kv/sequence_pages.h"
 #include "model/model.h"
-#include "ops/context.h"
+#include "ops/cpu_backend.h"
 #include "ops/cuda_backend.h"
 #include "ops/op_times.h"
 
@@ -105,6 +105,7 @@ class Runner {
   Isa isa_;
   ThreadPool pool_;
   Arena arena_;  // of the host; pinned where results come from a device
+  CpuBackend cpu_;
   OpContext host_;
   OpContext ctx_;  // where the model runs
   Status ready_;

@@ -146,7 +146,7 @@ class ExpertFfnTest : public ::testing::TestWithParam<Case> {
   ops::ExpertStack uploaded_experts(TestDevice& device) const {
     std::vector<ExpertRows> rows;
     for (const FfnSource& source : sources_) rows.push_back(source.rows);
-    Result<ops::ExpertStack> stack = device.ctx().cuda->upload_experts(rows);
+    Result<ops::ExpertStack> stack = device.cuda().upload_experts(rows);
     LEVIN_CHECK(stack.ok(), "{}", stack.error().message);
     return std::move(stack).value();
   }
@@ -155,7 +155,7 @@ class ExpertFfnTest : public ::testing::TestWithParam<Case> {
     for (const auto& [to, from] : {std::pair{&w.gate, &shared_source_.rows.gate},
                                    {&w.up, &shared_source_.rows.up},
                                    {&w.down, &shared_source_.rows.down}}) {
-      Result<Matrix> matrix = device.ctx().cuda->upload(*from);
+      Result<Matrix> matrix = device.cuda().upload(*from);
       LEVIN_CHECK(matrix.ok(), "{}", matrix.error().message);
       *to = std::move(matrix).value();
     }

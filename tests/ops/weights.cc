@@ -81,7 +81,7 @@ TestMatrix random_matrix(Random& random, DType dtype, int64_t n, int64_t k, bool
 
 const Matrix* on_device(TestDevice& device, const TestMatrix& w, Matrix& memory) {
   if (!device.on_cuda()) return &w.packed;
-  Result<Matrix> uploaded = device.ctx().cuda->upload(w.source());
+  Result<Matrix> uploaded = device.cuda().upload(w.source());
   LEVIN_CHECK(uploaded.ok(), "{}", uploaded.error().message);
   memory = std::move(uploaded).value();
   return &memory;
