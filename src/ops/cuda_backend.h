@@ -18,6 +18,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 
@@ -84,9 +85,20 @@ struct ExpertRows {
   RowMajorWeights down;  // [D, F]
 };
 
+// Work of a backend's stream that runs again with the addresses it was recorded with. Not to outlive the backend.
+class RecordedWork {
+ public:
+  virtual ~RecordedWork() = default;
+  virtual void replay() = 0;  // puts all of it on the stream
+};
+
 class CudaBackend : public DeviceMemory {
  public:
   virtual const cuda::DeviceInfo& device() const = 0;
+
+  // Records the ops that `enqueue` calls instead of running them. The same calls have run before, from the same place of the
+  // arena: nothing is allocated, copied in or waited for meanwhile.
+  virtual Result<std::unique_ptr<RecordedWork>> record(const std::function<void()>& enqueue) = 0;
 
   // Scratch of models and ops, on the device.
   virtual Arena& arena() = 0;
