@@ -9,6 +9,7 @@
 #include "engine/loaded_model.h"
 #include "engine/same_tokens.h"
 #include "engine/step_loop.h"
+#include "model/memory_plan.h"
 #include "sched/trace.h"
 
 namespace levin::test {
@@ -135,6 +136,25 @@ TEST_P(DemoLoadTest, EveryAnswerIsTheOneOfTheRequestAlone) {
 
 INSTANTIATE_TEST_SUITE_P(Models, DemoLoadTest, testing::Values("demo-v32", "demo-glm"),
                          [](const auto& model) { return model.index == 0 ? "V32" : "Glm"; });
+
+// A long prompt's index scores among it.
+TEST_P(DemoLoadTest, AStepsScratchIsWithinThePlan) {
+  constexpr int64_t kChunkTokens = 512, kPromptTokens = 6000;
+  const std::filesystem::path folder = demo_model_folder(GetParam());
+  const std::unique_ptr<Model> model = load_model(folder, {.numerics = NumericsMode::kFast});
+  Runner runner(*model, runner_options(kPromptTokens + 64));
+  const std::vector<int32_t> prompt = text_prompt(folder, 77, kPromptTokens);
+  StepLoop loop(runner, {.chunk_tokens = kChunkTokens,
+                         .n_spec_steps = kSpecSteps,
+                         .max_context_tokens = kPromptTokens + 64,
+                         .share_prefixes = false});
+  const RequestId id = must(loop.submit({.prompt = prompt, .max_tokens = 12}));
+  while (loop.take(id) == nullptr) loop.step();
+  const MemoryPlan plan = plan_memory(model->config(), model->numerics(), nullptr, {.n_step_tokens = kChunkTokens});
+  const int64_t score_bytes = kPromptTokens * kChunkTokens * 4;
+  EXPECT_GT(runner.peak_scratch_bytes(), score_bytes);  // they are in what is compared
+  EXPECT_LE(runner.peak_scratch_bytes(), plan.workspace_bytes);
+}
 
 // Windows, entries and compressor state of sequences that come, go and come again, and go on from each other's blocks,
 // of which there is room for a few.

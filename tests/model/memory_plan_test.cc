@@ -208,6 +208,20 @@ TEST(MemoryPlanTest, NothingDraftsWithoutAnMtpLayer) {
   EXPECT_EQ(m.plan.weights_bytes, bytes_of_trunk(m.weights));
 }
 
+// Of as many rows as are scored together: at most 32 MiB of them, and at least one row of the longest context.
+TEST(MemoryPlanTest, IndexScoresAreInTheWorkspace) {
+  ModelConfig config = test::must(load_model_config(kRoot + "/tests/fixtures/deepseek-v3.2")).config;
+  const auto workspace = [&](int64_t max_position, int64_t n_rows) {
+    config.max_position = max_position;
+    const Numerics numerics = test::must(make_numerics(NumericsMode::kOfficial, "auto"));
+    return plan_memory(config, numerics, nullptr, {.n_step_tokens = n_rows}).workspace_bytes;
+  };
+  constexpr int64_t kMiB = int64_t{1} << 20;
+  EXPECT_EQ(workspace(4096, 8) - workspace(0, 8), 8 * 4096 * 4);
+  EXPECT_EQ(workspace(1 << 20, 512) - workspace(0, 512), 32 * kMiB);
+  EXPECT_EQ(workspace(1 << 24, 512) - workspace(0, 512), 64 * kMiB);
+}
+
 const MemoryPlan kSmallPlan{
     .weights_bytes = 1000, .latent_bytes_per_token = 10, .index_bytes_per_token = 2, .workspace_bytes = 24};
 
