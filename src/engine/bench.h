@@ -39,6 +39,7 @@ struct BenchRow {
   double prefill_tokens_per_s = 0;
   double decode_tokens_per_s = 0;  // of all sequences together
   double decode_step_ms = 0;       // median
+  double decode_step_waits = 0;    // of the host for a device, on average; 0 on the CPU
   double mean_accept_length = 0;   // tokens kept a pass; 1 without speculation
   OpTimes prefill_ops;             // seconds of the chunk
   double prefill_s = 0;            // of the chunk

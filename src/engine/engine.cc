@@ -55,9 +55,11 @@ constexpr int64_t kDriverBytes = int64_t{256} << 20;
 // `cuda` is null on the CPU. On a device weights, caches and workspace lie there, and prefixes beside the caches on the host.
 Result<Room> plan_room(const EngineOptions& options, const ModelConfig& config, const Numerics& numerics,
                        const std::optional<io::Checkpoint>& checkpoint, CudaBackend* cuda) {
-  MemoryPlan plan = plan_memory(
-      config, numerics, checkpoint ? &*checkpoint : nullptr,
-      {.n_sequences = options.max_running, .n_step_tokens = options.chunk_tokens, .n_undone = options.n_spec_steps});
+  const int64_t n_graph_rows = cuda != nullptr && options.graphs ? kMostGraphRows : 0;
+  MemoryPlan plan = plan_memory(config, numerics, checkpoint ? &*checkpoint : nullptr,
+                                {.n_sequences = options.max_running,
+                                 .n_step_tokens = std::max(options.chunk_tokens, n_graph_rows),
+                                 .n_undone = options.n_spec_steps});
   ContextRequest request{.asked_tokens = options.max_model_len_tokens,
                          .max_position = config.max_position,
                          .available_bytes = available_host_bytes()};
@@ -160,6 +162,7 @@ struct Engine::State {
   std::unique_ptr<Model> model;
   Runner runner;
   StepLoop loop;
+  int64_t n_graphs_at_load = 0;
   std::optional<LimitProbe> limits;  // made when a case is first measured beside them
 
   State(std::unique_ptr<CudaBackend> device, EngineOptions o, std::vector<std::string> w, const Room& r, Isa chosen_isa,
@@ -171,6 +174,7 @@ struct Engine::State {
         isa(chosen_isa),
         model(std::move(m)),
         runner(*model, {.cuda = cuda.get(),
+                        .graphs = options.graphs,
                         .n_threads = options.n_threads,
                         .isa = isa,
                         .n_cache_tokens = std::max(room.n_context_tokens + 1, options.cache_tokens),
@@ -214,6 +218,8 @@ Result<std::unique_ptr<Engine>> Engine::load(const EngineOptions& options, const
   auto state = std::make_unique<State>(std::move(cuda), options, std::move(warnings), room, isa, std::move(model),
                                        std::move(disk));
   LEVIN_TRY(state->runner.ready());
+  if (options.graphs_at_load) state->runner.record_graphs(options.n_spec_steps);
+  state->n_graphs_at_load = state->runner.n_graphs();
   state->load_s = seconds_since(start);
   return std::unique_ptr<Engine>(new Engine(std::move(state)));
 }
@@ -267,7 +273,12 @@ std::unique_ptr<Generation> Engine::take(RequestId id) { return state_->loop.tak
 const StepTimes& Engine::last_step() const { return state_->loop.last_step(); }
 StepPhase Engine::phase() const { return state_->loop.phase(); }
 EngineLoad Engine::load() const {
-  EngineLoad load{state_->loop.counts(), {}, 0, 0, state_->loop.n_restored_tokens()};
+  EngineLoad load{state_->loop.counts(),
+                  {},
+                  0,
+                  0,
+                  state_->loop.n_restored_tokens(),
+                  state_->runner.n_graphs() - state_->n_graphs_at_load};
   const PrefixIndex& index = state_->loop.cache().index();
   load.n_memory_pages = index.memory().n_pages();
   load.n_memory_bytes = index.memory().n_bytes();

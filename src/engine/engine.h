@@ -29,6 +29,7 @@ struct EngineLoad : SchedulerCounts {
   int64_t n_memory_pages = 0;  // of prefixes that are kept beside the caches (kv/page_memory.h)
   int64_t n_memory_bytes = 0;
   int64_t n_restored_tokens = 0;  // of those that were looked up: read from the disk
+  int64_t n_late_graphs = 0;      // of a device, recorded after load()
 };
 
 class Engine {

@@ -28,6 +28,10 @@ struct EngineOptions {
   std::vector<ConfigOverride> overrides;             // of config.json, each key once
   LoadFormat load_format = LoadFormat::kAuto;
   Device device = Device::kCpu;
+  // Of steps on a device: replay passes as graphs (engine/runner.h), and record them all while loading instead of when first
+  // asked for.
+  bool graphs = true;
+  bool graphs_at_load = false;
   int n_threads = 1;
   std::optional<Isa> isa;  // kernel set; empty: the best the processor has
   NumericsMode numerics = NumericsMode::kFast;

@@ -18,6 +18,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 
@@ -47,12 +48,23 @@ struct ExpertRows {
   RowMajorWeights down;  // [D, F]
 };
 
+// Work of a backend's stream that runs again with the addresses it was recorded with. Not to outlive the backend.
+class RecordedWork {
+ public:
+  virtual ~RecordedWork() = default;
+  virtual void replay() = 0;  // puts all of it on the stream
+};
+
 class CudaBackend : public Backend, public DeviceMemory {
  public:
   virtual const cuda::DeviceInfo& device() const = 0;
 
   DeviceId device_id() const override { return {.kind = Device::kCuda, .index = device().index}; }
   Status synchronize() override = 0;  // of both bases
+
+  // Records the ops that `enqueue` calls instead of running them. The same calls have run before, from the same place of the
+  // arena: nothing is allocated, copied in or waited for meanwhile.
+  virtual Result<std::unique_ptr<RecordedWork>> record(const std::function<void()>& enqueue) = 0;
 
   // Between host and device; contiguous views of one type and shape. `from` may change once copy_in returns; copy_out
   // waits for the stream.

@@ -48,6 +48,7 @@ void route_experts(OpContext& ctx, const RouteExperts& a) {
                 "route_experts: chosen is {} for {} rows without tokens", a.chosen.describe(), n_rows);
   }
   if (!a.tokens.empty()) check_view({"route_experts", "tokens", a.tokens}, DType::kI32, {n_rows});
+  if (!a.slot.empty()) check_view({"route_experts", "slot", a.slot}, DType::kI32, {n_rows});
   check_groups(a, n_experts, n_active);
   ctx.backend->route_experts(a);
 }

@@ -20,6 +20,16 @@ Buffer scratch_block(int64_t n_bytes) {
   return std::move(block).value().to_buffer();
 }
 
+class GraphOnStream final : public RecordedWork {
+ public:
+  GraphOnStream(cuda::Graph graph, const cuda::Stream& stream) : graph_(std::move(graph)), stream_(stream) {}
+  void replay() override { graph_.launch(stream_); }
+
+ private:
+  cuda::Graph graph_;
+  const cuda::Stream& stream_;
+};
+
 int64_t row_bytes(DType dtype, int64_t k) { return row_major_bytes(dtype, 1, k); }
 
 }  // namespace
@@ -80,6 +90,11 @@ Status PlainCuda::copy_out(const View& to, const View& from) {
 }
 
 Status PlainCuda::synchronize() { return stream_.synchronize(); }
+
+Result<std::unique_ptr<RecordedWork>> PlainCuda::record(const std::function<void()>& enqueue) {
+  LEVIN_ASSIGN(cuda::Graph graph, cuda::Graph::capture(stream_, enqueue));
+  return std::unique_ptr<RecordedWork>(std::make_unique<GraphOnStream>(std::move(graph), stream_));
+}
 
 Result<Matrix> PlainCuda::upload(const RowMajorWeights& source) {
   std::vector<float> widened;
