@@ -75,6 +75,7 @@ const OptionRow kOptionRows[] = {
     {"CacheWithReference", trace_with({"--numerics", "reference", "--kv-cache-dtype", "fp8"}), 2,
      "--kv-cache-dtype fp8 goes with --numerics fast only: reference fixes its caches at f32"},
     {"DeviceUnknown", trace_with({"--device", "tpu"}), 2, "--device is 'tpu', expected one of cpu, cuda"},
+    {"GraphsUnknown", trace_with({"--graphs", "maybe"}), 2, "--graphs is 'maybe', expected one of on, off"},
     {"LoadFormatUnknown", trace_with({"--load-format", "gguf"}), 2,
      "--load-format is 'gguf', expected one of auto, dummy"},
     {"IsaUnknown", trace_with({"--isa", "mmx"}), 2,
