@@ -59,10 +59,57 @@ std::vector<int32_t> random_picks(const MlaCase& c, int n_variants) {
   return picks;
 }
 
+// 4096 rows of one request by position, with the conversion of its rows and without.
+void bench_prefill(const Stream& stream, int n_heads, const MlaCache& cache, const DeviceArray<uint8_t>& scratch) {
+  constexpr int64_t kRows = 4096, kPages = 1024;
+  const DeviceArray<uint16_t> q_latent(stream, cuda::MlaProblem::random_bf16(kRows * n_heads * 512, 1)),
+      q_rope(stream, cuda::MlaProblem::random_bf16(kRows * n_heads * 64, 2)), out(stream, kRows * n_heads * 512);
+  std::mt19937_64 generator(5);
+  std::vector<int32_t> positions, pages(kPages);
+  for (int64_t i = 0; i < kRows * 2048; ++i)
+    positions.push_back(static_cast<int32_t>(i % 2048 * 32 + static_cast<int64_t>(generator() % 32)));
+  for (int32_t& page : pages) page = static_cast<int32_t>(generator() % (MlaCache::kSlots / 64));
+  const DeviceArray<int32_t> picks(stream, positions), table(stream, pages),
+      table_row(stream, std::vector<int32_t>(kRows, 0));
+  const cuda::SparseMla a{.q_latent = q_latent.data(),
+                          .q_rope = q_rope.data(),
+                          .q_latent_row_stride = int64_t{n_heads} * 512,
+                          .q_rope_row_stride = int64_t{n_heads} * 64,
+                          .picks = picks.data(),
+                          .tables = {.data = table.data(), .stride = kPages},
+                          .table_row = table_row.data(),
+                          .cache = reinterpret_cast<const std::byte*>(cache.rows.data()),
+                          .page_bytes = 64 * 656,
+                          .out = out.data(),
+                          .scratch = reinterpret_cast<std::byte*>(scratch.data()),
+                          .n_rows = kRows,
+                          .n_heads = n_heads,
+                          .n_picks = 2048,
+                          .scale = 0.03f};
+  const DeviceArray<uint8_t> workspace(stream, cuda::converted_latent_bytes(a.tables, 1));
+  auto* rows = reinterpret_cast<std::byte*>(workspace.data());
+  const double flop = 2.0 * double(kRows) * n_heads * 2048 * (576 + 512), floor = flop / kBf16FlopPerSecond * 1e6;
+  const GraphTiming timing{2, 11};
+  const auto report = [&](const char* name, double us) {
+    fmt::print("mla {},H={} B=1 n=4096,{:.2f},{:.2f},{:.3f},{:.0f} TFLOP/s\n", name, n_heads, us, floor, floor / us,
+               flop / us * 1e-6);
+    std::fflush(stdout);
+  };
+  cuda::SparseMla converted = cuda::convert_latent_rows(a, 1, rows, stream.handle());
+  report("fp8 rows", time_in_graph(stream, timing, [&](int) { cuda::sparse_mla(a, stream.handle()); }));
+  report("converted rows", time_in_graph(stream, timing, [&](int) { cuda::sparse_mla(converted, stream.handle()); }));
+  report("conversion and converted rows", time_in_graph(stream, timing, [&](int) {
+           converted = cuda::convert_latent_rows(a, 1, rows, stream.handle());
+           cuda::sparse_mla(converted, stream.handle());
+         }));
+}
+
 void bench_mla(const Stream& stream, int only_requests) {
   const DeviceArray<uint8_t> scratch(stream, cuda::sparse_mla_scratch_bytes());
   scratch.fill(0);
   const MlaCache cache(stream);
+  for (const int n_heads : {128, 64})
+    if (only_requests == 0 || only_requests == 4096) bench_prefill(stream, n_heads, cache, scratch);
   for (const MlaCase& c : std::vector<MlaCase>{
            {128, 1, 1},   {128, 2, 1},  {128, 3, 1},  {128, 4, 1},  {128, 6, 1},   {128, 8, 1},   {128, 16, 1},
            {128, 32, 1},  {128, 32, 2}, {128, 32, 4}, {128, 64, 2}, {128, 128, 1}, {128, 128, 2}, {128, 4096, 1},

@@ -31,8 +31,9 @@
 namespace levin::cuda {
 
 enum class LatentRows : uint8_t {
-  kFp8,   // 656 bytes: 512 e4m3, 4 f32 scales, 64 bf16
-  kBF16,  // 1152 bytes: 512 bf16, 64 bf16
+  kFp8,        // 656 bytes: 512 e4m3, 4 f32 scales, 64 bf16
+  kBF16,       // 1152 bytes: 512 bf16, 64 bf16
+  kConverted,  // those of convert_latent_rows(): FP8 rows as bf16, with the bits of FP8 rows in all results
 };
 
 // Empty if the kernels have this shape, otherwise one line that names what they lack.
@@ -66,9 +67,18 @@ int64_t sparse_mla_scratch_bytes();
 // How the blocks share the rows: 64 heads of a row to a pair of blocks, or all its heads (FP8 rows and more than 64 heads;
 // otherwise as kWholeRows), or 64 heads with 1024 of its picks, merged within a cluster or through scratch memory; kFewRows:
 // eight blocks for these (FP8 rows and more than 1024 picks; otherwise as kWholeRows). All give the same bits; kAuto takes
-// the one that should be fastest.
+// the one that should be fastest. Converted rows have one form.
 enum class MlaSplit : uint8_t { kAuto, kWholeRows, kAllHeads, kClusters, kPairs, kFewRows };
 void sparse_mla(const SparseMla& a, StreamHandle stream, MlaSplit split = MlaSplit::kAuto);
+
+// Whether convert_latent_rows() and attention over its rows should be faster than attention over FP8 rows.
+bool is_worth_converting(const SparseMla& a, int64_t n_tables);
+
+// The FP8 rows that queries of `a` may pick, as bf16 rows, for many query rows that share requests: a kernel without
+// conversion then multiplies them. Picks are positions. `workspace` has converted_latent_bytes(), 128-byte aligned, for
+// n_tables requests, all that a.table_row names; it is needed until the attention is done.
+int64_t converted_latent_bytes(const PageTables& tables, int64_t n_tables);
+SparseMla convert_latent_rows(const SparseMla& a, int64_t n_tables, std::byte* workspace, StreamHandle stream);
 
 // plan_thresholds() of kAuto over FP8 rows on the calling thread's device, for tests.
 std::vector<int64_t> sparse_mla_thresholds(int n_heads, int n_picks, int64_t most_rows);

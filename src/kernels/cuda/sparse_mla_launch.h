@@ -18,6 +18,8 @@ constexpr int kMlaPartRecordBytes = 64 * 1024 + 2048 + 512;
 constexpr int64_t kMlaTotalBytes = 136 * 1024;
 constexpr int64_t kMlaTotals = 144;  // blocks that do whole rows at the same time; no chip has more multiprocessors
 
+constexpr int kConvertedRowBytes = (512 + 64) * 2;
+
 // Pairs of blocks that go from row to row on the calling thread's device.
 int64_t most_mla_pairs();
 
@@ -36,6 +38,11 @@ void launch_sparse_mla_all_heads(const SparseMla& a, StreamHandle stream);
 void launch_sparse_mla_few_rows(const SparseMla& a, StreamHandle stream);
 // Of those clusters the calling thread's device holds so many at the same time.
 int few_rows_at_once();
+// Converted rows, a block for 64 heads of a row.
+void launch_sparse_mla_converted(const SparseMla& a, StreamHandle stream);
+// n_tokens: [n_tables], scratch; rows: [n_tables, stride, 64] converted rows.
+void launch_convert_latent_rows(const SparseMla& a, int64_t n_tables, int32_t* n_tokens, std::byte* rows,
+                                StreamHandle stream);
 void launch_sparse_mla_bf16(const SparseMla& a, MlaSharing sharing, StreamHandle stream);
 
 }  // namespace levin::cuda

@@ -193,6 +193,79 @@ TEST_F(SparseMlaTest, BF16OutputIsTheRoundedOne) {
   }
 }
 
+// Rows of a few requests by position, in FP8 and converted: pages in any order, entries behind a request's last page that must
+// not be read, any number of picks, scores of any spread.
+class ConvertedRowsTest : public SparseMlaTest {
+ protected:
+  static constexpr int kPages = static_cast<int>(MlaProblem::kSlots / 64), kStride = 160, kTables = 3;
+
+  // Row r belongs to request r % 2, whose pages are those of the cache from the back or from the front, and to table row 2
+  // or 0; table row 1 is nobody's.
+  void expect_bits_of_fp8_rows(const MlaProblem& p) {
+    const MlaOnDevice d(*stream_, p);
+    std::vector<int32_t> table(kTables * kStride, 0x3FFFFFFF), rows;
+    for (int i = 0; i < kPages; ++i) {
+      table[i] = i;
+      table[2 * kStride + i] = kPages - 1 - i;
+    }
+    for (int64_t row = 0; row < p.n_rows; ++row) rows.push_back(row % 2 == 0 ? 2 : 0);
+    const DeviceArray<int32_t> table_device(*stream_, table), rows_device(*stream_, rows);
+    const int64_t n = p.n_rows * p.n_heads * 512;
+    const DeviceArray<float> expected(*stream_, n), out(*stream_, n);
+    SparseMla a = d.args(expected.data(), true);
+    a.tables = {.data = table_device.data(), .stride = kStride};
+    a.table_row = rows_device.data();
+    sparse_mla(a, stream_->handle(), MlaSplit::kWholeRows);
+    const std::vector<uint32_t> whole = bits(expected.host());
+    const DeviceArray<uint8_t> workspace(*stream_, converted_latent_bytes(a.tables, kTables));
+    workspace.fill(0xFF);
+    SparseMla converted =
+        convert_latent_rows(a, kTables, reinterpret_cast<std::byte*>(workspace.data()), stream_->handle());
+    converted.out = out.data();
+    out.fill(0xFF);
+    sparse_mla(converted, stream_->handle());
+    EXPECT_EQ(bits(out.host()), whole);
+    const DeviceArray<uint16_t> rounded(*stream_, n);
+    converted.out = rounded.data();
+    converted.out_f32 = false;
+    sparse_mla(converted, stream_->handle());
+    const std::vector<uint16_t> got = rounded.host();
+    for (int64_t i = 0; i < n; ++i) ASSERT_EQ(got[i], f32_to_bf16(std::bit_cast<float>(whole[i]))) << i;
+  }
+};
+
+TEST_F(ConvertedRowsTest, HaveTheBitsOfFp8Rows) {
+  for (const auto& [n_heads, n_picks] : std::vector<std::pair<int, int>>{
+           {1, 64}, {16, 128}, {64, 192}, {65, 512}, {128, 1024}, {128, 1088}, {7, 1152}, {128, 2048}}) {
+    SCOPED_TRACE(std::to_string(n_heads) + " heads, " + std::to_string(n_picks) + " picks");
+    expect_bits_of_fp8_rows(
+        MlaProblem({.n_rows = 5, .n_heads = n_heads, .n_picks = n_picks, .seed = static_cast<uint64_t>(n_picks)}));
+  }
+}
+
+TEST_F(ConvertedRowsTest, RaggedRowsOneAfterAnother) {
+  std::vector<int> n_valid = {0,   1,    63,   64,   65,   127,  511,  512,  513,
+                              576, 1023, 1024, 1025, 1088, 1089, 1500, 2047, 2048};
+  uint32_t state = 1;
+  while (n_valid.size() < 400) {
+    state = state * 1664525u + 1013904223u;
+    n_valid.push_back(n_valid.size() % 5 == 0 ? static_cast<int>(state >> 30) : static_cast<int>(state >> 8) % 2049);
+  }
+  for (const int n_heads : {20, 70})
+    expect_bits_of_fp8_rows(MlaProblem(
+        {.n_rows = static_cast<int64_t>(n_valid.size()), .n_heads = n_heads, .n_valid = n_valid, .seed = 12}));
+}
+
+// Scores that rise by hundreds of powers of two from tile to tile, and fall.
+TEST_F(ConvertedRowsTest, LargeScores) {
+  for (const float spread : {8.0f, 60.0f, 400.0f})
+    expect_bits_of_fp8_rows(MlaProblem({.n_rows = 3, .n_heads = 96, .spread = spread, .seed = 4}));
+}
+
+TEST_F(ConvertedRowsTest, FullRowsOneAfterAnother) {
+  expect_bits_of_fp8_rows(MlaProblem({.n_rows = 300, .n_heads = 128, .seed = 13}));
+}
+
 // Slots of rows that nobody picked hold NaN codes; a repeated run must not change a bit.
 TEST_F(SparseMlaTest, RepeatsItself) {
   const MlaProblem p({.n_rows = 40, .n_heads = 128, .seed = 9});
@@ -202,6 +275,18 @@ TEST_F(SparseMlaTest, RepeatsItself) {
     for (const MlaSplit split :
          {MlaSplit::kPairs, MlaSplit::kWholeRows, MlaSplit::kAllHeads, MlaSplit::kClusters, MlaSplit::kFewRows})
       ASSERT_EQ(bits(d.run(split)), first);
+}
+
+TEST(ConversionTest, IsForManyRowsOfFewTokens) {
+  const int32_t table = 0;
+  const auto worth = [&](int64_t n_rows, int64_t pages, int64_t n_tables) {
+    return is_worth_converting({.tables = {.data = &table, .stride = pages}, .n_rows = n_rows}, n_tables);
+  };
+  EXPECT_TRUE(worth(4096, 1024, 1));
+  EXPECT_TRUE(worth(512, 16, 32));
+  EXPECT_FALSE(worth(511, 16, 1));     // decode
+  EXPECT_FALSE(worth(4096, 1024, 5));  // 80 tokens a row
+  EXPECT_FALSE(is_worth_converting({.n_rows = 4096}, 1)) << "slots are not converted";
 }
 
 TEST(SparseMlaSupportTest, RefusesOtherShapesByName) {
