@@ -49,6 +49,11 @@ void OpsOnCuda::sparse_attention(const ops::SparseAttention& a) {
   rows.n_heads = static_cast<int>(a.q_latent.dim(1));
   rows.n_picks = static_cast<int>(a.rows.picks.dim(1));
   rows.scale = a.scale;
+  const int64_t n_tables = a.rows.cache.tables.dim(0);
+  const int64_t converted_bytes = cuda::converted_latent_bytes(rows.tables, n_tables);
+  const Scratch scratch(arena_);
+  if (cuda::is_worth_converting(rows, n_tables) && converted_bytes <= scratch_bytes_ / 2)
+    rows = cuda::convert_latent_rows(rows, n_tables, arena_.allocate_bytes(converted_bytes), stream_.handle());
   cuda::sparse_mla(rows, stream_.handle());
 }
 
