@@ -194,7 +194,7 @@ Step build_block_step(Arena& arena, std::span<const SequenceChunk> blocks, const
             .seq = of_tokens(),
             .slot = of_tokens(),
             .visible = of_tokens(),
-            .tables = page_tables(arena, blocks, [](const SequencePages& p) -> auto& { return p.rows(); }),
+            .tables = page_tables(arena, blocks, std::ssize(blocks), most_pages(blocks, row_pages), row_pages),
             .faults = of_tokens()};
   std::fill_n(step.faults.data<int32_t>(), n_tokens, 0);
   step.blocks = {.tables = arena.allocate(DType::kI32, {std::ssize(blocks), 1}), .end = of_tokens()};

@@ -23,8 +23,8 @@ __global__ void __launch_bounds__(kConvertThreads) clear_counts_kernel(int32_t* 
 // Tokens of each request up to the last that any of its queries has picked. Lane i looks at the first pick of tile i, then
 // at picks i and i + 32 of the last tile that has any.
 <<<<<<< HEAD
-__global__ void __launch_bounds__(kConvertThreads) count_tokens_kernel(const __grid_constant__ SparseMla a,
-                                                                       int32_t* n_tokens) {
+__global__ void __launch_bounds__(kConvertThreads)
+    count_tokens_kernel(const __grid_constant__ SparseMla a, int32_t* n_tokens) {
 =======
 __global__ void __launch_bounds__(kConvertThreads)
     count_tokens_kernel(const __grid_constant__ SparseMla a, int32_t* n_tokens) {
@@ -42,8 +42,8 @@ __global__ void __launch_bounds__(kConvertThreads)
 }
 
 <<<<<<< HEAD
-__global__ void __launch_bounds__(kConvertThreads) convert_kernel(const __grid_constant__ SparseMla a,
-                                                                  const int32_t* n_tokens, std::byte* rows) {
+__global__ void __launch_bounds__(kConvertThreads)
+    convert_kernel(const __grid_constant__ SparseMla a, const int32_t* n_tokens, std::byte* rows) {
 =======
 __global__ void __launch_bounds__(kConvertThreads)
     convert_kernel(const __grid_constant__ SparseMla a, const int32_t* n_tokens, std::byte* rows) {
