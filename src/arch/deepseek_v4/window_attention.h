@@ -42,7 +42,8 @@ struct WindowAttentionBlock {
   bool compresses() const { return compression.kind != Compression::kNone; }
   const Rotation& forth() const { return compresses() ? rotations.compressed : rotations.plain; }
   const Rotation& back() const { return compresses() ? rotations.compressed_back : rotations.plain_back; }
-  CompressorBlock compressor(Pass& p, const CompressorWeights& w, const StepEntries& entries) const;
+  CompressorBlock compressor(const CompressorWeights& w, const StepEntries& entries) const;
+  const Rotation& rotation_of(Pass& p, const StepEntries& entries) const;  // of their positions
 };
 
 }  // namespace levin
