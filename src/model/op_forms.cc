@@ -12,9 +12,12 @@ void add(std::vector<OpForm>& forms, const OpForm& form) {
   if (std::ranges::none_of(forms, [&](const OpForm& f) { return f.describe() == text; })) forms.push_back(form);
 }
 
-void add_rows(std::vector<OpForm>& forms, const LatentFormat& rows) { add(forms, {.op = "write_latent", .rows = rows}); }
+void add_rows(std::vector<OpForm>& forms, const LatentFormat& rows) {
+  add(forms, {.op = "write_latent", .rows = rows});
+}
 
-void add_indexer(std::vector<OpForm>& forms, const ModelConfig& c, const Numerics& numerics, const IndexKeyFormat& keys) {
+void add_indexer(std::vector<OpForm>& forms, const ModelConfig& c, const Numerics& numerics,
+                 const IndexKeyFormat& keys) {
   OpForm heads{.keys = keys, .hadamard = numerics.hadamard(), .fp4 = numerics.fp4_index};
   heads.op = "write_index_keys";
   add(forms, heads);

@@ -71,7 +71,8 @@ KernelSet set_of(std::string name, const CpuParts& parts) {
 std::string OpForm::describe() const {
   std::vector<std::string> parts;
   if (n_heads > 0) parts.push_back(fmt::format("{} heads", n_heads));
-  if (rows) parts.push_back(fmt::format("{} rows of {} + {}", cache_dtype_name(rows->dtype), rows->d_latent, rows->d_rope));
+  if (rows)
+    parts.push_back(fmt::format("{} rows of {} + {}", cache_dtype_name(rows->dtype), rows->d_latent, rows->d_rope));
   if (keys) parts.push_back(fmt::format("{} keys of {}", cache_dtype_name(keys->dtype), keys->d_index));
   if (n_picks > 0) parts.push_back(fmt::format("top-k {}", n_picks));
   if (n_experts > 0) {
@@ -101,9 +102,10 @@ Result<std::vector<ChosenKernel>> choose_kernels(const KernelSet& set, std::span
     };
     const auto row = std::ranges::find_if(set.rows, takes);
     if (row == set.rows.end()) {
-      return Error{ErrorKind::kModelInvalid,
-                   fmt::format("no kernel of the set {} runs {} ({}); other --numerics or --kv-cache-dtype have other forms",
-                               set.name, form.describe(), reasons.empty() ? "it has none for this op" : reasons)};
+      return Error{
+          ErrorKind::kModelInvalid,
+          fmt::format("no kernel of the set {} runs {} ({}); other --numerics or --kv-cache-dtype have other forms",
+                      set.name, form.describe(), reasons.empty() ? "it has none for this op" : reasons)};
     }
     chosen.push_back({.form = form, .kernel = row->name});
   }

@@ -43,7 +43,7 @@ struct OpForm {
 
 struct KernelRow {
   std::string_view op;
-  std::string name;                                  // "avx512-vbmi"
+  std::string name;                                 // "avx512-vbmi"
   std::string (*why_not)(const OpForm&) = nullptr;  // empty: it takes the form. Null: it takes all
 };
 

@@ -35,7 +35,8 @@ TEST(OpFormsTest, AreThoseOfTheReleasedModels) {
 
 TEST(OpFormsTest, HaveAKernelOnEverySet) {
   for (const char* folder : {"deepseek-v3.2", "glm-5", "glm-5.3", "deepseek-v4-flash"}) {
-    const ModelConfig config = test::must(load_model_config(std::string(LEVIN_SOURCE_DIR "/tests/fixtures/") + folder)).config;
+    const ModelConfig config =
+        test::must(load_model_config(std::string(LEVIN_SOURCE_DIR "/tests/fixtures/") + folder)).config;
     for (const NumericsMode mode : {NumericsMode::kReference, NumericsMode::kOfficial, NumericsMode::kFast}) {
       const Numerics numerics = numerics_of_family(test::must(make_numerics(mode, "auto")), *config.family);
       for (const Isa isa : built_isas()) {
@@ -50,7 +51,8 @@ TEST(OpFormsTest, OfAWideIndexerHaveNoneWithFp8Keys) {
   ModelConfig config = test::must(load_model_config(LEVIN_SOURCE_DIR "/tests/fixtures/deepseek-v3.2")).config;
   config.d_index = 256;
   const Numerics numerics = test::must(make_numerics(NumericsMode::kOfficial, "auto"));
-  const Result<std::vector<ChosenKernel>> none = choose_kernels(cpu_kernel_set(Isa::kPlain), op_forms(config, numerics));
+  const Result<std::vector<ChosenKernel>> none =
+      choose_kernels(cpu_kernel_set(Isa::kPlain), op_forms(config, numerics));
   ASSERT_FALSE(none.ok());
   EXPECT_EQ(none.error().kind, ErrorKind::kModelInvalid);
   EXPECT_NE(none.error().message.find("fp8 keys of 256"), std::string::npos) << none.error().message;
