@@ -95,6 +95,7 @@ void print_text(const Diagnosis& d) {
       d.cpu.quota > 0 ? fmt::format(" ({} by affinity, control group quota {:.3g})", d.cpu.n_cores, d.cpu.quota) : "");
   fmt::print("has        {}{}{}\n", have.empty() ? " none of the known sets" : have, lack.empty() ? "" : "; not", lack);
   fmt::print("kernels     {}\n", kernel_text(d.cpu.preferred_isa()));
+  fmt::print("by op       {}\n", kernels_by_op_text(cpu_kernel_set(d.cpu.preferred_isa())));
   fmt::print("others      ");
   for (const Isa isa : built_isas()) {
     if (d.cpu.supports(isa) && isa != d.cpu.preferred_isa()) fmt::print("--isa {}  ", isa_name(isa));
@@ -111,7 +112,8 @@ void print_text(const Diagnosis& d) {
 }
 
 void print_json(const Diagnosis& d) {
-  io::JsonObject sets;
+  io::JsonObject sets, by_op;
+  for (const KernelRow& row : cpu_kernel_set(d.cpu.preferred_isa()).rows) by_op.set(row.op, row.name);
   for (const Feature& f : features(d.cpu)) sets.set(f.name, f.present);
   const io::JsonObject out = {{"processor", d.cpu.model_name},
                               {"n_cores", d.cpu.n_cores},
@@ -119,6 +121,7 @@ void print_json(const Diagnosis& d) {
                               {"instruction_sets", std::move(sets)},
                               {"kernels", isa_name(d.cpu.preferred_isa())},
                               {"kernels_text", kernel_text(d.cpu.preferred_isa())},
+                              {"kernels_by_op", std::move(by_op)},
                               {"memory_bytes", d.memory.total_bytes},
                               {"available_bytes", d.memory.available_bytes},
                               {"group_limit_bytes", d.memory.group_limit_bytes},

@@ -17,6 +17,7 @@
 #include "io/json.h"
 #include "model/architecture.h"
 #include "model/memory_plan.h"
+#include "model/op_forms.h"
 #include "model/weight_table.h"
 
 namespace levin::app {
@@ -42,6 +43,8 @@ struct Inspection {
   int64_t n_tokens = 0;  // the context the plans are shown for
   int64_t available_bytes = 0;
   Isa isa = Isa::kPlain;
+  NumericsMode mode = NumericsMode::kFast;  // that `kernels` is of
+  std::vector<ChosenKernel> kernels;        // empty: a form has none, and a warning says so
 };
 
 bool is_there(const std::filesystem::path& path) {
@@ -88,10 +91,21 @@ Status read_checkpoint(const EngineOptions& options, Inspection* out) {
   return {};
 }
 
+// What runs the model in a numerics mode, or a warning that something does not.
+void choose_kernels_of(const Numerics& numerics, Inspection* out) {
+  Result<std::vector<ChosenKernel>> chosen = choose_kernels(cpu_kernel_set(out->isa), op_forms(out->config, numerics));
+  if (!chosen.ok()) {
+    out->warnings.push_back(fmt::format("not in {}: {}", numerics_mode_name(numerics.mode), chosen.error().message));
+  } else if (numerics.mode == out->mode) {
+    out->kernels = std::move(chosen).value();
+  }
+}
+
 Result<Inspection> inspect(const EngineOptions& options) {
   Inspection out{.folder = options.model_folder,
                  .overrides = options.overrides,
-                 .isa = options.isa.value_or(cpu_info().preferred_isa())};
+                 .isa = options.isa.value_or(cpu_info().preferred_isa()),
+                 .mode = options.numerics};
   LEVIN_ASSIGN(ParsedConfig parsed, load_model_config(options.model_folder, *options.registry, options.overrides));
   out.config = std::move(parsed.config);
   out.warnings = std::move(parsed.warnings);
@@ -106,8 +120,9 @@ Result<Inspection> inspect(const EngineOptions& options) {
   for (const NumericsMode mode : kModes) {
     LEVIN_ASSIGN(const Numerics numerics,
                  make_numerics(mode, mode == NumericsMode::kFast ? options.kv_cache_dtype : "auto"));
-    MemoryPlan plan = plan_memory(out.config, numerics_of_family(numerics, *out.config.family),
-                                  out.checkpoint ? &*out.checkpoint : nullptr,
+    const Numerics own = numerics_of_family(numerics, *out.config.family);
+    choose_kernels_of(own, &out);
+    MemoryPlan plan = plan_memory(out.config, own, out.checkpoint ? &*out.checkpoint : nullptr,
                                   {.n_step_tokens = options.chunk_tokens, .n_undone = options.n_spec_steps});
     plan.prefix_bytes = choose_prefix_bytes(plan, {.asked_tokens = options.max_model_len_tokens,
                                                    .max_position = out.config.max_position,
@@ -193,6 +208,7 @@ void print_text(const Inspection& i) {
   print_tensors(i);
   print_plans(i);
   fmt::print("\nkernels     {}\n", kernel_text(i.isa));
+  for (const ChosenKernel& k : i.kernels) fmt::print("  {:<12} {}\n", k.kernel, k.form.describe());
   for (const std::string& warning : i.warnings) fmt::print("warning     {}\n", warning);
 }
 
@@ -235,6 +251,11 @@ void print_json(const Inspection& i) {
   out.set("available_bytes", i.available_bytes);
   out.set("memory", std::move(plans));
   out.set("kernels", isa_name(i.isa));
+  io::JsonArray forms;
+  for (const ChosenKernel& k : i.kernels) {
+    forms.push_back(io::JsonObject{{"op", k.form.op}, {"form", k.form.describe()}, {"kernel", k.kernel}});
+  }
+  out.set("kernels_by_form", std::move(forms));
   out.set("warnings", io::JsonArray(i.warnings.begin(), i.warnings.end()));
   fmt::print("{}\n", io::dump_json(std::move(out)));
 }

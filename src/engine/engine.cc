@@ -15,8 +15,10 @@
 #include "engine/step_loop.h"
 #include "io/safetensors.h"
 #include "model/memory_plan.h"
+#include "model/op_forms.h"
 #include "model/place_weights.h"
 #include "ops/cuda_backend.h"
+#include "ops/kernel_registry.h"
 
 namespace levin {
 namespace {
@@ -106,6 +108,15 @@ Result<std::unique_ptr<CudaBackend>> open_device(const EngineOptions& options, c
                                                 family.name, family.cuda_lacks)};
   }
   return open_cuda({.kernels = cuda::KernelSet::kPlain});
+}
+
+// What the model asks of the ops has a kernel, so that none is missed in a request.
+Status check_kernels(const EngineOptions& options, const ModelConfig& config, const Numerics& numerics) {
+  const KernelSet set = options.device == Device::kCpu
+                            ? cpu_kernel_set(options.isa.value_or(cpu_info().preferred_isa()))
+                            : cuda_kernel_set();
+  LEVIN_TRY(choose_kernels(set, op_forms(config, numerics)));
+  return {};
 }
 
 // Of a device the models' products have one form; a head in e4m3 for drafts would not be faster.
@@ -201,6 +212,7 @@ Result<std::unique_ptr<Engine>> Engine::load(const EngineOptions& options, const
   LEVIN_ASSIGN(const Numerics mode, make_numerics(options.numerics, options.kv_cache_dtype));
   const Numerics numerics = numerics_on(options.device, numerics_of_family(mode, *parsed.config.family));
   LEVIN_ASSIGN(std::unique_ptr<CudaBackend> cuda, open_device(options, *parsed.config.family));
+  LEVIN_TRY(check_kernels(options, parsed.config, numerics));
   LEVIN_ASSIGN(const std::optional<io::Checkpoint> checkpoint, open_checkpoint(options));
   LEVIN_ASSIGN(const Room room, plan_room(options, parsed.config, numerics, checkpoint, cuda.get()));
   std::vector<std::string> warnings = std::move(parsed.warnings);

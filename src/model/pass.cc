@@ -82,28 +82,34 @@ View Pass::embed(View table) {
 
 View Pass::rms_norm(View x, const Vector& weight, float eps) {
   const View out = allocate(DType::kF32, {x.dim(0), x.dim(1)});
-  rms_norm_into(out, x, weight, eps);
+  ops::norm_rows(ctx_, {.x = x, .weight = weight.view, .eps = eps, .normed = out});
   return out;
 }
 
 View Pass::rms_norm(View x, float eps) {
   const View out = allocate(DType::kF32, {x.dim(0), x.dim(1)});
-  ops::rms_norm(ctx_, {.x = x, .eps = eps, .out = out});
+  ops::norm_rows(ctx_, {.x = x, .eps = eps, .normed = out});
+  return out;
+}
+
+View Pass::add_and_norm(View x, View y, const Vector& weight, float eps) {
+  const View out = allocate(DType::kF32, {x.dim(0), x.dim(1)});
+  ops::norm_rows(ctx_, {.x = y, .residual = x, .weight = weight.view, .eps = eps, .normed = out});
   return out;
 }
 
 void Pass::rms_norm_into(View out, View x, const Vector& weight, float eps) {
-  ops::rms_norm(ctx_, {.x = x, .weight = weight.view, .eps = eps, .out = out});
-}
-
-void Pass::rms_norm_heads(View x, float eps) {
-  ops::rms_norm(ctx_, {.x = x.merged_first(), .eps = eps, .out = x.merged_first()});
+  ops::norm_rows(ctx_, {.x = x, .weight = weight.view, .eps = eps, .normed = out});
 }
 
 View Pass::layer_norm(View x, const Vector& weight, const Vector& bias, float eps) {
   const View out = allocate(DType::kF32, {x.dim(0), x.dim(1)});
   ops::layer_norm(ctx_, {.x = x, .weight = weight.view, .bias = bias.view, .eps = eps, .out = out});
   return out;
+}
+
+void Pass::rms_norm_heads(View x, float eps) {
+  ops::norm_rows(ctx_, {.x = x.merged_first(), .eps = eps, .normed = x.merged_first()});
 }
 
 View Pass::matmul(View x, const Linear& w) {
@@ -128,7 +134,7 @@ View Pass::matmul_per_head(View x, std::span<const Matrix> w) {
 void Pass::rope(View x, ops::RopePairing pairing) { rotate(x, rope_, pairing); }
 
 void Pass::rotate(View x, const Rotation& r, ops::RopePairing pairing) {
-  ops::rope(ctx_, {.x = x, .cos = r.cos, .sin = r.sin, .pairing = pairing});
+  ops::rotate_queries(ctx_, {.x = x, .rotation = r.of(pairing), .out = x});
 }
 
 void Pass::add_into(View x, View y) { ops::add_into(ctx_, {.x = x, .y = y}); }

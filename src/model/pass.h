@@ -14,6 +14,7 @@
 #include "model/weights.h"
 #include "ops/context.h"
 #include "ops/rope.h"
+#include "ops/row_chains.h"
 #include "tensor/view.h"
 
 namespace levin {
@@ -33,6 +34,7 @@ struct Probe {
 struct Rotation {
   View cos;
   View sin;
+  ops::Rotation of(ops::RopePairing pairing) const { return {.cos = cos, .sin = sin, .pairing = pairing}; }
 };
 
 class Pass {
@@ -58,13 +60,14 @@ class Pass {
 
   const Rotation& step_rotation() const { return rope_; }
 
-  View rows_of(View x, View rows);                         // [T, D] f32, [N] i32 -> [N, D], a copy
-  View embed(View table);                                  // -> [T, D]
-  View rms_norm(View x, const Vector& weight, float eps);  // [T, D] -> [T, D]
-  View rms_norm(View x, float eps);                        // the same without a weight
+  View rows_of(View x, View rows);                                     // [T, D] f32, [N] i32 -> [N, D], a copy
+  View embed(View table);                                              // -> [T, D]
+  View rms_norm(View x, const Vector& weight, float eps);              // [T, D] -> [T, D]
+  View rms_norm(View x, float eps);                                    // the same without a weight
+  View add_and_norm(View x, View y, const Vector& weight, float eps);  // x += y -> rms_norm of x
   void rms_norm_into(View out, View x, const Vector& weight, float eps);
-  void rms_norm_heads(View x, float eps);  // [T, H, D] in place, every head for itself, without a weight
   View layer_norm(View x, const Vector& weight, const Vector& bias, float eps);
+  void rms_norm_heads(View x, float eps);               // [T, H, D] in place, every head for itself, without a weight
   View matmul(View x, const Linear& w);                 // [T, K] -> [T, N]
   void matmul_into(View out, View x, const Linear& w);  // the same into given memory
   // [T, H, K] -> [T, H, N], inputs rounded as numerics.absorbed says

@@ -81,7 +81,6 @@ class Backend {
   virtual void expert_ffn(const ops::ExpertFfn& a) = 0;
   virtual void ffn(const ops::Ffn& a) = 0;
   virtual void hadamard(const ops::Hadamard& a) = 0;
-  virtual void index_queries(const ops::IndexQueries& a) = 0;
   virtual void index_scores(const ops::IndexScores& a) = 0;
   virtual void index_topk(const ops::IndexTopk& a) = 0;
   virtual void keep_state(const ops::WindowTokens& a) = 0;
@@ -89,14 +88,12 @@ class Backend {
   virtual void mark_unusable(const ops::MarkUnusable& a) = 0;
   virtual void matmul(const ops::Matmul& a) = 0;
   virtual void matmul_per_head(const ops::MatmulPerHead& a) = 0;
-  virtual void norm_rows(const ops::NormRows& a) = 0;
   virtual void pool_windows(const ops::PoolWindows& a) = 0;
   virtual void quantize_fp8(const ops::QuantizeFp8& a) = 0;
   virtual void read_streams(const ops::ReadStreams& a) = 0;
   virtual void rms_norm(const ops::RmsNorm& a) = 0;
   virtual void rope(const ops::Rope& a) = 0;
   virtual void rope_table(const ops::RopeTable& a) = 0;
-  virtual void rotate_queries(const ops::RotateQueries& a) = 0;
   virtual void round_to_bf16(const ops::RoundToBf16& a) = 0;
   virtual void round_to_fp4(const ops::RoundToFp4& a) = 0;
   virtual void route_experts(const ops::RouteExperts& a) = 0;
@@ -107,9 +104,14 @@ class Backend {
   virtual void stream_weights(const ops::StreamWeights& a) = 0;
   virtual void take_all(const ops::TakeAll& a) = 0;
   virtual void take_most_recent(const ops::TakeAll& a) = 0;
-  virtual void write_index_keys(const ops::WriteIndexKeys& a) = 0;
-  virtual void write_latent(const ops::WriteLatent& a) = 0;
   virtual void write_streams(const ops::WriteStreams& a) = 0;
+
+  // Chains (ops/row_chains.h) of f32 rows, as the small ops above.
+  virtual void norm_rows(const ops::NormRows& a);
+  virtual void rotate_queries(const ops::RotateQueries& a);
+  virtual void write_latent(const ops::WriteLatent& a);
+  virtual void index_queries(const ops::IndexQueries& a);
+  virtual void write_index_keys(const ops::WriteIndexKeys& a);
 
   // Of GLM-5.3-Flash. A backend without them is not given models that call them (Architecture::cuda_lacks).
   virtual void delta_rule(const ops::DeltaRule& a);

@@ -1,5 +1,7 @@
 #include "ops/quantize.h"
 
+#include <bit>
+
 #include "base/check.h"
 #include "ops/backend.h"
 #include "ops/check_view.h"

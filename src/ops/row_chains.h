@@ -1,17 +1,21 @@
-// Chains of row work around the products and the caches. Each is exactly the ops that it names, one after another on f32
-// values; on a CUDA device it is one launch, with the same bits.
+// Chains of row work around the products and the caches: the ops that models call. Each is exactly the small ops that it
+// names, one after another on f32 values; a backend that has no kernel for a chain, or not for its form, runs these
+// (Backend's own bodies), and one that has gives the same bits.
 //
 //   norm_rows         x (residual += x, x = residual, if there is one) -> rms_norm -> normed, and -> quantize_fp8
-//   rotate_queries    rope of each head's part -> bf16
-//   write_latent      rms_norm of a token's latent, rope of its rotated part -> append_latent
-//   index_queries     rope of the first Dr columns -> hadamard -> quantize_fp8 of each head;
-//                     weights = (w * factor) * the head's scale
-//   write_index_keys  layer_norm -> rope of the first Dr columns -> hadamard -> append_index_keys
+//   rotate_queries    rope of each head's part -> f32 or bf16
+//   write_latent      rms_norm of a token's latent, or of its whole row, by the weight's width -> rope of the last Dr
+//                     columns -> append_latent
+//   index_queries     rope of Dr columns -> hadamard -> round_to_fp4 -> the type of the cached keys;
+//                     weights = (w * factor), times the head's scale where the keys are fp8
+//   write_index_keys  layer_norm, without a bias rms_norm, without a weight nothing -> rope of Dr columns -> hadamard -> round_to_fp4
+//                     -> append_index_keys
 //
 // Inputs    f32 or bf16; norm weights and biases, tables and head weights are f32
-// CUDA      x and codes 16-byte aligned, rows a multiple of 8 elements apart; D a multiple of 16 up to 28672; latent
-//           512 + 64 in fp8 rows; index heads 128 wide with Dr = 64, fp8 keys. Other shapes stop the process and are named.
-// Source    model_spec.md 4.2 to 4.4
+// CUDA      kPlain: bf16 inputs only where its kernels have the whole chain, which is fp8 keys and rows without round_to_fp4.
+//           kSm90: x and codes 16-byte aligned, rows a multiple of 8 elements apart; D a multiple of 16 up to 28672; latent
+//           512 + 64 in fp8 rows; index heads 128 wide with Dr = 64, fp8 keys
+// Source    model_spec.md 4.2 to 4.4, 6.4, 6.5
 #pragma once
 
 #include "ops/context.h"
@@ -21,7 +25,7 @@
 
 namespace levin::ops {
 
-// cos and sin of each token, as rope() takes them.
+// cos and sin of each token, as rope() takes them. Empty: nothing is rotated.
 struct Rotation {
   View cos;  // [T, Dr/2] f32
   View sin;  // [T, Dr/2] f32
@@ -29,26 +33,26 @@ struct Rotation {
 };
 
 struct NormRows {
-  View x;         // [T, D] f32 or bf16
-  View residual;  // [T, D] f32, updated; may be empty
-  View weight;    // [D] f32
+  View x;              // [T, D] f32 or bf16
+  View residual = {};  // [T, D] f32, updated; may be empty
+  View weight = {};    // [D] f32; empty: ones
   float eps = 0;
-  View normed;  // [T, D] bf16, written; may be empty
-  View codes;   // [T, D] f8_e4m3, written; may be empty
-  View scale;   // of the codes, as quantize_fp8() has it
+  View normed = {};  // [T, D] f32 or bf16, written; may be empty, and x if that is f32
+  View codes = {};   // [T, D] f8_e4m3, written; may be empty
+  View scale = {};   // of the codes, as quantize_fp8() has it
 };
 void norm_rows(OpContext& ctx, const NormRows& a);
 
 struct RotateQueries {
-  View x;  // [T, H, Dr] f32 or bf16, not changed; usually a slice of wider heads
+  View x;  // [T, H, Dr] f32 or bf16; usually a slice of wider heads
   Rotation rotation;
-  View out;  // [T, H, Dr] bf16, overwritten
+  View out;  // [T, H, Dr] bf16, overwritten; or x, which is f32 then
 };
 void rotate_queries(OpContext& ctx, const RotateQueries& a);
 
 struct WriteLatent {
-  View x;       // [T, Rk + Dr] f32 or bf16: latent, then the part to rotate
-  View weight;  // [Rk] f32
+  View x;            // [T, Rk + Dr] f32 or bf16: latent, then the part to rotate
+  View weight = {};  // [Rk] f32, or [Rk + Dr] for the norm of the whole row; empty: x is normed
   float eps = 0;
   Rotation rotation;
   View seq;   // [T] i32, row of cache.tables
@@ -59,25 +63,29 @@ struct WriteLatent {
 void write_latent(OpContext& ctx, const WriteLatent& a);
 
 struct IndexQueries {
-  View x;            // [T, Hi, Di] f32 or bf16
+  View x;            // [T, Hi, Di] f32 or bf16, not changed unless it is q
   View w;            // [T, Hi] f32, learned head weights
   float factor = 1;  // Hi^-1/2 * Di^-1/2
   Rotation rotation;
+  int64_t rope_column = 0;  // the first of the Dr columns that are rotated
   bool hadamard = true;
-  View codes;    // [T, Hi, Di] f8_e4m3, overwritten: IndexQuery::q
-  View weights;  // [T, Hi] f32, overwritten: IndexQuery::w
+  bool fp4 = false;  // round_to_fp4
+  View q;            // [T, Hi, Di] f8_e4m3, bf16 or f32, the type of IndexQuery::q, overwritten; f32: may be x
+  View weights;      // [T, Hi] f32, overwritten: IndexQuery::w; may be w
 };
 void index_queries(OpContext& ctx, const IndexQueries& a);
 
 struct WriteIndexKeys {
-  View x;       // [T, Di] f32 or bf16
-  View weight;  // [Di] f32
-  View bias;    // [Di] f32
+  View x;            // [T, Di] f32 or bf16
+  View weight = {};  // [Di] f32; empty: x is normed
+  View bias = {};    // [Di] f32; empty: rms_norm
   float eps = 0;
   Rotation rotation;
+  int64_t rope_column = 0;  // the first of the Dr columns that are rotated
   bool hadamard = true;
-  View seq;   // [T] i32
-  View slot;  // [T] i32, negative: nothing is written
+  bool fp4 = false;  // round_to_fp4
+  View seq;          // [T] i32
+  View slot;         // [T] i32, negative: nothing is written
   IndexKeyFormat format;
   PagedRows cache;
 };

@@ -7,6 +7,7 @@
 
 #include "base/numbers.h"
 #include "ops/cache_rows.h"
+#include "ops/copies.h"
 #include "ops/norm.h"
 #include "ops/paged_cache.h"
 #include "ops/quantize.h"
@@ -202,7 +203,7 @@ TEST(IndexQueriesTest, IsRopeHadamardAndRounding) {
                                            .factor = kFactor,
                                            .rotation = table.on(args, pairing, 0, kRows),
                                            .hadamard = rotated,
-                                           .codes = args.out(got),
+                                           .q = args.out(got),
                                            .weights = args.out(got_weights)});
         args.fetch();
         ASSERT_TRUE(same_bits(got, codes)) << device->name();
@@ -250,6 +251,177 @@ TEST(WriteIndexKeysTest, IsNormRopeAndHadamardIntoTheCache) {
   }
 }
 
+// ---- the forms that models of all families ask for: f32 rows, other norms, other columns ----
+
+TEST(NormRowsTest, GivesF32RowsWithAndWithoutAWeight) {
+  OpContext& plain = plain_device().ctx();
+  constexpr int64_t kRows = 5, kWidth = 144;
+  Random random(11);
+  const Tensor x = random_tensor(random, {kRows, kWidth}), residual = random_tensor(random, {kRows, kWidth}, 4),
+               weight = random_tensor(random, {kWidth});
+  for (const bool with_residual : {true, false}) {
+    for (const bool with_weight : {true, false}) {
+      const Tensor sum = copy_of(with_residual ? residual : x), want(DType::kF32, {kRows, kWidth});
+      if (with_residual) ops::add_into(plain, {.x = sum, .y = x});
+      const View gain = with_weight ? weight.view() : View();
+      ops::rms_norm(plain, {.x = sum, .weight = gain, .eps = kEps, .out = want});
+      for (TestDevice* device : backends_under_test()) {
+        const Tensor got(DType::kF32, {kRows, kWidth}), stream = copy_of(residual), in_place = copy_of(x);
+        Args args(*device);
+        const View rows = args.out(in_place), stream_rows = with_residual ? args.out(stream) : View();
+        const ops::NormRows norm{.x = rows, .residual = stream_rows, .weight = args.in(gain), .eps = kEps};
+        ops::NormRows apart = norm, over = norm;
+        apart.normed = args.out(got);
+        over.normed = rows;
+        ops::norm_rows(device->ctx(), apart);
+        if (!with_residual) ops::norm_rows(device->ctx(), over);
+        args.fetch();
+        ASSERT_TRUE(same_bits(got, want)) << device->name();
+        if (with_residual) ASSERT_TRUE(same_bits(stream, sum)) << device->name();
+        if (!with_residual) ASSERT_TRUE(same_bits(in_place, want)) << device->name();
+      }
+    }
+  }
+}
+
+TEST(RotateQueriesTest, RotatesF32InPlace) {
+  constexpr int64_t kRows = 4, kHeads = 5, kHead = 192;
+  Random random(12);
+  const Tensor x = random_tensor(random, {kRows, kHeads * kHead}), want = copy_of(x);
+  const Table table(random, kRows);
+  table.rotate(want.view().split_last(kHeads, kHead).slice_last(128, kRope), ops::RopePairing::kHalfSplit);
+  for (TestDevice* device : backends_under_test()) {
+    const Tensor got = copy_of(x);
+    Args args(*device);
+    const View part = args.out(got).split_last(kHeads, kHead).slice_last(128, kRope);
+    ops::rotate_queries(device->ctx(),
+                        {.x = part, .rotation = table.on(args, ops::RopePairing::kHalfSplit, 0, kRows), .out = part});
+    args.fetch();
+    ASSERT_TRUE(same_bits(got, want)) << device->name();
+  }
+}
+
+TEST(WriteLatentTest, NormsTheWholeRowOrNothing) {
+  constexpr int64_t kRows = 5, kWidth = kLatent + kRope;
+  OpContext& plain = plain_device().ctx();
+  for (const CacheDType dtype : {CacheDType::kF32, CacheDType::kBF16, CacheDType::kFp8}) {
+    const LatentFormat format = key_value_format(dtype, kWidth, kRope);
+    for (const bool with_norm : {true, false}) {
+      Random random(13);
+      const Tensor x = random_tensor(random, {kRows, kWidth}), row = copy_of(x),
+                   weight = random_tensor(random, {kWidth});
+      const Table table(random, kRows);
+      const Slots s;
+      if (with_norm) ops::rms_norm(plain, {.x = row, .weight = weight, .eps = kEps, .out = row});
+      table.rotate(row.view().slice_last(kLatent, kRope).split_last(1, kRope), ops::RopePairing::kInterleaved);
+      const PagedCache want(format.page_bytes(), 2, 192, 7);
+      ops::append_latent(plain, {.c_kv = row.view().slice_last(0, kLatent),
+                                 .k_rope = row.view().slice_last(kLatent, kRope),
+                                 .seq = i32_tensor(s.seq),
+                                 .slot = i32_tensor(s.slot),
+                                 .format = format,
+                                 .cache = want.rows()});
+      expect_cache(want, format.page_bytes(), [&](OpContext& ctx, Args& args, const PagedRows& cache) {
+        ops::write_latent(ctx, {.x = args.in(x),
+                                .weight = with_norm ? args.in(weight) : View(),
+                                .eps = kEps,
+                                .rotation = table.on(args, ops::RopePairing::kInterleaved, 0, kRows),
+                                .seq = args.in(i32_tensor(s.seq)),
+                                .slot = args.in(i32_tensor(s.slot)),
+                                .format = format,
+                                .cache = cache});
+      });
+    }
+  }
+}
+
+TEST(IndexQueriesTest, HasTheTypeOfTheKeys) {
+  constexpr int64_t kRows = 4, kHeads = 6, kColumn = kIndex - kRope;
+  constexpr float kFactor = 0.0361f;
+  OpContext& plain = plain_device().ctx();
+  for (const DType type : {DType::kF32, DType::kBF16, DType::kF8E4M3}) {
+    for (const bool fp4 : {true, false}) {
+      Random random(14);
+      const Tensor x = random_tensor(random, {kRows, kHeads * kIndex}), w = random_tensor(random, {kRows, kHeads}),
+                   values = copy_of(x);
+      const Table table(random, kRows);
+      const View heads = values.view().split_last(kHeads, kIndex);
+      table.rotate(heads.slice_last(kColumn, kRope), ops::RopePairing::kInterleaved);
+      ops::hadamard(plain, {.x = heads});
+      if (fp4) ops::round_to_fp4(plain, {.x = heads.merged_first()});
+      const Tensor want(type, {kRows, kHeads, kIndex}), weights(DType::kF32, {kRows, kHeads}),
+          scale(DType::kF32, {kRows, kHeads});
+      const View rows = want.view().merged_first();
+      if (type == DType::kF32) ops::copy_rows(plain, {.x = heads.merged_first(), .out = rows});
+      if (type == DType::kBF16) ops::round_to_bf16(plain, {.x = heads.merged_first(), .out = rows});
+      if (type == DType::kF8E4M3) {
+        const View scales = scale.view().reshaped({kRows * kHeads, 1});
+        ops::quantize_fp8(plain, {.x = heads.merged_first(), .out = rows, .scale = scales});
+      }
+      for (int64_t i = 0; i < kRows * kHeads; ++i) {
+        const float weight = w.at(i) * kFactor;
+        weights.view().data<float>()[i] = type == DType::kF8E4M3 ? weight * scale.at(i) : weight;
+      }
+      for (TestDevice* device : backends_under_test()) {
+        const Tensor got(type, {kRows, kHeads, kIndex}), got_weights(DType::kF32, {kRows, kHeads}),
+            in_place = copy_of(x);
+        Args args(*device);
+        const ops::IndexQueries queries{.x = args.out(in_place).split_last(kHeads, kIndex),
+                                        .w = args.in(w),
+                                        .factor = kFactor,
+                                        .rotation = table.on(args, ops::RopePairing::kInterleaved, 0, kRows),
+                                        .rope_column = kColumn,
+                                        .fp4 = fp4,
+                                        .q = args.out(got),
+                                        .weights = args.out(got_weights)};
+        ops::index_queries(device->ctx(), queries);
+        ops::IndexQueries over = queries;
+        over.q = over.x;
+        if (type == DType::kF32) ops::index_queries(device->ctx(), over);
+        args.fetch();
+        ASSERT_TRUE(same_bits(got, want)) << device->name() << ", " << dtype_name(type);
+        ASSERT_TRUE(same_bits(got_weights, weights)) << device->name() << ", " << dtype_name(type);
+        ASSERT_TRUE(same_bits(in_place, type == DType::kF32 ? values : x)) << device->name();
+      }
+    }
+  }
+}
+
+TEST(WriteIndexKeysTest, NormsByRmsAndRotatesTheLastColumns) {
+  constexpr int64_t kRows = 5, kColumn = kIndex - kRope;
+  OpContext& plain = plain_device().ctx();
+  for (const CacheDType dtype : {CacheDType::kF32, CacheDType::kBF16, CacheDType::kFp8}) {
+    const IndexKeyFormat format = index_key_format(dtype, kIndex);
+    for (const bool fp4 : {true, false}) {
+      Random random(15);
+      const Tensor x = random_tensor(random, {kRows, kIndex}), keys = copy_of(x),
+                   weight = random_tensor(random, {kIndex});
+      const Table table(random, kRows);
+      const Slots s;
+      ops::rms_norm(plain, {.x = keys, .weight = weight, .eps = kEps, .out = keys});
+      table.rotate(keys.view().slice_last(kColumn, kRope).split_last(1, kRope), ops::RopePairing::kInterleaved);
+      ops::hadamard(plain, {.x = keys.view().split_last(1, kIndex)});
+      if (fp4) ops::round_to_fp4(plain, {.x = keys});
+      const PagedCache want(format.page_bytes(), 2, 192, 7);
+      ops::append_index_keys(
+          plain,
+          {.keys = keys, .seq = i32_tensor(s.seq), .slot = i32_tensor(s.slot), .format = format, .cache = want.rows()});
+      expect_cache(want, format.page_bytes(), [&](OpContext& ctx, Args& args, const PagedRows& cache) {
+        ops::write_index_keys(ctx, {.x = args.in(x),
+                                    .weight = args.in(weight),
+                                    .eps = kEps,
+                                    .rotation = table.on(args, ops::RopePairing::kInterleaved, 0, kRows),
+                                    .rope_column = kColumn,
+                                    .fp4 = fp4,
+                                    .seq = args.in(i32_tensor(s.seq)),
+                                    .slot = args.in(i32_tensor(s.slot)),
+                                    .format = format,
+                                    .cache = cache});
+      });
+    }
+  }
+}
+
 TEST(RowChainsDeathTest, NamesTheArgument) {
   OpContext& ctx = plain_device().ctx();
   const Tensor x(DType::kF32, {2, 32}), weight(DType::kF32, {32}), short_weight(DType::kF32, {16}),
@@ -257,6 +429,12 @@ TEST(RowChainsDeathTest, NamesTheArgument) {
   EXPECT_DEATH(ops::norm_rows(ctx, {.x = out.view().reshaped({64}), .weight = weight}), "x is bf16 .64., expected");
   EXPECT_DEATH(ops::norm_rows(ctx, {.x = x, .weight = short_weight}), "norm_rows: weight is f32 .16.");
   EXPECT_DEATH(ops::norm_rows(ctx, {.x = x, .weight = weight, .codes = codes}), "codes are f8_e4m3 .*their scale");
+  const Tensor cos(DType::kF32, {2, 8}), f32(DType::kF32, {2, 2, 16});
+  const ops::Rotation rotation{.cos = cos, .sin = cos};
+  EXPECT_DEATH(ops::rotate_queries(ctx, {.x = x.view().split_last(2, 16), .rotation = rotation, .out = f32}),
+               "rotate_queries: out is f32 .2, 2, 16., expected bf16, or x itself");
+  EXPECT_DEATH(ops::index_queries(ctx, {.x = x.view().split_last(2, 16), .rotation = rotation, .rope_column = 1}),
+               "rotated from column 1");
 }
 
 }  // namespace

@@ -16,6 +16,7 @@
 #include "kernels/cuda/plain/products.h"
 #include "kernels/cuda/plain/rows.h"
 #include "kernels/cuda/plain/sampling.h"
+#include "tensor/formats.h"
 
 namespace levin::bench {
 namespace {

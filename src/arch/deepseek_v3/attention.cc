@@ -2,7 +2,7 @@
 
 #include "base/check.h"
 #include "model/blocks/indexer.h"
-#include "ops/cache_rows.h"
+#include "ops/row_chains.h"
 #include "ops/sparse_attention.h"
 
 namespace levin {
@@ -16,16 +16,14 @@ void AttentionBlock::append(Pass& p, View h) const {  // h       [T, D]
 void AttentionBlock::append_latent(Pass& p, View h) const {
   const ModelConfig& c = config;
   const AttentionWeights& w = weights.attention;
-  const View kv = p.matmul(h, w.kv_down);                                                // [T, Rk + Dr]
-  const View c_kv = p.rms_norm(kv.slice_last(0, c.d_latent), w.kv_norm, latent_eps(p));  // [T, Rk]
-  const View k_rope = kv.slice_last(c.d_latent, c.d_rope);                               // [T, Dr]
-  p.rope(k_rope.split_last(1, c.d_rope), c.rope_pairing);
-  ops::append_latent(p.ctx(), {.c_kv = c_kv,
-                               .k_rope = k_rope,
-                               .seq = p.step().seq,
-                               .slot = p.step().slot,
-                               .format = p.cache().format(layer).latent,
-                               .cache = p.cache().latent_rows(layer, p.step().tables)});
+  ops::write_latent(p.ctx(), {.x = p.matmul(h, w.kv_down),  // [T, Rk + Dr]
+                              .weight = w.kv_norm.view,
+                              .eps = latent_eps(p),
+                              .rotation = p.step_rotation().of(c.rope_pairing),
+                              .seq = p.step().seq,
+                              .slot = p.step().slot,
+                              .format = p.cache().format(layer).latent,
+                              .cache = p.cache().latent_rows(layer, p.step().tables)});
 }
 
 View AttentionBlock::attend(Pass& p, View h, Picks& picks) const {  // h      [T, D]
@@ -69,15 +67,17 @@ void AttentionBlock::select(Pass& p, View h, View c_q, Picks& picks) const {
 void AttentionBlock::append_index_keys(Pass& p, View h) const {
   const ModelConfig& c = config;
   const IndexerWeights& w = *weights.indexer;
-  const View k = p.layer_norm(p.matmul(h, w.k), w.k_norm, w.k_norm_bias, c.index_norm_eps);  // [T, Di]
-  const View k_heads = k.split_last(1, c.d_index);                                           // [T, 1, Di]
-  p.rope(k_heads.slice_last(0, c.d_rope), c.index_rope_pairing);                             // rope part first
-  prepare_index_values(p, k_heads);
-  ops::append_index_keys(p.ctx(), {.keys = k,
-                                   .seq = p.step().seq,
-                                   .slot = p.step().slot,
-                                   .format = *p.cache().format(layer).index,
-                                   .cache = p.cache().index_rows(layer, p.step().tables)});
+  ops::write_index_keys(p.ctx(), {.x = p.matmul(h, w.k),  // [T, Di]
+                                  .weight = w.k_norm.view,
+                                  .bias = w.k_norm_bias.view,
+                                  .eps = c.index_norm_eps,
+                                  .rotation = p.step_rotation().of(c.index_rope_pairing),
+                                  .hadamard = p.numerics().hadamard(),
+                                  .fp4 = p.numerics().fp4_index,
+                                  .seq = p.step().seq,
+                                  .slot = p.step().slot,
+                                  .format = *p.cache().format(layer).index,
+                                  .cache = p.cache().index_rows(layer, p.step().tables)});
 }
 
 void AttentionBlock::pick(Pass& p, View h, View c_q, View slots) const {  // slots  [T, K]
@@ -85,7 +85,6 @@ void AttentionBlock::pick(Pass& p, View h, View c_q, View slots) const {  // slo
   const IndexerBlock indexer{.params = {.n_heads = c.n_index_heads,
                                         .d_index = c.d_index,
                                         .rope_column = 0,
-                                        .d_rope = c.d_rope,
                                         .pairing = c.index_rope_pairing,
                                         .scale = c.index_scale()},
                              .q_up = weights.indexer->q_up,

@@ -23,8 +23,8 @@ void DecoderLayer::forward_appended(Pass& p, View x, Picks& picks) const {
 }
 
 void DecoderLayer::forward_normed(Pass& p, View x, View h, Picks& picks) const {
-  p.add_into(x, attention().attend(p, h, picks));
-  p.add_into(x, feed_forward(p, p.rms_norm(x, weights.ffn_norm, config.norm_eps)));
+  const View ffn_in = p.add_and_norm(x, attention().attend(p, h, picks), weights.ffn_norm, config.norm_eps);
+  p.add_into(x, feed_forward(p, ffn_in));
   if (p.probe() != nullptr && p.probe()->on_layer_output) p.probe()->on_layer_output(layer, x);
 }
 

@@ -1,7 +1,7 @@
 #include "arch/deepseek_v4/window_attention.h"
 
 #include "model/blocks/indexer.h"
-#include "ops/cache_rows.h"
+#include "ops/row_chains.h"
 
 namespace levin {
 
@@ -51,16 +51,24 @@ View WindowAttentionBlock::attend(Pass& p, View h) const {  // h      [T, D]
 
 void WindowAttentionBlock::append_rows(Pass& p, View h, const PagedRows& to) const {
   const ModelConfig& c = config;
-  const View kv = p.rms_norm(p.matmul(h, weights.kv), weights.kv_norm, c.norm_eps);  // [T, Dh]
-  const View k_rope = kv.slice_last(c.d_nope, c.d_rope);                             // [T, Dr]
-  p.rotate(k_rope.split_last(1, c.d_rope), forth());
-  if (p.probe() != nullptr && p.probe()->on_window_rows) p.probe()->on_window_rows(layer, kv);
-  ops::append_latent(p.ctx(), {.c_kv = kv.slice_last(0, c.d_nope),
-                               .k_rope = k_rope,
-                               .seq = p.step().seq,
-                               .slot = p.step().slot,
-                               .format = p.cache().format(layer).latent,
-                               .cache = to});
+  const View x = p.matmul(h, weights.kv);  // [T, Dh]
+  show_rows(p, x);
+  ops::write_latent(p.ctx(), {.x = x,
+                              .weight = weights.kv_norm.view,  // of the whole row
+                              .eps = c.norm_eps,
+                              .rotation = forth().of(c.rope_pairing),
+                              .seq = p.step().seq,
+                              .slot = p.step().slot,
+                              .format = p.cache().format(layer).latent,
+                              .cache = to});
+}
+
+// What append_rows() writes, as f32.
+void WindowAttentionBlock::show_rows(Pass& p, View x) const {
+  if (p.probe() == nullptr || !p.probe()->on_window_rows) return;
+  const View kv = p.rms_norm(x, weights.kv_norm, config.norm_eps);  // [T, Dh]
+  p.rotate(kv.slice_last(config.d_nope, config.d_rope).split_last(1, config.d_rope), forth());
+  p.probe()->on_window_rows(layer, kv);
 }
 
 ops::AttentionRows WindowAttentionBlock::more_rows(Pass& p, View h, View c_q) const {
@@ -88,39 +96,44 @@ ops::AttentionRows WindowAttentionBlock::entry_rows(Pass& p, View h, View c_q) c
   return {.cache = cache, .picks = picks};
 }
 
-CompressorBlock WindowAttentionBlock::compressor(Pass& p, const CompressorWeights& w,
-                                                 const StepEntries& entries) const {
-  const auto kind = static_cast<size_t>(&entries - p.step().entries.data());
-  return {.config = config,
-          .weights = w,
-          .entries = entries,
-          .rotation = rotations.entries[kind],
-          .overlap = compression.kind == Compression::kIndexed};
+CompressorBlock WindowAttentionBlock::compressor(const CompressorWeights& w, const StepEntries& entries) const {
+  return {.weights = w, .entries = entries, .overlap = compression.kind == Compression::kIndexed};
+}
+
+const Rotation& WindowAttentionBlock::rotation_of(Pass& p, const StepEntries& entries) const {
+  return rotations.entries[static_cast<size_t>(&entries - p.step().entries.data())];
 }
 
 void WindowAttentionBlock::append_entries(Pass& p, View h, const StepEntries& entries) const {
   const ModelConfig& c = config;
   const ArenaScope scratch = p.scope();
-  const View e =
-      compressor(p, *weights.compressor, entries).forward(p, h, p.cache().state(layer, p.step().rings));  // [N, Dh]
-  ops::append_latent(p.ctx(), {.c_kv = e.slice_last(0, c.d_nope),
-                               .k_rope = e.slice_last(c.d_nope, c.d_rope),
-                               .seq = entries.seq,
-                               .slot = entries.slot,
-                               .format = p.cache().format(layer).compressed->entries,
-                               .cache = p.cache().entry_rows(layer, entries.tables)});
+  const CompressorWeights& w = *weights.compressor;
+  const View pooled = compressor(w, entries).pool(p, h, p.cache().state(layer, p.step().rings));  // [N, Dh]
+  ops::write_latent(p.ctx(), {.x = pooled,
+                              .weight = w.norm.view,
+                              .eps = c.norm_eps,
+                              .rotation = rotation_of(p, entries).of(c.rope_pairing),
+                              .seq = entries.seq,
+                              .slot = entries.slot,
+                              .format = p.cache().format(layer).compressed->entries,
+                              .cache = p.cache().entry_rows(layer, entries.tables)});
 }
 
 void WindowAttentionBlock::append_index_keys(Pass& p, View h, const StepEntries& entries) const {
   const ArenaScope scratch = p.scope();
   const StateRings state = p.cache().index_state(layer, p.step().rings);
-  const View k = compressor(p, weights.indexer->compressor, entries).forward(p, h, state);  // [N, Di]
-  prepare_index_values(p, k.split_last(1, config.d_index));
-  ops::append_index_keys(p.ctx(), {.keys = k,
-                                   .seq = entries.seq,
-                                   .slot = entries.slot,
-                                   .format = *p.cache().format(layer).index,
-                                   .cache = p.cache().index_rows(layer, entries.tables)});
+  const CompressorWeights& w = weights.indexer->compressor;
+  ops::write_index_keys(p.ctx(), {.x = compressor(w, entries).pool(p, h, state),  // [N, Di]
+                                  .weight = w.norm.view,
+                                  .eps = config.norm_eps,
+                                  .rotation = rotation_of(p, entries).of(config.index_rope_pairing),
+                                  .rope_column = config.d_index - config.d_rope,
+                                  .hadamard = p.numerics().hadamard(),
+                                  .fp4 = p.numerics().fp4_index,
+                                  .seq = entries.seq,
+                                  .slot = entries.slot,
+                                  .format = *p.cache().format(layer).index,
+                                  .cache = p.cache().index_rows(layer, entries.tables)});
 }
 
 View WindowAttentionBlock::picks_for(Pass& p, View h, View c_q, const StepEntries& entries) const {
@@ -130,7 +143,6 @@ View WindowAttentionBlock::picks_for(Pass& p, View h, View c_q, const StepEntrie
   const IndexerBlock indexer{.params = {.n_heads = c.n_index_heads,
                                         .d_index = c.d_index,
                                         .rope_column = c.d_index - c.d_rope,
-                                        .d_rope = c.d_rope,
                                         .pairing = c.index_rope_pairing,
                                         .scale = c.index_scale()},
                              .q_up = weights.indexer->q_up,

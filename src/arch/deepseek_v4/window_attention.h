@@ -35,6 +35,7 @@ struct WindowAttentionBlock {
  private:
   // The window's rows of h, written to where the step's slots are in `to`.
   void append_rows(Pass& p, View h, const PagedRows& to) const;
+  void show_rows(Pass& p, View x) const;  // to a probe that asks
   // What each token attends to beside its window: its own block, or entries. c_q [T, Rq] is the normed query latent.
   ops::AttentionRows more_rows(Pass& p, View h, View c_q) const;
   ops::AttentionRows block_rows(Pass& p, View h) const;
@@ -46,7 +47,8 @@ struct WindowAttentionBlock {
   bool compresses() const { return compression.kind != Compression::kNone; }
   const Rotation& forth() const { return compresses() ? rotations.compressed : rotations.plain; }
   const Rotation& back() const { return compresses() ? rotations.compressed_back : rotations.plain_back; }
-  CompressorBlock compressor(Pass& p, const CompressorWeights& w, const StepEntries& entries) const;
+  CompressorBlock compressor(const CompressorWeights& w, const StepEntries& entries) const;
+  const Rotation& rotation_of(Pass& p, const StepEntries& entries) const;  // of their positions
 };
 
 }  // namespace levin

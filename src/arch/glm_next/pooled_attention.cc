@@ -1,9 +1,9 @@
 #include "arch/glm_next/pooled_attention.h"
 
 #include "model/blocks/indexer.h"
-#include "ops/cache_rows.h"
 #include "ops/expand_picks.h"
 #include "ops/pool_windows.h"
+#include "ops/row_chains.h"
 #include "ops/sparse_attention.h"
 
 namespace levin {
@@ -16,13 +16,14 @@ void PooledAttentionBlock::append(Pass& p, View h) const {  // h       [T, D]
 
 void PooledAttentionBlock::append_latent(Pass& p, View h) const {
   const AttentionWeights& w = weights.attention;
-  const View c_kv = p.rms_norm(p.matmul(h, w.kv_down), w.kv_norm, latent_eps(p));  // [T, Rk]
-  ops::append_latent(p.ctx(), {.c_kv = c_kv,
-                               .k_rope = c_kv.slice_last(0, 0),
-                               .seq = p.step().seq,
-                               .slot = p.step().slot,
-                               .format = p.cache().format(layer).latent,
-                               .cache = p.cache().latent_rows(layer, p.step().tables)});
+  ops::write_latent(p.ctx(), {.x = p.matmul(h, w.kv_down),  // [T, Rk]
+                              .weight = w.kv_norm.view,
+                              .eps = latent_eps(p),
+                              .rotation = {},
+                              .seq = p.step().seq,
+                              .slot = p.step().slot,
+                              .format = p.cache().format(layer).latent,
+                              .cache = p.cache().latent_rows(layer, p.step().tables)});
 }
 
 void PooledAttentionBlock::append_index_keys(Pass& p, View h) const {
@@ -44,12 +45,14 @@ void PooledAttentionBlock::append_index_keys(Pass& p, View h) const {
                               .slot = e.slot,
                               .out = pooled});
   ops::keep_state(p.ctx(), tokens);
-  prepare_index_values(p, pooled.split_last(1, config.d_index));
-  ops::append_index_keys(p.ctx(), {.keys = pooled,
-                                   .seq = e.seq,
-                                   .slot = e.slot,
-                                   .format = *p.cache().format(layer).index,
-                                   .cache = p.cache().index_rows(layer, e.tables)});
+  ops::write_index_keys(p.ctx(), {.x = pooled,
+                                  .rotation = {},
+                                  .hadamard = p.numerics().hadamard(),
+                                  .fp4 = p.numerics().fp4_index,
+                                  .seq = e.seq,
+                                  .slot = e.slot,
+                                  .format = *p.cache().format(layer).index,
+                                  .cache = p.cache().index_rows(layer, e.tables)});
 }
 
 View PooledAttentionBlock::attend(Pass& p, View h, View picks, bool given) const {  // h      [T, D]
@@ -86,7 +89,6 @@ void PooledAttentionBlock::pick(Pass& p, View h, View c_q, View picks) const {
   const IndexerBlock indexer{.params = {.n_heads = config.n_index_heads,
                                         .d_index = config.d_index,
                                         .rope_column = 0,
-                                        .d_rope = 0,
                                         .pairing = config.index_rope_pairing,
                                         .scale = config.index_scale()},
                              .q_up = weights.indexer.q_up,

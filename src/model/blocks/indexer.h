@@ -11,8 +11,7 @@ namespace levin {
 struct IndexerParams {
   int64_t n_heads = 0;      // Hi
   int64_t d_index = 0;      // Di
-  int64_t rope_column = 0;  // of a query; the first of the Dr that are rotated
-  int64_t d_rope = 0;       // Dr; 0: nothing is rotated
+  int64_t rope_column = 0;  // of a query; the first of those that are rotated
   ops::RopePairing pairing = ops::RopePairing::kInterleaved;
   float scale = 1;  // of the head weights
 };
@@ -35,9 +34,5 @@ struct IndexerBlock {
   // h [T, D] normed input, c_q [T, Rq] normed query latent -> slots [T, K] i32, ascending, unused -1.
   void pick(Pass& p, View h, View c_q, const IndexKeys& keys, View slots) const;
 };
-
-// Rotated queries or keys x [T, H, Di] f32, in place, on their way to rounding: the Hadamard rotation where the
-// numerics have it, and what FP4 makes of them where they have that.
-void prepare_index_values(Pass& p, View x);
 
 }  // namespace levin

@@ -192,6 +192,8 @@ void PlainCuda::mark_unusable(const ops::MarkUnusable& a) {
 // ---- chains ----
 
 void PlainCuda::norm_rows(const ops::NormRows& a) {
+  const bool to_f32 = !a.normed.empty() && a.normed.dtype() == DType::kF32;
+  if (to_f32 || a.weight.empty()) return Backend::norm_rows(a);
   constexpr std::string_view kOp = "norm_rows";
   plain::norm_rows({.x = chain_input(kOp, a.x),
                     .residual = a.residual.empty() ? nullptr : device_data<float>(kOp, "residual", a.residual),
@@ -207,6 +209,7 @@ void PlainCuda::norm_rows(const ops::NormRows& a) {
 }
 
 void PlainCuda::rotate_queries(const ops::RotateQueries& a) {
+  if (a.out.dtype() == DType::kF32) return Backend::rotate_queries(a);
   constexpr std::string_view kOp = "rotate_queries";
   plain::rotate_queries({.x = chain_input(kOp, a.x),
                          .head_ld = a.x.stride(1),
@@ -219,6 +222,7 @@ void PlainCuda::rotate_queries(const ops::RotateQueries& a) {
 }
 
 void PlainCuda::write_latent(const ops::WriteLatent& a) {
+  if (a.weight.empty() || a.weight.dim(0) != a.format.d_latent || a.format.d_rope == 0) return Backend::write_latent(a);
   constexpr std::string_view kOp = "write_latent";
   plain::write_latent({.x = chain_input(kOp, a.x),
                        .weight = dense_data<float>(kOp, "weight", a.weight),
@@ -231,6 +235,8 @@ void PlainCuda::write_latent(const ops::WriteLatent& a) {
 }
 
 void PlainCuda::index_queries(const ops::IndexQueries& a) {
+  if (a.q.dtype() != DType::kF8E4M3 || a.rope_column != 0 || a.fp4 || a.rotation.cos.empty())
+    return Backend::index_queries(a);
   constexpr std::string_view kOp = "index_queries";
   LEVIN_CHECK(a.x.stride(1) == a.x.dim(2), "{}: x is {}, heads side by side are expected", kOp, a.x.describe());
   plain::index_queries({.x = chain_input(kOp, a.x),
@@ -240,7 +246,7 @@ void PlainCuda::index_queries(const ops::IndexQueries& a) {
                         .rotation = chain_rotation(kOp, a.rotation),
                         .d_rope = 2 * a.rotation.cos.dim(1),
                         .hadamard = a.hadamard,
-                        .codes = dense_data<uint8_t>(kOp, "codes", a.codes),
+                        .codes = dense_data<uint8_t>(kOp, "q", a.q),
                         .weights = dense_data<float>(kOp, "weights", a.weights),
                         .n_rows = a.x.dim(0),
                         .n_heads = a.x.dim(1),
@@ -249,6 +255,7 @@ void PlainCuda::index_queries(const ops::IndexQueries& a) {
 }
 
 void PlainCuda::write_index_keys(const ops::WriteIndexKeys& a) {
+  if (a.bias.empty() || a.rope_column != 0 || a.fp4 || a.rotation.cos.empty()) return Backend::write_index_keys(a);
   constexpr std::string_view kOp = "write_index_keys";
   plain::write_index_keys({.x = chain_input(kOp, a.x),
                            .weight = dense_data<float>(kOp, "weight", a.weight),

@@ -37,7 +37,11 @@ void check_index_width(std::string_view op, int64_t d_index) {
 
 }  // namespace
 
+// The forms of a chain that have a tuned kernel; the plain set has the others.
+
 void OpsOnCuda::norm_rows(const ops::NormRows& a) {
+  const bool to_f32 = !a.normed.empty() && a.normed.dtype() == DType::kF32;
+  if (to_f32 || a.weight.empty()) return PlainCuda::norm_rows(a);
   constexpr std::string_view kOp = "norm_rows";
   const int64_t d = a.x.dim(1);
   check_supported(kOp,
@@ -55,6 +59,7 @@ void OpsOnCuda::norm_rows(const ops::NormRows& a) {
 }
 
 void OpsOnCuda::rotate_queries(const ops::RotateQueries& a) {
+  if (a.out.dtype() == DType::kF32) return PlainCuda::rotate_queries(a);
   constexpr std::string_view kOp = "rotate_queries";
   cuda::RotateQueries rows;
   rows.x = input_rows(kOp, a.x);
@@ -67,6 +72,7 @@ void OpsOnCuda::rotate_queries(const ops::RotateQueries& a) {
 }
 
 void OpsOnCuda::write_latent(const ops::WriteLatent& a) {
+  if (a.weight.empty() || a.weight.dim(0) != a.format.d_latent) return PlainCuda::write_latent(a);
   constexpr std::string_view kOp = "write_latent";
   LEVIN_CHECK(a.format.dtype == CacheDType::kFp8 && !a.format.rope_in_value,
               "{}: cache rows on CUDA are fp8 latent rows, not {}{}", kOp, cache_dtype_name(a.format.dtype),
@@ -84,6 +90,7 @@ void OpsOnCuda::write_latent(const ops::WriteLatent& a) {
 }
 
 void OpsOnCuda::index_queries(const ops::IndexQueries& a) {
+  if (a.q.dtype() != DType::kF8E4M3 || a.rope_column != 0 || a.fp4) return PlainCuda::index_queries(a);
   constexpr std::string_view kOp = "index_queries";
   check_index_width(kOp, a.x.dim(2));
   LEVIN_CHECK(a.x.dim(1) == 1 || a.x.stride(1) == a.x.dim(2),
@@ -95,7 +102,7 @@ void OpsOnCuda::index_queries(const ops::IndexQueries& a) {
   rows.factor = a.factor;
   rows.rotation = rotation(kOp, a.rotation);
   rows.hadamard = a.hadamard;
-  rows.codes = dense_data<uint8_t>(kOp, "codes", a.codes);
+  rows.codes = dense_data<uint8_t>(kOp, "q", a.q);
   rows.weights = dense_data<float>(kOp, "weights", a.weights);
   rows.n_tokens = static_cast<int>(a.x.dim(0));
   rows.n_heads = static_cast<int>(a.x.dim(1));
@@ -103,6 +110,7 @@ void OpsOnCuda::index_queries(const ops::IndexQueries& a) {
 }
 
 void OpsOnCuda::write_index_keys(const ops::WriteIndexKeys& a) {
+  if (a.bias.empty() || a.rope_column != 0 || a.fp4) return PlainCuda::write_index_keys(a);
   constexpr std::string_view kOp = "write_index_keys";
   LEVIN_CHECK(a.format.dtype == CacheDType::kFp8, "{}: index keys on CUDA are fp8, not {}", kOp,
               cache_dtype_name(a.format.dtype));

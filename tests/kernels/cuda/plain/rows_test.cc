@@ -357,7 +357,7 @@ TEST_F(PlainRowsTest, ChainsOfQueries) {
                                  .factor = 0.0321f,
                                  .rotation = host(half, half_split),
                                  .hadamard = half_split,
-                                 .codes = codes,
+                                 .q = codes,
                                  .weights = weights});
       ops::rotate_queries(cpu(), {.x = x, .rotation = host(whole, half_split), .out = rotated});
       Tensor codes_out = unset(DType::kF8E4M3, {kRows, n_heads, d}), weights_out = unset(DType::kF32, {kRows, n_heads});
