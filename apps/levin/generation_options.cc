@@ -187,7 +187,7 @@ void add_speculation_options(Command& command, std::shared_ptr<EngineOptions> en
   const std::string group = "Speculation";
   command.option({.names = "--spec",
                   .value = "MODE",
-                  .purpose = "mtp: draft with the model's MTP layer where it has one; auto: as far as it pays; off",
+                  .purpose = "mtp: draft with the layers that the model has for it; auto: as far as it pays; off",
                   .default_text = "auto",
                   .group = group},
                  set_choice({"auto", "mtp", "off"}, [spec](size_t place) {

@@ -81,6 +81,14 @@ Status read_tokens(const JsonFields& fields, ModelConfig* config) {
   return {};
 }
 
+Result<bool> says_nvfp4(const std::filesystem::path& path) {
+  LEVIN_ASSIGN(const std::string text, io::read_file(path, {.max_bytes = 16 << 20}));
+  LEVIN_ASSIGN(const io::JsonValue document, io::parse_json(text, path.string()));
+  LEVIN_ASSIGN(const JsonFields fields, JsonFields::of(document, path.string()));
+  LEVIN_ASSIGN(const StoredAs stored, read_modelopt_quantization(fields));
+  return stored.nvfp4_experts;
+}
+
 }  // namespace
 
 Result<ParsedConfig> parse_model_config(std::string_view json, std::string_view source, const Registry& registry,
@@ -97,8 +105,9 @@ Result<ParsedConfig> parse_model_config(std::string_view json, std::string_view 
   LEVIN_ASSIGN(const JsonFields fields, JsonFields::of(text, where));
   LEVIN_TRY(read_architecture(fields, *config.family, &config));
   LEVIN_TRY(check_config_keys(fields, *config.family->keys, &parsed.warnings));
-  LEVIN_TRY(check_quantization_keys(fields, &parsed.warnings));
-  config.fp8_blocks = fields.has("quantization_config");
+  LEVIN_ASSIGN(const StoredAs stored, read_quantization(fields, &parsed.warnings));
+  config.fp8_blocks = stored.fp8_blocks;
+  config.nvfp4_experts = stored.nvfp4_experts;
   LEVIN_TRY(read_numbers(fields, &config));
   LEVIN_TRY(read_tokens(fields, &config));
   LEVIN_TRY(config.family->read_config(fields, &config, &parsed.warnings));
@@ -111,7 +120,12 @@ Result<ParsedConfig> load_model_config(const std::string& folder, const Registry
                                        std::span<const ConfigOverride> overrides) {
   const std::filesystem::path path = std::filesystem::path(folder) / "config.json";
   LEVIN_ASSIGN(const std::string text, io::read_file(path, {.max_bytes = 16 << 20}));
-  return parse_model_config(text, path.string(), registry, overrides);
+  LEVIN_ASSIGN(ParsedConfig parsed, parse_model_config(text, path.string(), registry, overrides));
+  const std::filesystem::path modelopt = std::filesystem::path(folder) / "hf_quant_config.json";
+  if (!parsed.config.fp8_blocks && !parsed.config.nvfp4_experts && std::filesystem::exists(modelopt)) {
+    LEVIN_ASSIGN(parsed.config.nvfp4_experts, says_nvfp4(modelopt));
+  }
+  return parsed;
 }
 
 Result<text::ChatFormat> load_chat_format(const Architecture& family, const std::filesystem::path& folder,

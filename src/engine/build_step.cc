@@ -131,6 +131,43 @@ Step build_step(Arena& arena, std::span<const SequenceChunk> chunks, SlotRule ru
   return step;
 }
 
+Step build_block_step(Arena& arena, std::span<const SequenceChunk> blocks, const PageKinds& kinds) {
+  LEVIN_CHECK(kinds.n_window > 0, "step: blocks of drafts, of a model without windows");
+  int64_t n_tokens = 0;
+  for (const SequenceChunk& block : blocks) n_tokens += std::ssize(block.tokens);
+  const auto of_tokens = [&] { return arena.allocate(DType::kI32, {n_tokens}); };
+  Step step{.tokens = of_tokens(),
+            .positions = of_tokens(),
+            .seq = of_tokens(),
+            .slot = of_tokens(),
+            .visible = of_tokens(),
+            .tables = page_tables(arena, blocks, [](const SequencePages& p) -> auto& { return p.rows(); }),
+            .faults = of_tokens()};
+  std::fill_n(step.faults.data<int32_t>(), n_tokens, 0);
+  step.blocks = {.tables = arena.allocate(DType::kI32, {std::ssize(blocks), 1}), .end = of_tokens()};
+  int64_t t = 0;
+  for (size_t b = 0; b < blocks.size(); ++b) {
+    const SequenceChunk& block = blocks[b];
+    const auto n_block = static_cast<int32_t>(block.tokens.size());
+    LEVIN_CHECK(n_block <= kPageTokens, "step: a block of {} drafts, a page has {} rows", n_block, kPageTokens);
+    LEVIN_CHECK(block.first_position <= std::ssize(block.pages->rows()) * kPageTokens,
+                "step: block {} begins at position {}, its block table has {} pages", b, block.first_position,
+                block.pages->rows().size());
+    step.blocks->tables.data<int32_t>()[b] = static_cast<int32_t>(b);
+    step.n_visible = std::max(step.n_visible, block.first_position);
+    for (int32_t i = 0; i < n_block; ++i, ++t) {
+      step.tokens.data<int32_t>()[t] = block.tokens[static_cast<size_t>(i)];
+      step.positions.data<int32_t>()[t] = block.first_position + i;
+      step.seq.data<int32_t>()[t] = static_cast<int32_t>(b);
+      step.slot.data<int32_t>()[t] = i;
+      step.visible.data<int32_t>()[t] = block.first_position;
+      step.blocks->end.data<int32_t>()[t] = n_block;
+    }
+  }
+  add_window(arena, kinds.n_window, step);
+  return step;
+}
+
 void for_each_view(Step& step, const std::function<void(View&)>& f) {
   const auto visit = [&](std::initializer_list<View*> views) {
     for (View* view : views) {
@@ -141,6 +178,7 @@ void for_each_view(Step& step, const std::function<void(View&)>& f) {
          &step.rings, &step.first_row, &step.end_row, &step.first_position});
   for (StepEntries& e : step.entries) visit({&e.tables, &e.visible, &e.seq, &e.slot, &e.positions});
   if (step.wanted) visit({&*step.wanted});
+  if (step.blocks) visit({&step.blocks->tables, &step.blocks->end});
 }
 
 }  // namespace levin

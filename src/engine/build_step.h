@@ -24,6 +24,10 @@ struct SequenceChunk {
 Step build_step(Arena& arena, std::span<const SequenceChunk> chunks, SlotRule rule, const PageKinds& kinds,
                 std::optional<std::span<const int32_t>> wanted = std::nullopt);
 
+// A step of drafted blocks. The tokens of a chunk are one: they see each other and the rows of the window that are in the
+// caches before its first position, whatever their own places in it.
+Step build_block_step(Arena& arena, std::span<const SequenceChunk> blocks, const PageKinds& kinds);
+
 // Calls f for every tensor of a step.
 void for_each_view(Step& step, const std::function<void(View&)>& f);
 

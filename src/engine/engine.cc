@@ -119,13 +119,19 @@ std::string kernels_text(const CudaBackend* cuda, Isa isa) {
                      cuda->device().arch);
 }
 
+std::string_view drafter_text(const Model& model) {
+  if (!model.has_mtp()) return "";
+  return model.block_drafting() != nullptr ? " and a block drafter" : " and MTP";
+}
+
 // Null where none is asked for.
 Result<std::unique_ptr<PageStore>> open_disk(const EngineOptions& options, const Model& model,
                                              const std::string& kernels,
                                              const std::optional<io::Checkpoint>& checkpoint) {
   if (options.cache_dir.empty()) return std::unique_ptr<PageStore>();
   const CacheLayout layout = model.cache_layout();
-  const bool drafts = options.n_spec_steps > 0 && model.has_mtp();
+  // What a block drafter keeps is written whether somebody drafts or not, and without a state beside it.
+  const bool drafts = options.n_spec_steps > 0 && model.has_mtp() && model.block_drafting() == nullptr;
   LEVIN_ASSIGN(const Digest fingerprint, cache_fingerprint({.model_folder = options.model_folder,
                                                             .overrides = overrides_text(options.overrides),
                                                             .checkpoint = checkpoint ? &*checkpoint : nullptr,
@@ -235,8 +241,8 @@ std::string Engine::describe() const {
       "kernels   {}, {} thread{}\n"
       "cache     {} tokens, {:.1f} MiB{}\n"
       "loaded    in {:.2f} s",
-      c.family->name, c.n_layers, state_->model->has_mtp() ? " and MTP" : "", c.n_experts, c.n_active, c.n_vocab,
-      overrides, numerics().describe(), kernels_text(state_->cuda.get(), state_->isa), state_->options.n_threads,
+      c.family->name, c.n_layers, drafter_text(*state_->model), c.n_experts, c.n_active, c.n_vocab, overrides,
+      numerics().describe(), kernels_text(state_->cuda.get(), state_->isa), state_->options.n_threads,
       state_->options.n_threads == 1 ? "" : "s", state_->room.n_context_tokens, mebibytes(state_->runner.cache_bytes()),
       prefixes, state_->load_s);
 }

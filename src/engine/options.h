@@ -34,7 +34,7 @@ struct EngineOptions {
   std::string kv_cache_dtype = "auto";            // auto, bf16 or fp8; see make_numerics()
   int64_t chunk_tokens = 512;                     // prefill tokens per step
   int64_t cache_tokens = 0;                       // of all sequences together; 0: one of the longest context
-  int n_spec_steps = 0;                           // MTP drafts a round at most; 0: off
+  int n_spec_steps = 0;                           // drafts a round at most; 0: off
   bool adapt_spec_depth = false;                  // fewer drafts, down to none, where that is faster
   double min_confidence = kDefaultMinConfidence;  // of the drafts that get another behind them (engine/step_loop.h)
   // Requests that have part in steps; more wait. Where a model keeps windows and state per sequence, as DeepSeek-V4 does,

@@ -38,8 +38,9 @@ Runner::Runner(const Model& model, const RunnerOptions& options)
       isa_(options.isa),
       pool_(options.n_threads),
       arena_(host_arena(options.cuda)),
-      host_(cpu_context(pool_, arena_, options.isa)),
-      ctx_(options.cuda != nullptr ? cuda_context(*options.cuda) : host_),
+      cpu_(pool_, arena_, options.isa),
+      host_(op_context(cpu_)),
+      ctx_(options.cuda != nullptr ? op_context(*options.cuda) : host_),
       pools_(model.cache_layout().page_kinds(), {.n_tokens = options.n_cache_tokens,
                                                  .n_sequences = options.n_sequences,
                                                  .n_step_tokens = options.n_step_tokens,
@@ -94,7 +95,10 @@ Probe Runner::on_host(const Probe* probe) {
       ask(layer, copy);
     };
   };
-  return {.on_layer_output = copying(probe->on_layer_output), .on_picks = copying(probe->on_picks)};
+  return {.on_layer_output = copying(probe->on_layer_output),
+          .on_picks = copying(probe->on_picks),
+          .on_window_rows = copying(probe->on_window_rows),
+          .on_taps = copying(probe->on_taps)};
 }
 
 Step Runner::step_of(std::span<const SequenceChunk> chunks, SlotRule rule,
@@ -124,6 +128,24 @@ ForwardRows Runner::mtp(std::span<const SequenceChunk> chunks, const MtpInput& i
   const Probe asked = on_host(probe);
   const MtpInput here{.state = to_device(in.state), .picks = to_device(in.picks)};
   const ForwardRows out = to_host(model_.mtp(ctx_, step, here, cache_, probe != nullptr ? &asked : nullptr));
+  last_result_ = std::chrono::steady_clock::now();
+  return out;
+}
+
+ForwardRows Runner::draft_blocks(std::span<const SequenceChunk> blocks) {
+  const std::unique_ptr<ArenaScope> scratch = call_scope();
+  Step step = build_block_step(arena_, blocks, pools_.kinds());
+  if (on_device()) for_each_view(step, [this](View& view) { view = to_device(view); });
+  const ForwardRows out = to_host(model_.block_drafting()->draft_blocks(ctx_, step, cache_));
+  last_result_ = std::chrono::steady_clock::now();
+  return out;
+}
+
+DraftTerms Runner::draft_terms(View before, View state) {
+  const std::unique_ptr<ArenaScope> scratch = call_scope();
+  const DraftTerms terms = model_.block_drafting()->draft_terms(ctx_, to_device(before), to_device(state));
+  const DraftTerms out{.logits = to_host(terms.logits), .confidence = to_host(terms.confidence)};
+  if (on_device()) wait_for(*cuda_);
   last_result_ = std::chrono::steady_clock::now();
   return out;
 }

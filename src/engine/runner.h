@@ -19,7 +19,7 @@
 #include "kv/cache.h"
 #include "kv/sequence_pages.h"
 #include "model/model.h"
-#include "ops/context.h"
+#include "ops/cpu_backend.h"
 #include "ops/cuda_backend.h"
 #include "ops/op_times.h"
 
@@ -62,7 +62,7 @@ class Runner {
 
   ArenaScope scope() { return ArenaScope(arena_); }  // frees at its end what was returned since
 
-  // When the last call of trunk(), mtp(), logits() or draft_logits() returned.
+  // When the last call that ran some of the model returned.
   std::chrono::steady_clock::time_point last_result() const { return last_result_; }
 
   // Trunk over the chunks' tokens.
@@ -71,9 +71,12 @@ class Runner {
   // `wanted`: the rows of all chunks' tokens whose output is asked for, ascending; nullopt: all.
   ForwardRows mtp(std::span<const SequenceChunk> chunks, const MtpInput& in,
                   std::optional<std::span<const int32_t>> wanted = std::nullopt, const Probe* probe = nullptr);
-  View logits(View hidden);                  // [N, D] -> [N, V]
-  View draft_logits(View hidden);            // [N, D] -> [N, V], for choosing drafts
-  std::vector<int32_t> argmax(View logits);  // [N, V] -> N token ids
+  // Blocks of drafts, of a model that makes such (block_drafting()).
+  ForwardRows draft_blocks(std::span<const SequenceChunk> blocks);
+  DraftTerms draft_terms(View before, View state);  // before [N] i32, state [N, D]
+  View logits(View hidden);                         // [N, D] -> [N, V]
+  View draft_logits(View hidden);                   // [N, D] -> [N, V], for choosing drafts
+  std::vector<int32_t> argmax(View logits);         // [N, V] -> N token ids
   // Blocks of sequences and their records (kv/cache.h).
   int64_t block_tokens() const { return cache_.block_tokens(); }
   int64_t block_bytes() const { return cache_.block_bytes(); }
@@ -102,6 +105,7 @@ class Runner {
   Isa isa_;
   ThreadPool pool_;
   Arena arena_;  // of the host; pinned where results come from a device
+  CpuBackend cpu_;
   OpContext host_;
   OpContext ctx_;  // where the model runs
   Status ready_;

@@ -2,7 +2,8 @@
 // in its own files.
 //
 // A Model is weights and facts; it keeps no state between calls. What a sequence has seen lives in the KvCache through
-// the step's block tables. Layer n_layers of the caches belongs to the MTP layer.
+// the step's block tables. Layers from n_layers on of the caches belong to those
+// that draft.
 #pragma once
 
 #include <memory>
@@ -42,17 +43,38 @@ struct MtpInput {
   View picks = {};
 };
 
+// What comes to the logits of a block's row once the token before it is known.
+struct DraftTerms {
+  View logits;      // [N, V] f32, to be added
+  View confidence;  // [N, 1] f32: log odds that the draft is kept if all before it are
+};
+
+// Of a model whose draft layers make the drafts of a block at once, from what the trunk's steps keep for them in the
+// caches.
+class BlockDrafting {
+ public:
+  virtual ~BlockDrafting() = default;
+
+  virtual int32_t noise_token() const = 0;
+  // A step of blocks (Step::blocks): each the last token chosen, then noise tokens, config().n_draft_block in all, for a
+  // shorter block would give other drafts. Row i gives draft i; `state` of the result is [T, D], what draft_terms() takes.
+  virtual ForwardRows draft_blocks(OpContext& ctx, const Step& step, const KvCache& cache) const = 0;
+  // before [N] i32: the token or draft before each row; state [N, D] f32 its own.
+  virtual DraftTerms draft_terms(OpContext& ctx, View before, View state) const = 0;
+};
+
 class Model {
  public:
   virtual ~Model() = default;
 
   const ModelConfig& config() const { return config_; }
   const Numerics& numerics() const { return numerics_; }
-  virtual bool has_mtp() const = 0;
-  // Width of the state that the MTP layer goes on from.
+  virtual bool has_mtp() const = 0;  // layers that draft: by mtp(), or as block_drafting() says
+  virtual const BlockDrafting* block_drafting() const { return nullptr; }
+  // Width of the state that the MTP layer goes on from; 0 where nothing does.
   virtual int64_t d_state() const = 0;
 
-  // What each layer caches: n_layers of them, then the MTP layer if there is one.
+  // What each layer caches: n_layers of them, then those that draft if they are there.
   CacheLayout cache_layout() const { return levin::cache_layout(config_, numerics_, has_mtp()); }
 
   // Runs a step (SlotRule::kAtPosition) through the trunk.

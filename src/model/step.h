@@ -31,6 +31,13 @@ struct StepEntries {
   View positions;         // [N] i32: RoPE position, that of the first token it stands for
 };
 
+// Of a step of drafted blocks: every token sees all rows of its own block, which stand in no cache, behind those of the
+// caches. A token's slot is its place in the block.
+struct StepBlocks {
+  View tables;  // [B, 1] i32: pages of block rows, of which block b has page b
+  View end;     // [T] i32: tokens in its block
+};
+
 struct Step {
   View tokens;     // [T] i32
   View positions;  // [T] i32, RoPE position
@@ -55,6 +62,8 @@ struct Step {
   // Of an MTP step: the N tokens whose output somebody asks for, [N] i32, ascending; nullopt: all. The others only leave
   // their rows in the caches, which saves most of their work.
   std::optional<View> wanted;
+
+  std::optional<StepBlocks> blocks;  // of a step of drafted blocks
 
   int64_t n_tokens() const { return tokens.dim(0); }
   const StepEntries& entries_of(int64_t ratio) const;

@@ -2,7 +2,7 @@
 
 #include <numeric>
 
-#include "ops/cuda_backend.h"
+#include "ops/backend.h"
 
 namespace levin {
 
@@ -22,7 +22,7 @@ OpWork& OpWork::operator+=(const OpWork& other) {
 }
 
 // A fault of the device is for whoever waits for the step.
-void OpTimer::wait_for_op() const { static_cast<void>(cuda_->synchronize()); }
+void OpTimer::wait_for_op() const { static_cast<void>(backend_->synchronize()); }
 
 void OpTimes::divide(double n) {
   for (double& s : seconds) s /= n;

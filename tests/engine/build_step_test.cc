@@ -41,6 +41,33 @@ class BuildStepTest : public testing::Test {
   Values tokens_ = {7, 8, 9}, token_ = {5};
 };
 
+// Blocks of three and one, behind 64 cached rows and none.
+TEST(BuildBlockStepTest, RowsOfABlockSeeTheWindowBeforeItAndEachOther) {
+  const PageKinds kinds{.n_window = 32, .ratios = {4}};
+  SequencePools pools(kinds, {.n_tokens = 1024, .n_sequences = 2, .n_step_tokens = 8});
+  SequencePages first(pools), second(pools);
+  must(first.grow(65));
+  must(second.grow(1));
+  Arena arena;
+  const Values three = {7, 250, 250}, one = {5};
+  const Step s = build_block_step(arena,
+                                  std::vector<SequenceChunk>{{.tokens = three, .first_position = 64, .pages = &first},
+                                                             {.tokens = one, .first_position = 0, .pages = &second}},
+                                  kinds);
+  EXPECT_EQ(values(s.tokens), (Values{7, 250, 250, 5}));
+  EXPECT_EQ(values(s.positions), (Values{64, 65, 66, 0}));
+  EXPECT_EQ(values(s.seq), (Values{0, 0, 0, 1}));
+  EXPECT_EQ(values(s.window), (Values{32, 32, 32, 0}));
+  EXPECT_EQ(values(s.visible), (Values{64, 64, 64, 0}));
+  EXPECT_EQ(values(s.slot), (Values{0, 1, 2, 0}));
+  ASSERT_TRUE(s.blocks.has_value());
+  EXPECT_EQ(values(s.blocks->tables), (Values{0, 1}));
+  EXPECT_EQ(values(s.blocks->end), (Values{3, 3, 3, 1}));
+  EXPECT_EQ(values(s.faults), (Values{0, 0, 0, 0}));
+  EXPECT_TRUE(s.entries.empty());
+  EXPECT_EQ(s.n_visible, 64);
+}
+
 TEST_F(BuildStepTest, RowsOfTheTrunkStandAtTheirPositions) {
   const Step s = step(SlotRule::kAtPosition);
   EXPECT_EQ(values(s.tokens), (Values{7, 8, 9, 5}));

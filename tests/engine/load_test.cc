@@ -218,12 +218,16 @@ TEST_P(StateLoadTest, AStepsScratchIsWithinThePlan) {
   RecordProperty("share_of_the_plan", std::to_string(100 * runner.peak_scratch_bytes() / plan.workspace_bytes));
 }
 
-INSTANTIATE_TEST_SUITE_P(Fixtures, StateLoadTest, testing::Values("v4-flash", "glm-next"),
-                         [](const auto& fixture) { return fixture.index == 0 ? "DeepseekV4" : "GlmNext"; });
+INSTANTIATE_TEST_SUITE_P(Fixtures, StateLoadTest, testing::Values("v4-flash", "v4-dspark", "glm-next"),
+                         [](const auto& fixture) { return test_name(fixture.param); });
 
-TEST(LoadTest, AContextMayBeShorterThanAnEntry) {
+class V4LoadTest : public testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Fixtures, V4LoadTest, testing::Values("v4-flash", "v4-dspark"),
+                         [](const auto& fixture) { return test_name(fixture.param); });
+
+TEST_P(V4LoadTest, AContextMayBeShorterThanAnEntry) {
   const TempDir folder;
-  must(materialise(fixture_folder("v4-flash"), folder.path()));
+  must(materialise(fixture_folder(GetParam()), folder.path()));
   const std::unique_ptr<Engine> engine =
       must(Engine::load({.model_folder = folder.path().string(), .max_model_len_tokens = 20}, {}));
   EXPECT_EQ(must(engine->generate({.prompt = {1, 2, 3}})).tokens.size(), 17u);
@@ -242,9 +246,9 @@ TEST(LoadTest, AnEngineRunsAsManyRequestsAsItIsAskedTo) {
 }
 
 // In memory of their own, or none where none is given, and on disk for an engine to come.
-TEST(LoadTest, AnEngineSharesPrefixesOfDeepseekV4) {
+TEST_P(V4LoadTest, AnEngineSharesPrefixesOfDeepseekV4) {
   const TempDir folder, disk;
-  must(materialise(fixture_folder("v4-flash"), folder.path()));
+  must(materialise(fixture_folder(GetParam()), folder.path()));
   const GenerateRequest what = request(random_prompts(folder.path(), 72, {300}).front(), 1);
   EngineOptions options{.model_folder = folder.path().string(),
                         .n_spec_steps = kSpecSteps,

@@ -80,6 +80,25 @@ TEST(MemoryPlanTest, CountsTheWeightsOfTheReleasedDeepseekV4Models) {
   EXPECT_EQ(pro.mtp_weights_bytes, 13'959'960'556);
 }
 
+// 0731 is published as 19.85 B parameters of drafter, 0813 as 1,650,497,936,906 parameters in all, ids of experts in three
+// tables for 129280 tokens counted with them.
+TEST(MemoryPlanTest, CountsTheWeightsOfTheReleasesWithABlockDrafter) {
+  const MemoryPlan flash = plan_for(kRoot + "/tests/fixtures/deepseek-v4-flash-0731", NumericsMode::kOfficial, nullptr);
+  EXPECT_EQ(flash.n_parameters - flash.n_mtp_parameters, 284'332'240'471);
+  EXPECT_NEAR(static_cast<double>(flash.n_mtp_parameters), 19.85e9, 0.01e9);
+  const MemoryPlan pro = plan_for(kRoot + "/tests/fixtures/deepseek-v4-pro-0813", NumericsMode::kOfficial, nullptr);
+  EXPECT_EQ(pro.n_parameters + 3 * 129280 * 6, 1'650'497'936'906);
+}
+
+// A window of each stage, and no state beside it.
+TEST(MemoryPlanTest, CountsTheCachesOfABlockDrafter) {
+  const MemoryPlan mtp = plan_for(kRoot + "/tests/fixtures/deepseek-v4-flash", NumericsMode::kFast, nullptr),
+                   dspark = plan_for(kRoot + "/tests/fixtures/deepseek-v4-flash-0731", NumericsMode::kFast, nullptr);
+  EXPECT_EQ(dspark.latent_bytes_per_token, mtp.latent_bytes_per_token);
+  EXPECT_EQ(dspark.sequence_bytes - mtp.sequence_bytes, 2 * 11 * 64 * 1152);
+  EXPECT_EQ(dspark.block_bytes - mtp.block_bytes, 2 * 128 * 1152 - 4 * 4 * 4096);
+}
+
 // 320.8 billion parameters, as the name of the release says. Latent rows of 12 layers by token, index keys for 4 tokens
 // each. Per sequence and linear layer: rows of 19 tokens (3 drafts), two states, and what ends two blocks of 2048 tokens;
 // and in 12 layers the indexer's keys and gates, of the 7 tokens of a pool with drafts; in the MTP layer also of the last

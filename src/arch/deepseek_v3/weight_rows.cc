@@ -21,7 +21,7 @@ void Builder::up_projection(std::string name, AttentionWeights& out) {
   const UpProjectionShape shape{
       .n_heads = config_.n_heads, .d_nope = config_.d_nope, .d_value = config_.d_value, .d_latent = config_.d_latent};
   const bool whole_blocks = shape.d_nope % kWeightBlock == 0 && shape.d_value % kWeightBlock == 0;
-  const auto store = [&out, shape](const StoredTensor& tensor, const StoredTensor* scales, MatrixForm form) {
+  const auto store = [&out, shape](const StoredTensor& tensor, const StoredScales* scales, MatrixForm form) {
     return store_up_projection(tensor, scales, shape, form, {.k_up = &out.k_up, .v_up = &out.v_up});
   };
   add({.name = std::move(name),

@@ -1,5 +1,6 @@
 #include "arch/deepseek_v4/streams.h"
 
+#include "ops/copies.h"
 #include "ops/streams.h"
 
 namespace levin {
@@ -38,6 +39,20 @@ StreamRead StreamBlock::read(Pass& p, View streams) const {
 
 void StreamBlock::write(Pass& p, View streams, const StreamRead& read, View y) const {
   ops::write_streams(p.ctx(), {.streams = streams, .y = y, .write = read.write, .mix = read.mix});
+}
+
+View spread_streams(Pass& p, View x, int64_t n_streams) {
+  const View out = p.allocate(DType::kF32, {x.dim(0), n_streams, x.dim(1)});
+  ops::copy_rows(p.ctx(), {.x = x, .repeat = n_streams, .out = out.merged_first()});
+  return out;
+}
+
+void mean_of_streams(Pass& p, View streams, View out) {
+  const int64_t n_tokens = streams.dim(0), n_streams = streams.dim(1), d_model = streams.dim(2);
+  const View side_by_side = streams.reshaped({n_tokens, n_streams * d_model});
+  ops::copy_rows(p.ctx(), {.x = side_by_side.slice_last(0, d_model), .out = out});
+  for (int64_t i = 1; i < n_streams; ++i) p.add_into(out, side_by_side.slice_last(i * d_model, d_model));
+  ops::scale_rows(p.ctx(), {.x = out, .factor = 1 / static_cast<float>(n_streams), .out = out});
 }
 
 View collapse_streams(Pass& p, const ModelConfig& config, const StreamHeadWeights& weights, View streams) {

@@ -20,7 +20,7 @@ Buffer scratch_block(int64_t n_bytes) {
   return std::move(block).value().to_buffer();
 }
 
-int64_t row_bytes(DType dtype, int64_t k) { return dtype == DType::kMxfp4 ? k / 2 : k * dtype_bytes(dtype); }
+int64_t row_bytes(DType dtype, int64_t k) { return row_major_bytes(dtype, 1, k); }
 
 }  // namespace
 
@@ -100,9 +100,11 @@ Result<Matrix> PlainCuda::upload(const RowMajorWeights& source) {
     LEVIN_ASSIGN(parts.scales, allocate(n_scales * 4));
     copy_bytes_in(parts.scales.data(), source.scales, n_scales * 4);
   } else if (source.group_scales != nullptr) {
-    const int64_t n_scales = source.n * blocks(source.k, kMxGroup);
-    LEVIN_ASSIGN(parts.scales, allocate(n_scales));
-    copy_bytes_in(parts.scales.data(), source.group_scales, n_scales);
+    std::vector<std::byte> scales(static_cast<size_t>(group_scale_bytes(source.dtype, source.n, source.k)));
+    copy_group_scales(source, scales.data());
+    LEVIN_ASSIGN(parts.scales, allocate(std::ssize(scales)));
+    copy_bytes_in(parts.scales.data(), scales.data(), std::ssize(scales));
+    parts.factor = source.factor;
   }
   return matrix_on_device(std::move(parts));
 }
@@ -152,7 +154,7 @@ cuda::plain::Rotation plain_rotation(std::string_view op, const View& cos, const
 }
 
 cuda::plain::Weights plain_weights(const Matrix& w) {
-  const bool groups = w.dtype() == DType::kMxfp4;
+  const bool groups = is_fp4(w.dtype());
   return {.data = w.device_data(),
           .dtype = w.dtype(),
           .scales = groups ? nullptr : w.device_scales(),
