@@ -48,6 +48,9 @@ struct Architecture {
   // Floats of a token in the widest layer of a step, beside those that memory_plan.cc counts for every family. Null: none.
   int64_t (*own_workspace)(const ModelConfig& config) = nullptr;
 
+  // Floats of what the MTP layer continues from, Model::d_state(). Null: all residual streams, n_streams * d_model.
+  int64_t (*draft_state)(const ModelConfig& config) = nullptr;
+
   // A numerics mode as the family's own code has it. Null: as the mode is.
   Numerics (*adjust_numerics)(Numerics numerics) = nullptr;
   std::unique_ptr<Model> (*make_model)(ModelConfig config, Numerics numerics, ModelWeights weights,

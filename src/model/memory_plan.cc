@@ -99,6 +99,10 @@ int64_t workspace_bytes(const ModelConfig& c, int64_t n_step_tokens) {
   return n_step_tokens * per_token * 4 + index_score_bytes(c, n_step_tokens) + 16 * c.n_vocab * 4;
 }
 
+int64_t draft_state(const ModelConfig& c) {
+  return c.family->draft_state != nullptr ? c.family->draft_state(c) : c.n_streams * c.d_model;
+}
+
 }  // namespace
 
 MemoryPlan plan_memory(const ModelConfig& config, const Numerics& numerics, const io::Checkpoint* checkpoint,
@@ -128,7 +132,7 @@ MemoryPlan plan_memory(const ModelConfig& config, const Numerics& numerics, cons
   if (!layout.keeps_all_rows()) {
     plan.block_tokens = layout.block_tokens();
     const bool keeps_state = has_mtp && config.n_draft_block == 0 && limits.n_undone > 0;
-    plan.block_bytes = layout.block_bytes() + (keeps_state ? config.n_streams * config.d_model * 4 : 0);
+    plan.block_bytes = layout.block_bytes() + (keeps_state ? 4 * draft_state(config) : 0);
   }
   return plan;
 }

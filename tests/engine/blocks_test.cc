@@ -7,6 +7,7 @@
 #include <random>
 
 #include "engine/loaded_model.h"
+#include "model/memory_plan.h"
 
 namespace levin::test {
 namespace {
@@ -195,6 +196,12 @@ TEST_P(BlocksTest, EveryPartOfARecordIsNeeded) {
   Blocks turned = whole;  // norms make nothing of a scale
   for (float& x : turned.state) x = -x;
   EXPECT_FALSE(Sequence(*model_, ids_).run(turned, {kMaxStep}) == rest) << "state of the last token";
+}
+
+TEST_P(BlocksTest, ThePlanCountsARecordWithTheStateAfterIt) {
+  const CacheLayout layout = model_->cache_layout();
+  const MemoryPlan plan = plan_memory(model_->config(), model_->numerics(), nullptr, {.n_undone = 1});
+  EXPECT_EQ(plan.block_bytes, layout.keeps_all_rows() ? 0 : layout.block_bytes() + 4 * model_->d_state());
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -115,6 +115,7 @@ TEST(MemoryPlanTest, CountsTheReleasedGlm53Flash) {
   EXPECT_EQ(fast.sequence_bytes,
             34 * 4 * (19 * (conv + update) + 2 * state + 2 * (3 * conv + state)) + index_rows * 8 * 128);
   EXPECT_EQ(fast.block_tokens, 2048);
+  EXPECT_EQ(fast.block_bytes, 2048 * (12 * 1024 + 12 * 64) + 34 * 4 * (3 * conv + state) + 3 * 8 * 128 + 4 * 4096);
   const MemoryPlan official = plan_for(folder, NumericsMode::kOfficial, nullptr);
   EXPECT_EQ(official.latent_bytes_per_token, 12 * 528);
   EXPECT_EQ(official.index_bytes_per_token, 12 * 132 / 4);

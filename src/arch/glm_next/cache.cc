@@ -45,6 +45,8 @@ int64_t own_workspace(const ModelConfig& config) {
   return 9 * own(config).d_linear() + 3 * config.d_index + own(config).n_pool_picks;
 }
 
+int64_t draft_state(const ModelConfig& config) { return config.d_model; }
+
 // The release is computed with one epsilon for all norms (model_spec.md 10.3).
 Numerics adjust_numerics(Numerics numerics) {
   numerics.latent_norm_eps = std::nullopt;

@@ -17,6 +17,7 @@ std::vector<WeightRow> weight_rows(const ModelConfig& config, const Numerics* nu
 std::vector<UnusedTensor> unused_tensors(const ModelConfig& config);
 LayerCacheFormat layer_cache(const ModelConfig& config, const Numerics& numerics, int layer);
 int64_t own_workspace(const ModelConfig& config);
+int64_t draft_state(const ModelConfig& config);
 Numerics adjust_numerics(Numerics numerics);
 std::unique_ptr<Model> make_model(ModelConfig config, Numerics numerics, ModelWeights weights, Selection selection);
 
