@@ -274,7 +274,8 @@ Result<GgufExport> export_gguf(const ModelConfig& config, const TensorSource& so
   if (names.check != nullptr) LEVIN_TRY(names.check(config, architecture));
   GgufExport out{.file = {}, .rounding = std::make_shared<GgufRounding>(), .warnings = {}};
   const bool leaves_mtp = source.has_mtp && !names.has_mtp;
-  if (leaves_mtp) out.warnings.emplace_back("the MTP layer is left out: other programs do not agree on its tensors");
+  if (leaves_mtp)
+    out.warnings.emplace_back("the MTP layer is not exported: other programs do not agree on its tensors");
   if (architecture != known.front())
     out.warnings.push_back(
         fmt::format("as {} the indexer rotates other pairs: for speed, not for answers", architecture));
