@@ -115,6 +115,7 @@ io::JsonValue row_json(const Repeated& repeated, bool with_ops) {
                         {"mean_accept_length", row.mean_accept_length},
                         {"prefill_tokens_per_s_samples", list_json(repeated.prefill)},
                         {"decode_tokens_per_s_samples", list_json(repeated.decode)}};
+  if (row.decode_step_waits > 0) out.set("decode_step_waits", row.decode_step_waits);
   if (repeated.busy_elsewhere) out.set("processors_busy_elsewhere", *repeated.busy_elsewhere);
   for (const VerifyPass& pass : row.verify) {
     out.set(fmt::format("pass_of_{}_ms", pass.n_rows), pass.ms);
@@ -134,17 +135,20 @@ constexpr char kCsvHead[] =
     "depth,batch,spec_steps,prefill_tokens_per_s,decode_tokens_per_s,decode_step_ms,mean_accept_length,repetitions,"
     "prefill_min,prefill_max,decode_min,decode_max\n";
 
-void print_table_head() {
-  fmt::print("{:>8} {:>6} {:>6} {:>14} {:>5} {:>14} {:>5} {:>12} {:>10} {:>5}\n", "depth", "batch", "drafts",
-             "prefill tok/s", "+-%", "decode tok/s", "+-%", "step ms", "accept len", "runs");
+// On a device also how often a step waits for it.
+void print_table_head(Device device) {
+  fmt::print("{:>8} {:>6} {:>6} {:>14} {:>5} {:>14} {:>5} {:>12} {:>10} {:>5}{}\n", "depth", "batch", "drafts",
+             "prefill tok/s", "+-%", "decode tok/s", "+-%", "step ms", "accept len", "runs",
+             device == Device::kCuda ? " waits/step" : "");
 }
 
 void print_row(const Repeated& repeated) {
   const BenchRow& row = repeated.row;
-  fmt::print("{:>8} {:>6} {:>6} {:>14.1f} {:>5.1f} {:>14.1f} {:>5.1f} {:>12.3f} {:>10.2f} {:>5}\n",
+  fmt::print("{:>8} {:>6} {:>6} {:>14.1f} {:>5.1f} {:>14.1f} {:>5.1f} {:>12.3f} {:>10.2f} {:>5}{}\n",
              row.what.depth_tokens, row.what.batch, row.what.n_spec_steps, row.prefill_tokens_per_s,
              spread_percent(repeated.prefill), row.decode_tokens_per_s, spread_percent(repeated.decode),
-             row.decode_step_ms, row.mean_accept_length, repeated.decode.size());
+             row.decode_step_ms, row.mean_accept_length, repeated.decode.size(),
+             row.decode_step_waits > 0 ? fmt::format(" {:>10.2f}", row.decode_step_waits) : "");
 }
 
 void print_csv_row(const Repeated& repeated) {
@@ -278,7 +282,7 @@ Status run_cases(Engine& engine, const EngineOptions& options, const BenchComman
                  const std::vector<BenchCase>& all, const BenchOptions& bench) {
   const bool table = !command.csv && !command.json;
   if (command.csv) fmt::print("{}", kCsvHead);
-  if (table) print_table_head();
+  if (table) print_table_head(options.device);
   std::vector<Repeated> rows;
   for (const BenchCase& what : all) {
     LEVIN_ASSIGN(const Repeated repeated, run_case(engine, command, what, bench));
@@ -330,6 +334,7 @@ Status run_bench_command(EngineOptions options, BenchCommand command) {
     options.cache_tokens = std::max(options.cache_tokens, bench_cache_tokens(what, bench));
     options.max_running = std::max(options.max_running, what.batch);
   }
+  options.graphs_at_load = true;
   LoadBar bar;
   LEVIN_ASSIGN(const std::unique_ptr<Engine> engine, Engine::load(options, bar.progress()));
   bar.finish();

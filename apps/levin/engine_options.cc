@@ -140,6 +140,12 @@ void add_device_options(Command& command, EngineOptions& options, Given& given) 
        .default_text = "cpu",
        .group = "Engine"},
       set_choice({"cpu", "cuda"}, [&options](size_t place) { options.device = static_cast<Device>(place); }));
+  command.option({.names = "--graphs",
+                  .value = "SWITCH",
+                  .purpose = "On a GPU: start small steps as recorded graphs, on or off; never changes the answer",
+                  .default_text = "on",
+                  .group = "Engine"},
+                 set_choice({"on", "off"}, [&options](size_t place) { options.graphs = place == 0; }));
   command.option({.names = "--threads",
                   .value = "N",
                   .purpose = "Worker threads",

@@ -187,8 +187,8 @@ void add_speculation_options(Command& command, std::shared_ptr<EngineOptions> en
   const std::string group = "Speculation";
   command.option({.names = "--spec",
                   .value = "MODE",
-                  .purpose = "mtp: draft with the model's MTP layer, if it has one; auto: the same, with an adaptive "
-                             "number of drafts; off",
+                  .purpose = "mtp: draft with the model's MTP layer or block drafter, if it has one; auto: the same, "
+                             "with an adaptive number of drafts; off",
                   .default_text = "auto",
                   .group = group},
                  set_choice({"auto", "mtp", "off"}, [spec](size_t place) {

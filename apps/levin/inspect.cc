@@ -139,9 +139,11 @@ void print_model(const Inspection& i) {
   fmt::print("model       {} ({})\n", c.family->name, c.architecture);
   fmt::print("family      {}\n", c.family->releases);
   if (!i.overrides.empty()) fmt::print("override    {}\n", overrides_text(i.overrides));
-  fmt::print("parameters  {}, of them MTP {}\n", count_text(plan.n_parameters), count_text(plan.n_mtp_parameters));
-  fmt::print("layers      {} ({} dense, {} with experts), MTP {}\n", c.n_layers, c.n_dense_layers,
-             c.n_layers - c.n_dense_layers, i.has_mtp ? "yes" : "no");
+  const std::string_view drafter = c.n_draft_block > 0 ? "drafter" : "MTP";
+  fmt::print("parameters  {}, of them {} {}\n", count_text(plan.n_parameters), drafter,
+             count_text(plan.n_mtp_parameters));
+  fmt::print("layers      {} ({} dense, {} with experts), {} {}\n", c.n_layers, c.n_dense_layers,
+             c.n_layers - c.n_dense_layers, drafter, i.has_mtp ? "yes" : "no");
   fmt::print("{}", model_text(c));
 }
 

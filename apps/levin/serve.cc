@@ -150,6 +150,7 @@ Status run(EngineOptions engine_options, const GenerationOptions& generation, Se
       fmt::format("{} port {} answers with status 503 until the model is loaded", options.http.host, listener->port()),
       {{"host", options.http.host}, {"port", listener->port()}});
   engine_options.note = note;
+  engine_options.graphs_at_load = true;
   const auto warn = [&log](const std::string& warning) { log.write(serve::LogLevel::kWarning, "warning", warning); };
   LEVIN_ASSIGN(const ChatModel model, ChatModel::load(engine_options, warn));
   log_model(log, command.log_format, *model.engine);

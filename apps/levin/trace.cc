@@ -22,7 +22,9 @@ Status run_trace(const EngineOptions& options, const TraceCommand& command) {
   TraceOptions trace = command.trace;
   trace.n_chunk_tokens = options.chunk_tokens;
   LEVIN_ASSIGN(trace.ids, read_ids_file(command.ids_file, options));
-  LEVIN_ASSIGN(const std::unique_ptr<Engine> engine, Engine::load(options, {}));
+  EngineOptions drafting = options;
+  drafting.n_spec_steps = trace.n_drafts;
+  LEVIN_ASSIGN(const std::unique_ptr<Engine> engine, Engine::load(drafting, {}));
   for (const std::string& warning : engine->warnings()) fmt::print(stderr, "warning: {}\n", warning);
   LEVIN_ASSIGN(const TraceResult result, engine->trace(trace));
   LEVIN_TRY(write_trace(command.out_file, engine->config(), trace, result));
@@ -57,7 +59,7 @@ void add_trace(CommandLine& line) {
                  set_int(&trace->trace.n_greedy, {.min = 0, .max = 1 << 20}));
   command.option({.names = "--drafts",
                   .value = "N",
-                  .purpose = "Number of greedy MTP drafts after the prompt and its first token",
+                  .purpose = "Number of greedy drafts after the prompt and its first token",
                   .default_text = "0",
                   .group = "Trace"},
                  set_int(&trace->trace.n_drafts, {.min = 0, .max = 64}));

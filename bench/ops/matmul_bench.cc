@@ -53,11 +53,12 @@ Matrix make_weights(DType dtype, int64_t n, int64_t k) {
     std::transform(values.begin(), values.end(), bf16.begin(), f32_to_bf16);
     return pack_matrix({.data = bf16.data(), .dtype = dtype, .n = n, .k = k});
   }
-  if (dtype == DType::kMxfp4) {
+  if (is_fp4(dtype)) {
     std::vector<uint8_t> pairs(values.size() / 2);
     std::transform(values.begin(), values.begin() + static_cast<int64_t>(pairs.size()), pairs.begin(),
                    [](float v) { return static_cast<uint8_t>(128.0f + 127.0f * v); });
-    const std::vector<uint8_t> scales(static_cast<size_t>(n * k / kMxGroup), 120);
+    const uint8_t scale = dtype == DType::kNvfp4 ? 0x2C : 120;
+    const std::vector<uint8_t> scales(static_cast<size_t>(n * k / fp4_group(dtype)), scale);
     return pack_matrix({.data = pairs.data(), .dtype = dtype, .n = n, .k = k, .group_scales = scales.data()});
   }
   std::vector<uint8_t> codes(values.size());
@@ -125,7 +126,8 @@ void register_cases() {
   constexpr std::pair<DType, DType> kTypes[] = {{DType::kF32, DType::kF32},       {DType::kF32, DType::kF8E4M3},
                                                 {DType::kBF16, DType::kBF16},     {DType::kBF16, DType::kF8E4M3},
                                                 {DType::kF8E4M3, DType::kF8E4M3}, {DType::kF32, DType::kMxfp4},
-                                                {DType::kBF16, DType::kMxfp4},    {DType::kF8E4M3, DType::kMxfp4}};
+                                                {DType::kBF16, DType::kMxfp4},    {DType::kF8E4M3, DType::kMxfp4},
+                                                {DType::kF32, DType::kNvfp4},     {DType::kBF16, DType::kNvfp4}};
   const CpuInfo cpu = cpu_info();
   for (const auto& [n, k] : kShapes) {
     for (const auto& [x, w] : kTypes) {

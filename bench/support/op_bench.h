@@ -11,14 +11,14 @@
 #include <algorithm>
 #include <chrono>
 
-#include "ops/context.h"
+#include "ops/cpu_backend.h"
 #include "ops/machine_limits.h"
 
 namespace levin::bench {
 
 class OpBench {
  public:
-  OpBench(Isa isa, int n_threads) : isa_(isa), pool_(n_threads), ctx_(cpu_context(pool_, arena_, isa)) {}
+  OpBench(Isa isa, int n_threads) : isa_(isa), pool_(n_threads), cpu_(pool_, arena_, isa), ctx_(op_context(cpu_)) {}
   OpContext& ctx() { return ctx_; }
   ThreadPool& pool() { return pool_; }
   Isa isa() const { return isa_; }
@@ -27,6 +27,7 @@ class OpBench {
   Isa isa_;
   ThreadPool pool_;
   Arena arena_;
+  CpuBackend cpu_;
   OpContext ctx_;
 };
 

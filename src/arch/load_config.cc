@@ -23,6 +23,21 @@ constexpr Dim<int64_t> kDims[] = {
 };
 constexpr Dim<int> kLayers = {"num_hidden_layers", &ModelConfig::n_layers, 1, 512};
 
+// The document with the members of its text part in the place of that part. What both have is taken from the text part,
+// but for what names the model.
+io::JsonValue with_text_part(const io::JsonValue& document, std::string_view text_key) {
+  const io::JsonObject* text = nullptr;
+  if (const io::JsonValue* part = text_key.empty() ? nullptr : document.as_object()->find(text_key))
+    text = part->as_object();
+  if (text == nullptr) return document;
+  io::JsonObject merged = *document.as_object();
+  merged.erase(text_key);
+  for (const io::JsonMember& member : text->members()) {
+    if (member.key != "model_type" && member.key != "architectures") merged.set(member.key, member.value);
+  }
+  return merged;
+}
+
 Status read_architecture(const JsonFields& fields, const Architecture& family, ModelConfig* config) {
   LEVIN_ASSIGN(const auto architectures, fields.get_or("architectures", std::vector<std::string>()));
   config->architecture = architectures.empty() ? std::string(family.class_name) : architectures.front();
@@ -66,21 +81,33 @@ Status read_tokens(const JsonFields& fields, ModelConfig* config) {
   return {};
 }
 
+Result<bool> says_nvfp4(const std::filesystem::path& path) {
+  LEVIN_ASSIGN(const std::string text, io::read_file(path, {.max_bytes = 16 << 20}));
+  LEVIN_ASSIGN(const io::JsonValue document, io::parse_json(text, path.string()));
+  LEVIN_ASSIGN(const JsonFields fields, JsonFields::of(document, path.string()));
+  LEVIN_ASSIGN(const StoredAs stored, read_modelopt_quantization(fields));
+  return stored.nvfp4_experts;
+}
+
 }  // namespace
 
 Result<ParsedConfig> parse_model_config(std::string_view json, std::string_view source, const Registry& registry,
                                         std::span<const ConfigOverride> overrides) {
   LEVIN_ASSIGN(io::JsonValue document, io::parse_json(json, source));
   const std::string where = apply_overrides(overrides, source, &document);
-  LEVIN_ASSIGN(const JsonFields fields, JsonFields::of(document, where));
+  LEVIN_ASSIGN(const JsonFields found, JsonFields::of(document, where));
   ParsedConfig parsed;
   ModelConfig& config = parsed.config;
-  LEVIN_ASSIGN(config.family, registry.family_of(fields));
+  LEVIN_ASSIGN(config.family, registry.family_of(found));
   LEVIN_TRY(check_override_keys(overrides, *config.family->keys));
+  io::JsonValue text = with_text_part(document, config.family->text_key);
+  apply_overrides(overrides, source, &text);
+  LEVIN_ASSIGN(const JsonFields fields, JsonFields::of(text, where));
   LEVIN_TRY(read_architecture(fields, *config.family, &config));
   LEVIN_TRY(check_config_keys(fields, *config.family->keys, &parsed.warnings));
-  LEVIN_TRY(check_quantization_keys(fields, &parsed.warnings));
-  config.fp8_blocks = fields.has("quantization_config");
+  LEVIN_ASSIGN(const StoredAs stored, read_quantization(fields, &parsed.warnings));
+  config.fp8_blocks = stored.fp8_blocks;
+  config.nvfp4_experts = stored.nvfp4_experts;
   LEVIN_TRY(read_numbers(fields, &config));
   LEVIN_TRY(read_tokens(fields, &config));
   LEVIN_TRY(config.family->read_config(fields, &config, &parsed.warnings));
@@ -93,7 +120,12 @@ Result<ParsedConfig> load_model_config(const std::string& folder, const Registry
                                        std::span<const ConfigOverride> overrides) {
   const std::filesystem::path path = std::filesystem::path(folder) / "config.json";
   LEVIN_ASSIGN(const std::string text, io::read_file(path, {.max_bytes = 16 << 20}));
-  return parse_model_config(text, path.string(), registry, overrides);
+  LEVIN_ASSIGN(ParsedConfig parsed, parse_model_config(text, path.string(), registry, overrides));
+  const std::filesystem::path modelopt = std::filesystem::path(folder) / "hf_quant_config.json";
+  if (!parsed.config.fp8_blocks && !parsed.config.nvfp4_experts && std::filesystem::exists(modelopt)) {
+    LEVIN_ASSIGN(parsed.config.nvfp4_experts, says_nvfp4(modelopt));
+  }
+  return parsed;
 }
 
 Result<text::ChatFormat> load_chat_format(const Architecture& family, const std::filesystem::path& folder,

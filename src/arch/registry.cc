@@ -8,12 +8,13 @@
 #include "arch/deepseek_v3/architecture.h"
 #include "arch/deepseek_v4/architecture.h"
 #include "arch/glm/architecture.h"
+#include "arch/glm_next/architecture.h"
 #include "base/check.h"
 
 namespace levin {
 namespace {
 
-const Architecture* const kFamilies[] = {&kDeepseekV32, &kGlmMoeDsa, &kDeepseekV4};
+const Architecture* const kFamilies[] = {&kDeepseekV32, &kGlmMoeDsa, &kDeepseekV4, &kGlmNext};
 
 // What a model of another type is, for those that people are likely to try.
 struct OtherModel {
@@ -24,7 +25,6 @@ constexpr OtherModel kOtherModels[] = {
     {"deepseek_v41", "DeepSeek-V4.1, whose layers share compressed keys and look up n-grams; it is not supported"},
     {"deepseek_v3", "DeepSeek-V3, which has no lightning indexer; this program runs sparse attention only"},
     {"deepseek_v2", "DeepSeek-V2, which has no lightning indexer; this program runs sparse attention only"},
-    {"glm5_next", "GLM-5.3-Flash, whose attention is of another kind; it is not supported"},
 };
 
 // Keys that make another model of a checkpoint, whatever its model_type says.
@@ -51,6 +51,13 @@ const Architecture* find(std::span<const Architecture* const> families, std::str
   return found == families.end() ? nullptr : *found;
 }
 
+// Families may have some of these keys for their own.
+bool knows(const Architecture* family, std::string_view key) {
+  if (family == nullptr) return false;
+  const std::vector<std::string> keys = known_config_keys(*family->keys);
+  return std::find(keys.begin(), keys.end(), key) != keys.end();
+}
+
 Error invalid(std::string message) { return {ErrorKind::kModelInvalid, std::move(message)}; }
 
 }  // namespace
@@ -69,13 +76,14 @@ Registry Registry::with(const Architecture& family) const {
 
 Result<const Architecture*> Registry::family_of(const io::JsonFields& config) const {
   LEVIN_ASSIGN(const std::string type, config.get<std::string>("model_type"));
+  const Architecture* const family = find(families_, type);
   for (const io::JsonMember& member : config.object().members()) {
     const auto other = std::find_if(std::begin(kOtherKeys), std::end(kOtherKeys),
                                     [&](const OtherKeys& keys) { return member.key.starts_with(keys.prefix); });
-    if (other == std::end(kOtherKeys) || member.value.is_null()) continue;
+    if (other == std::end(kOtherKeys) || member.value.is_null() || knows(family, member.key)) continue;
     return invalid(fmt::format("{}: {}, which is not supported", config.name_of(member.key), other->what));
   }
-  if (const Architecture* family = find(families_, type)) return family;
+  if (family != nullptr) return family;
   const auto other = std::find_if(std::begin(kOtherModels), std::end(kOtherModels),
                                   [&](const OtherModel& m) { return m.type == type; });
   const bool known = other != std::end(kOtherModels);

@@ -118,6 +118,7 @@ Status measure_decode(Runner& runner, const BenchOptions& options, BenchRow* row
   n_tokens = 0;
   std::vector<double> step_ms;
   runner.measure(&row->decode_ops);
+  const int64_t n_waits_before = runner.n_waits();
   const Clock::time_point start = Clock::now();
   for (Clock::time_point before = start; loop.step(); before = Clock::now())
     step_ms.push_back(1000 * seconds_since(before));
@@ -135,6 +136,7 @@ Status measure_decode(Runner& runner, const BenchOptions& options, BenchRow* row
   row->decode_step_ms = median(std::move(step_ms));
   row->mean_accept_length = total.mean_accept_length();
   row->decode_step_s = seconds / n_steps;
+  row->decode_step_waits = static_cast<double>(runner.n_waits() - n_waits_before) / n_steps;
   row->decode_ops.divide(n_steps);
   return {};
 }

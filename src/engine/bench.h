@@ -39,6 +39,7 @@ struct BenchRow {
   double prefill_tokens_per_s = 0;
   double decode_tokens_per_s = 0;  // of all sequences together
   double decode_step_ms = 0;       // median
+  double decode_step_waits = 0;    // mean times per step that the host waits for a device; 0 on the CPU
   double mean_accept_length = 0;   // tokens per verification pass; 1 without speculation
   OpTimes prefill_ops;             // seconds of the chunk, by kind of op
   double prefill_s = 0;            // of the chunk

@@ -8,13 +8,32 @@
 namespace levin {
 namespace {
 
-// The page tables of all sequences under each other, as long as the longest.
+int64_t n_tokens_of(std::span<const SequenceChunk> chunks) {
+  int64_t n = 0;
+  for (const SequenceChunk& chunk : chunks) n += std::ssize(chunk.tokens);
+  return n;
+}
+
+View filled(Arena& arena, int64_t n, int32_t value) {
+  const View out = arena.allocate(DType::kI32, {n});
+  std::fill_n(out.data<int32_t>(), n, value);
+  return out;
+}
+
 template <class PagesOf>
-View page_tables(Arena& arena, std::span<const SequenceChunk> chunks, const PagesOf& pages_of) {
-  int64_t max_pages = 1;
-  for (const SequenceChunk& chunk : chunks)
-    max_pages = std::max<int64_t>(max_pages, std::ssize(pages_of(*chunk.pages)));
-  const View tables = arena.allocate(DType::kI32, {std::ssize(chunks), max_pages});
+int64_t most_pages(std::span<const SequenceChunk> chunks, const PagesOf& pages_of) {
+  int64_t n = 1;
+  for (const SequenceChunk& chunk : chunks) n = std::max<int64_t>(n, std::ssize(pages_of(*chunk.pages)));
+  return n;
+}
+
+const std::vector<int32_t>& row_pages(const SequencePages& pages) { return pages.rows(); }
+
+// The page tables of all sequences under each other.
+template <class PagesOf>
+View page_tables(Arena& arena, std::span<const SequenceChunk> chunks, int64_t n_sequences, int64_t n_pages,
+                 const PagesOf& pages_of) {
+  const View tables = filled(arena, n_sequences * n_pages, 0).reshaped({n_sequences, n_pages});
   for (size_t b = 0; b < chunks.size(); ++b) {
     const std::vector<int32_t>& pages = pages_of(*chunks[b].pages);
     std::copy(pages.begin(), pages.end(), tables.row<int32_t>(static_cast<int64_t>(b)));
@@ -26,9 +45,8 @@ void check_room(const SequenceChunk& chunk, size_t b, int32_t offset) {
   const int64_t n_tokens = std::ssize(chunk.tokens), n_slots = chunk.first_position + n_tokens + offset;
   LEVIN_CHECK(n_slots <= std::ssize(chunk.pages->rows()) * kPageTokens,
               "step: sequence {} needs {} slots, its block table has {} pages", b, n_slots, chunk.pages->rows().size());
-  LEVIN_CHECK(n_tokens <= chunk.pages->max_step_tokens(),
-              "step: {} tokens of sequence {}, the window's ring has room for {}", n_tokens, b,
-              chunk.pages->max_step_tokens());
+  LEVIN_CHECK(n_tokens <= chunk.pages->max_step_tokens(), "step: {} tokens of sequence {}, there is room for {}",
+              n_tokens, b, chunk.pages->max_step_tokens());
 }
 
 void add_window(Arena& arena, int64_t n_window, Step& step) {
@@ -40,67 +58,105 @@ void add_window(Arena& arena, int64_t n_window, Step& step) {
 }
 
 StepEntries entries_of_ratio(Arena& arena, std::span<const SequenceChunk> chunks, const Step& step, size_t kind,
-                             int64_t ratio) {
+                             int64_t ratio, const std::optional<StepShape>& shape) {
+  const auto pages_of = [&](const SequencePages& p) -> auto& { return p.entries(kind); };
+  const int64_t n_tokens = n_tokens_of(chunks);
+  const int64_t n_pages = shape ? (shape->n_pages + ratio - 1) / ratio : most_pages(chunks, pages_of);
+  const bool after = step.first_slot > 0;  // SlotRule::kAfterPosition
   StepEntries e{.ratio = ratio,
-                .tables = page_tables(arena, chunks, [&](const SequencePages& p) -> auto& { return p.entries(kind); }),
-                .visible = arena.allocate(DType::kI32, {step.n_tokens()})};
-  const auto completes = [&](int64_t t) { return (step.positions.data<int32_t>()[t] + 1) % ratio == 0; };
+                .first_token = after ? static_cast<int32_t>(1 - ratio) : 0,
+                .first = after ? 1 : 0,
+                .tables = page_tables(arena, chunks, step.tables.dim(0), n_pages, pages_of),
+                .visible = filled(arena, step.n_tokens(), 0)};
+  // Slots up to and with that of token t, counted from where entry 0 begins.
+  const auto n_slots = [&](int64_t t) { return step.slot.data<int32_t>()[t] + 1 - e.first_token; };
+  const auto completes = [&](int64_t t) { return n_slots(t) % ratio == 0; };
   int64_t n_completed = 0;
-  for (int64_t t = 0; t < step.n_tokens(); ++t) n_completed += completes(t);
-  for (View* view : {&e.seq, &e.slot, &e.positions}) *view = arena.allocate(DType::kI32, {n_completed});
+  for (int64_t t = 0; t < n_tokens; ++t) n_completed += completes(t);
+  const int64_t n_entries = shape ? step.n_tokens() : n_completed;
+  e.seq = filled(arena, n_entries, -1), e.slot = filled(arena, n_entries, -1),
+  e.positions = filled(arena, n_entries, 0);
   int64_t n = 0;
-  for (int64_t t = 0; t < step.n_tokens(); ++t) {
-    const auto visible = static_cast<int32_t>((step.positions.data<int32_t>()[t] + 1) / ratio);
+  for (int64_t t = 0; t < n_tokens; ++t) {
+    const auto visible = static_cast<int32_t>(n_slots(t) / ratio);
     e.visible.data<int32_t>()[t] = visible;
     e.n_visible = std::max(e.n_visible, visible);
     if (!completes(t)) continue;
     e.seq.data<int32_t>()[n] = step.seq.data<int32_t>()[t];
     e.slot.data<int32_t>()[n] = visible - 1;
-    e.positions.data<int32_t>()[n] = static_cast<int32_t>((visible - 1) * ratio);
+    e.positions.data<int32_t>()[n] = static_cast<int32_t>((visible - 1) * ratio) + e.first_token;
     ++n;
   }
+  if (shape) e.n_visible = static_cast<int32_t>(n_pages * kPageTokens);
   for (size_t b = 0; b < chunks.size(); ++b) {
-    const int64_t n_entries = (chunks[b].first_position + std::ssize(chunks[b].tokens)) / ratio;
-    LEVIN_CHECK(n_entries <= std::ssize(chunks[b].pages->entries(kind)) * kPageTokens,
-                "step: sequence {} needs {} entries of ratio {}, its block table has {} pages", b, n_entries, ratio,
+    const int64_t n_whole =
+        (chunks[b].first_position + std::ssize(chunks[b].tokens) + step.first_slot - e.first_token) / ratio;
+    LEVIN_CHECK(n_whole <= std::ssize(chunks[b].pages->entries(kind)) * kPageTokens,
+                "step: sequence {} needs {} entries of ratio {}, its block table has {} pages", b, n_whole, ratio,
                 chunks[b].pages->entries(kind).size());
   }
   return e;
 }
 
-void add_entries(Arena& arena, std::span<const SequenceChunk> chunks, const PageKinds& kinds, Step& step) {
-  const int64_t n_seqs = std::ssize(chunks);
+void add_entries(Arena& arena, std::span<const SequenceChunk> chunks, const PageKinds& kinds,
+                 const std::optional<StepShape>& shape, Step& step) {
   for (View* view : {&step.rings, &step.first_row, &step.end_row, &step.first_position})
-    *view = arena.allocate(DType::kI32, {n_seqs});
+    *view = filled(arena, step.tables.dim(0), 0);
   int32_t row = 0;
   for (size_t b = 0; b < chunks.size(); ++b) {
     step.rings.data<int32_t>()[b] = chunks[b].pages->ring();
     step.first_row.data<int32_t>()[b] = row;
-    step.first_position.data<int32_t>()[b] = chunks[b].first_position;
+    step.first_position.data<int32_t>()[b] = chunks[b].first_position + step.first_slot;
     row += static_cast<int32_t>(chunks[b].tokens.size());
     step.end_row.data<int32_t>()[b] = row;
   }
   for (size_t kind = 0; kind < kinds.ratios.size(); ++kind) {
-    step.entries.push_back(entries_of_ratio(arena, chunks, step, kind, kinds.ratios[kind]));
+    step.entries.push_back(entries_of_ratio(arena, chunks, step, kind, kinds.ratios[kind], shape));
   }
 }
 
 }  // namespace
 
+int64_t padded_rows(int64_t n_rows) {
+  int64_t n = 1;
+  while (n < n_rows) n = n < 3 ? n + 1 : n % 3 == 0 ? n / 3 * 4 : n / 2 * 3;
+  return n;
+}
+
+int64_t padded_pages(int64_t n_pages) {
+  int64_t n = 4;
+  while (n < n_pages) n *= 4;
+  return n;
+}
+
+StepShape padded_shape(std::span<const SequenceChunk> chunks, const PageKinds& kinds,
+                       std::optional<std::span<const int32_t>> wanted, int64_t n_sequences) {
+  const int64_t n_tokens = n_tokens_of(chunks);
+  int64_t n_rows = padded_rows(n_tokens);
+  const bool pads_wanted = wanted && !wanted->empty() && std::ssize(*wanted) < n_rows;
+  if (pads_wanted && n_rows == n_tokens) n_rows = padded_rows(n_tokens + 1);
+  int64_t n_pages = most_pages(chunks, row_pages);
+  for (size_t kind = 0; kind < kinds.ratios.size(); ++kind) {
+    const auto pages_of = [&](const SequencePages& p) -> auto& { return p.entries(kind); };
+    n_pages = std::max(n_pages, (most_pages(chunks, pages_of) - 1) * kinds.ratios[kind] + 1);
+  }
+  return {.n_rows = n_rows, .n_sequences = std::min(n_rows, n_sequences), .n_pages = padded_pages(n_pages)};
+}
+
 Step build_step(Arena& arena, std::span<const SequenceChunk> chunks, SlotRule rule, const PageKinds& kinds,
-                std::optional<std::span<const int32_t>> wanted) {
-  int64_t n_tokens = 0;
-  for (const SequenceChunk& chunk : chunks) n_tokens += std::ssize(chunk.tokens);
+                std::optional<std::span<const int32_t>> wanted, const std::optional<StepShape>& shape) {
+  const int64_t n_rows = shape ? shape->n_rows : n_tokens_of(chunks);
+  const int64_t n_sequences = shape ? shape->n_sequences : std::ssize(chunks);
+  const int64_t n_pages = shape ? shape->n_pages : most_pages(chunks, row_pages);
   const int32_t offset = rule == SlotRule::kAfterPosition ? 1 : 0;
-  Step step{.tokens = arena.allocate(DType::kI32, {n_tokens}),
-            .positions = arena.allocate(DType::kI32, {n_tokens}),
-            .seq = arena.allocate(DType::kI32, {n_tokens}),
-            .slot = arena.allocate(DType::kI32, {n_tokens}),
-            .visible = arena.allocate(DType::kI32, {n_tokens}),
-            .tables = page_tables(arena, chunks, [](const SequencePages& p) -> auto& { return p.rows(); }),
+  Step step{.tokens = filled(arena, n_rows, 0),
+            .positions = filled(arena, n_rows, 0),
+            .seq = filled(arena, n_rows, -1),
+            .slot = filled(arena, n_rows, -1),
+            .visible = filled(arena, n_rows, offset),
+            .tables = page_tables(arena, chunks, n_sequences, n_pages, row_pages),
             .first_slot = offset,
-            .faults = arena.allocate(DType::kI32, {n_tokens})};
-  std::fill_n(step.faults.data<int32_t>(), n_tokens, 0);
+            .faults = filled(arena, n_rows, 0)};
   int64_t t = 0;
   for (size_t b = 0; b < chunks.size(); ++b) {
     check_room(chunks[b], b, offset);
@@ -116,12 +172,52 @@ Step build_step(Arena& arena, std::span<const SequenceChunk> chunks, SlotRule ru
       ++t;
     }
   }
+  if (shape) step.n_visible = static_cast<int32_t>(n_pages * kPageTokens);
   if (kinds.n_window > 0) add_window(arena, kinds.n_window, step);
-  if (rule == SlotRule::kAtPosition && !kinds.ratios.empty()) add_entries(arena, chunks, kinds, step);
+  const bool has_entries = rule == SlotRule::kAtPosition || kinds.mtp_entries;
+  if (has_entries && !kinds.ratios.empty()) add_entries(arena, chunks, kinds, shape, step);
   if (wanted) {
-    step.wanted = arena.allocate(DType::kI32, {std::ssize(*wanted)});
+    const bool padded = shape && !wanted->empty();
+    step.wanted = filled(arena, padded ? n_rows : std::ssize(*wanted), static_cast<int32_t>(n_rows - 1));
     std::copy(wanted->begin(), wanted->end(), step.wanted->data<int32_t>());
   }
+  return step;
+}
+
+Step build_block_step(Arena& arena, std::span<const SequenceChunk> blocks, const PageKinds& kinds) {
+  LEVIN_CHECK(kinds.n_window > 0, "step: blocks of drafts, of a model without windows");
+  int64_t n_tokens = 0;
+  for (const SequenceChunk& block : blocks) n_tokens += std::ssize(block.tokens);
+  const auto of_tokens = [&] { return arena.allocate(DType::kI32, {n_tokens}); };
+  Step step{.tokens = of_tokens(),
+            .positions = of_tokens(),
+            .seq = of_tokens(),
+            .slot = of_tokens(),
+            .visible = of_tokens(),
+            .tables = page_tables(arena, blocks, [](const SequencePages& p) -> auto& { return p.rows(); }),
+            .faults = of_tokens()};
+  std::fill_n(step.faults.data<int32_t>(), n_tokens, 0);
+  step.blocks = {.tables = arena.allocate(DType::kI32, {std::ssize(blocks), 1}), .end = of_tokens()};
+  int64_t t = 0;
+  for (size_t b = 0; b < blocks.size(); ++b) {
+    const SequenceChunk& block = blocks[b];
+    const auto n_block = static_cast<int32_t>(block.tokens.size());
+    LEVIN_CHECK(n_block <= kPageTokens, "step: a block of {} drafts, a page has {} rows", n_block, kPageTokens);
+    LEVIN_CHECK(block.first_position <= std::ssize(block.pages->rows()) * kPageTokens,
+                "step: block {} begins at position {}, its block table has {} pages", b, block.first_position,
+                block.pages->rows().size());
+    step.blocks->tables.data<int32_t>()[b] = static_cast<int32_t>(b);
+    step.n_visible = std::max(step.n_visible, block.first_position);
+    for (int32_t i = 0; i < n_block; ++i, ++t) {
+      step.tokens.data<int32_t>()[t] = block.tokens[static_cast<size_t>(i)];
+      step.positions.data<int32_t>()[t] = block.first_position + i;
+      step.seq.data<int32_t>()[t] = static_cast<int32_t>(b);
+      step.slot.data<int32_t>()[t] = i;
+      step.visible.data<int32_t>()[t] = block.first_position;
+      step.blocks->end.data<int32_t>()[t] = n_block;
+    }
+  }
+  add_window(arena, kinds.n_window, step);
   return step;
 }
 
@@ -135,6 +231,7 @@ void for_each_view(Step& step, const std::function<void(View&)>& f) {
          &step.rings, &step.first_row, &step.end_row, &step.first_position});
   for (StepEntries& e : step.entries) visit({&e.tables, &e.visible, &e.seq, &e.slot, &e.positions});
   if (step.wanted) visit({&*step.wanted});
+  if (step.blocks) visit({&step.blocks->tables, &step.blocks->end});
 }
 
 }  // namespace levin

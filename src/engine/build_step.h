@@ -2,6 +2,7 @@
 // written. All of it is written on the host; for a device its views are moved there (for_each_view).
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -20,9 +21,34 @@ struct SequenceChunk {
   const SequencePages* pages = nullptr;  // with room for every slot that is written or read
 };
 
-// In host memory of `arena`. `wanted`: Step::wanted. A chunk without room in its pages stops the process.
+// How much of everything a step has room for. What its chunks leave is padding: rows without a sequence (seq and slot -1)
+// that see nothing, and sequences without a page.
+struct StepShape {
+  int64_t n_rows = 0;       // also of the completed entries of each ratio, and of the wanted rows unless none are
+  int64_t n_sequences = 0;  // B
+  int64_t n_pages = 0;      // of a page table; one of a ratio's entries has n_pages / ratio, rounded up
+
+  auto operator<=>(const StepShape&) const = default;
+};
+
+// The next 1, 2, 3, 4, 6, 8, 12, 16 ...: at most a third of such a step is padding, from three rows on.
+int64_t padded_rows(int64_t n_rows);
+int64_t padded_pages(int64_t n_pages);  // the next 4, 16, 64, 256 ...
+
+// The padded shape that holds a step of `n_sequences` chunks at most. Where rows are wanted and not all rows of the shape
+// are, its last row is padding.
+StepShape padded_shape(std::span<const SequenceChunk> chunks, const PageKinds& kinds,
+                       std::optional<std::span<const int32_t>> wanted, int64_t n_sequences);
+
+// In host memory of `arena`. `wanted`: Step::wanted; its padding stands for the last row, which is padding itself. `shape`
+// holds the step; nullopt: it has no padding. A chunk without room in its pages stops the process.
 Step build_step(Arena& arena, std::span<const SequenceChunk> chunks, SlotRule rule, const PageKinds& kinds,
-                std::optional<std::span<const int32_t>> wanted = std::nullopt);
+                std::optional<std::span<const int32_t>> wanted = std::nullopt,
+                const std::optional<StepShape>& shape = std::nullopt);
+
+// A step of drafted blocks. The tokens of a chunk are one: they see each other and the rows of the window that are in the
+// caches before its first position, whatever their own places in it.
+Step build_block_step(Arena& arena, std::span<const SequenceChunk> blocks, const PageKinds& kinds);
 
 // Calls f for every tensor of a step.
 void for_each_view(Step& step, const std::function<void(View&)>& f);

@@ -11,7 +11,7 @@
 //
 // What a drafter keeps of a sequence is its DraftState. Rows in the caches survive restarts and preemption with the
 // pages; what they do not hold is the tap of the last settled token, which the prefix cache keeps at the end of every
-// block and hands to resume().
+// block and hands to resume(). A drafter whose rows the trunk's own step writes needs no taps, and all of them are settled.
 //
 // Taps      ForwardRows::state, [T, Model::d_state()] f32: what the target exposes of each of its tokens
 // Errors    none: a drafter that cannot guess proposes nothing
@@ -59,6 +59,8 @@ struct DraftEntry {
   int64_t n_wanted = 0;             // drafts that the sequence has use for; 0 within a prompt
   std::vector<int32_t> drafts;      // written by propose(): for positions tokens.size(), tokens.size() + 1, ...
   bool doubted = false;             // written by propose(): the next draft was not made for doubt
+  // Written by propose() of drafters that say so of each draft: how likely it is kept if those before it are.
+  std::vector<float> confidence;
 };
 
 struct DraftRound {
@@ -98,7 +100,8 @@ class NoDrafter final : public Drafter {
   void propose(DraftRound&) override {}
 };
 
-// The drafter that the runner's model brings along: its MTP layer; none if it has none or n_drafts is 0.
+// The drafter that the runner's model brings along, its MTP layer or its block drafter; none if it has none or n_drafts
+// is 0.
 std::unique_ptr<Drafter> make_drafter(Runner& runner, int n_drafts);
 
 }  // namespace levin

@@ -55,9 +55,11 @@ constexpr int64_t kDriverBytes = int64_t{256} << 20;
 // `cuda` is null on the CPU. On a device weights, caches and workspace lie there, and prefixes beside the caches on the host.
 Result<Room> plan_room(const EngineOptions& options, const ModelConfig& config, const Numerics& numerics,
                        const std::optional<io::Checkpoint>& checkpoint, CudaBackend* cuda) {
-  MemoryPlan plan = plan_memory(
-      config, numerics, checkpoint ? &*checkpoint : nullptr,
-      {.n_sequences = options.max_running, .n_step_tokens = options.chunk_tokens, .n_undone = options.n_spec_steps});
+  const int64_t n_graph_rows = cuda != nullptr && options.graphs ? kMostGraphRows : 0;
+  MemoryPlan plan = plan_memory(config, numerics, checkpoint ? &*checkpoint : nullptr,
+                                {.n_sequences = options.max_running,
+                                 .n_step_tokens = std::max(options.chunk_tokens, n_graph_rows),
+                                 .n_undone = options.n_spec_steps});
   ContextRequest request{.asked_tokens = options.max_model_len_tokens,
                          .max_position = config.max_position,
                          .available_bytes = available_host_bytes()};
@@ -96,8 +98,13 @@ Result<ModelWeights> read_weights(const EngineOptions& options, const ModelConfi
   return weights;
 }
 
-Result<std::unique_ptr<CudaBackend>> open_device(const EngineOptions& options) {
+Result<std::unique_ptr<CudaBackend>> open_device(const EngineOptions& options, const Architecture& family) {
   if (options.device == Device::kCpu) return std::unique_ptr<CudaBackend>();
+  if (!family.cuda_lacks.empty()) {
+    return Error{ErrorKind::kUsage, fmt::format("--device cuda: {} runs on the CPU alone, CUDA lacks {}; leave "
+                                                "--device out",
+                                                family.name, family.cuda_lacks)};
+  }
   return open_cuda({.kernels = cuda::KernelSet::kPlain});
 }
 
@@ -114,13 +121,19 @@ std::string kernels_text(const CudaBackend* cuda, Isa isa) {
                      cuda->device().arch);
 }
 
+std::string_view drafter_text(const Model& model) {
+  if (!model.has_mtp()) return "";
+  return model.block_drafting() != nullptr ? " and a block drafter" : " and MTP";
+}
+
 // Null where none is asked for.
 Result<std::unique_ptr<PageStore>> open_disk(const EngineOptions& options, const Model& model,
                                              const std::string& kernels,
                                              const std::optional<io::Checkpoint>& checkpoint) {
   if (options.cache_dir.empty()) return std::unique_ptr<PageStore>();
   const CacheLayout layout = model.cache_layout();
-  const bool drafts = options.n_spec_steps > 0 && model.has_mtp();
+  // What a block drafter keeps is written whether somebody drafts or not, and without a state beside it.
+  const bool drafts = options.n_spec_steps > 0 && model.has_mtp() && model.block_drafting() == nullptr;
   LEVIN_ASSIGN(const Digest fingerprint, cache_fingerprint({.model_folder = options.model_folder,
                                                             .overrides = overrides_text(options.overrides),
                                                             .checkpoint = checkpoint ? &*checkpoint : nullptr,
@@ -149,6 +162,7 @@ struct Engine::State {
   std::unique_ptr<Model> model;
   Runner runner;
   StepLoop loop;
+  int64_t n_graphs_at_load = 0;
   std::optional<LimitProbe> limits;  // made when a case is first measured beside them
 
   State(std::unique_ptr<CudaBackend> device, EngineOptions o, std::vector<std::string> w, const Room& r, Isa chosen_isa,
@@ -160,6 +174,7 @@ struct Engine::State {
         isa(chosen_isa),
         model(std::move(m)),
         runner(*model, {.cuda = cuda.get(),
+                        .graphs = options.graphs,
                         .n_threads = options.n_threads,
                         .isa = isa,
                         .n_cache_tokens = std::max(room.n_context_tokens + 1, options.cache_tokens),
@@ -185,7 +200,7 @@ Result<std::unique_ptr<Engine>> Engine::load(const EngineOptions& options, const
   LEVIN_ASSIGN(ParsedConfig parsed, load_model_config(options.model_folder, *options.registry, options.overrides));
   LEVIN_ASSIGN(const Numerics mode, make_numerics(options.numerics, options.kv_cache_dtype));
   const Numerics numerics = numerics_on(options.device, numerics_of_family(mode, *parsed.config.family));
-  LEVIN_ASSIGN(std::unique_ptr<CudaBackend> cuda, open_device(options));
+  LEVIN_ASSIGN(std::unique_ptr<CudaBackend> cuda, open_device(options, *parsed.config.family));
   LEVIN_ASSIGN(const std::optional<io::Checkpoint> checkpoint, open_checkpoint(options));
   LEVIN_ASSIGN(const Room room, plan_room(options, parsed.config, numerics, checkpoint, cuda.get()));
   std::vector<std::string> warnings = std::move(parsed.warnings);
@@ -203,6 +218,8 @@ Result<std::unique_ptr<Engine>> Engine::load(const EngineOptions& options, const
   auto state = std::make_unique<State>(std::move(cuda), options, std::move(warnings), room, isa, std::move(model),
                                        std::move(disk));
   LEVIN_TRY(state->runner.ready());
+  if (options.graphs_at_load) state->runner.record_graphs(options.n_spec_steps);
+  state->n_graphs_at_load = state->runner.n_graphs();
   state->load_s = seconds_since(start);
   return std::unique_ptr<Engine>(new Engine(std::move(state)));
 }
@@ -230,8 +247,8 @@ std::string Engine::describe() const {
       "kernels   {}, {} thread{}\n"
       "cache     {} tokens, {:.1f} MiB{}\n"
       "loaded    in {:.2f} s",
-      c.family->name, c.n_layers, state_->model->has_mtp() ? " and MTP" : "", c.n_experts, c.n_active, c.n_vocab,
-      overrides, numerics().describe(), kernels_text(state_->cuda.get(), state_->isa), state_->options.n_threads,
+      c.family->name, c.n_layers, drafter_text(*state_->model), c.n_experts, c.n_active, c.n_vocab, overrides,
+      numerics().describe(), kernels_text(state_->cuda.get(), state_->isa), state_->options.n_threads,
       state_->options.n_threads == 1 ? "" : "s", state_->room.n_context_tokens, mebibytes(state_->runner.cache_bytes()),
       prefixes, state_->load_s);
 }
@@ -256,7 +273,12 @@ std::unique_ptr<Generation> Engine::take(RequestId id) { return state_->loop.tak
 const StepTimes& Engine::last_step() const { return state_->loop.last_step(); }
 StepPhase Engine::phase() const { return state_->loop.phase(); }
 EngineLoad Engine::load() const {
-  EngineLoad load{state_->loop.counts(), {}, 0, 0, state_->loop.n_restored_tokens()};
+  EngineLoad load{state_->loop.counts(),
+                  {},
+                  0,
+                  0,
+                  state_->loop.n_restored_tokens(),
+                  state_->runner.n_graphs() - state_->n_graphs_at_load};
   const PrefixIndex& index = state_->loop.cache().index();
   load.n_memory_pages = index.memory().n_pages();
   load.n_memory_bytes = index.memory().n_bytes();

@@ -135,9 +135,4 @@ void MtpDrafter::choose(const DraftRound& round) {
   }
 }
 
-std::unique_ptr<Drafter> make_drafter(Runner& runner, int n_drafts) {
-  if (n_drafts == 0 || !runner.model().has_mtp()) return std::make_unique<NoDrafter>();
-  return std::make_unique<MtpDrafter>(runner);
-}
-
 }  // namespace levin

@@ -3,8 +3,12 @@
 // A Runner executes; which tokens a step holds is for its caller to say. What goes in and what comes out lies on the host,
 // wherever the model runs; results live in the runner's arena until the next call of begin_step().
 //
-// On a device weights, caches and scratch are there; a step's input goes in and hidden rows, states, picks, row status and
-// logits come back. A fault of the device throws a DeviceFault (tensor/device_memory.h).
+// On a device weights, caches and scratch are there; a step's input goes in by one copy, and hidden rows, states, picks, row
+// status and logits come back. A fault of the device throws a DeviceFault (tensor/device_memory.h).
+//
+// Graphs    passes over few rows are recorded once for each padded shape (StepShape) and form of pass, and replayed: the host
+//           starts one graph instead of every kernel. The bits are the same. Passes of more than kMostGraphRows rows, where
+//           kernels take longer than their start, and passes with a probe are not recorded
 #pragma once
 
 #include <chrono>
@@ -16,17 +20,21 @@
 #include "base/cpu.h"
 #include "base/thread_pool.h"
 #include "engine/build_step.h"
+#include "engine/recorded_calls.h"
 #include "kv/cache.h"
 #include "kv/sequence_pages.h"
 #include "model/model.h"
-#include "ops/context.h"
+#include "ops/cpu_backend.h"
 #include "ops/cuda_backend.h"
 #include "ops/op_times.h"
 
 namespace levin {
 
+constexpr int64_t kMostGraphRows = 128;
+
 struct RunnerOptions {
   CudaBackend* cuda = nullptr;  // where the model's weights are; null: on the CPU
+  bool graphs = true;           // on a device
   int n_threads = 1;
   Isa isa = Isa::kPlain;
   int64_t n_cache_tokens = 0;  // rounded up to whole pages
@@ -53,6 +61,11 @@ class Runner {
   int64_t cache_bytes() const { return cache_.n_bytes(); }
   int64_t peak_scratch_bytes() const { return ctx_.arena->peak_bytes(); }
 
+  // Records all graphs that steps with so many drafts may ask for, so that none is recorded later.
+  void record_graphs(int n_drafts);
+  int64_t n_graphs() const { return passes_.n_recorded() + heads_.n_recorded(); }
+  int64_t n_waits() const { return n_waits_; }  // of the host for the device, so far
+
   ThreadPool& pool() { return pool_; }
   Isa isa() const { return isa_; }
 
@@ -62,7 +75,7 @@ class Runner {
 
   ArenaScope scope() { return ArenaScope(arena_); }  // frees at its end what was returned since
 
-  // When the last call of trunk(), mtp(), logits() or draft_logits() returned.
+  // When the last call that ran some of the model returned.
   std::chrono::steady_clock::time_point last_result() const { return last_result_; }
 
   // Trunk over the chunks' tokens.
@@ -71,9 +84,12 @@ class Runner {
   // `wanted`: the rows of all chunks' tokens whose output is asked for, ascending; nullopt: all.
   ForwardRows mtp(std::span<const SequenceChunk> chunks, const MtpInput& in,
                   std::optional<std::span<const int32_t>> wanted = std::nullopt, const Probe* probe = nullptr);
-  View logits(View hidden);                  // [N, D] -> [N, V]
-  View draft_logits(View hidden);            // [N, D] -> [N, V], for choosing drafts
-  std::vector<int32_t> argmax(View logits);  // [N, V] -> N token ids
+  // Blocks of drafts, of a model that makes such (block_drafting()).
+  ForwardRows draft_blocks(std::span<const SequenceChunk> blocks);
+  DraftTerms draft_terms(View before, View state);  // before [N] i32, state [N, D]
+  View logits(View hidden);                         // [N, D] -> [N, V]
+  View draft_logits(View hidden);                   // [N, D] -> [N, V], for choosing drafts
+  std::vector<int32_t> argmax(View logits);         // [N, V] -> N token ids
   // Blocks of sequences and their records (kv/cache.h).
   int64_t block_tokens() const { return cache_.block_tokens(); }
   int64_t block_bytes() const { return cache_.block_bytes(); }
@@ -87,26 +103,64 @@ class Runner {
   View keep(View rows);  // a copy of [N, W] f32 or i32 that lives as long as the step
 
  private:
+  // Of a pass through trunk or MTP layer: which of its rows come out, and what goes in.
+  enum class Form : uint8_t { kTrunk, kMtp, kMtpWithPicks, kMtpWanted, kMtpAppend };
+  struct Forward {
+    Form form = Form::kTrunk;
+    std::span<const SequenceChunk> chunks;
+    std::optional<std::span<const int32_t>> wanted;
+    MtpInput in;
+    const Probe* probe = nullptr;
+
+    SlotRule rule() const { return form == Form::kTrunk ? SlotRule::kAtPosition : SlotRule::kAfterPosition; }
+    int64_t n_rows() const;  // that come out
+  };
+  struct Input {
+    Step step;
+    MtpInput mtp;
+  };
+  struct PassKey {
+    Form form = Form::kTrunk;
+    StepShape shape;
+    auto operator<=>(const PassKey&) const = default;
+  };
+  struct HeadKey {
+    bool of_drafts = false;
+    int64_t n_rows = 0;
+    auto operator<=>(const HeadKey&) const = default;
+  };
+
   bool on_device() const { return cuda_ != nullptr; }
-  // Scratch of one call on the device; on the CPU, where results lie in the same arena, it is kept.
-  std::unique_ptr<ArenaScope> call_scope();
-  Step step_of(std::span<const SequenceChunk> chunks, SlotRule rule, std::optional<std::span<const int32_t>> wanted);
-  View to_device(View rows);  // itself on the CPU, as below
+  void wait();
+  ForwardRows forward(const Forward& f);
+  ForwardRows forward_on_device(const Forward& f);
+  ForwardRows compute(Form form, const Input& in, const Probe* probe);
+  std::optional<StepShape> graph_shape(const Forward& f) const;
+  Input send(const Forward& f, const std::optional<StepShape>& shape);
+  void record_pass(const PassKey& key);
+  View head_on_device(View hidden, bool of_drafts);
+  View head(View hidden, bool of_drafts);
+  View logits_of(View hidden, bool of_drafts);
+  void record_head(const HeadKey& key);
   View to_host(View rows);
   ForwardRows to_host(const ForwardRows& rows);
   Probe on_host(const Probe* probe);  // the same, whose functions get rows of the host
-  View logits_of(View hidden, View (Model::*head)(OpContext&, View) const);
 
   const Model& model_;
   CudaBackend* cuda_;
+  bool graphs_;
   Isa isa_;
   ThreadPool pool_;
   Arena arena_;  // of the host; pinned where results come from a device
+  CpuBackend cpu_;
   OpContext host_;
   OpContext ctx_;  // where the model runs
   Status ready_;
   SequencePools pools_;
   KvCache cache_;
+  RecordedCalls<PassKey, ForwardRows> passes_;
+  RecordedCalls<HeadKey, View> heads_;
+  int64_t n_waits_ = 0;
   std::chrono::steady_clock::time_point last_result_;
 };
 

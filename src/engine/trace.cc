@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 
+#include "engine/drafter.h"
 #include "io/safetensors.h"
 
 namespace levin {
@@ -27,6 +28,7 @@ class Tracer {
  private:
   int64_t d_streams() const { return config_.n_streams * config_.d_model; }
   int64_t d_state() const { return runner_.model().d_state(); }
+  bool drafts_blocks() const { return runner_.model().block_drafting() != nullptr; }
   int64_t n_prompt() const { return static_cast<int64_t>(options_.ids.size()); }
   int64_t chunk_tokens() const {
     return std::min(options_.n_chunk_tokens > 0 ? options_.n_chunk_tokens : n_prompt(), runner_.max_step_tokens());
@@ -39,6 +41,8 @@ class Tracer {
   void decode_greedily(int n_tokens);
   void first_draft();
   void draft_chain();
+  void draft_rounds();
+  int64_t verify(const std::vector<int32_t>& drafts);
   Probe prompt_probe(int64_t first_position);
 
   Runner& runner_;
@@ -51,6 +55,20 @@ class Tracer {
   std::vector<int32_t> draft_picks_;  // [K], what the first draft attended to there; empty when drafts do not share it
   int32_t next_token_ = -1;           // argmax of the last logits
   TraceResult result_;
+};
+
+// The likeliest token, whose logits it keeps.
+class GreedyChooser final : public DraftChooser {
+ public:
+  explicit GreedyChooser(std::vector<float>* logits) : logits_(logits) {}
+  std::optional<int32_t> choose(std::span<const float> logits, std::span<const int32_t>) override {
+    logits_->insert(logits_->end(), logits.begin(), logits.end());
+    return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+  }
+  bool logits_tell_confidence() const override { return true; }
+
+ private:
+  std::vector<float>* logits_;
 };
 
 void append_rows(std::vector<float>* to, View rows) {  // [N, W] f32
@@ -71,8 +89,11 @@ Result<TraceResult> Tracer::run() {
   LEVIN_TRY(pages_.grow(trace_cache_tokens(options_)));
   result_.n_tail = std::min<int64_t>(8, n_prompt());
   prefill();
-  decode_greedily(std::max(options_.n_greedy, options_.n_drafts > 0 ? 1 : 0));
-  if (options_.n_drafts > 0) {
+  const bool in_rounds = options_.n_drafts > 0 && drafts_blocks();
+  decode_greedily(in_rounds ? 1 : std::max(options_.n_greedy, options_.n_drafts > 0 ? 1 : 0));
+  if (options_.n_drafts > 0 && drafts_blocks()) {
+    draft_rounds();
+  } else if (options_.n_drafts > 0) {
     first_draft();
     draft_chain();
   }
@@ -95,11 +116,16 @@ Probe Tracer::prompt_probe(int64_t first_position) {
     std::vector<int32_t>& to = result_.topk[layer];
     to.insert(to.end(), picks.data<int32_t>(), picks.data<int32_t>() + picks.n_elements());
   };
+  probe.on_taps = [this](int part, View x) { append_rows(part == 0 ? &result_.main_hidden : &result_.main_x, x); };
+  probe.on_window_rows = [this](int layer, View x) {
+    if (layer >= config_.n_layers) append_rows(&result_.context[static_cast<size_t>(layer - config_.n_layers)], x);
+  };
   return probe;
 }
 
 void Tracer::prefill() {
   result_.topk.resize(config_.n_layers);
+  if (drafts_blocks()) result_.context.resize(config_.n_mtp_layers);
   result_.hidden_tail.resize(config_.n_layers * result_.n_tail * d_streams());
   for (int64_t begin = 0; begin < n_prompt(); begin += chunk_tokens()) {
     const int64_t count = std::min(chunk_tokens(), n_prompt() - begin);
@@ -107,7 +133,7 @@ void Tracer::prefill() {
     runner_.begin_step();
     const SequenceChunk step = chunk(std::span(tokens_).subspan(begin, count), begin);
     const ForwardRows rows = runner_.trunk({&step, 1}, &probe);
-    append_rows(&state_, rows.state);
+    if (d_state() > 0) append_rows(&state_, rows.state);
     const View logits = runner_.logits(rows.hidden);
     append_rows(&result_.logits, logits);
     next_token_ = last_argmax(runner_, logits);
@@ -165,7 +191,42 @@ void Tracer::draft_chain() {
   }
 }
 
-Status check_options(const Runner& runner, const TraceOptions& options) {
+// Puts what the trunk chooses behind the tokens, as long as it goes on with a draft. Returns how many it kept of them.
+int64_t Tracer::verify(const std::vector<int32_t>& drafts) {
+  std::vector<int32_t> step_tokens = {tokens_.back()};
+  step_tokens.insert(step_tokens.end(), drafts.begin(), drafts.end());
+  runner_.begin_step();
+  const SequenceChunk step = chunk(step_tokens, std::ssize(tokens_) - 1);
+  const std::vector<int32_t> chosen = runner_.argmax(runner_.logits(runner_.trunk({&step, 1}).hidden));
+  const auto n_kept = std::mismatch(drafts.begin(), drafts.end(), chosen.begin()).first - drafts.begin();
+  tokens_.insert(tokens_.end(), chosen.begin(), chosen.begin() + n_kept + 1);
+  return n_kept;
+}
+
+void Tracer::draft_rounds() {
+  const std::unique_ptr<Drafter> drafter = make_drafter(runner_, options_.n_drafts);
+  const std::unique_ptr<DraftState> state = drafter->open();
+  TracedRounds& out = result_.rounds;
+  GreedyChooser chooser(&out.logits);
+  do {
+    runner_.begin_step();
+    DraftRound round{.taps = {}, .depth = options_.n_drafts};
+    round.entries.push_back({.state = state.get(), .chooser = &chooser, .pages = &pages_, .tokens = tokens_});
+    round.entries.front().n_wanted = options_.n_drafts;
+    drafter->propose(round);
+    const std::vector<int32_t>& drafts = round.entries.front().drafts;
+    const std::vector<float>& confidence = round.entries.front().confidence;
+    out.tokens.insert(out.tokens.end(), drafts.begin(), drafts.end());
+    out.confidence.insert(out.confidence.end(), confidence.begin(), confidence.end());
+    out.accepted.push_back(verify(drafts));
+  } while (std::ssize(tokens_) - n_prompt() < options_.n_greedy);
+  const auto n_first = options_.n_drafts;
+  result_.draft_tokens.assign(out.tokens.begin(), out.tokens.begin() + n_first);
+  result_.draft_confidence.assign(out.confidence.begin(), out.confidence.begin() + n_first);
+  result_.draft_logits.assign(out.logits.begin(), out.logits.begin() + n_first * config_.n_vocab);
+}
+
+Status check_options(Runner& runner, const TraceOptions& options) {
   const ModelConfig& config = runner.model().config();
   if (options.ids.empty()) return Error{ErrorKind::kUsage, "the ids file has no token ids"};
   for (size_t i = 0; i < options.ids.size(); ++i) {
@@ -183,7 +244,16 @@ Status check_options(const Runner& runner, const TraceOptions& options) {
                     options.ids.size(), options.n_greedy, options.n_drafts, config.max_position)};
   }
   if (options.n_drafts > 0 && !runner.model().has_mtp()) {
-    return Error{ErrorKind::kUsage, "--drafts needs an MTP layer, and the checkpoint has none; leave --drafts out"};
+    return Error{ErrorKind::kUsage,
+                 "--drafts needs layers that draft, and the checkpoint has none; leave --drafts out"};
+  }
+  if (runner.model().block_drafting() == nullptr) return {};
+  if (const int most = make_drafter(runner, options.n_drafts)->max_drafts(); options.n_drafts > most) {
+    return Error{
+        ErrorKind::kUsage,
+        fmt::format("--drafts is {}, and {} can be drafted and verified at once (dspark_block_size is {}); give "
+                    "at most that",
+                    options.n_drafts, most, config.n_draft_block)};
   }
   return {};
 }
@@ -192,7 +262,7 @@ Status check_options(const Runner& runner, const TraceOptions& options) {
 
 int64_t trace_cache_tokens(const TraceOptions& options) {
   const int n_greedy = std::max(options.n_greedy, options.n_drafts > 0 ? 1 : 0);
-  return static_cast<int64_t>(options.ids.size()) + std::max(n_greedy, options.n_drafts > 0 ? options.n_drafts + 1 : 0);
+  return static_cast<int64_t>(options.ids.size()) + n_greedy + options.n_drafts;
 }
 
 Result<TraceResult> trace(Runner& runner, const TraceOptions& options) {
@@ -221,11 +291,28 @@ Status write_trace(const std::string& path, const ModelConfig& config, const Tra
     add(fmt::format("topk.{}", layer), io::StoredDtype::kI32, {n_prompt, config.n_picks}, result.topk[layer]);
   }
   if (options.n_greedy > 0) add("greedy_ids", io::StoredDtype::kI64, {options.n_greedy}, result.greedy_ids);
-  if (options.n_drafts > 0) {
+  if (!result.main_x.empty()) {
+    add("dspark.main_hidden", io::StoredDtype::kF32, {n_prompt, config.n_mtp_layers * config.d_model},
+        result.main_hidden);
+    add("dspark.main_x", io::StoredDtype::kF32, {n_prompt, config.d_model}, result.main_x);
+    for (size_t s = 0; s < result.context.size(); ++s)
+      add(fmt::format("dspark.context.{}", s), io::StoredDtype::kF32, {n_prompt, config.d_head()}, result.context[s]);
+  }
+  if (const auto n_rounds = std::ssize(result.rounds.accepted); n_rounds > 0) {
+    const TracedRounds& r = result.rounds;
+    add("draft.confidence", io::StoredDtype::kF32, {options.n_drafts}, result.draft_confidence);
+    add("rounds.tokens", io::StoredDtype::kI64, {n_rounds, options.n_drafts}, r.tokens);
+    add("rounds.logits", io::StoredDtype::kF32, {n_rounds, options.n_drafts, config.n_vocab}, r.logits);
+    add("rounds.confidence", io::StoredDtype::kF32, {n_rounds, options.n_drafts}, r.confidence);
+    add("rounds.accepted", io::StoredDtype::kI64, {n_rounds}, r.accepted);
+  }
+  if (!result.draft1_logits.empty()) {
     add("draft1.logits", io::StoredDtype::kF32, {n_prompt, config.n_vocab}, result.draft1_logits);
-    if (!result.draft1_topk.empty()) {
-      add("draft1.topk", io::StoredDtype::kI32, {n_prompt, config.n_picks}, result.draft1_topk);
-    }
+  }
+  if (!result.draft1_topk.empty()) {
+    add("draft1.topk", io::StoredDtype::kI32, {n_prompt, config.n_picks}, result.draft1_topk);
+  }
+  if (options.n_drafts > 0) {
     add("draft.tokens", io::StoredDtype::kI64, {options.n_drafts}, result.draft_tokens);
     add("draft.logits", io::StoredDtype::kF32, {options.n_drafts, config.n_vocab}, result.draft_logits);
   }

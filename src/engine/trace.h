@@ -12,10 +12,20 @@
 namespace levin {
 
 struct TraceOptions {
-  std::vector<int32_t> ids;    // the prompt, not empty
-  int n_greedy = 0;            // G: greedy tokens of the trunk after the prompt
-  int n_drafts = 0;            // N: greedy MTP chain after the prompt and the first greedy token
+  std::vector<int32_t> ids;  // the prompt, not empty
+  int n_greedy = 0;          // G: greedy tokens of the trunk after the prompt
+  // N: greedy drafts after the prompt and the first greedy token. Of a block drafter the first N of every block, in rounds
+  // of drafting and verification until G tokens are known
+  int n_drafts = 0;
   int64_t n_chunk_tokens = 0;  // C: prefill tokens per step; 0 = the whole prompt
+};
+
+// Rounds of a block drafter, [R, N, ...]: what was drafted and how much of it are the trunk's own tokens.
+struct TracedRounds {
+  std::vector<int64_t> tokens;    // [R, N]
+  std::vector<float> logits;      // [R, N, V]
+  std::vector<float> confidence;  // [R, N]
+  std::vector<int64_t> accepted;  // [R]
 };
 
 // S prompt tokens, V vocabulary, D width, L layers, K picks. Tensors of what was not asked for are empty.
@@ -32,6 +42,13 @@ struct TraceResult {
       draft1_topk;  // [S, K], numbered by pair: the MTP's slot s holds pair s - 1; empty without an indexer
   std::vector<int64_t> draft_tokens;  // [N]
   std::vector<float> draft_logits;    // [N, V]
+  // Of a block drafter: what it takes of the trunk at the prompt's positions, [S, Nt * D], what it makes of that, [S, D],
+  // the row that each stage keeps, [S, Dh]; its first block's confidence, [N], and its rounds
+  std::vector<float> main_hidden;
+  std::vector<float> main_x;
+  std::vector<std::vector<float>> context;
+  std::vector<float> draft_confidence;
+  TracedRounds rounds;
 };
 
 // Cache tokens that trace() needs.

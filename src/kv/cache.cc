@@ -56,7 +56,9 @@ PagedRows rows_of(const Buffer& pages, int64_t page_bytes, const View& tables) {
 PageKinds CacheLayout::page_kinds() const {
   PageKinds kinds{.n_window = n_window, .ratios = {}};
   for (const LayerCacheFormat& layer : layers) {
-    if (layer.compressed) kinds.ratios.push_back(layer.compressed->ratio);
+    if (!layer.compressed) continue;
+    kinds.ratios.push_back(layer.compressed->ratio);
+    kinds.mtp_entries = kinds.mtp_entries || layer.compressed->after_position;
   }
   std::sort(kinds.ratios.begin(), kinds.ratios.end());
   kinds.ratios.erase(std::unique(kinds.ratios.begin(), kinds.ratios.end()), kinds.ratios.end());
@@ -64,14 +66,16 @@ PageKinds CacheLayout::page_kinds() const {
 }
 
 bool CacheLayout::keeps_all_rows() const {
-  return n_window == 0 &&
-         std::none_of(layers.begin(), layers.end(), [](const LayerCacheFormat& l) { return l.compressed.has_value(); });
+  return n_window == 0 && std::none_of(layers.begin(), layers.end(), [](const LayerCacheFormat& l) {
+           return l.compressed.has_value() || l.recurrent.has_value();
+         });
 }
 
 int64_t CacheLayout::block_tokens() const {
   int64_t n = kPageTokens;
   for (const LayerCacheFormat& layer : layers) {
     if (layer.compressed) n = std::lcm(n, layer.compressed->ratio);
+    if (layer.recurrent) n = std::lcm(n, layer.recurrent->n_block_tokens);
   }
   return n;
 }
@@ -82,6 +86,7 @@ int64_t CacheLayout::block_bytes() const {
   int64_t n_bytes = 0;
   for (const LayerCacheFormat& layer : layers) {
     n_bytes += n_rows * layer.latent.row_bytes;
+    if (layer.recurrent) n_bytes += 4 * layer.recurrent->end_values();
     const int64_t n_keys = layer.compressed ? n_tokens / layer.compressed->ratio : n_tokens;
     if (layer.index) n_bytes += n_keys * key_bytes(*layer.index);
     if (!layer.compressed) continue;
@@ -115,6 +120,7 @@ int64_t CacheLayout::bytes_per_sequence(const CacheLimits& limits) const {
   int64_t n_bytes = 0;
   for (const LayerCacheFormat& layer : layers) {
     if (n_window > 0) n_bytes += limits.ring_pages(n_window) * layer.latent.page_bytes();
+    if (layer.recurrent) n_bytes += layer.recurrent->ring_bytes(limits.n_undone, limits.open_blocks(block_tokens()));
     if (!layer.compressed) continue;
     n_bytes += ring_bytes(layer.compressed->state);
     if (layer.compressed->index_state) n_bytes += ring_bytes(*layer.compressed->index_state);
@@ -159,6 +165,11 @@ Status KvCache::allocate(const CacheLayout& layout, const SequencePools& pools, 
         LEVIN_ASSIGN(layer.index_state, rings(*format.compressed->index_state));
       }
     }
+    if (format.recurrent) {
+      const int64_t n_ends = limits_.open_blocks(n_block_tokens_);
+      LEVIN_ASSIGN(layer.recurrent,
+                   allocate(pools.rings().n_pages() * format.recurrent->ring_bytes(limits_.n_undone, n_ends)));
+    }
     if (format.index) {
       LEVIN_ASSIGN(layer.index, allocate(format.index->page_bytes() * n_index_pages));
     }
@@ -196,6 +207,21 @@ StateRings KvCache::index_state(int layer, View rings) const {
   return rings_of(l.index_state, *l.format.compressed->index_state, rings);
 }
 
+RecurrentRings KvCache::recurrent(int layer, View rings) const {
+  const Layer& l = layers_[layer];
+  LEVIN_CHECK(l.format.recurrent.has_value(), "layer {} has no recurrent state", layer);
+  return recurrent_of(l.recurrent, *l.format.recurrent, rings);
+}
+
+RecurrentRings KvCache::recurrent_of(const Buffer& state, const RecurrentFormat& format, View ids) const {
+  return {.rings = state.data(),
+          .n_undone = limits_.n_undone,
+          .n_ends = limits_.open_blocks(n_block_tokens_),
+          .n_block_tokens = n_block_tokens_,
+          .format = format,
+          .ids = ids};
+}
+
 StateRings KvCache::rings_of(const Buffer& state, const StateFormat& format, View ids) const {
   return {.rings = state.data(),
           .n_rows = format.ring_rows(limits_.n_undone),
@@ -205,18 +231,33 @@ StateRings KvCache::rings_of(const Buffer& state, const StateFormat& format, Vie
           .ids = ids};
 }
 
-template <class StateRow, class F>
-void KvCache::for_each_piece(const SequencePages& pages, int64_t block, StateRow state_row, F f) const {
+template <class F>
+void KvCache::for_each_recurrent(const RecurrentRings& rings, int64_t n_tokens, StatePlace place, F f) const {
+  const bool ring = place == StatePlace::kRing;
+  const RecurrentFormat& format = rings.format;
+  for (int64_t p = n_tokens - (format.n_taps - 1); p < n_tokens; ++p) {
+    float* row = ring ? rings.conv_row(0, p) : rings.end_conv_row(0, p);
+    f(reinterpret_cast<std::byte*>(row), 4 * format.conv_values());
+  }
+  float* state = ring ? rings.state(0, n_tokens) : rings.end_state(0, n_tokens);
+  f(reinterpret_cast<std::byte*>(state), 4 * format.state_values());
+}
+
+template <class F>
+void KvCache::for_each_piece(const SequencePages& pages, int64_t block, StatePlace place, F f) const {
   const int64_t begin = block * n_block_tokens_, end = begin + n_block_tokens_;
   const int64_t first_row = n_window_ > 0 ? std::max(begin, end - n_window_) : begin;
   int32_t ring = pages.ring();
   const auto for_each_state = [&](const StateRings& rings) {
     for (int64_t p = end - rings.format.n_before; p < end; ++p) {
-      f(reinterpret_cast<std::byte*>(state_row(rings, p)), rings.format.row_bytes());
+      float* row = place == StatePlace::kRing ? rings.row(0, p) : rings.end_row(0, p);
+      f(reinterpret_cast<std::byte*>(row), rings.format.row_bytes());
     }
   };
   for (const Layer& l : layers_) {
     for_each_latent(l.format.latent, l.latent.data(), pages.rows(), first_row, end, f);
+    if (l.format.recurrent)
+      for_each_recurrent(recurrent_of(l.recurrent, *l.format.recurrent, View::of(&ring, {1})), end, place, f);
     if (!l.format.compressed) {
       if (l.format.index) for_each_key(*l.format.index, l.index.data(), pages.rows(), begin, end, f);
       continue;
@@ -233,9 +274,8 @@ void KvCache::for_each_piece(const SequencePages& pages, int64_t block, StateRow
 }
 
 void KvCache::copy_block(const SequencePages& pages, int64_t block, std::span<std::byte> out) const {
-  const auto from_end = [](const StateRings& rings, int64_t position) { return rings.end_row(0, position); };
   std::byte* to = out.data();
-  for_each_piece(pages, block, from_end, [&](const std::byte* from, int64_t n_bytes) {
+  for_each_piece(pages, block, StatePlace::kEnd, [&](const std::byte* from, int64_t n_bytes) {
     LEVIN_CHECK(out.data() + out.size() - to >= n_bytes, "{} bytes are too few for a block's record", out.size());
     if (memory_ != nullptr) {
       memory_->copy_bytes_out(to, from, n_bytes);
@@ -248,9 +288,8 @@ void KvCache::copy_block(const SequencePages& pages, int64_t block, std::span<st
 }
 
 void KvCache::set_block(const SequencePages& pages, int64_t block, std::span<const std::byte> record) {
-  const auto in_ring = [](const StateRings& rings, int64_t position) { return rings.row(0, position); };
   const std::byte* from = record.data();
-  for_each_piece(pages, block, in_ring, [&](std::byte* to, int64_t n_bytes) {
+  for_each_piece(pages, block, StatePlace::kRing, [&](std::byte* to, int64_t n_bytes) {
     LEVIN_CHECK(record.data() + record.size() - from >= n_bytes, "{} bytes are too few for a block's record",
                 record.size());
     if (memory_ != nullptr) {
@@ -265,7 +304,8 @@ void KvCache::set_block(const SequencePages& pages, int64_t block, std::span<con
 int64_t KvCache::n_bytes() const {
   int64_t n = 0;
   for (const Layer& l : layers_) {
-    for (const Buffer* buffer : {&l.latent, &l.index, &l.entries, &l.state, &l.index_state}) n += buffer->n_bytes();
+    for (const Buffer* buffer : {&l.latent, &l.index, &l.entries, &l.state, &l.index_state, &l.recurrent})
+      n += buffer->n_bytes();
   }
   return n;
 }

@@ -10,6 +10,7 @@
 //   entries       that the block's tokens complete
 //   index keys    of these tokens, or of these entries: for each page its keys, then for fp8 its scales
 //   state         the compressor's rows that the first entry of the next block pools; then the index compressor's
+//   recurrent     the rows of the block's last tokens that the convolution of the next block reads; then the state after them
 #pragma once
 
 #include <functional>
@@ -23,28 +24,30 @@
 
 namespace levin {
 
-// What a layer of DeepSeek-V4 with compression caches in addition to its window: entries that each stand for `ratio`
-// tokens, and the state from which its compressors make them.
+// What a layer with compression caches in addition to its rows by token: entries that each stand for `ratio` tokens, and
+// the state from which its compressors make them. If only index keys are compressed, `entries` and `state` have no bytes.
 struct CompressedFormat {
   int64_t ratio = 0;
   LatentFormat entries;
   StateFormat state;
   std::optional<StateFormat> index_state;  // of the indexer's compressor
+  bool after_position = false;             // of the MTP layer: PageKinds::mtp_entries
 };
 
 // What one layer caches.
 struct LayerCacheFormat {
-  LatentFormat latent;                  // one row per token
+  LatentFormat latent;                  // one row per token; no bytes: no rows
   std::optional<IndexKeyFormat> index;  // one key per token, or per entry with `compressed`; empty: no indexer
   std::optional<CompressedFormat> compressed;
+  std::optional<RecurrentFormat> recurrent;
 };
 
 struct CacheLayout {
-  std::vector<LayerCacheFormat> layers;  // of the target, then of the MTP layer
+  std::vector<LayerCacheFormat> layers;  // of the target, then the draft layers
   int64_t n_window = 0;                  // tokens whose latent rows are kept; 0: all
 
   PageKinds page_kinds() const;
-  bool keeps_all_rows() const;  // no window and no entries
+  bool keeps_all_rows() const;  // no window, no entries, no recurrent state
   int64_t block_tokens() const;
   int64_t block_bytes() const;  // of a block's record
   // Bytes that grow with the context, per token of a long context.
@@ -73,6 +76,7 @@ class KvCache {
   // A layer's compressor state by ring id, [B] i32.
   StateRings state(int layer, View rings) const;
   StateRings index_state(int layer, View rings) const;
+  RecurrentRings recurrent(int layer, View rings) const;
 
   int64_t n_bytes() const;
 
@@ -90,10 +94,15 @@ class KvCache {
   using Allocate = std::function<Result<Buffer>(int64_t n_bytes)>;
   Status allocate(const CacheLayout& layout, const SequencePools& pools, const Allocate& allocate);
 
-  // Calls f(address, bytes) for every piece of a block's record, with state_row(rings, position) for rows of state.
-  template <class StateRow, class F>
-  void for_each_piece(const SequencePages& pages, int64_t block, StateRow state_row, F f) const;
+  // Where a block's record has its state from: the rings, or what ends blocks.
+  enum class StatePlace : uint8_t { kRing, kEnd };
+  // Calls f(address, bytes) for every piece of a block's record.
+  template <class F>
+  void for_each_piece(const SequencePages& pages, int64_t block, StatePlace place, F f) const;
+  template <class F>
+  void for_each_recurrent(const RecurrentRings& rings, int64_t n_tokens, StatePlace place, F f) const;
   StateRings rings_of(const Buffer& state, const StateFormat& format, View ids) const;
+  RecurrentRings recurrent_of(const Buffer& state, const RecurrentFormat& format, View ids) const;
 
   struct Layer {
     LayerCacheFormat format;
@@ -103,6 +112,7 @@ class KvCache {
     Buffer entries;
     Buffer state;
     Buffer index_state;
+    Buffer recurrent;
   };
   std::vector<Layer> layers_;
   DeviceMemory* memory_ = nullptr;  // null: host memory

@@ -14,8 +14,13 @@ int64_t n_window_pages(const PageKinds& kinds, const CacheLimits& limits) {
 
 // Every sequence may leave its last page partly empty. There is a page even where no entry can be complete, so that the
 // arrays are there.
-int64_t n_entry_pages(int64_t ratio, const CacheLimits& limits) {
-  return std::max<int64_t>(pages_for_tokens(limits.n_tokens / ratio) + limits.n_sequences - 1, 1);
+int64_t n_entry_pages(int64_t n_entries, const CacheLimits& limits) {
+  return std::max<int64_t>(pages_for_tokens(n_entries) + limits.n_sequences - 1, 1);
+}
+
+// That n_tokens of a sequence may have; of the MTP layer, whose entry of slots 1 .. ratio stands in row 1, one more.
+int64_t n_entries(const PageKinds& kinds, int64_t ratio, int64_t n_tokens) {
+  return kinds.mtp_entries ? (n_tokens + ratio - 1) / ratio : n_tokens / ratio;
 }
 
 }  // namespace
@@ -23,13 +28,16 @@ int64_t n_entry_pages(int64_t ratio, const CacheLimits& limits) {
 SequencePools::SequencePools(const PageKinds& kinds, const CacheLimits& limits) : kinds_(kinds), limits_(limits) {
   const int64_t n_rows = kinds.n_window > 0 ? n_window_pages(kinds, limits) : pages_for_tokens(limits.n_tokens);
   pools_.emplace_back(static_cast<int32_t>(n_rows));
-  for (const int64_t ratio : kinds.ratios) pools_.emplace_back(static_cast<int32_t>(n_entry_pages(ratio, limits)));
+  for (const int64_t ratio : kinds.ratios) {
+    const int64_t n = n_entries(kinds, ratio, limits.n_tokens) + (kinds.mtp_entries ? limits.n_sequences : 0);
+    pools_.emplace_back(static_cast<int32_t>(n_entry_pages(n, limits)));
+  }
   pools_.emplace_back(static_cast<int32_t>(kinds.ratios.empty() ? 0 : limits.n_sequences));
 }
 
 int64_t SequencePools::table_tokens(size_t i, int64_t n_tokens) const {
   if (i == 0) return n_tokens;
-  if (i + 1 < pools_.size()) return n_tokens / kinds_.ratios[i - 1];
+  if (i + 1 < pools_.size()) return n_entries(kinds_, kinds_.ratios[i - 1], n_tokens);
   return kinds_.ratios.empty() ? 0 : std::min<int64_t>(n_tokens, 1);
 }
 
@@ -50,7 +58,7 @@ bool SequencePools::could_hold(int64_t n_tokens) const {
 }
 
 int64_t SequencePools::max_step_tokens() const {
-  return kinds_.n_window > 0 ? limits_.max_step_tokens() : std::numeric_limits<int64_t>::max();
+  return keeps_all_rows() ? std::numeric_limits<int64_t>::max() : limits_.max_step_tokens();
 }
 
 int64_t SequencePools::max_undone_tokens() const {

@@ -26,6 +26,8 @@ namespace levin {
 struct PageKinds {
   int64_t n_window = 0;         // 0: rows of all tokens are kept
   std::vector<int64_t> ratios;  // of entries, ascending; if there are any, a sequence also has a ring
+  // The MTP layer has entries too. Each is written one slot after the last of its tokens; the first token has no slot.
+  bool mtp_entries = false;
 };
 
 // The capacity of the caches.

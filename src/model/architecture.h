@@ -35,6 +35,8 @@ struct Architecture {
   // Config. `read_config` reads the keys of this family, after the fields that all families share have been read
   // (sizes, epsilon, token ids). It returns an error that names the key and its value, and appends warnings.
   const ConfigKeys* keys;
+  // The member of config.json that has the model's keys, where they stand apart from those of images. Empty: none has.
+  std::string_view text_key = {};
   Status (*read_config)(const io::JsonFields& fields, ModelConfig* config, std::vector<std::string>* warnings);
 
   // Weights. `layer_prefix` is the beginning of the names of a layer's tensors. `weight_rows` lists all tensors in the
@@ -55,6 +57,8 @@ struct Architecture {
   Numerics (*adjust_numerics)(Numerics numerics) = nullptr;
   std::unique_ptr<Model> (*make_model)(ModelConfig config, Numerics numerics, ModelWeights weights,
                                        Selection selection);
+  // The ops of its layers that have no kernel for CUDA, for the refusal of such a device. Empty: it runs there.
+  std::string_view cuda_lacks = {};
 
   // For `levin inspect`: one line for each part of the model, each with a label of twelve columns; and as JSON, the
   // sizes of those parts by name.

@@ -7,7 +7,7 @@
 
 namespace levin {
 
-// The trunk's layers, then the MTP layer's if `has_mtp`.
+// The trunk's layers, then those that draft if `has_mtp`.
 CacheLayout cache_layout(const ModelConfig& config, const Numerics& numerics, bool has_mtp);
 
 }  // namespace levin

@@ -40,10 +40,12 @@ struct ModelConfig {
   const Architecture* family = nullptr;  // by model_type; never null in a config that was read
   std::string architecture;              // architectures[0]
 
-  int64_t n_vocab = 0;           // V    vocab_size
-  int64_t d_model = 0;           // D    hidden_size
-  int n_layers = 0;              // L    num_hidden_layers
-  int n_mtp_layers = 0;          //      num_nextn_predict_layers, 0 or 1
+  int64_t n_vocab = 0;   // V    vocab_size
+  int64_t d_model = 0;   // D    hidden_size
+  int n_layers = 0;      // L    num_hidden_layers
+  int n_mtp_layers = 0;  //      layers that draft: num_nextn_predict_layers, 0 or 1; or a block drafter's stages
+  int64_t n_draft_block =
+      0;  // Bd   dspark_block_size: drafts that a block drafter makes at once; 0: an MTP layer, if any
   int64_t max_position = 0;      //      max_position_embeddings
   float norm_eps = 1e-6f;        //      rms_norm_eps; Numerics may give the norms of the two latents another
   float index_norm_eps = 1e-6f;  //      the indexer's key LayerNorm; fixed by the model code
@@ -83,11 +85,16 @@ struct ModelConfig {
   ops::RopePairing rope_pairing = ops::RopePairing::kInterleaved;      // attention
   ops::RopePairing index_rope_pairing = ops::RopePairing::kHalfSplit;  // indexer: half-split only in V3.2
 
-  int64_t n_window = 0;   // W    sliding_window: tokens, including itself, that a query sees uncompressed; 0: all
-  int64_t n_streams = 1;  // M    hc_mult: residual streams
+  int64_t n_window = 0;  // W    sliding_window: tokens, including itself, that a query sees uncompressed; 0: all
+
+  int64_t n_streams = 1;     // M    hc_mult: residual streams
+  int n_sinkhorn_steps = 0;  //      hc_sinkhorn_iters
+  float stream_eps = 0;      //      hc_eps
 
   bool fp8_blocks = false;  //      quantization_config; only for plans and dummy weights, tensors have their own types
   bool mxfp4_experts = false;  //      expert_dtype "fp4", or none with quantization_config; likewise
+  bool nvfp4_experts =
+      false;  //      quant_algo or moe_quant_algo "NVFP4": the routed experts except the MTP layer's; likewise
 
   int32_t bos_token = -1;           //      bos_token_id, -1 when absent
   std::vector<int32_t> eos_tokens;  //      eos_token_id, a number or a list

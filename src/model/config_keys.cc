@@ -85,7 +85,19 @@ constexpr FixedKey kQuantization[] = {
     {"scale_fmt", {"\"ue8m0\"", "null"}},
 };
 // What is stored how is read from the tensors themselves.
-constexpr string_view kHarmlessQuantization[] = {"modules_to_not_convert", "ignored_layers", "dequantize"};
+constexpr string_view kHarmlessQuantization[] = {
+    "modules_to_not_convert",   "ignored_layers",  "dequantize",          "ignore",
+    "exclude_modules",          "targets",         "quantized_layers",    "config_groups",
+    "kv_cache_scheme",          "producer",        "kv_cache_quant_algo", "quantization_status",
+    "global_compression_ratio", "sparsity_config", "transform_config",    "version"};
+// Of releases with NVFP4 experts, by ModelOpt or compressed-tensors. MIXED_PRECISION: some layers otherwise.
+constexpr FixedKey kNvfp4[] = {
+    {"quant_algo", {"\"NVFP4\"", "\"MIXED_PRECISION\""}},
+    {"moe_quant_algo", {"\"NVFP4\"", ""}},
+    {"group_size", {"16", ""}},
+    {"format", {"\"nvfp4-pack-quantized\"", "\"mixed-precision\""}},
+};
+constexpr string_view kNvfp4Methods[] = {"modelopt", "modelopt_fp4", "modelopt_mixed", "compressed-tensors"};
 
 bool listed(std::span<const string_view> list, string_view key) {
   return std::find(list.begin(), list.end(), key) != list.end();
@@ -172,21 +184,60 @@ Status check_config_keys(const io::JsonFields& config, const ConfigKeys& keys, s
   return {};
 }
 
-Status check_quantization_keys(const io::JsonFields& config, std::vector<std::string>* warnings) {
-  if (!config.has("quantization_config")) return {};
-  LEVIN_ASSIGN(const io::JsonFields quantization, config.get_fields("quantization_config"));
+namespace {
+
+bool has_text(const io::JsonFields& fields, string_view key, string_view value) {
+  const io::JsonValue* found = fields.find(key);
+  return found != nullptr && io::dump_json(*found) == fmt::format("\"{}\"", value);
+}
+
+bool is_nvfp4_method(const io::JsonFields& quantization) {
+  return std::any_of(std::begin(kNvfp4Methods), std::end(kNvfp4Methods),
+                     [&](string_view method) { return has_text(quantization, "quant_method", method); });
+}
+
+Status check_fp8_keys_present(const io::JsonFields& quantization) {
   for (const FixedKey& required : kQuantization) {
     const bool may_be_absent = required.accepted[1] == "null" || required.key == "activation_scheme";
     if (quantization.contains(required.key) || may_be_absent) continue;
     return Error{ErrorKind::kModelInvalid,
                  fmt::format("{} is missing, expected {}", quantization.name_of(required.key), required.accepted[0])};
   }
-  for (const io::JsonMember& member : quantization.object().members()) {
-    LEVIN_ASSIGN(const bool fixed, check_fixed(quantization, kQuantization, member));
-    if (!fixed && !listed(kHarmlessQuantization, member.key))
-      warnings->push_back(ignored_text(quantization, member.key));
-  }
   return {};
+}
+
+// Of FP8 releases, some of which have NVFP4 experts besides, or of NVFP4 releases, whose keys say nothing of blocks.
+Result<bool> check_quantization_key(const io::JsonFields& quantization, bool nvfp4, const io::JsonMember& member) {
+  LEVIN_ASSIGN(const bool of_nvfp4, check_fixed(quantization, kNvfp4, member));
+  if (of_nvfp4) return true;
+  if (nvfp4 && member.key == "quant_method") return true;
+  LEVIN_ASSIGN(const bool of_fp8, check_fixed(quantization, kQuantization, member));
+  return of_fp8 || listed(kHarmlessQuantization, member.key);
+}
+
+}  // namespace
+
+Result<StoredAs> read_quantization(const io::JsonFields& config, std::vector<std::string>* warnings) {
+  StoredAs out;
+  if (!config.has("quantization_config")) return out;
+  LEVIN_ASSIGN(const io::JsonFields quantization, config.get_fields("quantization_config"));
+  const bool nvfp4 = is_nvfp4_method(quantization);
+  if (!nvfp4) LEVIN_TRY(check_fp8_keys_present(quantization));
+  for (const io::JsonMember& member : quantization.object().members()) {
+    LEVIN_ASSIGN(const bool known, check_quantization_key(quantization, nvfp4, member));
+    if (!known) warnings->push_back(ignored_text(quantization, member.key));
+  }
+  out.fp8_blocks = !nvfp4;
+  out.nvfp4_experts = nvfp4 || quantization.contains("moe_quant_algo");
+  return out;
+}
+
+Result<StoredAs> read_modelopt_quantization(const io::JsonFields& config) {
+  LEVIN_ASSIGN(const io::JsonFields quantization, config.get_fields("quantization"));
+  for (const io::JsonMember& member : quantization.object().members()) {
+    LEVIN_TRY(check_fixed(quantization, kNvfp4, member));
+  }
+  return StoredAs{.nvfp4_experts = quantization.contains("quant_algo")};
 }
 
 }  // namespace levin

@@ -40,7 +40,17 @@ std::vector<std::string> known_config_keys(const ConfigKeys& keys);
 // keys in no list.
 Status check_config_keys(const io::JsonFields& config, const ConfigKeys& keys, std::vector<std::string>* warnings);
 
-// The same for quantization_config. FP8 in 128 x 128 blocks with dynamic activations, or absent.
-Status check_quantization_keys(const io::JsonFields& config, std::vector<std::string>* warnings);
+// How a release stores its matrices, as far as its configs say: for plans and dummies. Tensors say what they are.
+struct StoredAs {
+  bool fp8_blocks = false;
+  bool nvfp4_experts = false;
+};
+
+// The same for quantization_config: FP8 in 128 x 128 blocks with dynamic activations, NVFP4 experts by ModelOpt or
+// compressed-tensors, both, or absent.
+Result<StoredAs> read_quantization(const io::JsonFields& config, std::vector<std::string>* warnings);
+
+// And for the `quantization` of an hf_quant_config.json, where ModelOpt says so if config.json does not.
+Result<StoredAs> read_modelopt_quantization(const io::JsonFields& config);
 
 }  // namespace levin

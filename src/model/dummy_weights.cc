@@ -89,13 +89,13 @@ Drawn draw_fp8(const WeightRow& row) {
   return drawn;
 }
 
-// Any codes.
-Drawn draw_mxfp4(const WeightRow& row) {
+// Any codes, of MXFP4 (I8) or NVFP4 (U8).
+Drawn draw_fp4(const WeightRow& row, StoredDtype dtype) {
   const Dice dice(row.name);
   std::vector<uint8_t> pairs(static_cast<size_t>(n_elements(row) / 2));
   for (size_t i = 0; i < pairs.size(); ++i) pairs[i] = static_cast<uint8_t>(dice.word(static_cast<int64_t>(i)) >> 56);
   Drawn drawn;
-  drawn.set(row.name, StoredDtype::kI8, {row.shape[0], row.shape[1] / 2}, pairs);
+  drawn.set(row.name, dtype, {row.shape[0], row.shape[1] / 2}, pairs);
   return drawn;
 }
 
@@ -108,6 +108,8 @@ Drawn draw_scales(const WeightRow& row, StoredDtype dtype) {
   if (dtype == StoredDtype::kI8) {
     const uint32_t bits = std::bit_cast<uint32_t>(e2m1_pow2_scale(width));
     drawn.set(row.scale_name, StoredDtype::kF8_E8M0, shape, std::vector<uint8_t>(n, static_cast<uint8_t>(bits >> 23)));
+  } else if (dtype == StoredDtype::kU8) {  // one: the factor is the scale
+    drawn.set(row.name + "_scale", StoredDtype::kF8_E4M3, shape, std::vector<uint8_t>(n, f32_to_e4m3(1)));
   } else {
     const float scale = e4m3_pow2_scale(width * kE4m3Max / 240.0f);
     drawn.set(row.scale_name, StoredDtype::kF32, shape, std::vector<float>(n, scale));
@@ -131,7 +133,8 @@ Drawn draw_expert_ids(const WeightRow& row, int64_t n_experts) {
 Drawn draw(const WeightRow& row, const ModelConfig& config, StoredDtype dtype) {
   switch (dtype) {
     case StoredDtype::kI8:
-      return draw_mxfp4(row);
+    case StoredDtype::kU8:
+      return draw_fp4(row, dtype);
     case StoredDtype::kF8_E4M3:
       return draw_fp8(row);
     case StoredDtype::kI64:
@@ -146,7 +149,9 @@ Status read_dummy(const WeightRow& row, const ModelConfig& config, const TensorU
   const Drawn drawn = draw(row, config, dtype);
   if (!is_quantised(dtype)) return use(drawn.tensor, nullptr);
   const Drawn scales = draw_scales(row, dtype);
-  return use(drawn.tensor, &scales.tensor);
+  StoredScales stored{.of_blocks = &scales.tensor};
+  if (dtype == StoredDtype::kU8) stored.factor = e2m1_pow2_scale(std::sqrt(3.0f / static_cast<float>(row.shape[1])));
+  return use(drawn.tensor, &stored);
 }
 
 }  // namespace
@@ -163,7 +168,7 @@ Result<ModelWeights> dummy_weights(const ModelConfig& config, const Numerics& nu
   LEVIN_TRY(check_numerics(config, numerics));
   ModelWeights weights;
   for (const WeightRow& row : weight_table(config, &numerics, &weights)) {
-    LEVIN_TRY(read_dummy(row, config, [&](const io::StoredTensor& tensor, const io::StoredTensor* scales) {
+    LEVIN_TRY(read_dummy(row, config, [&](const io::StoredTensor& tensor, const StoredScales* scales) {
       return row.store(tensor, scales, form);
     }));
   }

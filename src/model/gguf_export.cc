@@ -105,25 +105,29 @@ StoredTensor row_slice(const StoredTensor& tensor, int64_t begin, int64_t end) {
 constexpr int64_t kSliceValues = int64_t{1} << 24;  // of a matrix that are held as f32 at a time
 
 // A matrix or vector as f32, some rows at a time, so that no whole embedding is held.
-Status for_each_slice(const StoredTensor& tensor, const StoredTensor* scales,
+Status for_each_slice(const StoredTensor& tensor, const StoredScales* scales,
                       const std::function<Status(const std::vector<float>&)>& use) {
   const int64_t n_rows = tensor.shape[0];
+  const bool nvfp4 = tensor.dtype == StoredDtype::kU8;
   const int64_t width = static_cast<int64_t>(tensor.bytes.size() / io::dtype_bytes(tensor.dtype)) / n_rows;
+  const int64_t scale_rows = nvfp4 ? 1 : kWeightBlock;  // rows of the matrix to one of its scales
   const int64_t step = std::max<int64_t>(kSliceValues / width / kWeightBlock, 1) * kWeightBlock;
   for (int64_t begin = 0; begin < n_rows; begin += step) {
     const int64_t end = std::min(n_rows, begin + step);
-    std::optional<StoredTensor> slice_scales;
+    StoredTensor of_blocks;
+    StoredScales slice_scales{.of_blocks = &of_blocks};
     if (scales != nullptr) {
-      slice_scales = row_slice(*scales, begin / kWeightBlock, (end + kWeightBlock - 1) / kWeightBlock);
+      of_blocks = row_slice(*scales->of_blocks, begin / scale_rows, (end + scale_rows - 1) / scale_rows);
+      slice_scales.factor = scales->factor;
     }
     LEVIN_ASSIGN(const std::vector<float> values,
-                 dequantise(row_slice(tensor, begin, end), slice_scales ? &*slice_scales : nullptr));
+                 dequantise(row_slice(tensor, begin, end), scales != nullptr ? &slice_scales : nullptr));
     LEVIN_TRY(use(values));
   }
   return {};
 }
 
-Status write_matrix(const StoredTensor& tensor, const StoredTensor* scales, GgufType type, GgufRounding& rounding,
+Status write_matrix(const StoredTensor& tensor, const StoredScales* scales, GgufType type, GgufRounding& rounding,
                     const GgufSink& sink) {
   return for_each_slice(tensor, scales, [&](const std::vector<float>& values) -> Status {
     const auto beyond = [](float x) { return std::abs(x) >= 65520.0f; };
@@ -174,9 +178,9 @@ GgufType type_of(const Context& context, const WeightRow& row) {
 }
 
 Status write_row(const Context& context, const WeightRow& row, GgufType type, const GgufSink& sink) {
-  return context.source.read(row, [&](const StoredTensor& tensor, const StoredTensor* scales) -> Status {
+  return context.source.read(row, [&](const StoredTensor& tensor, const StoredScales* scales) -> Status {
     if (type == GgufType::kI32) return write_ids(tensor, sink);
-    if (type == GgufType::kMxfp4) return write_mxfp4(tensor, *scales, sink);
+    if (type == GgufType::kMxfp4) return write_mxfp4(tensor, *scales->of_blocks, sink);
     return write_matrix(tensor, scales, type, *context.rounding, sink);
   });
 }
@@ -198,7 +202,7 @@ enum class UpPart : uint8_t { kKeys, kValues };
 Status write_up_part(const Context& context, const WeightRow& row, UpPart part, const GgufSink& sink) {
   const ModelConfig& c = context.config;
   const int64_t n = c.d_nope + c.d_value, k = c.d_latent;
-  return context.source.read(row, [&](const StoredTensor& tensor, const StoredTensor* scales) -> Status {
+  return context.source.read(row, [&](const StoredTensor& tensor, const StoredScales* scales) -> Status {
     LEVIN_ASSIGN(const std::vector<float> values, dequantise(tensor, scales));
     std::vector<float> out;
     for (int64_t head = 0; head < c.n_heads; ++head) {
@@ -275,7 +279,7 @@ Result<GgufExport> export_gguf(const ModelConfig& config, const TensorSource& so
   GgufExport out{.file = {}, .rounding = std::make_shared<GgufRounding>(), .warnings = {}};
   const bool leaves_mtp = source.has_mtp && !names.has_mtp;
   if (leaves_mtp)
-    out.warnings.emplace_back("the MTP layer is not exported: other programs do not agree on its tensors");
+    out.warnings.emplace_back("the draft layers are not exported: other programs do not agree on their tensors");
   if (architecture != known.front())
     out.warnings.push_back(
         fmt::format("as {} the indexer rotates other pairs: for speed, not for answers", architecture));
@@ -288,17 +292,18 @@ Result<GgufExport> export_gguf(const ModelConfig& config, const TensorSource& so
 }
 
 TensorSource checkpoint_tensors(const io::Checkpoint& checkpoint, bool has_mtp) {
-  const auto find = [&checkpoint](const std::string& name) -> const StoredTensor& {
-    const StoredTensor* tensor = checkpoint.find(name);
-    LEVIN_CHECK(tensor != nullptr, "the checkpoint has no {}", name);
-    return *tensor;
+  const auto find = [&checkpoint](const WeightRow& row) {
+    const StoredWeight stored = find_weight(row, checkpoint);
+    LEVIN_CHECK(stored.tensor != nullptr, "the checkpoint has no {}", row.name);
+    return stored;
   };
   return {
-      .dtype = [find](const WeightRow& row) { return find(row.name).dtype; },
+      .dtype = [find](const WeightRow& row) { return find(row).tensor->dtype; },
       .read =
           [find](const WeightRow& row, const TensorUser& use) {
-            const StoredTensor& tensor = find(row.name);
-            return use(tensor, is_quantised(tensor.dtype) ? &find(row.scale_name) : nullptr);
+            const StoredWeight stored = find(row);
+            const StoredScales scales = stored.with_factor();
+            return use(*stored.tensor, is_quantised(stored.tensor->dtype) ? &scales : nullptr);
           },
       .has_mtp = has_mtp,
   };

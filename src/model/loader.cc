@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <mutex>
+#include <optional>
 
 #include "model/weight_table.h"
 
@@ -13,7 +14,7 @@ namespace {
 struct Item {
   const WeightRow* row = nullptr;
   const io::StoredTensor* tensor = nullptr;
-  const io::StoredTensor* scales = nullptr;  // of a quantised matrix
+  std::optional<StoredScales> scales;  // of a quantised matrix
 };
 
 // In the order of the files, so that a disk is read from front to back.
@@ -21,8 +22,9 @@ std::vector<Item> reading_order(const std::vector<WeightRow>& rows, const io::Ch
   std::vector<Item> items;
   items.reserve(rows.size());
   for (const WeightRow& row : rows) {
-    const io::StoredTensor* tensor = checkpoint.find(row.name);
-    items.push_back({&row, tensor, is_quantised(tensor->dtype) ? checkpoint.find(row.scale_name) : nullptr});
+    const StoredWeight stored = find_weight(row, checkpoint);
+    Item& item = items.emplace_back(Item{.row = &row, .tensor = stored.tensor, .scales = {}});
+    if (is_quantised(stored.tensor->dtype)) item.scales = stored.with_factor();
   }
   std::stable_sort(items.begin(), items.end(), [](const Item& a, const Item& b) {
     if (a.tensor->file_idx != b.tensor->file_idx) return a.tensor->file_idx < b.tensor->file_idx;
@@ -42,7 +44,7 @@ std::vector<std::string> store_all(const std::vector<Item>& items, MatrixForm fo
   std::vector<std::pair<size_t, std::string>> faults;
   pool.run([&](int thread) {
     for (size_t i = next++; i < items.size(); i = next++) {
-      const Status status = items[i].row->store(*items[i].tensor, items[i].scales, form);
+      const Status status = items[i].row->store(*items[i].tensor, items[i].scales ? &*items[i].scales : nullptr, form);
       if (!status.ok()) {
         const std::lock_guard lock(mutex);
         faults.emplace_back(i, status.error().message);

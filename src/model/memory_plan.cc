@@ -22,7 +22,7 @@ constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
 
 // As stored, or as a release would store it: FP8 where the config announces it, BF16 elsewhere.
 StoredDtype stored_dtype(const WeightRow& row, const ModelConfig& config, const io::Checkpoint* checkpoint) {
-  const io::StoredTensor* tensor = checkpoint != nullptr ? checkpoint->find(row.name) : nullptr;
+  const io::StoredTensor* tensor = checkpoint != nullptr ? find_weight(row, *checkpoint).tensor : nullptr;
   return tensor != nullptr ? tensor->dtype : released_dtype(row, config);
 }
 
@@ -32,6 +32,8 @@ DType packed_dtype(StoredDtype dtype) {
       return DType::kF8E4M3;
     case StoredDtype::kI8:
       return DType::kMxfp4;
+    case StoredDtype::kU8:
+      return DType::kNvfp4;
     case StoredDtype::kBF16:
       return DType::kBF16;
     default:
@@ -71,7 +73,8 @@ int64_t packed_bytes(const WeightRow& row, const ModelConfig& config, const io::
   if (row.storage == Storage::kTable) return n_elements(row) * (stored == StoredDtype::kBF16 ? 2 : 4);
   if (!row.parts.empty()) return parts_bytes(row, stored, checkpoint);
   const DType dtype = packed_dtype(stored);
-  return packed_matrix_bytes(dtype, row.shape[0], row.shape[1], dtype == DType::kF8E4M3);
+  const bool has_scales = dtype == DType::kF8E4M3 || dtype == DType::kNvfp4;
+  return packed_matrix_bytes(dtype, row.shape[0], row.shape[1], has_scales);
 }
 
 // The widest rows of a layer live at once, all f32: the residual streams, attention's queries in both forms with their
@@ -104,9 +107,7 @@ MemoryPlan plan_memory(const ModelConfig& config, const Numerics& numerics, cons
   bool has_mtp = false;
   for (const WeightRow& row : weight_table(config, nullptr, nullptr)) {
     // A checkpoint without the MTP layer is a smaller model.
-    if (row.mtp && checkpoint != nullptr &&
-        !std::binary_search(checkpoint->names().begin(), checkpoint->names().end(), row.name))
-      continue;
+    if (row.mtp && checkpoint != nullptr && !has_weight(row, *checkpoint)) continue;
     const int64_t bytes = packed_bytes(row, config, checkpoint);
     plan.weights_bytes += bytes;
     const int64_t n_parameters = row.storage == Storage::kExpertIds ? 0 : n_elements(row);
@@ -126,8 +127,8 @@ MemoryPlan plan_memory(const ModelConfig& config, const Numerics& numerics, cons
   plan.workspace_bytes = workspace_bytes(config, limits.n_step_tokens);
   if (!layout.keeps_all_rows()) {
     plan.block_tokens = layout.block_tokens();
-    plan.block_bytes =
-        layout.block_bytes() + (has_mtp && limits.n_undone > 0 ? config.n_streams * config.d_model * 4 : 0);
+    const bool keeps_state = has_mtp && config.n_draft_block == 0 && limits.n_undone > 0;
+    plan.block_bytes = layout.block_bytes() + (keeps_state ? config.n_streams * config.d_model * 4 : 0);
   }
   return plan;
 }

@@ -2,7 +2,7 @@
 // in its own files.
 //
 // A Model consists of weights and config and keeps no state between calls. The state of sequences is in the KvCache,
-// which a step addresses through its block tables. Layer n_layers of the caches belongs to the MTP layer.
+// which a step addresses through its block tables. Layers from n_layers on of the caches belong to the draft layers.
 #pragma once
 
 #include <memory>
@@ -42,17 +42,38 @@ struct MtpInput {
   View picks = {};
 };
 
+// What comes to the logits of a block's row once the token before it is known.
+struct DraftTerms {
+  View logits;      // [N, V] f32, to be added
+  View confidence;  // [N, 1] f32: log odds that the draft is kept if all before it are
+};
+
+// Of a model whose draft layers make the drafts of a block at once, from what the trunk's steps keep for them in the
+// caches.
+class BlockDrafting {
+ public:
+  virtual ~BlockDrafting() = default;
+
+  virtual int32_t noise_token() const = 0;
+  // A step of blocks (Step::blocks): each the last token chosen, then noise tokens, config().n_draft_block in all, for a
+  // shorter block would give other drafts. Row i gives draft i; `state` of the result is [T, D], what draft_terms() takes.
+  virtual ForwardRows draft_blocks(OpContext& ctx, const Step& step, const KvCache& cache) const = 0;
+  // before [N] i32: the token or draft before each row; state [N, D] f32 its own.
+  virtual DraftTerms draft_terms(OpContext& ctx, View before, View state) const = 0;
+};
+
 class Model {
  public:
   virtual ~Model() = default;
 
   const ModelConfig& config() const { return config_; }
   const Numerics& numerics() const { return numerics_; }
-  virtual bool has_mtp() const = 0;
-  // Width of the state that the MTP layer reads.
+  virtual bool has_mtp() const = 0;  // whether it has draft layers: mtp(), or those of block_drafting()
+  virtual const BlockDrafting* block_drafting() const { return nullptr; }
+  // Width of the state that the MTP layer reads; 0 if no layer reads it.
   virtual int64_t d_state() const = 0;
 
-  // What each layer caches: n_layers layers, then the MTP layer if there is one.
+  // What each layer caches: n_layers layers, then the draft layers if there are any.
   CacheLayout cache_layout() const { return levin::cache_layout(config_, numerics_, has_mtp()); }
 
   // Runs a step (SlotRule::kAtPosition) through the trunk.

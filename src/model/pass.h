@@ -22,6 +22,11 @@ namespace levin {
 struct Probe {
   std::function<void(int layer, View x)> on_layer_output;  // x [T, D] f32, residual stream after the layer
   std::function<void(int layer, View picks)> on_picks;     // picks [T, K] i32, slots that the layer attends to
+  // Of models with windows: x [T, Dh] f32, the rows that a layer appends to its own.
+  std::function<void(int layer, View x)> on_window_rows;
+  // Of models that draft in blocks, what the draft layers are given of the trunk: part 0 [T, Nt * D] f32 as it is, part 1
+  // [T, D] f32 joined.
+  std::function<void(int part, View x)> on_taps;
 };
 
 // cos and sin of some positions, [N, Dr/2] each.

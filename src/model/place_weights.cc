@@ -68,7 +68,12 @@ class Mover final : public WeightVisitor {
     if (together.empty()) return;
     std::vector<DeviceMatrix> moved;
     for (const Matrix* w : together) {
-      moved.push_back({.dtype = w->dtype(), .n = w->n(), .k = w->k(), .data = move(w->data()), .scales = {}});
+      moved.push_back({.dtype = w->dtype(),
+                       .n = w->n(),
+                       .k = w->k(),
+                       .data = move(w->data()),
+                       .scales = {},
+                       .factor = w->factor()});
     }
     align();
     for (size_t i = 0; i < together.size(); ++i) moved[i].scales = move(together[i]->scales());

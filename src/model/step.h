@@ -15,16 +15,27 @@ namespace levin {
 // + 1, so that every page depends on its own prefix alone; its slot 0 is never used.
 enum class SlotRule : uint8_t { kAtPosition, kAfterPosition };
 
-// The entries of one ratio: those that this step completes, and those that its tokens may read. Entry w stands for
-// tokens w * ratio .. (w + 1) * ratio - 1, is made by the last of them, and is visible from that token on.
+// The entries of one ratio: those that this step completes, and those that its tokens may read. Entry w stands for the
+// rows at slots first_token + w * ratio + i, i < ratio, is made by the last of them, and is visible from that token on.
+// Under kAfterPosition first_token is 1 - ratio: entry 1 stands for slots 1 .. ratio, the pairs 0 .. ratio - 1, and every
+// page of entries depends on its own prefix alone. There is no entry 0 then.
 struct StepEntries {
   int64_t ratio = 0;
+  int32_t first_token = 0;
+  int32_t first = 0;      // the first entry that there is
   View tables;            // [B, max pages] i32, pages of kPageTokens entries
-  View visible;           // [T] i32: entries 0 <= w < visible[t]
+  View visible;           // [T] i32: entries first <= w < visible[t]
   int32_t n_visible = 0;  // the largest of them, or more
   View seq;               // [N] i32: of the N entries completed here, in order of their tokens
   View slot;              // [N] i32: w, where its row is written
   View positions;         // [N] i32: RoPE position, that of the first token it stands for
+};
+
+// Of a step of drafted blocks: every token sees all rows of its own block, which stand in no cache, behind those of the
+// caches. A token's slot is its place in the block.
+struct StepBlocks {
+  View tables;  // [B, 1] i32: pages of block rows, of which block b has page b
+  View end;     // [T] i32: tokens in its block
 };
 
 struct Step {
@@ -41,16 +52,18 @@ struct Step {
   // Of models with a window: attention reads slots window[t] <= s < visible[t] uncompressed.
   View window;  // [T] i32
 
-  // Of models whose layers compress; empty under kAfterPosition, the MTP layer has no entries.
+  // Of models whose layers compress; empty under kAfterPosition unless the MTP layer has entries too.
   std::vector<StepEntries> entries;  // by ratio, ascending
-  View rings;                        // [B] i32, of compressor state
+  View rings;                        // [B] i32, of compressor and recurrent state
   View first_row;                    // [B] i32, in the step, of each sequence
   View end_row;                      // [B] i32, the row after its last one
-  View first_position;               // [B] i32, of that row
+  View first_position;               // [B] i32, of that row; under kAfterPosition its slot
 
   // Of an MTP step: the N tokens whose output somebody asks for, [N] i32, ascending; nullopt: all. The others only leave
   // their rows in the caches, which saves most of their work.
   std::optional<View> wanted;
+
+  std::optional<StepBlocks> blocks;  // of a step of drafted blocks
 
   int64_t n_tokens() const { return tokens.dim(0); }
   const StepEntries& entries_of(int64_t ratio) const;

@@ -11,7 +11,7 @@
 namespace levin {
 
 // `scales` is null unless the tensor is quantised (weight_table.h). Both are gone when the call returns.
-using TensorUser = std::function<Status(const io::StoredTensor& tensor, const io::StoredTensor* scales)>;
+using TensorUser = std::function<Status(const io::StoredTensor& tensor, const StoredScales* scales)>;
 
 struct TensorSource {
   std::function<io::StoredDtype(const WeightRow& row)> dtype;

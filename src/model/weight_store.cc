@@ -37,8 +37,6 @@ DType matrix_dtype(StoredDtype dtype) {
       return DType::kF16;
     case StoredDtype::kF8_E4M3:
       return DType::kF8E4M3;
-    case StoredDtype::kI8:
-      return DType::kMxfp4;
     default:
       LEVIN_CHECK(false, "weight stored as {}", io::dtype_name(dtype));
   }
@@ -82,6 +80,7 @@ bool all_finite(const StoredTensor& tensor) {
     case StoredDtype::kF16:
       return !any_has_bits<uint16_t>(tensor, 0x7C00u);
     case StoredDtype::kI8:  // e2m1 has no NaN
+    case StoredDtype::kU8:
       return true;
     default:
       return !any_has_bits<uint8_t>(tensor, 0x7Fu);
@@ -144,6 +143,23 @@ Result<std::vector<uint8_t>> read_group_scales(const StoredTensor& tensor, const
   return codes;
 }
 
+// The e4m3 codes of the scales of an NVFP4 matrix, whose factor must be right as well.
+Result<std::vector<uint8_t>> read_nvfp4_scales(const StoredTensor& tensor, const StoredScales& scales) {
+  if (!std::isfinite(scales.factor) || scales.factor <= 0) {
+    return invalid(
+        fmt::format("{}: the scale of the whole NVFP4 matrix, or its reciprocal, is {}; it must be finite and "
+                    "above 0",
+                    tensor.name, scales.factor));
+  }
+  const StoredTensor& groups = *scales.of_blocks;
+  std::vector<uint8_t> codes(groups.bytes.size());
+  std::memcpy(codes.data(), groups.bytes.data(), codes.size());
+  const auto bad = std::find_if(codes.begin(), codes.end(), [](uint8_t code) { return code >= 0x7F; });
+  if (bad == codes.end()) return codes;
+  return invalid(fmt::format("{}{} is {}; scales of NVFP4 groups must be finite and not negative", groups.name,
+                             position_text(groups, bad - codes.begin()), e4m3_to_f32(*bad)));
+}
+
 std::array<float, 256> e4m3_values() {
   std::array<float, 256> values;
   for (size_t code = 0; code < values.size(); ++code) values[code] = e4m3_to_f32(static_cast<uint8_t>(code));
@@ -192,8 +208,8 @@ Matrix pack_transposed_rows(const StoredTensor& tensor, const std::vector<float>
                      copied(form));
 }
 
-Result<Matrix> store_mxfp4(const StoredTensor& tensor, const StoredTensor& scales, MatrixForm form) {
-  LEVIN_ASSIGN(const std::vector<uint8_t> codes, read_group_scales(tensor, scales));
+Result<Matrix> store_mxfp4(const StoredTensor& tensor, const StoredScales& scales, MatrixForm form) {
+  LEVIN_ASSIGN(const std::vector<uint8_t> codes, read_group_scales(tensor, *scales.of_blocks));
   return keep_matrix({.data = tensor.bytes.data(),
                       .dtype = DType::kMxfp4,
                       .n = tensor.shape[0],
@@ -202,13 +218,38 @@ Result<Matrix> store_mxfp4(const StoredTensor& tensor, const StoredTensor& scale
                      form);
 }
 
-}  // namespace
-
-ops::Operand input_operand(const StoredTensor& tensor, const Numerics& numerics) {
-  return is_quantised(tensor.dtype) ? numerics.fp8_input : numerics.input;
+Result<Matrix> store_nvfp4(const StoredTensor& tensor, const StoredScales& scales, MatrixForm form) {
+  LEVIN_ASSIGN(const std::vector<uint8_t> codes, read_nvfp4_scales(tensor, scales));
+  return keep_matrix({.data = tensor.bytes.data(),
+                      .dtype = DType::kNvfp4,
+                      .n = tensor.shape[0],
+                      .k = tensor.shape[1] * 2,
+                      .group_scales = codes.data(),
+                      .factor = scales.factor},
+                     form);
 }
 
-Result<std::vector<float>> dequantise(const StoredTensor& tensor, const StoredTensor* scales) {
+Result<std::vector<float>> dequantise_nvfp4(const StoredTensor& tensor, const StoredScales& scales) {
+  LEVIN_ASSIGN(const std::vector<uint8_t> codes, read_nvfp4_scales(tensor, scales));
+  std::vector<float> values(tensor.bytes.size() * 2);
+  for (size_t i = 0; i < values.size(); ++i) {
+    const auto pair = std::to_integer<uint32_t>(tensor.bytes[i / 2]);
+    const float scale = e4m3_to_f32(codes[i / static_cast<size_t>(kNvGroup)]) * scales.factor;
+    values[i] = e2m1_to_f32(i % 2 == 0 ? pair & 0xF : pair >> 4) * scale;
+  }
+  return values;
+}
+
+}  // namespace
+
+bool takes_fp8_input(StoredDtype dtype) { return dtype == StoredDtype::kF8_E4M3 || dtype == StoredDtype::kI8; }
+
+ops::Operand input_operand(const StoredTensor& tensor, const Numerics& numerics) {
+  return takes_fp8_input(tensor.dtype) ? numerics.fp8_input : numerics.input;
+}
+
+Result<std::vector<float>> dequantise(const StoredTensor& tensor, const StoredScales* scales) {
+  if (tensor.dtype == StoredDtype::kU8) return dequantise_nvfp4(tensor, *scales);
   LEVIN_TRY(check_finite(tensor));
   std::vector<float> values(tensor.bytes.size() / io::dtype_bytes(tensor.dtype));
   if (scales == nullptr) {
@@ -216,9 +257,9 @@ Result<std::vector<float>> dequantise(const StoredTensor& tensor, const StoredTe
     return values;
   }
   const int64_t n = tensor.shape[0], k = tensor.shape[1];
-  LEVIN_ASSIGN(const std::vector<float> s, read_scales(*scales));
+  LEVIN_ASSIGN(const std::vector<float> s, read_scales(*scales->of_blocks));
   const std::array<float, 256> decoded = e4m3_values();
-  const int64_t n_k_blocks = scales->shape[1];
+  const int64_t n_k_blocks = scales->of_blocks->shape[1];
   for (int64_t row = 0; row < n; ++row) {
     const std::byte* codes = tensor.bytes.data() + row * k;
     float* out = values.data() + row * k;
@@ -232,12 +273,13 @@ Result<std::vector<float>> dequantise(const StoredTensor& tensor, const StoredTe
   return values;
 }
 
-Result<Matrix> store_matrix(const StoredTensor& tensor, const StoredTensor* scales, MatrixForm form) {
+Result<Matrix> store_matrix(const StoredTensor& tensor, const StoredScales* scales, MatrixForm form) {
   if (tensor.dtype == StoredDtype::kI8) return store_mxfp4(tensor, *scales, form);
+  if (tensor.dtype == StoredDtype::kU8) return store_nvfp4(tensor, *scales, form);
   LEVIN_TRY(check_finite(tensor));
   std::vector<float> scale_values;
   if (scales != nullptr) {
-    LEVIN_ASSIGN(scale_values, read_scales(*scales));
+    LEVIN_ASSIGN(scale_values, read_scales(*scales->of_blocks));
   }
   return keep_matrix({.data = tensor.bytes.data(),
                       .dtype = matrix_dtype(tensor.dtype),
@@ -258,12 +300,12 @@ Result<Vector> store_vector(const StoredTensor& tensor) {
   return out;
 }
 
-Status store_row_groups(const StoredTensor& tensor, const StoredTensor* scales, int64_t n_groups, MatrixForm form,
+Status store_row_groups(const StoredTensor& tensor, const StoredScales* scales, int64_t n_groups, MatrixForm form,
                         std::vector<Matrix>* groups) {
   const int64_t n = tensor.shape[0] / n_groups, k = tensor.shape[1];
   if (scales != nullptr && n % kWeightBlock == 0) {
     LEVIN_TRY(check_finite(tensor));
-    LEVIN_ASSIGN(const std::vector<float> block_scales, read_scales(*scales));
+    LEVIN_ASSIGN(const std::vector<float> block_scales, read_scales(*scales->of_blocks));
     for (int64_t g = 0; g < n_groups; ++g) groups->push_back(pack_rows(tensor, block_scales, g * n, n, form));
     return {};
   }
@@ -295,11 +337,11 @@ Status store_expert_ids(const StoredTensor& tensor, int64_t n_experts, MoeWeight
   return {};
 }
 
-Status store_up_projection(const StoredTensor& tensor, const StoredTensor* scales, const UpProjectionShape& shape,
+Status store_up_projection(const StoredTensor& tensor, const StoredScales* scales, const UpProjectionShape& shape,
                            MatrixForm form, const UpProjectionParts& parts) {
   if (scales != nullptr && shape.d_nope % kWeightBlock == 0 && shape.d_value % kWeightBlock == 0) {
     LEVIN_TRY(check_finite(tensor));
-    LEVIN_ASSIGN(const std::vector<float> block_scales, read_scales(*scales));
+    LEVIN_ASSIGN(const std::vector<float> block_scales, read_scales(*scales->of_blocks));
     for (int64_t head = 0; head < shape.n_heads; ++head) {
       const int64_t row = head * (shape.d_nope + shape.d_value);
       parts.k_up->push_back(pack_transposed_rows(tensor, block_scales, row, shape.d_nope, form));
@@ -319,22 +361,23 @@ Status store_up_projection(const StoredTensor& tensor, const StoredTensor* scale
   return {};
 }
 
-Status store_embedding(const StoredTensor& tensor, MatrixForm form, ModelWeights* weights) {
+Result<Table> store_table(const StoredTensor& tensor, MatrixForm form) {
   LEVIN_TRY(check_finite(tensor));
   const int64_t n = tensor.shape[0], d = tensor.shape[1];
   const DType dtype = tensor.dtype == StoredDtype::kBF16 ? DType::kBF16 : DType::kF32;
   const bool in_place = form == MatrixForm::kRowsInPlace && tensor.dtype != StoredDtype::kF16;
-  weights->embed_storage =
+  Table table;
+  table.storage =
       in_place ? Buffer::borrowed(tensor.bytes.data(), std::ssize(tensor.bytes)) : Buffer::for_tensor(dtype, {n, d});
-  weights->embed = View(weights->embed_storage.data(), dtype, {n, d});
-  if (in_place) return {};
+  table.view = View(table.storage.data(), dtype, {n, d});
+  if (in_place) return table;
   if (tensor.dtype == StoredDtype::kF16) {
-    auto* values = reinterpret_cast<float*>(weights->embed_storage.data());
+    auto* values = reinterpret_cast<float*>(table.storage.data());
     for (int64_t i = 0; i < n * d; ++i) values[i] = element_as_f32(tensor, i);
   } else {
-    std::memcpy(weights->embed_storage.data(), tensor.bytes.data(), tensor.bytes.size());
+    std::memcpy(table.storage.data(), tensor.bytes.data(), tensor.bytes.size());
   }
-  return {};
+  return table;
 }
 
 }  // namespace levin

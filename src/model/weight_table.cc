@@ -2,17 +2,82 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+#include <cstring>
+#include <string_view>
+
 #include "model/architecture.h"
 #include "tensor/matrix.h"
 
 namespace levin {
+namespace {
+
+constexpr std::string_view kWeight = ".weight";
+
+std::string with_suffix(const WeightRow& row, std::string_view suffix) {
+  return row.name.substr(0, row.name.size() - kWeight.size()).append(suffix);
+}
+
+bool is_routed_expert(const WeightRow& row) { return row.name.find(".experts.") != std::string::npos; }
+
+}  // namespace
+
 bool may_be_quantised(Storage storage) { return storage == Storage::kMatrix || storage == Storage::kExpertMatrix; }
 
-bool is_quantised(io::StoredDtype dtype) { return dtype == io::StoredDtype::kF8_E4M3 || dtype == io::StoredDtype::kI8; }
+bool is_quantised(io::StoredDtype dtype) {
+  return dtype == io::StoredDtype::kF8_E4M3 || dtype == io::StoredDtype::kI8 || dtype == io::StoredDtype::kU8;
+}
+
+bool may_be_nvfp4(const WeightRow& row) {
+  return may_be_quantised(row.storage) && row.parts.empty() && row.shape[1] % kNvGroup == 0 &&
+         row.name.ends_with(kWeight);
+}
+
+StoredScales StoredWeight::with_factor() const {
+  StoredScales out{.of_blocks = scales};
+  if (factor == nullptr) return out;
+  std::memcpy(&out.factor, factor->bytes.data(), sizeof(out.factor));
+  if (divides) out.factor = 1 / out.factor;
+  return out;
+}
+
+StoredWeight find_weight(const WeightRow& row, const io::Checkpoint& checkpoint) {
+  StoredWeight out{.tensor = checkpoint.find(row.name)};
+  if (out.tensor == nullptr && may_be_nvfp4(row)) {
+    out.tensor = checkpoint.find(with_suffix(row, ".weight_packed"));
+    out.divides = out.tensor != nullptr;
+  }
+  if (out.tensor == nullptr || !is_quantised(out.tensor->dtype)) return out;
+  if (out.tensor->dtype != io::StoredDtype::kU8) {
+    out.scales = checkpoint.find(row.scale_name);
+  } else if (may_be_nvfp4(row)) {
+    out.scales = checkpoint.find(with_suffix(row, ".weight_scale"));
+    out.factor = checkpoint.find(with_suffix(row, out.divides ? ".weight_global_scale" : ".weight_scale_2"));
+  }
+  return out;
+}
+
+bool has_weight(const WeightRow& row, const io::Checkpoint& checkpoint) {
+  const auto has = [&](const std::string& name) {
+    return std::binary_search(checkpoint.names().begin(), checkpoint.names().end(), name);
+  };
+  return has(row.name) || (may_be_nvfp4(row) && has(with_suffix(row, ".weight_packed")));
+}
+
+std::vector<std::string> nvfp4_names(const WeightRow& row) {
+  std::vector<std::string> names;
+  if (!may_be_nvfp4(row)) return names;
+  for (const char* suffix : {".weight_packed", ".weight_scale", ".weight_scale_2", ".weight_global_scale",
+                             ".input_scale", ".input_global_scale"}) {
+    names.push_back(with_suffix(row, suffix));
+  }
+  return names;
+}
 
 io::StoredDtype released_dtype(const WeightRow& row, const ModelConfig& config) {
   using io::StoredDtype;
   if (row.storage == Storage::kExpertIds) return StoredDtype::kI64;
+  if (config.nvfp4_experts && !row.mtp && is_routed_expert(row) && may_be_nvfp4(row)) return StoredDtype::kU8;
   if (row.storage == Storage::kExpertMatrix && config.mxfp4_experts) return StoredDtype::kI8;
   return may_be_quantised(row.storage) && config.fp8_blocks ? StoredDtype::kF8_E4M3 : row.plain;
 }
@@ -20,6 +85,7 @@ io::StoredDtype released_dtype(const WeightRow& row, const ModelConfig& config) 
 std::vector<int64_t> scale_shape(const WeightRow& row, io::StoredDtype dtype) {
   const auto ceil_div = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
   if (dtype == io::StoredDtype::kI8) return {row.shape[0], ceil_div(row.shape[1], kMxGroup)};
+  if (dtype == io::StoredDtype::kU8) return {row.shape[0], row.shape[1] / kNvGroup};
   return {ceil_div(row.shape[0], kWeightBlock), ceil_div(row.shape[1], kWeightBlock)};
 }
 

@@ -18,15 +18,24 @@ namespace levin {
 // has a companion with its scales:
 //   F8_E4M3   [N, K], scales F32 or F8_E8M0 [ceil(N/128), ceil(K/128)]
 //   MXFP4     I8 [N, K/2], two e2m1 codes a byte, the even column in the low nibble; scales F8_E8M0 [N, ceil(K/32)]
+//   NVFP4     U8 [N, K/2], the same pairs, K a multiple of 16; scales F8_E4M3 [N, K/16] and a factor, F32 []. Of a matrix
+//             "x.weight" ModelOpt calls them x.weight_scale and x.weight_scale_2, compressed-tensors, which calls the
+//             codes x.weight_packed, x.weight_scale and x.weight_global_scale, the reciprocal of the factor
 enum class Storage : uint8_t {
-  kMatrix,        // BF16, F32, F16 or F8_E4M3
+  kMatrix,        // BF16, F32, F16, F8_E4M3 or, kept whole, NVFP4
   kExpertMatrix,  // the same or MXFP4
   kPlainMatrix,   // BF16, F32 or F16: never quantised (router, indexer head weights, output head)
-  kTable,         // likewise, of rows that are looked up: the embedding
+  kTable,         // likewise, of rows that are looked up, as the embedding
   kVector,        // BF16, F32 or F16
   kExpertIds,     // I64
 };
 bool may_be_quantised(Storage storage);
+
+// What a quantised matrix is stored with.
+struct StoredScales {
+  const io::StoredTensor* of_blocks = nullptr;  // or of groups
+  float factor = 1;                             // of the whole matrix; NVFP4 only
+};
 
 // Matrices that a stored one is cut into. Where the cuts are between its blocks, they stay FP8; otherwise they are
 // dequantised.
@@ -48,7 +57,7 @@ struct WeightRow {
   bool mtp = false;                                // belongs to the MTP layer: may be absent with all of its kind
   // Puts the stored tensor (and its scales, null unless it is quantised) into its place, a matrix in the given form; empty
   // in tables made without weights.
-  std::function<Status(const io::StoredTensor& tensor, const io::StoredTensor* scales, MatrixForm form)> store;
+  std::function<Status(const io::StoredTensor& tensor, const StoredScales* scales, MatrixForm form)> store;
 };
 
 // Begins the names of a layer's tensors, "model.layers.3."; layer n_layers is the MTP layer.
@@ -56,6 +65,22 @@ std::string layer_prefix(const ModelConfig& config, int layer);
 
 int64_t n_elements(const WeightRow& row);
 bool is_quantised(io::StoredDtype dtype);  // a matrix stored so has scales
+bool may_be_nvfp4(const WeightRow& row);
+
+// The tensors of a row in a checkpoint that holds tensors; null where it lacks them.
+struct StoredWeight {
+  const io::StoredTensor* tensor = nullptr;
+  const io::StoredTensor* scales = nullptr;  // of a quantised matrix
+  const io::StoredTensor* factor = nullptr;  // of NVFP4
+  bool divides = false;                      // the factor's reciprocal is stored
+
+  StoredScales with_factor() const;  // NVFP4's factor must be F32 []
+};
+StoredWeight find_weight(const WeightRow& row, const io::Checkpoint& checkpoint);
+bool has_weight(const WeightRow& row, const io::Checkpoint& checkpoint);  // by names alone
+// All that may stand with a matrix of NVFP4, those that nothing reads as well: x.input_scale, x.input_global_scale.
+std::vector<std::string> nvfp4_names(const WeightRow& row);
+
 // How a release of this config stores the tensor, as far as the config says.
 io::StoredDtype released_dtype(const WeightRow& row, const ModelConfig& config);
 // What validation expects of a quantised matrix's companion.
@@ -67,7 +92,7 @@ std::vector<WeightRow> weight_table(const ModelConfig& config, const Numerics* n
 
 // A tensor that a checkpoint may carry and nothing reads.
 struct UnusedTensor {
-  std::string name;
+  std::string name;            // with * at the end: all that begin so
   std::vector<int64_t> shape;  // empty: any
   std::string why;
 };

@@ -31,7 +31,7 @@ void TableBuilder::plain_matrix(std::string name, std::vector<int64_t> shape, Li
 }
 
 void TableBuilder::f32_matrix(std::string name, std::vector<int64_t> shape, Linear& out, io::StoredDtype plain) {
-  const auto store = [&out](const StoredTensor& tensor, const StoredTensor* scales, MatrixForm form) {
+  const auto store = [&out](const StoredTensor& tensor, const StoredScales* scales, MatrixForm form) {
     return put(out.w, store_matrix(tensor, scales, form));
   };
   add({.name = std::move(name),
@@ -42,15 +42,19 @@ void TableBuilder::f32_matrix(std::string name, std::vector<int64_t> shape, Line
 }
 
 void TableBuilder::vector(std::string name, std::vector<int64_t> shape, Vector& out) {
-  const auto store = [&out](const StoredTensor& tensor, const StoredTensor*, MatrixForm) {
+  const auto store = [&out](const StoredTensor& tensor, const StoredScales*, MatrixForm) {
     return put(out, store_vector(tensor));
   };
   add({.name = std::move(name), .shape = std::move(shape), .storage = Storage::kVector, .store = store});
 }
 
 void TableBuilder::embedding(std::string name, ModelWeights& out) {
-  const auto store = [&out](const StoredTensor& tensor, const StoredTensor*, MatrixForm form) {
-    return store_embedding(tensor, form, &out);
+  const auto store = [&out](const StoredTensor& tensor, const StoredScales*, MatrixForm form) -> Status {
+    Table table;
+    LEVIN_TRY(put(table, store_table(tensor, form)));
+    out.embed_storage = std::move(table.storage);
+    out.embed = table.view;
+    return {};
   };
   add({.name = std::move(name),
        .shape = {config_.n_vocab, config_.d_model},
@@ -58,9 +62,16 @@ void TableBuilder::embedding(std::string name, ModelWeights& out) {
        .store = store});
 }
 
+void TableBuilder::table(std::string name, std::vector<int64_t> shape, Table& out) {
+  const auto store = [&out](const StoredTensor& tensor, const StoredScales*, MatrixForm form) {
+    return put(out, store_table(tensor, form));
+  };
+  add({.name = std::move(name), .shape = std::move(shape), .storage = Storage::kTable, .store = store});
+}
+
 void TableBuilder::ffn_matrix(std::string name, std::vector<int64_t> shape, Storage storage, Matrix& out,
                               ops::Operand& input) {
-  const auto store = [&out, &input, numerics = numerics_](const StoredTensor& tensor, const StoredTensor* scales,
+  const auto store = [&out, &input, numerics = numerics_](const StoredTensor& tensor, const StoredScales* scales,
                                                           MatrixForm form) {
     input = input_operand(tensor, numerics);
     return put(out, store_matrix(tensor, scales, form));
@@ -70,7 +81,7 @@ void TableBuilder::ffn_matrix(std::string name, std::vector<int64_t> shape, Stor
 
 void TableBuilder::ffn(const FfnNames& names, int64_t d_hidden, ops::FfnWeights& out) {
   ffn_matrix(names.gate, {d_hidden, config_.d_model}, names.storage, out.gate, out.input);
-  const auto store = [&out](const StoredTensor& tensor, const StoredTensor* scales, MatrixForm form) {
+  const auto store = [&out](const StoredTensor& tensor, const StoredScales* scales, MatrixForm form) {
     return put(out.up, store_matrix(tensor, scales, form));
   };
   add({.name = names.up,

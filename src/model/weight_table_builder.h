@@ -26,6 +26,7 @@ class TableBuilder {
                   io::StoredDtype plain = io::StoredDtype::kBF16);
   void vector(std::string name, std::vector<int64_t> shape, Vector& out);
   void embedding(std::string name, ModelWeights& out);
+  void table(std::string name, std::vector<int64_t> shape, Table& out);
 
   // The names of a feed-forward block's matrices, and how they may be stored.
   struct FfnNames {

@@ -7,6 +7,7 @@
 #include <unordered_set>
 
 #include "model/architecture.h"
+#include "model/weight_store.h"
 #include "model/weight_table.h"
 
 namespace levin {
@@ -20,12 +21,14 @@ bool has_name(const Checkpoint& checkpoint, std::string_view name) {
   return std::binary_search(checkpoint.names().begin(), checkpoint.names().end(), name);
 }
 
-std::vector<int64_t> mxfp4_shape(const WeightRow& row) { return {row.shape[0], row.shape[1] / 2}; }
+std::vector<int64_t> fp4_shape(const WeightRow& row) { return {row.shape[0], row.shape[1] / 2}; }
 
 bool accepts(const WeightRow& row, const StoredTensor& tensor) {
   switch (tensor.dtype) {
     case StoredDtype::kI8:
-      return row.storage == Storage::kExpertMatrix && row.shape[1] % 2 == 0 && tensor.shape == mxfp4_shape(row);
+      return row.storage == Storage::kExpertMatrix && row.shape[1] % 2 == 0 && tensor.shape == fp4_shape(row);
+    case StoredDtype::kU8:
+      return may_be_nvfp4(row) && tensor.shape == fp4_shape(row);
     case StoredDtype::kF8_E4M3:
       return may_be_quantised(row.storage) && tensor.shape == row.shape;
     case StoredDtype::kI64:
@@ -42,7 +45,7 @@ bool accepts(const WeightRow& row, const StoredTensor& tensor) {
 std::string expected_text(const WeightRow& row) {
   if (row.storage == Storage::kExpertIds) return "I64 " + io::shape_text(row.shape);
   const std::string mxfp4 =
-      row.storage == Storage::kExpertMatrix ? fmt::format("I8 {} (MXFP4), ", io::shape_text(mxfp4_shape(row))) : "";
+      row.storage == Storage::kExpertMatrix ? fmt::format("I8 {} (MXFP4), ", io::shape_text(fp4_shape(row))) : "";
   return fmt::format("{}{}BF16, F32 or F16 {}", mxfp4, may_be_quantised(row.storage) ? "F8_E4M3, " : "",
                      io::shape_text(row.shape));
 }
@@ -55,18 +58,40 @@ std::string fault(std::string_view name, std::string_view expected, std::string_
   return fmt::format("{}: expected {}, found {}", name, expected, found);
 }
 
+// Names of an NVFP4 matrix's companions, for errors.
+std::string companion(const StoredTensor& tensor, std::string_view modelopt, std::string_view compressed_tensors) {
+  const bool packed = tensor.name.ends_with(".weight_packed");
+  return tensor.name.substr(0, tensor.name.rfind('.')).append(packed ? compressed_tensors : modelopt);
+}
+
+void check_nvfp4(const WeightRow& row, const StoredWeight& stored, std::vector<std::string>* errors) {
+  const auto check = [&](const StoredTensor* found, const std::string& name, StoredDtype dtype,
+                         const std::vector<int64_t>& shape) {
+    if (found != nullptr && found->dtype == dtype && found->shape == shape) return;
+    const std::string expected = fmt::format("{} {}", io::dtype_name(dtype), io::shape_text(shape));
+    errors->push_back(found != nullptr ? fault(name, expected, found_text(*found))
+                                       : fault(name, expected + " with an NVFP4 matrix", "nothing"));
+  };
+  const StoredTensor& tensor = *stored.tensor;
+  check(stored.scales, companion(tensor, ".weight_scale", ".weight_scale"), StoredDtype::kF8_E4M3,
+        scale_shape(row, StoredDtype::kU8));
+  check(stored.factor, companion(tensor, ".weight_scale_2", ".weight_global_scale"), StoredDtype::kF32, {});
+}
+
 // Faults of one tensor and its scales.
 void check_row(const WeightRow& row, const Checkpoint& checkpoint, std::vector<std::string>* errors) {
-  const StoredTensor* tensor = checkpoint.find(row.name);
+  const StoredWeight stored = find_weight(row, checkpoint);
+  const StoredTensor* tensor = stored.tensor;
   if (tensor == nullptr) return errors->push_back(fault(row.name, expected_text(row), "nothing"));
   if (!accepts(row, *tensor)) {
-    return errors->push_back(fault(row.name, expected_text(row), found_text(*tensor)));
+    return errors->push_back(fault(tensor->name, expected_text(row), found_text(*tensor)));
   }
   if (!is_quantised(tensor->dtype)) return;
+  if (tensor->dtype == StoredDtype::kU8) return check_nvfp4(row, stored, errors);
   const bool mxfp4 = tensor->dtype == StoredDtype::kI8;
   const std::vector<int64_t> shape = scale_shape(row, tensor->dtype);
   const std::string expected = fmt::format("{} {}", mxfp4 ? "F8_E8M0" : "F32 or F8_E8M0", io::shape_text(shape));
-  const StoredTensor* scales = checkpoint.find(row.scale_name);
+  const StoredTensor* scales = stored.scales;
   if (scales == nullptr) {
     const std::string needed = fmt::format("{} with an {} matrix", expected, mxfp4 ? "MXFP4" : "FP8");
     return errors->push_back(fault(row.scale_name, needed, "nothing"));
@@ -75,13 +100,13 @@ void check_row(const WeightRow& row, const Checkpoint& checkpoint, std::vector<s
   if (!fits || scales->shape != shape) errors->push_back(fault(row.scale_name, expected, found_text(*scales)));
 }
 
-// Gate and up matrix of one feed-forward block share their rounded input, so they are both quantised or neither is.
+// Gate and up matrix of one feed-forward block share their rounded input, so both take the same.
 void check_pairs(const std::vector<WeightRow>& rows, const Checkpoint& checkpoint, std::vector<std::string>* errors) {
   for (const WeightRow& row : rows) {
     if (row.stored_like.empty()) continue;
     const StoredTensor* gate = checkpoint.find(row.stored_like);
     const StoredTensor* up = checkpoint.find(row.name);
-    if (gate == nullptr || up == nullptr || is_quantised(gate->dtype) == is_quantised(up->dtype)) continue;
+    if (gate == nullptr || up == nullptr || takes_fp8_input(gate->dtype) == takes_fp8_input(up->dtype)) continue;
     errors->push_back(fault(row.name,
                             fmt::format("the storage of {}, {}", row.stored_like, io::dtype_name(gate->dtype)),
                             io::dtype_name(up->dtype)));
@@ -101,7 +126,7 @@ class Validation {
         check_name(row);
       } else {
         check_row(row, checkpoint_, &report_.errors);
-        if (stored_quantised(row.name)) known_.insert(row.scale_name);
+        know_companions(row);
       }
     }
     if (checkpoint_.has_tensors()) check_pairs(rows, checkpoint_, &report_.errors);
@@ -114,9 +139,15 @@ class Validation {
   }
 
  private:
-  bool stored_quantised(const std::string& name) const {
-    const StoredTensor* tensor = checkpoint_.find(name);
-    return tensor != nullptr && is_quantised(tensor->dtype);
+  // What stands with a quantised matrix, whether it is read or not.
+  void know_companions(const WeightRow& row) {
+    const StoredTensor* tensor = find_weight(row, checkpoint_).tensor;
+    if (tensor == nullptr || !is_quantised(tensor->dtype)) return;
+    if (tensor->dtype != StoredDtype::kU8) {
+      known_.insert(row.scale_name);
+    } else {
+      for (std::string& name : nvfp4_names(row)) known_.insert(std::move(name));
+    }
   }
 
   // An MTP layer of which no tensor is there is not an error: the model runs without speculation.
@@ -126,19 +157,38 @@ class Validation {
     if (report_.has_mtp || config_.n_mtp_layers == 0) return;
     std::erase_if(rows, [](const WeightRow& row) { return row.mtp; });
     report_.warnings.push_back(fmt::format(
-        "the checkpoint has no MTP layer ({}*), though num_nextn_predict_layers is {}; running without speculation",
-        layer_prefix(config_, config_.n_layers), config_.n_mtp_layers));
+        "the checkpoint has no {} ({}*), though config.json says that it has; running without speculation",
+        config_.n_draft_block > 0 ? "block drafter" : "MTP layer", layer_prefix(config_, config_.n_layers)));
   }
 
   // With the index alone, dtypes are unknown: a matrix may have scales or not.
   void check_name(const WeightRow& row) {
-    if (!has_name(checkpoint_, row.name)) report_.errors.push_back(fault(row.name, expected_text(row), "nothing"));
+    if (!has_weight(row, checkpoint_)) report_.errors.push_back(fault(row.name, expected_text(row), "nothing"));
     if (!row.scale_name.empty()) known_.insert(row.scale_name);
+    for (std::string& name : nvfp4_names(row)) known_.insert(std::move(name));
+  }
+
+  // Names that begin alike.
+  void tolerate_all(const UnusedTensor& tolerated) {
+    const std::string_view prefix = std::string_view(tolerated.name).substr(0, tolerated.name.size() - 1);
+    int64_t n = 0;
+    for (const std::string& name : checkpoint_.names()) {
+      if (!name.starts_with(prefix)) continue;
+      known_.insert(name);
+      ++n;
+    }
+    if (n == 0) return;
+    report_.warnings.push_back(
+        fmt::format("{} ({} tensor{}) is not used: {}", tolerated.name, n, n == 1 ? "" : "s", tolerated.why));
   }
 
   void tolerate() {
     if (config_.family->unused_tensors == nullptr) return;
     for (const UnusedTensor& tolerated : config_.family->unused_tensors(config_)) {
+      if (tolerated.name.ends_with('*')) {
+        tolerate_all(tolerated);
+        continue;
+      }
       if (!has_name(checkpoint_, tolerated.name)) continue;
       known_.insert(tolerated.name);
       const StoredTensor* tensor = checkpoint_.find(tolerated.name);

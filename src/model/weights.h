@@ -38,6 +38,7 @@ class WeightVisitor {
   void vector(Vector& w) {
     if (!w.view.empty()) tensor(w.storage, w.view);
   }
+  void table(Table& w) { tensor(w.storage, w.view); }
   void ffn(ops::FfnWeights& w);
   void moe(MoeWeights& w);
 };
@@ -45,9 +46,9 @@ class WeightVisitor {
 // The layers of a family: its own struct derives from this.
 struct FamilyWeights {
   virtual ~FamilyWeights() = default;
-  virtual void visit(WeightVisitor& v) = 0;  // all that are there
-  virtual bool has_mtp() const { return false; }
-  virtual void drop_mtp() {}  // the checkpoint has no MTP layer
+  virtual void visit(WeightVisitor& v) = 0;       // all that are there
+  virtual bool has_mtp() const { return false; }  // layers that draft
+  virtual void drop_mtp() {}                      // the checkpoint has none
 };
 
 struct ModelWeights {

@@ -14,6 +14,12 @@ struct Linear {
   ops::Operand input = ops::Operand::kF32;
 };
 
+// Rows that are looked up, as stored.
+struct Table {
+  Buffer storage;
+  View view;  // [n, d] bf16 or f32
+};
+
 // Small weights that are no matrix of a product, kept as f32 whatever the checkpoint stores.
 struct Vector {
   Buffer storage;

@@ -16,4 +16,12 @@ void check_view(const Argument& a, DType dtype, std::initializer_list<int64_t> s
               fmt::join(std::vector<int64_t>(shape), ", "));
 }
 
+void check_cache(std::string_view op, const PagedRows& cache, int64_t page_bytes) {
+  LEVIN_CHECK(cache.pages != nullptr && cache.page_bytes >= page_bytes,
+              "{}: cache pages at {} of {} bytes, the format needs {}", op, static_cast<const void*>(cache.pages),
+              cache.page_bytes, page_bytes);
+  LEVIN_CHECK(cache.tables.rank() == 2 && cache.tables.dtype() == DType::kI32,
+              "{}: cache.tables is {}, expected i32 [B, pages]", op, cache.tables.describe());
+}
+
 }  // namespace levin::ops

@@ -1,9 +1,10 @@
-// The check that begins every op: element type and shape of an argument.
+// The checks that begin every op: element type and shape of an argument.
 #pragma once
 
 #include <initializer_list>
 #include <string_view>
 
+#include "tensor/formats.h"
 #include "tensor/view.h"
 
 namespace levin::ops {
@@ -16,5 +17,8 @@ struct Argument {
 
 // Stops the process, naming the argument, unless it has this type and shape.
 void check_view(const Argument& a, DType dtype, std::initializer_list<int64_t> shape);
+
+// Stops the process unless the cache has pages of at least this size and a table of them.
+void check_cache(std::string_view op, const PagedRows& cache, int64_t page_bytes);
 
 }  // namespace levin::ops

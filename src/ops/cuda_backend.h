@@ -1,12 +1,12 @@
-// The ops on a CUDA device: what stands behind an OpContext whose device is kCuda.
+// The ops on a CUDA device, and the ways in and out of its memory.
 //
 //   auto cuda = open_cuda({.device_index = 0});      // or one line that says what is missing
-//   OpContext ctx = cuda_context(*cuda.value());
+//   OpContext ctx = op_context(*cuda.value());
 //   ops::sparse_attention(ctx, ...);                 // the same calls as on the CPU, with tensors of the device
 //   cuda.value()->synchronize();
 //
 // An interface, because a build without the CUDA toolkit has nobody who implements it: open_cuda() then fails, and no op
-// needs a second version. Each op checks shapes first, as on the CPU, then hands its arguments over.
+// needs a second version.
 //
 // Sets      kPlain runs every op, of any shape and type, with the bits of the CPU's plain kernels: what models run on. kSm90
 //           has tuned kernels for some ops and shapes, which its op headers name under CUDA, and the plain ones for the others
@@ -18,11 +18,12 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 
 #include "base/result.h"
-#include "ops/context.h"
+#include "ops/backend.h"
 #include "tensor/cuda/probe.h"
 #include "tensor/device_memory.h"
 #include "tensor/matrix.h"
@@ -31,44 +32,7 @@
 namespace levin {
 
 namespace ops {
-struct AddInto;
-struct AppendIndexKeys;
-struct AppendLatent;
-struct Argmax;
-struct Embed;
-struct CopyRows;
-struct ExpertFfn;
 struct ExpertStack;
-struct Ffn;
-struct Hadamard;
-struct IndexQueries;
-struct IndexScores;
-struct IndexTopk;
-struct LayerNorm;
-struct MarkUnusable;
-struct Matmul;
-struct MatmulPerHead;
-struct NormRows;
-struct PoolWindows;
-struct QuantizeFp8;
-struct ReadStreams;
-struct RmsNorm;
-struct Rope;
-struct RopeTable;
-struct RotateQueries;
-struct RoundToBf16;
-struct RoundToFp4;
-struct RouteExperts;
-struct ScaleRows;
-struct SelectTopk;
-struct SiluMul;
-struct SparseAttention;
-struct StreamWeights;
-struct TakeAll;
-struct WindowTokens;
-struct WriteIndexKeys;
-struct WriteLatent;
-struct WriteStreams;
 }  // namespace ops
 
 struct CudaOptions {
@@ -84,12 +48,23 @@ struct ExpertRows {
   RowMajorWeights down;  // [D, F]
 };
 
-class CudaBackend : public DeviceMemory {
+// Work of a backend's stream that runs again with the addresses it was recorded with. Not to outlive the backend.
+class RecordedWork {
+ public:
+  virtual ~RecordedWork() = default;
+  virtual void replay() = 0;  // puts all of it on the stream
+};
+
+class CudaBackend : public Backend, public DeviceMemory {
  public:
   virtual const cuda::DeviceInfo& device() const = 0;
 
-  // Scratch of models and ops, on the device.
-  virtual Arena& arena() = 0;
+  DeviceId device_id() const override { return {.kind = Device::kCuda, .index = device().index}; }
+  Status synchronize() override = 0;  // of both bases
+
+  // Records the ops that `enqueue` calls instead of running them. The same calls have run before, from the same place of the
+  // arena: nothing is allocated, copied in or waited for meanwhile.
+  virtual Result<std::unique_ptr<RecordedWork>> record(const std::function<void()>& enqueue) = 0;
 
   // Between host and device; contiguous views of one type and shape. `from` may change once copy_in returns; copy_out
   // waits for the stream.
@@ -103,53 +78,10 @@ class CudaBackend : public DeviceMemory {
   // The experts of a layer, all of one type and shape, stacked for the grouped products of kSm90. F a multiple of 128 for
   // e4m3. An error of kPlain, whose experts are matrices of one memory, one after another (model/place_weights.h).
   virtual Result<ops::ExpertStack> upload_experts(std::span<const ExpertRows> experts) = 0;
-
-  virtual void add_into(const ops::AddInto& a) = 0;
-  virtual void append_index_keys(const ops::AppendIndexKeys& a) = 0;
-  virtual void append_latent(const ops::AppendLatent& a) = 0;
-  virtual void argmax(const ops::Argmax& a) = 0;
-  virtual void copy_rows(const ops::CopyRows& a) = 0;
-  virtual void embed(const ops::Embed& a) = 0;
-  virtual void expert_ffn(const ops::ExpertFfn& a) = 0;
-  virtual void ffn(const ops::Ffn& a) = 0;
-  virtual void hadamard(const ops::Hadamard& a) = 0;
-  virtual void index_queries(const ops::IndexQueries& a) = 0;
-  virtual void index_scores(const ops::IndexScores& a) = 0;
-  virtual void index_topk(const ops::IndexTopk& a) = 0;
-  virtual void keep_state(const ops::WindowTokens& a) = 0;
-  virtual void layer_norm(const ops::LayerNorm& a) = 0;
-  virtual void mark_unusable(const ops::MarkUnusable& a) = 0;
-  virtual void matmul(const ops::Matmul& a) = 0;
-  virtual void matmul_per_head(const ops::MatmulPerHead& a) = 0;
-  virtual void norm_rows(const ops::NormRows& a) = 0;
-  virtual void pool_windows(const ops::PoolWindows& a) = 0;
-  virtual void quantize_fp8(const ops::QuantizeFp8& a) = 0;
-  virtual void read_streams(const ops::ReadStreams& a) = 0;
-  virtual void rms_norm(const ops::RmsNorm& a) = 0;
-  virtual void rope(const ops::Rope& a) = 0;
-  virtual void rope_table(const ops::RopeTable& a) = 0;
-  virtual void rotate_queries(const ops::RotateQueries& a) = 0;
-  virtual void round_to_bf16(const ops::RoundToBf16& a) = 0;
-  virtual void round_to_fp4(const ops::RoundToFp4& a) = 0;
-  virtual void route_experts(const ops::RouteExperts& a) = 0;
-  virtual void scale_rows(const ops::ScaleRows& a) = 0;
-  virtual void select_topk(const ops::SelectTopk& a) = 0;
-  virtual void silu_mul(const ops::SiluMul& a) = 0;
-  virtual void sparse_attention(const ops::SparseAttention& a) = 0;
-  virtual void stream_weights(const ops::StreamWeights& a) = 0;
-  virtual void take_all(const ops::TakeAll& a) = 0;
-  virtual void take_most_recent(const ops::TakeAll& a) = 0;
-  virtual void write_index_keys(const ops::WriteIndexKeys& a) = 0;
-  virtual void write_latent(const ops::WriteLatent& a) = 0;
-  virtual void write_streams(const ops::WriteStreams& a) = 0;
 };
 
 // The device ready for ops; otherwise an error of kind kNoDevice or kOutOfMemory that says in one line what is missing: a
 // build with CUDA kernels, a driver, a newer one, a device, one that the kernel set runs on, memory.
 Result<std::unique_ptr<CudaBackend>> open_cuda(const CudaOptions& options);
-
-inline OpContext cuda_context(CudaBackend& backend) {
-  return {.device = Device::kCuda, .arena = &backend.arena(), .cuda = &backend};
-}
 
 }  // namespace levin

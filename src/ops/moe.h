@@ -54,6 +54,9 @@ struct RouteExperts {
   // [V, A] i32: the winners by token id, in any order, which are not looked for then; empty: the best
   View chosen;
   View tokens;  // [T] i32, rows of `chosen`; may be empty, for row t
+  // [T] i32, may be empty. On CUDA a row with slot < 0 is padding, with picks -1: no expert is read for it. The CPU has no
+  // such rows, cuda-sm90 takes no slots
+  View slot = {};
   int n_groups = 1;
   int n_groups_kept = 1;
   bool normalize = true;  // divide the winners' weights by their sum

@@ -2,15 +2,15 @@
 
 #include <numeric>
 
-#include "ops/cuda_backend.h"
+#include "ops/backend.h"
 
 namespace levin {
 
 std::string_view op_kind_name(OpKind kind) {
   constexpr std::array<std::string_view, kOpKinds> kNames = {
-      "embedding",      "norms and sums", "rope",      "rounding",       "products", "products per head",
-      "cache rows",     "indexer",        "attention", "expert routing", "ffn",      "residual streams",
-      "pooled windows", "argmax",         "copies"};
+      "embedding",      "norms and sums",   "rope",      "rounding",       "products", "products per head",
+      "cache rows",     "indexer",          "attention", "expert routing", "ffn",      "residual streams",
+      "pooled windows", "linear attention", "argmax",    "copies"};
   return kNames[static_cast<size_t>(kind)];
 }
 
@@ -22,7 +22,7 @@ OpWork& OpWork::operator+=(const OpWork& other) {
 }
 
 // A fault of the device is for whoever waits for the step.
-void OpTimer::wait_for_op() const { static_cast<void>(cuda_->synchronize()); }
+void OpTimer::wait_for_op() const { static_cast<void>(backend_->synchronize()); }
 
 void OpTimes::divide(double n) {
   for (double& s : seconds) s /= n;

@@ -31,10 +31,11 @@ enum class OpKind : uint8_t {
   kFfn,  // dense and experts
   kStreams,
   kPoolWindows,
+  kLinearAttention,
   kArgmax,
   kCopies,  // rows gathered, repeated, joined and scaled
 };
-constexpr size_t kOpKinds = 15;
+constexpr size_t kOpKinds = 16;
 
 std::string_view op_kind_name(OpKind kind);  // "sparse attention"
 
@@ -61,7 +62,7 @@ struct OpTimes {
 // returns.
 class OpTimer {
  public:
-  OpTimer(const OpContext& ctx, OpKind kind) : kind_(kind), cuda_(ctx.cuda) {
+  OpTimer(const OpContext& ctx, OpKind kind) : kind_(kind), backend_(ctx.backend) {
     if (ctx.times == nullptr || ctx.times->inside_op) return;
     times_ = ctx.times;
     times_->inside_op = true;
@@ -69,7 +70,7 @@ class OpTimer {
   }
   ~OpTimer() {
     if (times_ == nullptr) return;
-    if (cuda_ != nullptr) wait_for_op();
+    wait_for_op();
     times_->inside_op = false;
     times_->seconds[static_cast<size_t>(kind_)] += std::chrono::duration<double>(Clock::now() - start_).count();
   }
@@ -90,7 +91,7 @@ class OpTimer {
 
   OpTimes* times_ = nullptr;
   OpKind kind_;
-  CudaBackend* cuda_;
+  Backend* backend_;
   Clock::time_point start_;
 };
 

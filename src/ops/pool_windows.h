@@ -1,8 +1,8 @@
 // The entries of DeepSeek-V4's compressors: some consecutive tokens pooled into one row, channel by channel.
 //
 //   pool_windows  out[n,c] = sum_i alpha_i v_i[c],   alpha = softmax over the slots i of (g_i[c] + bias_i[c])
-//                 for entry w = slot[n] of a sequence. Its tokens are w * ratio + i, i < ratio; v and g are their value
-//                 and gate rows, bias_i is row i of the position bias.
+//                 for entry w = slot[n] of a sequence. Its tokens are first_token + w * ratio + i, i < ratio; v and g
+//                 are their value and gate rows, bias_i is row i of the position bias.
 //                 plain      C = d: one slot a token
 //                 overlap    C = 2 d: first slots for the `ratio` tokens before, with channels 0 .. d-1 of v, g and
 //                            bias, then slots for the entry's own, with channels d .. 2d-1; entry 0 has no tokens
@@ -18,8 +18,9 @@
 //           sum += weight, total = fma(weight, v, total), both from zero; out = total / sum. exp as in
 //           kernels/cpu/simd_math.h
 // Numerics  f32 throughout
+// CUDA      first_token 0
 // Misuse    wrong shape or dtype stops the process and names the argument
-// Source    model_spec.md 6.4, 7.3
+// Source    model_spec.md 6.4, 7.3, 10.4
 #pragma once
 
 #include "ops/context.h"
@@ -42,6 +43,7 @@ struct PoolWindows {
   WindowTokens tokens;
   View bias;  // [ratio, C] f32
   bool overlap = false;
+  int32_t first_token = 0;
   View seq;   // [N] i32
   View slot;  // [N] i32, entries that are complete with this step's tokens
   View out;   // [N, d] f32, overwritten

@@ -1,10 +1,11 @@
 #include "ops/streams.h"
 
+#include <array>
+
 #include "base/check.h"
-#include "kernels/cpu/kernels.h"
-#include "kernels/cpu/stream_weights.h"
+#include "kernels/cpu/rows.h"
+#include "ops/backend.h"
 #include "ops/check_view.h"
-#include "ops/cuda_backend.h"
 #include "ops/op_times.h"
 
 namespace levin::ops {
@@ -35,20 +36,7 @@ void stream_weights(OpContext& ctx, const StreamWeights& a) {
     check_view({"stream_weights", "mix", a.mix}, DType::kF32, {n_rows, n_streams, n_streams});
     LEVIN_CHECK(a.n_sinkhorn_steps >= 1, "stream_weights: n_sinkhorn_steps is {}", a.n_sinkhorn_steps);
   }
-  if (ctx.device == Device::kCuda) return ctx.cuda->stream_weights(a);
-  ctx.pool->parallel_for(n_rows, 1, [&](int64_t begin, int64_t end, int) {
-    for (int64_t t = begin; t < end; ++t) {
-      kernels::stream_weights({.projected = a.projected.row<float>(t),
-                               .base = a.base.data<float>(),
-                               .scale = a.scale.data<float>(),
-                               .n_streams = n_streams,
-                               .n_sinkhorn_steps = a.n_sinkhorn_steps,
-                               .eps = a.eps,
-                               .read = a.read.row<float>(t),
-                               .write = all ? a.write.row<float>(t) : nullptr,
-                               .mix = all ? a.mix.row<float>(t) : nullptr});
-    }
-  });
+  ctx.backend->stream_weights(a);
 }
 
 void read_streams(OpContext& ctx, const ReadStreams& a) {
@@ -57,18 +45,14 @@ void read_streams(OpContext& ctx, const ReadStreams& a) {
   const int64_t n_rows = a.streams.dim(0), n_streams = a.streams.dim(1), d = a.streams.dim(2);
   check_view({"read_streams", "read", a.read}, DType::kF32, {n_rows, n_streams});
   check_view({"read_streams", "out", a.out}, DType::kF32, {n_rows, d});
-  if (ctx.device == Device::kCuda) return ctx.cuda->read_streams(a);
-  ctx.pool->parallel_for(n_rows, 1, [&](int64_t begin, int64_t end, int) {
-    ctx.cpu->rows.read_streams({.streams = a.streams.row<float>(begin),
-                                .streams_stride = a.streams.stride(0),
-                                .read = a.read.row<float>(begin),
-                                .read_stride = a.read.stride(0),
-                                .out = a.out.row<float>(begin),
-                                .out_stride = a.out.stride(0),
-                                .n_rows = end - begin,
-                                .n_streams = n_streams,
-                                .d = d});
-  });
+  ctx.backend->read_streams(a);
+}
+
+void mean_streams(OpContext& ctx, const MeanStreams& a) {
+  const OpTimer timer(ctx, OpKind::kStreams);
+  check_streams("mean_streams", a.streams);
+  check_view({"mean_streams", "out", a.out}, DType::kF32, {a.streams.dim(0), a.streams.dim(2)});
+  ctx.backend->mean_streams(a);
 }
 
 void write_streams(OpContext& ctx, const WriteStreams& a) {
@@ -78,20 +62,7 @@ void write_streams(OpContext& ctx, const WriteStreams& a) {
   check_view({"write_streams", "y", a.y}, DType::kF32, {n_rows, d});
   check_view({"write_streams", "write", a.write}, DType::kF32, {n_rows, n_streams});
   check_view({"write_streams", "mix", a.mix}, DType::kF32, {n_rows, n_streams, n_streams});
-  if (ctx.device == Device::kCuda) return ctx.cuda->write_streams(a);
-  ctx.pool->parallel_for(n_rows, 1, [&](int64_t begin, int64_t end, int) {
-    ctx.cpu->rows.write_streams({.streams = a.streams.row<float>(begin),
-                                 .streams_stride = a.streams.stride(0),
-                                 .y = a.y.row<float>(begin),
-                                 .y_stride = a.y.stride(0),
-                                 .write = a.write.row<float>(begin),
-                                 .write_stride = a.write.stride(0),
-                                 .mix = a.mix.row<float>(begin),
-                                 .mix_stride = a.mix.stride(0),
-                                 .n_rows = end - begin,
-                                 .n_streams = n_streams,
-                                 .d = d});
-  });
+  ctx.backend->write_streams(a);
 }
 
 }  // namespace levin::ops

@@ -8,6 +8,7 @@
 //                   then C is balanced: columns divided by their sum + eps, and n_sinkhorn_steps - 1 times rows, then
 //                   columns. Without `write`, read weights alone: what the model's head takes.
 //   read_streams    x[t,:] = sum_i read[t,i] R[t,i,:]
+//   mean_streams    x[t,:] = sum_i 1/M R[t,i,:]
 //   write_streams   R[t,k,:] <- write[t,k] y[t,:] + sum_j C[t,j,k] R[t,j,:]      the sum is over the first index of C
 //
 // `projected` is fn . v with v the M rows as one, normed without a weight (rms_norm, matmul).
@@ -16,7 +17,8 @@
 //           write_streams, where write * y is added last by one more; by plain additions in the softmax and the sums of
 //           rows and columns. exp and sigmoid as in kernels/cpu/simd_math.h
 // Numerics  f32 throughout
-// Source    model_spec.md 6.2
+// CUDA      no mean_streams
+// Source    model_spec.md 6.2, 10.1
 #pragma once
 
 #include "ops/context.h"
@@ -42,6 +44,13 @@ struct ReadStreams {
   View out;      // [T, D] f32, overwritten
 };
 void read_streams(OpContext& ctx, const ReadStreams& a);
+
+// The unweighted mean, as read_streams with 1/M for every weight.
+struct MeanStreams {
+  View streams;  // [T, M, D] f32
+  View out;      // [T, D] f32, overwritten
+};
+void mean_streams(OpContext& ctx, const MeanStreams& a);
 
 struct WriteStreams {
   View streams;  // [T, M, D] f32, updated

@@ -115,12 +115,12 @@ std::string Replay::play(std::string_view text) {
 std::string Replay::begin(const TraceLine& line) {
   const auto v = numbers(line, 9);
   const std::vector<int32_t>& c = line.tokens;  // of the caches
-  const bool reads = v && (*v)[0] == 2 && (*v)[2] > 0 && (*v)[3] > 0 && (*v)[7] > 0 && c.size() >= 5 && c[0] > 0 &&
-                     c[1] > 0 && *std::min_element(c.begin(), c.end()) >= 0 &&
+  const bool reads = v && ((*v)[0] == 2 || (*v)[0] == 3) && (*v)[2] > 0 && (*v)[3] > 0 && (*v)[7] > 0 &&
+                     c.size() >= 5 && c[0] > 0 && c[1] > 0 && *std::min_element(c.begin(), c.end()) >= 0 &&
                      std::find(c.begin() + 5, c.end(), 0) == c.end();
   if (!reads) return "it does not read as a first line";
   if (scheduler_) return "there is a first line already";
-  pools_.emplace(PageKinds{.n_window = c[4], .ratios = {c.begin() + 5, c.end()}},
+  pools_.emplace(PageKinds{.n_window = c[4], .ratios = {c.begin() + 5, c.end()}, .mtp_entries = (*v)[0] == 3},
                  CacheLimits{.n_tokens = c[0], .n_sequences = c[1], .n_step_tokens = c[2], .n_undone = c[3]});
   if (pools_->keeps_all_rows() && (*v)[7] != kPageTokens) return "it does not read as a first line";
   cache_.emplace(*pools_, CacheOptions{.n_block_tokens = (*v)[7],
@@ -177,10 +177,10 @@ void TraceWriter::begin(const SchedulerOptions& o, const CacheManager& cache) {
   const CacheOptions& c = cache.options();
   const CacheLimits& limits = cache.pools().limits();
   const PageKinds& kinds = cache.pools().kinds();
-  write_(fmt::format("levin-schedule 2 {} {} {} {} {} {:d} {} {} : {} {} {} {} {} {}", o.step_tokens, o.chunk_tokens,
-                     o.max_running, o.max_waiting, o.lookahead_tokens, c.share_prefixes, c.n_block_tokens,
-                     c.max_host_blocks, limits.n_tokens, limits.n_sequences, limits.n_step_tokens, limits.n_undone,
-                     kinds.n_window, fmt::join(kinds.ratios, " ")));
+  write_(fmt::format("levin-schedule {} {} {} {} {} {} {:d} {} {} : {} {} {} {} {} {}", kinds.mtp_entries ? 3 : 2,
+                     o.step_tokens, o.chunk_tokens, o.max_running, o.max_waiting, o.lookahead_tokens, c.share_prefixes,
+                     c.n_block_tokens, c.max_host_blocks, limits.n_tokens, limits.n_sequences, limits.n_step_tokens,
+                     limits.n_undone, kinds.n_window, fmt::join(kinds.ratios, " ")));
 }
 
 std::string TraceWriter::new_tokens(Known& known) {

@@ -201,6 +201,8 @@ std::string Metrics::text() const {
   page.figure("prefix_memory_bytes", "", "gauge", "Host memory of the prefix cache", as_double(load_.n_memory_bytes));
   page.figure("prefix_memory_pages", "", "gauge", "Prefix-cache blocks in host memory",
               as_double(load_.n_memory_pages));
+  page.figure("late_graphs_total", "", "counter", "CUDA graphs recorded after the start",
+              as_double(load_.n_late_graphs));
   page.figure("disk_cache_bytes", "", "gauge", "Size of the files in the cache folder", as_double(load_.store.n_bytes));
   page.figure("disk_cache_pages", "", "gauge", "Cache pages of this model on disk", as_double(load_.store.n_pages));
   page.figure("disk_cache_written_pages_total", "", "counter", "Pages stored", as_double(load_.store.n_written));

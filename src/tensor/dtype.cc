@@ -19,6 +19,7 @@ int64_t dtype_bytes(DType dtype) {
     case DType::kI64:
       return 8;
     case DType::kMxfp4:
+    case DType::kNvfp4:
       break;
   }
   LEVIN_CHECK(false, "dtype_bytes: elements of {} are half a byte", dtype_name(dtype));
@@ -45,6 +46,8 @@ std::string_view dtype_name(DType dtype) {
       return "i64";
     case DType::kMxfp4:
       return "mxfp4";
+    case DType::kNvfp4:
+      return "nvfp4";
   }
   return "unknown";
 }

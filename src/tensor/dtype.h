@@ -16,9 +16,10 @@ enum class DType : uint8_t {
   kI32,
   kI64,
   kMxfp4,  // e2m1 with an e8m0 scale to 32 columns of a row; of matrices alone (tensor/matrix.h)
+  kNvfp4,  // e2m1 with an e4m3 scale to 16 columns of a row and an f32 scale to the matrix; likewise
 };
 
-int64_t dtype_bytes(DType dtype);          // of one element; not for kMxfp4, which packs two into a byte
+int64_t dtype_bytes(DType dtype);          // of one element; not for kMxfp4 and kNvfp4, which pack two into a byte
 std::string_view dtype_name(DType dtype);  // "f32", "bf16", "f16", "f8_e4m3", ...
 
 template <class T>

@@ -41,6 +41,51 @@ struct StateRings {
   }
 };
 
+// One layer's rings of a recurrent state (tensor/row_formats.h), for the sequences of a step. What is kept of a position is
+// found by the position alone, so to undo tokens is to run others in their place.
+struct RecurrentRings {
+  std::byte* rings = nullptr;
+  int64_t n_undone = 0;
+  int64_t n_ends = 0;
+  int64_t n_block_tokens = 1;  // of a block: a multiple of kStateTokens
+  RecurrentFormat format;
+  View ids;  // [B] i32: ring of each sequence
+
+  float* conv_row(int64_t seq, int64_t position) const {
+    return ring(seq) + position % n_rows() * format.conv_values();
+  }
+  float* update_row(int64_t seq, int64_t position) const {
+    return updates(seq) + position % n_rows() * format.update_values();
+  }
+  // The state after n_tokens tokens, a multiple of kStateTokens.
+  float* state(int64_t seq, int64_t n_tokens) const {
+    return states(seq) + n_tokens / kStateTokens % n_states() * format.state_values();
+  }
+  // The same where they stand with the end of a block; null for a row that the next block does not look back at, and for
+  // a state that ends none.
+  float* end_conv_row(int64_t seq, int64_t position) const {
+    const int64_t row = position % n_block_tokens - (n_block_tokens - (format.n_taps - 1));
+    return row < 0 ? nullptr : end(seq, position / n_block_tokens) + row * format.conv_values();
+  }
+  float* end_state(int64_t seq, int64_t n_tokens) const {
+    if (n_tokens % n_block_tokens != 0) return nullptr;
+    return end(seq, n_tokens / n_block_tokens - 1) + (format.n_taps - 1) * format.conv_values();
+  }
+
+  int64_t n_rows() const { return format.ring_rows(n_undone); }
+
+ private:
+  int64_t n_states() const { return format.ring_states(n_undone); }
+  float* ring(int64_t seq) const {
+    return reinterpret_cast<float*>(rings + ids.data<int32_t>()[seq] * format.ring_bytes(n_undone, n_ends));
+  }
+  float* updates(int64_t seq) const { return ring(seq) + n_rows() * format.conv_values(); }
+  float* states(int64_t seq) const { return updates(seq) + n_rows() * format.update_values(); }
+  float* end(int64_t seq, int64_t block) const {
+    return states(seq) + n_states() * format.state_values() + block % n_ends * format.end_values();
+  }
+};
+
 // One layer's cached rows of one kind, for the sequences of a step.
 struct PagedRows {
   std::byte* pages = nullptr;  // page id p starts at pages + p * page_bytes

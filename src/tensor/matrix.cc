@@ -20,10 +20,8 @@ T load_unaligned(const void* data, int64_t i) {
   return value;
 }
 
-int64_t n_groups_of(int64_t k) { return (k + kMxGroup - 1) / kMxGroup; }
-
 int64_t panel_bytes_of(DType dtype, int64_t k) {
-  if (dtype == DType::kMxfp4) return n_groups_of(k) * kPanel + (k + kMxWord - 1) / kMxWord * kPanel * 4;
+  if (is_fp4(dtype)) return n_fp4_groups(dtype, k) * kPanel + (k + kMxWord - 1) / kMxWord * kPanel * 4;
   const int64_t together = dtype == DType::kF32 ? 1 : dtype == DType::kBF16 ? 2 : 4;  // k
   const int64_t k_stored = (k + together - 1) / together * together;
   return k_stored * kPanel * dtype_bytes(dtype);
@@ -88,22 +86,37 @@ uint32_t mx_word(const std::byte* pairs, int64_t n_bytes) {
   return word;
 }
 
+constexpr uint8_t kE4m3One = 0x38;
+
+void check_group_scale(DType dtype, uint8_t scale, int64_t n, int64_t group) {
+  if (dtype == DType::kMxfp4) {
+    const bool normal = scale >= kMxMinScale && scale <= kMxMaxScale;
+    LEVIN_CHECK(normal, "pack_matrix: scale [{}, {}] is 2^{}", n, group, scale - 127);
+  } else {
+    LEVIN_CHECK(scale < 0x7F, "pack_matrix: scale [{}, {}] is {}", n, group, e4m3_to_f32(scale));
+  }
+}
+
+// An nvfp4 group with a scale of zero becomes one of zeros with a scale of one, so that kernels may add exponents.
 void pack_groups(std::byte* out, const RowMajorWeights& source) {
-  const int64_t n_groups = n_groups_of(source.k), row_bytes = source.k / 2;
-  const int64_t panel = panel_bytes_of(source.dtype, source.k);
+  const DType dtype = source.dtype;
+  const int64_t n_groups = n_fp4_groups(dtype, source.k), row_bytes = source.k / 2;
+  const int64_t panel = panel_bytes_of(dtype, source.k);
+  const uint8_t neutral = dtype == DType::kNvfp4 ? kE4m3One : kMxMinScale;
   for (int64_t n = 0; n < (source.n + kPanel - 1) / kPanel * kPanel; ++n) {
     std::byte* to = out + n / kPanel * panel;
     const int64_t lane = n % kPanel;
+    const uint8_t* scales = source.group_scales + n * n_groups;
+    const auto is_zero = [&](int64_t k) { return dtype == DType::kNvfp4 && scales[k / kNvGroup] == 0; };
     for (int64_t group = 0; group < n_groups; ++group) {
-      const uint8_t scale = n < source.n ? source.group_scales[n * n_groups + group] : kMxMinScale;
-      const bool normal = scale >= kMxMinScale && scale <= kMxMaxScale;
-      LEVIN_CHECK(normal, "pack_matrix: scale [{}, {}] is 2^{}", n, group, scale - 127);
-      to[group * kMxGroupBytes + lane] = std::byte{scale};
+      const bool own = n < source.n && !is_zero(group * fp4_group(dtype));
+      if (own) check_group_scale(dtype, scales[group], n, group);
+      to[fp4_place(dtype, group * fp4_group(dtype), lane).scale] = std::byte{own ? scales[group] : neutral};
     }
     const auto* row = static_cast<const std::byte*>(source.data) + n * row_bytes;
     for (int64_t k = 0; k < source.k && n < source.n; k += kMxWord) {
-      const uint32_t word = mx_word(row + k / 2, std::min(kMxWord / 2, row_bytes - k / 2));
-      std::memcpy(to + mx_place(k, lane).word, &word, sizeof(word));
+      const uint32_t word = is_zero(k) ? 0 : mx_word(row + k / 2, std::min(kMxWord / 2, row_bytes - k / 2));
+      std::memcpy(to + fp4_place(dtype, k, lane).word, &word, sizeof(word));
     }
   }
 }
@@ -143,8 +156,8 @@ float Matrix::stored(int64_t n, int64_t k) const {
   const std::byte* p = panel(n / kPanel);
   const int64_t lane = n % kPanel;
   if (dtype_ == DType::kF32) return load_unaligned<float>(p, k * kPanel + lane);
-  if (dtype_ == DType::kMxfp4) {
-    const MxPlace place = mx_place(k, lane);
+  if (is_fp4(dtype_)) {
+    const Fp4Place place = fp4_place(dtype_, k, lane);
     return e2m1_to_f32(load_unaligned<uint32_t>(p + place.word, 0) >> place.bit & 0xF);
   }
   if (dtype_ == DType::kBF16) return bf16_to_f32(load_unaligned<uint16_t>(p + bf16_place(k, lane), 0));
@@ -152,8 +165,9 @@ float Matrix::stored(int64_t n, int64_t k) const {
 }
 
 float Matrix::scale(int64_t n, int64_t k) const {
-  if (dtype_ == DType::kMxfp4) {
-    return e8m0_to_f32(load_unaligned<uint8_t>(panel(n / kPanel), k / kMxGroup * kMxGroupBytes + n % kPanel));
+  if (is_fp4(dtype_)) {
+    const auto code = load_unaligned<uint8_t>(panel(n / kPanel) + fp4_place(dtype_, k, n % kPanel).scale, 0);
+    return dtype_ == DType::kNvfp4 ? e4m3_to_f32(code) * factor_ : e8m0_to_f32(code);
   }
   const float* scales = panel_scales(n / kPanel);
   return scales == nullptr ? 1.0f : scales[k / kWeightBlock];
@@ -166,6 +180,7 @@ Matrix matrix_on_device(DeviceMatrix&& parts) {
   m.n_ = parts.n;
   m.k_ = parts.k;
   m.has_wide_scales_ = parts.has_wide_scales;
+  m.factor_ = parts.factor;
   m.data_ = std::move(parts.data);
   m.scales_ = std::move(parts.scales);
   return m;
@@ -176,6 +191,7 @@ Matrix pack_matrix(const RowMajorWeights& source) {
   m.n_ = source.n;
   m.k_ = source.k;
   m.dtype_ = source.dtype == DType::kF16 ? DType::kF32 : source.dtype;
+  m.factor_ = source.factor;
   m.data_ = Buffer(m.n_panels() * m.panel_bytes());
   std::byte* out = m.data_.data();
   switch (source.dtype) {
@@ -194,8 +210,11 @@ Matrix pack_matrix(const RowMajorWeights& source) {
       pack_pairs<uint8_t, uint16_t>(out, m.panel_bytes(), m.n_, m.k_, source.data, e4m3_place);
       break;
     case DType::kMxfp4:
-      LEVIN_CHECK(m.k_ % 2 == 0, "pack_matrix: mxfp4 [{}, {}]", m.n_, m.k_);
-      LEVIN_CHECK(source.group_scales != nullptr, "pack_matrix: mxfp4 [{}, {}] without scales", m.n_, m.k_);
+    case DType::kNvfp4:
+      LEVIN_CHECK(m.k_ % (source.dtype == DType::kNvfp4 ? kNvGroup : 2) == 0, "pack_matrix: {} [{}, {}]",
+                  dtype_name(source.dtype), m.n_, m.k_);
+      LEVIN_CHECK(source.group_scales != nullptr, "pack_matrix: {} [{}, {}] without scales", dtype_name(source.dtype),
+                  m.n_, m.k_);
       pack_groups(out, source);
       break;
     default:
@@ -205,12 +224,26 @@ Matrix pack_matrix(const RowMajorWeights& source) {
     const int64_t n_scales = n_scales_of(m.n_, m.k_);
     m.scales_ = Buffer(n_scales * 4);
     std::memcpy(m.scales_.data(), source.scales, static_cast<size_t>(n_scales) * 4);
+  } else if (source.dtype == DType::kNvfp4) {
+    m.scales_ = Buffer(n_scales_of(m.n_, m.k_) * 4);
+    std::fill_n(reinterpret_cast<float*>(m.scales_.data()), n_scales_of(m.n_, m.k_), source.factor);
   }
   return m;
 }
 
 int64_t row_major_bytes(DType dtype, int64_t n, int64_t k) {
-  return dtype == DType::kMxfp4 ? n * (k / 2) : n * k * dtype_bytes(dtype);
+  return is_fp4(dtype) ? n * (k / 2) : n * k * dtype_bytes(dtype);
+}
+
+int64_t group_scale_bytes(DType dtype, int64_t n, int64_t k) {
+  const int64_t factor_bytes = dtype == DType::kNvfp4 ? static_cast<int64_t>(sizeof(float)) : 0;
+  return n * n_fp4_groups(dtype, k) + factor_bytes;
+}
+
+void copy_group_scales(const RowMajorWeights& source, std::byte* out) {
+  const auto n_scales = static_cast<size_t>(source.n * n_fp4_groups(source.dtype, source.k));
+  std::memcpy(out, source.group_scales, n_scales);
+  if (source.dtype == DType::kNvfp4) std::memcpy(out + n_scales, &source.factor, sizeof(source.factor));
 }
 
 Matrix keep_rows(const RowMajorWeights& source, bool in_place) {
@@ -218,6 +251,7 @@ Matrix keep_rows(const RowMajorWeights& source, bool in_place) {
   m.n_ = source.n;
   m.k_ = source.k;
   m.dtype_ = source.dtype == DType::kF16 ? DType::kF32 : source.dtype;
+  m.factor_ = source.factor;
   const int64_t n_bytes = row_major_bytes(m.dtype_, m.n_, m.k_);
   if (source.dtype == DType::kF16) {
     m.data_ = Buffer(n_bytes);
@@ -233,8 +267,8 @@ Matrix keep_rows(const RowMajorWeights& source, bool in_place) {
     m.scales_ = Buffer(n_scales_of(m.n_, m.k_) * 4);
     std::memcpy(m.scales_.data(), source.scales, static_cast<size_t>(m.scales_.n_bytes()));
   } else if (source.group_scales != nullptr) {
-    m.scales_ = Buffer(m.n_ * n_groups_of(m.k_));
-    std::memcpy(m.scales_.data(), source.group_scales, static_cast<size_t>(m.scales_.n_bytes()));
+    m.scales_ = Buffer(group_scale_bytes(source.dtype, m.n_, m.k_));
+    copy_group_scales(source, m.scales_.data());
   }
   return m;
 }

@@ -27,6 +27,11 @@
 //              the rows at the ends of the last n_ends blocks of tokens (kv/cache.h) are also kept, after the ring: a
 //              long step overwrites them in the ring before they can be copied.
 //
+//   recurrent  what a layer with a recurrent state caches instead of rows by token: per sequence one ring with rows of the
+//              last tokens, for the short convolution (its inputs) and for the state (its updates), and the state itself
+//              after the last multiples of kStateTokens. Then the ends of the last n_ends blocks: the convolution's last
+//              rows and the state. All f32, never rounded
+//
 // The structs below have only plain members, because CPU kernels, which are compiled for newer processors, may include
 // few headers (kernels/cpu/simd.h). tensor/formats.h fills them and describes whole caches.
 #pragma once
@@ -78,6 +83,28 @@ struct StateFormat {
   LEVIN_HOST_DEVICE int64_t row_bytes() const { return 8 * n_channels; }
   // Rows of a ring in which an entry can be recomputed after up to n_undone tokens were undone.
   LEVIN_HOST_DEVICE int64_t ring_rows(int64_t n_undone) const { return n_tokens + n_undone; }
+};
+
+constexpr int64_t kStateTokens = 16;  // between two states that are kept; divides kPageTokens
+
+struct RecurrentFormat {
+  int64_t n_heads = 0;         // Hl
+  int64_t d_head = 0;          // Dl, of queries, keys and values
+  int64_t n_taps = 0;          // of the short convolution, at most kStateTokens
+  int64_t n_block_tokens = 0;  // least block of tokens at whose end a state is worth keeping
+
+  LEVIN_HOST_DEVICE int64_t d_heads() const { return n_heads * d_head; }
+  LEVIN_HOST_DEVICE int64_t conv_values() const { return 3 * d_heads(); }              // of a row: q, k, v
+  LEVIN_HOST_DEVICE int64_t update_values() const { return 3 * d_heads() + n_heads; }  // of a row: k, v, decay, beta
+  LEVIN_HOST_DEVICE int64_t state_values() const { return d_heads() * d_head; }        // [Hl, Dl, Dl]
+  LEVIN_HOST_DEVICE int64_t end_values() const { return (n_taps - 1) * conv_values() + state_values(); }
+  // Rows that keep every token since the last state before any that may be run anew; and as many states.
+  LEVIN_HOST_DEVICE int64_t ring_rows(int64_t n_undone) const { return n_undone + kStateTokens; }
+  LEVIN_HOST_DEVICE int64_t ring_states(int64_t n_undone) const { return n_undone / kStateTokens + 2; }
+  LEVIN_HOST_DEVICE int64_t ring_bytes(int64_t n_undone, int64_t n_ends) const {
+    return 4 * (ring_rows(n_undone) * (conv_values() + update_values()) + ring_states(n_undone) * state_values() +
+                n_ends * end_values());
+  }
 };
 
 }  // namespace levin

@@ -1,11 +1,17 @@
 // What the commands print when all is well.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstring>
+#include <span>
+
 #include "apps/run_levin.h"
 #include "arch/load_config.h"
 #include "io/json.h"
 #include "io/mapped_file.h"
+#include "io/safetensors.h"
 #include "model/weight_table.h"
+#include "support/fixture.h"
 #include "support/must.h"
 #include "support/temp_checkpoint.h"
 #include "support/temp_dir.h"
@@ -63,6 +69,21 @@ TEST(InspectTest, DescribesDeepseekV4) {
   EXPECT_EQ(must(config.get<int64_t>("n_window")), 128);
   EXPECT_EQ(must(config.get<std::vector<int64_t>>("compress_ratios")).size(), 44u);
   EXPECT_FALSE(config.contains("d_latent"));
+}
+
+TEST(InspectTest, DescribesDeepseekV4WithABlockDrafter) {
+  const std::string folder = std::string(LEVIN_SOURCE_DIR) + "/tests/fixtures/deepseek-v4-flash-0731";
+  const ProgramResult result = run_levin({"inspect", folder});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  for (const char* part : {"DeepSeek-V4 (DeepseekV4ForCausalLM)", "304.2 B, of them drafter 19.8 B", "drafter yes",
+                           "DSpark: blocks of 5, 3 stages on layers 40, 41, 42, Markov rank 256"}) {
+    expect_in(result.out, part);
+  }
+  const io::JsonValue document = json_of(run_levin({"inspect", folder, "--json"}));
+  const io::JsonFields config = must(must(io::JsonFields::of(document, "the output")).get_fields("config"));
+  EXPECT_EQ(must(config.get<std::vector<int64_t>>("compress_ratios")).size(), 46u);
+  EXPECT_EQ(must(config.get<int64_t>("dspark_block")), 5);
+  EXPECT_EQ(must(config.get<std::vector<int64_t>>("dspark_target_layers")), (std::vector<int64_t>{40, 41, 42}));
 }
 
 TEST(InspectTest, TakesTheNamesFromAnIndex) {
@@ -160,6 +181,37 @@ TEST(InspectTest, WarnsOfWhatIsIgnored) {
   expect_in(result.out, "MTP no");
   expect_in(result.out, "moon_phase is not known to this version and was ignored");
   expect_in(result.out, "running without speculation");
+}
+
+// Every tensor that was recorded, in its shape, and the same tokens and rounds. How close the others are is in
+// tests/engine/oracle_test.cc.
+TEST(TraceTest, OfABlockDrafterHasItsRounds) {
+  TempCheckpoint model = TempCheckpoint::from_fixture("v4-dspark");
+  const std::string folder = model.write().string(), ids = folder + "/ids", out = folder + "/trace.safetensors";
+  const io::Checkpoint oracle = must(io::Checkpoint::open(fixture_folder("v4-dspark") / "oracle.safetensors"));
+  std::string text;
+  const std::span<const std::byte> prompt = oracle.find("input_ids")->bytes;
+  for (size_t i = 0; i < prompt.size(); i += sizeof(int64_t)) {
+    int64_t id = 0;
+    std::memcpy(&id, prompt.data() + i, sizeof(id));
+    text += std::to_string(id) + " ";
+  }
+  must(io::write_file_atomically(ids, text));
+  const ProgramResult result = run_levin({"trace", folder, "--ids-file", ids, "--out", out, "--numerics", "reference",
+                                          "--greedy", "24", "--drafts", "5", "--threads", "2"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const io::Checkpoint traced = must(io::Checkpoint::open(out));
+  EXPECT_EQ(traced.names(), oracle.names());
+  for (const io::StoredTensor& expected : oracle.tensors()) {
+    const io::StoredTensor* found = traced.find(expected.name);
+    ASSERT_NE(found, nullptr) << expected.name;
+    EXPECT_EQ(found->shape, expected.shape) << expected.name;
+    if (expected.dtype != io::StoredDtype::kI64) continue;
+    EXPECT_TRUE(std::ranges::equal(found->bytes, expected.bytes)) << expected.name;
+  }
+  const ProgramResult refused = run_levin({"trace", folder, "--ids-file", ids, "--out", out, "--drafts", "6"});
+  EXPECT_EQ(refused.exit_code, 2);
+  expect_in(refused.err, "--drafts is 6, and 5 can be drafted and verified at once (dspark_block_size is 5)");
 }
 
 TEST(DoctorTest, NamesTheKernels) {

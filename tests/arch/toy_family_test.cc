@@ -46,7 +46,7 @@ class PlainToy {
   explicit PlainToy(const ModelConfig& config) : c_(config), frequencies_(config.rope_frequencies()) {
     const TensorSource source = dummy_tensors(config);
     for (const WeightRow& row : weight_table(config, nullptr, nullptr)) {
-      must(source.read(row, [&](const io::StoredTensor& tensor, const io::StoredTensor* scales) -> Status {
+      must(source.read(row, [&](const io::StoredTensor& tensor, const StoredScales* scales) -> Status {
         weights_[row.name] = must(dequantise(tensor, scales));
         return {};
       }));

@@ -157,12 +157,17 @@ std::vector<Part> parts_of(const CacheLayout& layout) {
   const int64_t n_rows = layout.n_window > 0 ? std::min(layout.n_window, n_tokens) : n_tokens;
   for (size_t i = 0; i < layout.layers.size(); ++i) {
     const auto add = [&](const char* name, int64_t n_bytes) {
+      if (n_bytes == 0) return;
       out.push_back({fmt::format("{} of layer {}", name, i), at, at + n_bytes});
       at += n_bytes;
     };
     const LayerCacheFormat& l = layout.layers[i];
     const int64_t n_keys = l.compressed ? n_tokens / l.compressed->ratio : n_tokens;
     add("latent rows", n_rows * l.latent.row_bytes);
+    if (l.recurrent) {
+      add("convolution rows", 4 * (l.recurrent->n_taps - 1) * l.recurrent->conv_values());
+      add("recurrent state", 4 * l.recurrent->state_values());
+    }
     if (l.compressed) add("entries", n_keys * l.compressed->entries.row_bytes);
     if (l.index) add("index keys", n_keys * l.index->page_bytes() / kPageTokens);
     if (!l.compressed) continue;
@@ -194,7 +199,7 @@ TEST_P(BlocksTest, EveryPartOfARecordIsNeeded) {
 
 INSTANTIATE_TEST_SUITE_P(
     Fixtures, BlocksTest,
-    ::testing::Combine(::testing::Values("v4-flash", "v4-fp4", "v32-fp8", "glm-pattern"),
+    ::testing::Combine(::testing::Values("v4-flash", "v4-fp4", "v32-fp8", "glm-pattern", "glm-next"),
                        ::testing::Values(NumericsMode::kReference, NumericsMode::kOfficial, NumericsMode::kFast)),
     [](const auto& test) {
       return test_name(fmt::format("{}_{}", std::get<0>(test.param), numerics_mode_name(std::get<1>(test.param))));

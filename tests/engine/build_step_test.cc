@@ -41,6 +41,33 @@ class BuildStepTest : public testing::Test {
   Values tokens_ = {7, 8, 9}, token_ = {5};
 };
 
+// Blocks of three and one, behind 64 cached rows and none.
+TEST(BuildBlockStepTest, RowsOfABlockSeeTheWindowBeforeItAndEachOther) {
+  const PageKinds kinds{.n_window = 32, .ratios = {4}};
+  SequencePools pools(kinds, {.n_tokens = 1024, .n_sequences = 2, .n_step_tokens = 8});
+  SequencePages first(pools), second(pools);
+  must(first.grow(65));
+  must(second.grow(1));
+  Arena arena;
+  const Values three = {7, 250, 250}, one = {5};
+  const Step s = build_block_step(arena,
+                                  std::vector<SequenceChunk>{{.tokens = three, .first_position = 64, .pages = &first},
+                                                             {.tokens = one, .first_position = 0, .pages = &second}},
+                                  kinds);
+  EXPECT_EQ(values(s.tokens), (Values{7, 250, 250, 5}));
+  EXPECT_EQ(values(s.positions), (Values{64, 65, 66, 0}));
+  EXPECT_EQ(values(s.seq), (Values{0, 0, 0, 1}));
+  EXPECT_EQ(values(s.window), (Values{32, 32, 32, 0}));
+  EXPECT_EQ(values(s.visible), (Values{64, 64, 64, 0}));
+  EXPECT_EQ(values(s.slot), (Values{0, 1, 2, 0}));
+  ASSERT_TRUE(s.blocks.has_value());
+  EXPECT_EQ(values(s.blocks->tables), (Values{0, 1}));
+  EXPECT_EQ(values(s.blocks->end), (Values{3, 3, 3, 1}));
+  EXPECT_EQ(values(s.faults), (Values{0, 0, 0, 0}));
+  EXPECT_TRUE(s.entries.empty());
+  EXPECT_EQ(s.n_visible, 64);
+}
+
 TEST_F(BuildStepTest, RowsOfTheTrunkStandAtTheirPositions) {
   const Step s = step(SlotRule::kAtPosition);
   EXPECT_EQ(values(s.tokens), (Values{7, 8, 9, 5}));
@@ -101,6 +128,25 @@ TEST_F(WindowStepTest, TheMtpLayerHasNoEntries) {
   EXPECT_TRUE(s.entries.empty());
 }
 
+class MtpEntriesStepTest : public BuildStepTest {
+ protected:
+  MtpEntriesStepTest() : BuildStepTest({.ratios = {4}, .mtp_entries = true}) {}
+};
+
+// Slots 65 to 68 are entry 17, of pairs 64 to 67; slots 61 to 64 are entry 16.
+TEST_F(MtpEntriesStepTest, TheMtpLayersEntriesEndAtMultiplesOfTheirRatio) {
+  const Step s = step(SlotRule::kAfterPosition);  // slots 65, 66, 67 and 1
+  EXPECT_EQ(values(s.first_position), (Values{65, 1}));
+  const StepEntries& fours = s.entries_of(4);
+  EXPECT_EQ(fours.first, 1);
+  EXPECT_EQ(fours.first_token, -3);
+  EXPECT_EQ(values(fours.visible), (Values{17, 17, 17, 1}));
+  EXPECT_EQ(fours.slot.dim(0), 0);
+  const Step trunk = step(SlotRule::kAtPosition);  // positions 64, 65, 66 and 0
+  EXPECT_EQ(trunk.entries_of(4).first_token, 0);
+  EXPECT_EQ(values(trunk.entries_of(4).visible), (Values{16, 16, 16, 0}));
+}
+
 // What moves a step to a device must not forget a tensor.
 TEST_F(WindowStepTest, EveryTensorIsVisited) {
   Step s = step(SlotRule::kAtPosition, Values{0});
@@ -120,6 +166,65 @@ TEST_F(BuildStepTest, AChunkWithoutRoomIsNamed) {
   const Values many(70, 1);
   const SequenceChunk chunk{.tokens = many, .first_position = 0, .pages = &second_};
   EXPECT_DEATH(build_step(arena_, {&chunk, 1}, SlotRule::kAtPosition, kinds_), "sequence 0 needs 70 slots");
+}
+
+// ---- padding ----
+
+TEST(PaddedCounts, AreThoseThatGraphsAreMadeFor) {
+  std::vector<int64_t> rows, pages;
+  for (int64_t n = 1; n <= 48; n = padded_rows(n) + 1) rows.push_back(padded_rows(n));
+  for (int64_t n = 1; n <= 256; n = padded_pages(n) + 1) pages.push_back(padded_pages(n));
+  EXPECT_EQ(rows, (std::vector<int64_t>{1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48}));
+  EXPECT_EQ(pages, (std::vector<int64_t>{4, 16, 64, 256}));
+}
+
+class PaddedStepTest : public BuildStepTest {
+ protected:
+  PaddedStepTest() : BuildStepTest({.n_window = 8, .ratios = {4, 128}}) {}
+  Step padded(SlotRule rule, std::optional<std::span<const int32_t>> wanted = std::nullopt) {
+    const std::vector<SequenceChunk> chunks = {{.tokens = tokens_, .first_position = 65, .pages = &first_},
+                                               {.tokens = token_, .first_position = 0, .pages = &second_}};
+    shape_ = padded_shape(chunks, kinds_, wanted, 5);
+    return build_step(arena_, chunks, rule, kinds_, wanted, shape_);
+  }
+  StepShape shape_;
+};
+
+TEST_F(PaddedStepTest, RowsOfPaddingHaveNoSequenceAndSeeNothing) {
+  tokens_ = {7, 8, 9, 6};
+  must(first_.grow(70));
+  const Step s = padded(SlotRule::kAtPosition);
+  EXPECT_EQ(shape_, (StepShape{.n_rows = 6, .n_sequences = 5, .n_pages = 4}));
+  EXPECT_EQ(values(s.tokens), (Values{7, 8, 9, 6, 5, 0}));
+  EXPECT_EQ(values(s.seq), (Values{0, 0, 0, 0, 1, -1}));
+  EXPECT_EQ(values(s.slot), (Values{65, 66, 67, 68, 0, -1}));
+  EXPECT_EQ(values(s.visible), (Values{66, 67, 68, 69, 1, 0}));
+  EXPECT_EQ(values(s.window), (Values{58, 59, 60, 61, 0, 0}));
+  EXPECT_EQ(s.tables.dim(0), 5);
+  EXPECT_EQ(s.tables.dim(1), 4);
+  EXPECT_EQ(s.n_visible, 4 * kPageTokens);
+  EXPECT_EQ(values(s.end_row), (Values{4, 5, 0, 0, 0}));
+  const StepEntries& e = s.entries_of(4);
+  EXPECT_EQ(values(e.visible), (Values{16, 16, 17, 17, 0, 0}));
+  EXPECT_EQ(values(e.seq), (Values{0, -1, -1, -1, -1, -1}));
+  EXPECT_EQ(values(e.slot), (Values{16, -1, -1, -1, -1, -1}));
+  EXPECT_EQ(e.tables.dim(1), 1);
+  EXPECT_EQ(e.n_visible, kPageTokens);
+  EXPECT_EQ(s.entries_of(128).tables.dim(1), 1);
+}
+
+TEST_F(PaddedStepTest, WantedRowsThatNobodyWantsAreThePaddingAtTheEnd) {
+  const Values all = {0, 1, 2, 3}, one = {2}, none;
+  Step s = padded(SlotRule::kAfterPosition, all);
+  EXPECT_EQ(shape_.n_rows, 4);
+  EXPECT_EQ(values(*s.wanted), all);
+  s = padded(SlotRule::kAfterPosition, one);
+  EXPECT_EQ(values(*s.wanted), (Values{2, 5, 5, 5, 5, 5}));
+  EXPECT_EQ(values(s.seq), (Values{0, 0, 0, 1, -1, -1}));
+  EXPECT_EQ(values(s.visible), (Values{67, 68, 69, 2, 1, 1}));  // slots 1 and later
+  s = padded(SlotRule::kAfterPosition, none);
+  EXPECT_EQ(shape_.n_rows, 4);
+  EXPECT_TRUE(values(*s.wanted).empty());
 }
 
 }  // namespace

@@ -1,14 +1,17 @@
 // Models on a CUDA device, on the plain kernels: the oracles of the fixtures, the bits of the CPU's plain kernels in every
-// numerics mode and any chunking, the same answers alone and in company, faults that end one request, and prefixes that
+// numerics mode and any chunking, the same answers alone and in company, from graphs and kernel by kernel, faults that end one request, and prefixes that
 // come back from the host.
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
 #include <random>
 
 #include "engine/loaded_model.h"
 #include "engine/oracle_trace.h"
+#include "engine/row_gather.h"
 #include "engine/step_loop.h"
 #include "model/memory_plan.h"
 #include "ops/cuda_backend.h"
@@ -141,11 +144,17 @@ void expect_the_cpus_answers(CudaBackend& cuda, const std::filesystem::path& fol
   Runner device(*on_cuda, options);
   must(device.ready());
   const std::vector<Ids> expected = tokens_of(answer(cpu, prompts, {}));
+  options.graphs = false;
+  Runner eager(*on_cuda, options);
+  must(eager.ready());
   for (const Circumstances& c : {Circumstances{}, Circumstances{.n_spec_steps = 3},
                                  Circumstances{.n_spec_steps = 2, .max_running = 4, .chunk_tokens = 33}}) {
     SCOPED_TRACE(c.n_spec_steps);
     EXPECT_EQ(tokens_of(answer(device, prompts, c)), expected);
+    EXPECT_EQ(tokens_of(answer(eager, prompts, c)), expected);
   }
+  EXPECT_GT(device.n_graphs(), 0);
+  EXPECT_EQ(eager.n_graphs(), 0);
 }
 
 TEST_F(CudaModelTest, DemoV32AnswersAsOnTheCpu) { expect_the_cpus_answers(*cuda_, demo_model_folder("demo-v32")); }
@@ -183,6 +192,111 @@ TEST_F(CudaModelTest, AFaultEndsItsRequestAndNoOther) {
     if (i != 1) {
       EXPECT_EQ(found[i], expected[i]);
     }
+  }
+}
+
+// ---- graphs ----
+
+// Logits bits of a decode row, after chunks that are cut as `chunk_tokens` says, in company of others, and drafts.
+struct GraphRun {
+  bool graphs = true;
+  int64_t chunk_tokens = 64;
+  size_t n_company = 0;
+};
+
+std::vector<float> copy_of(const View& rows) { return {rows.data<float>(), rows.data<float>() + rows.n_elements()}; }
+
+// Of 97 tokens: logits of the last three, which are verified together, then hidden rows of three MTP steps behind them.
+std::vector<float> bits_of(const Model& model, RunnerOptions options, const GraphRun& run) {
+  options.graphs = run.graphs;
+  Runner runner(model, options);
+  must(runner.ready());
+  std::vector<Ids> texts;
+  std::vector<std::unique_ptr<SequencePages>> pages;
+  for (size_t i = 0; i <= run.n_company; ++i) {
+    texts.push_back(random_ids(static_cast<uint32_t>(i + 1), 97, model.config().n_vocab));
+    pages.push_back(std::make_unique<SequencePages>(runner.pools()));
+    must(pages.back()->grow(110));
+  }
+  const auto chunks = [&](size_t begin, size_t n) {
+    std::vector<SequenceChunk> out;
+    for (size_t i = texts.size(); i-- > 0;) {  // the one looked at comes last
+      out.push_back({.tokens = std::span(texts[i]).subspan(begin, n),
+                     .first_position = static_cast<int32_t>(begin),
+                     .pages = pages[i].get()});
+    }
+    return out;
+  };
+  std::vector<float> out;
+  const auto keep = [&](const View& rows) {
+    const std::vector<float> values = copy_of(rows);
+    out.insert(out.end(), values.begin(), values.end());
+  };
+  constexpr size_t kVerified = 3, kPrompt = 94;
+  for (size_t begin = 0; begin < kPrompt; begin += static_cast<size_t>(run.chunk_tokens)) {
+    runner.begin_step();
+    runner.trunk(chunks(begin, std::min(static_cast<size_t>(run.chunk_tokens), kPrompt - begin)));
+  }
+  runner.begin_step();
+  const ForwardRows rows = runner.trunk(chunks(kPrompt, kVerified));
+  const int64_t first = static_cast<int64_t>(run.n_company * kVerified);
+  keep(runner.logits(rows.hidden.slice_first(first, kVerified)));
+  if (!model.has_mtp()) return out;
+  std::vector<SequenceChunk> pairs = chunks(kPrompt + 1, kVerified - 1);
+  for (SequenceChunk& pair : pairs) pair.first_position -= 1;
+  std::vector<int32_t> wanted;
+  std::vector<float> storage;
+  RowGather<float> taps(storage, model.d_state());
+  for (size_t i = 0; i < pairs.size(); ++i) {
+    taps.add(rows.state.slice_first(static_cast<int64_t>(i * kVerified), kVerified - 1));
+    wanted.push_back(static_cast<int32_t>((i + 1) * (kVerified - 1) - 1));
+  }
+  ForwardRows drafted = runner.mtp(pairs, {.state = taps.view()}, wanted);
+  for (int step = 0; step < 3; ++step) {
+    const auto last = static_cast<int64_t>(run.n_company);
+    keep(drafted.hidden.slice_first(last, 1));
+    keep(runner.draft_logits(drafted.hidden).slice_first(last, 1));
+    std::vector<SequenceChunk> chain = chunks(static_cast<size_t>(step), 1);  // drafts that are wrong
+    for (SequenceChunk& c : chain) c.first_position = static_cast<int32_t>(kPrompt + kVerified - 1 + step);
+    const bool share = model.config().share_picks_across_drafts;
+    drafted =
+        runner.mtp(chain, {.state = runner.keep(drafted.state), .picks = share ? runner.keep(drafted.picks) : View()});
+  }
+  return out;
+}
+
+class CudaGraphTest : public CudaModelTest, public ::testing::WithParamInterface<const char*> {};
+
+TEST_P(CudaGraphTest, TheBitsAreThoseOfEagerStepsInAnyCompanyAndChunking) {
+  const std::unique_ptr<Model> model = load(GetParam());
+  const RunnerOptions options = on_device(4096);
+  const std::vector<float> expected = bits_of(*model, options, {.graphs = false});
+  for (const GraphRun& run : {GraphRun{}, GraphRun{.chunk_tokens = 1}, GraphRun{.chunk_tokens = 7},
+                              GraphRun{.n_company = 1}, GraphRun{.n_company = 4},
+                              GraphRun{.chunk_tokens = 5, .n_company = 7}, GraphRun{.graphs = false, .n_company = 4}}) {
+    SCOPED_TRACE(fmt::format("{} chunks of {}, beside {}", run.graphs, run.chunk_tokens, run.n_company));
+    const std::vector<float> found = bits_of(*model, options, run);
+    ASSERT_EQ(found.size(), expected.size());
+    EXPECT_EQ(std::memcmp(found.data(), expected.data(), expected.size() * sizeof(float)), 0);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Fixtures, CudaGraphTest, ::testing::ValuesIn(kOracleFixtures),
+                         [](const auto& fixture) { return test_name(fixture.param); });
+
+TEST_F(CudaModelTest, NoGraphIsRecordedAfterAllThatDraftingAsksFor) {
+  for (const char* fixture : {"v32-odd", "v4-flash"}) {
+    SCOPED_TRACE(fixture);
+    const std::unique_ptr<Model> model = load(fixture);
+    Runner runner(*model, on_device(4 * kContextTokens));
+    must(runner.ready());
+    runner.record_graphs(3);
+    const int64_t n_recorded = runner.n_graphs();
+    EXPECT_GT(n_recorded, 0);
+    for (const int64_t chunk_tokens : {5, 64}) {
+      answer(runner, prompts_for(*model), {.n_spec_steps = 3, .max_running = 4, .chunk_tokens = chunk_tokens});
+    }
+    EXPECT_EQ(runner.n_graphs(), n_recorded);
   }
 }
 

@@ -29,7 +29,8 @@ class Bench {
  public:
   explicit Bench(const Model& model)
       : model_(model),
-        ctx_(cpu_context(pool_, arena_, Isa::kPlain)),
+        cpu_(pool_, arena_, Isa::kPlain),
+        ctx_(op_context(cpu_)),
         pools_(model.cache_layout().page_kinds(), {.n_tokens = kTokens}),
         cache_(model.cache_layout(), pools_),
         pages_(pools_) {
@@ -65,6 +66,7 @@ class Bench {
   const Model& model_;
   ThreadPool pool_{1};
   Arena arena_;
+  CpuBackend cpu_;
   OpContext ctx_;
   SequencePools pools_;
   KvCache cache_;

@@ -6,9 +6,11 @@
 
 #include "engine/loaded_model.h"
 #include "engine/mtp_drafter.h"
+#include "engine/oracle.h"
 #include "engine/prompt_sets.h"
 #include "engine/step_loop.h"
 #include "engine/toy_drafter.h"
+#include "engine/trace.h"
 
 namespace levin::test {
 namespace {
@@ -24,9 +26,11 @@ struct Answer {
 
 // Two greedy answers and two sampled ones, side by side.
 std::vector<Answer> answers(const Model& model, const std::vector<Tokens>& prompts, std::unique_ptr<Drafter> drafter,
-                            Runner& runner, int n_drafts) {
-  StepLoop loop(runner, {.chunk_tokens = 64, .n_spec_steps = n_drafts, .max_context_tokens = kContext},
-                std::move(drafter));
+                            Runner& runner, int n_drafts, double min_confidence = kDefaultMinConfidence) {
+  StepLoop loop(
+      runner,
+      {.chunk_tokens = 64, .n_spec_steps = n_drafts, .min_confidence = min_confidence, .max_context_tokens = kContext},
+      std::move(drafter));
   std::vector<RequestId> ids;
   for (size_t i = 0; i < prompts.size(); ++i) {
     GenerateRequest request{.prompt = prompts[i], .max_tokens = kMostTokens};
@@ -143,6 +147,74 @@ TEST_F(DrafterTest, ADrafterIsAskedForNoMoreThanItMakes) {
   const std::vector<Answer> found = run(std::make_unique<LookupDrafter>(), 16);
   expect_plain_tokens(found);
   for (const Answer& answer : found) EXPECT_EQ(answer.stats.accepted_per_position.size(), 4u);
+}
+
+class BlockDrafterTest : public testing::Test {
+ protected:
+  BlockDrafterTest() : model_(load_fixture("v4-dspark")), oracle_("v4-dspark") {
+    const std::vector<int64_t> ids = oracle_.values<int64_t>("input_ids");
+    prompts_ = {{ids.begin(), ids.end()}, {ids.begin(), ids.begin() + 20}, {7}, {ids.begin() + 30, ids.end()}};
+  }
+  std::vector<Answer> run(int n_drafts, double min_confidence) const {
+    Runner runner(*model_, runner_options(4 * (kContext + 1)));
+    return answers(*model_, prompts_, make_drafter(runner, n_drafts), runner, n_drafts, min_confidence);
+  }
+  void expect_tokens_of(const std::vector<Answer>& found, const std::vector<Answer>& expected) const {
+    for (size_t i = 0; i < found.size(); ++i) EXPECT_EQ(found[i].tokens, expected[i].tokens) << "answer " << i;
+  }
+
+  std::unique_ptr<Model> model_;
+  Oracle oracle_;
+  std::vector<Tokens> prompts_;
+};
+
+// The whole block is run whatever is wanted of it: its rows see each other.
+TEST_F(BlockDrafterTest, FewerDraftsAreTheFirstOfTheSameBlock) {
+  const std::vector<float> logits = oracle_.values<float>("draft.logits");
+  for (int n_drafts = 1; n_drafts <= 5; ++n_drafts) {
+    const TraceOptions options{.ids = prompts_[0], .n_drafts = n_drafts};
+    Runner runner(*model_, runner_options(trace_cache_tokens(options)));
+    const TraceResult result = must(trace(runner, options));
+    const auto n_values = static_cast<size_t>(n_drafts * model_->config().n_vocab);
+    EXPECT_LE(relative_error(result.draft_logits, std::span(logits).first(n_values)), 2e-5) << n_drafts;
+  }
+}
+
+TEST_F(BlockDrafterTest, NoMoreThanABlockIsDrafted) {
+  const std::vector<Answer> plain = run(0, 0), whole = run(5, 0), more = run(7, 0);
+  expect_tokens_of(whole, plain);
+  expect_tokens_of(more, plain);
+  for (size_t i = 0; i < more.size(); ++i) {
+    EXPECT_EQ(more[i].stats.accepted_per_position.size(), 5u);
+    EXPECT_EQ(more[i].stats.accepted_per_position, whole[i].stats.accepted_per_position);
+  }
+  const TraceOptions options{.ids = prompts_[0], .n_drafts = 6};
+  Runner runner(*model_, runner_options(trace_cache_tokens(options)));
+  const auto refused = trace(runner, options);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.error().message.find("--drafts is 6, and 5 can be drafted"), std::string::npos)
+      << refused.error().message;
+}
+
+// The first is always made; those behind it as long as the model's own confidence in all before them is enough.
+TEST_F(BlockDrafterTest, ItsOwnConfidenceDecidesHowManyAreVerified) {
+  const std::vector<Answer> plain = run(0, 0), all = run(5, 0), doubted = run(5, 1);
+  expect_tokens_of(doubted, plain);
+  int64_t n_all = 0, n_doubted = 0, n_doubted_passes = 0;
+  for (size_t i = 0; i < all.size(); ++i) {
+    n_all += all[i].stats.n_drafted;
+    n_doubted += doubted[i].stats.n_drafted;
+    n_doubted_passes += doubted[i].stats.n_verify_passes;
+  }
+  EXPECT_LE(n_doubted, n_doubted_passes);
+  EXPECT_GT(n_doubted, 0);
+  EXPECT_GT(n_all, 3 * n_doubted);
+}
+
+// Drafts take the noise of the request, so that they are kept at any temperature.
+TEST_F(BlockDrafterTest, DraftsAreKeptWithTheNoiseOfTheRequest) {
+  const std::vector<Answer> found = run(5, 0);
+  for (size_t i = 0; i < 2; ++i) EXPECT_GT(found[i].stats.n_accepted, 0) << i;  // greedy and sampled
 }
 
 TEST_F(DrafterTest, TheMtpLayerChangesNoToken) {

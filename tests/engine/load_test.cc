@@ -156,12 +156,14 @@ TEST_P(DemoLoadTest, AStepsScratchIsWithinThePlan) {
   EXPECT_LE(runner.peak_scratch_bytes(), plan.workspace_bytes);
 }
 
-// Windows, entries and compressor state of sequences that come, go and come again, and go on from each other's blocks,
-// of which there is room for a few.
-TEST(LoadTest, SoIsEveryAnswerOfDeepseekV4) {
+class StateLoadTest : public testing::TestWithParam<const char*> {};
+
+// Windows, entries and compressor state, or recurrent state and pools, of sequences that come, go and come again, and go
+// on from each other's blocks, of which there is room for a few.
+TEST_P(StateLoadTest, EveryAnswerIsThatOfTheRequestAlone) {
   constexpr int kRequests = 40;
   const TempDir folder;
-  must(materialise(fixture_folder("v4-flash"), folder.path()));
+  must(materialise(fixture_folder(GetParam()), folder.path()));
   const std::unique_ptr<Model> model = load_model(folder.path(), {.numerics = NumericsMode::kFast});
   const std::vector<std::vector<int32_t>> inputs =
       prompts(kRequests, random_prompts(folder.path(), 70, {420, 420, 420, 420, 420}));
@@ -194,9 +196,38 @@ TEST(LoadTest, SoIsEveryAnswerOfDeepseekV4) {
   EXPECT_TRUE(n_plans.ok()) << n_plans.error().message;
 }
 
-TEST(LoadTest, AContextMayBeShorterThanAnEntry) {
+TEST_P(StateLoadTest, AStepsScratchIsWithinThePlan) {
+  constexpr int64_t kChunkTokens = 256, kPromptTokens = 1500;
   const TempDir folder;
-  must(materialise(fixture_folder("v4-flash"), folder.path()));
+  must(materialise(fixture_folder(GetParam()), folder.path()));
+  const std::unique_ptr<Model> model = load_model(folder.path(), {.numerics = NumericsMode::kFast});
+  RunnerOptions options = runner_options(kPromptTokens + 64);
+  options.n_step_tokens = kChunkTokens;
+  Runner runner(*model, options);
+  StepLoop loop(runner, {.chunk_tokens = kChunkTokens,
+                         .n_spec_steps = kSpecSteps,
+                         .max_context_tokens = kPromptTokens + 64,
+                         .share_prefixes = false});
+  const std::vector<int32_t> prompt = random_prompts(folder.path(), 78, {kPromptTokens}).front();
+  const RequestId id = must(loop.submit({.prompt = prompt, .max_tokens = 12}));
+  while (loop.take(id) == nullptr) loop.step();
+  ModelConfig config = model->config();
+  config.max_position = kPromptTokens + 64;  // index scores of no longer a context
+  const MemoryPlan plan = plan_memory(config, model->numerics(), nullptr, {.n_step_tokens = kChunkTokens});
+  EXPECT_LE(runner.peak_scratch_bytes(), plan.workspace_bytes);
+  RecordProperty("share_of_the_plan", std::to_string(100 * runner.peak_scratch_bytes() / plan.workspace_bytes));
+}
+
+INSTANTIATE_TEST_SUITE_P(Fixtures, StateLoadTest, testing::Values("v4-flash", "v4-dspark", "glm-next"),
+                         [](const auto& fixture) { return test_name(fixture.param); });
+
+class V4LoadTest : public testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Fixtures, V4LoadTest, testing::Values("v4-flash", "v4-dspark"),
+                         [](const auto& fixture) { return test_name(fixture.param); });
+
+TEST_P(V4LoadTest, AContextMayBeShorterThanAnEntry) {
+  const TempDir folder;
+  must(materialise(fixture_folder(GetParam()), folder.path()));
   const std::unique_ptr<Engine> engine =
       must(Engine::load({.model_folder = folder.path().string(), .max_model_len_tokens = 20}, {}));
   EXPECT_EQ(must(engine->generate({.prompt = {1, 2, 3}})).tokens.size(), 17u);
@@ -215,9 +246,9 @@ TEST(LoadTest, AnEngineRunsAsManyRequestsAsItIsAskedTo) {
 }
 
 // In memory of their own, or none where none is given, and on disk for an engine to come.
-TEST(LoadTest, AnEngineSharesPrefixesOfDeepseekV4) {
+TEST_P(V4LoadTest, AnEngineSharesPrefixesOfDeepseekV4) {
   const TempDir folder, disk;
-  must(materialise(fixture_folder("v4-flash"), folder.path()));
+  must(materialise(fixture_folder(GetParam()), folder.path()));
   const GenerateRequest what = request(random_prompts(folder.path(), 72, {300}).front(), 1);
   EngineOptions options{.model_folder = folder.path().string(),
                         .n_spec_steps = kSpecSteps,

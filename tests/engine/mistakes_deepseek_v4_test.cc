@@ -218,7 +218,7 @@ const Mistake kMistakes[] = {
      [](const ModelConfig&, ModelWeights& w) {
        for (V4LayerWeights& layer : deepseek_v4::own(w).layers) multiply(layer.attention.out_up.w, 0.5f);
      }},
-    {12, "one Sinkhorn step", [](ModelConfig& c) { deepseek_v4::own(c).n_sinkhorn_steps = 1; }},
+    {12, "one Sinkhorn step", [](ModelConfig& c) { c.n_sinkhorn_steps = 1; }},
     {13,
      "no limit in the shared expert",
      {},

@@ -7,9 +7,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstring>
 #include <functional>
 #include <ostream>
 #include <string>
+#include <vector>
 
 #include "arch/deepseek_v3/weights.h"
 #include "arch/load_config.h"
@@ -127,7 +129,7 @@ INSTANTIATE_TEST_SUITE_P(Mla, MlaMistakesTest, ::testing::ValuesIn(kMistakes),
                          [](const auto& row) { return fmt::format("M{}_{}", row.param.number, row.index); });
 
 TEST(MlaMistakesTest, WithoutOneTheOracleIsMet) {
-  for (const char* fixture : {"v32-odd", "v32-shared", "glm-shared", "glm-pattern"})
+  for (const char* fixture : {"v32-odd", "v32-shared", "glm-shared", "glm-pattern", "glm-nvfp4"})
     EXPECT_LE(error_with(fixture, {}), kRight);
 }
 
@@ -167,6 +169,59 @@ INSTANTIATE_TEST_SUITE_P(Mla, WrongScheduleTest, ::testing::ValuesIn(kWrongSched
 TEST(RightSchedule, IsTheOraclesInAnySpelling) {
   for (const char* pattern : {"FFSSFS", "FFSSFSF"}) EXPECT_LE(error_with_pattern(pattern), kRight) << pattern;
 }
+
+// ---- in reading NVFP4: a file whose tensors are what a mistaken reader would take them for ------------------------------
+
+struct WrongReading {
+  const char* name;
+  std::function<void(test::DrawnTensor&)> spoil;  // of every expert's tensors
+};
+void PrintTo(const WrongReading& m, std::ostream* out) { *out << m.name; }
+
+void change_factor(test::DrawnTensor& tensor, const std::function<float(float)>& change) {
+  if (!tensor.name.ends_with(".weight_scale_2")) return;
+  float value;
+  std::memcpy(&value, tensor.bytes.data(), sizeof(value));
+  value = change(value);
+  std::memcpy(tensor.bytes.data(), &value, sizeof(value));
+}
+
+const WrongReading kWrongReadings[] = {
+    {"NibblesSwapped",
+     [](test::DrawnTensor& t) {
+       if (t.dtype != io::StoredDtype::kU8) return;
+       for (std::byte& pair : t.bytes) pair = pair << 4 | pair >> 4;
+     }},
+    {"FactorLeftOut", [](test::DrawnTensor& t) { change_factor(t, [](float) { return 1.0f; }); }},
+    {"FactorDivides", [](test::DrawnTensor& t) { change_factor(t, [](float f) { return 1 / f; }); }},
+    {"ScalesByColumn",  // [N, G] read as [G, N]
+     [](test::DrawnTensor& t) {
+       if (!t.name.ends_with(".weight_scale")) return;
+       const std::vector<std::byte> from = t.bytes;
+       const int64_t n = t.shape[0], n_groups = t.shape[1];
+       for (int64_t i = 0; i < n * n_groups; ++i)
+         t.bytes[static_cast<size_t>(i)] = from[static_cast<size_t>(i % n_groups * n + i / n_groups)];
+     }},
+    {"ScaleOfTheGroupBefore",
+     [](test::DrawnTensor& t) {
+       if (t.name.ends_with(".weight_scale")) std::rotate(t.bytes.begin(), t.bytes.begin() + 1, t.bytes.end());
+     }},
+    {"UpWithAnotherFactor",
+     [](test::DrawnTensor& t) {
+       if (t.name.find(".up_proj.") != std::string::npos) change_factor(t, [](float f) { return 2 * f; });
+     }},
+};
+
+class WrongReadingTest : public ::testing::TestWithParam<WrongReading> {};
+
+TEST_P(WrongReadingTest, IsNoticed) {
+  TempCheckpoint model = TempCheckpoint::from_fixture("glm-nvfp4");
+  for (const std::string& name : model.tensor_names()) GetParam().spoil(model.tensor(name));
+  EXPECT_GE(error_of(*load_model(model.write()), Oracle("glm-nvfp4")), kNoticed);
+}
+
+INSTANTIATE_TEST_SUITE_P(Nvfp4, WrongReadingTest, ::testing::ValuesIn(kWrongReadings),
+                         [](const auto& row) { return std::string(row.param.name); });
 
 // ---- in the files: refused by name -------------------------------------------------------------------------------
 

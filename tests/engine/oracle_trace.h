@@ -18,15 +18,34 @@ namespace levin::test {
 
 constexpr double kOracleTolerance = 2e-5;
 
-inline const char* const kOracleFixtures[] = {"v32-odd",    "v32-fp8",     "v32-official", "v32-shared",
-                                              "glm-shared", "glm-pattern", "v4-flash",     "v4-fp4"};
+inline const char* const kOracleFixtures[] = {"v32-odd",     "v32-fp8",   "v32-official", "v32-shared", "glm-shared",
+                                              "glm-pattern", "glm-nvfp4", "v4-flash",     "v4-fp4",     "v4-dspark"};
+
+// Of families that have no kernels for CUDA.
+inline const char* const kCpuOracleFixtures[] = {"glm-next"};
 
 inline TraceOptions oracle_options(const Oracle& oracle, int64_t n_chunk_tokens) {
   const std::vector<int64_t> ids = oracle.values<int64_t>("input_ids");
   return {.ids = std::vector<int32_t>(ids.begin(), ids.end()),
-          .n_greedy = 16,
-          .n_drafts = 3,
+          .n_greedy = static_cast<int>(oracle.values<int64_t>("greedy_ids").size()),
+          .n_drafts = static_cast<int>(oracle.values<int64_t>("draft.tokens").size()),
           .n_chunk_tokens = n_chunk_tokens};
+}
+
+// What a block drafter takes of the trunk, and its rounds.
+inline void expect_reference_blocks(const TraceResult& result, const Oracle& oracle) {
+  const auto expect_close = [&oracle](const std::vector<float>& found, const std::string& name) {
+    EXPECT_LE(relative_error(found, oracle.values<float>(name)), kOracleTolerance) << name;
+  };
+  expect_close(result.main_hidden, "dspark.main_hidden");
+  expect_close(result.main_x, "dspark.main_x");
+  for (size_t s = 0; s < result.context.size(); ++s)
+    expect_close(result.context[s], fmt::format("dspark.context.{}", s));
+  expect_close(result.draft_confidence, "draft.confidence");
+  ASSERT_EQ(result.rounds.accepted, oracle.values<int64_t>("rounds.accepted"));
+  EXPECT_EQ(result.rounds.tokens, oracle.values<int64_t>("rounds.tokens"));
+  expect_close(result.rounds.logits, "rounds.logits");
+  expect_close(result.rounds.confidence, "rounds.confidence");
 }
 
 inline void expect_reference(const TraceResult& result, const Oracle& oracle, const ModelConfig& config) {
@@ -39,13 +58,18 @@ inline void expect_reference(const TraceResult& result, const Oracle& oracle, co
     EXPECT_EQ(shared_picks(result.topk[layer], oracle.values<int32_t>(name), config.n_picks), 1.0) << layer;
   }
   EXPECT_EQ(result.greedy_ids, oracle.values<int64_t>("greedy_ids"));
-  EXPECT_LE(relative_error(result.draft1_logits, oracle.values<float>("draft1.logits")), kOracleTolerance);
+  ASSERT_EQ(!result.draft1_logits.empty(), oracle.has("draft1.logits"));
+  if (oracle.has("draft1.logits")) {
+    EXPECT_LE(relative_error(result.draft1_logits, oracle.values<float>("draft1.logits")), kOracleTolerance);
+  }
   ASSERT_EQ(!result.draft1_topk.empty(), oracle.has("draft1.topk"));
   if (oracle.has("draft1.topk")) {
     EXPECT_EQ(shared_picks(result.draft1_topk, oracle.values<int32_t>("draft1.topk"), config.n_picks), 1.0);
   }
   EXPECT_EQ(result.draft_tokens, oracle.values<int64_t>("draft.tokens"));
   EXPECT_LE(relative_error(result.draft_logits, oracle.values<float>("draft.logits")), kOracleTolerance);
+  ASSERT_EQ(!result.main_x.empty(), oracle.has("dspark.main_x"));
+  if (oracle.has("dspark.main_x")) expect_reference_blocks(result, oracle);
 }
 
 inline void expect_same_bits(const TraceResult& result, const TraceResult& base) {
@@ -56,6 +80,13 @@ inline void expect_same_bits(const TraceResult& result, const TraceResult& base)
   EXPECT_EQ(result.draft1_logits, base.draft1_logits);
   EXPECT_EQ(result.draft1_topk, base.draft1_topk);
   EXPECT_EQ(result.draft_logits, base.draft_logits);
+  EXPECT_EQ(result.main_hidden, base.main_hidden);
+  EXPECT_EQ(result.main_x, base.main_x);
+  EXPECT_EQ(result.context, base.context);
+  EXPECT_EQ(result.rounds.tokens, base.rounds.tokens);
+  EXPECT_EQ(result.rounds.logits, base.rounds.logits);
+  EXPECT_EQ(result.rounds.confidence, base.rounds.confidence);
+  EXPECT_EQ(result.rounds.accepted, base.rounds.accepted);
 }
 
 }  // namespace levin::test

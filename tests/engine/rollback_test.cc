@@ -1,6 +1,6 @@
 // Drafts that are turned down leave no trace: random rounds of verification, with logits that are the same bits as
-// those of a run that never drafted. V4's windows, entries and compressor state must all go back to any accepted
-// prefix, also of a verify window wider than the compression ratio.
+// those of a run that never drafted. V4's windows, entries and compressor state, and GLM-5.3-Flash's recurrent
+// state and pools, must all go back to any accepted prefix, also of a verify window wider than the compression ratio.
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 
@@ -195,13 +195,87 @@ TEST_P(RollbackTest, LogitsAreThoseOfARunThatNeverDrafted) {
   RecordProperty("rounds", static_cast<int>(n_rounds));
 }
 
+// A block drafter's rows go back with the trunk's: blocks behind what is accepted are those of a run that never drafted.
+class BlockRollbackTest : public ::testing::TestWithParam<NumericsMode> {
+ protected:
+  // The blocks behind positions first .. first + count - 1, side by side.
+  static std::vector<float> blocks(Runner& runner, const SequencePages& pages, const Ids& ids, int64_t first,
+                                   int64_t count) {
+    const Model& model = runner.model();
+    std::vector<Ids> tokens;
+    for (int64_t i = 0; i < count; ++i) {
+      tokens.emplace_back(model.config().n_draft_block, model.block_drafting()->noise_token());
+      tokens.back().front() = ids[first + i];
+    }
+    std::vector<SequenceChunk> chunks;
+    for (int64_t i = 0; i < count; ++i)
+      chunks.push_back({.tokens = tokens[i], .first_position = static_cast<int32_t>(first + i), .pages = &pages});
+    std::vector<float> out;
+    append(&out, runner.draft_blocks(chunks).state);
+    return out;
+  }
+
+  static std::vector<float> undisturbed(const Model& model, const Ids& ids) {
+    Runner runner(model, runner_options(kTokens + 1, 1));
+    SequencePages pages(runner.pools());
+    must(pages.grow(kTokens + 1));
+    std::vector<float> out;
+    for (int64_t begin = 0; begin < kTokens; begin += kPageTokens) {
+      runner.begin_step();
+      const int64_t count = std::min(kPageTokens, kTokens - begin);
+      const SequenceChunk chunk{.tokens = std::span(ids).subspan(begin, count),
+                                .first_position = static_cast<int32_t>(begin),
+                                .pages = &pages};
+      runner.trunk({&chunk, 1});
+      const std::vector<float> rows = blocks(runner, pages, ids, begin, count);
+      out.insert(out.end(), rows.begin(), rows.end());
+    }
+    return out;
+  }
+};
+
+TEST_P(BlockRollbackTest, BlocksAreThoseOfARunThatNeverDrafted) {
+  const std::unique_ptr<Model> model = load_fixture("v4-dspark", {.numerics = GetParam()});
+  const int64_t n_vocab = model->config().n_vocab, n_block = model->config().n_draft_block;
+  std::mt19937 random(8);
+  const Ids ids = random_ids(random, kTokens, n_vocab);
+  const std::vector<float> expected = undisturbed(*model, ids);
+  const auto width = std::ssize(expected) / kTokens;  // of a block
+  RunnerOptions options = runner_options(kTokens + 2 * kPageTokens);
+  options.n_sequences = 1;
+  options.n_step_tokens = n_block + 1;
+  options.n_undone_tokens = n_block;
+  Runner runner(*model, options);
+  SequencePages pages(runner.pools());
+  must(pages.grow(kTokens + 1));
+  for (int64_t n = 0; n + n_block + 1 < kTokens;) {
+    const int64_t n_step = 1 + static_cast<int64_t>(random() % static_cast<uint32_t>(n_block + 1));
+    const int64_t n_accepted = 1 + static_cast<int64_t>(random() % static_cast<uint32_t>(n_step));
+    Ids tokens = random_ids(random, n_step, n_vocab);
+    std::copy_n(ids.begin() + n, n_accepted, tokens.begin());
+    runner.begin_step();
+    const SequenceChunk step{.tokens = tokens, .first_position = static_cast<int32_t>(n), .pages = &pages};
+    runner.trunk({&step, 1});
+    n += n_accepted;
+    if (random() % 4 == 0) continue;  // a round without drafts
+    const std::vector<float> found = blocks(runner, pages, ids, n, 1);
+    ASSERT_TRUE(std::equal(found.begin(), found.end(), expected.begin() + n * width)) << "position " << n;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Modes, BlockRollbackTest,
+                         ::testing::Values(NumericsMode::kReference, NumericsMode::kOfficial, NumericsMode::kFast),
+                         [](const auto& mode) { return std::string(numerics_mode_name(mode.param)); });
+
 using Mode = NumericsMode;
 constexpr Device kCpu = Device::kCpu, kCuda = Device::kCuda;
 INSTANTIATE_TEST_SUITE_P(
     Fixtures, RollbackTest,
     ::testing::Values(std::tuple{"v4-flash", Mode::kReference, kCpu}, std::tuple{"v4-flash", Mode::kFast, kCpu},
                       std::tuple{"v4-fp4", Mode::kOfficial, kCpu}, std::tuple{"v32-odd", Mode::kReference, kCpu},
-                      std::tuple{"v4-flash", Mode::kReference, kCuda}, std::tuple{"v4-fp4", Mode::kOfficial, kCuda}),
+                      std::tuple{"glm-next", Mode::kReference, kCpu}, std::tuple{"glm-next", Mode::kOfficial, kCpu},
+                      std::tuple{"glm-next", Mode::kFast, kCpu}, std::tuple{"v4-flash", Mode::kReference, kCuda},
+                      std::tuple{"v4-fp4", Mode::kOfficial, kCuda}),
     [](const auto& test) {
       return test_name(fmt::format("{}_{}{}", std::get<0>(test.param), numerics_mode_name(std::get<1>(test.param)),
                                    std::get<2>(test.param) == kCuda ? "_cuda" : ""));

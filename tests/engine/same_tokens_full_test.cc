@@ -86,8 +86,8 @@ TEST_P(WholeProductOfFixture, UpTo512Tokens) {
 }
 
 INSTANTIATE_TEST_SUITE_P(SameTokensFull, WholeProductOfFixture,
-                         testing::Combine(testing::Values("v4-flash", "v4-fp4"), testing::ValuesIn(kAllNumerics),
-                                          testing::ValuesIn(kTemperatures)),
+                         testing::Combine(testing::Values("v4-flash", "v4-fp4", "v4-dspark", "glm-next"),
+                                          testing::ValuesIn(kAllNumerics), testing::ValuesIn(kTemperatures)),
                          [](const auto& row) { return fixture_part_name(row); });
 
 }  // namespace

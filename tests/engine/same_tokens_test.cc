@@ -26,15 +26,19 @@ TEST_P(SameTokens, OnShortPromptsInEveryPairOfCircumstances) {
   expect_none(broken_promises(covering_circumstances(), folder(), chat_prompts(folder()), 32));
 }
 
-TEST_P(SameTokens, WhenTheDepthOfDraftsAdapts) {
+std::vector<Circumstance> with_depths_up_to(int n_spec_steps) {
   std::vector<Circumstance> circumstances;
   for (const double temperature : kTemperatures) {
     for (const bool in_company : {false, true}) {
       circumstances.push_back(
-          {.temperature = temperature, .n_spec_steps = 3, .adapt_depth = true, .in_company = in_company});
+          {.temperature = temperature, .n_spec_steps = n_spec_steps, .adapt_depth = true, .in_company = in_company});
     }
   }
-  expect_none(broken_promises(circumstances, folder(), chat_prompts(folder()), 160));
+  return circumstances;
+}
+
+TEST_P(SameTokens, WhenTheDepthOfDraftsAdapts) {
+  expect_none(broken_promises(with_depths_up_to(3), folder(), chat_prompts(folder()), 160));
 }
 
 TEST_P(SameTokens, OnALongPromptInEveryPairOfCircumstances) {
@@ -44,14 +48,20 @@ TEST_P(SameTokens, OnALongPromptInEveryPairOfCircumstances) {
 INSTANTIATE_TEST_SUITE_P(Demo, SameTokens, testing::Values("demo-v32", "demo-glm"),
                          [](const auto& model) { return test_name(model.param); });
 
-TEST(SameTokensOfFixtures, OfDeepseekV4InEveryPairOfCircumstances) {
-  for (const char* fixture : {"v4-flash", "v4-fp4"}) {
+TEST(SameTokensOfFixtures, OfModelsWithStateInEveryPairOfCircumstances) {
+  for (const char* fixture : {"v4-flash", "v4-fp4", "v4-dspark", "glm-next"}) {
     SCOPED_TRACE(fixture);
     const TempDir folder;
     must(materialise(fixture_folder(fixture), folder.path()));
     expect_none(
         broken_promises(covering_circumstances(), folder.path(), random_prompts(folder.path(), 3, {3, 50, 270}), 24));
   }
+}
+
+TEST(SameTokensOfFixtures, OfABlockDrafterWhenTheDepthOfDraftsAdapts) {
+  const TempDir folder;
+  must(materialise(fixture_folder("v4-dspark"), folder.path()));
+  expect_none(broken_promises(with_depths_up_to(5), folder.path(), random_prompts(folder.path(), 9, {40, 200}), 160));
 }
 
 // Whole models, so that no op may choose a kernel of another tree: more tokens than the indexer picks, a chunk that

@@ -37,6 +37,19 @@ TEST(SequencePoolsTest, HaveAPageOfEntriesWhereNoneCanBeComplete) {
   EXPECT_EQ(pools.entries(1).n_pages(), 1);
 }
 
+// Where nothing but entries is kept apart from the rows of all tokens, steps are as long as what ends blocks allows.
+TEST(SequencePoolsTest, TheMtpLayersLastEntryHasRoom) {
+  const PageKinds kinds{.n_window = 0, .ratios = {4}, .mtp_entries = true};
+  const SequencePools pools(kinds, kLimits);
+  EXPECT_EQ(pools.rows().n_pages(), 157);
+  EXPECT_EQ(pools.table_tokens(1, 256), 64);  // slots 249 .. 252 are entry 63
+  EXPECT_EQ(pools.table_tokens(1, 257), 65);  // slots 253 .. 256 are entry 64
+  EXPECT_EQ(pools.entries(0).n_pages(), 40 + 2);
+  EXPECT_EQ(pools.max_step_tokens(), 100);
+  EXPECT_EQ(pools.max_sequences(), 3);
+  EXPECT_FALSE(pools.keeps_all_rows());
+}
+
 TEST(SequencePoolsTest, AStepMayAlwaysHaveAPageBesideItsDrafts) {
   CacheLimits limits = kLimits;
   limits.n_step_tokens = 1;

@@ -67,8 +67,8 @@ TEST(DeepseekV4ConfigTest, ReadsTheReleasedConfigOfFlashWithoutWarnings) {
   EXPECT_TRUE(c.normalize_expert_weights);
   EXPECT_EQ(c.ffn_limit, 10.0f);
   EXPECT_EQ(c.n_streams, 4);
-  EXPECT_EQ(deepseek_v4::own(c).n_sinkhorn_steps, 20);
-  EXPECT_EQ(deepseek_v4::own(c).stream_eps, 1e-6f);
+  EXPECT_EQ(c.n_sinkhorn_steps, 20);
+  EXPECT_EQ(c.stream_eps, 1e-6f);
   EXPECT_TRUE(deepseek_v4::own(c).is_hash_layer(2));
   EXPECT_FALSE(deepseek_v4::own(c).is_hash_layer(3));
   EXPECT_EQ(c.rope_pairing, ops::RopePairing::kInterleaved);
@@ -100,6 +100,50 @@ TEST(DeepseekV4ConfigTest, ReadsTheReleasedConfigOfProWithoutWarnings) {
   EXPECT_EQ(count(c, Compression::kNone), 0);
   EXPECT_EQ(count(c, Compression::kIndexed), 30);
   EXPECT_EQ(count(c, Compression::kAll), 31);
+}
+
+TEST(DeepseekV4ConfigTest, ReadsTheReleasedConfigsWithABlockDrafterWithoutWarnings) {
+  struct Release {
+    const char* name;
+    int n_layers;
+    int64_t d_markov;
+    std::vector<int> targets;
+  };
+  for (const Release& release : {Release{"deepseek-v4-flash-0731", 43, 256, {40, 41, 42}},
+                                 Release{"deepseek-v4-pro-0813", 61, 512, {58, 59, 60}}}) {
+    SCOPED_TRACE(release.name);
+    const ParsedConfig parsed = test::must(parse(released_config(release.name)));
+    EXPECT_EQ(parsed.warnings, std::vector<std::string>());
+    const ModelConfig& c = parsed.config;
+    EXPECT_EQ(c.n_layers, release.n_layers);
+    EXPECT_EQ(c.n_mtp_layers, 3);  // not num_nextn_predict_layers, which is 1
+    EXPECT_EQ(c.n_draft_block, 5);
+    ASSERT_TRUE(deepseek_v4::own(c).dspark.has_value());
+    EXPECT_EQ(deepseek_v4::own(c).dspark->d_markov, release.d_markov);
+    EXPECT_EQ(deepseek_v4::own(c).dspark->noise_token, 128799);
+    EXPECT_EQ(deepseek_v4::own(c).dspark->target_layers, release.targets);
+    ASSERT_EQ(std::ssize(deepseek_v4::own(c).compression), release.n_layers + 3);
+    for (int stage = 0; stage < 3; ++stage)
+      EXPECT_EQ(deepseek_v4::own(c).compression_of(release.n_layers + stage), LayerCompression{}) << stage;
+  }
+}
+
+// As transformers writes them: the drafter's entries are gone, and its keys are not.
+TEST(DeepseekV4ConfigTest, RatiosOfTheTrunkAloneAreEnoughWithABlockDrafter) {
+  JsonObject config = released_config("deepseek-v4-flash-0731");
+  JsonArray ratios = *config.find("compress_ratios")->as_array();
+  ratios.resize(43);
+  config.set("compress_ratios", ratios);
+  EXPECT_EQ(test::must(parse(config)).config.n_mtp_layers, 3);
+}
+
+TEST(DeepseekV4ConfigTest, NullKeysOfABlockDrafterAreNone) {
+  JsonObject config = released_config("deepseek-v4-flash");
+  config.set("dspark_block_size", nullptr);
+  const ModelConfig c = test::must(parse(config)).config;
+  EXPECT_EQ(c.n_mtp_layers, 1);
+  EXPECT_EQ(c.n_draft_block, 0);
+  EXPECT_FALSE(deepseek_v4::own(c).dspark.has_value());
 }
 
 // Mistakes 6, 10 and 29 of model_spec.md 9: YaRN's gains in the scale, YaRN or the other base on the wrong layers, and
@@ -230,10 +274,12 @@ std::function<void(JsonObject&)> set(const char* key, const JsonValue& value) {
 INSTANTIATE_TEST_SUITE_P(
     Configs, DeepseekV4RefusedTest,
     testing::Values(
-        Refused{"Dspark", set("dspark_block_size", 5), "dspark_block_size: a DSpark block drafter"},
+        Refused{"DsparkInPart", set("dspark_block_size", 5), "dspark_markov_rank is missing"},
+        Refused{"DsparkOfV41", set("dspark_n_routed_experts", 128), "dspark_n_routed_experts is 128"},
+        Refused{"DsparkUnknown", set("dspark_depth", 2), "dspark_depth: a DSpark block drafter"},
         Refused{"Engram", set("engram_n_heads", 8), "engram_n_heads: the n-gram memory of DeepSeek-V4.1"},
         Refused{"V41", set("model_type", "deepseek_v41"), "DeepSeek-V4.1, whose layers share compressed keys"},
-        Refused{"Glm53", set("model_type", "glm5_next"), "GLM-5.3-Flash"},
+        Refused{"Glm53", set("model_type", "glm5_next"), "expected [\"Glm5NextForConditionalGeneration\"]"},
         Refused{"SharedKeys", set("kv_source_layer_ids", JsonArray{2, 8}), "kv_source_layer_ids is [2, 8]"},
         Refused{"SharedPicks", set("index_topk_freq", 4), "index_topk_freq is 4"},
         Refused{"TwoKeyHeads", set("num_key_value_heads", 2), "num_key_value_heads is 2"},
@@ -299,6 +345,46 @@ INSTANTIATE_TEST_SUITE_P(
                   c.set("quantization_config", q);
                 },
                 "weight_block_size is [32, 32]"}),
+    [](const auto& row) { return row.param.name; });
+
+class DsparkRefusedTest : public testing::TestWithParam<Refused> {};
+
+TEST_P(DsparkRefusedTest, NamesKeyAndValue) {
+  JsonObject config = released_config("deepseek-v4-flash-0731");
+  GetParam().spoil(config);
+  const auto parsed = parse(config);
+  ASSERT_FALSE(parsed.ok());
+  EXPECT_EQ(parsed.error().kind, ErrorKind::kModelInvalid);
+  EXPECT_NE(parsed.error().message.find(GetParam().message), std::string::npos) << parsed.error().message;
+}
+
+std::function<void(JsonObject&)> with_ratios(const std::function<void(JsonArray&)>& change) {
+  return [=](JsonObject& config) {
+    JsonArray ratios = *config.find("compress_ratios")->as_array();
+    change(ratios);
+    config.set("compress_ratios", ratios);
+  };
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Configs, DsparkRefusedTest,
+    testing::Values(
+        Refused{"NoBlock", [](JsonObject& c) { c.erase("dspark_block_size"); }, "dspark_block_size is missing"},
+        Refused{"NoTargets", [](JsonObject& c) { c.erase("dspark_target_layer_ids"); },
+                "dspark_target_layer_ids is missing"},
+        Refused{"EmptyTargets", set("dspark_target_layer_ids", JsonArray{}), "different layers from 0 to 42"},
+        Refused{"TargetBeyond", set("dspark_target_layer_ids", JsonArray{41, 42, 43}), "different layers from 0 to 42"},
+        Refused{"TargetTwice", set("dspark_target_layer_ids", JsonArray{41, 42, 42}), "different layers from 0 to 42"},
+        Refused{"StagesAgainstRatios", set("dspark_target_layer_ids", JsonArray{41, 42}),
+                "43 entries (num_hidden_layers), or 2 more for the stages of the drafter (as many as "
+                "dspark_target_layer_ids has), not 46"},
+        Refused{"OneRatioMore", with_ratios([](JsonArray& r) { r.resize(44); }), "or 3 more for the stages"},
+        Refused{"StageCompressed", with_ratios([](JsonArray& r) { r.back() = 4; }),
+                "0 for the drafter's stages, the last 3"},
+        Refused{"BlockZero", set("dspark_block_size", 0), "dspark_block_size is 0"},
+        Refused{"BlockBeyondAPage", set("dspark_block_size", 65), "a whole number from 1 to 64"},
+        Refused{"RankZero", set("dspark_markov_rank", 0), "dspark_markov_rank is 0"},
+        Refused{"NoiseBeyond", set("dspark_noise_token_id", 129280), "a whole number from 0 to 129279"}),
     [](const auto& row) { return row.param.name; });
 
 }  // namespace

@@ -232,7 +232,8 @@ std::function<void(JsonObject&)> put_in(const char* object, const char* key, Jso
 
 const Refusal kRefusals[] = {
     {"NoModelType", drop("model_type"), "model_type is missing"},
-    {"Glm53Flash", put("model_type", "glm5_next"), "GLM-5.3-Flash, whose attention is of another kind"},
+    {"Glm53Flash", put("model_type", "glm5_next"),
+     "architectures is a list of 1, expected [\"Glm5NextForConditionalGeneration\"]"},
     {"GlmArchitecture", put("model_type", "glm_moe_dsa"),
      "architectures is a list of 1, expected [\"GlmMoeDsaForCausalLM\"]"},
     {"V41", put("model_type", "deepseek_v41"), "DeepSeek-V4.1, whose layers share compressed keys"},

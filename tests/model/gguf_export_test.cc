@@ -56,7 +56,7 @@ struct Exported {
     std::vector<float> out;
     for (const WeightRow& row : weight_table(config, nullptr, nullptr)) {
       if (row.name != name) continue;
-      test::must(source.read(row, [&](const io::StoredTensor& tensor, const io::StoredTensor* scales) -> Status {
+      test::must(source.read(row, [&](const io::StoredTensor& tensor, const StoredScales* scales) -> Status {
         LEVIN_ASSIGN(out, dequantise(tensor, scales));
         return {};
       }));
@@ -77,7 +77,8 @@ std::vector<float> as_bf16(const std::string& bytes) {
 
 // Of every fixture, each value once: nothing is lost and nothing comes twice.
 TEST(GgufExportTest, HoldsEveryParameterOfTheTrunk) {
-  for (const char* fixture : {"v32-odd", "v32-fp8", "glm-shared", "glm-pattern", "v4-flash", "v4-fp4"}) {
+  for (const char* fixture :
+       {"v32-odd", "v32-fp8", "glm-shared", "glm-pattern", "glm-nvfp4", "v4-flash", "v4-fp4", "v4-dspark"}) {
     SCOPED_TRACE(fixture);
     const Exported e(fixture);
     int64_t n_expected = 0, n_found = 0;
@@ -153,10 +154,10 @@ TEST(GgufExportTest, Mxfp4KeepsItsCodes) {
   const int64_t n_groups = c.d_model * c.d_expert / 32;
   for (const WeightRow& row : weight_table(c, nullptr, nullptr)) {
     if (row.name != "layers.2.ffn.experts.1.w2.weight") continue;
-    test::must(e.source.read(row, [&](const io::StoredTensor& tensor, const io::StoredTensor* scales) -> Status {
+    test::must(e.source.read(row, [&](const io::StoredTensor& tensor, const StoredScales* scales) -> Status {
       for (int64_t g = 0; g < n_groups; ++g) {
         const char* group = bytes.data() + (n_groups + g) * 17;
-        EXPECT_EQ(static_cast<std::byte>(group[0]), scales->bytes[static_cast<size_t>(g)]);
+        EXPECT_EQ(static_cast<std::byte>(group[0]), scales->of_blocks->bytes[static_cast<size_t>(g)]);
         for (int64_t i = 0; i < 32; ++i) {
           const auto pair = static_cast<uint8_t>(tensor.bytes[static_cast<size_t>(g * 16 + i / 2)]);
           const auto found = static_cast<uint8_t>(group[1 + i % 16]);

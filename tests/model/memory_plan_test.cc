@@ -80,6 +80,47 @@ TEST(MemoryPlanTest, CountsTheWeightsOfTheReleasedDeepseekV4Models) {
   EXPECT_EQ(pro.mtp_weights_bytes, 13'959'960'556);
 }
 
+// 0731 is published as 19.85 B parameters of drafter, 0813 as 1,650,497,936,906 parameters in all, ids of experts in three
+// tables for 129280 tokens counted with them.
+TEST(MemoryPlanTest, CountsTheWeightsOfTheReleasesWithABlockDrafter) {
+  const MemoryPlan flash = plan_for(kRoot + "/tests/fixtures/deepseek-v4-flash-0731", NumericsMode::kOfficial, nullptr);
+  EXPECT_EQ(flash.n_parameters - flash.n_mtp_parameters, 284'332'240'471);
+  EXPECT_NEAR(static_cast<double>(flash.n_mtp_parameters), 19.85e9, 0.01e9);
+  const MemoryPlan pro = plan_for(kRoot + "/tests/fixtures/deepseek-v4-pro-0813", NumericsMode::kOfficial, nullptr);
+  EXPECT_EQ(pro.n_parameters + 3 * 129280 * 6, 1'650'497'936'906);
+}
+
+// A window of each stage, and no state beside it.
+TEST(MemoryPlanTest, CountsTheCachesOfABlockDrafter) {
+  const MemoryPlan mtp = plan_for(kRoot + "/tests/fixtures/deepseek-v4-flash", NumericsMode::kFast, nullptr),
+                   dspark = plan_for(kRoot + "/tests/fixtures/deepseek-v4-flash-0731", NumericsMode::kFast, nullptr);
+  EXPECT_EQ(dspark.latent_bytes_per_token, mtp.latent_bytes_per_token);
+  EXPECT_EQ(dspark.sequence_bytes - mtp.sequence_bytes, 2 * 11 * 64 * 1152);
+  EXPECT_EQ(dspark.block_bytes - mtp.block_bytes, 2 * 128 * 1152 - 4 * 4 * 4096);
+}
+
+// 320.8 billion parameters, as the name of the release says. Latent rows of 12 layers by token, index keys for 4 tokens
+// each. Per sequence and linear layer: rows of 19 tokens (3 drafts), two states, and what ends two blocks of 2048 tokens;
+// and in 12 layers the indexer's keys and gates, of the 7 tokens of a pool with drafts; in the MTP layer also of the last
+// 3 of each block.
+TEST(MemoryPlanTest, CountsTheReleasedGlm53Flash) {
+  const std::string folder = kRoot + "/tests/fixtures/glm-5.3-flash";
+  const MemoryPlan fast = plan_for(folder, NumericsMode::kFast, nullptr);
+  EXPECT_EQ(fast.n_parameters, 320'759'404'382);
+  EXPECT_EQ(fast.n_mtp_parameters, 7'432'592'416);
+  EXPECT_EQ(fast.latent_bytes_per_token, 12 * 1024);
+  EXPECT_EQ(fast.index_bytes_per_token, 12 * 256 / 4);
+  const int64_t conv = 3 * 8192, update = conv + 64, state = 8192 * 128;
+  const int64_t index_rows = 12 * 7 + 2 * 3;
+  EXPECT_EQ(fast.sequence_bytes,
+            34 * 4 * (19 * (conv + update) + 2 * state + 2 * (3 * conv + state)) + index_rows * 8 * 128);
+  EXPECT_EQ(fast.block_tokens, 2048);
+  const MemoryPlan official = plan_for(folder, NumericsMode::kOfficial, nullptr);
+  EXPECT_EQ(official.latent_bytes_per_token, 12 * 528);
+  EXPECT_EQ(official.index_bytes_per_token, 12 * 132 / 4);
+  EXPECT_EQ(official.sequence_bytes, fast.sequence_bytes);
+}
+
 // Entries of 21 layers for 4 tokens each, of 20 (Flash) for 128; 30 and 31 in Pro. Rows are 1152 bytes in bf16, 604 in
 // fp8, index keys 256. Per sequence: 11 pages of 64 rows hold a window of 128, a step of 512 and 3 drafts; state has
 // f32 values and gates of 1024 + 256 channels for 8 tokens, 3 drafts and the last 4 of each of 6 blocks, of 512 channels

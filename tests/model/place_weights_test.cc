@@ -47,6 +47,7 @@ class Values final : public WeightVisitor {
       case DType::kBF16:
         return bf16_to_f32(reinterpret_cast<const uint16_t*>(w.device_data())[i]);
       case DType::kMxfp4:
+      case DType::kNvfp4:
         return e2m1_to_f32(std::to_integer<uint8_t>(w.device_data()[i / 2]) >> (i % 2 * 4) & 0xF);
       default:
         return e4m3_to_f32(std::to_integer<uint8_t>(w.device_data()[i]));
@@ -109,7 +110,8 @@ TEST_P(PlaceWeightsTest, LackOfMemoryIsAnError) {
   EXPECT_EQ(status.error().kind, ErrorKind::kOutOfMemory);
 }
 
-INSTANTIATE_TEST_SUITE_P(Fixtures, PlaceWeightsTest, ::testing::Values("v32-fp8", "glm-shared", "v4-fp4"),
+INSTANTIATE_TEST_SUITE_P(Fixtures, PlaceWeightsTest,
+                         ::testing::Values("v32-fp8", "glm-shared", "glm-nvfp4", "v4-fp4", "v4-dspark", "glm-next"),
                          [](const auto& fixture) {
                            std::string name = fixture.param;
                            std::replace(name.begin(), name.end(), '-', '_');

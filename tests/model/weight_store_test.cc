@@ -53,8 +53,9 @@ AttentionWeights stored(const UpProjection& p) {
                             .dtype = StoredDtype::kF32,
                             .shape = {(p.n_rows() + 127) / 128, p.n_scale_cols()},
                             .bytes = std::as_bytes(std::span(p.scales))};
+  const StoredScales stored{.of_blocks = &scales};
   AttentionWeights weights;
-  test::must(store_up_projection(tensor, &scales, p.shape, MatrixForm::kPanels,
+  test::must(store_up_projection(tensor, &stored, p.shape, MatrixForm::kPanels,
                                  {.k_up = &weights.k_up, .v_up = &weights.v_up}));
   return weights;
 }

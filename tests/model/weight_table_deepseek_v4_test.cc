@@ -4,6 +4,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
+#include <map>
+#include <numeric>
 #include <set>
 
 #include "arch/deepseek_v4/config.h"
@@ -198,6 +201,92 @@ TEST_P(DeepseekV4LoadTest, PutsEveryTensorInItsPlace) {
             0);
 }
 
+TEST(DsparkLoadTest, PutsEveryTensorInItsPlace) {
+  TempCheckpoint model = TempCheckpoint::from_fixture("v4-dspark");
+  const Loaded loaded = must(load(model.write()));
+  const ModelConfig& c = loaded.config;
+  EXPECT_EQ(loaded.warnings, std::vector<std::string>());
+  EXPECT_FALSE(deepseek_v4::own(loaded.weights).mtp.has_value());
+  ASSERT_TRUE(deepseek_v4::own(loaded.weights).dspark.has_value());
+  const DsparkWeights& w = *deepseek_v4::own(loaded.weights).dspark;
+  ASSERT_EQ(w.stages.size(), 3u);
+  for (int s = 0; s < 3; ++s) expect_layer(model, c, c.n_layers + s, w.stages[static_cast<size_t>(s)]);
+  expect_equal(model, "mtp.0.main_proj.weight", w.tap_join.w);
+  expect_equal(model, "mtp.0.main_norm.weight", w.tap_norm);
+  expect_equal(model, "mtp.2.hc_head_", w.head);
+  expect_equal(model, "mtp.2.norm.weight", w.head_norm);
+  expect_equal(model, "mtp.2.markov_head.markov_w2.weight", w.markov_head.w);
+  expect_equal(model, "mtp.2.confidence_head.proj.weight", w.confidence.w);
+  EXPECT_EQ(std::memcmp(w.markov_rows.view.bytes(), model.tensor("mtp.2.markov_head.markov_w1.weight").bytes.data(),
+                        static_cast<size_t>(w.markov_rows.storage.n_bytes())),
+            0);
+}
+
+// Of the stages' F32 tensors none is rounded, whatever the numerics.
+TEST(DsparkLoadTest, WhatIsStoredInF32StaysSo) {
+  TempCheckpoint model = TempCheckpoint::from_fixture("v4-dspark");
+  const Loaded loaded = must(load(model.write(), NumericsMode::kFast));
+  const DsparkWeights& w = *deepseek_v4::own(loaded.weights).dspark;
+  EXPECT_EQ(w.head.fn.w.dtype(), DType::kF32);
+  EXPECT_EQ(w.markov_head.input, ops::Operand::kF32);
+  EXPECT_EQ(w.confidence.input, ops::Operand::kF32);
+  for (const V4LayerWeights& stage : w.stages) {
+    EXPECT_EQ(stage.attention_streams.fn.w.dtype(), DType::kF32);
+    EXPECT_EQ(stage.ffn_streams.fn.w.dtype(), DType::kF32);
+    EXPECT_EQ(stage.moe.bias.view.dtype(), DType::kF32);
+    EXPECT_EQ(stage.attention.sink.view.dtype(), DType::kF32);
+  }
+}
+
+// Tensors as they are in the checkpoints.
+struct StoredCounts {
+  int64_t n_tensors = 0;
+  int64_t n_bytes = 0;
+  std::map<StoredDtype, int64_t> by_dtype;  // of the drafter
+  int64_t n_drafter_bytes = 0;
+};
+
+int64_t n_stored(const std::vector<int64_t>& shape) {
+  return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
+}
+
+StoredCounts stored_counts(const char* release) {
+  const ModelConfig config = must(load_model_config(test::fixture_folder(release).string())).config;
+  StoredCounts counts;
+  for (const WeightRow& row : weight_table(config, nullptr, nullptr)) {
+    const bool stream_or_bias =
+        row.name.find("hc_") != std::string::npos || row.name.ends_with("gate.bias") || row.name.ends_with("attn_sink");
+    const StoredDtype dtype = stream_or_bias ? StoredDtype::kF32 : released_dtype(row, config);
+    const int64_t n_scales = is_quantised(dtype) ? n_stored(scale_shape(row, dtype)) : 0;  // a byte each
+    const int64_t n_values = n_elements(row) / (dtype == StoredDtype::kI8 ? 2 : 1);
+    const int64_t n_bytes = n_values * static_cast<int64_t>(io::dtype_bytes(dtype)) + n_scales;
+    counts.n_tensors += n_scales > 0 ? 2 : 1;
+    counts.n_bytes += n_bytes;
+    if (!row.mtp) continue;
+    ++counts.by_dtype[dtype];
+    if (n_scales > 0) ++counts.by_dtype[StoredDtype::kF8_E8M0];
+    counts.n_drafter_bytes += n_bytes;
+  }
+  return counts;
+}
+
+// 72317 and 149782 tensors are in the published files, of 167 and 892.73 GB; of the drafter of Flash 4705, by type as
+// counted there, of 10.863 GB.
+TEST(DsparkLoadTest, TheReleasesHaveAsManyTensors) {
+  const StoredCounts flash = stored_counts("deepseek-v4-flash-0731");
+  EXPECT_EQ(flash.n_tensors, 72317);
+  EXPECT_EQ(flash.by_dtype.at(StoredDtype::kI8), 2304);
+  EXPECT_EQ(flash.by_dtype.at(StoredDtype::kF8_E8M0), 2329);
+  EXPECT_EQ(flash.by_dtype.at(StoredDtype::kF8_E4M3), 25);
+  EXPECT_EQ(flash.by_dtype.at(StoredDtype::kBF16), 20);
+  EXPECT_EQ(flash.by_dtype.at(StoredDtype::kF32), 27);
+  EXPECT_NEAR(static_cast<double>(flash.n_drafter_bytes), 10.863e9, 0.0005e9);
+  EXPECT_NEAR(static_cast<double>(flash.n_bytes), 167e9, 0.5e9);
+  const StoredCounts pro = stored_counts("deepseek-v4-pro-0813");
+  EXPECT_EQ(pro.n_tensors, 149782);
+  EXPECT_NEAR(static_cast<double>(pro.n_bytes), 892.73e9, 0.05e9);
+}
+
 TEST_P(DeepseekV4LoadTest, TheTableListsItsTensorsAndNoOthers) {
   const ModelConfig config = must(load_model_config(test::fixture_folder(GetParam()).string())).config;
   std::set<std::string> names, scales;
@@ -276,6 +365,33 @@ TEST(DeepseekV4ValidationTest, SurplusTensorsAreNamed) {
                          "mtp.1.norm.weight: expected no such tensor"});
 }
 
+TEST(DsparkValidationTest, EveryTensorOfTheDrafterIsNeededOnceOneIsThere) {
+  TempCheckpoint model = TempCheckpoint::from_fixture("v4-dspark");
+  model.remove_tensor("mtp.0.main_proj.scale");
+  model.remove_tensor("mtp.1.ffn.shared_experts.w1.weight");
+  model.remove_tensor("mtp.2.markov_head.markov_w1.weight");
+  model.set_shape("mtp.2.confidence_head.proj.weight", {1, 96});
+  model.add_tensor({.name = "mtp.1.hc_head_base", .dtype = StoredDtype::kF32, .shape = {4}, .bytes = {}});
+  model.add_tensor({.name = "mtp.0.e_proj.weight", .dtype = StoredDtype::kBF16, .shape = {96, 96}, .bytes = {}});
+  expect_refused(model,
+                 {"mtp.0.main_proj.scale: expected F32 or F8_E8M0 [1, 3] with an FP8 matrix, found nothing",
+                  "mtp.1.ffn.shared_experts.w1.weight: expected",
+                  "mtp.2.markov_head.markov_w1.weight: expected BF16, F32 or F16 [256, 88], found nothing",
+                  "mtp.2.confidence_head.proj.weight: expected BF16, F32 or F16 [1, 184], found BF16 [1, 96]",
+                  "mtp.1.hc_head_base: expected no such tensor", "mtp.0.e_proj.weight: expected no such tensor"});
+}
+
+TEST(DsparkValidationTest, TheDrafterMayBeAbsentAltogether) {
+  TempCheckpoint model = TempCheckpoint::from_fixture("v4-dspark");
+  for (const std::string& name : model.tensor_names()) {
+    if (name.starts_with("mtp.")) model.remove_tensor(name);
+  }
+  const Loaded loaded = must(load(model.write()));
+  EXPECT_FALSE(deepseek_v4::own(loaded.weights).has_mtp());
+  ASSERT_EQ(loaded.warnings.size(), 1u);
+  EXPECT_NE(loaded.warnings[0].find("no block drafter (mtp.0.*)"), std::string::npos) << loaded.warnings[0];
+}
+
 TEST(DeepseekV4ValidationTest, TheMtpLayerMayBeAbsentAltogether) {
   TempCheckpoint model = TempCheckpoint::from_fixture("v4-fp4");
   for (const std::string& name : model.tensor_names()) {
@@ -330,6 +446,14 @@ TEST(DeepseekV4ValuesTest, ExpertIdsMustBeThoseOfExpertsAndDiffer) {
 }
 
 // ---- dummies -----------------------------------------------------------------------------------------------------
+
+TEST(DeepseekV4DummyTest, HasABlockDrafterWhereTheConfigHasOne) {
+  const ModelConfig config = must(load_model_config(test::fixture_folder("v4-dspark").string())).config;
+  const ModelWeights weights = must(dummy_weights(config, must(make_numerics(NumericsMode::kOfficial, "auto"))));
+  ASSERT_TRUE(deepseek_v4::own(weights).dspark.has_value());
+  EXPECT_EQ(deepseek_v4::own(weights).dspark->markov_rows.view.dim(1), 88);
+  EXPECT_EQ(deepseek_v4::own(weights).dspark->tap_join.w.dtype(), DType::kF8E4M3);
+}
 
 TEST(DeepseekV4DummyTest, HasTheStoredTypesAndTheSizesOfTheirInputs) {
   const ModelConfig config = must(load_model_config(test::fixture_folder("v4-fp4").string())).config;

@@ -79,6 +79,38 @@ TEST(CodecTest, Mxfp4IsExact) {
   }
 }
 
+// Every code of e2m1 with every scale of e4m3 that is no NaN and not negative: none of the products rounds.
+TEST(CodecTest, Nvfp4IsExact) {
+  constexpr int64_t kScales = 0x7F;
+  std::vector<uint8_t> pairs, scales;
+  for (int64_t n = 0; n < kScales; ++n) {
+    for (int i = 0; i < 8; ++i) pairs.push_back(static_cast<uint8_t>((2 * i + 1) << 4 | 2 * i));
+    scales.push_back(static_cast<uint8_t>(n));
+  }
+  const Matrix w = pack_matrix(
+      {.data = pairs.data(), .dtype = DType::kNvfp4, .n = kScales, .k = kNvGroup, .group_scales = scales.data()});
+  for (const auto& device : devices_under_test()) {
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      for (const int64_t n_rows : {int64_t{1}, kNvGroup}) {  // few rows and many take different ways
+        const Tensor unit(DType::kF32, {kNvGroup, kNvGroup}), bf16(DType::kBF16, {kNvGroup, kNvGroup});
+        for (int64_t k = 0; k < kNvGroup; ++k) unit.view().row<float>(k)[k] = 1.0f;
+        ops::round_to_bf16(device->ctx(), {.x = unit, .out = bf16});
+        const View x = dtype == DType::kF32 ? unit.view() : bf16.view();
+        const Tensor out(DType::kF32, {kNvGroup, kScales});
+        for (int64_t k = 0; k < kNvGroup; k += n_rows) {
+          ops::matmul(device->ctx(),
+                      {.x = x.slice_first(k, n_rows), .w = &w, .out = out.view().slice_first(k, n_rows)});
+        }
+        for (int64_t i = 0; i < kNvGroup * kScales; ++i) {
+          const auto k = static_cast<uint8_t>(i / kScales), scale = static_cast<uint8_t>(i % kScales);
+          ASSERT_EQ(out.at(i), e2m1_to_f32(k) * e4m3_to_f32(scale))
+              << device->name() << ", scale " << int{scale} << ", code " << int{k};
+        }
+      }
+    }
+  }
+}
+
 TEST(CodecTest, E4m3IsExactInBf16) {
   if (!is_usable(Isa::kAvx512Bf16)) GTEST_SKIP() << "no bf16 dot instruction here";
   const std::vector<uint8_t> codes = finite_e4m3();

@@ -45,12 +45,12 @@ TEST_F(CudaBackendTest, RefusesWeightsThatItsProductsCannotRead) {
                                          {DType::kF8E4M3, 16, 24, "multiples of 16, not 24"},
                                          {DType::kMxfp4, 12, 64, "multiples of 8, not 12"}}) {
     const TestMatrix w = random_matrix(random, dtype, n, k);
-    const Result<Matrix> uploaded = device_->ctx().cuda->upload(w.source());
+    const Result<Matrix> uploaded = device_->cuda().upload(w.source());
     ASSERT_FALSE(uploaded.ok());
     EXPECT_NE(uploaded.error().message.find(why), std::string::npos) << uploaded.error().message;
   }
   const std::vector<float> f32(64);
-  const Result<Matrix> plain = device_->ctx().cuda->upload({.data = f32.data(), .dtype = DType::kF32, .n = 8, .k = 8});
+  const Result<Matrix> plain = device_->cuda().upload({.data = f32.data(), .dtype = DType::kF32, .n = 8, .k = 8});
   ASSERT_FALSE(plain.ok());
   EXPECT_NE(plain.error().message.find("f8_e4m3 or mxfp4, not f32"), std::string::npos) << plain.error().message;
 }

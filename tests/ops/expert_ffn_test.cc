@@ -146,7 +146,7 @@ class ExpertFfnTest : public ::testing::TestWithParam<Case> {
   ops::ExpertStack uploaded_experts(TestDevice& device) const {
     std::vector<ExpertRows> rows;
     for (const FfnSource& source : sources_) rows.push_back(source.rows);
-    Result<ops::ExpertStack> stack = device.ctx().cuda->upload_experts(rows);
+    Result<ops::ExpertStack> stack = device.cuda().upload_experts(rows);
     LEVIN_CHECK(stack.ok(), "{}", stack.error().message);
     return std::move(stack).value();
   }
@@ -155,7 +155,7 @@ class ExpertFfnTest : public ::testing::TestWithParam<Case> {
     for (const auto& [to, from] : {std::pair{&w.gate, &shared_source_.rows.gate},
                                    {&w.up, &shared_source_.rows.up},
                                    {&w.down, &shared_source_.rows.down}}) {
-      Result<Matrix> matrix = device.ctx().cuda->upload(*from);
+      Result<Matrix> matrix = device.cuda().upload(*from);
       LEVIN_CHECK(matrix.ok(), "{}", matrix.error().message);
       *to = std::move(matrix).value();
     }
@@ -335,7 +335,8 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{DType::kF8E4M3, Operand::kBF16, 130, 24}, Case{DType::kF8E4M3, Operand::kFp8, 136, 130},
                       Case{DType::kF32, Operand::kBF16, 20, 20}, Case{DType::kMxfp4, Operand::kF32, 64, 32},
                       Case{DType::kMxfp4, Operand::kBF16, 160, 96}, Case{DType::kMxfp4, Operand::kFp8, 192, 160},
-                      Case{DType::kF8E4M3, Operand::kFp8, 144, 128}),
+                      Case{DType::kF8E4M3, Operand::kFp8, 144, 128}, Case{DType::kNvfp4, Operand::kF32, 64, 48},
+                      Case{DType::kNvfp4, Operand::kBF16, 160, 96}),
     case_name);
 
 // More tokens than fit the scratch limit at once.

@@ -14,22 +14,25 @@ namespace {
 // The set looks e4m3 up where the processor can, and computes it where not. Either way a product is the same.
 TEST(MatmulAvx512, HasTheSameBitsWithAndWithoutVbmi) {
   if (!cpu_info().avx512_vbmi) GTEST_SKIP() << "the processor has no VBMI";
-  TestDevice device(Isa::kAvx512, 2);
-  kernels::CpuKernels computing = *device.ctx().cpu, looking_up = computing;
+  ThreadPool pool(2);
+  Arena arena;
+  kernels::CpuKernels computing = kernels::cpu_kernels(Isa::kAvx512), looking_up = computing;
   computing.matmul = kernels::matmul_kernels_avx512();
   looking_up.matmul = kernels::matmul_kernels_avx512_vbmi();
+  CpuBackend forms[2] = {{pool, arena, computing}, {pool, arena, looking_up}};
   Random random(9);
   // All codes but the NaN stand in the weights of e4m3; the other types take the same way in both.
-  for (const DType dtype : {DType::kF8E4M3, DType::kF32, DType::kBF16, DType::kMxfp4}) {
+  for (const DType dtype : {DType::kF8E4M3, DType::kF32, DType::kBF16, DType::kMxfp4, DType::kNvfp4}) {
     const TestMatrix w = random_matrix(random, dtype, 272, 400, true);
     for (const int64_t n_rows : {1, 4, 8, 30}) {
       const Tensor f32 = random_tensor(random, {n_rows, 400});
       const Tensor x(DType::kBF16, {n_rows, 400});
-      ops::round_to_bf16(device.ctx(), {.x = f32, .out = x});
+      OpContext ctx = op_context(forms[0]);
+      ops::round_to_bf16(ctx, {.x = f32, .out = x});
       Tensor out[2] = {Tensor(DType::kF32, {n_rows, 272}), Tensor(DType::kF32, {n_rows, 272})};
       for (int i = 0; i < 2; ++i) {
-        device.ctx().cpu = i == 0 ? &computing : &looking_up;
-        ops::matmul(device.ctx(), {.x = x, .w = &w.packed, .out = out[i]});
+        ctx = op_context(forms[i]);
+        ops::matmul(ctx, {.x = x, .w = &w.packed, .out = out[i]});
       }
       ASSERT_TRUE(same_bits(out[0], out[1])) << dtype_name(dtype) << ", " << n_rows << " rows";
     }

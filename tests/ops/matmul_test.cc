@@ -72,6 +72,10 @@ std::vector<Case> all_cases() {
       if (k % 2 == 0) cases.push_back({x, DType::kMxfp4, n, k});
     }
     cases.push_back({x, DType::kMxfp4, 70, 330});
+    for (const auto& [n, k] :
+         {std::pair<int64_t, int64_t>{1, 16}, {15, 48}, {16, 128}, {33, 144}, {70, 336}, {136, 400}}) {
+      cases.push_back({x, DType::kNvfp4, n, k});
+    }
     cases.push_back({x, DType::kF8E4M3, 40, 200, false});
   }
   return cases;
@@ -202,10 +206,8 @@ INSTANTIATE_TEST_SUITE_P(Shapes, MatmulTest, ::testing::ValuesIn(all_cases()), c
 // The tree of ops/matmul.h for the amx-bf16 set: x in bf16, so without scales of its own.
 float tile_tree_sum(const TestRows& rows, const TestMatrix& w, int64_t row, int64_t n) {
   const int64_t n_k = w.packed.k();
-  const bool scaled = w.packed.dtype() == DType::kF8E4M3;
   const auto product = [&](int64_t k) {  // exact in f32
-    const double weight = scaled ? w.values[n * n_k + k] : w.at(n, k);
-    return k < n_k ? static_cast<float>(rows.values[row * n_k + k] * weight) : 0.0f;
+    return k < n_k ? static_cast<float>(rows.values[row * n_k + k] * double{w.in_group(n, k)}) : 0.0f;
   };
   float total = 0;
   for (int64_t block = 0; block < n_k; block += kBlock) {
@@ -218,15 +220,16 @@ float tile_tree_sum(const TestRows& rows, const TestMatrix& w, int64_t row, int6
       }
       sum += even + odd;
     }
-    total = std::fma(sum, scaled ? w.packed.scale(n, block) : 1.0f, total);
+    total = std::fma(sum, w.fold_scale(n, block), total);
   }
   return total;
 }
 
 TEST(MatmulTileTest, SumsAsItsHeaderSays) {
   if (!is_usable(Isa::kAmxBf16)) GTEST_SKIP() << "no matrix unit";
-  for (const DType w_type : {DType::kBF16, DType::kF8E4M3, DType::kMxfp4}) {
-    for (const auto& [n, k] : {std::pair{5, 2}, {33, 130}, {70, 512}, {20, 2600}}) {
+  for (const DType w_type : {DType::kBF16, DType::kF8E4M3, DType::kMxfp4, DType::kNvfp4}) {
+    for (const auto& [n, k] : {std::pair{5, 2}, {33, 130}, {70, 512}, {20, 2600}, {40, 208}}) {
+      if (w_type == DType::kNvfp4 && k % kNvGroup != 0) continue;
       Random random(n + k);
       const TestMatrix w = random_matrix(random, w_type, n, k);
       for (const int64_t n_rows : {1, 3, 8, 9, 40}) {
@@ -268,15 +271,44 @@ TEST(MatmulMxfp4Test, GivesTheSameBitsAsTheSameValuesInBf16) {
   }
 }
 
+// Codes times the scales of their groups are bf16 values, and the factor of the matrix is what other types have as the scale
+// of every block.
+TEST(MatmulNvfp4Test, GivesTheSameBitsAsTheSameValuesInBf16WhereTheFactorIsOne) {
+  for (const DType x : {DType::kF32, DType::kBF16, DType::kF8E4M3}) {
+    for (const auto& [n, k] : {std::pair{16, 16}, {40, 96}, {33, 144}, {70, 512}}) {
+      Random random(n + k);
+      const TestMatrix drawn = random_matrix(random, DType::kNvfp4, n, k);
+      RowMajorWeights source = drawn.source();
+      source.factor = 1;
+      const Matrix w = pack_matrix(source);
+      std::vector<float> values;
+      for (int64_t i = 0; i < int64_t{n} * k; ++i) values.push_back(drawn.in_group(i / k, i % k));
+      const Matrix bf16 = pack_matrix_exactly(values.data(), n, k);
+      ASSERT_EQ(bf16.dtype(), DType::kBF16);
+      for (const int64_t n_rows : {1, 2, 4, 7, 8, 40}) {
+        const TestRows rows = random_rows(random, x, n_rows, k);
+        for (const auto& device : devices_under_test()) {
+          const Tensor a(DType::kF32, {n_rows, n}), b(DType::kF32, {n_rows, n});
+          ops::matmul(device->ctx(), {.x = rows.x, .x_scale = rows.scale_view(), .w = &w, .out = a});
+          ops::matmul(device->ctx(), {.x = rows.x, .x_scale = rows.scale_view(), .w = &bf16, .out = b});
+          ASSERT_TRUE(same_bits(a, b)) << device->name() << ", " << dtype_name(x) << ", " << n_rows << " rows";
+        }
+      }
+    }
+  }
+}
+
 // More rows and a longer k than are cached together, and few enough outputs that rows are cut over the threads.
 TEST(MatmulLargeTest, GivesARowTheSameBitsInABatchThatIsCutIntoChunks) {
   for (const auto& [x, w_type] : {std::pair{DType::kF32, DType::kF32},
                                   {DType::kBF16, DType::kBF16},
                                   {DType::kF8E4M3, DType::kF8E4M3},
                                   {DType::kF32, DType::kMxfp4},
-                                  {DType::kBF16, DType::kMxfp4}}) {
+                                  {DType::kBF16, DType::kMxfp4},
+                                  {DType::kF32, DType::kNvfp4},
+                                  {DType::kBF16, DType::kNvfp4}}) {
     Random random(17);
-    constexpr int64_t kRows = 1100, kK = 1400, kN = 20;
+    constexpr int64_t kRows = 1100, kK = 1408, kN = 20;
     const TestMatrix w = random_matrix(random, w_type, kN, kK);
     const TestRows rows = random_rows(random, x, kRows, kK);
     for (const auto& device : devices_under_test()) {

@@ -219,6 +219,34 @@ INSTANTIATE_TEST_SUITE_P(Ratios, PoolWindowsTest,
                          ::testing::Values(Case{4, 32, true}, Case{128, 48, false}, Case{3, 17, true},
                                            Case{1, 20, false}, Case{5, 33, false}));
 
+// Entries that begin elsewhere than at multiples of the ratio: those of tokens one later are those of the tokens moved.
+TEST(PoolWindowsAnywhere, EntryZeroMayBeginBeforeTheFirstToken) {
+  const Problem p({4, 16, false});
+  Problem moved({4, 16, false});
+  for (Tensor Problem::* rows : {&Problem::values, &Problem::gates}) {
+    std::copy_n((p.*rows).view().data<float>(), (kTokens - 1) * 16, (moved.*rows).view().row<float>(1));
+  }
+  const Tensor want = run_all(plain_device(), p, {kTokens});
+  const Rings rings(moved);
+  const Tensor seq = i32_tensor({0}), slot = i32_tensor({3}), first = i32_tensor({0, 0}), none = i32_tensor({0, 0});
+  const Tensor end_row = i32_tensor({static_cast<int32_t>(kTokens), 0});
+  const Tensor row_seq = i32_tensor(std::vector<int32_t>(kTokens, 0));
+  Tensor out(DType::kF32, {1, 16});
+  ops::pool_windows(plain_device().ctx(), {.tokens = {.values = moved.values,
+                                                      .gates = moved.gates,
+                                                      .seq = row_seq,
+                                                      .first_row = none,
+                                                      .end_row = end_row,
+                                                      .first_position = first,
+                                                      .state = rings.get()},
+                                           .bias = p.bias,
+                                           .first_token = -3,  // entry 3 is tokens 9 to 12, which were 8 to 11
+                                           .seq = seq,
+                                           .slot = slot,
+                                           .out = out});
+  EXPECT_TRUE(same_bits(out, want.view().slice_first(2, 1)));
+}
+
 TEST(PoolWindowsDeathTest, NamesTheArgument) {
   const Problem p({4, 16, true});
   const Rings rings(p);

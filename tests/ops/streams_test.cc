@@ -122,6 +122,34 @@ TEST_P(StreamsTest, ReadsAndWritesAreNearTheOracle) {
   }
 }
 
+// 1/M is rounded, unless M is a power of two, and so is every product and sum.
+TEST_P(StreamsTest, TheMeanIsNearTheOracleAndTheSameBitsEverywhere) {
+  const int64_t n = GetParam(), n_rows = 5, d = 37;
+  Random random(n + 300);
+  const Tensor streams = random_tensor(random, {n_rows, n, d});
+  Tensor want(DType::kF32, {n_rows, d});
+  ops::mean_streams(plain_device().ctx(), {.streams = streams, .out = want});
+  for (int64_t t = 0; t < n_rows; ++t) {
+    for (int64_t i = 0; i < d; ++i) {
+      double sum = 0, size = 0;
+      for (int64_t j = 0; j < n; ++j) {
+        const double x = streams.at((t * n + j) * d + i);
+        sum += x, size += std::abs(x);
+      }
+      const auto m = static_cast<double>(n);
+      ASSERT_NEAR(want.at(t * d + i), sum / m, (m + 1) * kUnit * size / m) << t << ", " << i;
+    }
+  }
+  for (const auto& device : devices_under_test()) {
+    Tensor all(DType::kF32, {n_rows, d});
+    ops::mean_streams(device->ctx(), {.streams = streams, .out = all});
+    EXPECT_TRUE(same_bits(all, want)) << device->name();
+    Tensor one(DType::kF32, {1, d});
+    ops::mean_streams(device->ctx(), {.streams = streams.view().slice_first(2, 1), .out = one});
+    EXPECT_TRUE(same_bits(one, want.view().slice_first(2, 1))) << device->name();
+  }
+}
+
 // On every kernel set and any threads, rows together and alone.
 TEST_P(StreamsTest, BitsDependOnTheRowAlone) {
   const int64_t n = GetParam(), n_rows = 5, d = 70, n_outputs = 2 * n + n * n;

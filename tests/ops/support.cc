@@ -34,7 +34,7 @@ const CudaUnderTest& cuda_under_test() {
 }
 
 Buffer allocate_on(TestDevice& device, int64_t n_bytes) {
-  Result<Buffer> buffer = device.ctx().cuda->allocate(n_bytes);
+  Result<Buffer> buffer = device.cuda().allocate(n_bytes);
   LEVIN_CHECK(buffer.ok(), "{}", buffer.error().message);
   return std::move(buffer).value();
 }
@@ -50,10 +50,11 @@ void transpose(const View& from, const View& to) {
 
 }  // namespace
 
-TestDevice::TestDevice(Isa isa, int n_threads) : isa_(isa), pool_(n_threads), ctx_(cpu_context(pool_, arena_, isa)) {}
+TestDevice::TestDevice(Isa isa, int n_threads)
+    : isa_(isa), pool_(n_threads), cpu_(pool_, arena_, isa), ctx_(op_context(cpu_)) {}
 
 TestDevice::TestDevice(std::unique_ptr<CudaBackend> cuda)
-    : isa_(Isa::kPlain), pool_(1), cuda_(std::move(cuda)), ctx_(cuda_context(*cuda_)) {}
+    : isa_(Isa::kPlain), pool_(1), cpu_(pool_, arena_, isa_), cuda_(std::move(cuda)), ctx_(op_context(*cuda_)) {}
 
 std::string TestDevice::name() const { return on_cuda() ? "cuda" : fmt::format("{} x{}", isa_name(isa_), n_threads()); }
 
@@ -105,7 +106,7 @@ View Args::allocate_like(const View& host) {
 View Args::in(const View& host) {
   if (!device_.on_cuda() || host.empty()) return host;
   const View device = allocate_like(host);
-  device_.ctx().cuda->copy_in(device, host);
+  device_.cuda().copy_in(device, host);
   return device;
 }
 
@@ -138,7 +139,7 @@ View Args::in_scales(const View& host) {
   const View device = allocate(DType::kF32, {host.dim(1), (host.dim(0) + 3) / 4 * 4});
   const Tensor turned(DType::kF32, {device.dim(0), device.dim(1)});
   transpose(host, turned);
-  device_.ctx().cuda->copy_in(device, turned);
+  device_.cuda().copy_in(device, turned);
   return device;
 }
 
@@ -151,12 +152,12 @@ View Args::out_scales(const View& host) {
 void Args::fetch() {
   for (const Copy& copy : outs_) {
     if (!copy.transposed) {
-      const Status status = device_.ctx().cuda->copy_out(copy.host, copy.device);
+      const Status status = device_.cuda().copy_out(copy.host, copy.device);
       LEVIN_CHECK(status.ok(), "{}", status.error().message);
       continue;
     }
     const Tensor turned(DType::kF32, {copy.device.dim(0), copy.device.dim(1)});
-    const Status status = device_.ctx().cuda->copy_out(turned, copy.device);
+    const Status status = device_.cuda().copy_out(turned, copy.device);
     LEVIN_CHECK(status.ok(), "{}", status.error().message);
     transpose(turned, copy.host);
   }

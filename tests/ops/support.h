@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "ops/context.h"
+#include "ops/cpu_backend.h"
 #include "ops/cuda_backend.h"
 #include "tensor/buffer.h"
 #include "tensor/formats.h"
@@ -23,7 +23,9 @@ class TestDevice {
   explicit TestDevice(std::unique_ptr<CudaBackend> cuda);
 
   OpContext& ctx() { return ctx_; }
-  bool on_cuda() const { return ctx_.device == Device::kCuda; }
+  CpuBackend& cpu() { return cpu_; }      // of a device on the CPU
+  CudaBackend& cuda() { return *cuda_; }  // of one on CUDA
+  bool on_cuda() const { return cuda_ != nullptr; }
   Isa isa() const { return isa_; }
   int n_threads() const { return pool_.n_threads(); }
   std::string name() const;  // "avx512 x2", "cuda"
@@ -32,6 +34,7 @@ class TestDevice {
   Isa isa_;
   ThreadPool pool_;
   Arena arena_;
+  CpuBackend cpu_;
   std::unique_ptr<CudaBackend> cuda_;
   OpContext ctx_;
 };

@@ -11,25 +11,45 @@ uint8_t random_e4m3(Random& random) {
   return (code & 0x7F) == 0x7F ? uint8_t{0} : code;
 }
 
-TestMatrix random_mxfp4(Random& random, int64_t n, int64_t k) {
+uint8_t random_group_scale(Random& random, DType dtype) {
+  return static_cast<uint8_t>(dtype == DType::kNvfp4 ? random.below(0x7F) : 119 + random.below(16));
+}
+
+TestMatrix random_fp4(Random& random, DType dtype, int64_t n, int64_t k) {
   TestMatrix m;
   m.codes.resize(static_cast<size_t>(n * k / 2));
-  m.group_scales.resize(static_cast<size_t>(n * ((k + kMxGroup - 1) / kMxGroup)));
+  m.group_scales.resize(static_cast<size_t>(n * n_fp4_groups(dtype, k)));
   for (uint8_t& pair : m.codes) {
     pair = static_cast<uint8_t>(random.below(256));
     m.values.push_back(e2m1_to_f32(pair & 0xF));
     m.values.push_back(e2m1_to_f32(pair >> 4));
   }
-  for (uint8_t& scale : m.group_scales) scale = static_cast<uint8_t>(119 + random.below(16));
-  m.packed = pack_matrix(
-      {.data = m.codes.data(), .dtype = DType::kMxfp4, .n = n, .k = k, .group_scales = m.group_scales.data()});
+  for (uint8_t& scale : m.group_scales) scale = random_group_scale(random, dtype);
+  m.packed = pack_matrix({.data = m.codes.data(),
+                          .dtype = dtype,
+                          .n = n,
+                          .k = k,
+                          .group_scales = m.group_scales.data(),
+                          .factor = dtype == DType::kNvfp4 ? 0.0037f : 1.0f});
   return m;
 }
 
 }  // namespace
 
+float TestMatrix::group_scale(int64_t n, int64_t k) const {
+  const DType dtype = packed.dtype();
+  const uint8_t code = group_scales[static_cast<size_t>(n * n_fp4_groups(dtype, packed.k()) + k / fp4_group(dtype))];
+  return dtype == DType::kNvfp4 ? e4m3_to_f32(code) : e8m0_to_f32(code);
+}
+
+std::vector<uint8_t> TestMatrix::device_group_scales() const {
+  std::vector<uint8_t> scales(static_cast<size_t>(group_scale_bytes(packed.dtype(), packed.n(), packed.k())));
+  copy_group_scales(source(), reinterpret_cast<std::byte*>(scales.data()));
+  return scales;
+}
+
 TestMatrix random_matrix(Random& random, DType dtype, int64_t n, int64_t k, bool scaled) {
-  if (dtype == DType::kMxfp4) return random_mxfp4(random, n, k);
+  if (is_fp4(dtype)) return random_fp4(random, dtype, n, k);
   TestMatrix m;
   m.values.resize(static_cast<size_t>(n * k));
   if (dtype == DType::kF8E4M3) {
@@ -61,7 +81,7 @@ TestMatrix random_matrix(Random& random, DType dtype, int64_t n, int64_t k, bool
 
 const Matrix* on_device(TestDevice& device, const TestMatrix& w, Matrix& memory) {
   if (!device.on_cuda()) return &w.packed;
-  Result<Matrix> uploaded = device.ctx().cuda->upload(w.source());
+  Result<Matrix> uploaded = device.cuda().upload(w.source());
   LEVIN_CHECK(uploaded.ok(), "{}", uploaded.error().message);
   memory = std::move(uploaded).value();
   return &memory;

@@ -80,10 +80,11 @@ TEST_F(GlmTest, CallsAToolInItsOwnMarkup) {
   EXPECT_EQ(at(found, "choices.0.finish_reason"), io::JsonValue("tool_calls"));
 }
 
-class DeepSeekV4Test : public ::testing::Test {
+// With an MTP layer and with a block drafter.
+class DeepSeekV4Test : public ::testing::TestWithParam<const char*> {
  protected:
   // The fixture's model with room for the demonstration model's tokens.
-  DeepSeekV4Test() : model_(TempCheckpoint::from_fixture("v4-flash")) {
+  DeepSeekV4Test() : model_(TempCheckpoint::from_fixture(GetParam())) {
     model_.set_config("vocab_size", 4096);
     model_.write();
     for (const char* file : {"tokenizer.json", "tokenizer_config.json"}) {
@@ -97,7 +98,10 @@ class DeepSeekV4Test : public ::testing::Test {
   std::unique_ptr<ServedDemo> demo_;
 };
 
-TEST_F(DeepSeekV4Test, TheSameRequestGivesTheSameTextInEveryWay) {
+INSTANTIATE_TEST_SUITE_P(Fixtures, DeepSeekV4Test, ::testing::Values("v4-flash", "v4-dspark"),
+                         [](const auto& fixture) { return fixture.index == 0 ? "Mtp" : "BlockDrafter"; });
+
+TEST_P(DeepSeekV4Test, TheSameRequestGivesTheSameTextInEveryWay) {
   const std::string members = kQuestion + R"(, "temperature": 0.8, "seed": 7, "max_tokens": 40, "ignore_eos": true)";
   const io::JsonValue found = answer(*demo_, "/v1/chat/completions", members);
   EXPECT_EQ(at(found, "usage.completion_tokens"), io::JsonValue(40));
@@ -108,7 +112,7 @@ TEST_F(DeepSeekV4Test, TheSameRequestGivesTheSameTextInEveryWay) {
 }
 
 // Its prefixes are kept in blocks of 128 tokens, apart from the cache.
-TEST_F(DeepSeekV4Test, FindsAPromptAgain) {
+TEST_P(DeepSeekV4Test, FindsAPromptAgain) {
   std::string words;
   for (int i = 0; i < 120; ++i) words += " river stone apple";
   const std::string members = R"("prompt": ")" + words + R"(", "max_tokens": 20, "ignore_eos": true)";

@@ -40,8 +40,11 @@ uint64_t mix(uint64_t z) {
 struct Recipe {
   DrawnTensor tensor;
   std::string kind;
+  std::string drawn_as;  // the name that it is drawn under
   int exp = 0;
   uint64_t n_experts = 0;
+  std::string of;      // columns: the tensor whose first columns these are ...
+  uint64_t width = 0;  // ... and how many it has
 };
 
 // The words of one tensor.
@@ -63,14 +66,21 @@ void append(T value, std::vector<std::byte>& out) {
 }
 
 float draw_float(const Recipe& recipe, const Words& words, uint64_t i) {
-  if (recipe.kind == "uniform") return std::ldexp(static_cast<float>(2 * words.top(8, i) - 255), recipe.exp);
+  if (recipe.kind == "columns") {
+    const auto n_columns = static_cast<uint64_t>(recipe.tensor.shape[1]);
+    i = i / n_columns * recipe.width + i % n_columns;
+  }
+  if (recipe.kind == "uniform" || recipe.kind == "columns")
+    return std::ldexp(static_cast<float>(2 * words.top(8, i) - 255), recipe.exp);
   if (recipe.kind == "around_one") return 1.0f + static_cast<float>(words.top(4, i) - 8) / 32.0f;
+  if (recipe.kind == "scalar") return std::ldexp(static_cast<float>(256 + words.top(8, i)), recipe.exp - 8);
   return std::ldexp(1.0f, recipe.exp + words.top(1, i));  // pow2
 }
 
 uint8_t draw_byte(const Recipe& recipe, const Words& words, uint64_t i) {
   const int top = words.top(8, i);
   if (recipe.kind == "fp8") return static_cast<uint8_t>((top & 0x80) | (0x58 + (top & 0x1F)));
+  if (recipe.kind == "e4m3_scale") return static_cast<uint8_t>(0x5F + words.top(5, i));
   if (recipe.kind == "e8m0") return static_cast<uint8_t>(127 + recipe.exp + words.top(1, i));
   return static_cast<uint8_t>(top);  // fp4
 }
@@ -86,7 +96,7 @@ void draw_experts(const Recipe& recipe, const Words& words, std::vector<std::byt
 
 void draw(Recipe& recipe, uint64_t seed) {
   DrawnTensor& tensor = recipe.tensor;
-  const Words words(tensor.name, seed);
+  const Words words(recipe.kind == "columns" ? recipe.of : recipe.drawn_as, seed);
   const auto n_bytes = static_cast<uint64_t>(*io::tensor_bytes(tensor.dtype, tensor.shape));
   const uint64_t n_elements = n_bytes / io::dtype_bytes(tensor.dtype);
   tensor.bytes.reserve(n_bytes);
@@ -106,10 +116,11 @@ void draw(Recipe& recipe, uint64_t seed) {
 
 // The dtypes a kind can be stored in.
 bool kind_fits(std::string_view kind, StoredDtype dtype) {
-  if (kind == "uniform" || kind == "around_one" || kind == "pow2") {
+  if (kind == "uniform" || kind == "around_one" || kind == "pow2" || kind == "columns") {
     return dtype == StoredDtype::kF32 || dtype == StoredDtype::kBF16;
   }
-  if (kind == "fp8") return dtype == StoredDtype::kF8_E4M3;
+  if (kind == "scalar") return dtype == StoredDtype::kF32;
+  if (kind == "fp8" || kind == "e4m3_scale") return dtype == StoredDtype::kF8_E4M3;
   if (kind == "e8m0") return dtype == StoredDtype::kF8_E8M0;
   if (kind == "fp4") return dtype == StoredDtype::kI8 || dtype == StoredDtype::kU8;
   return kind == "experts" && dtype == StoredDtype::kI64;
@@ -122,8 +133,11 @@ Result<Recipe> read_recipe(const io::JsonValue& row, const std::string& where) {
   LEVIN_ASSIGN(const std::string dtype, fields.get<std::string>("dtype"));
   LEVIN_ASSIGN(recipe.tensor.shape, fields.get<std::vector<int64_t>>("shape"));
   LEVIN_ASSIGN(recipe.kind, fields.get<std::string>("kind"));
+  LEVIN_ASSIGN(recipe.drawn_as, fields.get_or("as", recipe.tensor.name));
   LEVIN_ASSIGN(const int64_t exp, fields.get_or<int64_t>("exp", 0));
   LEVIN_ASSIGN(recipe.n_experts, fields.get_or<uint64_t>("n", 0));
+  LEVIN_ASSIGN(recipe.of, fields.get_or("of", ""));
+  LEVIN_ASSIGN(recipe.width, fields.get_or<uint64_t>("width", 0));
   recipe.exp = static_cast<int>(exp);
   const std::optional<StoredDtype> known = io::dtype_from_name(dtype);
   if (!known || !kind_fits(recipe.kind, *known)) return fields.unexpected("kind", "a kind that fits dtype " + dtype);
@@ -131,6 +145,10 @@ Result<Recipe> read_recipe(const io::JsonValue& row, const std::string& where) {
   if (!io::tensor_bytes(*known, recipe.tensor.shape)) return fields.unexpected("shape", "a shape");
   const bool experts_ok = recipe.n_experts > 0 && recipe.tensor.shape.size() == 2;
   if (recipe.kind == "experts" && !experts_ok) return fields.unexpected("n", "a positive count and two dimensions");
+  const bool columns_ok = recipe.tensor.shape.size() == 2 && !recipe.of.empty() &&
+                          recipe.width >= static_cast<uint64_t>(recipe.tensor.shape[1]);
+  if (recipe.kind == "columns" && !columns_ok)
+    return fields.unexpected("width", "two dimensions, `of` and at least as many columns");
   return recipe;
 }
 

@@ -109,6 +109,39 @@ TEST(PackMatrixTest, GroupsOfMxfp4HoldTheirScalesAndPairs) {
   }
 }
 
+TEST(PackMatrixTest, GroupsOfNvfp4HoldTheirScalesAndPairs) {
+  for (const auto& [n, k] : {std::pair{1, 16}, {16, 32}, {20, 48}, {33, 96}, {40, 144}}) {
+    const int64_t n_groups = k / kNvGroup;
+    const auto pairs = source_bytes(n * k / 2, e4m3_value);
+    std::vector<uint8_t> scales(static_cast<size_t>(n * n_groups));
+    for (size_t i = 0; i < scales.size(); ++i) scales[i] = static_cast<uint8_t>(i % 127);
+    constexpr float kFactor = 0.003f;
+    const Matrix m = pack_matrix({.data = pairs.data() + 1,
+                                  .dtype = DType::kNvfp4,
+                                  .n = n,
+                                  .k = k,
+                                  .group_scales = scales.data(),
+                                  .factor = kFactor});
+    EXPECT_TRUE(m.has_scales());
+    EXPECT_EQ(m.n_bytes(), packed_matrix_bytes(DType::kNvfp4, n, k, true));
+    EXPECT_EQ(m.panel_bytes(), 16 * n_groups + 8 * k);
+    EXPECT_EQ(m.factor(), kFactor);
+    for (int64_t i = 0; i < n * k; ++i) {
+      const uint8_t pair = e4m3_value(i / 2), scale = scales[static_cast<size_t>(i / k * n_groups + i % k / kNvGroup)];
+      const float value = e2m1_to_f32(i % 2 == 0 ? pair & 0xF : pair >> 4) * (e4m3_to_f32(scale) * kFactor);
+      ASSERT_EQ(m.stored(i / k, i % k) * m.scale(i / k, i % k), value) << n << " x " << k;
+    }
+  }
+}
+
+TEST(PackMatrixTest, Nvfp4TakesScalesThatAreFiniteAndNotNegative) {
+  const std::vector<uint8_t> pairs(8, 0x71);
+  for (const uint8_t scale : {uint8_t{0x7F}, uint8_t{0x80}, uint8_t{0xFF}}) {
+    EXPECT_DEATH(pack_matrix({.data = pairs.data(), .dtype = DType::kNvfp4, .n = 1, .k = 16, .group_scales = &scale}),
+                 "scale \\[0, 0\\] is");
+  }
+}
+
 TEST(PackMatrixTest, Mxfp4TakesScalesThatKeepItsValuesNormal) {
   const uint8_t pair = 0x71;
   for (const uint8_t scale : {0, 1, 253, 255}) {

@@ -1,35 +1,16 @@
 // The tensors of DeepSeek-V3.2 and GLM-5 (model_spec.md 4.1, 7.1): `<name>.weight_scale_inv` beside `<name>.weight`.
+#include "arch/deepseek_v3/weight_rows.h"
+
 #include <fmt/core.h>
 
 #include <memory>
 #include <utility>
 
 #include "arch/deepseek_v3/mla.h"
-#include "arch/deepseek_v3/weights.h"
-#include "model/weight_table_builder.h"
 
 namespace levin::mla {
-namespace {
 
 using io::StoredTensor;
-
-std::string scale_name(std::string_view weight_name) { return std::string(weight_name) + "_scale_inv"; }
-
-class Builder : public TableBuilder {
- public:
-  Builder(const ModelConfig& config, const Numerics* numerics) : TableBuilder(config, numerics, scale_name) {}
-
-  std::vector<WeightRow> build(ModelWeights& w);
-
- private:
-  void block(const std::string& prefix, int64_t d_hidden, ops::FfnWeights& out);
-  void up_projection(std::string name, AttentionWeights& out);
-  void attention(const std::string& prefix, AttentionWeights& out);
-  void indexer(const std::string& prefix, IndexerWeights& out);
-  void experts(const std::string& prefix, MoeWeights& out);
-  void layer(int layer_idx, bool sparse, LayerWeights& out);
-  void mtp(MtpWeights& out);
-};
 
 void Builder::block(const std::string& prefix, int64_t d_hidden, ops::FfnWeights& out) {
   ffn({.gate = prefix + "gate_proj.weight", .up = prefix + "up_proj.weight", .down = prefix + "down_proj.weight"},
@@ -40,7 +21,7 @@ void Builder::up_projection(std::string name, AttentionWeights& out) {
   const UpProjectionShape shape{
       .n_heads = config_.n_heads, .d_nope = config_.d_nope, .d_value = config_.d_value, .d_latent = config_.d_latent};
   const bool whole_blocks = shape.d_nope % kWeightBlock == 0 && shape.d_value % kWeightBlock == 0;
-  const auto store = [&out, shape](const StoredTensor& tensor, const StoredTensor* scales, MatrixForm form) {
+  const auto store = [&out, shape](const StoredTensor& tensor, const StoredScales* scales, MatrixForm form) {
     return store_up_projection(tensor, scales, shape, form, {.k_up = &out.k_up, .v_up = &out.v_up});
   };
   add({.name = std::move(name),
@@ -120,8 +101,6 @@ std::vector<WeightRow> Builder::build(ModelWeights& w) {
   if (c.n_mtp_layers > 0) mtp(out.mtp.emplace());
   return std::move(rows_);
 }
-
-}  // namespace
 
 std::string layer_prefix(const ModelConfig&, int layer) { return fmt::format("model.layers.{}.", layer); }
 

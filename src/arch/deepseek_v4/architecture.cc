@@ -6,7 +6,7 @@
 namespace levin {
 
 constinit const Architecture kDeepseekV4{.name = "DeepSeek-V4",
-                                         .releases = "DeepSeek-V4-Flash and V4-Pro",
+                                         .releases = "DeepSeek-V4-Flash and V4-Pro, V4-Flash-0731 and V4-Pro-0813",
                                          .model_type = "deepseek_v4",
                                          .class_name = "DeepseekV4ForCausalLM",
                                          .keys = &deepseek_v4::kConfigKeys,

@@ -29,9 +29,11 @@ LayerCacheFormat layer_cache(const ModelConfig& config, const Numerics& numerics
   return format;
 }
 
-// The compressors' values and gates, and the rows between the two halves of the output projection.
+// The compressors' values and gates, the rows between the two halves of the output projection, and the block drafter's
+// taps.
 int64_t own_workspace(const ModelConfig& config) {
-  return 4 * (config.d_head() + config.d_index) + own(config).n_out_groups * own(config).d_out_lora;
+  const int64_t taps = own(config).dspark ? config.n_mtp_layers * config.d_model : 0;
+  return 4 * (config.d_head() + config.d_index) + own(config).n_out_groups * own(config).d_out_lora + taps;
 }
 
 // Its index queries and keys are in FP4, kept as bf16.

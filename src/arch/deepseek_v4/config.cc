@@ -5,11 +5,16 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <optional>
+#include <set>
+#include <span>
+#include <string>
 
 #include "arch/deepseek_v4/parts.h"
 #include "model/config_fields.h"
 #include "model/rope_config.h"
+#include "tensor/formats.h"
 
 namespace levin::deepseek_v4 {
 namespace {
@@ -25,10 +30,22 @@ constexpr Dim<int64_t, DeepseekV4Config> kOwnDims[] = {
     {"o_groups", &DeepseekV4Config::n_out_groups, 1, 4096},
     {"o_lora_rank", &DeepseekV4Config::d_out_lora, 1, 1 << 16},
 };
-constexpr Dim<int, DeepseekV4Config> kSinkhornSteps = {"hc_sinkhorn_iters", &DeepseekV4Config::n_sinkhorn_steps, 1,
-                                                       1000};
+constexpr Dim<int> kSinkhornSteps = {"hc_sinkhorn_iters", &ModelConfig::n_sinkhorn_steps, 1, 1000};
+
+constexpr Dim<int64_t> kDraftBlock = {"dspark_block_size", &ModelConfig::n_draft_block, 1, kPageTokens};
+constexpr Dim<int64_t, DsparkConfig> kMarkovRank = {"dspark_markov_rank", &DsparkConfig::d_markov, 1, 1 << 16};
+constexpr std::string_view kDsparkKeys[] = {
+    "dspark_block_size",
+    "dspark_markov_rank",
+    "dspark_noise_token_id",
+    "dspark_target_layer_ids",
+};
 
 constexpr std::string_view kHonoured[] = {
+    "dspark_block_size",
+    "dspark_markov_rank",
+    "dspark_noise_token_id",
+    "dspark_target_layer_ids",
     "num_attention_heads",
     "num_key_value_heads",
     "head_dim",
@@ -80,6 +97,8 @@ constexpr FixedKey kFixed[] = {
     {"kv_source_layer_ids", {"null", ""}},
     {"index_source_layer_ids", {"null", ""}},
     {"candidate_source_layer_id", {"null", ""}},
+    {"dspark_n_routed_experts", {"null", ""}},
+    {"dspark_num_experts_per_tok", {"null", ""}},
     // keys of early versions of transformers, in place of compress_rates
     {"compress_rate_csa", {"4", "null"}},
     {"compress_rate_hca", {"128", "null"}},
@@ -89,11 +108,11 @@ Status read_numbers(const JsonFields& fields, ModelConfig* config) {
   LEVIN_TRY(read_indexed_moe_dims(fields, config));
   for (const Dim<int64_t>& dim : kDims) LEVIN_TRY(read_dim(fields, dim, config));
   for (const Dim<int64_t, DeepseekV4Config>& dim : kOwnDims) LEVIN_TRY(read_dim(fields, dim, &own(*config)));
-  LEVIN_TRY(read_dim(fields, kSinkhornSteps, &own(*config)));
+  LEVIN_TRY(read_dim(fields, kSinkhornSteps, config));
   LEVIN_ASSIGN(config->expert_factor, read_real(fields, "routed_scaling_factor", {1e-6, 1e6}));
   LEVIN_ASSIGN(config->normalize_expert_weights, fields.get<bool>("norm_topk_prob"));
   LEVIN_ASSIGN(config->ffn_limit, read_real(fields, "swiglu_limit", {1e-3, 1e6}));
-  LEVIN_ASSIGN(own(*config).stream_eps, read_real(fields, "hc_eps", {1e-12, 0.1}));
+  LEVIN_ASSIGN(config->stream_eps, read_real(fields, "hc_eps", {1e-12, 0.1}));
   return {};
 }
 
@@ -136,18 +155,31 @@ Result<int64_t> ratio_of(const LayerKind& kind, const JsonFields& fields) {
   return rates.unexpected(kind.name, fmt::format("a whole number from 1 to {}", kMaxRatio));
 }
 
-// One for each layer of the trunk. A further one is of the MTP layer, which sees its window alone.
-Result<std::vector<LayerCompression>> read_ratios(const JsonFields& fields, const ModelConfig& config) {
-  LEVIN_ASSIGN(std::vector<int64_t> ratios, fields.get<std::vector<int64_t>>("compress_ratios"));
-  const auto n = static_cast<int64_t>(ratios.size());
-  if (n != config.n_layers && n != config.n_layers + 1) {
+// The entries of compress_ratios behind those of the trunk, if there are any: of layers that see their window alone.
+Status check_draft_ratios(const JsonFields& fields, const ModelConfig& config, std::span<const int64_t> ratios) {
+  const bool dspark = own(config).dspark.has_value();
+  const int64_t n_more = dspark ? config.n_mtp_layers : 1;
+  if (!ratios.empty() && std::ssize(ratios) != n_more) {
     return fields.unexpected(
         "compress_ratios",
-        fmt::format("{} entries (num_hidden_layers), or one more for the MTP layer, not {}", config.n_layers, n));
+        fmt::format("{} entries (num_hidden_layers), or {} more for {}, not {}", config.n_layers,
+                    dspark ? std::to_string(n_more) : "one",
+                    dspark ? "the stages of the drafter (as many as dspark_target_layer_ids has)" : "the MTP layer",
+                    config.n_layers + std::ssize(ratios)));
   }
-  if (n > config.n_layers && ratios.back() != 0) {
-    return fields.unexpected("compress_ratios", "0 for the MTP layer, the last entry");
+  if (std::all_of(ratios.begin(), ratios.end(), [](int64_t ratio) { return ratio == 0; })) return {};
+  return fields.unexpected("compress_ratios", dspark ? fmt::format("0 for the drafter's stages, the last {}", n_more)
+                                                     : "0 for the MTP layer, the last entry");
+}
+
+// One for each layer of the trunk, those of the draft layers left out.
+Result<std::vector<LayerCompression>> read_ratios(const JsonFields& fields, const ModelConfig& config) {
+  LEVIN_ASSIGN(std::vector<int64_t> ratios, fields.get<std::vector<int64_t>>("compress_ratios"));
+  if (std::ssize(ratios) < config.n_layers) {
+    return fields.unexpected("compress_ratios", fmt::format("at least {} entries (num_hidden_layers), not {}",
+                                                            config.n_layers, ratios.size()));
   }
+  LEVIN_TRY(check_draft_ratios(fields, config, std::span(ratios).subspan(static_cast<size_t>(config.n_layers))));
   ratios.resize(static_cast<size_t>(config.n_layers));
   // The official files say the kind by the ratio: 4 comes with an indexer, any other does not.
   LEVIN_ASSIGN(const int64_t indexed_ratio, ratio_of(kLayerKinds[1], fields));
@@ -223,6 +255,35 @@ Status read_hash_layers(const JsonFields& fields, ModelConfig* config) {
   return check_repetition(fields, {"num_hash_layers", v4.n_hash_layers, "mlp_layer_types"});
 }
 
+// Each of the layers once, in any order.
+Result<std::vector<int>> read_target_layers(const JsonFields& fields, const ModelConfig& config) {
+  constexpr std::string_view kKey = "dspark_target_layer_ids";
+  LEVIN_ASSIGN(const auto ids, fields.get<std::vector<int64_t>>(kKey));
+  const bool in_range =
+      std::all_of(ids.begin(), ids.end(), [&](int64_t id) { return id >= 0 && id < config.n_layers; });
+  const bool distinct = std::set(ids.begin(), ids.end()).size() == ids.size();
+  if (ids.empty() || !in_range || !distinct) {
+    return fields.unexpected(kKey, fmt::format("different layers from 0 to {} (num_hidden_layers - 1), one for each "
+                                               "stage of the drafter",
+                                               config.n_layers - 1));
+  }
+  return std::vector<int>(ids.begin(), ids.end());
+}
+
+// num_nextn_predict_layers says nothing of a block drafter: it has as many stages as target layers.
+Status read_dspark(const JsonFields& fields, ModelConfig* config) {
+  if (std::none_of(std::begin(kDsparkKeys), std::end(kDsparkKeys), [&](auto key) { return fields.has(key); }))
+    return {};
+  DsparkConfig& dspark = own(*config).dspark.emplace();
+  LEVIN_TRY(read_dim(fields, kDraftBlock, config));
+  LEVIN_TRY(read_dim(fields, kMarkovRank, &dspark));
+  LEVIN_ASSIGN(const int64_t noise, read_whole(fields, "dspark_noise_token_id", {0, config->n_vocab - 1}));
+  dspark.noise_token = static_cast<int32_t>(noise);
+  LEVIN_ASSIGN(dspark.target_layers, read_target_layers(fields, *config));
+  config->n_mtp_layers = static_cast<int>(dspark.target_layers.size());
+  return {};
+}
+
 // The April 2026 configs of the FP4 releases do not have the key.
 Status read_expert_dtype(const JsonFields& fields, ModelConfig* config) {
   LEVIN_ASSIGN(const std::string dtype, fields.get_or("expert_dtype", config->fp8_blocks ? "fp4" : "bf16"));
@@ -250,6 +311,7 @@ Status read_config(const JsonFields& fields, ModelConfig* config, std::vector<st
   if (config->n_active > config->n_experts) {
     return fields.unexpected("num_experts_per_tok", fmt::format("at most {} (n_routed_experts)", config->n_experts));
   }
+  LEVIN_TRY(read_dspark(fields, config));
   LEVIN_TRY(read_compression(fields, config));
   for (int layer = 0; layer < config->n_layers; ++layer) {
     config->owns_indexer.push_back(v4.compression_of(layer).kind == Compression::kIndexed);

@@ -25,15 +25,21 @@ struct LayerCompression {
   bool operator==(const LayerCompression&) const = default;
 };
 
+// The block drafter in place of an MTP layer (model_spec.md 7.4); its stages are layers of the window alone.
+struct DsparkConfig {
+  int64_t d_markov = 0;            // Rm   dspark_markov_rank
+  int32_t noise_token = 0;         //      dspark_noise_token_id: stands where a draft is to be made
+  std::vector<int> target_layers;  // Nt   dspark_target_layer_ids: layers whose streams it looks at, one for each stage
+};
+
 struct DeepseekV4Config {
-  std::vector<LayerCompression> compression;  //      compress_ratios: L trunk layers, then n_mtp_layers MTP layers
-  int n_sinkhorn_steps = 0;                   //      hc_sinkhorn_iters
-  float stream_eps = 0;                       //      hc_eps
+  std::vector<LayerCompression> compression;  //      compress_ratios: L trunk layers, then n_mtp_layers draft layers
   int64_t n_out_groups = 0;                   // Go   o_groups
   int64_t d_out_lora = 0;                     // Ro   o_lora_rank, per group
   int n_hash_layers = 0;                      //      num_hash_layers: layers that choose experts by token id
   double compressed_rope_theta = 0;           //      compress_rope_theta, of layers with compression
   std::optional<Yarn> compressed_yarn;        //      rope_scaling, which is for those layers alone
+  std::optional<DsparkConfig> dspark;         //      dspark_*; empty: an MTP layer, if any
 
   bool is_hash_layer(int layer) const { return layer < n_hash_layers; }
   const LayerCompression& compression_of(int layer) const { return compression[static_cast<size_t>(layer)]; }

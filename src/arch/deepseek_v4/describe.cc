@@ -2,6 +2,7 @@
 #include "model/describe.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <map>
 #include <utility>
@@ -34,6 +35,13 @@ std::string compression_text(const ModelConfig& c) {
   return text;
 }
 
+std::string dspark_text(const ModelConfig& c) {
+  if (!own(c).dspark) return "";
+  const DsparkConfig& d = *own(c).dspark;
+  return fmt::format("drafter     DSpark: blocks of {}, {} stages on layers {}, Markov rank {}\n", c.n_draft_block,
+                     c.n_mtp_layers, fmt::join(d.target_layers, ", "), d.d_markov);
+}
+
 }  // namespace
 
 std::string describe(const ModelConfig& c) {
@@ -43,11 +51,12 @@ std::string describe(const ModelConfig& c) {
       "window      {} tokens; compressed: {}\n"
       "indexer     {} heads of {}, picks {}\n"
       "{}, by token id in {} layers\n"
-      "rope        {}; compressed: {}\n",
-      c.n_streams, own(c).n_sinkhorn_steps, c.n_heads, c.d_nope, c.d_rope, c.d_q_lora, own(c).n_out_groups,
+      "rope        {}; compressed: {}\n"
+      "{}",
+      c.n_streams, c.n_sinkhorn_steps, c.n_heads, c.d_nope, c.d_rope, c.d_q_lora, own(c).n_out_groups,
       own(c).d_out_lora, c.n_window, compression_text(c), c.n_index_heads, c.d_index, c.n_picks, experts_text(c),
       own(c).n_hash_layers, rope_text(c.rope_theta, c.yarn),
-      rope_text(own(c).compressed_rope_theta, own(c).compressed_yarn));
+      rope_text(own(c).compressed_rope_theta, own(c).compressed_yarn), dspark_text(c));
 }
 
 void describe_json(const ModelConfig& c, io::JsonObject* out) {
@@ -61,6 +70,11 @@ void describe_json(const ModelConfig& c, io::JsonObject* out) {
   out->set("n_hash_layers", own(c).n_hash_layers);
   out->set("compressed_rope_theta", own(c).compressed_rope_theta);
   if (own(c).compressed_yarn) out->set("compressed_yarn_factor", own(c).compressed_yarn->factor);
+  if (!own(c).dspark) return;
+  const DsparkConfig& d = *own(c).dspark;
+  out->set("dspark_block", c.n_draft_block);
+  out->set("dspark_markov_rank", d.d_markov);
+  out->set("dspark_target_layers", io::JsonArray(d.target_layers.begin(), d.target_layers.end()));
 }
 
 }  // namespace levin::deepseek_v4

@@ -69,8 +69,8 @@ void set_keys(const ModelConfig& c, const std::string&, GgufKeys& keys) {
     ratios.push_back(static_cast<uint32_t>(own(c).compression_of(layer).ratio));
   keys.set("attention.compress_ratios", std::move(ratios));
   keys.size("hyper_connection.count", c.n_streams);
-  keys.size("hyper_connection.sinkhorn_iterations", own(c).n_sinkhorn_steps);
-  keys.real("hyper_connection.epsilon", own(c).stream_eps);
+  keys.size("hyper_connection.sinkhorn_iterations", c.n_sinkhorn_steps);
+  keys.real("hyper_connection.epsilon", c.stream_eps);
   keys.size("hash_layer_count", own(c).n_hash_layers);
   keys.set("swiglu_clamp_exp", std::vector<float>(static_cast<size_t>(c.n_layers), c.ffn_limit));
   set_gguf_rope(c, own(c).compressed_yarn, keys);

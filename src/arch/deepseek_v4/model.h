@@ -1,4 +1,4 @@
-// DeepSeek-V4: the trunk and its MTP layer over residual streams (model_spec.md 6.7, 7.2).
+// DeepSeek-V4: the trunk over residual streams with an MTP layer or a block drafter (model_spec.md 6.7, 7.2, 7.4).
 #pragma once
 
 #include <vector>
@@ -9,12 +9,13 @@
 
 namespace levin {
 
-class DeepseekV4 final : public Model {
+class DeepseekV4 final : public Model, public BlockDrafting {
  public:
   DeepseekV4(ModelConfig config, Numerics numerics, ModelWeights weights);
 
-  bool has_mtp() const override { return deepseek_v4::own(weights()).mtp.has_value(); }
-  int64_t d_state() const override { return config().n_streams * config().d_model; }
+  bool has_mtp() const override { return deepseek_v4::own(weights()).has_mtp(); }
+  const BlockDrafting* block_drafting() const override { return dspark() != nullptr ? this : nullptr; }
+  int64_t d_state() const override { return dspark() != nullptr ? 0 : config().n_streams * config().d_model; }
 
   // The MTP layer goes on from the streams after the last layer, its own included, not from what the head makes of
   // them.
@@ -22,7 +23,16 @@ class DeepseekV4 final : public Model {
   ForwardRows mtp(OpContext& ctx, const Step& step, const MtpInput& in, const KvCache& cache,
                   const Probe* probe) const override;
 
+  int32_t noise_token() const override { return deepseek_v4::own(config()).dspark->noise_token; }
+  ForwardRows draft_blocks(OpContext& ctx, const Step& step, const KvCache& cache) const override;
+  DraftTerms draft_terms(OpContext& ctx, View before, View state) const override;
+
  private:
+  const DsparkWeights* dspark() const {
+    const std::optional<DsparkWeights>& w = deepseek_v4::own(weights()).dspark;
+    return w ? &*w : nullptr;
+  }
+  View run_layers(Pass& p, const StepRotations& r) const;
   StepRotations rotations(Pass& p) const;
   ForwardRows finish(Pass& p, View streams, const StreamHeadWeights& head, const Vector& norm) const;
 

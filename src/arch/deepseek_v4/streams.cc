@@ -1,5 +1,6 @@
 #include "arch/deepseek_v4/streams.h"
 
+#include "ops/copies.h"
 #include "ops/streams.h"
 
 namespace levin {
@@ -27,8 +28,8 @@ StreamRead StreamBlock::read(Pass& p, View streams) const {
   ops::stream_weights(p.ctx(), {.projected = project(p, c, weights.fn, streams),
                                 .base = weights.base.view,
                                 .scale = weights.scale.view,
-                                .n_sinkhorn_steps = deepseek_v4::own(c).n_sinkhorn_steps,
-                                .eps = deepseek_v4::own(c).stream_eps,
+                                .n_sinkhorn_steps = c.n_sinkhorn_steps,
+                                .eps = c.stream_eps,
                                 .read = read,
                                 .write = out.write,
                                 .mix = out.mix});
@@ -40,6 +41,20 @@ void StreamBlock::write(Pass& p, View streams, const StreamRead& read, View y) c
   ops::write_streams(p.ctx(), {.streams = streams, .y = y, .write = read.write, .mix = read.mix});
 }
 
+View spread_streams(Pass& p, View x, int64_t n_streams) {
+  const View out = p.allocate(DType::kF32, {x.dim(0), n_streams, x.dim(1)});
+  ops::copy_rows(p.ctx(), {.x = x, .repeat = n_streams, .out = out.merged_first()});
+  return out;
+}
+
+void mean_of_streams(Pass& p, View streams, View out) {
+  const int64_t n_tokens = streams.dim(0), n_streams = streams.dim(1), d_model = streams.dim(2);
+  const View side_by_side = streams.reshaped({n_tokens, n_streams * d_model});
+  ops::copy_rows(p.ctx(), {.x = side_by_side.slice_last(0, d_model), .out = out});
+  for (int64_t i = 1; i < n_streams; ++i) p.add_into(out, side_by_side.slice_last(i * d_model, d_model));
+  ops::scale_rows(p.ctx(), {.x = out, .factor = 1 / static_cast<float>(n_streams), .out = out});
+}
+
 View collapse_streams(Pass& p, const ModelConfig& config, const StreamHeadWeights& weights, View streams) {
   const int64_t n_tokens = streams.dim(0);
   const View out = p.allocate(DType::kF32, {n_tokens, config.d_model});
@@ -48,7 +63,7 @@ View collapse_streams(Pass& p, const ModelConfig& config, const StreamHeadWeight
   ops::stream_weights(p.ctx(), {.projected = project(p, config, weights.fn, streams),
                                 .base = weights.base.view,
                                 .scale = weights.scale.view,
-                                .eps = deepseek_v4::own(config).stream_eps,
+                                .eps = config.stream_eps,
                                 .read = read});
   ops::read_streams(p.ctx(), {.streams = streams, .read = read, .out = out});
   return out;

@@ -23,6 +23,11 @@ struct StreamBlock {
   void write(Pass& p, View streams, const StreamRead& read, View y) const;
 };
 
+// Every stream begins as x: [T, D] -> [T, M, D].
+View spread_streams(Pass& p, View x, int64_t n_streams);
+// out [T, D], which may be a slice of wider rows, becomes the mean of streams [T, M, D].
+void mean_of_streams(Pass& p, View streams, View out);
+
 // The one row that the head takes: streams [T, M, D] -> [T, D].
 View collapse_streams(Pass& p, const ModelConfig& config, const StreamHeadWeights& weights, View streams);
 

@@ -26,7 +26,7 @@ class Builder : public TableBuilder {
   std::vector<WeightRow> build(ModelWeights& w);
 
  private:
-  // Layer n_layers is the MTP layer.
+  // Layers from n_layers on are those that draft.
   void layer(const std::string& prefix, int layer_idx, V4LayerWeights& out);
   void attention(const std::string& prefix, const LayerCompression& compression, V4AttentionWeights& out);
   void compressor(const std::string& prefix, const LayerCompression& compression, int64_t d, CompressorWeights& out);
@@ -37,6 +37,7 @@ class Builder : public TableBuilder {
   void stream_mix(const std::string& prefix, StreamMixWeights& out);
   void stream_head(const std::string& prefix, StreamHeadWeights& out);
   void mtp(const std::string& prefix, V4MtpWeights& out);
+  void dspark(const DsparkConfig& dspark, DsparkWeights& out);
 };
 
 // hc_attn_fn, hc_attn_base, hc_attn_scale
@@ -67,7 +68,7 @@ void Builder::compressor(const std::string& prefix, const LayerCompression& comp
 void Builder::out_down(std::string name, V4AttentionWeights& out) {
   const ModelConfig& c = config_;
   const int64_t n = own(c).d_out_lora, k = c.n_heads / own(c).n_out_groups * c.d_head();
-  const auto store = [&out, n_groups = own(c).n_out_groups](const StoredTensor& tensor, const StoredTensor* scales,
+  const auto store = [&out, n_groups = own(c).n_out_groups](const StoredTensor& tensor, const StoredScales* scales,
                                                             MatrixForm form) {
     return store_row_groups(tensor, scales, n_groups, form, &out.out_down);
   };
@@ -104,7 +105,7 @@ void Builder::expert(const std::string& prefix, Storage storage, int64_t d_hidde
 }
 
 void Builder::hash_experts(std::string name, MoeWeights& out) {
-  const auto store = [&out, n_experts = config_.n_experts](const StoredTensor& tensor, const StoredTensor*,
+  const auto store = [&out, n_experts = config_.n_experts](const StoredTensor& tensor, const StoredScales*,
                                                            MatrixForm) {
     return store_expert_ids(tensor, n_experts, &out);
   };
@@ -152,6 +153,28 @@ void Builder::mtp(const std::string& prefix, V4MtpWeights& out) {
   in_mtp_ = false;
 }
 
+// The first stage's names have what goes before the stages, the last one's what comes behind them.
+void Builder::dspark(const DsparkConfig& dspark, DsparkWeights& out) {
+  const int64_t d = config_.d_model;
+  const int n_stages = config_.n_mtp_layers;
+  const std::string first = deepseek_v4::layer_prefix(config_, config_.n_layers);
+  const std::string last = deepseek_v4::layer_prefix(config_, config_.n_layers + n_stages - 1);
+  in_mtp_ = true;
+  matrix(first + "main_proj.weight", {d, n_stages * d}, out.tap_join);
+  vector(first + "main_norm.weight", {d}, out.tap_norm);
+  out.stages.resize(static_cast<size_t>(n_stages));
+  for (int s = 0; s < n_stages; ++s) {
+    const int idx = config_.n_layers + s;
+    layer(deepseek_v4::layer_prefix(config_, idx), idx, out.stages[static_cast<size_t>(s)]);
+  }
+  stream_head(last + "hc_head_", out.head);
+  vector(last + "norm.weight", {d}, out.head_norm);
+  table(last + "markov_head.markov_w1.weight", {config_.n_vocab, dspark.d_markov}, out.markov_rows);
+  f32_matrix(last + "markov_head.markov_w2.weight", {config_.n_vocab, dspark.d_markov}, out.markov_head);
+  f32_matrix(last + "confidence_head.proj.weight", {1, d + dspark.d_markov}, out.confidence);
+  in_mtp_ = false;
+}
+
 std::vector<WeightRow> Builder::build(ModelWeights& w) {
   const ModelConfig& c = config_;
   embedding("embed.weight", w);
@@ -163,7 +186,11 @@ std::vector<WeightRow> Builder::build(ModelWeights& w) {
   stream_head("hc_head_", out.head);
   vector("norm.weight", {c.d_model}, w.norm);
   plain_matrix("head.weight", {c.n_vocab, c.d_model}, w.head);
-  if (c.n_mtp_layers > 0) mtp(deepseek_v4::layer_prefix(c, c.n_layers), out.mtp.emplace());
+  if (own(c).dspark) {
+    dspark(*own(c).dspark, out.dspark.emplace());
+  } else if (c.n_mtp_layers > 0) {
+    mtp(deepseek_v4::layer_prefix(c, c.n_layers), out.mtp.emplace());
+  }
   return std::move(rows_);
 }
 

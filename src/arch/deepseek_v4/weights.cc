@@ -43,19 +43,34 @@ void visit_layer(WeightVisitor& v, V4LayerWeights& w) {
   v.moe(w.moe);
 }
 
+void visit_mtp(WeightVisitor& v, V4MtpWeights& w) {
+  v.vector(w.embed_norm);
+  v.vector(w.hidden_norm);
+  v.linear(w.embed_join);
+  v.linear(w.hidden_join);
+  visit_layer(v, w.layer);
+  visit_streams(v, w.head);
+  v.vector(w.head_norm);
+}
+
+void visit_dspark(WeightVisitor& v, DsparkWeights& w) {
+  v.linear(w.tap_join);
+  v.vector(w.tap_norm);
+  for (V4LayerWeights& stage : w.stages) visit_layer(v, stage);
+  visit_streams(v, w.head);
+  v.vector(w.head_norm);
+  v.table(w.markov_rows);
+  v.linear(w.markov_head);
+  v.linear(w.confidence);
+}
+
 }  // namespace
 
 void DeepseekV4Weights::visit(WeightVisitor& v) {
   for (V4LayerWeights& layer : layers) visit_layer(v, layer);
   visit_streams(v, head);
-  if (!mtp) return;
-  v.vector(mtp->embed_norm);
-  v.vector(mtp->hidden_norm);
-  v.linear(mtp->embed_join);
-  v.linear(mtp->hidden_join);
-  visit_layer(v, mtp->layer);
-  visit_streams(v, mtp->head);
-  v.vector(mtp->head_norm);
+  if (mtp) visit_mtp(v, *mtp);
+  if (dspark) visit_dspark(v, *dspark);
 }
 
 }  // namespace levin

@@ -73,14 +73,27 @@ struct V4MtpWeights {
   Vector head_norm;  // [D]
 };
 
+// The block drafter (7.4).
+struct DsparkWeights {
+  Linear tap_join;                     // [D, Nt * D], of the means of the target layers' streams side by side
+  Vector tap_norm;                     // [D]
+  std::vector<V4LayerWeights> stages;  // Nt
+  StreamHeadWeights head;
+  Vector head_norm;    // [D]
+  Table markov_rows;   // [V, Rm]: what a token says of the one behind it ...
+  Linear markov_head;  // [V, Rm]: ... as logits; input always f32
+  Linear confidence;   // [1, D + Rm], of the head's row and the token's; input always f32
+};
+
 struct DeepseekV4Weights final : FamilyWeights {
   std::vector<V4LayerWeights> layers;
   StreamHeadWeights head;
-  std::optional<V4MtpWeights> mtp;  // empty when the checkpoint has no MTP layer
+  std::optional<V4MtpWeights> mtp;      // one of these or none,
+  std::optional<DsparkWeights> dspark;  // as the config says and the checkpoint has it
 
   void visit(WeightVisitor& v) override;
-  bool has_mtp() const override { return mtp.has_value(); }
-  void drop_mtp() override { mtp.reset(); }
+  bool has_mtp() const override { return mtp || dspark; }
+  void drop_mtp() override { mtp.reset(), dspark.reset(); }
 };
 
 namespace deepseek_v4 {

@@ -7,7 +7,7 @@ namespace levin {
 
 void WindowAttentionBlock::append(Pass& p, View h) const {  // h     [T, D]
   const ArenaScope scratch = p.scope();
-  append_window(p, h);
+  append_rows(p, h, p.cache().latent_rows(layer, p.step().tables));
   if (!compresses()) return;
   const StepEntries& entries = p.step().entries_of(compression.ratio);
   append_entries(p, h, entries);
@@ -26,7 +26,7 @@ View WindowAttentionBlock::attend(Pass& p, View h) const {  // h      [T, D]
   p.rms_norm_heads(q, c.norm_eps);
   p.rotate(q.slice_last(c.d_nope, c.d_rope), forth());
 
-  const ops::AttentionRows entries = entry_rows(p, h, c_q);
+  const ops::AttentionRows more = more_rows(p, h, c_q);
   const View o = p.allocate(DType::kF32, {n_tokens, c.n_heads, c.d_head()});  // [T, H, Dh]
   ops::sparse_attention(p.ctx(), {.q_latent = q.slice_last(0, c.d_nope),
                                   .q_rope = q.slice_last(c.d_nope, c.d_rope),
@@ -36,7 +36,7 @@ View WindowAttentionBlock::attend(Pass& p, View h) const {  // h      [T, D]
                                   .rows = {.cache = p.cache().latent_rows(layer, p.step().tables),
                                            .begin = p.step().window,
                                            .end = p.step().visible},
-                                  .more = entries,
+                                  .more = more,
                                   .sink = w.sink.view,
                                   .out = o});
   p.rotate(o.slice_last(c.d_nope, c.d_rope), back());  // values carry their positions: relative to the query's now
@@ -49,21 +49,37 @@ View WindowAttentionBlock::attend(Pass& p, View h) const {  // h      [T, D]
   return out;
 }
 
-void WindowAttentionBlock::append_window(Pass& p, View h) const {
+void WindowAttentionBlock::append_rows(Pass& p, View h, const PagedRows& to) const {
   const ModelConfig& c = config;
   const View kv = p.rms_norm(p.matmul(h, weights.kv), weights.kv_norm, c.norm_eps);  // [T, Dh]
   const View k_rope = kv.slice_last(c.d_nope, c.d_rope);                             // [T, Dr]
   p.rotate(k_rope.split_last(1, c.d_rope), forth());
+  if (p.probe() != nullptr && p.probe()->on_window_rows) p.probe()->on_window_rows(layer, kv);
   ops::append_latent(p.ctx(), {.c_kv = kv.slice_last(0, c.d_nope),
                                .k_rope = k_rope,
                                .seq = p.step().seq,
                                .slot = p.step().slot,
                                .format = p.cache().format(layer).latent,
-                               .cache = p.cache().latent_rows(layer, p.step().tables)});
+                               .cache = to});
+}
+
+ops::AttentionRows WindowAttentionBlock::more_rows(Pass& p, View h, View c_q) const {
+  if (p.step().blocks) return block_rows(p, h);
+  return compresses() ? entry_rows(p, h, c_q) : ops::AttentionRows{};
+}
+
+ops::AttentionRows WindowAttentionBlock::block_rows(Pass& p, View h) const {
+  const StepBlocks& blocks = *p.step().blocks;
+  const int64_t n_pages = blocks.tables.dim(0), page_bytes = p.cache().format(layer).latent.page_bytes();
+  const PagedRows rows{.pages = p.allocate(DType::kF8E4M3, {n_pages, page_bytes}).bytes(),
+                       .page_bytes = page_bytes,
+                       .tables = blocks.tables,
+                       .n_pages = n_pages};
+  append_rows(p, h, rows);
+  return {.cache = rows, .end = blocks.end};
 }
 
 ops::AttentionRows WindowAttentionBlock::entry_rows(Pass& p, View h, View c_q) const {
-  if (!compresses()) return {};
   const StepEntries& entries = p.step().entries_of(compression.ratio);
   const PagedRows cache = p.cache().entry_rows(layer, entries.tables);
   if (compression.kind == Compression::kAll) return {.cache = cache, .end = entries.visible};

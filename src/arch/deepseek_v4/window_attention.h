@@ -28,12 +28,16 @@ struct WindowAttentionBlock {
 
   // Writes this step's rows into the layer's caches; h [T, D] is the normed input.
   void append(Pass& p, View h) const;
-  // h [T, D] -> [T, D]. Reads only from the caches, which hold the rows of these tokens.
+  // h [T, D] -> [T, D]. Reads only from the caches, which hold the rows of these tokens; in a step of blocks these attend
+  // to each other instead, and leave nothing there.
   View attend(Pass& p, View h) const;
 
  private:
-  void append_window(Pass& p, View h) const;
-  // The entries each token attends to. c_q [T, Rq] is the normed query latent.
+  // The window's rows of h, written to where the step's slots are in `to`.
+  void append_rows(Pass& p, View h, const PagedRows& to) const;
+  // What each token attends to beside its window: its own block, or entries. c_q [T, Rq] is the normed query latent.
+  ops::AttentionRows more_rows(Pass& p, View h, View c_q) const;
+  ops::AttentionRows block_rows(Pass& p, View h) const;
   ops::AttentionRows entry_rows(Pass& p, View h, View c_q) const;
   void append_entries(Pass& p, View h, const StepEntries& entries) const;
   void append_index_keys(Pass& p, View h, const StepEntries& entries) const;

@@ -31,6 +31,7 @@ void product(const ProductJob& job) {
   if (job.operand_dtype == DType::kF32) return product_f32_avx512_vbmi(job);
   if (job.w_dtype == DType::kBF16) return product_rows<V, DotBf16<V>>(job);
   if (job.w_dtype == DType::kMxfp4) return product_rows<V, DotMxfp4<V>>(job);
+  if (job.w_dtype == DType::kNvfp4) return product_rows<V, DotNvfp4<V>>(job);
   product_rows<V, DotE4m3<V>>(job);
 }
 

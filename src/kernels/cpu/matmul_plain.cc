@@ -24,14 +24,14 @@ float element(const void* row, DType dtype, int64_t i) {
   }
 }
 
-// The weight of column k and output `lane` of a panel; scales of mxfp4 groups are part of it, those of blocks are not.
+// The weight of column k and output `lane` of a panel; scales of groups are part of it, those of blocks are not.
 float weight(const std::byte* panel, DType dtype, int64_t k, int64_t lane) {
-  if (dtype == DType::kMxfp4) {
-    const MxPlace place = mx_place(k, lane);
+  if (is_fp4(dtype)) {
+    const Fp4Place place = fp4_place(dtype, k, lane);
     uint32_t word;
     std::memcpy(&word, panel + place.word, sizeof(word));
-    const auto scale = std::to_integer<uint8_t>(panel[k / kMxGroup * kMxGroupBytes + lane]);
-    return e2m1_to_f32(word >> place.bit & 0xF) * e8m0_to_f32(scale);
+    const auto scale = std::to_integer<uint8_t>(panel[place.scale]);
+    return e2m1_to_f32(word >> place.bit & 0xF) * (dtype == DType::kNvfp4 ? e4m3_to_f32(scale) : e8m0_to_f32(scale));
   }
   if (dtype == DType::kF8E4M3) return element(panel, dtype, e4m3_place(k, lane));
   return element(panel, dtype, dtype == DType::kF32 ? k * kPanel + lane : k / 2 * 2 * kPanel + 2 * lane + k % 2);

@@ -127,7 +127,8 @@ struct TileShape<Avx2> {  // 16 registers, two to a vector
 template <class V, class W>
 constexpr int tile_panels(int n_rows) {
   const int n = TileShape<V>::panels(n_rows);
-  return W::kStep == kGroupK && (n == 2 || n == 3) ? n - 1 : n;
+  constexpr bool kHasScales = W::kStep > kWordK;
+  return kHasScales && (n == 2 || n == 3) ? n - 1 : n;
 }
 
 template <class V, class W, class Form, int R>
@@ -335,16 +336,16 @@ struct Widen<V, FmaPairs<V, Pair>> {
 };
 
 // Whole words, which `out` has room for.
-template <class V>
-struct Widen<V, FmaMxfp4<V>> {
+template <class V, class Group>
+struct Widen<V, FmaFp4<V, Group>> {
   using Wide = FmaF32<V>;
   static constexpr bool kNone = false;
   LEVIN_INLINE void run(const std::byte* w, int64_t n_k, std::byte* out) {
     auto* to = reinterpret_cast<float*>(out);
-    for (int64_t begin = 0; begin < n_k; begin += kGroupK, w += kGroupBytes) {
-      prefetch<kGroupBytes>(w + kAheadBytes);
-      const typename V::F32 scale = FmaMxfp4<V>::scales(w);
-      for (int64_t k = 0; k < smaller(kGroupK, n_k - begin); k += kWordK, to += kWordK * kLanes) {
+    for (int64_t begin = 0; begin < n_k; begin += Group::kK, w += Group::kBytes) {
+      prefetch<Group::kBytes>(w + kAheadBytes);
+      const typename V::F32 scale = Group::scales(w);
+      for (int64_t k = 0; k < smaller(Group::kK, n_k - begin); k += kWordK, to += kWordK * kLanes) {
         const typename V::I32 word = load_words<V>(w, k);
         store_pair<0>(word, scale, to);
         store_pair<1>(word, scale, to);
@@ -358,7 +359,7 @@ struct Widen<V, FmaMxfp4<V>> {
   template <int kPair>
   LEVIN_INLINE void store_pair(typename V::I32 word, typename V::F32 scale, float* to) {
     typename V::F32 even, odd;
-    FmaMxfp4<V>::template widen<kPair>(word, scale, even, odd);
+    FmaFp4<V, Group>::template widen<kPair>(word, scale, even, odd);
     V::store(to + 2 * kPair * kLanes, even);
     V::store(to + (2 * kPair + 1) * kLanes, odd);
   }
@@ -373,6 +374,8 @@ void product_f32(const ProductJob& job) {
       return product_rows<V, FmaBf16<V>>(job);
     case DType::kMxfp4:
       return product_rows<V, FmaMxfp4<V>>(job);
+    case DType::kNvfp4:
+      return product_rows<V, FmaNvfp4<V>>(job);
     default:
       return product_rows<V, FmaE4m3<V>>(job);
   }

@@ -128,34 +128,46 @@ struct FmaE4m3 {
   }
 };
 
-constexpr int64_t kGroupK = 32;             // k of an mxfp4 group,
-constexpr int64_t kWordK = 8;               // of a word,
-constexpr int64_t kWordBytes = kLanes * 4;  // and what they take in a panel
-constexpr int64_t kGroupBytes = kLanes + kGroupK / kWordK * kWordBytes;
+constexpr int64_t kWordK = 8;               // k of a word of mxfp4 or nvfp4,
+constexpr int64_t kWordBytes = kLanes * 4;  // and what it takes in a panel
+
+// The groups of a type: k of one, its bytes in a panel, and the scales of its 16 outputs as f32.
+template <class V>
+struct Mxfp4Group {
+  static constexpr int64_t kK = 32;
+  static constexpr int64_t kBytes = kLanes + kK / kWordK * kWordBytes;
+  LEVIN_INLINE typename V::F32 scales(const std::byte* w) { return V::load_e8m0(reinterpret_cast<const uint8_t*>(w)); }
+};
+template <class V>
+struct Nvfp4Group {
+  static constexpr int64_t kK = 16;
+  static constexpr int64_t kBytes = kLanes + kK / kWordK * kWordBytes;
+  LEVIN_INLINE typename V::F32 scales(const std::byte* w) { return V::load_e4m3(reinterpret_cast<const uint8_t*>(w)); }
+};
 
 template <class V>
 LEVIN_INLINE typename V::I32 load_words(const std::byte* w, int64_t k) {
   return V::load_i(reinterpret_cast<const int32_t*>(w + kLanes + k / kWordK * kWordBytes));
 }
 
-// A group of mxfp4 a step: its scales are read once, then words of 8 k, of which pairs of k are widened and scaled,
-// which is exact. A short last group is the rest.
-template <class V>
-struct FmaMxfp4 {
+// A group of mxfp4 or nvfp4 a step: its scales are read once, then words of 8 k, of which pairs of k are widened and
+// scaled, which is exact. A short last group is the rest.
+template <class V, class Group>
+struct FmaFp4 {
   using Element = float;
-  static constexpr int64_t kStep = kGroupK;
-  static constexpr int64_t kStepBytes = kGroupBytes;
+  static constexpr int64_t kStep = Group::kK;
+  static constexpr int64_t kStepBytes = Group::kBytes;
 
   template <int R, int P, class X>
   LEVIN_INLINE void step(const std::byte* w, int64_t w_stride, const X& x, typename V::F32 (&acc)[R][P]) {
-    rest(w, w_stride, x, kGroupK, acc);
+    rest(w, w_stride, x, kStep, acc);
   }
   template <int R, int P, class X>
   LEVIN_INLINE void rest(const std::byte* w, int64_t w_stride, const X& x, int64_t n_k, typename V::F32 (&acc)[R][P]) {
     typename V::F32 scale[P];
     typename V::I32 word[P];
     LEVIN_UNROLL
-    for (int p = 0; p < P; ++p) scale[p] = scales(w + p * w_stride);
+    for (int p = 0; p < P; ++p) scale[p] = Group::scales(w + p * w_stride);
     for (int64_t k = 0; k < n_k; k += kWordK) {
       LEVIN_UNROLL
       for (int p = 0; p < P; ++p) word[p] = load_words<V>(w + p * w_stride, k);
@@ -166,7 +178,6 @@ struct FmaMxfp4 {
     }
   }
 
-  LEVIN_INLINE typename V::F32 scales(const std::byte* w) { return V::load_e8m0(reinterpret_cast<const uint8_t*>(w)); }
   // Pair kPair of the four in a word.
   template <int kPair>
   LEVIN_INLINE void widen(typename V::I32 word, typename V::F32 scale, typename V::F32& even, typename V::F32& odd) {
@@ -185,6 +196,10 @@ struct FmaMxfp4 {
     multiply<V>(odd, x, k + 2 * kPair + 1, acc);
   }
 };
+template <class V>
+using FmaMxfp4 = FmaFp4<V, Mxfp4Group<V>>;
+template <class V>
+using FmaNvfp4 = FmaFp4<V, Nvfp4Group<V>>;
 
 // Two k a step by the dot instruction; both sides are padded with a zero where K is odd.
 template <class V, class Pair>
@@ -252,23 +267,43 @@ struct DotE4m3 {
   }
 };
 
-// A group of mxfp4 a step, as FmaMxfp4; scales are added to the exponents of the values.
+// Scales of the values that dot instructions take: of mxfp4 they are added to the exponents of the values, those of nvfp4
+// have significant bits of their own.
 template <class V>
-struct DotMxfp4 {
+struct Mxfp4Bf16Group : Mxfp4Group<V> {
+  LEVIN_INLINE auto scales(const std::byte* w) { return V::load_e8m0_exponents(reinterpret_cast<const uint8_t*>(w)); }
+  template <class Scale>
+  LEVIN_INLINE auto scaled(typename V::Bf16 values, const Scale& scale) {
+    return V::add_exponents(values, scale);
+  }
+};
+template <class V>
+struct Nvfp4Bf16Group : Nvfp4Group<V> {
+  LEVIN_INLINE auto scales(const std::byte* w) { return V::load_e4m3_scales(reinterpret_cast<const uint8_t*>(w)); }
+  template <class Scale>
+  LEVIN_INLINE auto scaled(typename V::Bf16 values, const Scale& scale) {
+    return V::scale_e2m1(values, scale);
+  }
+};
+
+// A group of mxfp4 or nvfp4 a step, as FmaFp4.
+template <class V, class Group>
+struct DotFp4 {
   using Element = uint16_t;
-  static constexpr int64_t kStep = kGroupK;
-  static constexpr int64_t kStepBytes = kGroupBytes;
+  static constexpr int64_t kStep = Group::kK;
+  static constexpr int64_t kStepBytes = Group::kBytes;
+  using Scale = decltype(Group::scales(nullptr));
 
   template <int R, int P, class X>
   LEVIN_INLINE void step(const std::byte* w, int64_t w_stride, const X& x, typename V::F32 (&acc)[R][P]) {
-    rest(w, w_stride, x, kGroupK, acc);
+    rest(w, w_stride, x, kStep, acc);
   }
   template <int R, int P, class X>
   LEVIN_INLINE void rest(const std::byte* w, int64_t w_stride, const X& x, int64_t n_k, typename V::F32 (&acc)[R][P]) {
-    typename V::Bf16 scale[P];
+    Scale scale[P];
     typename V::I32 word[P];
     LEVIN_UNROLL
-    for (int p = 0; p < P; ++p) scale[p] = scales(w + p * w_stride);
+    for (int p = 0; p < P; ++p) scale[p] = Group::scales(w + p * w_stride);
     for (int64_t k = 0; k < n_k; k += kWordK) {
       LEVIN_UNROLL
       for (int p = 0; p < P; ++p) word[p] = load_words<V>(w + p * w_stride, k);
@@ -279,14 +314,13 @@ struct DotMxfp4 {
     }
   }
 
-  LEVIN_INLINE auto scales(const std::byte* w) { return V::load_e8m0_exponents(reinterpret_cast<const uint8_t*>(w)); }
-  template <int kPair, class Scale>
-  LEVIN_INLINE auto widen(typename V::I32 word, Scale scale) {
-    return V::add_exponents(V::e2m1_to_bf16x32(V::template shr<4 * kPair>(word)), scale);
+  template <int kPair>
+  LEVIN_INLINE auto widen(typename V::I32 word, const Scale& scale) {
+    return Group::scaled(V::e2m1_to_bf16x32(V::template shr<4 * kPair>(word)), scale);
   }
 
  private:
-  template <int kPair, int R, int P, class Scale, class X>
+  template <int kPair, int R, int P, class X>
   LEVIN_INLINE void pair(const typename V::I32 (&word)[P], const Scale (&scale)[P], const X& x, int64_t k,
                          typename V::F32 (&acc)[R][P]) {
     typename V::Bf16 value[P];
@@ -300,6 +334,10 @@ struct DotMxfp4 {
     }
   }
 };
+template <class V>
+using DotMxfp4 = DotFp4<V, Mxfp4Bf16Group<V>>;
+template <class V>
+using DotNvfp4 = DotFp4<V, Nvfp4Bf16Group<V>>;
 
 }  // namespace
 }  // namespace levin::kernels

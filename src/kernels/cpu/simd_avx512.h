@@ -290,6 +290,28 @@ struct Avx512Bf16 : Avx512Vbmi {
   LEVIN_INLINE Bf16 add_exponents(Bf16 x, Bf16 exponents) {  // zeros stay; exact where the results are normal
     return _mm512_mask_add_epi16(x, _mm512_test_epi16_mask(x, _mm512_set1_epi16(0x7FFF)), x, exponents);
   }
+  // e4m3 scales of 16 lanes, none of them zero, as what to add to the bits of e2m1 values: of those with one significant
+  // bit, 0.5, 1, 2 and 4, and of those with two, 1.5, 3 and 6, whose second bit is then in what is added.
+  struct E4m3Scales {
+    Bf16 of_one_bit, of_two_bits;
+  };
+  LEVIN_INLINE E4m3Scales load_e4m3_scales(const uint8_t* p) {
+    constexpr int kOne = 0x3F80, kSecondBit = 0x0040;
+    const F32 scale = load_e4m3(p), half_more = mul(scale, broadcast(1.5f));
+    return {added_to_both(scale, kOne), added_to_both(half_more, kOne + kSecondBit)};
+  }
+  LEVIN_INLINE Bf16 scale_e2m1(Bf16 x, const E4m3Scales& s) {  // exact; zeros stay
+    const Bf16 added =
+        _mm512_mask_blend_epi16(_mm512_test_epi16_mask(x, _mm512_set1_epi16(0x0040)), s.of_one_bit, s.of_two_bits);
+    return _mm512_mask_add_epi16(x, _mm512_test_epi16_mask(x, _mm512_set1_epi16(0x7FFF)), x, added);
+  }
+
+ private:
+  // A value that bf16 holds, less `bits`, in both halves of its lane.
+  LEVIN_INLINE Bf16 added_to_both(F32 value, int bits_less) {
+    const I32 upper = Avx512Vbmi::bits(value);
+    return _mm512_sub_epi16(or_i(upper, shr<16>(upper)), _mm512_set1_epi16(static_cast<int16_t>(bits_less)));
+  }
 };
 #endif
 

@@ -26,20 +26,21 @@ struct Widen<Avx512Bf16, DotE4m3<Avx512Bf16>> {
   }
 };
 
-template <>
-struct Widen<Avx512Bf16, DotMxfp4<Avx512Bf16>> {
+template <class Group>
+struct Widen<Avx512Bf16, DotFp4<Avx512Bf16, Group>> {
+  using Narrow = DotFp4<Avx512Bf16, Group>;
   using Wide = DotBf16<Avx512Bf16>;
   static constexpr bool kNone = false;
   LEVIN_INLINE void run(const std::byte* w, int64_t n_k, std::byte* out, int64_t ahead = kAheadBytes) {
-    for (int64_t begin = 0; begin < n_k; begin += kGroupK, w += kGroupBytes) {
-      prefetch<kGroupBytes>(w + ahead);
-      const Avx512Bf16::Bf16 scale = DotMxfp4<Avx512Bf16>::scales(w);
-      for (int64_t k = 0; k < smaller(kGroupK, n_k - begin); k += kWordK, out += 256) {
+    for (int64_t begin = 0; begin < n_k; begin += Group::kK, w += Group::kBytes) {
+      prefetch<Group::kBytes>(w + ahead);
+      const typename Narrow::Scale scale = Group::scales(w);
+      for (int64_t k = 0; k < smaller(Group::kK, n_k - begin); k += kWordK, out += 256) {
         const Avx512Bf16::I32 word = load_words<Avx512Bf16>(w, k);
-        _mm512_store_si512(out, DotMxfp4<Avx512Bf16>::widen<0>(word, scale));
-        _mm512_store_si512(out + 64, DotMxfp4<Avx512Bf16>::widen<1>(word, scale));
-        _mm512_store_si512(out + 128, DotMxfp4<Avx512Bf16>::widen<2>(word, scale));
-        _mm512_store_si512(out + 192, DotMxfp4<Avx512Bf16>::widen<3>(word, scale));
+        _mm512_store_si512(out, Narrow::template widen<0>(word, scale));
+        _mm512_store_si512(out + 64, Narrow::template widen<1>(word, scale));
+        _mm512_store_si512(out + 128, Narrow::template widen<2>(word, scale));
+        _mm512_store_si512(out + 192, Narrow::template widen<3>(word, scale));
       }
     }
   }

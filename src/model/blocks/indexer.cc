@@ -39,7 +39,7 @@ void IndexerBlock::pick(Pass& p, View h, View c_q, const IndexKeys& keys, View s
     return ops::take_all(p.ctx(), {.visible = keys.visible, .first = keys.first, .picks = slots});
   }
   const View q = p.matmul(c_q, q_up).split_last(params.n_heads, params.d_index);  // [T, Hi, Di]
-  p.rotate(q.slice_last(params.rope_column, params.d_rope), rotation, params.pairing);
+  if (params.d_rope > 0) p.rotate(q.slice_last(params.rope_column, params.d_rope), rotation, params.pairing);
   prepare_index_values(p, q);
   const View w = p.matmul(h, head_weights);  // [T, Hi]
   const View operand = index_operand(p, q, w, params.scale);

@@ -12,7 +12,7 @@ struct IndexerParams {
   int64_t n_heads = 0;      // Hi
   int64_t d_index = 0;      // Di
   int64_t rope_column = 0;  // of a query; the first of the Dr that are rotated
-  int64_t d_rope = 0;       // Dr
+  int64_t d_rope = 0;       // Dr; 0: nothing is rotated
   ops::RopePairing pairing = ops::RopePairing::kInterleaved;
   float scale = 1;  // of the head weights
 };
@@ -30,7 +30,7 @@ struct IndexerBlock {
   IndexerParams params;
   const Linear& q_up;          // [Hi * Di, Rq]
   const Linear& head_weights;  // [Hi, D], input always f32
-  Rotation rotation;           // of the step's positions
+  Rotation rotation;           // of the step's positions, if anything is rotated
 
   // h [T, D] normed input, c_q [T, Rq] normed query latent -> slots [T, K] i32, ascending, unused -1.
   void pick(Pass& p, View h, View c_q, const IndexKeys& keys, View slots) const;

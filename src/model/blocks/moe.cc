@@ -23,6 +23,7 @@ View MoeBlock::forward(Pass& p, View h) const {
                                .bias = weights.bias.view,
                                .chosen = weights.hash_experts,
                                .tokens = weights.hash_experts.empty() ? View() : p.step().tokens,
+                               .slot = p.step().slot,
                                .n_groups = params.n_groups,
                                .n_groups_kept = params.n_groups_kept,
                                .normalize = params.normalize,

@@ -47,8 +47,8 @@ void check_form(const ops::ExpertFfn& a) {
 void OpsOnCuda::route_experts(const ops::RouteExperts& a) {
   constexpr std::string_view kRoute = "route_experts";
   const int64_t n_experts = a.logits.dim(1), n_active = a.picks.dim(1);
-  LEVIN_CHECK(a.score == ops::ExpertScore::kSigmoid && a.chosen.empty(),
-              "{}: on CUDA scores are sigmoid and the best experts win", kRoute);
+  LEVIN_CHECK(a.score == ops::ExpertScore::kSigmoid && a.chosen.empty() && a.slot.empty(),
+              "{}: on CUDA scores are sigmoid, the best experts win, and no row is padding", kRoute);
   LEVIN_CHECK(n_experts <= cuda::kMaxExperts && n_active <= cuda::kMaxActive && a.n_groups <= 32,
               "{}: {} picks of {} experts in {} groups; on CUDA up to {} of {} in 32", kRoute, n_active, n_experts,
               a.n_groups, cuda::kMaxActive, cuda::kMaxExperts);

@@ -20,7 +20,17 @@ Buffer scratch_block(int64_t n_bytes) {
   return std::move(block).value().to_buffer();
 }
 
-int64_t row_bytes(DType dtype, int64_t k) { return dtype == DType::kMxfp4 ? k / 2 : k * dtype_bytes(dtype); }
+class GraphOnStream final : public RecordedWork {
+ public:
+  GraphOnStream(cuda::Graph graph, const cuda::Stream& stream) : graph_(std::move(graph)), stream_(stream) {}
+  void replay() override { graph_.launch(stream_); }
+
+ private:
+  cuda::Graph graph_;
+  const cuda::Stream& stream_;
+};
+
+int64_t row_bytes(DType dtype, int64_t k) { return row_major_bytes(dtype, 1, k); }
 
 }  // namespace
 
@@ -81,6 +91,11 @@ Status PlainCuda::copy_out(const View& to, const View& from) {
 
 Status PlainCuda::synchronize() { return stream_.synchronize(); }
 
+Result<std::unique_ptr<RecordedWork>> PlainCuda::record(const std::function<void()>& enqueue) {
+  LEVIN_ASSIGN(cuda::Graph graph, cuda::Graph::capture(stream_, enqueue));
+  return std::unique_ptr<RecordedWork>(std::make_unique<GraphOnStream>(std::move(graph), stream_));
+}
+
 Result<Matrix> PlainCuda::upload(const RowMajorWeights& source) {
   std::vector<float> widened;
   DeviceMatrix parts{.dtype = source.dtype, .n = source.n, .k = source.k, .data = {}, .scales = {}};
@@ -100,9 +115,11 @@ Result<Matrix> PlainCuda::upload(const RowMajorWeights& source) {
     LEVIN_ASSIGN(parts.scales, allocate(n_scales * 4));
     copy_bytes_in(parts.scales.data(), source.scales, n_scales * 4);
   } else if (source.group_scales != nullptr) {
-    const int64_t n_scales = source.n * blocks(source.k, kMxGroup);
-    LEVIN_ASSIGN(parts.scales, allocate(n_scales));
-    copy_bytes_in(parts.scales.data(), source.group_scales, n_scales);
+    std::vector<std::byte> scales(static_cast<size_t>(group_scale_bytes(source.dtype, source.n, source.k)));
+    copy_group_scales(source, scales.data());
+    LEVIN_ASSIGN(parts.scales, allocate(std::ssize(scales)));
+    copy_bytes_in(parts.scales.data(), scales.data(), std::ssize(scales));
+    parts.factor = source.factor;
   }
   return matrix_on_device(std::move(parts));
 }
@@ -152,7 +169,7 @@ cuda::plain::Rotation plain_rotation(std::string_view op, const View& cos, const
 }
 
 cuda::plain::Weights plain_weights(const Matrix& w) {
-  const bool groups = w.dtype() == DType::kMxfp4;
+  const bool groups = is_fp4(w.dtype());
   return {.data = w.device_data(),
           .dtype = w.dtype(),
           .scales = groups ? nullptr : w.device_scales(),

@@ -31,6 +31,7 @@ class PlainCuda : public CudaBackend {
   void copy_in(const View& to, const View& from) override;
   Status copy_out(const View& to, const View& from) override;
   Status synchronize() override;
+  Result<std::unique_ptr<RecordedWork>> record(const std::function<void()>& enqueue) override;
   Result<Matrix> upload(const RowMajorWeights& source) override;
   Result<ops::ExpertStack> upload_experts(std::span<const ExpertRows> experts) override;
 

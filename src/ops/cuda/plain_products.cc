@@ -98,6 +98,7 @@ void PlainCuda::route_experts(const ops::RouteExperts& a) {
                         .bias = optional_data<float>(kOp, "bias", a.bias),
                         .chosen = optional_data<int32_t>(kOp, "chosen", a.chosen),
                         .tokens = optional_data<int32_t>(kOp, "tokens", a.tokens),
+                        .slot = optional_data<int32_t>(kOp, "slot", a.slot),
                         .n_groups = a.n_groups,
                         .n_groups_kept = a.n_groups_kept,
                         .normalize = a.normalize,

@@ -27,22 +27,38 @@ struct Product {
   int64_t pairs_per_row = 1;
 };
 
-// Column k of rows row .. row + n - 1 of the weights: use(i, value).
+// Bytes of the scales of one matrix of 4-bit codes.
+__device__ int64_t scales_bytes(const Weights& w) {
+  return w.dtype == DType::kNvfp4 ? w.n * (w.k / 16) + int64_t{sizeof(float)} : w.n * ((w.k + 31) / 32);
+}
+
+// The factor of a matrix of nvfp4.
+__device__ float factor_of(const Weights& w, int64_t matrix) {
+  const uint8_t* bytes = w.group_scales + (matrix + 1) * scales_bytes(w) - sizeof(float);
+  return __uint_as_float(bytes[0] | bytes[1] << 8 | bytes[2] << 16 | static_cast<uint32_t>(bytes[3]) << 24);
+}
+
+// Column k of rows row .. row + n - 1 of a matrix, each times the scale of its group, where it has one.
 template <class Use>
-__device__ void read_weights(const Weights& w, int64_t row, int n, int64_t k, const Use& use) {
-  if (w.dtype != DType::kMxfp4) {
-    return read_many<kOutputs>(w.data, w.dtype, n, [&](int i) { return (row + i) * w.k + k; }, use);
+__device__ void read_weights(const Weights& w, int64_t matrix, int64_t row, int n, int64_t k, const Use& use) {
+  const int64_t first = matrix * w.n + row;
+  if (w.group_scales == nullptr) {
+    return read_many<kOutputs>(w.data, w.dtype, n, [&](int i) { return (first + i) * w.k + k; }, use);
   }
+  const bool nvfp4 = w.dtype == DType::kNvfp4;
+  const int64_t n_groups = nvfp4 ? w.k / 16 : (w.k + 31) / 32, group = nvfp4 ? k / 16 : k / 32;
+  const uint8_t* group_scales = w.group_scales + matrix * scales_bytes(w);
   uint8_t codes[kOutputs], scales[kOutputs];
 #pragma unroll
   for (int i = 0; i < kOutputs; ++i) {
-    const int64_t at = row + (i < n ? i : 0);
-    codes[i] = static_cast<const uint8_t*>(w.data)[at * (w.k / 2) + k / 2];
-    scales[i] = w.group_scales[at * ((w.k + 31) / 32) + k / 32];
+    const int64_t at = i < n ? i : 0;
+    codes[i] = static_cast<const uint8_t*>(w.data)[(first + at) * (w.k / 2) + k / 2];
+    scales[i] = group_scales[(row + at) * n_groups + group];
   }
 #pragma unroll
   for (int i = 0; i < kOutputs; ++i) {
-    if (i < n) use(i, e2m1_to_f32(codes[i] >> (k % 2 * 4) & 0xF) * e8m0_to_f32(scales[i]));
+    const float scale = nvfp4 ? e4m3_to_f32(scales[i]) : e8m0_to_f32(scales[i]);
+    if (i < n) use(i, e2m1_to_f32(codes[i] >> (k % 2 * 4) & 0xF) * scale);
   }
 }
 
@@ -72,12 +88,13 @@ __global__ void product_kernel(Product a) {
   const auto x_row = [&](int r) { return out_row(r) / a.pairs_per_row; };
 
   const int n_outputs = static_cast<int>(a.w.n - first_n < kOutputs ? a.w.n - first_n : kOutputs);
+  const float factor = a.w.dtype == DType::kNvfp4 ? factor_of(a.w, tile.matrix) : 1.0f;
   float total[kRowsPerThread] = {};
   for (int64_t block = 0; block < n_blocks; ++block) {
     const int64_t first_k = block * kFold, k = first_k + threadIdx.x;
     __syncthreads();
     if (k < a.w.k) {
-      read_weights(a.w, tile.matrix * a.w.n + first_n, n_outputs, k, [&](int i, float v) { w[i][threadIdx.x] = v; });
+      read_weights(a.w, tile.matrix, first_n, n_outputs, k, [&](int i, float v) { w[i][threadIdx.x] = v; });
       const auto place = [&](int r) { return x_row(r) * a.x.ld + blockIdx.z * a.x_head_ld + k; };
       read_many<kRows>(a.x.x, a.x.dtype, tile.n_rows, place, [&](int r, float v) { x[r][threadIdx.x] = v; });
     }
@@ -86,7 +103,7 @@ __global__ void product_kernel(Product a) {
     const int n_k = static_cast<int>(a.w.k - first_k < kFold ? a.w.k - first_k : kFold);
     const float* scales =
         a.w.scales == nullptr ? nullptr : a.w.scales + (tile.matrix * ((a.w.n + 127) / 128)) * n_blocks;
-    const float sw = scales != nullptr && n < a.w.n ? scales[n / 128 * n_blocks + block] : 1.0f;
+    const float sw = scales != nullptr && n < a.w.n ? scales[n / 128 * n_blocks + block] : factor;
     if (warp >= tile.n_rows) continue;
     float sum[kRowsPerThread] = {};
 #pragma unroll 8

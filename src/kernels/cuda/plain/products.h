@@ -16,10 +16,12 @@
 namespace levin::cuda::plain {
 
 struct Weights {
-  const void* data = nullptr;  // [N, K] f32, bf16 or e4m3; mxfp4: [N, K / 2] bytes, the even k in the low nibble
+  // [N, K] f32, bf16 or e4m3; mxfp4 and nvfp4: [N, K / 2] bytes, the even k in the low nibble
+  const void* data = nullptr;
   DType dtype = DType::kF32;
-  const float* scales = nullptr;          // [ceil(N / 128), ceil(K / 128)], e4m3 alone; null: ones
-  const uint8_t* group_scales = nullptr;  // [N, ceil(K / 32)] e8m0, mxfp4 alone
+  const float* scales = nullptr;  // [ceil(N / 128), ceil(K / 128)], e4m3 alone; null: ones
+  // mxfp4: [N, ceil(K / 32)] e8m0; nvfp4: [N, K / 16] e4m3, then the four bytes of the matrix's f32 factor, unaligned
+  const uint8_t* group_scales = nullptr;
   int64_t n = 0;
   int64_t k = 0;
 };

@@ -62,7 +62,10 @@ class PlainMoeTest : public PlainTest {
     std::vector<uint16_t> bf16;
     for (const TestMatrix* m : matrices) {
       codes.insert(codes.end(), m->codes.begin(), m->codes.end());
-      groups.insert(groups.end(), m->group_scales.begin(), m->group_scales.end());
+      if (!m->group_scales.empty()) {
+        const std::vector<uint8_t> own = m->device_group_scales();
+        groups.insert(groups.end(), own.begin(), own.end());
+      }
       values.insert(values.end(), m->values.begin(), m->values.end());
       scales.insert(scales.end(), m->scales.begin(), m->scales.end());
     }
@@ -179,7 +182,8 @@ TEST_F(PlainMoeTest, ExpertsEqualTheCpus) {
   for (const Case& c :
        {Case{DType::kF32, Operand::kF32, 1, false, kNoLimit}, Case{DType::kBF16, Operand::kBF16, 40, false, kNoLimit},
         Case{DType::kF8E4M3, Operand::kFp8, 70, false, kNoLimit}, Case{DType::kMxfp4, Operand::kFp8, 33, true, 0.5f},
-        Case{DType::kF8E4M3, Operand::kBF16, 5, true, kNoLimit}, Case{DType::kMxfp4, Operand::kF32, 2, false, 7.0f}}) {
+        Case{DType::kF8E4M3, Operand::kBF16, 5, true, kNoLimit}, Case{DType::kMxfp4, Operand::kF32, 2, false, 7.0f},
+        Case{DType::kNvfp4, Operand::kBF16, 37, false, kNoLimit}}) {
     SCOPED_TRACE(fmt::format("{}, {} rows", dtype_name(c.dtype), c.n_rows));
     Random random(static_cast<uint64_t>(c.n_rows));
     const Experts e = random_experts(random, c.dtype, c.operand, kExperts, kF, kD);

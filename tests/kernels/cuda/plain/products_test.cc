@@ -33,7 +33,7 @@ class PlainProductsTest : public PlainTest {
       out.data = args.in(values);
     }
     if (!w.scales.empty()) out.scales = args.in(w.scales);
-    if (!w.group_scales.empty()) out.group_scales = args.in(w.group_scales);
+    if (!w.group_scales.empty()) out.group_scales = args.in(w.device_group_scales());
     return out;
   }
 
@@ -99,6 +99,9 @@ TEST_F(PlainProductsTest, EqualsTheCpuForEveryPairOfTypes) {
       check(x, w, 40, 131, 1026);
     }
     check(x, DType::kF8E4M3, 5, 129, 127);  // an odd K
+    check(x, DType::kNvfp4, 1, 1, 16);
+    check(x, DType::kNvfp4, 17, 33, 144);
+    check(x, DType::kNvfp4, 40, 131, 1040);
   }
 }
 

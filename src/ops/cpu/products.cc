@@ -1,11 +1,12 @@
-#include "ops/products.h"
+#include "ops/cpu/products.h"
 
 #include <algorithm>
 #include <array>
 
 #include "kernels/cpu/kernels.h"
+#include "ops/cpu/row_loops.h"
 
-namespace levin::ops {
+namespace levin {
 namespace {
 
 // Below these a loop over threads costs more than it saves (a microsecond of one core).
@@ -34,15 +35,15 @@ const void* input_row(const InputRows& input, int64_t i) {
 }
 
 // A plain row of type `dtype` with the values of row i.
-void convert_row(const OpContext& ctx, const InputRows& input, int64_t i, DType dtype, void* out) {
-  ctx.cpu->matmul.prepare({.x = input_row(input, i),
-                           .x_dtype = input.dtype,
-                           .x_stride = input.stride,
-                           .row_end = 1,
-                           .n_rows = 1,
-                           .k = input.k,
-                           .operand_dtype = dtype,
-                           .operand = out});
+void convert_row(const CpuBackend& cpu, const InputRows& input, int64_t i, DType dtype, void* out) {
+  cpu.kernels().matmul.prepare({.x = input_row(input, i),
+                                .x_dtype = input.dtype,
+                                .x_stride = input.stride,
+                                .row_end = 1,
+                                .n_rows = 1,
+                                .k = input.k,
+                                .operand_dtype = dtype,
+                                .operand = out});
 }
 
 std::byte* operand_row(const PreparedRows& o, int64_t i) {  // of few
@@ -56,21 +57,21 @@ int64_t n_parts(const PreparedRows& o) {
   return are_few(o) ? o.input.n_rows : ceil_div(o.input.n_rows, kRowGroup);
 }
 
-void prepare_parts(const OpContext& ctx, const PreparedRows& o, Share parts) {
+void prepare_parts(const CpuBackend& cpu, const PreparedRows& o, Share parts) {
   if (are_few(o)) {
-    for (int64_t i = parts.begin; i < parts.end; ++i) convert_row(ctx, o.input, i, o.dtype, operand_row(o, i));
+    for (int64_t i = parts.begin; i < parts.end; ++i) convert_row(cpu, o.input, i, o.dtype, operand_row(o, i));
     return;
   }
-  ctx.cpu->matmul.prepare({.x = o.input.x,
-                           .x_dtype = o.input.dtype,
-                           .x_stride = o.input.stride,
-                           .rows = o.input.rows,
-                           .row_begin = parts.begin * kRowGroup,
-                           .row_end = std::min(o.input.n_rows, parts.end * kRowGroup),
-                           .n_rows = o.input.n_rows,
-                           .k = o.input.k,
-                           .operand_dtype = o.dtype,
-                           .operand = const_cast<void*>(o.data)});
+  cpu.kernels().matmul.prepare({.x = o.input.x,
+                                .x_dtype = o.input.dtype,
+                                .x_stride = o.input.stride,
+                                .rows = o.input.rows,
+                                .row_begin = parts.begin * kRowGroup,
+                                .row_end = std::min(o.input.n_rows, parts.end * kRowGroup),
+                                .n_rows = o.input.n_rows,
+                                .k = o.input.k,
+                                .operand_dtype = o.dtype,
+                                .operand = const_cast<void*>(o.data)});
 }
 
 // How one product is cut: row_chunks x panel_units, all about equally dear.
@@ -147,51 +148,51 @@ OpWork product_work(DType operand, const Matrix& w, int64_t n_rows) {
   return work;
 }
 
-bool multiplies_bf16(const OpContext& ctx) {
-  return ctx.cpu->matmul.operand_dtype(DType::kBF16, DType::kBF16) == DType::kBF16;
+bool multiplies_bf16(const CpuBackend& cpu) {
+  return cpu.kernels().matmul.operand_dtype(DType::kBF16, DType::kBF16) == DType::kBF16;
 }
 
-DType operand_dtype(const OpContext& ctx, DType x, const Matrix& w) {
-  return ctx.cpu->matmul.operand_dtype(x, w.dtype());
+DType operand_dtype(const CpuBackend& cpu, DType x, const Matrix& w) {
+  return cpu.kernels().matmul.operand_dtype(x, w.dtype());
 }
 
-void prepare_rows(OpContext& ctx, std::span<PreparedRows> operands) {
+void prepare_rows(CpuBackend& cpu, std::span<PreparedRows> operands) {
   std::vector<int64_t> first_part = {0};
   int64_t n_elements = 0;
   for (PreparedRows& o : operands) {
     first_part.push_back(first_part.back() + n_parts(o));
     if (is_operand_already(o)) continue;
     const int64_t n = operand_elements(o.input.n_rows, o.input.k, o.dtype);
-    o.data = ctx.arena->allocate_bytes(n * dtype_bytes(o.dtype));
+    o.data = cpu.arena().allocate_bytes(n * dtype_bytes(o.dtype));
     n_elements += n;
   }
   const int64_t n = first_part.back();
-  ctx.pool->parallel_for(n, n_elements <= kFewValues ? n : 1, [&](int64_t begin, int64_t end, int) {
+  cpu.pool().parallel_for(n, n_elements <= kFewValues ? n : 1, [&](int64_t begin, int64_t end, int) {
     for (size_t i = 0; i < operands.size(); ++i) {
       const int64_t from = std::max(begin, first_part[i]), to = std::min(end, first_part[i + 1]);
-      if (from < to) prepare_parts(ctx, operands[i], {from - first_part[i], to - first_part[i]});
+      if (from < to) prepare_parts(cpu, operands[i], {from - first_part[i], to - first_part[i]});
     }
   });
 }
 
-InputRows widen_rows(OpContext& ctx, const InputRows& input, DType dtype) {
+InputRows widen_rows(CpuBackend& cpu, const InputRows& input, DType dtype) {
   if (input.dtype == dtype) return input;
   InputRows wide = input;
   wide.dtype = dtype;
   wide.stride = operand_elements(1, input.k, dtype);
-  std::byte* data = ctx.arena->allocate_bytes(input.n_rows * wide.stride * dtype_bytes(dtype));
+  std::byte* data = cpu.arena().allocate_bytes(input.n_rows * wide.stride * dtype_bytes(dtype));
   wide.x = data;
   wide.rows = nullptr;
   const int64_t grain = row_grain(input.n_rows, input.k);
-  ctx.pool->parallel_for(input.n_rows, grain, [&](int64_t begin, int64_t end, int) {
+  cpu.pool().parallel_for(input.n_rows, grain, [&](int64_t begin, int64_t end, int) {
     for (int64_t row = begin; row < end; ++row)
-      convert_row(ctx, input, row, dtype, data + row * wide.stride * dtype_bytes(dtype));
+      convert_row(cpu, input, row, dtype, data + row * wide.stride * dtype_bytes(dtype));
   });
   return wide;
 }
 
-void run_products(OpContext& ctx, std::span<const Product> products) {
-  const int n_threads = ctx.pool->n_threads();
+void run_products(CpuBackend& cpu, std::span<const Product> products) {
+  const int n_threads = cpu.pool().n_threads();
   int64_t all_panels = 0, multiply_adds = 0;
   for (const Product& p : products) {
     all_panels += p.w->n_panels();
@@ -200,19 +201,19 @@ void run_products(OpContext& ctx, std::span<const Product> products) {
   std::vector<Cut> cuts;
   std::vector<int64_t> first_cost = {0};
   for (const Product& p : products) {
-    cuts.push_back(cut_product(p, all_panels, n_threads, ctx.cpu->matmul.free_rows));
+    cuts.push_back(cut_product(p, all_panels, n_threads, cpu.kernels().matmul.free_rows));
     first_cost.push_back(first_cost.back() + cuts.back().cost());
   }
   const int64_t total = first_cost.back();
-  ctx.pool->parallel_for(total, multiply_adds <= kSmallProduct ? total : 1, [&](int64_t begin, int64_t end, int) {
+  cpu.pool().parallel_for(total, multiply_adds <= kSmallProduct ? total : 1, [&](int64_t begin, int64_t end, int) {
     for (size_t i = 0; i < products.size(); ++i) {
       const int64_t from = std::max(begin, first_cost[i]), to = std::min(end, first_cost[i + 1]);
       if (from >= to) continue;
       const Share units = {ceil_div(from - first_cost[i], cuts[i].unit_cost),
                            ceil_div(to - first_cost[i], cuts[i].unit_cost)};
-      run_units(*ctx.cpu, products[i], cuts[i], units);
+      run_units(cpu.kernels(), products[i], cuts[i], units);
     }
   });
 }
 
-}  // namespace levin::ops
+}  // namespace levin

@@ -1,4 +1,4 @@
-// Several products of one step at once, cut over the threads by their cost. Internal to ops: matmul, matmul_per_head
+// Several products of one step at once, cut over the threads by their cost. Internal to ops/cpu: matmul, matmul_per_head
 // and the experts.
 //
 // Rows become operands (kernels/cpu/matmul.h) first, in one parallel loop, then all products run in a second one. A
@@ -10,11 +10,11 @@
 #include <span>
 #include <vector>
 
-#include "ops/context.h"
+#include "ops/cpu_backend.h"
 #include "ops/op_times.h"
 #include "tensor/matrix.h"
 
-namespace levin::ops {
+namespace levin {
 
 // Rows of activations as an op receives them.
 struct InputRows {
@@ -43,20 +43,20 @@ struct Product {
 };
 
 // The operand type of rows of type `x` against `w`.
-DType operand_dtype(const OpContext& ctx, DType x, const Matrix& w);
+DType operand_dtype(const CpuBackend& cpu, DType x, const Matrix& w);
 
 // What n_rows rows of such operands against `w` read and compute.
 OpWork product_work(DType operand, const Matrix& w, int64_t n_rows);
 
 // Whether the kernel set multiplies bf16 as such, products and dots with cache rows alike.
-bool multiplies_bf16(const OpContext& ctx);
+bool multiplies_bf16(const CpuBackend& cpu);
 
 // Fills `data` where `input` and `dtype` are set; scratch from the arena, which the caller releases.
-void prepare_rows(OpContext& ctx, std::span<PreparedRows> rows);
+void prepare_rows(CpuBackend& cpu, std::span<PreparedRows> rows);
 
 // The same rows, each converted to `dtype` once and left a plain row: for inputs that many operands share.
-InputRows widen_rows(OpContext& ctx, const InputRows& input, DType dtype);
+InputRows widen_rows(CpuBackend& cpu, const InputRows& input, DType dtype);
 
-void run_products(OpContext& ctx, std::span<const Product> products);
+void run_products(CpuBackend& cpu, std::span<const Product> products);
 
-}  // namespace levin::ops
+}  // namespace levin

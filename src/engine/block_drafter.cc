@@ -1,0 +1,86 @@
+#include "engine/block_drafter.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "engine/draft_depth.h"
+#include "engine/row_gather.h"
+
+namespace levin {
+
+int BlockDrafter::max_drafts() const {
+  const int64_t n_block = runner_.model().config().n_draft_block;
+  return static_cast<int>(std::min({n_block, runner_.max_drafts(), int64_t{kMaxSpecSteps}}));
+}
+
+void BlockDrafter::propose(DraftRound& round) {
+  drafting_.clear();
+  int64_t n_rows = 0;
+  for (DraftEntry& entry : round.entries) {
+    const int64_t n_drafts = std::min<int64_t>({entry.n_wanted, round.depth, max_drafts()});
+    if (n_drafts <= 0) continue;
+    drafting_.push_back({.entry = &entry, .n_drafts = n_drafts, .first_row = n_rows});
+    n_rows += n_drafts;
+  }
+  if (drafting_.empty()) return;
+  run_blocks();
+  for (int64_t i = 0; choose(round, i);) ++i;
+}
+
+void BlockDrafter::run_blocks() {
+  const auto n_block = static_cast<size_t>(runner_.model().config().n_draft_block);
+  std::vector<std::vector<int32_t>> tokens;
+  std::vector<SequenceChunk> blocks;
+  for (const Drafting& d : drafting_) {
+    tokens.emplace_back(n_block, runner_.model().block_drafting()->noise_token()).front() = d.entry->tokens.back();
+  }
+  for (size_t b = 0; b < drafting_.size(); ++b) {
+    const DraftEntry& entry = *drafting_[b].entry;
+    blocks.push_back({.tokens = tokens[b],
+                      .first_position = static_cast<int32_t>(std::ssize(entry.tokens) - 1),
+                      .pages = entry.pages});
+  }
+  const ForwardRows rows = runner_.draft_blocks(blocks);
+  std::vector<float> hidden_storage, state_storage;
+  RowGather<float> hidden(hidden_storage, rows.hidden.dim(1)), state(state_storage, rows.state.dim(1));
+  for (size_t b = 0; b < drafting_.size(); ++b) {
+    const auto first = static_cast<int64_t>(b * n_block);
+    hidden.add(rows.hidden.slice_first(first, drafting_[b].n_drafts));
+    state.add(rows.state.slice_first(first, drafting_[b].n_drafts));
+  }
+  logits_ = runner_.draft_logits(hidden.view());
+  state_ = runner_.keep(state.view());
+}
+
+bool BlockDrafter::choose(const DraftRound& round, int64_t i) {
+  std::vector<Drafting*> going_on;
+  std::vector<int32_t> before;
+  std::vector<float> state_storage;
+  RowGather<float> state(state_storage, state_.dim(1));
+  for (Drafting& d : drafting_) {
+    DraftEntry& entry = *d.entry;
+    if (i >= d.n_drafts || std::ssize(entry.drafts) < i) continue;
+    entry.doubted = d.confidence < round.min_confidence;
+    if (entry.doubted) continue;
+    going_on.push_back(&d);
+    before.push_back(i == 0 ? entry.tokens.back() : entry.drafts.back());
+    state.add(state_.slice_first(d.first_row + i, 1));
+  }
+  if (going_on.empty()) return false;
+  const DraftTerms terms = runner_.draft_terms(View::of(before.data(), {std::ssize(before)}), state.view());
+  for (size_t j = 0; j < going_on.size(); ++j) {
+    Drafting& d = *going_on[j];
+    const auto row = static_cast<int64_t>(j);
+    const std::span<const float> term = row_span(terms.logits, row);
+    float* const logits = logits_.row<float>(d.first_row + i);
+    std::transform(term.begin(), term.end(), logits, logits, [](float t, float z) { return z + t; });
+    const std::optional<int32_t> token = d.entry->chooser->choose(row_span(logits_, d.first_row + i), d.entry->drafts);
+    if (!token) continue;  // the target will say what is wrong, if anything is
+    d.entry->drafts.push_back(*token);
+    d.entry->confidence.push_back(1 / (1 + std::exp(-terms.confidence.row<float>(row)[0])));
+    if (d.entry->chooser->logits_tell_confidence()) d.confidence *= d.entry->confidence.back();
+  }
+  return true;
+}
+
+}  // namespace levin

@@ -1,0 +1,133 @@
+// Who runs the ops: one virtual function per op, and behind it a device with its memory, threads or stream, and kernels.
+//
+//   CpuBackend cpu(pool, arena, Isa::kAvx2);         // ops/cpu_backend.h
+//   auto cuda = open_cuda({.device_index = 0});      // ops/cuda_backend.h
+//   OpContext ctx = op_context(cpu);                 // or op_context(*cuda.value())
+//   ops::matmul(ctx, {.x = x, .w = &w, .out = out});
+//
+// Models and engine call ops::, never a backend: an op's function in ops/*.h checks the contract, which is the same on every
+// device, takes the time if somebody measures, and calls the backend of its context. A backend so gets arguments whose
+// shapes and types fit together; what it checks itself is what only it can know.
+//
+// Order     as if each op ran when it is called; a CUDA backend enqueues, and synchronize() waits
+// Threads   one at a time
+#pragma once
+
+#include "base/result.h"
+#include "ops/context.h"
+#include "ops/op_times.h"
+
+namespace levin {
+
+namespace ops {
+struct AddInto;
+struct AppendIndexKeys;
+struct AppendLatent;
+struct Argmax;
+struct CopyRows;
+struct DeltaRule;
+struct Embed;
+struct ExpandPicks;
+struct ExpertFfn;
+struct Ffn;
+struct Hadamard;
+struct IndexQueries;
+struct IndexScores;
+struct IndexTopk;
+struct LayerNorm;
+struct MarkUnusable;
+struct Matmul;
+struct MatmulPerHead;
+struct MeanStreams;
+struct NormRows;
+struct PoolWindows;
+struct QuantizeFp8;
+struct ReadStreams;
+struct RmsNorm;
+struct Rope;
+struct RopeTable;
+struct RotateQueries;
+struct RoundToBf16;
+struct RoundToFp4;
+struct RouteExperts;
+struct ScaleRows;
+struct SelectTopk;
+struct ShortConv;
+struct SigmoidMul;
+struct SiluMul;
+struct SparseAttention;
+struct StreamWeights;
+struct TakeAll;
+struct WindowTokens;
+struct WriteIndexKeys;
+struct WriteLatent;
+struct WriteStreams;
+}  // namespace ops
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+
+  virtual DeviceId device_id() const = 0;  // where the tensors of its ops lie
+  virtual Arena& arena() = 0;              // scratch there, of models and ops
+  virtual Status synchronize() = 0;        // waits for the ops called so far; an error where the device failed
+
+  virtual void add_into(const ops::AddInto& a) = 0;
+  virtual void append_index_keys(const ops::AppendIndexKeys& a) = 0;
+  virtual void append_latent(const ops::AppendLatent& a) = 0;
+  virtual void argmax(const ops::Argmax& a) = 0;
+  virtual void copy_rows(const ops::CopyRows& a) = 0;
+  virtual void embed(const ops::Embed& a) = 0;
+  virtual void expert_ffn(const ops::ExpertFfn& a) = 0;
+  virtual void ffn(const ops::Ffn& a) = 0;
+  virtual void hadamard(const ops::Hadamard& a) = 0;
+  virtual void index_queries(const ops::IndexQueries& a) = 0;
+  virtual void index_scores(const ops::IndexScores& a) = 0;
+  virtual void index_topk(const ops::IndexTopk& a) = 0;
+  virtual void keep_state(const ops::WindowTokens& a) = 0;
+  virtual void layer_norm(const ops::LayerNorm& a) = 0;
+  virtual void mark_unusable(const ops::MarkUnusable& a) = 0;
+  virtual void matmul(const ops::Matmul& a) = 0;
+  virtual void matmul_per_head(const ops::MatmulPerHead& a) = 0;
+  virtual void norm_rows(const ops::NormRows& a) = 0;
+  virtual void pool_windows(const ops::PoolWindows& a) = 0;
+  virtual void quantize_fp8(const ops::QuantizeFp8& a) = 0;
+  virtual void read_streams(const ops::ReadStreams& a) = 0;
+  virtual void rms_norm(const ops::RmsNorm& a) = 0;
+  virtual void rope(const ops::Rope& a) = 0;
+  virtual void rope_table(const ops::RopeTable& a) = 0;
+  virtual void rotate_queries(const ops::RotateQueries& a) = 0;
+  virtual void round_to_bf16(const ops::RoundToBf16& a) = 0;
+  virtual void round_to_fp4(const ops::RoundToFp4& a) = 0;
+  virtual void route_experts(const ops::RouteExperts& a) = 0;
+  virtual void scale_rows(const ops::ScaleRows& a) = 0;
+  virtual void select_topk(const ops::SelectTopk& a) = 0;
+  virtual void silu_mul(const ops::SiluMul& a) = 0;
+  virtual void sparse_attention(const ops::SparseAttention& a) = 0;
+  virtual void stream_weights(const ops::StreamWeights& a) = 0;
+  virtual void take_all(const ops::TakeAll& a) = 0;
+  virtual void take_most_recent(const ops::TakeAll& a) = 0;
+  virtual void write_index_keys(const ops::WriteIndexKeys& a) = 0;
+  virtual void write_latent(const ops::WriteLatent& a) = 0;
+  virtual void write_streams(const ops::WriteStreams& a) = 0;
+
+  // Of GLM-5.3-Flash. A backend without them is not given models that call them (Architecture::cuda_lacks).
+  virtual void delta_rule(const ops::DeltaRule& a);
+  virtual void expand_picks(const ops::ExpandPicks& a);
+  virtual void mean_streams(const ops::MeanStreams& a);
+  virtual void short_conv(const ops::ShortConv& a);
+  virtual void sigmoid_mul(const ops::SigmoidMul& a);
+
+  // What an op reads and computes, for OpTimes; nothing where a backend does not count.
+  virtual OpWork work(const ops::ExpertFfn&) const { return {}; }
+  virtual OpWork work(const ops::Ffn&) const { return {}; }
+  virtual OpWork work(const ops::IndexScores&) const { return {}; }
+  virtual OpWork work(const ops::IndexTopk&) const { return {}; }
+  virtual OpWork work(const ops::Matmul&) const { return {}; }
+  virtual OpWork work(const ops::MatmulPerHead&) const { return {}; }
+  virtual OpWork work(const ops::SparseAttention&) const { return {}; }
+};
+
+inline OpContext op_context(Backend& backend) { return {.backend = &backend, .arena = &backend.arena()}; }
+
+}  // namespace levin

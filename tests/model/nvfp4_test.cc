@@ -1,0 +1,190 @@
+// Experts in NVFP4 as ModelOpt and compressed-tensors write them: what is read, what is refused, what configs say.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <limits>
+
+#include "arch/deepseek_v3/weights.h"
+#include "arch/load_config.h"
+#include "model/memory_plan.h"
+#include "model/weight_table.h"
+#include "support/must.h"
+#include "support/temp_checkpoint.h"
+
+namespace levin {
+namespace {
+
+using io::StoredDtype;
+using test::must;
+using test::TempCheckpoint;
+
+const std::string kExpert = "model.layers.2.mlp.experts.3.";
+
+struct Loaded {
+  ModelConfig config;
+  ModelWeights weights;
+};
+
+Result<Loaded> load(const std::filesystem::path& folder, NumericsMode mode = NumericsMode::kReference) {
+  Loaded out;
+  LEVIN_ASSIGN(ParsedConfig parsed, load_model_config(folder.string()));
+  out.config = std::move(parsed.config);
+  LEVIN_ASSIGN(const io::Checkpoint checkpoint, io::Checkpoint::open(folder));
+  ThreadPool pool(2);
+  LEVIN_ASSIGN(out.weights, load_weights(out.config, must(make_numerics(mode, "auto")), checkpoint, pool, {}, nullptr));
+  return out;
+}
+
+const ops::FfnWeights& expert(const Loaded& model) { return mla::own(model.weights).layers[2].moe->experts[3]; }
+
+void set_scalar(TempCheckpoint& model, const std::string& name, float value) {
+  std::memcpy(model.tensor(name).bytes.data(), &value, sizeof(value));
+}
+
+// Tensors of ModelOpt's container under the names of compressed-tensors, factors that are powers of two inverted.
+void respell(TempCheckpoint& model) {
+  for (const std::string& name : model.tensor_names()) {
+    const auto ends = [&](std::string_view suffix) { return name.ends_with(suffix); };
+    const std::string base = name.substr(0, name.rfind('.'));
+    if (ends(".weight") && model.tensor(name).dtype == StoredDtype::kU8) {
+      model.rename_tensor(name, base + ".weight_packed");
+    } else if (ends(".weight_scale_2")) {
+      set_scalar(model, name, 0x1p9f);
+      model.rename_tensor(name, base + ".weight_global_scale");
+    } else if (ends(".input_scale")) {
+      model.rename_tensor(name, base + ".input_global_scale");
+    }
+  }
+  model.erase_config("quantization_config");
+  model.set_config("quantization_config.quant_method", "compressed-tensors");
+  model.set_config("quantization_config.format", "nvfp4-pack-quantized");
+}
+
+TEST(Nvfp4Test, BothContainersHoldTheSameWeights) {
+  TempCheckpoint by_modelopt = TempCheckpoint::from_fixture("glm-nvfp4");
+  TempCheckpoint respelled = TempCheckpoint::from_fixture("glm-nvfp4");
+  for (const std::string& name : by_modelopt.tensor_names()) {
+    if (name.ends_with(".weight_scale_2")) set_scalar(by_modelopt, name, 0x1p-9f);
+  }
+  respell(respelled);
+  const Loaded a = must(load(by_modelopt.write())), b = must(load(respelled.write()));
+  for (const auto matrix : {&ops::FfnWeights::gate, &ops::FfnWeights::up, &ops::FfnWeights::down}) {
+    const Matrix &one = expert(a).*matrix, &other = expert(b).*matrix;
+    ASSERT_EQ(one.dtype(), DType::kNvfp4);
+    ASSERT_EQ(other.dtype(), DType::kNvfp4);
+    for (int64_t i = 0; i < one.n() * one.k(); ++i) {
+      ASSERT_EQ(one.stored(i / one.k(), i % one.k()), other.stored(i / one.k(), i % one.k()));
+      ASSERT_EQ(one.scale(i / one.k(), i % one.k()), other.scale(i / one.k(), i % one.k()));
+    }
+  }
+}
+
+TEST(Nvfp4Test, PlansCountWhatIsStored) {
+  TempCheckpoint model = TempCheckpoint::from_fixture("glm-nvfp4");
+  const std::filesystem::path folder = model.write();
+  const Loaded loaded = must(load(folder));
+  const io::Checkpoint checkpoint = must(io::Checkpoint::open(folder));
+  const Numerics numerics = must(make_numerics(NumericsMode::kReference, "auto"));
+  const MemoryPlan by_tensors = plan_memory(loaded.config, numerics, &checkpoint, {}),
+                   by_config = plan_memory(loaded.config, numerics, nullptr, {});
+  EXPECT_TRUE(loaded.config.nvfp4_experts);
+  EXPECT_FALSE(loaded.config.fp8_blocks);
+  EXPECT_EQ(by_tensors.weights_bytes, by_config.weights_bytes);
+  const Matrix& gate = expert(loaded).gate;  // [48, 96]
+  EXPECT_EQ(gate.n_bytes(), 3 * 16 * (96 / 2 + 96 / 16) + 4);
+}
+
+// Four-bit weights alone: inputs are rounded as for weights that are not quantised.
+TEST(Nvfp4Test, InputsAreNotRoundedToFp8) {
+  TempCheckpoint model = TempCheckpoint::from_fixture("glm-nvfp4");
+  const std::filesystem::path folder = model.write();
+  EXPECT_EQ(expert(must(load(folder, NumericsMode::kOfficial))).input, ops::Operand::kF32);
+  EXPECT_EQ(expert(must(load(folder, NumericsMode::kFast))).input, ops::Operand::kBF16);
+}
+
+TEST(Nvfp4Test, AnotherFileMaySayIt) {
+  TempCheckpoint model = TempCheckpoint::from_fixture("glm-nvfp4");
+  model.erase_config("quantization_config");
+  const std::filesystem::path folder = model.write();
+  EXPECT_FALSE(must(load_model_config(folder.string())).config.nvfp4_experts);
+  model.write_text("hf_quant_config.json", R"({"quantization": {"quant_algo": "NVFP4", "group_size": 16}})");
+  EXPECT_TRUE(must(load_model_config(folder.string())).config.nvfp4_experts);
+  model.write_text("hf_quant_config.json", R"({"quantization": {"quant_algo": "FP8"}})");
+  const auto refused = load_model_config(folder.string());
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.error().message.find("quant_algo is \"FP8\""), std::string::npos) << refused.error().message;
+}
+
+TEST(Nvfp4Test, DummiesAreStoredAsTheConfigSays) {
+  TempCheckpoint model = TempCheckpoint::from_fixture("glm-nvfp4");
+  const ModelConfig config = must(load_model_config(model.write().string())).config;
+  const Loaded dummy{.config = config,
+                     .weights = must(dummy_weights(config, must(make_numerics(NumericsMode::kFast, "auto"))))};
+  EXPECT_EQ(expert(dummy).down.dtype(), DType::kNvfp4);
+  EXPECT_EQ(mla::own(dummy.weights).mtp->layer.moe->experts[0].down.dtype(), DType::kBF16);
+}
+
+struct Spoiled {
+  const char* name;
+  std::function<void(TempCheckpoint&)> spoil;
+  const char* message;
+};
+void PrintTo(const Spoiled& row, std::ostream* out) { *out << row.name; }
+
+const Spoiled kSpoiled[] = {
+    {"NoGroupScales", [](TempCheckpoint& m) { m.remove_tensor(kExpert + "up_proj.weight_scale"); },
+     "experts.3.up_proj.weight_scale: expected F8_E4M3 [48, 6] with an NVFP4 matrix, found nothing"},
+    {"NoFactor", [](TempCheckpoint& m) { m.remove_tensor(kExpert + "up_proj.weight_scale_2"); },
+     "experts.3.up_proj.weight_scale_2: expected F32 [] with an NVFP4 matrix, found nothing"},
+    {"MisshapenGroupScales", [](TempCheckpoint& m) { m.set_shape(kExpert + "up_proj.weight_scale", {48, 3}); },
+     "experts.3.up_proj.weight_scale: expected F8_E4M3 [48, 6], found F8_E4M3 [48, 3]"},
+    {"FactorOfAnotherType",
+     [](TempCheckpoint& m) { m.set_dtype(kExpert + "up_proj.weight_scale_2", StoredDtype::kBF16); },
+     "experts.3.up_proj.weight_scale_2: expected F32 [], found BF16 []"},
+    {"NegativeGroupScale",
+     [](TempCheckpoint& m) { m.tensor(kExpert + "gate_proj.weight_scale").bytes[7] = std::byte{0xA0}; },
+     "experts.3.gate_proj.weight_scale[1, 1] is -"},
+    {"NanGroupScale",
+     [](TempCheckpoint& m) { m.tensor(kExpert + "gate_proj.weight_scale").bytes[0] = std::byte{0x7F}; },
+     "scales of NVFP4 groups must be finite and not negative"},
+    {"NanFactor",
+     [](TempCheckpoint& m) {
+       set_scalar(m, kExpert + "gate_proj.weight_scale_2", std::numeric_limits<float>::quiet_NaN());
+     },
+     "experts.3.gate_proj.weight: the scale of the whole NVFP4 matrix, or its reciprocal, is nan"},
+    {"ZeroReciprocal",
+     [](TempCheckpoint& m) {
+       respell(m);
+       set_scalar(m, kExpert + "gate_proj.weight_global_scale", 0);
+     },
+     "or its reciprocal, is inf; it must be finite and above 0"},
+    {"Router",
+     [](TempCheckpoint& m) {
+       m.set_dtype("model.layers.2.mlp.gate.weight", StoredDtype::kU8);
+       m.set_shape("model.layers.2.mlp.gate.weight", {8, 48});
+     },
+     "model.layers.2.mlp.gate.weight: expected BF16, F32 or F16 [8, 96], found U8 [8, 48]"},
+    {"GroupsOf32", [](TempCheckpoint& m) { m.set_config("quantization_config.group_size", 32); },
+     "quantization_config.group_size is 32"},
+    {"AnotherAlgorithm", [](TempCheckpoint& m) { m.set_config("quantization_config.quant_algo", "FP8"); },
+     "quantization_config.quant_algo is \"FP8\""},
+};
+
+class Nvfp4RefusedTest : public testing::TestWithParam<Spoiled> {};
+
+TEST_P(Nvfp4RefusedTest, IsNamed) {
+  TempCheckpoint model = TempCheckpoint::from_fixture("glm-nvfp4");
+  GetParam().spoil(model);
+  const auto loaded = load(model.write());
+  ASSERT_FALSE(loaded.ok());
+  EXPECT_EQ(loaded.error().kind, ErrorKind::kModelInvalid);
+  EXPECT_NE(loaded.error().message.find(GetParam().message), std::string::npos) << loaded.error().message;
+}
+
+INSTANTIATE_TEST_SUITE_P(Nvfp4, Nvfp4RefusedTest, testing::ValuesIn(kSpoiled),
+                         [](const auto& row) { return std::string(row.param.name); });
+
+}  // namespace
+}  // namespace levin

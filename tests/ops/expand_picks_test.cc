@@ -1,0 +1,55 @@
+#include "ops/expand_picks.h"
+
+#include "ops/support.h"
+
+namespace levin::testing {
+namespace {
+
+using Row = std::vector<int32_t>;
+
+struct Expansion {
+  const char* what;
+  Row entries;
+  int32_t end, visible;
+  int64_t ratio;
+  int32_t first_token;
+  Row picks;
+};
+
+const Expansion kExpansions[] = {
+    {"entries and the tokens behind the last", {0, 2}, 3, 14, 4, 0, {0, 1, 2, 3, 8, 9, 10, 11, 12, 13, -1}},
+    {"the newest entry has just become complete", {2, -1}, 3, 12, 4, 0, {8, 9, 10, 11, -1, -1, -1, -1, -1, -1, -1}},
+    {"no entry is complete", {-1, -1}, 0, 3, 4, 0, {0, 1, 2, -1, -1, -1, -1, -1, -1, -1, -1}},
+    {"entries of one token", {1, 4}, 5, 5, 1, 0, {1, 4}},
+    {"the MTP layer's: entry 1 stands for slots 1 to 4", {1, 2}, 3, 11, 4, -3, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, -1}},
+    {"and it has no tokens before slot 1", {-1, -1}, 1, 4, 4, -3, {1, 2, 3, -1, -1, -1, -1, -1, -1, -1, -1}},
+};
+
+TEST(ExpandPicksTest, AreTheTokensOfTheEntriesAndOfTheIncompleteOne) {
+  for (const Expansion& e : kExpansions) {
+    for (const auto& device : devices_under_test()) {
+      const auto width = static_cast<int64_t>(e.picks.size());
+      const Tensor entries = Tensor::of(e.entries, {1, std::ssize(e.entries)}), end = Tensor::of(Row{e.end}, {1}),
+                   visible = Tensor::of(Row{e.visible}, {1});
+      const Tensor picks = Tensor::of(Row(static_cast<size_t>(width), 99), {1, width});
+      ops::expand_picks(device->ctx(), {.entries = entries,
+                                        .end = end,
+                                        .visible = visible,
+                                        .ratio = e.ratio,
+                                        .first_token = e.first_token,
+                                        .picks = picks});
+      EXPECT_EQ(Row(picks.view().data<int32_t>(), picks.view().data<int32_t>() + width), e.picks) << e.what;
+    }
+  }
+}
+
+TEST(ExpandPicksDeathTest, AnIncompleteEntryHasFewerTokensThanACompleteOne) {
+  const Tensor entries = Tensor::of(Row{-1}, {1, 1}), end = Tensor::of(Row{1}, {1}), visible = Tensor::of(Row{8}, {1});
+  const Tensor picks = Tensor::of(Row(7, 0), {1, 7});
+  EXPECT_DEATH(ops::expand_picks(plain_device().ctx(),
+                                 {.entries = entries, .end = end, .visible = visible, .ratio = 4, .picks = picks}),
+               "expand_picks: row 0 sees 8 tokens, its entries 4");
+}
+
+}  // namespace
+}  // namespace levin::testing
