@@ -1,4 +1,5 @@
 // What DeepSeek-V4 alone has: residual streams, and entries pooled from windows.
+#include "base/check.h"
 #include "kernels/cuda/plain/pool_windows.h"
 #include "kernels/cuda/plain/streams.h"
 #include "ops/cuda/plain_cuda.h"
@@ -68,6 +69,7 @@ void PlainCuda::write_streams(const ops::WriteStreams& a) {
 
 void PlainCuda::pool_windows(const ops::PoolWindows& a) {
   constexpr std::string_view kOp = "pool_windows";
+  LEVIN_CHECK(a.first_token == 0, "{}: first_token is {} on cuda", kOp, a.first_token);
   plain::pool_windows({.tokens = window_tokens(kOp, a.tokens),
                        .bias = dense_data<float>(kOp, "bias", a.bias),
                        .ratio = a.bias.dim(0),
