@@ -189,7 +189,7 @@ void print_ops(const BenchRow& row, const BenchOptions& options) {
   print_op_table(fmt::format("chunk of {}", options.chunk_tokens), row.prefill_ops, row.prefill_s, row);
   print_op_table("decode step", row.decode_ops, row.decode_step_s, row);
   if (row.limits.read_gb_per_s == 0) return;
-  fmt::print("  limits of these threads meanwhile: {:.1f} GB/s read, {:.0f} GFLOP/s in f32, {:.0f} in bf16\n\n",
+  fmt::print("  limits of these threads: {:.1f} GB/s read, {:.0f} GFLOP/s in f32, {:.0f} in bf16\n\n",
              row.limits.read_gb_per_s, gflop_per_s(row.limits, row.isa, false), gflop_per_s(row.limits, row.isa, true));
 }
 
@@ -315,7 +315,7 @@ Status choose_depths(BenchCommand& command, const BenchOptions& bench, int64_t n
   const int64_t deepest = *std::max_element(command.depths.begin(), command.depths.end());
   if (tokens_at(deepest, bench) <= n_positions) return {};
   return Error{ErrorKind::kUsage,
-               fmt::format("a depth of {} and what is measured there need {} tokens, the model has {} positions; "
+               fmt::format("measuring at a depth of {} needs {} tokens, more than the model's {} positions; "
                            "give smaller --depths",
                            deepest, tokens_at(deepest, bench), n_positions)};
 }
@@ -346,31 +346,32 @@ Status run_bench_command(EngineOptions options, BenchCommand command) {
 }  // namespace
 
 void add_bench(CommandLine& line) {
-  Command& command = line.add({.name = "bench",
-                               .purpose = "Prefill and decode speed by context depth, batch and speculation",
-                               .examples = "  levin bench models/demo-v32 --depths 0,2048,8192 --spec-steps 3\n"
-                                           "  levin bench CONFIG_FOLDER --load-format dummy --batch 1,8 --json\n"});
+  Command& command =
+      line.add({.name = "bench",
+                .purpose = "Measure prefill and decode speed by context depth, batch size and speculation",
+                .examples = "  levin bench models/demo-v32 --depths 0,2048,8192 --spec-steps 3\n"
+                            "  levin bench CONFIG_FOLDER --load-format dummy --batch 1,8 --json\n"});
   const std::shared_ptr<EngineOptions> engine = add_engine_options(command, ModelArgument::kRequired);
   add_speculation_options(command, engine);
   const auto bench = std::make_shared<BenchCommand>();
   const OptionGroup add(command, "Bench");
-  add("--depths", "LIST", "Context before what is measured, in tokens", "0,2048,16384 as far as the model goes",
+  add("--depths", "LIST", "Context lengths at which to measure, in tokens", "0,2048,16384, as far as the model allows",
       set_tokens(&bench->depths, {.min = 0}));
-  add("--batch", "LIST", "Sequences decoded together", "1", set_tokens(&bench->batches, {.min = 1, .max = 1024}));
-  add("--decode-tokens", "N", "Tokens decoded in every sequence", "64",
+  add("--batch", "LIST", "Numbers of sequences decoded together", "1",
+      set_tokens(&bench->batches, {.min = 1, .max = 1024}));
+  add("--decode-tokens", "N", "Tokens decoded per sequence", "64",
       set_int(&bench->decode_tokens, {.min = 1, .max = 1 << 20}));
-  add("--repetitions", "N", "Runs of every case; the table shows their median and spread", "5, fewer of slow cases",
+  add("--repetitions", "N", "Runs of each case; the table shows their median and spread", "5, fewer for slow cases",
       set_int(&bench->n_repetitions, {.min = 1, .max = 10000}));
-  add("--ops", "", "Also print where the time goes, by kind of op, and what share of the machine's limits that is", "",
+  add("--ops", "", "Also print the time by kind of op, and the share of the machine's limits that each reaches", "",
       set_flag(&bench->ops));
-  add("--verify", "ROWS", "Also print what a pass of ROWS rows of one sequence costs compared with one of a single row",
-      "", set_int(&bench->verify_rows, {.min = 2, .max = 64}));
+  add("--verify", "ROWS", "Also compare a verification pass of ROWS rows of one sequence with a pass of one row", "",
+      set_int(&bench->verify_rows, {.min = 2, .max = 64}));
   add("--json", "", "Print a JSON list of rows", "", set_flag(&bench->json));
   add("--csv", "", "Print comma-separated rows", "", set_flag(&bench->csv));
-  add("--plot", "FILE.svg", "Draw decode speed over context depth", "", set_text(&bench->plot_file));
+  add("--plot", "FILE.svg", "Draw a chart of decode speed over context depth", "", set_text(&bench->plot_file));
   command.check([bench](const Environment&) -> Status {
-    if (bench->json && bench->csv)
-      return Error{ErrorKind::kUsage, "--json and --csv both say how to print; leave one out"};
+    if (bench->json && bench->csv) return Error{ErrorKind::kUsage, "--json and --csv exclude each other; omit one"};
     return bench->plot_file.empty() ? Status() : io::check_writable(bench->plot_file);
   });
   command.action([engine, bench] { return run_bench_command(*engine, *bench); });

@@ -15,15 +15,15 @@ namespace levin::app {
 namespace {
 
 constexpr char kHelp[] =
-    "/clear          forget the conversation\n"
+    "/clear          start a new conversation\n"
     "/think on|off   reason before the answer\n"
-    "/result TEXT    the result of a tool call, one per call, in order\n"
-    "/exit, Ctrl-D   leave\n"
+    "/result TEXT    supply the result of a tool call; one per call, in order\n"
+    "/exit, Ctrl-D   exit\n"
     "Ctrl-C          stop the answer; at the prompt: clear the line\n"
     "Alt-Enter, or a backslash at the end of a line, begins another line of the same message; so do lines between "
     "\"\"\" and \"\"\".\n";
 
-constexpr char kHowToLeave[] = "Ctrl-D or /exit leaves the chat; Ctrl-C once more does too.\n";
+constexpr char kHowToLeave[] = "Ctrl-D or /exit exits the chat; so does Ctrl-C pressed again.\n";
 
 constexpr std::string_view kResult = "/result ";
 
@@ -55,7 +55,7 @@ std::optional<std::string> Chat::next_message() {
     if (message.end == TypedLine::End::kEndOfInput) return std::nullopt;
     if (message.text.empty() && warned) return std::nullopt;
     warned = message.text.empty();
-    fmt::print(stderr, "{}", warned ? kHowToLeave : "(cleared; Ctrl-D or /exit leaves the chat)\n");
+    fmt::print(stderr, "{}", warned ? kHowToLeave : "(cleared; Ctrl-D or /exit exits the chat)\n");
   }
 }
 
@@ -64,7 +64,7 @@ void Chat::remember(const std::string& message) {
   const Status kept = history_.append(message);
   if (kept.ok() || history_fails_) return;
   history_fails_ = true;
-  fmt::print(stderr, "warning: the history is not kept: {}\n", kept.error().message);
+  fmt::print(stderr, "warning: the history is not saved: {}\n", kept.error().message);
 }
 
 bool Chat::take_command(const std::string& message) {

@@ -126,7 +126,7 @@ void Conversation::clear() {
 Result<Answer> Conversation::ask(const std::string& question, const AnswerStream& stream) {
   if (n_open_calls_ > 0) {
     return Error{ErrorKind::kUsage,
-                 fmt::format("{} call{} of the last answer wait{} for a result; give it with /result TEXT, or /clear",
+                 fmt::format("{} call{} of the last answer wait{} for a result; supply it with /result TEXT, or /clear",
                              n_open_calls_, n_open_calls_ == 1 ? "" : "s", n_open_calls_ == 1 ? "s" : "")};
   }
   messages_.push_back({.role = text::Role::kUser, .content = question});
@@ -134,7 +134,7 @@ Result<Answer> Conversation::ask(const std::string& question, const AnswerStream
 }
 
 Result<Answer> Conversation::give_result(const std::string& result, const AnswerStream& stream) {
-  if (n_open_calls_ == 0) return Error{ErrorKind::kUsage, "/result: the last answer has no call that waits for one"};
+  if (n_open_calls_ == 0) return Error{ErrorKind::kUsage, "/result: no call of the last answer waits for a result"};
   messages_.push_back({.role = text::Role::kTool, .content = result});
   if (--n_open_calls_ > 0) return Answer();
   return answer_last(stream);

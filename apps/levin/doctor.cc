@@ -48,10 +48,11 @@ std::vector<std::string> advise(const Diagnosis& d) {
   std::vector<std::string> advice;
   if (!d.cpu.avx2)
     advice.emplace_back(
-        "this processor lacks AVX2: the plain kernels run, about ten times slower; use a processor from 2014 or later");
+        "this processor lacks AVX2, so the plain kernels are used, which are about ten times slower; use a processor "
+        "from 2014 or later");
   if (d.memory.huge_pages == "never") {
     advice.emplace_back(
-        "huge pages are off; large weights then cost many TLB misses: echo madvise > "
+        "huge pages are off, so large weights cause many TLB misses; switch them on: echo madvise > "
         "/sys/kernel/mm/transparent_hugepage/enabled");
   }
   if (d.memory.group_limit_bytes > 0 && d.memory.group_limit_bytes < d.memory.total_bytes / 2) {
@@ -138,7 +139,7 @@ void print_json(const Diagnosis& d) {
 
 void add_doctor(CommandLine& line) {
   Command& command = line.add({.name = "doctor",
-                               .purpose = "What this machine has, what would run, what to change",
+                               .purpose = "Print what this machine has, what can run, and what to change",
                                .examples = "  levin doctor\n  levin doctor --json\n"});
   const auto json = std::make_shared<bool>(false);
   command.option({.names = "--json", .purpose = "Print one JSON object", .group = "Output"}, set_flag(json.get()));

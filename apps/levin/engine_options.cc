@@ -46,12 +46,12 @@ Status check_device(const EngineOptions& options, const CpuInfo& cpu) {
   }
   if (options.isa && !cpu.supports(*options.isa)) {
     return usage_error(
-        fmt::format("--isa {}: this processor ({}) has {} at most; leave --isa away to take the best it has",
+        fmt::format("--isa {}: this processor ({}) has {} at most; omit --isa to use the fastest set that it has",
                     isa_name(*options.isa), cpu.model_name, isa_name(cpu.best_isa())));
   }
   if (options.isa && !is_usable(*options.isa)) {
     return usage_error(
-        fmt::format("--isa {0}: this program was built without that kernel set; leave --isa away to take {1}, or build "
+        fmt::format("--isa {0}: this program was built without that kernel set; omit --isa to use {1}, or build "
                     "with {0} in the CMake list LEVIN_ISAS",
                     isa_name(*options.isa), isa_name(cpu.preferred_isa())));
   }
@@ -87,7 +87,7 @@ Setter add_override(std::vector<ConfigOverride>* overrides) {
     if (!parsed.ok()) return "KEY=VALUE, a key of config.json and its value as JSON, such as index_topk_freq=4";
     const bool repeated = std::any_of(overrides->begin(), overrides->end(),
                                       [&](const ConfigOverride& o) { return o.key == parsed->key; });
-    if (repeated) return fmt::format("each key once, and {} was given before", parsed->key);
+    if (repeated) return fmt::format("each key only once; {} was given before", parsed->key);
     overrides->push_back(std::move(*parsed));
     return std::nullopt;
   };
@@ -119,14 +119,14 @@ void add_model_options(Command& command, EngineOptions& options, Given& given, M
                  [&options](size_t place) { options.load_format = static_cast<LoadFormat>(place); }));
   command.option({.names = "--override",
                   .value = "KEY=VALUE",
-                  .purpose = "A key of config.json and the value to take for it, as JSON; may be given several times",
+                  .purpose = "Replace the value of a key of config.json; VALUE is JSON; may be repeated",
                   .default_text = "what the file says",
                   .group = "Model",
                   .repeatable = true},
                  add_override(&options.overrides));
   command.option({.names = "--max-model-len,--context-length",
                   .value = "TOKENS",
-                  .purpose = "Longest prompt and answer together, in tokens",
+                  .purpose = "Maximum length of prompt and answer together, in tokens",
                   .default_text = "as long as model and memory allow",
                   .group = "Model"},
                  set_tokens(&options.max_model_len_tokens, {1, kMaxTokens}));
@@ -149,13 +149,13 @@ void add_device_options(Command& command, EngineOptions& options, Given& given) 
   command.option({.names = "--threads",
                   .value = "N",
                   .purpose = "Worker threads",
-                  .default_text = "one per processor that this process may use, CPU quotas counted",
+                  .default_text = "one per processor that this process may use, within its CPU quota",
                   .group = "Engine"},
                  set_int(&given.n_threads, {1, kMaxThreads}));
   command.option({.names = "--isa",
                   .value = "SET",
-                  .purpose = "CPU kernels: plain, avx2, avx512, avx512-bf16 or amx-bf16",
-                  .default_text = "best of this processor",
+                  .purpose = "CPU kernel set: plain, avx2, avx512, avx512-bf16 or amx-bf16",
+                  .default_text = "the fastest of this processor",
                   .group = "Engine"},
                  set_choice(isa_names(), [&options](size_t place) { options.isa = kIsas.at(place); }));
   command.option(
@@ -168,18 +168,19 @@ void add_device_options(Command& command, EngineOptions& options, Given& given) 
                  [&options](size_t place) { options.numerics = static_cast<NumericsMode>(place); }));
   command.option({.names = "--kv-cache-dtype",
                   .value = "DTYPE",
-                  .purpose = "Cache rows of --numerics fast: auto, bf16 or fp8",
+                  .purpose = "Type of KV cache rows with --numerics fast: auto, bf16 or fp8",
                   .default_text = "auto",
                   .group = "Engine"},
                  set_choice({"auto", "bf16", "fp8"}, [&options](size_t place) {
                    options.kv_cache_dtype = std::vector<std::string>{"auto", "bf16", "fp8"}[place];
                  }));
-  command.option({.names = "--chunk",
-                  .value = "TOKENS",
-                  .purpose = "Prompt tokens computed in one step; changes speed and memory, never the answer",
-                  .default_text = std::to_string(options.chunk_tokens),
-                  .group = "Engine"},
-                 set_tokens(&options.chunk_tokens, {1, 65536}));
+  command.option(
+      {.names = "--chunk",
+       .value = "TOKENS",
+       .purpose = "Prompt tokens of a request per step (chunked prefill); changes speed and memory, never the answer",
+       .default_text = std::to_string(options.chunk_tokens),
+       .group = "Engine"},
+      set_tokens(&options.chunk_tokens, {1, 65536}));
 }
 
 }  // namespace

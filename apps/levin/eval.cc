@@ -45,7 +45,7 @@ Result<std::vector<Pair>> read_pairs(const std::string& file) {
     pairs.push_back(std::move(pair));
   }
   if (pairs.empty())
-    return Error{ErrorKind::kUsage, fmt::format("{} holds no lines of {{\"prompt\", \"answer\"}}", file)};
+    return Error{ErrorKind::kUsage, fmt::format("{} has no lines of {{\"prompt\", \"answer\"}}", file)};
   return pairs;
 }
 
@@ -86,7 +86,7 @@ Status eval_answers(const std::vector<Pair>& pairs, const EngineOptions& engine_
                io::dump_json(io::JsonObject{
                    {"prompts", static_cast<int64_t>(pairs.size())}, {"mean_logprob", sum.mean()}, {"exact", exact}}));
   } else {
-    fmt::print("{} prompts: mean logprob of an answer's token {:.4f}, {:.1f}% answered exactly\n", pairs.size(),
+    fmt::print("{} prompts: mean log probability per answer token {:.4f}, {:.1f}% answered exactly\n", pairs.size(),
                sum.mean(), 100 * exact);
   }
   return {};
@@ -98,7 +98,7 @@ Status eval_perplexity(const std::string& text, const EngineOptions& engine_opti
   const std::vector<int32_t> body = model.tokenizer->encode_plain(text);
   const auto prefix = model.tokenizer->raw_prefix();
   if (body.size() + prefix.size() < 2)
-    return Error{ErrorKind::kUsage, fmt::format("{} holds too little text", command.text_file)};
+    return Error{ErrorKind::kUsage, fmt::format("{} has too little text", command.text_file)};
   const size_t window = static_cast<size_t>(model.engine->max_context_tokens()) - prefix.size();
   Sum sum;
   for (size_t begin = 0; begin < body.size(); begin += window) {
@@ -133,16 +133,19 @@ Status run_eval(const EngineOptions& engine_options, const GenerationOptions& op
 void add_eval(CommandLine& line) {
   Command& command = line.add(
       {.name = "eval",
-       .purpose = "Score answers of a JSONL file, or the perplexity of a text",
+       .purpose = "Score the answers of a JSONL file, or measure the perplexity of a text",
        .examples = "  levin eval models/demo-v32 answers.jsonl --temperature 0     lines of {\"prompt\", \"answer\"}\n"
                    "  levin eval models/demo-v32 --perplexity book.txt\n"});
   const std::shared_ptr<EngineOptions> engine = add_engine_options(command, ModelArgument::kRequired);
   const std::shared_ptr<GenerationOptions> options = add_generation_options(command, engine);
   add_speculation_options(command, engine);
   const auto eval = std::make_shared<EvalCommand>();
-  command.positional({.name = "FILE", .purpose = "JSONL with a prompt and an answer on every line"},
+  command.positional({.name = "FILE", .purpose = "JSONL file with a prompt and an answer on every line"},
                      set_text(&eval->answers_file));
-  command.option({.names = "--perplexity", .value = "FILE", .purpose = "Perplexity of this text", .group = "Eval"},
+  command.option({.names = "--perplexity",
+                  .value = "FILE",
+                  .purpose = "Measure the perplexity of this text file",
+                  .group = "Eval"},
                  set_text(&eval->text_file));
   command.option({.names = "--json", .purpose = "Print one JSON object", .group = "Eval"}, set_flag(&eval->json));
   command.check([eval](const Environment&) -> Status {

@@ -59,7 +59,7 @@ Result<std::unique_ptr<Source>> open_source(const EngineOptions& options, const 
 }
 
 std::string rounding_text(const GgufRounding& rounding, const char* type) {
-  if (rounding.n_rounded == 0) return "every value as stored";
+  if (rounding.n_rounded == 0) return "all values exact";
   return fmt::format("{} of {} values rounded to {}", rounding.n_rounded, rounding.n_values, type);
 }
 
@@ -89,7 +89,7 @@ Status run_export(const EngineOptions& options, const ExportCommand& command) {
 void add_export_gguf(CommandLine& line) {
   Command& command = line.add(
       {.name = "export-gguf",
-       .purpose = "The same weights as GGUF, to run other programs on them",
+       .purpose = "Write the weights as GGUF, for comparisons with other programs",
        .examples = "  levin export-gguf models/demo-v32 --out demo.gguf\n"
                    "  levin export-gguf CONFIG_FOLDER --load-format dummy --architecture glm-dsa --out layer.gguf\n"});
   const std::shared_ptr<EngineOptions> options = add_engine_options(command, ModelArgument::kRequired);
@@ -101,14 +101,14 @@ void add_export_gguf(CommandLine& line) {
   command.option(
       {.names = "--type",
        .value = "TYPE",
-       .purpose = "Of matrices: bf16, f16 or f32; MXFP4 experts stay as they are",
+       .purpose = "Type of matrices: bf16, f16 or f32; MXFP4 experts stay MXFP4",
        .default_text = "bf16",
        .group = "Export"},
       set_choice({"bf16", "f16", "f32"}, [gguf](size_t place) { gguf->gguf.matrices = kTypes[place].type; }));
   command.option(
       {.names = "--architecture",
        .value = "NAME",
-       .purpose = "Name in the file: deepseek32 (llama.cpp), glm-dsa (ik_llama.cpp has only this) or deepseek4",
+       .purpose = "Architecture in the file: deepseek32 (llama.cpp only), glm-dsa (also ik_llama.cpp) or deepseek4",
        .default_text = "the family's own",
        .group = "Export"},
       set_text(&gguf->gguf.architecture));

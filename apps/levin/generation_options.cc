@@ -20,7 +20,7 @@ constexpr size_t kMaxConfigBytes = size_t{1} << 20;
 
 // What was given on the command line; the rest comes from the model.
 struct Given {
-  std::optional<double> temperature, top_p, min_p;
+  std::optional<double> temperature, top_p, min_p, repetition_penalty;
   std::optional<int64_t> top_k;
   std::optional<uint64_t> seed;
   bool ignore_eos = false;
@@ -103,13 +103,12 @@ Status check_logit_bias(const SamplingParams& sampling, int64_t n_vocab) {
 Status complete(GenerationOptions& options, const Given& given, const EngineOptions& engine) {
   LEVIN_ASSIGN(const ParsedConfig parsed, load_model_config(engine.model_folder, *engine.registry, engine.overrides));
   SamplingParams& sampling = options.sampling;
-  const SamplingParams asked = sampling;  // penalties, set directly
   sampling.stop_tokens = parsed.config.eos_tokens;
   LEVIN_TRY(apply_generation_config(engine.model_folder, &sampling));
-  if (asked.repetition_penalty != 1) sampling.repetition_penalty = asked.repetition_penalty;
   if (given.temperature) sampling.temperature = *given.temperature;
   if (given.top_p) sampling.top_p = *given.top_p;
   if (given.min_p) sampling.min_p = *given.min_p;
+  if (given.repetition_penalty) sampling.repetition_penalty = *given.repetition_penalty;
   if (given.top_k) sampling.top_k = *given.top_k;
   if (given.seed) sampling.seed = *given.seed;
   if (given.ignore_eos) sampling.stop_tokens.clear();
@@ -125,7 +124,7 @@ Status complete(GenerationOptions& options, const Given& given, const EngineOpti
 // The setter of --spec-width, which sets nothing yet.
 std::optional<std::string> refuse_trees(std::string_view value) {
   if (value == "1") return std::nullopt;
-  return "1: only chains so far; leave --spec-width away, --spec-steps sets how long they are";
+  return "1: only chains are supported; leave --spec-width out and set their length with --spec-steps";
 }
 
 }  // namespace
@@ -141,38 +140,39 @@ std::shared_ptr<GenerationOptions> add_generation_options(Command& command, std:
   const std::string group = "Sampling";
   const OptionGroup add(command, group);
   const std::string models = "as generation_config.json says";
-  add("-n,--max-tokens", "N", "Tokens to generate at most (max_tokens)", "what the context leaves",
+  add("-n,--max-tokens", "N", "Maximum number of tokens to generate", "what the context leaves",
       set_tokens(&options->max_tokens, {.min = 1}));
   add("--temperature", "T", "0: always the most likely token; higher: more varied", models,
       set_number(&given->temperature, {.min = 0, .max = 100}));
   add("--top-k", "N", "Sample from the N most likely tokens only; 0: off", models, set_int(&given->top_k, {.min = 0}));
   add("--top-p", "P", "Sample from the most likely tokens whose probabilities add up to P", models,
       set_number(&given->top_p, {.min = 0, .max = 1, .above_min = true}));
-  add("--min-p", "P", "Leave out tokens less than P times as likely as the most likely one", models,
+  add("--min-p", "P", "Drop tokens that are less than P times as likely as the most likely one", models,
       set_number(&given->min_p, {.min = 0, .max = 1}));
-  add("--repetition-penalty", "X", "Above 1: tokens of the prompt and the answer become less likely", "1",
-      set_number(&options->sampling.repetition_penalty, {.min = 1e-3, .max = 1e3}));
+  add("--repetition-penalty", "X", "Above 1: tokens of the prompt and the answer become less likely", models,
+      set_number(&given->repetition_penalty, {.min = 1e-3, .max = 1e3}));
   add("--presence-penalty", "X", "Subtracted from the logit of every token that the answer contains", "0",
       set_number(&options->sampling.presence_penalty, {.min = -100, .max = 100}));
-  add("--frequency-penalty", "X", "Subtracted once for each time that the answer contains the token", "0",
+  add("--frequency-penalty", "X", "Subtracted from the logit once for each occurrence of the token in the answer", "0",
       set_number(&options->sampling.frequency_penalty, {.min = -100, .max = 100}));
-  add("--min-tokens", "N", "Tokens to generate at least", "0", set_tokens(&options->sampling.min_tokens, {.min = 0}));
-  add("--ignore-eos", "", "Keep generating after an end-of-sequence token", "", set_flag(&given->ignore_eos));
+  add("--min-tokens", "N", "Minimum number of tokens to generate", "0",
+      set_tokens(&options->sampling.min_tokens, {.min = 0}));
+  add("--ignore-eos", "", "Continue after an end-of-sequence token", "", set_flag(&given->ignore_eos));
   command.option({.names = "--stop",
                   .value = "TEXT",
-                  .purpose = "End the answer before this text; may be given several times",
+                  .purpose = "End the answer before this text; may be repeated",
                   .default_text = "none",
                   .group = group,
                   .repeatable = true},
                  add_text(&options->stop_strings));
   command.option({.names = "--logit-bias",
                   .value = "ID=X",
-                  .purpose = "Add X to the logit of a token; may be given several times",
+                  .purpose = "Add X to the logit of a token; may be repeated",
                   .default_text = "none",
                   .group = group,
                   .repeatable = true},
                  add_logit_bias(&options->sampling));
-  add("--seed", "N", "Seed of sampling: the same seed gives the same answer", "a fresh one", set_seed(&given->seed));
+  add("--seed", "N", "Sampling seed: the same seed gives the same answer", "random", set_seed(&given->seed));
   // Keeps `given` alive for its setters; runs after the engine's own check, which finds the model's folder.
   command.check([options, given, engine](const Environment&) { return complete(*options, *given, *engine); });
   return options;
@@ -187,7 +187,8 @@ void add_speculation_options(Command& command, std::shared_ptr<EngineOptions> en
   const std::string group = "Speculation";
   command.option({.names = "--spec",
                   .value = "MODE",
-                  .purpose = "mtp: draft with the layers that the model has for it; auto: as far as it pays; off",
+                  .purpose = "mtp: draft with the model's MTP layer or block drafter, if it has one; auto: the same, "
+                             "with an adaptive number of drafts; off",
                   .default_text = "auto",
                   .group = group},
                  set_choice({"auto", "mtp", "off"}, [spec](size_t place) {
@@ -196,19 +197,20 @@ void add_speculation_options(Command& command, std::shared_ptr<EngineOptions> en
                  }));
   command.option({.names = "--spec-steps,--spec-tokens",
                   .value = "N",
-                  .purpose = "Draft tokens per verification step at most; changes speed, never the answer; 0: off",
-                  .default_text = fmt::format("up to {}, as it pays", kDefaultSpecSteps),
+                  .purpose = "Maximum draft tokens per verification; changes speed, never the answer; 0: off",
+                  .default_text = fmt::format("{}; with --spec auto an adaptive number up to that", kDefaultSpecSteps),
                   .group = group},
                  set_int(&spec->n_steps, {.min = 0, .max = kMaxSpecSteps}));
-  command.option({.names = "--spec-p-min,--draft-p-min",
-                  .value = "P",
-                  .purpose = "Extend a draft while its estimated acceptance probability is at least P; 0: always",
-                  .default_text = fmt::format("{}", kDefaultMinConfidence),
-                  .group = group},
-                 set_number(&engine->min_confidence, {.min = 0, .max = 1}));
+  command.option(
+      {.names = "--spec-p-min,--draft-p-min",
+       .value = "P",
+       .purpose = "Continue a chain of drafts while its estimated acceptance probability is at least P; 0: always",
+       .default_text = fmt::format("{}", kDefaultMinConfidence),
+       .group = group},
+      set_number(&engine->min_confidence, {.min = 0, .max = 1}));
   command.option({.names = "--spec-width",
                   .value = "N",
-                  .purpose = "Width of the draft tree; only chains (1) so far",
+                  .purpose = "Width of the draft tree; only 1, a chain, is supported",
                   .default_text = "1",
                   .group = group},
                  refuse_trees);

@@ -15,7 +15,7 @@ namespace levin::app {
 struct GenerationOptions {
   SamplingParams sampling;                // stop tokens: the model's ends of an answer
   std::optional<int64_t> n_top_logprobs;  // besides the chosen token's; empty: no logprobs
-  bool random_seed = true;                // no --seed: a fresh one for every request
+  bool random_seed = true;                // no --seed: a random one for every request
   int64_t max_tokens = 0;                 // 0: as the context holds
   std::vector<std::string> stop_strings;  // in the answer's text; reasoning and calls are not looked at
 };

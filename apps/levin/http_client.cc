@@ -112,7 +112,7 @@ Status send_all(const Socket& socket, std::string_view bytes, Clock::time_point 
     if (n > 0) {
       bytes.remove_prefix(static_cast<size_t>(n));
     } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-      if (!socket.wait(POLLOUT, deadline)) return broken("the server took nothing until the time was up");
+      if (!socket.wait(POLLOUT, deadline)) return broken("the server did not accept the request in time");
     } else if (errno != EINTR) {
       return broken(fmt::format("cannot send: {}", std::strerror(errno)));
     }
@@ -135,12 +135,12 @@ std::string request_text(const Url& url, const HttpCall& call) {
 Result<Url> parse_url(std::string_view text) {
   static constexpr std::string_view kScheme = "http://";
   const auto refuse = [&](std::string_view why) {
-    return usage_error(fmt::format("{} is no address of a server: {}; write http://HOST:PORT", text, why));
+    return usage_error(fmt::format("{} is not a server's address: {}; write http://HOST:PORT", text, why));
   };
   std::string_view rest = text;
-  if (rest.starts_with("https://")) return refuse("TLS is not spoken here, a local proxy can");
+  if (rest.starts_with("https://")) return refuse("TLS is not supported; use a local proxy");
   if (rest.starts_with(kScheme)) rest.remove_prefix(kScheme.size());
-  if (rest.find("://") != std::string_view::npos) return refuse("only http is known");
+  if (rest.find("://") != std::string_view::npos) return refuse("only http is supported");
   Url url;
   const size_t slash = std::min(rest.find('/'), rest.size());
   std::string_view authority = rest.substr(0, slash), base = rest.substr(slash);
@@ -162,7 +162,7 @@ Result<Url> parse_url(std::string_view text) {
   if (url.host.empty()) return refuse("it names no host");
   if (port.empty()) return url;
   const auto value = number<uint16_t>(port.substr(1));
-  if (!value || *value == 0) return refuse("the port is no number from 1 to 65535");
+  if (!value || *value == 0) return refuse("the port is not a number from 1 to 65535");
   url.port = *value;
   return url;
 }
@@ -172,7 +172,7 @@ Result<Url> parse_url(std::string_view text) {
 Status HttpReader::read_head(std::string_view head) {
   static constexpr std::string_view kVersion = "HTTP/1.";
   const auto code = head.size() > 12 ? number<int>(head.substr(9, 3)) : std::nullopt;
-  if (!head.starts_with(kVersion) || !code) return broken("the answer does not begin as one of HTTP/1.1");
+  if (!head.starts_with(kVersion) || !code) return broken("the answer is not HTTP/1.1");
   state_ = State::kUntilClose;
   status_ = *code;
   for (size_t at = head.find("\r\n"); at != std::string_view::npos && at + 2 < head.size();) {
@@ -185,7 +185,7 @@ Status HttpReader::read_head(std::string_view head) {
     if (name == "transfer-encoding" && lower(value) == "chunked") state_ = State::kChunkSize;
     if (name != "content-length" || state_ == State::kChunkSize) continue;
     const auto length = number<uint64_t>(value);
-    if (!length) return broken("the answer's Content-Length is no number");
+    if (!length) return broken("the answer's Content-Length is not a number");
     n_left_ = *length;
     state_ = n_left_ > 0 ? State::kLength : State::kWhole;
   }
@@ -200,13 +200,13 @@ Status HttpReader::read_head(std::string_view head) {
 // A line of the chunked form, without its end.
 Status HttpReader::read_line(std::string_view line) {
   if (state_ == State::kChunkEnd) {
-    if (!line.empty()) return broken("a chunk is longer than it said");
+    if (!line.empty()) return broken("a chunk is longer than its size");
     state_ = State::kChunkSize;
   } else if (state_ == State::kTrailer) {
     if (line.empty()) state_ = State::kWhole;
   } else {
     const auto size = number<uint64_t>(trim(line.substr(0, line.find(';'))), 16);
-    if (!size) return broken("a chunk's size is no number");
+    if (!size) return broken("a chunk's size is not a number");
     n_left_ = *size;
     state_ = n_left_ > 0 ? State::kChunk : State::kTrailer;
   }
@@ -253,7 +253,7 @@ Result<int> http_call(const Url& url, const HttpCall& call, const std::function<
   std::string buffer(64 << 10, '\0'), body;
   while (!reader.whole()) {
     if (!socket.wait(POLLIN, deadline)) {
-      return broken(fmt::format("no answer, or not all of it, within {} s",
+      return broken(fmt::format("no complete answer within {} s",
                                 std::chrono::duration_cast<std::chrono::seconds>(call.timeout).count()));
     }
     const ssize_t n = ::recv(socket.get(), buffer.data(), buffer.size(), 0);

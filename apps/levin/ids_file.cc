@@ -27,7 +27,7 @@ Result<std::vector<int32_t>> read_ids_file(const std::string& path, const Engine
     }
     ids.push_back(id);
   }
-  if (ids.empty()) return Error{ErrorKind::kUsage, fmt::format("{} holds no token ids", path)};
+  if (ids.empty()) return Error{ErrorKind::kUsage, fmt::format("{} has no token ids", path)};
   return ids;
 }
 

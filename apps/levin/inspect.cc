@@ -70,8 +70,7 @@ Status read_checkpoint(const EngineOptions& options, Inspection* out) {
   LEVIN_ASSIGN(out->checkpoint, open_checkpoint(options));
   out->has_mtp = out->config.n_mtp_layers > 0;
   if (!out->checkpoint) {
-    out->warnings.emplace_back(
-        "no safetensors here: dtypes and sizes are those that a release of this config would have");
+    out->warnings.emplace_back("no safetensors here: types and sizes are those that a release with this config has");
     return {};
   }
   const io::Checkpoint& checkpoint = *out->checkpoint;
@@ -81,7 +80,7 @@ Status read_checkpoint(const EngineOptions& options, Inspection* out) {
   out->warnings.insert(out->warnings.end(), report.warnings.begin(), report.warnings.end());
   if (!checkpoint.has_tensors()) {
     out->warnings.emplace_back(
-        "the shards are not here: dtypes and sizes are those that a release of this config would have");
+        "the shards are not here: types and sizes are those that a release with this config has");
   }
   for (const io::StoredTensor& tensor : checkpoint.tensors()) {
     DtypeCount& count = out->dtypes[std::string(io::dtype_name(tensor.dtype))];
@@ -186,11 +185,11 @@ void print_plans(const Inspection& i) {
     fmt::print(", whatever its length; totals are for one\n");
   }
   if (const MemoryPlan& first = i.plans.front().second; first.block_bytes > 0) {
-    fmt::print("            {} tokens of a prefix to come back to take ", first.block_tokens);
+    fmt::print("            {} tokens of a cached prefix take ", first.block_tokens);
     for (const auto& [mode, plan] : i.plans)
       fmt::print("{} in {}{}", bytes_text(plan.block_bytes), numerics_mode_name(mode),
                  mode == kModes.back() ? "" : ", ");
-    fmt::print("; totals have up to {} for them\n", bytes_text(first.prefix_bytes));
+    fmt::print("; totals include up to {} for cached prefixes\n", bytes_text(first.prefix_bytes));
   }
   fmt::print("  {:<10} {:>11} {:>14} {:>11} {:>11} {:>11}  {}\n", "numerics", "weights", "cache a token", "caches",
              "workspace", "total", "longest context here");
@@ -265,7 +264,7 @@ void print_json(const Inspection& i) {
 void add_inspect(CommandLine& line) {
   Command& command = line.add(
       {.name = "inspect",
-       .purpose = "Architecture, tensors, memory plan and kernels of a checkpoint",
+       .purpose = "Print architecture, tensors, memory plan and kernels of a checkpoint",
        .examples =
            "  levin inspect models/demo-v32\n"
            "  levin inspect deepseek-ai/DeepSeek-V3.2 --max-model-len 128k     config.json and the index are enough\n"

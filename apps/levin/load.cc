@@ -83,31 +83,29 @@ void add_load_options(Command& command, LoadCommand& load) {
   LoadOptions& o = load.options;
   load.concurrencies = {8};
   add("--requests", "N", "Requests per level", "100", set_int(&o.n_requests, {.min = 1, .max = 1 << 20}));
-  add("--concurrency", "LIST",
-      "Closed loop: concurrent clients, each waiting for its answer; several values: a level each", "8",
-      set_number(&load.concurrencies, {.min = 1, .max = 4096}));
-  add("--rate", "LIST",
-      "Open loop instead: requests per second, however long answers take; several values: a level each", "off",
-      set_number(&load.rates, {.min = 1e-3, .max = 1e5}));
-  add("--arrivals", "KIND", "Arrivals of an open loop: poisson or even", "poisson",
+  add("--concurrency", "LIST", "Closed loop: number of clients that each wait for their answer; one level per value",
+      "8", set_number(&load.concurrencies, {.min = 1, .max = 4096}));
+  add("--rate", "LIST", "Open loop instead: requests per second, independent of the answers; one level per value",
+      "off", set_number(&load.rates, {.min = 1e-3, .max = 1e5}));
+  add("--arrivals", "KIND", "Arrival process of an open loop: poisson or even", "poisson",
       set_choice({"poisson", "even"}, [&o](size_t place) { o.poisson = place == 0; }));
   add("--prompt-tokens", "MIX", "Prompt lengths in tokens, with weights: 64,1024:0.2", "256", set_mix(&o.prompts));
-  add("--shared-tokens", "N", "Length of a prefix shared by prompts, in addition", "0",
+  add("--shared-tokens", "N", "Length of a shared prefix, added to each prompt", "0",
       set_tokens(&o.n_shared_tokens, {.min = 0, .max = 1 << 30}));
   add("--prefixes", "N", "Number of different shared prefixes", "1",
       set_int(&o.n_prefixes, {.min = 1, .max = 1 << 20}));
   add("--answer-tokens", "N", "max_tokens of each request", "64",
       set_int(&o.n_answer_tokens, {.min = 1, .max = 1 << 20}));
-  add("--ignore-eos", "on|off", "Always generate max_tokens", "on", set_flag(&o.ignore_eos));
+  add("--ignore-eos", "on|off", "Generate all --answer-tokens of each request", "on", set_flag(&o.ignore_eos));
   add("--temperature", "T", "Sampling temperature", "0", set_number(&o.temperature, {.min = 0, .max = 100}));
-  add("--api", "NAME", "completions or chat", "completions",
+  add("--api", "NAME", "API to call: completions or chat", "completions",
       set_choice({"completions", "chat"}, [&o](size_t place) { o.chat = place == 1; }));
-  add("--model-name", "NAME", "Model to ask for", "the first that the server has", set_text(&o.model));
+  add("--model-name", "NAME", "Model name to send", "the server's first model", set_text(&o.model));
   add("--api-key", "KEY", "API key to send", "none", set_text(&o.api_key));
-  add("--seed", "N", "The same seed, the same requests", "0", set_int(&o.seed, {.min = 0}));
+  add("--seed", "N", "The same seed gives the same requests", "0", set_int(&o.seed, {.min = 0}));
   add("--timeout", "SECONDS", "Time limit of a request", "600", set_int(&o.timeout_s, {.min = 1, .max = 86400}));
-  add("--json", "", "Print a JSON list, an object for each level", "", set_flag(&load.json));
-  add("--plot", "FILE.svg", "Draw latency over the percentiles, or over the levels if there are several", "",
+  add("--json", "", "Print a JSON list with one object per level", "", set_flag(&load.json));
+  add("--plot", "FILE.svg", "Draw a chart of latency percentiles, or of latency and throughput over several levels", "",
       set_text(&load.plot_file));
 }
 
@@ -115,12 +113,12 @@ void add_load_options(Command& command, LoadCommand& load) {
 
 void add_load(CommandLine& line) {
   Command& command = line.add({.name = "load",
-                               .purpose = "Load a server with requests and print how it fares",
+                               .purpose = "Load-test a server: latency percentiles, throughput, acceptance",
                                .examples = "  levin load http://127.0.0.1:8000 --concurrency 1,4,16 --plot load.svg\n"
                                            "  levin load localhost:8000 --rate 2.5 --prompt-tokens 64,1024:0.2 "
                                            "--shared-tokens 2000\n"});
   const auto load = std::make_shared<LoadCommand>();
-  command.positional({.name = "URL", .purpose = "Of the server: http://HOST:PORT", .required = true},
+  command.positional({.name = "URL", .purpose = "Address of the server: http://HOST:PORT", .required = true},
                      set_text(&load->url));
   add_load_options(command, *load);
   command.check(

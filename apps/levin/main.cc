@@ -19,9 +19,8 @@ namespace levin::app {
 namespace {
 
 constexpr std::string_view kOutOfMemory =
-    "out of memory: the system or a limit of the process (ulimit -v) refuses more; a smaller --max-model-len, --chunk "
-    "or "
-    "--cache-tokens needs less";
+    "out of memory: the system or a process limit (ulimit -v) allows no more; give a smaller --max-model-len, --chunk "
+    "or --cache-tokens";
 
 // On whatever thread memory runs out: the others may be in the middle of work on what an exception would take away, so
 // none is thrown. Allocates nothing.
@@ -44,9 +43,9 @@ constexpr std::string_view kOutOfMemory =
   } catch (const DeviceFault& fault) {
     end_for_lost_device(fault);
   } catch (const std::exception& e) {
-    std::fprintf(stderr, "this is a fault of the program: %s\n", e.what());
+    std::fprintf(stderr, "this is a bug in levin: %s\n", e.what());
   } catch (...) {
-    std::fputs("this is a fault of the program\n", stderr);
+    std::fputs("this is a bug in levin\n", stderr);
   }
   std::abort();
 }

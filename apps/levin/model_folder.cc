@@ -72,8 +72,8 @@ Result<std::string> find_model_folder(const std::string& name, const ModelSearch
   if (name.empty()) {
     if (search.demo_folder.empty()) {
       return Error{ErrorKind::kUsage,
-                   "MODEL is missing, and the demonstration model (models/demo-v32) was not found where this program "
-                   "was built or stands"};
+                   "MODEL is missing, and the demonstration model (models/demo-v32) was found neither where this "
+                   "program was built nor where it is"};
     }
     folder = search.demo_folder.string();
   } else if (!is_there(name)) {

@@ -130,16 +130,16 @@ std::string CommandLine::Impl::help() const {
       "  -h, --help     Print this help and exit\n"
       "  --help-all     Print the help of every command and exit\n"
       "  -v, --version  Print the version and exit\n"
-      "\nEvery option can also be set by an environment variable (--kv-cache-dtype: LEVIN_KV_CACHE_DTYPE) or in the "
-      "file\n"
-      "given with --config; the command line comes first, then the environment, then the file.\n"
+      "\nEvery option can also be set by an environment variable (LEVIN_KV_CACHE_DTYPE for --kv-cache-dtype) or in "
+      "the\n"
+      "file given with --config. The command line overrides the environment, which overrides the file.\n"
       "\nExit codes: 0 done, 1 failed while running, 2 usage, 3 model invalid, 4 does not fit in memory, 5 no such "
       "device\n"
       "\nExamples:\n"
-      "  levin run -p \"Why is the sky blue?\"     an answer from the demonstration model\n"
-      "  levin inspect ./DeepSeek-V3.2            what a checkpoint holds and what it needs\n"
-      "  levin doctor                             what this machine has and what would run\n"
-      "  levin help COMMAND                       the options of a command, as levin COMMAND --help\n";
+      "  levin run -p \"Why is the sky blue?\"     answer a prompt with the demonstration model\n"
+      "  levin inspect ./DeepSeek-V3.2            print the contents and the memory plan of a checkpoint\n"
+      "  levin doctor                             print what this machine can run\n"
+      "  levin help COMMAND                       print the options of a command, like levin COMMAND --help\n";
   return out;
 }
 
@@ -201,8 +201,7 @@ Status refuse_unknown(const std::vector<std::string>& rest, const std::vector<Se
 void warn_of_unknown_variables(const Environment& environment, const std::vector<std::string>& known) {
   for (const auto& [name, value] : environment.variables) {
     if (!name.starts_with("LEVIN_") || std::find(known.begin(), known.end(), name) != known.end()) continue;
-    fmt::print(stderr, "warning: the environment variable {} belongs to no option{}\n", name,
-               did_you_mean(name, known));
+    fmt::print(stderr, "warning: unknown environment variable {}{}\n", name, did_you_mean(name, known));
   }
 }
 

@@ -114,9 +114,10 @@ Result<PromptIds> prompt_ids(const RunCommand& command, const ChatSetup& setup, 
 
 // A chat needs somebody to chat with, and prints answers as they form.
 Status check_chat(const RunCommand& command) {
-  const char* reason = command.raw    ? "--raw needs a prompt"
-                       : command.json ? "--json needs a prompt"
-                                      : "there is no prompt: standard input is empty and no terminal to chat at";
+  const char* reason = command.raw ? "--raw needs a prompt"
+                       : command.json
+                           ? "--json needs a prompt"
+                           : "there is no prompt: standard input is empty, and it is not a terminal for a chat";
   if (!command.raw && !command.json && isatty(STDIN_FILENO) != 0) return {};
   return Error{ErrorKind::kUsage, fmt::format("{}; give -p TEXT, --ids-file FILE, or text on standard input", reason)};
 }
@@ -159,13 +160,13 @@ Status run(const EngineOptions& engine_options, const GenerationOptions& options
 
 Status check_run(const RunCommand& command, const GenerationOptions& options) {
   if (!command.prompt.empty() && !command.ids_file.empty()) {
-    return Error{ErrorKind::kUsage, "-p and --ids-file both give the prompt; leave one out"};
+    return Error{ErrorKind::kUsage, "-p and --ids-file both give the prompt; omit one"};
   }
   if (options.n_top_logprobs && !command.json) {
-    return Error{ErrorKind::kUsage, "--logprobs are part of the JSON object; add --json"};
+    return Error{ErrorKind::kUsage, "--logprobs needs --json"};
   }
   if (command.raw && !command.tools_file.empty()) {
-    return Error{ErrorKind::kUsage, "--tools are described in the chat format and --raw leaves it out; drop one"};
+    return Error{ErrorKind::kUsage, "--tools needs the chat format, which --raw switches off; omit one"};
   }
   return {};
 }
@@ -175,7 +176,7 @@ Status check_run(const RunCommand& command, const GenerationOptions& options) {
 void add_run(CommandLine& line) {
   Command& command = line.add(
       {.name = "run",
-       .purpose = "Answer a prompt, or chat",
+       .purpose = "Answer a prompt, or chat in the terminal",
        .examples = "  levin run                                           a chat with the demonstration model\n"
                    "  git diff | levin run MODEL -p \"Describe this change:\" > message.txt\n"
                    "  levin run -p \"Repeat: river stone apple\" --temperature 0\n"
@@ -187,19 +188,20 @@ void add_run(CommandLine& line) {
   const auto run_command = std::make_shared<RunCommand>();
   const OptionGroup add(command, "Prompt");
   add("-p,--prompt", "TEXT",
-      "Prompt; -: standard input, which is else added to TEXT unless it is a terminal. Without a prompt: a chat", "",
-      set_text(&run_command->prompt));
-  add("--ids-file", "FILE", "Prompt: token ids separated by white space, taken as they are", "",
-      set_text(&run_command->ids_file));
-  add("--raw", "", "Take the prompt as it is, without the chat template", "", set_flag(&run_command->raw));
+      "Prompt; -: read it from standard input. Standard input that is no terminal is appended to TEXT. Without a "
+      "prompt, at a terminal: a chat",
+      "", set_text(&run_command->prompt));
+  add("--ids-file", "FILE", "File with the prompt as token ids separated by white space, used without a chat format",
+      "", set_text(&run_command->ids_file));
+  add("--raw", "", "Use the prompt without the chat format", "", set_flag(&run_command->raw));
   add("--system", "TEXT", "System prompt", "none", set_text(&run_command->system));
-  add("--tools", "FILE", "Functions the model may call: a JSON list of {name, description, parameters}", "none",
-      set_text(&run_command->tools_file));
+  add("--tools", "FILE", "File with functions that the model may call: a JSON list of {name, description, parameters}",
+      "none", set_text(&run_command->tools_file));
   add("--thinking", "on|off", "Reason before the answer", "off", set_flag(&run_command->thinking));
-  add("--history", "on|off", "Keep what is typed in chats for the next one", "on",
+  add("--history", "on|off", "Save the lines typed in chats for later chats", "on",
       set_flag(&run_command->keep_history));
   add("--json", "", "Print one JSON object instead of the answer", "", set_flag(&run_command->json));
-  add("--logprobs", "N", "In the JSON object: log probabilities of each token and of the N most likely ones", "none",
+  add("--logprobs", "N", "With --json: log probability of each token and of the N most likely tokens", "none",
       set_int(&options->n_top_logprobs, {.min = 0, .max = 100}));
   command.check([run_command, options](const Environment& environment) {
     if (run_command->keep_history) run_command->history_file = PromptHistory::default_file(environment);

@@ -57,7 +57,7 @@ Status add_keys_of(const std::string& file, std::vector<std::string>* keys) {
     if (!line.empty() && !line.starts_with('#')) keys->push_back(line);
   }
   if (keys->size() > n_before) return {};
-  return Error{ErrorKind::kUsage, fmt::format("--api-key-file {} has no key in it; write one a line", file)};
+  return Error{ErrorKind::kUsage, fmt::format("--api-key-file {} contains no key; write one per line", file)};
 }
 
 // SIGINT and SIGTERM: while the model is loading they end the process; then the first one is for wait(), and a second
@@ -167,8 +167,8 @@ Status run(EngineOptions engine_options, const GenerationOptions& generation, Se
   options.log = &log;
   const std::unique_ptr<serve::Server> server =
       serve::Server::start(options, std::move(listener), *model.engine, *model.tokenizer, *model.format);
-  log.info("sampling", fmt::format("temperature {}, top-p {}, top-k {} unless a request says otherwise",
-                                   options.sampling.temperature, options.sampling.top_p, options.sampling.top_k));
+  log.info("sampling", fmt::format("defaults: temperature {}, top-p {}, top-k {}", options.sampling.temperature,
+                                   options.sampling.top_p, options.sampling.top_k));
   log.info("ready",
            fmt::format("http://{}:{}/v1 serves {}", options.http.host, server->port(), options.model_names.front()),
            {{"host", options.http.host}, {"port", server->port()}, {"model", options.model_names.front()}});
@@ -182,15 +182,15 @@ void add_server_options(Command& command, ServeCommand& serve) {
   const OptionGroup add(command, "Server");
   add("--host", "ADDRESS", "Address or host name to listen on; 0.0.0.0 for all", "127.0.0.1",
       set_text(&serve.server.http.host));
-  add("--port", "N", "Port to listen on; 0: a free one", "8000", set_int(&serve.port, {.min = 0, .max = 65535}));
+  add("--port", "N", "Port to listen on; 0: any free port", "8000", set_int(&serve.port, {.min = 0, .max = 65535}));
   add("--served-model-name,--alias", "NAMES", "Names of the model for clients, separated by commas",
       "the folder's name", set_text(&serve.names));
-  add("--any-model", "", "Answer whatever model name a client asks for", "off", set_flag(&serve.server.any_model_name));
-  add("--api-key", "KEYS", "Keys, separated by commas; every request must carry one of them", "none needed",
+  add("--any-model", "", "Accept any model name in requests", "off", set_flag(&serve.server.any_model_name));
+  add("--api-key", "KEYS", "API keys, separated by commas; every request must carry one of them", "no key needed",
       set_text(&serve.keys));
-  add("--api-key-file", "FILE", "A file with a key a line, which no list of processes shows", "none",
+  add("--api-key-file", "FILE", "File with one API key per line, so that process listings do not show them", "none",
       set_text(&serve.key_file));
-  add("--cors-origins", "ORIGINS", "Origins whose pages may call from a browser, separated by commas; *: any", "none",
+  add("--cors-origins", "ORIGINS", "Origins whose web pages may call the server, separated by commas; *: any", "none",
       set_text(&serve.origins));
   add("--allowed-hosts", "NAMES",
       "Host names, separated by commas, that a server without keys on a loopback address answers to, in addition to "
@@ -198,16 +198,18 @@ void add_server_options(Command& command, ServeCommand& serve) {
       "none", set_text(&serve.hosts));
   add("--thinking", "on|off", "Reason before the answer, unless the request says otherwise", "off",
       set_flag(&serve.server.thinking));
-  add("--reasoning-field", "NAME", "What answers call reasoning: both, reasoning_content or reasoning", "both",
-      set_choice({"both", "reasoning_content", "reasoning"},
-                 [&serve](size_t place) { serve.server.reasoning_field = static_cast<serve::ReasoningField>(place); }));
-  add("--max-queued-requests", "N", "Most requests, running and waiting; further ones get status 429", "1024",
+  add("--reasoning-field", "NAME", "Field of answers that has the reasoning: both, reasoning_content or reasoning",
+      "both", set_choice({"both", "reasoning_content", "reasoning"}, [&serve](size_t place) {
+        serve.server.reasoning_field = static_cast<serve::ReasoningField>(place);
+      }));
+  add("--max-queued-requests", "N", "Maximum number of open requests, running and waiting; more get status 429", "1024",
       set_int(&serve.server.max_queued, {.min = 1, .max = 1'000'000}));
-  add("--max-body-mib", "MIB", "Longest request body", "64", set_int(&serve.max_body_mib, {.min = 1, .max = 4096}));
+  add("--max-body-mib", "MIB", "Maximum size of a request body", "64",
+      set_int(&serve.max_body_mib, {.min = 1, .max = 4096}));
   add("--watchdog-timeout", "SECONDS",
-      "Longest engine step; when one takes longer, it is logged and its requests get an error. 0: no limit", "600",
-      set_int(&serve.watchdog_s, {.min = 0, .max = 86400}));
-  add("--log-format", "FORMAT", "Of the log on standard error: text, or json with an object a line", "text",
+      "Maximum duration of an engine step; a longer one is logged and its requests end with an error; 0: no limit",
+      "600", set_int(&serve.watchdog_s, {.min = 0, .max = 86400}));
+  add("--log-format", "FORMAT", "Format of the log on standard error: text, or json with one object per line", "text",
       set_choice({"text", "json"},
                  [&serve](size_t place) { serve.log_format = static_cast<serve::LogFormat>(place); }));
   add("--shutdown-timeout", "SECONDS", "How long running requests may take to finish after SIGTERM or Ctrl-C", "30",
@@ -219,7 +221,7 @@ void add_server_options(Command& command, ServeCommand& serve) {
 void add_serve(CommandLine& line) {
   Command& command =
       line.add({.name = "serve",
-                .purpose = "Serve a model to OpenAI clients over HTTP",
+                .purpose = "Serve a model to OpenAI and Anthropic clients over HTTP",
                 .examples = "  levin serve models/demo-v32\n"
                             "  levin serve ./DeepSeek-V3.2 --host 0.0.0.0 --port 8080 --api-key SECRET\n"});
   const std::shared_ptr<EngineOptions> engine = add_engine_options(command, ModelArgument::kRequired);
@@ -229,34 +231,35 @@ void add_serve(CommandLine& line) {
   const auto serve = std::make_shared<ServeCommand>();
   command.option({.names = "--max-num-seqs,--max-running-requests",
                   .value = "N",
-                  .purpose = "Requests that run at a time; others wait",
+                  .purpose = "Maximum number of running requests; others wait",
                   .default_text = std::to_string(engine->max_running),
                   .group = "Server"},
                  set_int(&engine->max_running, {.min = 1, .max = 4096}));
   command.option({.names = "--cache-tokens",
                   .value = "TOKENS",
-                  .purpose = "KV cache of all requests together, prefixes of earlier ones included",
+                  .purpose = "Size of the KV cache for all requests together, cached prefixes included",
                   .default_text = "one request of the longest context",
                   .group = "Server"},
                  set_tokens(&engine->cache_tokens, {.min = 1, .max = int64_t{1} << 32}));
-  command.option({.names = "--prefix-memory",
-                  .value = "SIZE",
-                  .purpose = "Memory for the prefix cache of models whose cache pages cannot be shared (DeepSeek-V4): "
-                             "0.5, 512M, 2G; a bare number is GiB",
-                  .default_text = "a quarter of what is left, at most 4G",
-                  .group = "Server"},
-                 set_bytes(&engine->prefix_memory_bytes, {.min = 0, .max = int64_t{1} << 50}));
+  command.option(
+      {.names = "--prefix-memory",
+       .value = "SIZE",
+       .purpose = "Host memory for the prefix cache of models whose cache pages cannot be shared (DeepSeek-V4): "
+                  "512M, 2G or a number of GiB",
+       .default_text = "a quarter of the memory left, at most 4G",
+       .group = "Server"},
+      set_bytes(&engine->prefix_memory_bytes, {.min = 0, .max = int64_t{1} << 50}));
   command.option({.names = "--cache-dir",
                   .value = "FOLDER",
-                  .purpose = "Keep the prefix cache here too, so that it survives a restart",
-                  .default_text = "not kept",
+                  .purpose = "Keep the prefix cache on disk too, so that it survives a restart",
+                  .default_text = "off",
                   .group = "Server"},
                  set_text(&engine->cache_dir));
   command.option(
       {.names = "--cache-dir-size",
        .value = "SIZE",
-       .purpose = "Upper limit of --cache-dir: 0.5, 512M, 20G; a bare number is GiB. The least recently used "
-                  "goes first",
+       .purpose = "Maximum size of --cache-dir, as 512M, 20G or a number of GiB; the least recently used pages are "
+                  "deleted first",
        .default_text = "16G",
        .group = "Server"},
       set_bytes(&engine->cache_dir_bytes, {.min = int64_t{1} << 20, .max = int64_t{1} << 50}));

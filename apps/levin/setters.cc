@@ -69,8 +69,8 @@ std::string bytes_text(int64_t bytes) {
 std::optional<std::string> take_bytes(std::string_view text, IntRange range, int64_t* target) {
   const std::optional<int64_t> bytes = parse_bytes(text);
   if (!bytes || *bytes < range.min || *bytes > range.max) {
-    return fmt::format("a size from {} to {} (512M, 1.5G and 2T are understood; a bare number is in GiB)",
-                       bytes_text(range.min), bytes_text(range.max));
+    return fmt::format("a size from {} to {} (as 512M, 1.5G, 2T or a number of GiB)", bytes_text(range.min),
+                       bytes_text(range.max));
   }
   *target = *bytes;
   return std::nullopt;
@@ -131,7 +131,7 @@ Setter set_int(std::optional<int64_t>* target, IntRange range) {
 }
 
 Setter set_tokens(int64_t* target, IntRange range) {
-  return set_whole(range, " (128k and 1M are understood)", parse_tokens, [target](int64_t value) { *target = value; });
+  return set_whole(range, " (or a form like 128k or 1M)", parse_tokens, [target](int64_t value) { *target = value; });
 }
 
 Setter set_bytes(int64_t* target, IntRange range) {

@@ -71,7 +71,7 @@ Status run_tokenize(const EngineOptions& options, const TokenizeCommand& command
 
 void add_tokenize(CommandLine& line) {
   Command& command = line.add({.name = "tokenize",
-                               .purpose = "Text to token ids and back",
+                               .purpose = "Convert text to token ids and back",
                                .examples = "  echo 'Hello, world' | levin tokenize models/demo-v32\n"
                                            "  levin tokenize models/demo-v32 book.txt > ids.txt\n"
                                            "  levin tokenize models/demo-v32 --decode < ids.txt\n"});
@@ -79,9 +79,11 @@ void add_tokenize(CommandLine& line) {
   command.hide(
       {"load-format", "override", "max-model-len", "device", "threads", "isa", "numerics", "kv-cache-dtype", "chunk"});
   const auto tokenize = std::make_shared<TokenizeCommand>();
-  command.positional({.name = "FILE", .purpose = "Text, or ids with --decode; without it standard input"},
-                     set_text(&tokenize->file));
-  command.option({.names = "--decode", .purpose = "Ids to text", .group = "Tokenize"}, set_flag(&tokenize->decode));
+  command.positional(
+      {.name = "FILE", .purpose = "File with text, or with ids if --decode is given; default: standard input"},
+      set_text(&tokenize->file));
+  command.option({.names = "--decode", .purpose = "Convert ids to text", .group = "Tokenize"},
+                 set_flag(&tokenize->decode));
   command.option({.names = "--special",
                   .value = "on|off",
                   .purpose = "Recognise added tokens (<think>, ...) in the text",

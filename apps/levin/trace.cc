@@ -37,14 +37,14 @@ Status run_trace(const EngineOptions& options, const TraceCommand& command) {
 void add_trace(CommandLine& line) {
   Command& command = line.add(
       {.name = "trace",
-       .purpose = "Run token ids and write tensors for comparison",
+       .purpose = "Run token ids and write tensors, to compare with another implementation",
        .examples = "  levin trace models/demo-v32 --ids-file ids.txt --out trace.safetensors --numerics reference\n"
                    "  levin trace MODEL --ids-file ids.txt --out t.safetensors --greedy 16 --drafts 3 --chunk 64\n"});
   const std::shared_ptr<EngineOptions> options = add_engine_options(command, ModelArgument::kRequired);
   const auto trace = std::make_shared<TraceCommand>();
   command.option({.names = "--ids-file",
                   .value = "FILE",
-                  .purpose = "Prompt: token ids separated by white space",
+                  .purpose = "File with the prompt as token ids separated by white space",
                   .default_text = "",
                   .group = "Trace"},
                  set_text(&trace->ids_file));
@@ -53,13 +53,13 @@ void add_trace(CommandLine& line) {
       set_text(&trace->out_file));
   command.option({.names = "--greedy",
                   .value = "N",
-                  .purpose = "Greedy tokens after the prompt",
+                  .purpose = "Number of tokens to generate greedily after the prompt",
                   .default_text = "0",
                   .group = "Trace"},
                  set_int(&trace->trace.n_greedy, {.min = 0, .max = 1 << 20}));
   command.option({.names = "--drafts",
                   .value = "N",
-                  .purpose = "Greedy drafts after the prompt and its first token",
+                  .purpose = "Number of greedy drafts after the prompt and its first token",
                   .default_text = "0",
                   .group = "Trace"},
                  set_int(&trace->trace.n_drafts, {.min = 0, .max = 64}));

@@ -52,7 +52,7 @@ Status check_override_keys(std::span<const ConfigOverride> overrides, const Conf
     return Error{ErrorKind::kUsage,
                  fmt::format("--override {}: config.json of this model has no key \"{}\" that this version knows; {}",
                              override_text(o), o.key,
-                             near ? fmt::format("did you mean \"{}\"?", *near) : "correct the key or leave it out")};
+                             near ? fmt::format("did you mean \"{}\"?", *near) : "correct the key or omit it")};
   }
   return {};
 }

@@ -1,4 +1,4 @@
-// Logits to a token: the one rule by which every token of an answer is chosen, by the target and by the drafter alike.
+// Sampling: the rule by which every token is chosen from its logits, for the target and for drafts alike.
 //
 // Order   penalties (repetition over prompt and answer; presence and frequency over the answer) and logit bias; bans
 //         and masks; then l / T; top-k; top-p over the renormalised rest; min-p as l/T >= max(l/T) + ln(min_p).
@@ -6,12 +6,12 @@
 // Choice  argmax over the survivors of l/T + g(position, id), ties to the lowest id (decode/noise.h); T < 1e-5: plain
 //         argmax.
 //
-// A token depends on its logits, the request's parameters, what stands before it, and its position: not on time, batch
-// or speculation.
+// A token depends on its logits, the request's parameters, the preceding tokens and its position, but not on time,
+// batch or speculation.
 //
-// Failure  what a request asks for is proven before it runs (SamplingPlan): within its limits no logit of a sound row
-//          leaves the numbers, and some token survives at every position. What only the run can show, a row of logits
-//          that are no numbers or a structure that leaves none of the allowed tokens, is the status of that one row.
+// Failure  SamplingPlan proves before a request runs that logits stay finite within the limits below and that a token
+//          is left at every position. What can fail only at run time (logits that are NaN or infinite, a structure that
+//          leaves none of the allowed tokens) is the status of that one row (RowFault).
 #pragma once
 
 #include <cstdint>
@@ -24,14 +24,14 @@
 
 namespace levin {
 
-constexpr double kGreedyTemperature = 1e-5;  // below: plain argmax
+constexpr double kGreedyTemperature = 1e-5;  // below it: plain argmax
 
-// Limits of what may be asked, over HTTP and on the command line alike. Far beyond any use, and far from where doubles
-// end: a logit of 3e38 stays finite under all of them together, in an answer of 2^31 tokens.
+// Limits of parameters, over HTTP and on the command line. They are far beyond any use and far from overflow in double:
+// with all of them together a logit of 3e38 stays finite, in an answer of 2^31 tokens.
 constexpr double kMaxTemperature = 100;
 constexpr double kMinRepetitionPenalty = 1e-3, kMaxRepetitionPenalty = 1e3;
-constexpr double kMaxPenalty = 100;    // presence and frequency, and as much below 0
-constexpr double kMaxLogitBias = 100;  // and as much below 0
+constexpr double kMaxPenalty = 100;    // presence and frequency: -100 to 100
+constexpr double kMaxLogitBias = 100;  // -100 to 100
 
 struct SamplingParams {
   double temperature = 1;         // 0 to kMaxTemperature
@@ -41,10 +41,10 @@ struct SamplingParams {
   double repetition_penalty = 1;  // divides positive logits, multiplies negative ones
   double presence_penalty = 0;
   double frequency_penalty = 0;
-  std::vector<std::pair<int32_t, double>> logit_bias;  // several of one token add up
+  std::vector<std::pair<int32_t, double>> logit_bias;  // (token, bias); several for one token add up
   std::vector<int32_t> banned_tokens;
-  std::vector<int32_t> allowed_tokens;  // not empty: nothing else may be chosen
-  std::vector<int32_t> stop_tokens;     // end the answer; not to be chosen before min_tokens
+  std::vector<int32_t> allowed_tokens;  // if not empty, the only tokens that may be chosen
+  std::vector<int32_t> stop_tokens;     // end the answer; may not be chosen before min_tokens
   int64_t min_tokens = 0;
   uint64_t seed = 0;
   uint32_t choice = 0;
@@ -68,8 +68,8 @@ class SamplingPlan {
   int64_t n_vocab_;
 };
 
-// How often each token stands in the prompt and in the answer so far. Drafted tokens are added before a row is judged
-// and taken back after.
+// How often each token occurs in the prompt and in the answer so far. Drafts are pushed while a row after them is
+// sampled, and popped afterwards.
 class TokenHistory {
  public:
   void add_prompt(std::span<const int32_t> tokens);
@@ -88,20 +88,20 @@ class TokenHistory {
   int64_t n_answer_tokens_ = 0;
 };
 
-// One bit per token, set: may be chosen. Empty: no mask.
+// One bit per token, token i in bit i % 64 of word i / 64; set: the token may be chosen. Empty: no mask.
 using TokenMask = std::span<const uint64_t>;
 
 struct ChoiceContext {
   const TokenHistory* history = nullptr;
-  uint32_t position = 0;  // where the token will stand
+  uint32_t position = 0;  // of the token to choose
   TokenMask mask;
 };
 
-// Why a row gave no token.
+// Why a row gives no token.
 enum class RowFault : uint8_t {
   kNone,
   kNotNumbers,   // a logit is NaN or +infinity, or all are -infinity
-  kNothingLeft,  // the mask leaves none of the tokens that the plan allows here
+  kNothingLeft,  // the mask excludes all tokens that the plan allows at this position
 };
 
 struct Choice {
@@ -111,14 +111,14 @@ struct Choice {
   bool ok() const { return fault == RowFault::kNone; }
 };
 
-// logits [V] of the plan's vocabulary; -infinity is a logit.
+// logits [V], V = plan.n_vocab(); -infinity is allowed.
 Choice choose_token(std::span<const float> logits, const SamplingPlan& plan, const ChoiceContext& context);
 
-// Whether every logit is a number or -infinity, and one is a number.
+// Whether every logit is finite or -infinity, and at least one is finite.
 bool is_sound(std::span<const float> logits);
 
-// The probability of a row's likeliest token (temperature 1, nothing applied), to 1e-3; 0 if it is less than `least`, or
-// if the row is not sound.
+// The probability of a row's most likely token (temperature 1, without penalties or masks), to 1e-3; 0 if it is less
+// than `least`, or if the row is not sound.
 double share_of_likeliest(std::span<const float> logits, double least);
 
 struct TokenLogprob {
@@ -126,8 +126,8 @@ struct TokenLogprob {
   double logprob = 0;
 };
 
-// Raw log probabilities of a sound row (temperature 1, nothing applied): of `token`, and the n_top likeliest by (logit
-// descending, id ascending).
+// Raw log probabilities of a sound row (temperature 1, without penalties or masks): of `token`, and of the n_top most
+// likely tokens by (logit descending, id ascending).
 struct RowLogprobs {
   TokenLogprob chosen;
   std::vector<TokenLogprob> top;

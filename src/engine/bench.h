@@ -1,4 +1,4 @@
-// Speed of a model by context depth, batch and speculation: what `levin bench` measures.
+// Measures the speed of a model by context depth, batch size and speculation, for `levin bench`.
 #pragma once
 
 #include <cstdint>
@@ -13,25 +13,25 @@
 namespace levin {
 
 struct BenchCase {
-  int64_t depth_tokens = 0;  // context before what is measured
-  int64_t batch = 1;         // sequences decoded side by side
-  int n_spec_steps = 0;
+  int64_t depth_tokens = 0;  // context length at which to measure
+  int64_t batch = 1;         // sequences decoded together
+  int n_spec_steps = 0;      // drafts per round; 0: no speculation
 };
 
 struct BenchOptions {
-  int64_t chunk_tokens = 512;   // prefill tokens of a step; prefill speed is that of one such chunk at the depth
-  int64_t decode_tokens = 64;   // of every sequence
-  bool measure_limits = false;  // also what the machine can do at most, beside each case
-  int64_t verify_rows = 0;  // also time a pass of so many rows of one sequence beside one of a single row; 0: do not
-  double min_confidence = kDefaultMinConfidence;  // of drafts that get another behind them (engine/step_loop.h)
+  int64_t chunk_tokens = 512;   // prefill tokens per step; prefill speed is that of one such chunk at the depth
+  int64_t decode_tokens = 64;   // per sequence
+  bool measure_limits = false;  // also measure the limits of the machine during each case
+  int64_t verify_rows = 0;      // also compare a pass of this many rows of one sequence with a pass of one row; 0: off
+  double min_confidence = kDefaultMinConfidence;  // a chain of drafts stops below it (engine/step_loop.h)
   uint64_t seed = 1;                              // of the random token ids
 };
 
-// A pass of the trunk and the head over some rows of one sequence, as it checks drafts.
+// A verification pass: target and head over some rows of one sequence.
 struct VerifyPass {
   int64_t n_rows = 0;
   double ms = 0;  // median
-  OpTimes ops;    // seconds, each kind's own median
+  OpTimes ops;    // seconds, the median of each kind of op
 };
 
 struct BenchRow {
@@ -39,21 +39,22 @@ struct BenchRow {
   double prefill_tokens_per_s = 0;
   double decode_tokens_per_s = 0;  // of all sequences together
   double decode_step_ms = 0;       // median
-  double decode_step_waits = 0;    // of the host for a device, on average; 0 on the CPU
-  double mean_accept_length = 0;   // tokens kept a pass; 1 without speculation
-  OpTimes prefill_ops;             // seconds of the chunk
+  double decode_step_waits = 0;    // mean times per step that the host waits for a device; 0 on the CPU
+  double mean_accept_length = 0;   // tokens per verification pass; 1 without speculation
+  OpTimes prefill_ops;             // seconds of the chunk, by kind of op
   double prefill_s = 0;            // of the chunk
-  OpTimes decode_ops;              // seconds a step, on average
-  double decode_step_s = 0;        // likewise, ops and all
+  OpTimes decode_ops;              // mean seconds of a step, by kind of op
+  double decode_step_s = 0;        // mean duration of a step
   Isa isa = Isa::kPlain;           // the kernel set that ran
-  MachineLimits limits;            // the best of these threads in all samples so far; zeros if not asked for
-  std::vector<VerifyPass> verify;  // of one row, then of verify_rows; empty where it was not asked for
+  MachineLimits limits;            // the best samples of these threads so far; zeros without measure_limits
+  std::vector<VerifyPass> verify;  // of one row, then of verify_rows; empty without verify_rows
 };
 
-// Cache tokens that a case needs.
+// The cache capacity that a case needs, in tokens.
 int64_t bench_cache_tokens(const BenchCase& what, const BenchOptions& options);
 
-// With a probe of the runner's threads, it is sampled behind the chunk and behind the decode steps.
+// Runs a case. `probe`, if given, must use the runner's threads; it is sampled after the chunk and after the decode
+// steps.
 Result<BenchRow> run_bench(Runner& runner, const BenchCase& what, const BenchOptions& options,
                            LimitProbe* probe = nullptr);
 

@@ -1,13 +1,14 @@
-// How many tokens to draft before a verify pass, so that speculation never costs more than it brings.
+// Chooses the number of drafts per round, so that speculation never costs more than it gains.
 //
-// A round of depth S verifies S drafts of every sequence and makes S new ones. It keeps 1 + p_1 + p_1 p_2 + ... tokens
-// a sequence, p_i being how often the draft at place i is accepted when those before it were, and takes t(S) seconds.
-// The depth chosen has the most tokens a second; 0 is plain decoding. Acceptance is learnt from every verify pass.
-// Times are measured in place, for each number of sequences apart: of the deepest first, of plain decoding after a few
-// rounds or as soon as drafts fail, of those between on the line until measured. Now and then another depth is tried
-// for a few rounds, so that a change of text or context is noticed; the longer nothing changes, the less often.
+// A round of depth S verifies S drafts of every sequence and makes S new ones. It commits 1 + p_1 + p_1 p_2 + ...
+// tokens per sequence, where p_i is the probability that draft i is accepted if those before it were, and takes t(S)
+// seconds. The chosen depth maximises tokens per second; depth 0 is plain decoding. p_i is estimated from all
+// verification passes. t(S) is measured during the rounds, separately for each number of sequences: first for the
+// deepest S, then for S = 0, after a few rounds or as soon as drafts fail; depths between them are interpolated until
+// they are measured. Occasionally another depth is tried for a few rounds, to notice changes of text or context; the
+// longer nothing changes, the more rarely.
 //
-// Only speed depends on a depth, never a token (step_loop.h). Pure bookkeeping: no clock, no tensors.
+// A depth changes only speed, never a token (step_loop.h). Pure bookkeeping: no clock, no tensors.
 #pragma once
 
 #include <array>
@@ -20,30 +21,31 @@ namespace levin {
 
 constexpr int kMaxSpecSteps = 16;
 
-// Drafts that get another behind them are this likely to be kept together, by the MTP layer's own word. Rounds of three
-// drafts of demo-v32, replayed with every bound, were 6 to 9% faster from 0.5 to 0.9 than with none.
+// A chain of drafts continues while the product of the MTP layer's probabilities for them is at least this. Rounds of
+// three drafts of demo-v32, replayed with different bounds, were 6 to 9% faster with bounds from 0.5 to 0.9 than
+// without one.
 constexpr double kDefaultMinConfidence = 0.7;
 
-// How often drafts are accepted, by place, the recent ones counting more.
+// Acceptance rates of drafts by position, weighted towards recent passes.
 class DraftAcceptance {
  public:
   DraftAcceptance();
 
-  void observe(int n_drafted, int n_accepted);  // of one verify pass
-  double expected_tokens(int depth) const;      // that a pass with so many drafts keeps, the target's own included
+  void observe(int n_drafted, int n_accepted);  // of one verification pass
+  double expected_tokens(int depth) const;      // committed by a pass with this many drafts, including the target's own
 
  private:
-  std::array<double, kMaxSpecSteps> rates_;  // of place i, where the places before it were accepted
+  std::array<double, kMaxSpecSteps> rates_;  // of position i, given that those before it were accepted
 };
 
 class DraftDepth {
  public:
   explicit DraftDepth(int max_depth);  // 0 .. kMaxSpecSteps
 
-  // The depth of the next round of sequences that accept drafts like these; not empty.
+  // The depth of the next round, given the acceptance rates of its sequences; at least one.
   int next(std::span<const DraftAcceptance> sequences);
 
-  // A round of n_sequences that verified `depth` drafts of each and made as many took so long.
+  // Reports the duration of a round that verified and made `depth` drafts for each of n_sequences.
   void observe(int64_t n_sequences, int depth, double seconds);
 
  private:

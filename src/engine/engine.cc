@@ -224,7 +224,7 @@ Result<std::unique_ptr<Engine>> Engine::load(const EngineOptions& options, const
   const Isa isa = options.isa.value_or(cpu_info().preferred_isa());
   std::unique_ptr<Model> model = make_model(std::move(parsed.config), numerics, std::move(weights));
   if (options.prefix_memory_bytes && model->cache_layout().keeps_all_rows()) {
-    warnings.push_back("--prefix-memory is not used: requests share this model's cache pages themselves");
+    warnings.push_back("--prefix-memory is not used: requests share the cache pages of this model directly");
   }
   LEVIN_ASSIGN(std::unique_ptr<PageStore> disk, open_disk(options, *model, kernels_text(cuda.get(), isa), checkpoint));
   auto state = std::make_unique<State>(std::move(cuda), options, std::move(warnings), room, isa, std::move(model),
@@ -302,8 +302,8 @@ Result<std::vector<double>> Engine::score(const std::vector<int32_t>& ids) {
   const int64_t n_ids = static_cast<int64_t>(ids.size());
   if (n_ids > state_->room.n_context_tokens) {
     return Error{ErrorKind::kUsage,
-                 fmt::format("{} tokens to score and a context of {}; give less text or raise --max-model-len", n_ids,
-                             state_->room.n_context_tokens)};
+                 fmt::format("{} tokens to score exceed the context of {}; give less text or raise --max-model-len",
+                             n_ids, state_->room.n_context_tokens)};
   }
   state_->loop.forget_prefixes();
   Runner& runner = state_->runner;

@@ -1,11 +1,12 @@
-// The one public door: a loaded model that answers requests.
+// The public interface of the engine: a loaded model that generates tokens for requests.
 //
 //   EngineOptions options{.model_folder = "models/demo-v32", .n_threads = 2};
 //   LEVIN_ASSIGN(std::unique_ptr<Engine> engine, Engine::load(options, {}));
 //   LEVIN_ASSIGN(Generation answer, engine->generate({.prompt = ids, .max_tokens = 100, .on_token = [](const
 //   TokenEvent& e) { ... }}));
 //
-// Tokens in, tokens out; text is the caller's. Not thread-safe.
+// Prompts and answers are token ids; tokenizing is left to the caller (text/tokenizer.h). An Engine may be used by one
+// thread at a time, except for the functions marked "from any thread".
 #pragma once
 
 #include <memory>
@@ -23,53 +24,54 @@
 
 namespace levin {
 
-// Requests that run and wait, pages, what the prefix cache and the disk saved.
+// The load of the engine: running and waiting requests, cache pages, prefix-cache hits.
 struct EngineLoad : SchedulerCounts {
-  PageStoreCounts store;
-  int64_t n_memory_pages = 0;  // of prefixes that are kept beside the caches (kv/page_memory.h)
-  int64_t n_memory_bytes = 0;
-  int64_t n_restored_tokens = 0;  // of those that were looked up: read from the disk
-  int64_t n_late_graphs = 0;      // of a device, recorded after load()
+  PageStoreCounts store;          // prefix cache on disk
+  int64_t n_memory_pages = 0;     // records in the host-memory prefix cache (kv/page_memory.h)
+  int64_t n_memory_bytes = 0;     // and their size
+  int64_t n_restored_tokens = 0;  // of n_queried_tokens: rows read from disk instead of computed
+  int64_t n_late_graphs = 0;      // graphs of a device that were recorded after load()
 };
 
 class Engine {
  public:
-  // Reads config and weights and sets the caches up. Errors name what is wrong with the model folder, the options or
-  // the memory.
+  // Reads config and weights and allocates the caches. `progress` is called while weights are read; {}: no calls.
+  // Errors name what is wrong: kUsage for options, kModelInvalid for the model folder, kOutOfMemory, kNoDevice.
   static Result<std::unique_ptr<Engine>> load(const EngineOptions& options, const LoadProgress& progress);
   ~Engine();
 
-  const EngineOptions& options() const;  // as load() got them
+  const EngineOptions& options() const;  // as passed to load()
   const ModelConfig& config() const;
   const Numerics& numerics() const;
-  const std::vector<std::string>& warnings() const;  // of config and checkpoint, a sentence each
-  int64_t max_context_tokens() const;                // prompt and answer together
-  // Model, numerics, kernels, threads, memory: lines for the start-up print
-  double load_seconds() const;
-  std::string describe() const;
+  const std::vector<std::string>& warnings() const;  // about config and checkpoint, one sentence each
+  int64_t max_context_tokens() const;                // maximum length of prompt and answer together
+  double load_seconds() const;                       // duration of load()
+  std::string describe() const;  // model, numerics, kernels, threads, cache: lines to print at start
 
   // ---- many requests at once: submit, step until each is taken ----
-  Status check(const GenerateRequest& request) const;  // what submit() would refuse; from any thread
+  Status check(const GenerateRequest& request) const;  // the error that submit() would return; from any thread
+  // Queues a request. Errors: kUsage names an invalid field, kRuntime means that the queue is full, kOutOfMemory that
+  // the request could never fit the cache.
   Result<RequestId> submit(GenerateRequest request);
-  bool step();                                     // one step for all; false: nothing is left to do
-  void cancel(RequestId id);                       // it has part in no later step, and ends with what it has
-  std::unique_ptr<Generation> take(RequestId id);  // of a finished request, once; nullptr while it runs
+  bool step();                                     // runs one step for all requests; false: nothing is left to do
+  void cancel(RequestId id);                       // the request is in no later step; it ends with the tokens it has
+  std::unique_ptr<Generation> take(RequestId id);  // result of a finished request, once; nullptr while it runs
   EngineLoad load() const;
   const StepTimes& last_step() const;
   StepPhase phase() const;  // from any thread
 
-  // ---- one thing after the other; nothing else may be running ----
+  // ---- single calls; no request may be open ----
 
-  // Runs one request to its end.
+  // Submits one request and steps until it has finished.
   Result<Generation> generate(GenerateRequest request);
 
-  // Log probability of every id given the ones before it (raw, temperature 1); 0 for the first. Nothing is kept.
+  // Log probability of every id given the preceding ones (raw, temperature 1); 0 for the first. Leaves no rows cached.
   Result<std::vector<double>> score(const std::vector<int32_t>& ids);
 
-  // Speed of one case (engine/bench.h); bench_cache_tokens() of it must fit the cache.
+  // Measures one case (engine/bench.h); the cache must have room for bench_cache_tokens().
   Result<BenchRow> bench(const BenchCase& what, const BenchOptions& options);
 
-  // Runs ids and keeps the tensors (engine/trace.h).
+  // Runs token ids and returns logits, hidden rows and top-k indices (engine/trace.h).
   Result<TraceResult> trace(const TraceOptions& options);
 
  private:

@@ -1,5 +1,4 @@
-// What the engine is asked to do, as plain data: filled by the option parser or by a program that embeds the engine,
-// printed at start.
+// Options of the engine, as plain data: filled by the option parser or by a program that embeds the engine.
 #pragma once
 
 #include <cstdint>
@@ -23,33 +22,32 @@ enum class LoadFormat : uint8_t {
 };
 
 struct EngineOptions {
-  std::string model_folder;                          // with config.json in it
-  const Registry* registry = &Registry::built_in();  // the families of models to look for
-  std::vector<ConfigOverride> overrides;             // of config.json, each key once
+  std::string model_folder;                          // contains config.json
+  const Registry* registry = &Registry::built_in();  // the known model families
+  std::vector<ConfigOverride> overrides;             // of keys of config.json, each key once
   LoadFormat load_format = LoadFormat::kAuto;
   Device device = Device::kCpu;
-  // Of steps on a device: replay passes as graphs (engine/runner.h), and record them all while loading instead of when first
-  // asked for.
+  // Steps on a GPU: replay passes as graphs (engine/runner.h); record them all at load instead of at first use.
   bool graphs = true;
   bool graphs_at_load = false;
   int n_threads = 1;
-  std::optional<Isa> isa;  // kernel set; empty: the best the processor has
+  std::optional<Isa> isa;  // CPU kernel set; empty: the fastest that the processor supports
   NumericsMode numerics = NumericsMode::kFast;
   std::string kv_cache_dtype = "auto";            // auto, bf16 or fp8; see make_numerics()
-  int64_t chunk_tokens = 512;                     // prefill tokens per step
-  int64_t cache_tokens = 0;                       // of all sequences together; 0: one of the longest context
-  int n_spec_steps = 0;                           // drafts a round at most; 0: off
-  bool adapt_spec_depth = false;                  // fewer drafts, down to none, where that is faster
-  double min_confidence = kDefaultMinConfidence;  // of the drafts that get another behind them (engine/step_loop.h)
-  // Requests that have part in steps; more wait. Where a model keeps windows and state per sequence, as DeepSeek-V4 does,
-  // each of them takes memory from the start.
+  int64_t chunk_tokens = 512;                     // maximum prefill rows of a sequence per step
+  int64_t cache_tokens = 0;                       // capacity for all sequences together; 0: one of the longest context
+  int n_spec_steps = 0;                           // maximum drafts per round; 0: no speculation
+  bool adapt_spec_depth = false;                  // adapt the number of drafts, down to 0, to what is fastest
+  double min_confidence = kDefaultMinConfidence;  // a chain of drafts stops below it (engine/step_loop.h)
+  // Maximum number of running requests; more wait. For models with windows and state per sequence (DeepSeek-V4,
+  // GLM-5.3-Flash) the memory of all of them is allocated at load.
   int64_t max_running = 1;
-  bool share_prefixes = true;  // requests go on from cache rows of others whose prompts begin alike
-  // Memory for prefixes where cache pages cannot be shared, as DeepSeek-V4's cannot; empty: choose_prefix_bytes()
+  bool share_prefixes = true;  // reuse the cache rows of earlier requests with the same prefix
+  // Host memory for prefixes if cache pages cannot be shared (DeepSeek-V4, GLM-5.3-Flash); empty: choose_prefix_bytes()
   std::optional<int64_t> prefix_memory_bytes;
-  std::string cache_dir;  // prefixes on disk (kv/page_store.h); empty: none
-  int64_t cache_dir_bytes = int64_t{16} << 30;
-  std::function<void(const std::string& line)> note;  // what is to be known of later, from any thread; may be empty
+  std::string cache_dir;                              // prefix cache on disk (kv/page_store.h); empty: none
+  int64_t cache_dir_bytes = int64_t{16} << 30;        // its maximum size
+  std::function<void(const std::string& line)> note;  // receives later warnings, from any thread; may be empty
   int64_t max_model_len_tokens = 0;  // prompt and answer together; 0: as many as the model and the memory allow
 };
 

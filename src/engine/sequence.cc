@@ -20,14 +20,13 @@ bool contains(const std::vector<int32_t>& list, int32_t token) {
 Error error_of(RowFault fault, int64_t position) {
   if (fault == RowFault::kNothingLeft) {
     return {ErrorKind::kUsage,
-            fmt::format("no token may stand at position {}: the structure, the banned tokens and min_tokens together "
-                        "leave none; ask for less of them",
+            fmt::format("no token is left at position {}: the structure, the banned tokens and min_tokens together "
+                        "exclude all; relax one of them",
                         position)};
   }
-  return {ErrorKind::kRuntime,
-          fmt::format("the model gave values that are no numbers (NaN or infinity) at position {}; this request ends, "
-                      "others go on. Check the checkpoint, or try --numerics reference",
-                      position)};
+  return {ErrorKind::kRuntime, fmt::format("the model's logits are NaN or infinite at position {}; this request ends, "
+                                           "others continue. Check the checkpoint, or try --numerics reference",
+                                           position)};
 }
 
 }  // namespace

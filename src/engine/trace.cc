@@ -228,7 +228,7 @@ void Tracer::draft_rounds() {
 
 Status check_options(Runner& runner, const TraceOptions& options) {
   const ModelConfig& config = runner.model().config();
-  if (options.ids.empty()) return Error{ErrorKind::kUsage, "the ids file holds no token ids"};
+  if (options.ids.empty()) return Error{ErrorKind::kUsage, "the ids file has no token ids"};
   for (size_t i = 0; i < options.ids.size(); ++i) {
     const int32_t id = options.ids[i];
     if (id < 0 || id >= config.n_vocab) {

@@ -158,7 +158,7 @@ Result<JsonValue> SchemaReader::resolve(const JsonValue& schema, const std::stri
     }
     const JsonValue* all = object->find("allOf");
     if (all == nullptr) return at;
-    if (all->as_array() == nullptr) return wrong(path, "has an allOf that is no list");
+    if (all->as_array() == nullptr) return wrong(path, "has an allOf that is not a list");
     JsonObject rest = *object;
     rest.erase("allOf");
     JsonValue joined(std::move(rest));
@@ -214,7 +214,8 @@ Result<Expression> SchemaReader::value_at_depth(const JsonValue& schema, const s
 Result<Expression> SchemaReader::alternatives(const JsonObject& schema, std::string_view keyword,
                                               const std::string& path) {
   const JsonArray* list = schema.find(keyword)->as_array();
-  if (list == nullptr || list->empty()) return wrong(path, fmt::format("has {} that is no list of schemas", keyword));
+  if (list == nullptr || list->empty())
+    return wrong(path, fmt::format("has {} that is not a non-empty list of schemas", keyword));
   if (list->size() > kMaxParts) return wrong(path, fmt::format("has {} with more than {} parts", keyword, kMaxParts));
   JsonObject rest = schema;
   rest.erase(keyword);
@@ -262,7 +263,7 @@ Result<Expression> SchemaReader::listed(const JsonObject& schema, const std::str
   const JsonValue* list = schema.find("enum");
   const JsonValue* only = schema.find("const");
   if (list != nullptr && (list->as_array() == nullptr || list->as_array()->empty())) {
-    return wrong(path, "has an enum that is no list of values");
+    return wrong(path, "has an enum that is not a non-empty list of values");
   }
   std::vector<Expression> parts;
   for (const JsonValue& value : list != nullptr ? *list->as_array() : JsonArray{*only}) {
@@ -335,7 +336,7 @@ Result<Expression> SchemaReader::array_of(const JsonObject& schema, const std::s
   LEVIN_ASSIGN(const CountRange n_items, count_range(schema, "minItems", "maxItems", path));
   std::vector<Expression> first;
   if (const JsonValue* list = schema.find("prefixItems")) {
-    if (list->as_array() == nullptr) return wrong(path, "has prefixItems that are no list");
+    if (list->as_array() == nullptr) return wrong(path, "has prefixItems that are not a list");
     if (list->as_array()->size() > kMaxParts) {
       return wrong(path, fmt::format("has more than {} prefixItems", kMaxParts));
     }

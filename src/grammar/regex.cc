@@ -181,7 +181,8 @@ class RegexParser {
       LEVIN_ASSIGN(const CharSet last, class_member());
       const bool single =
           first.size() == 1 && first[0].low == first[0].high && last.size() == 1 && last[0].low == last[0].high;
-      if (!single || first[0].low > last[0].low) return refuse("has a range whose ends are no characters in order");
+      if (!single || first[0].low > last[0].low)
+        return refuse("has a range whose ends are not characters in ascending order");
       set.push_back({first[0].low, last[0].low});
     }
     set = make_set(std::move(set));

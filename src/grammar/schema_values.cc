@@ -87,7 +87,7 @@ bool differ_in_a_property(const JsonObject& a, const JsonObject& b) {
 }
 
 Result<JsonValue> join_properties(const JsonValue& a, const JsonValue& b, const std::string& path) {
-  if (a.as_object() == nullptr || b.as_object() == nullptr) return wrong(path, "has properties that are no object");
+  if (a.as_object() == nullptr || b.as_object() == nullptr) return wrong(path, "has properties that are not an object");
   JsonObject out = *a.as_object();
   for (const JsonMember& m : b.as_object()->members()) {
     const JsonValue* mine = out.find(m.key);
@@ -212,7 +212,7 @@ std::string unescape_pointer(std::string_view part) {
 Result<JsonValue> join_schemas(const JsonValue& a, const JsonValue& b, const std::string& path) {
   for (const auto& [one, other] : {std::pair(&a, &b), std::pair(&b, &a)}) {
     if (const bool* any = one->as_bool()) return *any ? *other : *one;
-    if (one->as_object() == nullptr) return wrong(path, "joins something that is no schema");
+    if (one->as_object() == nullptr) return wrong(path, "combines something that is not a schema");
   }
   JsonObject out = *a.as_object();
   const JsonObject& more = *b.as_object();
@@ -266,12 +266,12 @@ Result<ObjectShape> object_shape(const JsonObject& schema, const std::string& pa
   ObjectShape out;
   const JsonValue* properties = schema.find("properties");
   if (properties != nullptr && properties->as_object() == nullptr)
-    return wrong(path, "has properties that are no object");
+    return wrong(path, "has properties that are not an object");
   const JsonObject& known = properties != nullptr ? *properties->as_object() : kNoMembers;
   std::vector<std::string> only_required;
   std::set<std::string, std::less<>> required;
   if (const JsonValue* list = schema.find("required")) {
-    if (list->as_array() == nullptr) return wrong(path, "has a required that is no list");
+    if (list->as_array() == nullptr) return wrong(path, "has a required that is not a list");
     for (const JsonValue& entry : *list->as_array()) {
       const std::string* name = entry.as_string();
       if (name == nullptr) return wrong(path, fmt::format("requires {}, expected a name", io::describe_json(entry)));

@@ -95,7 +95,7 @@ Status Checkpoint::open_files(const fs::path& folder) {
   const auto twice = std::adjacent_find(tensors_.begin(), tensors_.end(),
                                         [](const StoredTensor& a, const StoredTensor& b) { return a.name == b.name; });
   if (twice != tensors_.end()) {
-    return invalid("tensor {} stands in two files: {} and {}", twice->name, file_of(twice[0]).string(),
+    return invalid("tensor {} is in two files: {} and {}", twice->name, file_of(twice[0]).string(),
                    file_of(twice[1]).string());
   }
   has_tensors_ = true;
@@ -111,7 +111,7 @@ Result<Checkpoint> Checkpoint::open(const fs::path& path, CheckpointMode mode) {
 
   if (fs::is_directory(status) && is_absent(path / kSingleFile)) {
     if (is_absent(path / kIndexFile)) {
-      return invalid("{}: holds neither {} nor {}", path.string(), kSingleFile, kIndexFile);
+      return invalid("{}: has neither {} nor {}", path.string(), kSingleFile, kIndexFile);
     }
     LEVIN_TRY(checkpoint.open_sharded(path, mode));
     return checkpoint;

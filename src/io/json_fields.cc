@@ -76,7 +76,7 @@ Result<std::vector<T>> read_list(const JsonFields& fields, std::string_view key,
 Result<JsonFields> JsonFields::of(const JsonValue& document, std::string_view where, ErrorKind kind) {
   const JsonObject* object = document.as_object();
   if (object == nullptr) {
-    return Error{kind, fmt::format("{} holds {}, expected an object", where, describe_json(document))};
+    return Error{kind, fmt::format("{} is {}, expected an object", where, describe_json(document))};
   }
   return JsonFields(object, std::string(where), "", kind);
 }

@@ -54,7 +54,7 @@ class HeaderReader {
     LEVIN_ASSIGN(std::string_view text, header_text());
     LEVIN_ASSIGN(JsonValue document, parse_json(text, std::string(what_) + " (header)"));
     const JsonObject* object = document.as_object();
-    if (object == nullptr) return fail("the header holds {}, expected an object", describe_json(document));
+    if (object == nullptr) return fail("the header is {}, expected an object", describe_json(document));
 
     SafetensorsHeader header;
     std::vector<PlacedTensor> placed;
@@ -92,7 +92,7 @@ class HeaderReader {
     }
     const uint64_t n_header_bytes = load_u64_le(file_.data());
     if (n_header_bytes > kMaxSafetensorsHeaderBytes) {
-      return fail("the header length is {}, more than the {} that the format allows; this is no safetensors file",
+      return fail("the header length is {}, more than the {} that the format allows; this is not a safetensors file",
                   n_header_bytes, kMaxSafetensorsHeaderBytes);
     }
     if (n_header_bytes > file_.size() - kLengthBytes) {

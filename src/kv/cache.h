@@ -1,16 +1,16 @@
 // The cache arrays of a model: for every layer one array of latent pages and, where the layer has them, arrays of
 // index-key pages, of entry pages and of compressor state.
 //
-// A block is the least number of tokens at whose end nothing is half done: no page of them, no entry. Its record is what
-// its tokens leave in the caches and all that going on behind it needs of them, so a sequence whose blocks 0 .. n-1 are
-// put in, in this order, stands as if it had run their tokens itself. Where all rows are kept a block is a page and its
-// record the page. A record has, layer by layer,
+// A block is the smallest number of tokens after which every page and every entry is complete. Its record contains what
+// its tokens leave in the caches, as far as it is needed to resume after the block: a sequence into which the records
+// of blocks 0 .. n-1 are copied, in this order, is in the same state as if it had computed their tokens. Where all rows
+// are kept, a block is a page and its record is that page. A record has, layer by layer,
 //
-//   latent rows   of the block's tokens; with a window of the last n_window of them, if there are more
-//   entries       that its tokens complete
-//   index keys    of its tokens, or of these entries: for each page their keys, then for fp8 their scales
-//   state         the rows of its tokens that the next block's entries look back at; then the index compressor's
-//   recurrent     the rows of its last tokens that the next block's convolution looks back at; then the state after them
+//   latent rows   of the block's tokens; with a window, of at most the last n_window of them
+//   entries       that the block's tokens complete
+//   index keys    of these tokens, or of these entries: for each page its keys, then for fp8 its scales
+//   state         the compressor's rows that the first entry of the next block pools; then the index compressor's
+//   recurrent     the rows of the block's last tokens that the convolution of the next block reads; then the state after them
 #pragma once
 
 #include <functional>
@@ -24,8 +24,8 @@
 
 namespace levin {
 
-// What a layer with compression keeps beside its rows by token: entries that stand for `ratio` tokens each, and what its
-// compressors need to make them. Where index keys alone are compressed, `entries` and `state` have no bytes.
+// What a layer with compression caches in addition to its rows by token: entries that each stand for `ratio` tokens, and
+// the state from which its compressors make them. If only index keys are compressed, `entries` and `state` have no bytes.
 struct CompressedFormat {
   int64_t ratio = 0;
   LatentFormat entries;
@@ -36,39 +36,40 @@ struct CompressedFormat {
 
 // What one layer caches.
 struct LayerCacheFormat {
-  LatentFormat latent;                  // a row per token; no bytes: none
-  std::optional<IndexKeyFormat> index;  // a key per token, or per entry where there are any; empty: no indexer here
+  LatentFormat latent;                  // one row per token; no bytes: no rows
+  std::optional<IndexKeyFormat> index;  // one key per token, or per entry with `compressed`; empty: no indexer
   std::optional<CompressedFormat> compressed;
   std::optional<RecurrentFormat> recurrent;
 };
 
 struct CacheLayout {
-  std::vector<LayerCacheFormat> layers;
-  int64_t n_window = 0;  // tokens whose latent rows are kept; 0: all
+  std::vector<LayerCacheFormat> layers;  // of the target, then the draft layers
+  int64_t n_window = 0;                  // tokens whose latent rows are kept; 0: all
 
   PageKinds page_kinds() const;
-  bool keeps_all_rows() const;  // of every token: no window, no entries, no recurrent state
+  bool keeps_all_rows() const;  // no window, no entries, no recurrent state
   int64_t block_tokens() const;
   int64_t block_bytes() const;  // of a block's record
-  // Of what grows with the context, in a long one; pages are whole.
-  int64_t latent_bytes_per_token() const;  // entries included
+  // Bytes that grow with the context, per token of a long context.
+  int64_t latent_bytes_per_token() const;  // includes entries
   int64_t index_bytes_per_token() const;
-  // Of what does not: the window's ring and the compressor state of one sequence, with the ends of its open blocks.
+  // Bytes that do not grow: the window's ring and the compressor state of one sequence, with the ends of its open
+  // blocks.
   int64_t bytes_per_sequence(const CacheLimits& limits) const;
 };
 
 class KvCache {
  public:
-  KvCache() = default;  // of no layers
-  // Pages and rings as the pools count them, on the host.
+  KvCache() = default;  // no layers
+  // Allocates the pages and rings of the pools in host memory.
   KvCache(const CacheLayout& layout, const SequencePools& pools);
-  // The same on a device, which must outlast it; an error if that has no room for them.
+  // The same in the memory of a device, which must outlive the cache; kOutOfMemory if it has no room.
   static Result<KvCache> on_device(DeviceMemory& memory, const CacheLayout& layout, const SequencePools& pools);
 
   const LayerCacheFormat& format(int layer) const { return layers_[layer].format; }
 
-  // A layer's rows seen through the block tables of a step, [B, max pages] i32: of the step's tokens for rows and keys
-  // by token, of its entries of the layer's ratio for rows and keys by entry.
+  // The rows of a layer, addressed through the block tables of a step, [B, max pages] i32: the tables of tokens for
+  // rows and keys per token, those of the layer's ratio for rows and keys per entry.
   PagedRows latent_rows(int layer, View tables) const;
   PagedRows index_rows(int layer, View tables) const;
   PagedRows entry_rows(int layer, View tables) const;
@@ -81,10 +82,12 @@ class KvCache {
 
   int64_t block_tokens() const { return n_block_tokens_; }
   int64_t block_bytes() const { return n_block_bytes_; }
-  // Block n of a sequence, tokens n * block_tokens() and on, as a record of block_bytes() bytes. To be copied it must
-  // have been run, and where rows go again no longer ago than CacheLimits::open_blocks() say. Setting it needs pages for
-  // its tokens and the blocks before it; what the sequence had run of it gives way, and nothing behind it may have been.
+  // Copies block n of a sequence, which begins at token n * block_tokens(), to a record of block_bytes() bytes. Its
+  // tokens must have been computed; where rows are overwritten (a window, compressor state), within the last
+  // CacheLimits::open_blocks() blocks.
   void copy_block(const SequencePages& pages, int64_t block, std::span<std::byte> out) const;
+  // Overwrites block n with a record. The sequence must have pages for its tokens and the blocks before it, and no
+  // computed tokens after it.
   void set_block(const SequencePages& pages, int64_t block, std::span<const std::byte> record);
 
  private:
@@ -103,7 +106,7 @@ class KvCache {
 
   struct Layer {
     LayerCacheFormat format;
-    size_t kind = 0;  // of its entries' pages
+    size_t kind = 0;  // page kind of its entries
     Buffer latent;
     Buffer index;
     Buffer entries;
@@ -112,7 +115,7 @@ class KvCache {
     Buffer recurrent;
   };
   std::vector<Layer> layers_;
-  DeviceMemory* memory_ = nullptr;  // null: the host's
+  DeviceMemory* memory_ = nullptr;  // null: host memory
   CacheLimits limits_;
   int64_t n_window_ = 0;
   int64_t n_block_tokens_ = kPageTokens;

@@ -1,11 +1,12 @@
-// The one owner of cache pages: what every sequence holds of every kind of page, and which prefixes are there already.
+// The only owner of cache pages: the pages of every kind that each sequence has, and the prefixes that are cached.
 //
-// A sequence holds a SequenceCache. It begins with the longest prefix whose pages it may share, grows by real pages of
-// every kind, and commits blocks as they fill up, so that later sequences find them: as shared pages where a block is a
-// page, and as records in host memory or on disk where there is room for such (kv/prefix_index.h). Blocks that exist as
-// records are read with restore(); putting their rows into the sequence's pages is for whoever runs the step.
+// Each sequence has a SequenceCache. begin() gives it the longest cached prefix whose pages it can share, grow() adds
+// pages of every kind, and commit() enters complete blocks into the prefix index, so that later sequences find them: as
+// shared pages where a block is a page, and as records in host memory or on disk where these are configured
+// (kv/prefix_index.h). restore() looks up the records of blocks; the caller copies their rows into the sequence's
+// pages.
 //
-// Room      is what is free and, of row pages, what only the prefix index holds: grow() evicts as it needs
+// Room      free pages, and row pages that only the prefix index refers to, which grow() evicts as needed
 // Threads   one thread calls
 #pragma once
 
@@ -20,16 +21,16 @@
 namespace levin {
 
 struct CacheOptions {
-  int64_t n_block_tokens = kPageTokens;  // kPageTokens wherever all rows are kept
+  int64_t n_block_tokens = kPageTokens;  // kPageTokens if all rows are kept
   bool share_prefixes = true;
-  int64_t max_host_blocks = 0;      // records in memory
-  std::shared_ptr<PageStore> disk;  // null: none
-  // Copies the rows of a block out of the caches (kv/cache.h); needed where records are kept.
+  int64_t max_host_blocks = 0;      // records in host memory
+  std::shared_ptr<PageStore> disk;  // null: no prefix cache on disk
+  // Copies a block out of the caches (KvCache::copy_block), as block_bytes bytes; required if records are kept.
   int64_t block_bytes = 0;
   std::function<void(const SequencePages& pages, int64_t block, std::span<std::byte> out)> copy_block;
 };
 
-// What one sequence holds.
+// The pages and block keys of one sequence.
 class SequenceCache {
  public:
   explicit SequenceCache(SequencePools& pools) : pages_(pools) {}
@@ -39,7 +40,7 @@ class SequenceCache {
   friend class CacheManager;
 
   SequencePages pages_;
-  std::vector<BlockKey> keys_;  // of its blocks 0, 1, ... as far as they were asked for
+  std::vector<BlockKey> keys_;  // of its blocks 0, 1, ..., as far as they were computed
   int64_t n_committed_blocks_ = 0;
 };
 
@@ -48,7 +49,7 @@ struct PrefixHit {
   ResumeState resume;    // of the last of them
 };
 
-// A block whose rows are to be put into the sequence's pages.
+// A block whose record the caller copies into the sequence's pages.
 struct RestoredBlock {
   int64_t block = 0;
   std::shared_ptr<const BlockRecord> record;
@@ -57,11 +58,11 @@ struct RestoredBlock {
   ResumeState resume() const { return {record, &record->state}; }
 };
 
-// Of the pool with the least share of free pages, the ones that no sequence can be short of left out.
+// Usage of the pool with the smallest share of free pages. Pools that have pages for all sequences are not considered.
 struct CacheUsage {
   int64_t n_pages = 0;
   int64_t n_free = 0;
-  int64_t n_cached = 0;  // held by the prefix index alone; the rest is in use
+  int64_t n_cached = 0;  // only the prefix index refers to them; all other pages are in use
 };
 
 class CacheManager {
@@ -73,32 +74,33 @@ class CacheManager {
   const CacheOptions& options() const { return options_; }
   const PrefixIndex& index() const { return index_; }
 
-  // Begins with what is there of `tokens` as shared pages; the last token is never among it, for its row gives the next.
-  // The sequence holds nothing yet.
+  // Gives an empty sequence the longest prefix of `tokens` that is cached as shared pages. The prefix never includes
+  // the last token, whose row must be computed to give the next token.
   PrefixHit begin(SequenceCache& s, std::span<const int32_t> tokens);
-  // Gives everything back.
+  // Releases all pages of the sequence.
   void release(SequenceCache& s);
 
-  // Whether n_tokens of this sequence would fit and leave each of the others room for a page of tokens more.
+  // Whether n_tokens of this sequence fit, with room left for one more page of tokens in each of the others.
   bool has_room(const SequenceCache& s, int64_t n_tokens, std::span<const SequenceCache* const> others) const;
-  // Makes room for n_tokens, at the cost of prefixes that no sequence uses; false: there is not enough, and nothing
-  // has changed.
+  // Extends the sequence's pages to n_tokens, evicting unused prefixes as needed. False if there are too few pages; the
+  // sequence is then unchanged.
   bool grow(SequenceCache& s, int64_t n_tokens);
 
-  // The records of blocks `first` and on, as far as they exist, up to those that fit `n_room_tokens` and leave the last
-  // of `tokens` to compute; all before are committed. Once their rows are in the sequence's pages, commit_restored().
+  // Looks up the records of consecutive blocks from `first` on, as many as exist, fit n_room_tokens, and leave the last
+  // of `tokens` to compute. All blocks before `first` must be committed. After copying the rows into the sequence's
+  // pages, call commit_restored().
   std::vector<RestoredBlock> restore(SequenceCache& s, std::span<const int32_t> tokens, int64_t first,
                                      int64_t n_room_tokens);
   void commit_restored(SequenceCache& s, std::span<const int32_t> tokens, std::span<const RestoredBlock> blocks);
-  // Whether the record of this block exists and restore() would take it.
+  // Whether the record of this block exists and restore() would return it.
   bool has_record(SequenceCache& s, std::span<const int32_t> tokens, int64_t block);
 
-  // The first n_settled of `tokens` have rows in every cache that will not change. `resume` has the states of the blocks
-  // that were completed since the last call.
+  // Enters complete blocks into the prefix index. The rows of the first n_settled of `tokens` are final in every cache;
+  // `resume` has the states of the blocks completed since the last call.
   void commit(SequenceCache& s, std::span<const int32_t> tokens, int64_t n_settled,
               std::span<const ResumeState> resume);
 
-  void forget_prefixes();  // pages that no sequence uses; records stay
+  void forget_prefixes();  // frees the pages of prefixes that no sequence uses; records stay
   CacheUsage usage() const;
 
  private:

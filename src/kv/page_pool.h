@@ -1,8 +1,9 @@
-// Who owns which cache page. Pure host bookkeeping: a page is an integer, the same in every layer's array.
+// Reference counts of cache pages, and the block tables of sequences. Pure host bookkeeping: a page is an integer, the
+// same in every layer's array.
 //
-// A sequence's BlockTable lists its pages in order of position: token p lives in page pages()[p / kPageTokens], row p
-// mod kPageTokens. Undoing tokens is shortening the table; nothing is copied. A table may be a ring: then page number n
-// is the same page as n - R, and old rows give way to new ones.
+// A sequence's BlockTable lists its pages in order of position: token p is in page pages()[p / kPageTokens], row p
+// mod kPageTokens. Tokens are undone by shortening the table; nothing is copied. A table may be a ring: then page
+// number n is the same page as n - R, and new rows overwrite old ones.
 #pragma once
 
 #include <algorithm>
@@ -25,14 +26,14 @@ class PagePool {
   int32_t n_pages() const { return static_cast<int32_t>(n_refs_.size()); }
   int32_t n_free() const { return static_cast<int32_t>(free_.size()); }
 
-  // A page with one reference, or -1 when none is free. The lowest free page is given first.
+  // The free page with the lowest number, with one reference; -1 if none is free.
   int32_t allocate();
-  void retain(int32_t page);   // one more reference; the page must be in use
-  void release(int32_t page);  // one less; at zero it is free again
+  void retain(int32_t page);   // adds a reference; the page must be in use
+  void release(int32_t page);  // removes a reference; the page is free when none is left
   int32_t n_references(int32_t page) const { return n_refs_[page]; }
 
  private:
-  std::vector<int32_t> n_refs_;  // per page, 0 = free
+  std::vector<int32_t> n_refs_;  // per page; 0: free
   std::vector<int32_t> free_;    // a heap, lowest page on top
 };
 
@@ -44,25 +45,25 @@ class BlockTable {
   BlockTable(BlockTable&& other) noexcept;
   BlockTable& operator=(BlockTable&& other) noexcept;
 
-  // Makes room for tokens 0 .. n_tokens-1. On failure (pool empty) the table is as before and the error says how many
-  // pages were short.
+  // Allocates pages for tokens 0 .. n_tokens-1. If the pool has too few, the table is unchanged and the error says how
+  // many are missing.
   Status grow(int64_t n_tokens);
-  // Gives back the pages beyond the one that holds token n_tokens-1.
+  // Releases the pages after that of token n_tokens-1.
   void shorten(int64_t n_tokens);
 
-  const std::vector<int32_t>& pages() const { return pages_; }  // by page number; a ring's come round again
+  const std::vector<int32_t>& pages() const { return pages_; }  // by page number; in a ring, pages repeat
   int64_t n_held() const { return std::min(std::ssize(pages_), n_ring_pages_); }  // distinct pages
-  // Pages that grow(n_tokens) would take of the pool.
+  // The number of pages that grow(n_tokens) would allocate.
   int64_t n_missing(int64_t n_tokens) const;
 
-  // Begins an empty table with pages that are shared with others; takes over a reference to each.
+  // Fills an empty table with shared pages; the table takes over one reference to each.
   void begin_with(std::vector<int32_t> pages);
-  // The first n pages, for their holder to put others with the same rows in their place (kv/shared_pages.h).
+  // The first n pages, which may be replaced by others with the same rows (kv/shared_pages.h).
   std::span<int32_t> first_pages(size_t n) { return std::span(pages_).first(n); }
 
  private:
   PagePool* pool_;
-  int64_t n_ring_pages_;        // R: distinct pages at most
+  int64_t n_ring_pages_;        // R: maximum number of distinct pages
   std::vector<int32_t> pages_;  // by page number
 };
 

@@ -89,9 +89,10 @@ PageStore::PageStore(PageStoreOptions options)
 Result<std::unique_ptr<PageStore>> PageStore::open(const PageStoreOptions& options) {
   std::unique_ptr<PageStore> store(new PageStore(options));
   if (store->file_bytes() > options.max_bytes) {
-    return Error{ErrorKind::kUsage,
-                 fmt::format("--cache-dir-size of {} bytes holds no page of this model, which has {}; raise it",
-                             options.max_bytes, store->file_bytes())};
+    return Error{
+        ErrorKind::kUsage,
+        fmt::format("--cache-dir-size of {} bytes is too small for a page of this model, which has {}; raise it",
+                    options.max_bytes, store->file_bytes())};
   }
   std::error_code failed;
   fs::create_directories(store->own_folder_, failed);
@@ -180,8 +181,8 @@ void PageStore::scan_folder(const fs::path& folder, std::vector<Found>& found) {
                      .used = info.st_mtim});
   }
   if (n_strange > 0) {
-    note(fmt::format("cache folder {}: {} files are no cache pages and are left alone, \"{}\" the first",
-                     folder.string(), n_strange, strange));
+    note(fmt::format("cache folder {}: {} files are not cache pages and are ignored, \"{}\" the first", folder.string(),
+                     n_strange, strange));
   }
   if (n_cut > 0) {
     counts_.n_refused += n_cut;
@@ -280,7 +281,7 @@ std::string PageStore::refusal_of(std::span<const std::byte> file, const BlockPl
   }
   const bool same_tokens =
       std::memcmp(file.data() + sizeof(header), place.tokens.data(), place.tokens.size_bytes()) == 0;
-  if (header.before != place.before || !same_tokens) return "it holds other tokens";
+  if (header.before != place.before || !same_tokens) return "it has other tokens";
   return {};
 }
 

@@ -1,19 +1,19 @@
-// Cache pages on disk: prefixes that outlive the process, so that a server that is started again goes on from them. A
-// page is the record of a block of tokens (kv/cache.h) with the state behind its last one.
+// The prefix cache on disk, which outlives the process, so that a restarted server can resume prompts. A page of the
+// store is the record of a block of tokens (kv/cache.h) with the state of its last token.
 //
-//   DIR/lock                      held while a store is open: a folder serves one process at a time
-//   DIR/<fingerprint>/<page>      a file a page (docs/kv_format.md); one folder for each model, numerics, kernel set and
-//                                 layout, so that rows of another can not be met
+//   DIR/lock                      locked while a store is open: only one process at a time can use a folder
+//   DIR/<fingerprint>/<page>      one file per page (docs/kv_format.md); one folder for each model, numerics, kernel
+//                                 set and layout, so that their rows are never mixed
 //
-// A page is found by its key, which stands for all tokens up to its end: SHA-256 of the key before it and its own tokens.
-// The file repeats tokens and fingerprint and ends with a checksum; what does not agree to the last byte is removed,
-// with one line to `note`, and is as good as absent. A file appears under its name whole or not at all, whenever the
-// process or the machine dies.
+// The key of a page, a SHA-256 digest of the preceding key and the page's tokens, identifies all tokens up to its end.
+// The file repeats tokens and fingerprint and ends with a checksum. A file that does not agree in every byte is
+// removed, with one line to `note`, and treated as absent. A file appears under its name completely or not at all, even
+// if the process or the machine fails.
 //
-// Budget    max_bytes for all of DIR. What was used least recently goes first, and the pages after one before it: a use
-//           counts for a whole path, end first. Times of use are kept as the files' times of modification
-// Threads   one thread calls; a thread of the store's own writes and removes. What is to be written waits in memory, up
-//           to max_queued_bytes; pages beyond are not stored, and none that follow them
+// Budget    max_bytes for all of DIR. The least recently used pages are removed first, and a page before those that
+//           precede it: a use counts for a whole path, from its end. File modification times record the times of use
+// Threads   one thread calls; the store's own thread writes and removes files. Pages to be written wait in memory, up
+//           to max_queued_bytes; further pages and their successors are dropped
 #pragma once
 
 #include <condition_variable>
@@ -38,22 +38,22 @@
 namespace levin {
 
 struct PageStoreOptions {
-  std::filesystem::path folder;  // made if it is not there
+  std::filesystem::path folder;  // created if it does not exist
   int64_t max_bytes = 0;
-  Digest fingerprint = {};  // of all that rows depend on besides tokens
+  Digest fingerprint = {};  // of everything but tokens that rows depend on
   int64_t n_tokens = 0;     // of a page
   int64_t n_row_bytes = 0;  // of a page's record
-  int64_t n_state = 0;      // floats that stand beside it (kv/shared_pages.h, ResumeState)
+  int64_t n_state = 0;      // floats stored with it (kv/shared_pages.h, ResumeState)
   int64_t max_queued_bytes = int64_t{256} << 20;
   std::function<void(const std::string& line)> note;  // from any thread; may be empty
 };
 
-// What a page stands for.
+// The position of a page: its tokens and what precedes them.
 struct BlockPlace {
-  BlockKey before = {};             // key of the page before it; first_key() for the first
+  BlockKey before = {};             // key of the preceding page; first_key() for the first page
   std::span<const int32_t> tokens;  // n_tokens
 };
-// What is in it.
+// The contents of a page.
 struct BlockRecord {
   std::vector<float> state;     // n_state
   std::vector<std::byte> rows;  // n_row_bytes
@@ -62,30 +62,31 @@ struct BlockRecord {
 struct PageStoreCounts {
   int64_t n_pages = 0;  // of this model
   int64_t n_bytes = 0;  // of all files
-  int64_t n_read = 0;   // pages since the start, as all below
+  int64_t n_read = 0;   // pages since the start, as the counts below
   int64_t n_written = 0;
   int64_t n_removed = 0;  // to stay within the budget
   int64_t n_refused = 0;  // damaged
-  int64_t n_dropped = 0;  // not stored, because the disk was behind or would not take them
+  int64_t n_dropped = 0;  // not stored, because the disk was too slow or a write failed
 };
 
 class PageStore {
  public:
-  // Errors (kUsage) name the folder and what to do: it cannot be had, another process has it, the budget holds no page.
+  // Errors (kUsage) name the folder and what to do: it cannot be created or read, another process uses it, or the
+  // budget is smaller than a page.
   static Result<std::unique_ptr<PageStore>> open(const PageStoreOptions& options);
-  ~PageStore();  // writes what waits
+  ~PageStore();  // writes the waiting pages first
 
   BlockKey first_key() const { return options_.fingerprint; }
 
-  bool has(const BlockKey& key) const;  // and read() may find it
-  // Empty: it is not there, or was damaged.
+  bool has(const BlockKey& key) const;  // if so, read() may still find the file damaged
+  // Empty if there is no such page, or if its file is damaged.
   std::optional<BlockRecord> read(const BlockKey& key, const BlockPlace& place);
-  // Whether write() would take the page: it is new, the one before it is known, and there is room to wait. A new page
-  // that is not taken counts as dropped.
+  // Whether write() accepts the page: it is new, the preceding page is stored, and there is room in the queue. A new
+  // page that is not accepted counts as dropped.
   bool wants(const BlockKey& key, const BlockKey& before);
-  void write(const BlockKey& key, const BlockPlace& place, const BlockRecord& record);  // wants() said so
-  void use(std::span<const BlockKey> path);  // the keys of pages 0, 1, 2, ...
-  void flush();                              // returns when nothing waits to be written
+  void write(const BlockKey& key, const BlockPlace& place, const BlockRecord& record);  // only if wants()
+  void use(std::span<const BlockKey> path);  // marks pages 0, 1, 2, ... as the most recently used
+  void flush();                              // waits until no page waits to be written
 
   PageStoreCounts counts() const;
 

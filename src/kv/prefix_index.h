@@ -1,13 +1,13 @@
-// Which prefixes need not be computed again, and where their rows are: one index over blocks (kv/cache.h), named by the
-// digest of all tokens up to their end. A block may reside in any of three places, each with its own budget and order of
-// use:
+// The prefix index: which prefixes are cached, and where their rows are. It indexes blocks (kv/cache.h) by the digest
+// of all tokens up to their end. A block may reside in three places, each with its own budget and LRU order:
 //
 //   device   as a page of the caches that sequences share (kv/shared_pages.h); only where a block is a page, because
-//            all rows are kept. Nothing is copied
-//   host     as a record in memory (kv/page_memory.h)
-//   disk     as a record in a store that outlives the process (kv/page_store.h). What is read comes into memory too
+//            all rows are kept. A hit copies nothing
+//   host     as a record in host memory (kv/page_memory.h)
+//   disk     as a record in a store that outlives the process (kv/page_store.h); records read from it are also kept in
+//            host memory
 //
-// Wherever a block resides, the blocks before it reside there as well. One thread calls.
+// In each place the blocks before a resident block are resident as well. One thread calls.
 #pragma once
 
 #include <functional>
@@ -23,26 +23,28 @@ namespace levin {
 
 class PrefixIndex {
  public:
-  // pages: null where blocks are not shared as pages. max_host_blocks may be 0 and disk null.
+  // pages: null if blocks are not shared as pages. max_host_blocks: capacity in host memory, may be 0. disk: may be
+  // null.
   PrefixIndex(PagePool* pages, int64_t max_host_blocks, std::shared_ptr<PageStore> disk);
 
-  // What the first block of every sequence follows.
+  // The key from which the keys of all first blocks are derived: the fingerprint if there is a disk.
   BlockKey first_key() const { return disk_ ? disk_->first_key() : BlockKey{}; }
 
   bool shares_pages() const { return pages_.has_value(); }
-  SharedPages& pages() { return *pages_; }  // with shares_pages() alone
+  SharedPages& pages() { return *pages_; }  // only if shares_pages()
   const SharedPages& pages() const { return *pages_; }
 
   bool keeps_records() const { return max_host_blocks_ > 0 || disk_ != nullptr; }
-  bool has_record(const BlockKey& key) const;  // and find_record() may find it
+  bool has_record(const BlockKey& key) const;  // if so, find_record() may still fail to read it from disk
   struct Found {
     std::shared_ptr<const BlockRecord> record;  // null: there is none
     bool from_disk = false;
   };
   Found find_record(const BlockKey& key, const BlockPlace& place);
-  // Keeps a record wherever it is new and there is room. copy() makes it; it is called only where it is wanted.
+  // Stores a record in host memory and on disk, where it is missing and there is room. copy() makes the record; it is
+  // called only if needed.
   void keep_record(const BlockKey& key, const BlockPlace& place, const std::function<BlockRecord()>& copy);
-  void use_records(std::span<const BlockKey> path);  // the keys of blocks 0, 1, 2, ...
+  void use_records(std::span<const BlockKey> path);  // marks blocks 0, 1, 2, ... as the most recently used
 
   const PageMemory& memory() const { return memory_; }
   PageStore* disk() const { return disk_.get(); }

@@ -1,14 +1,15 @@
-// All that a sequence holds in the caches of a model, whatever kinds of rows those keep.
+// The pages of one sequence in the caches of a model, of every kind:
 //
-//   row pages     kPageTokens tokens each, with the rows that are kept of every token. Where latent rows are a window
-//                 they are a ring: page number n is the same page as n - R, so that a row lives until the token
-//                 R * kPageTokens later is written
-//   entry pages   a row per `ratio` tokens, kPageTokens rows a page, for each ratio that layers have
-//   ring          one per sequence, of compressor state; it does not grow
+//   row pages     kPageTokens tokens each, with the latent rows and index keys of every token. With a window they form
+//   a
+//                 ring: page number n is the same page as n - R, so a row stays until the token R * kPageTokens later
+//                 is written
+//   entry pages   one row per `ratio` tokens, kPageTokens rows per page, for each ratio that layers have
+//   ring          compressor state, one per sequence, of constant size
 //
-// Undoing tokens is shortening, in every kind alike. What is behind the last token is overwritten when its position is
-// run again; windows and rings have room for CacheLimits::n_undone tokens more than a step reads back, so that nothing
-// the next step needs is gone.
+// Tokens are undone by shortening, for all kinds alike. Rows after the last token are overwritten when their positions
+// are computed again. Windows and rings have room for CacheLimits::n_undone more tokens than a step reads, so that
+// undone tokens never overwrite rows that the next step needs.
 #pragma once
 
 #include <algorithm>
@@ -21,31 +22,32 @@
 
 namespace levin {
 
-// Which kinds of pages a model's caches have.
+// The kinds of pages that a model's caches have.
 struct PageKinds {
-  int64_t n_window = 0;         // 0: token pages of all tokens
-  std::vector<int64_t> ratios;  // of entries, ascending; with any, a sequence has a ring too
-  // Entries of the MTP layer too. They are written one slot after the last of their tokens, and the first has none.
+  int64_t n_window = 0;         // 0: rows of all tokens are kept
+  std::vector<int64_t> ratios;  // of entries, ascending; if there are any, a sequence also has a ring
+  // The MTP layer has entries too. Each is written one slot after the last of its tokens; the first token has no slot.
   bool mtp_entries = false;
 };
 
-// How much there is to be room for.
+// The capacity of the caches.
 struct CacheLimits {
   int64_t n_tokens = 0;       // cached tokens of all sequences together
-  int64_t n_sequences = 1;    // at a time; counts where something is kept per sequence
-  int64_t n_step_tokens = 1;  // of one sequence in a step, at most; counts where there is a window
-  int64_t n_undone = 0;       // tokens behind a step's first that a later step may run again, at most
+  int64_t n_sequences = 1;    // running at a time; used if windows or state are kept per sequence
+  int64_t n_step_tokens = 1;  // maximum tokens of one sequence in a step; used if there is a window
+  int64_t n_undone = 0;       // maximum tokens of a step, after its first, that may be undone
 
-  // A step may have a page of tokens beside its drafts, whatever n_step_tokens.
+  // A step may have a page of tokens in addition to its drafts, whatever n_step_tokens is.
   int64_t max_step_tokens() const { return std::max(n_step_tokens, kPageTokens + n_undone); }
-  // Pages of a window's ring: while the last token of a step is written, the first still reads its whole window.
+  // Pages of a window's ring: when the last token of a step is written, the first must still find its whole window.
   int64_t ring_pages(int64_t n_window) const { return pages_for_tokens(n_window + max_step_tokens() + n_undone); }
-  // Blocks (kv/cache.h) of which rows are written by the time that the first of them is settled: the draft layer follows
-  // the trunk within max_step_tokens(), or a step passes them all.
+  // How many blocks (kv/cache.h) may have rows when the first of them is committed: the drafter's rows lag by at most
+  // max_step_tokens(), or one step spans them all.
   int64_t open_blocks(int64_t n_block_tokens) const { return (max_step_tokens() + n_undone) / n_block_tokens + 2; }
 };
 
-// The free pages of every kind. Pool 0 is of row pages, then one for each ratio's entries, the last of rings.
+// The free pages of every kind: pool 0 has row pages, then there is one pool of entry pages per ratio, and the last
+// pool has rings.
 class SequencePools {
  public:
   SequencePools(const PageKinds& kinds, const CacheLimits& limits);
@@ -56,26 +58,27 @@ class SequencePools {
   size_t n_pools() const { return pools_.size(); }
   PagePool& pool(size_t i) { return pools_[i]; }
   const PagePool& pool(size_t i) const { return pools_[i]; }
-  // Tokens of a pool's table that n_tokens of a sequence come to, and the distinct pages that a sequence has at most.
+  // The length of a block table of pool i, in its rows, for n_tokens of a sequence; and the maximum number of distinct
+  // pages of a sequence.
   int64_t table_tokens(size_t i, int64_t n_tokens) const;
   int64_t ring_pages(size_t i) const;
-  // Every sequence can have all that it will ever need of this pool.
+  // Whether the pool has enough pages for all sequences at any length.
   bool never_short(size_t i) const;
-  // Whether a sequence of n_tokens would fit if it were alone.
+  // Whether a sequence of n_tokens would fit if it were the only one.
   bool could_hold(int64_t n_tokens) const;
 
   PagePool& rows() { return pools_.front(); }
   PagePool& entries(size_t i) { return pools_[1 + i]; }  // of kinds().ratios[i]
-  PagePool& rings() { return pools_.back(); }            // a page stands for a ring; none without ratios
+  PagePool& rings() { return pools_.back(); }            // one page per ring; empty without ratios
   const PagePool& rows() const { return pools_.front(); }
   const PagePool& entries(size_t i) const { return pools_[1 + i]; }
   const PagePool& rings() const { return pools_.back(); }
 
-  // Nothing but rows by token, of every token: then a page can be shared, and the three below are unlimited.
+  // No window and no entries. Pages can then be shared, and the three limits below do not apply.
   bool keeps_all_rows() const { return kinds_.n_window == 0 && kinds_.ratios.empty(); }
   int64_t max_step_tokens() const;    // of one sequence
-  int64_t max_undone_tokens() const;  // of those, that a later step may run again
-  int64_t max_sequences() const;      // at a time
+  int64_t max_undone_tokens() const;  // of these, how many may be undone
+  int64_t max_sequences() const;      // running at a time
 
  private:
   PageKinds kinds_;
@@ -87,15 +90,15 @@ class SequencePages {
  public:
   explicit SequencePages(SequencePools& pools);
 
-  // Begins, empty until now, with row pages that are shared with others; takes over a reference to each.
+  // Fills the tables, which are empty, with shared row pages; takes over one reference to each.
   void begin_with(std::vector<int32_t> pages);
-  // Makes room for tokens 0 .. n_tokens-1. On failure everything is as before and the error says what was short.
+  // Allocates pages for tokens 0 .. n_tokens-1. On failure nothing changes and the error says which pages are missing.
   Status grow(int64_t n_tokens);
-  // Gives back what tokens from n_tokens on alone would need.
+  // Releases the pages that only tokens from n_tokens on need.
   void shorten(int64_t n_tokens);
 
-  int64_t n_tokens() const { return n_tokens_; }  // that there is room for
-  // Pages that grow(n_tokens) would take of a pool.
+  int64_t n_tokens() const { return n_tokens_; }  // for which there are pages
+  // The number of pages of a pool that grow(n_tokens) would allocate.
   int64_t n_missing(size_t pool, int64_t n_tokens) const;
 
   const std::vector<int32_t>& rows() const { return tables_.front().pages(); }
@@ -103,7 +106,7 @@ class SequencePages {
   int32_t ring() const { return tables_.back().pages().empty() ? -1 : tables_.back().pages().front(); }
   int64_t max_step_tokens() const { return pools_->max_step_tokens(); }
 
-  // The first n row pages, for their holder to put others with the same rows in their place (kv/shared_pages.h).
+  // The first n row pages, which may be replaced by others with the same rows (kv/shared_pages.h).
   std::span<int32_t> first_rows(size_t n) { return tables_.front().first_pages(n); }
 
  private:

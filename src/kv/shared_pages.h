@@ -1,18 +1,18 @@
-// Cache pages that several sequences read: the device residence of prefixes (kv/prefix_index.h), where a page holds all
-// that is kept of its tokens.
+// Cache pages that several sequences share: the device residence of prefixes (kv/prefix_index.h), for models whose
+// pages contain everything that is kept of their tokens.
 //
-// A page is named by the key of its block: the digest of all tokens up to its end. Only full pages are here, so a shared
-// page is never written again and needs no copy. One reference to each page is held here (kv/page_pool.h), every
-// sequence that uses a page has another.
+// A page is identified by the key of its block, the digest of all tokens up to its end. Only full pages are shared, so
+// a shared page is never written again and needs no copy. SharedPages has one reference to each page (kv/page_pool.h),
+// and each sequence that uses the page has another.
 //
-//   find    the pages of the longest prefix, with references for the caller
-//   adopt   enters the full pages of a sequence. Where a page of that key is here already, the sequence is given it in
-//           place of its own: their bytes are the same, since a row depends on its prefix alone. So a sequence that
-//           holds a page holds all pages before it.
-//   evict   gives back pages that no sequence holds, least recently used first. A use counts for a whole path, end
-//           first, so a page is always older than those before it and goes before them.
+//   find    returns the pages of the longest cached prefix, with references for the caller
+//   adopt   enters the full pages of a sequence. If there is already a page with the same key, the sequence gets that
+//           page in place of its own; their bytes are the same, because a row depends only on its prefix. So a sequence
+//           that has a reference to a page has references to all pages before it.
+//   evict   releases pages that no sequence uses, least recently used first. A use counts for a whole path, from its
+//           end, so a page is always older than those that precede it and is evicted before them.
 //
-// Beside a page stands what resuming after its last token needs and the caches do not have (ResumeState).
+// With each page is stored what is needed to resume after its last token and is not in the caches (ResumeState).
 // Pure host bookkeeping; not thread-safe.
 #pragma once
 
@@ -28,8 +28,8 @@
 
 namespace levin {
 
-// Of a page's last token, what the model carries beside its cache rows: the trunk's output there, which the MTP layer
-// pairs with the next token. Empty for a model without one.
+// The state of a page's last token that is not in the caches: the target's output there, which the MTP layer pairs with
+// the next token. Empty for a model without an MTP layer.
 using ResumeState = std::shared_ptr<const std::vector<float>>;
 
 class SharedPages {
@@ -43,19 +43,20 @@ class SharedPages {
     std::vector<int32_t> pages;  // in order of position, each with a reference for the caller
     ResumeState resume;          // of the last of them
   };
-  // The longest prefix of a path of keys (of pages 0, 1, 2, ...); it is now the most recently used.
+  // The longest cached prefix of a path of keys (of pages 0, 1, 2, ...), which becomes the most recently used.
   Match find(std::span<const BlockKey> path);
 
-  // Enters pages `from` and on of a sequence; path[i] is the key of pages[i], and those before `from` are here already,
-  // found or adopted. `resume` has one state for each new page. Afterwards pages[i] are those that are here.
+  // Enters pages `from`, from + 1, ... of a sequence. path[i] is the key of pages[i]; pages before `from` were found or
+  // adopted earlier. `resume` has one state for each new page. Replaces pages[i] where a page with its key exists
+  // already.
   void adopt(std::span<const BlockKey> path, std::span<int32_t> pages, size_t from,
              std::span<const ResumeState> resume);
 
-  // Gives back up to n_pages pages that no sequence holds; returns how many.
+  // Evicts up to n_pages pages that no sequence uses; returns how many.
   int32_t evict(int32_t n_pages);
 
   int32_t n_pages() const { return static_cast<int32_t>(by_use_.size()); }
-  int32_t n_evictable() const;  // that no sequence holds
+  int32_t n_evictable() const;  // that no sequence uses
 
  private:
   struct Page {

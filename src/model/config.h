@@ -1,9 +1,9 @@
-// The facts of a model, read once from its config.json and never changed.
+// The configuration of a model, read once from its config.json and never changed.
 //
-// config.json is read raw, in the official spelling (rope_theta + rope_scaling) and in that of transformers 5
-// (rope_parameters). Its keys stand in three lists (config_keys.cc, and those of its family):
-// those honoured, those known to be harmless, and those known to change the mathematics, which are refused by name at
-// any value that is not implemented. A key in none of them is named in a warning.
+// Both spellings of RoPE settings are accepted: the official one (rope_theta, rope_scaling) and that of transformers 5
+// (rope_parameters). The keys of config.json are in three lists (config_keys.cc and those of the family): keys that are
+// read, keys that are harmless, and keys that change the mathematics, which are refused by name at any value that is
+// not implemented. A key in none of the lists causes a warning.
 #pragma once
 
 #include <algorithm>
@@ -33,8 +33,9 @@ struct Yarn {
   double mscale_all_dim = 0;
 };
 
-// Field: source key. Symbols as in docs/glossary.md. These are the facts that several families have or that plans need;
-// a family leaves those it does not have at their defaults, and keeps what is its alone in `own`.
+// Each field names its symbol (docs/glossary.md) and its key in config.json. These are the fields that several families
+// or the memory plan use. A family leaves fields that it does not have at their defaults; facts of one family are in
+// `own`.
 struct ModelConfig {
   const Architecture* family = nullptr;  // by model_type; never null in a config that was read
   std::string architecture;              // architectures[0]
@@ -59,11 +60,12 @@ struct ModelConfig {
   int64_t n_index_heads = 0;  // Hi   index_n_heads
   int64_t d_index = 0;        // Di   index_head_dim
   int64_t n_picks = 0;        // K    index_topk
-  // [L]  Whether a layer has an indexer of its own; the others take the picks of the nearest one below that has:
-  //      indexer_types, index_topk_pattern, or index_topk_freq with index_skip_topk_offset; all of them without.
+  // [L]  Whether a layer has its own indexer; other layers use the top-k indices of the nearest layer below that has
+  //      one. From indexer_types, index_topk_pattern, or index_topk_freq with index_skip_topk_offset; without them all
+  //      true.
   std::vector<bool> owns_indexer;
-  bool mtp_owns_indexer = true;            // the same of the MTP layer
-  bool share_picks_across_drafts = false;  // index_share_for_mtp_iteration: drafts reuse the first one's picks
+  bool mtp_owns_indexer = true;            // the same for the MTP layer
+  bool share_picks_across_drafts = false;  // index_share_for_mtp_iteration: drafts reuse the first draft's indices
 
   int n_dense_layers = 0;                                      //      first_k_dense_replace
   int64_t d_dense = 0;                                         //      intermediate_size
@@ -81,18 +83,18 @@ struct ModelConfig {
   double rope_theta = 10000;                                           //      rope_theta, or rope_parameters.rope_theta
   std::optional<Yarn> yarn;                                            //      rope_scaling, or rope_parameters
   ops::RopePairing rope_pairing = ops::RopePairing::kInterleaved;      // attention
-  ops::RopePairing index_rope_pairing = ops::RopePairing::kHalfSplit;  // indexer: half-split in V3.2 alone
+  ops::RopePairing index_rope_pairing = ops::RopePairing::kHalfSplit;  // indexer: half-split only in V3.2
 
-  int64_t n_window = 0;  // W    sliding_window: tokens a query sees as they are, itself included; 0: all
+  int64_t n_window = 0;  // W    sliding_window: tokens, including itself, that a query sees uncompressed; 0: all
 
   int64_t n_streams = 1;     // M    hc_mult: residual streams
   int n_sinkhorn_steps = 0;  //      hc_sinkhorn_iters
   float stream_eps = 0;      //      hc_eps
 
-  bool fp8_blocks = false;     //      quantization_config given; for plans and dummies, tensors say what they are
-  bool mxfp4_experts = false;  //      expert_dtype "fp4", or absent beside quantization_config; likewise
+  bool fp8_blocks = false;  //      quantization_config; only for plans and dummy weights, tensors have their own types
+  bool mxfp4_experts = false;  //      expert_dtype "fp4", or none with quantization_config; likewise
   bool nvfp4_experts =
-      false;  //      quant_algo or moe_quant_algo "NVFP4": the routed experts, but the MTP layer's; likewise
+      false;  //      quant_algo or moe_quant_algo "NVFP4": the routed experts except the MTP layer's; likewise
 
   int32_t bos_token = -1;           //      bos_token_id, -1 when absent
   std::vector<int32_t> eos_tokens;  //      eos_token_id, a number or a list
@@ -110,7 +112,7 @@ struct ModelConfig {
   float index_scale() const;                    // Di^-1/2 Hi^-1/2
   std::vector<float> rope_frequencies() const;  // of rope_theta and yarn
 
-  // The family's own struct, which its read_config puts here.
+  // The family's own struct, stored by its read_config.
   std::any own;
   template <class T>
   const T& own_config() const {

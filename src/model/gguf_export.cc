@@ -279,7 +279,7 @@ Result<GgufExport> export_gguf(const ModelConfig& config, const TensorSource& so
   GgufExport out{.file = {}, .rounding = std::make_shared<GgufRounding>(), .warnings = {}};
   const bool leaves_mtp = source.has_mtp && !names.has_mtp;
   if (leaves_mtp)
-    out.warnings.emplace_back("the layers that draft are left out: other programs do not agree on their tensors");
+    out.warnings.emplace_back("the draft layers are not exported: other programs do not agree on their tensors");
   if (architecture != known.front())
     out.warnings.push_back(
         fmt::format("as {} the indexer rotates other pairs: for speed, not for answers", architecture));

@@ -90,7 +90,7 @@ Result<ModelWeights> load_weights(const ModelConfig& config, const Numerics& num
     weights.own->drop_mtp();
   }
   const std::vector<std::string> faults = store_all(reading_order(rows, checkpoint), form, pool, progress);
-  if (!faults.empty()) return weights_error(checkpoint, "tensors hold values that no weight has", faults);
+  if (!faults.empty()) return weights_error(checkpoint, "tensors have invalid values", faults);
   return weights;
 }
 

@@ -173,7 +173,7 @@ Result<int64_t> choose_context(const MemoryPlan& plan, const ContextRequest& req
   if (plan.sequence_bytes > 0)
     message += fmt::format(", {:.2f} GiB of windows and state of running requests", gib(plan.sequence_bytes));
   if (plan.prefix_bytes > 0)
-    message += fmt::format(", {:.2f} GiB for prefixes to come back to (--prefix-memory)", gib(plan.prefix_bytes));
+    message += fmt::format(", {:.2f} GiB for cached prefixes (--prefix-memory)", gib(plan.prefix_bytes));
   if (n_tokens > 0)
     message += fmt::format(", and caches of {:.2f} GiB for {} tokens,", gib(plan.cache_bytes(n_tokens)), n_tokens);
   message += fmt::format(" do not fit into the {:.2f} GiB available{}", gib(request.available_bytes), request.where);

@@ -1,9 +1,8 @@
 // A model of any family: a trunk, perhaps a multi-token-prediction layer, and a head. What a family's layers compute is
 // in its own files.
 //
-// A Model is weights and facts; it keeps no state between calls. What a sequence has seen lives in the KvCache through
-// the step's block tables. Layers from n_layers on of the caches belong to those
-// that draft.
+// A Model consists of weights and config and keeps no state between calls. The state of sequences is in the KvCache,
+// which a step addresses through its block tables. Layers from n_layers on of the caches belong to the draft layers.
 #pragma once
 
 #include <memory>
@@ -20,26 +19,26 @@
 
 namespace levin {
 
-// Which tokens attention reads. kMostRecent is a diagnostic: the last K visible ones, without the indexer; recall over
-// long texts collapses with it, which is how a test knows that the indexer's picks matter.
+// Which tokens attention reads. kMostRecent is a diagnostic that selects the last K visible tokens without the indexer;
+// recall over long texts collapses with it, by which a test proves that the indexer's selection matters.
 enum class Selection : uint8_t { kIndexer, kMostRecent };
 
-// What a forward pass leaves for each of its T tokens; in the context's arena.
+// The results of a forward pass for each of its T tokens, in the context's arena.
 struct ForwardRows {
-  View hidden;  // [T, D] f32, after the final norm: what logits() takes
-  View state;   // [T, d_state()] f32: what mtp() takes for the pair of this token and the next
-  View picks;   // [T, K] i32, of an MTP layer with an indexer: the slots attended to
-  // [T] i32, of the trunk: not 0 where a row holds or came out of values that are no numbers. Its cache rows must not be
-  // used, and its output means nothing; other rows are as if it were not there.
+  View hidden;  // [T, D] f32, after the final norm: the input of logits()
+  View state;   // [T, d_state()] f32: the input of mtp() for the pair of this token and the next
+  View picks;   // [T, K] i32, of an MTP layer with an indexer: the top-k indices as slots, ascending, unused -1
+  // [T] i32, of trunk(): not 0 where a row contains or was computed from NaN or infinity. Its cache rows and its output
+  // must not be used; other rows are unaffected.
   View faults = {};
 };
 
-// What an MTP step goes on from, row by row.
+// The input of an MTP step in addition to its tokens.
 struct MtpInput {
   View state;  // [T, d_state()] f32
-  // [N, K] i32. Empty: the layer picks. Given (share_picks_across_drafts): nothing is picked, each token attends to its
-  // row, which came out of an earlier step of the same sequence, unchanged: neither the token itself nor a draft before
-  // it joins the row, even where there is room. Index keys are written all the same.
+  // [N, K] i32 top-k indices. Empty: the layer computes its own. Given (share_picks_across_drafts): each token attends
+  // to its row, which an earlier step of the same sequence returned. The row is used unchanged: neither the token
+  // itself nor a draft before it is added, even if there is room. Index keys are written in both cases.
   View picks = {};
 };
 
@@ -69,26 +68,27 @@ class Model {
 
   const ModelConfig& config() const { return config_; }
   const Numerics& numerics() const { return numerics_; }
-  virtual bool has_mtp() const = 0;  // layers that draft: by mtp(), or as block_drafting() says
+  virtual bool has_mtp() const = 0;  // whether it has draft layers: mtp(), or those of block_drafting()
   virtual const BlockDrafting* block_drafting() const { return nullptr; }
-  // Width of the state that the MTP layer goes on from; 0 where nothing does.
+  // Width of the state that the MTP layer reads; 0 if no layer reads it.
   virtual int64_t d_state() const = 0;
 
-  // What each layer caches: n_layers of them, then those that draft if they are there.
+  // What each layer caches: n_layers layers, then the draft layers if there are any.
   CacheLayout cache_layout() const { return levin::cache_layout(config_, numerics_, has_mtp()); }
 
   // Runs a step (SlotRule::kAtPosition) through the trunk.
   virtual ForwardRows trunk(OpContext& ctx, const Step& step, const KvCache& cache,
                             const Probe* probe = nullptr) const = 0;
 
-  // One MTP step (SlotRule::kAfterPosition): step.tokens[t] is the token after position t, in.state the trunk's there,
-  // or in recursion the MTP layer's own. The result has the N wanted rows (Step::wanted); nothing if there are none.
+  // Runs a step (SlotRule::kAfterPosition) through the MTP layer. step.tokens[t] is the token after position t;
+  // in.state is the trunk's state there or, for later drafts, the MTP layer's own. The result has the N wanted rows
+  // (Step::wanted); it is empty if N is 0.
   virtual ForwardRows mtp(OpContext& ctx, const Step& step, const MtpInput& in, const KvCache& cache,
                           const Probe* probe = nullptr) const = 0;
 
-  // hidden [N, D] f32 -> [N, V] f32.
+  // hidden [N, D] f32 -> [N, V] f32, in the context's arena.
   View logits(OpContext& ctx, View hidden) const;
-  View draft_logits(OpContext& ctx, View hidden) const;  // the same for drafts, perhaps less exactly
+  View draft_logits(OpContext& ctx, View hidden) const;  // the same for drafts, with a head that may be less precise
 
  protected:
   Model(ModelConfig config, Numerics numerics, ModelWeights weights);
@@ -103,8 +103,7 @@ class Model {
   ModelWeights weights_;
 };
 
-// The model of config.family. A selection other than the indexer's is a diagnostic of the families with latent
-// attention.
+// Makes the model of config.family. Only families with latent attention support a selection other than kIndexer.
 std::unique_ptr<Model> make_model(ModelConfig config, Numerics numerics, ModelWeights weights,
                                   Selection selection = Selection::kIndexer);
 

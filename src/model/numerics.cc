@@ -94,9 +94,8 @@ Result<Numerics> make_numerics(NumericsMode mode, std::string_view kv_cache_dtyp
   if (mode != NumericsMode::kFast) {
     return Error{
         ErrorKind::kUsage,
-        fmt::format(
-            "--kv-cache-dtype {} goes with --numerics fast only: {} fixes its caches at {}; leave one of the two away",
-            kv_cache_dtype, numerics_mode_name(mode), cache_dtype_name(numerics.latent))};
+        fmt::format("--kv-cache-dtype {} works only with --numerics fast: {} has caches of {}; omit one of the two",
+                    kv_cache_dtype, numerics_mode_name(mode), cache_dtype_name(numerics.latent))};
   }
   if (kv_cache_dtype == "fp8") numerics.latent = numerics.index_keys = CacheDType::kFp8;
   return numerics;

@@ -213,7 +213,8 @@ class Validation {
     }
     if (n_unused == 0) return;
     report_.warnings.push_back(fmt::format(
-        "{} tensors of indexers are not used: their layers share the picks of a layer below (config.json)", n_unused));
+        "{} indexer tensors are not used: their layers share the top-k indices of a layer below (config.json)",
+        n_unused));
   }
 
   void surplus(const std::string& name) {

@@ -1,29 +1,31 @@
-// Which tokens of which sequences the next step computes, and who holds the cache pages meanwhile.
+// The scheduler: which tokens of which sequences the next step computes, and which sequences have cache pages.
 //
 // Pure host logic over plain data: token ids, lengths and page numbers; no tensor, no clock. A recorded run replays to
-// the same plans (sched/trace.h). What is decided here changes when a token is computed, never which token it is. A plan
-// is final: whoever carries it out changes nothing of it.
+// the same plans (sched/trace.h). The scheduler decides when a token is computed, never which token it is. A plan is
+// final: the caller executes it unchanged.
 //
-// A sequence waits, then runs (holds pages and has part in steps), and may be sent back to wait. With n tokens, of
-// which c have cache rows, it has part in a step as
+// A sequence waits, then runs (has pages and takes part in steps), and may be preempted, that is, wait again. With n
+// tokens, of which c have cache rows, it takes part in a step as
 //
-//   decode    c = n - 1: the last token's row and one for each draft
-//   prefill   c < n - 1: the next rows of c .. n-1, a chunk at a time. A sequence that was sent back comes this way
-//             again, its answer so far included
+//   decode    c = n - 1: the row of the last token and one for each draft
+//   prefill   c < n - 1: the next of the rows c .. n-1, a chunk per step. A preempted sequence is prefilled again,
+//             including its answer so far
 //
-// The row of token n-1 gives the next token either way (StepEntry::gives_token).
+// In both cases the row of token n-1 gives the next token (StepEntry::gives_token).
 //
-// Rank      (priority, order of submission), lower first. Waiting sequences are admitted by rank, none overtakes
-// Step      first every decoding sequence, then prefill chunks by rank. Prefill has the rows that decoding leaves of
-//           step_tokens, and at least kPageTokens of them: neither can starve the other
-// Pages     are taken as rows need them, of every kind. When one is short: pages of cached prefixes that nobody uses,
-//           then those of the running sequence that ranks last, which goes back to wait. Who finds none left below its own rank sits
-//           out the step, so the first in rank always moves on
-// Admission needs pages for all tokens known, and one more for each running sequence, so that it does not end at
-//           once; a better priority (not an earlier submission) sends others back for them
-// Prefixes  are looked up at admission and committed as blocks fill up, so later sequences find them while this one
-//           runs. Blocks of a prompt that exist as records are restored instead of computed, chunk by chunk, whenever
-//           they came to be; a chunk that is restored whole, or behind which the next block is stored too, has no entry
+// Rank      (priority, order of submission), lower first. Waiting sequences are admitted by rank; none overtakes
+//           another
+// Step      contains all decoding sequences, then prefill chunks by rank. Prefill gets the rows that decoding leaves of
+//           step_tokens, at least kPageTokens of them, so neither starves the other
+// Pages     of every kind are allocated as rows need them. If they run short, pages of unused cached prefixes are
+//           evicted, then the running sequence of lowest rank is preempted. A sequence for which no lower rank is left
+//           skips the step. So the highest rank always advances
+// Admission needs pages for all known tokens and one more for each running sequence, so that they are not preempted at
+//           once. A sequence of better priority (not one of earlier submission) preempts others to be admitted
+// Prefixes  are looked up at admission. Complete blocks are committed while their sequence runs, so that later
+//           sequences find them. Blocks of a prompt that exist as records are restored instead of computed, chunk by
+//           chunk, even if they were stored after admission. A chunk that is restored completely, or after which the
+//           next block exists as a record too, has no entry
 #pragma once
 
 #include <cstdint>
@@ -40,25 +42,25 @@ using SequenceId = int64_t;
 
 struct SchedulerOptions {
   int64_t step_tokens = 512;     // rows of a step; decoding may exceed it
-  int64_t chunk_tokens = 512;    // prefill rows of one sequence in a step
+  int64_t chunk_tokens = 512;    // maximum prefill rows of one sequence in a step
   int64_t max_running = 64;      // sequences
   int64_t max_waiting = 1024;    // sequences that have never run; more are refused
-  int64_t lookahead_tokens = 1;  // slots that drafting writes after a step's rows, at most one of them after the limit
+  int64_t lookahead_tokens = 1;  // slots that drafting writes after a step's rows; at most one is beyond limit_tokens
 };
 
 struct SequenceSpec {
   SequenceId id = 0;
   int32_t priority = 0;                          // lower first
-  int64_t limit_tokens = 0;                      // prompt and answer, the most there will be
-  const std::vector<int32_t>* tokens = nullptr;  // so far, not empty; it only grows, and outlives the sequence's stay
-  bool look_up = true;                           // take rows that are cached; false where all are to be computed
+  int64_t limit_tokens = 0;                      // maximum length of prompt and answer
+  const std::vector<int32_t>* tokens = nullptr;  // known tokens, not empty; may only grow; must live until remove()
+  bool look_up = true;                           // use cached prefixes; false: compute all rows
 };
 
 struct StepEntry {
   SequenceId id = 0;
   int64_t first_position = 0;
-  int64_t n_tokens = 0;      // known ones, from first_position on
-  int64_t n_drafts = 0;      // rows behind them; with gives_token alone. May be fewer than there are
+  int64_t n_tokens = 0;      // known tokens, from first_position on
+  int64_t n_drafts = 0;      // draft rows after them, only with gives_token; may be fewer than Progress::n_drafts
   bool gives_token = false;  // the last known token is among them
 
   int64_t n_rows() const { return n_tokens + n_drafts; }
@@ -67,69 +69,70 @@ struct StepEntry {
 
 struct Admitted {
   SequenceId id = 0;
-  int64_t n_cached = 0;  // tokens whose rows were found: whole pages, fewer than the sequence has
+  int64_t n_cached = 0;  // tokens of the prefix-cache hit: whole pages, not all tokens of the sequence
   ResumeState resume;    // of the last of them
 };
 
-// Blocks whose rows are to be put into a sequence's pages before the step runs.
+// Blocks whose records the caller copies into a sequence's pages before the step runs.
 struct Restored {
   SequenceId id = 0;
-  int64_t n_before = 0;  // tokens that had rows
-  int64_t n_cached = 0;  // and have now
+  int64_t n_before = 0;  // tokens with rows before
+  int64_t n_cached = 0;  // and after
   std::vector<RestoredBlock> blocks;
 };
 
 struct StepPlan {
-  std::vector<SequenceId> sent_back;  // their rows are gone; drafts too
-  std::vector<Admitted> admitted;     // have no rows but those found
-  std::vector<Restored> restored;     // after admission
-  std::vector<StepEntry> entries;     // each id once; none only when there are blocks to restore, or no sequences
+  std::vector<SequenceId> sent_back;  // preempted: their rows and drafts are lost
+  std::vector<Admitted> admitted;     // their only rows are those of the prefix-cache hit
+  std::vector<Restored> restored;     // to be applied after admission
+  std::vector<StepEntry> entries;     // each id once; empty only if there are blocks to restore, or no sequences
 
   int64_t n_rows() const;
 };
 
 // What a step did to one sequence.
 struct Progress {
-  int64_t n_cached = 0;   // rows that are right now
-  int64_t n_settled = 0;  // of them in every cache, the draft layer's too, which may lag behind
-  int64_t n_drafts = 0;   // for the next step
-  // One for each block that n_settled completed in this step; looked at where prefixes are shared
+  int64_t n_cached = 0;   // tokens with valid rows
+  int64_t n_settled = 0;  // of these, tokens with final rows in every cache, also the drafter's, which may lag
+  int64_t n_drafts = 0;   // to be verified in the next step
+  // One for each block that n_settled completed in this step; used only if prefixes are shared
   std::span<const ResumeState> resume;
 };
 
 enum class Submission : uint8_t {
   kAccepted,
-  kQueueFull,  // max_waiting
-  kTooLong,    // limit_tokens needs more pages of some kind than there are
+  kQueueFull,  // max_waiting is reached
+  kTooLong,    // limit_tokens needs more pages of some kind than the pool has
 };
 
 struct SchedulerCounts {
   int64_t n_waiting = 0;
   int64_t n_running = 0;
-  int64_t n_pages = 0;  // of the kind that is nearest to running short (kv/cache_manager.h, CacheUsage)
+  int64_t n_pages = 0;  // of the kind with the smallest share of free pages (kv/cache_manager.h, CacheUsage)
   int64_t n_free_pages = 0;
-  int64_t n_cached_pages = 0;    // of cached prefixes that nobody uses; the rest is in use
-  int64_t n_sent_back = 0;       // since the start, as all below
-  int64_t n_queried_tokens = 0;  // at admission
-  int64_t n_found_tokens = 0;    // of those, in shared pages
+  int64_t n_cached_pages = 0;    // of unused cached prefixes; all other pages are in use
+  int64_t n_sent_back = 0;       // preemptions since the start; the counts below are also since the start
+  int64_t n_queried_tokens = 0;  // looked up in the prefix index at admission
+  int64_t n_found_tokens = 0;    // of these, found in shared pages
 };
 
 class TraceWriter;
 
 class Scheduler {
  public:
-  // `trace`, if given, receives every call and plan.
+  // `trace` may be null; otherwise it records every call and plan.
   Scheduler(const SchedulerOptions& options, CacheManager& cache, TraceWriter* trace = nullptr);
 
   Submission submit(const SequenceSpec& spec);
-  // Finished or cancelled: its pages are free or those of cached prefixes. In no later plan.
+  // Removes a finished or cancelled sequence, which is in no later plan. Its pages are released; complete blocks stay
+  // in the prefix index.
   void remove(SequenceId id);
 
-  // The next step. After it, advance() for each of its entries whose sequence goes on or has filled pages.
+  // Plans the next step. After the step, call advance() for each entry whose sequence continues or has filled pages.
   StepPlan plan();
   void advance(SequenceId id, const Progress& progress);
 
-  void forget_prefixes();  // all that no sequence uses
+  void forget_prefixes();  // frees the pages of prefixes that no sequence uses
 
   const SequencePages& pages(SequenceId id) const { return sequences_.at(id).cache.pages(); }
   SchedulerCounts counts() const;
@@ -172,7 +175,7 @@ class Scheduler {
   std::map<Rank, SequenceId> waiting_;
   std::map<Rank, SequenceId> running_;
   uint64_t n_submitted_ = 0;
-  int64_t n_new_ = 0;  // waiting and never run
+  int64_t n_new_ = 0;  // waiting sequences that have never run
   SchedulerCounts totals_;
 };
 

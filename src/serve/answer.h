@@ -1,7 +1,7 @@
-// A request in the making: its choices as they grow, and whoever writes them in a dialect's form.
+// An answer in progress: its choices, and the writer that formats them for an API.
 //
-// run_answer() submits every choice to the engine and hands each batch to an AnswerWriter, on the answer thread alone,
-// so that neither needs a lock. A client that leaves cancels all choices.
+// run_answer() submits every choice to the engine and passes each batch to an AnswerWriter. Both run only on the answer
+// thread, so neither needs a lock. If the client disconnects, all choices are cancelled.
 #pragma once
 
 #include <memory>
@@ -31,9 +31,8 @@ struct Choice {
   std::string content;
   std::string reasoning;
   std::vector<AnswerCall> calls;
-  std::vector<TokenEvent> tokens;  // of a stream without their log probabilities
-  // once it is over
-  bool over = false;
+  std::vector<TokenEvent> tokens;  // in a stream without log probabilities
+  bool over = false;               // finished; the members below are valid
   FinishReason finish_reason = FinishReason::kLength;
   std::optional<std::string> matched_stop;  // of the request's stop strings
   std::optional<int32_t> stop_token;        // of the request's stop_token_ids
@@ -45,42 +44,43 @@ struct Choice {
   bool called() const;  // at least one call is complete
 };
 
-// What to run: every prompt is answered ask.n_choices times.
+// The requests to submit: every prompt is answered ask.n_choices times.
 struct AnswerPlan {
   std::vector<std::vector<int32_t>> prompts;
   GenerationAsk ask;
   bool chat = false;
   bool in_reasoning = false;         // chat: the prompt ends inside the reasoning
-  std::vector<io::JsonValue> tools;  // chat: that the prompt describes
+  std::vector<io::JsonValue> tools;  // chat: the tools that the prompt describes
   std::optional<grammar::Structure> structure;
   bool prompt_logprobs = false;
 };
 
 struct Usage {
   int64_t n_prompt = 0;  // each prompt once
-  int64_t n_found = 0;   // of those, in the prefix cache
+  int64_t n_found = 0;   // of these, prefix-cache hits
   int64_t n_answer = 0;
-  int64_t n_reasoning = 0;       // of those
-  SpeculationStats speculation;  // of all choices that are over; without places
+  int64_t n_reasoning = 0;       // of these
+  SpeculationStats speculation;  // of all finished choices, without accepted_per_position
 };
 
 class AnswerWriter {
  public:
   virtual ~AnswerWriter() = default;
-  virtual void begin() {}  // before anything is submitted, on another thread
-  // A batch, already part of the choice. The last one of a choice has choice.over set.
+  virtual void begin() {}  // called on a handler thread, before anything is submitted
+  // Called after a batch was added to the choice; for the last batch of a choice, choice.over is set.
   virtual void add(const Choice& choice, const Batch& batch) = 0;
   virtual void end(std::span<const Choice> choices, const Usage& usage) = 0;
   virtual void fail(const ApiError& error) = 0;  // instead of end()
 };
 
-// Refuses what cannot be run; afterwards the writer answers.
+// Starts the answer. Returns an error if it cannot be run; otherwise the writer answers the exchange.
 std::optional<ApiError> run_answer(const ServedModel& model, std::shared_ptr<Exchange> exchange, AnswerPlan plan,
                                    std::unique_ptr<AnswerWriter> writer);
 
-// The prompt and all that a conversation asks of its answer. Errors (kUsage) are about the field the body read last.
+// Sets the prompt and everything else that a conversation determines. Errors (kUsage) are about the field that `body`
+// read last.
 Status set_conversation(const ServedModel& model, const Body& body, const ChatAsk& chat, AnswerPlan* plan);
-// What a form alone asks of the answer.
+// Sets the structure of an answer without a conversation.
 Status set_form(const ServedModel& model, const Body& body, const TextForm& form, AnswerPlan* plan);
 
 Usage usage_of(std::span<const Choice> choices, std::span<const std::vector<int32_t>> prompts);

@@ -154,19 +154,18 @@ Result<TextForm> read_form(const Body& body, std::string_view outer) {
   }
   std::erase_if(forms, [](const TextForm& form) { return form.kind == TextForm::Kind::kFree; });
   if (forms.size() > 1) {
-    return body.refuse(forms[1].field,
-                       fmt::format("and {} both say what the answer looks like; leave one out", forms[0].field));
+    return body.refuse(forms[1].field, fmt::format("and {} exclude each other; leave one out", forms[0].field));
   }
   return forms.empty() ? TextForm() : std::move(forms.front());
 }
 
 FieldList form_fields() {
   static constexpr Field kFields[] = {
-      {"response_format", "object", "Form of the answer: {type: text, json_object or json_schema}"},
-      {"output_format", "object", "The same, as Anthropic's clients had it"},
-      {"guided_json", "object|string", "A schema of the answer"},
-      {"guided_regex", "string", "A regular expression of the answer"},
-      {"guided_choice", "array", "The texts that the answer is one of"},
+      {"response_format", "object", "Format of the answer: {type: text, json_object or json_schema}"},
+      {"output_format", "object", "The same, in the earlier form of Anthropic's clients"},
+      {"guided_json", "object|string", "JSON schema that the answer must match"},
+      {"guided_regex", "string", "Regular expression that the answer must match"},
+      {"guided_choice", "array", "Texts of which the answer must be one"},
       {"structured_outputs", "object", "One of json, regex, choice and json_object"},
       {"regex", "string", "The same as guided_regex"},
   };

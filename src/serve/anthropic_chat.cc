@@ -54,7 +54,7 @@ Status add_block(const io::JsonValue& value, const std::string& where, Turn* tur
     turn->results.push_back(std::move(result));
   } else {
     return wrong(where,
-                 fmt::format("is a block of type {}, which cannot stand here; this model reads text, tool_use and "
+                 fmt::format("is a block of type {}, which is not supported here; this model reads text, tool_use and "
                              "tool_result",
                              *type));
   }
@@ -182,12 +182,12 @@ Result<std::string> read_system(const Body& body) {
 
 FieldList anthropic_chat_fields() {
   static constexpr Field kFields[] = {
-      {"messages", "array", "The conversation; a last message of the assistant's is continued", true},
+      {"messages", "array", "The conversation; a last message by the assistant is continued", true},
       {"system", "string|array", "The system prompt"},
-      {"tools", "array", "Functions that may be called"},
+      {"tools", "array", "Functions that the model may call"},
       {"tool_choice", "object", "auto, any, tool or none"},
       {"thinking", "object", "{type: enabled, adaptive or disabled}"},
-      {"output_config", "object", "effort, and format: the form of the answer"},
+      {"output_config", "object", "effort, and format: the format of the answer"},
       {"context_management", "object", "edits of type clear_thinking: whether earlier reasoning stays in the prompt"},
       {"chat_template_kwargs", "object", "thinking, enable_thinking, clear_thinking, reasoning_effort"},
   };

@@ -192,7 +192,7 @@ Result<AnswerPlan> read_plan(const ServedModel& model, const Body& body) {
 
 FieldList messages_fields() {
   static constexpr Field kFields[] = {
-      {"max_tokens", "integer", "Longest answer", true},
+      {"max_tokens", "integer", "Maximum number of tokens to generate", true},
       {"stop_sequences", "array", "Texts that end the answer"},
   };
   return kFields;

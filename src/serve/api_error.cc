@@ -72,10 +72,8 @@ ApiError prompt_too_long(int64_t n_prompt, int64_t n_answer, int64_t n_context) 
 }
 
 ApiError queue_full() {
-  return {.status = 429,
-          .type = "rate_limit_error",
-          .code = "queue_full",
-          .message = "all places in the queue are taken; try again later"};
+  return {
+      .status = 429, .type = "rate_limit_error", .code = "queue_full", .message = "the queue is full; try again later"};
 }
 
 ApiError shutting_down() {

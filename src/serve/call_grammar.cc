@@ -178,7 +178,7 @@ Result<Expression> call_expression(grammar::RuleSet& rules, grammar::JsonForms& 
     calls.push_back(writer.call(function, parameters));
   }
   if (calls.empty())
-    return Error{ErrorKind::kUsage, fmt::format("tool_choice names {}, which is none of the tools", name)};
+    return Error{ErrorKind::kUsage, fmt::format("tool_choice names {}, which is not one of the tools", name)};
   LEVIN_ASSIGN(const grammar::RuleId any_call, rules.add(grammar::choice(std::move(calls))));
   LEVIN_ASSIGN(const grammar::RuleId block,
                rules.add(writer.block(any_call), {.min = 1, .max = several ? kMaxCalls : 1}));

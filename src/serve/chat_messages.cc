@@ -40,7 +40,7 @@ Result<std::vector<text::ToolCall>> read_calls(const io::JsonValue& value, const
   std::vector<text::ToolCall> calls;
   if (value.is_null()) return calls;
   const io::JsonArray* list = value.as_array();
-  if (list == nullptr) return wrong(where, "has tool_calls that are no list");
+  if (list == nullptr) return wrong(where, "has tool_calls that are not a list");
   for (const io::JsonValue& entry : *list) {
     const io::JsonObject* call = entry.as_object();
     const io::JsonValue* function = call != nullptr ? call->find("function") : nullptr;
@@ -148,11 +148,11 @@ Status keep_allowed_tools(const Body& body, const io::JsonObject& choice, CallFo
   std::vector<io::JsonValue> kept;
   for (const io::JsonValue& entry : *list->as_array()) {
     const std::string* name = entry.as_object() != nullptr ? chosen_function(*entry.as_object()) : nullptr;
-    if (name == nullptr) return body.refuse("tool_choice", "allows tools that are no functions with a name");
+    if (name == nullptr) return body.refuse("tool_choice", "allows tools that are not functions with a name");
     const auto found =
         std::find_if(tools->begin(), tools->end(), [&](const io::JsonValue& tool) { return has_name(tool, *name); });
     if (found == tools->end())
-      return body.refuse("tool_choice", fmt::format("allows {}, which is none of the tools", *name));
+      return body.refuse("tool_choice", fmt::format("allows {}, which is not one of the tools", *name));
     kept.push_back(*found);
   }
   *tools = std::move(kept);
@@ -232,7 +232,7 @@ Status check_tool_choice(const Body& body, const CallForm& calls, const std::vec
   if (tools.empty()) return body.refuse("tool_choice", "requires a call and there are no tools");
   const auto is_chosen = [&](const io::JsonValue& tool) { return has_name(tool, calls.name); };
   if (calls.name.empty() || std::any_of(tools.begin(), tools.end(), is_chosen)) return {};
-  return body.refuse("tool_choice", fmt::format("names {}, which is none of the tools", calls.name));
+  return body.refuse("tool_choice", fmt::format("names {}, which is not one of the tools", calls.name));
 }
 
 void describe_in_prompt(ChatAsk* ask) {
@@ -288,9 +288,9 @@ Status read_continuing(const Body& body, ChatAsk* ask) {
 FieldList chat_fields() {
   static constexpr Field kFields[] = {
       {"messages", "array", "The conversation", true},
-      {"tools", "array", "Functions that may be called"},
+      {"tools", "array", "Functions that the model may call"},
       {"tool_choice", "string|object", "none, auto, required, a function, or allowed_tools"},
-      {"parallel_tool_calls", "boolean", "An answer may have several calls"},
+      {"parallel_tool_calls", "boolean", "Allow several calls in one answer"},
       {"reasoning_effort", "string", "none and minimal switch reasoning off, others on"},
       {"thinking", "boolean|object", "Reason before the answer"},
       {"think", "boolean", "The same"},

@@ -1,9 +1,8 @@
-// The engine behind a thread of its own: requests go in from any thread, tokens come out in order.
+// Runs the engine on its own thread. Requests may be submitted from any thread; their tokens are delivered in order.
 //
-// Between two steps the engine's thread takes what was submitted and cancelled meanwhile, so a cancelled request is in
-// no later step. What a step gave is handed on in one batch a request, on the answer thread; the next step begins
-// meanwhile.
-// Only stop strings are looked for between the tokens, because they end an answer inside a step.
+// Between two steps the engine thread takes new and cancelled requests, so a cancelled request is in no later step.
+// After a step the answer thread delivers the new tokens of each request as one batch, while the engine thread begins
+// the next step. Only stop strings are searched for on the engine thread, because they end an answer within a step.
 #pragma once
 
 #include <atomic>
@@ -30,16 +29,15 @@ struct Batch {
   std::vector<TokenEvent> tokens;
   std::vector<text::OutputEvent> events;
   std::vector<RowLogprobs> prompt_logprobs;  // with a request's first tokens, if it asked for them
-  std::optional<Error> error;                // the request is over, nothing else is set but, perhaps...
-  bool shutting_down = false;                // ...that the server ends, and nothing is wrong with the request
-  // The request is over: all of its tokens, and why.
-  std::unique_ptr<Generation> done;
-  std::optional<std::string> matched_stop;  // with done: the stop string that ended it
-  int64_t n_reasoning_tokens = 0;           // with done
-  int n_faults = 0;                         // with done: of the markup
+  std::optional<Error> error;                // the request has failed; of the other members only shutting_down is set
+  bool shutting_down = false;                // with error: because the server is ending
+  std::unique_ptr<Generation> done;          // the request has finished: all of its tokens, and why
+  std::optional<std::string> matched_stop;   // with done: the stop string that ended it
+  int64_t n_reasoning_tokens = 0;            // with done
+  int n_faults = 0;                          // with done: of the markup
 };
 
-// A request that is not over, as seen from outside.
+// An open request, for monitoring.
 struct OpenRequest {
   Ticket ticket = 0;
   int64_t n_prompt = 0;
@@ -47,10 +45,10 @@ struct OpenRequest {
   double seconds = 0;    // since it was submitted to the engine
 };
 
-// The step that the engine is at.
+// The current step of the engine, for monitoring.
 struct StepWatch {
   int64_t number = 0;  // steps begun so far
-  double seconds = 0;  // since it began; 0: between steps
+  double seconds = 0;  // since the step began; 0: between steps
   StepPhase phase = StepPhase::kIdle;
   std::vector<OpenRequest> requests;  // in it or waiting, by ticket; only while a step runs
 };
@@ -60,22 +58,22 @@ class EngineService {
   using Deliver = std::function<void(Batch&)>;
 
   EngineService(Engine& engine, Metrics& metrics);
-  ~EngineService();  // cancels what still runs; every request has got its last batch then
+  ~EngineService();  // cancels open requests and returns after each has received its last batch
 
   const Engine& engine() const { return engine_; }
 
-  // Takes n places of n_most; false, and none taken, where fewer are left. A place is free again when its request is
-  // over. Taken before anything is promised to a client.
+  // Reserves n of n_most places; false, and none reserved, if fewer are free. A place is freed when its request has
+  // finished. To be called before anything is sent to the client.
   bool reserve(int64_t n, int64_t n_most);
 
-  // Fills a reserved place. `deliver` is called on the answer thread, the last time with done or error;
+  // Uses a reserved place. `deliver` is called on the answer thread, the last time with done or error;
   // `request.on_token` is not used.
   Ticket submit(GenerateRequest request, std::unique_ptr<text::AnswerText> text, Deliver deliver);
   void cancel(Ticket ticket);
 
-  // For whoever watches, from any thread:
+  // For the watchdog, from any thread:
   StepWatch watch() const;
-  // Ends every open request with an error, whatever the engine does, and refuses others until recover().
+  // Ends every open request with an error, even while a step runs, and refuses new ones until recover().
   void give_up(const std::string& message);
   void recover() { stuck_ = false; }
   // Ends every open request with an error that says that the server is shutting down.
@@ -107,14 +105,14 @@ class EngineService {
   bool ending_ = false;
   std::atomic<Ticket> next_ticket_{1};
   std::atomic<int64_t> n_reserved_{0};
-  std::map<Ticket, std::shared_ptr<Running>> running_;  // of the engine's thread, which alone changes it...
-  mutable std::mutex running_mutex_;                    // ...and holds this meanwhile, as all others who look
+  std::map<Ticket, std::shared_ptr<Running>> running_;  // changed only by the engine thread...
+  mutable std::mutex running_mutex_;                    // ...under this lock, under which other threads read it
   std::atomic<int64_t> n_steps_{0};
   std::atomic<Clock::rep> step_began_{0};  // 0: between steps
   std::atomic<bool> stuck_{false};
   using HandedOn = std::vector<std::pair<std::shared_ptr<Running>, std::unique_ptr<Batch>>>;
-  HandedOn handed_on_;           // and not yet with the answer thread
-  Clock::time_point load_told_;  // to the metrics
+  HandedOn handed_on_;           // not yet taken by the answer thread
+  Clock::time_point load_told_;  // when the metrics last received the load
   TaskQueue answers_{1};
   std::thread thread_;
 };

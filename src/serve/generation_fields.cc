@@ -105,7 +105,7 @@ Result<std::vector<int32_t>> read_tokens(const Body& body, std::string_view key)
   std::vector<int32_t> out;
   if (!ids) return out;
   for (const int64_t id : *ids) {
-    if (id < 0 || id > INT32_MAX) return body.refuse(key, fmt::format("has {}, which is no token id", id));
+    if (id < 0 || id > INT32_MAX) return body.refuse(key, fmt::format("has {}, which is not a token id", id));
     out.push_back(static_cast<int32_t>(id));
   }
   return out;
@@ -194,27 +194,27 @@ std::vector<std::string_view> refused_fields() {
 
 FieldList generation_fields() {
   static constexpr Field kFields[] = {
-      {"temperature", "number", "Spread of the choice, 0 to 100; 0: always the likeliest token"},
-      {"top_p", "number", "Choose among the likeliest tokens that have this probability together"},
-      {"top_k", "integer", "Choose among so many of the likeliest tokens; 0 and -1: all"},
-      {"min_p", "number", "Leave out tokens below this share of the likeliest one's probability"},
-      {"repetition_penalty", "number", "Divides the logits of tokens that stand in prompt or answer"},
-      {"presence_penalty", "number", "Subtracted from the logits of tokens that stand in the answer"},
-      {"frequency_penalty", "number", "The same, as often as they stand there"},
-      {"logit_bias", "object", "Token ids and what is added to their logits"},
-      {"allowed_token_ids", "array", "No other tokens are chosen"},
-      {"min_tokens", "integer", "The answer does not end before"},
+      {"temperature", "number", "Sampling temperature, 0 to 100; 0: always the most likely token"},
+      {"top_p", "number", "Sample from the most likely tokens whose probabilities add up to this"},
+      {"top_k", "integer", "Sample from this many of the most likely tokens; 0 and -1: all"},
+      {"min_p", "number", "Drop tokens less than this many times as likely as the most likely one"},
+      {"repetition_penalty", "number", "Above 1: tokens of the prompt and the answer become less likely"},
+      {"presence_penalty", "number", "Subtracted from the logit of every token that the answer contains"},
+      {"frequency_penalty", "number", "Subtracted from the logit once for each occurrence in the answer"},
+      {"logit_bias", "object", "An object of token ids and the numbers to add to their logits"},
+      {"allowed_token_ids", "array", "The only token ids that may be generated"},
+      {"min_tokens", "integer", "Minimum number of tokens to generate"},
       {"seed", "integer", "The same request with the same seed gives the same text"},
-      {"ignore_eos", "boolean", "Only a limit or a stop string ends the answer"},
-      {"stop_token_ids", "array", "Further tokens that end the answer"},
+      {"ignore_eos", "boolean", "Continue after an end-of-sequence token"},
+      {"stop_token_ids", "array", "Additional token ids that end the answer"},
       {"stop", "string|array", "Texts that end the answer"},
-      {"include_stop_str_in_output", "boolean", "The answer keeps the text that ended it"},
-      {"skip_special_tokens", "boolean", "Leave special tokens out of texts"},
-      {"n", "integer", "Answers to each prompt"},
+      {"include_stop_str_in_output", "boolean", "Include the stop string in the answer"},
+      {"skip_special_tokens", "boolean", "Omit special tokens from the text"},
+      {"n", "integer", "Number of answers to each prompt"},
       {"priority", "integer", "Lower goes first"},
-      {"stream", "boolean", "Server-sent events instead of one answer"},
+      {"stream", "boolean", "Stream the answer as server-sent events"},
       {"stream_options", "object", "include_usage and continuous_usage_stats"},
-      {"modalities", "array", "Text alone"},
+      {"modalities", "array", "Only text is accepted"},
   };
   return kFields;
 }

@@ -93,7 +93,7 @@ class ExchangeHandle final : public Exchange {
   ~ExchangeHandle() override {
     asio::post(executor_, [output = output_, refusal = refusal_] {
       if (output->ended) return;
-      if (!output->begun) write_whole(*output, refusal(500, "the request was lost inside the server"));
+      if (!output->begun) write_whole(*output, refusal(500, "the server lost the request"));
       output->keep_alive = false;
       output->finish();
     });
@@ -295,7 +295,7 @@ asio::awaitable<std::shared_ptr<Output>> Connection::read_request() {
   } else if (ec == http::error::end_of_stream || ec == http::error::partial_message) {
     // gone before the request was whole
   } else if (ec && ec.category() == http::make_error_code(http::error::end_of_stream).category()) {
-    co_await refuse(400, fmt::format("this is not a request of HTTP/1.1: {}", ec.message()));
+    co_await refuse(400, fmt::format("this is not an HTTP/1.1 request: {}", ec.message()));
   }
   if (ec) co_return nullptr;
   HttpRequest request = plain_request(parser.get());

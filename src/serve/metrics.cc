@@ -185,9 +185,9 @@ std::string Metrics::text() const {
   const int64_t n_used = load_.n_pages - load_.n_free_pages - load_.n_cached_pages;
   page.figure("requests_running", "num_requests_running", "gauge", "Running requests", as_double(load_.n_running));
   page.figure("requests_waiting", "num_requests_waiting", "gauge", "Waiting requests", as_double(load_.n_waiting));
-  page.figure("cache_usage", "kv_cache_usage_perc", "gauge", "Cache pages in use, 0 to 1",
+  page.figure("cache_usage", "kv_cache_usage_perc", "gauge", "Share of cache pages in use, 0 to 1",
               load_.n_pages > 0 ? as_double(n_used) / as_double(load_.n_pages) : 0);
-  page.figure("cache_kept", "", "gauge", "Cache pages held by the prefix cache alone, 0 to 1",
+  page.figure("cache_kept", "", "gauge", "Share of cache pages that only the prefix cache uses, 0 to 1",
               load_.n_pages > 0 ? as_double(load_.n_cached_pages) / as_double(load_.n_pages) : 0);
   page.figure("cache_pages", "", "gauge", "Cache pages", as_double(load_.n_pages));
   page.figure("sent_back_total", "num_preemptions_total", "counter", "Preempted requests",
@@ -210,7 +210,7 @@ std::string Metrics::text() const {
               as_double(load_.store.n_removed));
   page.figure("disk_cache_refused_pages_total", "", "counter", "Damaged pages found on disk",
               as_double(load_.store.n_refused));
-  page.figure("disk_cache_dropped_pages_total", "", "counter", "Pages not stored, the disk being too slow",
+  page.figure("disk_cache_dropped_pages_total", "", "counter", "Pages not stored because the disk is too slow",
               as_double(load_.store.n_dropped));
   page.figure("prompt_tokens_total", "prompt_tokens_total", "counter", "Prompt tokens received",
               as_double(counts_.n_prompt_tokens));
@@ -248,12 +248,12 @@ std::string Metrics::text() const {
   page.histogram("host_gap_seconds", "Between the model's last result in a step and its first call in the next",
                  host_gap_s_, false);
   const ProcessFigures process = ProcessFigures::now();
-  page.process("process_cpu_seconds_total", "counter", "User and system time", process.cpu_s);
+  page.process("process_cpu_seconds_total", "counter", "User and system CPU time", process.cpu_s);
   page.process("process_resident_memory_bytes", "gauge", "Memory in use", as_double(process.n_resident_bytes));
   page.process("process_virtual_memory_bytes", "gauge", "Address space in use", as_double(process.n_virtual_bytes));
   page.process("process_open_fds", "gauge", "Open file descriptors", as_double(process.n_open_fds));
-  page.process("process_max_fds", "gauge", "Most open file descriptors", as_double(process.n_max_fds));
-  page.process("process_start_time_seconds", "gauge", "Unix time at which the process began", process.start_s);
+  page.process("process_max_fds", "gauge", "Maximum number of open file descriptors", as_double(process.n_max_fds));
+  page.process("process_start_time_seconds", "gauge", "Unix time at which the process started", process.start_s);
   return page.take();
 }
 

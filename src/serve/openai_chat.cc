@@ -242,11 +242,11 @@ Result<AnswerPlan> read_plan(const ServedModel& model, const Body& body) {
 
 FieldList chat_completion_fields() {
   static constexpr Field kFields[] = {
-      {"max_tokens", "integer", "Longest answer"},
-      {"max_completion_tokens", "integer", "The same; it counts where both are given"},
-      {"logprobs", "boolean", "Log probabilities of the answer's tokens"},
-      {"top_logprobs", "integer", "And of so many of the likeliest ones, 0 to 20"},
-      {"echo", "boolean", "False alone"},
+      {"max_tokens", "integer", "Maximum number of tokens to generate"},
+      {"max_completion_tokens", "integer", "The same; overrides max_tokens"},
+      {"logprobs", "boolean", "Return the log probability of each token"},
+      {"top_logprobs", "integer", "And of this many of the most likely tokens, 0 to 20"},
+      {"echo", "boolean", "Only false is accepted"},
   };
   return kFields;
 }

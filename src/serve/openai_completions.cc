@@ -278,12 +278,13 @@ Result<CompletionAsk> read_ask(const ServedModel& model, const Body& body) {
 FieldList completion_fields() {
   static constexpr Field kFields[] = {
       {"prompt", "string|array", "A text, token ids, or a list of either", true},
-      {"max_tokens", "integer", "Longest answer, 16; 0 with echo: none"},
-      {"echo", "boolean", "The prompt before the answer"},
-      {"logprobs", "integer", "Log probabilities of tokens and of so many of the likeliest ones, 0 to 20"},
+      {"max_tokens", "integer", "Maximum number of tokens to generate, by default 16; 0 is allowed with echo"},
+      {"echo", "boolean", "Repeat the prompt before the answer"},
+      {"logprobs", "integer",
+       "Return the log probabilities of each token and of this many of the most likely ones, 0 to 20"},
       {"best_of", "integer", "As many as n"},
       {"suffix", "string", "Refused"},
-      {"add_special_tokens", "boolean", "Begin texts with the tokens that the model begins with"},
+      {"add_special_tokens", "boolean", "Prepend the tokens with which the model's texts begin"},
       {"return_tokens_as_token_ids", "boolean", "Name tokens token_id:N in log probabilities"},
   };
   return kFields;

@@ -10,7 +10,7 @@
 namespace levin::serve {
 namespace {
 
-constexpr Field kModel = {"model", "string", "One of the names of the model that is served; absent: whichever is"};
+constexpr Field kModel = {"model", "string", "A name of the served model; default: the served model"};
 
 io::JsonObject field_schema(const Field& field) {
   io::JsonArray types;
@@ -61,7 +61,7 @@ io::JsonObject operation(const Route& route) {
   }
   out.set("responses",
           io::JsonObject{{"200", io::JsonObject{{"description", "The answer"}}},
-                         {"default", io::JsonObject{{"description", "An error, as docs/server.md has them"}}}});
+                         {"default", io::JsonObject{{"description", "An error, as described in docs/server.md"}}}});
   if (!route.open) out.set("security", io::JsonArray{io::JsonObject{{"key", io::JsonArray()}}, io::JsonObject()});
   return out;
 }

@@ -11,7 +11,7 @@ struct ProcessFigures {
   int64_t n_virtual_bytes = 0;
   int64_t n_open_fds = 0;
   int64_t n_max_fds = 0;
-  double start_s = 0;  // Unix time at which the process began
+  double start_s = 0;  // Unix time at which the process started
 
   static ProcessFigures now();
 };

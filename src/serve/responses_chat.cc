@@ -62,7 +62,7 @@ class InputReader {
       const io::JsonArray* list = parts != nullptr ? parts->as_array() : nullptr;
       if (list == nullptr || list->empty()) continue;
       for (const io::JsonValue& part : *list) {
-        if (part.as_object() == nullptr) return wrong(where, fmt::format("has a {} that is no list of parts", key));
+        if (part.as_object() == nullptr) return wrong(where, fmt::format("has a {} that is not a list of parts", key));
         assistant().reasoning += text_of(*part.as_object(), "text");
       }
       return {};

@@ -75,7 +75,7 @@ Result<io::JsonObject> detokenize(const ServedModel& model, const Body& body) {
   for (const int64_t id : wide) {
     if (id < 0 || id >= model.tokenizer->n_ids() || !model.tokenizer->is_token(static_cast<int32_t>(id))) {
       return body.refuse("tokens",
-                         fmt::format("has {}, which is no token; ids are below {}", id, model.tokenizer->n_ids()));
+                         fmt::format("has {}, which is not a token; ids are below {}", id, model.tokenizer->n_ids()));
     }
     ids.push_back(static_cast<int32_t>(id));
   }
@@ -152,9 +152,9 @@ void handle_props(const ServedModel& model, const std::shared_ptr<Exchange>& exc
 FieldList tokenize_fields() {
   static constexpr Field kFields[] = {
       {"prompt", "string", "A text"},
-      {"messages", "array", "A conversation in place of a text"},
-      {"add_special_tokens", "boolean", "Begin with the tokens that the model begins with"},
-      {"return_token_strs", "boolean", "The tokens as texts too"},
+      {"messages", "array", "A conversation instead of a text"},
+      {"add_special_tokens", "boolean", "Prepend the tokens with which the model's texts begin"},
+      {"return_token_strs", "boolean", "Also return the tokens as texts"},
   };
   return kFields;
 }

@@ -21,13 +21,12 @@ double share(int64_t part, int64_t whole) {
 
 std::string stuck_report(const StepWatch& step, const EngineLoad& load) {
   std::string out =
-      fmt::format("step {} has taken {:.1f} s and is {}; its {} requests are ended with an error, new ones refused\n",
+      fmt::format("step {} has taken {:.1f} s and is {}; its {} requests end with an error, new ones are refused\n",
                   step.number, step.seconds, step_phase_name(step.phase), step.requests.size());
   for (size_t i = 0; i < std::min(step.requests.size(), kMaxListed); ++i) {
     const OpenRequest& r = step.requests[i];
-    fmt::format_to(std::back_inserter(out),
-                   "  request {:>6}: {:>8} prompt tokens, {:>7} of its answer, since {:.1f} s\n", r.ticket, r.n_prompt,
-                   r.n_answer, r.seconds);
+    fmt::format_to(std::back_inserter(out), "  request {:>6}: {:>8} prompt tokens, {:>7} of its answer, age {:.1f} s\n",
+                   r.ticket, r.n_prompt, r.n_answer, r.seconds);
   }
   if (step.requests.size() > kMaxListed) {
     fmt::format_to(std::back_inserter(out), "  and {} more\n", step.requests.size() - kMaxListed);
@@ -81,7 +80,7 @@ void Watch::look_at_step() {
     service_.give_up(fmt::format("a step of the engine has taken {:.0f} s; it is not waited for", step.seconds));
   } else if (reported_step_ != 0 && step.number != reported_step_) {
     log_.write(LogLevel::kWarning, "watchdog",
-               fmt::format("step {} has ended after all; requests are taken again", reported_step_),
+               fmt::format("step {} has ended after all; new requests are accepted again", reported_step_),
                {{"step", reported_step_}});
     reported_step_ = 0;
     service_.recover();

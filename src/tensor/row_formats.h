@@ -9,31 +9,31 @@
 //                fp8    Rk e4m3, ceil(Rk / 128) f32 scales, Dr bf16      656 bytes, as DeepSeek's kernels have it
 //              The rotated part decides which positions match: rounding it to bf16 changed one top token in 200 on the
 //              demonstration model, rounding the latent one in 400; so the bf16 row keeps it f32.
-//   key-value  the same for DeepSeek-V4, whose rows are keys and values at once: the whole row is the value, its first
-//              Dh - Dr columns stand for the latent, and fp8 scales cover 64 columns. Rows of the window and entries
-//              have this form; pages of entries hold kPageTokens entries, whatever tokens each stands for
+//   key-value  the same for DeepSeek-V4, whose rows are both key and value: the whole row is the value, its first
+//              Dh - Dr columns take the place of the latent, and fp8 scales cover 64 columns. Rows of the window and
+//              entries have this form; a page of entries has kPageTokens entries
 //                fp8    448 e4m3, 7 f32 scales, 64 bf16                  604 bytes for 448 + 64
 //   index key  all keys of the page, then for fp8 all scales
 //                f32    kPageTokens x Di f32
 //                bf16   kPageTokens x Di bf16
 //                fp8    kPageTokens x Di e4m3, kPageTokens f32 scales    8192 + 256 bytes for Di = 128, 132 a token
 //
-// A scale is what a code is multiplied by. Latent scales are per row and 128 columns, index-key scales per row; all are
+// value = code * scale. There is one latent scale per row and 128 columns and one index-key scale per key; all are
 // powers of two (base/numbers.h, e4m3_pow2_scale).
 //
-//   state      what a compressor of DeepSeek-V4 keeps of the last tokens, until their entry is complete and may no
-//              longer be undone: per sequence one ring of rows, token p in row p mod n_rows; each row C values, then C
-//              gates, f32. Never rounded: it is an input of sums, not a cache that attention reads. Where entries
-//              overlap, the rows that end a block of tokens (kv/cache.h) stand behind the ring as well, those of the
-//              last n_ends blocks: a long step leaves them behind before anyone can copy them from the ring.
+//   state      the values and gates of the last tokens in a compressor of DeepSeek-V4, until their entry is complete
+//              and can no longer be undone: per sequence one ring of rows, token p in row p mod n_rows; each row has C
+//              values, then C gates, f32. They are not rounded, because they are inputs of sums. Where entries overlap,
+//              the rows at the ends of the last n_ends blocks of tokens (kv/cache.h) are also kept, after the ring: a
+//              long step overwrites them in the ring before they can be copied.
 //
-//   recurrent  what a layer with a recurrent state keeps in place of rows by token: per sequence one ring with rows of the
+//   recurrent  what a layer with a recurrent state caches instead of rows by token: per sequence one ring with rows of the
 //              last tokens, for the short convolution (its inputs) and for the state (its updates), and the state itself
-//              as it stood at the last multiples of kStateTokens. Then what ends each of the last n_ends blocks: the
-//              convolution's last rows and the state. All f32, never rounded
+//              after the last multiples of kStateTokens. Then the ends of the last n_ends blocks: the convolution's last
+//              rows and the state. All f32, never rounded
 //
-// These are the plain numbers that kernels take, for the CPU's are compiled for newer processors and may include little
-// (kernels/cpu/simd.h). tensor/formats.h makes them and describes whole caches with them.
+// The structs below have only plain members, because CPU kernels, which are compiled for newer processors, may include
+// few headers (kernels/cpu/simd.h). tensor/formats.h fills them and describes whole caches.
 #pragma once
 
 #include <cstdint>
@@ -53,7 +53,7 @@ struct LatentFormat {
   int64_t d_latent = 0;                 // Rk
   int64_t d_rope = 0;                   // Dr
   int64_t scale_columns = kQuantBlock;  // that share a scale; fp8 only
-  bool rope_in_value = false;           // the value is the whole row, not its latent part alone
+  bool rope_in_value = false;           // the value is the whole row instead of its latent part
   int64_t scale_offset = 0;             // bytes from the row's start; fp8 only
   int64_t rope_offset = 0;              // bytes from the row's start
   int64_t row_bytes = 0;
@@ -78,10 +78,10 @@ struct IndexKeyFormat {
 struct StateFormat {
   int64_t n_channels = 0;  // C
   int64_t n_tokens = 0;    // that an entry pools
-  int64_t n_before = 0;    // of them, that come before the entry's own: where entries overlap
+  int64_t n_before = 0;    // of these, tokens before the entry's own; above 0 if entries overlap
 
   LEVIN_HOST_DEVICE int64_t row_bytes() const { return 8 * n_channels; }
-  // Rows that keep every token an entry may need again when up to n_undone tokens are run anew.
+  // Rows of a ring in which an entry can be recomputed after up to n_undone tokens were undone.
   LEVIN_HOST_DEVICE int64_t ring_rows(int64_t n_undone) const { return n_tokens + n_undone; }
 };
 

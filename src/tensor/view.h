@@ -1,10 +1,11 @@
-// A tensor that somebody else owns: pointer, element type, up to four dimensions with strides.
+// A tensor that does not own its memory: pointer, element type, and up to four dimensions with strides.
 //
-// Shapes are written outermost first, [T, H, D]. The last dimension is contiguous; the others may have any stride, so a
-// slice of columns (`slice_last`) is a View too. A default View is empty and stands for "not given".
+// Shapes are written outermost dimension first, [T, H, D]. The last dimension is contiguous; the others may have any
+// stride, so a slice of columns (`slice_last`) is a View too. A default View is empty and means "not given".
 //
-// A View knows which device its memory belongs to. Memory of a CUDA device is passed on, never followed: data() and row()
-// stop the process there.
+// A View knows which device its memory belongs to. Host code passes views of CUDA memory on but must not dereference
+// them: data() and row() abort the process, also for a wrong element type. The other functions work for both devices;
+// slices and reshapes that do not fit the shape abort. dim(), stride() and row() do not check their indices.
 #pragma once
 
 #include <array>
@@ -39,7 +40,7 @@ class View {
   int64_t stride(int i) const { return strides_[i < 0 ? rank_ + i : i]; }  // in elements
   int64_t n_elements() const;
   bool contiguous() const;
-  std::byte* bytes() const { return data_; }  // of whichever device
+  std::byte* bytes() const { return data_; }  // an address of device()
 
   // Typed access to host memory; the element type is checked. row<T>(i, j) points at element [i, j, 0, ...].
   template <class T>
@@ -61,7 +62,7 @@ class View {
   View slice_last(int64_t begin, int64_t count) const;        // the same range of columns in every row
   View reshaped(std::initializer_list<int64_t> shape) const;  // same elements; contiguous views only
   View split_last(int64_t outer, int64_t inner) const;        // [..., outer * inner] -> [..., outer, inner]
-  View merged_first() const;  // [T, H, D] -> [T * H, D]; the first two dimensions must lie at one stride
+  View merged_first() const;  // [T, H, D] -> [T * H, D]; needs stride(0) == dim(1) * stride(1)
 
   std::string describe() const;  // "f32 [3, 576]", "f32 [3, 576] on cuda"
 

@@ -67,7 +67,7 @@ Result<std::vector<Segment>> ChatFormat::render_continued(ChatRequest request) c
   if (!begun.tool_calls.empty()) return refuse("is to be continued and has tool calls, which are complete");
   const Role before = request.messages.empty() ? Role::kSystem : request.messages.back().role;
   if (before != Role::kUser && before != Role::kTool && before != Role::kDeveloper) {
-    return refuse("is to be continued and follows no message of a user's or a tool's");
+    return refuse("is to be continued but does not follow a message by the user or a tool");
   }
   request.continue_last = false;
   request.thinking = !begun.reasoning.empty();

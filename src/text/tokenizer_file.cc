@@ -305,7 +305,7 @@ class Reader {
     for (const JsonValue& value : *ids->as_array()) {
       LEVIN_ASSIGN(const TokenId id, to_id(value, fmt::format("{}.special_tokens ids", key)));
       if (static_cast<size_t>(id) >= file_.tokens.size() || file_.tokens[static_cast<size_t>(id)].empty()) {
-        return invalid(fmt::format("{}.special_tokens has id {}, which is no token", key, id));
+        return invalid(fmt::format("{}.special_tokens has id {}, which is not a token", key, id));
       }
       file_.prefix.push_back(id);
     }

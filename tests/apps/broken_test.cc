@@ -73,7 +73,7 @@ const OptionRow kOptionRows[] = {
     {"CacheUnknown", trace_with({"--kv-cache-dtype", "int4"}), 2,
      "--kv-cache-dtype is 'int4', expected one of auto, bf16, fp8"},
     {"CacheWithReference", trace_with({"--numerics", "reference", "--kv-cache-dtype", "fp8"}), 2,
-     "--kv-cache-dtype fp8 goes with --numerics fast only: reference fixes its caches at f32"},
+     "--kv-cache-dtype fp8 works only with --numerics fast: reference has caches of f32"},
     {"DeviceUnknown", trace_with({"--device", "tpu"}), 2, "--device is 'tpu', expected one of cpu, cuda"},
     {"GraphsUnknown", trace_with({"--graphs", "maybe"}), 2, "--graphs is 'maybe', expected one of on, off"},
     {"LoadFormatUnknown", trace_with({"--load-format", "gguf"}), 2,
@@ -96,7 +96,7 @@ const OptionRow kOptionRows[] = {
     {"IdsNotThere", trace_ids("nothing"), 2, "cannot read the ids file"},
     {"IdsWithAWord", trace_ids("word"), 2, "'seven' (number 2) is not a token id"},
     {"IdsTooLarge", trace_ids("huge"), 2, "'99999999999' (number 0) is not a token id"},
-    {"IdsEmpty", trace_ids("empty"), 2, "holds no token ids"},
+    {"IdsEmpty", trace_ids("empty"), 2, "has no token ids"},
     {"IdBeyondTheVocabulary", trace_ids("beyond"), 2,
      "token id 320 (number 1 of the ids) is outside the vocabulary of 320 tokens"},
     {"IdNegative", trace_ids("negative"), 2, "token id -1"},
@@ -369,6 +369,9 @@ TEST(GenerationConfigTest, IsNamedUnlessAnOptionTakesItsPlace) {
   const std::string folder = model.path().string();
   expect_refusal(run_levin({"run", folder, "-p", "Hello"}), 3, "/generation_config.json: top_p is 0");
   EXPECT_EQ(run_levin({"run", folder, "-p", "Hello", "-n", "1", "--top-p", "1"}).exit_code, 0);
+  model.write_text("generation_config.json", "{\"repetition_penalty\": 0}");
+  expect_refusal(run_levin({"run", folder, "-p", "Hello"}), 3, "/generation_config.json: repetition_penalty is 0");
+  EXPECT_EQ(run_levin({"run", folder, "-p", "Hello", "-n", "1", "--repetition-penalty", "1"}).exit_code, 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(Table, TokenizerTest, testing::ValuesIn(kTokenizerRows),

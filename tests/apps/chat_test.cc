@@ -92,7 +92,7 @@ TEST_F(ChatTest, AnErrorDoesNotEndIt) {
   terminal.see("and the context 256");
   terminal.see_prompt();
   terminal.type("/result 5\r");
-  terminal.see("has no call that waits for one");
+  terminal.see("no call of the last answer waits for a result");
   terminal.see_prompt();
   terminal.type("Repeat: river stone apple tiger\r");
   terminal.see("\x1b[?2004lriver stone apple tiger\r\n");
@@ -133,17 +133,17 @@ TEST_F(ChatTest, CtrlCClearsTheLineAndSaysHowToLeave) {
     terminal.type("half a line");
     terminal.see("line");
     terminal.type(kCtrlC);
-    terminal.see("Ctrl-D or /exit leaves");
+    terminal.see("Ctrl-D or /exit exits");
     terminal.see_prompt();
   }
   terminal.type(kCtrlC);  // the first one at an empty line
-  terminal.see("Ctrl-D or /exit leaves");
+  terminal.see("Ctrl-D or /exit exits");
   terminal.see_prompt();
   terminal.type("Repeat: river stone\r");
   terminal.see("\x1b[?2004lriver stone\r\n");
   terminal.see_prompt();
   terminal.type(kCtrlC);
-  terminal.see("Ctrl-C once more");
+  terminal.see("Ctrl-C pressed again");
   terminal.see_prompt();
   terminal.type(kCtrlC);
   terminal.rest();
@@ -244,7 +244,7 @@ TEST_F(ChatTest, AHistoryThatCannotBeKeptIsMentionedOnce) {
   for (int i = 0; i < 2; ++i) {
     terminal.see_prompt();
     terminal.type("Repeat: river stone\r");
-    const bool complained = terminal.see("tokens/s").find("the history is not kept") != std::string::npos;
+    const bool complained = terminal.see("tokens/s").find("the history is not saved") != std::string::npos;
     EXPECT_EQ(complained, i == 0);
   }
   leave(terminal);

@@ -116,7 +116,7 @@ TEST(InspectTest, ChecksTheNamesOfAReleasedModel) {
   EXPECT_EQ(result.exit_code, 0) << result.err;
   expect_in(result.out, "GLM-5 (GlmMoeDsaForCausalLM)");
   expect_in(result.out, "753.3 B, of them MTP 9952.9 M");
-  expect_in(result.out, "picks 2048; in 21 layers, the others share their picks, and so do drafts");
+  expect_in(result.out, "top-k 2048; in 21 layers, the others share their indices, and so do drafts");
   expect_in(result.out, "the shards are not here");
   std::erase_if(names, [](const auto& name) { return name.key == "model.layers.6.self_attn.indexer.wk.weight"; });
   const ProgramResult broken = inspect();
@@ -130,7 +130,7 @@ TEST(InspectTest, ShowsOverridesAndWhatTheyDo) {
   const ProgramResult result = run_levin(arguments);
   EXPECT_EQ(result.exit_code, 0) << result.err;
   expect_in(result.out, "override    index_topk_freq=4, index_share_for_mtp_iteration=true\n");
-  expect_in(result.out, "picks 2048; in 16 layers, the others share their picks, and so do drafts");
+  expect_in(result.out, "top-k 2048; in 16 layers, the others share their indices, and so do drafts");
   Arguments as_json = arguments;
   as_json.emplace_back("--json");
   const io::JsonValue document = json_of(run_levin(as_json));
@@ -156,7 +156,7 @@ TEST(OverrideTest, OfAnUnknownKeyATwiceGivenOneOrNoValueIsRefused) {
   refused({"--override", "index_topk_frq=4"}, "did you mean \"index_topk_freq\"?");
   refused({"--override", "index_topk_freq"}, "KEY=VALUE, a key of config.json and its value as JSON");
   refused({"--override", "index_topk_freq=2", "--override", "index_topk_freq=4"},
-          "each key once, and index_topk_freq was given before");
+          "each key only once; index_topk_freq was given before");
 }
 
 TEST(InspectTest, PrintsJson) {
@@ -247,7 +247,7 @@ TEST(HelpTest, IsThereHoweverItIsAskedFor) {
 
 TEST(HelpTest, HasOneColumnOfPurposes) {
   const std::string help = run_levin({"--help"}).out;
-  for (const char* line : {"\n  run          Answer", "\n  export-gguf  The same weights"}) expect_in(help, line);
+  for (const char* line : {"\n  run          Answer", "\n  export-gguf  Write the weights"}) expect_in(help, line);
 }
 
 TEST(HelpTest, LeavesOutWhatMeansNothingToACommand) {
@@ -277,8 +277,7 @@ TEST(EnvironmentTest, ComesAfterTheCommandLineAndBeforeTheFile) {
 TEST(EnvironmentTest, MisspeltVariablesAreNoticed) {
   const ProgramResult result = run_levin({"inspect", kDemo}, {.environment = {{"LEVIN_THREAD", "2"}}});
   EXPECT_EQ(result.exit_code, 0);
-  expect_in(result.err,
-            "warning: the environment variable LEVIN_THREAD belongs to no option; did you mean 'LEVIN_THREADS'?");
+  expect_in(result.err, "warning: unknown environment variable LEVIN_THREAD; did you mean 'LEVIN_THREADS'?");
   const ProgramResult refused = run_levin({"inspect", kDemo}, {.environment = {{"LEVIN_THREADS", "none"}}});
   EXPECT_EQ(refused.exit_code, 2);
   expect_in(refused.err, "the environment variable LEVIN_THREADS is 'none'");

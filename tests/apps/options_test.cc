@@ -101,7 +101,7 @@ TEST(OptionsTest, NamesTheValueAndWhatIsExpected) {
   expect_error(run({"--count", "11"}), "--count is '11', expected a whole number from -5 to 10");
   expect_error(run({"--count", "0x5"}), "--count is '0x5'");
   expect_error(run({"--tokens", "3M"}),
-               "--tokens is '3M', expected a whole number from 1 to 2097152 (128k and 1M are understood)");
+               "--tokens is '3M', expected a whole number from 1 to 2097152 (or a form like 128k or 1M)");
   expect_error(run({"--number", "nan"}), "--number is 'nan', expected a number from 0 to 2");
   expect_error(run({"--choice", "tow"}), "--choice is 'tow', expected one of one, two; did you mean 'two'?");
 }
@@ -130,7 +130,7 @@ TEST(OptionsTest, SizesHaveUnits) {
   }
   for (const char* text :
        {"", "G", "M5", "1.5.2G", "2X", "2Gi", "2GB ", "-1", "1e3", "nan", "0", "1023K", "5T", "9e99"}) {
-    EXPECT_EQ(set(text), "a size from 1M to 4T (512M, 1.5G and 2T are understood; a bare number is in GiB)") << text;
+    EXPECT_EQ(set(text), "a size from 1M to 4T (as 512M, 1.5G, 2T or a number of GiB)") << text;
   }
 }
 

@@ -67,7 +67,7 @@ const Refused kRefused[] = {
      "--override index_topk_frq=4: config.json of this model has no key \"index_topk_frq\" that this version knows; "
      "did "
      "you mean \"index_topk_freq\"?"},
-    {"v32-odd", {"moon_phase=1"}, ErrorKind::kUsage, "correct the key or leave it out"},
+    {"v32-odd", {"moon_phase=1"}, ErrorKind::kUsage, "correct the key or omit it"},
     {"v32-odd", {"o_groups=8"}, ErrorKind::kModelInvalid, "--override o_groups=8: o_groups is 8"},
     {"v32-odd",
      {"index_topk_freq=often"},

@@ -91,7 +91,7 @@ TEST(Regex, RefusesByName) {
       {"a^b", "not at its beginning"},
       {"a$b", "after a $"},
       {"(^a)", "inside a group"},
-      {"[z-a]", "in order"},
+      {"[z-a]", "in ascending order"},
       {"a\\", "ends with a backslash"},
       {"\\xg1", "hexadecimal"},
       {"\\ud800", "surrogate"},

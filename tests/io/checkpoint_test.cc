@@ -99,14 +99,13 @@ INSTANTIATE_TEST_SUITE_P(
     Rows, BrokenCheckpoint,
     ::testing::Values(
         Broken{"NoFolder", [](const TempDir& dir) { std::filesystem::remove(dir.path()); }, "no such file or folder"},
-        Broken{"EmptyFolder", [](const TempDir&) {},
-               "holds neither model.safetensors nor model.safetensors.index.json"},
+        Broken{"EmptyFolder", [](const TempDir&) {}, "has neither model.safetensors nor model.safetensors.index.json"},
         Broken{"WeightsAreAFolder",
                [](const TempDir& dir) { std::filesystem::create_directory(dir / "model.safetensors"); },
                "model.safetensors: it is a folder"},
         Broken{"DanglingLink",
                [](const TempDir& dir) { std::filesystem::create_symlink("gone", dir / "model.safetensors"); },
-               "holds neither"},
+               "has neither"},
         Broken{"IndexIsNoJson", [](const TempDir& dir) { must(write_file_atomically(dir / kIndex, "weights")); },
                "index.json: line 1"},
         Broken{"IndexIsAList", [](const TempDir& dir) { must(write_file_atomically(dir / kIndex, "[]")); },
@@ -163,7 +162,7 @@ INSTANTIATE_TEST_SUITE_P(
                  write_two_shards(dir);
                  write_shard(dir, "2.safetensors", {"b", "c"});
                },
-               "tensor c stands in two files"},
+               "tensor c is in two files"},
         Broken{"TensorTwiceInIndex",
                [](const TempDir& dir) { write_index(dir, R"({"a": "1.safetensors", "a": "2.safetensors"})"); },
                "has the key \"a\" twice"}),

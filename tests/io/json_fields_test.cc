@@ -77,7 +77,7 @@ TEST_F(JsonFieldsTest, NeedsAnObject) {
   const JsonValue list = JsonArray{1};
   const Result<JsonFields> fields = JsonFields::of(list, "the request", ErrorKind::kUsage);
   ASSERT_FALSE(fields.ok());
-  EXPECT_EQ(fields.error().message, "the request holds a list of 1, expected an object");
+  EXPECT_EQ(fields.error().message, "the request is a list of 1, expected an object");
   EXPECT_EQ(fields.error().kind, ErrorKind::kUsage);
 }
 

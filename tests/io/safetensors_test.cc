@@ -117,7 +117,7 @@ INSTANTIATE_TEST_SUITE_P(
         Malformed{"JsonCutOff", safetensors_file("{\"w\": {", 0), "(header)"},
         Malformed{"NoUtf8", safetensors_file("{\"\xFF\": {}}", 0), "UTF-8"},
         Malformed{"List", safetensors_file("[]", 0), "a list of 0, expected an object"},
-        Malformed{"TensorIsNumber", safetensors_file("{\"w\": 1}", 0), "tensor w holds 1 (a number)"},
+        Malformed{"TensorIsNumber", safetensors_file("{\"w\": 1}", 0), "tensor w is 1 (a number)"},
         Malformed{"MetadataIsList", safetensors_file("{\"__metadata__\": []}", 0), "__metadata__ is a list of 0"},
         Malformed{"MetadataOfNumber", safetensors_file("{\"__metadata__\": {\"n\": 1}}", 0), "__metadata__.n is 1"},
         Malformed{"TensorTwice",

@@ -123,7 +123,7 @@ TEST_F(PageStoreTest, SaysWhatFolderAndBudgetCannotDo) {
   EXPECT_NE(PageStore::open(o).error().message.find("cannot be made"), std::string::npos);
   o = options();
   o.max_bytes = 100;
-  EXPECT_NE(PageStore::open(o).error().message.find("holds no page of this model"), std::string::npos);
+  EXPECT_NE(PageStore::open(o).error().message.find("is too small for a page of this model"), std::string::npos);
 }
 
 TEST_F(PageStoreTest, PagesOfAnotherModelAreNotSeen) {
@@ -193,7 +193,7 @@ TEST_F(PageStoreTest, WhatIsNoPageIsLeftAlone) {
   store = open();
   EXPECT_EQ(n_readable(*store, p), 2u);
   ASSERT_EQ(notes_.size(), 1u);
-  EXPECT_NE(notes_[0].find("3 files are no cache pages and are left alone"), std::string::npos) << notes_[0];
+  EXPECT_NE(notes_[0].find("3 files are not cache pages and are ignored"), std::string::npos) << notes_[0];
   EXPECT_TRUE(fs::exists(own / "notes.txt"));
   EXPECT_FALSE(fs::exists(own / (std::string(64, 'b') + ".page.tmp-1-0")));  // a writer that died
 }

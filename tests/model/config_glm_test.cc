@@ -160,11 +160,11 @@ std::function<void(JsonObject&)> put(const char* key, JsonValue value) {
 // Of a model of six layers.
 const Refusal kRefusals[] = {
     {"OffsetZero", frequency(4, 0), "index_skip_topk_offset is 0 (a number), expected a whole number from 1"},
-    {"OffsetNegative", frequency(4, -1), "layer 0 has no layer below whose picks it could share"},
+    {"OffsetNegative", frequency(4, -1), "layer 0 has no layer below whose top-k indices it could share"},
     {"OffsetZeroAtFrequencyOne", frequency(1, 0), "index_skip_topk_offset is 0"},
     {"FrequencyZero", frequency(0, 2), "index_topk_freq is 0 (a number), expected a whole number from 1"},
     {"FirstTypeShared", put("indexer_types", JsonArray{"shared", "full", "full", "full", "full", "full"}),
-     "indexer_types makes layer 0 \"shared\", and there is no layer below whose picks it could share"},
+     "indexer_types makes layer 0 \"shared\", and there is no layer below whose top-k indices it could share"},
     {"FirstLetterShared", put("index_topk_pattern", "SFFFFF"), "index_topk_pattern makes layer 0 \"shared\""},
     {"TooFewTypes", put("indexer_types", JsonArray{"full", "shared"}),
      "expected one entry for each of the 6 layers (num_hidden_layers), and at most one more for the MTP layer, not 2"},
@@ -174,7 +174,7 @@ const Refusal kRefusals[] = {
      [](JsonObject& c) { c.set("index_topk_pattern", "FFFFFFF"), c.set("num_nextn_predict_layers", 0); },
      "the 6 layers (num_hidden_layers), not 7"},
     {"MtpShared", put("index_topk_pattern", "FFFFFFS"),
-     "index_topk_pattern makes the MTP layer, its last entry, \"shared\", and that layer always picks for itself"},
+     "index_topk_pattern makes the MTP layer, its last entry, \"shared\", but that layer always has its own indexer"},
     {"NoTypes", put("indexer_types", JsonArray{}), "not 0"},
     {"OddType", put("indexer_types", JsonArray{"full", "half", "full", "full", "full", "full"}),
      "indexer_types[1] is \"half\", expected \"full\" or \"shared\""},

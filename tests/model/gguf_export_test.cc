@@ -196,7 +196,7 @@ TEST(GgufExportTest, LayersThatSharePicksNeedAnArchitectureThatSaysSo) {
   const auto refused = export_gguf(shared, dummy_tensors(shared), {});
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.error().kind, ErrorKind::kUsage);
-  EXPECT_NE(refused.error().message.find("3 of 6 layers share the picks of others; write it as glm-dsa"),
+  EXPECT_NE(refused.error().message.find("3 of 6 layers share the top-k indices of others; write it as glm-dsa"),
             std::string::npos)
       << refused.error().message;
   EXPECT_TRUE(export_gguf(shared, dummy_tensors(shared), {.architecture = "glm-dsa"}).ok());

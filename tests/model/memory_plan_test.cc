@@ -315,7 +315,7 @@ TEST(ChoosePrefixBytesTest, TakesAQuarterOfWhatIsLeftWhereSequencesCannotSharePa
   EXPECT_EQ(test::must(choose_context(plan, {.max_position = 1000, .available_bytes = 1524 + 12 * 64})), 64);
   const auto context = choose_context(plan, {.max_position = 1000, .available_bytes = 1524});
   ASSERT_FALSE(context.ok());
-  EXPECT_NE(context.error().message.find("for prefixes to come back to (--prefix-memory)"), std::string::npos)
+  EXPECT_NE(context.error().message.find("for cached prefixes (--prefix-memory)"), std::string::npos)
       << context.error().message;
 }
 

@@ -60,7 +60,8 @@ TEST(NumericsTest, CacheDtypesElsewhereNameBothOptions) {
     const auto numerics = make_numerics(mode, "bf16");
     ASSERT_FALSE(numerics.ok());
     EXPECT_EQ(numerics.error().kind, ErrorKind::kUsage);
-    EXPECT_NE(numerics.error().message.find("--kv-cache-dtype bf16 goes with --numerics fast only"), std::string::npos);
+    EXPECT_NE(numerics.error().message.find("--kv-cache-dtype bf16 works only with --numerics fast"),
+              std::string::npos);
   }
   EXPECT_FALSE(make_numerics(NumericsMode::kFast, "int3").ok());
 }

@@ -22,7 +22,7 @@ class FailureTest : public ::testing::Test {
   }
   static void expect_error(const io::JsonValue& error) {
     EXPECT_EQ(at(error, "type"), io::JsonValue("invalid_request_error"));
-    EXPECT_NE(at(error, "message").as_string()->find("no token may stand at position"), std::string::npos)
+    EXPECT_NE(at(error, "message").as_string()->find("no token is left at position"), std::string::npos)
         << io::dump_json(error);
   }
 

@@ -66,7 +66,7 @@ TEST(ChatDeepSeekV32, AnAnswerIsContinued) {
                                             {user("a"), calls({{.name = "f", .arguments = "{}"}})}}) {
     const auto refused = format().render({.messages = wrong, .continue_last = true});
     ASSERT_FALSE(refused.ok());
-    EXPECT_NE(refused.error().message.find("is to be continued and"), std::string::npos) << refused.error().message;
+    EXPECT_NE(refused.error().message.find("is to be continued"), std::string::npos) << refused.error().message;
   }
 }
 

@@ -70,7 +70,7 @@ const Broken kBroken[] = {
        set_json(d, "post_processor", R"({"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"b"}}],
          "special_tokens":{"b":{"ids":[99999]}}})");
      },
-     "id 99999, which is no token"},
+     "id 99999, which is not a token"},
     {"no model", [](JsonObject& d) { d.erase("model"); }, "model"},
     {"model type", [](JsonObject& d) { model_of(d).set("type", "Unigram"); }, "model.type is \"Unigram\""},
     {"model key", [](JsonObject& d) { model_of(d).set("magic", true); }, "model.magic is an unknown key"},

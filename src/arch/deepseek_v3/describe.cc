@@ -13,7 +13,7 @@ namespace {
 // Empty when every layer picks for itself.
 std::string sharing_text(const ModelConfig& c) {
   if (c.n_indexers() == c.n_layers) return "";
-  return fmt::format("; in {} layers, the others share their picks{}", c.n_indexers(),
+  return fmt::format("; in {} layers, the others share their indices{}", c.n_indexers(),
                      c.share_picks_across_drafts ? ", and so do drafts" : "");
 }
 
@@ -22,7 +22,7 @@ std::string sharing_text(const ModelConfig& c) {
 std::string describe(const ModelConfig& c) {
   return fmt::format(
       "attention   {} heads of {} + {} (value {}), latent {}, query latent {}\n"
-      "indexer     {} heads of {}, picks {}{}\n"
+      "indexer     {} heads of {}, top-k {}{}\n"
       "{}, {} of {} groups, dense width {}\n"
       "rope        {}\n",
       c.n_heads, c.d_nope, c.d_rope, c.d_value, c.d_latent, c.d_q_lora, c.n_index_heads, c.d_index, c.n_picks,

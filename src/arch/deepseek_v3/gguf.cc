@@ -58,7 +58,7 @@ Status check_gguf(const ModelConfig& c, const std::string& architecture) {
   return Error{
       ErrorKind::kUsage,
       fmt::format("architecture '{}' has an indexer in every layer, and in this model {} of {} layers share the "
-                  "picks of others; write it as glm-dsa, or let every layer pick (index_topk_freq 1)",
+                  "top-k indices of others; write it as glm-dsa, or override index_topk_freq=1",
                   architecture, c.n_layers - c.n_indexers(), c.n_layers)};
 }
 

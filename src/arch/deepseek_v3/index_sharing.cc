@@ -30,8 +30,8 @@ Status trim_to_trunk(const JsonFields& fields, const ModelConfig& config, Schedu
   }
   if (n > config.n_layers && !owns.back()) {
     return invalid(
-        fmt::format("{} makes the MTP layer, its last entry, \"shared\", and that layer always picks for "
-                    "itself; make it \"full\" or leave it out",
+        fmt::format("{} makes the MTP layer, its last entry, \"shared\", but that layer always has its own "
+                    "indexer; make it \"full\" or leave it out",
                     fields.name_of(schedule->key)));
   }
   owns.resize(static_cast<size_t>(config.n_layers));
@@ -82,7 +82,7 @@ Status add_frequency(const JsonFields& fields, const ModelConfig& config, std::v
   if (freq < 1 || freq > kMaxFrequency) return fields.unexpected("index_topk_freq", expected);
   if (offset < 1 || offset > kMaxFrequency) {
     return fields.unexpected("index_skip_topk_offset",
-                             expected + ": layer 0 has no layer below whose picks it could share");
+                             expected + ": layer 0 has no layer below whose top-k indices it could share");
   }
   if (freq > 1) schedules->push_back({"index_topk_freq", owners_by_frequency(freq, offset, config.n_layers)});
   return {};
@@ -108,8 +108,9 @@ Status read_schedule(const JsonFields& fields, ModelConfig* config) {
   for (Schedule& schedule : schedules) {
     LEVIN_TRY(trim_to_trunk(fields, *config, &schedule));
     if (!schedule.owns_indexer.front()) {
-      return invalid(fmt::format("{} makes layer 0 \"shared\", and there is no layer below whose picks it could share",
-                                 fields.name_of(schedule.key)));
+      return invalid(
+          fmt::format("{} makes layer 0 \"shared\", and there is no layer below whose top-k indices it could share",
+                      fields.name_of(schedule.key)));
     }
     LEVIN_TRY(check_agreement(fields, schedules.front(), schedule));
   }

@@ -69,8 +69,7 @@ void PlainCuda::write_streams(const ops::WriteStreams& a) {
 
 void PlainCuda::pool_windows(const ops::PoolWindows& a) {
   constexpr std::string_view kOp = "pool_windows";
-  LEVIN_CHECK(a.first_token == 0, "pool_windows: first_token is {}, and CUDA has entries from token 0 alone",
-              a.first_token);
+  LEVIN_CHECK(a.first_token == 0, "{}: first_token is {} on cuda", kOp, a.first_token);
   plain::pool_windows({.tokens = window_tokens(kOp, a.tokens),
                        .bias = dense_data<float>(kOp, "bias", a.bias),
                        .ratio = a.bias.dim(0),

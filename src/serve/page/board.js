@@ -69,15 +69,15 @@ function plot(lines) {
 function board() {
   const { m } = seen[seen.length - 1], before = seen[Math.max(0, seen.length - 61)]?.m;
   big("d-running", number(sum(m, "levin_requests_running"), 0), "requests");
-  $("d-waiting").textContent = number(sum(m, "levin_requests_waiting"), 0) + " waiting, " + number(sum(m, "levin_sent_back_total"), 0) + " sent back so far";
+  $("d-waiting").textContent = number(sum(m, "levin_requests_waiting"), 0) + " waiting, " + number(sum(m, "levin_sent_back_total"), 0) + " preempted";
   const made = rates("levin_generation_tokens_total"), read = rates("levin_prompt_tokens_total");
   const last = made.slice(-3);
   big("d-rate", number(last.reduce((a, b) => a + b, 0) / Math.max(1, last.length)), "tokens/s");
   $("d-total").textContent = number(sum(m, "levin_generation_tokens_total"), 0) + " written, " + number(sum(m, "levin_prompt_tokens_total"), 0) + " read so far";
   plot([{ values: read, cls: "other" }, { values: made, cls: "" }]);
   const passes = sum(m, "levin_verify_passes_total"), accepted = sum(m, "levin_accepted_tokens_total"), drafted = sum(m, "levin_drafted_tokens_total");
-  big("d-accept", passes ? number(1 + accepted / passes, 2) : "–", passes ? "tokens a pass" : "");
-  $("d-passes").textContent = drafted ? percent(accepted / drafted) + " of drafts accepted" : "no drafts so far";
+  big("d-accept", passes ? number(1 + accepted / passes, 2) : "–", passes ? "tokens per pass" : "");
+  $("d-passes").textContent = drafted ? percent(accepted / drafted) + " of drafts accepted" : "no drafts yet";
   const places = (m.levin_accepted_tokens_per_position_total ?? []);
   $("d-bars").replaceChildren(...places.map(({ labels, value }) => {
     const share = passes ? value / passes : 0, column = make("div"), bar = make("i");

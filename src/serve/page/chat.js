@@ -57,7 +57,7 @@ async function answer(t) {
       const said = await response.text();
       let why = said;
       try { why = JSON.parse(said).error.message; } catch { /* not from Levin */ }
-      throw new Error(response.status === 401 ? "This server wants an API key: give it in the settings." : why || "status " + response.status);
+      throw new Error(response.status === 401 ? "This server needs an API key; enter it in the settings." : why || "status " + response.status);
     }
     for await (const event of events(response)) {
       take(message, event, clock);
