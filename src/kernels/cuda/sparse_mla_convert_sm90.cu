@@ -22,13 +22,8 @@ __global__ void __launch_bounds__(kConvertThreads) clear_counts_kernel(int32_t* 
 
 // Tokens of each request up to the last that any of its queries has picked. Lane i looks at the first pick of tile i, then
 // at picks i and i + 32 of the last tile that has any.
-<<<<<<< HEAD
 __global__ void __launch_bounds__(kConvertThreads)
     count_tokens_kernel(const __grid_constant__ SparseMla a, int32_t* n_tokens) {
-=======
-__global__ void __launch_bounds__(kConvertThreads)
-    count_tokens_kernel(const __grid_constant__ SparseMla a, int32_t* n_tokens) {
->>>>>>> attn
   const int64_t row = int64_t{blockIdx.x} * kConvertWarps + threadIdx.x / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   if (row >= a.n_rows) return;
@@ -41,13 +36,8 @@ __global__ void __launch_bounds__(kConvertThreads)
   if (lane == 0) atomicMax(n_tokens + a.table_row[row], highest + 1);
 }
 
-<<<<<<< HEAD
 __global__ void __launch_bounds__(kConvertThreads)
     convert_kernel(const __grid_constant__ SparseMla a, const int32_t* n_tokens, std::byte* rows) {
-=======
-__global__ void __launch_bounds__(kConvertThreads)
-    convert_kernel(const __grid_constant__ SparseMla a, const int32_t* n_tokens, std::byte* rows) {
->>>>>>> attn
   using Fp8 = RowFormat<LatentRows::kFp8>;
   const int64_t table = blockIdx.y, page = blockIdx.x;
   if (page * kIndexPageTokens >= n_tokens[table]) return;
