@@ -13,7 +13,7 @@
 // makes agreement likely and never changes a token.
 //
 // Which sequences have part in a step, and with how many rows, is the scheduler's word (sched/scheduler.h). One that it
-// sends back loses its rows and comes again as a prompt that has its answer so far; one whose prompt begins as
+// preempts loses its rows and comes again as a prompt that has its answer so far; one whose prompt begins as
 // another's goes on from the rows that are there, with the tap of the last of them for the drafter.
 //
 // Pages, shared prefixes and stored blocks are the cache manager's (kv/cache_manager.h): a plan says which blocks are

@@ -96,7 +96,7 @@ bool Scheduler::secure(Sequence& s, int64_t n_slots, StepPlan& plan) {
   while (!cache_.grow(s.cache, n_slots)) {
     const auto last = std::prev(running_.end());
     if (last->first <= s.rank) return false;
-    send_back(at(last->second), plan);
+    preempt(at(last->second), plan);
   }
   return true;
 }
@@ -104,18 +104,18 @@ bool Scheduler::secure(Sequence& s, int64_t n_slots, StepPlan& plan) {
 // Drafts send nobody back.
 bool Scheduler::room_for_drafts(Sequence& s) { return cache_.grow(s.cache, slots_after(s, 1 + s.n_drafts)); }
 
-void Scheduler::send_back(Sequence& s, StepPlan& plan) {
+void Scheduler::preempt(Sequence& s, StepPlan& plan) {
   const SequenceId id = s.spec.id;
   std::erase_if(plan.entries, [id](const StepEntry& entry) { return entry.id == id; });
   std::erase_if(plan.restored, [id](const Restored& restored) { return restored.id == id; });
-  plan.sent_back.push_back(id);
+  plan.preempted.push_back(id);
   running_.erase(s.rank);
   waiting_.emplace(s.rank, id);
   cache_.release(s.cache);
   s.restored.clear();
   s.n_cached = s.n_settled = 0;
   s.n_drafts = 0;
-  ++totals_.n_sent_back;
+  ++totals_.n_preempted;
 }
 
 // ---- the step ----------------------------------------------------------------------------------------------------
@@ -130,7 +130,7 @@ void Scheduler::plan_decoding(StepPlan& plan) {
                               .n_drafts = room_for_drafts(s) ? s.n_drafts : 0,
                               .gives_token = true});
     }
-    next = running_.upper_bound(s.rank);  // those behind may have been sent back meanwhile
+    next = running_.upper_bound(s.rank);  // those behind may have been preempted meanwhile
   }
 }
 
@@ -166,8 +166,8 @@ void Scheduler::add_chunk(Sequence& s, StepPlan& plan) {
 void Scheduler::admit(StepPlan& plan) {
   while (!waiting_.empty() && prefill_room(plan) > 0) {
     Sequence& s = at(waiting_.begin()->second);
-    // whoever was sent back just now has no pages to come back to
-    if (std::find(plan.sent_back.begin(), plan.sent_back.end(), s.spec.id) != plan.sent_back.end()) return;
+    // whoever was preempted just now has no pages to come back to
+    if (std::find(plan.preempted.begin(), plan.preempted.end(), s.spec.id) != plan.preempted.end()) return;
     if (!admit_one(s, plan)) return;
     add_chunk(s, plan);
   }
@@ -178,7 +178,7 @@ bool Scheduler::admit_one(Sequence& s, StepPlan& plan) {
   if (s.spec.look_up) hit = cache_.begin(s.cache, *s.spec.tokens);
   const auto fits = [&] {
     if (static_cast<int64_t>(running_.size()) >= options_.max_running) return false;
-    std::vector<const SequenceCache*> others;  // none of which is to be sent back at once
+    std::vector<const SequenceCache*> others;  // none of which is to be preempted at once
     for (const auto& [rank, id] : running_) others.push_back(&at(id).cache);
     return cache_.has_room(s.cache, slots_after(s, s.n_tokens()), others);
   };
@@ -188,7 +188,7 @@ bool Scheduler::admit_one(Sequence& s, StepPlan& plan) {
       cache_.release(s.cache);
       return false;
     }
-    send_back(at(last->second), plan);
+    preempt(at(last->second), plan);
   }
   waiting_.erase(s.rank);
   running_.emplace(s.rank, s.spec.id);

@@ -82,7 +82,7 @@ struct Restored {
 };
 
 struct StepPlan {
-  std::vector<SequenceId> sent_back;  // preempted: their rows and drafts are lost
+  std::vector<SequenceId> preempted;  // preempted: their rows and drafts are lost
   std::vector<Admitted> admitted;     // their only rows are those of the prefix-cache hit
   std::vector<Restored> restored;     // to be applied after admission
   std::vector<StepEntry> entries;     // each id once; empty only if there are blocks to restore, or no sequences
@@ -111,7 +111,7 @@ struct SchedulerCounts {
   int64_t n_pages = 0;  // of the kind with the smallest share of free pages (kv/cache_manager.h, CacheUsage)
   int64_t n_free_pages = 0;
   int64_t n_cached_pages = 0;    // of unused cached prefixes; all other pages are in use
-  int64_t n_sent_back = 0;       // preemptions since the start; the counts below are also since the start
+  int64_t n_preempted = 0;       // preemptions since the start; the counts below are also since the start
   int64_t n_queried_tokens = 0;  // looked up in the prefix index at admission
   int64_t n_found_tokens = 0;    // of these, found in shared pages
 };
@@ -158,7 +158,7 @@ class Scheduler {
   int64_t slots_after(const Sequence& s, int64_t n_rows) const;
   bool secure(Sequence& s, int64_t n_slots, StepPlan& plan);
   bool room_for_drafts(Sequence& s);
-  void send_back(Sequence& s, StepPlan& plan);
+  void preempt(Sequence& s, StepPlan& plan);
   void plan_decoding(StepPlan& plan);
   void plan_prefill(StepPlan& plan);
   void admit(StepPlan& plan);

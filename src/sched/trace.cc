@@ -15,7 +15,7 @@ namespace {
 std::string plan_line(const StepPlan& plan) {
   std::string out = "plan back";
   const auto add = std::back_inserter(out);
-  for (const SequenceId id : plan.sent_back) fmt::format_to(add, " {}", id);
+  for (const SequenceId id : plan.preempted) fmt::format_to(add, " {}", id);
   out += " admitted";
   for (const Admitted& a : plan.admitted) fmt::format_to(add, " {}+{}", a.id, a.n_cached);
   out += " restored";

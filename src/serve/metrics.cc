@@ -191,7 +191,7 @@ std::string Metrics::text() const {
               load_.n_pages > 0 ? as_double(load_.n_cached_pages) / as_double(load_.n_pages) : 0);
   page.figure("cache_pages", "", "gauge", "Cache pages", as_double(load_.n_pages));
   page.figure("sent_back_total", "num_preemptions_total", "counter", "Preempted requests",
-              as_double(load_.n_sent_back));
+              as_double(load_.n_preempted));
   page.figure("prefix_queried_tokens_total", "prefix_cache_queries_total", "counter",
               "Tokens looked up in the prefix cache", as_double(load_.n_queried_tokens));
   page.figure("prefix_found_tokens_total", "prefix_cache_hits_total", "counter", "Prefix-cache hits, in tokens",

@@ -35,7 +35,7 @@ std::string stuck_report(const StepWatch& step, const EngineLoad& load) {
       std::back_inserter(out),
       "  before it: {} running, {} waiting, {} of {} cache pages free, {} held by the prefix cache, {} preempted\n"
       "  --watchdog-timeout is how long a step may take; a model of this size may need longer ones",
-      load.n_running, load.n_waiting, load.n_free_pages, load.n_pages, load.n_cached_pages, load.n_sent_back);
+      load.n_running, load.n_waiting, load.n_free_pages, load.n_pages, load.n_cached_pages, load.n_preempted);
   return out;
 }
 

@@ -65,7 +65,7 @@ struct UnderLoad {
   int n_compared = 0;
   int64_t n_found = 0;
   int64_t n_running_most = 0;
-  int64_t n_sent_back = 0;
+  int64_t n_preempted = 0;
 };
 
 // Runs all requests through one loop, some of them cancelled on the way, and compares every answer with `alone`.
@@ -98,7 +98,7 @@ UnderLoad compare_under_load(StepLoop& loop, const std::vector<GenerateRequest>&
       at = open.erase(at);
     }
   }
-  out.n_sent_back = loop.counts().n_sent_back;
+  out.n_preempted = loop.counts().n_preempted;
   return out;
 }
 
@@ -129,7 +129,7 @@ TEST_P(DemoLoadTest, EveryAnswerIsTheOneOfTheRequestAlone) {
   const UnderLoad seen = compare_under_load(loop, requests, alone);
   EXPECT_GT(seen.n_compared, kRequests * 3 / 4);
   EXPECT_GT(seen.n_found, 500);
-  EXPECT_GT(seen.n_sent_back, 2);
+  EXPECT_GT(seen.n_preempted, 2);
   const Result<int64_t> n_plans = replay_trace(trace);
   EXPECT_TRUE(n_plans.ok()) << n_plans.error().message;
 }
@@ -190,7 +190,7 @@ TEST_P(StateLoadTest, EveryAnswerIsThatOfTheRequestAlone) {
   EXPECT_GT(seen.n_compared, kRequests * 3 / 4);
   EXPECT_GT(seen.n_found, 500);
   EXPECT_EQ(seen.n_running_most, limits.n_sequences);
-  EXPECT_GT(seen.n_sent_back, 0);
+  EXPECT_GT(seen.n_preempted, 0);
   EXPECT_EQ(loop.cache().index().memory().n_pages(), 6);
   const Result<int64_t> n_plans = replay_trace(trace);
   EXPECT_TRUE(n_plans.ok()) << n_plans.error().message;

@@ -244,7 +244,7 @@ TEST_P(RestartTest, LogProbabilitiesOfAPromptAreComputed) {
 }
 
 // Company, a cache too small for it, and pages that go to the disk and come back while others run.
-TEST_P(RestartTest, TheDiskServesWhoWasSentBack) {
+TEST_P(RestartTest, TheDiskServesPreemptedRequests) {
   std::vector<GenerateRequest> requests;
   std::vector<Answered> alone;
   for (int i = 0; i < 6; ++i) {

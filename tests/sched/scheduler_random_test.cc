@@ -38,7 +38,7 @@ struct Pressure {
   bool share_prefixes = true;
   int64_t max_prompt;
   int64_t max_answer;
-  int64_t n_sent_back;  // at least that often somebody loses pages
+  int64_t n_preempted;  // at least that often somebody loses pages
 };
 
 class World {
@@ -65,7 +65,7 @@ class World {
     if (below(40) == 0 && !sequences_.empty()) leave(std::next(sequences_.begin(), below(sequences_.size()))->first);
     const StepPlan plan = scheduler_.plan();
     ASSERT_EQ(plan.entries.empty() && plan.restored.empty(), sequences_.empty());
-    for (const SequenceId id : plan.sent_back) sequences_.at(id).waits = true;
+    for (const SequenceId id : plan.preempted) sequences_.at(id).waits = true;
     for (const Admitted& admitted : plan.admitted) {
       EXPECT_EQ(admitted.n_cached % kPageTokens, 0);
       sequences_.at(admitted.id).waits = false;
@@ -132,7 +132,7 @@ class World {
 
   void restore(const Restored& restored) {
     Sequence& s = sequences_.at(restored.id);
-    if (s.waits) return;  // sent back in the same plan
+    if (s.waits) return;  // preempted in the same plan
     for (const RestoredBlock& block : restored.blocks) {
       for (int64_t i = 0; i < kPageTokens; ++i) {
         uint64_t value = 0;
@@ -225,31 +225,31 @@ const Pressure kPressures[] = {
      .options = {.step_tokens = 96, .chunk_tokens = 64, .max_running = 8, .max_waiting = 20, .lookahead_tokens = 4},
      .max_prompt = 400,
      .max_answer = 200,
-     .n_sent_back = 100},
+     .n_preempted = 100},
     {.n_pages = 200,
      .options = {.step_tokens = 256, .chunk_tokens = 100, .max_running = 4, .max_waiting = 50, .lookahead_tokens = 2},
      .max_prompt = 1000,
      .max_answer = 40,
-     .n_sent_back = 0},
+     .n_preempted = 0},
     {.n_pages = 40,
      .options = {.step_tokens = 16, .chunk_tokens = 30, .max_running = 64, .max_waiting = 9},
      .share_prefixes = false,
      .max_prompt = 200,
      .max_answer = 100,
-     .n_sent_back = 100},
+     .n_preempted = 100},
     {.n_pages = 16,
      .options = {.step_tokens = 96, .chunk_tokens = 64, .max_running = 8, .max_waiting = 20, .lookahead_tokens = 4},
      .n_host_blocks = 30,
      .max_prompt = 400,
      .max_answer = 200,
-     .n_sent_back = 100},
+     .n_preempted = 100},
     {.n_pages = 30,
      .options = {.step_tokens = 96, .chunk_tokens = 80, .max_running = 6, .max_waiting = 20, .lookahead_tokens = 4},
      .kinds = {.n_window = 128, .ratios = {4, 64}},
      .n_host_blocks = 40,
      .max_prompt = 400,
      .max_answer = 200,
-     .n_sent_back = 50}};
+     .n_preempted = 50}};
 
 class SchedulerWorld : public ::testing::TestWithParam<int> {};
 
@@ -263,7 +263,7 @@ TEST_P(SchedulerWorld, KeepsEveryRowRightAndEveryPageCounted) {
   EXPECT_GT(world.n_finished(), 500);
   const SchedulerCounts counts = world.scheduler().counts();
   EXPECT_EQ(counts.n_free_pages + counts.n_cached_pages, counts.n_pages);
-  EXPECT_GE(counts.n_sent_back, pressure.n_sent_back);
+  EXPECT_GE(counts.n_preempted, pressure.n_preempted);
   if (pressure.share_prefixes && pressure.kinds.ratios.empty()) {
     EXPECT_GT(counts.n_found_tokens, counts.n_queried_tokens / 20);
   }

@@ -99,7 +99,7 @@ TEST(Scheduler, BetterPriorityGoesFirstAndSendsOthersBack) {
   bench.submit(2, 10, 100, 5);
   bench.submit(3, 10, 100, 1);
   const StepPlan plan = bench.step();
-  EXPECT_EQ(plan.sent_back, (std::vector<SequenceId>{1}));
+  EXPECT_EQ(plan.preempted, (std::vector<SequenceId>{1}));
   ASSERT_EQ(plan.entries.size(), 1u);
   EXPECT_EQ(plan.entries[0].id, 3);
   bench.remove(3);
@@ -110,12 +110,12 @@ TEST(Scheduler, SendsTheLastBackWhenPagesRunOut) {
   Bench bench({}, 4, false);
   bench.submit(1, 60, 120);
   bench.submit(2, 60, 120);
-  std::vector<SequenceId> sent_back;
+  std::vector<SequenceId> preempted;
   int64_t n_steps = 0;
-  for (; sent_back.empty(); ++n_steps) sent_back = bench.step().sent_back;
-  EXPECT_EQ(sent_back, (std::vector<SequenceId>{2}));
+  for (; preempted.empty(); ++n_steps) preempted = bench.step().preempted;
+  EXPECT_EQ(preempted, (std::vector<SequenceId>{2}));
   EXPECT_EQ(bench.scheduler().counts().n_waiting, 1);
-  EXPECT_EQ(bench.scheduler().counts().n_sent_back, 1);
+  EXPECT_EQ(bench.scheduler().counts().n_preempted, 1);
   EXPECT_GT(n_steps, 60);
   bench.remove(1);
   const StepPlan plan = bench.step();
@@ -133,7 +133,7 @@ TEST(Scheduler, ADraftSendsNobodyBack) {
   ASSERT_EQ(plan.entries.size(), 2u);
   EXPECT_EQ(plan.entries[0].n_drafts, 3);
   EXPECT_EQ(plan.entries[1].n_drafts, 0);
-  EXPECT_TRUE(plan.sent_back.empty());
+  EXPECT_TRUE(plan.preempted.empty());
 }
 
 TEST(Scheduler, ASecondPromptFindsThePagesOfTheFirst) {
