@@ -10,14 +10,14 @@ namespace {
 
 int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
-// The widest strip that leaves the busiest multiprocessor the fewest columns. Groups have strips enough; they take the
+// The widest strip that leaves the busiest SM the fewest columns. Groups have strips enough; they take the
 // widest.
 int rows_kernel_width(const GemmFp8Shape& s) {
   constexpr int kWidths[] = {64, 56, 48, 32, 16};
   if (s.n_groups > 1) return kWidths[0];
   int best = kWidths[0], best_columns = 1 << 30;
   for (const int width : kWidths) {
-    const int columns = ceil_div(ceil_div(s.n, width), s.n_multiprocessors) * width;
+    const int columns = ceil_div(ceil_div(s.n, width), s.n_sms) * width;
     if (columns < best_columns) {
       best = width;
       best_columns = columns;
@@ -26,7 +26,7 @@ int rows_kernel_width(const GemmFp8Shape& s) {
   return best;
 }
 
-// The tile whose rounds over the multiprocessors cover the fewest elements; small tiles load more for each of them.
+// The tile whose rounds over the SMs cover the fewest elements; small tiles load more for each of them.
 GemmFp8Plan tiles_plan(const GemmFp8Shape& s) {
   struct Choice {
     int rows, width;
@@ -37,7 +37,7 @@ GemmFp8Plan tiles_plan(const GemmFp8Shape& s) {
   double best_cost = 1e300;
   for (const Choice& c : kChoices) {
     const int pairs = s.n_groups * ceil_div(s.rows_per_group, c.rows) * ceil_div(ceil_div(s.n, c.width), 2);
-    const double cost = c.cost * ceil_div(pairs, s.n_multiprocessors / 2) * c.rows * c.width;
+    const double cost = c.cost * ceil_div(pairs, s.n_sms / 2) * c.rows * c.width;
     if (cost < best_cost) {
       best = GemmFp8Plan{GemmKernel::kTiles, c.rows, c.width};
       best_cost = cost;
@@ -54,8 +54,8 @@ std::string GemmFp8Plan::describe() const {
 }
 
 GemmFp8Plan plan_gemm_fp8(const GemmFp8Shape& s) {
-  // Up to two rounds of 64 rows read the weights twice, but keep every multiprocessor busy where few tiles would not.
-  const bool few_tiles = s.n_groups == 1 && ceil_div(s.n, 128) <= s.n_multiprocessors / 2;
+  // Up to two rounds of 64 rows read the weights twice, but keep every SM busy where few tiles would not.
+  const bool few_tiles = s.n_groups == 1 && ceil_div(s.n, 128) <= s.n_sms / 2;
   if (s.rows_per_group > (few_tiles ? 128 : 64)) return tiles_plan(s);
   if (s.n_groups == 1 && s.rows_per_group <= kMostFewRows && s.k % 128 == 0 && s.k <= kMostFewRowsK)
     return {GemmKernel::kFewRows, kMostFewRows, 32};

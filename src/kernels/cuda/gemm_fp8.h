@@ -64,7 +64,7 @@ struct GemmFp8Shape {
   int n = 0;
   int k = 0;
   int n_groups = 1;
-  int n_multiprocessors = 132;
+  int n_sms = 132;
 };
 GemmFp8Plan plan_gemm_fp8(const GemmFp8Shape& shape);
 

@@ -2,7 +2,7 @@
 // with activations that it keeps in shared memory.
 //
 //   in    x [T, K] e4m3, w [N, K] e4m3, scales as in gemm_fp8.h         out  [T, N] bf16 or f32
-//   grid  at most one block per multiprocessor, persistent over strips
+//   grid  at most one block per SM, persistent over strips
 //   block 1 math warpgroup (warps 0-3), 1 warp of which one thread loads weights, 1 warp that folds
 //   smem  Shared, then Layout: a ring of stages, each kBlocks blocks of 128 k of a strip; the rows of x, two rows of
 //         128 k after another; their scales and those of all the block's strips
@@ -52,7 +52,7 @@ constexpr int kRowsBarrier = 1;
 constexpr int kSumsBarrier = 2;  // and the next three
 constexpr int kMaxStages = 16;
 constexpr int kRowsOfBlock = kRows * kBlockK;  // bytes of x of one block of k
-// Of each of two blocks on a multiprocessor: 228 KB, of which the system keeps 1 KB for each block.
+// Of each of two blocks on a SM: 228 KB, of which the system keeps 1 KB for each block.
 constexpr int kHalfSharedBytes = 113 * 1024;
 
 // Where things lie in shared memory, in bytes behind the ring's first stage.
@@ -338,10 +338,10 @@ __global__ void __launch_bounds__(kThreads, 2) gemm_fp8_few_rows_kernel(const __
 int round_up(int n, int to) { return (n + to - 1) / to * to; }
 int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
-// A product whose weights, a block's share, a whole multiprocessor's ring would hold takes half of the shared memory, so
+// A product whose weights, a block's share, a whole SM's ring would hold takes half of the shared memory, so
 // that the blocks of the next kernel start, and their weights load, beside this one's. A longer one streams, best
 // through one deep ring. A stage is 16 KB: two blocks with two in flight, or one with three, keep memory busy; one on every
-// other multiprocessor takes four.
+// other SM takes four.
 Layout layout_of(int n_k_blocks, int n_strips_of_block, int n_blocks) {
   const int n_stages = n_strips_of_block * ceil_div(n_k_blocks, kBlocks);
   const int whole_k_blocks = round_up(n_k_blocks, kBlocks);
@@ -352,7 +352,7 @@ Layout layout_of(int n_k_blocks, int n_strips_of_block, int n_blocks) {
   const bool streams = n_stages > (kMaxSharedBytes - fixed) / kStageBytes;
   Layout l;
   l.n_stages = std::min(((streams ? kMaxSharedBytes : kHalfSharedBytes) - fixed) / kStageBytes, kMaxStages);
-  l.n_in_flight = !streams ? 2 : n_blocks > n_multiprocessors() / 2 ? 3 : 4;
+  l.n_in_flight = !streams ? 2 : n_blocks > n_sms() / 2 ? 3 : 4;
   l.x = l.n_stages * kStageBytes;
   l.x_scale = l.x + x_bytes;
   l.w_scale = l.x_scale + x_scale_bytes;
@@ -363,8 +363,7 @@ Layout layout_of(int n_k_blocks, int n_strips_of_block, int n_blocks) {
 }  // namespace
 
 void gemm_fp8_few_rows(const GemmFp8& a, const GemmFp8Plan&, CUstream_st* stream) {
-  const int n_k_blocks = a.k / kBlockK, n_strips = ceil_div(a.n, kWidth),
-            n_blocks = std::min(n_multiprocessors(), n_strips);
+  const int n_k_blocks = a.k / kBlockK, n_strips = ceil_div(a.n, kWidth), n_blocks = std::min(n_sms(), n_strips);
   MatrixStackMap w;
   w.matrix.data = a.w;
   w.matrix.n_rows = a.n;

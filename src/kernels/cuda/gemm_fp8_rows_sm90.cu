@@ -1,7 +1,7 @@
 // gemm_fp8 for few rows, sm_90a. A block multiplies up to kRows token rows with strips of kWidth weight rows, all of K.
 //
 //   in    x [T, K] e4m3, w [G, N, K] e4m3, scales as in gemm_fp8.h         out  [T, N] bf16 or f32
-//   grid  at most one block per multiprocessor, persistent over strips; grouped: over (group, strip, kRows rows)
+//   grid  at most one block per SM, persistent over strips; grouped: over (group, strip, kRows rows)
 //   block 1 math warpgroup (warps 0-3) + 1 warp of which one thread loads
 //   smem  struct Shared: a ring of stages, each kBlocks blocks of 128 k of both operands, with their scales
 //   flow  loader: wait empty -> copies -> full.  math: wait full -> 4 wgmma a block -> fold the stage before -> empty
@@ -9,7 +9,7 @@
 //         do not mix. Rows or columns beyond a group, N or K load as zero or as a neighbour's, and are not stored
 //   cost  reads N*K weight bytes once, T*K activation bytes once per strip (from L2); bandwidth-bound up to 64 rows
 //   why   tokens are the M operand, so that strips may be any multiple of 8 weight rows wide: K need not be split to
-//         give every multiprocessor its share. The next kernel's blocks may start beside this one's (half the shared
+//         give every SM its share. The next kernel's blocks may start beside this one's (half the shared
 //         memory): weights do not depend on earlier kernels, so their loads begin before wait_for_previous()
 #include <algorithm>
 
@@ -337,7 +337,7 @@ void run(const GemmFp8& a, CUstream_st* stream) {
   const int n_strips = (a.n + kWidth - 1) / kWidth;
   const int most_items = a.group_begin ? n_strips * a.n_groups * 2 : n_strips * ((a.n_tokens + kRows - 1) / kRows);
   Launch l;
-  l.grid = dim3(static_cast<unsigned>(std::min(n_multiprocessors(), most_items)));
+  l.grid = dim3(static_cast<unsigned>(std::min(n_sms(), most_items)));
   l.block = dim3(kThreads);
   l.shared_bytes = static_cast<int>(sizeof(Shared<C>)) + kSwizzleAlignment;
   l.follows_closely = a.follows_closely;

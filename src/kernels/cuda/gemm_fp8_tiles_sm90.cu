@@ -1,7 +1,7 @@
 // gemm_fp8 for many rows, sm_90a. A pair of blocks (a cluster) computes two neighbouring tiles of outputs at a time.
 //
 //   in    x [T, K] e4m3, w [G, N, K] e4m3, scales as in gemm_fp8.h         out  [T, N] bf16 or f32
-//   grid  one pair per two multiprocessors, persistent over (group, pair of column tiles, row tile)
+//   grid  one pair per two SMs, persistent over (group, pair of column tiles, row tile)
 //   block 2 math warpgroups, each kRows / 2 rows in waves of 64, + 1 warpgroup of which one thread loads
 //   smem  struct Shared: a ring of stages of 128 k of both operands with their scales, one strip per warp for stores
 //   flow  loader: wait empty (both blocks') -> own weights, and half of the rows for both blocks -> full.
@@ -352,7 +352,7 @@ void run(const GemmFp8& a, CUstream_st* stream) {
   const int pairs = ((a.n + kWidth - 1) / kWidth + kPair - 1) / kPair;
   const int most_items = pairs * ((a.n_tokens + kRows - 1) / kRows + a.n_groups - 1);
   Launch l;
-  l.grid = dim3(static_cast<unsigned>(std::min(n_multiprocessors() / kPair, most_items) * kPair));
+  l.grid = dim3(static_cast<unsigned>(std::min(n_sms() / kPair, most_items) * kPair));
   l.block = dim3(kThreads);
   l.shared_bytes = static_cast<int>(sizeof(Shared<C>)) + kSwizzleAlignment;
   l.cluster = kPair;

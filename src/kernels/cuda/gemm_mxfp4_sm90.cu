@@ -1,7 +1,7 @@
 // gemm_mxfp4, sm_90a. A block multiplies two strips of 64 weight rows with up to kRows token rows, all of K.
 //
 //   in    x [T, K] bf16, w [G, strips, K tiles] packed (gemm_mxfp4_layout.h)       out  [T, N] bf16 or f32
-//   grid  persistent over (group, pair of strips, kRows rows); two blocks a multiprocessor up to 32 rows, else one
+//   grid  persistent over (group, pair of strips, kRows rows); two blocks a SM up to 32 rows, else one
 //   block 2 math warpgroups, a strip each, + 1 warp of which one thread loads
 //   smem  struct Shared: a ring of stages of 128 k: both strips' tiles and the rows' two chunks of 64 columns
 //   flow  loader: wait empty -> copies -> full.  math: codes of half a tile -> operand registers, while the products of
@@ -52,7 +52,7 @@ template <int kRowsOf, bool kWideOf>
 struct Config {
   static constexpr int kRows = kRowsOf;
   static constexpr bool kWide = kWideOf;               // scales from 2 on, which take two multiplications
-  static constexpr int kBlocks = kRows <= 32 ? 2 : 1;  // of a multiprocessor
+  static constexpr int kBlocks = kRows <= 32 ? 2 : 1;  // of a SM
   static constexpr int kChunkBytes = kRows * 128;
   static constexpr int kStageBytes = 2 * kChunkBytes + kStrips * kMxTileBytes;
   static constexpr int kRingBytes = (kBlocks == 2 ? 100 : 200) * 1024;
@@ -302,7 +302,7 @@ void run_instance(const GemmMxfp4& a, CUstream_st* stream) {
   const int64_t row_tiles = (a.n_tokens + kRows - 1) / kRows;
   const int64_t most_items = n_pairs * (a.group_begin ? row_tiles + a.n_groups : row_tiles);
   Launch l;
-  l.grid = dim3(static_cast<unsigned>(std::min<int64_t>(int64_t{n_multiprocessors()} * C::kBlocks, most_items)));
+  l.grid = dim3(static_cast<unsigned>(std::min<int64_t>(int64_t{n_sms()} * C::kBlocks, most_items)));
   l.block = dim3(kThreads);
   l.shared_bytes = static_cast<int>(sizeof(Shared<C>)) + kSwizzleAlignment;
   l.follows_closely = a.follows_closely;

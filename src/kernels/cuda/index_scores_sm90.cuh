@@ -337,7 +337,7 @@ class RunScorer {
   }
 
   // Relu, weight and the sum over this lane's heads for both its rows, over the row's four lanes, times the key's scale.
-  // The rows' relus run on different units of the multiprocessor; both keep a NaN, which is then noticed in every slot.
+  // The rows' relus run on different units of the SM; both keep a NaN, which is then noticed in every slot.
   template <int kChunk, int kCount>
   __device__ __forceinline__ void finish_chunk(const float (&product)[kCount * kHeads / 2], float scale, int slot) {
     float upper[kCount] = {}, lower[kCount] = {};

@@ -39,7 +39,7 @@ bool has_few_rows_kernel(const SparseMla& a) {
 // time of a tile with 64 heads; a tile with 128 takes three.
 int64_t cost(int64_t n_blocks, int n_tiles, int tile_cost = 2) {
   constexpr int64_t kFixedTiles = 3;
-  const int64_t n_waves = (n_blocks + n_multiprocessors() - 1) / n_multiprocessors();
+  const int64_t n_waves = (n_blocks + n_sms() - 1) / n_sms();
   return n_waves * (n_tiles + kFixedTiles) * tile_cost;
 }
 
@@ -130,7 +130,7 @@ int64_t sparse_mla_scratch_bytes() {
   return kMlaCounterBytes + std::max(kMlaTotals * kMlaTotalBytes, int64_t{kMlaRecords} * kMlaPartRecordBytes);
 }
 
-int64_t most_mla_pairs() { return std::min<int64_t>(n_multiprocessors(), kMlaTotals) / 2; }
+int64_t most_mla_pairs() { return std::min<int64_t>(n_sms(), kMlaTotals) / 2; }
 
 std::vector<int64_t> sparse_mla_thresholds(int n_heads, int n_picks, int64_t most_rows) {
   return plan_thresholds(most_rows, [&](int64_t n_rows) {

@@ -1,7 +1,7 @@
 // sparse_mla over FP8 rows for 65 to 128 heads, sm_90a. A pair of blocks attends with all heads of one query row.
 //
 //   in, out, order, parts, edge  as in sparse_mla_sm90.cuh, and the same bits
-//   grid  two blocks for every two multiprocessors, which go from row to row
+//   grid  two blocks for every two SMs, which go from row to row
 //   cluster  a pair      block  2 head + 1 load warpgroup
 //   smem  struct AllHeads below: kStages half key tiles of 64 picks, the block's half of the queries of all heads, what the
 //         other block sends, cache rows on their way

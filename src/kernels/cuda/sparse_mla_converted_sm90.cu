@@ -1,7 +1,7 @@
 // sparse_mla over converted rows, sm_90a, for prefill. A block attends with 64 heads of one query row.
 //
 //   in, out, order, parts, edge  as in sparse_mla_sm90.cuh, and the same bits
-//   grid  a block for every multiprocessor, which go from item to item, an item being a row and a group of 64 heads
+//   grid  a block for every SM, which go from item to item, an item being a row and a group of 64 heads
 //   block  2 head + 1 load warpgroup
 //   smem  struct ConvertedRows below: two key tiles of 64 picks, the queries of 64 heads. A tile's weights lie over its
 //         rope, which is not needed any more then.
@@ -504,7 +504,7 @@ namespace levin::cuda {
 void launch_sparse_mla_converted(const SparseMla& a, StreamHandle stream) {
   constexpr float kLog2E = 1.44269504088896340736f;
   const int64_t n_items = a.n_rows * ((a.n_heads + kMlaHeadGroup - 1) / kMlaHeadGroup);
-  const int64_t n_blocks = std::min({n_items, int64_t{n_multiprocessors()}, kMlaTotals});
+  const int64_t n_blocks = std::min({n_items, int64_t{n_sms()}, kMlaTotals});
   const Launch l{.grid = {static_cast<unsigned>(n_blocks)},
                  .block = {mla::kConvertedThreads},
                  .shared_bytes = sizeof(mla::ConvertedRows),

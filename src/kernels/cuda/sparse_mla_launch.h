@@ -16,7 +16,7 @@ constexpr int kMlaRecords = 512;  // of a launch
 constexpr int kMlaCounterBytes = kMlaRecords * 4;
 constexpr int kMlaPartRecordBytes = 64 * 1024 + 2048 + 512;
 constexpr int64_t kMlaTotalBytes = 136 * 1024;
-constexpr int64_t kMlaTotals = 144;  // blocks that do whole rows at the same time; no chip has more multiprocessors
+constexpr int64_t kMlaTotals = 144;  // blocks that do whole rows at the same time; no chip has more SMs
 
 constexpr int kConvertedRowBytes = (512 + 64) * 2;
 

@@ -1,7 +1,7 @@
 // sparse_mla, sm_90a. A pair of blocks attends with 64 heads of one query row over its picked cache rows.
 //
 //   in    q [rows, H, 512 + 64] bf16, picks [rows, K], cache rows        out  [rows, H, 512] bf16 or f32
-//   grid  whole rows, pairs: two blocks for every two multiprocessors, which go from item to item, an item being a row and
+//   grid  whole rows, pairs: two blocks for every two SMs, which go from item to item, an item being a row and
 //         a head group, or a part of them; clusters: rows x head groups x parts x 2
 //   cluster  a pair, or the pairs of all parts of one item: 2 x parts      block  2 score, 2 value, 1 load warpgroup
 //   smem  struct Shared below: kStages half key tiles of 64 picks, the block's half of the queries, two weight tiles,

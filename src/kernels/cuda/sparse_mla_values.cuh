@@ -57,7 +57,7 @@ __device__ __forceinline__ void add_values(Shared& s, ValueState& m, int tile) {
 }
 
 // One slot of 16 float4 per value thread of a block, 256 threads apart. By the block's index and not by its
-// multiprocessor's, which need not stay the same while a thread runs.
+// SM's, which need not stay the same while a thread runs.
 __device__ __forceinline__ float4* scratch_slot(const SparseMla& a, int value_thread) {
   return reinterpret_cast<float4*>(a.scratch + kMlaCounterBytes) + int64_t{read_block_index()} * 16 * kValueThreads +
          value_thread;

@@ -16,12 +16,12 @@ namespace {
 constexpr int kMaxPicks = 2048;
 
 // Blocks that share a row: as many as its length pays for; no more than it takes to hold it where they would share
-// multiprocessors.
+// SMs.
 int n_split_for(int64_t n_rows, int64_t max_length) {
   int n_split = 8;
   const auto is_too_many = [&](int n) {
     if (max_length < n * kSelectMinKeys) return true;
-    return n_rows * n > n_multiprocessors() && max_length <= n / 2 * kSelectHeldKeys;
+    return n_rows * n > n_sms() && max_length <= n / 2 * kSelectHeldKeys;
   };
   while (n_split > 1 && is_too_many(n_split)) n_split /= 2;
   return n_split;

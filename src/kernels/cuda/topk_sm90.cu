@@ -2,7 +2,7 @@
 //
 //   in    score [rows, S] f32, lengths, counted in bins or not      out  picks [rows, K] i32
 //   grid  rows x n_split, a cluster per row     block  8 warps, each with one contiguous run of the row; two blocks
-//         share a multiprocessor. Blocks that the row is too short for leave at once
+//         share a SM. Blocks that the row is too short for leave at once
 //   smem  struct Shared below: counts per digit, scores listed here, keys listed in the whole cluster
 //   flow  Count the scores in bins (tiles/score_key.cuh) over the cluster, or take the counts that came with them, and
 //         find the bin that holds the K-th. Each block lists its scores in that bin; every block reads all lists and
@@ -15,7 +15,7 @@
 //         most 6). A pass is two differences and two funnel shifts a score: comparisons with the bin's bounds, their
 //         signs gathered in one mask for 32 scores of a lane
 //   why   what takes time is a chain of short steps, not bytes: few exchanges, few warps for the steps that each has to
-//         take, no branches for single scores. Two small blocks to a multiprocessor, because fewer than 32 clusters of
+//         take, no branches for single scores. Two small blocks to a SM, because fewer than 32 clusters of
 //         four find room where each block has one to itself.
 #include <cstdint>
 

@@ -243,11 +243,8 @@ void OpsOnCuda::multiply(const ProductRows& x, const ProductWeights& w, void* ou
   a.w = reinterpret_cast<const uint8_t*>(w.data);
   a.w_scale = w.scales;
   set_shape(a);
-  const cuda::GemmFp8Shape shape = {.rows_per_group = x.rows_per_group,
-                                    .n = w.n,
-                                    .k = a.k,
-                                    .n_groups = w.n_groups,
-                                    .n_multiprocessors = device_.n_sms};
+  const cuda::GemmFp8Shape shape = {
+      .rows_per_group = x.rows_per_group, .n = w.n, .k = a.k, .n_groups = w.n_groups, .n_sms = device_.n_sms};
   cuda::gemm_fp8(a, cuda::plan_gemm_fp8(shape), stream_.handle());
 }
 

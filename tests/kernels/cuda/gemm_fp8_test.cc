@@ -271,7 +271,7 @@ TEST(GemmFp8PlanTest, RefusesByName) {
   EXPECT_NE(gemm_fp8_support(2112, 7168, 513).find("513"), std::string::npos);
 }
 
-TEST(GemmFp8PlanTest, FillsTheMultiprocessors) {
+TEST(GemmFp8PlanTest, FillsTheSms) {
   EXPECT_EQ(plan_gemm_fp8({1, 2112, 7168, 1, 132}).describe(), "few rows 2x32");
   EXPECT_EQ(plan_gemm_fp8({3, 2112, 7168, 1, 132}).describe(), "rows 8x16");
   EXPECT_EQ(plan_gemm_fp8({1, 7168, 2048, 32, 132}).describe(), "rows 8x64");

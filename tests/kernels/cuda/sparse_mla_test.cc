@@ -131,7 +131,7 @@ TEST_F(SparseMlaTest, ARowHasTheSameBitsInAnyBatch) {
   }
 }
 
-// More rows than the device has multiprocessors, so that blocks go from row to row, with any number of tiles in each.
+// More rows than the device has SMs, so that blocks go from row to row, with any number of tiles in each.
 TEST_F(SparseMlaTest, RaggedRowsOneAfterAnother) {
   constexpr int kRows = 700;
   for (const auto& [format, n_heads] :

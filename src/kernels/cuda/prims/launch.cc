@@ -88,7 +88,7 @@ size_t PerDevice::device_index() {
   return static_cast<size_t>(device);
 }
 
-int n_multiprocessors() {
+int n_sms() {
   int device = 0, n = 0;
   cudaGetDevice(&device);
   const cudaError_t code = cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, device);

@@ -37,8 +37,8 @@ void launch_kernel(void (*kernel)(Params...), const Launch& l, Args&&... args) {
 // Clusters of such a launch that the calling thread's device holds at the same time; none where it has no room for one.
 int clusters_at_once(const void* kernel, const Launch& l);
 
-// Multiprocessors of the calling thread's device.
-int n_multiprocessors();
+// SMs of the calling thread's device.
+int n_sms();
 
 // A number that is asked for once on each device, of which a process may use several that differ. Threads that ask at the
 // same time may each compute it; they find the same.
