@@ -84,7 +84,7 @@ class Shape {
     a.n_tokens = n_tokens;
     a.n = n;
     a.k = k;
-    a.follows_closely = true;
+    a.pdl = true;
     return a;
   }
   BlockScaledProduct opponent_args(int copy) const {
@@ -158,7 +158,7 @@ void bench_dense(const Stream& stream, CublasLt* opponent, const Options& option
       if (!first && plan == plans_for(n_tokens, n, k, false)[0]) continue;
       const double us = time_in_graph(stream, timing, [&](int i) {
         GemmFp8 a = shape.args(n_tokens, i);
-        a.follows_closely = options.overlap;
+        a.pdl = options.overlap;
         cuda::gemm_fp8(a, plan, stream.handle());
       });
       const double apart = std::isnan(theirs) ? NAN : shape.disagreement(n_tokens);
@@ -221,7 +221,7 @@ void bench_grouped(const Stream& stream, int n, int k, int rows_per_group) {
   a.k = k;
   a.n_groups = kGroups;
   a.group_begin = group_begin.data();
-  a.follows_closely = true;
+  a.pdl = true;
   const GemmFp8Plan plan = cuda::plan_gemm_fp8({rows_per_group, n, k, kGroups, 132});
   const double us = time_in_graph(stream, {8, 7}, [&](int i) {
     a.w = w.data() + int64_t{i % kCopies} * kGroups * n * k;

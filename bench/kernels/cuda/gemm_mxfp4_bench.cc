@@ -55,7 +55,7 @@ void bench_grouped(const cuda::Stream& stream, int n, int k, bool all_tiles) {
     a.k = k;
     a.n_groups = kGroups;
     a.group_begin = group_begin.data();
-    a.follows_closely = true;
+    a.pdl = true;
     const double bytes = static_cast<double>(copy_bytes) + 2.0 * static_cast<double>(n_tokens) * (n + k);
     const double flop = 2.0 * static_cast<double>(n_tokens) * n * k;
     const double floor = std::max(bytes / kCopyBytesPerSecond, flop / kBf16FlopPerSecond) * 1e6;

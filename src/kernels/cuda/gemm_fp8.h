@@ -42,7 +42,7 @@ struct GemmFp8 {
   int n_groups = 1;  // G
   const int32_t* group_begin =
       nullptr;  // [G + 1] on the device: rows group_begin[g] .. group_begin[g+1]-1 use w[g]; null if G is 1
-  bool follows_closely =
+  bool pdl =
       false;  // weights may load while the previous kernel of the stream still runs: nothing on the stream writes them
 };
 

@@ -7,7 +7,7 @@
 //   smem  Shared, then Layout: a ring of stages, each kBlocks blocks of 128 k of a strip; the rows of x, two rows of
 //         128 k after another; their scales and those of all the block's strips
 //   flow  loader: wait empty -> one copy -> full.
-//         math: weight scales -> wait_for_previous() -> rows and their scales -> per stage: wait full -> 2 tiles of 4
+//         math: weight scales -> grid_dependency_wait() -> rows and their scales -> per stage: wait full -> 2 tiles of 4
 //         wgmma -> empty -> sums to shared memory; the stage after is being multiplied meanwhile.
 //         fold: per stage: sums -> totals; at a strip's end: totals -> global
 //   edge  what lies beyond N or K loads as zero; blocks beyond K are not folded, columns beyond N and rows beyond T not
@@ -158,7 +158,7 @@ class Math {
 
   __device__ void run() {
     load_weight_scales();
-    wait_for_previous();
+    grid_dependency_wait();
     load_rows();
     fence_async_shared();
     named_barrier(kRowsBarrier, kMathThreads);
@@ -319,7 +319,7 @@ __global__ void __launch_bounds__(kThreads, 2) gemm_fp8_few_rows_kernel(const __
   Shared& s = *reinterpret_cast<Shared*>(
       raw_shared + (kSwizzleAlignment - shared_address(raw_shared) % kSwizzleAlignment) % kSwizzleAlignment);
   const int warp = warp_index();
-  let_next_start();
+  launch_dependents();
   if (threadIdx.x == kLoadWarp * 32) {
     prefetch_map(p.w_map);
     s.ring.init(1, kMathThreads / 32 * kWarpArrivals);
@@ -392,7 +392,7 @@ void gemm_fp8_few_rows(const GemmFp8& a, const GemmFp8Plan&, CUstream_st* stream
   l.grid = dim3(static_cast<unsigned>(n_blocks));
   l.block = dim3(kThreads);
   l.shared_bytes = p.layout.end;
-  l.follows_closely = a.follows_closely;
+  l.pdl = a.pdl;
   l.stream = stream;
   launch_kernel(gemm_fp8_few_rows_kernel, l, p);
 }

@@ -10,7 +10,7 @@
 //   cost  reads N*K weight bytes once, T*K activation bytes once per strip (from L2); bandwidth-bound up to 64 rows
 //   why   tokens are the M operand, so that strips may be any multiple of 8 weight rows wide: K need not be split to
 //         give every SM its share. The next kernel's blocks may start beside this one's (half the shared
-//         memory): weights do not depend on earlier kernels, so their loads begin before wait_for_previous()
+//         memory): weights do not depend on earlier kernels, so their loads begin before grid_dependency_wait()
 #include <algorithm>
 
 #include "kernels/cuda/gemm_fp8.h"
@@ -102,7 +102,7 @@ class Loader {
       at.advance();
       advance(weights);
     }
-    wait_for_previous();
+    grid_dependency_wait();
     for (int i = 0; i < C::kStages && valid(rows); ++i) {
       load_rows(rows, rows_at.stage);
       rows_at.advance();
@@ -285,7 +285,7 @@ __global__ void __launch_bounds__(kThreads, 1) gemm_fp8_rows_kernel(const __grid
   Shared<C>& s = *reinterpret_cast<Shared<C>*>(
       raw_shared + (kSwizzleAlignment - shared_address(raw_shared) % kSwizzleAlignment) % kSwizzleAlignment);
   const int warp = warp_index();
-  let_next_start();
+  launch_dependents();
   if (threadIdx.x == 0) {
     prefetch_map(p.w_map);
     prefetch_map(p.x_map);
@@ -293,7 +293,7 @@ __global__ void __launch_bounds__(kThreads, 1) gemm_fp8_rows_kernel(const __grid
     fence_barrier_init();
   }
   if (warp == kMathThreads / 32) {
-    if (p.group_begin) wait_for_previous();  // an earlier kernel wrote it
+    if (p.group_begin) grid_dependency_wait();  // an earlier kernel wrote it
     s.walk.fill(p.group_begin, p.n_groups, p.n_tokens, (p.n + C::kWidth - 1) / C::kWidth);
   }
   __syncthreads();
@@ -340,7 +340,7 @@ void run(const GemmFp8& a, CUstream_st* stream) {
   l.grid = dim3(static_cast<unsigned>(std::min(n_sms(), most_items)));
   l.block = dim3(kThreads);
   l.shared_bytes = static_cast<int>(sizeof(Shared<C>)) + kSwizzleAlignment;
-  l.follows_closely = a.follows_closely;
+  l.pdl = a.pdl;
   l.stream = stream;
   static_assert(sizeof(Shared<C>) + kSwizzleAlignment <= kMaxSharedBytes);
   launch_kernel(gemm_fp8_rows_kernel<C>, l, p);

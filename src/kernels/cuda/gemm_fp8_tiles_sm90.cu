@@ -293,8 +293,8 @@ __global__ void __launch_bounds__(kThreads, 1) gemm_fp8_tiles_kernel(const __gri
   Shared<C>& s = *reinterpret_cast<Shared<C>*>(
       raw_shared + (kSwizzleAlignment - shared_address(raw_shared) % kSwizzleAlignment) % kSwizzleAlignment);
   const int warp = warp_index();
-  wait_for_previous();
-  let_next_start();
+  grid_dependency_wait();
+  launch_dependents();
   if (threadIdx.x == 0) {
     prefetch_map(p.x_map);
     prefetch_map(p.w_map);
@@ -308,10 +308,10 @@ __global__ void __launch_bounds__(kThreads, 1) gemm_fp8_tiles_kernel(const __gri
   __syncthreads();
   cluster_sync();  // the other block's barriers are ready
   if (warp >= kMathThreads / 32) {
-    shrink_registers<kLoadRegisters>();
+    setmaxnreg_dec<kLoadRegisters>();
     if (warp == kMathThreads / 32 && elect_one()) Loader<C>(p, s).run();
   } else {
-    grow_registers<kMathRegisters>();
+    setmaxnreg_inc<kMathRegisters>();
     Math<C>(p, s).run();
   }
   __syncwarp();
@@ -356,7 +356,7 @@ void run(const GemmFp8& a, CUstream_st* stream) {
   l.block = dim3(kThreads);
   l.shared_bytes = static_cast<int>(sizeof(Shared<C>)) + kSwizzleAlignment;
   l.cluster = kPair;
-  l.follows_closely = a.follows_closely;
+  l.pdl = a.pdl;
   l.stream = stream;
   static_assert(sizeof(Shared<C>) + kSwizzleAlignment <= kMaxSharedBytes);
   launch_kernel(gemm_fp8_tiles_kernel<C>, l, p);

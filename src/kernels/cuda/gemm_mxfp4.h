@@ -52,7 +52,7 @@ struct GemmMxfp4 {
   int k = 0;
   int n_groups = 1;                      // G
   const int32_t* group_begin = nullptr;  // [G + 1] on the device, as in gemm_fp8.h; null if G is 1
-  bool follows_closely = false;          // as in gemm_fp8.h
+  bool pdl = false;                      // as in gemm_fp8.h
 };
 
 // Rows of a tile: 8, 16, 32, 64 or 128. It changes speed only, never a bit of the result.

@@ -87,7 +87,7 @@ class Loader {
       at.advance();
       advance(weights);
     }
-    wait_for_previous();
+    grid_dependency_wait();
     for (int i = 0; i < C::kStages && valid(rows); ++i) {
       load_rows(rows, rows_at.stage);
       rows_at.advance();
@@ -258,14 +258,14 @@ __global__ void __launch_bounds__(kThreads, C::kBlocks) gemm_mxfp4_kernel(const 
   Shared<C>& s = *reinterpret_cast<Shared<C>*>(
       raw_shared + (kSwizzleAlignment - shared_address(raw_shared) % kSwizzleAlignment) % kSwizzleAlignment);
   const int warp = warp_index();
-  let_next_start();
+  launch_dependents();
   if (threadIdx.x == 0) {
     prefetch_map(p.x_map);
     s.ring.init(1, kMathThreads / 32 * kWarpArrivals);
     fence_barrier_init();
   }
   if (warp == kMathThreads / 32) {
-    if (p.group_begin) wait_for_previous();  // an earlier kernel wrote it
+    if (p.group_begin) grid_dependency_wait();  // an earlier kernel wrote it
     s.walk.fill(p.group_begin, p.n_groups, p.n_tokens, (p.n_strips + kStrips - 1) / kStrips);
   }
   __syncthreads();
@@ -305,7 +305,7 @@ void run_instance(const GemmMxfp4& a, CUstream_st* stream) {
   l.grid = dim3(static_cast<unsigned>(std::min<int64_t>(int64_t{n_sms()} * C::kBlocks, most_items)));
   l.block = dim3(kThreads);
   l.shared_bytes = static_cast<int>(sizeof(Shared<C>)) + kSwizzleAlignment;
-  l.follows_closely = a.follows_closely;
+  l.pdl = a.pdl;
   l.stream = stream;
   static_assert(C::kBlocks * (sizeof(Shared<C>) + kSwizzleAlignment + 1024) <= kMaxSharedBytes + 1024);
   launch_kernel(gemm_mxfp4_kernel<C>, l, p);

@@ -440,14 +440,14 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     for (int i = threadIdx.x; i < Config::kTokens * kScoreBins; i += Config::kThreads) (&s.histogram[0][0])[i] = 0;
   }
   __syncthreads();
-  let_next_start();
-  wait_for_previous();
+  launch_dependents();
+  grid_dependency_wait();
   const PlanBlock block = p.plan.blocks[blockIdx.x];
   if (warp_index() < Config::kMathThreads / 32) {
-    grow_registers<Config::kMathRegs>();
+    setmaxnreg_inc<Config::kMathRegs>();
     math_role<Config>(s, p, block);
   } else {
-    shrink_registers<Config::kLoadRegs>();
+    setmaxnreg_dec<Config::kLoadRegs>();
     const int load_warp = warp_index() - Config::kMathThreads / 32;
     if (load_warp == Config::kLoadWarps)
       load_queries_role<Config>(s, p, block, query_map);
@@ -462,7 +462,7 @@ void launch_index_scores_as(const IndexScoreParams& p, const IndexScoreMaps& map
                 {.grid = {static_cast<unsigned>(n_blocks)},
                  .block = {Config::kThreads},
                  .shared_bytes = sizeof(typename Config::Shared),
-                 .follows_closely = true,
+                 .pdl = true,
                  .stream = stream},
                 p, maps.query, maps.key);
 }

@@ -32,7 +32,7 @@ struct QuantizeFp8 {
   QuantizedRows out;
   int n_tokens = 0;
   int k = 0;
-  bool follows_closely = false;
+  bool pdl = false;
 };
 void quantize_fp8(const QuantizeFp8& a, CUstream_st* stream);
 
@@ -44,7 +44,7 @@ struct SiluMulQuantize {
   QuantizedRows out;  // of K = F
   int n_tokens = 0;
   int d_hidden = 0;  // F
-  bool follows_closely = false;
+  bool pdl = false;
 };
 void silu_mul_quantize(const SiluMulQuantize& a, CUstream_st* stream);
 

@@ -24,8 +24,8 @@ __device__ __forceinline__ int first_column() {
 
 template <class In>
 __global__ void __launch_bounds__(kWarps * 32) quantize_fp8_kernel(QuantizeFp8 a) {
-  let_next_start();
-  wait_for_previous();
+  launch_dependents();
+  grid_dependency_wait();
   const int t = static_cast<int>(blockIdx.y), column = first_column();
   float v[kLaneColumns] = {};
   if (column < a.k) load_8(v, static_cast<const In*>(a.x) + t * a.x_ld + column);
@@ -33,8 +33,8 @@ __global__ void __launch_bounds__(kWarps * 32) quantize_fp8_kernel(QuantizeFp8 a
 }
 
 __global__ void __launch_bounds__(kWarps * 32) silu_mul_quantize_kernel(SiluMulQuantize a) {
-  let_next_start();
-  wait_for_previous();
+  launch_dependents();
+  grid_dependency_wait();
   const int t = static_cast<int>(blockIdx.y), column = first_column();
   float gate[kLaneColumns] = {}, up[kLaneColumns] = {};
   if (column < a.d_hidden) {
@@ -46,12 +46,12 @@ __global__ void __launch_bounds__(kWarps * 32) silu_mul_quantize_kernel(SiluMulQ
   round_8(gate, a.out, t, column, a.d_hidden);
 }
 
-Launch launch_for(int n_rows, int n_columns, bool follows_closely, cudaStream_t stream) {
+Launch launch_for(int n_rows, int n_columns, bool pdl, cudaStream_t stream) {
   Launch l;
   l.grid = dim3(static_cast<unsigned>((n_columns + kWarps * kWarpColumns - 1) / (kWarps * kWarpColumns)),
                 static_cast<unsigned>(n_rows));
   l.block = dim3(kWarps * 32);
-  l.follows_closely = follows_closely;
+  l.pdl = pdl;
   l.stream = stream;
   return l;
 }
@@ -60,7 +60,7 @@ Launch launch_for(int n_rows, int n_columns, bool follows_closely, cudaStream_t 
 
 void quantize_fp8(const QuantizeFp8& a, CUstream_st* stream) {
   if (a.n_tokens == 0) return;
-  const Launch l = launch_for(a.n_tokens, a.k, a.follows_closely, stream);
+  const Launch l = launch_for(a.n_tokens, a.k, a.pdl, stream);
   if (a.x_is_f32)
     launch_kernel(quantize_fp8_kernel<float>, l, a);
   else
@@ -69,7 +69,7 @@ void quantize_fp8(const QuantizeFp8& a, CUstream_st* stream) {
 
 void silu_mul_quantize(const SiluMulQuantize& a, CUstream_st* stream) {
   if (a.n_tokens == 0) return;
-  launch_kernel(silu_mul_quantize_kernel, launch_for(a.n_tokens, a.d_hidden, a.follows_closely, stream), a);
+  launch_kernel(silu_mul_quantize_kernel, launch_for(a.n_tokens, a.d_hidden, a.pdl, stream), a);
 }
 
 }  // namespace levin::cuda

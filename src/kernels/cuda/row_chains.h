@@ -11,7 +11,7 @@
 // Shapes    rows of norm_rows: a multiple of 16 up to kMaxNormWidth. Latent 512 + 64, index heads 128 of which the first
 //           64 are rotated, rotated parts 64 wide. Others are refused by chain_support().
 // Padding   a token with a negative slot is not written; its input is not read
-// Launch    with follows_closely the launch before may still run; only what it may have written is waited for
+// Launch    with pdl the launch before may still run; only what it may have written is waited for
 #pragma once
 
 #include <cstddef>
@@ -63,7 +63,7 @@ struct NormRows {
   QuantizedRows rounded;       // of K = D, may be empty
   int n_tokens = 0;
   int d = 0;
-  bool follows_closely = false;
+  bool pdl = false;
 };
 void norm_rows(const NormRows& a, StreamHandle stream);
 
@@ -74,7 +74,7 @@ struct RotateQueries {
   uint16_t* out = nullptr;  // [T, H, 64] bf16, dense
   int n_tokens = 0;
   int n_heads = 0;
-  bool follows_closely = false;
+  bool pdl = false;
 };
 void rotate_queries(const RotateQueries& a, StreamHandle stream);
 
@@ -86,7 +86,7 @@ struct WriteLatent {
   LatentRows format = LatentRows::kFp8;
   CacheSlots to;
   int n_tokens = 0;
-  bool follows_closely = false;
+  bool pdl = false;
 };
 void write_latent(const WriteLatent& a, StreamHandle stream);
 
@@ -101,7 +101,7 @@ struct IndexQueries {
   float* weights = nullptr;  // [T, H] (w * factor) * the query's scale, dense
   int n_tokens = 0;
   int n_heads = 0;
-  bool follows_closely = false;
+  bool pdl = false;
 };
 void index_queries(const IndexQueries& a, StreamHandle stream);
 
@@ -114,7 +114,7 @@ struct WriteIndexKeys {
   bool hadamard = true;
   CacheSlots to;  // pages of 8192 key bytes, then 64 f32 scales
   int n_tokens = 0;
-  bool follows_closely = false;
+  bool pdl = false;
 };
 void write_index_keys(const WriteIndexKeys& a, StreamHandle stream);
 

@@ -111,8 +111,8 @@ __device__ __forceinline__ void load_and_add(float (&v)[kLaneColumns], const Nor
 
 __global__ void __launch_bounds__(kNormThreads) norm_rows_kernel(const __grid_constant__ NormRows a) {
   extern __shared__ __align__(16) float row[];  // a.d values, then the partial sums
-  let_next_start();
-  wait_for_previous();
+  launch_dependents();
+  grid_dependency_wait();
   const int t = static_cast<int>(blockIdx.x), first = static_cast<int>(threadIdx.x) * kLaneColumns;
   for (int column = first; column < a.d; column += kNormThreads * kLaneColumns) {
     float v[kLaneColumns];
@@ -152,8 +152,8 @@ __device__ __forceinline__ void store_latent_fp8(std::byte* row, const float (&v
 __global__ void __launch_bounds__(kLatentThreads) write_latent_kernel(const __grid_constant__ WriteLatent a) {
   __shared__ __align__(16) float latent[kLatentWidth];
   __shared__ float partial[kPartials];
-  let_next_start();
-  wait_for_previous();
+  launch_dependents();
+  grid_dependency_wait();
   const int64_t t = blockIdx.x;
   const int column = static_cast<int>(threadIdx.x) * 4;
   int in_page = 0;
@@ -267,8 +267,8 @@ __device__ __forceinline__ void layer_norm_row(float (&v)[4], const WriteIndexKe
 }
 
 __global__ void __launch_bounds__(kRowWarps * 32) index_queries_kernel(const __grid_constant__ IndexQueries a) {
-  let_next_start();
-  wait_for_previous();
+  launch_dependents();
+  grid_dependency_wait();
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int64_t row = int64_t{blockIdx.x} * kRowWarps + threadIdx.x / 32;
   if (row >= int64_t{a.n_tokens} * a.n_heads) return;
@@ -285,8 +285,8 @@ __global__ void __launch_bounds__(kRowWarps * 32) index_queries_kernel(const __g
 
 __global__ void __launch_bounds__(kRowWarps * 32) write_index_keys_kernel(const __grid_constant__ WriteIndexKeys a) {
   __shared__ __align__(16) float rows[kRowWarps][kIndexWidth];
-  let_next_start();
-  wait_for_previous();
+  launch_dependents();
+  grid_dependency_wait();
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int64_t t = int64_t{blockIdx.x} * kRowWarps + warp;
   if (t >= a.n_tokens) return;
@@ -305,8 +305,8 @@ __global__ void __launch_bounds__(kRowWarps * 32) write_index_keys_kernel(const 
 }
 
 __global__ void __launch_bounds__(kRowWarps * 32) rotate_queries_kernel(const __grid_constant__ RotateQueries a) {
-  let_next_start();
-  wait_for_previous();
+  launch_dependents();
+  grid_dependency_wait();
   const int pair = static_cast<int>(threadIdx.x) % 32;
   const int64_t row = int64_t{blockIdx.x} * kRowWarps + threadIdx.x / 32;
   if (row >= int64_t{a.n_tokens} * a.n_heads) return;
@@ -319,11 +319,11 @@ __global__ void __launch_bounds__(kRowWarps * 32) rotate_queries_kernel(const __
   out[right] = __float2bfloat16_rn(rotated.y);
 }
 
-Launch launch_of(int64_t n_blocks, int n_threads, bool follows_closely, StreamHandle stream) {
+Launch launch_of(int64_t n_blocks, int n_threads, bool pdl, StreamHandle stream) {
   Launch l;
   l.grid = dim3(static_cast<unsigned>(n_blocks));
   l.block = dim3(static_cast<unsigned>(n_threads));
-  l.follows_closely = follows_closely;
+  l.pdl = pdl;
   l.stream = stream;
   return l;
 }
@@ -333,30 +333,27 @@ int64_t blocks_of_warps(int64_t n_rows) { return (n_rows + kRowWarps - 1) / kRow
 }  // namespace
 
 void launch_norm_rows(const NormRows& a, StreamHandle stream) {
-  Launch l = launch_of(a.n_tokens, kNormThreads, a.follows_closely, stream);
+  Launch l = launch_of(a.n_tokens, kNormThreads, a.pdl, stream);
   l.shared_bytes = (a.d + kPartials) * static_cast<int>(sizeof(float));
   launch_kernel(norm_rows_kernel, l, a);
 }
 
 void launch_rotate_queries(const RotateQueries& a, StreamHandle stream) {
   launch_kernel(rotate_queries_kernel,
-                launch_of(blocks_of_warps(int64_t{a.n_tokens} * a.n_heads), kRowWarps * 32, a.follows_closely, stream),
-                a);
+                launch_of(blocks_of_warps(int64_t{a.n_tokens} * a.n_heads), kRowWarps * 32, a.pdl, stream), a);
 }
 
 void launch_write_latent(const WriteLatent& a, StreamHandle stream) {
-  launch_kernel(write_latent_kernel, launch_of(a.n_tokens, kLatentThreads, a.follows_closely, stream), a);
+  launch_kernel(write_latent_kernel, launch_of(a.n_tokens, kLatentThreads, a.pdl, stream), a);
 }
 
 void launch_index_queries(const IndexQueries& a, StreamHandle stream) {
   launch_kernel(index_queries_kernel,
-                launch_of(blocks_of_warps(int64_t{a.n_tokens} * a.n_heads), kRowWarps * 32, a.follows_closely, stream),
-                a);
+                launch_of(blocks_of_warps(int64_t{a.n_tokens} * a.n_heads), kRowWarps * 32, a.pdl, stream), a);
 }
 
 void launch_write_index_keys(const WriteIndexKeys& a, StreamHandle stream) {
-  launch_kernel(write_index_keys_kernel,
-                launch_of(blocks_of_warps(a.n_tokens), kRowWarps * 32, a.follows_closely, stream), a);
+  launch_kernel(write_index_keys_kernel, launch_of(blocks_of_warps(a.n_tokens), kRowWarps * 32, a.pdl, stream), a);
 }
 
 }  // namespace levin::cuda

@@ -338,14 +338,14 @@ __global__ void __launch_bounds__(kAllHeadsThreads, 1)
   extern __shared__ __align__(1024) uint8_t shared_bytes[];
   AllHeads& s = *reinterpret_cast<AllHeads*>(shared_bytes);
   if (threadIdx.x == 0) init_barriers(s);
-  let_next_start();
-  wait_for_previous();
+  launch_dependents();
+  grid_dependency_wait();
   cluster_sync();
   if (warp_index() < kHeadThreads / 32) {
-    grow_registers<kHeadRegs>();
+    setmaxnreg_inc<kHeadRegs>();
     head_role(s, a, scale_log2);
   } else {
-    shrink_registers<kLoadRegs>();
+    setmaxnreg_dec<kLoadRegs>();
     load_role<kTables>(s, a);
   }
 }
@@ -358,7 +358,7 @@ void launch_as(const SparseMla& a, StreamHandle stream) {
                  .block = {kAllHeadsThreads},
                  .shared_bytes = sizeof(AllHeads),
                  .cluster = 2,
-                 .follows_closely = true,
+                 .pdl = true,
                  .stream = stream};
   launch_kernel(all_heads_kernel<kTables>, l, a, a.scale * kLog2E);
 }

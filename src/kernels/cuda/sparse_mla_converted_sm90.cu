@@ -481,17 +481,17 @@ __global__ void __launch_bounds__(kConvertedThreads, 1)
   extern __shared__ __align__(1024) uint8_t shared_bytes[];
   ConvertedRows& s = *reinterpret_cast<ConvertedRows*>(shared_bytes);
   if (threadIdx.x == 0) init_barriers(s);
-  let_next_start();
-  wait_for_previous();
+  launch_dependents();
+  grid_dependency_wait();
   __syncthreads();
   if (warp_index() < 4) {
-    grow_registers<kHeadRegs>();
+    setmaxnreg_inc<kHeadRegs>();
     head_role<0>(s, a, scale_log2);
   } else if (warp_index() < 8) {
-    grow_registers<kHeadRegs>();
+    setmaxnreg_inc<kHeadRegs>();
     head_role<1>(s, a, scale_log2);
   } else {
-    shrink_registers<kLoadRegs>();
+    setmaxnreg_dec<kLoadRegs>();
     ConvertedLoader(s, a).run();
   }
 }
@@ -508,7 +508,7 @@ void launch_sparse_mla_converted(const SparseMla& a, StreamHandle stream) {
   const Launch l{.grid = {static_cast<unsigned>(n_blocks)},
                  .block = {mla::kConvertedThreads},
                  .shared_bytes = sizeof(mla::ConvertedRows),
-                 .follows_closely = true,
+                 .pdl = true,
                  .stream = stream};
   launch_kernel(mla::converted_kernel, l, a, a.scale * kLog2E);
 }

@@ -644,8 +644,8 @@ __global__ void __launch_bounds__(kFewRowsThreads, 1)
   if (threadIdx.x == 0) init_barriers(s);
   __syncwarp();
   cluster_arrive_shared();
-  let_next_start();
-  wait_for_previous();
+  launch_dependents();
+  grid_dependency_wait();
   const BlockWork w(a);
   if (warp_index() < kScoreThreads / 32)
     score_role(s, a, w, scale_log2);
@@ -658,7 +658,7 @@ Launch launch_of(int64_t n_items, StreamHandle stream) {
           .block = {kFewRowsThreads},
           .shared_bytes = sizeof(FewRows),
           .cluster = kClusterBlocks,
-          .follows_closely = true,
+          .pdl = true,
           .stream = stream};
 }
 

@@ -126,8 +126,8 @@ __device__ __forceinline__ void init_barriers(Shared& s) {
 
 template <int kRegs>
 __device__ __forceinline__ void set_registers() {
-  if constexpr (kRegs > kLaunchRegs) grow_registers<kRegs>();
-  if constexpr (kRegs < kLaunchRegs) shrink_registers<kRegs>();
+  if constexpr (kRegs > kLaunchRegs) setmaxnreg_inc<kRegs>();
+  if constexpr (kRegs < kLaunchRegs) setmaxnreg_dec<kRegs>();
 }
 
 template <MlaSharing kSharing, LatentRows kFormat, bool kTables>
@@ -136,8 +136,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   extern __shared__ __align__(1024) uint8_t shared_bytes[];
   Shared& s = *reinterpret_cast<Shared*>(shared_bytes);
   if (threadIdx.x == 0) init_barriers(s);
-  let_next_start();
-  wait_for_previous();
+  launch_dependents();
+  grid_dependency_wait();
   cluster_sync();
   using Format = RowFormat<kFormat>;
   if (warp_index() < kScoreThreads / 32) {
@@ -166,7 +166,7 @@ void launch_as(const SparseMla& a, StreamHandle stream) {
                  .block = {kThreads},
                  .shared_bytes = sizeof(Shared),
                  .cluster = cluster_blocks,
-                 .follows_closely = true,
+                 .pdl = true,
                  .stream = stream};
   launch_kernel(sparse_mla_kernel<kSharing, kFormat, kTables>, l, a, n_parts, a.scale * kLog2E);
 }

@@ -539,8 +539,8 @@ __global__ void __launch_bounds__(kThreads, 2) select_topk_kernel(const SelectTo
   Shared& s = *reinterpret_cast<Shared*>(shared_bytes);
   const int rank = static_cast<int>(cluster_rank());
   clear(s);
-  let_next_start();
-  wait_for_previous();
+  launch_dependents();
+  grid_dependency_wait();
   BinCounts counted{};
   if (a.histogram != nullptr) counted = *own_counts(a);
   const Row row = row_of(a);
@@ -588,7 +588,7 @@ void launch_select_topk(const SelectTopk& a, int n_split, StreamHandle stream) {
                  .block = {kThreads},
                  .shared_bytes = sizeof(Shared),
                  .cluster = n_split,
-                 .follows_closely = true,
+                 .pdl = true,
                  .stream = stream},
                 a, n_split);
 }

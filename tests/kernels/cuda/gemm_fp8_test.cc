@@ -251,7 +251,7 @@ TEST_F(GemmFp8Test, ChainsThatOverlapGiveTheSameBits) {
     second.fill(0xFF);
     chain();
     const std::vector<float> expected = second.host();
-    a.follows_closely = b.follows_closely = true;
+    a.pdl = b.pdl = true;
     const Graph graph = must(Graph::capture(*stream_, [&] {
       for (int i = 0; i < 20; ++i) chain();
     }));

@@ -45,7 +45,7 @@ cudaLaunchConfig_t config_of(const Launch& l, cudaLaunchAttribute* attributes) {
     attributes[n_attributes].val.clusterDim.z = 1;
     ++n_attributes;
   }
-  if (l.follows_closely) {
+  if (l.pdl) {
     attributes[n_attributes].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[n_attributes].val.programmaticStreamSerializationAllowed = 1;
     ++n_attributes;

@@ -17,8 +17,8 @@ struct Launch {
   dim3 grid{1, 1, 1};
   dim3 block{1, 1, 1};
   int shared_bytes = 0;
-  int cluster = 1;               // blocks along grid.x that form a cluster
-  bool follows_closely = false;  // may start before the previous kernel ends; the kernel calls wait_for_previous()
+  int cluster = 1;   // blocks along grid.x that form a cluster
+  bool pdl = false;  // may start before the previous kernel ends; the kernel calls grid_dependency_wait()
   cudaStream_t stream = nullptr;
 };
 

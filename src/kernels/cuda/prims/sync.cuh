@@ -9,11 +9,11 @@ namespace levin::cuda {
 // Registers per thread of this warpgroup, a multiple of 8; all its warps call together, in one branch of a single
 // if/else.
 template <int kRegs>
-__device__ __forceinline__ void grow_registers() {
+__device__ __forceinline__ void setmaxnreg_inc() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegs));
 }
 template <int kRegs>
-__device__ __forceinline__ void shrink_registers() {
+__device__ __forceinline__ void setmaxnreg_dec() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegs));
 }
 
@@ -90,10 +90,10 @@ __device__ __forceinline__ uint32_t load_acquire(const uint32_t* word) {
   return value;
 }
 
-// Programmatic launch: the next kernel of the stream may start now; its wait_for_previous() still waits for all of this
+// Programmatic launch: the next kernel of the stream may start now; its grid_dependency_wait() still waits for all of this
 // one. Whatever an earlier kernel wrote, or still reads, is off limits before the wait. Without the launch attribute
 // both do nothing.
-__device__ __forceinline__ void let_next_start() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
-__device__ __forceinline__ void wait_for_previous() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+__device__ __forceinline__ void launch_dependents() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+__device__ __forceinline__ void grid_dependency_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
 }  // namespace levin::cuda
