@@ -104,7 +104,7 @@ std::span<const T> LogitRow<T>::block(size_t b) const {
 }
 
 template <class T>
-Candidate LogitRow<T>::likeliest() const {
+Candidate LogitRow<T>::argmax() const {
   const size_t b = static_cast<size_t>(std::find(largest_.begin(), largest_.end(), top_) - largest_.begin());
   const std::span<const T> values = block(b);
   const auto first = std::find(values.begin(), values.end(), top_) - values.begin();
@@ -183,7 +183,7 @@ double LogitRow<T>::rough_total(double temperature) const {
 }
 
 template <class T>
-double LogitRow<T>::share_of_likeliest(double least) const {
+double LogitRow<T>::max_prob(double least) const {
   double total = 0;
   for (size_t b = 0; b < largest_.size() && total * least <= 1; ++b) {
     if (largest_[b] - top_ >= kFarBelow) total += coarse_total_of(b);
@@ -239,10 +239,10 @@ std::vector<Candidate> LogitRow<T>::survivors(double temperature, int64_t k, dou
 }
 
 template <class T>
-Candidate LogitRow<T>::noisiest(double temperature, const NoisePlace& place) const {
-  const Candidate first = likeliest();  // whose noise few others beat
+Candidate LogitRow<T>::gumbel_max(double temperature, const NoisePlace& place) const {
+  const Candidate first = argmax();  // whose noise few others beat
   const Candidate scaled{first.logit / temperature, first.token};
-  Candidate best = noisiest_of({&scaled, 1}, place);
+  Candidate best = gumbel_max_of({&scaled, 1}, place);
   for (size_t b = 0; b < largest_.size(); ++b) {
     if (largest_[b] / temperature + kMaxGumbelNoise < best.logit) continue;
     const std::span<const T> values = block(b);
@@ -261,7 +261,7 @@ Candidate LogitRow<T>::noisiest(double temperature, const NoisePlace& place) con
 template class LogitRow<float>;
 template class LogitRow<double>;
 
-Candidate noisiest_of(std::span<const Candidate> candidates, const NoisePlace& place) {
+Candidate gumbel_max_of(std::span<const Candidate> candidates, const NoisePlace& place) {
   Candidate best{.logit = kNever};
   for (const Candidate& c : candidates) {
     if (c.logit + kMaxGumbelNoise < best.logit) continue;  // no noise could lift it

@@ -39,14 +39,14 @@ class LogitRow {
   bool has_numbers() const { return n_nan_ == 0 && top_ < std::numeric_limits<T>::infinity(); }
   bool has_candidates() const { return top_ > -std::numeric_limits<T>::infinity(); }
 
-  Candidate likeliest() const;  // the first of the largest
+  Candidate argmax() const;  // the first of the largest
 
   // Ranked by top_p alone.
   std::vector<Candidate> survivors(double temperature, int64_t top_k, double top_p, double min_p) const;
-  // What of exp(l) the likeliest token has, to 1e-3; 0 if that is less than `least`.
-  double share_of_likeliest(double least) const;
+  // What of exp(l) the most likely token has, to 1e-3; 0 if that is less than `least`.
+  double max_prob(double least) const;
   // Of all tokens the one whose l/T with its noise is largest.
-  Candidate noisiest(double temperature, const NoisePlace& place) const;
+  Candidate gumbel_max(double temperature, const NoisePlace& place) const;
 
  private:
   static constexpr int64_t kBlock = 64;
@@ -66,6 +66,6 @@ class LogitRow {
 };
 
 // Of `candidates` the one whose logit with its noise is largest.
-Candidate noisiest_of(std::span<const Candidate> candidates, const NoisePlace& place);
+Candidate gumbel_max_of(std::span<const Candidate> candidates, const NoisePlace& place);
 
 }  // namespace levin

@@ -70,12 +70,12 @@ bool takes_logits_as_they_are(const SamplingParams& params, const ChoiceContext&
 
 template <class T>
 int32_t choose_from(const LogitRow<T>& row, const SamplingParams& params, uint32_t position) {
-  if (params.greedy()) return row.likeliest().token;
+  if (params.greedy()) return row.argmax().token;
   const NoisePlace place{.seed = params.seed, .position = position, .choice = params.choice};
   if (params.top_k == 0 && params.top_p >= 1 && params.min_p <= 0) {
-    return row.noisiest(params.temperature, place).token;
+    return row.gumbel_max(params.temperature, place).token;
   }
-  return noisiest_of(row.survivors(params.temperature, params.top_k, params.top_p, params.min_p), place).token;
+  return gumbel_max_of(row.survivors(params.temperature, params.top_k, params.top_p, params.min_p), place).token;
 }
 
 // ---- what a plan proves -------------------------------------------------------------------------------------------
@@ -148,7 +148,7 @@ Survivors survivors_of(const SamplingParams& params, int64_t n_vocab) {
   return out;
 }
 
-// Top-k, top-p and min-p keep the likeliest token, so only lists can leave none.
+// Top-k, top-p and min-p keep the most likely token, so only lists can leave none.
 Status check_survivors(const SamplingParams& params, int64_t n_vocab) {
   const Survivors survivors = survivors_of(params, n_vocab);
   if (survivors.n == 0) {
@@ -211,9 +211,9 @@ bool is_sound(std::span<const float> logits) {
   return row.has_numbers() && row.has_candidates();
 }
 
-double share_of_likeliest(std::span<const float> logits, double least) {
+double max_prob(std::span<const float> logits, double least) {
   const LogitRow row(logits);
-  return row.has_numbers() && row.has_candidates() ? row.share_of_likeliest(least) : 0;
+  return row.has_numbers() && row.has_candidates() ? row.max_prob(least) : 0;
 }
 
 RowLogprobs row_logprobs(std::span<const float> logits, int32_t token, int n_top) {

@@ -119,7 +119,7 @@ bool is_sound(std::span<const float> logits);
 
 // The probability of a row's most likely token (temperature 1, without penalties or masks), to 1e-3; 0 if it is less
 // than `least`, or if the row is not sound.
-double share_of_likeliest(std::span<const float> logits, double least);
+double max_prob(std::span<const float> logits, double least);
 
 struct TokenLogprob {
   int32_t token = -1;

@@ -131,7 +131,7 @@ void MtpDrafter::choose(const DraftRound& round) {
     entry.drafts.push_back(*token);
     double& confidence = drafting_[i].confidence;
     if (std::ssize(entry.drafts) < entry.n_wanted && entry.chooser->logits_tell_confidence())
-      confidence *= share_of_likeliest(row, round.min_confidence / confidence);
+      confidence *= max_prob(row, round.min_confidence / confidence);
   }
 }
 

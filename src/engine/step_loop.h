@@ -43,7 +43,7 @@ struct LoopOptions {
   int64_t chunk_tokens = 512;  // prompt tokens of one sequence in a step
   int n_spec_steps = 0;        // S: drafts a round at most, within what the drafter makes; 0 = off
   bool adapt_depth = false;    // draft less, or not at all, where that is faster
-  // Drafts that are to have one behind them: the product of the probabilities that the drafter gives its likeliest tokens
+  // Drafts that are to have one behind them: the product of the probabilities that the drafter gives its most likely tokens
   // there, at least. 0: whatever it says.
   double min_confidence = kDefaultMinConfidence;
   int64_t max_context_tokens = 0;  // prompt and answer together

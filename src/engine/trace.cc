@@ -57,7 +57,7 @@ class Tracer {
   TraceResult result_;
 };
 
-// The likeliest token, whose logits it keeps.
+// The most likely token, whose logits it keeps.
 class GreedyChooser final : public DraftChooser {
  public:
   explicit GreedyChooser(std::vector<float>* logits) : logits_(logits) {}

@@ -77,7 +77,7 @@ TEST(ChooseToken, TopPKeepsTheShortestPrefixThatHoldsTheMass) {
   EXPECT_EQ(sample(logits, {.top_p = 0.81, .seed = 3}, 300).size(), 3u);
 }
 
-TEST(ChooseToken, MinPIsRelativeToTheLikeliest) {
+TEST(ChooseToken, MinPIsRelativeToTheMaxProb) {
   const std::vector<float> logits = {0, std::log(0.5f), std::log(0.09f)};
   EXPECT_EQ(sample(logits, {.min_p = 0.1, .seed = 3}, 2000).count(2), 0u);
   EXPECT_EQ(sample(logits, {.min_p = 0.08, .seed = 3}, 2000).count(2), 1u);
@@ -274,7 +274,7 @@ TEST(ChooseToken, ARowThatIsNoNumbersOrHasNothingLeftSaysSo) {
     EXPECT_EQ(fault({1, 2, 3}, banning, only_banned), RowFault::kNothingLeft);
     EXPECT_EQ(fault({1, 2, 3}, plain, nothing), RowFault::kNothingLeft);
   }
-  EXPECT_EQ(share_of_likeliest(std::vector<float>{1, kNan}, 0), 0);
+  EXPECT_EQ(max_prob(std::vector<float>{1, kNan}, 0), 0);
 }
 
 // Every field of sampling with values at and beyond its limits, alone and against each other, over answers of several
@@ -353,7 +353,7 @@ TEST(SamplingPlan, AHundredThousandRequestsAreRefusedOrAnswered) {
 }
 
 // Blocks far below the largest are skipped, and a flat row ends early.
-TEST(ShareOfLikeliest, IsThatOfTheSoftmax) {
+TEST(MaxProb, IsThatOfTheSoftmax) {
   std::mt19937 random(3);
   for (const float spread : {0.0f, 0.5f, 3.0f, 20.0f}) {
     for (const size_t n_vocab : {1u, 63u, 64u, 1000u, 5000u}) {
@@ -363,9 +363,9 @@ TEST(ShareOfLikeliest, IsThatOfTheSoftmax) {
       if (n_vocab > 64) logits[70] = -std::numeric_limits<float>::infinity();
       const std::vector<double> p = softmax(logits, 1);
       const double share = *std::max_element(p.begin(), p.end());
-      EXPECT_NEAR(share_of_likeliest(logits, 0), share, 1e-3 * share);
-      EXPECT_NEAR(share_of_likeliest(logits, 0.99 * share), share, 1e-3 * share);
-      EXPECT_EQ(share_of_likeliest(logits, 1.01 * share), 0);
+      EXPECT_NEAR(max_prob(logits, 0), share, 1e-3 * share);
+      EXPECT_NEAR(max_prob(logits, 0.99 * share), share, 1e-3 * share);
+      EXPECT_EQ(max_prob(logits, 1.01 * share), 0);
     }
   }
 }

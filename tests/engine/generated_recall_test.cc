@@ -18,7 +18,7 @@ class Reader {
  public:
   Reader(Runner& runner, int64_t n_tokens) : runner_(runner), pages_(runner.pools()) { must(pages_.grow(n_tokens)); }
 
-  // Runs tokens at a position, over whatever was there; -> the likeliest token after them.
+  // Runs tokens at a position, over whatever was there; -> the most likely token after them.
   int32_t read(std::span<const int32_t> tokens, size_t position) {
     constexpr size_t kChunk = 512;
     int32_t next = -1;
