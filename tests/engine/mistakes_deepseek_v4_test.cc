@@ -48,8 +48,8 @@ class MistakenModel final : public Model {
     Pass p(ctx, numerics(), step, cache, probe);
     StepRotations r{.plain = p.rotation(step.positions, c.rope_frequencies()),
                     .compressed = p.rotation(step.positions, compressed_rope_frequencies(c))};
-    r.plain_back = p.inverse(r.plain);
-    r.compressed_back = p.inverse(r.compressed);
+    r.plain_inverse = p.inverse(r.plain);
+    r.compressed_inverse = p.inverse(r.compressed);
     for (const StepEntries& e : step.entries)
       r.entries.push_back(p.rotation(e.positions, compressed_rope_frequencies(c)));
     if (change_) change_(c, p, r);
@@ -173,7 +173,7 @@ const Mistake kMistakes[] = {
      {},
      {},
      [](const ModelConfig&, Pass&, StepRotations& r) {
-       for (Rotation* back : {&r.plain_back, &r.compressed_back}) {
+       for (Rotation* back : {&r.plain_inverse, &r.compressed_inverse}) {
          std::fill_n(back->cos.data<float>(), back->cos.n_elements(), 1.0f);
          std::fill_n(back->sin.data<float>(), back->sin.n_elements(), 0.0f);
        }
@@ -192,12 +192,16 @@ const Mistake kMistakes[] = {
      "the long table in layers without compression",
      {},
      {},
-     [](const ModelConfig&, Pass&, StepRotations& r) { r.plain = r.compressed, r.plain_back = r.compressed_back; }},
+     [](const ModelConfig&, Pass&, StepRotations& r) {
+       r.plain = r.compressed, r.plain_inverse = r.compressed_inverse;
+     }},
     {10,
      "the short table for window rows and queries of layers with compression",
      {},
      {},
-     [](const ModelConfig&, Pass&, StepRotations& r) { r.compressed = r.plain, r.compressed_back = r.plain_back; }},
+     [](const ModelConfig&, Pass&, StepRotations& r) {
+       r.compressed = r.plain, r.compressed_inverse = r.plain_inverse;
+     }},
     {11,
      "the mixing matrix of the streams transposed",
      {},

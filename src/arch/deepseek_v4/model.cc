@@ -19,8 +19,8 @@ DeepseekV4::DeepseekV4(ModelConfig config, Numerics numerics, ModelWeights weigh
 StepRotations DeepseekV4::rotations(Pass& p) const {
   StepRotations r{.plain = p.rotation(p.step().positions, frequencies_),
                   .compressed = p.rotation(p.step().positions, compressed_frequencies_)};
-  r.plain_back = p.inverse(r.plain);
-  r.compressed_back = p.inverse(r.compressed);
+  r.plain_inverse = p.inverse(r.plain);
+  r.compressed_inverse = p.inverse(r.compressed);
   for (const StepEntries& e : p.step().entries) r.entries.push_back(p.rotation(e.positions, compressed_frequencies_));
   return r;
 }

@@ -24,7 +24,7 @@ View WindowAttentionBlock::attend(Pass& p, View h) const {  // h      [T, D]
   const View c_q = p.rms_norm(p.matmul(h, w.q_down), w.q_norm, c.norm_eps);  // [T, Rq]
   const View q = p.matmul(c_q, w.q_up).split_last(c.n_heads, c.d_head());    // [T, H, Dh]
   p.rms_norm_heads(q, c.norm_eps);
-  p.rotate(q.slice_last(c.d_nope, c.d_rope), forth());
+  p.rotate(q.slice_last(c.d_nope, c.d_rope), rotation());
 
   const ops::AttentionRows more = more_rows(p, h, c_q);
   const View o = p.allocate(DType::kF32, {n_tokens, c.n_heads, c.d_head()});  // [T, H, Dh]
@@ -39,7 +39,8 @@ View WindowAttentionBlock::attend(Pass& p, View h) const {  // h      [T, D]
                                   .more = more,
                                   .sink = w.sink.view,
                                   .out = o});
-  p.rotate(o.slice_last(c.d_nope, c.d_rope), back());  // values carry their positions: relative to the query's now
+  p.rotate(o.slice_last(c.d_nope, c.d_rope),
+           inverse_rotation());  // values carry their positions: relative to the query's now
 
   const View groups = o.reshaped(
       {n_tokens, deepseek_v4::own(c).n_out_groups, c.n_heads / deepseek_v4::own(c).n_out_groups * c.d_head()});
@@ -56,7 +57,7 @@ void WindowAttentionBlock::append_rows(Pass& p, View h, const PagedRows& to) con
   ops::write_latent(p.ctx(), {.x = x,
                               .weight = weights.kv_norm.view,  // of the whole row
                               .eps = c.norm_eps,
-                              .rotation = forth().of(c.rope_pairing),
+                              .rotation = rotation().of(c.rope_pairing),
                               .seq = p.step().seq,
                               .slot = p.step().slot,
                               .format = p.cache().format(layer).latent,
@@ -67,7 +68,7 @@ void WindowAttentionBlock::append_rows(Pass& p, View h, const PagedRows& to) con
 void WindowAttentionBlock::show_rows(Pass& p, View x) const {
   if (p.probe() == nullptr || !p.probe()->on_window_rows) return;
   const View kv = p.rms_norm(x, weights.kv_norm, config.norm_eps);  // [T, Dh]
-  p.rotate(kv.slice_last(config.d_nope, config.d_rope).split_last(1, config.d_rope), forth());
+  p.rotate(kv.slice_last(config.d_nope, config.d_rope).split_last(1, config.d_rope), rotation());
   p.probe()->on_window_rows(layer, kv);
 }
 
@@ -147,7 +148,7 @@ View WindowAttentionBlock::picks_for(Pass& p, View h, View c_q, const StepEntrie
                                         .scale = c.index_scale()},
                              .q_up = weights.indexer->q_up,
                              .head_weights = weights.indexer->head_weights,
-                             .rotation = forth()};
+                             .rotation = rotation()};
   indexer.pick(p, h, c_q,
                {.visible = entries.visible,
                 .n_visible = entries.n_visible,

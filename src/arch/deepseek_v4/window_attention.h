@@ -15,7 +15,7 @@ namespace levin {
 // The rotations of a step, made once for all its layers.
 struct StepRotations {
   // Of the tokens' positions and their inverse, in layers without and with compression.
-  Rotation plain, plain_back, compressed, compressed_back;
+  Rotation plain, plain_inverse, compressed, compressed_inverse;
   std::vector<Rotation> entries;  // of the positions of step.entries
 };
 
@@ -45,8 +45,10 @@ struct WindowAttentionBlock {
   View picks_for(Pass& p, View h, View c_q, const StepEntries& entries) const;
 
   bool compresses() const { return compression.kind != Compression::kNone; }
-  const Rotation& forth() const { return compresses() ? rotations.compressed : rotations.plain; }
-  const Rotation& back() const { return compresses() ? rotations.compressed_back : rotations.plain_back; }
+  const Rotation& rotation() const { return compresses() ? rotations.compressed : rotations.plain; }
+  const Rotation& inverse_rotation() const {
+    return compresses() ? rotations.compressed_inverse : rotations.plain_inverse;
+  }
   CompressorBlock compressor(const CompressorWeights& w, const StepEntries& entries) const;
   const Rotation& rotation_of(Pass& p, const StepEntries& entries) const;  // of their positions
 };
