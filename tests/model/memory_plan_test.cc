@@ -212,7 +212,7 @@ int64_t bytes_of_trunk(const ModelWeights& weights) {
 }
 
 int64_t bytes_of(const MtpWeights& mtp) {
-  return bytes_of(mtp.layer) + mtp.join.w.n_bytes() + mtp.embed_norm.storage.n_bytes() +
+  return bytes_of(mtp.layer) + mtp.eh_proj.w.n_bytes() + mtp.embed_norm.storage.n_bytes() +
          mtp.hidden_norm.storage.n_bytes() + mtp.head_norm.storage.n_bytes();
 }
 

@@ -187,8 +187,8 @@ TEST_P(DeepseekV4LoadTest, PutsEveryTensorInItsPlace) {
   for (int i = 0; i < c.n_layers; ++i) expect_layer(model, c, i, w.layers[static_cast<size_t>(i)]);
   ASSERT_TRUE(w.mtp.has_value());
   expect_layer(model, c, c.n_layers, w.mtp->layer);
-  expect_equal(model, "mtp.0.e_proj.weight", w.mtp->embed_join.w);
-  expect_equal(model, "mtp.0.h_proj.weight", w.mtp->hidden_join.w);
+  expect_equal(model, "mtp.0.e_proj.weight", w.mtp->e_proj.w);
+  expect_equal(model, "mtp.0.h_proj.weight", w.mtp->h_proj.w);
   expect_equal(model, "mtp.0.enorm.weight", w.mtp->embed_norm);
   expect_equal(model, "mtp.0.hnorm.weight", w.mtp->hidden_norm);
   expect_equal(model, "mtp.0.norm.weight", w.mtp->head_norm);

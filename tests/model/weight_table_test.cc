@@ -112,7 +112,7 @@ TEST_P(LoadTest, PutsEveryTensorInItsPlace) {
   expect_equal(model, prefix + "mlp.experts.3.down_proj.weight", layer.moe->experts[3].down);
   expect_equal(model, prefix + "mlp.shared_experts.up_proj.weight", layer.moe->shared->up);
   expect_equal(model, "lm_head.weight", w.head.w);
-  expect_equal(model, layer_prefix(c.n_layers) + "eh_proj.weight", own.mtp->join.w);
+  expect_equal(model, layer_prefix(c.n_layers) + "eh_proj.weight", own.mtp->eh_proj.w);
   for (int64_t i = 0; i < c.d_index; ++i) {
     EXPECT_EQ(layer.indexer->k_norm.view.data<float>()[i],
               stored_value(model.tensor(prefix + "self_attn.indexer.k_norm.weight"), i));

@@ -50,7 +50,7 @@ ForwardRows DeepseekV32::mtp(OpContext& ctx, const Step& step, const MtpInput& i
   p.prepare_rope(rope_frequencies_);
   const View e = p.rms_norm(p.embed(weights().embed), w.embed_norm, config().norm_eps);  // [T, D]
   const View h = p.rms_norm(in.state, w.hidden_norm, config().norm_eps);                 // [T, D]
-  const View z = p.matmul(concatenate(p, e, h), w.join);                                 // [T, D], embedding first
+  const View z = p.matmul(concatenate(p, e, h), w.eh_proj);                              // [T, D], embedding first
   const int layer = config().n_layers;
   const DecoderLayer decoder{config(), w.layer, layer, selection_};
   decoder.append(p, z);

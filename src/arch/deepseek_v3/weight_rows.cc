@@ -82,7 +82,7 @@ void Builder::mtp(MtpWeights& out) {
   in_mtp_ = true;
   vector(prefix + "enorm.weight", {d}, out.embed_norm);
   vector(prefix + "hnorm.weight", {d}, out.hidden_norm);
-  plain_matrix(prefix + "eh_proj.weight", {d, 2 * d}, out.join);
+  plain_matrix(prefix + "eh_proj.weight", {d, 2 * d}, out.eh_proj);
   layer(config_.n_layers, true, out.layer);
   vector(prefix + "shared_head.norm.weight", {d}, out.head_norm);
   in_mtp_ = false;

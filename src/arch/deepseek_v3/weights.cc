@@ -38,7 +38,7 @@ void MlaWeights::visit(WeightVisitor& v) {
   if (!mtp) return;
   v.vector(mtp->embed_norm);
   v.vector(mtp->hidden_norm);
-  v.linear(mtp->join);
+  v.linear(mtp->eh_proj);
   visit_layer(v, mtp->layer);
   v.vector(mtp->head_norm);
 }

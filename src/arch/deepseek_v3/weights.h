@@ -39,7 +39,7 @@ struct LayerWeights {
 struct MtpWeights {
   Vector embed_norm;   // [D]
   Vector hidden_norm;  // [D]
-  Linear join;         // [D, 2D], embedding half first
+  Linear eh_proj;      // [D, 2D], embedding half first
   LayerWeights layer;
   Vector head_norm;  // [D]
 };

@@ -73,9 +73,9 @@ ForwardRows DeepseekV4::mtp(OpContext& ctx, const Step& step, const MtpInput& in
   const ModelConfig& c = config();
   Pass p(ctx, numerics(), step, cache, probe);
   const StepRotations r = rotations(p);
-  const View before = in.state.split_last(c.n_streams, c.d_model).merged_first();                         // [T * M, D]
-  const View z = p.matmul(p.rms_norm(before, w.hidden_norm, c.norm_eps), w.hidden_join);                  // [T * M, D]
-  const View e = p.matmul(p.rms_norm(p.embed(weights().embed), w.embed_norm, c.norm_eps), w.embed_join);  // [T, D]
+  const View before = in.state.split_last(c.n_streams, c.d_model).merged_first();                     // [T * M, D]
+  const View z = p.matmul(p.rms_norm(before, w.hidden_norm, c.norm_eps), w.h_proj);                   // [T * M, D]
+  const View e = p.matmul(p.rms_norm(p.embed(weights().embed), w.embed_norm, c.norm_eps), w.e_proj);  // [T, D]
   p.add_into(z, spread_streams(p, e, c.n_streams).merged_first());
   const View streams = z.reshaped({p.n_tokens(), c.n_streams, c.d_model});  // [T, M, D]
   StreamLayer{c, w.layer, r, c.n_layers}.append(p, streams);

@@ -145,8 +145,8 @@ void Builder::mtp(const std::string& prefix, V4MtpWeights& out) {
   in_mtp_ = true;
   vector(prefix + "enorm.weight", {d}, out.embed_norm);
   vector(prefix + "hnorm.weight", {d}, out.hidden_norm);
-  matrix(prefix + "e_proj.weight", {d, d}, out.embed_join);
-  matrix(prefix + "h_proj.weight", {d, d}, out.hidden_join);
+  matrix(prefix + "e_proj.weight", {d, d}, out.e_proj);
+  matrix(prefix + "h_proj.weight", {d, d}, out.h_proj);
   layer(prefix, config_.n_layers, out.layer);
   stream_head(prefix + "hc_head_", out.head);
   vector(prefix + "norm.weight", {d}, out.head_norm);

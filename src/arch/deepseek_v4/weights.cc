@@ -46,8 +46,8 @@ void visit_layer(WeightVisitor& v, V4LayerWeights& w) {
 void visit_mtp(WeightVisitor& v, V4MtpWeights& w) {
   v.vector(w.embed_norm);
   v.vector(w.hidden_norm);
-  v.linear(w.embed_join);
-  v.linear(w.hidden_join);
+  v.linear(w.e_proj);
+  v.linear(w.h_proj);
   visit_layer(v, w.layer);
   visit_streams(v, w.head);
   v.vector(w.head_norm);

@@ -66,8 +66,8 @@ struct V4LayerWeights {
 struct V4MtpWeights {
   Vector embed_norm;   // [D]
   Vector hidden_norm;  // [D]
-  Linear embed_join;   // [D, D], of the embedding
-  Linear hidden_join;  // [D, D], of each stream
+  Linear e_proj;       // [D, D], of the embedding
+  Linear h_proj;       // [D, D], of each stream
   V4LayerWeights layer;
   StreamHeadWeights head;
   Vector head_norm;  // [D]
