@@ -72,7 +72,7 @@ double per_second(int64_t n, double seconds) { return seconds > 0 ? static_cast<
 
 int64_t n_decoded(const Answer& answer) { return static_cast<int64_t>(answer.generation.tokens.size()) - 1; }
 
-int64_t n_computed(const Answer& answer) { return answer.n_prompt_tokens - answer.generation.n_found_tokens; }
+int64_t n_computed(const Answer& answer) { return answer.n_prompt_tokens - answer.generation.n_hit_tokens; }
 
 void print_statistics(const Answer& answer) {
   const Generation& g = answer.generation;
@@ -80,7 +80,7 @@ void print_statistics(const Answer& answer) {
                                    ? fmt::format(", mean acceptance length {:.2f}", g.speculation.mean_accept_length())
                                    : std::string();
   const std::string cached =
-      g.n_found_tokens > 0 ? fmt::format(", {} of them cached, {}", g.n_found_tokens, n_computed(answer)) : "";
+      g.n_hit_tokens > 0 ? fmt::format(", {} of them cached, {}", g.n_hit_tokens, n_computed(answer)) : "";
   fmt::print(stderr, "\n[{} prompt tokens{} at {:.1f} tokens/s, {} tokens at {:.1f} tokens/s{}, {}]\n",
              answer.n_prompt_tokens, cached, per_second(n_computed(answer), g.prefill_s), g.tokens.size(),
              per_second(n_decoded(answer), g.decode_s), accepted, finish_reason_name(g.finish_reason));

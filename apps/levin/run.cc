@@ -75,7 +75,7 @@ std::string answer_json(const Answer& answer, double load_s) {
       {"finish_reason", std::string(finish_reason_name(g.finish_reason))},
       {"usage", io::JsonObject{{"prompt_tokens", answer.n_prompt_tokens},
                                {"completion_tokens", n_answer},
-                               {"cached_tokens", g.n_found_tokens}}},
+                               {"cached_tokens", g.n_hit_tokens}}},
       {"timing", io::JsonObject{{"load_s", load_s},
                                 {"prefill_s", g.prefill_s},
                                 {"decode_s", g.decode_s},

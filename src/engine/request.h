@@ -68,7 +68,7 @@ struct Generation {
   // Only with kError: why this request failed. `tokens` are those chosen before, and are valid.
   std::optional<Error> error;
   SpeculationStats speculation;
-  int64_t n_found_tokens = 0;     // prefix-cache hits: prompt tokens whose rows were not computed
+  int64_t n_hit_tokens = 0;       // prefix-cache hits: prompt tokens whose rows were not computed
   std::optional<double> queue_s;  // from submission to the first step with the request; empty: it was in none
   double prefill_s = 0;           // from submission to the first token, after target and MTP layer ran the prompt
   double decode_s = 0;            // from the first token to the last

@@ -42,7 +42,7 @@ void Sequence::begin(const Admitted& admitted, const Drafter& drafter) {
   drafts.clear();
   doubted = false;
   n_fill = n_tokens();
-  if (n_answer_tokens() == 0) out->n_found_tokens = n_cached;
+  if (n_answer_tokens() == 0) out->n_hit_tokens = n_cached;
   if (!out->queue_s) out->queue_s = std::chrono::duration<double>(Clock::now() - submitted).count();
 }
 

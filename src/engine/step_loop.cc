@@ -241,10 +241,10 @@ void StepLoop::restore(Sequence& s, const Restored& restored) {
     runner_.set_block(*s.pages, block.block, block.record->rows);
     const int64_t begin = block.block * s.n_block_tokens;
     const int64_t n_new = begin + s.n_block_tokens - std::max(restored.n_before, begin);
-    (block.from_disk ? n_restored_tokens_ : n_recalled_tokens_) += n_new;
+    (block.from_disk ? n_disk_hit_tokens_ : n_host_hit_tokens_) += n_new;
   }
   s.go_on(restored.n_cached, restored.blocks.back().resume(), *drafter_);
-  if (s.n_answer_tokens() == 0) s.out->n_found_tokens += restored.n_cached - restored.n_before;
+  if (s.n_answer_tokens() == 0) s.out->n_hit_tokens += restored.n_cached - restored.n_before;
 }
 
 void StepLoop::run_trunk(Batch& batch) {
@@ -385,7 +385,7 @@ void StepLoop::draft(Batch& batch) {
 
 SchedulerCounts StepLoop::counts() const {
   SchedulerCounts counts = scheduler_.counts();
-  counts.n_found_tokens += n_recalled_tokens_;
+  counts.n_hit_tokens += n_host_hit_tokens_;
   return counts;
 }
 

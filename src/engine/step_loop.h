@@ -79,7 +79,7 @@ class StepLoop {
   const CacheManager& cache() const { return cache_; }
   StepPhase phase() const { return phase_; }  // from any thread
   const StepTimes& last_step() const { return times_; }
-  int64_t n_restored_tokens() const { return n_restored_tokens_; }  // read from disk instead of computed
+  int64_t n_restored_tokens() const { return n_disk_hit_tokens_; }  // read from disk instead of computed
   void forget_prefixes() { scheduler_.forget_prefixes(); }          // so that others may have the pages
 
  private:
@@ -107,8 +107,8 @@ class StepLoop {
   int last_depth_ = 0;       // of the drafts that the next step verifies
   DraftAcceptance typical_;  // of all sequences so far: where a new one begins
   RequestId next_id_ = 1;
-  int64_t n_restored_tokens_ = 0;
-  int64_t n_recalled_tokens_ = 0;  // restored from host memory
+  int64_t n_disk_hit_tokens_ = 0;
+  int64_t n_host_hit_tokens_ = 0;  // restored from host memory
   std::atomic<StepPhase> phase_ = StepPhase::kIdle;
   StepTimes times_;
   bool went_on_ = false;                              // after the last step something was left to do

@@ -196,7 +196,7 @@ bool Scheduler::admit_one(Sequence& s, StepPlan& plan) {
   s.has_run = true;
   s.n_cached = s.n_settled = hit.n_tokens;
   totals_.n_queried_tokens += s.n_tokens();
-  totals_.n_found_tokens += s.n_cached;
+  totals_.n_hit_tokens += s.n_cached;
   plan.admitted.push_back({.id = s.spec.id, .n_cached = s.n_cached, .resume = std::move(hit.resume)});
   return true;
 }

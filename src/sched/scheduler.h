@@ -113,7 +113,7 @@ struct SchedulerCounts {
   int64_t n_cached_pages = 0;    // of unused cached prefixes; all other pages are in use
   int64_t n_preempted = 0;       // preemptions since the start; the counts below are also since the start
   int64_t n_queried_tokens = 0;  // looked up in the prefix index at admission
-  int64_t n_found_tokens = 0;    // of these, found in shared pages
+  int64_t n_hit_tokens = 0;      // of these, found in shared pages
 };
 
 class TraceWriter;

@@ -97,7 +97,7 @@ class Answer : public std::enable_shared_from_this<Answer> {
     choice.finish_reason = batch.done->finish_reason;
     choice.matched_stop = batch.matched_stop;
     choice.n_reasoning_tokens = batch.n_reasoning_tokens;
-    choice.n_found_tokens = batch.done->n_found_tokens;
+    choice.n_hit_tokens = batch.done->n_hit_tokens;
     choice.speculation = batch.done->speculation;
     const std::vector<int32_t>& own = plan_.ask.own_stop_tokens;
     if (choice.finish_reason == FinishReason::kStop && !choice.matched_stop && !choice.tokens.empty()) {
@@ -179,7 +179,7 @@ Usage usage_of(std::span<const Choice> choices, std::span<const std::vector<int3
     usage.speculation.n_accepted += choice.speculation.n_accepted;
     usage.speculation.n_kept += choice.speculation.n_kept;
     // the prompt of several choices counts once, as the first of them found it
-    if (choice.index == 0 || choice.prompt != choices[choice.index - 1].prompt) usage.n_found += choice.n_found_tokens;
+    if (choice.index == 0 || choice.prompt != choices[choice.index - 1].prompt) usage.n_found += choice.n_hit_tokens;
   }
   return usage;
 }

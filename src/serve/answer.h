@@ -37,7 +37,7 @@ struct Choice {
   std::optional<std::string> matched_stop;  // of the request's stop strings
   std::optional<int32_t> stop_token;        // of the request's stop_token_ids
   int64_t n_reasoning_tokens = 0;
-  int64_t n_found_tokens = 0;  // of the prompt, in the prefix cache
+  int64_t n_hit_tokens = 0;  // of the prompt, in the prefix cache
   SpeculationStats speculation;
   std::vector<RowLogprobs> prompt_logprobs;
 

@@ -195,7 +195,7 @@ std::string Metrics::text() const {
   page.figure("prefix_queried_tokens_total", "prefix_cache_queries_total", "counter",
               "Tokens looked up in the prefix cache", as_double(load_.n_queried_tokens));
   page.figure("prefix_found_tokens_total", "prefix_cache_hits_total", "counter", "Prefix-cache hits, in tokens",
-              as_double(load_.n_found_tokens));
+              as_double(load_.n_hit_tokens));
   page.figure("prefix_restored_tokens_total", "", "counter", "Tokens restored from disk, not computed",
               as_double(load_.n_restored_tokens));
   page.figure("prefix_memory_bytes", "", "gauge", "Host memory of the prefix cache", as_double(load_.n_memory_bytes));

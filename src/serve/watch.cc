@@ -97,7 +97,7 @@ void Watch::write_stats(double seconds) {
   const int64_t n_used = load.n_pages - load.n_free_pages - load.n_cached_pages;
   const double accepted = share(now.n_accepted_tokens - before.n_accepted_tokens, now.n_drafts - before.n_drafts);
   const double hits =
-      share(load.n_found_tokens - before.load.n_found_tokens, load.n_queried_tokens - before.load.n_queried_tokens);
+      share(load.n_hit_tokens - before.load.n_hit_tokens, load.n_queried_tokens - before.load.n_queried_tokens);
   log_.info(
       "stats",
       fmt::format("prompt {:.1f} tokens/s, generation {:.1f} tokens/s, running {}, waiting {}, cache usage {:.1f}%, "

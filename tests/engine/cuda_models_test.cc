@@ -320,8 +320,8 @@ TEST_F(CudaModelTest, PrefixesComeBackFromHostMemory) {
   std::vector<std::unique_ptr<Generation>> answers;
   answers.push_back(run(keeping));
   answers.push_back(run(keeping));
-  EXPECT_EQ(answers[0]->n_found_tokens, 0);
-  EXPECT_GT(answers[1]->n_found_tokens, 0);
+  EXPECT_EQ(answers[0]->n_hit_tokens, 0);
+  EXPECT_GT(answers[1]->n_hit_tokens, 0);
   const std::vector<Ids> tokens = tokens_of(answers);
   EXPECT_EQ(tokens[1], tokens[0]);
 }

@@ -24,7 +24,7 @@ struct Answered {
 };
 
 Answered answered(const Generation& g) {
-  Answered out{.tokens = {}, .speculation = g.speculation, .n_found = g.n_found_tokens};
+  Answered out{.tokens = {}, .speculation = g.speculation, .n_found = g.n_hit_tokens};
   for (const TokenEvent& event : g.tokens) out.tokens.push_back(event.token);
   return out;
 }
@@ -268,7 +268,7 @@ TEST_P(V4LoadTest, AnEngineSharesPrefixesOfDeepseekV4) {
   options.prefix_memory_bytes.reset();
   const auto [in_memory, load] = run_twice("");
   EXPECT_EQ(in_memory, std::pair(int64_t{0}, int64_t{256}));
-  EXPECT_EQ(load.n_found_tokens, 256);
+  EXPECT_EQ(load.n_hit_tokens, 256);
   EXPECT_EQ(load.n_restored_tokens, 0);
   EXPECT_EQ(load.n_memory_pages, 2);
   EXPECT_GT(load.n_memory_bytes, 2 * 128);
@@ -276,7 +276,7 @@ TEST_P(V4LoadTest, AnEngineSharesPrefixesOfDeepseekV4) {
   const auto [after_restart, later] = run_twice(disk.path().c_str());
   EXPECT_EQ(after_restart, std::pair(int64_t{256}, int64_t{256}));
   EXPECT_EQ(later.n_restored_tokens, 256);
-  EXPECT_EQ(later.n_found_tokens, 256);  // the second time, in memory
+  EXPECT_EQ(later.n_hit_tokens, 256);  // the second time, in memory
 }
 
 // What a later request finds in the cache, the MTP layer's rows and state among it, is to the bit what it would have

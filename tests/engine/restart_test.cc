@@ -66,7 +66,7 @@ class RestartTest : public ::testing::TestWithParam<const char*> {
                                  .note = [this](const std::string& line) { notes_.push_back(line); }}));
   }
   static Answered answered(const Generation& g) {
-    Answered out{.tokens = {}, .speculation = g.speculation, .n_found = g.n_found_tokens};
+    Answered out{.tokens = {}, .speculation = g.speculation, .n_found = g.n_hit_tokens};
     for (const TokenEvent& event : g.tokens) out.tokens.push_back(event.token);
     return out;
   }
@@ -193,7 +193,7 @@ TEST_P(RestartTest, MemoryStandsBeforeTheDisk) {
     EXPECT_EQ(again.run(request(prompt_)).tokens, right.tokens);
     const int64_t n_in_memory = n_memory_pages == 1 ? again.runner.block_tokens() : 256;
     EXPECT_EQ(again.loop.n_restored_tokens(), 256 + 256 - n_in_memory);
-    EXPECT_EQ(again.loop.counts().n_found_tokens, n_in_memory);
+    EXPECT_EQ(again.loop.counts().n_hit_tokens, n_in_memory);
   }
 }
 

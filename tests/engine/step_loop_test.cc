@@ -134,7 +134,7 @@ TEST(StepLoopTest, PrefixesOfOthersAreFoundAndRight) {
     fake.expect_answers({greedy(joined(common, made_up(7, 31)), 50)});
     const int64_t n_computed = fake.model.n_trunk_rows;
     fake.expect_answers({greedy(joined(common, made_up(9, 32)), 5), greedy(common, 70)});
-    EXPECT_GT(fake.loop.counts().n_found_tokens, 0);
+    EXPECT_GT(fake.loop.counts().n_hit_tokens, 0);
     EXPECT_LT(fake.model.n_trunk_rows - n_computed, 300) << "the prefix was computed again";
   }
 }

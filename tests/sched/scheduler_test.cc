@@ -145,7 +145,7 @@ TEST(Scheduler, ASecondPromptFindsThePagesOfTheFirst) {
   const StepPlan plan = bench.step();
   ASSERT_EQ(plan.admitted.size(), 1u);
   EXPECT_EQ(plan.admitted[0].n_cached, 3 * kPageTokens);
-  EXPECT_EQ(bench.scheduler().counts().n_found_tokens, 3 * kPageTokens);
+  EXPECT_EQ(bench.scheduler().counts().n_hit_tokens, 3 * kPageTokens);
   EXPECT_EQ(plan.entries.back(), chunk(2, 192, 9, true));
 }
 
