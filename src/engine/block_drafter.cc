@@ -60,8 +60,8 @@ bool BlockDrafter::choose(const DraftRound& round, int64_t i) {
   for (Drafting& d : drafting_) {
     DraftEntry& entry = *d.entry;
     if (i >= d.n_drafts || std::ssize(entry.drafts) < i) continue;
-    entry.doubted = d.confidence < round.min_confidence;
-    if (entry.doubted) continue;
+    entry.low_confidence = d.confidence < round.min_confidence;
+    if (entry.low_confidence) continue;
     going_on.push_back(&d);
     before.push_back(i == 0 ? entry.tokens.back() : entry.drafts.back());
     state.add(state_.slice_first(d.first_row + i, 1));

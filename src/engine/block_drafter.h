@@ -21,7 +21,7 @@ class BlockDrafter final : public Drafter {
   bool needs_taps() const override { return false; }
   std::unique_ptr<DraftState> open() const override { return std::make_unique<DraftState>(); }
   void resume(DraftState&, int64_t, const ResumeState&) const override {}
-  int64_t n_settled(const DraftState&, int64_t n_cached) const override { return n_cached; }
+  int64_t n_committed(const DraftState&, int64_t n_cached) const override { return n_cached; }
   void commit(DraftRound&) override {}
   void propose(DraftRound& round) override;
 

@@ -10,8 +10,8 @@
 //             is not sure enough of gets none behind it
 //
 // What a drafter keeps of a sequence is its DraftState. Rows in the caches survive restarts and preemption with the
-// pages; what they do not hold is the tap of the last settled token, which the prefix cache keeps at the end of every
-// block and hands to resume(). A drafter whose rows the trunk's own step writes needs no taps, and all of them are settled.
+// pages; what they do not hold is the tap of the last committed token, which the prefix cache keeps at the end of every
+// block and hands to resume(). A drafter whose rows the trunk's own step writes needs no taps, and all of them are committed.
 //
 // Taps      ForwardRows::state, [T, Model::d_state()] f32: what the target exposes of each of its tokens
 // Errors    none: a drafter that cannot guess proposes nothing
@@ -58,7 +58,7 @@ struct DraftEntry {
   bool of_prompt = false;           // the rows are a chunk of the prompt
   int64_t n_wanted = 0;             // drafts that the sequence has use for; 0 within a prompt
   std::vector<int32_t> drafts;      // written by propose(): for positions tokens.size(), tokens.size() + 1, ...
-  bool doubted = false;             // written by propose(): the next draft was not made for doubt
+  bool low_confidence = false;      // written by propose(): the next draft was not made for doubt
   // Written by propose() of drafters that say so of each draft: how likely it is kept if those before it are.
   std::vector<float> confidence;
 };
@@ -75,14 +75,14 @@ class Drafter {
   virtual ~Drafter() = default;
 
   virtual int max_drafts() const = 0;  // in a round; 0: it never drafts
-  // Whether resume() wants the tap of the last settled token.
+  // Whether resume() wants the tap of the last committed token.
   virtual bool needs_taps() const = 0;
 
   virtual std::unique_ptr<DraftState> open() const = 0;  // of a sequence without rows
   // The sequence goes on behind n tokens whose rows are in every cache; tap: of the last of them, null if there are none.
   virtual void resume(DraftState& state, int64_t n_cached, const ResumeState& tap) const = 0;
   // How many of the n_cached tokens with rows of the trunk have the drafter's right rows too.
-  virtual int64_t n_settled(const DraftState& state, int64_t n_cached) const = 0;
+  virtual int64_t n_committed(const DraftState& state, int64_t n_cached) const = 0;
 
   virtual void commit(DraftRound& round) = 0;
   virtual void propose(DraftRound& round) = 0;  // behind commit() of the same round
@@ -95,7 +95,7 @@ class NoDrafter final : public Drafter {
   bool needs_taps() const override { return false; }
   std::unique_ptr<DraftState> open() const override { return std::make_unique<DraftState>(); }
   void resume(DraftState&, int64_t, const ResumeState&) const override {}
-  int64_t n_settled(const DraftState&, int64_t n_cached) const override { return n_cached; }
+  int64_t n_committed(const DraftState&, int64_t n_cached) const override { return n_cached; }
   void commit(DraftRound&) override {}
   void propose(DraftRound&) override {}
 };

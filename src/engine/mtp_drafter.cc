@@ -9,11 +9,11 @@
 namespace levin {
 namespace {
 
-constexpr int64_t kMaxOwedRows = kPageTokens;  // of taps kept for a sequence that is not drafted for
+constexpr int64_t kMaxPendingRows = kPageTokens;  // of taps kept for a sequence that is not drafted for
 
 struct MtpState final : DraftState {
-  int64_t n_paired = 0;     // MTP rows of positions 0 .. n_paired-1 come from the trunk's own state
-  std::vector<float> owed;  // [n, d_state] taps at positions n_paired .. that the MTP layer has yet to see
+  int64_t n_draft_synced = 0;  // MTP rows of positions 0 .. n_draft_synced-1 come from the trunk's own state
+  std::vector<float> pending;  // [n, d_state] taps at positions n_draft_synced .. that the MTP layer has yet to see
 };
 
 MtpState& own(DraftState& state) { return static_cast<MtpState&>(state); }
@@ -54,13 +54,13 @@ std::unique_ptr<DraftState> MtpDrafter::open() const { return std::make_unique<M
 
 // The last token's pair is the first that the MTP layer has yet to see.
 void MtpDrafter::resume(DraftState& state, int64_t n_cached, const ResumeState& tap) const {
-  own(state).n_paired = std::max<int64_t>(n_cached - 1, 0);
-  own(state).owed = tap ? *tap : std::vector<float>();
+  own(state).n_draft_synced = std::max<int64_t>(n_cached - 1, 0);
+  own(state).pending = tap ? *tap : std::vector<float>();
 }
 
 // The MTP layer's row of a pair lies one slot later.
-int64_t MtpDrafter::n_settled(const DraftState& state, int64_t n_cached) const {
-  return std::min(n_cached, own(state).n_paired + 1);
+int64_t MtpDrafter::n_committed(const DraftState& state, int64_t n_cached) const {
+  return std::min(n_cached, own(state).n_draft_synced + 1);
 }
 
 void MtpDrafter::commit(DraftRound& round) {
@@ -73,16 +73,16 @@ void MtpDrafter::commit(DraftRound& round) {
   drafting_.clear();
   for (DraftEntry& entry : round.entries) {
     MtpState& state = own(*entry.state);
-    RowGather<float>(state.owed, d_state).add(round.taps.slice_first(entry.first_row, entry.n_committed));
-    const int64_t n_owed = std::ssize(state.owed) / d_state;
-    if (round.depth == 0 && !entry.of_prompt && n_owed < kMaxOwedRows) continue;
-    taps.add(View::of(state.owed.data(), {n_owed, d_state}));
-    chunks.push_back(chunk(entry,
-                           entry.tokens.subspan(static_cast<size_t>(state.n_paired + 1), static_cast<size_t>(n_owed)),
-                           state.n_paired));
-    state.n_paired += n_owed;
-    state.owed.clear();
-    row += n_owed;
+    RowGather<float>(state.pending, d_state).add(round.taps.slice_first(entry.first_row, entry.n_committed));
+    const int64_t n_pending = std::ssize(state.pending) / d_state;
+    if (round.depth == 0 && !entry.of_prompt && n_pending < kMaxPendingRows) continue;
+    taps.add(View::of(state.pending.data(), {n_pending, d_state}));
+    chunks.push_back(chunk(
+        entry, entry.tokens.subspan(static_cast<size_t>(state.n_draft_synced + 1), static_cast<size_t>(n_pending)),
+        state.n_draft_synced));
+    state.n_draft_synced += n_pending;
+    state.pending.clear();
+    row += n_pending;
     if (entry.n_wanted > 0) {
       drafting_.push_back({.entry = &entry});
       last_rows.push_back(static_cast<int32_t>(row - 1));
@@ -106,8 +106,8 @@ void MtpDrafter::chain(DraftRound& round) {
     for (size_t i = 0; i < drafting_.size(); ++i) {
       DraftEntry& entry = *drafting_[i].entry;
       if (step >= entry.n_wanted || std::ssize(entry.drafts) < step) continue;
-      entry.doubted = drafting_[i].confidence < round.min_confidence;
-      if (entry.doubted) continue;
+      entry.low_confidence = drafting_[i].confidence < round.min_confidence;
+      if (entry.low_confidence) continue;
       going_on.push_back(drafting_[i]);
       next.add({.hidden = {}, .state = rows_.state, .picks = picks}, static_cast<int64_t>(i));
       chunks.push_back(chunk(entry, std::span(entry.drafts).last(1), std::ssize(entry.tokens) - 1 + step - 1));

@@ -5,7 +5,7 @@
 //   propose   "chain": up to S - 1 times it runs (its last output, d_s) and gives d_{s+1}. Where the model says so
 //             (share_picks_across_drafts) these steps attend to what the extend step's last row picked
 //
-// Pairs of a sequence that is not drafted for wait, up to kMaxOwedRows of them, so that plain rounds cost nothing and drafting
+// Pairs of a sequence that is not drafted for wait, up to kMaxPendingRows of them, so that plain rounds cost nothing and drafting
 // can begin again.
 #pragma once
 
@@ -21,7 +21,7 @@ class MtpDrafter final : public Drafter {
   bool needs_taps() const override { return true; }
   std::unique_ptr<DraftState> open() const override;
   void resume(DraftState& state, int64_t n_cached, const ResumeState& tap) const override;
-  int64_t n_settled(const DraftState& state, int64_t n_cached) const override;
+  int64_t n_committed(const DraftState& state, int64_t n_cached) const override;
   void commit(DraftRound& round) override;
   void propose(DraftRound& round) override;
 

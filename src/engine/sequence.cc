@@ -40,7 +40,7 @@ void Sequence::begin(const Admitted& admitted, const Drafter& drafter) {
   go_on(admitted.n_cached, admitted.resume, drafter);
   block_ends.clear();
   drafts.clear();
-  doubted = false;
+  low_confidence = false;
   n_fill = n_tokens();
   if (n_answer_tokens() == 0) out->n_hit_tokens = n_cached;
   if (!out->queue_s) out->queue_s = std::chrono::duration<double>(Clock::now() - submitted).count();
@@ -75,7 +75,7 @@ VerifiedDrafts Sequence::accept(std::span<const int32_t> faults, const View& log
     ++stats.accepted_per_position[j];
   }
   stats.n_accepted += n_accepted;
-  const int n_drafted = static_cast<int>(verified.size()) + (std::exchange(doubted, false) ? 1 : 0);
+  const int n_drafted = static_cast<int>(verified.size()) + (std::exchange(low_confidence, false) ? 1 : 0);
   acceptance.observe(n_drafted, n_accepted);
   return {.n_drafted = n_drafted, .n_accepted = n_accepted};
 }

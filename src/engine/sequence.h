@@ -44,12 +44,12 @@ struct Sequence final : DraftChooser {
   std::vector<int32_t> tokens;  // prompt and answer
   int64_t n_cached = 0;         // trunk rows at positions 0 .. n_cached-1
   std::vector<int32_t> drafts;  // for positions tokens.size(), tokens.size() + 1, ...
-  bool doubted = false;         // the drafter was not sure enough of them to make the next one
+  bool low_confidence = false;  // the drafter was not sure enough of them to make the next one
   std::unique_ptr<DraftState> draft_state;
   DraftAcceptance acceptance;
   const SequencePages* pages = nullptr;  // the scheduler's, while it runs
   int64_t n_block_tokens;
-  std::vector<ResumeState> block_ends;  // of the blocks that are not yet settled, in order
+  std::vector<ResumeState> block_ends;  // of the blocks that are not yet committed, in order
   std::vector<RowLogprobs> prompt_logprobs;
   TokenHistory history;
   std::unique_ptr<grammar::Matcher> matcher;  // of the answer so far; null where any token may be next

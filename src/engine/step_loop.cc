@@ -220,13 +220,13 @@ void StepLoop::plan(Batch& batch) {
   for (const Restored& restored : plan.restored) restore(*by_id.at(restored.id), restored);
   for (const StepEntry& planned : plan.entries) {
     Sequence& s = *by_id.at(planned.id);
-    s.doubted = s.doubted && std::ssize(s.drafts) == planned.n_drafts;
+    s.low_confidence = s.low_confidence && std::ssize(s.drafts) == planned.n_drafts;
     s.drafts.resize(static_cast<size_t>(planned.n_drafts));
     Batch::Entry entry{.sequence = &s,
                        .tokens = {},
                        .first_position = planned.first_position,
                        .of_prompt = s.in_prompt(),
-                       .has_all_drafts = planned.n_drafts == last_depth_ || s.doubted,
+                       .has_all_drafts = planned.n_drafts == last_depth_ || s.low_confidence,
                        .wants_tokens = planned.gives_token};
     const auto first = s.tokens.begin() + planned.first_position;
     entry.tokens.assign(first, first + planned.n_tokens);
@@ -324,13 +324,14 @@ void StepLoop::advance(const Batch& batch) {
   for (const Batch::Entry& entry : batch.entries) {
     Sequence& s = *entry.sequence;
     if (s.out->error) continue;  // nobody may find its rows
-    const int64_t n_settled = drafter_->n_settled(*s.draft_state, s.n_cached);
-    const int64_t n_unsettled_blocks = s.n_cached / s.n_block_tokens - n_settled / s.n_block_tokens;
-    const std::span<const ResumeState> settled =
-        std::span(s.block_ends).first(s.block_ends.size() - static_cast<size_t>(n_unsettled_blocks));
+    const int64_t n_committed = drafter_->n_committed(*s.draft_state, s.n_cached);
+    const int64_t n_uncommitted_blocks = s.n_cached / s.n_block_tokens - n_committed / s.n_block_tokens;
+    const std::span<const ResumeState> committed =
+        std::span(s.block_ends).first(s.block_ends.size() - static_cast<size_t>(n_uncommitted_blocks));
     scheduler_.advance(
-        s.id, {.n_cached = s.n_cached, .n_settled = n_settled, .n_drafts = std::ssize(s.drafts), .resume = settled});
-    s.block_ends.erase(s.block_ends.begin(), s.block_ends.begin() + std::ssize(settled));
+        s.id,
+        {.n_cached = s.n_cached, .n_committed = n_committed, .n_drafts = std::ssize(s.drafts), .resume = committed});
+    s.block_ends.erase(s.block_ends.begin(), s.block_ends.begin() + std::ssize(committed));
   }
 }
 
@@ -379,7 +380,7 @@ void StepLoop::draft(Batch& batch) {
   drafter_->propose(round);
   for (size_t i = 0; i < sequences.size(); ++i) {
     sequences[i]->drafts = std::move(round.entries[i].drafts);
-    sequences[i]->doubted = round.entries[i].doubted;
+    sequences[i]->low_confidence = round.entries[i].low_confidence;
   }
 }
 

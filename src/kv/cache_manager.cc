@@ -112,10 +112,10 @@ bool CacheManager::has_record(SequenceCache& s, std::span<const int32_t> tokens,
          index_.has_record(keys(s, tokens, block + 1).back());
 }
 
-void CacheManager::commit(SequenceCache& s, std::span<const int32_t> tokens, int64_t n_settled,
+void CacheManager::commit(SequenceCache& s, std::span<const int32_t> tokens, int64_t n_committed,
                           std::span<const ResumeState> resume) {
   if (!index_.shares_pages() && !index_.keeps_records()) return;
-  const int64_t n_blocks = n_settled / options_.n_block_tokens;
+  const int64_t n_blocks = n_committed / options_.n_block_tokens;
   LEVIN_CHECK(s.n_committed_blocks_ + std::ssize(resume) == n_blocks,
               "states for {} blocks, {} were committed before, {} are full", resume.size(), s.n_committed_blocks_,
               n_blocks);

@@ -95,9 +95,9 @@ class CacheManager {
   // Whether the record of this block exists and restore() would return it.
   bool has_record(SequenceCache& s, std::span<const int32_t> tokens, int64_t block);
 
-  // Enters complete blocks into the prefix index. The rows of the first n_settled of `tokens` are final in every cache;
+  // Enters complete blocks into the prefix index. The rows of the first n_committed of `tokens` are final in every cache;
   // `resume` has the states of the blocks completed since the last call.
-  void commit(SequenceCache& s, std::span<const int32_t> tokens, int64_t n_settled,
+  void commit(SequenceCache& s, std::span<const int32_t> tokens, int64_t n_committed,
               std::span<const ResumeState> resume);
 
   void forget_prefixes();  // frees the pages of prefixes that no sequence uses; records stay

@@ -58,14 +58,14 @@ void Scheduler::advance(SequenceId id, const Progress& progress) {
   Sequence& s = at(id);
   if (trace_ != nullptr) trace_->advance(id, progress);
   LEVIN_CHECK(
-      progress.n_cached >= s.n_cached && progress.n_cached < s.n_tokens() && progress.n_settled <= progress.n_cached,
-      "sequence {} of {} tokens advances from {} to {}, {} settled", id, s.n_tokens(), s.n_cached, progress.n_cached,
-      progress.n_settled);
+      progress.n_cached >= s.n_cached && progress.n_cached < s.n_tokens() && progress.n_committed <= progress.n_cached,
+      "sequence {} of {} tokens advances from {} to {}, {} committed", id, s.n_tokens(), s.n_cached, progress.n_cached,
+      progress.n_committed);
   commit_restored(s);
   s.n_cached = progress.n_cached;
-  s.n_settled = progress.n_settled;
+  s.n_committed = progress.n_committed;
   s.n_drafts = progress.n_drafts;
-  cache_.commit(s.cache, *s.spec.tokens, progress.n_settled, progress.resume);
+  cache_.commit(s.cache, *s.spec.tokens, progress.n_committed, progress.resume);
 }
 
 void Scheduler::forget_prefixes() {
@@ -113,7 +113,7 @@ void Scheduler::preempt(Sequence& s, StepPlan& plan) {
   waiting_.emplace(s.rank, id);
   cache_.release(s.cache);
   s.restored.clear();
-  s.n_cached = s.n_settled = 0;
+  s.n_cached = s.n_committed = 0;
   s.n_drafts = 0;
   ++totals_.n_preempted;
 }
@@ -194,7 +194,7 @@ bool Scheduler::admit_one(Sequence& s, StepPlan& plan) {
   running_.emplace(s.rank, s.spec.id);
   if (!s.has_run) --n_new_;
   s.has_run = true;
-  s.n_cached = s.n_settled = hit.n_tokens;
+  s.n_cached = s.n_committed = hit.n_tokens;
   totals_.n_queried_tokens += s.n_tokens();
   totals_.n_hit_tokens += s.n_cached;
   plan.admitted.push_back({.id = s.spec.id, .n_cached = s.n_cached, .resume = std::move(hit.resume)});
@@ -206,15 +206,15 @@ bool Scheduler::admit_one(Sequence& s, StepPlan& plan) {
 // Restores what there is of the blocks that a chunk of n_rows would fill, also of the one it would fill in part.
 void Scheduler::restore(Sequence& s, int64_t n_rows, StepPlan& plan) {
   const int64_t n_block = cache_.options().n_block_tokens;
-  // blocks with rows that are not settled have states that would be lost
-  if (!s.spec.look_up || s.n_cached / n_block != s.n_settled / n_block) return;
+  // blocks with rows that are not committed have states that would be lost
+  if (!s.spec.look_up || s.n_cached / n_block != s.n_committed / n_block) return;
   const int64_t first = s.n_cached / n_block, end = (s.n_cached + n_rows + n_block - 1) / n_block * n_block;
   if (!cache_.has_record(s.cache, *s.spec.tokens, first)) return;
   const int64_t n_room = cache_.grow(s.cache, std::min(end, s.n_tokens())) ? end : s.cache.pages().n_tokens();
   Restored restored{.id = s.spec.id, .n_before = s.n_cached, .blocks = {}};
   restored.blocks = cache_.restore(s.cache, *s.spec.tokens, first, n_room);
   if (restored.blocks.empty()) return;
-  s.n_cached = s.n_settled = (first + std::ssize(restored.blocks)) * n_block;
+  s.n_cached = s.n_committed = (first + std::ssize(restored.blocks)) * n_block;
   s.n_drafts = 0;
   s.restored = restored.blocks;
   restored.n_cached = s.n_cached;

@@ -92,10 +92,10 @@ struct StepPlan {
 
 // What a step did to one sequence.
 struct Progress {
-  int64_t n_cached = 0;   // tokens with valid rows
-  int64_t n_settled = 0;  // of these, tokens with final rows in every cache, also the drafter's, which may lag
-  int64_t n_drafts = 0;   // to be verified in the next step
-  // One for each block that n_settled completed in this step; used only if prefixes are shared
+  int64_t n_cached = 0;     // tokens with valid rows
+  int64_t n_committed = 0;  // of these, tokens with final rows in every cache, also the drafter's, which may lag
+  int64_t n_drafts = 0;     // to be verified in the next step
+  // One for each block that n_committed completed in this step; used only if prefixes are shared
   std::span<const ResumeState> resume;
 };
 
@@ -146,7 +146,7 @@ class Scheduler {
     SequenceCache cache;
     bool has_run = false;
     int64_t n_cached = 0;
-    int64_t n_settled = 0;
+    int64_t n_committed = 0;
     int64_t n_drafts = 0;
     std::vector<RestoredBlock> restored;  // by the last plan
 

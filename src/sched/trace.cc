@@ -161,13 +161,13 @@ std::string Replay::remove(const TraceLine& line) {
 std::string Replay::advance(const TraceLine& line) {
   const auto v = numbers(line, 5);
   if (!v || !tokens_.contains((*v)[0])) {
-    return "it does not read as 'advance ID N_CACHED N_SETTLED N_DRAFTS N_RESUME : TOKEN...'";
+    return "it does not read as 'advance ID N_CACHED N_COMMITTED N_DRAFTS N_RESUME : TOKEN...'";
   }
   std::vector<int32_t>& tokens = tokens_.at((*v)[0]);
   tokens.insert(tokens.end(), line.tokens.begin(), line.tokens.end());
   if ((*v)[1] >= static_cast<int64_t>(tokens.size())) return "it has rows for more tokens than there are";
   const std::vector<ResumeState> resume(static_cast<size_t>((*v)[4]), std::make_shared<const std::vector<float>>());
-  scheduler_->advance((*v)[0], {.n_cached = (*v)[1], .n_settled = (*v)[2], .n_drafts = (*v)[3], .resume = resume});
+  scheduler_->advance((*v)[0], {.n_cached = (*v)[1], .n_committed = (*v)[2], .n_drafts = (*v)[3], .resume = resume});
   return "";
 }
 
@@ -207,7 +207,7 @@ void TraceWriter::forget() { write_("forget"); }
 void TraceWriter::plan(const StepPlan& plan) { write_(plan_line(plan)); }
 
 void TraceWriter::advance(SequenceId id, const Progress& progress) {
-  write_(fmt::format("advance {} {} {} {} {} :{}", id, progress.n_cached, progress.n_settled, progress.n_drafts,
+  write_(fmt::format("advance {} {} {} {} {} :{}", id, progress.n_cached, progress.n_committed, progress.n_drafts,
                      progress.resume.size(), new_tokens(known_.at(id))));
 }
 

@@ -8,7 +8,7 @@
 //   submit ID PRIORITY LIMIT LOOK_UP : TOKEN...
 //   remove ID
 //   forget
-//   advance ID N_CACHED N_SETTLED N_DRAFTS N_RESUME : TOKEN...     those that came since the sequence's last line
+//   advance ID N_CACHED N_COMMITTED N_DRAFTS N_RESUME : TOKEN...     those that came since the sequence's last line
 //   plan back ID... admitted ID+N_CACHED... restored ID+N_CACHED... step ID@FIRST+TOKENS+DRAFTS...
 //
 // Records in host memory are kept again by the replay; blocks that came from a disk are not in a trace, so a run that

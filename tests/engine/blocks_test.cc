@@ -54,11 +54,11 @@ class Sequence {
       runner_.set_block(pages_, static_cast<int64_t>(n), from.records[n]);
     }
     Ran out{.begin = std::ssize(from.records) * runner_.block_tokens()};
-    std::vector<float> owed = from.state;  // of the trunk, that the MTP layer has yet to see
+    std::vector<float> pending = from.state;  // of the trunk, that the MTP layer has yet to see
     int64_t begin = out.begin;
     for (size_t i = 0; begin < kTokens; ++i) {
       const int64_t end = std::min(kTokens, begin + step_sizes[i % step_sizes.size()]);
-      step(begin, end, owed, out);
+      step(begin, end, pending, out);
       begin = end;
     }
     return out;
@@ -94,19 +94,19 @@ class Sequence {
             .first_position = static_cast<int32_t>(position),
             .pages = &pages_};
   }
-  void step(int64_t begin, int64_t end, std::vector<float>& owed, Ran& out) {
+  void step(int64_t begin, int64_t end, std::vector<float>& pending, Ran& out) {
     runner_.begin_step();
     const SequenceChunk tokens = chunk(begin, end - begin, begin);
     const ForwardRows rows = runner_.trunk({&tokens, 1});
     append(&out.state, rows.state);
     append(&out.logits, runner_.logits(rows.hidden));
-    append(&owed, rows.state);
-    const int64_t n_owed = std::ssize(owed) / model_.d_state();
-    const int64_t n_pairs = end < kTokens ? n_owed : n_owed - 1;
-    const SequenceChunk pairs = chunk(end - n_owed + 1, n_pairs, end - n_owed);
-    const View state = View::of(owed.data(), {n_pairs, model_.d_state()});
+    append(&pending, rows.state);
+    const int64_t n_pending = std::ssize(pending) / model_.d_state();
+    const int64_t n_pairs = end < kTokens ? n_pending : n_pending - 1;
+    const SequenceChunk pairs = chunk(end - n_pending + 1, n_pairs, end - n_pending);
+    const View state = View::of(pending.data(), {n_pairs, model_.d_state()});
     append(&out.draft_logits, runner_.draft_logits(runner_.mtp({&pairs, 1}, {.state = state}).hidden));
-    owed.clear();
+    pending.clear();
     const int64_t n_block = runner_.block_tokens();
     for (int64_t block = begin / n_block; block < end / n_block; ++block) {
       runner_.copy_block(pages_, block, out.records.emplace_back(static_cast<size_t>(runner_.block_bytes())));

@@ -57,7 +57,7 @@ class KnowingDrafter final : public Drafter {
   bool needs_taps() const override { return false; }
   std::unique_ptr<DraftState> open() const override { return std::make_unique<DraftState>(); }
   void resume(DraftState&, int64_t, const ResumeState&) const override {}
-  int64_t n_settled(const DraftState&, int64_t n_cached) const override { return n_cached; }
+  int64_t n_committed(const DraftState&, int64_t n_cached) const override { return n_cached; }
   void commit(DraftRound&) override {}
   void propose(DraftRound& round) override {
     for (DraftEntry& entry : round.entries) {
@@ -198,13 +198,13 @@ TEST_F(BlockDrafterTest, NoMoreThanABlockIsDrafted) {
 
 // The first is always made; those behind it as long as the model's own confidence in all before them is enough.
 TEST_F(BlockDrafterTest, ItsOwnConfidenceDecidesHowManyAreVerified) {
-  const std::vector<Answer> plain = run(0, 0), all = run(5, 0), doubted = run(5, 1);
-  expect_tokens_of(doubted, plain);
+  const std::vector<Answer> plain = run(0, 0), all = run(5, 0), low_confidence = run(5, 1);
+  expect_tokens_of(low_confidence, plain);
   int64_t n_all = 0, n_doubted = 0, n_doubted_passes = 0;
   for (size_t i = 0; i < all.size(); ++i) {
     n_all += all[i].stats.n_drafted;
-    n_doubted += doubted[i].stats.n_drafted;
-    n_doubted_passes += doubted[i].stats.n_verify_passes;
+    n_doubted += low_confidence[i].stats.n_drafted;
+    n_doubted_passes += low_confidence[i].stats.n_verify_passes;
   }
   EXPECT_LE(n_doubted, n_doubted_passes);
   EXPECT_GT(n_doubted, 0);

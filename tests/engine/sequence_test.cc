@@ -62,15 +62,15 @@ TEST(SequenceTest, GivesOneTokenMoreThanTheDraftsWhenAllAreAccepted) {
   EXPECT_EQ(s->out->speculation.n_kept, 3);
 }
 
-TEST(SequenceTest, ADraftThatWasDoubtedCountsAsOneThatWasNotAccepted) {
+TEST(SequenceTest, ADraftStoppedForLowConfidenceCountsAsRejected) {
   auto s = make_sequence(10);
   s->drafts = {4};
-  s->doubted = true;
+  s->low_confidence = true;
   Rows rows({4, 5});
   const VerifiedDrafts verified = s->accept(rows.faults, rows.logits());
   EXPECT_EQ(verified.n_drafted, 2);
   EXPECT_EQ(verified.n_accepted, 1);
-  EXPECT_FALSE(s->doubted);
+  EXPECT_FALSE(s->low_confidence);
   EXPECT_EQ(s->out->speculation.n_drafted, 1);
 }
 
@@ -111,7 +111,7 @@ TEST(SequenceTest, AFaultyRowEndsTheAnswerBehindTheTokensThatCameBeforeIt) {
 TEST(SequenceTest, PreemptionForgetsDraftsAndRowsAndKeepsTheTokens) {
   auto s = make_sequence(10);
   s->drafts = {4};
-  s->doubted = true;
+  s->low_confidence = true;
   Rows rows({4, 5});
   s->accept(rows.faults, rows.logits());
   s->drafts = {6};

@@ -139,8 +139,8 @@ TEST(StepLoopTest, PrefixesOfOthersAreFoundAndRight) {
   }
 }
 
-// While nobody drafts the MTP layer's rows are owed, and tokens without them are not settled: nobody may find them.
-TEST(MtpDrafterTest, TokensWhoseRowsAreOwedAreNotSettled) {
+// While nobody drafts the MTP layer's rows are pending, and tokens without them are not committed: nobody may find them.
+TEST(MtpDrafterTest, TokensWhoseDraftRowsArePendingAreNotCommitted) {
   const FakeModel model;
   Runner runner(model, {.n_cache_tokens = 4 * kPageTokens});
   SequencePages pages(runner.pools());
@@ -161,10 +161,10 @@ TEST(MtpDrafterTest, TokensWhoseRowsAreOwedAreNotSettled) {
   };
   commit(0, 20, 0);
   EXPECT_EQ(model.n_mtp_steps, 0);
-  EXPECT_EQ(drafter.n_settled(*state, 20), 1);
+  EXPECT_EQ(drafter.n_committed(*state, 20), 1);
   commit(20, 10, 1);
   EXPECT_EQ(model.n_mtp_steps, 1);
-  EXPECT_EQ(drafter.n_settled(*state, 30), 30);
+  EXPECT_EQ(drafter.n_committed(*state, 30), 30);
   EXPECT_EQ(model.n_stale_rows, 0);
 }
 

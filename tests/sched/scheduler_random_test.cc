@@ -16,7 +16,7 @@ namespace levin {
 namespace {
 
 constexpr uint64_t kUnwritten = 0;
-constexpr int64_t kMostUndone = 80;  // rows that are not settled, drafts included
+constexpr int64_t kMostUndone = 80;  // rows that are not committed, drafts included
 
 // Chain hash of the tokens up to and with tokens[n - 1]: what a right cache row at position n - 1 stands for.
 std::vector<uint64_t> row_values(const std::vector<int32_t>& tokens) {
@@ -69,7 +69,7 @@ class World {
     for (const Admitted& admitted : plan.admitted) {
       EXPECT_EQ(admitted.n_cached % kPageTokens, 0);
       sequences_.at(admitted.id).waits = false;
-      sequences_.at(admitted.id).n_settled = admitted.n_cached;
+      sequences_.at(admitted.id).n_committed = admitted.n_cached;
     }
     check_pages();
     for (const Restored& restored : plan.restored) restore(restored);
@@ -88,7 +88,7 @@ class World {
     std::vector<int32_t> tokens;
     int64_t limit = 0;
     int64_t n_drafts = 0;
-    int64_t n_settled = 0;
+    int64_t n_committed = 0;
     bool waits = true;
   };
 
@@ -141,7 +141,7 @@ class World {
       }
       ++n_restored_blocks_;
     }
-    s.n_settled = restored.n_cached;
+    s.n_committed = restored.n_cached;
   }
 
   void run(const StepEntry& entry) {
@@ -175,12 +175,12 @@ class World {
     }
     s.n_drafts =
         std::clamp<int64_t>(s.limit - std::ssize(s.tokens) - 1, 0, below(scheduler_.options().lookahead_tokens));
-    const int64_t n_settled = std::max(s.n_settled, n_cached - below(70));
-    const std::vector<ResumeState> resume(static_cast<size_t>(n_settled / kPageTokens - s.n_settled / kPageTokens),
+    const int64_t n_committed = std::max(s.n_committed, n_cached - below(70));
+    const std::vector<ResumeState> resume(static_cast<size_t>(n_committed / kPageTokens - s.n_committed / kPageTokens),
                                           std::make_shared<const std::vector<float>>());
-    s.n_settled = n_settled;
+    s.n_committed = n_committed;
     scheduler_.advance(entry.id,
-                       {.n_cached = n_cached, .n_settled = n_settled, .n_drafts = s.n_drafts, .resume = resume});
+                       {.n_cached = n_cached, .n_committed = n_committed, .n_drafts = s.n_drafts, .resume = resume});
     if (std::ssize(s.tokens) < s.limit) return;
     leave(entry.id);
     ++n_finished_;

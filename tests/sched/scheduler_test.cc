@@ -36,7 +36,7 @@ class Bench {
           static_cast<size_t>(n_cached / kPageTokens - entry.first_position / kPageTokens),
           std::make_shared<const std::vector<float>>());
       scheduler_.advance(entry.id,
-                         {.n_cached = n_cached, .n_settled = n_cached, .n_drafts = n_drafts, .resume = resume});
+                         {.n_cached = n_cached, .n_committed = n_cached, .n_drafts = n_drafts, .resume = resume});
     }
     return plan;
   }
