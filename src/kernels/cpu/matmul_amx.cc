@@ -199,10 +199,10 @@ constexpr int64_t kStepsAhead = 4;  // from weights that are widened or multipli
 
 // A pass of up to kRowGroup rows over a job's panels, for some blocks of k.
 template <class W>
-class FewRowsPass {
+class GemvPass {
  public:
   // x [steps][rows][32], from block first_block on
-  FewRowsPass(const ProductJob& job, const uint16_t* x, int64_t n_rows, int64_t first_block, int64_t n_k)
+  GemvPass(const ProductJob& job, const uint16_t* x, int64_t n_rows, int64_t first_block, int64_t n_k)
       : job_(job), x_(x), n_rows_(n_rows), first_block_(first_block), n_k_(n_k) {}
 
   void run() {
@@ -323,7 +323,7 @@ void product_few_rows_bf16(const ProductJob& job) {
         V::store(reinterpret_cast<float*>(x + k * n_rows + r * kTileK), load_as_bf16_pairs(row, DType::kBF16, k, n_k));
       }
     }
-    FewRowsPass<W>(job, x, n_rows, block, n_k).run();
+    GemvPass<W>(job, x, n_rows, block, n_k).run();
   }
 }
 

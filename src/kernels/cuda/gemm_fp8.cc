@@ -57,8 +57,8 @@ GemmFp8Plan plan_gemm_fp8(const GemmFp8Shape& s) {
   // Up to two rounds of 64 rows read the weights twice, but keep every SM busy where few tiles would not.
   const bool few_tiles = s.n_groups == 1 && ceil_div(s.n, 128) <= s.n_sms / 2;
   if (s.rows_per_group > (few_tiles ? 128 : 64)) return tiles_plan(s);
-  if (s.n_groups == 1 && s.rows_per_group <= kMostFewRows && s.k % 128 == 0 && s.k <= kMostFewRowsK)
-    return {GemmKernel::kFewRows, kMostFewRows, 32};
+  if (s.n_groups == 1 && s.rows_per_group <= kMaxGemvRows && s.k % 128 == 0 && s.k <= kMaxGemvK)
+    return {GemmKernel::kGemv, kMaxGemvRows, 32};
   const int rows = s.rows_per_group <= 8 ? 8 : s.rows_per_group <= 16 ? 16 : s.rows_per_group <= 32 ? 32 : 64;
   return {GemmKernel::kRows, rows, rows_kernel_width(s)};
 }
@@ -86,10 +86,10 @@ void gemm_fp8(const GemmFp8& a, const GemmFp8Plan& plan, CUstream_st* stream) {
   LEVIN_CHECK((a.n_groups == 1) == (a.group_begin == nullptr), "gemm_fp8: {} groups {} group_begin", a.n_groups,
               a.group_begin ? "with" : "without");
   switch (plan.kernel) {
-    case GemmKernel::kFewRows:
-      LEVIN_CHECK(a.n_tokens <= kMostFewRows && a.n_groups == 1 && a.k % 128 == 0 && a.k <= kMostFewRowsK,
+    case GemmKernel::kGemv:
+      LEVIN_CHECK(a.n_tokens <= kMaxGemvRows && a.n_groups == 1 && a.k % 128 == 0 && a.k <= kMaxGemvK,
                   "gemm_fp8: {} rows of {} in {} groups are no few rows", a.n_tokens, a.k, a.n_groups);
-      return gemm_fp8_few_rows(a, plan, stream);
+      return gemm_fp8_gemv(a, plan, stream);
     case GemmKernel::kRows:
       return gemm_fp8_rows(a, plan, stream);
     case GemmKernel::kTiles:

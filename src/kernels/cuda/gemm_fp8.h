@@ -6,7 +6,7 @@
 // Tree      A block is four matrix-unit steps of 32 k, ascending, from zero; blocks are folded ascending,
 //           total = fma(block, sx * sw, total) from zero, in f32. Every kernel here realises it, whatever T, the tile
 //           or the group: a row's bits depend on its own values and the weights alone. K is never split.
-// Kernels   few rows (gemm_fp8_few_rows_sm90.cu): 1 or 2 rows of a dense product, K a multiple of 128; the shortest path
+// Kernels   GEMV rows (gemm_fp8_gemv_sm90.cu): 1 or 2 rows of a dense product, K a multiple of 128; the shortest path
 //           from the kernel before to the one after
 //           rows (gemm_fp8_rows_sm90.cu): up to 64 rows beside a strip of weights; bandwidth-bound work
 //           tiles (gemm_fp8_tiles_sm90.cu): 128 or 256 rows by 128 or 136 columns in cluster pairs; compute-bound work
@@ -23,8 +23,8 @@ struct CUstream_st;
 namespace levin::cuda {
 
 constexpr int kMaxGroups = 512;
-constexpr int kMostFewRows = 2;       // of a plan of few rows,
-constexpr int kMostFewRowsK = 16384;  // whose activations stay in shared memory
+constexpr int kMaxGemvRows = 2;   // of a plan of GEMV rows,
+constexpr int kMaxGemvK = 16384;  // whose activations stay in shared memory
 
 struct GemmFp8 {
   const uint8_t* x = nullptr;  // [T, K] e4m3, 16-byte aligned
@@ -46,13 +46,13 @@ struct GemmFp8 {
       false;  // weights may load while the previous kernel of the stream still runs: nothing on the stream writes them
 };
 
-enum class GemmKernel : uint8_t { kFewRows, kRows, kTiles };
+enum class GemmKernel : uint8_t { kGemv, kRows, kTiles };
 
 // Which instance runs. It changes speed only, never a bit of the result.
 struct GemmFp8Plan {
   GemmKernel kernel = GemmKernel::kRows;
-  int rows = 8;    // rows of a tile: 2 (kFewRows); 8, 16, 32, 64 (kRows); 128, 256 (kTiles)
-  int width = 64;  // columns of a tile: 32 (kFewRows); 16, 32, 48, 56, 64 (kRows); 128, 136 (kTiles)
+  int rows = 8;    // rows of a tile: 2 (kGemv); 8, 16, 32, 64 (kRows); 128, 256 (kTiles)
+  int width = 64;  // columns of a tile: 32 (kGemv); 16, 32, 48, 56, 64 (kRows); 128, 136 (kTiles)
 
   std::string describe() const;  // "rows 8x64"
   friend bool operator==(const GemmFp8Plan&, const GemmFp8Plan&) = default;
@@ -77,7 +77,7 @@ std::string gemm_fp8_support(int n, int k, int n_groups);
 void gemm_fp8(const GemmFp8& a, const GemmFp8Plan& plan, CUstream_st* stream);
 
 // The families; the plan must be one of theirs.
-void gemm_fp8_few_rows(const GemmFp8& a, const GemmFp8Plan& plan, CUstream_st* stream);
+void gemm_fp8_gemv(const GemmFp8& a, const GemmFp8Plan& plan, CUstream_st* stream);
 void gemm_fp8_rows(const GemmFp8& a, const GemmFp8Plan& plan, CUstream_st* stream);
 void gemm_fp8_tiles(const GemmFp8& a, const GemmFp8Plan& plan, CUstream_st* stream);
 

@@ -31,7 +31,7 @@ int head_groups(const SparseMla& a) { return (a.n_heads + kMlaHeadGroup - 1) / k
 
 bool has_all_heads_kernel(const SparseMla& a) { return a.format == LatentRows::kFp8 && head_groups(a) == 2; }
 
-bool has_few_rows_kernel(const SparseMla& a) {
+bool has_gemv_kernel(const SparseMla& a) {
   return a.format == LatentRows::kFp8 && mla_parts(a.n_picks) == kMlaMaxParts;
 }
 
@@ -48,7 +48,7 @@ MlaSharing choose_sharing(const SparseMla& a) {
   constexpr int64_t kFewRowsRounds = 2;    // of which the second begins where the first leaves room
   const int n_parts = mla_parts(a.n_picks), n_tiles = a.n_picks / 64;
   const int64_t n_items = a.n_rows * head_groups(a), n_blocks = n_items * 2;
-  if (has_few_rows_kernel(a) && n_items <= kFewRowsRounds * few_rows_at_once()) return MlaSharing::kFewRows;
+  if (has_gemv_kernel(a) && n_items <= kFewRowsRounds * few_rows_at_once()) return MlaSharing::kFewRows;
   if (n_parts > 1 && n_blocks * n_parts <= kClusterBlocks) return MlaSharing::kClusters;
   MlaSharing best = MlaSharing::kWholeRows;
   int64_t least = cost(n_blocks, n_tiles);
@@ -76,7 +76,7 @@ MlaSharing sharing_of(const SparseMla& a, MlaSplit split) {
     case MlaSplit::kPairs:
       return has_parts ? MlaSharing::kPairs : MlaSharing::kWholeRows;
     case MlaSplit::kFewRows:
-      return has_few_rows_kernel(a) ? MlaSharing::kFewRows : MlaSharing::kWholeRows;
+      return has_gemv_kernel(a) ? MlaSharing::kFewRows : MlaSharing::kWholeRows;
     case MlaSplit::kWholeRows:
       break;
   }

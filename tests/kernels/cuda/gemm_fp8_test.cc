@@ -17,7 +17,7 @@ namespace {
 
 std::vector<GemmFp8Plan> all_plans() {
   std::vector<GemmFp8Plan> plans;
-  plans.push_back({GemmKernel::kFewRows, kMostFewRows, 32});
+  plans.push_back({GemmKernel::kGemv, kMaxGemvRows, 32});
   for (const int rows : {8, 16, 32, 64})
     for (const int width : {16, 32, 48, 56, 64}) plans.push_back({GemmKernel::kRows, rows, width});
   plans.push_back({GemmKernel::kTiles, 128, 128});
@@ -28,7 +28,7 @@ std::vector<GemmFp8Plan> all_plans() {
 
 // Whether the plan's kernel does `count` rows of k, dense.
 bool does(const GemmFp8Plan& plan, int count, int64_t k) {
-  return plan.kernel != GemmKernel::kFewRows || (count <= kMostFewRows && k % 128 == 0);
+  return plan.kernel != GemmKernel::kGemv || (count <= kMaxGemvRows && k % 128 == 0);
 }
 
 // A problem on the device. Rows beyond T hold codes of NaN, so that a row that leaks into another shows.
@@ -179,7 +179,7 @@ TEST_F(GemmFp8Test, FewRowsOfLargeProductsHaveTheSameBits) {
     const OnDevice device(*stream_, p);
     const std::vector<float> all = device.run({GemmKernel::kRows, 8, 64}, 0, 8);
     for (const GemmFp8Plan& plan : all_plans()) {
-      if (plan.kernel != GemmKernel::kFewRows) continue;
+      if (plan.kernel != GemmKernel::kGemv) continue;
       for (const auto& [first, count] : {std::pair{0, 1}, {7, 1}, {3, 2}, {0, 2}}) {
         const std::vector<float> some = device.run(plan, first, count);
         EXPECT_EQ(count_different(some, all.data() + int64_t{first} * c.n), 0)
@@ -209,7 +209,7 @@ TEST_F(GemmFp8Test, GroupsEqualTheirOwnDenseProducts) {
       expected.insert(expected.end(), rows.begin(), rows.end());
     }
     for (const GemmFp8Plan& plan : all_plans()) {
-      if (plan.kernel == GemmKernel::kFewRows) continue;  // of dense products only
+      if (plan.kernel == GemmKernel::kGemv) continue;  // of dense products only
       const std::vector<float> out = device.run(plan, 0, n_tokens, group_begin.data());
       EXPECT_EQ(count_different(out, expected.data()), 0) << plan.describe() << ", " << n_tokens << " rows in groups";
     }
@@ -220,7 +220,7 @@ TEST_F(GemmFp8Test, RoundsToBf16AtTheEnd) {
   const GemmProblem p(75, 328, 640, 1, 5);
   const OnDevice device(*stream_, p);
   for (const GemmFp8Plan& plan : all_plans()) {
-    const int n_tokens = does(plan, 75, 640) ? 75 : kMostFewRows;
+    const int n_tokens = does(plan, 75, 640) ? 75 : kMaxGemvRows;
     const std::vector<float> wide = device.run(plan, 0, n_tokens);
     const DeviceArray<uint16_t> out(*stream_, n_tokens * 328);
     GemmFp8 a = device.args(out.data(), false);
@@ -238,9 +238,9 @@ TEST_F(GemmFp8Test, ChainsThatOverlapGiveTheSameBits) {
   const GemmProblem p(16, 512, 512, 1, 11);
   const OnDevice device(*stream_, p);
   const DeviceArray<float> first(*stream_, 16 * 512), second(*stream_, 16 * 512);
-  for (const GemmFp8Plan& plan : {GemmFp8Plan{GemmKernel::kRows, 16, 32}, {GemmKernel::kFewRows, kMostFewRows, 32}}) {
+  for (const GemmFp8Plan& plan : {GemmFp8Plan{GemmKernel::kRows, 16, 32}, {GemmKernel::kGemv, kMaxGemvRows, 32}}) {
     GemmFp8 a = device.args(first.data(), true), b = device.args(second.data(), true);
-    if (plan.kernel == GemmKernel::kFewRows) a.n_tokens = b.n_tokens = kMostFewRows;
+    if (plan.kernel == GemmKernel::kGemv) a.n_tokens = b.n_tokens = kMaxGemvRows;
     b.x_scale = first.data();
     b.x_scale_ld = 512;
     const auto chain = [&] {

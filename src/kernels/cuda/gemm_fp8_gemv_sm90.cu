@@ -39,7 +39,7 @@ namespace levin::cuda {
 namespace {
 
 constexpr int kBlockK = 128;
-constexpr int kRows = kMostFewRows;
+constexpr int kRows = kMaxGemvRows;
 constexpr int kWidth = 32;               // of a strip
 constexpr int kPack = 64 / kWidth;       // blocks of k of a tile
 constexpr int kTiles = 2;                // of a stage: their steps alternate in the matrix unit
@@ -314,7 +314,7 @@ class Fold {
   int lane_;
 };
 
-__global__ void __launch_bounds__(kThreads, 2) gemm_fp8_few_rows_kernel(const __grid_constant__ Params p) {
+__global__ void __launch_bounds__(kThreads, 2) gemm_fp8_gemv_kernel(const __grid_constant__ Params p) {
   extern __shared__ uint8_t raw_shared[];
   Shared& s = *reinterpret_cast<Shared*>(
       raw_shared + (kSwizzleAlignment - shared_address(raw_shared) % kSwizzleAlignment) % kSwizzleAlignment);
@@ -362,7 +362,7 @@ Layout layout_of(int n_k_blocks, int n_strips_of_block, int n_blocks) {
 
 }  // namespace
 
-void gemm_fp8_few_rows(const GemmFp8& a, const GemmFp8Plan&, CUstream_st* stream) {
+void gemm_fp8_gemv(const GemmFp8& a, const GemmFp8Plan&, CUstream_st* stream) {
   const int n_k_blocks = a.k / kBlockK, n_strips = ceil_div(a.n, kWidth), n_blocks = std::min(n_sms(), n_strips);
   MatrixStackMap w;
   w.matrix.data = a.w;
@@ -394,7 +394,7 @@ void gemm_fp8_few_rows(const GemmFp8& a, const GemmFp8Plan&, CUstream_st* stream
   l.shared_bytes = p.layout.end;
   l.pdl = a.pdl;
   l.stream = stream;
-  launch_kernel(gemm_fp8_few_rows_kernel, l, p);
+  launch_kernel(gemm_fp8_gemv_kernel, l, p);
 }
 
 }  // namespace levin::cuda
