@@ -163,7 +163,7 @@ void softmax(const AttentionJob& a, const Scratch& s, int64_t l, int n) {
     total = V::add(total, V::from_bits(V::shl<16>(rounded)));
   }
   s.factor[l] = exp2_or_zero<OneLane>(s.maximum[l] - weights.maximum);
-  s.sum[l] = s.sum[l] * s.factor[l] + V::fold_add(total);
+  s.sum[l] = s.sum[l] * s.factor[l] + V::reduce_add(total);
   s.maximum[l] = weights.maximum;
 }
 

@@ -220,7 +220,7 @@ struct Attention {
       largest = V::max(V::select(there(n, v), whole[v], lowest), largest);
     }
     Weights out;
-    out.maximum = V::fold_max(largest);
+    out.maximum = V::reduce_max(largest);
     for (int v = 0; v < kVectors; ++v) {
       const F32 power = exp2_or_zero<V>(V::sub(whole[v], V::broadcast(out.maximum)));
       const F32 weight = V::mul(exp2_fraction<V>(V::sub(u[v], whole[v])), power);
@@ -240,7 +240,7 @@ struct Attention {
       total = V::add(total, weights.p[v]);
     }
     s.factor[l] = exp2_or_zero<OneLane>(s.maximum[l] - weights.maximum);
-    s.sum[l] = s.sum[l] * s.factor[l] + V::fold_add(total);
+    s.sum[l] = s.sum[l] * s.factor[l] + V::reduce_add(total);
     s.maximum[l] = weights.maximum;
   }
 

@@ -97,7 +97,7 @@ void multiply_page(const std::byte* page, const IndexKeyFormat& f, const float* 
 
 // Lanes l without bit kDistance: x[l] + x[l + kDistance]; with it: y[l] + y[l - kDistance].
 template <int kDistance>
-LEVIN_INLINE V::F32 fold_two(V::F32 x, V::F32 y) {
+LEVIN_INLINE V::F32 reduce_two(V::F32 x, V::F32 y) {
   constexpr V::Mask kOfY = kDistance == 8 ? 0xFF00 : kDistance == 4 ? 0xF0F0 : kDistance == 2 ? 0xCCCC : 0xAAAA;
   const V::I32 lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
   const V::I32 partner = V::xor_i(lane, V::broadcast_i(kDistance));
@@ -106,14 +106,14 @@ LEVIN_INLINE V::F32 fold_two(V::F32 x, V::F32 y) {
 }
 
 // Lane j of the result: the lanes of row j folded 8, 4, 2, 1.
-LEVIN_INLINE V::F32 fold_rows(V::F32 (&row)[16]) {
+LEVIN_INLINE V::F32 reduce_rows(V::F32 (&row)[16]) {
   LEVIN_UNROLL
-  for (int j = 0; j < 8; ++j) row[j] = fold_two<8>(row[j], row[j + 8]);
+  for (int j = 0; j < 8; ++j) row[j] = reduce_two<8>(row[j], row[j + 8]);
   LEVIN_UNROLL
-  for (int j = 0; j < 4; ++j) row[j] = fold_two<4>(row[j], row[j + 4]);
+  for (int j = 0; j < 4; ++j) row[j] = reduce_two<4>(row[j], row[j + 4]);
   LEVIN_UNROLL
-  for (int j = 0; j < 2; ++j) row[j] = fold_two<2>(row[j], row[j + 2]);
-  return fold_two<1>(row[0], row[1]);
+  for (int j = 0; j < 2; ++j) row[j] = reduce_two<2>(row[j], row[j + 2]);
+  return reduce_two<1>(row[0], row[1]);
 }
 
 // Scores of 16 keys, from dots [groups, 64, 16]. Lanes beyond the last head stay zero.
@@ -130,7 +130,7 @@ LEVIN_INLINE V::F32 add_heads(const float* w, int64_t n_heads, const float* dots
       sum[j] = _mm512_mask3_fmadd_ps(weight, dot, sum[j], V::first_n(n));
     }
   }
-  return fold_rows(sum);
+  return reduce_rows(sum);
 }
 
 // Scores of row t against a page.

@@ -26,7 +26,7 @@
 namespace levin::kernels {
 
 constexpr int64_t kRowGroup = 8;         // rows that share one load of a weight
-constexpr int64_t kFoldBlock = 128;      // k between two folds of the tree
+constexpr int64_t kPromoteBlock = 128;   // k between two folds of the tree
 constexpr int64_t kOperandPadding = 32;  // a row of a bf16 operand has room for K rounded up to this
 
 struct PrepareJob {

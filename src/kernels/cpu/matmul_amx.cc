@@ -21,7 +21,7 @@ namespace {
 using V = Avx512Bf16;
 
 constexpr int kMostPanels = 4;  // that rows meet at a time
-constexpr int64_t kBlockSteps = kFoldBlock / kTileK;
+constexpr int64_t kBlockSteps = kPromoteBlock / kTileK;
 constexpr int64_t kTileSums = kTileRows * kLanes;
 
 LEVIN_INLINE int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -130,7 +130,7 @@ struct Fold {
     return job.x_scale[scale_row * job.x_scale_stride + b.block];
   }
   float panel_scale(int64_t p) const {
-    const int64_t block = (b.panel + p) / (kFoldBlock / kLanes) * ceil_div(job.k, kFoldBlock) + b.block;
+    const int64_t block = (b.panel + p) / (kPromoteBlock / kLanes) * ceil_div(job.k, kPromoteBlock) + b.block;
     return job.w_scales != nullptr ? job.w_scales[block] : 1.0f;
   }
   const float* sums(int64_t r, int64_t p) const { return b.sums + p * kTileSums + r * kLanes; }
@@ -170,7 +170,7 @@ struct Fold {
   }
 };
 
-void fold(const ProductJob& job, const BlockSums& b, float* totals, int64_t stride) {
+void promote(const ProductJob& job, const BlockSums& b, float* totals, int64_t stride) {
   const Fold f = {job, b, totals, stride};
   const int64_t n_whole = smaller(b.n_panels, job.n / kLanes - b.panel);
   switch (n_whole) {
@@ -225,7 +225,7 @@ class GemvPass {
       }
       at = next;
     }
-    fold_waiting();
+    promote_waiting();
   }
 
  private:
@@ -287,7 +287,7 @@ class GemvPass {
   void end_block(const Place& at) {
     float* sums = waiting_.sums == sums_[0] ? sums_[1] : sums_[0];
     store_sums<kPanels>(sums);
-    fold_waiting();
+    promote_waiting();
     waiting_ = {.block = first_block_ + at.step / kBlockSteps,
                 .panel = at.panel,
                 .n_panels = kPanels,
@@ -295,8 +295,8 @@ class GemvPass {
                 .n_rows = n_rows_,
                 .sums = sums};
   }
-  void fold_waiting() {
-    fold(job_, waiting_, job_.out + waiting_.row * job_.out_stride + waiting_.panel * kLanes, job_.out_stride);
+  void promote_waiting() {
+    promote(job_, waiting_, job_.out + waiting_.row * job_.out_stride + waiting_.panel * kLanes, job_.out_stride);
   }
 
   const ProductJob& job_;
@@ -312,11 +312,11 @@ class GemvPass {
 // Up to kRowGroup rows, wherever they lie.
 template <class W>
 void product_few_rows_bf16(const ProductJob& job) {
-  alignas(64) uint16_t x[kFewBlocks * kFoldBlock * kRowGroup];
-  const int64_t n_rows = job.row_end - job.row_begin, n_blocks = ceil_div(job.k, kFoldBlock);
+  alignas(64) uint16_t x[kFewBlocks * kPromoteBlock * kRowGroup];
+  const int64_t n_rows = job.row_end - job.row_begin, n_blocks = ceil_div(job.k, kPromoteBlock);
   const TileShapes shapes(kMostPanels, 1, n_rows);
   for (int64_t block = 0; block < n_blocks; block += kFewBlocks) {
-    const int64_t first_k = block * kFoldBlock, n_k = smaller(job.k - first_k, kFewBlocks * kFoldBlock);
+    const int64_t first_k = block * kPromoteBlock, n_k = smaller(job.k - first_k, kFewBlocks * kPromoteBlock);
     for (int64_t r = 0; r < n_rows; ++r) {
       const std::byte* row = static_cast<const std::byte*>(job.plain_rows[job.row_begin + r]) + 2 * first_k;
       for (int64_t k = 0; k < n_k; k += kTileK) {
@@ -421,7 +421,7 @@ LEVIN_INLINE void store_totals(const float* totals, int64_t n_rows, int64_t n, f
 // A chunk of rows, whole groups or a part of one, over blocks begin .. end-1.
 template <class W>
 void product_chunk(const ProductJob& job, int64_t row_begin, int64_t row_end, int64_t begin, int64_t end) {
-  alignas(64) std::byte wide[kMostPanels * kFoldBlock / 2 * 64];
+  alignas(64) std::byte wide[kMostPanels * kPromoteBlock / 2 * 64];
   alignas(64) float totals[kManyRows * kTotalStride];
   alignas(64) float sums[2][kMostPanels * kTileSums];
   constexpr int64_t block_bytes = kBlockSteps * kStepBytes<W>;  // of a panel
@@ -440,13 +440,13 @@ void product_chunk(const ProductJob& job, int64_t row_begin, int64_t row_end, in
         const RowTile rows(job, row, row_end);
         float* to = waiting.sums == sums[0] ? sums[1] : sums[0];
         multiply_block_of(n_panels, weights, rows.x + block * kBlockSteps * rows.k_stride, rows.k_stride, to);
-        fold(job, waiting, total_of(waiting.row), kTotalStride);
+        promote(job, waiting, total_of(waiting.row), kTotalStride);
         waiting = {block, panel, n_panels, row, rows.n_rows, to};
         weights.ahead = 0;
         row += rows.n_rows;
       }
     }
-    fold(job, waiting, total_of(waiting.row), kTotalStride);
+    promote(job, waiting, total_of(waiting.row), kTotalStride);
     store_totals(totals, row_end - row_begin, n, out, job.out_stride);
   }
 }
@@ -454,14 +454,14 @@ void product_chunk(const ProductJob& job, int64_t row_begin, int64_t row_end, in
 // The rest of a group that the job begins in, then whole groups, then a part of one.
 template <class W>
 void product_many_rows(const ProductJob& job) {
-  const int64_t n_blocks = ceil_div(job.k, kFoldBlock);
+  const int64_t n_blocks = ceil_div(job.k, kPromoteBlock);
   for (int64_t row = job.row_begin; row < job.row_end;) {
     const int64_t n_left = job.row_end - row, in_group = kTileRows - row % kTileRows;
     const int64_t n = in_group < kTileRows ? smaller(in_group, n_left)
                       : n_left < kTileRows ? n_left
                                            : smaller(n_left / kTileRows * kTileRows, kManyRows);
     const TileShapes shapes(kMostPanels, 1, smaller(kTileRows, n));
-    const int64_t chunk_blocks = larger(1, (int64_t{1024} << 10) / (n * kFoldBlock * 2));
+    const int64_t chunk_blocks = larger(1, (int64_t{1024} << 10) / (n * kPromoteBlock * 2));
     for (int64_t begin = 0; begin < n_blocks; begin += chunk_blocks) {
       product_chunk<W>(job, row, row + n, begin, smaller(n_blocks, begin + chunk_blocks));
     }

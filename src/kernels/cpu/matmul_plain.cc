@@ -58,11 +58,11 @@ float product_of(const ProductJob& job, int64_t row, int64_t n) {
   const auto* x = static_cast<const float*>(plain ? job.plain_rows[static_cast<size_t>(row)] : job.operand);
   const std::byte* panel = job.panels + n / kPanel * job.panel_bytes;
   const int64_t lane = n % kPanel, scale_row = job.x_scale_rows != nullptr ? job.x_scale_rows[row] : row;
-  const int64_t n_blocks = (job.k + kFoldBlock - 1) / kFoldBlock;
+  const int64_t n_blocks = (job.k + kPromoteBlock - 1) / kPromoteBlock;
   float total = 0.0f;
   for (int64_t block = 0; block < n_blocks; ++block) {
     float sum = 0.0f;
-    for (int64_t k = block * kFoldBlock; k < std::min(job.k, (block + 1) * kFoldBlock); ++k) {
+    for (int64_t k = block * kPromoteBlock; k < std::min(job.k, (block + 1) * kPromoteBlock); ++k) {
       sum = std::fma(x[plain ? k : operand_index(row, k, job.n_rows, job.k)], weight(panel, job.w_dtype, k, lane), sum);
     }
     const float sx = job.x_scale != nullptr ? job.x_scale[scale_row * job.x_scale_stride + block] : 1.0f;

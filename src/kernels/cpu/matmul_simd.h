@@ -36,7 +36,7 @@ struct TileArgs {
   int64_t group_rows;
   const std::byte* w;  // the tile's first panel at the block's first k
   int64_t w_stride;    // bytes between panels
-  int64_t n_k;         // of the block: at most kFoldBlock
+  int64_t n_k;         // of the block: at most kPromoteBlock
   const float* scale;  // [rows][kMaxPanels]
   float* out;          // the tile's first row and panel
   int64_t out_stride;
@@ -179,7 +179,7 @@ void run_tile_rows(int n_rows, int n_panels, const TileArgs& t) {
 struct PanelBlock {
   int64_t panel;  // the first
   int n_panels;
-  int64_t block;  // k = block * kFoldBlock ...
+  int64_t block;  // k = block * kPromoteBlock ...
   int64_t n_k;
   const std::byte* w;
   int64_t w_stride;
@@ -193,13 +193,13 @@ LEVIN_INLINE int64_t even_k(const ProductJob& job) {
 // Rows row .. row+n_rows-1, of one group, against a panel block.
 template <class V, class W, class Form>
 LEVIN_INLINE void run_rows(const ProductJob& job, const PanelBlock& b, int64_t row, int64_t n_rows) {
-  const int64_t n_blocks = (job.k + kFoldBlock - 1) / kFoldBlock;
+  const int64_t n_blocks = (job.k + kPromoteBlock - 1) / kPromoteBlock;
   float scale[kRowGroup * kMaxPanels];
   for (int64_t r = 0; r < n_rows; ++r) {
     const int64_t scale_row = job.x_scale_rows != nullptr ? job.x_scale_rows[row + r] : row + r;
     const float sx = job.x_scale != nullptr ? job.x_scale[scale_row * job.x_scale_stride + b.block] : 1.0f;
     for (int p = 0; p < b.n_panels; ++p) {
-      const int64_t weight_block = (b.panel + p) / (kFoldBlock / kLanes) * n_blocks + b.block;
+      const int64_t weight_block = (b.panel + p) / (kPromoteBlock / kLanes) * n_blocks + b.block;
       scale[r * kMaxPanels + p] = job.w_scales != nullptr ? sx * job.w_scales[weight_block] : sx;
     }
   }
@@ -207,9 +207,9 @@ LEVIN_INLINE void run_rows(const ProductJob& job, const PanelBlock& b, int64_t r
   const int64_t group_rows = smaller(kRowGroup, job.n_rows - group);
   constexpr int64_t side = GroupedRows<typename W::Element>::kSide;
   const TileArgs t = {.plain_rows = job.plain_rows.data() + (row - group),
-                      .first_k = b.block * kFoldBlock,
+                      .first_k = b.block * kPromoteBlock,
                       .grouped = static_cast<const typename W::Element*>(job.operand) + group * even_k(job) +
-                                 b.block * kFoldBlock * group_rows + side * (row - group),
+                                 b.block * kPromoteBlock * group_rows + side * (row - group),
                       .group_rows = group_rows,
                       .w = b.w,
                       .w_stride = b.w_stride,
@@ -225,11 +225,11 @@ LEVIN_INLINE void run_rows(const ProductJob& job, const PanelBlock& b, int64_t r
 
 template <class V, class W>
 LEVIN_INLINE PanelBlock panel_block(const ProductJob& job, int64_t panel, int n_panels, int64_t block) {
-  const int64_t k = block * kFoldBlock;
+  const int64_t k = block * kPromoteBlock;
   return {.panel = panel,
           .n_panels = n_panels,
           .block = block,
-          .n_k = smaller(kFoldBlock, job.k - k),
+          .n_k = smaller(kPromoteBlock, job.k - k),
           .w = job.panels + panel * job.panel_bytes + k / W::kStep * W::kStepBytes,
           .w_stride = job.panel_bytes,
           .ahead = kAheadBytes};
@@ -239,9 +239,9 @@ template <class V, class W>
 void product_few_rows(const ProductJob& job) {
   constexpr int64_t kMaxRows = TileShape<V>::kMaxRows;
   const int64_t n_rows = job.row_end - job.row_begin;
-  const int64_t n_blocks = (job.k + kFoldBlock - 1) / kFoldBlock;
+  const int64_t n_blocks = (job.k + kPromoteBlock - 1) / kPromoteBlock;
   const int64_t max_panels = tile_panels<V, W>(static_cast<int>(smaller(n_rows, kMaxRows)));
-  constexpr int64_t next_tile = kFoldBlock / W::kStep * W::kStepBytes;  // bytes, within a panel
+  constexpr int64_t next_tile = kPromoteBlock / W::kStep * W::kStepBytes;  // bytes, within a panel
   for (int64_t panel = job.panel_begin; panel < job.panel_end; panel += max_panels) {
     const int n_panels = static_cast<int>(smaller(max_panels, job.panel_end - panel));
     for (int64_t block = 0; block < n_blocks; ++block) {
@@ -257,7 +257,7 @@ void product_few_rows(const ProductJob& job) {
   }
 }
 
-// Weights of one block of k as the type of the operand: [panels][kFoldBlock / 2][16][2] or [panels][kFoldBlock][16].
+// Weights of one block of k as the type of the operand: [panels][kPromoteBlock / 2][16][2] or [panels][kPromoteBlock][16].
 template <class V, class W>
 struct Widen;
 
@@ -266,11 +266,11 @@ void product_many_rows_chunk(const ProductJob& job, int64_t row_begin, int64_t r
   using Wide = typename Widen<V, W>::Wide;
   constexpr int64_t kMaxRows = TileShape<V>::kMaxRows;
   constexpr int64_t kTilePanels = TileShape<V>::panels(TileShape<V>::kMaxRows);
-  alignas(64) std::byte wide[kTilePanels * kFoldBlock * kLanes * sizeof(typename W::Element)];
-  constexpr int64_t kWideStride = kFoldBlock * kLanes * int64_t{sizeof(typename W::Element)};
+  alignas(64) std::byte wide[kTilePanels * kPromoteBlock * kLanes * sizeof(typename W::Element)];
+  constexpr int64_t kWideStride = kPromoteBlock * kLanes * int64_t{sizeof(typename W::Element)};
 
-  const int64_t n_blocks = (job.k + kFoldBlock - 1) / kFoldBlock;
-  const int64_t block_bytes = (row_end - row_begin) * kFoldBlock * int64_t{sizeof(typename W::Element)};
+  const int64_t n_blocks = (job.k + kPromoteBlock - 1) / kPromoteBlock;
+  const int64_t block_bytes = (row_end - row_begin) * kPromoteBlock * int64_t{sizeof(typename W::Element)};
   const int64_t chunk_blocks = larger(1, kChunkBytes / block_bytes);
   for (int64_t begin = 0; begin < n_blocks; begin += chunk_blocks) {
     const int64_t end = smaller(n_blocks, begin + chunk_blocks);

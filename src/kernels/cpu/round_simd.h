@@ -42,7 +42,7 @@ LEVIN_INLINE float quantize_block(const float* x, uint8_t* out, int n) {
   int i = 0;
   for (; i + 16 <= n; i += 16) largest = V::max(V::abs(V::load(x + i)), largest);
   if (i < n) largest = V::max(V::abs(V::load_n(x + i, n - i)), largest);
-  const float scale = pow2_scale_of(V::fold_max(largest));
+  const float scale = pow2_scale_of(V::reduce_max(largest));
   const typename V::F32 inverse = V::broadcast(1.0f / scale);
   for (i = 0; i + 16 <= n; i += 16) V::store_e4m3(out + i, V::mul(V::load(x + i), inverse));
   if (i < n) {

@@ -59,7 +59,7 @@ struct Rows {
 #pragma GCC unroll 4
       for (int j = 0; j < half; ++j) sum[j] = V::add(sum[j], sum[j + half]);
     }
-    return V::fold_add(sum[0]);
+    return V::reduce_add(sum[0]);
   }
 
   static float inverse_root(float sum, int64_t d, float eps) {
@@ -172,7 +172,7 @@ struct Rows {
       best = V::max(best, v);
       nan_bits |= ~V::mask_bits(V::equal(v, v)) & 0xFFFFu;
     }
-    float value = V::fold_max(best);
+    float value = V::reduce_max(best);
     for (; i < n; ++i) {
       value = value > x[i] ? value : x[i];
       nan_bits |= x[i] != x[i];

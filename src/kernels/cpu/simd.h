@@ -17,7 +17,7 @@
 //          load_twice                     8 values, lanes 2j and 2j + 1 = value j
 //          add  sub  mul  div  fma(a, b, c) = a * b + c, rounded once  sqrt  floor  ceil
 //          max(a, b) = a > b ? a : b      min(a, b) = a < b ? a : b      abs
-//          fold_add  fold_max             the 16 lanes folded 8, 4, 2, 1: lane j with lane j + half
+//          reduce_add  reduce_max             the 16 lanes folded 8, 4, 2, 1: lane j with lane j + half
 //   I32    broadcast_i  load_i  store_i  add_i  sub_i  and_i  or_i  xor_i  max_i  min_i
 //          shl<n>  shr<n> (logical)  sar<n>
 //   both   bits(F32) -> I32  from_bits(I32) -> F32  to_i32(F32), nearest even  to_f32(I32)

@@ -38,13 +38,13 @@ struct Avx512 {
   LEVIN_INLINE F32 min(F32 a, F32 b) { return _mm512_min_ps(a, b); }
   LEVIN_INLINE F32 abs(F32 x) { return from_bits(and_i(bits(x), broadcast_i(0x7FFFFFFF))); }
 
-  LEVIN_INLINE float fold_add(F32 x) {
+  LEVIN_INLINE float reduce_add(F32 x) {
     const __m256 half = _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
     const __m128 quarter = _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
     const __m128 pair = _mm_add_ps(quarter, _mm_movehl_ps(quarter, quarter));
     return _mm_cvtss_f32(_mm_add_ss(pair, _mm_movehdup_ps(pair)));
   }
-  LEVIN_INLINE float fold_max(F32 x) {
+  LEVIN_INLINE float reduce_max(F32 x) {
     const __m256 half = _mm256_max_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
     const __m128 quarter = _mm_max_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
     const __m128 pair = _mm_max_ps(quarter, _mm_movehl_ps(quarter, quarter));

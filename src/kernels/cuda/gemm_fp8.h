@@ -3,7 +3,7 @@
 //   out[t, n] = sum_b sx[t, b] * sw[g, n / 128, b] * sum_{k in block b} x[t, k] * w[g, n, k]
 //               b over blocks of 128 k, g the row's group
 //
-// Tree      A block is four matrix-unit steps of 32 k, ascending, from zero; blocks are folded ascending,
+// Tree      A block is four matrix-unit steps of 32 k, ascending, from zero; blocks are promoted ascending,
 //           total = fma(block, sx * sw, total) from zero, in f32. Every kernel here realises it, whatever T, the tile
 //           or the group: a row's bits depend on its own values and the weights alone. K is never split.
 // Kernels   GEMV rows (gemm_fp8_gemv_sm90.cu): 1 or 2 rows of a dense product, K a multiple of 128; the shortest path

@@ -3,14 +3,14 @@
 //
 //   in    x [T, K] e4m3, w [N, K] e4m3, scales as in gemm_fp8.h         out  [T, N] bf16 or f32
 //   grid  at most one block per SM, persistent over strips
-//   block 1 math warpgroup (warps 0-3), 1 warp of which one thread loads weights, 1 warp that folds
+//   block 1 math warpgroup (warps 0-3), 1 warp of which one thread loads weights, 1 warp that promotes
 //   smem  Shared, then Layout: a ring of stages, each kBlocks blocks of 128 k of a strip; the rows of x, two rows of
 //         128 k after another; their scales and those of all the block's strips
 //   flow  loader: wait empty -> one copy -> full.
 //         math: weight scales -> grid_dependency_wait() -> rows and their scales -> per stage: wait full -> 2 tiles of 4
 //         wgmma -> empty -> sums to shared memory; the stage after is being multiplied meanwhile.
-//         fold: per stage: sums -> totals; at a strip's end: totals -> global
-//   edge  what lies beyond N or K loads as zero; blocks beyond K are not folded, columns beyond N and rows beyond T not
+//         promote: per stage: sums -> totals; at a strip's end: totals -> global
+//   edge  what lies beyond N or K loads as zero; blocks beyond K are not promoted, columns beyond N and rows beyond T not
 //         stored. Columns of sums beyond those of x are read on in shared memory and not used
 //   cost  reads N*K weight bytes once, T*K activation bytes once per block (from L2); bandwidth-bound
 //   why   Weights are the M operand, since instructions of 8 columns are the shortest. Two blocks of k of a
@@ -29,7 +29,7 @@
 #include "kernels/cuda/prims/sync.cuh"
 #include "kernels/cuda/prims/tensor_map.h"
 #include "kernels/cuda/prims/tma.cuh"
-#include "kernels/cuda/tiles/fp8_fold.cuh"
+#include "kernels/cuda/tiles/fp8_promote.cuh"
 #include "kernels/cuda/tiles/handover.cuh"
 #include "kernels/cuda/tiles/stage_ring.cuh"
 #include "kernels/cuda/tiles/store_rows.cuh"
@@ -224,7 +224,7 @@ class Math {
     if (begun_block_ >= p_.n_k_blocks) begun_block_ = 0;
   }
 
-  // Begins the stage after, then hands this one's sums to the warp that folds. Row r of a tile is of its block
+  // Begins the stage after, then hands this one's sums to the warp that promotes. Row r of a tile is of its block
   // r / kWidth, whose columns are kRows * block + token: they are in every fourth lane, as {0, 1} the tokens.
   __device__ __forceinline__ void end_stage(Tiles& tiles, Tiles& after, int buffer, uint32_t lap, bool more) {
     if (more) begin_stage(after);
@@ -255,7 +255,7 @@ class Math {
   int begun_block_ = 0;  // of the strip whose products come next
 };
 
-// The warp that folds: a lane has kOutputs outputs of a strip, output o being row o % kWidth of token o / kWidth.
+// The warp that promotes: a lane has kOutputs outputs of a strip, output o being row o % kWidth of token o / kWidth.
 class Fold {
  public:
   static constexpr int kOutputs = kRows * kWidth / 32;
@@ -271,7 +271,7 @@ class Fold {
       for (int block = 0; block < p_.n_k_blocks; block += kBlocks) {
         const int buffer = static_cast<int>(n_taken % 2);
         s_.sums_turns.wait_full(buffer, n_taken / 2);
-        fold(totals, s_.sums[buffer], strip, block);
+        promote(totals, s_.sums[buffer], strip, block);
         s_.sums_turns.give_back(buffer);
         ++n_taken;
       }
@@ -284,7 +284,8 @@ class Fold {
   __device__ __forceinline__ int token(int o) const { return (lane_ + 32 * o) / kWidth; }
   __device__ __forceinline__ int row(int o) const { return (lane_ + 32 * o) % kWidth; }
 
-  __device__ __forceinline__ void fold(float (&totals)[kOutputs], const StageSums& sums, int strip, int first_block) {
+  __device__ __forceinline__ void promote(float (&totals)[kOutputs], const StageSums& sums, int strip,
+                                          int first_block) {
     const float* w = w_scales(p_, s_) + strip * p_.n_k_blocks + first_block;
     const float2* x = x_scales(p_, s_) + first_block;
 #pragma unroll

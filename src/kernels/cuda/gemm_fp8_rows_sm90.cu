@@ -4,7 +4,7 @@
 //   grid  at most one block per SM, persistent over strips; grouped: over (group, strip, kRows rows)
 //   block 1 math warpgroup (warps 0-3) + 1 warp of which one thread loads
 //   smem  struct Shared: a ring of stages, each kBlocks blocks of 128 k of both operands, with their scales
-//   flow  loader: wait empty -> copies -> full.  math: wait full -> 4 wgmma a block -> fold the stage before -> empty
+//   flow  loader: wait empty -> copies -> full.  math: wait full -> 4 wgmma a block -> promote the stage before -> empty
 //   edge  rows are padded to the matrix unit's 64 by reading on in shared memory: those sums are never stored, and rows
 //         do not mix. Rows or columns beyond a group, N or K load as zero or as a neighbour's, and are not stored
 //   cost  reads N*K weight bytes once, T*K activation bytes once per strip (from L2); bandwidth-bound up to 64 rows
@@ -19,7 +19,7 @@
 #include "kernels/cuda/prims/sync.cuh"
 #include "kernels/cuda/prims/tensor_map.h"
 #include "kernels/cuda/prims/tma.cuh"
-#include "kernels/cuda/tiles/fp8_fold.cuh"
+#include "kernels/cuda/tiles/fp8_promote.cuh"
 #include "kernels/cuda/tiles/group_walk.cuh"
 #include "kernels/cuda/tiles/row_scales.cuh"
 #include "kernels/cuda/tiles/stage_ring.cuh"
@@ -208,7 +208,7 @@ class Math {
                             p_.n_k_blocks, n_scale_rows - scale_row);
   }
 
-  // Two stages are in flight: while the matrix unit works on one, the one before is folded.
+  // Two stages are in flight: while the matrix unit works on one, the one before is promoted.
   __device__ __forceinline__ void sum_item(float (&total)[C::kWidth / 2], const TilePlace& place) {
     const int n_stages = (p_.n_k_blocks + C::kBlocks - 1) / C::kBlocks;
     const Skews skews{C::Scales::skew(place.first_row), kBlockK - place.column_tile * C::kWidth % kBlockK};
@@ -229,12 +229,12 @@ class Math {
     next_.advance();
   }
 
-  // Begins the stage after, then folds this one.
+  // Begins the stage after, then promotes this one.
   __device__ __forceinline__ void end_stage(float (&total)[C::kWidth / 2], Blocks& blocks, Blocks& after,
                                             int stage_of_item, int n_stages, const Skews& skews) {
     const bool more = stage_of_item + 1 < n_stages;
     if (more) begin_stage(after);
-    FoldScales scales[C::kBlocks];
+    PromoteScales scales[C::kBlocks];
     const bool padding_only = C::kRows < 64 && warp_row_ >= C::kRows;  // this warp holds no row that is wanted
     if (!padding_only) read_scales(scales, stage_of_item, skews);
     if (more)
@@ -245,21 +245,22 @@ class Math {
     for (int b = 0; b < C::kBlocks; ++b) {
       wgmma_touch(blocks[b]);
       if (padding_only || stage_of_item * C::kBlocks + b >= p_.n_k_blocks) continue;
-      fold_block<C::kWidth, C::kCrosses, (C::kRows > 8)>(total, blocks[b], scales[b], skews.first_block_columns);
+      promote_block<C::kWidth, C::kCrosses, (C::kRows > 8)>(total, blocks[b], scales[b], skews.first_block_columns);
     }
     s_.ring.empty[done_.stage].arrive_as_warp();
     done_.advance();
   }
 
-  __device__ __forceinline__ void read_scales(FoldScales (&scales)[C::kBlocks], int stage_of_item, const Skews& skews) {
+  __device__ __forceinline__ void read_scales(PromoteScales (&scales)[C::kBlocks], int stage_of_item,
+                                              const Skews& skews) {
 #pragma unroll
     for (int b = 0; b < C::kBlocks; ++b) {
       const int block = stage_of_item * C::kBlocks + b;
       if (block % 32 == 0) weight_scales_.turn(block);
       const float* rows = s_.scales[done_.stage].of[b] + skews.row;
       scales[b] =
-          fold_scales(rows[row_ % C::kRows], C::kRows > 8 ? rows[(row_ + 8) % C::kRows] : 0,
-                      weight_scales_.get(0, block), C::kCrosses ? weight_scales_.get(C::kScaleRows - 1, block) : 0);
+          promote_scales(rows[row_ % C::kRows], C::kRows > 8 ? rows[(row_ + 8) % C::kRows] : 0,
+                         weight_scales_.get(0, block), C::kCrosses ? weight_scales_.get(C::kScaleRows - 1, block) : 0);
     }
   }
 

@@ -5,14 +5,14 @@
 //   block 2 math warpgroups, each kRows / 2 rows in waves of 64, + 1 warpgroup of which one thread loads
 //   smem  struct Shared: a ring of stages of 128 k of both operands with their scales, one strip per warp for stores
 //   flow  loader: wait empty (both blocks') -> own weights, and half of the rows for both blocks -> full.
-//         math: wait full -> per wave and half of the columns 4 wgmma, and while they run, the fold of the half before
+//         math: wait full -> per wave and half of the columns 4 wgmma, and while they run, the promotion of the half before
 //         -> empty (of both blocks).
 //         end of a tile: registers -> strip -> global
 //   edge  the odd column tile of a pair loads zeros and stores nothing; rows beyond a group are a neighbour's and are
 //         not stored
 //   cost  2 * T * N * K flop; a tile loads kRows / 2 + kWidth bytes per k from L2
 //   why   256 rows x 128 columns halve the loads of 128 x 128, and 64 accumulators + 128 totals are what the registers
-//         hold; as two halves that take turns they keep the matrix unit busy while the other half is folded. 136
+//         hold; as two halves that take turns they keep the matrix unit busy while the other half is promoted. 136
 //         columns divide widths such as 2112 into full rounds. What was tried: docs/deep_dives/products.md
 #include <algorithm>
 
@@ -22,7 +22,7 @@
 #include "kernels/cuda/prims/sync.cuh"
 #include "kernels/cuda/prims/tensor_map.h"
 #include "kernels/cuda/prims/tma.cuh"
-#include "kernels/cuda/tiles/fp8_fold.cuh"
+#include "kernels/cuda/tiles/fp8_promote.cuh"
 #include "kernels/cuda/tiles/group_walk.cuh"
 #include "kernels/cuda/tiles/row_scales.cuh"
 #include "kernels/cuda/tiles/stage_ring.cuh"
@@ -221,24 +221,24 @@ class Math {
   template <int kWave>
   __device__ __forceinline__ void sum_wave(Sums& totals, Sums& sums, const BlockScales& b) {
     const int row = warp_ % 4 * 16 + 64 * kWave + lane_ / 4;
-    const FoldScales scales = fold_scales(b.of_rows[row], b.of_rows[row + 8], b.w_first, b.w_second);
+    const PromoteScales scales = promote_scales(b.of_rows[row], b.of_rows[row + 8], b.w_first, b.w_second);
     multiply<kWave, 0, C::kWidth>(sums, at_.stage);
     wgmma_wait<0>();
     wgmma_touch(sums);
     if (kWave + 1 == C::kWaves) release(at_.stage);
-    fold_block<C::kWidth, C::kCrosses, true>(totals, sums, scales, b.first_block_columns);
+    promote_block<C::kWidth, C::kCrosses, true>(totals, sums, scales, b.first_block_columns);
   }
 
-  // While a half is folded, the next one's product runs: a warpgroup that waited for its own would leave the unit idle.
+  // While a half is promoted, the next one's product runs: a warpgroup that waited for its own would leave the unit idle.
   template <int kWave, bool kLast>
   __device__ __forceinline__ void sum_wave_halves(Sums& totals, Sums& sums, int stage, const BlockScales& b) {
     constexpr bool kLastWave = kWave + 1 == C::kWaves;
     const int row = warp_ % 4 * 16 + 64 * kWave + lane_ / 4;
     const float low = b.of_rows[row], high = b.of_rows[row + 8];
     multiply<kWave, C::kHalf, C::kHalf>(sums, stage);
-    const FoldScales scales = fold_scales(low, high, b.w_first, 0);
+    const PromoteScales scales = promote_scales(low, high, b.w_first, 0);
     wgmma_wait<1>();
-    fold_half<0>(totals, sums, scales);
+    promote_half<0>(totals, sums, scales);
     if constexpr (!kLastWave) {
       multiply<kWave + 1, 0, C::kHalf>(sums, stage);
     } else if constexpr (!kLast) {
@@ -247,14 +247,14 @@ class Math {
     }
     wgmma_wait<kLastWave && kLast ? 0 : 1>();
     if constexpr (kLastWave) release(stage);
-    fold_half<C::kHalf>(totals, sums, scales);
+    promote_half<C::kHalf>(totals, sums, scales);
   }
 
   template <int kFirst>
-  __device__ __forceinline__ void fold_half(Sums& totals, Sums& sums, const FoldScales& scales) {
+  __device__ __forceinline__ void promote_half(Sums& totals, Sums& sums, const PromoteScales& scales) {
     auto& half = columns<kFirst, C::kHalf>(sums);
     wgmma_touch(half);
-    fold_block<C::kHalf, false, true>(columns<kFirst, C::kHalf>(totals), half, scales, C::kHalf);
+    promote_block<C::kHalf, false, true>(columns<kFirst, C::kHalf>(totals), half, scales, C::kHalf);
   }
 
   // Starts the products of a wave's rows and the tile's columns kFirst .. kFirst + kCount - 1 over a stage.

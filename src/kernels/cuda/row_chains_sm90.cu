@@ -49,7 +49,7 @@ constexpr int kPartials = 128;  // of a row's sum, ops/norm.h
 
 // The partial sums of a row to their total in all lanes of a warp, folded 64, 32, ..., 1. Lane l is given sums l, l + 32,
 // l + 64, l + 96.
-__device__ __forceinline__ float fold_partials(float sum_0, float sum_32, float sum_64, float sum_96) {
+__device__ __forceinline__ float reduce_partials(float sum_0, float sum_32, float sum_64, float sum_96) {
   float sum = __fadd_rn(__fadd_rn(sum_0, sum_64), __fadd_rn(sum_32, sum_96));
 #pragma unroll
   for (int half = 16; half > 0; half /= 2) sum = __fadd_rn(sum, __shfl_down_sync(0xffffffff, sum, half));
@@ -67,7 +67,7 @@ __device__ __forceinline__ float sum_squares(const float* row, int d, float* par
     partial[thread] = sum;
   }
   __syncthreads();
-  return fold_partials(partial[lane], partial[lane + 32], partial[lane + 64], partial[lane + 96]);
+  return reduce_partials(partial[lane], partial[lane + 32], partial[lane + 64], partial[lane + 96]);
 }
 
 // 1 / sqrt(mean + eps)
@@ -247,8 +247,8 @@ __device__ __forceinline__ float sum_row(const float (&v)[4], float* row) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   *reinterpret_cast<float4*>(row + 4 * lane) = {v[0], v[1], v[2], v[3]};
   __syncwarp();
-  const float sum = fold_partials(__fadd_rn(0, row[lane]), __fadd_rn(0, row[lane + 32]), __fadd_rn(0, row[lane + 64]),
-                                  __fadd_rn(0, row[lane + 96]));
+  const float sum = reduce_partials(__fadd_rn(0, row[lane]), __fadd_rn(0, row[lane + 32]), __fadd_rn(0, row[lane + 64]),
+                                    __fadd_rn(0, row[lane + 96]));
   __syncwarp();
   return sum;
 }

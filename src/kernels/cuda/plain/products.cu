@@ -8,7 +8,7 @@
 namespace levin::cuda::plain {
 namespace {
 
-constexpr int kFold = 128;  // k between two folds
+constexpr int kPromoteBlock = 128;  // k between two folds
 constexpr int kOutputs = 32;
 constexpr int kRows = kPairTile;
 constexpr int kWarps = kThreads / 32;
@@ -78,12 +78,13 @@ __device__ Tile tile_of(const Product& a) {
 }
 
 __global__ void product_kernel(Product a) {
-  __shared__ float w[kOutputs][kFold + 1];
-  __shared__ float x[kRows][kFold];
+  __shared__ float w[kOutputs][kPromoteBlock + 1];
+  __shared__ float x[kRows][kPromoteBlock];
   const Tile tile = tile_of(a);
   if (tile.n_rows == 0) return;
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-  const int64_t first_n = int64_t{blockIdx.x} * kOutputs, n = first_n + lane, n_blocks = (a.w.k + kFold - 1) / kFold;
+  const int64_t first_n = int64_t{blockIdx.x} * kOutputs, n = first_n + lane,
+                n_blocks = (a.w.k + kPromoteBlock - 1) / kPromoteBlock;
   const auto out_row = [&](int r) { return a.order != nullptr ? a.order[tile.first + r] : tile.first + r; };
   const auto x_row = [&](int r) { return out_row(r) / a.pairs_per_row; };
 
@@ -91,7 +92,7 @@ __global__ void product_kernel(Product a) {
   const float factor = a.w.dtype == DType::kNvfp4 ? factor_of(a.w, tile.matrix) : 1.0f;
   float total[kRowsPerThread] = {};
   for (int64_t block = 0; block < n_blocks; ++block) {
-    const int64_t first_k = block * kFold, k = first_k + threadIdx.x;
+    const int64_t first_k = block * kPromoteBlock, k = first_k + threadIdx.x;
     __syncthreads();
     if (k < a.w.k) {
       read_weights(a.w, tile.matrix, first_n, n_outputs, k, [&](int i, float v) { w[i][threadIdx.x] = v; });
@@ -100,7 +101,7 @@ __global__ void product_kernel(Product a) {
     }
     __syncthreads();
 
-    const int n_k = static_cast<int>(a.w.k - first_k < kFold ? a.w.k - first_k : kFold);
+    const int n_k = static_cast<int>(a.w.k - first_k < kPromoteBlock ? a.w.k - first_k : kPromoteBlock);
     const float* scales =
         a.w.scales == nullptr ? nullptr : a.w.scales + (tile.matrix * ((a.w.n + 127) / 128)) * n_blocks;
     const float sw = scales != nullptr && n < a.w.n ? scales[n / 128 * n_blocks + block] : factor;
@@ -120,7 +121,7 @@ __global__ void product_kernel(Product a) {
     a.out[out_row(warp + i * kWarps) * a.out_ld + blockIdx.z * a.out_head_ld + n] = total[i];
   }
 }
-static_assert(kThreads == kFold, "a thread stages a column");
+static_assert(kThreads == kPromoteBlock, "a thread stages a column");
 
 }  // namespace
 
