@@ -2,8 +2,8 @@
 //
 //   bench_expert_ffn      expert_ffn/input_weights/kernel set/threads/T, ...
 //
-// A token picks 8 of 64 experts (of 256 in the model) beside the shared one. At T = 1 the weights of 9 blocks are read;
-// with more tokens each expert's weights are read once for all the rows that picked it.
+// A token selects 8 of 64 experts (of 256 in the model) beside the shared one. At T = 1 the weights of 9 blocks are read;
+// with more tokens each expert's weights are read once for all the rows that selected it.
 #include <benchmark/benchmark.h>
 #include <fmt/core.h>
 
@@ -66,13 +66,13 @@ void run_experts(benchmark::State& state, const Case& c) {
   for (ops::FfnWeights& w : all) w.input = w.hidden = c.operand;
   std::vector<float> x(static_cast<size_t>(c.n_tokens * kD)), out(x.size()),
       weights(static_cast<size_t>(c.n_tokens * kActive), 0.1f);
-  std::vector<int32_t> picks;
+  std::vector<int32_t> topk;
   std::set<int32_t> picked;
   for (size_t i = 0; i < x.size(); ++i) x[i] = 0.01f * static_cast<float>(static_cast<int64_t>(i * 37 % 201) - 100);
   for (int64_t t = 0; t < c.n_tokens; ++t) {
     for (int64_t a = 0; a < kActive; ++a) {
-      picks.push_back(static_cast<int32_t>(a * (kExperts / kActive) + t * 5 % (kExperts / kActive)));
-      picked.insert(picks.back());
+      topk.push_back(static_cast<int32_t>(a * (kExperts / kActive) + t * 5 % (kExperts / kActive)));
+      picked.insert(topk.back());
     }
   }
   const double blocks = static_cast<double>(picked.size()) + 1;
@@ -81,7 +81,7 @@ void run_experts(benchmark::State& state, const Case& c) {
                      .in_bf16 = c.operand != ops::Operand::kF32};
   measure(state, bench, work, [&] {
     ops::expert_ffn(bench.ctx(), {.x = View::of(x.data(), {c.n_tokens, kD}),
-                                  .picks = View::of(picks.data(), {c.n_tokens, kActive}),
+                                  .topk = View::of(topk.data(), {c.n_tokens, kActive}),
                                   .weights = View::of(weights.data(), {c.n_tokens, kActive}),
                                   .experts = std::span(all).first(kExperts),
                                   .shared = &all.back(),

@@ -1,4 +1,4 @@
-// The indexer at the shape of DeepSeek-V3.2: 64 heads of 128 columns, 16384 cached keys, 2048 picks; and the selection
+// The indexer at the shape of DeepSeek-V3.2: 64 heads of 128 columns, 16384 cached keys, 2048 indices; and the selection
 // alone.
 //
 //   bench_index_topk --benchmark_filter='scores/bf16.*T:1$'      scores|topk/keys/kernel set/threads/T
@@ -17,7 +17,7 @@
 namespace levin::bench {
 namespace {
 
-constexpr int64_t kHeads = 64, kWidth = 128, kPicks = 2048, kCached = 16384;
+constexpr int64_t kHeads = 64, kWidth = 128, kTopk = 2048, kCached = 16384;
 
 std::vector<float> values(int64_t n) {
   std::vector<float> x(static_cast<size_t>(n));
@@ -102,14 +102,13 @@ void run_case(benchmark::State& state, const Case& c) {
   Problem p(c);
   p.append(bench.ctx());
   const Buffer score = Buffer::for_tensor(DType::kF32, {c.n_tokens, kCached});
-  const Buffer picks = Buffer::for_tensor(DType::kI32, {c.n_tokens, kPicks});
+  const Buffer topk = Buffer::for_tensor(DType::kI32, {c.n_tokens, kTopk});
   const double gflop = 2e-9 * static_cast<double>(c.n_tokens * kCached * kHeads * kWidth);
   const Work work{
       .gbytes = 1e-9 * static_cast<double>(p.pages.n_bytes()), .gflop = gflop, .in_bf16 = c.keys == CacheDType::kBF16};
   measure(state, bench, work, [&] {
     if (c.fused) {
-      ops::index_topk(bench.ctx(),
-                      {.query = p.query(), .picks = View(picks.data(), DType::kI32, {c.n_tokens, kPicks})});
+      ops::index_topk(bench.ctx(), {.query = p.query(), .topk = View(topk.data(), DType::kI32, {c.n_tokens, kTopk})});
     } else {
       ops::index_scores(bench.ctx(),
                         {.query = p.query(), .score = View(score.data(), DType::kF32, {c.n_tokens, kCached})});
@@ -121,12 +120,12 @@ void run_select(benchmark::State& state, Isa isa, int64_t n, bool plateaus) {
   OpBench bench(isa, 1);
   std::vector<float> score = values(n);
   for (float& s : score) s = plateaus ? static_cast<float>(static_cast<int>(s * 4)) : s;
-  std::vector<int32_t> picks(kPicks), begin = {0}, end = {static_cast<int32_t>(n)};
+  std::vector<int32_t> topk(kTopk), begin = {0}, end = {static_cast<int32_t>(n)};
   measure(state, bench, {.gbytes = 4e-9 * static_cast<double>(n)}, [&] {
     ops::select_topk(bench.ctx(), {.score = View::of(score.data(), {1, n}),
                                    .begin = View::of(begin.data(), {1}),
                                    .end = View::of(end.data(), {1}),
-                                   .picks = View::of(picks.data(), {1, kPicks})});
+                                   .topk = View::of(topk.data(), {1, kTopk})});
   });
 }
 

@@ -69,14 +69,14 @@ void run_route(benchmark::State& state, Isa isa) {
   constexpr int64_t kRows = 32, kExperts = 256, kActive = 8;
   OpBench bench(isa, 1);
   std::vector<float> logits = values(kRows * kExperts), bias(kExperts), weights(kRows * kActive);
-  std::vector<int32_t> picks(kRows * kActive);
+  std::vector<int32_t> topk(kRows * kActive);
   measure(state, bench, bytes(4 * kRows * kExperts), [&] {
     ops::route_experts(bench.ctx(), {.logits = View::of(logits.data(), {kRows, kExperts}),
                                      .bias = View::of(bias.data(), {kExperts}),
                                      .n_groups = 8,
                                      .n_groups_kept = 4,
                                      .factor = 2.5f,
-                                     .picks = View::of(picks.data(), {kRows, kActive}),
+                                     .topk = View::of(topk.data(), {kRows, kActive}),
                                      .weights = View::of(weights.data(), {kRows, kActive})});
   });
 }

@@ -1,4 +1,4 @@
-// Sparse latent attention at the shape of DeepSeek-V3.2: 128 heads, 512 + 64 columns, 2048 picks spread over 16384
+// Sparse latent attention at the shape of DeepSeek-V3.2: 128 heads, 512 + 64 columns, 2048 indices spread over 16384
 // cached tokens.
 //
 //   bench_sparse_attention --benchmark_filter='bf16.*threads:1/T:1/'      attention/rows/kernel set/threads/T
@@ -14,7 +14,7 @@
 namespace levin::bench {
 namespace {
 
-constexpr int64_t kHeads = 128, kLatent = 512, kRope = 64, kPicks = 2048, kCached = 16384;
+constexpr int64_t kHeads = 128, kLatent = 512, kRope = 64, kTopk = 2048, kCached = 16384;
 
 struct Case {
   CacheDType rows;
@@ -42,12 +42,12 @@ void run_case(benchmark::State& state, const Case& c) {
   const LatentFormat format = latent_format(c.rows, kLatent, kRope);
   const int64_t n_pages = kCached / kPageTokens, t = c.n_tokens;
   const Buffer pages(n_pages * format.page_bytes());
-  std::vector<int32_t> table, slots, seqs(kCached, 0), picks;
+  std::vector<int32_t> table, slots, seqs(kCached, 0), topk;
   for (int32_t i = 0; i < n_pages; ++i) table.push_back(static_cast<int32_t>(i * 37 % n_pages));
   for (int32_t i = 0; i < kCached; ++i) slots.push_back(i);
-  // Every token picks one of each eight neighbours, another one than the token before it.
+  // Every token selects one of each eight neighbours, another one than the token before it.
   for (int64_t row = 0; row < t; ++row) {
-    for (int64_t i = 0; i < kPicks; ++i) picks.push_back(static_cast<int32_t>(i * 8 + (i * 5 + row) % 8));
+    for (int64_t i = 0; i < kTopk; ++i) topk.push_back(static_cast<int32_t>(i * 8 + (i * 5 + row) % 8));
   }
   const PagedRows cache{
       .pages = pages.data(), .page_bytes = format.page_bytes(), .tables = View::of(table.data(), {1, n_pages})};
@@ -61,8 +61,8 @@ void run_case(benchmark::State& state, const Case& c) {
   const Buffer q_latent = filled(t * kHeads * kLatent), q_rope = filled(t * kHeads * kRope);
   const Buffer out = Buffer::for_tensor(DType::kF32, {t, kHeads, kLatent});
 
-  const double pairs = 1e-9 * static_cast<double>(t * kHeads * kPicks);
-  const Work work{.gbytes = 1e-9 * static_cast<double>(t * kPicks * format.row_bytes),
+  const double pairs = 1e-9 * static_cast<double>(t * kHeads * kTopk);
+  const Work work{.gbytes = 1e-9 * static_cast<double>(t * kTopk * format.row_bytes),
                   .gflop = pairs * 2 * (kLatent + kRope + kLatent),
                   .in_bf16 = c.rows == CacheDType::kBF16};
   measure(state, bench, work, [&] {
@@ -71,7 +71,7 @@ void run_case(benchmark::State& state, const Case& c) {
                                         .seq = View::of(seqs.data(), {t}),
                                         .scale = 0.1352337788f,
                                         .format = format,
-                                        .rows = {.cache = cache, .picks = View::of(picks.data(), {t, kPicks})},
+                                        .rows = {.cache = cache, .topk = View::of(topk.data(), {t, kTopk})},
                                         .out = View(out.data(), DType::kF32, {t, kHeads, kLatent})});
   });
 }

@@ -23,27 +23,27 @@ SequenceChunk chunk(const DraftEntry& entry, std::span<const int32_t> tokens, in
   return {.tokens = tokens, .first_position = static_cast<int32_t>(first_position), .pages = entry.pages};
 }
 
-// Rows of one MTP step that the next one goes on from. Without sharing the picks are left behind.
+// Rows of one MTP step that the next one goes on from. Without sharing the selects are left behind.
 class NextInput {
  public:
   explicit NextInput(const Model& model)
       : state_(state_storage_, model.d_state()),
-        picks_(picks_storage_, model.config().n_picks),
-        share_picks_(model.config().share_picks_across_drafts) {}
+        topk_(topk_storage_, model.config().n_topk),
+        share_topk_(model.config().share_topk_across_drafts) {}
   void add(const ForwardRows& rows, int64_t r) {
     state_.add(rows.state.slice_first(r, 1));
-    if (share_picks_) picks_.add(rows.picks.slice_first(r, 1));
+    if (share_topk_) topk_.add(rows.topk.slice_first(r, 1));
   }
   MtpInput kept_by(Runner& runner) {
-    return {.state = runner.keep(state_.view()), .picks = share_picks_ ? runner.keep(picks_.view()) : View()};
+    return {.state = runner.keep(state_.view()), .topk = share_topk_ ? runner.keep(topk_.view()) : View()};
   }
 
  private:
   std::vector<float> state_storage_;
-  std::vector<int32_t> picks_storage_;
+  std::vector<int32_t> topk_storage_;
   RowGather<float> state_;
-  RowGather<int32_t> picks_;
-  bool share_picks_;
+  RowGather<int32_t> topk_;
+  bool share_topk_;
 };
 
 }  // namespace
@@ -98,7 +98,7 @@ void MtpDrafter::propose(DraftRound& round) {
 }
 
 void MtpDrafter::chain(DraftRound& round) {
-  View picks = rows_.picks;  // of the rows drafted from
+  View topk = rows_.topk;  // of the rows drafted from
   for (int step = 1; step < round.depth; ++step) {
     std::vector<SequenceChunk> chunks;
     std::vector<Drafting> going_on;
@@ -109,13 +109,13 @@ void MtpDrafter::chain(DraftRound& round) {
       entry.low_confidence = drafting_[i].confidence < round.min_confidence;
       if (entry.low_confidence) continue;
       going_on.push_back(drafting_[i]);
-      next.add({.hidden = {}, .state = rows_.state, .picks = picks}, static_cast<int64_t>(i));
+      next.add({.hidden = {}, .state = rows_.state, .topk = topk}, static_cast<int64_t>(i));
       chunks.push_back(chunk(entry, std::span(entry.drafts).last(1), std::ssize(entry.tokens) - 1 + step - 1));
     }
     if (going_on.empty()) return;
     const MtpInput input = next.kept_by(runner_);
     rows_ = runner_.mtp(chunks, input);
-    picks = input.picks;
+    topk = input.topk;
     drafting_ = std::move(going_on);
     choose(round);
   }

@@ -3,7 +3,7 @@
 //   commit    "extend": the MTP layer runs the pairs (hidden of i, t_{i+1}) of the committed positions with the trunk's own
 //             hidden states, overwriting what drafting wrote. Its last row gives d_1
 //   propose   "chain": up to S - 1 times it runs (its last output, d_s) and gives d_{s+1}. Where the model says so
-//             (share_picks_across_drafts) these steps attend to what the extend step's last row picked
+//             (share_topk_across_drafts) these steps attend to what the extend step's last row selected
 //
 // Pairs of a sequence that is not drafted for wait, up to kMaxPendingRows of them, so that plain rounds cost nothing and drafting
 // can begin again.

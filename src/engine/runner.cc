@@ -85,7 +85,7 @@ ForwardRows Runner::to_host(const ForwardRows& rows) {
   const View hidden = to_host(rows.hidden);
   const ForwardRows out{.hidden = hidden,
                         .state = rows.state.bytes() == rows.hidden.bytes() ? hidden : to_host(rows.state),
-                        .picks = to_host(rows.picks),
+                        .topk = to_host(rows.topk),
                         .faults = to_host(rows.faults)};
   wait();
   return out;
@@ -104,7 +104,7 @@ Probe Runner::on_host(const Probe* probe) {
     };
   };
   return {.on_layer_output = copying(probe->on_layer_output),
-          .on_picks = copying(probe->on_picks),
+          .on_topk = copying(probe->on_topk),
           .on_window_rows = copying(probe->on_window_rows),
           .on_taps = copying(probe->on_taps)};
 }
@@ -122,7 +122,7 @@ ForwardRows Runner::trunk(std::span<const SequenceChunk> chunks, const Probe* pr
 
 ForwardRows Runner::mtp(std::span<const SequenceChunk> chunks, const MtpInput& in,
                         std::optional<std::span<const int32_t>> wanted, const Probe* probe) {
-  Form form = in.picks.empty() ? Form::kMtp : Form::kMtpWithPicks;
+  Form form = in.topk.empty() ? Form::kMtp : Form::kMtpWithPicks;
   if (wanted) form = wanted->empty() ? Form::kMtpAppend : Form::kMtpWanted;
   return forward({.form = form, .chunks = chunks, .wanted = wanted, .in = in, .probe = probe});
 }
@@ -192,12 +192,12 @@ ForwardRows Runner::forward_on_device(const Forward& f) {
       shape ? passes_.replay({f.form, *shape}) : compute(f.form, in, f.probe != nullptr ? &asked : nullptr);
   return to_host({.hidden = first_rows(out.hidden, f.n_rows()),
                   .state = first_rows(out.state, f.n_rows()),
-                  .picks = first_rows(out.picks, f.n_rows()),
+                  .topk = first_rows(out.topk, f.n_rows()),
                   .faults = first_rows(out.faults, f.n_rows())});
 }
 
 std::optional<StepShape> Runner::graph_shape(const Forward& f) const {
-  const bool has_form = !f.wanted || f.in.picks.empty();
+  const bool has_form = !f.wanted || f.in.topk.empty();
   if (!graphs_ || f.probe != nullptr || !has_form) return std::nullopt;
   const StepShape shape = padded_shape(f.chunks, pools_.kinds(), f.wanted, pools_.max_sequences());
   return shape.n_rows <= kMostGraphRows ? std::optional(shape) : std::nullopt;
@@ -209,12 +209,12 @@ Runner::Input Runner::send(const Forward& f, const std::optional<StepShape>& sha
   if (shape && f.form != Form::kTrunk) {
     in.mtp.state = padded(arena_, f.in.state, shape->n_rows, model_.d_state(), 0.0f);
     if (f.form == Form::kMtpWithPicks)
-      in.mtp.picks = padded<int32_t>(arena_, f.in.picks, shape->n_rows, model_.config().n_picks, -1);
+      in.mtp.topk = padded<int32_t>(arena_, f.in.topk, shape->n_rows, model_.config().n_topk, -1);
   }
   InputPack pack;
   for_each_view(in.step, [&](View& view) { pack.add(view); });
   pack.add(in.mtp.state);
-  pack.add(in.mtp.picks);
+  pack.add(in.mtp.topk);
   pack.send(*cuda_);
   return in;
 }
@@ -244,7 +244,7 @@ void Runner::record_graphs(int n_drafts) {
   const bool drafts = model_.has_mtp() && n_drafts > 0;
   if (drafts) forms.insert(forms.end(), {Form::kMtpWanted, Form::kMtpAppend});
   if (drafts && n_drafts > 1)
-    forms.push_back(model_.config().share_picks_across_drafts ? Form::kMtpWithPicks : Form::kMtp);
+    forms.push_back(model_.config().share_topk_across_drafts ? Form::kMtpWithPicks : Form::kMtp);
   const int64_t last_pages = padded_pages((pools_.limits().n_tokens + kPageTokens - 1) / kPageTokens);
   for (int64_t n_rows = 1; n_rows <= kMostGraphRows; n_rows = padded_rows(n_rows + 1)) {
     const int64_t n_sequences = std::min(n_rows, pools_.max_sequences());

@@ -3,7 +3,7 @@
 // A Runner executes; which tokens a step holds is for its caller to say. What goes in and what comes out lies on the host,
 // wherever the model runs; results live in the runner's arena until the next call of begin_step().
 //
-// On a device weights, caches and scratch are there; a step's input goes in by one copy, and hidden rows, states, picks, row
+// On a device weights, caches and scratch are there; a step's input goes in by one copy, and hidden rows, states, indices, row
 // status and logits come back. A fault of the device throws a DeviceFault (tensor/device_memory.h).
 //
 // Graphs    passes over few rows are recorded once for each padded shape (StepShape) and form of pass, and replayed: the host

@@ -49,11 +49,11 @@ class Tracer {
   const ModelConfig& config_;
   const TraceOptions& options_;
   SequencePages pages_;
-  std::vector<int32_t> tokens_;       // prompt and greedy tokens
-  std::vector<float> state_;          // [S, d_state], the trunk's
-  std::vector<float> draft_state_;    // [d_state], the MTP layer's at the last position drafted from
-  std::vector<int32_t> draft_picks_;  // [K], what the first draft attended to there; empty when drafts do not share it
-  int32_t next_token_ = -1;           // argmax of the last logits
+  std::vector<int32_t> tokens_;      // prompt and greedy tokens
+  std::vector<float> state_;         // [S, d_state], the trunk's
+  std::vector<float> draft_state_;   // [d_state], the MTP layer's at the last position drafted from
+  std::vector<int32_t> draft_topk_;  // [K], what the first draft attended to there; empty when drafts do not share it
+  int32_t next_token_ = -1;          // argmax of the last logits
   TraceResult result_;
 };
 
@@ -112,9 +112,9 @@ Probe Tracer::prompt_probe(int64_t first_position) {
       std::copy_n(x.row<float>(t), d_streams(), to);
     }
   };
-  probe.on_picks = [this](int layer, View picks) {
+  probe.on_topk = [this](int layer, View topk) {
     std::vector<int32_t>& to = result_.topk[layer];
-    to.insert(to.end(), picks.data<int32_t>(), picks.data<int32_t>() + picks.n_elements());
+    to.insert(to.end(), topk.data<int32_t>(), topk.data<int32_t>() + topk.n_elements());
   };
   probe.on_taps = [this](int part, View x) { append_rows(part == 0 ? &result_.main_hidden : &result_.main_x, x); };
   probe.on_window_rows = [this](int layer, View x) {
@@ -152,9 +152,9 @@ void Tracer::decode_greedily(int n_tokens) {
 
 void Tracer::first_draft() {
   Probe probe;
-  probe.on_picks = [this](int, View picks) {
-    for (int64_t i = 0; i < picks.n_elements(); ++i) {
-      const int32_t slot = picks.data<int32_t>()[i];
+  probe.on_topk = [this](int, View topk) {
+    for (int64_t i = 0; i < topk.n_elements(); ++i) {
+      const int32_t slot = topk.data<int32_t>()[i];
       result_.draft1_topk.push_back(slot < 0 ? -1 : slot - 1);
     }
   };
@@ -168,7 +168,7 @@ void Tracer::first_draft() {
     append_rows(&result_.draft1_logits, logits);
     next_token_ = last_argmax(runner_, logits);
     draft_state_ = row_copy<float>(rows.state, count - 1);
-    if (config_.share_picks_across_drafts) draft_picks_ = row_copy<int32_t>(rows.picks, count - 1);
+    if (config_.share_topk_across_drafts) draft_topk_ = row_copy<int32_t>(rows.topk, count - 1);
   }
 }
 
@@ -181,7 +181,7 @@ void Tracer::draft_chain() {
     runner_.begin_step();
     const SequenceChunk step = chunk(token, n_prompt() - 1 + i);
     MtpInput in{.state = View::of(draft_state_.data(), {1, d_state()})};
-    if (!draft_picks_.empty()) in.picks = View::of(draft_picks_.data(), {1, config_.n_picks});
+    if (!draft_topk_.empty()) in.topk = View::of(draft_topk_.data(), {1, config_.n_topk});
     const ForwardRows rows = runner_.mtp({&step, 1}, in);
     const View logits = runner_.logits(rows.hidden);
     append_rows(&result_.draft_logits, logits);
@@ -287,8 +287,8 @@ Status write_trace(const std::string& path, const ModelConfig& config, const Tra
   if (config.n_streams > 1) tail_shape.insert(tail_shape.end() - 1, config.n_streams);
   add("hidden_tail", io::StoredDtype::kF32, tail_shape, result.hidden_tail);
   for (int layer = 0; layer < config.n_layers; ++layer) {
-    if (!config.has_indexer(layer)) continue;  // it has no picks, or those of a layer below
-    add(fmt::format("topk.{}", layer), io::StoredDtype::kI32, {n_prompt, config.n_picks}, result.topk[layer]);
+    if (!config.has_indexer(layer)) continue;  // it has no top-k indices, or those of a layer below
+    add(fmt::format("topk.{}", layer), io::StoredDtype::kI32, {n_prompt, config.n_topk}, result.topk[layer]);
   }
   if (options.n_greedy > 0) add("greedy_ids", io::StoredDtype::kI64, {options.n_greedy}, result.greedy_ids);
   if (!result.main_x.empty()) {
@@ -310,7 +310,7 @@ Status write_trace(const std::string& path, const ModelConfig& config, const Tra
     add("draft1.logits", io::StoredDtype::kF32, {n_prompt, config.n_vocab}, result.draft1_logits);
   }
   if (!result.draft1_topk.empty()) {
-    add("draft1.topk", io::StoredDtype::kI32, {n_prompt, config.n_picks}, result.draft1_topk);
+    add("draft1.topk", io::StoredDtype::kI32, {n_prompt, config.n_topk}, result.draft1_topk);
   }
   if (options.n_drafts > 0) {
     add("draft.tokens", io::StoredDtype::kI64, {options.n_drafts}, result.draft_tokens);

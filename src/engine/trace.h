@@ -28,7 +28,7 @@ struct TracedRounds {
   std::vector<int64_t> accepted;  // [R]
 };
 
-// S prompt tokens, V vocabulary, D width, L layers, K picks. Tensors of what was not asked for are empty.
+// S prompt tokens, V vocabulary, D width, L layers, K top-k indices. Tensors of what was not asked for are empty.
 struct TraceResult {
   int64_t n_tail = 0;         // min(8, S)
   std::vector<float> logits;  // [S, V]

@@ -59,13 +59,13 @@ struct ModelConfig {
 
   int64_t n_index_heads = 0;  // Hi   index_n_heads
   int64_t d_index = 0;        // Di   index_head_dim
-  int64_t n_picks = 0;        // K    index_topk
+  int64_t n_topk = 0;         // K    index_topk
   // [L]  Whether a layer has its own indexer; other layers use the top-k indices of the nearest layer below that has
   //      one. From indexer_types, index_topk_pattern, or index_topk_freq with index_skip_topk_offset; without them all
   //      true.
   std::vector<bool> owns_indexer;
-  bool mtp_owns_indexer = true;            // the same for the MTP layer
-  bool share_picks_across_drafts = false;  // index_share_for_mtp_iteration: drafts reuse the first draft's indices
+  bool mtp_owns_indexer = true;           // the same for the MTP layer
+  bool share_topk_across_drafts = false;  // index_share_for_mtp_iteration: drafts reuse the first draft's indices
 
   int n_dense_layers = 0;                                      //      first_k_dense_replace
   int64_t d_dense = 0;                                         //      intermediate_size

@@ -12,7 +12,7 @@ constexpr Dim<int64_t> kIndexedMoeDims[] = {
     {"q_lora_rank", &ModelConfig::d_q_lora, 1, 1 << 16},
     {"index_n_heads", &ModelConfig::n_index_heads, 1, 4096},
     {"index_head_dim", &ModelConfig::d_index, 2, 1 << 14},
-    {"index_topk", &ModelConfig::n_picks, 1, 1 << 20},
+    {"index_topk", &ModelConfig::n_topk, 1, 1 << 20},
     {"n_routed_experts", &ModelConfig::n_experts, 1, 4096},
     {"num_experts_per_tok", &ModelConfig::n_active, 1, 4096},
     {"moe_intermediate_size", &ModelConfig::d_expert, 1, 1 << 17},

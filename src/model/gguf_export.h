@@ -3,7 +3,7 @@
 //
 //   deepseek32   DeepSeek-V3.2, as llama.cpp has it
 //   glm-dsa      GLM-5; also V3.2 for ik_llama.cpp, which has no deepseek32 (its indexer then rotates neighbours: the
-//                same work, other picks)
+//                same work, other top-k indices)
 //   deepseek4    DeepSeek-V4
 //
 // Matrices are written in one type, whatever they are stored in; MXFP4 experts stay MXFP4. Vectors, routers and what is

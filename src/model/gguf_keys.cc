@@ -43,7 +43,7 @@ void set_gguf_keys(const ModelConfig& c, const std::string& architecture, bool w
   keys.real("attention.layer_norm_rms_epsilon", c.norm_eps);
   keys.size("attention.indexer.head_count", c.n_index_heads);
   keys.size("attention.indexer.key_length", c.d_index);
-  keys.size("attention.indexer.top_k", c.n_picks);
+  keys.size("attention.indexer.top_k", c.n_topk);
   c.family->gguf->set_keys(c, architecture, keys);
 }
 

@@ -92,7 +92,7 @@ int64_t index_score_bytes(const ModelConfig& c, int64_t n_step_tokens) {
 int64_t workspace_bytes(const ModelConfig& c, int64_t n_step_tokens) {
   const int64_t attention = c.n_heads * (2 * c.d_head() + 3 * c.d_latent + c.d_rope + 2 * c.d_value) + 2 * c.d_q_lora;
   const int64_t own = c.family->own_workspace != nullptr ? c.family->own_workspace(c) : 0;
-  const int64_t indexer = c.n_index_heads * (3 * c.d_index + 1) + c.n_picks;
+  const int64_t indexer = c.n_index_heads * (3 * c.d_index + 1) + c.n_topk;
   const int64_t ffn =
       std::max(3 * c.d_dense, 3 * c.d_expert * (c.n_active + c.n_shared_experts) + c.d_model * c.n_active);
   const int64_t per_token = (6 + 2 * c.n_streams) * c.d_model + attention + own + indexer + ffn;

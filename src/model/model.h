@@ -27,7 +27,7 @@ enum class Selection : uint8_t { kIndexer, kMostRecent };
 struct ForwardRows {
   View hidden;  // [T, D] f32, after the final norm: the input of logits()
   View state;   // [T, d_state()] f32: the input of mtp() for the pair of this token and the next
-  View picks;   // [T, K] i32, of an MTP layer with an indexer: the top-k indices as slots, ascending, unused -1
+  View topk;    // [T, K] i32, of an MTP layer with an indexer: the top-k indices as slots, ascending, unused -1
   // [T] i32, of trunk(): not 0 where a row contains or was computed from NaN or infinity. Its cache rows and its output
   // must not be used; other rows are unaffected.
   View faults = {};
@@ -36,10 +36,10 @@ struct ForwardRows {
 // The input of an MTP step in addition to its tokens.
 struct MtpInput {
   View state;  // [T, d_state()] f32
-  // [N, K] i32 top-k indices. Empty: the layer computes its own. Given (share_picks_across_drafts): each token attends
+  // [N, K] i32 top-k indices. Empty: the layer computes its own. Given (share_topk_across_drafts): each token attends
   // to its row, which an earlier step of the same sequence returned. The row is used unchanged: neither the token
   // itself nor a draft before it is added, even if there is room. Index keys are written in both cases.
-  View picks = {};
+  View topk = {};
 };
 
 // What comes to the logits of a block's row once the token before it is known.

@@ -23,13 +23,13 @@ void add_indexer(std::vector<OpForm>& forms, const ModelConfig& c, const Numeric
   add(forms, heads);
   heads.op = "index_queries", heads.n_heads = c.n_index_heads;
   add(forms, heads);
-  add(forms, {.op = "index_topk", .keys = keys, .n_heads = c.n_index_heads, .n_picks = c.n_picks});
+  add(forms, {.op = "index_topk", .keys = keys, .n_heads = c.n_index_heads, .n_topk = c.n_topk});
 }
 
 void add_attention(std::vector<OpForm>& forms, const ModelConfig& c, const LayerCacheFormat& layer) {
   add_rows(forms, layer.latent);
   if (layer.compressed) add_rows(forms, layer.compressed->entries);
-  add(forms, {.op = "sparse_attention", .rows = layer.latent, .n_heads = c.n_heads, .n_picks = c.n_picks});
+  add(forms, {.op = "sparse_attention", .rows = layer.latent, .n_heads = c.n_heads, .n_topk = c.n_topk});
 }
 
 }  // namespace

@@ -22,7 +22,7 @@ namespace levin {
 // Called as a pass goes along, for traces and tests; empty functions cost nothing.
 struct Probe {
   std::function<void(int layer, View x)> on_layer_output;  // x [T, D] f32, residual stream after the layer
-  std::function<void(int layer, View picks)> on_picks;     // picks [T, K] i32, slots that the layer attends to
+  std::function<void(int layer, View topk)> on_topk;       // topk [T, K] i32, slots that the layer attends to
   // Of models with windows: x [T, Dh] f32, the rows that a layer appends to its own.
   std::function<void(int layer, View x)> on_window_rows;
   // Of models that draft in blocks, what the draft layers are given of the trunk: part 0 [T, Nt * D] f32 as it is, part 1

@@ -200,7 +200,7 @@ class Validation {
     }
   }
 
-  // Some converters keep indexers of layers that share picks. The config decides.
+  // Some converters keep indexers of layers that share top-k indices. The config decides.
   void tolerate_unused_indexers() {
     ModelConfig all = config_;
     all.owns_indexer.assign(config_.owns_indexer.size(), true);

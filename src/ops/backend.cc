@@ -38,7 +38,7 @@ void rotate_index_heads(Backend& b, const View& heads, const Chain& a) {
 }  // namespace
 
 void Backend::delta_rule(const ops::DeltaRule&) { has_no_kernel("delta_rule"); }
-void Backend::expand_picks(const ops::ExpandPicks&) { has_no_kernel("expand_picks"); }
+void Backend::expand_topk(const ops::ExpandTopk&) { has_no_kernel("expand_topk"); }
 void Backend::mean_streams(const ops::MeanStreams&) { has_no_kernel("mean_streams"); }
 void Backend::short_conv(const ops::ShortConv&) { has_no_kernel("short_conv"); }
 void Backend::sigmoid_mul(const ops::SigmoidMul&) { has_no_kernel("sigmoid_mul"); }

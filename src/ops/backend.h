@@ -27,7 +27,7 @@ struct Argmax;
 struct CopyRows;
 struct DeltaRule;
 struct Embed;
-struct ExpandPicks;
+struct ExpandTopk;
 struct ExpertFfn;
 struct Ffn;
 struct Hadamard;
@@ -115,7 +115,7 @@ class Backend {
 
   // Of GLM-5.3-Flash. A backend without them is not given models that call them (Architecture::cuda_lacks).
   virtual void delta_rule(const ops::DeltaRule& a);
-  virtual void expand_picks(const ops::ExpandPicks& a);
+  virtual void expand_topk(const ops::ExpandTopk& a);
   virtual void mean_streams(const ops::MeanStreams& a);
   virtual void short_conv(const ops::ShortConv& a);
   virtual void sigmoid_mul(const ops::SigmoidMul& a);

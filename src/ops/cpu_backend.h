@@ -39,7 +39,7 @@ class CpuBackend final : public Backend {
   void copy_rows(const ops::CopyRows& a) override;
   void delta_rule(const ops::DeltaRule& a) override;
   void embed(const ops::Embed& a) override;
-  void expand_picks(const ops::ExpandPicks& a) override;
+  void expand_topk(const ops::ExpandTopk& a) override;
   void expert_ffn(const ops::ExpertFfn& a) override;
   void ffn(const ops::Ffn& a) override;
   void hadamard(const ops::Hadamard& a) override;

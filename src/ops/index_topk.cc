@@ -37,10 +37,9 @@ void check(std::string_view op, const IndexQuery& a) {
 }
 
 void check(std::string_view op, const TakeAll& a) {
-  LEVIN_CHECK(a.picks.rank() == 2 && a.picks.dim(1) > 0, "{}: picks is {}, expected i32 [T, K]", op,
-              a.picks.describe());
-  const int64_t n_rows = a.picks.dim(0);
-  check_view({op, "picks", a.picks}, DType::kI32, {n_rows, a.picks.dim(1)});
+  LEVIN_CHECK(a.topk.rank() == 2 && a.topk.dim(1) > 0, "{}: topk is {}, expected i32 [T, K]", op, a.topk.describe());
+  const int64_t n_rows = a.topk.dim(0);
+  check_view({op, "topk", a.topk}, DType::kI32, {n_rows, a.topk.dim(1)});
   check_view({op, "visible", a.visible}, DType::kI32, {n_rows});
 }
 
@@ -49,10 +48,10 @@ void check(std::string_view op, const TakeAll& a) {
 void index_topk(OpContext& ctx, const IndexTopk& a) {
   OpTimer timer(ctx, OpKind::kIndexTopk);
   check("index_topk", a.query);
-  LEVIN_CHECK(a.picks.rank() == 2 && a.picks.dim(1) > 0, "index_topk: picks is {}, expected i32 [T, K]",
-              a.picks.describe());
+  LEVIN_CHECK(a.topk.rank() == 2 && a.topk.dim(1) > 0, "index_topk: topk is {}, expected i32 [T, K]",
+              a.topk.describe());
   const int64_t n_rows = a.query.q.dim(0);
-  check_view({"index_topk", "picks", a.picks}, DType::kI32, {n_rows, a.picks.dim(1)});
+  check_view({"index_topk", "topk", a.topk}, DType::kI32, {n_rows, a.topk.dim(1)});
   if (!a.faults.empty()) check_view({"index_topk", "faults", a.faults}, DType::kI32, {n_rows});
   ctx.backend->index_topk(a);
   timer.add([&] { return ctx.backend->work(a); });
@@ -83,13 +82,13 @@ void index_scores(OpContext& ctx, const IndexScores& a) {
 void select_topk(OpContext& ctx, const SelectTopk& a) {
   const OpTimer timer(ctx, OpKind::kIndexTopk);
   LEVIN_CHECK(a.score.rank() == 2, "select_topk: score is {}, expected f32 [T, S]", a.score.describe());
-  LEVIN_CHECK(a.picks.rank() == 2 && a.picks.dim(1) > 0, "select_topk: picks is {}, expected i32 [T, K]",
-              a.picks.describe());
+  LEVIN_CHECK(a.topk.rank() == 2 && a.topk.dim(1) > 0, "select_topk: topk is {}, expected i32 [T, K]",
+              a.topk.describe());
   const int64_t n_rows = a.score.dim(0), n_slots = a.score.dim(1);
   check_view({"select_topk", "score", a.score}, DType::kF32, {n_rows, n_slots});
   check_view({"select_topk", "begin", a.begin}, DType::kI32, {n_rows});
   check_view({"select_topk", "end", a.end}, DType::kI32, {n_rows});
-  check_view({"select_topk", "picks", a.picks}, DType::kI32, {n_rows, a.picks.dim(1)});
+  check_view({"select_topk", "topk", a.topk}, DType::kI32, {n_rows, a.topk.dim(1)});
   if (!a.faults.empty()) check_view({"select_topk", "faults", a.faults}, DType::kI32, {n_rows});
   ctx.backend->select_topk(a);
 }

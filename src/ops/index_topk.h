@@ -1,7 +1,7 @@
 // For each query token, the K cached tokens the lightning indexer scores highest.
 //
 //   score[t,s] = scale[s] * sum_i w[t,i] * max(0, dot(q[t,i,:], k[s,:]))     for first <= s < visible[t]
-//   picks[t,:] = the K best s in ascending order, chosen by (score descending, s ascending), -0 counting as +0;
+//   topk[t,:] = the K best s in ascending order, chosen by (score descending, s ascending), -0 counting as +0;
 //                unused tail = -1
 //
 // Layout    keys are paged (tensor/formats.h); q and k arrive rotated; scale[s] is the fp8 key's scale, else 1
@@ -38,7 +38,7 @@ struct IndexQuery {
   View q;             // [T, Hi, Di] f32 with f32 keys, bf16 with bf16 keys, f8_e4m3 with fp8 keys
   View w;             // [T, Hi] f32: learned weight * Hi^-1/2 * Di^-1/2, and for fp8 * the query's scale
   View seq;           // [T] i32, row of cache.tables
-  View visible;       // [T] i32: keys first <= s < visible[t] may be picked; none if visible[t] <= first
+  View visible;       // [T] i32: keys first <= s < visible[t] may be selected; none if visible[t] <= first
   int32_t first = 0;  // the first slot that holds a key (1 in the MTP layer, whose slot 0 is unused)
   IndexKeyFormat format;
   PagedRows cache;
@@ -49,17 +49,17 @@ struct IndexQuery {
 
 struct IndexTopk {
   IndexQuery query;
-  View picks;        // [T, K] i32, written in full
+  View topk;         // [T, K] i32, written in full
   View faults = {};  // [T] i32, row status (ops/context.h); may be empty
 };
 void index_topk(OpContext& ctx, const IndexTopk& a);
 
-// The picks of rows that see at most K candidates each, and so take them all: index_topk() without its query. On CUDA a row
+// The indices of rows that see at most K candidates each, and so take them all: index_topk() without its query. On CUDA a row
 // that sees more is not noticed, and takes the first K.
 struct TakeAll {
   View visible;  // [T] i32
   int32_t first = 0;
-  View picks;  // [T, K] i32, written in full
+  View topk;  // [T, K] i32, written in full
 };
 void take_all(OpContext& ctx, const TakeAll& a);
 
@@ -78,7 +78,7 @@ struct SelectTopk {
   View score;        // [T, S] f32
   View begin;        // [T] i32
   View end;          // [T] i32
-  View picks;        // [T, K] i32, written in full: ascending, unused tail = -1
+  View topk;         // [T, K] i32, written in full: ascending, unused tail = -1
   View faults = {};  // [T] i32, row status (ops/context.h); may be empty
 };
 void select_topk(OpContext& ctx, const SelectTopk& a);

@@ -30,7 +30,7 @@ struct OpForm {
   std::optional<LatentFormat> rows;    // cache rows that are written or attended to
   std::optional<IndexKeyFormat> keys;  // of the indexer
   int64_t n_heads = 0;                 // H, Hi
-  int64_t n_picks = 0;                 // K
+  int64_t n_topk = 0;                  // K
   bool hadamard = false;
   bool fp4 = false;
   int64_t n_experts = 0;  // E

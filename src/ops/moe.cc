@@ -40,10 +40,9 @@ void expert_ffn(OpContext& ctx, const ExpertFfn& a) {
   OpTimer timer(ctx, OpKind::kFfn);
   check_tokens("expert_ffn", a.x, a.out);
   const int64_t n_tokens = a.x.dim(0);
-  LEVIN_CHECK(a.picks.rank() == 2 && a.picks.dim(0) == n_tokens && a.weights.rank() == 2 &&
-                  a.weights.dim(0) == n_tokens && a.weights.dim(1) == a.picks.dim(1) &&
-                  a.weights.dtype() == DType::kF32,
-              "expert_ffn: picks is {}, weights {}, expected both [{}, A], weights f32", a.picks.describe(),
+  LEVIN_CHECK(a.topk.rank() == 2 && a.topk.dim(0) == n_tokens && a.weights.rank() == 2 &&
+                  a.weights.dim(0) == n_tokens && a.weights.dim(1) == a.topk.dim(1) && a.weights.dtype() == DType::kF32,
+              "expert_ffn: topk is {}, weights {}, expected both [{}, A], weights f32", a.topk.describe(),
               a.weights.describe(), n_tokens);
   for (const FfnWeights& w : a.experts) check_weights(ctx, "expert_ffn", w, a.x.dim(1));
   if (a.shared != nullptr) check_weights(ctx, "expert_ffn", *a.shared, a.x.dim(1));

@@ -10,7 +10,7 @@
 //                   shared(x_t); with weigh_hidden sum_e down_e(weight[t,e] * silu_mul(gate_e(x_t), up_e(x_t))), which
 //                   differs where the input of down is rounded
 //
-// Selections  by (value descending, index ascending), -0 counting as +0; picks are handed on in ascending expert id,
+// Selections  by (value descending, index ascending), -0 counting as +0; selects are handed on in ascending expert id,
 //             weights beside them
 // Tree        silu, sigmoid, softplus: one f32 formula (kernels/cpu/simd_math.h). Sum of the winners' s: ascending
 //             expert id; weight = s / (sum + 1e-20) * factor in that order, s * factor if they are not normalised. A
@@ -18,7 +18,7 @@
 //             weigh_hidden the hidden values are multiplied once, and the weight here is 1. Products as in
 //             ops/matmul.h.
 // Memory      expert_ffn takes as many tokens at a time as fit kExpertScratchBytes of scratch; at least one
-// CUDA        route_experts of sigmoid scores, up to 512 experts, 16 picks and 32 groups, with the bits of the CPU; ffn and
+// CUDA        route_experts of sigmoid scores, up to 512 experts, 16 selects and 32 groups, with the bits of the CPU; ffn and
 //             expert_ffn of e4m3 or mxfp4 weights with fp8 inputs (Operand::kFp8), the experts in an ExpertStack. Values
 //             between the roundings are bf16 there, not f32: gate and up, and what an expert and the shared block give.
 //             NaN is found by CudaBackend::synchronize()
@@ -54,14 +54,14 @@ struct RouteExperts {
   // [V, A] i32: the winners by token id, in any order, which are not looked for then; empty: the best
   View chosen;
   View tokens;  // [T] i32, rows of `chosen`; may be empty, for row t
-  // [T] i32, may be empty. On CUDA a row with slot < 0 is padding, with picks -1: no expert is read for it. The CPU has no
+  // [T] i32, may be empty. On CUDA a row with slot < 0 is padding, with indices -1: no expert is read for it. The CPU has no
   // such rows, cuda-sm90 takes no slots
   View slot = {};
   int n_groups = 1;
   int n_groups_kept = 1;
   bool normalize = true;  // divide the winners' weights by their sum
   float factor = 1;       // routed_scaling_factor
-  View picks;             // [T, A] i32, written, ascending
+  View topk;              // [T, A] i32, written, ascending
   View weights;           // [T, A] f32, written
   View faults = {};       // [T] i32, row status (ops/context.h); may be empty
 };
@@ -106,7 +106,7 @@ void ffn(OpContext& ctx, const Ffn& a);
 
 struct ExpertFfn {
   View x;                               // [T, D] f32, on CUDA f32 or bf16
-  View picks;                           // [T, A] i32, ascending expert ids
+  View topk;                            // [T, A] i32, ascending expert ids
   View weights;                         // [T, A] f32
   std::span<const FfnWeights> experts;  // E of them; on CUDA one after another in one memory
   const ExpertStack* stack = nullptr;   // of the tuned kernels, instead of `experts`

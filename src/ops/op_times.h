@@ -40,7 +40,7 @@ constexpr size_t kOpKinds = 16;
 std::string_view op_kind_name(OpKind kind);  // "sparse attention"
 
 // The work of ops that read weights or the cache: each weight once for all rows, each cache row once for every query row
-// that picked it, each key once for the query rows of a sequence. Activations are not counted.
+// that selected it, each key once for the query rows of a sequence. Activations are not counted.
 struct OpWork {
   double bytes = 0;
   double f32_flop = 0;   // two for a multiply-add

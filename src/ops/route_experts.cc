@@ -16,7 +16,7 @@ void check_groups(const RouteExperts& a, int64_t n_experts, int64_t n_active) {
   LEVIN_CHECK(a.n_groups_kept >= 1 && a.n_groups_kept <= a.n_groups, "route_experts: n_groups_kept is {} of {} groups",
               a.n_groups_kept, a.n_groups);
   LEVIN_CHECK(n_active >= 1 && n_active <= n_experts / a.n_groups * a.n_groups_kept,
-              "route_experts: {} picks from {} groups of {} experts", n_active, a.n_groups_kept,
+              "route_experts: {} top-k indices from {} groups of {} experts", n_active, a.n_groups_kept,
               n_experts / a.n_groups);
 }
 
@@ -35,11 +35,11 @@ void silu_mul(OpContext& ctx, const SiluMul& a) {
 void route_experts(OpContext& ctx, const RouteExperts& a) {
   const OpTimer timer(ctx, OpKind::kRouteExperts);
   LEVIN_CHECK(a.logits.rank() == 2, "route_experts: logits is {}, expected f32 [T, E]", a.logits.describe());
-  LEVIN_CHECK(a.picks.rank() == 2, "route_experts: picks is {}, expected i32 [T, A]", a.picks.describe());
-  const int64_t n_rows = a.logits.dim(0), n_experts = a.logits.dim(1), n_active = a.picks.dim(1);
+  LEVIN_CHECK(a.topk.rank() == 2, "route_experts: topk is {}, expected i32 [T, A]", a.topk.describe());
+  const int64_t n_rows = a.logits.dim(0), n_experts = a.logits.dim(1), n_active = a.topk.dim(1);
   check_view({"route_experts", "logits", a.logits}, DType::kF32, {n_rows, n_experts});
   if (!a.bias.empty()) check_view({"route_experts", "bias", a.bias}, DType::kF32, {n_experts});
-  check_view({"route_experts", "picks", a.picks}, DType::kI32, {n_rows, n_active});
+  check_view({"route_experts", "topk", a.topk}, DType::kI32, {n_rows, n_active});
   check_view({"route_experts", "weights", a.weights}, DType::kF32, {n_rows, n_active});
   if (!a.faults.empty()) check_view({"route_experts", "faults", a.faults}, DType::kI32, {n_rows});
   if (!a.chosen.empty()) {

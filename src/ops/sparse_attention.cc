@@ -10,9 +10,9 @@ namespace {
 
 void check_rows(std::string_view name, const AttentionRows& rows, const LatentFormat& format, int64_t n_rows) {
   constexpr std::string_view kOp = "sparse_attention";
-  if (!rows.picks.empty()) {
-    LEVIN_CHECK(rows.picks.rank() == 2, "{}: {}.picks is {}, expected i32 [T, K]", kOp, name, rows.picks.describe());
-    check_view({kOp, "picks", rows.picks}, DType::kI32, {n_rows, rows.picks.dim(1)});
+  if (!rows.topk.empty()) {
+    LEVIN_CHECK(rows.topk.rank() == 2, "{}: {}.topk is {}, expected i32 [T, K]", kOp, name, rows.topk.describe());
+    check_view({kOp, "topk", rows.topk}, DType::kI32, {n_rows, rows.topk.dim(1)});
   } else {
     check_view({kOp, "end", rows.end}, DType::kI32, {n_rows});
     if (!rows.begin.empty()) check_view({kOp, "begin", rows.begin}, DType::kI32, {n_rows});

@@ -4,7 +4,7 @@
 //   out[t,h,:] = sum_s p[s] v[s,:],    p[s] = exp(a[t,h,s]) / (sum_s exp(a[t,h,s]) + exp(sink[h]))
 //
 // v is the latent part, or the whole row where the format says so; the sink's term is left out without sinks.
-// Multi-head latent attention in absorbed form over picked rows is this with picks alone; DeepSeek-V4 attends to the
+// Multi-head latent attention in absorbed form over selected rows is this with selects alone; DeepSeek-V4 attends to the
 // rows of its window, then to entries of another cache. One set of candidates serves all heads. A row without any gives
 // zeros.
 //
@@ -33,9 +33,9 @@
 //                          candidates begins a step. Values below 2^-126 count as zero, and a sum of -0 as 0
 //           This chain of tiles is not cut anywhere: on the CPU a thread has whole rows of heads, and sums that start afresh
 //           would only cost a merge.
-// CUDA      bf16 queries over fp8 rows of latent 512 and rope 64, 1 to 128 heads, picks in multiples of 64 up to 2048; no
+// CUDA      bf16 queries over fp8 rows of latent 512 and rope 64, 1 to 128 heads, indices in multiples of 64 up to 2048; no
 //           `more`, no sinks; heads of q dense, rows a multiple of 8 elements apart. The tree is that of
-//           kernels/cuda/sparse_mla.h, whose sums start afresh at pick 1024: weights are rounded to bf16 as above, 2^-8 of the sum of |p v| in all
+//           kernels/cuda/sparse_mla.h, whose sums start afresh at index 1024: weights are rounded to bf16 as above, 2^-8 of the sum of |p v| in all
 // Source    model_spec.md 4.3, 6.3
 #pragma once
 
@@ -44,14 +44,14 @@
 
 namespace levin::ops {
 
-// Some rows of one cache for each query: picked slots, or a run of slots.
+// Some rows of one cache for each query: selected slots, or a run of slots.
 struct AttentionRows {
   PagedRows cache;
-  View picks;  // [T, K] i32, ascending, -1 after the last; empty: the run
+  View topk;   // [T, K] i32, ascending, -1 after the last; empty: the run
   View begin;  // [T] i32: slots begin[t] <= s < end[t]; empty: from 0
   View end;    // [T] i32
 
-  bool empty() const { return picks.empty() && end.empty(); }
+  bool empty() const { return topk.empty() && end.empty(); }
 };
 
 struct SparseAttention {

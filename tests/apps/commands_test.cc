@@ -58,7 +58,7 @@ TEST(InspectTest, DescribesDeepseekV4) {
   for (const char* part :
        {"DeepSeek-V4 (DeepseekV4ForCausalLM)", "290.9 B, of them MTP 6610.0 M", "4, mixed in 20 Sinkhorn steps",
         "64 heads of 448 + 64 over one key-value row, query latent 1024, output 8 groups of 1024",
-        "128 tokens; compressed: 2 layers without, 21 layers by 4, picked, 20 layers by 128",
+        "128 tokens; compressed: 2 layers without, 21 layers by 4, selected, 20 layers by 128",
         "256 (6 chosen, 1 shared) of width 2048, by token id in 3 layers",
         "theta 10000; compressed: theta 160000, YaRN factor 16 from 65536 positions", "148.7 GiB",
         "a running request takes "}) {

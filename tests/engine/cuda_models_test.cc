@@ -258,9 +258,9 @@ std::vector<float> bits_of(const Model& model, RunnerOptions options, const Grap
     keep(runner.draft_logits(drafted.hidden).slice_first(last, 1));
     std::vector<SequenceChunk> chain = chunks(static_cast<size_t>(step), 1);  // drafts that are wrong
     for (SequenceChunk& c : chain) c.first_position = static_cast<int32_t>(kPrompt + kVerified - 1 + step);
-    const bool share = model.config().share_picks_across_drafts;
+    const bool share = model.config().share_topk_across_drafts;
     drafted =
-        runner.mtp(chain, {.state = runner.keep(drafted.state), .picks = share ? runner.keep(drafted.picks) : View()});
+        runner.mtp(chain, {.state = runner.keep(drafted.state), .topk = share ? runner.keep(drafted.topk) : View()});
   }
   return out;
 }

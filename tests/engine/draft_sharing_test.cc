@@ -1,4 +1,4 @@
-// Picks that pass from layer to layer and from draft to draft (GLM-5.2): who picks, who reads, whose cache is written.
+// Top-k indices that pass from layer to layer and from draft to draft (GLM-5.2): who selects, who reads, whose cache is written.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -11,7 +11,7 @@
 namespace levin::test {
 namespace {
 
-constexpr int64_t kPrompt = 40;  // tokens; glm-shared picks 12
+constexpr int64_t kPrompt = 40;  // tokens; glm-shared selects 12
 
 std::vector<int32_t> made_up_ids(int64_t n, int seed) {
   std::vector<int32_t> ids;
@@ -21,7 +21,7 @@ std::vector<int32_t> made_up_ids(int64_t n, int seed) {
 
 std::unique_ptr<Model> glm(bool share_across_drafts) {
   return load_fixture("glm-shared",
-                      {.change_config = [=](ModelConfig& c) { c.share_picks_across_drafts = share_across_drafts; }});
+                      {.change_config = [=](ModelConfig& c) { c.share_topk_across_drafts = share_across_drafts; }});
 }
 
 // A model with one sequence in its own caches, for looking at what a pass leaves there.
@@ -106,13 +106,13 @@ TEST(LayerSharingDeathTest, ALayerWithoutPicksIsNamed) {
         Bench bench(*model);
         bench.trunk(made_up_ids(4, 1));
       },
-      "layer 0 has no indexer, and no layer below has picked in this step");
+      "layer 0 has no indexer, and no layer below has selected in this step");
 }
 
 // The extend step of a round over a prompt, and one draft after it.
 struct Round {
-  std::vector<int32_t> first_picks;  // [K] of the last row
-  std::vector<int32_t> next_picks;
+  std::vector<int32_t> first_topk;  // [K] of the last row
+  std::vector<int32_t> next_topk;
   std::vector<int32_t> next_probed;  // what the draft's attention was given
 };
 
@@ -120,27 +120,27 @@ Round draft_twice(Bench& bench, int64_t n_prompt, bool share) {
   const std::vector<int32_t> ids = made_up_ids(n_prompt + 2, 3);
   const View state = bench.trunk(std::span(ids).first(n_prompt)).state;
   const ForwardRows first = bench.mtp(std::span(ids).subspan(1, n_prompt), 0, {.state = state});
-  Round round{.first_picks = row_of(first.picks, n_prompt - 1)};
-  const Probe probe{.on_layer_output = {}, .on_picks = [&](int, View picks) { round.next_probed = row_of(picks, 0); }};
+  Round round{.first_topk = row_of(first.topk, n_prompt - 1)};
+  const Probe probe{.on_layer_output = {}, .on_topk = [&](int, View topk) { round.next_probed = row_of(topk, 0); }};
   const ForwardRows next = bench.mtp(std::span(ids).subspan(n_prompt + 1, 1), static_cast<int32_t>(n_prompt),
                                      {.state = first.state.slice_first(n_prompt - 1, 1),
-                                      .picks = share ? first.picks.slice_first(n_prompt - 1, 1) : View()},
+                                      .topk = share ? first.topk.slice_first(n_prompt - 1, 1) : View()},
                                      &probe);
-  round.next_picks = row_of(next.picks, 0);
+  round.next_topk = row_of(next.topk, 0);
   return round;
 }
 
 TEST(DraftSharing, TheNextDraftAttendsToTheFirstOnesPicksUnchanged) {
   const std::unique_ptr<Model> model = glm(true);
-  Bench sharing(*model), picking(*model);
-  const Round shared = draft_twice(sharing, kPrompt, true), own = draft_twice(picking, kPrompt, false);
-  EXPECT_EQ(shared.first_picks, own.first_picks);
-  EXPECT_EQ(shared.next_picks, shared.first_picks);
-  EXPECT_EQ(shared.next_probed, shared.first_picks);
-  EXPECT_NE(own.next_picks, own.first_picks);
+  Bench sharing(*model), selecting(*model);
+  const Round shared = draft_twice(sharing, kPrompt, true), own = draft_twice(selecting, kPrompt, false);
+  EXPECT_EQ(shared.first_topk, own.first_topk);
+  EXPECT_EQ(shared.next_topk, shared.first_topk);
+  EXPECT_EQ(shared.next_probed, shared.first_topk);
+  EXPECT_NE(own.next_topk, own.first_topk);
 }
 
-// Of a prompt only the last row's picks are asked for; they are those of the whole pass.
+// Of a prompt only the last row's selects are asked for; they are those of the whole pass.
 TEST(DraftSharing, ARowAskedForAloneHasThePicksOfAll) {
   const std::unique_ptr<Model> model = glm(true);
   Bench whole(*model), alone(*model);
@@ -151,32 +151,32 @@ TEST(DraftSharing, ARowAskedForAloneHasThePicksOfAll) {
     return bench.mtp(std::span(ids).subspan(1, kPrompt), 0, {.state = state}, nullptr, wanted);
   };
   const ForwardRows all = extend(whole, std::nullopt), some = extend(alone, rows);
-  ASSERT_EQ(some.picks.dim(0), std::ssize(rows));
+  ASSERT_EQ(some.topk.dim(0), std::ssize(rows));
   for (int64_t i = 0; i < std::ssize(rows); ++i) {
-    EXPECT_EQ(row_of(some.picks, i), row_of(all.picks, rows[static_cast<size_t>(i)])) << i;
+    EXPECT_EQ(row_of(some.topk, i), row_of(all.topk, rows[static_cast<size_t>(i)])) << i;
   }
   const int mtp_layer = model->config().n_layers;
   EXPECT_EQ(alone.index_page(mtp_layer, 0), whole.index_page(mtp_layer, 0));
 }
 
-// Nothing is picked, but the key of the drafted token is there for whoever picks later.
+// Nothing is selected, but the key of the drafted token is there for whoever selects later.
 TEST(DraftSharing, IndexKeysAreWrittenAllTheSame) {
   const std::unique_ptr<Model> model = glm(true);
-  Bench sharing(*model), picking(*model);
+  Bench sharing(*model), selecting(*model);
   draft_twice(sharing, kPrompt, true);
-  draft_twice(picking, kPrompt, false);
-  EXPECT_EQ(sharing.index_page(model->config().n_layers, 0), picking.index_page(model->config().n_layers, 0));
+  draft_twice(selecting, kPrompt, false);
+  EXPECT_EQ(sharing.index_page(model->config().n_layers, 0), selecting.index_page(model->config().n_layers, 0));
 }
 
-// Also when fewer slots than picks were there: the row keeps its room, and the drafted position does not join it.
+// Also when fewer slots than top-k indices were there: the row keeps its room, and the drafted position does not join it.
 TEST(DraftSharing, ARowWithRoomLeftStaysAsItWas) {
   const std::unique_ptr<Model> model = glm(true);
   constexpr int64_t kShort = 6;
-  Bench sharing(*model), picking(*model);
-  const Round shared = draft_twice(sharing, kShort, true), own = draft_twice(picking, kShort, false);
-  EXPECT_EQ(shared.next_picks, (std::vector<int32_t>{1, 2, 3, 4, 5, 6, -1, -1, -1, -1, -1, -1}));
-  EXPECT_EQ(shared.next_probed, shared.next_picks);
-  EXPECT_EQ(own.next_picks, (std::vector<int32_t>{1, 2, 3, 4, 5, 6, 7, -1, -1, -1, -1, -1}));
+  Bench sharing(*model), selecting(*model);
+  const Round shared = draft_twice(sharing, kShort, true), own = draft_twice(selecting, kShort, false);
+  EXPECT_EQ(shared.next_topk, (std::vector<int32_t>{1, 2, 3, 4, 5, 6, -1, -1, -1, -1, -1, -1}));
+  EXPECT_EQ(shared.next_probed, shared.next_topk);
+  EXPECT_EQ(own.next_topk, (std::vector<int32_t>{1, 2, 3, 4, 5, 6, 7, -1, -1, -1, -1, -1}));
 }
 
 // ---- in the step loop --------------------------------------------------------------------------------------------
@@ -212,7 +212,7 @@ std::vector<Answer> run(const Model& model, const std::vector<std::vector<int32_
   return out;
 }
 
-// A draft that read another request's picks, or those of an earlier round, would be accepted elsewhere.
+// A draft that read another request's top-k indices, or those of an earlier round, would be accepted elsewhere.
 TEST(DraftSharing, EachRequestHasItsOwnPicksWhoeverElseIsThere) {
   const std::unique_ptr<Model> model = glm(true);
   std::vector<std::vector<int32_t>> prompts;
@@ -223,12 +223,12 @@ TEST(DraftSharing, EachRequestHasItsOwnPicksWhoeverElseIsThere) {
 }
 
 TEST(DraftSharing, NeverChangesAToken) {
-  const std::unique_ptr<Model> sharing = glm(true), picking = glm(false);
+  const std::unique_ptr<Model> sharing = glm(true), selecting = glm(false);
   for (int i = 0; i < 4; ++i) {
     const std::vector<std::vector<int32_t>> prompt = {made_up_ids(20 + 15 * i, 40 + i)};
     const std::vector<int32_t> plain = run(*sharing, prompt, 0, 0).front().tokens;
     EXPECT_EQ(run(*sharing, prompt, 0, 4).front().tokens, plain);
-    EXPECT_EQ(run(*picking, prompt, 0, 4).front().tokens, plain);
+    EXPECT_EQ(run(*selecting, prompt, 0, 4).front().tokens, plain);
   }
 }
 

@@ -121,7 +121,7 @@ class FakeModel final : public Model {
   ForwardRows rows(OpContext& ctx, int64_t n) const {
     return {.hidden = ctx.arena->allocate(DType::kF32, {n, kFakeVocab}),
             .state = ctx.arena->allocate(DType::kF32, {n, 1}),
-            .picks = {}};
+            .topk = {}};
   }
   static std::byte* place(const PagedRows& rows, int32_t seq, int32_t slot) {
     return rows.page(seq, slot / kPageTokens) + slot % kPageTokens * static_cast<int64_t>(sizeof(uint32_t));

@@ -83,7 +83,7 @@ class MistakenModel final : public Model, public BlockDrafting {
     if (mistake_.context) mistake_.context(kept);
     Pass q(ctx, numerics(), kept, cache, probe);
     DsparkBlock{c, dspark(), rotations(q)}.append(q, taps);
-    return {.hidden = hidden, .state = {}, .picks = {}};
+    return {.hidden = hidden, .state = {}, .topk = {}};
   }
   ForwardRows mtp(OpContext&, const Step&, const MtpInput&, const KvCache&, const Probe*) const override { return {}; }
 

@@ -108,7 +108,7 @@ const Mistake kMistakes[] = {
      every_pooled([](PooledAttentionWeights& w) { std::swap(w.pool.gate, w.indexer.k); })},
     {0, "pools without the bias of the place in them",
      every_pooled([](PooledAttentionWeights& w) { fill(w.pool.position_bias, 0); })},
-    {0, "the most recent tokens in place of the picked pools", {.selection = Selection::kMostRecent}},
+    {0, "the most recent tokens in place of the selected pools", {.selection = Selection::kMostRecent}},
 };
 
 class GlmNextMistakesTable : public ::testing::TestWithParam<Mistake> {};
@@ -121,7 +121,7 @@ INSTANTIATE_TEST_SUITE_P(GlmNext, GlmNextMistakesTable, ::testing::ValuesIn(kMis
 // ---- in the MTP layer --------------------------------------------------------------------------------------------
 
 TEST(GlmNextMtpMistakes, M24PicksThatAreNotSharedAreNoticed) {
-  const Errors errors = errors_with(with_config([](ModelConfig& c) { c.share_picks_across_drafts = false; }));
+  const Errors errors = errors_with(with_config([](ModelConfig& c) { c.share_topk_across_drafts = false; }));
   EXPECT_LE(errors.first_draft, kRight);
   EXPECT_GE(errors.drafts, kNoticed);
 }

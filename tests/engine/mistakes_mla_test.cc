@@ -117,7 +117,7 @@ const Mistake kMistakes[] = {
      {.change_weights = [](ModelWeights& w) { every_indexer(w, [](IndexerWeights& i) { zero(i.k_norm_bias); }); }}},
     {0,
      "v32-shared",
-     "V3.2 that shares picks rotates its indexer as GLM does",
+     "V3.2 that shares top-k indices rotates its indexer as GLM does",
      {.change_config = [](ModelConfig& c) { c.index_rope_pairing = ops::RopePairing::kInterleaved; }}},
 };
 
@@ -142,13 +142,13 @@ struct WrongSchedule {
 void PrintTo(const WrongSchedule& m, std::ostream* out) { *out << m.what; }
 
 const WrongSchedule kWrongSchedules[] = {
-    {"layers that share pick for themselves, with the unused indexers of the file", "FFFFFF"},
+    {"layers that share select for themselves, with the unused indexers of the file", "FFFFFF"},
     {"offset 1 where none is given", "FSSFSS"},
     {"offset 3 where none is given", "FFFSSF"},
     {"layer 1 shares as well", "FSSSFS"},
-    {"the picks of layer 0 in every other", "FSSSSS"},
-    {"layer 4 takes the picks of layer 1", "FFSSSS"},
-    {"layer 5 picks for itself", "FFSSFF"},
+    {"the top-k indices of layer 0 in every other", "FSSSSS"},
+    {"layer 4 takes the top-k indices of layer 1", "FFSSSS"},
+    {"layer 5 selects for itself", "FFSSFF"},
 };
 
 class WrongScheduleTest : public ::testing::TestWithParam<WrongSchedule> {};
@@ -308,10 +308,10 @@ INSTANTIATE_TEST_SUITE_P(Mla, MlaRefusedTest, ::testing::ValuesIn(kRefused),
 
 struct Feeding {
   bool shifted = true;           // token i + 1 beside the hidden state of i
-  bool trunk_picks = false;      // the last selection of the trunk instead of the layer's own
+  bool trunk_topk = false;       // the last selection of the trunk instead of the layer's own
   bool before_its_norm = false;  // the second draft goes on from the state before the head's norm
-  bool picks_anew = false;       // the second draft picks for itself
-  bool earlier_row = false;      // it takes the picks of a row before the last verified one
+  bool selects_anew = false;     // the second draft selects for itself
+  bool earlier_row = false;      // it takes the top-k indices of a row before the last verified one
   bool joins_itself = false;     // its own position stands in its set
 };
 
@@ -340,27 +340,26 @@ DraftErrors drafts_with(const std::string& fixture, const Feeding& feeding) {
                          .first_position = static_cast<int32_t>(position),
                          .pages = &pages};
   };
-  std::vector<int32_t> trunk_picks;  // [T, K] of the trunk's last layer
-  std::vector<float> before_norm;    // [T, D]
-  const Probe of_trunk{.on_layer_output = {},
-                       .on_picks = [&](int, View picks) { trunk_picks = copy_of<int32_t>(picks); }};
-  const Probe of_mtp{.on_layer_output = [&](int, View x) { before_norm = copy_of<float>(x); }, .on_picks = {}};
+  std::vector<int32_t> trunk_topk;  // [T, K] of the trunk's last layer
+  std::vector<float> before_norm;   // [T, D]
+  const Probe of_trunk{.on_layer_output = {}, .on_topk = [&](int, View topk) { trunk_topk = copy_of<int32_t>(topk); }};
+  const Probe of_mtp{.on_layer_output = [&](int, View x) { before_norm = copy_of<float>(x); }, .on_topk = {}};
   const SequenceChunk prompt = chunk(0, n, 0);
   const View state = runner.trunk({&prompt, 1}, &of_trunk).state;
-  for (int32_t& slot : trunk_picks) slot += slot >= 0 ? 1 : 0;  // the MTP layer's slots are one further
+  for (int32_t& slot : trunk_topk) slot += slot >= 0 ? 1 : 0;  // the MTP layer's slots are one further
   const SequenceChunk pairs = chunk(feeding.shifted ? 1 : 0, n, 0);
   MtpInput in{.state = state};
-  if (feeding.trunk_picks) in.picks = View::of(trunk_picks.data(), {n, model->config().n_picks});
+  if (feeding.trunk_topk) in.topk = View::of(trunk_topk.data(), {n, model->config().n_topk});
   const ForwardRows first = runner.mtp({&pairs, 1}, in, std::nullopt, &of_mtp);
   const View first_logits = runner.logits(first.hidden);
 
   const SequenceChunk next = chunk(n + 1, 1, n);
   const View going_on =
       feeding.before_its_norm ? View::of(before_norm.data(), {n, model->config().d_model}) : first.state;
-  View picks = first.picks.slice_first(feeding.earlier_row ? n - 2 : n - 1, 1);
-  if (feeding.joins_itself) picks.row<int32_t>(0)[picks.dim(1) - 1] = static_cast<int32_t>(n + 1);
+  View topk = first.topk.slice_first(feeding.earlier_row ? n - 2 : n - 1, 1);
+  if (feeding.joins_itself) topk.row<int32_t>(0)[topk.dim(1) - 1] = static_cast<int32_t>(n + 1);
   const ForwardRows second =
-      runner.mtp({&next, 1}, {.state = going_on.slice_first(n - 1, 1), .picks = feeding.picks_anew ? View() : picks});
+      runner.mtp({&next, 1}, {.state = going_on.slice_first(n - 1, 1), .topk = feeding.selects_anew ? View() : topk});
   const View second_logits = runner.logits(second.hidden);
   const std::vector<float> chain = oracle.values<float>("draft.logits");
   return {
@@ -382,11 +381,11 @@ TEST_P(MlaMtpMistakes, WithoutOneTheOracleIsMet) {
 TEST_P(MlaMtpMistakes, M23StatesBeforeTheNormAreNoticed) {
   EXPECT_GE(errors_with({.before_its_norm = true}).second, kNoticed);
 }
-TEST_P(MlaMtpMistakes, M24TheTrunksPicksAreNoticed) { EXPECT_GE(errors_with({.trunk_picks = true}).first, kNoticed); }
+TEST_P(MlaMtpMistakes, M24TheTrunksPicksAreNoticed) { EXPECT_GE(errors_with({.trunk_topk = true}).first, kNoticed); }
 TEST_P(MlaMtpMistakes, M25TokensThatAreNotShiftedAreNoticed) {
   EXPECT_GE(errors_with({.shifted = false}).first, kNoticed);
 }
-TEST_P(MlaMtpMistakes, PicksMadeAnewAreNoticed) { EXPECT_GE(errors_with({.picks_anew = true}).second, kNoticed); }
+TEST_P(MlaMtpMistakes, PicksMadeAnewAreNoticed) { EXPECT_GE(errors_with({.selects_anew = true}).second, kNoticed); }
 TEST_P(MlaMtpMistakes, PicksOfAnEarlierRowAreNoticed) {
   EXPECT_GE(errors_with({.earlier_row = true}).second, kNoticed);
 }

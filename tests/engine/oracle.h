@@ -48,13 +48,13 @@ inline double relative_error(std::span<const float> found, std::span<const float
   return worst / largest;
 }
 
-// Share of the expected picks that were found, row by row.
-inline double shared_picks(std::span<const int32_t> found, std::span<const int32_t> expected, int64_t n_picks) {
-  LEVIN_CHECK(found.size() == expected.size(), "{} picks, {} expected", found.size(), expected.size());
+// Share of the expected top-k indices that were found, row by row.
+inline double shared_topk(std::span<const int32_t> found, std::span<const int32_t> expected, int64_t n_topk) {
+  LEVIN_CHECK(found.size() == expected.size(), "{} top-k indices, {} expected", found.size(), expected.size());
   int64_t n_shared = 0, n_expected = 0;
-  for (size_t row = 0; row < expected.size(); row += n_picks) {
-    const std::set<int32_t> picked(found.begin() + row, found.begin() + row + n_picks);
-    for (int64_t i = 0; i < n_picks; ++i) {
+  for (size_t row = 0; row < expected.size(); row += n_topk) {
+    const std::set<int32_t> picked(found.begin() + row, found.begin() + row + n_topk);
+    for (int64_t i = 0; i < n_topk; ++i) {
       if (expected[row + i] < 0) continue;
       ++n_expected;
       n_shared += static_cast<int64_t>(picked.count(expected[row + i]));

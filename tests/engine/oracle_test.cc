@@ -52,15 +52,15 @@ INSTANTIATE_TEST_SUITE_P(OnTheCpuAlone, OracleTest, ::testing::ValuesIn(kCpuOrac
                          [](const auto& fixture) { return test_name(fixture.param); });
 
 // One layer under DeepSeek's own roundings. Rows differ between right programs, because one code rounded the other way
-// moves everything after it: noise of 1e-6 moves them by 1.2% and keeps 99.98% of the picks. Without the rotation 98.5%
-// of the picks are shared, without any rounding 98.4% and the rows are off by 15%.
+// moves everything after it: noise of 1e-6 moves them by 1.2% and keeps 99.98% of the indices. Without the rotation 98.5%
+// of the selects are shared, without any rounding 98.4% and the rows are off by 15%.
 TEST(OfficialNumerics, PicksAndRowsAreTheSimulations) {
   const Oracle oracle("v32-official");
   const std::unique_ptr<Model> model = load_fixture("v32-official", {.numerics = NumericsMode::kOfficial});
   TraceOptions options = oracle_options(oracle, 0);
   options.n_drafts = 0;
   const TraceResult result = run_trace(*model, options, 2);
-  EXPECT_GE(shared_picks(result.topk[0], oracle.values<int32_t>("official.topk.0"), model->config().n_picks), 0.998);
+  EXPECT_GE(shared_topk(result.topk[0], oracle.values<int32_t>("official.topk.0"), model->config().n_topk), 0.998);
 
   const std::vector<float> expected = oracle.values<float>("official.hidden_tail");
   const int64_t d_model = model->config().d_model;

@@ -1,7 +1,7 @@
 // A trace against the oracle of its fixture, for whatever device ran it.
 //
 // Tolerance: 2e-5 of a tensor's largest magnitude. Relative noise of 3e-7 on every product (f32 rounding in another
-// order) moves no value of these fixtures by more than 6e-6 and changes no pick; a wrong formula moves them by 1e-2 and
+// order) moves no value of these fixtures by more than 6e-6 and changes no index; a wrong formula moves them by 1e-2 and
 // more.
 #pragma once
 
@@ -55,7 +55,7 @@ inline void expect_reference(const TraceResult& result, const Oracle& oracle, co
     const std::string name = fmt::format("topk.{}", layer);
     ASSERT_EQ(config.has_indexer(layer), oracle.has(name)) << layer;
     if (!oracle.has(name)) continue;
-    EXPECT_EQ(shared_picks(result.topk[layer], oracle.values<int32_t>(name), config.n_picks), 1.0) << layer;
+    EXPECT_EQ(shared_topk(result.topk[layer], oracle.values<int32_t>(name), config.n_topk), 1.0) << layer;
   }
   EXPECT_EQ(result.greedy_ids, oracle.values<int64_t>("greedy_ids"));
   ASSERT_EQ(!result.draft1_logits.empty(), oracle.has("draft1.logits"));
@@ -64,7 +64,7 @@ inline void expect_reference(const TraceResult& result, const Oracle& oracle, co
   }
   ASSERT_EQ(!result.draft1_topk.empty(), oracle.has("draft1.topk"));
   if (oracle.has("draft1.topk")) {
-    EXPECT_EQ(shared_picks(result.draft1_topk, oracle.values<int32_t>("draft1.topk"), config.n_picks), 1.0);
+    EXPECT_EQ(shared_topk(result.draft1_topk, oracle.values<int32_t>("draft1.topk"), config.n_topk), 1.0);
   }
   EXPECT_EQ(result.draft_tokens, oracle.values<int64_t>("draft.tokens"));
   EXPECT_LE(relative_error(result.draft_logits, oracle.values<float>("draft.logits")), kOracleTolerance);

@@ -1,5 +1,5 @@
 // Passkey documents: made-up program text with planted numbers, and questions at the end that only a look back can
-// answer. A model whose indexer picks the wrong tokens loses them at a few thousand tokens, while almost everything
+// answer. A model whose indexer selects the wrong tokens loses them at a few thousand tokens, while almost everything
 // else still looks right.
 #pragma once
 

@@ -64,7 +64,7 @@ TEST(SameTokensOfFixtures, OfABlockDrafterWhenTheDepthOfDraftsAdapts) {
   expect_none(broken_promises(with_depths_up_to(5), folder.path(), random_prompts(folder.path(), 9, {40, 200}), 160));
 }
 
-// Whole models, so that no op may choose a kernel of another tree: more tokens than the indexer picks, a chunk that
+// Whole models, so that no op may choose a kernel of another tree: more tokens than the indexer selects, a chunk that
 // does not divide them, decoding and drafts.
 class SameLogits : public testing::TestWithParam<Isa> {
  protected:

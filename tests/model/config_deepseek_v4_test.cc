@@ -57,7 +57,7 @@ TEST(DeepseekV4ConfigTest, ReadsTheReleasedConfigOfFlashWithoutWarnings) {
   EXPECT_EQ(c.n_window, 128);
   EXPECT_EQ(c.n_index_heads, 64);
   EXPECT_EQ(c.d_index, 128);
-  EXPECT_EQ(c.n_picks, 512);
+  EXPECT_EQ(c.n_topk, 512);
   EXPECT_EQ(c.n_experts, 256);
   EXPECT_EQ(c.n_active, 6);
   EXPECT_EQ(c.n_shared_experts, 1);
@@ -93,7 +93,7 @@ TEST(DeepseekV4ConfigTest, ReadsTheReleasedConfigOfProWithoutWarnings) {
   EXPECT_EQ(c.n_heads, 128);
   EXPECT_EQ(c.d_q_lora, 1536);
   EXPECT_EQ(deepseek_v4::own(c).n_out_groups, 16);
-  EXPECT_EQ(c.n_picks, 1024);
+  EXPECT_EQ(c.n_topk, 1024);
   EXPECT_EQ(c.n_experts, 384);
   EXPECT_EQ(c.d_expert, 3072);
   EXPECT_EQ(c.expert_factor, 2.5f);

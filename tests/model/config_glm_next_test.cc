@@ -40,7 +40,7 @@ TEST(GlmNextConfigTest, ReadsTheReleasedConfigWithoutWarnings) {
   EXPECT_EQ(c.n_indexers(), 11);
   for (int layer = 0; layer < c.n_layers; ++layer) EXPECT_EQ(c.has_indexer(layer), layer % 4 == 3) << layer;
   EXPECT_TRUE(c.has_indexer(45));
-  EXPECT_TRUE(c.share_picks_across_drafts);
+  EXPECT_TRUE(c.share_topk_across_drafts);
   EXPECT_EQ(c.d_rope, 0);
   EXPECT_EQ(c.d_head(), 256);
   EXPECT_EQ(c.attention_scale(), 0.0625f);
@@ -58,8 +58,8 @@ TEST(GlmNextConfigTest, ReadsTheReleasedConfigWithoutWarnings) {
   EXPECT_EQ(own.n_taps, 4);
   EXPECT_EQ(own.decay_lower, -5);
   EXPECT_EQ(own.n_pool, 4);
-  EXPECT_EQ(own.n_pool_picks, 512);
-  EXPECT_EQ(c.n_picks, 2051);
+  EXPECT_EQ(own.n_pool_topk, 512);
+  EXPECT_EQ(c.n_topk, 2051);
 }
 
 // Files of the text model alone have the keys at the top level.
@@ -77,7 +77,7 @@ TEST(GlmNextConfigTest, ReadsAFileWithoutTextConfig) {
 
 TEST(GlmNextConfigTest, AnOverrideIsOfTheText) {
   const ConfigOverride fewer = test::must(parse_config_override("index_topk=1024"));
-  EXPECT_EQ(test::must(parse(released_config(), {&fewer, 1})).config.n_picks, 1027);
+  EXPECT_EQ(test::must(parse(released_config(), {&fewer, 1})).config.n_topk, 1027);
 }
 
 struct Refused {

@@ -72,7 +72,7 @@ TEST(GlmConfigTest, ReadsTheReleasedConfigsWithoutWarnings) {
 TEST(GlmConfigTest, Glm5HasAnIndexerInEveryLayer) {
   const ModelConfig c = test::must(parse(released_config("glm-5"))).config;
   EXPECT_EQ(c.n_indexers(), 78);
-  EXPECT_FALSE(c.share_picks_across_drafts);
+  EXPECT_FALSE(c.share_topk_across_drafts);
   EXPECT_EQ(c.rope_theta, 1e6);
   EXPECT_EQ(c.max_position, 202752);
   EXPECT_FALSE(c.fp8_blocks);
@@ -84,7 +84,7 @@ TEST(GlmConfigTest, Glm52And53SharePicks) {
     const ModelConfig c = test::must(parse(released_config(name))).config;
     EXPECT_EQ(owners(c),
               (std::vector<int>{0, 1, 2, 6, 10, 14, 18, 22, 26, 30, 34, 38, 42, 46, 50, 54, 58, 62, 66, 70, 74}));
-    EXPECT_TRUE(c.share_picks_across_drafts);
+    EXPECT_TRUE(c.share_topk_across_drafts);
     EXPECT_EQ(c.rope_theta, 8e6);
     EXPECT_TRUE(c.fp8_blocks);
   }

@@ -66,7 +66,7 @@ TEST(ConfigTest, ReadsTheReleasedConfigWithoutWarnings) {
   EXPECT_EQ(c.d_value, 128);
   EXPECT_EQ(c.n_index_heads, 64);
   EXPECT_EQ(c.d_index, 128);
-  EXPECT_EQ(c.n_picks, 2048);
+  EXPECT_EQ(c.n_topk, 2048);
   EXPECT_EQ(c.n_dense_layers, 3);
   EXPECT_EQ(c.d_dense, 18432);
   EXPECT_EQ(c.n_experts, 256);
@@ -79,7 +79,7 @@ TEST(ConfigTest, ReadsTheReleasedConfigWithoutWarnings) {
   EXPECT_EQ(c.expert_factor, 2.5f);
   EXPECT_EQ(c.family, &kDeepseekV32);
   EXPECT_EQ(c.n_indexers(), 61);
-  EXPECT_FALSE(c.share_picks_across_drafts);
+  EXPECT_FALSE(c.share_topk_across_drafts);
   EXPECT_EQ(c.rope_pairing, ops::RopePairing::kInterleaved);
   EXPECT_EQ(c.index_rope_pairing, ops::RopePairing::kHalfSplit);
   EXPECT_TRUE(c.fp8_blocks);
@@ -103,7 +103,7 @@ TEST(ConfigTest, LayersAndDraftsMaySharePicks) {
   }
   EXPECT_EQ(owners, (std::vector<int>{0, 1, 5, 9, 13, 17, 21, 25, 29, 33, 37, 41, 45, 49, 53, 57}));
   EXPECT_TRUE(parsed.config.has_indexer(61));  // the MTP layer's own, whatever the frequency says
-  EXPECT_TRUE(parsed.config.share_picks_across_drafts);
+  EXPECT_TRUE(parsed.config.share_topk_across_drafts);
   EXPECT_EQ(parsed.config.index_rope_pairing, ops::RopePairing::kHalfSplit);
 }
 

@@ -50,12 +50,12 @@ TEST(ScaleRowsTest, FactorFirst) {
   }
 }
 
-TEST(PicksTest, TheMostRecent) {
+TEST(TopkTest, TheMostRecent) {
   const Tensor visible = Tensor::of(std::vector<int32_t>{1, 3, 9}, {3});
   for (const auto& device : devices_under_test()) {
-    Tensor picks(DType::kI32, {3, 4});
-    ops::take_most_recent(device->ctx(), {.visible = visible, .first = 1, .picks = picks});
-    EXPECT_TRUE(same_bits(picks, Tensor::of(std::vector<int32_t>{-1, -1, -1, -1, 1, 2, -1, -1, 5, 6, 7, 8}, {3, 4})))
+    Tensor topk(DType::kI32, {3, 4});
+    ops::take_most_recent(device->ctx(), {.visible = visible, .first = 1, .topk = topk});
+    EXPECT_TRUE(same_bits(topk, Tensor::of(std::vector<int32_t>{-1, -1, -1, -1, 1, 2, -1, -1, 5, 6, 7, 8}, {3, 4})))
         << device->name();
   }
 }

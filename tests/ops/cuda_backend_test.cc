@@ -60,11 +60,11 @@ TEST_F(CudaBackendDeathTest, NamesTheShapeWithoutAKernel) {
   Args on(*device_);
   const auto zeros = [&](DType dtype, std::initializer_list<int64_t> shape) { return on.in(Tensor(dtype, shape)); };
   const View ids = zeros(DType::kI32, {2}), score = zeros(DType::kF32, {2, 256});
-  EXPECT_DEATH(ops::select_topk(ctx, {.score = score, .begin = ids, .end = ids, .picks = zeros(DType::kI32, {2, 100})}),
+  EXPECT_DEATH(ops::select_topk(ctx, {.score = score, .begin = ids, .end = ids, .topk = zeros(DType::kI32, {2, 100})}),
                "a multiple of 64 up to 2048, not 100");
   const Tensor host(DType::kI32, {2, 64});
-  EXPECT_DEATH(ops::select_topk(ctx, {.score = score, .begin = ids, .end = ids, .picks = host}),
-               "picks is i32 .2, 64., expected it on cuda");
+  EXPECT_DEATH(ops::select_topk(ctx, {.score = score, .begin = ids, .end = ids, .topk = host}),
+               "topk is i32 .2, 64., expected it on cuda");
   EXPECT_DEATH(ops::rms_norm(ctx, {.x = score, .out = Tensor(DType::kF32, {2, 256})}),
                "rms_norm: out is f32 .2, 256., expected it on cuda");
 
@@ -85,7 +85,7 @@ TEST_F(CudaBackendDeathTest, NamesTheShapeWithoutAKernel) {
                                  .seq = ids,
                                  .scale = 1,
                                  .format = rows,
-                                 .rows = {.cache = on.in(latent.rows()), .picks = zeros(DType::kI32, {2, 64})},
+                                 .rows = {.cache = on.in(latent.rows()), .topk = zeros(DType::kI32, {2, 64})},
                                  .out = zeros(DType::kF32, {2, 129, 512})};
   EXPECT_DEATH(ops::sparse_attention(ctx, attention), "1 to 128 heads, not 129");
   attention.q_latent = zeros(DType::kF32, {2, 129, 512});
@@ -98,19 +98,19 @@ TEST_F(CudaBackendDeathTest, FindsNanWhenItWaits) {
   score.at(99) = logits.at(45) = std::numeric_limits<float>::quiet_NaN();
   OpContext& ctx = device_->ctx();
   Args on(*device_);
-  const Tensor picks(DType::kI32, {1, 64}), experts(DType::kI32, {3, 2}), weights(DType::kF32, {3, 2});
+  const Tensor topk(DType::kI32, {1, 64}), experts(DType::kI32, {3, 2}), weights(DType::kF32, {3, 2});
   EXPECT_DEATH(
       {
         ops::select_topk(ctx, {.score = on.in(score),
                                .begin = on.in(i32_tensor({0})),
                                .end = on.in(i32_tensor({256})),
-                               .picks = on.out(picks)});
+                               .topk = on.out(topk)});
         on.fetch();
       },
       "select_topk: a score is NaN");
   EXPECT_DEATH(
       {
-        ops::route_experts(ctx, {.logits = on.in(logits), .picks = on.out(experts), .weights = on.out(weights)});
+        ops::route_experts(ctx, {.logits = on.in(logits), .topk = on.out(experts), .weights = on.out(weights)});
         on.fetch();
       },
       "route_experts: a score of row 2 is NaN");

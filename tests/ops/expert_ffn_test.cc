@@ -94,9 +94,9 @@ class ExpertFfnTest : public ::testing::TestWithParam<Case> {
     shared_ = random_ffn(random, c, 2 * c.f, &shared_source_);
   }
 
-  // Tokens with random picks; expert 5 is never picked, so that empty experts occur.
+  // Tokens with random top-k indices; expert 5 is never selected, so that empty experts occur.
   struct Tokens {
-    Tensor x, picks, weights;
+    Tensor x, topk, weights;
   };
   Tokens random_tokens(uint64_t seed, int64_t n) const {
     Random random(seed);
@@ -106,7 +106,7 @@ class ExpertFfnTest : public ::testing::TestWithParam<Case> {
       std::vector<int32_t> ids = {0, 1, 2, 3, 4, 6};
       while (static_cast<int64_t>(ids.size()) > kActive)
         ids.erase(ids.begin() + random.below(static_cast<int64_t>(ids.size())));
-      std::copy(ids.begin(), ids.end(), t.picks.view().row<int32_t>(i));
+      std::copy(ids.begin(), ids.end(), t.topk.view().row<int32_t>(i));
     }
     return t;
   }
@@ -115,7 +115,7 @@ class ExpertFfnTest : public ::testing::TestWithParam<Case> {
     Tensor out(DType::kF32, {n, GetParam().d});
     Args on(device);
     ops::ExpertFfn args{.x = on.in(t.x.view().slice_first(begin, n)),
-                        .picks = on.in(t.picks.view().slice_first(begin, n)),
+                        .topk = on.in(t.topk.view().slice_first(begin, n)),
                         .weights = on.in(t.weights.view().slice_first(begin, n)),
                         .experts = experts_,
                         .shared = with_shared ? &shared_ : nullptr,
@@ -223,7 +223,7 @@ TEST_P(ExpertFfnTest, IsTheSumOfItsBlocksInAscendingOrderBitForBit) {
         const View x = t.x.view().slice_first(i, 1);
         std::vector<float> total(static_cast<size_t>(d), 0.0f);
         for (int64_t a = 0; a < kActive; ++a) {
-          const Tensor y = ffn_from_parts(device->ctx(), x, experts_[t.picks.view().row<int32_t>(i)[a]]);
+          const Tensor y = ffn_from_parts(device->ctx(), x, experts_[t.topk.view().row<int32_t>(i)[a]]);
           for (int64_t j = 0; j < d; ++j) total[j] = std::fma(t.weights.at(i * kActive + a), y.at(j), total[j]);
         }
         if (with_shared) {
@@ -244,7 +244,7 @@ TEST_P(ExpertFfnTest, WeightsMayMultiplyWhatGoesIntoDown) {
   for (const auto& device : devices_under_test()) {
     const Tensor out(DType::kF32, {kTokens, d});
     ops::expert_ffn(device->ctx(), {.x = t.x,
-                                    .picks = t.picks,
+                                    .topk = t.topk,
                                     .weights = t.weights,
                                     .experts = experts_,
                                     .shared = &shared_,
@@ -259,7 +259,7 @@ TEST_P(ExpertFfnTest, WeightsMayMultiplyWhatGoesIntoDown) {
         for (int64_t j = 0; j < d; ++j) total[j] += y.at(j);
       };
       for (int64_t a = 0; a < kActive; ++a)
-        add(experts_[t.picks.view().row<int32_t>(i)[a]], t.weights.at(i * kActive + a));
+        add(experts_[t.topk.view().row<int32_t>(i)[a]], t.weights.at(i * kActive + a));
       add(shared_, 1);
       ASSERT_TRUE(same_bits(out.view().slice_first(i, 1), Tensor::of(total, {1, d})))
           << device->name() << ", token " << i;
@@ -302,7 +302,7 @@ TEST_P(ExpertFfnTest, OnCudaIsNearItsPartsRoundedAsThere) {
           }
         };
         for (int64_t a = 0; a < kActive; ++a)
-          add(experts_[t.picks.view().row<int32_t>(i)[a]], t.weights.at(i * kActive + a));
+          add(experts_[t.topk.view().row<int32_t>(i)[a]], t.weights.at(i * kActive + a));
         if (with_shared) add(shared_, 1);
         for (int64_t j = 0; j < d; ++j) {
           const double error = std::fabs(out.at(i * d + j) - want[j]);
@@ -348,20 +348,20 @@ TEST(ExpertFfnSliceTest, CutsManyTokensIntoSlicesThatNobodySees) {
   std::vector<FfnWeights> experts;
   for (int e = 0; e < 3; ++e) experts.push_back(random_ffn(random, c, kF));
   const Tensor x = random_tensor(random, {kTokens, kD}), weights = random_tensor(random, {kTokens, 2});
-  const Tensor picks(DType::kI32, {kTokens, 2});
+  const Tensor topk(DType::kI32, {kTokens, 2});
   for (int64_t t = 0; t < kTokens; ++t) {
-    picks.view().row<int32_t>(t)[0] = static_cast<int32_t>(t % 2);
-    picks.view().row<int32_t>(t)[1] = 2;
+    topk.view().row<int32_t>(t)[0] = static_cast<int32_t>(t % 2);
+    topk.view().row<int32_t>(t)[1] = 2;
   }
   for (const auto& device : devices_under_test()) {
     if (device->isa() == Isa::kPlain || device->n_threads() == 3) continue;
     const Tensor all(DType::kF32, {kTokens, kD}), one(DType::kF32, {1, kD});
-    const ops::ExpertFfn args = {.x = x, .picks = picks, .weights = weights, .experts = experts, .out = all};
+    const ops::ExpertFfn args = {.x = x, .topk = topk, .weights = weights, .experts = experts, .out = all};
     ops::expert_ffn(device->ctx(), args);
     for (int64_t t = 0; t < kTokens; t += 997) {
       ops::ExpertFfn single = args;
       single.x = x.view().slice_first(t, 1);
-      single.picks = picks.view().slice_first(t, 1);
+      single.topk = topk.view().slice_first(t, 1);
       single.weights = weights.view().slice_first(t, 1);
       single.out = one;
       ops::expert_ffn(device->ctx(), single);
@@ -377,10 +377,10 @@ TEST(ExpertFfnCheckTest, RefusesPicksThatAreNoAscendingIds) {
   for (int e = 0; e < 3; ++e) experts.push_back(random_ffn(random, c, 4));
   const Tensor x = random_tensor(random, {1, 8}), weights = random_tensor(random, {1, 2}), out(DType::kF32, {1, 8});
   for (const auto& [first, second] : {std::pair{1, 3}, {2, 1}, {-1, 0}, {1, 1}}) {
-    const Tensor picks = Tensor::of(std::vector<int32_t>{first, second}, {1, 2});
+    const Tensor topk = Tensor::of(std::vector<int32_t>{first, second}, {1, 2});
     EXPECT_DEATH(ops::expert_ffn(plain_device().ctx(),
-                                 {.x = x, .picks = picks, .weights = weights, .experts = experts, .out = out}),
-                 "picks\\[0, .\\] is");
+                                 {.x = x, .topk = topk, .weights = weights, .experts = experts, .out = out}),
+                 "topk\\[0, .\\] is");
   }
 }
 

@@ -14,12 +14,12 @@ constexpr double kInf = std::numeric_limits<double>::infinity();
 
 struct Case {
   CacheDType dtype;
-  int64_t n_rows, n_heads, d, n_cached, n_picks;
+  int64_t n_rows, n_heads, d, n_cached, n_topk;
   int32_t first;
 };
 void PrintTo(const Case& c, std::ostream* out) {
   *out << cache_dtype_name(c.dtype) << " T" << c.n_rows << " Hi" << c.n_heads << " Di" << c.d << " S" << c.n_cached
-       << " K" << c.n_picks << " first " << c.first;
+       << " K" << c.n_topk << " first " << c.first;
 }
 
 DType query_dtype(CacheDType keys) {
@@ -94,13 +94,13 @@ struct Problem {
     return score;
   }
   Tensor topk(TestDevice& device, int64_t begin, int64_t n, int tokens_together = 1) {
-    Tensor picks(DType::kI32, {n, c.n_picks});
+    Tensor topk(DType::kI32, {n, c.n_topk});
     Args args(device);
-    ops::IndexTopk a{.query = query(args, begin, n), .picks = args.out(picks)};
+    ops::IndexTopk a{.query = query(args, begin, n), .topk = args.out(topk)};
     a.query.tokens_together = tokens_together;
     ops::index_topk(device.ctx(), a);
     args.fetch();
-    return picks;
+    return topk;
   }
 
   // The score in double and a bound on what f32 may add to it: every dot rounds Di times, the head sum
@@ -135,7 +135,7 @@ bool has_own_tree(const TestDevice& device, const Case& c) {
 
 // Whether there is a kernel for the case.
 bool runs(const TestDevice& device, const Case& c) {
-  return !device.on_cuda() || (c.dtype == CacheDType::kFp8 && c.d == 128 && c.n_picks % 64 == 0 && c.n_picks <= 2048 &&
+  return !device.on_cuda() || (c.dtype == CacheDType::kFp8 && c.d == 128 && c.n_topk % 64 == 0 && c.n_topk <= 2048 &&
                                (c.n_heads == 16 || c.n_heads == 32 || c.n_heads == 64));
 }
 
@@ -161,7 +161,7 @@ TEST_P(IndexTopkTest, ScoresAreNearTheOracleAndOnlyWhereAsked) {
   }
 }
 
-// A pick may differ from the oracle's only where two scores are closer than rounding, so scores are compared, not
+// A index may differ from the oracle's only where two scores are closer than rounding, so scores are compared, not
 // slots.
 TEST_P(IndexTopkTest, PicksTheBestScoresOnEveryDevice) {
   Problem p(GetParam());
@@ -172,19 +172,19 @@ TEST_P(IndexTopkTest, PicksTheBestScoresOnEveryDevice) {
   }
   for (TestDevice* device : backends_under_test()) {
     if (!runs(*device, p.c)) continue;
-    const Tensor picks = p.topk(*device, 0, p.c.n_rows);
+    const Tensor topk = p.topk(*device, 0, p.c.n_rows);
     for (int64_t t = 0; t < p.c.n_rows; ++t) {
       const std::vector<Problem::Score>& score = oracle[t];
       std::set<int32_t> seen;
       double worst_taken = kInf, best_left = -kInf;
       int32_t previous = -1;
-      for (int64_t i = 0; i < p.c.n_picks; ++i) {
-        const int32_t s = picks.view().row<int32_t>(t)[i];
+      for (int64_t i = 0; i < p.c.n_topk; ++i) {
+        const int32_t s = topk.view().row<int32_t>(t)[i];
         if (s < 0) continue;
-        ASSERT_EQ(seen.size(), static_cast<size_t>(i)) << "a hole before pick " << i;
+        ASSERT_EQ(seen.size(), static_cast<size_t>(i)) << "a hole before index " << i;
         ASSERT_GT(s, previous) << "not ascending";
         ASSERT_GE(s, p.c.first);
-        ASSERT_LT(s, static_cast<int32_t>(score.size())) << "picked an invisible slot";
+        ASSERT_LT(s, static_cast<int32_t>(score.size())) << "selected an invisible slot";
         previous = s;
         seen.insert(s);
         worst_taken = std::min(worst_taken, score[s].value + score[s].error(*device));
@@ -193,14 +193,14 @@ TEST_P(IndexTopkTest, PicksTheBestScoresOnEveryDevice) {
         if (!seen.contains(s)) best_left = std::max(best_left, score[s].value - score[s].error(*device));
       }
       const int64_t n_candidates = std::max<int64_t>(0, static_cast<int64_t>(score.size()) - p.c.first);
-      EXPECT_EQ(static_cast<int64_t>(seen.size()), std::min(n_candidates, p.c.n_picks))
+      EXPECT_EQ(static_cast<int64_t>(seen.size()), std::min(n_candidates, p.c.n_topk))
           << device->name() << " row " << t;
       EXPECT_GE(worst_taken, best_left) << device->name() << " row " << t;
     }
   }
 }
 
-// A row's scores and picks are the same bits in any batch, on any number of threads, in any page order, with its
+// A row's scores and selects are the same bits in any batch, on any number of threads, in any page order, with its
 // neighbours or without, on any kernel set with the same tree.
 TEST_P(IndexTopkTest, BitsDependOnTheRowAlone) {
   Problem p(GetParam()), shuffled(GetParam(), 4242);
@@ -208,27 +208,27 @@ TEST_P(IndexTopkTest, BitsDependOnTheRowAlone) {
   const Tensor first = p.scores(plain_device(), 0, n_rows, n_slots);
   for (TestDevice* device : backends_under_test()) {
     if (!runs(*device, p.c)) continue;
-    const Tensor score = p.scores(*device, 0, n_rows, n_slots), picks = p.topk(*device, 0, n_rows);
+    const Tensor score = p.scores(*device, 0, n_rows, n_slots), topk = p.topk(*device, 0, n_rows);
     ASSERT_TRUE(same_bits(score, shuffled.scores(*device, 0, n_rows, n_slots))) << device->name();
     if (!has_own_tree(*device, p.c)) {
       ASSERT_TRUE(same_bits(score, first)) << device->name();
     }
     ASSERT_TRUE(same_bits(score, p.scores(*device, 0, n_rows, n_slots, kRunOfRows))) << device->name();
-    ASSERT_TRUE(same_bits(picks, p.topk(*device, 0, n_rows, kRunOfRows))) << device->name();
+    ASSERT_TRUE(same_bits(topk, p.topk(*device, 0, n_rows, kRunOfRows))) << device->name();
 
-    Tensor chosen(DType::kI32, {n_rows, p.c.n_picks});
+    Tensor chosen(DType::kI32, {n_rows, p.c.n_topk});
     const std::vector<int32_t> begin(static_cast<size_t>(n_rows), p.c.first);
     Args args(*device);
     ops::select_topk(device->ctx(), {.score = args.in(score),
                                      .begin = args.in(i32_tensor(begin)),
                                      .end = args.in(i32_tensor(p.visible)),
-                                     .picks = args.out(chosen)});
+                                     .topk = args.out(chosen)});
     args.fetch();
-    ASSERT_TRUE(same_bits(picks, chosen)) << device->name() << ": the fused op and its parts";
+    ASSERT_TRUE(same_bits(topk, chosen)) << device->name() << ": the fused op and its parts";
     for (int64_t t = 0; t < n_rows; ++t) {
       ASSERT_TRUE(same_bits(p.scores(*device, t, 1, n_slots), score.view().slice_first(t, 1)))
           << device->name() << " row " << t;
-      ASSERT_TRUE(same_bits(p.topk(*device, t, 1), picks.view().slice_first(t, 1))) << device->name() << " row " << t;
+      ASSERT_TRUE(same_bits(p.topk(*device, t, 1), topk.view().slice_first(t, 1))) << device->name() << " row " << t;
     }
   }
 }
@@ -327,11 +327,11 @@ TEST(IndexTopkMemory, RunsOfRowsGiveTheSamePicks) {
                            .cache = cache.rows()};
   };
   TestDevice device(devices_under_test().back()->isa(), 3);
-  Tensor picks(DType::kI32, {n_rows, 100}), alone(DType::kI32, {1, 100});
-  ops::index_topk(device.ctx(), {.query = query(0, n_rows), .picks = picks});
+  Tensor topk(DType::kI32, {n_rows, 100}), alone(DType::kI32, {1, 100});
+  ops::index_topk(device.ctx(), {.query = query(0, n_rows), .topk = topk});
   for (int64_t t = 0; t < n_rows; ++t) {
-    ops::index_topk(device.ctx(), {.query = query(t, 1), .picks = alone});
-    ASSERT_TRUE(same_bits(alone, picks.view().slice_first(t, 1))) << t;
+    ops::index_topk(device.ctx(), {.query = query(t, 1), .topk = alone});
+    ASSERT_TRUE(same_bits(alone, topk.view().slice_first(t, 1))) << t;
   }
   // The scores and a selection's two words per slot on each thread; twice, because the arena may leave the ends of its
   // blocks empty. All scores at once would be more.
@@ -346,9 +346,9 @@ TEST(TakeAll, GivesThePicksOfIndexTopkWithoutAQuery) {
     p.visible = {0, 1, 2, 17, 39, 40};
     for (const auto& device : devices_under_test()) {
       Tensor expected(DType::kI32, {6, 40}), found(DType::kI32, {6, 40});
-      ops::index_topk(device->ctx(), {.query = p.query(0, 6), .picks = expected});
+      ops::index_topk(device->ctx(), {.query = p.query(0, 6), .topk = expected});
       const View visible = View::of(p.visible.data(), {6});
-      ops::take_all(device->ctx(), {.visible = visible, .first = first, .picks = found});
+      ops::take_all(device->ctx(), {.visible = visible, .first = first, .topk = found});
       EXPECT_TRUE(same_bits(expected, found)) << device->name() << " first " << first;
     }
   }
@@ -361,11 +361,11 @@ TEST(TakeAll, TakesEveryVisibleSlot) {
     for (int32_t i = 0; i < 64; ++i) want.push_back(1 + i < end ? 1 + i : -1);
   }
   for (TestDevice* device : backends_under_test()) {
-    const Tensor picks(DType::kI32, {6, 64});
+    const Tensor topk(DType::kI32, {6, 64});
     Args args(*device);
-    ops::take_all(device->ctx(), {.visible = args.in(i32_tensor(visible)), .first = 1, .picks = args.out(picks)});
+    ops::take_all(device->ctx(), {.visible = args.in(i32_tensor(visible)), .first = 1, .topk = args.out(topk)});
     args.fetch();
-    EXPECT_TRUE(same_bits(picks, Tensor::of(want, {6, 64}))) << device->name();
+    EXPECT_TRUE(same_bits(topk, Tensor::of(want, {6, 64}))) << device->name();
   }
 }
 
@@ -377,26 +377,25 @@ TEST(IndexTopkTest, ARowWithANanIsMarkedAndTheOthersStay) {
   p.append(bad, 0, 30);
   for (const auto& device : devices_under_test()) {
     if (device->n_threads() != 1) continue;
-    Tensor picks(DType::kI32, {4, 10}), faults(DType::kI32, {4});
+    Tensor topk(DType::kI32, {4, 10}), faults(DType::kI32, {4});
     std::fill_n(faults.view().data<int32_t>(), 4, 0);
-    ops::index_topk(device->ctx(), {.query = p.query(0, 4), .picks = picks, .faults = faults});
+    ops::index_topk(device->ctx(), {.query = p.query(0, 4), .topk = topk, .faults = faults});
     for (int64_t t = 0; t < 4; ++t) {
       const bool sees_it = p.query(0, 4).visible.data<int32_t>()[t] > 30 && p.query(0, 4).seq.data<int32_t>()[t] == 0;
       EXPECT_EQ(faults.view().data<int32_t>()[t] != 0, sees_it) << device->name() << " " << t;
       if (!sees_it) continue;
-      for (int32_t i = 0; i < 10; ++i) EXPECT_EQ(picks.view().row<int32_t>(t)[i], i);
+      for (int32_t i = 0; i < 10; ++i) EXPECT_EQ(topk.view().row<int32_t>(t)[i], i);
     }
   }
 }
 
 TEST(IndexTopkDeathTest, NamesTheArgument) {
   Problem p({CacheDType::kF32, 4, 2, 8, 100, 10, 0});
-  Tensor picks(DType::kI32, {3, 10});
-  EXPECT_DEATH(ops::index_topk(plain_device().ctx(), {.query = p.query(0, 4), .picks = picks}), "picks is i32 .3, 10.");
+  Tensor topk(DType::kI32, {3, 10});
+  EXPECT_DEATH(ops::index_topk(plain_device().ctx(), {.query = p.query(0, 4), .topk = topk}), "topk is i32 .3, 10.");
   p.visible[2] = 1000;
   Tensor right(DType::kI32, {4, 10});
-  EXPECT_DEATH(ops::index_topk(plain_device().ctx(), {.query = p.query(0, 4), .picks = right}),
-               "row 2 sees 1000 slots");
+  EXPECT_DEATH(ops::index_topk(plain_device().ctx(), {.query = p.query(0, 4), .topk = right}), "row 2 sees 1000 slots");
 }
 
 }  // namespace

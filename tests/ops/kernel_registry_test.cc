@@ -15,7 +15,7 @@ namespace levin::testing {
 namespace {
 
 OpForm index_topk_form(CacheDType dtype, int64_t d_index) {
-  return {.op = "index_topk", .keys = index_key_format(dtype, d_index), .n_heads = 64, .n_picks = 2048};
+  return {.op = "index_topk", .keys = index_key_format(dtype, d_index), .n_heads = 64, .n_topk = 2048};
 }
 
 std::vector<KernelSet> sets_under_test() {

@@ -16,11 +16,11 @@ struct Case {
 };
 
 struct Routing {
-  Tensor picks, weights;
+  Tensor topk, weights;
 };
 Routing route(TestDevice& device, const Case& c, const Tensor& logits, const Tensor& bias, bool normalize = true) {
   const int64_t n_rows = logits.view().dim(0);
-  Routing r{.picks = Tensor(DType::kI32, {n_rows, c.n_active}), .weights = Tensor(DType::kF32, {n_rows, c.n_active})};
+  Routing r{.topk = Tensor(DType::kI32, {n_rows, c.n_active}), .weights = Tensor(DType::kF32, {n_rows, c.n_active})};
   Args args(device);
   ops::route_experts(device.ctx(), {.logits = args.in(logits),
                                     .bias = args.in(bias),
@@ -28,7 +28,7 @@ Routing route(TestDevice& device, const Case& c, const Tensor& logits, const Ten
                                     .n_groups_kept = c.n_groups_kept,
                                     .normalize = normalize,
                                     .factor = 2.5f,
-                                    .picks = args.out(r.picks),
+                                    .topk = args.out(r.topk),
                                     .weights = args.out(r.weights)});
   args.fetch();
   return r;
@@ -36,7 +36,7 @@ Routing route(TestDevice& device, const Case& c, const Tensor& logits, const Ten
 
 // Groups of a row by the sum of their two best, kept ones as a set. Values in double; the closest race of random
 // numbers is far wider than f32 rounding, so the sets must agree.
-std::set<int64_t> oracle_picks(const Case& c, const std::vector<double>& biased) {
+std::set<int64_t> oracle_topk(const Case& c, const std::vector<double>& biased) {
   const int64_t size = c.n_experts / c.n_groups;
   std::vector<std::pair<double, int64_t>> groups, experts;
   for (int64_t g = 0; g < c.n_groups; ++g) {
@@ -50,9 +50,9 @@ std::set<int64_t> oracle_picks(const Case& c, const std::vector<double>& biased)
       experts.emplace_back(-biased[e], e);
   }
   std::sort(experts.begin(), experts.end());
-  std::set<int64_t> picks;
-  for (int64_t i = 0; i < c.n_active; ++i) picks.insert(experts[i].second);
-  return picks;
+  std::set<int64_t> topk;
+  for (int64_t i = 0; i < c.n_active; ++i) topk.insert(experts[i].second);
+  return topk;
 }
 
 class RouteExpertsTest : public ::testing::TestWithParam<Case> {};
@@ -70,11 +70,11 @@ TEST_P(RouteExpertsTest, ChoosesAndWeighsAsTheOracle) {
       s.push_back(1 / (1 + std::exp(-double{logits.at(t * c.n_experts + e)})));
       b.push_back(s.back() + bias.at(e));
     }
-    const std::set<int64_t> picks = oracle_picks(c, b);
-    const int32_t* got = want.picks.view().row<int32_t>(t);
-    ASSERT_TRUE(std::equal(picks.begin(), picks.end(), got, got + c.n_active)) << "row " << t;
+    const std::set<int64_t> topk = oracle_topk(c, b);
+    const int32_t* got = want.topk.view().row<int32_t>(t);
+    ASSERT_TRUE(std::equal(topk.begin(), topk.end(), got, got + c.n_active)) << "row " << t;
     double sum = 0;
-    for (const int64_t e : picks) sum += s[e];
+    for (const int64_t e : topk) sum += s[e];
     for (int64_t i = 0; i < c.n_active; ++i) {
       // sigmoid is good to 3 units, the sum of A of them to 3 + A, quotient and factor add two.
       const double expected = s[got[i]] / sum * 2.5;
@@ -83,7 +83,7 @@ TEST_P(RouteExpertsTest, ChoosesAndWeighsAsTheOracle) {
   }
   for (TestDevice* device : backends_under_test()) {
     const Routing r = route(*device, c, logits, bias);
-    ASSERT_TRUE(same_bits(r.picks, want.picks)) << device->name();
+    ASSERT_TRUE(same_bits(r.topk, want.topk)) << device->name();
     ASSERT_TRUE(same_bits(r.weights, want.weights)) << device->name();
     const Routing alone = route(*device, c,
                                 Tensor::of(std::vector<float>(logits.view().row<float>(c.n_rows - 1),
@@ -102,12 +102,12 @@ TEST(RouteExpertsTies, GoToTheLowestIndex) {
   for (TestDevice* device : backends_under_test()) {
     // All equal: groups 0 and 1 stay, experts 0, 1, 2 win.
     Routing r = route(*device, c, Tensor(DType::kF32, {1, 12}), Tensor(DType::kF32, {12}));
-    EXPECT_TRUE(same_bits(r.picks, Tensor::of(std::vector<int32_t>{0, 1, 2}, {1, 3}))) << device->name();
+    EXPECT_TRUE(same_bits(r.topk, Tensor::of(std::vector<int32_t>{0, 1, 2}, {1, 3}))) << device->name();
     // Group 3 wins by its pair, group 1 is next; within them 9, then the first of the equals 3, 4, 5, 10, 11.
     Tensor bias(DType::kF32, {12});
     bias.at(9) = 2, bias.at(10) = bias.at(11) = bias.at(3) = bias.at(4) = bias.at(5) = 1;
     r = route(*device, c, Tensor(DType::kF32, {1, 12}), bias);
-    EXPECT_TRUE(same_bits(r.picks, Tensor::of(std::vector<int32_t>{3, 4, 9}, {1, 3}))) << device->name();
+    EXPECT_TRUE(same_bits(r.topk, Tensor::of(std::vector<int32_t>{3, 4, 9}, {1, 3}))) << device->name();
   }
 }
 
@@ -117,13 +117,13 @@ TEST(RouteExpertsBias, MayBeLeftAway) {
   const Tensor logits = random_tensor(random, {4, 64});
   const Routing want = route(plain_device(), c, logits, Tensor(DType::kF32, {64}));
   for (TestDevice* device : backends_under_test()) {
-    const Tensor picks(DType::kI32, {4, 6}), weights(DType::kF32, {4, 6});
+    const Tensor topk(DType::kI32, {4, 6}), weights(DType::kF32, {4, 6});
     Args args(*device);
     ops::route_experts(
         device->ctx(),
-        {.logits = args.in(logits), .factor = 2.5f, .picks = args.out(picks), .weights = args.out(weights)});
+        {.logits = args.in(logits), .factor = 2.5f, .topk = args.out(topk), .weights = args.out(weights)});
     args.fetch();
-    EXPECT_TRUE(same_bits(picks, want.picks)) << device->name();
+    EXPECT_TRUE(same_bits(topk, want.topk)) << device->name();
     EXPECT_TRUE(same_bits(weights, want.weights)) << device->name();
   }
 }
@@ -146,15 +146,15 @@ TEST(RouteExpertsTest, ARowWithANanGetsTheFirstExpertsWithoutWeightAndIsMarked) 
     Tensor logits = random_tensor(random, {3, 20});
     const Routing sound = route(*device, c, logits, Tensor(DType::kF32, {20}));
     logits.at(25) = std::numeric_limits<float>::quiet_NaN();
-    Tensor picks(DType::kI32, {3, 2}), weights(DType::kF32, {3, 2}), faults(DType::kI32, {3});
+    Tensor topk(DType::kI32, {3, 2}), weights(DType::kF32, {3, 2}), faults(DType::kI32, {3});
     std::fill_n(faults.view().data<int32_t>(), 3, 0);
     ops::route_experts(device->ctx(),
-                       {.logits = logits, .factor = 2.5f, .picks = picks, .weights = weights, .faults = faults});
+                       {.logits = logits, .factor = 2.5f, .topk = topk, .weights = weights, .faults = faults});
     for (int64_t t = 0; t < 3; ++t) {
       EXPECT_EQ(faults.view().data<int32_t>()[t], t == 1 ? 1 : 0) << device->name();
       for (int64_t i = 0; i < 2; ++i) {
         const int64_t at = 2 * t + i;
-        EXPECT_EQ(picks.view().data<int32_t>()[at], t == 1 ? i : sound.picks.view().data<int32_t>()[at]);
+        EXPECT_EQ(topk.view().data<int32_t>()[at], t == 1 ? i : sound.topk.view().data<int32_t>()[at]);
         EXPECT_EQ(weights.at(at), t == 1 ? 0.0f : sound.weights.at(at));
       }
     }
@@ -178,14 +178,14 @@ TEST(RouteExpertsScores, OfSoftplusKeepTheirDigits) {
     std::vector<int32_t> chosen;
     for (int64_t i = 0; i < n_active; ++i) chosen.push_back(static_cast<int32_t>(first + i));
     for (const auto& device : devices_under_test()) {
-      Tensor picks(DType::kI32, {1, n_active}), weights(DType::kF32, {1, n_active});
+      Tensor topk(DType::kI32, {1, n_active}), weights(DType::kF32, {1, n_active});
       ops::route_experts(device->ctx(), {.logits = logits,
                                          .score = ops::ExpertScore::kSqrtSoftplus,
                                          .chosen = Tensor::of(chosen, {1, n_active}),
                                          .normalize = false,
-                                         .picks = picks,
+                                         .topk = topk,
                                          .weights = weights});
-      ASSERT_TRUE(same_bits(picks, Tensor::of(chosen, {1, n_active})));
+      ASSERT_TRUE(same_bits(topk, Tensor::of(chosen, {1, n_active})));
       for (int64_t i = 0; i < n_active; ++i) {
         const double want = score(x[first + i]);
         ASSERT_NEAR(weights.at(i), want, 5 * 0x1p-24 * want) << device->name() << ", logit " << x[first + i];
@@ -199,30 +199,30 @@ TEST(RouteExpertsChosen, WinWhateverTheirScores) {
   const Tensor logits = Tensor::of(std::vector<float>{-200, 5, -200, 3}, {1, 4});
   const Tensor chosen = Tensor::of(std::vector<int32_t>{0, 2}, {1, 2});
   for (const auto& device : devices_under_test()) {
-    Tensor picks(DType::kI32, {1, 2}), weights(DType::kF32, {1, 2});
+    Tensor topk(DType::kI32, {1, 2}), weights(DType::kF32, {1, 2});
     ops::route_experts(device->ctx(), {.logits = logits,
                                        .score = ops::ExpertScore::kSqrtSoftplus,
                                        .chosen = chosen,
-                                       .picks = picks,
+                                       .topk = topk,
                                        .weights = weights});
-    EXPECT_TRUE(same_bits(picks, chosen)) << device->name();
+    EXPECT_TRUE(same_bits(topk, chosen)) << device->name();
     EXPECT_EQ(weights.at(0), 0.0f);
     EXPECT_EQ(weights.at(1), 0.0f);
   }
 }
 
-// A table by token id, in any order: rows of the step look theirs up, and hand the picks on ascending.
+// A table by token id, in any order: rows of the step look theirs up, and hand the top-k indices on ascending.
 TEST(RouteExpertsChosen, AreLookedUpByToken) {
   const Tensor logits = Tensor::of(std::vector<float>{1, 2, 3, 4, 4, 3, 2, 1, 0, 0, 0, 0}, {3, 4});
   const Tensor table = Tensor::of(std::vector<int32_t>{3, 1, 2, 0}, {2, 2});
   const Tensor tokens = Tensor::of(std::vector<int32_t>{1, 0, 1}, {3});
   const Tensor rows = Tensor::of(std::vector<int32_t>{0, 2, 1, 3, 0, 2}, {3, 2});
   for (const auto& device : devices_under_test()) {
-    Tensor picks(DType::kI32, {3, 2}), weights(DType::kF32, {3, 2}), expected_weights(DType::kF32, {3, 2});
+    Tensor topk(DType::kI32, {3, 2}), weights(DType::kF32, {3, 2}), expected_weights(DType::kF32, {3, 2});
     ops::RouteExperts a{.logits = logits, .score = ops::ExpertScore::kSqrtSoftplus};
-    a.chosen = table, a.tokens = tokens, a.picks = picks, a.weights = weights;
+    a.chosen = table, a.tokens = tokens, a.topk = topk, a.weights = weights;
     ops::route_experts(device->ctx(), a);
-    EXPECT_TRUE(same_bits(picks, rows)) << device->name();
+    EXPECT_TRUE(same_bits(topk, rows)) << device->name();
     a.chosen = rows, a.tokens = View(), a.weights = expected_weights;
     ops::route_experts(device->ctx(), a);
     EXPECT_TRUE(same_bits(weights, expected_weights)) << device->name();
@@ -230,11 +230,11 @@ TEST(RouteExpertsChosen, AreLookedUpByToken) {
 }
 
 TEST(RouteExpertsDeathTest, ChosenExpertsDiffer) {
-  Tensor picks(DType::kI32, {1, 2}), weights(DType::kF32, {1, 2});
+  Tensor topk(DType::kI32, {1, 2}), weights(DType::kF32, {1, 2});
   const Tensor logits(DType::kF32, {1, 4}), chosen = Tensor::of(std::vector<int32_t>{1, 1}, {1, 2});
-  EXPECT_DEATH(ops::route_experts(plain_device().ctx(),
-                                  {.logits = logits, .chosen = chosen, .picks = picks, .weights = weights}),
-               "chosen\\[0\\] has 1");
+  EXPECT_DEATH(
+      ops::route_experts(plain_device().ctx(), {.logits = logits, .chosen = chosen, .topk = topk, .weights = weights}),
+      "chosen\\[0\\] has 1");
 }
 
 // silu is good to exp's error, an addition and a division: 3 units in the last place. Where exp(-x) is beyond f32 it is

@@ -16,25 +16,26 @@ namespace {
 struct Case {
   CacheDType cache;
   DType q;
-  int64_t n_rows, n_heads, d_latent, d_rope, n_cached, n_picks;
-  int64_t n_run = -1;  // DeepSeek-V4's form: a run of that many slots of one cache before the picks of another, sinks,
-                       // and whole rows for values; -1: picks alone
+  int64_t n_rows, n_heads, d_latent, d_rope, n_cached, n_topk;
+  int64_t n_run =
+      -1;  // DeepSeek-V4's form: a run of that many slots of one cache before the indices of another, sinks,
+           // and whole rows for values; -1: selects alone
   bool is_v4() const { return n_run >= 0; }
 };
 void PrintTo(const Case& c, std::ostream* out) {
-  if (c.is_v4()) *out << "run of " << c.n_run << " before picks and a sink, ";
+  if (c.is_v4()) *out << "run of " << c.n_run << " before selects and a sink, ";
   *out << cache_dtype_name(c.cache) << " rows, " << dtype_name(c.q) << " q, T" << c.n_rows << " H" << c.n_heads << " Rk"
-       << c.d_latent << " Dr" << c.d_rope << " S" << c.n_cached << " K" << c.n_picks;
+       << c.d_latent << " Dr" << c.d_rope << " S" << c.n_cached << " K" << c.n_topk;
 }
 
-// Two sequences; row t picks a random subset, row 1 nothing at all, row 2 as many as there are. Runs end anywhere;
+// Two sequences; row t selects a random subset, row 1 nothing at all, row 2 as many as there are. Runs end anywhere;
 // those of rows 0 and 1 are empty.
 struct Problem {
   Case c;
   LatentFormat format;
   PagedCache cache, run_cache;
   Tensor q_latent, q_rope, sink;
-  std::vector<int32_t> seq, picks, run_begin, run_end;
+  std::vector<int32_t> seq, topk, run_begin, run_end;
   float scale;
 
   explicit Problem(const Case& k, uint64_t page_order = 1)
@@ -57,13 +58,13 @@ struct Problem {
     for (int64_t t = 0; t < c.n_rows; ++t) {
       seq.push_back(static_cast<int32_t>(t % 2));
       std::vector<int32_t> row;
-      for (int32_t s = 0; s < c.n_cached && static_cast<int64_t>(row.size()) < c.n_picks; ++s) {
-        if (t != 1 && (t == 2 || random.below(c.n_cached - s) < c.n_picks - static_cast<int64_t>(row.size()) - t % 5)) {
+      for (int32_t s = 0; s < c.n_cached && static_cast<int64_t>(row.size()) < c.n_topk; ++s) {
+        if (t != 1 && (t == 2 || random.below(c.n_cached - s) < c.n_topk - static_cast<int64_t>(row.size()) - t % 5)) {
           row.push_back(s);
         }
       }
-      row.resize(static_cast<size_t>(c.n_picks), -1);
-      picks.insert(picks.end(), row.begin(), row.end());
+      row.resize(static_cast<size_t>(c.n_topk), -1);
+      topk.insert(topk.end(), row.begin(), row.end());
     }
     if (!c.is_v4()) return;
     for (int32_t s = 0; s < 2; ++s) append(random, s, run_cache.rows());
@@ -80,8 +81,8 @@ struct Problem {
     for (int64_t s = 0; c.is_v4() && s < run_end[t] - run_begin[t]; ++s) {
       out.push_back(decode_latent(format, run_cache.rows(), seq[t], run_begin[t] + s));
     }
-    for (int64_t i = 0; i < c.n_picks && picks[t * c.n_picks + i] >= 0; ++i) {
-      out.push_back(decode_latent(format, cache.rows(), seq[t], picks[t * c.n_picks + i]));
+    for (int64_t i = 0; i < c.n_topk && topk[t * c.n_topk + i] >= 0; ++i) {
+      out.push_back(decode_latent(format, cache.rows(), seq[t], topk[t * c.n_topk + i]));
     }
     return out;
   }
@@ -102,7 +103,7 @@ struct Problem {
     std::fill_n(out.view().data<float>(), out.view().n_elements(), 1e30f);
     Args on(device);
     const ops::AttentionRows picked{.cache = on.in(cache.rows()),
-                                    .picks = on.in(View::of(picks.data() + begin * c.n_picks, {n, c.n_picks}))};
+                                    .topk = on.in(View::of(topk.data() + begin * c.n_topk, {n, c.n_topk}))};
     ops::SparseAttention args{.q_latent = on.in(q_latent.view().slice_first(begin, n)),
                               .q_rope = on.in(q_rope.view().slice_first(begin, n)),
                               .seq = on.in(View::of(seq.data() + begin, {n})),
@@ -131,7 +132,7 @@ bool rounds(const TestDevice& device, const Case& c) {
 // Whether there is a kernel for the case.
 bool runs(const TestDevice& device, const Case& c) {
   return !device.on_cuda() || (c.cache == CacheDType::kFp8 && c.q == DType::kBF16 && !c.is_v4() && c.d_latent == 512 &&
-                               c.d_rope == 64 && c.n_heads <= 128 && c.n_picks % 64 == 0 && c.n_picks <= 2048);
+                               c.d_rope == 64 && c.n_heads <= 128 && c.n_topk % 64 == 0 && c.n_topk <= 2048);
 }
 
 class SparseAttentionTest : public ::testing::TestWithParam<Case> {};
@@ -263,13 +264,13 @@ void PrintTo(const SharedRows& c, std::ostream* out) {
 
 Problem problem_of(const SharedRows& shared) {
   const auto n_rows = std::ssize(shared.n_seen);
-  const int64_t n_picks = *std::max_element(shared.n_seen.begin(), shared.n_seen.end()) + 3;
-  Problem p({shared.cache, shared.q, n_rows, shared.n_heads, shared.d_latent, shared.d_rope, n_picks, n_picks});
+  const int64_t n_topk = *std::max_element(shared.n_seen.begin(), shared.n_seen.end()) + 3;
+  Problem p({shared.cache, shared.q, n_rows, shared.n_heads, shared.d_latent, shared.d_rope, n_topk, n_topk});
   std::fill(p.seq.begin(), p.seq.end(), 1);
-  std::fill(p.picks.begin(), p.picks.end(), -1);
+  std::fill(p.topk.begin(), p.topk.end(), -1);
   for (int64_t t = 0; t < n_rows; ++t) {
     const int32_t first = t == shared.chooses ? 1 : 0;
-    std::iota(&p.picks[t * n_picks], &p.picks[t * n_picks] + shared.n_seen[t] - first, first);
+    std::iota(&p.topk[t * n_topk], &p.topk[t * n_topk] + shared.n_seen[t] - first, first);
   }
   return p;
 }
@@ -436,11 +437,11 @@ TEST(SparseAttentionRows, WithoutPicksGiveZeros) {
   }
 }
 
-// One pick has weight 1, so the result is its latent, exactly.
+// One index has weight 1, so the result is its latent, exactly.
 TEST(SparseAttentionRows, WithOnePickGiveItsLatent) {
   for (const CacheDType cache : {CacheDType::kF32, CacheDType::kBF16, CacheDType::kFp8}) {
     Problem p({cache, kF32, 1, 3, 40, 16, 100, 4});
-    p.picks = {77, -1, -1, -1};
+    p.topk = {77, -1, -1, -1};
     const std::vector<double> want = decode_latent(p.format, p.cache.rows(), 0, 77);
     for (const auto& device : devices_under_test()) {
       const Tensor out = p.attend(*device, 0, 1);
@@ -451,10 +452,10 @@ TEST(SparseAttentionRows, WithOnePickGiveItsLatent) {
 
 TEST(SparseAttentionDeathTest, NamesTheArgument) {
   Problem p({CacheDType::kF32, kF32, 2, 3, 40, 16, 100, 4});
-  p.picks = {5, 3, -1, -1, 1, -1, -1, -1};
-  EXPECT_DEATH(p.attend(plain_device(), 0, 2), "picks of row 0 do not ascend");
-  p.picks = {3, 128, -1, -1, 1, -1, -1, -1};
-  EXPECT_DEATH(p.attend(plain_device(), 0, 2), "row 0 picks slot 128");
+  p.topk = {5, 3, -1, -1, 1, -1, -1, -1};
+  EXPECT_DEATH(p.attend(plain_device(), 0, 2), "top-k indices of row 0 do not ascend");
+  p.topk = {3, 128, -1, -1, 1, -1, -1, -1};
+  EXPECT_DEATH(p.attend(plain_device(), 0, 2), "row 0 selects slot 128");
   Problem mixed({CacheDType::kF32, kBF16, 1, 3, 40, 16, 100, 4});
   EXPECT_DEATH(mixed.attend(plain_device(), 0, 1), "q_latent is bf16 over f32 cache rows");
 }

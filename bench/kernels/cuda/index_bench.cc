@@ -88,7 +88,7 @@ class IndexStep {
         lengths_(stream, std::vector<int32_t>(static_cast<size_t>(n_rows_), static_cast<int32_t>(c.length))),
         score_(stream, n_rows_ * c.length),
         histogram_(stream, std::vector<uint32_t>(static_cast<size_t>(n_rows_ * 2048))),
-        picks_(stream, n_rows_ * 2048),
+        topk_(stream, n_rows_ * 2048),
         fault_(stream, std::vector<uint32_t>{0}),
         plan_memory_(stream, cuda::index_plan_bytes(shape())) {
     plan_ = cuda::build_index_plan({.lengths = lengths(),
@@ -113,8 +113,8 @@ class IndexStep {
                       .score = score_.data(),
                       .score_stride = c.length,
                       .histogram = histogram_.data(),
-                      .picks = picks_.data(),
-                      .n_picks = 2048,
+                      .topk = topk_.data(),
+                      .n_topk = 2048,
                       .fault = fault_.data()},
                      plan_, shape(), stream_.handle());
   }
@@ -125,8 +125,8 @@ class IndexStep {
                        .n_tokens = c.n_tokens,
                        .n_rows = n_rows_,
                        .max_length = c.length,
-                       .picks = picks_.data(),
-                       .n_picks = 2048,
+                       .topk = topk_.data(),
+                       .n_topk = 2048,
                        .fault = fault_.data()},
                       stream_.handle());
   }
@@ -167,7 +167,7 @@ class IndexStep {
   DeviceArray<int32_t> lengths_;
   DeviceArray<float> score_;
   DeviceArray<uint32_t> histogram_;
-  DeviceArray<int32_t> picks_;
+  DeviceArray<int32_t> topk_;
   DeviceArray<uint32_t> fault_;
   DeviceArray<uint8_t> plan_memory_;
   cuda::IndexPlan plan_;

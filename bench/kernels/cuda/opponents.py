@@ -19,7 +19,7 @@ except ImportError as error:
     deep_gemm = None
     print(f"# no DeepGEMM: {error}")
 
-PAGES, PAGE_TOKENS, PAGE_BYTES, N_PICKS = 131072, 64, 8448, 2048
+PAGES, PAGE_TOKENS, PAGE_BYTES, N_TOPK = 131072, 64, 8448, 2048
 LAUNCHES, REPLAYS = 24, 11
 SCORE_SHAPES = ((1, 8192), (1, 65536), (8, 32768), (32, 8192), (32, 65536), (128, 8192), (256, 8192))
 TOPK_SHAPES = ((1, 4096), (1, 8192), (1, 16384), (1, 65536), (4, 8192), (4, 32768), (4, 65536), (32, 65536))
@@ -106,10 +106,10 @@ def bench_scores(pages, shape):
 def bench_topk(pages, shape):
     _, n_tokens, n_requests, length = shape
     ready = torch.randn(n_requests * n_tokens, length, device="cuda")
-    report("torch.topk", shape, time_us(lambda i: torch.topk(ready, min(N_PICKS, length), dim=1)))
+    report("torch.topk", shape, time_us(lambda i: torch.topk(ready, min(N_TOPK, length), dim=1)))
     if deep_gemm is not None:
         logits = PagedLogits(pages, *shape)
-        report("DeepGEMM + torch.topk", shape, time_us(lambda i: torch.topk(logits.launch(i), min(N_PICKS, length), dim=1)))
+        report("DeepGEMM + torch.topk", shape, time_us(lambda i: torch.topk(logits.launch(i), min(N_TOPK, length), dim=1)))
 
 
 def parse():

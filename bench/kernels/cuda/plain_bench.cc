@@ -69,17 +69,17 @@ void time_experts(const Stream& stream) {
     return plain::Weights{.data = data.data(), .dtype = DType::kF8E4M3, .scales = as<float>(scales), .n = n, .k = k};
   };
   for (const int64_t n_rows : {1, 8, 512}) {
-    std::vector<int32_t> picks;
+    std::vector<int32_t> topk;
     std::mt19937 generator(1);
     for (int64_t i = 0; i < n_rows * kActive; ++i) {
-      picks.push_back(static_cast<int32_t>(i % kActive * (kExperts / kActive) + generator() % (kExperts / kActive)));
+      topk.push_back(static_cast<int32_t>(i % kActive * (kExperts / kActive) + generator() % (kExperts / kActive)));
     }
-    const DeviceArray<int32_t> device_picks(stream, picks);
+    const DeviceArray<int32_t> device_topk(stream, topk);
     const auto x = filled(stream, n_rows * kD * 4), out = filled(stream, n_rows * kD * 4);
     const auto pick_weights = filled(stream, n_rows * kActive * 4);
     plain::ExpertFfn call{.x = as<float>(x),
                           .x_ld = kD,
-                          .picks = device_picks.data(),
+                          .topk = device_topk.data(),
                           .weights = as<float>(pick_weights),
                           .n_active = kActive,
                           .experts = {.gate = weights(gate, kF, kD),
@@ -110,7 +110,7 @@ void time_index(const Stream& stream) {
   const auto table = pages_in_order(stream);
   for (const int64_t n_rows : {1, 16}) {
     const auto q = filled(stream, n_rows * 64 * 128), w = filled(stream, n_rows * 64 * 4);
-    const auto score = filled(stream, n_rows * kContext * 4), picks = filled(stream, n_rows * 2048 * 4);
+    const auto score = filled(stream, n_rows * kContext * 4), topk = filled(stream, n_rows * 2048 * 4);
     const DeviceArray<int32_t> seq(stream, std::vector<int32_t>(static_cast<size_t>(n_rows), 0));
     const DeviceArray<int32_t> visible(stream, std::vector<int32_t>(static_cast<size_t>(n_rows), kContext));
     report(stream, "index_topk of 64K keys", n_rows, [&] {
@@ -128,8 +128,8 @@ void time_index(const Stream& stream) {
                                    .n_heads = 64},
                          .score = as<float>(score),
                          .n_slots = kContext,
-                         .picks = as<int32_t>(picks),
-                         .n_picks = 2048},
+                         .topk = as<int32_t>(topk),
+                         .n_topk = 2048},
                         stream.handle());
     });
   }
@@ -140,12 +140,12 @@ void time_attention(const Stream& stream) {
   const auto pages = filled(stream, kContext / kPageTokens * format.page_bytes());
   const auto table = pages_in_order(stream);
   for (const int64_t n_rows : {1, 8, 64}) {
-    std::vector<int32_t> picks;
-    for (int64_t i = 0; i < n_rows * 2048; ++i) picks.push_back(static_cast<int32_t>(i % 2048 * (kContext / 2048)));
-    const DeviceArray<int32_t> device_picks(stream, picks);
+    std::vector<int32_t> topk;
+    for (int64_t i = 0; i < n_rows * 2048; ++i) topk.push_back(static_cast<int32_t>(i % 2048 * (kContext / 2048)));
+    const DeviceArray<int32_t> device_topk(stream, topk);
     const DeviceArray<int32_t> seq(stream, std::vector<int32_t>(static_cast<size_t>(n_rows), 0));
     const auto q = filled(stream, n_rows * 128 * 576 * 4), out = filled(stream, n_rows * 128 * 512 * 4);
-    report(stream, "sparse_attention of 2048 picks", n_rows, [&] {
+    report(stream, "sparse_attention of 2048 top-k indices", n_rows, [&] {
       plain::sparse_attention(
           {.q_latent = as<float>(q),
            .q_rope = as<float>(q) + 512,
@@ -157,8 +157,8 @@ void time_attention(const Stream& stream) {
            .scale = 0.01f,
            .format = format,
            .rows = {.cache = {as<std::byte>(pages), format.page_bytes(), table.data(), table.size()},
-                    .picks = device_picks.data(),
-                    .n_picks = 2048},
+                    .topk = device_topk.data(),
+                    .n_topk = 2048},
            .out = as<float>(out),
            .out_ld = 128 * 512,
            .out_head_ld = 512,

@@ -27,12 +27,12 @@ struct MlaCase {
   int n_heads, n_requests, n_tokens;
 };
 
-// Rows of 656 bytes of one million slots, picks of each row from 64 thousand consecutive slots of its request.
+// Rows of 656 bytes of one million slots, top-k indices of each row from 64 thousand consecutive slots of its request.
 class MlaCache {
  public:
   static constexpr int64_t kSlots = 1 << 20;
   explicit MlaCache(const Stream& stream) : rows(stream, kSlots * 656) {
-    const cuda::MlaProblem problem({.n_heads = 1, .n_picks = 64});
+    const cuda::MlaProblem problem({.n_heads = 1, .n_topk = 64});
     std::vector<uint8_t> pattern;
     for (int64_t page = 0; page < cuda::MlaProblem::kSlots / 64; ++page) {
       const auto begin = problem.cache.begin() + page * problem.page_bytes();
@@ -43,20 +43,20 @@ class MlaCache {
   DeviceArray<uint8_t> rows;
 };
 
-std::vector<int32_t> random_picks(const MlaCase& c, int n_variants) {
+std::vector<int32_t> random_topk(const MlaCase& c, int n_variants) {
   constexpr int64_t kSpan = 65536;
   std::mt19937_64 generator(3);
-  std::vector<int32_t> picks;
+  std::vector<int32_t> topk;
   std::vector<int32_t> row(2048);
   for (int i = 0; i < n_variants * c.n_requests; ++i) {
     const int64_t first = static_cast<int64_t>(generator() % static_cast<uint64_t>(MlaCache::kSlots - kSpan));
     for (int t = 0; t < c.n_tokens; ++t) {
       for (size_t k = 0; k < row.size(); ++k)
         row[k] = static_cast<int32_t>(first + static_cast<int64_t>(k) * 32 + static_cast<int64_t>(generator() % 32));
-      picks.insert(picks.end(), row.begin(), row.end());
+      topk.insert(topk.end(), row.begin(), row.end());
     }
   }
-  return picks;
+  return topk;
 }
 
 // 4096 rows of one request by position, with the conversion of its rows and without.
@@ -69,13 +69,13 @@ void bench_prefill(const Stream& stream, int n_heads, const MlaCache& cache, con
   for (int64_t i = 0; i < kRows * 2048; ++i)
     positions.push_back(static_cast<int32_t>(i % 2048 * 32 + static_cast<int64_t>(generator() % 32)));
   for (int32_t& page : pages) page = static_cast<int32_t>(generator() % (MlaCache::kSlots / 64));
-  const DeviceArray<int32_t> picks(stream, positions), table(stream, pages),
+  const DeviceArray<int32_t> topk(stream, positions), table(stream, pages),
       table_row(stream, std::vector<int32_t>(kRows, 0));
   const cuda::SparseMla a{.q_latent = q_latent.data(),
                           .q_rope = q_rope.data(),
                           .q_latent_row_stride = int64_t{n_heads} * 512,
                           .q_rope_row_stride = int64_t{n_heads} * 64,
-                          .picks = picks.data(),
+                          .topk = topk.data(),
                           .tables = {.data = table.data(), .stride = kPages},
                           .table_row = table_row.data(),
                           .cache = reinterpret_cast<const std::byte*>(cache.rows.data()),
@@ -84,7 +84,7 @@ void bench_prefill(const Stream& stream, int n_heads, const MlaCache& cache, con
                           .scratch = reinterpret_cast<std::byte*>(scratch.data()),
                           .n_rows = kRows,
                           .n_heads = n_heads,
-                          .n_picks = 2048,
+                          .n_topk = 2048,
                           .scale = 0.03f};
   const DeviceArray<uint8_t> workspace(stream, cuda::converted_latent_bytes(a.tables, 1));
   auto* rows = reinterpret_cast<std::byte*>(workspace.data());
@@ -120,7 +120,7 @@ void bench_mla(const Stream& stream, int only_requests) {
     const DeviceArray<uint16_t> q_latent(stream, cuda::MlaProblem::random_bf16(n_rows * c.n_heads * 512, 1)),
         q_rope(stream, cuda::MlaProblem::random_bf16(n_rows * c.n_heads * 64, 2)),
         out(stream, n_rows * c.n_heads * 512);
-    const DeviceArray<int32_t> picks(stream, random_picks(c, n_variants));
+    const DeviceArray<int32_t> topk(stream, random_topk(c, n_variants));
     cuda::SparseMla a{.q_latent = q_latent.data(),
                       .q_rope = q_rope.data(),
                       .q_latent_row_stride = int64_t{c.n_heads} * 512,
@@ -131,7 +131,7 @@ void bench_mla(const Stream& stream, int only_requests) {
                       .scratch = reinterpret_cast<std::byte*>(scratch.data()),
                       .n_rows = n_rows,
                       .n_heads = c.n_heads,
-                      .n_picks = 2048,
+                      .n_topk = 2048,
                       .scale = 0.03f};
     const double flop = 2.0 * double(n_rows) * c.n_heads * 2048 * (576 + 512);
     const double bytes = double(n_rows) * (2048 * 656.0 + c.n_heads * (576 + 512) * 2.0);
@@ -147,7 +147,7 @@ void bench_mla(const Stream& stream, int only_requests) {
       if (n_rows > 1000 && split != cuda::MlaSplit::kAuto) continue;
       const double us = time_in_graph(stream, timing, [&](int i) {
         cuda::SparseMla launch = a;
-        launch.picks = picks.data() + int64_t{i % n_variants} * n_rows * 2048;
+        launch.topk = topk.data() + int64_t{i % n_variants} * n_rows * 2048;
         cuda::sparse_mla(launch, stream.handle(), split);
       });
       fmt::print("mla {},H={} B={} n={},{:.2f},{:.2f},{:.3f},{:.0f} TFLOP/s\n", name, c.n_heads, c.n_requests,

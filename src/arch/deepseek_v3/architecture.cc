@@ -1,4 +1,4 @@
-// DeepSeek-V3.2: an indexer rotated in halves, in every layer unless the config lets layers share picks.
+// DeepSeek-V3.2: an indexer rotated in halves, in every layer unless the config lets layers share top-k indices.
 #include "arch/deepseek_v3/architecture.h"
 
 #include <array>

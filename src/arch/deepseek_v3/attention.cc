@@ -26,7 +26,7 @@ void AttentionBlock::append_latent(Pass& p, View h) const {
                               .cache = p.cache().latent_rows(layer, p.step().tables)});
 }
 
-View AttentionBlock::attend(Pass& p, View h, Picks& picks) const {  // h      [T, D]
+View AttentionBlock::attend(Pass& p, View h, Topk& topk) const {  // h      [T, D]
   const ModelConfig& c = config;
   const AttentionWeights& w = weights.attention;
   const View out = p.allocate(DType::kF32, {p.n_tokens(), c.d_model});
@@ -39,29 +39,28 @@ View AttentionBlock::attend(Pass& p, View h, Picks& picks) const {  // h      [T
   p.rope(q_rope, c.rope_pairing);
   const View q_latent = p.matmul_per_head(q_nope, w.k_up);  // [T, H, Rk]
 
-  select(p, h, c_q, picks);                                                       // [T, K]
+  select(p, h, c_q, topk);                                                        // [T, K]
   const View o = p.allocate(DType::kF32, {p.n_tokens(), c.n_heads, c.d_latent});  // [T, H, Rk]
-  ops::sparse_attention(p.ctx(),
-                        {.q_latent = q_latent,
-                         .q_rope = q_rope,
-                         .seq = p.step().seq,
-                         .scale = c.attention_scale(),
-                         .format = p.cache().format(layer).latent,
-                         .rows = {.cache = p.cache().latent_rows(layer, p.step().tables), .picks = picks.slots},
-                         .out = o});
+  ops::sparse_attention(p.ctx(), {.q_latent = q_latent,
+                                  .q_rope = q_rope,
+                                  .seq = p.step().seq,
+                                  .scale = c.attention_scale(),
+                                  .format = p.cache().format(layer).latent,
+                                  .rows = {.cache = p.cache().latent_rows(layer, p.step().tables), .topk = topk.slots},
+                                  .out = o});
   const View values = p.matmul_per_head(o, w.v_up);                                 // [T, H, Dv]
   p.matmul_into(out, values.reshaped({p.n_tokens(), c.n_heads * c.d_value}), w.o);  // [T, D]
   return out;
 }
 
-void AttentionBlock::select(Pass& p, View h, View c_q, Picks& picks) const {
-  if (weights.indexer && !picks.given) {
+void AttentionBlock::select(Pass& p, View h, View c_q, Topk& topk) const {
+  if (weights.indexer && !topk.given) {
     const ArenaScope scratch = p.scope();
-    selection == Selection::kIndexer ? pick(p, h, c_q, picks.slots) : pick_most_recent(p, picks.slots);
-    picks.source = layer;
+    selection == Selection::kIndexer ? select(p, h, c_q, topk.slots) : select_most_recent(p, topk.slots);
+    topk.source = layer;
   }
-  LEVIN_CHECK(picks.source >= 0, "layer {} has no indexer, and no layer below has picked in this step", layer);
-  if (p.probe() != nullptr && p.probe()->on_picks) p.probe()->on_picks(layer, picks.slots);
+  LEVIN_CHECK(topk.source >= 0, "layer {} has no indexer, and no layer below has selected in this step", layer);
+  if (p.probe() != nullptr && p.probe()->on_topk) p.probe()->on_topk(layer, topk.slots);
 }
 
 void AttentionBlock::append_index_keys(Pass& p, View h) const {
@@ -80,7 +79,7 @@ void AttentionBlock::append_index_keys(Pass& p, View h) const {
                                   .cache = p.cache().index_rows(layer, p.step().tables)});
 }
 
-void AttentionBlock::pick(Pass& p, View h, View c_q, View slots) const {  // slots  [T, K]
+void AttentionBlock::select(Pass& p, View h, View c_q, View slots) const {  // slots  [T, K]
   const ModelConfig& c = config;
   const IndexerBlock indexer{.params = {.n_heads = c.n_index_heads,
                                         .d_index = c.d_index,
@@ -90,17 +89,17 @@ void AttentionBlock::pick(Pass& p, View h, View c_q, View slots) const {  // slo
                              .q_up = weights.indexer->q_up,
                              .head_weights = weights.indexer->head_weights,
                              .rotation = p.step_rotation()};
-  indexer.pick(p, h, c_q,
-               {.visible = p.step().visible,
-                .n_visible = p.step().n_visible,
-                .first = p.step().first_slot,
-                .format = *p.cache().format(layer).index,
-                .cache = p.cache().index_rows(layer, p.step().tables)},
-               slots);
+  indexer.select(p, h, c_q,
+                 {.visible = p.step().visible,
+                  .n_visible = p.step().n_visible,
+                  .first = p.step().first_slot,
+                  .format = *p.cache().format(layer).index,
+                  .cache = p.cache().index_rows(layer, p.step().tables)},
+                 slots);
 }
 
-void AttentionBlock::pick_most_recent(Pass& p, View slots) const {
-  ops::take_most_recent(p.ctx(), {.visible = p.step().visible, .first = p.step().first_slot, .picks = slots});
+void AttentionBlock::select_most_recent(Pass& p, View slots) const {
+  ops::take_most_recent(p.ctx(), {.visible = p.step().visible, .first = p.step().first_slot, .topk = slots});
 }
 
 }  // namespace levin

@@ -1,6 +1,6 @@
-// Multi-head latent attention over the tokens that the lightning indexer picks (model_spec.md 4.3, 4.4), in absorbed form:
-// keys and values are the cached latent rows themselves, one set of picks for all heads. A layer without an indexer of
-// its own attends to what the nearest one below picked (4.6).
+// Multi-head latent attention over the tokens that the lightning indexer selects (model_spec.md 4.3, 4.4), in absorbed form:
+// keys and values are the cached latent rows themselves, one set of indices for all heads. A layer without an indexer of
+// its own attends to what the nearest one below selected (4.6).
 #pragma once
 
 #include "arch/deepseek_v3/weights.h"
@@ -10,11 +10,11 @@
 
 namespace levin {
 
-// A step's picks on their way up the layers.
-struct Picks {
+// A step's top-k indices on their way up the layers.
+struct Topk {
   View slots;          // [T, K] i32, ascending, unused -1; written by layers with an indexer, read by all
-  int source = -1;     // the layer that picked; -1: none yet
-  bool given = false;  // from another step: layers with an indexer write its keys but do not pick
+  int source = -1;     // the layer that selected; -1: none yet
+  bool given = false;  // from another step: layers with an indexer write its keys but do not select
 };
 
 struct AttentionBlock {
@@ -23,19 +23,19 @@ struct AttentionBlock {
   int layer = 0;  // of the caches
   Selection selection = Selection::kIndexer;
 
-  // Writes this step's rows into the layer's caches; h [T, D] is the normed input. Index keys whoever picks: later steps
+  // Writes this step's rows into the layer's caches; h [T, D] is the normed input. Index keys whoever selects: later steps
   // may read them.
   void append(Pass& p, View h) const;
   // h [T, D] -> [T, D]. Reads only from the caches, which hold the rows of these tokens.
-  View attend(Pass& p, View h, Picks& picks) const;
+  View attend(Pass& p, View h, Topk& topk) const;
 
  private:
   void append_latent(Pass& p, View h) const;
   void append_index_keys(Pass& p, View h) const;
-  // Sees to it that `picks` holds what each token attends to. c_q [T, Rq] is the normed query latent.
-  void select(Pass& p, View h, View c_q, Picks& picks) const;
-  void pick(Pass& p, View h, View c_q, View slots) const;
-  void pick_most_recent(Pass& p, View slots) const;
+  // Sees to it that `topk` holds what each token attends to. c_q [T, Rq] is the normed query latent.
+  void select(Pass& p, View h, View c_q, Topk& topk) const;
+  void select(Pass& p, View h, View c_q, View slots) const;
+  void select_most_recent(Pass& p, View slots) const;
   float latent_eps(const Pass& p) const { return p.numerics().latent_norm_eps.value_or(config.norm_eps); }
 };
 

@@ -10,11 +10,11 @@
 namespace levin::mla {
 namespace {
 
-// Empty when every layer picks for itself.
+// Empty when every layer selects for itself.
 std::string sharing_text(const ModelConfig& c) {
   if (c.n_indexers() == c.n_layers) return "";
   return fmt::format("; in {} layers, the others share their indices{}", c.n_indexers(),
-                     c.share_picks_across_drafts ? ", and so do drafts" : "");
+                     c.share_topk_across_drafts ? ", and so do drafts" : "");
 }
 
 }  // namespace
@@ -25,7 +25,7 @@ std::string describe(const ModelConfig& c) {
       "indexer     {} heads of {}, top-k {}{}\n"
       "{}, {} of {} groups, dense width {}\n"
       "rope        {}\n",
-      c.n_heads, c.d_nope, c.d_rope, c.d_value, c.d_latent, c.d_q_lora, c.n_index_heads, c.d_index, c.n_picks,
+      c.n_heads, c.d_nope, c.d_rope, c.d_value, c.d_latent, c.d_q_lora, c.n_index_heads, c.d_index, c.n_topk,
       sharing_text(c), experts_text(c), c.n_groups_kept, c.n_groups, c.d_dense, rope_text(c.rope_theta, c.yarn));
 }
 

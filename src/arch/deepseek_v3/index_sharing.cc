@@ -1,4 +1,4 @@
-// Which layers pick for themselves, and whether drafts share picks (model_spec.md 2.2). Files of GLM-5.2 say it;
+// Which layers select for themselves, and whether drafts share indices (model_spec.md 2.2). Files of GLM-5.2 say it;
 // DeepSeek-V3.2 has an indexer in every layer, and whoever lets its layers share adds the same keys.
 #include <fmt/core.h>
 
@@ -122,7 +122,7 @@ Status read_schedule(const JsonFields& fields, ModelConfig* config) {
 }  // namespace
 
 Status read_index_sharing(const JsonFields& fields, ModelConfig* config) {
-  LEVIN_ASSIGN(config->share_picks_across_drafts, fields.get_or("index_share_for_mtp_iteration", false));
+  LEVIN_ASSIGN(config->share_topk_across_drafts, fields.get_or("index_share_for_mtp_iteration", false));
   return read_schedule(fields, config);
 }
 

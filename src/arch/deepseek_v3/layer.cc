@@ -5,11 +5,11 @@
 
 namespace levin {
 
-void DecoderLayer::forward(Pass& p, View x, Picks& picks) const {  // x [T, D]
+void DecoderLayer::forward(Pass& p, View x, Topk& topk) const {  // x [T, D]
   const ArenaScope scratch = p.scope();
   const View h = normed(p, x);
   attention().append(p, h);
-  forward_normed(p, x, h, picks);
+  forward_normed(p, x, h, topk);
 }
 
 void DecoderLayer::append(Pass& p, View x) const {
@@ -17,13 +17,13 @@ void DecoderLayer::append(Pass& p, View x) const {
   attention().append(p, normed(p, x));
 }
 
-void DecoderLayer::forward_appended(Pass& p, View x, Picks& picks) const {
+void DecoderLayer::forward_appended(Pass& p, View x, Topk& topk) const {
   const ArenaScope scratch = p.scope();
-  forward_normed(p, x, normed(p, x), picks);
+  forward_normed(p, x, normed(p, x), topk);
 }
 
-void DecoderLayer::forward_normed(Pass& p, View x, View h, Picks& picks) const {
-  const View ffn_in = p.add_and_norm(x, attention().attend(p, h, picks), weights.ffn_norm, config.norm_eps);
+void DecoderLayer::forward_normed(Pass& p, View x, View h, Topk& topk) const {
+  const View ffn_in = p.add_and_norm(x, attention().attend(p, h, topk), weights.ffn_norm, config.norm_eps);
   p.add_into(x, feed_forward(p, ffn_in));
   if (p.probe() != nullptr && p.probe()->on_layer_output) p.probe()->on_layer_output(layer, x);
 }

@@ -11,18 +11,18 @@ struct DecoderLayer {
   int layer = 0;
   Selection selection = Selection::kIndexer;
 
-  void forward(Pass& p, View x, Picks& picks) const;  // x [T, D] f32, residual stream, updated
+  void forward(Pass& p, View x, Topk& topk) const;  // x [T, D] f32, residual stream, updated
 
   // The two halves of forward(): what the layer leaves in its caches, for every token; then the rest, for those tokens
   // whose output somebody wants.
   void append(Pass& p, View x) const;
-  void forward_appended(Pass& p, View x, Picks& picks) const;
+  void forward_appended(Pass& p, View x, Topk& topk) const;
 
  private:
   AttentionBlock attention() const { return {config, weights, layer, selection}; }
   View normed(Pass& p, View x) const { return p.rms_norm(x, weights.attention_norm, config.norm_eps); }
-  void forward_normed(Pass& p, View x, View h, Picks& picks) const;  // h is x normed, its rows are in the caches
-  View feed_forward(Pass& p, View h) const;                          // h [T, D] normed -> [T, D]
+  void forward_normed(Pass& p, View x, View h, Topk& topk) const;  // h is x normed, its rows are in the caches
+  View feed_forward(Pass& p, View h) const;                        // h [T, D] normed -> [T, D]
 };
 
 }  // namespace levin

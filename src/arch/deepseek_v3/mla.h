@@ -1,4 +1,4 @@
-// What DeepSeek-V3.2 and GLM-5 have in common: latent attention over what the indexer picks, a mixture of experts in
+// What DeepSeek-V3.2 and GLM-5 have in common: latent attention over what the indexer selects, a mixture of experts in
 // groups, one MTP layer. Their Architectures are made of this.
 #pragma once
 
@@ -13,7 +13,7 @@ namespace levin::mla {
 extern const ConfigKeys kConfigKeys;
 // All but the indexer's rotation and schedule.
 Status read_config(const io::JsonFields& fields, ModelConfig* config, std::vector<std::string>* warnings);
-// owns_indexer and share_picks_across_drafts, by indexer_types, index_topk_pattern, index_topk_freq with
+// owns_indexer and share_topk_across_drafts, by indexer_types, index_topk_pattern, index_topk_freq with
 // index_skip_topk_offset, and index_share_for_mtp_iteration. Spellings that contradict each other are refused. After
 // read_config().
 Status read_index_sharing(const io::JsonFields& fields, ModelConfig* config);

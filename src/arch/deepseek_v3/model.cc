@@ -20,7 +20,7 @@ View concatenate(Pass& p, View a, View b) {
   return out;
 }
 
-Picks no_picks(Pass& p, int64_t n_picks) { return {.slots = p.allocate(DType::kI32, {p.n_tokens(), n_picks})}; }
+Topk no_topk(Pass& p, int64_t n_topk) { return {.slots = p.allocate(DType::kI32, {p.n_tokens(), n_topk})}; }
 
 }  // namespace
 
@@ -32,14 +32,14 @@ DeepseekV32::DeepseekV32(ModelConfig config, Numerics numerics, ModelWeights wei
 ForwardRows DeepseekV32::trunk(OpContext& ctx, const Step& step, const KvCache& cache, const Probe* probe) const {
   Pass p(ctx, numerics(), step, cache, probe);
   p.prepare_rope(rope_frequencies_);
-  const View x = p.embed(weights().embed);      // [T, D]
-  Picks picks = no_picks(p, config().n_picks);  // [T, K]
+  const View x = p.embed(weights().embed);  // [T, D]
+  Topk topk = no_topk(p, config().n_topk);  // [T, K]
   for (int layer = 0; layer < config().n_layers; ++layer) {
     DecoderLayer{config(), mla::own(weights()).layers[static_cast<size_t>(layer)], layer, selection_}.forward(p, x,
-                                                                                                              picks);
+                                                                                                              topk);
   }
   const View hidden = p.rms_norm(x, weights().norm, config().norm_eps);  // [T, D]
-  return {.hidden = hidden, .state = hidden, .picks = {}};
+  return {.hidden = hidden, .state = hidden, .topk = {}};
 }
 
 ForwardRows DeepseekV32::mtp(OpContext& ctx, const Step& step, const MtpInput& in, const KvCache& cache,
@@ -57,12 +57,12 @@ ForwardRows DeepseekV32::mtp(OpContext& ctx, const Step& step, const MtpInput& i
   WantedRows wanted(p);
   if (wanted.are_none()) return {};
   Pass& q = wanted.pass();
-  const View x = wanted.of(z);                                    // [N, D]
-  Picks picks = in.picks.empty() ? no_picks(q, config().n_picks)  // [N, K]
-                                 : Picks{.slots = in.picks, .source = layer, .given = true};
-  decoder.forward_appended(q, x, picks);
+  const View x = wanted.of(z);                               // [N, D]
+  Topk topk = in.topk.empty() ? no_topk(q, config().n_topk)  // [N, K]
+                              : Topk{.slots = in.topk, .source = layer, .given = true};
+  decoder.forward_appended(q, x, topk);
   const View hidden = q.rms_norm(x, w.head_norm, config().norm_eps);  // [N, D]
-  return {.hidden = hidden, .state = hidden, .picks = picks.slots};
+  return {.hidden = hidden, .state = hidden, .topk = topk.slots};
 }
 
 namespace mla {

@@ -30,7 +30,7 @@ struct AttentionWeights {
 struct LayerWeights {
   Vector attention_norm;  // [D]
   AttentionWeights attention;
-  std::optional<IndexerWeights> indexer;  // empty: the layer takes the picks of a layer below
+  std::optional<IndexerWeights> indexer;  // empty: the layer takes the top-k indices of a layer below
   Vector ffn_norm;                        // [D]
   std::optional<ops::FfnWeights> dense;   // one of the two
   std::optional<MoeWeights> moe;

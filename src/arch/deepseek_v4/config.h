@@ -15,7 +15,7 @@ namespace levin {
 // What a layer attends to in addition to its window: entries that each stand for `ratio` tokens (model_spec.md 6.4).
 enum class Compression : uint8_t {
   kNone,     // nothing: the window alone
-  kIndexed,  // overlapping entries, of which the indexer picks (CSA)
+  kIndexed,  // overlapping entries, of which the indexer selects (CSA)
   kAll,      // every complete entry (HCA)
 };
 struct LayerCompression {

@@ -29,7 +29,7 @@ std::string compression_text(const ModelConfig& c) {
   for (const auto& [kind, n] : kinds_of(c)) {
     text += fmt::format("{}{} layer{} ", text.empty() ? "" : ", ", n, n == 1 ? "" : "s");
     if (kind.first == Compression::kNone) text += "without";
-    if (kind.first == Compression::kIndexed) text += fmt::format("by {}, picked", kind.second);
+    if (kind.first == Compression::kIndexed) text += fmt::format("by {}, selected", kind.second);
     if (kind.first == Compression::kAll) text += fmt::format("by {}", kind.second);
   }
   return text;
@@ -49,12 +49,12 @@ std::string describe(const ModelConfig& c) {
       "streams     {}, mixed in {} Sinkhorn steps\n"
       "attention   {} heads of {} + {} over one key-value row, query latent {}, output {} groups of {}\n"
       "window      {} tokens; compressed: {}\n"
-      "indexer     {} heads of {}, picks {}\n"
+      "indexer     {} heads of {}, top-k {}\n"
       "{}, by token id in {} layers\n"
       "rope        {}; compressed: {}\n"
       "{}",
       c.n_streams, c.n_sinkhorn_steps, c.n_heads, c.d_nope, c.d_rope, c.d_q_lora, own(c).n_out_groups,
-      own(c).d_out_lora, c.n_window, compression_text(c), c.n_index_heads, c.d_index, c.n_picks, experts_text(c),
+      own(c).d_out_lora, c.n_window, compression_text(c), c.n_index_heads, c.d_index, c.n_topk, experts_text(c),
       own(c).n_hash_layers, rope_text(c.rope_theta, c.yarn),
       rope_text(own(c).compressed_rope_theta, own(c).compressed_yarn), dspark_text(c));
 }

@@ -42,7 +42,7 @@ ForwardRows DsparkBlock::forward(Pass& p, View x) const {
     StreamLayer{config, layer, rotations, config.n_layers + stage}.forward_appended(p, streams);
   }
   const View row = collapse_streams(p, config, weights.head, streams);  // [T, D]
-  return {.hidden = p.rms_norm(row, weights.head_norm, config.norm_eps), .state = row, .picks = {}};
+  return {.hidden = p.rms_norm(row, weights.head_norm, config.norm_eps), .state = row, .topk = {}};
 }
 
 WindowAttentionBlock DsparkBlock::attention(int stage) const {

@@ -29,7 +29,7 @@ ForwardRows DeepseekV4::finish(Pass& p, View streams, const StreamHeadWeights& h
   const View x = collapse_streams(p, config(), head, streams);  // [T, D]
   return {.hidden = p.rms_norm(x, norm, config().norm_eps),     // [T, D]
           .state = d_state() > 0 ? streams.reshaped({p.n_tokens(), d_state()}) : View(),
-          .picks = {}};
+          .topk = {}};
 }
 
 ForwardRows DeepseekV4::trunk(OpContext& ctx, const Step& step, const KvCache& cache, const Probe* probe) const {

@@ -92,9 +92,9 @@ ops::AttentionRows WindowAttentionBlock::entry_rows(Pass& p, View h, View c_q) c
   const StepEntries& entries = p.step().entries_of(compression.ratio);
   const PagedRows cache = p.cache().entry_rows(layer, entries.tables);
   if (compression.kind == Compression::kAll) return {.cache = cache, .end = entries.visible};
-  const View picks = picks_for(p, h, c_q, entries);
-  if (p.probe() != nullptr && p.probe()->on_picks) p.probe()->on_picks(layer, picks);
-  return {.cache = cache, .picks = picks};
+  const View topk = topk_for(p, h, c_q, entries);
+  if (p.probe() != nullptr && p.probe()->on_topk) p.probe()->on_topk(layer, topk);
+  return {.cache = cache, .topk = topk};
 }
 
 CompressorBlock WindowAttentionBlock::compressor(const CompressorWeights& w, const StepEntries& entries) const {
@@ -137,9 +137,9 @@ void WindowAttentionBlock::append_index_keys(Pass& p, View h, const StepEntries&
                                   .cache = p.cache().index_rows(layer, entries.tables)});
 }
 
-View WindowAttentionBlock::picks_for(Pass& p, View h, View c_q, const StepEntries& entries) const {
+View WindowAttentionBlock::topk_for(Pass& p, View h, View c_q, const StepEntries& entries) const {
   const ModelConfig& c = config;
-  const View picks = p.allocate(DType::kI32, {p.n_tokens(), c.n_picks});  // [T, K]
+  const View topk = p.allocate(DType::kI32, {p.n_tokens(), c.n_topk});  // [T, K]
   const ArenaScope scratch = p.scope();
   const IndexerBlock indexer{.params = {.n_heads = c.n_index_heads,
                                         .d_index = c.d_index,
@@ -149,13 +149,13 @@ View WindowAttentionBlock::picks_for(Pass& p, View h, View c_q, const StepEntrie
                              .q_up = weights.indexer->q_up,
                              .head_weights = weights.indexer->head_weights,
                              .rotation = rotation()};
-  indexer.pick(p, h, c_q,
-               {.visible = entries.visible,
-                .n_visible = entries.n_visible,
-                .format = *p.cache().format(layer).index,
-                .cache = p.cache().index_rows(layer, entries.tables)},
-               picks);
-  return picks;
+  indexer.select(p, h, c_q,
+                 {.visible = entries.visible,
+                  .n_visible = entries.n_visible,
+                  .format = *p.cache().format(layer).index,
+                  .cache = p.cache().index_rows(layer, entries.tables)},
+                 topk);
+  return topk;
 }
 
 }  // namespace levin

@@ -1,5 +1,5 @@
 // Attention of DeepSeek-V4 (model_spec.md 6.3 to 6.6): one key-value head, over the last tokens as they are and, in layers
-// with compression, over entries that stand for many: all of them, or those that the indexer picks.
+// with compression, over entries that stand for many: all of them, or those that the indexer selects.
 #pragma once
 
 #include <vector>
@@ -42,7 +42,7 @@ struct WindowAttentionBlock {
   ops::AttentionRows entry_rows(Pass& p, View h, View c_q) const;
   void append_entries(Pass& p, View h, const StepEntries& entries) const;
   void append_index_keys(Pass& p, View h, const StepEntries& entries) const;
-  View picks_for(Pass& p, View h, View c_q, const StepEntries& entries) const;
+  View topk_for(Pass& p, View h, View c_q, const StepEntries& entries) const;
 
   bool compresses() const { return compression.kind != Compression::kNone; }
   const Rotation& rotation() const { return compresses() ? rotations.compressed : rotations.plain; }

@@ -1,5 +1,5 @@
 // GLM-5.3-Flash (glm5_next), text alone: layers of linear attention with a recurrent state, and between them layers of
-// latent attention whose indexer picks pools of tokens; several residual streams.
+// latent attention whose indexer selects pools of tokens; several residual streams.
 #include "arch/glm_next/architecture.h"
 
 #include "arch/glm_next/parts.h"
@@ -21,7 +21,7 @@ constinit const Architecture kGlmNext{.name = "GLM-5.3-Flash",
                                       .draft_state = glm_next::draft_state,
                                       .adjust_numerics = glm_next::adjust_numerics,
                                       .make_model = glm_next::make_model,
-                                      .cuda_lacks = "short_conv, delta_rule, sigmoid_mul, expand_picks, mean_streams",
+                                      .cuda_lacks = "short_conv, delta_rule, sigmoid_mul, expand_topk, mean_streams",
                                       .describe = glm_next::describe,
                                       .describe_json = glm_next::describe_json,
                                       .make_chat = text::make_glm_chat};

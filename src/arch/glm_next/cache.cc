@@ -40,9 +40,9 @@ LayerCacheFormat layer_cache(const ModelConfig& config, const Numerics& numerics
 }
 
 // The rows of linear attention (q, k, v before and after the convolution, decay, gate, output), the indexer's keys with
-// their gates, and what pools are picked.
+// their gates, and what pools are selected.
 int64_t own_workspace(const ModelConfig& config) {
-  return 9 * own(config).d_linear() + 3 * config.d_index + own(config).n_pool_picks;
+  return 9 * own(config).d_linear() + 3 * config.d_index + own(config).n_pool_topk;
 }
 
 int64_t draft_state(const ModelConfig& config) { return config.d_model; }

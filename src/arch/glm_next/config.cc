@@ -110,19 +110,19 @@ Status read_numbers(const JsonFields& fields, ModelConfig* config) {
   LEVIN_ASSIGN(config->normalize_expert_weights, fields.get<bool>("norm_topk_prob"));
   LEVIN_ASSIGN(config->ffn_limit, read_real(fields, "swiglu_limit", {1e-3, 1e6}));
   LEVIN_ASSIGN(config->stream_eps, read_real(fields, "hc_eps", {1e-12, 0.1}));
-  LEVIN_ASSIGN(config->share_picks_across_drafts, fields.get_or("index_share_for_mtp_iteration", false));
+  LEVIN_ASSIGN(config->share_topk_across_drafts, fields.get_or("index_share_for_mtp_iteration", false));
   return {};
 }
 
-// The rows of picks have room for the tokens of the picked pools and for those of an incomplete one.
+// The rows of top-k indices have room for the tokens of the selected pools and for those of an incomplete one.
 Status read_pools(const JsonFields& fields, ModelConfig* config) {
   GlmNextConfig& c = own(*config);
   LEVIN_TRY(read_dim(fields, kPool, &c));
-  if (config->n_picks % c.n_pool != 0) {
+  if (config->n_topk % c.n_pool != 0) {
     return fields.unexpected("index_topk", fmt::format("a multiple of {} (index_kpool)", c.n_pool));
   }
-  c.n_pool_picks = config->n_picks / c.n_pool;
-  config->n_picks += c.n_pool - 1;
+  c.n_pool_topk = config->n_topk / c.n_pool;
+  config->n_topk += c.n_pool - 1;
   return {};
 }
 

@@ -16,12 +16,11 @@ std::string describe(const ModelConfig& c) {
       "streams     {}, mixed in {} Sinkhorn steps, their mean at the end\n"
       "linear      {} layers, {} heads of {}, convolutions of {} tokens\n"
       "attention   {} layers, {} heads of {} (value {}), latent {}, query latent {}, no positions\n"
-      "indexer     {} heads of {}, picks {} pools of {} tokens{}\n"
+      "indexer     {} heads of {}, top-k {} pools of {} tokens{}\n"
       "{}, dense width {} in {} layers\n",
       c.n_streams, c.n_sinkhorn_steps, c.n_layers - c.n_indexers(), o.n_linear_heads, o.d_linear_head, o.n_taps,
-      c.n_indexers(), c.n_heads, c.d_nope, c.d_value, c.d_latent, c.d_q_lora, c.n_index_heads, c.d_index,
-      o.n_pool_picks, o.n_pool, c.share_picks_across_drafts ? ", which drafts share" : "", experts_text(c), c.d_dense,
-      c.n_dense_layers);
+      c.n_indexers(), c.n_heads, c.d_nope, c.d_value, c.d_latent, c.d_q_lora, c.n_index_heads, c.d_index, o.n_pool_topk,
+      o.n_pool, c.share_topk_across_drafts ? ", which drafts share" : "", experts_text(c), c.d_dense, c.n_dense_layers);
 }
 
 void describe_json(const ModelConfig& c, io::JsonObject* out) {
@@ -35,7 +34,7 @@ void describe_json(const ModelConfig& c, io::JsonObject* out) {
   out->set("d_linear_head", o.d_linear_head);
   out->set("n_taps", o.n_taps);
   out->set("n_pool", o.n_pool);
-  out->set("n_pool_picks", o.n_pool_picks);
+  out->set("n_pool_topk", o.n_pool_topk);
   io::JsonArray index_layers;
   for (int layer = 0; layer < c.n_layers; ++layer) {
     if (c.has_indexer(layer)) index_layers.emplace_back(layer);

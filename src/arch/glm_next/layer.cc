@@ -22,7 +22,7 @@ View GlmNextLayer::attend(Pass& p, View h) const {
   if (weights.linear) return LinearAttentionBlock{config, *weights.linear, layer}.forward(p, h);
   const PooledAttentionBlock attention{config, *weights.pooled, layer, selection};
   attention.append(p, h);
-  return attention.attend(p, h, p.allocate(DType::kI32, {p.n_tokens(), config.n_picks}), false);
+  return attention.attend(p, h, p.allocate(DType::kI32, {p.n_tokens(), config.n_topk}), false);
 }
 
 View glm_next_ffn(Pass& p, const ModelConfig& config, const GlmNextFfnWeights& weights, View x) {

@@ -42,7 +42,7 @@ ForwardRows GlmNext::trunk(OpContext& ctx, const Step& step, const KvCache& cach
   const View x = p.allocate(DType::kF32, {p.n_tokens(), c.d_model});  // [T, D]
   ops::mean_streams(p.ctx(), {.streams = streams, .out = x});
   const View hidden = p.rms_norm(x, weights().norm, c.norm_eps);  // [T, D]
-  return {.hidden = hidden, .state = hidden, .picks = {}};
+  return {.hidden = hidden, .state = hidden, .topk = {}};
 }
 
 ForwardRows GlmNext::mtp(OpContext& ctx, const Step& step, const MtpInput& in, const KvCache& cache,
@@ -60,13 +60,13 @@ ForwardRows GlmNext::mtp(OpContext& ctx, const Step& step, const MtpInput& in, c
   if (wanted.are_none()) return {};
   Pass& q = wanted.pass();
   const View x = wanted.of(z);  // [N, D]
-  const bool given = !in.picks.empty();
-  const View picks = given ? in.picks : q.allocate(DType::kI32, {q.n_tokens(), c.n_picks});  // [N, K]
-  q.add_into(x, attention.attend(q, q.rms_norm(x, w.attention_norm, c.norm_eps), picks, given));
+  const bool given = !in.topk.empty();
+  const View topk = given ? in.topk : q.allocate(DType::kI32, {q.n_tokens(), c.n_topk});  // [N, K]
+  q.add_into(x, attention.attend(q, q.rms_norm(x, w.attention_norm, c.norm_eps), topk, given));
   q.add_into(x, glm_next_ffn(q, c, w.ffn, x));
   if (probe != nullptr && probe->on_layer_output) probe->on_layer_output(c.n_layers, x);
   const View hidden = q.rms_norm(x, w.head_norm, c.norm_eps);  // [N, D]
-  return {.hidden = hidden, .state = hidden, .picks = picks};
+  return {.hidden = hidden, .state = hidden, .topk = topk};
 }
 
 namespace glm_next {

@@ -1,7 +1,7 @@
 #include "arch/glm_next/pooled_attention.h"
 
 #include "model/blocks/indexer.h"
-#include "ops/expand_picks.h"
+#include "ops/expand_topk.h"
 #include "ops/pool_windows.h"
 #include "ops/row_chains.h"
 #include "ops/sparse_attention.h"
@@ -55,7 +55,7 @@ void PooledAttentionBlock::append_index_keys(Pass& p, View h) const {
                                   .cache = p.cache().index_rows(layer, e.tables)});
 }
 
-View PooledAttentionBlock::attend(Pass& p, View h, View picks, bool given) const {  // h      [T, D]
+View PooledAttentionBlock::attend(Pass& p, View h, View topk, bool given) const {  // h      [T, D]
   const ModelConfig& c = config;
   const AttentionWeights& w = weights.attention;
   const View out = p.allocate(DType::kF32, {p.n_tokens(), c.d_model});
@@ -64,28 +64,28 @@ View PooledAttentionBlock::attend(Pass& p, View h, View picks, bool given) const
   const View c_q = p.rms_norm(p.matmul(h, w.q_down), w.q_norm, latent_eps(p));  // [T, Rq]
   const View q = p.matmul(c_q, w.q_up).split_last(c.n_heads, c.d_nope);         // [T, H, Dn]
   const View q_latent = p.matmul_per_head(q, w.k_up);                           // [T, H, Rk]
-  if (!given) pick(p, h, c_q, picks);                                           // [T, K]
-  if (p.probe() != nullptr && p.probe()->on_picks) p.probe()->on_picks(layer, picks);
+  if (!given) pick(p, h, c_q, topk);                                            // [T, K]
+  if (p.probe() != nullptr && p.probe()->on_topk) p.probe()->on_topk(layer, topk);
   const View o = p.allocate(DType::kF32, {p.n_tokens(), c.n_heads, c.d_latent});  // [T, H, Rk]
   ops::sparse_attention(p.ctx(), {.q_latent = q_latent,
                                   .q_rope = q_latent.slice_last(0, 0),
                                   .seq = p.step().seq,
                                   .scale = c.attention_scale(),
                                   .format = p.cache().format(layer).latent,
-                                  .rows = {.cache = p.cache().latent_rows(layer, p.step().tables), .picks = picks},
+                                  .rows = {.cache = p.cache().latent_rows(layer, p.step().tables), .topk = topk},
                                   .out = o});
   const View values = p.matmul_per_head(o, w.v_up);                                 // [T, H, Dv]
   p.matmul_into(out, values.reshaped({p.n_tokens(), c.n_heads * c.d_value}), w.o);  // [T, D]
   return out;
 }
 
-void PooledAttentionBlock::pick(Pass& p, View h, View c_q, View picks) const {
+void PooledAttentionBlock::select(Pass& p, View h, View c_q, View topk) const {
   const ArenaScope scratch = p.scope();
   if (selection == Selection::kMostRecent) {
-    return ops::take_most_recent(p.ctx(), {.visible = p.step().visible, .first = p.step().first_slot, .picks = picks});
+    return ops::take_most_recent(p.ctx(), {.visible = p.step().visible, .first = p.step().first_slot, .topk = topk});
   }
   const StepEntries& e = pools(p);
-  const View entries = p.allocate(DType::kI32, {p.n_tokens(), glm_next::own(config).n_pool_picks});  // [T, Ke]
+  const View entries = p.allocate(DType::kI32, {p.n_tokens(), glm_next::own(config).n_pool_topk});  // [T, Ke]
   const IndexerBlock indexer{.params = {.n_heads = config.n_index_heads,
                                         .d_index = config.d_index,
                                         .rope_column = 0,
@@ -94,19 +94,19 @@ void PooledAttentionBlock::pick(Pass& p, View h, View c_q, View picks) const {
                              .q_up = weights.indexer.q_up,
                              .head_weights = weights.indexer.head_weights,
                              .rotation = {}};
-  indexer.pick(p, h, c_q,
-               {.visible = e.visible,
-                .n_visible = e.n_visible,
-                .first = e.first,
-                .format = *p.cache().format(layer).index,
-                .cache = p.cache().index_rows(layer, e.tables)},
-               entries);
-  ops::expand_picks(p.ctx(), {.entries = entries,
-                              .end = e.visible,
-                              .visible = p.step().visible,
-                              .ratio = e.ratio,
-                              .first_token = e.first_token,
-                              .picks = picks});
+  indexer.select(p, h, c_q,
+                 {.visible = e.visible,
+                  .n_visible = e.n_visible,
+                  .first = e.first,
+                  .format = *p.cache().format(layer).index,
+                  .cache = p.cache().index_rows(layer, e.tables)},
+                 entries);
+  ops::expand_topk(p.ctx(), {.entries = entries,
+                             .end = e.visible,
+                             .visible = p.step().visible,
+                             .ratio = e.ratio,
+                             .first_token = e.first_token,
+                             .topk = topk});
 }
 
 }  // namespace levin

@@ -1,4 +1,4 @@
-// Latent attention of GLM-5.3-Flash (model_spec.md 10.3, 10.4): nothing is rotated, and the indexer picks pools of Pk tokens
+// Latent attention of GLM-5.3-Flash (model_spec.md 10.3, 10.4): nothing is rotated, and the indexer selects pools of Pk tokens
 // by one key each. The tokens of an incomplete pool are always attended to.
 #pragma once
 
@@ -18,14 +18,14 @@ struct PooledAttentionBlock {
   // Writes this step's rows, and the keys of the pools it completes, into the layer's caches; h [T, D] is the normed
   // input.
   void append(Pass& p, View h) const;
-  // h [T, D] -> [T, D]. Reads only from the caches, which hold the rows of these tokens. picks [T, K] i32: slots, which
+  // h [T, D] -> [T, D]. Reads only from the caches, which hold the rows of these tokens. topk [T, K] i32: slots, which
   // are written unless they are `given`.
-  View attend(Pass& p, View h, View picks, bool given) const;
+  View attend(Pass& p, View h, View topk, bool given) const;
 
  private:
   void append_latent(Pass& p, View h) const;
   void append_index_keys(Pass& p, View h) const;
-  void pick(Pass& p, View h, View c_q, View picks) const;
+  void select(Pass& p, View h, View c_q, View topk) const;
   const StepEntries& pools(Pass& p) const { return p.step().entries_of(glm_next::own(config).n_pool); }
   float latent_eps(const Pass& p) const { return p.numerics().latent_norm_eps.value_or(config.norm_eps); }
 };

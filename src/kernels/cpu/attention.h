@@ -14,17 +14,17 @@ namespace levin::kernels {
 
 constexpr int64_t kCandidateTile = 64;  // candidates whose softmax is one step of the tree
 
-// Rows of one cache: the picked ones, or a run.
+// Rows of one cache: the selected ones, or a run.
 struct CandidateRows {
   const std::byte* pages = nullptr;  // page id p at pages + p * page_bytes
   int64_t page_bytes = 0;
   const int32_t* table = nullptr;  // page ids of the sequence
-  const int32_t* picks = nullptr;  // [n] ascending slots; null: slots first, first + 1, ...
+  const int32_t* topk = nullptr;   // [n] ascending slots; null: slots first, first + 1, ...
   int64_t first = 0;
   int64_t n = 0;
 
   const std::byte* row(int64_t i, int64_t row_bytes) const {
-    const int64_t slot = picks != nullptr ? picks[i] : first + i;
+    const int64_t slot = topk != nullptr ? topk[i] : first + i;
     return pages + table[slot / kPageTokens] * page_bytes + slot % kPageTokens * row_bytes;
   }
 };

@@ -10,7 +10,7 @@
 namespace levin::kernels {
 namespace {
 
-constexpr int64_t kTile = 64;       // columns of a tile: keys of a page, picks of a softmax step
+constexpr int64_t kTile = 64;       // columns of a tile: keys of a page, top-k indices of a softmax step
 constexpr int64_t kDotBlock = 128;  // values per block of a dot (ops/matmul.h)
 
 // How many rows and vectors of columns the registers hold: 24 sums of 32 registers on AVX-512, 12 of 16 on AVX2.

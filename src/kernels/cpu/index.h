@@ -39,8 +39,8 @@ struct SelectJob {
   const float* score = nullptr;  // [S], by slot
   int64_t begin = 0;
   int64_t end = 0;
-  int64_t n_picks = 0;         // K
-  int32_t* picks = nullptr;    // [K], ascending, unused tail = -1
+  int64_t n_topk = 0;          // K
+  int32_t* topk = nullptr;     // [K], ascending, unused tail = -1
   int32_t* scratch = nullptr;  // select_scratch_elements(end - begin)
 };
 

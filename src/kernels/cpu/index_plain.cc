@@ -46,14 +46,14 @@ int64_t select(const SelectJob& a) {
   for (int64_t s = a.begin; s < a.end; ++s) {
     if (a.score[s] != a.score[s]) return s;
   }
-  const int64_t n = std::max<int64_t>(0, a.end - a.begin), n_taken = std::min(n, a.n_picks);
+  const int64_t n = std::max<int64_t>(0, a.end - a.begin), n_taken = std::min(n, a.n_topk);
   for (int64_t i = 0; i < n; ++i) a.scratch[i] = static_cast<int32_t>(a.begin + i);
   std::nth_element(a.scratch, a.scratch + n_taken, a.scratch + n, [&](int32_t i, int32_t j) {
     return a.score[i] > a.score[j] || (a.score[i] == a.score[j] && i < j);
   });
   std::sort(a.scratch, a.scratch + n_taken);
-  std::copy(a.scratch, a.scratch + n_taken, a.picks);
-  std::fill(a.picks + n_taken, a.picks + a.n_picks, -1);
+  std::copy(a.scratch, a.scratch + n_taken, a.topk);
+  std::fill(a.topk + n_taken, a.topk + a.n_topk, -1);
   return kNoNan;
 }
 

@@ -36,28 +36,28 @@ LEVIN_HOST_DEVICE inline void mask_groups(const RouteRows& a, float* biased, flo
 }
 
 // The experts with the largest values, ties to the lower id, in ascending id.
-LEVIN_HOST_DEVICE inline void pick_experts(const float* biased, int64_t n_experts, int64_t n_active, int32_t* picks) {
-  int64_t n = 0;  // picks so far, best first; an equal one does not displace an earlier one
+LEVIN_HOST_DEVICE inline void pick_experts(const float* biased, int64_t n_experts, int64_t n_active, int32_t* topk) {
+  int64_t n = 0;  // top-k indices so far, best first; an equal one does not displace an earlier one
   for (int64_t e = 0; e < n_experts; ++e) {
-    if (n == n_active && !(biased[e] > biased[picks[n - 1]])) continue;
+    if (n == n_active && !(biased[e] > biased[topk[n - 1]])) continue;
     int64_t at = n < n_active ? n++ : n - 1;
-    for (; at > 0 && biased[e] > biased[picks[at - 1]]; --at) picks[at] = picks[at - 1];
-    picks[at] = static_cast<int32_t>(e);
+    for (; at > 0 && biased[e] > biased[topk[at - 1]]; --at) topk[at] = topk[at - 1];
+    topk[at] = static_cast<int32_t>(e);
   }
   for (int64_t i = 1; i < n_active; ++i) {
-    const int32_t pick = picks[i];
+    const int32_t pick = topk[i];
     int64_t at = i;
-    for (; at > 0 && picks[at - 1] > pick; --at) picks[at] = picks[at - 1];
-    picks[at] = pick;
+    for (; at > 0 && topk[at - 1] > pick; --at) topk[at] = topk[at - 1];
+    topk[at] = pick;
   }
 }
 
-LEVIN_HOST_DEVICE inline void weigh_experts(const RouteRows& a, const float* score, const int32_t* picks,
+LEVIN_HOST_DEVICE inline void weigh_experts(const RouteRows& a, const float* score, const int32_t* topk,
                                             float* weights) {
   float sum = 0;
-  for (int64_t i = 0; i < a.n_active; ++i) sum += score[picks[i]];
+  for (int64_t i = 0; i < a.n_active; ++i) sum += score[topk[i]];
   const float divisor = a.normalize ? sum + 1e-20f : 1.0f;
-  for (int64_t i = 0; i < a.n_active; ++i) weights[i] = score[picks[i]] / divisor * a.factor;
+  for (int64_t i = 0; i < a.n_active; ++i) weights[i] = score[topk[i]] / divisor * a.factor;
 }
 
 // score_row(logits, score) fills the scores of one row.
@@ -73,14 +73,14 @@ inline int64_t route_rows(const RouteRows& a, const ScoreRow& score_row) {
       has_nan |= biased[e] != biased[e];
     }
     if (has_nan) return t;
-    int32_t* picks = a.picks + t * a.picks_stride;
+    int32_t* topk = a.topk + t * a.topk_stride;
     if (a.chosen != nullptr) {
-      for (int64_t i = 0; i < a.n_active; ++i) picks[i] = a.chosen[t * a.chosen_stride + i];
+      for (int64_t i = 0; i < a.n_active; ++i) topk[i] = a.chosen[t * a.chosen_stride + i];
     } else {
       if (a.n_groups > 1) mask_groups(a, biased, a.scratch + 2 * a.n_experts);
-      pick_experts(biased, a.n_experts, a.n_active, picks);
+      pick_experts(biased, a.n_experts, a.n_active, topk);
     }
-    weigh_experts(a, score, picks, a.weights + t * a.weights_stride);
+    weigh_experts(a, score, topk, a.weights + t * a.weights_stride);
   }
   return kNoRow;
 }

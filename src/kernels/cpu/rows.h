@@ -73,8 +73,8 @@ struct RouteRows {
   int64_t n_active = 0;
   bool normalize = true;
   float factor = 1;
-  int32_t* picks = nullptr;  // [n_rows, n_active]
-  int64_t picks_stride = 0;
+  int32_t* topk = nullptr;  // [n_rows, n_active]
+  int64_t topk_stride = 0;
   float* weights = nullptr;  // [n_rows, n_active]
   int64_t weights_stride = 0;
   float* scratch = nullptr;  // [3, n_experts]

@@ -119,7 +119,7 @@ struct Select {
   // A score that very likely K or somewhat more candidates reach: the quantile of a sample, four deviations to the safe
   // side. Minus infinity where that would keep most of them.
   static float estimate(const SelectJob& a, int32_t* sample) {
-    const float expected = static_cast<float>(a.n_picks) / static_cast<float>(kSampleStride);
+    const float expected = static_cast<float>(a.n_topk) / static_cast<float>(kSampleStride);
     const int64_t rank = static_cast<int64_t>(expected + 4.0f * __builtin_sqrtf(expected)) + 8;
     if (4 * kSampleStride * rank > 3 * (a.end - a.begin)) return -__builtin_inff();
     int64_t n = 0;
@@ -134,7 +134,7 @@ struct Select {
   }
 
   static int64_t select(const SelectJob& a) {
-    const int64_t n = a.end > a.begin ? a.end - a.begin : 0, n_taken = n < a.n_picks ? n : a.n_picks;
+    const int64_t n = a.end > a.begin ? a.end - a.begin : 0, n_taken = n < a.n_topk ? n : a.n_topk;
     Survivors left{.slot = a.scratch, .key = a.scratch + n + 64};
     filter(a, estimate(a, left.key), left);
     if (left.nan_bits != 0) return first_nan(a);
@@ -145,12 +145,12 @@ struct Select {
       Bound bound = find_bound(left.key, left.n, n_taken);
       for (int64_t i = 0; n_out < n_taken; ++i) {  // ends at the last taken
         const bool equal = left.key[i] == bound.key;
-        a.picks[n_out] = left.slot[i];
+        a.topk[n_out] = left.slot[i];
         n_out += (left.key[i] > bound.key) | (equal & (bound.n_to_take > 0));
         bound.n_to_take -= equal;
       }
     }
-    for (; n_out < a.n_picks; ++n_out) a.picks[n_out] = -1;
+    for (; n_out < a.n_topk; ++n_out) a.topk[n_out] = -1;
     return kNoNan;
   }
 };

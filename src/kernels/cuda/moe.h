@@ -1,10 +1,10 @@
 // Mixture of experts around the grouped products: choosing experts, sorting rows by expert, adding up what comes back.
 //
-//   route_tokens   picks and weights of each token, bit for bit as ops/moe.h, route_experts, on the CPU
-//   plan_rows      sorts the (token, pick) pairs by expert, ascending tokens within one; no atomics: always one order
+//   route_tokens   selects and weights of each token, bit for bit as ops/moe.h, route_experts, on the CPU
+//   plan_rows      sorts the (token, index) pairs by expert, ascending tokens within one; no atomics: always one order
 //   gather_rows    copies each pair's e4m3 row and scales to its place: the input of gemm_fp8 with group_begin; or its
 //                  bf16 row, for gemm_mxfp4
-//   combine_rows   out[t] = fma(weight, y of the pick, total) over t's picks in ascending expert id, from zero,
+//   combine_rows   out[t] = fma(weight, y of the index, total) over t's top-k indices in ascending expert id, from zero,
 //                  then + shared[t]
 //
 // Experts of this device are first_expert .. first_expert + n_experts_here - 1; pairs of other experts have no row.
@@ -25,10 +25,10 @@ constexpr int kMaxActive = 16;
 struct RouteTokens {
   const float* logits = nullptr;  // [T, E]
   const float* bias = nullptr;    // [E]
-  int32_t* picks = nullptr;       // [T, A], ascending
+  int32_t* topk = nullptr;        // [T, A], ascending
   float* weights = nullptr;       // [T, A]
   int32_t* nan_row =
-      nullptr;  // lowered to the first token with a score that is NaN; that token's picks are meaningless
+      nullptr;  // lowered to the first token with a score that is NaN; that token's selects are meaningless
   int n_tokens = 0;
   int n_experts = 0;  // E, up to kMaxExperts
   int n_active = 0;   // A, up to kMaxActive
@@ -47,8 +47,8 @@ struct RowPlan {
 };
 
 struct PlanRows {
-  const int32_t* picks = nullptr;  // [T, A], ascending
-  int32_t* counts = nullptr;       // [n_experts_here], scratch
+  const int32_t* topk = nullptr;  // [T, A], ascending
+  int32_t* counts = nullptr;      // [n_experts_here], scratch
   RowPlan plan;
   int n_tokens = 0;
   int n_active = 0;

@@ -1,7 +1,7 @@
 // Routing, sorting, gathering and combining for the experts; contracts in moe.h.
 //
 //   route    a warp a token: scores in shared memory, groups one a lane, then n_active rounds of a warp-wide maximum
-//   plan     a warp an expert, twice: count the tokens that picked it, then number them; 32 tokens a step, ranks from
+//   plan     a warp an expert, twice: count the tokens that selected it, then number them; 32 tokens a step, ranks from
 //   ballots gather   a block a sorted row, 16 bytes a thread combine  a thread 8 columns of a token
 #include <cuda_bf16.h>
 
@@ -111,16 +111,16 @@ __global__ void __launch_bounds__(kRouteWarps * 32) route_tokens_kernel(RouteTok
   for (int i = 0; i < a.n_active; ++i) sum = __fadd_rn(sum, __shfl_sync(0xffffffff, score, i));
   if (lane >= a.n_active) return;
   const float divisor = a.normalize ? __fadd_rn(sum, 1e-20f) : 1.0f;
-  a.picks[int64_t{t} * a.n_active + lane] = expert;
+  a.topk[int64_t{t} * a.n_active + lane] = expert;
   a.weights[int64_t{t} * a.n_active + lane] = __fmul_rn(__fdiv_rn(score, divisor), a.factor);
 }
 
-// The pick of token t that is `expert`, or -1.
+// The index of token t that is `expert`, or -1.
 __device__ __forceinline__ int pick_of(const PlanRows& a, int t, int expert) {
   int found = -1;
   if (t < a.n_tokens)
     for (int i = 0; i < a.n_active; ++i)
-      if (a.picks[int64_t{t} * a.n_active + i] == expert) found = i;
+      if (a.topk[int64_t{t} * a.n_active + i] == expert) found = i;
   return found;
 }
 
@@ -165,7 +165,7 @@ __global__ void __launch_bounds__(kPlanWarps * 32) place_rows_kernel(PlanRows a)
 __global__ void clear_rows_kernel(PlanRows a) {
   const int pair = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
   if (pair >= a.n_tokens * a.n_active) return;
-  const int here = a.picks[pair] - a.first_expert;
+  const int here = a.topk[pair] - a.first_expert;
   if (here < 0 || here >= a.n_experts_here) a.plan.row_of[pair] = -1;
 }
 

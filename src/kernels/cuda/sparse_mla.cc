@@ -15,7 +15,7 @@ namespace {
 bool aligned_16(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
 
 void check(const SparseMla& a) {
-  const std::string refusal = sparse_mla_support(a.n_heads, 512, 64, a.n_picks);
+  const std::string refusal = sparse_mla_support(a.n_heads, 512, 64, a.n_topk);
   LEVIN_CHECK(refusal.empty(), "{}", refusal);
   LEVIN_CHECK(aligned_16(a.q_latent) && aligned_16(a.q_rope) && aligned_16(a.cache) && aligned_16(a.out),
               "q, cache and out must be 16-byte aligned");
@@ -31,9 +31,7 @@ int head_groups(const SparseMla& a) { return (a.n_heads + kMlaHeadGroup - 1) / k
 
 bool has_all_heads_kernel(const SparseMla& a) { return a.format == LatentRows::kFp8 && head_groups(a) == 2; }
 
-bool has_gemv_kernel(const SparseMla& a) {
-  return a.format == LatentRows::kFp8 && mla_parts(a.n_picks) == kMlaMaxParts;
-}
+bool has_gemv_kernel(const SparseMla& a) { return a.format == LatentRows::kFp8 && mla_parts(a.n_topk) == kMlaMaxParts; }
 
 // Waves of blocks times what a block spends: its tiles, and before and after them as much as on three. In halves of the
 // time of a tile with 64 heads; a tile with 128 takes three.
@@ -46,7 +44,7 @@ int64_t cost(int64_t n_blocks, int n_tiles, int tile_cost = 2) {
 MlaSharing choose_sharing(const SparseMla& a) {
   constexpr int64_t kClusterBlocks = 120;  // that are on the device at once in clusters of four
   constexpr int64_t kFewRowsRounds = 2;    // of which the second begins where the first leaves room
-  const int n_parts = mla_parts(a.n_picks), n_tiles = a.n_picks / 64;
+  const int n_parts = mla_parts(a.n_topk), n_tiles = a.n_topk / 64;
   const int64_t n_items = a.n_rows * head_groups(a), n_blocks = n_items * 2;
   if (has_gemv_kernel(a) && n_items <= kFewRowsRounds * few_rows_at_once()) return MlaSharing::kFewRows;
   if (n_parts > 1 && n_blocks * n_parts <= kClusterBlocks) return MlaSharing::kClusters;
@@ -58,14 +56,14 @@ MlaSharing choose_sharing(const SparseMla& a) {
     least = its_cost;
   };
   if (n_parts > 1 && n_blocks * n_parts <= kMlaRecords)
-    consider(MlaSharing::kPairs, cost(n_blocks * n_parts, kMlaPartPicks / 64));
+    consider(MlaSharing::kPairs, cost(n_blocks * n_parts, kMlaPartTopk / 64));
   if (has_all_heads_kernel(a)) consider(MlaSharing::kAllHeads, cost(a.n_rows * 2, n_tiles, 3));
   return best;
 }
 
 MlaSharing sharing_of(const SparseMla& a, MlaSplit split) {
   if (a.format == LatentRows::kConverted) return MlaSharing::kWholeRows;
-  const bool has_parts = mla_parts(a.n_picks) > 1;
+  const bool has_parts = mla_parts(a.n_topk) > 1;
   switch (split) {
     case MlaSplit::kAuto:
       return choose_sharing(a);
@@ -107,7 +105,7 @@ SparseMla rows_of(const SparseMla& a, int64_t first, int64_t n_rows) {
   SparseMla some = a;
   some.q_latent = static_cast<const uint16_t*>(a.q_latent) + first * a.q_latent_row_stride;
   some.q_rope = static_cast<const uint16_t*>(a.q_rope) + first * a.q_rope_row_stride;
-  some.picks = a.picks + first * a.n_picks;
+  some.topk = a.topk + first * a.n_topk;
   if (a.table_row != nullptr) some.table_row = a.table_row + first;
   some.out = static_cast<std::byte*>(a.out) + first * a.n_heads * 512 * (a.out_f32 ? 4 : 2);
   some.n_rows = n_rows;
@@ -116,13 +114,13 @@ SparseMla rows_of(const SparseMla& a, int64_t first, int64_t n_rows) {
 
 }  // namespace
 
-std::string sparse_mla_support(int n_heads, int d_latent, int d_rope, int n_picks) {
+std::string sparse_mla_support(int n_heads, int d_latent, int d_rope, int n_topk) {
   if (d_latent != 512 || d_rope != 64)
     return fmt::format("sparse attention on CUDA has latent width 512 and rope width 64, not {} and {}", d_latent,
                        d_rope);
   if (n_heads < 1 || n_heads > 128) return fmt::format("sparse attention on CUDA has 1 to 128 heads, not {}", n_heads);
-  if (n_picks < 64 || n_picks > 2048 || n_picks % 64 != 0)
-    return fmt::format("sparse attention on CUDA takes a multiple of 64 picks up to 2048, not {}", n_picks);
+  if (n_topk < 64 || n_topk > 2048 || n_topk % 64 != 0)
+    return fmt::format("sparse attention on CUDA takes a multiple of 64 top-k indices up to 2048, not {}", n_topk);
   return {};
 }
 
@@ -132,13 +130,13 @@ int64_t sparse_mla_scratch_bytes() {
 
 int64_t most_mla_pairs() { return std::min<int64_t>(n_sms(), kMlaTotals) / 2; }
 
-std::vector<int64_t> sparse_mla_thresholds(int n_heads, int n_picks, int64_t most_rows) {
+std::vector<int64_t> sparse_mla_thresholds(int n_heads, int n_topk, int64_t most_rows) {
   return plan_thresholds(most_rows, [&](int64_t n_rows) {
-    return choose_sharing({.n_rows = n_rows, .n_heads = n_heads, .n_picks = n_picks});
+    return choose_sharing({.n_rows = n_rows, .n_heads = n_heads, .n_topk = n_topk});
   });
 }
 
-// A row of 2048 picks gains 0.2 us with 128 heads and 0.3 us with 64; a token of a request costs 1.3 ns.
+// A row of 2048 top-k indices gains 0.2 us with 128 heads and 0.3 us with 64; a token of a request costs 1.3 ns.
 bool is_worth_converting(const SparseMla& a, int64_t n_tables) {
   constexpr int64_t kFewestRows = 512, kTokensPerRow = 64;
   const int64_t n_tokens = n_tables * a.tables.stride * kIndexPageTokens;
@@ -170,7 +168,7 @@ void sparse_mla(const SparseMla& a, StreamHandle stream, MlaSplit split) {
   if (a.n_rows == 0) return;
   const MlaSharing sharing = sharing_of(a, split);
   if (sharing != MlaSharing::kPairs) return launch(a, sharing, stream);
-  const int64_t rows_at_once = kMlaRecords / (2 * mla_parts(a.n_picks) * head_groups(a));
+  const int64_t rows_at_once = kMlaRecords / (2 * mla_parts(a.n_topk) * head_groups(a));
   for (int64_t first = 0; first < a.n_rows; first += rows_at_once)
     launch(rows_of(a, first, std::min(rows_at_once, a.n_rows - first)), sharing, stream);
 }

@@ -3,9 +3,9 @@
 //   in, out, order, parts, edge  as in sparse_mla_sm90.cuh, and the same bits
 //   grid  two blocks for every two SMs, which go from row to row
 //   cluster  a pair      block  2 head + 1 load warpgroup
-//   smem  struct AllHeads below: kStages half key tiles of 64 picks, the block's half of the queries of all heads, what the
+//   smem  struct AllHeads below: kStages half key tiles of 64 indices, the block's half of the queries of all heads, what the
 //         other block sends, cache rows on their way
-//   flow  Block h of a pair holds half the depth, which is also its half of the value columns. Load warpgroup: picks ->
+//   flow  Block h of a pair holds half the depth, which is also its half of the value columns. Load warpgroup: indices ->
 //         rows -> bf16 tiles, which both head warpgroups multiply. Head warpgroup g has heads 64g .. 64g+63, alone: scores
 //         over its half of the depth; the halves are exchanged and added, in both blocks alike; weights, which stay in
 //         registers; its 256 value columns. Scores of tile i+1 are computed before the values of tile i, and their halves
@@ -262,7 +262,7 @@ __device__ __forceinline__ void write_row(TotalAhead& total, const HeadState& m,
   }
 }
 
-// A row without picks.
+// A row without top-k indices.
 __device__ __forceinline__ void write_zeros(const SparseMla& a, const RowWork& w) {
   const float4 zeros[4] = {};
 #pragma unroll 1
@@ -280,7 +280,7 @@ __device__ __forceinline__ void attend_part(AllHeads& s, HeadState& m, const Spa
   const int last = min(first + kPartTiles, w.n_tiles()) - 1;
   for (int tile = first; tile < last; ++tile) {
     const int number = w.base() + tile;
-    receive_tile(s, m, weight, score, number, false, scale_log2);  // only a row's last tile can have invalid picks
+    receive_tile(s, m, weight, score, number, false, scale_log2);  // only a row's last tile can have invalid indices
     multiply_tile(s, score, m, number + 1);
     multiply_values(s, m, weight, number);
     wgmma_wait<1>();

@@ -13,7 +13,7 @@
 namespace levin::cuda::mla {
 
 constexpr int kTileKeys = 64;
-constexpr int kPartTiles = kMlaPartPicks / kTileKeys;  // 16
+constexpr int kPartTiles = kMlaPartTopk / kTileKeys;  // 16
 constexpr int kMaxParts = kMlaMaxParts;
 constexpr int kLatent = 512;
 constexpr int kRope = 64;
@@ -60,12 +60,12 @@ struct Shared {
     PartResult part;
   };
   alignas(1024) uint8_t query[kChunks][kChunkBytes];
-  alignas(1024) uint8_t weight[2][kChunkBytes];  // [64 heads, 64 picks] bf16, of the even and the odd tile
+  alignas(1024) uint8_t weight[2][kChunkBytes];  // [64 heads, 64 top-k indices] bf16, of the even and the odd tile
   alignas(16) float4 exchange[2][8][128];        // the other block's half of the scores, one slot per thread
   RawKeys raw[kRawStages];
   int32_t pick[kPickStages][kTileKeys / 2];    // of FP8 rows that will be asked for, by half tile
-  int32_t entry[kEntryStages][kTileKeys / 2];  // of the page table, for those picks
-  float bias[kStages][kTileKeys];              // 0, or -inf for an invalid pick
+  int32_t entry[kEntryStages][kTileKeys / 2];  // of the page table, for those top-k indices
+  float bias[kStages][kTileKeys];              // 0, or -inf for an invalid index
   int32_t running_max[4][kMlaHeadGroup];       // after tile i at i % 4
   float row_sum[2][kMlaHeadGroup];             // of the even and the odd tiles
   uint32_t shares;                             // of a row's merge that are this block's
@@ -131,11 +131,11 @@ class Work {
   __device__ __forceinline__ int cluster_blocks() const { return kSharing == MlaSharing::kClusters ? 2 * n_parts_ : 2; }
   __device__ __forceinline__ int item_parts() const { return kSharing == MlaSharing::kPairs ? n_parts_ : 1; }
 
-  // Counts the tiles that hold picks: lane i looks at tile i.
+  // Counts the tiles that hold top-k indices: lane i looks at tile i.
   __device__ __forceinline__ void enter() {
     const int lane = threadIdx.x % 32;
-    const bool has_picks = lane < a_.n_picks / kTileKeys && a_.picks[row() * a_.n_picks + lane * kTileKeys] >= 0;
-    n_row_tiles_ = 32 - __clz(static_cast<int>(__ballot_sync(0xffffffff, has_picks)));
+    const bool has_topk = lane < a_.n_topk / kTileKeys && a_.topk[row() * a_.n_topk + lane * kTileKeys] >= 0;
+    n_row_tiles_ = 32 - __clz(static_cast<int>(__ballot_sync(0xffffffff, has_topk)));
     n_tiles_ = whole_row() ? n_row_tiles_ : max(0, min(n_row_tiles_ - first_tile(), kPartTiles));
   }
 

@@ -1,8 +1,8 @@
-// convert_latent_rows, sm_90a: the FP8 latent rows that a prefill's queries may pick, as bf16 rows.
+// convert_latent_rows, sm_90a: the FP8 latent rows that a prefill's queries may select, as bf16 rows.
 //
 //   in    pages of 64 rows of 656 bytes, through a page table for each request       out  [tables, stride, 64, 1152] bytes
-//   grid  last picks: 8 query rows a block; conversion: pages of a table x tables; 8 warps, a row each at a time
-//   flow  The last pick of any query of a request bounds its pages: entries of the table behind it are not read.
+//   grid  last top-k indices: 8 query rows a block; conversion: pages of a table x tables; 8 warps, a row each at a time
+//   flow  The last index of any query of a request bounds its pages: entries of the table behind it are not read.
 #include <algorithm>
 #include <cstdint>
 
@@ -20,18 +20,18 @@ __global__ void __launch_bounds__(kConvertThreads) clear_counts_kernel(int32_t* 
   if (table < n_tables) n_tokens[table] = 0;
 }
 
-// Tokens of each request up to the last that any of its queries has picked. Lane i looks at the first pick of tile i, then
-// at picks i and i + 32 of the last tile that has any.
+// Tokens of each request up to the last that any of its queries has selected. Lane i looks at the first index of tile i, then
+// at top-k indices i and i + 32 of the last tile that has any.
 __global__ void __launch_bounds__(kConvertThreads)
     count_tokens_kernel(const __grid_constant__ SparseMla a, int32_t* n_tokens) {
   const int64_t row = int64_t{blockIdx.x} * kConvertWarps + threadIdx.x / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   if (row >= a.n_rows) return;
-  const int32_t* picks = a.picks + row * a.n_picks;
-  const bool has_picks = lane < a.n_picks / kTileKeys && picks[lane * kTileKeys] >= 0;
-  const int last = 31 - __clz(static_cast<int>(__ballot_sync(0xffffffff, has_picks)));
+  const int32_t* topk = a.topk + row * a.n_topk;
+  const bool has_topk = lane < a.n_topk / kTileKeys && topk[lane * kTileKeys] >= 0;
+  const int last = 31 - __clz(static_cast<int>(__ballot_sync(0xffffffff, has_topk)));
   if (last < 0) return;
-  int highest = max(picks[last * kTileKeys + lane], picks[last * kTileKeys + lane + 32]);
+  int highest = max(topk[last * kTileKeys + lane], topk[last * kTileKeys + lane + 32]);
   highest = __reduce_max_sync(0xffffffff, highest);
   if (lane == 0) atomicMax(n_tokens + a.table_row[row], highest + 1);
 }

@@ -3,9 +3,9 @@
 //   in, out, order, parts, edge  as in sparse_mla_sm90.cuh, and the same bits
 //   grid  a block for every SM, which go from item to item, an item being a row and a group of 64 heads
 //   block  2 head + 1 load warpgroup
-//   smem  struct ConvertedRows below: two key tiles of 64 picks, the queries of 64 heads. A tile's weights lie over its
+//   smem  struct ConvertedRows below: two key tiles of 64 indices, the queries of 64 heads. A tile's weights lie over its
 //         rope, which is not needed any more then.
-//   flow  Load warpgroup: queries, and picks -> rows -> tiles, by cp.async. Head warpgroup g has the scores and weights of
+//   flow  Load warpgroup: queries, and indices -> rows -> tiles, by cp.async. Head warpgroup g has the scores and weights of
 //         tiles g, g+2, ..., and value columns 256g .. 256g+255 of all tiles, in order. A tile is loaded in halves, the
 //         first being that of the value columns of its own warpgroup, which are free first.
 //   order of work  Group 0 adds the other's last tile before it computes its own scores, group 1 after them: each of
@@ -37,7 +37,7 @@ struct ConvertedRows {
   uint8_t query[kRowChunks][kChunkBytes];
   int32_t running_max[2][kMlaHeadGroup];  // after the even and the odd tile
   float row_sum[2][2][kMlaHeadGroup];     // of this item and the next, over the even and the odd tiles
-  float bias[2][kTileKeys];               // of a last tile: 0, or -inf for an invalid pick
+  float bias[2][kTileKeys];               // of a last tile: 0, or -inf for an invalid index
   Mbarrier key_full[2][2];                // a tile's own half; its other half and rope
   Mbarrier key_empty[2][2];               // the value columns of a warpgroup
   Mbarrier weight_full[2];
@@ -75,11 +75,11 @@ class RowWork {
 
  private:
   __device__ __forceinline__ int n_groups() const { return a_.n_heads > kMlaHeadGroup ? 2 : 1; }
-  // Counts the tiles that hold picks: lane i looks at tile i.
+  // Counts the tiles that hold top-k indices: lane i looks at tile i.
   __device__ __forceinline__ void enter() {
     const int lane = threadIdx.x % 32;
-    const bool has_picks = lane < a_.n_picks / kTileKeys && a_.picks[row() * a_.n_picks + lane * kTileKeys] >= 0;
-    n_tiles_ = 32 - __clz(static_cast<int>(__ballot_sync(0xffffffff, has_picks)));
+    const bool has_topk = lane < a_.n_topk / kTileKeys && a_.topk[row() * a_.n_topk + lane * kTileKeys] >= 0;
+    n_tiles_ = 32 - __clz(static_cast<int>(__ballot_sync(0xffffffff, has_topk)));
   }
 
   const SparseMla& a_;
@@ -238,13 +238,13 @@ __device__ __forceinline__ void release_tile(ConvertedRows& s, HeadState& m, int
   __syncwarp();
 }
 
-// The bias of a row's last tile; null if all of its picks are valid.
+// The bias of a row's last tile; null if all of its selects are valid.
 template <int kGroup>
 __device__ __forceinline__ const float* last_bias(ConvertedRows& s, const SparseMla& a, const RowWork& w) {
-  const int32_t* picks = a.picks + w.row() * a.n_picks + (w.n_tiles() - 1) * kTileKeys;
-  if (picks[kTileKeys - 1] >= 0) return nullptr;
+  const int32_t* topk = a.topk + w.row() * a.n_topk + (w.n_tiles() - 1) * kTileKeys;
+  if (topk[kTileKeys - 1] >= 0) return nullptr;
   const int t = read_thread_index() % 128;
-  if (t < kTileKeys) s.bias[kGroup][t] = picks[t] >= 0 ? 0.0f : -INFINITY;
+  if (t < kTileKeys) s.bias[kGroup][t] = topk[t] >= 0 ? 0.0f : -INFINITY;
   named_barrier(kGroupBarrier + kGroup, 128);
   return s.bias[kGroup];
 }
@@ -374,9 +374,9 @@ class ConvertedLoader {
   __device__ __forceinline__ void run() {
     RowWork w(a_);
     do {
-      picks_ = a_.picks + w.row() * a_.n_picks + own_row_;
+      topk_ = a_.topk + w.row() * a_.n_topk + own_row_;
       first_slot_ = a_.table_row[w.row()] * a_.tables.stride * kIndexPageTokens;
-      ask_picks(0, w.n_tiles());
+      ask_topk(0, w.n_tiles());
       load_queries(w);
       for (int tile = 0; tile < w.n_tiles(); tile += 2) {
         load_tile<0>(w, tile);
@@ -391,9 +391,9 @@ class ConvertedLoader {
 
   __device__ __forceinline__ uint32_t offset(int i) const { return swizzle_128(own_row_, piece_) + i * kRowStep * 128; }
 
-  __device__ __forceinline__ void ask_picks(int tile, int n_tiles) {
+  __device__ __forceinline__ void ask_topk(int tile, int n_tiles) {
 #pragma unroll
-    for (int i = 0; i < kRows; ++i) pick_[i] = tile < n_tiles ? picks_[tile * kTileKeys + i * kRowStep] : -1;
+    for (int i = 0; i < kRows; ++i) pick_[i] = tile < n_tiles ? topk_[tile * kTileKeys + i * kRowStep] : -1;
   }
 
   // The latent columns of queries in the order of those of rows: each thread changes what it has copied itself.
@@ -444,7 +444,7 @@ class ConvertedLoader {
       row[i] = a_.cache + (first_slot_ + max(pick_[i], 0)) * kConvertedRowBytes + piece_;
       valid |= static_cast<uint32_t>(pick_[i] >= 0) << i;
     }
-    ask_picks(tile + 1, w.n_tiles());
+    ask_topk(tile + 1, w.n_tiles());
     s_.key_empty[kParity][kParity].wait(parity);
     copy_chunks<kParity * kChunks, kParity * kChunks + kChunks>(kParity, row, valid);
     s_.key_full[kParity][0].arrive_after_async_copies();
@@ -458,7 +458,7 @@ class ConvertedLoader {
   const SparseMla& a_;
   int own_row_;
   int piece_;  // bytes
-  const int32_t* picks_ = nullptr;
+  const int32_t* topk_ = nullptr;
   int64_t first_slot_ = 0;
   int pick_[kRows];
 };

@@ -1,5 +1,5 @@
 // sparse_mla over FP8 rows for few query rows, sm_90a. Eight blocks attend with 64 heads of one query row over each 1024 of
-// its picks.
+// its top-k indices.
 //
 //   in, out, order, edge  as in sparse_mla_sm90.cuh, and the same bits
 //   grid  rows x head groups x 2 parts x 8      cluster  the sixteen blocks of a row and head group
@@ -7,14 +7,14 @@
 //   smem  struct FewRows below: queries and two tiles of keys over the whole depth; in their place later the weights of all
 //         sixteen tiles of the part, and a ring of nine tiles of 64 value columns
 //   flow  Block c of a part has tiles c and c+8 of its scores and columns 64c .. 64c+63 of its values. All threads: keys of
-//         tile c; score warpgroups: queries; value warpgroups: picks, keys of tile c+8, value columns of tiles 0..7 and of
+//         tile c; score warpgroups: queries; value warpgroups: indices, keys of tile c+8, value columns of tiles 0..7 and of
 //         tiles 8..15, each. Score warpgroup g: scores of tile c + 8g, whose ceilings go to the eight blocks of the part,
 //         then weights, those of the first eight tiles first. The first value warpgroup adds values, tile after tile; the
 //         second fills the places that become free. The blocks with the same columns of both parts send each other their
 //         sums of 32 of them, and merge those.
 //   cost  a block: 72 wgmma m64n64k16 for scores, 64 m64n64k16 for values = 4352 tensor cycles; 148 KB of cache rows and 74
 //         KB of queries read; 112 KB of weights and 8 KB of sums sent
-//   why   a row takes as long as the longest chain of waits. Here these are: picks, rows, ceilings, weights, sums of the other
+//   why   a row takes as long as the longest chain of waits. Here these are: indices, rows, ceilings, weights, sums of the other
 //         part; a part's tiles go through them at once. The price is that value columns are read and converted twice,
 //         which fills otherwise idle time.
 #include <cstdint>
@@ -54,8 +54,8 @@ struct alignas(16) PartHead {
 struct FewRows {
   alignas(1024) uint8_t query[kDeepChunks][kChunkBytes];  // later weights, weight_chunk(), and received_sums()
   uint8_t key[kOwnTiles][kDeepChunks][kChunkBytes];       // later value_chunk(); weight_chunk(), lane_sums()
-  int32_t slot[kMlaPartPicks];
-  float bias[kOwnTiles][kTileKeys];            // 0, or -inf for an invalid pick
+  int32_t slot[kMlaPartTopk];
+  float bias[kOwnTiles][kTileKeys];            // 0, or -inf for an invalid index
   int32_t ceiling[kPartTiles][kMlaHeadGroup];  // of each tile alone
   PartHead head[kMaxParts][kMlaHeadGroup];
   Mbarrier ceilings_full[kOwnTiles];  // of the first eight tiles, of the others
@@ -249,21 +249,21 @@ struct ValuePieces {
   }
 };
 
-// The slots of the part's picks, by the value threads.
+// The slots of the part's top-k indices, by the value threads.
 __device__ __forceinline__ void find_slots(FewRows& s, const SparseMla& a, const BlockWork& w) {
-  constexpr int kPicks = kMlaPartPicks / kValueThreads;
+  constexpr int kTopk = kMlaPartTopk / kValueThreads;
   const int t = static_cast<int>(threadIdx.x) - kScoreThreads;
-  int pick[kPicks];
+  int pick[kTopk];
 #pragma unroll
-  for (int i = 0; i < kPicks; ++i) {
-    const int number = w.part() * kMlaPartPicks + i * kValueThreads + t;
-    pick[i] = number < a.n_picks ? a.picks[w.row() * a.n_picks + number] : -1;
+  for (int i = 0; i < kTopk; ++i) {
+    const int number = w.part() * kMlaPartTopk + i * kValueThreads + t;
+    pick[i] = number < a.n_topk ? a.topk[w.row() * a.n_topk + number] : -1;
   }
   const int32_t* table = a.tables.data != nullptr ? a.tables.data + a.table_row[w.row()] * a.tables.stride : nullptr;
 #pragma unroll
-  for (int i = 0; i < kPicks; ++i) {
+  for (int i = 0; i < kTopk; ++i) {
     const int number = i * kValueThreads + t;
-    s.slot[number] = pick_slot(pick[i], table);
+    s.slot[number] = topk_slot(pick[i], table);
     const int tile = number / kTileKeys;
     if (tile % kPartBlocks == w.place())
       s.bias[tile / kPartBlocks][number % kTileKeys] = pick[i] >= 0 ? 0.0f : -INFINITY;

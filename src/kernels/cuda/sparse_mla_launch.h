@@ -6,9 +6,9 @@
 namespace levin::cuda {
 
 constexpr int kMlaHeadGroup = 64;
-constexpr int kMlaPartPicks = 1024;  // a row's sums start afresh here
+constexpr int kMlaPartTopk = 1024;  // a row's sums start afresh here
 constexpr int kMlaMaxParts = 2;
-constexpr int mla_parts(int n_picks) { return (n_picks + kMlaPartPicks - 1) / kMlaPartPicks; }
+constexpr int mla_parts(int n_topk) { return (n_topk + kMlaPartTopk - 1) / kMlaPartTopk; }
 
 // Scratch memory: words that say which parts have come, then a record for each half of a part. Whole rows keep their
 // merged parts in the same place, up to kMlaTotalBytes for each block.
@@ -34,7 +34,7 @@ enum class MlaSharing : uint8_t {
 void launch_sparse_mla_fp8(const SparseMla& a, MlaSharing sharing, StreamHandle stream);
 // FP8 rows and more than 64 heads, a pair of blocks for all heads of a row.
 void launch_sparse_mla_all_heads(const SparseMla& a, StreamHandle stream);
-// FP8 rows and more than 1024 picks, a cluster of sixteen blocks for 64 heads of a row.
+// FP8 rows and more than 1024 top-k indices, a cluster of sixteen blocks for 64 heads of a row.
 void launch_sparse_mla_few_rows(const SparseMla& a, StreamHandle stream);
 // Of those clusters the calling thread's device holds so many at the same time.
 int few_rows_at_once();

@@ -1,4 +1,4 @@
-// The load warpgroup of sparse_mla (sparse_mla_sm90.cuh): picks -> cache rows -> bf16 tiles. Four lanes share a key; a
+// The load warpgroup of sparse_mla (sparse_mla_sm90.cuh): indices -> cache rows -> bf16 tiles. Four lanes share a key; a
 // thread has two keys of a tile, 32 apart.
 #pragma once
 
@@ -25,8 +25,8 @@ struct RowFormat<LatentRows::kBF16> {
   static constexpr int kScoreRegs = 88, kValueRegs = 96, kLoadRegs = 112;
 };
 
-// Slot of a pick, -1 for none.
-__device__ __forceinline__ int pick_slot(int pick, const int32_t* table) {
+// Slot of an index, -1 for none.
+__device__ __forceinline__ int topk_slot(int pick, const int32_t* table) {
   if (pick < 0 || table == nullptr) return pick;
   return table[pick / kIndexPageTokens] * kIndexPageTokens + pick % kIndexPageTokens;
 }
@@ -115,7 +115,7 @@ __device__ __forceinline__ void fetch_row(RawKeys& raw, const SparseMla& a, int 
 
 // Rows arrive in a ring of half tiles, and the lanes of a key ask for its bytes and read them. A half tile is read into
 // registers while the one before is converted, and then its place in the ring, one of n, asked for anew. With the row of half
-// tile h + n go the page table's entry of h + 2n and the pick of h + 3n, by the first of the four lanes of a key: they have
+// tile h + n go the page table's entry of h + 2n and the index of h + 3n, by the first of the four lanes of a key: they have
 // arrived when row h + n, h + 2n has, so that nothing is waited for twice.
 template <bool kTables, class S, class W>
 class Fp8Loader {
@@ -126,7 +126,7 @@ class Fp8Loader {
         a_(a),
         w_(w),
         thread_(static_cast<int>(threadIdx.x) - S::kFirstLoadThread),
-        picks_(a.picks + w.row() * a.n_picks + w.first_tile() * kTileKeys + thread_ / 4),
+        topk_(a.topk + w.row() * a.n_topk + w.first_tile() * kTileKeys + thread_ / 4),
         table_(kTables ? a.tables.data + a.table_row[w.row()] * a.tables.stride : nullptr) {}
 
   __device__ __forceinline__ void run() {
@@ -144,7 +144,7 @@ class Fp8Loader {
       at_.advance();
     }
     async_copy_wait<0>();
-    __syncwarp();  // all lanes have read their picks: the next item's come to the same places
+    __syncwarp();  // all lanes have read their top-k indices: the next item's come to the same places
   }
 
  private:
@@ -156,7 +156,7 @@ class Fp8Loader {
   __device__ __forceinline__ bool asks(int half_tile) const { return thread_ % 4 == 0 && half_tile < 2 * w_.n_tiles(); }
 
   __device__ __forceinline__ void ask_pick(int half_tile) {
-    if (asks(half_tile)) async_copy_4(&s_.pick[half_tile % kPickStages][key()], picks_ + half_tile * kKeys, true);
+    if (asks(half_tile)) async_copy_4(&s_.pick[half_tile % kPickStages][key()], topk_ + half_tile * kKeys, true);
   }
   __device__ __forceinline__ void ask_entry(int half_tile) {
     if (!kTables || !asks(half_tile)) return;
@@ -233,7 +233,7 @@ class Fp8Loader {
   const SparseMla& a_;
   const W& w_;
   int thread_;
-  const int32_t* picks_;
+  const int32_t* topk_;
   const int32_t* table_;
   int pick_;            // of the half tile that is asked for next
   int entry_;           // of the page table, for it
@@ -267,7 +267,7 @@ struct KeyPieces {
 };
 
 // The rows of the next tile are loaded as soon as the registers of this one's are free. Their slots are known by then, and
-// the picks after them are asked for before, because loads come back in order.
+// the selects after them are asked for before, because loads come back in order.
 template <class W>
 __device__ __forceinline__ void load_bf16_rows(Shared& s, const SparseMla& a, const W& w, RingPosition<kStages>& at) {
   constexpr int kRowBytes = RowFormat<LatentRows::kBF16>::kRowBytes;
@@ -275,18 +275,16 @@ __device__ __forceinline__ void load_bf16_rows(Shared& s, const SparseMla& a, co
   constexpr int kKeyStep = kLoadThreads / 4;
   const int thread = threadIdx.x - kScoreThreads - kValueThreads;
   const int key = thread / 4, quarter = thread % 4;
-  const int32_t* picks = a.picks + w.row() * a.n_picks + w.first_tile() * kTileKeys + key;
+  const int32_t* topk = a.topk + w.row() * a.n_topk + w.first_tile() * kTileKeys + key;
   const int32_t* table = a.tables.data ? a.tables.data + a.table_row[w.row()] * a.tables.stride : nullptr;
   KeyPieces pieces[kKeys];
   bool valid[kKeys];
   int slot[kKeys], next_pick[kKeys];
-  const auto pick_of = [&](int tile, int o) {
-    return tile < w.n_tiles() ? picks[tile * kTileKeys + o * kKeyStep] : -1;
-  };
-  const auto turn_picks = [&](int tile) {  // slots of the tile before, picks of this one
+  const auto pick_of = [&](int tile, int o) { return tile < w.n_tiles() ? topk[tile * kTileKeys + o * kKeyStep] : -1; };
+  const auto turn_topk = [&](int tile) {  // slots of the tile before, top-k indices of this one
 #pragma unroll
     for (int o = 0; o < kKeys; ++o) {
-      slot[o] = pick_slot(next_pick[o], table);
+      slot[o] = topk_slot(next_pick[o], table);
       next_pick[o] = pick_of(tile, o);
     }
   };
@@ -296,11 +294,11 @@ __device__ __forceinline__ void load_bf16_rows(Shared& s, const SparseMla& a, co
   };
 #pragma unroll
   for (int o = 0; o < kKeys; ++o) next_pick[o] = pick_of(0, o);
-  turn_picks(1);
+  turn_topk(1);
 #pragma unroll
   for (int o = 0; o < kKeys; ++o) load_row(o);
   for (int tile = 0; tile < w.n_tiles(); ++tile) {
-    turn_picks(tile + 2);
+    turn_topk(tile + 2);
     s.key_ring.empty[at.stage].wait(at.parity ^ 1);
 #pragma unroll
     for (int o = 0; o < kKeys; ++o) {

@@ -138,7 +138,7 @@ __device__ __forceinline__ void add_received(S& s, float (&score)[32], int group
   __syncwarp();
 }
 
-// Scores of invalid picks to -inf; returns the ceilings of the tile's highest in both rows, in the log2 domain.
+// Scores of invalid top-k indices to -inf; returns the ceilings of the tile's highest in both rows, in the log2 domain.
 __device__ __forceinline__ void find_ceilings(float (&score)[32], int32_t (&ceiling)[2], const float* bias,
                                               float scale_log2) {
   if (bias != nullptr) {

@@ -1,23 +1,23 @@
-// sparse_mla, sm_90a. A pair of blocks attends with 64 heads of one query row over its picked cache rows.
+// sparse_mla, sm_90a. A pair of blocks attends with 64 heads of one query row over its selected cache rows.
 //
-//   in    q [rows, H, 512 + 64] bf16, picks [rows, K], cache rows        out  [rows, H, 512] bf16 or f32
+//   in    q [rows, H, 512 + 64] bf16, topk [rows, K], cache rows        out  [rows, H, 512] bf16 or f32
 //   grid  whole rows, pairs: two blocks for every two SMs, which go from item to item, an item being a row and
 //         a head group, or a part of them; clusters: rows x head groups x parts x 2
 //   cluster  a pair, or the pairs of all parts of one item: 2 x parts      block  2 score, 2 value, 1 load warpgroup
-//   smem  struct Shared below: kStages half key tiles of 64 picks, the block's half of the queries, two weight tiles,
+//   smem  struct Shared below: kStages half key tiles of 64 indices, the block's half of the queries, two weight tiles,
 //         what the other block sends, cache rows on their way
 //   flow  Block h of a pair holds half the depth, latent 256h .. 256h+255 and rope 32h .. 32h+31, which is also its half
-//         of the value columns: no cache byte is converted twice in a pair. Load warpgroup: picks -> rows -> bf16 tiles.
+//         of the value columns: no cache byte is converted twice in a pair. Load warpgroup: indices -> rows -> bf16 tiles.
 //         Score warpgroup g, for tiles i = g, g+2, ...: scores over its half of the depth; the halves are exchanged and
 //         added, in both blocks alike; running maximum, weights to shared memory. The half scores of tile i+2 are on
 //         their way while those of i wait. Value warpgroup v: value columns 128v .. 128v+127 of the block's half, tile
 //         after tile. Each role enters the next item as soon as it is done with its own part of this one.
-//   parts A row's sums start afresh at pick 1024. One pair does all parts and merges them through scratch memory that
+//   parts A row's sums start afresh at index 1024. One pair does all parts and merges them through scratch memory that
 //         stays in L2; or each part has its own pair, and these merge a share of the columns each: through shared memory
 //         in a cluster, or through scratch memory. The same additions in the same order.
 //   order The four columns of a word of FP8 codes stand in the tile as 1, 3, 0, 2, which saves a permutation of bytes a
 //         word: so do the queries' columns, and the output's are put back.
-//   edge  an invalid pick reads nothing, its tile row is zero and its score -inf; tiles without any pick are skipped;
+//   edge  an invalid index reads nothing, its tile row is zero and its score -inf; tiles without any index are skipped;
 //         heads beyond H are zero queries and not stored
 //   cost  a tile and block: 18 wgmma m64n64k16 + 8 m64n128k16 = 1088 tensor cycles; 16 KB sent to the other block; 64 x
 //         288 values converted at 9 instructions for four
@@ -152,11 +152,11 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
 }
 
-// kTables: picks may be positions. Without, no instruction of the loads is spent on them.
+// kTables: top-k indices may be positions. Without, no instruction of the loads is spent on them.
 template <MlaSharing kSharing, LatentRows kFormat, bool kTables>
 void launch_as(const SparseMla& a, StreamHandle stream) {
   constexpr float kLog2E = 1.44269504088896340736f;
-  const int n_parts = mla_parts(a.n_picks);
+  const int n_parts = mla_parts(a.n_topk);
   const int64_t n_rows = a.n_rows * ((a.n_heads + kMlaHeadGroup - 1) / kMlaHeadGroup);
   const bool clusters = kSharing == MlaSharing::kClusters;
   const int64_t n_items = kSharing == MlaSharing::kPairs ? n_rows * n_parts : n_rows;

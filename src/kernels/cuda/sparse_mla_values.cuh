@@ -92,7 +92,7 @@ __device__ __forceinline__ void merge_values(ValueState& m, float4* total, bool 
   start_part(m);
 }
 
-// 1 / (sum of a row's weights); 0 for a row without picks.
+// 1 / (sum of a row's weights); 0 for a row without top-k indices.
 __device__ __forceinline__ float invert_sum(float even, float odd) {
   const float sum = even + odd;
   return sum > 0 ? __frcp_rn(sum) : 0.0f;

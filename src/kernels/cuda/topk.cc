@@ -13,7 +13,7 @@
 namespace levin::cuda {
 namespace {
 
-constexpr int kMaxPicks = 2048;
+constexpr int kMaxTopk = 2048;
 
 // Blocks that share a row: as many as its length pays for; no more than it takes to hold it where they would share
 // SMs.
@@ -54,13 +54,13 @@ PrefillScratch prefill_scratch(int64_t n_rows, int64_t max_length, int n_blocks)
 
 }  // namespace
 
-std::string topk_support(int n_picks) {
-  if (n_picks >= 64 && n_picks <= kMaxPicks && n_picks % 64 == 0) return {};
-  return fmt::format("top-k on CUDA picks a multiple of 64 up to 2048, not {}", n_picks);
+std::string topk_support(int n_topk) {
+  if (n_topk >= 64 && n_topk <= kMaxTopk && n_topk % 64 == 0) return {};
+  return fmt::format("top-k on CUDA selects a multiple of 64 up to 2048, not {}", n_topk);
 }
 
 void select_topk(const SelectTopk& a, StreamHandle stream) {
-  LEVIN_CHECK(topk_support(a.n_picks).empty(), "{}", topk_support(a.n_picks));
+  LEVIN_CHECK(topk_support(a.n_topk).empty(), "{}", topk_support(a.n_topk));
   LEVIN_CHECK(a.fault != nullptr && a.n_tokens >= 1, "top-k needs a place to report NaN and the rows of a request");
   LEVIN_CHECK(reinterpret_cast<uintptr_t>(a.histogram) % 16 == 0, "counts of scores must be 16-byte aligned");
   if (a.n_rows > 0) launch_select_topk(a, n_split_for(a.n_rows, a.max_length), stream);
@@ -71,13 +71,13 @@ std::vector<int64_t> select_topk_thresholds(int64_t max_length, int64_t most_row
 }
 
 void index_topk(const IndexTopk& a, const IndexPlan& plan, const IndexShape& shape, StreamHandle stream) {
-  LEVIN_CHECK(plan.skip_length <= a.in.first + a.n_picks,
-              "the index plan skips rows up to {}, but {} picks need scores", plan.skip_length, a.n_picks);
+  LEVIN_CHECK(plan.skip_length <= a.in.first + a.n_topk,
+              "the index plan skips rows up to {}, but {} top-k indices need scores", plan.skip_length, a.n_topk);
   index_scores({.in = a.in,
                 .score = a.score,
                 .score_stride = a.score_stride,
                 .histogram = a.histogram,
-                .min_ranked = a.n_picks,
+                .min_ranked = a.n_topk,
                 .fault = a.fault},
                plan, shape, stream);
   select_topk({.score = a.score,
@@ -89,8 +89,8 @@ void index_topk(const IndexTopk& a, const IndexPlan& plan, const IndexShape& sha
                .max_length = shape.max_length,
                .tables = a.physical ? a.in.tables : PageTables{},
                .histogram = a.histogram,
-               .picks = a.picks,
-               .n_picks = a.n_picks,
+               .topk = a.topk,
+               .n_topk = a.n_topk,
                .fault = a.fault},
               stream);
 }
@@ -115,7 +115,7 @@ void prefill_index_topk(const PrefillIndexTopk& a, StreamHandle stream) {
     const IndexShape shape = prefill_shape(n_rows, a.max_length, a.n_blocks);
     const RowLengths lengths{a.visible + row, kMaxQueryTokens, 1};
     const IndexPlan plan = build_index_plan(
-        {.lengths = lengths, .n_rows = n_rows, .shape = shape, .skip_length = a.first + a.n_picks, .memory = a.scratch},
+        {.lengths = lengths, .n_rows = n_rows, .shape = shape, .skip_length = a.first + a.n_topk, .memory = a.scratch},
         stream);
     index_topk({.in = {.q = static_cast<const std::byte*>(a.q) + row * a.n_heads * kIndexWidth,
                        .w = a.w + row * a.n_heads,
@@ -132,8 +132,8 @@ void prefill_index_topk(const PrefillIndexTopk& a, StreamHandle stream) {
                 .score = reinterpret_cast<float*>(a.scratch + cut.score_offset),
                 .score_stride = cut.score_stride,
                 .histogram = histogram,
-                .picks = a.picks + row * a.n_picks,
-                .n_picks = a.n_picks,
+                .topk = a.topk + row * a.n_topk,
+                .n_topk = a.n_topk,
                 .fault = a.fault},
                plan, shape, stream);
   }

@@ -1,6 +1,6 @@
 // Exact selection of the K best scored keys of each row, and its fusion with the scores.
 //
-//   picks[r,:] = the K best s in begin[r] <= s < length[r] by (score descending, s ascending), -0 counting as +0;
+//   topk[r,:] = the K best s in begin[r] <= s < length[r] by (score descending, s ascending), -0 counting as +0;
 //   ascending in s, tail -1
 //
 // Output    logical positions s, or with page tables the physical slots table[s / 64] * 64 + s % 64
@@ -8,7 +8,7 @@
 // it. A row with
 //           at most K candidates takes them all and its scores are not read.
 // Limits    K a multiple of 64 up to 2048 (topk_support()); rows of any length
-// NaN       sets *fault; where it would rank is not specified, and the caller must not use the picks
+// NaN       sets *fault; where it would rank is not specified, and the caller must not use the top-k indices
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@
 namespace levin::cuda {
 
 // Empty if the kernels select this many, otherwise one line that says what they can.
-std::string topk_support(int n_picks);
+std::string topk_support(int n_topk);
 
 struct SelectTopk {
   const float* score =
@@ -35,8 +35,8 @@ struct SelectTopk {
   int64_t max_length = 0;         // longer lengths are cut
   PageTables tables;              // data null: logical positions
   uint32_t* histogram = nullptr;  // [rows, 2048] of index_scores(), 16-byte aligned; left all zero. Null: counted here
-  int32_t* picks = nullptr;       // [rows, n_picks], written in full
-  int n_picks = 0;
+  int32_t* topk = nullptr;        // [rows, n_topk], written in full
+  int n_topk = 0;
   uint32_t* fault = nullptr;  // set to 1 if a candidate is NaN
 };
 void select_topk(const SelectTopk& a, StreamHandle stream);
@@ -48,15 +48,15 @@ std::vector<int64_t> select_topk_thresholds(int64_t max_length, int64_t most_row
 // that holds the K-th.
 struct IndexTopk {
   IndexScoreInputs in;
-  bool physical = false;   // picks are slots, not positions
+  bool physical = false;   // selects are slots, not positions
   float* score = nullptr;  // scratch [rows, score_stride]
   int64_t score_stride = 0;
   uint32_t* histogram = nullptr;  // scratch [rows, 2048], 16-byte aligned, zeroed once by its owner; left all zero
-  int32_t* picks = nullptr;       // [rows, n_picks], written in full, all -1 for padding rows
-  int n_picks = 0;
+  int32_t* topk = nullptr;        // [rows, n_topk], written in full, all -1 for padding rows
+  int n_topk = 0;
   uint32_t* fault = nullptr;
 };
-// The plan must have been built with skip_length at most first + n_picks.
+// The plan must have been built with skip_length at most first + n_topk.
 void index_topk(const IndexTopk& a, const IndexPlan& plan, const IndexShape& shape, StreamHandle stream);
 
 // Many query tokens of one sequence in bounded memory: rows in runs whose scores fit `scratch`, each run eight tokens
@@ -74,8 +74,8 @@ struct PrefillIndexTopk {
   int64_t max_length = 0;
   int32_t first = 0;
   bool physical = false;
-  int32_t* picks = nullptr;  // [n_rows, n_picks]
-  int n_picks = 0;
+  int32_t* topk = nullptr;  // [n_rows, n_topk]
+  int n_topk = 0;
   int n_blocks = 0;
   std::byte* scratch = nullptr;
   int64_t scratch_bytes = 0;  // at least prefill_scratch_bytes() of one run of 8 rows; any contents

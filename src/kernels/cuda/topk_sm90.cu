@@ -1,6 +1,6 @@
-// select_topk, sm_90a. A cluster of blocks finds the K-th best score of one row, then writes the picks in order.
+// select_topk, sm_90a. A cluster of blocks finds the K-th best score of one row, then writes the top-k indices in order.
 //
-//   in    score [rows, S] f32, lengths, counted in bins or not      out  picks [rows, K] i32
+//   in    score [rows, S] f32, lengths, counted in bins or not      out  topk [rows, K] i32
 //   grid  rows x n_split, a cluster per row     block  8 warps, each with one contiguous run of the row; two blocks
 //         share a SM. Blocks that the row is too short for leave at once
 //   smem  struct Shared below: counts per digit, scores listed here, keys listed in the whole cluster
@@ -108,7 +108,7 @@ struct Row {
 
 __device__ __forceinline__ int row_index() { return static_cast<int>(cluster_index()); }
 
-__device__ __forceinline__ int32_t* picks_of(const SelectTopk& a) { return a.picks + int64_t{row_index()} * a.n_picks; }
+__device__ __forceinline__ int32_t* topk_of(const SelectTopk& a) { return a.topk + int64_t{row_index()} * a.n_topk; }
 
 __device__ Row row_of(const SelectTopk& a) {
   const int r = row_index(), request = r / a.n_tokens, token = r % a.n_tokens;
@@ -344,7 +344,7 @@ __device__ BinCounts count_digit(Shared& s, const SelectTopk& a, const Row& row,
 template <bool kHeld>
 __device__ Threshold find_listable(Shared& s, const SelectTopk& a, const Row& row, const BinCounts& counted,
                                    int n_blocks, WarpScores<kHeld>& scores) {
-  Threshold t{32, 0, static_cast<uint32_t>(a.n_picks), static_cast<uint32_t>(row.end - row.first), 0};
+  Threshold t{32, 0, static_cast<uint32_t>(a.n_topk), static_cast<uint32_t>(row.end - row.first), 0};
   if (a.histogram != nullptr) t = find_digit(s, counted, t);
 #pragma unroll 1
   while (t.n_digits == 0 || (t.count > kMaxListed && !t.is_final()))
@@ -499,15 +499,15 @@ __device__ __forceinline__ void write_chunk(const SelectTopk& a, const Chunk& c,
   const uint32_t own = __popc(above) | __popc(ties) << 16, inclusive = warp_inclusive_sum(own);
   const uint32_t total = __shfl_sync(kAllLanes, inclusive, 31);
   const uint32_t ties_before = min(before.ties + ((inclusive - own) >> 16), left);
-  int32_t* to = picks_of(a) + before.above + ((inclusive - own) & 0xffff) + ties_before;
+  int32_t* to = topk_of(a) + before.above + ((inclusive - own) & 0xffff) + ties_before;
   for (uint32_t taken = above | lowest_set(ties, left - ties_before); taken != 0; taken &= taken - 1)
     *to++ = c.slot + __ffs(static_cast<int>(taken)) - 1;
   before = {before.above + (total & 0xffff), before.ties + (total >> 16)};
 }
 
 template <bool kHeld>
-__device__ void write_picks(const Shared& s, const SelectTopk& a, const Row& row, WarpScores<kHeld>& scores,
-                            const Threshold& t) {
+__device__ void write_topk(const Shared& s, const SelectTopk& a, const Row& row, WarpScores<kHeld>& scores,
+                           const Threshold& t) {
   Counts before = counts_before(s);
   const Bounds bounds(t);
   scores.for_each_window(row, [&] {
@@ -519,8 +519,8 @@ __device__ void write_picks(const Shared& s, const SelectTopk& a, const Row& row
 
 __device__ void take_all(const SelectTopk& a, const Row& row, int n_split) {
   const int n = row.end - row.first;
-  for (int i = static_cast<int>(cluster_rank()) * kThreads + threadIdx.x; i < a.n_picks; i += n_split * kThreads)
-    picks_of(a)[i] = i < n ? place(row, row.first + i) : -1;
+  for (int i = static_cast<int>(cluster_rank()) * kThreads + threadIdx.x; i < a.n_topk; i += n_split * kThreads)
+    topk_of(a)[i] = i < n ? place(row, row.first + i) : -1;
 }
 
 __device__ __forceinline__ void clear(Shared& s) {
@@ -545,7 +545,7 @@ __global__ void __launch_bounds__(kThreads, 2) select_topk_kernel(const SelectTo
   if (a.histogram != nullptr) counted = *own_counts(a);
   const Row row = row_of(a);
   const int n = row.end - row.first;
-  if (n <= a.n_picks) return take_all(a, row, n_split);
+  if (n <= a.n_topk) return take_all(a, row, n_split);
   const int n_blocks = min(n_split, max(1, n / kSelectMinKeys));
   if (rank >= n_blocks) return;
   __syncthreads();
@@ -575,7 +575,7 @@ __global__ void __launch_bounds__(kThreads, 2) select_topk_kernel(const SelectTo
     count_run(s, row, scores, t, false);
   }
   __syncthreads();
-  write_picks(s, a, row, scores, t);
+  write_topk(s, a, row, scores, t);
   if (n_blocks > 1) cluster_wait();  // nobody leaves while its lists may be read
 }
 

@@ -20,9 +20,9 @@ DType query_type(CacheDType keys) {
 
 }  // namespace
 
-void IndexerBlock::pick(Pass& p, View h, View c_q, const IndexKeys& keys, View slots) const {  // slots  [T, K]
+void IndexerBlock::select(Pass& p, View h, View c_q, const IndexKeys& keys, View slots) const {  // slots  [T, K]
   if (keys.n_visible - keys.first <= slots.dim(1)) {
-    return ops::take_all(p.ctx(), {.visible = keys.visible, .first = keys.first, .picks = slots});
+    return ops::take_all(p.ctx(), {.visible = keys.visible, .first = keys.first, .topk = slots});
   }
   const DType type = query_type(p.numerics().index_keys);
   const View x = p.matmul(c_q, q_up).split_last(params.n_heads, params.d_index);  // [T, Hi, Di]
@@ -44,7 +44,7 @@ void IndexerBlock::pick(Pass& p, View h, View c_q, const IndexKeys& keys, View s
                                       .first = keys.first,
                                       .format = keys.format,
                                       .cache = keys.cache},
-                            .picks = slots,
+                            .topk = slots,
                             .faults = p.step().faults});
 }
 

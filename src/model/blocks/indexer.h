@@ -1,5 +1,5 @@
 // The lightning indexer of all families (model_spec.md 4.4, 6.5): its queries meet the cached keys, and the best K of them
-// are picked. What the keys are of, tokens or entries, and how they were made, is the family's.
+// are selected. What the keys are of, tokens or entries, and how they were made, is the family's.
 #pragma once
 
 #include "model/config.h"
@@ -32,7 +32,7 @@ struct IndexerBlock {
   Rotation rotation;           // of the step's positions, if anything is rotated
 
   // h [T, D] normed input, c_q [T, Rq] normed query latent -> slots [T, K] i32, ascending, unused -1.
-  void pick(Pass& p, View h, View c_q, const IndexKeys& keys, View slots) const;
+  void select(Pass& p, View h, View c_q, const IndexKeys& keys, View slots) const;
 };
 
 }  // namespace levin

@@ -16,7 +16,7 @@ View MoeBlock::forward(Pass& p, View h) const {
   const View out = p.allocate(DType::kF32, {p.n_tokens(), h.dim(1)});  // [T, D]
   const ArenaScope scratch = p.scope();
   const View logits = p.matmul(h, weights.gate);                                         // [T, E]
-  const View picks = p.allocate(DType::kI32, {p.n_tokens(), params.n_active});           // [T, A]
+  const View topk = p.allocate(DType::kI32, {p.n_tokens(), params.n_active});            // [T, A]
   const View expert_weights = p.allocate(DType::kF32, {p.n_tokens(), params.n_active});  // [T, A]
   ops::route_experts(p.ctx(), {.logits = logits,
                                .score = params.score,
@@ -28,11 +28,11 @@ View MoeBlock::forward(Pass& p, View h) const {
                                .n_groups_kept = params.n_groups_kept,
                                .normalize = params.normalize,
                                .factor = params.factor,
-                               .picks = picks,
+                               .topk = topk,
                                .weights = expert_weights,
                                .faults = p.step().faults});
   ops::expert_ffn(p.ctx(), {.x = h,
-                            .picks = picks,
+                            .topk = topk,
                             .weights = expert_weights,
                             .experts = weights.experts,
                             .shared = weights.shared ? &*weights.shared : nullptr,

@@ -109,26 +109,26 @@ OpWork scores_work(const CpuBackend& cpu, const ops::IndexQuery& a, Share rows) 
   return work;
 }
 
-// A run of rows whose picks are chosen; score's row 0 is row `row`.
+// A run of rows whose selects are chosen; score's row 0 is row `row`.
 struct Selection {
   View score;
   const int32_t* begin = nullptr;  // [n_rows], null: `first` for all
   int32_t first = 0;
   const int32_t* end = nullptr;  // [n_rows]
-  View picks;                    // [n_rows, K]
+  View topk;                     // [n_rows, K]
   View faults;                   // [n_rows], may be empty
 };
 
-// Picks of a row whose candidates are all taken, or whose first are.
-void take_row(int64_t first, int64_t end, const View& picks, int64_t t) {
-  for (int64_t i = 0; i < picks.dim(1); ++i) {
+// Top-k indices of a row whose candidates are all taken, or whose first are.
+void take_row(int64_t first, int64_t end, const View& topk, int64_t t) {
+  for (int64_t i = 0; i < topk.dim(1); ++i) {
     const int64_t slot = first + i;
-    picks.row<int32_t>(t)[i] = slot < end ? static_cast<int32_t>(slot) : -1;
+    topk.row<int32_t>(t)[i] = slot < end ? static_cast<int32_t>(slot) : -1;
   }
 }
 
 void select_rows(CpuBackend& cpu, const Selection& a) {
-  const int64_t n_rows = a.picks.dim(0), n_threads = cpu.pool().n_threads();
+  const int64_t n_rows = a.topk.dim(0), n_threads = cpu.pool().n_threads();
   const int64_t n_elements = kernels::select_scratch_elements(a.score.dim(1));
   const ArenaScope scope(cpu.arena());
   const View scratch = cpu.arena().allocate(DType::kI32, {n_threads, n_elements});
@@ -138,11 +138,11 @@ void select_rows(CpuBackend& cpu, const Selection& a) {
       const int64_t bad = cpu.kernels().index.select({.score = a.score.row<float>(t),
                                                       .begin = begin,
                                                       .end = a.end[t],
-                                                      .n_picks = a.picks.dim(1),
-                                                      .picks = a.picks.row<int32_t>(t),
+                                                      .n_topk = a.topk.dim(1),
+                                                      .topk = a.topk.row<int32_t>(t),
                                                       .scratch = scratch.row<int32_t>(thread)});
       if (bad == kernels::kNoNan) continue;
-      take_row(begin, a.end[t], a.picks, t);
+      take_row(begin, a.end[t], a.topk, t);
       mark_fault(a.faults, t);
     }
   });
@@ -156,9 +156,9 @@ struct Run {
 Run next_run(const ops::IndexTopk& a, int64_t begin) {
   const int32_t* visible = a.query.visible.data<int32_t>();
   Run run{.rows = {begin, begin}};
-  for (; run.rows.end < a.picks.dim(0); ++run.rows.end) {
+  for (; run.rows.end < a.topk.dim(0); ++run.rows.end) {
     const int64_t t = run.rows.end, n_rows = t + 1 - begin, n_slots = std::max(run.n_slots, int64_t{visible[t]});
-    if (visible[t] - a.query.first <= a.picks.dim(1)) break;
+    if (visible[t] - a.query.first <= a.topk.dim(1)) break;
     if (n_rows > 1 && n_rows * n_slots * 4 > ops::kIndexScoreBytes) break;
     run.n_slots = n_slots;
   }
@@ -173,7 +173,7 @@ void CpuBackend::index_topk(const ops::IndexTopk& a) {
   for (int64_t t = 0; t < n_rows;) {
     const Run run = next_run(a, t);
     if (run.rows.begin == run.rows.end) {
-      take_row(a.query.first, a.query.visible.data<int32_t>()[t], a.picks, t);
+      take_row(a.query.first, a.query.visible.data<int32_t>()[t], a.topk, t);
       ++t;
       continue;
     }
@@ -184,7 +184,7 @@ void CpuBackend::index_topk(const ops::IndexTopk& a) {
     select_rows(*this, {.score = score,
                         .first = a.query.first,
                         .end = a.query.visible.data<int32_t>() + t,
-                        .picks = a.picks.slice_first(t, n),
+                        .topk = a.topk.slice_first(t, n),
                         .faults = a.faults.empty() ? View() : a.faults.slice_first(t, n)});
     t = run.rows.end;
   }
@@ -192,7 +192,7 @@ void CpuBackend::index_topk(const ops::IndexTopk& a) {
 
 OpWork CpuBackend::work(const ops::IndexTopk& a) const {
   OpWork work;
-  for (int64_t t = 0; t < a.picks.dim(0);) {
+  for (int64_t t = 0; t < a.topk.dim(0);) {
     const Run run = next_run(a, t);
     work += scores_work(*this, a.query, run.rows);
     t = std::max(run.rows.end, t + 1);
@@ -201,17 +201,17 @@ OpWork CpuBackend::work(const ops::IndexTopk& a) const {
 }
 
 void CpuBackend::take_all(const ops::TakeAll& a) {
-  for (int64_t t = 0; t < a.picks.dim(0); ++t) {
+  for (int64_t t = 0; t < a.topk.dim(0); ++t) {
     const int32_t visible = a.visible.data<int32_t>()[t];
-    LEVIN_CHECK(visible - a.first <= a.picks.dim(1), "take_all: row {} sees more than {} slots", t, a.picks.dim(1));
-    take_row(a.first, visible, a.picks, t);
+    LEVIN_CHECK(visible - a.first <= a.topk.dim(1), "take_all: row {} sees more than {} slots", t, a.topk.dim(1));
+    take_row(a.first, visible, a.topk, t);
   }
 }
 
 void CpuBackend::take_most_recent(const ops::TakeAll& a) {
-  for (int64_t t = 0; t < a.picks.dim(0); ++t) {
+  for (int64_t t = 0; t < a.topk.dim(0); ++t) {
     const int32_t visible = a.visible.data<int32_t>()[t];
-    take_row(std::max<int64_t>(a.first, visible - a.picks.dim(1)), visible, a.picks, t);
+    take_row(std::max<int64_t>(a.first, visible - a.topk.dim(1)), visible, a.topk, t);
   }
 }
 
@@ -237,7 +237,7 @@ void CpuBackend::select_topk(const ops::SelectTopk& a) {
   select_rows(*this, {.score = a.score,
                       .begin = a.begin.data<int32_t>(),
                       .end = a.end.data<int32_t>(),
-                      .picks = a.picks,
+                      .topk = a.topk,
                       .faults = a.faults});
 }
 

@@ -1,8 +1,8 @@
-// ffn and expert_ffn of ops/moe.h: all blocks of a step (the experts that any row picked, then the shared one) go
-// through the same four stages together, so that threads are busy whether one token picked eight experts or a thousand
-// tokens picked all of them.
+// ffn and expert_ffn of ops/moe.h: all blocks of a step (the experts that any row selected, then the shared one) go
+// through the same four stages together, so that threads are busy whether one token selected eight experts or a thousand
+// tokens selected all of them.
 //
-//   round      the input once per type; each block takes the rows that picked it
+//   round      the input once per type; each block takes the rows that selected it
 //   gate, up   one loop over the panels of all blocks
 //   hidden     silu(gate) * up, rounded
 //   down       one loop over the panels of all blocks
@@ -192,24 +192,24 @@ void run_blocks(CpuBackend& cpu, const View& x, std::span<const Block> blocks, f
   run_products(cpu, products);
 }
 
-// The rows of each expert that any row of `picks` chose, experts ascending.
+// The rows of each expert that any row of `topk` chose, experts ascending.
 struct Grouping {
   std::vector<int32_t> rows;    // [T * A], token of each pair, by expert then token
   std::vector<int32_t> places;  // [T, A], where pair (t, a) stands in `rows`
   std::vector<int64_t> first;   // [E + 1]
 };
 
-Grouping group_by_expert(const View& picks, int64_t n_experts) {
-  const int64_t n_tokens = picks.dim(0), n_active = picks.dim(1);
+Grouping group_by_expert(const View& topk, int64_t n_experts) {
+  const int64_t n_tokens = topk.dim(0), n_active = topk.dim(1);
   Grouping g;
   g.rows.resize(static_cast<size_t>(n_tokens * n_active));
   g.places.resize(g.rows.size());
   g.first.resize(static_cast<size_t>(n_experts + 1));
   for (int64_t t = 0; t < n_tokens; ++t) {
-    const int32_t* row = picks.row<int32_t>(t);
+    const int32_t* row = topk.row<int32_t>(t);
     for (int64_t a = 0; a < n_active; ++a) {
       LEVIN_CHECK(row[a] >= 0 && row[a] < n_experts && (a == 0 || row[a - 1] < row[a]),
-                  "expert_ffn: picks[{}, {}] is {}, expected ascending ids below {}", t, a, row[a], n_experts);
+                  "expert_ffn: topk[{}, {}] is {}, expected ascending ids below {}", t, a, row[a], n_experts);
       ++g.first[row[a] + 1];
     }
   }
@@ -217,7 +217,7 @@ Grouping group_by_expert(const View& picks, int64_t n_experts) {
   std::vector<int64_t> next(g.first.begin(), g.first.end() - 1);
   for (int64_t t = 0; t < n_tokens; ++t) {
     for (int64_t a = 0; a < n_active; ++a) {
-      const int64_t place = next[picks.row<int32_t>(t)[a]]++;
+      const int64_t place = next[topk.row<int32_t>(t)[a]]++;
       g.rows[place] = static_cast<int32_t>(t);
       g.places[t * n_active + a] = static_cast<int32_t>(place);
     }
@@ -237,7 +237,7 @@ const float* grouped_weights(CpuBackend& cpu, const View& weights, const Groupin
 
 // The tokens of a whose scratch memory fits.
 int64_t tokens_at_once(const ops::ExpertFfn& a) {
-  const int64_t d = a.x.dim(1), n_active = a.picks.dim(1);
+  const int64_t d = a.x.dim(1), n_active = a.topk.dim(1);
   const int64_t f = a.experts.empty() ? 0 : a.experts[0].gate.n();
   const int64_t f_shared = a.shared == nullptr ? 0 : a.shared->gate.n();
   // x as rounded, gathered and widened (at most 8 bytes a value), gate, up and hidden likewise, and the block's output.
@@ -250,7 +250,7 @@ ops::ExpertFfn slice_at(const ops::ExpertFfn& a, int64_t begin) {
   const int64_t n = std::min(tokens_at_once(a), a.x.dim(0) - begin);
   ops::ExpertFfn slice = a;
   slice.x = a.x.slice_first(begin, n);
-  slice.picks = a.picks.slice_first(begin, n);
+  slice.topk = a.topk.slice_first(begin, n);
   slice.weights = a.weights.slice_first(begin, n);
   slice.out = a.out.slice_first(begin, n);
   return slice;
@@ -259,7 +259,7 @@ ops::ExpertFfn slice_at(const ops::ExpertFfn& a, int64_t begin) {
 void expert_ffn_slice(CpuBackend& cpu, const ops::ExpertFfn& a) {
   const int64_t n_tokens = a.x.dim(0), d = a.x.dim(1), n_experts = static_cast<int64_t>(a.experts.size());
   const ArenaScope scope(cpu.arena());
-  const Grouping g = group_by_expert(a.picks, n_experts);
+  const Grouping g = group_by_expert(a.topk, n_experts);
   float* y = cpu.arena().allocate(DType::kF32, {static_cast<int64_t>(g.rows.size()), d}).data<float>();
   const float* weights = a.weigh_hidden ? grouped_weights(cpu, a.weights, g) : nullptr;
   std::vector<Block> blocks;
@@ -280,7 +280,7 @@ void expert_ffn_slice(CpuBackend& cpu, const ops::ExpertFfn& a) {
     shared = out;
   }
   run_blocks(cpu, a.x, blocks, a.limit);
-  const int64_t n_active = a.picks.dim(1);
+  const int64_t n_active = a.topk.dim(1);
   const std::vector<float> ones(static_cast<size_t>(n_active), 1.0f);
   cpu.pool().parallel_for(n_tokens, row_grain(n_tokens, n_active * d), [&](int64_t begin, int64_t end, int) {
     cpu.kernels().matmul.combine({.y = y,
@@ -307,11 +307,11 @@ OpWork ffn_work(const CpuBackend& cpu, const ops::FfnWeights& w, int64_t n_rows)
   return work += product_work(operand(w.hidden, w.down), w.down, n_rows);
 }
 
-// Each expert that a token picked, and the shared one.
+// Each expert that a token selected, and the shared one.
 OpWork experts_work(const CpuBackend& cpu, const ops::ExpertFfn& a) {
   std::vector<int64_t> n_rows(a.experts.size());
-  for (int64_t t = 0; t < a.picks.dim(0); ++t) {
-    for (int64_t i = 0; i < a.picks.dim(1); ++i) ++n_rows[static_cast<size_t>(a.picks.row<int32_t>(t)[i])];
+  for (int64_t t = 0; t < a.topk.dim(0); ++t) {
+    for (int64_t i = 0; i < a.topk.dim(1); ++i) ++n_rows[static_cast<size_t>(a.topk.row<int32_t>(t)[i])];
   }
   OpWork work;
   for (size_t e = 0; e < n_rows.size(); ++e) {

@@ -13,7 +13,7 @@ namespace {
 
 // The chosen experts of every row, ascending: [T, A].
 View chosen_experts(Arena& arena, const ops::RouteExperts& a, int64_t n_experts) {
-  const int64_t n_rows = a.picks.dim(0), n_active = a.picks.dim(1);
+  const int64_t n_rows = a.topk.dim(0), n_active = a.topk.dim(1);
   const View out = arena.allocate(DType::kI32, {n_rows, n_active});
   for (int64_t t = 0; t < n_rows; ++t) {
     const int64_t from = a.tokens.empty() ? t : a.tokens.data<int32_t>()[t];
@@ -32,8 +32,8 @@ View chosen_experts(Arena& arena, const ops::RouteExperts& a, int64_t n_experts)
 
 // What a row gets whose scores cannot be ranked.
 void take_first_experts(const ops::RouteExperts& a, int64_t row) {
-  int32_t* picks = a.picks.row<int32_t>(row);
-  std::iota(picks, picks + a.picks.dim(1), 0);
+  int32_t* topk = a.topk.row<int32_t>(row);
+  std::iota(topk, topk + a.topk.dim(1), 0);
   std::fill_n(a.weights.row<float>(row), a.weights.dim(1), 0.0f);
   mark_fault(a.faults, row);
 }
@@ -56,7 +56,7 @@ void CpuBackend::silu_mul(const ops::SiluMul& a) {
 }
 
 void CpuBackend::route_experts(const ops::RouteExperts& a) {
-  const int64_t n_rows = a.logits.dim(0), n_experts = a.logits.dim(1), n_active = a.picks.dim(1);
+  const int64_t n_rows = a.logits.dim(0), n_experts = a.logits.dim(1), n_active = a.topk.dim(1);
   const ArenaScope scope(arena_);
   const View chosen = a.chosen.empty() ? View() : chosen_experts(arena_, a, n_experts);
   const View scratch = arena_.allocate(DType::kF32, {pool_.n_threads(), 3 * n_experts});
@@ -75,8 +75,8 @@ void CpuBackend::route_experts(const ops::RouteExperts& a) {
                                         .n_active = n_active,
                                         .normalize = a.normalize,
                                         .factor = a.factor,
-                                        .picks = a.picks.row<int32_t>(begin),
-                                        .picks_stride = a.picks.stride(0),
+                                        .topk = a.topk.row<int32_t>(begin),
+                                        .topk_stride = a.topk.stride(0),
                                         .weights = a.weights.row<float>(begin),
                                         .weights_stride = a.weights.stride(0),
                                         .scratch = scratch.row<float>(thread)});

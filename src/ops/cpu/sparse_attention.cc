@@ -14,7 +14,7 @@ namespace {
 
 constexpr double kLog2OfE = 1.4426950408889634;
 
-// A step of fewer query rows than this per thread is cut inside rows, between heads: a tile of picks is then gathered
+// A step of fewer query rows than this per thread is cut inside rows, between heads: a tile of indices is then gathered
 // once per thread, but all threads have work. In runs of as many heads as the kernels take at a time.
 constexpr int64_t kRowsPerThread = 4;
 // Rows of one sequence that have not chosen yet, because all of their context still fits, see the same slots but for the
@@ -23,16 +23,16 @@ constexpr int64_t kRowsPerThread = 4;
 constexpr int64_t kMaxLines = 128;
 constexpr int64_t kMaxTokens = 32;
 
-// Counts the picks of row t, which must ascend.
-int64_t count_picks(const ops::AttentionRows& rows, int64_t t) {
-  const int32_t* picks = rows.picks.row<int32_t>(t);
+// Counts the top-k indices of row t, which must ascend.
+int64_t count_topk(const ops::AttentionRows& rows, int64_t t) {
+  const int32_t* topk = rows.topk.row<int32_t>(t);
   int64_t n = 0, previous = -1;
   bool ascending = true;
-  for (; n < rows.picks.dim(1) && picks[n] >= 0; ++n) {
-    ascending = ascending && picks[n] > previous;
-    previous = picks[n];
+  for (; n < rows.topk.dim(1) && topk[n] >= 0; ++n) {
+    ascending = ascending && topk[n] > previous;
+    previous = topk[n];
   }
-  LEVIN_CHECK(ascending, "sparse_attention: picks of row {} do not ascend", t);
+  LEVIN_CHECK(ascending, "sparse_attention: top-k indices of row {} do not ascend", t);
   return n;
 }
 
@@ -44,10 +44,10 @@ kernels::CandidateRows candidates(const ops::AttentionRows& rows, int64_t t, int
   kernels::CandidateRows out{
       .pages = rows.cache.pages, .page_bytes = rows.cache.page_bytes, .table = rows.cache.tables.row<int32_t>(seq)};
   int64_t last = -1;
-  if (!rows.picks.empty()) {
-    out.picks = rows.picks.row<int32_t>(t);
-    out.n = count_picks(rows, t);
-    if (out.n > 0) last = out.picks[out.n - 1];
+  if (!rows.topk.empty()) {
+    out.topk = rows.topk.row<int32_t>(t);
+    out.n = count_topk(rows, t);
+    if (out.n > 0) last = out.topk[out.n - 1];
   } else {
     out.first = rows.begin.empty() ? 0 : rows.begin.data<int32_t>()[t];
     out.n = std::max<int64_t>(0, rows.end.data<int32_t>()[t] - out.first);
@@ -55,7 +55,7 @@ kernels::CandidateRows candidates(const ops::AttentionRows& rows, int64_t t, int
     LEVIN_CHECK(out.first >= 0, "sparse_attention: row {} begins at slot {}", t, out.first);
   }
   LEVIN_CHECK(last < rows.cache.tables.dim(1) * kPageTokens,
-              "sparse_attention: row {} picks slot {} of seq {}, cache.tables is {}", t, last, seq,
+              "sparse_attention: row {} selects slot {} of seq {}, cache.tables is {}", t, last, seq,
               rows.cache.tables.describe());
   return out;
 }
@@ -63,7 +63,7 @@ kernels::CandidateRows candidates(const ops::AttentionRows& rows, int64_t t, int
 // Whether `some` are the first of `all`.
 bool begin_as(const kernels::CandidateRows& all, const kernels::CandidateRows& some) {
   if (all.table != some.table || all.n < some.n) return false;
-  return all.picks == nullptr ? all.first == some.first : std::equal(some.picks, some.picks + some.n, all.picks);
+  return all.topk == nullptr ? all.first == some.first : std::equal(some.topk, some.topk + some.n, all.topk);
 }
 
 // What the kernels gather for together: row t, and of the rows after it, up to `end`, those that see what it sees, and

@@ -84,9 +84,9 @@ void OpsOnCuda::index_scores(const ops::IndexScores& a) {
 }
 
 void OpsOnCuda::topk_of_rows(const ops::IndexTopk& a, int64_t max_length) {
-  const int64_t n_rows = a.picks.dim(0), n_picks = a.picks.dim(1);
+  const int64_t n_rows = a.topk.dim(0), n_topk = a.topk.dim(1);
   const Scratch scratch(arena_);
-  const IndexStep step = plan_scores("index_topk", a.query, max_length, a.query.first + n_picks);
+  const IndexStep step = plan_scores("index_topk", a.query, max_length, a.query.first + n_topk);
   const View score = arena_.allocate(DType::kF32, {n_rows, max_length});
   std::byte* histogram = arena_.allocate_bytes(n_rows * kHistogramBins * 4);
   cuda::fill_bytes(stream_, histogram, 0, n_rows * kHistogramBins * 4);
@@ -94,8 +94,8 @@ void OpsOnCuda::topk_of_rows(const ops::IndexTopk& a, int64_t max_length) {
                     .score = reinterpret_cast<float*>(score.bytes()),
                     .score_stride = max_length,
                     .histogram = reinterpret_cast<uint32_t*>(histogram),
-                    .picks = dense_data<int32_t>("index_topk", "picks", a.picks),
-                    .n_picks = static_cast<int>(n_picks),
+                    .topk = dense_data<int32_t>("index_topk", "topk", a.topk),
+                    .n_topk = static_cast<int>(n_topk),
                     .fault = &faults()->nan_score},
                    step.plan, step.shape, stream_.handle());
 }
@@ -103,19 +103,19 @@ void OpsOnCuda::topk_of_rows(const ops::IndexTopk& a, int64_t max_length) {
 // As many rows at a time as half of the scratch has room for.
 void OpsOnCuda::index_topk(const ops::IndexTopk& a) {
   check_query("index_topk", a.query);
-  check_supported("index_topk", cuda::topk_support(static_cast<int>(a.picks.dim(1))));
-  const int64_t n_rows = a.picks.dim(0), n = a.query.tokens_together, max_length = longest(a.query);
+  check_supported("index_topk", cuda::topk_support(static_cast<int>(a.topk.dim(1))));
+  const int64_t n_rows = a.topk.dim(0), n = a.query.tokens_together, max_length = longest(a.query);
   const int64_t row_bytes = 4 * (max_length + kHistogramBins);
   const int64_t step = std::max(n, scratch_bytes_ / 2 / row_bytes / n * n);
   for (int64_t row = 0; row < n_rows; row += step) {
     const int64_t count = std::min(step, n_rows - row);
-    topk_of_rows({.query = rows_of(a.query, row, count), .picks = a.picks.slice_first(row, count)}, max_length);
+    topk_of_rows({.query = rows_of(a.query, row, count), .topk = a.topk.slice_first(row, count)}, max_length);
   }
 }
 
 void OpsOnCuda::select_topk(const ops::SelectTopk& a) {
-  const int n_picks = static_cast<int>(a.picks.dim(1));
-  check_supported("select_topk", cuda::topk_support(n_picks));
+  const int n_topk = static_cast<int>(a.topk.dim(1));
+  check_supported("select_topk", cuda::topk_support(n_topk));
   cuda::SelectTopk rows;
   rows.score = reinterpret_cast<const float*>(device_bytes("select_topk", "score", a.score));
   rows.score_stride = a.score.stride(0);
@@ -123,23 +123,23 @@ void OpsOnCuda::select_topk(const ops::SelectTopk& a) {
   rows.lengths.data = dense_data<int32_t>("select_topk", "end", a.end);
   rows.n_rows = a.score.dim(0);
   rows.max_length = a.score.dim(1);
-  rows.picks = dense_data<int32_t>("select_topk", "picks", a.picks);
-  rows.n_picks = n_picks;
+  rows.topk = dense_data<int32_t>("select_topk", "topk", a.topk);
+  rows.n_topk = n_topk;
   rows.fault = &faults()->nan_score;
   cuda::select_topk(rows, stream_.handle());
 }
 
 // Rows cut to K candidates take them all, and their scores are not read.
 void OpsOnCuda::take_all(const ops::TakeAll& a) {
-  const int n_picks = static_cast<int>(a.picks.dim(1));
-  check_supported("take_all", cuda::topk_support(n_picks));
+  const int n_topk = static_cast<int>(a.topk.dim(1));
+  check_supported("take_all", cuda::topk_support(n_topk));
   cuda::SelectTopk rows;
   rows.first = a.first;
   rows.lengths.data = dense_data<int32_t>("take_all", "visible", a.visible);
-  rows.n_rows = a.picks.dim(0);
-  rows.max_length = int64_t{a.first} + n_picks;
-  rows.picks = dense_data<int32_t>("take_all", "picks", a.picks);
-  rows.n_picks = n_picks;
+  rows.n_rows = a.topk.dim(0);
+  rows.max_length = int64_t{a.first} + n_topk;
+  rows.topk = dense_data<int32_t>("take_all", "topk", a.topk);
+  rows.n_topk = n_topk;
   rows.fault = &faults()->nan_score;
   cuda::select_topk(rows, stream_.handle());
 }

@@ -12,11 +12,11 @@ namespace {
 constexpr std::string_view kOp = "expert_ffn";
 constexpr int64_t kMaxPairs = 65535;  // rows of one launch around the grouped products
 
-// Scratch of one token, for each pick and once: rounded inputs, gate and up, hidden values, what experts give.
+// Scratch of one token, for each index and once: rounded inputs, gate and up, hidden values, what experts give.
 int64_t token_bytes(const ops::ExpertFfn& a) {
   const int64_t d = a.stack->d_model, f = a.stack->d_hidden;
   const int64_t f_shared = a.shared == nullptr ? 0 : a.shared->gate.n();
-  return a.picks.dim(1) * (2 * d + 4 * f + 2 * f + 2 * d + 16) + 4 * d + 6 * f_shared + 64;
+  return a.topk.dim(1) * (2 * d + 4 * f + 2 * f + 2 * d + 16) + 4 * d + 6 * f_shared + 64;
 }
 
 ProductWeights group_weights(const ops::ExpertStack& stack, bool gate_up) {
@@ -34,8 +34,8 @@ ProductWeights group_weights(const ops::ExpertStack& stack, bool gate_up) {
 void check_form(const ops::ExpertFfn& a) {
   const ops::ExpertStack& stack = *a.stack;
   LEVIN_CHECK(stack.d_model == a.x.dim(1), "{}: x is {}, the experts are {} wide", kOp, a.x.describe(), stack.d_model);
-  LEVIN_CHECK(a.picks.dim(1) >= 1 && a.picks.dim(1) <= cuda::kMaxActive, "{}: {} picks of a token; on CUDA 1 to {}",
-              kOp, a.picks.dim(1), cuda::kMaxActive);
+  LEVIN_CHECK(a.topk.dim(1) >= 1 && a.topk.dim(1) <= cuda::kMaxActive,
+              "{}: {} top-k indices of a token; on CUDA 1 to {}", kOp, a.topk.dim(1), cuda::kMaxActive);
   LEVIN_CHECK(!a.weigh_hidden, "{}: there is no CUDA kernel for weights that multiply what goes into down", kOp);
   LEVIN_CHECK(a.shared == nullptr || a.shared->gate.dtype() == stack.dtype,
               "{}: the shared block is {}, the experts {}; on CUDA they have one type", kOp,
@@ -46,12 +46,12 @@ void check_form(const ops::ExpertFfn& a) {
 
 void OpsOnCuda::route_experts(const ops::RouteExperts& a) {
   constexpr std::string_view kRoute = "route_experts";
-  const int64_t n_experts = a.logits.dim(1), n_active = a.picks.dim(1);
+  const int64_t n_experts = a.logits.dim(1), n_active = a.topk.dim(1);
   LEVIN_CHECK(a.score == ops::ExpertScore::kSigmoid && a.chosen.empty() && a.slot.empty(),
               "{}: on CUDA scores are sigmoid, the best experts win, and no row is padding", kRoute);
   LEVIN_CHECK(n_experts <= cuda::kMaxExperts && n_active <= cuda::kMaxActive && a.n_groups <= 32,
-              "{}: {} picks of {} experts in {} groups; on CUDA up to {} of {} in 32", kRoute, n_active, n_experts,
-              a.n_groups, cuda::kMaxActive, cuda::kMaxExperts);
+              "{}: {} top-k indices of {} experts in {} groups; on CUDA up to {} of {} in 32", kRoute, n_active,
+              n_experts, a.n_groups, cuda::kMaxActive, cuda::kMaxExperts);
   const Scratch scratch(arena_);
   const float* bias = nullptr;
   if (a.bias.empty()) {
@@ -64,7 +64,7 @@ void OpsOnCuda::route_experts(const ops::RouteExperts& a) {
   cuda::RouteTokens rows;
   rows.logits = dense_data<float>(kRoute, "logits", a.logits);
   rows.bias = bias;
-  rows.picks = dense_data<int32_t>(kRoute, "picks", a.picks);
+  rows.topk = dense_data<int32_t>(kRoute, "topk", a.topk);
   rows.weights = dense_data<float>(kRoute, "weights", a.weights);
   rows.nan_row = &faults()->nan_row;
   rows.n_tokens = static_cast<int>(a.logits.dim(0));
@@ -79,7 +79,7 @@ void OpsOnCuda::route_experts(const ops::RouteExperts& a) {
 
 void OpsOnCuda::run_experts(const ops::ExpertFfn& a) {
   const ops::ExpertStack& stack = *a.stack;
-  const int n_tokens = static_cast<int>(a.x.dim(0)), n_active = static_cast<int>(a.picks.dim(1));
+  const int n_tokens = static_cast<int>(a.x.dim(0)), n_active = static_cast<int>(a.topk.dim(1));
   const int n_pairs = n_tokens * n_active, n_experts = static_cast<int>(stack.n_experts);
   const int64_t d = stack.d_model, f = stack.d_hidden;
   const Scratch scratch(arena_);
@@ -87,7 +87,7 @@ void OpsOnCuda::run_experts(const ops::ExpertFfn& a) {
   const cuda::QuantizedRows x = round_input(kOp, a.x, stack.dtype);
   const cuda::RowPlan plan = {
       .group_begin = allocate_ids(n_experts + 1), .token_of = allocate_ids(n_pairs), .row_of = allocate_ids(n_pairs)};
-  cuda::plan_rows({.picks = dense_data<int32_t>(kOp, "picks", a.picks),
+  cuda::plan_rows({.topk = dense_data<int32_t>(kOp, "topk", a.topk),
                    .counts = allocate_ids(n_experts),
                    .plan = plan,
                    .n_tokens = n_tokens,
@@ -139,13 +139,13 @@ void OpsOnCuda::expert_ffn(const ops::ExpertFfn& a) {
   if (a.stack == nullptr) return PlainCuda::expert_ffn(a);
   check_form(a);
   const int64_t n_tokens = a.x.dim(0);
-  const int64_t fit = std::min(scratch_bytes_ / 2 / token_bytes(a), kMaxPairs / a.picks.dim(1));
+  const int64_t fit = std::min(scratch_bytes_ / 2 / token_bytes(a), kMaxPairs / a.topk.dim(1));
   const int64_t step = std::max<int64_t>(1, fit);
   for (int64_t t = 0; t < n_tokens; t += step) {
     const int64_t n = std::min(step, n_tokens - t);
     ops::ExpertFfn slice = a;
     slice.x = a.x.slice_first(t, n);
-    slice.picks = a.picks.slice_first(t, n);
+    slice.topk = a.topk.slice_first(t, n);
     slice.weights = a.weights.slice_first(t, n);
     slice.out = a.out.slice_first(t, n);
     run_experts(slice);

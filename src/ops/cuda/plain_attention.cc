@@ -53,9 +53,9 @@ plain::IndexQuery rows_of(const plain::IndexQuery& q, int64_t begin, int64_t n) 
 plain::AttentionRows attention_rows(std::string_view op, const ops::AttentionRows& rows) {
   if (rows.empty()) return {};
   plain::AttentionRows out{.cache = plain_cache(op, rows.cache)};
-  if (!rows.picks.empty()) {
-    out.picks = dense_data<int32_t>(op, "picks", rows.picks);
-    out.n_picks = rows.picks.dim(1);
+  if (!rows.topk.empty()) {
+    out.topk = dense_data<int32_t>(op, "topk", rows.topk);
+    out.n_topk = rows.topk.dim(1);
     return out;
   }
   out.begin = optional_data<int32_t>(op, "begin", rows.begin);
@@ -66,9 +66,9 @@ plain::AttentionRows attention_rows(std::string_view op, const ops::AttentionRow
 plain::TakeAll pick_rows(std::string_view op, const ops::TakeAll& a) {
   return {.visible = dense_data<int32_t>(op, "visible", a.visible),
           .first = a.first,
-          .picks = dense_data<int32_t>(op, "picks", a.picks),
-          .n_picks = a.picks.dim(1),
-          .n_rows = a.picks.dim(0)};
+          .topk = dense_data<int32_t>(op, "topk", a.topk),
+          .n_topk = a.topk.dim(1),
+          .n_rows = a.topk.dim(0)};
 }
 
 }  // namespace
@@ -107,8 +107,8 @@ void PlainCuda::index_scores(const ops::IndexScores& a) {
 void PlainCuda::index_topk(const ops::IndexTopk& a) {
   constexpr std::string_view kOp = "index_topk";
   const plain::IndexQuery query = index_query(kOp, a.query);
-  const int64_t n_slots = a.query.cache.tables.dim(1) * kPageTokens, n_picks = a.picks.dim(1);
-  int32_t* picks = dense_data<int32_t>(kOp, "picks", a.picks);
+  const int64_t n_slots = a.query.cache.tables.dim(1) * kPageTokens, n_topk = a.topk.dim(1);
+  int32_t* topk = dense_data<int32_t>(kOp, "topk", a.topk);
   auto* faults = optional_data<int32_t>(kOp, "faults", a.faults);
   const int64_t step = std::max<int64_t>(1, kScoreBytes / (n_slots * 4));
   for (int64_t row = 0; row < query.n_rows; row += step) {
@@ -117,8 +117,8 @@ void PlainCuda::index_topk(const ops::IndexTopk& a) {
     plain::index_topk({.query = rows_of(query, row, n),
                        .score = reinterpret_cast<float*>(arena().allocate_bytes(n * n_slots * 4)),
                        .n_slots = n_slots,
-                       .picks = picks + row * n_picks,
-                       .n_picks = n_picks,
+                       .topk = topk + row * n_topk,
+                       .n_topk = n_topk,
                        .fault = faults == nullptr ? nullptr : faults + row},
                       stream_.handle());
   }
@@ -130,9 +130,9 @@ void PlainCuda::select_topk(const ops::SelectTopk& a) {
                       .score_ld = a.score.stride(0),
                       .begin = dense_data<int32_t>(kOp, "begin", a.begin),
                       .end = dense_data<int32_t>(kOp, "end", a.end),
-                      .picks = dense_data<int32_t>(kOp, "picks", a.picks),
-                      .n_picks = a.picks.dim(1),
-                      .n_rows = a.picks.dim(0),
+                      .topk = dense_data<int32_t>(kOp, "topk", a.topk),
+                      .n_topk = a.topk.dim(1),
+                      .n_rows = a.topk.dim(0),
                       .fault = optional_data<int32_t>(kOp, "faults", a.faults)},
                      stream_.handle());
 }

@@ -103,11 +103,11 @@ void PlainCuda::route_experts(const ops::RouteExperts& a) {
                         .n_groups_kept = a.n_groups_kept,
                         .normalize = a.normalize,
                         .factor = a.factor,
-                        .picks = dense_data<int32_t>(kOp, "picks", a.picks),
+                        .topk = dense_data<int32_t>(kOp, "topk", a.topk),
                         .weights = dense_data<float>(kOp, "weights", a.weights),
                         .n_rows = a.logits.dim(0),
                         .n_experts = a.logits.dim(1),
-                        .n_active = a.picks.dim(1),
+                        .n_active = a.topk.dim(1),
                         .fault = optional_data<int32_t>(kOp, "faults", a.faults)},
                        stream_.handle());
 }
@@ -137,9 +137,9 @@ void PlainCuda::expert_ffn(const ops::ExpertFfn& a) {
   if (a.shared != nullptr) shared = ffn_weights(*a.shared);
   plain::ExpertFfn rows{.x = device_data<float>(kOp, "x", a.x),
                         .x_ld = a.x.stride(0),
-                        .picks = dense_data<int32_t>(kOp, "picks", a.picks),
+                        .topk = dense_data<int32_t>(kOp, "topk", a.topk),
                         .weights = dense_data<float>(kOp, "weights", a.weights),
-                        .n_active = a.picks.dim(1),
+                        .n_active = a.topk.dim(1),
                         .experts = expert_weights(kOp, a.experts),
                         .n_experts = std::ssize(a.experts),
                         .shared = a.shared != nullptr ? &shared : nullptr,
@@ -151,7 +151,7 @@ void PlainCuda::expert_ffn(const ops::ExpertFfn& a) {
   in_slices(a.x.dim(0), plain::expert_ffn_scratch_bytes(rows), [&](int64_t begin, int64_t n) {
     plain::ExpertFfn slice = rows;
     slice.x += begin * rows.x_ld;
-    slice.picks += begin * rows.n_active;
+    slice.topk += begin * rows.n_active;
     slice.weights += begin * rows.n_active;
     slice.out += begin * rows.out_ld;
     slice.n_rows = n;

@@ -15,11 +15,11 @@ void check_form(const ops::SparseAttention& a) {
               a.format.rope_in_value ? " key-value rows" : "");
   LEVIN_CHECK(a.q_latent.dtype() == DType::kBF16, "{}: q_latent is {}; on CUDA queries are bf16", kOp,
               a.q_latent.describe());
-  LEVIN_CHECK(!a.rows.picks.empty() && a.more.empty() && a.sink.empty(),
-              "{}: on CUDA rows are picked; there is no kernel for runs of rows, a second cache or sinks", kOp);
+  LEVIN_CHECK(!a.rows.topk.empty() && a.more.empty() && a.sink.empty(),
+              "{}: on CUDA rows are selected; there is no kernel for runs of rows, a second cache or sinks", kOp);
   check_supported(kOp,
                   cuda::sparse_mla_support(static_cast<int>(a.q_latent.dim(1)), static_cast<int>(a.format.d_latent),
-                                           static_cast<int>(a.format.d_rope), static_cast<int>(a.rows.picks.dim(1))));
+                                           static_cast<int>(a.format.d_rope), static_cast<int>(a.rows.topk.dim(1))));
   for (const auto& [name, q] :
        {std::pair<std::string_view, const View&>{"q_latent", a.q_latent}, {"q_rope", a.q_rope}}) {
     LEVIN_CHECK(q.dim(1) == 1 || q.stride(1) == q.dim(2),
@@ -36,7 +36,7 @@ void OpsOnCuda::sparse_attention(const ops::SparseAttention& a) {
   rows.q_rope = device_bytes(kOp, "q_rope", a.q_rope);
   rows.q_latent_row_stride = a.q_latent.stride(0);
   rows.q_rope_row_stride = a.q_rope.stride(0);
-  rows.picks = dense_data<int32_t>(kOp, "picks", a.rows.picks);
+  rows.topk = dense_data<int32_t>(kOp, "topk", a.rows.topk);
   rows.tables = page_tables(kOp, a.rows.cache);
   rows.table_row = dense_data<int32_t>(kOp, "seq", a.seq);
   rows.format = cuda::LatentRows::kFp8;
@@ -47,7 +47,7 @@ void OpsOnCuda::sparse_attention(const ops::SparseAttention& a) {
   rows.scratch = attention_scratch_.data();
   rows.n_rows = a.q_latent.dim(0);
   rows.n_heads = static_cast<int>(a.q_latent.dim(1));
-  rows.n_picks = static_cast<int>(a.rows.picks.dim(1));
+  rows.n_topk = static_cast<int>(a.rows.topk.dim(1));
   rows.scale = a.scale;
   const int64_t n_tables = a.rows.cache.tables.dim(0);
   const int64_t converted_bytes = cuda::converted_latent_bytes(rows.tables, n_tables);

@@ -93,7 +93,7 @@ class Toy final : public Model {
     const View x = p.embed(weights().embed);  // [T, D]
     for (int layer = 0; layer < config().n_layers; ++layer) forward(p, x, layer);
     const View hidden = p.rms_norm(x, weights().norm, config().norm_eps);  // [T, D]
-    return {.hidden = hidden, .state = hidden, .picks = {}};
+    return {.hidden = hidden, .state = hidden, .topk = {}};
   }
   ForwardRows mtp(OpContext&, const Step&, const MtpInput&, const KvCache&, const Probe*) const override { return {}; }
 

@@ -169,22 +169,22 @@ class IndexOnDevice {
     return score.host();
   }
 
-  std::vector<int32_t> topk(int n_picks, bool physical) {
+  std::vector<int32_t> topk(int n_topk, bool physical) {
     const DeviceArray<float> score(stream_, p.n_rows * score_stride());
     score.fill(0xFF);
-    const DeviceArray<int32_t> picks(stream_, p.n_rows * n_picks);
-    picks.fill(0x77);
-    const IndexPlan built = plan(shape(), n_picks);
+    const DeviceArray<int32_t> topk(stream_, p.n_rows * n_topk);
+    topk.fill(0x77);
+    const IndexPlan built = plan(shape(), n_topk);
     index_topk({.in = inputs(),
                 .physical = physical,
                 .score = score.data(),
                 .score_stride = score_stride(),
                 .histogram = histogram_.data(),
-                .picks = picks.data(),
-                .n_picks = n_picks,
+                .topk = topk.data(),
+                .n_topk = n_topk,
                 .fault = fault_.data()},
                built, shape(), stream_.handle());
-    return picks.host();
+    return topk.host();
   }
 
   const DeviceArray<uint32_t>& histogram() const { return histogram_; }
@@ -206,16 +206,16 @@ class IndexOnDevice {
 
 // The selection's definition: positions of the K best in [first, end) by (score descending, position ascending),
 // ascending, tail -1.
-inline std::vector<int32_t> best_positions(const float* score, int32_t first, int32_t end, int n_picks) {
+inline std::vector<int32_t> best_positions(const float* score, int32_t first, int32_t end, int n_topk) {
   std::vector<int32_t> order(static_cast<size_t>(std::max(end - first, 0)));
   std::iota(order.begin(), order.end(), first);
-  if (static_cast<int>(order.size()) > n_picks) {
-    std::nth_element(order.begin(), order.begin() + n_picks, order.end(),
+  if (static_cast<int>(order.size()) > n_topk) {
+    std::nth_element(order.begin(), order.begin() + n_topk, order.end(),
                      [&](int32_t a, int32_t b) { return score[a] != score[b] ? score[a] > score[b] : a < b; });
   }
-  order.resize(std::min<size_t>(order.size(), static_cast<size_t>(n_picks)));
+  order.resize(std::min<size_t>(order.size(), static_cast<size_t>(n_topk)));
   std::sort(order.begin(), order.end());
-  order.resize(static_cast<size_t>(n_picks), -1);
+  order.resize(static_cast<size_t>(n_topk), -1);
   return order;
 }
 

@@ -1,4 +1,4 @@
-// Random sparse-attention problems: cache rows, queries and picks on the host and the device, with an oracle in double.
+// Random sparse-attention problems: cache rows, queries and indices on the host and the device, with an oracle in double.
 #pragma once
 
 #include <algorithm>
@@ -17,9 +17,9 @@ namespace levin::cuda {
 struct MlaProblemShape {
   int64_t n_rows = 1;
   int n_heads = 128;
-  int n_picks = 2048;
+  int n_topk = 2048;
   LatentRows format = LatentRows::kFp8;
-  std::vector<int> n_valid;  // picks of each row; empty: all
+  std::vector<int> n_valid;  // top-k indices of each row; empty: all
   float spread = 1;          // standard deviation of the scores in the log2 domain, about
   uint64_t seed = 1;
 };
@@ -27,11 +27,11 @@ struct MlaProblemShape {
 struct MlaProblem {
   static constexpr int64_t kSlots = 8192;
   int64_t n_rows;
-  int n_heads, n_picks;
+  int n_heads, n_topk;
   LatentRows format;
   float scale;
   std::vector<uint16_t> q_latent, q_rope;  // bf16
-  std::vector<int32_t> picks;
+  std::vector<int32_t> topk;
   std::vector<uint8_t> cache;
   std::vector<float> values;  // [slots, 576] as the cache rows mean
 
@@ -41,12 +41,12 @@ struct MlaProblem {
   explicit MlaProblem(const MlaProblemShape& shape)
       : n_rows(shape.n_rows),
         n_heads(shape.n_heads),
-        n_picks(shape.n_picks),
+        n_topk(shape.n_topk),
         format(shape.format),
         scale(shape.spread * std::log(2.0f) / 24.0f),
         q_latent(random_bf16(n_rows * n_heads * 512, shape.seed)),
         q_rope(random_bf16(n_rows * n_heads * 64, shape.seed + 1)),
-        picks(static_cast<size_t>(n_rows * n_picks), -1),
+        topk(static_cast<size_t>(n_rows * n_topk), -1),
         cache(static_cast<size_t>(kSlots / 64 * page_bytes()), 0x7F),
         values(static_cast<size_t>(kSlots) * 576) {
     std::mt19937_64 generator(shape.seed + 2);
@@ -54,10 +54,10 @@ struct MlaProblem {
     std::vector<int32_t> slots(kSlots);
     for (int32_t i = 0; i < kSlots; ++i) slots[i] = i;
     for (int64_t row = 0; row < n_rows; ++row) {
-      const int n = shape.n_valid.empty() ? n_picks : shape.n_valid[row];
+      const int n = shape.n_valid.empty() ? n_topk : shape.n_valid[row];
       std::shuffle(slots.begin(), slots.end(), generator);
-      std::copy_n(slots.begin(), n, picks.begin() + row * n_picks);
-      std::sort(picks.begin() + row * n_picks, picks.begin() + row * n_picks + n);
+      std::copy_n(slots.begin(), n, topk.begin() + row * n_topk);
+      std::sort(topk.begin() + row * n_topk, topk.begin() + row * n_topk + n);
     }
   }
 
@@ -68,7 +68,7 @@ struct MlaProblem {
   Exact exact(int64_t row, int head) const {
     std::vector<double> score;
     double highest = -INFINITY;
-    for (const int32_t slot : row_picks(row)) {
+    for (const int32_t slot : row_topk(row)) {
       double dot = 0;
       for (int d = 0; d < 512; ++d)
         dot += double{bf16_to_f32(q_latent[(row * n_heads + head) * 512 + d])} * value(slot, d);
@@ -82,7 +82,7 @@ struct MlaProblem {
     for (double& s : score) sum += s = std::exp(s - highest);
     for (size_t i = 0; i < score.size(); ++i) {
       for (int d = 0; d < 512; ++d) {
-        const double term = score[i] / sum * value(row_picks(row)[i], d);
+        const double term = score[i] / sum * value(row_topk(row)[i], d);
         e.out[d] += term;
         e.magnitude[d] += std::fabs(term);
       }
@@ -90,8 +90,8 @@ struct MlaProblem {
     return e;
   }
 
-  std::vector<int32_t> row_picks(int64_t row) const {
-    std::vector<int32_t> valid(picks.begin() + row * n_picks, picks.begin() + (row + 1) * n_picks);
+  std::vector<int32_t> row_topk(int64_t row) const {
+    std::vector<int32_t> valid(topk.begin() + row * n_topk, topk.begin() + (row + 1) * n_topk);
     valid.erase(std::remove(valid.begin(), valid.end(), -1), valid.end());
     return valid;
   }
@@ -143,7 +143,7 @@ class MlaOnDevice {
         stream_(stream),
         q_latent_(stream, problem.q_latent),
         q_rope_(stream, problem.q_rope),
-        picks_(stream, problem.picks),
+        topk_(stream, problem.topk),
         cache_(stream, problem.cache),
         scratch_(stream, sparse_mla_scratch_bytes()) {
     scratch_.fill(0);
@@ -154,7 +154,7 @@ class MlaOnDevice {
             .q_rope = q_rope_.data(),
             .q_latent_row_stride = int64_t{p.n_heads} * 512,
             .q_rope_row_stride = int64_t{p.n_heads} * 64,
-            .picks = picks_.data(),
+            .topk = topk_.data(),
             .format = p.format,
             .cache = reinterpret_cast<const std::byte*>(cache_.data()),
             .page_bytes = p.page_bytes(),
@@ -163,7 +163,7 @@ class MlaOnDevice {
             .scratch = reinterpret_cast<std::byte*>(scratch_.data()),
             .n_rows = p.n_rows,
             .n_heads = p.n_heads,
-            .n_picks = p.n_picks,
+            .n_topk = p.n_topk,
             .scale = p.scale};
   }
 
@@ -185,7 +185,7 @@ class MlaOnDevice {
  private:
   const Stream& stream_;
   DeviceArray<uint16_t> q_latent_, q_rope_;
-  DeviceArray<int32_t> picks_;
+  DeviceArray<int32_t> topk_;
   DeviceArray<uint8_t> cache_, scratch_;
 };
 

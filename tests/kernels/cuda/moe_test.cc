@@ -55,7 +55,7 @@ TEST_F(MoeTest, RoutesAsThePlainCpuKernel) {
     std::vector<float> bias(static_cast<size_t>(c.n_experts)), weights(static_cast<size_t>(c.n_tokens) * c.n_active),
         scratch(3 * bias.size());
     for (size_t e = 0; e < bias.size(); ++e) bias[e] = static_cast<float>(e % 7) * 0.01f;
-    std::vector<int32_t> picks(weights.size());
+    std::vector<int32_t> topk(weights.size());
     kernels::RouteRows plain;
     plain.logits = logits.data();
     plain.logits_stride = c.n_experts;
@@ -67,8 +67,8 @@ TEST_F(MoeTest, RoutesAsThePlainCpuKernel) {
     plain.n_active = c.n_active;
     plain.normalize = c.normalize;
     plain.factor = 2.5f;
-    plain.picks = picks.data();
-    plain.picks_stride = c.n_active;
+    plain.topk = topk.data();
+    plain.topk_stride = c.n_active;
     plain.weights = weights.data();
     plain.weights_stride = c.n_active;
     plain.scratch = scratch.data();
@@ -76,11 +76,11 @@ TEST_F(MoeTest, RoutesAsThePlainCpuKernel) {
 
     const DeviceArray<float> device_logits(*stream_, logits), device_bias(*stream_, bias);
     const DeviceArray<float> device_weights(*stream_, static_cast<int64_t>(weights.size()));
-    const DeviceArray<int32_t> device_picks(*stream_, static_cast<int64_t>(picks.size())),
+    const DeviceArray<int32_t> device_topk(*stream_, static_cast<int64_t>(topk.size())),
         nan_row(*stream_, std::vector<int32_t>{1 << 30});
     route_tokens({.logits = device_logits.data(),
                   .bias = device_bias.data(),
-                  .picks = device_picks.data(),
+                  .topk = device_topk.data(),
                   .weights = device_weights.data(),
                   .nan_row = nan_row.data(),
                   .n_tokens = c.n_tokens,
@@ -91,7 +91,7 @@ TEST_F(MoeTest, RoutesAsThePlainCpuKernel) {
                   .normalize = c.normalize,
                   .factor = 2.5f},
                  stream_->handle());
-    EXPECT_EQ(device_picks.host(), picks) << c.n_experts << " experts, " << c.n_values << " values";
+    EXPECT_EQ(device_topk.host(), topk) << c.n_experts << " experts, " << c.n_values << " values";
     EXPECT_EQ(device_weights.host(), weights) << c.n_experts << " experts, " << c.n_values << " values";
     EXPECT_EQ(nan_row.host()[0], 1 << 30);
   }
@@ -103,10 +103,10 @@ TEST_F(MoeTest, NamesTheFirstRowWithNan) {
   logits[5 * 64 + 3] = logits[7 * 64] = std::numeric_limits<float>::quiet_NaN();
   const DeviceArray<float> device_logits(*stream_, logits), bias(*stream_, std::vector<float>(64)),
       weights(*stream_, 9 * 4);
-  const DeviceArray<int32_t> picks(*stream_, 9 * 4), nan_row(*stream_, std::vector<int32_t>{1 << 30});
+  const DeviceArray<int32_t> topk(*stream_, 9 * 4), nan_row(*stream_, std::vector<int32_t>{1 << 30});
   route_tokens({.logits = device_logits.data(),
                 .bias = bias.data(),
-                .picks = picks.data(),
+                .topk = topk.data(),
                 .weights = weights.data(),
                 .nan_row = nan_row.data(),
                 .n_tokens = 9,
@@ -116,17 +116,17 @@ TEST_F(MoeTest, NamesTheFirstRowWithNan) {
   EXPECT_EQ(nan_row.host()[0], 5);
 }
 
-std::vector<int32_t> random_picks(int n_tokens, int n_experts, int n_active, uint64_t seed) {
+std::vector<int32_t> random_topk(int n_tokens, int n_experts, int n_active, uint64_t seed) {
   std::mt19937_64 generator(seed);
-  std::vector<int32_t> all(static_cast<size_t>(n_experts)), picks;
+  std::vector<int32_t> all(static_cast<size_t>(n_experts)), topk;
   for (int e = 0; e < n_experts; ++e) all[static_cast<size_t>(e)] = e;
   for (int t = 0; t < n_tokens; ++t) {
     std::shuffle(all.begin(), all.end(), generator);
     std::vector<int32_t> own(all.begin(), all.begin() + n_active);
     std::sort(own.begin(), own.end());
-    picks.insert(picks.end(), own.begin(), own.end());
+    topk.insert(topk.end(), own.begin(), own.end());
   }
-  return picks;
+  return topk;
 }
 
 TEST_F(MoeTest, SortsRowsByExpertAndToken) {
@@ -134,11 +134,11 @@ TEST_F(MoeTest, SortsRowsByExpertAndToken) {
     int n_tokens, n_experts, n_active, first, here;
   };
   for (const Case& c : {Case{1, 256, 8, 0, 256}, {100, 64, 6, 0, 64}, {517, 32, 8, 8, 16}, {40, 256, 8, 250, 6}}) {
-    const std::vector<int32_t> picks = random_picks(c.n_tokens, c.n_experts, c.n_active, 5);
+    const std::vector<int32_t> topk = random_topk(c.n_tokens, c.n_experts, c.n_active, 5);
     const int n_pairs = c.n_tokens * c.n_active;
-    const DeviceArray<int32_t> device_picks(*stream_, picks), counts(*stream_, c.here), begin(*stream_, c.here + 1),
+    const DeviceArray<int32_t> device_topk(*stream_, topk), counts(*stream_, c.here), begin(*stream_, c.here + 1),
         token_of(*stream_, n_pairs), row_of(*stream_, n_pairs);
-    plan_rows({.picks = device_picks.data(),
+    plan_rows({.topk = device_topk.data(),
                .counts = counts.data(),
                .plan = {begin.data(), token_of.data(), row_of.data()},
                .n_tokens = c.n_tokens,
@@ -149,7 +149,7 @@ TEST_F(MoeTest, SortsRowsByExpertAndToken) {
     std::vector<int32_t> expected_begin = {0}, expected_token, expected_row(static_cast<size_t>(n_pairs), -1);
     for (int e = c.first; e < c.first + c.here; ++e) {
       for (int pair = 0; pair < n_pairs; ++pair) {
-        if (picks[static_cast<size_t>(pair)] != e) continue;
+        if (topk[static_cast<size_t>(pair)] != e) continue;
         expected_row[static_cast<size_t>(pair)] = static_cast<int32_t>(expected_token.size());
         expected_token.push_back(pair / c.n_active);
       }
@@ -174,11 +174,11 @@ class ExpertLayer {
         down_scale_(stream, random_scales(kExperts * blocks_of(kD) * blocks_of(kF), 4)) {}
 
   // out [T, D]; `plan` is used for both products.
-  std::vector<float> run(const std::vector<uint16_t>& x, const std::vector<int32_t>& picks,
+  std::vector<float> run(const std::vector<uint16_t>& x, const std::vector<int32_t>& topk,
                          const std::vector<float>& weights, const GemmFp8Plan& plan) const {
     const int n_tokens = static_cast<int>(x.size()) / kD, n_pairs = n_tokens * kActive, ld = (n_tokens + 3) / 4 * 4;
     const DeviceArray<uint16_t> device_x(stream_, x);
-    const DeviceArray<int32_t> device_picks(stream_, picks), counts(stream_, kExperts), begin(stream_, kExperts + 1),
+    const DeviceArray<int32_t> device_topk(stream_, topk), counts(stream_, kExperts), begin(stream_, kExperts + 1),
         token_of(stream_, n_pairs), row_of(stream_, n_pairs);
     const DeviceArray<float> device_weights(stream_, weights), out(stream_, int64_t{n_tokens} * kD);
     const DeviceArray<uint8_t> codes(stream_, int64_t{n_tokens} * kD), sorted(stream_, int64_t{n_pairs} * kD),
@@ -190,7 +190,7 @@ class ExpertLayer {
     quantize_fp8(
         {.x = device_x.data(), .x_ld = kD, .out = {codes.data(), kD, scale.data(), ld}, .n_tokens = n_tokens, .k = kD},
         stream_.handle());
-    plan_rows({.picks = device_picks.data(),
+    plan_rows({.topk = device_topk.data(),
                .counts = counts.data(),
                .plan = rows,
                .n_tokens = n_tokens,
@@ -263,17 +263,17 @@ TEST_F(MoeTest, AnExpertLayersTokensDoNotNoticeTheirNeighbours) {
   std::normal_distribution<float> normal;
   std::vector<uint16_t> x(kTokens * kD);
   for (uint16_t& value : x) value = f32_to_bf16(normal(generator));
-  const std::vector<int32_t> picks = random_picks(kTokens, ExpertLayer::kExperts, kActive, 9);
+  const std::vector<int32_t> topk = random_topk(kTokens, ExpertLayer::kExperts, kActive, 9);
   std::vector<float> weights(kTokens * kActive);
   for (float& w : weights) w = std::fabs(normal(generator));
-  const std::vector<float> all = layer.run(x, picks, weights, {GemmKernel::kTiles, 256, 128});
+  const std::vector<float> all = layer.run(x, topk, weights, {GemmKernel::kTiles, 256, 128});
   ASSERT_TRUE(std::isfinite(all[0]) && all[0] != 0);
   for (const auto& [first, count] : {std::pair{0, 1}, {77, 1}, {10, 5}, {60, 64}}) {
     const auto part = [&](const auto& values, int width) {
       return std::vector(values.begin() + first * width, values.begin() + (first + count) * width);
     };
     const std::vector<float> some =
-        layer.run(part(x, kD), part(picks, kActive), part(weights, kActive), {GemmKernel::kRows, 8, 64});
+        layer.run(part(x, kD), part(topk, kActive), part(weights, kActive), {GemmKernel::kRows, 8, 64});
     int n_different = 0;
     for (int i = 0; i < count * kD; ++i)
       n_different += std::bit_cast<uint32_t>(some[static_cast<size_t>(i)]) !=

@@ -48,15 +48,15 @@ std::vector<uint32_t> bits(const std::vector<float>& values) {
 
 TEST_F(SparseMlaTest, IsTheSumInDouble) {
   for (const LatentRows format : {LatentRows::kFp8, LatentRows::kBF16}) {
-    for (const auto& [n_heads, n_picks] : std::vector<std::pair<int, int>>{
+    for (const auto& [n_heads, n_topk] : std::vector<std::pair<int, int>>{
              {1, 64}, {16, 128}, {64, 192}, {65, 512}, {128, 576}, {7, 1024}, {128, 2048}}) {
-      SCOPED_TRACE(std::to_string(n_heads) + " heads, " + std::to_string(n_picks) + " picks, format " +
+      SCOPED_TRACE(std::to_string(n_heads) + " heads, " + std::to_string(n_topk) + " top-k indices, format " +
                    std::to_string(static_cast<int>(format)));
       const MlaProblem p({.n_rows = 2,
                           .n_heads = n_heads,
-                          .n_picks = n_picks,
+                          .n_topk = n_topk,
                           .format = format,
-                          .seed = static_cast<uint64_t>(n_heads + n_picks)});
+                          .seed = static_cast<uint64_t>(n_heads + n_topk)});
       const MlaOnDevice d(*stream_, p);
       const std::vector<float> whole = d.run(MlaSplit::kWholeRows);
       expect_close(p, whole, n_heads > 16 ? 31 : 5);
@@ -98,15 +98,15 @@ TEST_F(SparseMlaTest, LargeScores) {
 
 TEST_F(SparseMlaTest, WholeRowsAndPartsGiveTheSameBits) {
   for (const LatentRows format : {LatentRows::kFp8, LatentRows::kBF16}) {
-    for (const int n_picks : {512, 576, 1024, 1088, 1536, 2048}) {
+    for (const int n_topk : {512, 576, 1024, 1088, 1536, 2048}) {
       const MlaProblem p(
-          {.n_rows = 5, .n_heads = 128, .n_picks = n_picks, .format = format, .seed = static_cast<uint64_t>(n_picks)});
+          {.n_rows = 5, .n_heads = 128, .n_topk = n_topk, .format = format, .seed = static_cast<uint64_t>(n_topk)});
       const MlaOnDevice d(*stream_, p);
       const std::vector<uint32_t> whole = bits(d.run(MlaSplit::kWholeRows));
-      EXPECT_EQ(bits(d.run(MlaSplit::kAllHeads)), whole) << n_picks;
-      EXPECT_EQ(bits(d.run(MlaSplit::kClusters)), whole) << n_picks;
-      EXPECT_EQ(bits(d.run(MlaSplit::kPairs)), whole) << n_picks;
-      EXPECT_EQ(bits(d.run(MlaSplit::kFewRows)), whole) << n_picks;
+      EXPECT_EQ(bits(d.run(MlaSplit::kAllHeads)), whole) << n_topk;
+      EXPECT_EQ(bits(d.run(MlaSplit::kClusters)), whole) << n_topk;
+      EXPECT_EQ(bits(d.run(MlaSplit::kPairs)), whole) << n_topk;
+      EXPECT_EQ(bits(d.run(MlaSplit::kFewRows)), whole) << n_topk;
     }
   }
 }
@@ -122,7 +122,7 @@ TEST_F(SparseMlaTest, ARowHasTheSameBitsInAnyBatch) {
     SparseMla a = d.args(out.data(), true);
     a.q_latent = static_cast<const uint16_t*>(a.q_latent) + first * row_values;
     a.q_rope = static_cast<const uint16_t*>(a.q_rope) + first * p.n_heads * 64;
-    a.picks += first * p.n_picks;
+    a.topk += first * p.n_topk;
     a.n_rows = count;
     sparse_mla(a, stream_->handle());
     EXPECT_EQ(bits(out.host()),
@@ -143,7 +143,7 @@ TEST_F(SparseMlaTest, RaggedRowsOneAfterAnother) {
       n_valid.push_back(row % 5 == 0 ? static_cast<int>(state >> 30) : static_cast<int>(state >> 8) % 1089);
     }
     const MlaProblem p(
-        {.n_rows = kRows, .n_heads = n_heads, .n_picks = 1088, .format = format, .n_valid = n_valid, .seed = 10});
+        {.n_rows = kRows, .n_heads = n_heads, .n_topk = 1088, .format = format, .n_valid = n_valid, .seed = 10});
     const MlaOnDevice d(*stream_, p);
     const std::vector<uint32_t> whole = bits(d.run(MlaSplit::kWholeRows));
     EXPECT_EQ(bits(d.run(MlaSplit::kAllHeads)), whole) << n_heads << " heads";
@@ -155,11 +155,11 @@ TEST_F(SparseMlaTest, RaggedRowsOneAfterAnother) {
 
 TEST_F(SparseMlaTest, PositionsThroughATableEqualSlots) {
   constexpr int kHeads = 80;
-  const MlaProblem p({.n_rows = 2, .n_heads = kHeads, .n_picks = 1600, .seed = 7});
+  const MlaProblem p({.n_rows = 2, .n_heads = kHeads, .n_topk = 1600, .seed = 7});
   const MlaOnDevice d(*stream_, p);
   std::vector<int32_t> table(256, 0x3FFFFFFF);  // row 1: position page 127 - i is page i
   for (int i = 0; i < 128; ++i) table[128 + i] = 127 - i;
-  std::vector<int32_t> positions = p.picks, slots = p.picks;
+  std::vector<int32_t> positions = p.topk, slots = p.topk;
   for (int32_t& slot : slots) slot = (127 - slot / 64) * 64 + slot % 64;
   const DeviceArray<int32_t> table_device(*stream_, table), positions_device(*stream_, positions),
       slots_device(*stream_, slots), rows(*stream_, std::vector<int32_t>{1, 1});
@@ -167,10 +167,10 @@ TEST_F(SparseMlaTest, PositionsThroughATableEqualSlots) {
   for (const MlaSplit split :
        {MlaSplit::kWholeRows, MlaSplit::kAllHeads, MlaSplit::kPairs, MlaSplit::kClusters, MlaSplit::kFewRows}) {
     SparseMla a = d.args(by_slot.data(), true);
-    a.picks = slots_device.data();
+    a.topk = slots_device.data();
     sparse_mla(a, stream_->handle(), split);
     a.out = by_position.data();
-    a.picks = positions_device.data();
+    a.topk = positions_device.data();
     a.tables = {.data = table_device.data(), .stride = 128};
     a.table_row = rows.data();
     sparse_mla(a, stream_->handle(), split);
@@ -180,7 +180,7 @@ TEST_F(SparseMlaTest, PositionsThroughATableEqualSlots) {
 
 TEST_F(SparseMlaTest, BF16OutputIsTheRoundedOne) {
   for (const int n_heads : {33, 97}) {
-    const MlaProblem p({.n_rows = 2, .n_heads = n_heads, .n_picks = 1664, .seed = 8});
+    const MlaProblem p({.n_rows = 2, .n_heads = n_heads, .n_topk = 1664, .seed = 8});
     const MlaOnDevice d(*stream_, p);
     for (const MlaSplit split :
          {MlaSplit::kWholeRows, MlaSplit::kAllHeads, MlaSplit::kPairs, MlaSplit::kClusters, MlaSplit::kFewRows}) {
@@ -194,7 +194,7 @@ TEST_F(SparseMlaTest, BF16OutputIsTheRoundedOne) {
 }
 
 // Rows of a few requests by position, in FP8 and converted: pages in any order, entries behind a request's last page that must
-// not be read, any number of picks, scores of any spread.
+// not be read, any number of top-k indices, scores of any spread.
 class ConvertedRowsTest : public SparseMlaTest {
  protected:
   static constexpr int kPages = static_cast<int>(MlaProblem::kSlots / 64), kStride = 160, kTables = 3;
@@ -235,11 +235,11 @@ class ConvertedRowsTest : public SparseMlaTest {
 };
 
 TEST_F(ConvertedRowsTest, HaveTheBitsOfFp8Rows) {
-  for (const auto& [n_heads, n_picks] : std::vector<std::pair<int, int>>{
+  for (const auto& [n_heads, n_topk] : std::vector<std::pair<int, int>>{
            {1, 64}, {16, 128}, {64, 192}, {65, 512}, {128, 1024}, {128, 1088}, {7, 1152}, {128, 2048}}) {
-    SCOPED_TRACE(std::to_string(n_heads) + " heads, " + std::to_string(n_picks) + " picks");
+    SCOPED_TRACE(std::to_string(n_heads) + " heads, " + std::to_string(n_topk) + " top-k indices");
     expect_bits_of_fp8_rows(
-        MlaProblem({.n_rows = 5, .n_heads = n_heads, .n_picks = n_picks, .seed = static_cast<uint64_t>(n_picks)}));
+        MlaProblem({.n_rows = 5, .n_heads = n_heads, .n_topk = n_topk, .seed = static_cast<uint64_t>(n_topk)}));
   }
 }
 
@@ -266,7 +266,7 @@ TEST_F(ConvertedRowsTest, FullRowsOneAfterAnother) {
   expect_bits_of_fp8_rows(MlaProblem({.n_rows = 300, .n_heads = 128, .seed = 13}));
 }
 
-// Slots of rows that nobody picked hold NaN codes; a repeated run must not change a bit.
+// Slots of rows that nobody selected hold NaN codes; a repeated run must not change a bit.
 TEST_F(SparseMlaTest, RepeatsItself) {
   const MlaProblem p({.n_rows = 40, .n_heads = 128, .seed = 9});
   const MlaOnDevice d(*stream_, p);

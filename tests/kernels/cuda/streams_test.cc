@@ -16,7 +16,7 @@
 namespace levin::cuda {
 namespace {
 
-constexpr int kInner = 1536, kHeads = 16, kHead = 192, kIndexHeads = 64, kPicks = 512;
+constexpr int kInner = 1536, kHeads = 16, kHead = 192, kIndexHeads = 64, kTopk = 512;
 
 struct Weight {
   Weight(const Stream& stream, int outputs, uint64_t seed)
@@ -32,7 +32,7 @@ struct Weight {
 struct Outputs {
   std::vector<uint16_t> q, q_rope;
   std::vector<uint8_t> pages;
-  std::vector<int32_t> picks;
+  std::vector<int32_t> topk;
   bool operator==(const Outputs&) const = default;
 };
 
@@ -62,7 +62,7 @@ class LayerStep {
         q_rope_(stream, int64_t{n_tokens_} * kHeads * 64),
         index_q_(stream, int64_t{n_tokens_} * kIndexHeads * 128),
         k_(stream, int64_t{n_tokens_} * 128),
-        picks_(stream, int64_t{n_tokens_} * kPicks) {}
+        topk_(stream, int64_t{n_tokens_} * kTopk) {}
 
   void norm(const Stream& on) const {
     norm_rows({.x = {x_.data(), false, kInner},
@@ -112,7 +112,7 @@ class LayerStep {
     const IndexPlan plan = build_index_plan({.lengths = index_.lengths(),
                                              .n_rows = n_tokens_,
                                              .shape = index_.shape(),
-                                             .skip_length = kPicks,
+                                             .skip_length = kTopk,
                                              .memory = reinterpret_cast<std::byte*>(plan_memory_.data())},
                                             on.handle());
     IndexScoreInputs in = index_.inputs();
@@ -124,8 +124,8 @@ class LayerStep {
                 .score = score_.data(),
                 .score_stride = index_.score_stride(),
                 .histogram = index_.histogram().data(),
-                .picks = picks_.data(),
-                .n_picks = kPicks,
+                .topk = topk_.data(),
+                .n_topk = kTopk,
                 .fault = index_.fault_word()},
                plan, index_.shape(), on.handle());
   }
@@ -133,13 +133,13 @@ class LayerStep {
   void forget() const {
     q_.fill(0xFF);
     q_rope_.fill(0xFF);
-    picks_.fill(0xFF);
+    topk_.fill(0xFF);
     index_codes_.fill(0);
     codes_.fill(0);
     score_.fill(0xFF);
     must(stream_.synchronize());
   }
-  Outputs outputs() const { return {q_.host(), q_rope_.host(), pages_.host(), picks_.host()}; }
+  Outputs outputs() const { return {q_.host(), q_rope_.host(), pages_.host(), topk_.host()}; }
 
  private:
   static std::vector<uint16_t> random_bf16(int64_t n, uint64_t seed) {
@@ -183,7 +183,7 @@ class LayerStep {
   DeviceArray<float> scale_, folded_, head_weights_, score_;
   DeviceArray<uint8_t> codes_, index_codes_, plan_memory_, pages_;
   DeviceArray<uint16_t> q_, q_rope_, index_q_, k_;
-  DeviceArray<int32_t> picks_;
+  DeviceArray<int32_t> topk_;
 };
 
 TEST(StreamsTest, TheIndexerBesideTheQueriesGivesTheSameBits) {
@@ -196,7 +196,7 @@ TEST(StreamsTest, TheIndexerBesideTheQueriesGivesTheSameBits) {
   step.queries(main);
   step.indexer(main);
   const Outputs expected = step.outputs();
-  ASSERT_GE(expected.picks[0], 0);
+  ASSERT_GE(expected.topk[0], 0);
 
   const Event forked = must(Event::create()), joined = must(Event::create());
   const Graph graph = must(Graph::capture(main, [&] {

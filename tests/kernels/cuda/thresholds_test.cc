@@ -135,34 +135,34 @@ class Mxfp4Product : public Subject {
 
 class Attention : public Subject {
  public:
-  Attention(const Stream& stream, int n_heads, int n_picks)
+  Attention(const Stream& stream, int n_heads, int n_topk)
       : stream_(stream),
         n_heads_(n_heads),
-        n_picks_(n_picks),
-        rows_(MlaProblemShape{.n_rows = 1, .n_heads = 1, .n_picks = 64}),
+        n_topk_(n_topk),
+        rows_(MlaProblemShape{.n_rows = 1, .n_heads = 1, .n_topk = 64}),
         q_latent_(stream, MlaProblem::random_bf16((kMostRows - 1) * kStep + n_heads * 512, 1)),
         q_rope_(stream, MlaProblem::random_bf16((kMostRows - 1) * kStep + n_heads * 64, 2)),
-        picks_(stream, random_picks(n_picks)),
+        topk_(stream, random_topk(n_topk)),
         cache_(stream, rows_.cache),
         scratch_(stream, sparse_mla_scratch_bytes()) {
     scratch_.fill(0);
   }
 
-  std::vector<int64_t> thresholds() const override { return sparse_mla_thresholds(n_heads_, n_picks_, kMostRows); }
+  std::vector<int64_t> thresholds() const override { return sparse_mla_thresholds(n_heads_, n_topk_, kMostRows); }
   int64_t row_bytes() const override { return int64_t{n_heads_} * 512 * 2; }
   void run(int64_t first, int64_t count, std::byte* out) const override {
     sparse_mla({.q_latent = q_latent_.data() + first * kStep,
                 .q_rope = q_rope_.data() + first * kStep,
                 .q_latent_row_stride = kStep,
                 .q_rope_row_stride = kStep,
-                .picks = picks_.data() + first * n_picks_,
+                .topk = topk_.data() + first * n_topk_,
                 .cache = reinterpret_cast<const std::byte*>(cache_.data()),
                 .page_bytes = rows_.page_bytes(),
                 .out = out,
                 .scratch = reinterpret_cast<std::byte*>(scratch_.data()),
                 .n_rows = count,
                 .n_heads = n_heads_,
-                .n_picks = n_picks_,
+                .n_topk = n_topk_,
                 .scale = 0.05f},
                stream_.handle());
   }
@@ -170,23 +170,23 @@ class Attention : public Subject {
  private:
   static constexpr int64_t kStep = 8;  // rows overlap: as many different ones need little memory
 
-  // Distinct and ascending, each about MlaProblem::kSlots / n_picks after the one before.
-  static std::vector<int32_t> random_picks(int n_picks) {
+  // Distinct and ascending, each about MlaProblem::kSlots / n_topk after the one before.
+  static std::vector<int32_t> random_topk(int n_topk) {
     std::mt19937_64 generator(3);
-    std::vector<int32_t> picks;
-    const int64_t step = MlaProblem::kSlots / n_picks;
+    std::vector<int32_t> topk;
+    const int64_t step = MlaProblem::kSlots / n_topk;
     for (int64_t row = 0; row < kMostRows; ++row)
-      for (int64_t i = 0; i < n_picks; ++i)
-        picks.push_back(
+      for (int64_t i = 0; i < n_topk; ++i)
+        topk.push_back(
             static_cast<int32_t>(i * step + static_cast<int64_t>(generator() % static_cast<uint64_t>(step))));
-    return picks;
+    return topk;
   }
 
   const Stream& stream_;
-  int n_heads_, n_picks_;
+  int n_heads_, n_topk_;
   MlaProblem rows_;
   DeviceArray<uint16_t> q_latent_, q_rope_;
-  DeviceArray<int32_t> picks_;
+  DeviceArray<int32_t> topk_;
   DeviceArray<uint8_t> cache_, scratch_;
 };
 
@@ -200,22 +200,22 @@ class Selection : public Subject {
         fault_(stream, std::vector<uint32_t>{0}) {}
 
   std::vector<int64_t> thresholds() const override { return select_topk_thresholds(length_, kMostRows); }
-  int64_t row_bytes() const override { return kPicks * 4; }
+  int64_t row_bytes() const override { return kTopk * 4; }
   void run(int64_t first, int64_t count, std::byte* out) const override {
     select_topk({.score = score_.data() + first * kStep,
                  .score_stride = kStep,
                  .lengths = {lengths_.data(), 1, 1},
                  .n_rows = count,
                  .max_length = length_,
-                 .picks = reinterpret_cast<int32_t*>(out),
-                 .n_picks = kPicks,
+                 .topk = reinterpret_cast<int32_t*>(out),
+                 .n_topk = kTopk,
                  .fault = fault_.data()},
                 stream_.handle());
   }
 
  private:
   static constexpr int64_t kStep = 64;
-  static constexpr int kPicks = 2048;
+  static constexpr int kTopk = 2048;
 
   const Stream& stream_;
   int64_t length_;
@@ -278,9 +278,9 @@ std::vector<Case> all_cases() {
     cases.push_back(make_case<Fp8Product>("Fp8Product" + std::to_string(n) + "x" + std::to_string(k), n, k));
   for (const auto& [n, k] : {std::pair{4096, 4096}, {4096, 2048}})
     cases.push_back(make_case<Mxfp4Product>("Mxfp4Product" + std::to_string(n) + "x" + std::to_string(k), n, k));
-  for (const auto& [n_heads, n_picks] : {std::pair{128, 2048}, {64, 2048}, {16, 2048}, {128, 1024}, {64, 512}})
+  for (const auto& [n_heads, n_topk] : {std::pair{128, 2048}, {64, 2048}, {16, 2048}, {128, 1024}, {64, 512}})
     cases.push_back(make_case<Attention>(
-        "Attention" + std::to_string(n_heads) + "Heads" + std::to_string(n_picks) + "Picks", n_heads, n_picks));
+        "Attention" + std::to_string(n_heads) + "Heads" + std::to_string(n_topk) + "Topk", n_heads, n_topk));
   for (const int64_t length : {5000, 65536})
     cases.push_back(make_case<Selection>("Selection" + std::to_string(length), length));
   for (const int n_heads : {16, 32, 64})

@@ -27,8 +27,8 @@ class TopkTest : public ::testing::Test {
     fault_ = DeviceArray<uint32_t>(*stream_, std::vector<uint32_t>{0});
   }
 
-  // Rows are padded with +inf, which must never be picked.
-  std::vector<int32_t> select(const Rows& rows, int n_picks) {
+  // Rows are padded with +inf, which must never be selected.
+  std::vector<int32_t> select(const Rows& rows, int n_topk) {
     size_t stride = 1;
     for (const auto& row : rows.score) stride = std::max(stride, row.size());
     stride += 3;  // rows need no alignment
@@ -40,31 +40,31 @@ class TopkTest : public ::testing::Test {
     }
     const DeviceArray<float> score(*stream_, dense);
     const DeviceArray<int32_t> lengths_device(*stream_, lengths),
-        picks(*stream_, static_cast<int64_t>(lengths.size()) * n_picks);
+        topk(*stream_, static_cast<int64_t>(lengths.size()) * n_topk);
     DeviceArray<int32_t> begin;
     if (!rows.begin.empty()) begin = DeviceArray<int32_t>(*stream_, rows.begin);
-    picks.fill(0x77);
+    topk.fill(0x77);
     select_topk({.score = score.data(),
                  .score_stride = static_cast<int64_t>(stride),
                  .begin = begin.data(),
                  .lengths = {lengths_device.data(), 1, 1},
                  .n_rows = static_cast<int64_t>(lengths.size()),
                  .max_length = static_cast<int64_t>(stride),
-                 .picks = picks.data(),
-                 .n_picks = n_picks,
+                 .topk = topk.data(),
+                 .n_topk = n_topk,
                  .fault = fault_.data()},
                 stream_->handle());
-    return picks.host();
+    return topk.host();
   }
 
-  void expect_best(const Rows& rows, int n_picks) {
-    const std::vector<int32_t> picks = select(rows, n_picks);
+  void expect_best(const Rows& rows, int n_topk) {
+    const std::vector<int32_t> topk = select(rows, n_topk);
     for (size_t r = 0; r < rows.score.size(); ++r) {
       const int32_t first = rows.begin.empty() ? 0 : rows.begin[r];
-      const std::vector<int32_t> got(picks.begin() + static_cast<int64_t>(r) * n_picks,
-                                     picks.begin() + static_cast<int64_t>(r + 1) * n_picks);
-      ASSERT_EQ(got, best_positions(rows.score[r].data(), first, static_cast<int32_t>(rows.score[r].size()), n_picks))
-          << "row " << r << " of " << rows.score[r].size() << ", " << n_picks << " picks";
+      const std::vector<int32_t> got(topk.begin() + static_cast<int64_t>(r) * n_topk,
+                                     topk.begin() + static_cast<int64_t>(r + 1) * n_topk);
+      ASSERT_EQ(got, best_positions(rows.score[r].data(), first, static_cast<int32_t>(rows.score[r].size()), n_topk))
+          << "row " << r << " of " << rows.score[r].size() << ", " << n_topk << " top-k indices";
     }
     EXPECT_EQ(fault_.host()[0], 0u);
   }
@@ -90,11 +90,11 @@ std::vector<float> tied_row(size_t n, std::vector<float> alphabet, uint64_t seed
 }
 
 TEST_F(TopkTest, PicksTheBestOfRandomRows) {
-  for (const int n_picks : {64, 512, 1984, 2048}) {
+  for (const int n_topk : {64, 512, 1984, 2048}) {
     Rows rows;
-    for (const int extra : {-n_picks, 1 - n_picks, -1, 0, 1, 77, 5000, 20000})
-      rows.score.push_back(normal_row(static_cast<size_t>(n_picks + extra), 40 + rows.score.size()));
-    expect_best(rows, n_picks);
+    for (const int extra : {-n_topk, 1 - n_topk, -1, 0, 1, 77, 5000, 20000})
+      rows.score.push_back(normal_row(static_cast<size_t>(n_topk + extra), 40 + rows.score.size()));
+    expect_best(rows, n_topk);
   }
 }
 
@@ -122,7 +122,7 @@ TEST_F(TopkTest, TiesGoToTheLowestPositions) {
                 tied_row(3000, {-huge, 1.0f}, 7),
                 tied_row(30000, {-huge, -huge, -huge, -huge, -huge, -huge, -huge, -huge, -huge, -huge, -3e38f}, 8),
                 std::vector<float>(2049, -huge)};
-  for (const int n_picks : {64, 2048}) expect_best(rows, n_picks);
+  for (const int n_topk : {64, 2048}) expect_best(rows, n_topk);
 }
 
 // All exponents and both signs; the K-th in bins of every kind and at their edges.
@@ -139,7 +139,7 @@ TEST_F(TopkTest, PicksTheBestOfAllMagnitudes) {
     for (float& v : rows.score.back()) v = std::abs(v) * scale;
     rows.score.back()[77] = scale;
   }
-  for (const int n_picks : {64, 2048}) expect_best(rows, n_picks);
+  for (const int n_topk : {64, 2048}) expect_best(rows, n_topk);
 }
 
 // More scores in one bin than lists have room for, a few of them equal.
@@ -149,7 +149,7 @@ TEST_F(TopkTest, PicksTheBestOfAlikeScores) {
     rows.score.push_back(normal_row(70000, rows.score.size()));
     for (float& v : rows.score.back()) v = middle * (1.01f + v * 0x1p-10f);
   }
-  for (const int n_picks : {64, 2048}) expect_best(rows, n_picks);
+  for (const int n_topk : {64, 2048}) expect_best(rows, n_topk);
 }
 
 TEST_F(TopkTest, RowsMayBeginAnywhere) {
@@ -176,7 +176,7 @@ TEST_F(TopkTest, NaNIsReported) {
   EXPECT_EQ(fault_.host()[0], 1u);
 }
 
-// The picks behind the scores are the best of those scores, as positions and as slots; rows of few keys take all.
+// The top-k indices behind the scores are the best of those scores, as positions and as slots; rows of few keys take all.
 TEST_F(TopkTest, BehindTheScores) {
   for (const int n_tokens : {1, 2, 4, 7}) {
     std::vector<int32_t> lengths;
@@ -192,7 +192,7 @@ TEST_F(TopkTest, BehindTheScores) {
       for (int64_t row = 0; row < p.n_rows; ++row) {
         const std::vector<int32_t> best = best_positions(score.data() + row * d.score_stride(), 0, p.length(row), 2048);
         for (int i = 0; i < 2048; ++i) {
-          ASSERT_EQ(positions[row * 2048 + i], best[i]) << "row " << row << " of " << p.length(row) << " pick " << i;
+          ASSERT_EQ(positions[row * 2048 + i], best[i]) << "row " << row << " of " << p.length(row) << " index " << i;
           const int32_t slot =
               best[i] < 0 ? -1 : p.tables[row / n_tokens * p.table_width + best[i] / 64] * 64 + best[i] % 64;
           ASSERT_EQ(slots[row * 2048 + i], slot);
@@ -203,17 +203,17 @@ TEST_F(TopkTest, BehindTheScores) {
   }
 }
 
-// A captured step replayed with ten times the keys picks what an eager step picks.
+// A captured step replayed with ten times the keys selects what an eager step top-k indices.
 TEST_F(TopkTest, ReplaysWithLongerRows) {
-  constexpr int kPicks = 512;
+  constexpr int kTopk = 512;
   std::vector<int32_t> longer = {6000, 6001, 30000, 30001, 0, 0, 11000, 11001}, shorter;
   for (const int32_t n : longer) shorter.push_back(n / 10);
   const IndexProblem p({.n_heads = 32, .n_tokens = 2, .lengths = longer, .seed = 2});
   IndexOnDevice d(*stream_, p);
-  const std::vector<int32_t> eager = d.topk(kPicks, true);
+  const std::vector<int32_t> eager = d.topk(kTopk, true);
 
   const DeviceArray<float> score(*stream_, p.n_rows * d.score_stride());
-  const DeviceArray<int32_t> picks(*stream_, p.n_rows * kPicks);
+  const DeviceArray<int32_t> topk(*stream_, p.n_rows * kTopk);
   const DeviceArray<uint8_t> memory(*stream_, index_plan_bytes(d.shape()));
   copy_to_device(*stream_, reinterpret_cast<std::byte*>(d.device_lengths().data()), shorter.data(),
                  d.device_lengths().n_bytes());
@@ -222,7 +222,7 @@ TEST_F(TopkTest, ReplaysWithLongerRows) {
     const IndexPlan plan = build_index_plan({.lengths = d.lengths(),
                                              .n_rows = p.n_rows,
                                              .shape = d.shape(),
-                                             .skip_length = kPicks,
+                                             .skip_length = kTopk,
                                              .memory = reinterpret_cast<std::byte*>(memory.data())},
                                             stream_->handle());
     index_topk({.in = d.inputs(),
@@ -230,8 +230,8 @@ TEST_F(TopkTest, ReplaysWithLongerRows) {
                 .score = score.data(),
                 .score_stride = d.score_stride(),
                 .histogram = d.histogram().data(),
-                .picks = picks.data(),
-                .n_picks = kPicks,
+                .topk = topk.data(),
+                .n_topk = kTopk,
                 .fault = d.fault_word()},
                plan, d.shape(), stream_->handle());
   }));
@@ -241,25 +241,25 @@ TEST_F(TopkTest, ReplaysWithLongerRows) {
                  d.device_lengths().n_bytes());
   must(stream_->synchronize());
   graph.launch(*stream_);
-  EXPECT_EQ(picks.host(), eager);
+  EXPECT_EQ(topk.host(), eager);
 }
 
-// Prefill in runs of a few rows picks what decode picks for each row alone.
+// Prefill in runs of a few rows selects what decode top-k indices for each row alone.
 TEST_F(TopkTest, PrefillInBoundedMemory) {
-  constexpr int kRows = 45, kPicks = 256;
+  constexpr int kRows = 45, kTopk = 256;
   std::vector<int32_t> visible;
   for (int t = 0; t < kRows; ++t) visible.push_back(3000 - kRows + 1 + t);
   IndexProblem p({.n_heads = 64, .n_tokens = 1, .lengths = visible, .seed = 4});
   for (int t = 1; t < kRows; ++t)
     std::copy_n(p.tables.end() - p.table_width, p.table_width, p.tables.begin() + (t - 1) * p.table_width);
   IndexOnDevice d(*stream_, p);
-  const std::vector<int32_t> expected = d.topk(kPicks, false);
+  const std::vector<int32_t> expected = d.topk(kTopk, false);
   const IndexScoreInputs in = d.inputs();
   for (const int64_t rows_at_once : {8, 16, 48}) {
     const int64_t n_bytes = prefill_scratch_bytes(rows_at_once, p.max_length, 132);
     const DeviceArray<uint8_t> scratch(*stream_, n_bytes);
     scratch.fill(0xCD);
-    const DeviceArray<int32_t> picks(*stream_, int64_t{kRows} * kPicks);
+    const DeviceArray<int32_t> topk(*stream_, int64_t{kRows} * kTopk);
     prefill_index_topk({.q = in.q,
                         .w = in.w,
                         .visible = in.lengths.data,
@@ -270,14 +270,14 @@ TEST_F(TopkTest, PrefillInBoundedMemory) {
                         .n_pages = in.n_pages,
                         .page_bytes = in.page_bytes,
                         .max_length = p.max_length,
-                        .picks = picks.data(),
-                        .n_picks = kPicks,
+                        .topk = topk.data(),
+                        .n_topk = kTopk,
                         .n_blocks = 132,
                         .scratch = reinterpret_cast<std::byte*>(scratch.data()),
                         .scratch_bytes = n_bytes,
                         .fault = d.fault_word()},
                        stream_->handle());
-    EXPECT_EQ(picks.host(), expected) << rows_at_once << " rows at once";
+    EXPECT_EQ(topk.host(), expected) << rows_at_once << " rows at once";
   }
 }
 

@@ -35,31 +35,31 @@ struct Tiles {
 
 // The candidates of a row from one cache.
 struct Candidates {
-  const int32_t* picks = nullptr;
+  const int32_t* topk = nullptr;
   int64_t first = 0;
   int64_t n = 0;
 };
 
 __device__ Candidates candidates_of(const AttentionRows& rows, int64_t t) {
-  if (rows.picks == nullptr) {
+  if (rows.topk == nullptr) {
     if (rows.end == nullptr) return {};
     const int64_t first = rows.begin == nullptr ? 0 : rows.begin[t], n = rows.end[t] - first;
     return {nullptr, first, n > 0 ? n : 0};
   }
-  const int32_t* picks = rows.picks + t * rows.n_picks;
+  const int32_t* topk = rows.topk + t * rows.n_topk;
   int64_t n = 0;
-  for (int64_t i = 0; i < rows.n_picks; i += kBlock) {
+  for (int64_t i = 0; i < rows.n_topk; i += kBlock) {
     const int64_t at = i + threadIdx.x;
-    const int found = __syncthreads_count(at < rows.n_picks && picks[at] >= 0);
+    const int found = __syncthreads_count(at < rows.n_topk && topk[at] >= 0);
     n += found;
     if (found < kBlock) break;
   }
-  return {picks, 0, n};
+  return {topk, 0, n};
 }
 
 __device__ const std::byte* row_of(const AttentionRows& rows, const Candidates& c, const LatentFormat& f, int64_t seq,
                                    int64_t i) {
-  const int64_t slot = c.picks != nullptr ? c.picks[i] : c.first + i;
+  const int64_t slot = c.topk != nullptr ? c.topk[i] : c.first + i;
   return rows.cache.page(seq, slot) + slot % kPageTokens * f.row_bytes;
 }
 

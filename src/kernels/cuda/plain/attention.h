@@ -9,11 +9,11 @@
 
 namespace levin::cuda::plain {
 
-// Some rows of one cache for each query: picked slots, or a run of slots. A default one has none.
+// Some rows of one cache for each query: selected slots, or a run of slots. A default one has none.
 struct AttentionRows {
   PagedCache cache;
-  const int32_t* picks = nullptr;  // [T, K] ascending, -1 after the last, dense; null: the run
-  int64_t n_picks = 0;             // K
+  const int32_t* topk = nullptr;   // [T, K] ascending, -1 after the last, dense; null: the run
+  int64_t n_topk = 0;              // K
   const int32_t* begin = nullptr;  // [T]: slots begin[t] <= s < end[t]; null: from 0
   const int32_t* end = nullptr;    // [T]
 };

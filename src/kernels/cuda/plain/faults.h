@@ -6,7 +6,7 @@
 namespace levin::cuda::plain {
 
 enum Fault : int32_t {
-  kNanIndexScore = 1,   // the row picked its lowest candidates
+  kNanIndexScore = 1,   // the row selected its lowest candidates
   kNanExpertScore = 2,  // the row goes to the experts with the lowest ids, with weight 0
   kNanLogit = 4,        // the row chose token 0
   kNotFinite = 8,       // a value of the row is NaN or infinite

@@ -2,7 +2,7 @@
 //
 //   index_scores  a block has 32 slots of a row. 32 heads at a time: a lane is a slot, a warp has 8 of the heads, columns
 //                 pass through shared memory 128 at a time; then the first warp adds the heads up in order
-//   select_topk   a block a row. The K-th best key by its bytes, highest first, counting keys; then the picks in order
+//   select_topk   a block a row. The K-th best key by its bytes, highest first, counting keys; then the indices in order
 #include "kernels/cpu/cache_values.h"
 #include "kernels/cuda/plain/block_pieces.cuh"
 #include "kernels/cuda/plain/index.h"
@@ -91,9 +91,9 @@ __device__ __forceinline__ uint32_t key_of(float score) {
   return bits ^ (static_cast<uint32_t>(static_cast<int32_t>(bits) >> 31) | 0x80000000u);
 }
 
-__device__ void take(int32_t* picks, int64_t n_picks, int64_t begin, int64_t end) {
-  for (int64_t i = threadIdx.x; i < n_picks; i += blockDim.x) {
-    picks[i] = begin + i < end ? static_cast<int32_t>(begin + i) : -1;
+__device__ void take(int32_t* topk, int64_t n_topk, int64_t begin, int64_t end) {
+  for (int64_t i = threadIdx.x; i < n_topk; i += blockDim.x) {
+    topk[i] = begin + i < end ? static_cast<int32_t>(begin + i) : -1;
   }
 }
 
@@ -133,38 +133,38 @@ __device__ Threshold find_threshold(const float* score, int64_t begin, int64_t e
 __global__ void __launch_bounds__(kSelectThreads) select_kernel(SelectTopk a) {
   const int64_t t = blockIdx.x, begin = a.begin != nullptr ? a.begin[t] : a.first, end = a.end[t];
   const float* score = a.score + t * a.score_ld;
-  int32_t* picks = a.picks + t * a.n_picks;
-  const bool takes_all = end - begin <= a.n_picks;
+  int32_t* topk = a.topk + t * a.n_topk;
+  const bool takes_all = end - begin <= a.n_topk;
   bool nan = false;
   if (!takes_all || a.short_rows_have_scores) {
     for (int64_t s = begin + threadIdx.x; s < end; s += blockDim.x) nan = nan || score[s] != score[s];
   }
   nan = __syncthreads_or(nan) != 0;
   if (nan && threadIdx.x == 0 && a.fault != nullptr) atomicOr(a.fault + t, kNanIndexScore);
-  if (nan || takes_all) return take(picks, a.n_picks, begin, end);
+  if (nan || takes_all) return take(topk, a.n_topk, begin, end);
 
-  const Threshold threshold = find_threshold(score, begin, end, a.n_picks);
+  const Threshold threshold = find_threshold(score, begin, end, a.n_topk);
   int64_t n = 0, n_equal = 0;
-  for (int64_t first = begin; first < end && n < a.n_picks; first += blockDim.x) {
+  for (int64_t first = begin; first < end && n < a.n_topk; first += blockDim.x) {
     const int64_t s = first + threadIdx.x;
     const uint32_t key = s < end ? key_of(score[s]) : 0;
     const Rank equal = rank_of_flag(s < end && key == threshold.key);
     const bool taken =
         s < end && (key > threshold.key || (key == threshold.key && n_equal + equal.before < threshold.n_equal));
     const Rank rank = rank_of_flag(taken);
-    if (taken) picks[n + rank.before] = static_cast<int32_t>(s);
+    if (taken) topk[n + rank.before] = static_cast<int32_t>(s);
     n += rank.all, n_equal += equal.all;
   }
 }
 
 __global__ void take_all_kernel(TakeAll a) {
   const int64_t t = blockIdx.x;
-  take(a.picks + t * a.n_picks, a.n_picks, a.first, a.visible[t]);
+  take(a.topk + t * a.n_topk, a.n_topk, a.first, a.visible[t]);
 }
 
 __global__ void take_most_recent_kernel(TakeAll a) {
-  const int64_t t = blockIdx.x, end = a.visible[t], last = end - a.n_picks;
-  take(a.picks + t * a.n_picks, a.n_picks, last > a.first ? last : a.first, end);
+  const int64_t t = blockIdx.x, end = a.visible[t], last = end - a.n_topk;
+  take(a.topk + t * a.n_topk, a.n_topk, last > a.first ? last : a.first, end);
 }
 
 }  // namespace
@@ -179,15 +179,15 @@ void select_topk(const SelectTopk& a, StreamHandle stream) {
 
 void index_topk(const IndexTopk& a, StreamHandle stream) {
   index_scores(
-      {.query = a.query, .score = a.score, .score_ld = a.n_slots, .n_slots = a.n_slots, .n_unscored = a.n_picks},
+      {.query = a.query, .score = a.score, .score_ld = a.n_slots, .n_slots = a.n_slots, .n_unscored = a.n_topk},
       stream);
   select_topk({.score = a.score,
                .score_ld = a.n_slots,
                .first = a.query.first,
                .end = a.query.visible,
                .short_rows_have_scores = false,
-               .picks = a.picks,
-               .n_picks = a.n_picks,
+               .topk = a.topk,
+               .n_topk = a.n_topk,
                .n_rows = a.query.n_rows,
                .fault = a.fault},
               stream);

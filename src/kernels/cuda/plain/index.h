@@ -1,6 +1,6 @@
 // The lightning indexer. Contracts and trees: ops/index_topk.h.
 //
-// Faults    a row with a score that is NaN picks its lowest candidates and has kNanIndexScore set
+// Faults    a row with a score that is NaN selects its lowest candidates and has kNanIndexScore set
 #pragma once
 
 #include <cstdint>
@@ -44,8 +44,8 @@ struct SelectTopk {
   int32_t first = 0;
   const int32_t* end = nullptr;        // [T]
   bool short_rows_have_scores = true;  // false: of rows with at most K candidates none is read
-  int32_t* picks = nullptr;            // [T, K], dense
-  int64_t n_picks = 0;                 // K
+  int32_t* topk = nullptr;             // [T, K], dense
+  int64_t n_topk = 0;                  // K
   int64_t n_rows = 0;
   int32_t* fault = nullptr;  // [T], may be null
 };
@@ -53,20 +53,20 @@ void select_topk(const SelectTopk& a, StreamHandle stream);
 
 struct IndexTopk {
   IndexQuery query;
-  float* score = nullptr;    // scratch [T, n_slots], dense
-  int64_t n_slots = 0;       // capacity: visible[t] is at most this
-  int32_t* picks = nullptr;  // [T, K], dense
-  int64_t n_picks = 0;
+  float* score = nullptr;   // scratch [T, n_slots], dense
+  int64_t n_slots = 0;      // capacity: visible[t] is at most this
+  int32_t* topk = nullptr;  // [T, K], dense
+  int64_t n_topk = 0;
   int32_t* fault = nullptr;  // [T], may be null
 };
 void index_topk(const IndexTopk& a, StreamHandle stream);
 
-// The picks of rows that see at most K candidates each; a row that sees more takes the first K.
+// The top-k indices of rows that see at most K candidates each; a row that sees more takes the first K.
 struct TakeAll {
   const int32_t* visible = nullptr;  // [T]
   int32_t first = 0;
-  int32_t* picks = nullptr;  // [T, K], dense
-  int64_t n_picks = 0;
+  int32_t* topk = nullptr;  // [T, K], dense
+  int64_t n_topk = 0;
   int64_t n_rows = 0;
 };
 void take_all(const TakeAll& a, StreamHandle stream);

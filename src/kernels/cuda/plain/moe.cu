@@ -26,19 +26,19 @@ __global__ void silu_kernel(SiluMul a) {
 // --- route_experts
 
 // The given winners in ascending order.
-__device__ void take_chosen(const RouteExperts& a, int64_t t, int32_t* picks) {
+__device__ void take_chosen(const RouteExperts& a, int64_t t, int32_t* topk) {
   const int64_t row = a.tokens != nullptr ? a.tokens[t] : t;
   for (int64_t i = 0; i < a.n_active; ++i) {
     const int32_t expert = a.chosen[row * a.n_active + i];
     int64_t at = i;
-    for (; at > 0 && picks[at - 1] > expert; --at) picks[at] = picks[at - 1];
-    picks[at] = expert;
+    for (; at > 0 && topk[at - 1] > expert; --at) topk[at] = topk[at - 1];
+    topk[at] = expert;
   }
 }
 
-__device__ void fill_row(const RouteExperts& a, int32_t* picks, float* weights, bool with_experts) {
+__device__ void fill_row(const RouteExperts& a, int32_t* topk, float* weights, bool with_experts) {
   for (int64_t i = 0; i < a.n_active; ++i) {
-    picks[i] = with_experts ? static_cast<int32_t>(i) : -1;
+    topk[i] = with_experts ? static_cast<int32_t>(i) : -1;
     weights[i] = 0;
   }
 }
@@ -46,10 +46,10 @@ __device__ void fill_row(const RouteExperts& a, int32_t* picks, float* weights, 
 __global__ void route_kernel(RouteExperts a) {
   extern __shared__ float score[];  // [3, E]: scores, with bias, of groups
   const int64_t t = blockIdx.x;
-  int32_t* picks = a.picks + t * a.n_active;
+  int32_t* topk = a.topk + t * a.n_active;
   float* weights = a.weights + t * a.n_active;
   if (a.slot != nullptr && a.slot[t] < 0) {
-    if (threadIdx.x == 0) fill_row(a, picks, weights, false);
+    if (threadIdx.x == 0) fill_row(a, topk, weights, false);
     return;
   }
   float* biased = score + a.n_experts;
@@ -64,7 +64,7 @@ __global__ void route_kernel(RouteExperts a) {
   if (threadIdx.x != 0) return;
   if (nan) {
     if (a.fault != nullptr) atomicOr(a.fault + t, kNanExpertScore);
-    return fill_row(a, picks, weights, true);
+    return fill_row(a, topk, weights, true);
   }
   const kernels::RouteRows row{.n_experts = a.n_experts,
                                .n_groups = a.n_groups,
@@ -73,18 +73,18 @@ __global__ void route_kernel(RouteExperts a) {
                                .normalize = a.normalize,
                                .factor = a.factor};
   if (a.chosen != nullptr) {
-    take_chosen(a, t, picks);
+    take_chosen(a, t, topk);
   } else {
     if (a.n_groups > 1) kernels::mask_groups(row, biased, score + 2 * a.n_experts);
-    kernels::pick_experts(biased, a.n_experts, a.n_active, picks);
+    kernels::pick_experts(biased, a.n_experts, a.n_active, topk);
   }
-  kernels::weigh_experts(row, score, picks, weights);
+  kernels::weigh_experts(row, score, topk, weights);
 }
 
 // --- experts
 
 struct Plan {
-  const int32_t* picks = nullptr;  // [n_pairs]
+  const int32_t* topk = nullptr;  // [n_pairs]
   int64_t n_pairs = 0;
   int64_t n_experts = 0;
   int32_t* order = nullptr;  // [n_pairs]
@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(kPlanThreads) plan_kernel(Plan a) {
   for (int64_t e = threadIdx.x; e < a.n_experts; e += blockDim.x) {
     int n = 0;
 #pragma unroll 8
-    for (int64_t p = 0; p < a.n_pairs; ++p) n += a.picks[p] == e ? 1 : 0;
+    for (int64_t p = 0; p < a.n_pairs; ++p) n += a.topk[p] == e ? 1 : 0;
     first[e + 1] = n;
   }
   __syncthreads();
@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(kPlanThreads) plan_kernel(Plan a) {
   for (int64_t e = threadIdx.x; e < a.n_experts; e += blockDim.x) {
     int at = first[e];
     for (int64_t p = 0; p < a.n_pairs && at < first[e + 1]; ++p) {
-      if (a.picks[p] == e) a.order[at++] = static_cast<int32_t>(p);
+      if (a.topk[p] == e) a.order[at++] = static_cast<int32_t>(p);
     }
     for (int tile = first_tile[e]; tile < first_tile[e + 1]; ++tile) {
       const int begin = first[e] + (tile - first_tile[e]) * static_cast<int>(kPairTile), left = first[e + 1] - begin;
@@ -126,7 +126,7 @@ __global__ void __launch_bounds__(kPlanThreads) plan_kernel(Plan a) {
 
 struct Combine {
   const float* y = nullptr;  // [T * A, D]
-  const int32_t* picks = nullptr;
+  const int32_t* topk = nullptr;
   const float* weights = nullptr;  // null: ones
   int64_t n_active = 0;
   const float* shared = nullptr;  // [T, D], may be null
@@ -140,7 +140,7 @@ __global__ void combine_kernel(Combine a) {
   for (int64_t i = threadIdx.x; i < a.d; i += blockDim.x) {
     float total = 0;
     for (int64_t pair = t * a.n_active; pair < (t + 1) * a.n_active; ++pair) {
-      if (a.picks[pair] < 0) continue;
+      if (a.topk[pair] < 0) continue;
       total = __fmaf_rn(a.weights != nullptr ? a.weights[pair] : 1.0f, a.y[pair * a.d + i], total);
     }
     a.out[t * a.out_ld + i] = a.shared != nullptr ? total + a.shared[t * a.d + i] : total;
@@ -279,7 +279,7 @@ void run_experts(const ExpertFfn& a, const ExpertMemory& m, StreamHandle stream)
            stream);
   multiply(round_rows(m.ffn.gate, f, n_pairs, m.ffn.hidden, stream), 1, w.down, m.y);
   const Combine combine = {.y = m.y,
-                           .picks = a.picks,
+                           .topk = a.topk,
                            .weights = a.weigh_hidden ? nullptr : a.weights,
                            .n_active = a.n_active,
                            .shared = m.shared,
@@ -319,7 +319,7 @@ int64_t expert_ffn_scratch_bytes(const ExpertFfn& a) {
 void expert_ffn(const ExpertFfn& a, StreamHandle stream) {
   Scratch scratch(a.scratch);
   const ExpertMemory memory(a, scratch);
-  const Plan plan = {.picks = a.picks,
+  const Plan plan = {.topk = a.topk,
                      .n_pairs = a.n_rows * a.n_active,
                      .n_experts = a.n_experts,
                      .order = memory.order,

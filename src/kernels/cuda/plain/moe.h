@@ -1,6 +1,6 @@
 // Mixture of experts. Contracts and trees: ops/moe.h.
 //
-// Padding   a pick of -1 is no expert: its pair is not multiplied and adds nothing
+// Padding   an index of -1 is no expert: its pair is not multiplied and adds nothing
 // Faults    a row with a score that is NaN goes to the experts 0 .. A-1 with weight 0 and has kNanExpertScore set
 #pragma once
 
@@ -32,12 +32,12 @@ struct RouteExperts {
   const float* bias = nullptr;      // [E]; null: none
   const int32_t* chosen = nullptr;  // the winners by hash: [V, A], row token[t], in any order; null: the best
   const int32_t* tokens = nullptr;  // [T], with chosen; null: row t
-  const int32_t* slot = nullptr;    // [T]; a row with slot < 0 is padding and gets picks -1; null: none is
+  const int32_t* slot = nullptr;    // [T]; a row with slot < 0 is padding and gets top-k indices -1; null: none is
   int n_groups = 1;
   int n_groups_kept = 1;
   bool normalize = true;
   float factor = 1;
-  int32_t* picks = nullptr;  // [T, A], dense, ascending
+  int32_t* topk = nullptr;   // [T, A], dense, ascending
   float* weights = nullptr;  // [T, A], dense
   int64_t n_rows = 0;
   int64_t n_experts = 0;     // a multiple of n_groups
@@ -74,7 +74,7 @@ void ffn(const Ffn& a, StreamHandle stream);
 struct ExpertFfn {
   const float* x = nullptr;  // [T, D], rows x_ld apart
   int64_t x_ld = 0;
-  const int32_t* picks = nullptr;      // [T, A], dense, ascending; -1: none
+  const int32_t* topk = nullptr;       // [T, A], dense, ascending; -1: none
   const float* weights = nullptr;      // [T, A], dense
   int64_t n_active = 0;                // A
   FfnWeights experts;                  // E of them, one after another

@@ -6,11 +6,11 @@
 // Bits      those of the CPU's plain kernels (kernels/cpu/*_plain.cc): the tree that the op's header in ops/ states, by one
 //           thread for each output. Fused multiply-adds are written out, everything else is compiled with -fmad=false
 // Calls     launch on the stream and return. They allocate nothing, never wait, and their launches depend on host-side sizes
-//           alone, which are capacities: lengths, positions, tables and picks are read on the device, so that a call may be
+//           alone, which are capacities: lengths, positions, tables and selects are read on the device, so that a call may be
 //           captured in a graph
 // Pointers  are device pointers, aligned to their type; a stride (`ld`) is in elements. Inputs are trusted: the op has checked
 //           shapes and types
-// Padding   a row with slot < 0 writes no cache row; one that sees nothing picks nothing and attends to nothing
+// Padding   a row with slot < 0 writes no cache row; one that sees nothing selects nothing and attends to nothing
 // Faults    a NaN that cannot be ranked sets a bit in the row's fault word (faults.h) and gives defined results; other rows
 //           keep their bits
 #pragma once

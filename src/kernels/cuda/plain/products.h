@@ -55,7 +55,7 @@ struct MatmulPerHead {
 };
 void matmul_per_head(const MatmulPerHead& a, StreamHandle stream);
 
-// Pairs (token, pick) in order of expert, cut into tiles of kPairTile pairs of one expert.
+// Pairs (token, index) in order of expert, cut into tiles of kPairTile pairs of one expert.
 constexpr int64_t kPairTile = 16;
 struct PairTile {
   int32_t expert = -1;  // -1: none

@@ -64,18 +64,18 @@ struct Problem {
   Tensor seq = i32_tensor({0});
 };
 
-// Ascending picks of each row, n[t] of them, the rest -1.
-Tensor random_picks(Random& random, const std::vector<int64_t>& n, int64_t n_picks, int64_t n_slots) {
-  Tensor picks(DType::kI32, {std::ssize(n), n_picks});
+// Ascending top-k indices of each row, n[t] of them, the rest -1.
+Tensor random_topk(Random& random, const std::vector<int64_t>& n, int64_t n_topk, int64_t n_slots) {
+  Tensor topk(DType::kI32, {std::ssize(n), n_topk});
   for (int64_t t = 0; t < std::ssize(n); ++t) {
     int64_t left = n[static_cast<size_t>(t)], at = 0;
     for (int64_t s = 0; s < n_slots && left > 0; ++s) {
       if (random.below(n_slots - s) >= left) continue;
-      picks.view().row<int32_t>(t)[at++] = static_cast<int32_t>(s), --left;
+      topk.view().row<int32_t>(t)[at++] = static_cast<int32_t>(s), --left;
     }
-    std::fill(picks.view().row<int32_t>(t) + at, picks.view().row<int32_t>(t) + n_picks, -1);
+    std::fill(topk.view().row<int32_t>(t) + at, topk.view().row<int32_t>(t) + n_topk, -1);
   }
-  return picks;
+  return topk;
 }
 
 class PlainAttentionTest : public PlainTest {
@@ -89,9 +89,9 @@ class PlainAttentionTest : public PlainTest {
       AttentionRows out;
       if (r.empty()) return out;
       out.cache = args.in(r.cache);
-      if (!r.picks.empty()) {
-        out.n_picks = r.picks.dim(1);
-        out.picks = args.in<int32_t>(r.picks) + first * out.n_picks;
+      if (!r.topk.empty()) {
+        out.n_topk = r.topk.dim(1);
+        out.topk = args.in<int32_t>(r.topk) + first * out.n_topk;
       } else {
         if (!r.begin.empty()) out.begin = args.in<int32_t>(r.begin) + first;
         out.end = args.in<int32_t>(r.end) + first;
@@ -146,8 +146,8 @@ TEST_F(PlainAttentionTest, PicksInEveryFormat) {
         SCOPED_TRACE(fmt::format("{} {} + {}", cache_dtype_name(dtype), d_latent, d_rope));
         const Problem p({latent_format(dtype, d_latent, d_rope), n_heads, 300, q}, 6);
         Random random(5);
-        const Tensor picks = random_picks(random, {200, 0, 1, 64, 65, 129}, 200, 300);
-        check(p, {.rows = {.cache = p.cache.rows(), .picks = picks}});
+        const Tensor topk = random_topk(random, {200, 0, 1, 64, 65, 129}, 200, 300);
+        check(p, {.rows = {.cache = p.cache.rows(), .topk = topk}});
       }
     }
   }
@@ -161,14 +161,14 @@ TEST_F(PlainAttentionTest, WindowsEntriesAndSinks) {
       Random random(6);
       const Tensor begin = i32_tensor({0, 0, 5, 272, 300, 72}), end = i32_tensor({0, 1, 64, 400, 300, 200});
       const Tensor entries = i32_tensor({0, 0, 31, 400, 5, 64});
-      const Tensor picks = random_picks(random, {0, 3, 64, 150, 0, 31}, 150, 400);
+      const Tensor topk = random_topk(random, {0, 3, 64, 150, 0, 31}, 150, 400);
       check(p, {.rows = {.cache = p.cache.rows(), .begin = begin, .end = end}, .sink = p.sink});
       check(p, {.rows = {.cache = p.cache.rows(), .end = end}});
       check(p, {.rows = {.cache = p.cache.rows(), .begin = begin, .end = end},
                 .more = {.cache = p.other.rows(), .end = entries},
                 .sink = p.sink});
       check(p, {.rows = {.cache = p.cache.rows(), .begin = begin, .end = end},
-                .more = {.cache = p.other.rows(), .picks = picks},
+                .more = {.cache = p.other.rows(), .topk = topk},
                 .sink = p.sink});
     }
   }
@@ -177,8 +177,8 @@ TEST_F(PlainAttentionTest, WindowsEntriesAndSinks) {
 TEST_F(PlainAttentionTest, TheModelsWidths) {
   const Problem p({latent_format(CacheDType::kFp8, 512, 64), 128, 2500}, 2);
   Random random(7);
-  const Tensor picks = random_picks(random, {2048, 1999}, 2048, 2500);
-  check(p, {.rows = {.cache = p.cache.rows(), .picks = picks}});
+  const Tensor topk = random_topk(random, {2048, 1999}, 2048, 2500);
+  check(p, {.rows = {.cache = p.cache.rows(), .topk = topk}});
 }
 
 }  // namespace

@@ -95,18 +95,18 @@ TEST_F(PlainIndexTest, ScoresAndPicksEqualTheCpus) {
       args.fetch();
       ASSERT_TRUE(same_bits(out, expected));
       for (const int64_t k : {1, 64, 300}) {
-        const Tensor picks(DType::kI32, {p.n_rows, k});
-        Tensor picks_out = unset(DType::kI32, {p.n_rows, k});
-        ops::index_topk(cpu(), {.query = p.host(), .picks = picks});
+        const Tensor topk(DType::kI32, {p.n_rows, k});
+        Tensor topk_out = unset(DType::kI32, {p.n_rows, k});
+        ops::index_topk(cpu(), {.query = p.host(), .topk = topk});
         DeviceArgs more(*stream_);
         index_topk({.query = query,
                     .score = reinterpret_cast<float*>(more.scratch(p.n_rows * p.n_slots * 4)),
                     .n_slots = p.n_slots,
-                    .picks = more.out<int32_t>(picks_out),
-                    .n_picks = k},
+                    .topk = more.out<int32_t>(topk_out),
+                    .n_topk = k},
                    stream());
         more.fetch();
-        ASSERT_TRUE(same_bits(picks_out, picks)) << k << " picks";
+        ASSERT_TRUE(same_bits(topk_out, topk)) << k << " top-k indices";
       }
     }
   }
@@ -136,15 +136,15 @@ TEST_F(PlainIndexTest, SelectionEqualsTheCpus) {
       ends.push_back(static_cast<int32_t>(t < 2 ? n_slots : random.below(n_slots + 1)));
     }
     const Tensor begin = i32_tensor(begins), end = i32_tensor(ends), expected(DType::kI32, {n_rows, k});
-    ops::select_topk(cpu(), {.score = score, .begin = begin, .end = end, .picks = expected});
+    ops::select_topk(cpu(), {.score = score, .begin = begin, .end = end, .topk = expected});
     const auto select = [&](const Tensor& scores, Tensor& out, Tensor& fault) {
       DeviceArgs args(*stream_);
       select_topk({.score = args.in<float>(scores),
                    .score_ld = n_slots,
                    .begin = args.in<int32_t>(begin),
                    .end = args.in<int32_t>(end),
-                   .picks = args.out<int32_t>(out),
-                   .n_picks = k,
+                   .topk = args.out<int32_t>(out),
+                   .n_topk = k,
                    .n_rows = n_rows,
                    .fault = args.out<int32_t>(fault)},
                   stream());
@@ -159,13 +159,13 @@ TEST_F(PlainIndexTest, SelectionEqualsTheCpus) {
     for (const float sign : {1.0f, -1.0f}) {
       Tensor poisoned = copy_of(score), faulty = i32_tensor({0, 0, 0, 0, 0, 0});
       poisoned.at(n_slots + n_slots / 2) = std::copysign(std::numeric_limits<float>::quiet_NaN(), sign);
-      Tensor picks = unset(DType::kI32, {n_rows, k});
-      select(poisoned, picks, faulty);
+      Tensor topk = unset(DType::kI32, {n_rows, k});
+      select(poisoned, topk, faulty);
       ASSERT_TRUE(same_bits(faulty, i32_tensor({0, kNanIndexScore, 0, 0, 0, 0})));
       for (int64_t t = 0; t < n_rows; ++t) {
         for (int64_t i = 0; i < k; ++i) {
           const int32_t lowest = i < n_slots ? static_cast<int32_t>(i) : -1;
-          ASSERT_EQ(picks.view().row<int32_t>(t)[i], t == 1 ? lowest : expected.view().row<int32_t>(t)[i]) << t;
+          ASSERT_EQ(topk.view().row<int32_t>(t)[i], t == 1 ? lowest : expected.view().row<int32_t>(t)[i]) << t;
         }
       }
     }
@@ -174,23 +174,21 @@ TEST_F(PlainIndexTest, SelectionEqualsTheCpus) {
 
 TEST_F(PlainIndexTest, PicksWithoutScores) {
   const Tensor visible = i32_tensor({0, 1, 2, 9, 5});
-  const auto picks_of = [&](auto call, const Tensor& before) {
+  const auto topk_of = [&](auto call, const Tensor& before) {
     Tensor out = copy_of(before);
     DeviceArgs args(*stream_);
-    call(TakeAll{.visible = args.in<int32_t>(visible),
-                 .first = 1,
-                 .picks = args.out<int32_t>(out),
-                 .n_picks = 4,
-                 .n_rows = 5},
-         stream());
+    call(
+        TakeAll{
+            .visible = args.in<int32_t>(visible), .first = 1, .topk = args.out<int32_t>(out), .n_topk = 4, .n_rows = 5},
+        stream());
     args.fetch();
     return out;
   };
   const auto rows = [](const std::vector<int32_t>& values) { return Tensor::of(values, {5, 4}); };
   const Tensor nothing = unset(DType::kI32, {5, 4});
-  EXPECT_TRUE(same_bits(picks_of(take_all, nothing),
+  EXPECT_TRUE(same_bits(topk_of(take_all, nothing),
                         rows({-1, -1, -1, -1, -1, -1, -1, -1, 1, -1, -1, -1, 1, 2, 3, 4, 1, 2, 3, 4})));
-  EXPECT_TRUE(same_bits(picks_of(take_most_recent, nothing),
+  EXPECT_TRUE(same_bits(topk_of(take_most_recent, nothing),
                         rows({-1, -1, -1, -1, -1, -1, -1, -1, 1, -1, -1, -1, 5, 6, 7, 8, 1, 2, 3, 4})));
 }
 
@@ -202,14 +200,14 @@ TEST_F(PlainIndexTest, AGraphReadsLengthsFromTheDevice) {
   const IndexTopk call{.query = p.device(args),
                        .score = reinterpret_cast<float*>(args.scratch(p.n_rows * p.n_slots * 4)),
                        .n_slots = p.n_slots,
-                       .picks = args.out<int32_t>(out),
-                       .n_picks = k};
+                       .topk = args.out<int32_t>(out),
+                       .n_topk = k};
   const Graph graph = must(Graph::capture(*stream_, [&] { index_topk(call, stream()); }));
   for (const std::vector<int32_t>& lengths : {std::vector<int32_t>{70, 10, 640, 200}, {0, 640, 33, 31}}) {
     const Tensor visible = i32_tensor(lengths), expected(DType::kI32, {p.n_rows, k});
     ops::IndexQuery query = p.host();
     query.visible = visible;
-    ops::index_topk(cpu(), {.query = query, .picks = expected});
+    ops::index_topk(cpu(), {.query = query, .topk = expected});
     copy_to_device(*stream_, reinterpret_cast<std::byte*>(const_cast<int32_t*>(call.query.visible)), lengths.data(),
                    4 * p.n_rows);
     graph.launch(*stream_);

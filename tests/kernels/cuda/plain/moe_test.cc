@@ -41,7 +41,7 @@ class PlainMoeTest : public PlainTest {
             .n_experts = c.n_experts,
             .n_active = c.n_active};
   }
-  static ops::RouteExperts host(const RouteCase& c, const Tensor& logits, const Tensor& bias, const Tensor& picks,
+  static ops::RouteExperts host(const RouteCase& c, const Tensor& logits, const Tensor& bias, const Tensor& topk,
                                 const Tensor& weights) {
     return {.logits = logits,
             .score = c.softplus ? ops::ExpertScore::kSqrtSoftplus : ops::ExpertScore::kSigmoid,
@@ -50,7 +50,7 @@ class PlainMoeTest : public PlainTest {
             .n_groups_kept = c.n_groups_kept,
             .normalize = c.normalize,
             .factor = 2.5f,
-            .picks = picks,
+            .topk = topk,
             .weights = weights};
   }
 
@@ -91,32 +91,32 @@ TEST_F(PlainMoeTest, RoutesEqualTheCpus) {
            bias = random_tensor(random, {c.n_experts}, 0.1f);
     for (int64_t e = 0; e < c.n_experts; ++e)
       logits.at(3 * c.n_experts + e) = 0.25f, bias.at(e) = e % 3 == 0 ? 0.0f : bias.at(e);
-    const Tensor picks(DType::kI32, {kRows, c.n_active}), weights(DType::kF32, {kRows, c.n_active});
-    ops::route_experts(cpu(), host(c, logits, bias, picks, weights));
+    const Tensor topk(DType::kI32, {kRows, c.n_active}), weights(DType::kF32, {kRows, c.n_active});
+    ops::route_experts(cpu(), host(c, logits, bias, topk, weights));
 
     // Row 1 again with a NaN, row 2 as padding.
     Tensor poisoned = copy_of(logits);
     poisoned.at(c.n_experts + c.n_experts / 2) = std::numeric_limits<float>::quiet_NaN();
-    Tensor picks_out = unset(DType::kI32, {kRows, c.n_active}), weights_out = unset(DType::kF32, {kRows, c.n_active});
-    Tensor bad_picks = unset(DType::kI32, {kRows, c.n_active}), bad_weights = unset(DType::kF32, {kRows, c.n_active});
+    Tensor topk_out = unset(DType::kI32, {kRows, c.n_active}), weights_out = unset(DType::kF32, {kRows, c.n_active});
+    Tensor bad_topk = unset(DType::kI32, {kRows, c.n_active}), bad_weights = unset(DType::kF32, {kRows, c.n_active});
     Tensor fault = i32_tensor({0, 0, 0, 0, 0});
     DeviceArgs args(*stream_);
     RouteExperts call = upload(args, c, logits, bias);
-    call.picks = args.out<int32_t>(picks_out), call.weights = args.out<float>(weights_out);
+    call.topk = args.out<int32_t>(topk_out), call.weights = args.out<float>(weights_out);
     route_experts(call, stream());
     call.logits = args.in<float>(poisoned), call.slot = args.in<int32_t>(i32_tensor({0, 0, -1, 5, 6}));
-    call.picks = args.out<int32_t>(bad_picks), call.weights = args.out<float>(bad_weights),
+    call.topk = args.out<int32_t>(bad_topk), call.weights = args.out<float>(bad_weights),
     call.fault = args.out<int32_t>(fault);
     route_experts(call, stream());
     args.fetch();
-    EXPECT_TRUE(same_bits(picks_out, picks));
+    EXPECT_TRUE(same_bits(topk_out, topk));
     EXPECT_TRUE(same_bits(weights_out, weights));
     EXPECT_TRUE(same_bits(fault, i32_tensor({0, kNanExpertScore, 0, 0, 0})));
     for (int64_t t = 0; t < kRows; ++t) {
       for (int64_t i = 0; i < c.n_active; ++i) {
         const bool healthy = t != 1 && t != 2;
-        const int32_t pick = healthy ? picks.view().row<int32_t>(t)[i] : t == 1 ? static_cast<int32_t>(i) : -1;
-        EXPECT_EQ(bad_picks.view().row<int32_t>(t)[i], pick);
+        const int32_t pick = healthy ? topk.view().row<int32_t>(t)[i] : t == 1 ? static_cast<int32_t>(i) : -1;
+        EXPECT_EQ(bad_topk.view().row<int32_t>(t)[i], pick);
         EXPECT_EQ(bad_weights.view().row<float>(t)[i], healthy ? weights.view().row<float>(t)[i] : 0.0f);
       }
     }
@@ -129,18 +129,18 @@ TEST_F(PlainMoeTest, GivenExperts) {
   const Tensor logits = random_tensor(random, {4, 16}, 2.0f), bias = random_tensor(random, {16}, 0.1f);
   const Tensor by_token = Tensor::of(std::vector<int32_t>{9, 2, 5, 0, 1, 2, 15, 14, 13}, {3, 3});
   const Tensor chosen = Tensor::of(std::vector<int32_t>{13, 14, 15, 2, 5, 9, 0, 1, 2, 2, 5, 9}, {4, 3});
-  const Tensor picks(DType::kI32, {4, 3}), weights(DType::kF32, {4, 3});
-  ops::RouteExperts expected = host(c, logits, bias, picks, weights);
+  const Tensor topk(DType::kI32, {4, 3}), weights(DType::kF32, {4, 3});
+  ops::RouteExperts expected = host(c, logits, bias, topk, weights);
   expected.chosen = chosen;
   ops::route_experts(cpu(), expected);
-  Tensor picks_out = unset(DType::kI32, {4, 3}), weights_out = unset(DType::kF32, {4, 3});
+  Tensor topk_out = unset(DType::kI32, {4, 3}), weights_out = unset(DType::kF32, {4, 3});
   DeviceArgs args(*stream_);
   RouteExperts call = upload(args, c, logits, bias);
   call.chosen = args.in<int32_t>(by_token), call.tokens = args.in<int32_t>(i32_tensor({2, 0, 1, 0}));
-  call.picks = args.out<int32_t>(picks_out), call.weights = args.out<float>(weights_out);
+  call.topk = args.out<int32_t>(topk_out), call.weights = args.out<float>(weights_out);
   route_experts(call, stream());
   args.fetch();
-  EXPECT_TRUE(same_bits(picks_out, picks));
+  EXPECT_TRUE(same_bits(topk_out, topk));
   EXPECT_TRUE(same_bits(weights_out, weights));
 }
 
@@ -189,17 +189,17 @@ TEST_F(PlainMoeTest, ExpertsEqualTheCpus) {
     const Experts e = random_experts(random, c.dtype, c.operand, kExperts, kF, kD);
     const Tensor x = random_tensor(random, {c.n_rows, kD}, 0.5f),
                  weights = random_tensor(random, {c.n_rows, kActive}, 0.3f);
-    const Tensor picks(DType::kI32, {c.n_rows, kActive});
+    const Tensor topk(DType::kI32, {c.n_rows, kActive});
     for (int64_t t = 0; t < c.n_rows; ++t) {
       int32_t next = 0;
       for (int64_t i = 0; i < kActive; ++i) {
         next += static_cast<int32_t>(random.below(kExperts - kActive + i + 1 - next));
-        picks.view().row<int32_t>(t)[i] = next++;
+        topk.view().row<int32_t>(t)[i] = next++;
       }
     }
     const Tensor expected(DType::kF32, {c.n_rows, kD});
     ops::expert_ffn(cpu(), {.x = x,
-                            .picks = picks,
+                            .topk = topk,
                             .weights = weights,
                             .experts = std::span(e.host).first(kExperts),
                             .shared = &e.host.back(),
@@ -223,7 +223,7 @@ TEST_F(PlainMoeTest, ExpertsEqualTheCpus) {
     Tensor out = unset(DType::kF32, {c.n_rows, kD});
     ExpertFfn call{.x = args.in<float>(x),
                    .x_ld = kD,
-                   .picks = args.in<int32_t>(picks),
+                   .topk = args.in<int32_t>(topk),
                    .weights = args.in<float>(weights),
                    .n_active = kActive,
                    .experts = block(0, kExperts),
@@ -241,9 +241,9 @@ TEST_F(PlainMoeTest, ExpertsEqualTheCpus) {
     ASSERT_TRUE(same_bits(out, expected));
 
     // The same with the first row as padding: it has no experts, others keep their bits.
-    for (int64_t i = 0; i < kActive; ++i) picks.view().row<int32_t>(0)[i] = -1;
+    for (int64_t i = 0; i < kActive; ++i) topk.view().row<int32_t>(0)[i] = -1;
     Tensor padded = unset(DType::kF32, {c.n_rows, kD});
-    call.picks = args.in<int32_t>(picks), call.shared = nullptr, call.out = args.out<float>(padded);
+    call.topk = args.in<int32_t>(topk), call.shared = nullptr, call.out = args.out<float>(padded);
     expert_ffn(call, stream());
     call.shared = &shared;
     args.fetch();

@@ -1,4 +1,4 @@
-#include "ops/expand_picks.h"
+#include "ops/expand_topk.h"
 
 #include <algorithm>
 
@@ -9,16 +9,16 @@
 namespace levin {
 namespace {
 
-void expand_row(const ops::ExpandPicks& a, int64_t t) {
+void expand_row(const ops::ExpandTopk& a, int64_t t) {
   const int32_t* entries = a.entries.row<int32_t>(t);
   const auto ratio = static_cast<int32_t>(a.ratio);
-  int32_t* out = a.picks.row<int32_t>(t);
-  int32_t* const out_end = out + a.picks.dim(1);
+  int32_t* out = a.topk.row<int32_t>(t);
+  int32_t* const out_end = out + a.topk.dim(1);
   for (int64_t e = 0; e < a.entries.dim(1) && entries[e] >= 0; ++e) {
     for (int32_t i = 0; i < ratio; ++i) *out++ = a.first_token + entries[e] * ratio + i;
   }
   const int32_t tail = a.first_token + a.end.data<int32_t>()[t] * ratio, visible = a.visible.data<int32_t>()[t];
-  LEVIN_CHECK(visible - tail >= 0 && visible - tail < ratio, "expand_picks: row {} sees {} tokens, its entries {}", t,
+  LEVIN_CHECK(visible - tail >= 0 && visible - tail < ratio, "expand_topk: row {} sees {} tokens, its entries {}", t,
               visible, tail);
   for (int32_t token = tail; token < visible; ++token) *out++ = token;
   std::fill(out, out_end, -1);
@@ -26,8 +26,8 @@ void expand_row(const ops::ExpandPicks& a, int64_t t) {
 
 }  // namespace
 
-void CpuBackend::expand_picks(const ops::ExpandPicks& a) {
-  const int64_t n_rows = a.picks.dim(0), width = a.picks.dim(1);
+void CpuBackend::expand_topk(const ops::ExpandTopk& a) {
+  const int64_t n_rows = a.topk.dim(0), width = a.topk.dim(1);
   pool_.parallel_for(n_rows, row_grain(n_rows, width), [&](int64_t begin, int64_t end, int) {
     for (int64_t t = begin; t < end; ++t) expand_row(a, t);
   });

@@ -1,7 +1,7 @@
-// From picked entries to picked tokens, where an indexer's keys stand for several tokens each but attention reads the rows
+// From selected entries to selected tokens, where an indexer's keys stand for several tokens each but attention reads the rows
 // of the tokens.
 //
-//   picks[t,:] = first_token + e * ratio + i, i < ratio, for every entry e of row t; then the tokens behind the last
+//   topk[t,:] = first_token + e * ratio + i, i < ratio, for every entry e of row t; then the tokens behind the last
 //                complete entry, first_token + end[t] * ratio .. visible[t] - 1, which every row attends to; ascending,
 //                unused tail = -1
 //
@@ -15,14 +15,14 @@
 
 namespace levin::ops {
 
-struct ExpandPicks {
+struct ExpandTopk {
   View entries;  // [T, Ke] i32, ascending, unused -1
   View end;      // [T] i32: the complete entries are those before end[t]
   View visible;  // [T] i32, tokens
   int64_t ratio = 1;
   int32_t first_token = 0;  // of entry 0
-  View picks;               // [T, Ke * ratio + ratio - 1] i32, written in full
+  View topk;                // [T, Ke * ratio + ratio - 1] i32, written in full
 };
-void expand_picks(OpContext& ctx, const ExpandPicks& a);
+void expand_topk(OpContext& ctx, const ExpandTopk& a);
 
 }  // namespace levin::ops

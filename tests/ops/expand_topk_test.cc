@@ -1,4 +1,4 @@
-#include "ops/expand_picks.h"
+#include "ops/expand_topk.h"
 
 #include "ops/support.h"
 
@@ -13,7 +13,7 @@ struct Expansion {
   int32_t end, visible;
   int64_t ratio;
   int32_t first_token;
-  Row picks;
+  Row topk;
 };
 
 const Expansion kExpansions[] = {
@@ -28,27 +28,27 @@ const Expansion kExpansions[] = {
 TEST(ExpandPicksTest, AreTheTokensOfTheEntriesAndOfTheIncompleteOne) {
   for (const Expansion& e : kExpansions) {
     for (const auto& device : devices_under_test()) {
-      const auto width = static_cast<int64_t>(e.picks.size());
+      const auto width = static_cast<int64_t>(e.topk.size());
       const Tensor entries = Tensor::of(e.entries, {1, std::ssize(e.entries)}), end = Tensor::of(Row{e.end}, {1}),
                    visible = Tensor::of(Row{e.visible}, {1});
-      const Tensor picks = Tensor::of(Row(static_cast<size_t>(width), 99), {1, width});
-      ops::expand_picks(device->ctx(), {.entries = entries,
-                                        .end = end,
-                                        .visible = visible,
-                                        .ratio = e.ratio,
-                                        .first_token = e.first_token,
-                                        .picks = picks});
-      EXPECT_EQ(Row(picks.view().data<int32_t>(), picks.view().data<int32_t>() + width), e.picks) << e.what;
+      const Tensor topk = Tensor::of(Row(static_cast<size_t>(width), 99), {1, width});
+      ops::expand_topk(device->ctx(), {.entries = entries,
+                                       .end = end,
+                                       .visible = visible,
+                                       .ratio = e.ratio,
+                                       .first_token = e.first_token,
+                                       .topk = topk});
+      EXPECT_EQ(Row(topk.view().data<int32_t>(), topk.view().data<int32_t>() + width), e.topk) << e.what;
     }
   }
 }
 
 TEST(ExpandPicksDeathTest, AnIncompleteEntryHasFewerTokensThanACompleteOne) {
   const Tensor entries = Tensor::of(Row{-1}, {1, 1}), end = Tensor::of(Row{1}, {1}), visible = Tensor::of(Row{8}, {1});
-  const Tensor picks = Tensor::of(Row(7, 0), {1, 7});
-  EXPECT_DEATH(ops::expand_picks(plain_device().ctx(),
-                                 {.entries = entries, .end = end, .visible = visible, .ratio = 4, .picks = picks}),
-               "expand_picks: row 0 sees 8 tokens, its entries 4");
+  const Tensor topk = Tensor::of(Row(7, 0), {1, 7});
+  EXPECT_DEATH(ops::expand_topk(plain_device().ctx(),
+                                {.entries = entries, .end = end, .visible = visible, .ratio = 4, .topk = topk}),
+               "expand_topk: row 0 sees 8 tokens, its entries 4");
 }
 
 }  // namespace
