@@ -35,7 +35,7 @@ Gpu find_gpu() {
   gpu.usable = device.ok();
   if (device.ok()) {
     gpu.text =
-        fmt::format("{}, sm_{}, {} multiprocessors, {:.1f} GiB; models run there with --device cuda, on the kernels {}",
+        fmt::format("{}, sm_{}, {} SMs, {:.1f} GiB; models run there with --device cuda, on the kernels {}",
                     device->name, device->arch, device->n_sms, static_cast<double>(device->memory_bytes) / kGiB,
                     cuda::kernel_set_name(cuda::KernelSet::kPlain));
   } else {

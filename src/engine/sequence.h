@@ -30,7 +30,7 @@ namespace levin {
 
 // What a verify pass made of the drafts.
 struct VerifiedDrafts {
-  int n_drafted = 0;  // one more if the drafter doubted the next: to the depth that is a draft that was not accepted
+  int n_drafted = 0;  // one more if the next had low confidence: to the depth that is a draft that was not accepted
   int n_accepted = 0;
 };
 

@@ -200,15 +200,15 @@ TEST_F(BlockDrafterTest, NoMoreThanABlockIsDrafted) {
 TEST_F(BlockDrafterTest, ItsOwnConfidenceDecidesHowManyAreVerified) {
   const std::vector<Answer> plain = run(0, 0), all = run(5, 0), low_confidence = run(5, 1);
   expect_tokens_of(low_confidence, plain);
-  int64_t n_all = 0, n_doubted = 0, n_doubted_passes = 0;
+  int64_t n_all = 0, n_low_confidence = 0, n_low_confidence_passes = 0;
   for (size_t i = 0; i < all.size(); ++i) {
     n_all += all[i].stats.n_drafted;
-    n_doubted += low_confidence[i].stats.n_drafted;
-    n_doubted_passes += low_confidence[i].stats.n_verify_passes;
+    n_low_confidence += low_confidence[i].stats.n_drafted;
+    n_low_confidence_passes += low_confidence[i].stats.n_verify_passes;
   }
-  EXPECT_LE(n_doubted, n_doubted_passes);
-  EXPECT_GT(n_doubted, 0);
-  EXPECT_GT(n_all, 3 * n_doubted);
+  EXPECT_LE(n_low_confidence, n_low_confidence_passes);
+  EXPECT_GT(n_low_confidence, 0);
+  EXPECT_GT(n_all, 3 * n_low_confidence);
 }
 
 // Drafts take the noise of the request, so that they are kept at any temperature.

@@ -92,7 +92,7 @@ int n_sms() {
   int device = 0, n = 0;
   cudaGetDevice(&device);
   const cudaError_t code = cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, device);
-  LEVIN_CHECK(code == cudaSuccess && n > 0, "number of multiprocessors: {}", cudaGetErrorString(code));
+  LEVIN_CHECK(code == cudaSuccess && n > 0, "number of SMs: {}", cudaGetErrorString(code));
   return n;
 }
 
