@@ -34,10 +34,9 @@ Gpu find_gpu() {
   const Result<cuda::DeviceInfo> device = cuda::usable_device(gpu.facts, 0, cuda::KernelSet::kPlain);
   gpu.usable = device.ok();
   if (device.ok()) {
-    gpu.text =
-        fmt::format("{}, sm_{}, {} SMs, {:.1f} GiB; models run there with --device cuda, on the kernels {}",
-                    device->name, device->arch, device->n_sms, static_cast<double>(device->memory_bytes) / kGiB,
-                    cuda::kernel_set_name(cuda::KernelSet::kPlain));
+    gpu.text = fmt::format("{}, sm_{}, {} SMs, {:.1f} GiB; models run there with --device cuda, on the kernels {}",
+                           device->name, device->arch, device->n_sms, static_cast<double>(device->memory_bytes) / kGiB,
+                           cuda::kernel_set_name(cuda::KernelSet::kPlain));
   } else {
     gpu.text = device.error().message;
   }

@@ -111,8 +111,8 @@ class MistakenModel final : public Model, public BlockDrafting {
   StepRotations rotations(Pass& p) const {
     StepRotations r{.plain = p.rotation(p.step().positions, config().rope_frequencies()),
                     .compressed = p.rotation(p.step().positions, compressed_rope_frequencies(config()))};
-    r.plain_back = p.inverse(r.plain);
-    r.compressed_back = p.inverse(r.compressed);
+    r.plain_inverse = p.inverse(r.plain);
+    r.compressed_inverse = p.inverse(r.compressed);
     for (const StepEntries& e : p.step().entries)
       r.entries.push_back(p.rotation(e.positions, compressed_rope_frequencies(config())));
     return r;
