@@ -220,7 +220,7 @@ float tile_tree_sum(const TestRows& rows, const TestMatrix& w, int64_t row, int6
       }
       sum += even + odd;
     }
-    total = std::fma(sum, w.fold_scale(n, block), total);
+    total = std::fma(sum, w.block_scale(n, block), total);
   }
   return total;
 }

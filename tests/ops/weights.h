@@ -16,13 +16,13 @@ struct TestMatrix {
   std::vector<uint8_t> codes;         // as checkpoints hold them, of e4m3, mxfp4 and nvfp4
   std::vector<uint8_t> group_scales;  // of mxfp4 and nvfp4
 
-  double at(int64_t n, int64_t k) const { return static_cast<double>(in_group(n, k)) * fold_scale(n, k); }
+  double at(int64_t n, int64_t k) const { return static_cast<double>(in_group(n, k)) * block_scale(n, k); }
   // What sums of a block are made of: exact in f32, and what they are multiplied with.
   float in_group(int64_t n, int64_t k) const {
     const float value = values[n * packed.k() + k];
     return group_scales.empty() ? value : value * group_scale(n, k);
   }
-  float fold_scale(int64_t n, int64_t k) const {
+  float block_scale(int64_t n, int64_t k) const {
     if (packed.dtype() == DType::kNvfp4) return packed.factor();
     return group_scales.empty() ? packed.scale(n, k) : 1.0f;
   }

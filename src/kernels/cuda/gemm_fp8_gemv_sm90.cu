@@ -46,7 +46,7 @@ constexpr int kTiles = 2;                // of a stage: their steps alternate in
 constexpr int kBlocks = kTiles * kPack;  // of k, of a stage
 constexpr int kMathThreads = 128;
 constexpr int kLoadWarp = kMathThreads / 32;
-constexpr int kFoldWarp = kLoadWarp + 1;
+constexpr int kPromoteWarp = kLoadWarp + 1;
 constexpr int kThreads = kMathThreads + 2 * 32;
 constexpr int kRowsBarrier = 1;
 constexpr int kSumsBarrier = 2;  // and the next three
@@ -330,7 +330,7 @@ __global__ void __launch_bounds__(kThreads, 2) gemm_fp8_gemv_kernel(const __grid
   __syncthreads();
   if (warp < kLoadWarp)
     Math(p, s).run();
-  else if (warp == kFoldWarp)
+  else if (warp == kPromoteWarp)
     Fold(p, s).run();
   else if (elect_one())
     load_weights(p, s);

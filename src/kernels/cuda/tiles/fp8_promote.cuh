@@ -1,4 +1,4 @@
-// Folding one 128-deep block of FP8 sums into the f32 total, as the reduction tree has it: total = fma(block, sx * sw,
+// Promoting one 128-deep block of FP8 sums into the f32 total, as the reduction tree has it: total = fma(block, sx * sw,
 // total).
 #pragma once
 
@@ -10,19 +10,19 @@ namespace levin::cuda {
 
 // sx * sw for one thread's part of a [64, N] accumulator and one block of k: rows r and r + 8, with the tile's first
 // and second row of weight scales. The second is used only by tiles that straddle two blocks of weight rows.
-struct FoldScales {
+struct PromoteScales {
   float low[2];
   float high[2];
 };
 
-__device__ __forceinline__ FoldScales fold_scales(float sx_low, float sx_high, float sw_first, float sw_second) {
+__device__ __forceinline__ PromoteScales promote_scales(float sx_low, float sx_high, float sw_first, float sw_second) {
   return {{sx_low * sw_first, sx_low * sw_second}, {sx_high * sw_first, sx_high * sw_second}};
 }
 
 // kCrosses: columns from first_block_columns (a multiple of 8) on use the second scale. kUpperRows: rows r + 8 are
 // wanted too.
 template <int N, bool kCrosses, bool kUpperRows>
-__device__ __forceinline__ void fold_block(float (&total)[N / 2], const float (&block)[N / 2], const FoldScales& s,
+__device__ __forceinline__ void promote_block(float (&total)[N / 2], const float (&block)[N / 2], const PromoteScales& s,
                                            int first_block_columns) {
 #pragma unroll
   for (int j = 0; j < N / 8; ++j) {
