@@ -39,11 +39,13 @@ class RestartTest : public ::testing::TestWithParam<const char*> {
   struct Process {
     Process(const Model& model, const RestartTest& test, const Circumstance& c)
         : runner(model, runner_options(c.n_cache_tokens, 1)),
+          store(c.stored ? test.open_store(model) : nullptr),
+          disk(store.get()),
           loop(runner, {.chunk_tokens = c.chunk_tokens,
                         .n_spec_steps = kSpecSteps,
                         .max_context_tokens = 2048,
                         .n_host_blocks = c.n_memory_pages,
-                        .disk = c.stored ? test.open_store(model) : nullptr}) {}
+                        .disk = std::move(store)}) {}
     Answered run(GenerateRequest request) {
       const RequestId id = must(loop.submit(std::move(request)));
       while (loop.step()) {
@@ -52,6 +54,8 @@ class RestartTest : public ::testing::TestWithParam<const char*> {
       return {};
     }
     Runner runner;
+    std::unique_ptr<PageStore> store;  // until the loop has it
+    PageStore* disk;
     StepLoop loop;
   };
 
@@ -228,6 +232,7 @@ TEST_P(RestartTest, TheSecondTurnOfAConversationFindsTheFirst) {
   // Whole blocks of the 300 tokens and 23 of the answer: five of 64, or two of 128.
   const int64_t n_block = model_->cache_layout().block_tokens(), n_restored = 323 / n_block * n_block;
   EXPECT_EQ(again.loop.n_restored_tokens(), n_restored);
+  again.disk->flush();                                 // blocks are written while the loop runs on
   EXPECT_EQ(again.run(request(second)).n_found, 384);  // in memory now, or of this process's on disk
   EXPECT_EQ(again.loop.n_restored_tokens(), keeps_all_rows() ? n_restored : n_restored + 384);
 }

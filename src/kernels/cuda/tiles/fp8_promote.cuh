@@ -22,8 +22,8 @@ __device__ __forceinline__ PromoteScales promote_scales(float sx_low, float sx_h
 // kCrosses: columns from first_block_columns (a multiple of 8) on use the second scale. kUpperRows: rows r + 8 are
 // wanted too.
 template <int N, bool kCrosses, bool kUpperRows>
-__device__ __forceinline__ void promote_block(float (&total)[N / 2], const float (&block)[N / 2], const PromoteScales& s,
-                                           int first_block_columns) {
+__device__ __forceinline__ void promote_block(float (&total)[N / 2], const float (&block)[N / 2],
+                                              const PromoteScales& s, int first_block_columns) {
 #pragma unroll
   for (int j = 0; j < N / 8; ++j) {
     const bool first = !kCrosses || 8 * j < first_block_columns;
