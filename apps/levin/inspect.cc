@@ -177,6 +177,10 @@ void print_tensors(const Inspection& i) {
 
 void print_plans(const Inspection& i) {
   fmt::print("\nmemory      {} available here; caches for {} tokens\n", bytes_text(i.available_bytes), i.n_tokens);
+  if (const int64_t mapped = i.plans.front().second.mapped_bytes; mapped > 0) {
+    fmt::print("            {} of tables stay in their files: of them the system keeps what it has room for\n",
+               bytes_text(mapped));
+  }
   if (i.plans.front().second.sequence_bytes > 0) {
     fmt::print("            a running request takes ");
     for (const auto& [mode, plan] : i.plans)
@@ -216,6 +220,7 @@ void print_text(const Inspection& i) {
 io::JsonObject plan_json(const MemoryPlan& plan, const Inspection& i) {
   return {{"weights_bytes", plan.weights_bytes},
           {"mtp_weights_bytes", plan.mtp_weights_bytes},
+          {"mapped_bytes", plan.mapped_bytes},
           {"latent_bytes_per_token", plan.latent_bytes_per_token},
           {"index_bytes_per_token", plan.index_bytes_per_token},
           {"cache_bytes", plan.cache_bytes(i.n_tokens)},

@@ -45,13 +45,17 @@ Status read_architecture(const JsonFields& fields, const Architecture& family, M
   return fields.unexpected("architectures", fmt::format("[\"{}\"]", family.class_name));
 }
 
-Status read_numbers(const JsonFields& fields, ModelConfig* config) {
+Status read_numbers(const JsonFields& fields, const Architecture& family, ModelConfig* config) {
   for (const Dim<int64_t>& dim : kDims) LEVIN_TRY(read_dim(fields, dim, config));
   LEVIN_TRY(read_dim(fields, kLayers, config));
   LEVIN_ASSIGN(const int64_t n_mtp_layers, fields.get_or("num_nextn_predict_layers", int64_t{0}));
-  if (n_mtp_layers != 0 && n_mtp_layers != 1) return fields.unexpected("num_nextn_predict_layers", "0 or 1");
+  if (n_mtp_layers < 0 || n_mtp_layers > family.max_mtp_layers) {
+    return fields.unexpected("num_nextn_predict_layers", family.max_mtp_layers == 1
+                                                             ? std::string("0 or 1")
+                                                             : fmt::format("0 to {}", family.max_mtp_layers));
+  }
   config->n_mtp_layers = static_cast<int>(n_mtp_layers);
-  LEVIN_ASSIGN(config->norm_eps, read_real(fields, "rms_norm_eps", {1e-12, 0.1}));
+  LEVIN_ASSIGN(config->norm_eps, read_real(fields, "rms_norm_eps", {1e-30, 0.1}));
   return {};
 }
 
@@ -105,10 +109,11 @@ Result<ParsedConfig> parse_model_config(std::string_view json, std::string_view 
   LEVIN_ASSIGN(const JsonFields fields, JsonFields::of(text, where));
   LEVIN_TRY(read_architecture(fields, *config.family, &config));
   LEVIN_TRY(check_config_keys(fields, *config.family->keys, &parsed.warnings));
-  LEVIN_ASSIGN(const StoredAs stored, read_quantization(fields, &parsed.warnings));
+  LEVIN_ASSIGN(const StoredAs stored, read_quantization(fields, config.family->fp8_block, &parsed.warnings));
   config.fp8_blocks = stored.fp8_blocks;
+  config.fp8_block = config.family->fp8_block;
   config.nvfp4_experts = stored.nvfp4_experts;
-  LEVIN_TRY(read_numbers(fields, &config));
+  LEVIN_TRY(read_numbers(fields, *config.family, &config));
   LEVIN_TRY(read_tokens(fields, &config));
   LEVIN_TRY(config.family->read_config(fields, &config, &parsed.warnings));
   LEVIN_CHECK(std::ssize(config.owns_indexer) == config.n_layers, "{}: owns_indexer has {} entries, for {} layers",

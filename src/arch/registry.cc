@@ -7,6 +7,7 @@
 
 #include "arch/deepseek_v3/architecture.h"
 #include "arch/deepseek_v4/architecture.h"
+#include "arch/deepseek_v41/architecture.h"
 #include "arch/glm/architecture.h"
 #include "arch/glm_next/architecture.h"
 #include "base/check.h"
@@ -14,7 +15,7 @@
 namespace levin {
 namespace {
 
-const Architecture* const kFamilies[] = {&kDeepseekV32, &kGlmMoeDsa, &kDeepseekV4, &kGlmNext};
+const Architecture* const kFamilies[] = {&kDeepseekV32, &kGlmMoeDsa, &kDeepseekV4, &kDeepseekV41, &kGlmNext};
 
 // What a model of another type is, for those that people are likely to try.
 struct OtherModel {
@@ -22,7 +23,6 @@ struct OtherModel {
   std::string_view what;
 };
 constexpr OtherModel kOtherModels[] = {
-    {"deepseek_v41", "DeepSeek-V4.1, whose layers share compressed keys and look up n-grams; it is not supported"},
     {"deepseek_v3", "DeepSeek-V3, which has no lightning indexer; this program runs sparse attention only"},
     {"deepseek_v2", "DeepSeek-V2, which has no lightning indexer; this program runs sparse attention only"},
 };

@@ -1,5 +1,8 @@
 #include "base/memory.h"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <charconv>
 #include <fstream>
@@ -63,7 +66,18 @@ std::string chosen_word(const std::string& text) {
   return text.substr(open + 1, close - open - 1);
 }
 
+// To the pages that have a part of the bytes. What the system says to advice is of no consequence.
+void advise(std::span<const std::byte> mapped, int advice) {
+  static const auto page_bytes = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const auto begin = reinterpret_cast<uintptr_t>(mapped.data()), first = begin / page_bytes * page_bytes;
+  ::madvise(reinterpret_cast<void*>(first), begin + mapped.size() - first, advice);
+}
+
 }  // namespace
+
+void read_soon(std::span<const std::byte> mapped) { advise(mapped, MADV_WILLNEED); }
+
+void read_here_and_there(std::span<const std::byte> mapped) { advise(mapped, MADV_RANDOM); }
 
 MemoryInfo memory_info(const fs::path& root) {
   MemoryInfo info;

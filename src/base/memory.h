@@ -1,8 +1,10 @@
-// How much memory this process may still take, control groups included.
+// How much memory this process may still take, control groups included; and advice about mapped files.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <span>
 #include <string>
 
 namespace levin {
@@ -17,5 +19,9 @@ struct MemoryInfo {
 
 // Reads /proc and /sys below `root`, which is "/" except in tests. What cannot be read stays 0.
 MemoryInfo memory_info(const std::filesystem::path& root = "/");
+
+// Advice to the system about bytes of a mapped file, which changes speed alone. They need not begin or end with a page.
+void read_soon(std::span<const std::byte> mapped);
+void read_here_and_there(std::span<const std::byte> mapped);  // reading ahead is of no use
 
 }  // namespace levin

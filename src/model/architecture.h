@@ -22,6 +22,7 @@
 #include "model/numerics.h"
 #include "model/weight_table.h"
 #include "model/weights.h"
+#include "tensor/matrix.h"
 #include "text/chat.h"
 
 namespace levin {
@@ -37,6 +38,8 @@ struct Architecture {
   const ConfigKeys* keys;
   // The member of config.json that has the model's keys, where they stand apart from those of images. Empty: none has.
   std::string_view text_key = {};
+  int64_t fp8_block = kWeightBlock;  // rows and columns that share a scale in FP8 checkpoints: weight_block_size
+  int max_mtp_layers = 1;            // the largest num_nextn_predict_layers
   Status (*read_config)(const io::JsonFields& fields, ModelConfig* config, std::vector<std::string>* warnings);
 
   // Weights. `layer_prefix` is the beginning of the names of a layer's tensors. `weight_rows` lists all tensors in the
@@ -45,6 +48,10 @@ struct Architecture {
   std::vector<WeightRow> (*weight_rows)(const ModelConfig& config, const Numerics* numerics, ModelWeights& weights);
   // Tensors that checkpoints of the family may contain but nothing reads. Null: none.
   std::vector<UnusedTensor> (*unused_tensors)(const ModelConfig& config) = nullptr;
+
+  // Completes weights with what is not a tensor of the table, or is one that stays in its file (Storage::kMappedTable).
+  // `checkpoint` is null for dummy weights. Null: nothing.
+  Status (*attach_files)(const ModelConfig& config, const io::Checkpoint* checkpoint, ModelWeights& weights) = nullptr;
 
   // The format of the rows that a layer caches.
   LayerCacheFormat (*layer_cache)(const ModelConfig& config, const Numerics& numerics, int layer);

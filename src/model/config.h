@@ -92,6 +92,7 @@ struct ModelConfig {
   float stream_eps = 0;      //      hc_eps
 
   bool fp8_blocks = false;  //      quantization_config; only for plans and dummy weights, tensors have their own types
+  int64_t fp8_block = 128;  //      weight_block_size: rows and columns of an FP8 matrix that share a scale
   bool mxfp4_experts = false;  //      expert_dtype "fp4", or none with quantization_config; likewise
   bool nvfp4_experts =
       false;  //      quant_algo or moe_quant_algo "NVFP4": the routed experts except the MTP layer's; likewise

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "base/check.h"
+
 namespace levin {
 namespace {
 
@@ -80,16 +82,35 @@ constexpr FixedKey kFixed[] = {
 constexpr ConfigKeys kEveryFamily{.honoured = kHonoured, .fixed = kFixed, .uniform = {}};
 
 constexpr FixedKey kQuantization[] = {
-    {"quant_method", {"\"fp8\"", ""}},          {"fmt", {"\"e4m3\"", "null"}},
-    {"activation_scheme", {"\"dynamic\"", ""}}, {"weight_block_size", {"[128, 128]", ""}},
+    {"quant_method", {"\"fp8\"", ""}},
+    {"fmt", {"\"e4m3\"", "null"}},
+    {"activation_scheme", {"\"dynamic\"", ""}},
     {"scale_fmt", {"\"ue8m0\"", "null"}},
 };
+constexpr FixedKey kBlocksOf128[] = {{"weight_block_size", {"[128, 128]", ""}}};
+constexpr FixedKey kBlocksOf32[] = {{"weight_block_size", {"[32, 32]", ""}}};
+std::span<const FixedKey> block_key(int64_t fp8_block) {
+  LEVIN_CHECK(fp8_block == 128 || fp8_block == 32, "FP8 in blocks of {}", fp8_block);
+  return fp8_block == 128 ? kBlocksOf128 : kBlocksOf32;
+}
 // What is stored how is read from the tensors themselves.
-constexpr string_view kHarmlessQuantization[] = {
-    "modules_to_not_convert",   "ignored_layers",  "dequantize",          "ignore",
-    "exclude_modules",          "targets",         "quantized_layers",    "config_groups",
-    "kv_cache_scheme",          "producer",        "kv_cache_quant_algo", "quantization_status",
-    "global_compression_ratio", "sparsity_config", "transform_config",    "version"};
+constexpr string_view kHarmlessQuantization[] = {"expert_dtype",
+                                                 "modules_to_not_convert",
+                                                 "ignored_layers",
+                                                 "dequantize",
+                                                 "ignore",
+                                                 "exclude_modules",
+                                                 "targets",
+                                                 "quantized_layers",
+                                                 "config_groups",
+                                                 "kv_cache_scheme",
+                                                 "producer",
+                                                 "kv_cache_quant_algo",
+                                                 "quantization_status",
+                                                 "global_compression_ratio",
+                                                 "sparsity_config",
+                                                 "transform_config",
+                                                 "version"};
 // Of releases with NVFP4 experts, by ModelOpt or compressed-tensors. MIXED_PRECISION: some layers otherwise.
 constexpr FixedKey kNvfp4[] = {
     {"quant_algo", {"\"NVFP4\"", "\"MIXED_PRECISION\""}},
@@ -196,8 +217,10 @@ bool is_nvfp4_method(const io::JsonFields& quantization) {
                      [&](string_view method) { return has_text(quantization, "quant_method", method); });
 }
 
-Status check_fp8_keys_present(const io::JsonFields& quantization) {
-  for (const FixedKey& required : kQuantization) {
+Status check_fp8_keys_present(const io::JsonFields& quantization, int64_t fp8_block) {
+  std::vector<FixedKey> keys(std::begin(kQuantization), std::end(kQuantization));
+  keys.push_back(block_key(fp8_block).front());
+  for (const FixedKey& required : keys) {
     const bool may_be_absent = required.accepted[1] == "null" || required.key == "activation_scheme";
     if (quantization.contains(required.key) || may_be_absent) continue;
     return Error{ErrorKind::kModelInvalid,
@@ -207,24 +230,33 @@ Status check_fp8_keys_present(const io::JsonFields& quantization) {
 }
 
 // Of FP8 releases, some of which have NVFP4 experts besides, or of NVFP4 releases, whose keys say nothing of blocks.
-Result<bool> check_quantization_key(const io::JsonFields& quantization, bool nvfp4, const io::JsonMember& member) {
+struct Quantization {
+  bool nvfp4 = false;
+  int64_t fp8_block = 128;
+};
+Result<bool> check_quantization_key(const io::JsonFields& quantization, const Quantization& how,
+                                    const io::JsonMember& member) {
   LEVIN_ASSIGN(const bool of_nvfp4, check_fixed(quantization, kNvfp4, member));
   if (of_nvfp4) return true;
-  if (nvfp4 && member.key == "quant_method") return true;
+  if (how.nvfp4 && member.key == "quant_method") return true;
+  LEVIN_ASSIGN(const bool of_block, check_fixed(quantization, block_key(how.fp8_block), member));
+  if (of_block) return true;
   LEVIN_ASSIGN(const bool of_fp8, check_fixed(quantization, kQuantization, member));
   return of_fp8 || listed(kHarmlessQuantization, member.key);
 }
 
 }  // namespace
 
-Result<StoredAs> read_quantization(const io::JsonFields& config, std::vector<std::string>* warnings) {
+Result<StoredAs> read_quantization(const io::JsonFields& config, int64_t fp8_block,
+                                   std::vector<std::string>* warnings) {
   StoredAs out;
   if (!config.has("quantization_config")) return out;
   LEVIN_ASSIGN(const io::JsonFields quantization, config.get_fields("quantization_config"));
   const bool nvfp4 = is_nvfp4_method(quantization);
-  if (!nvfp4) LEVIN_TRY(check_fp8_keys_present(quantization));
+  if (!nvfp4) LEVIN_TRY(check_fp8_keys_present(quantization, fp8_block));
   for (const io::JsonMember& member : quantization.object().members()) {
-    LEVIN_ASSIGN(const bool known, check_quantization_key(quantization, nvfp4, member));
+    LEVIN_ASSIGN(const bool known,
+                 check_quantization_key(quantization, {.nvfp4 = nvfp4, .fp8_block = fp8_block}, member));
     if (!known) warnings->push_back(ignored_text(quantization, member.key));
   }
   out.fp8_blocks = !nvfp4;

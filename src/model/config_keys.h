@@ -46,9 +46,9 @@ struct StoredAs {
   bool nvfp4_experts = false;
 };
 
-// The same for quantization_config: FP8 in 128 x 128 blocks with dynamic activations, NVFP4 experts by ModelOpt or
+// The same for quantization_config: FP8 in blocks of fp8_block x fp8_block with dynamic activations, NVFP4 experts by ModelOpt or
 // compressed-tensors, both, or absent.
-Result<StoredAs> read_quantization(const io::JsonFields& config, std::vector<std::string>* warnings);
+Result<StoredAs> read_quantization(const io::JsonFields& config, int64_t fp8_block, std::vector<std::string>* warnings);
 
 // And for the `quantization` of an hf_quant_config.json, where ModelOpt says so if config.json does not.
 Result<StoredAs> read_modelopt_quantization(const io::JsonFields& config);

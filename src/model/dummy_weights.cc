@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/numbers.h"
+#include "model/architecture.h"
 #include "model/tensor_source.h"
 #include "model/weight_table.h"
 
@@ -145,11 +146,12 @@ Drawn draw(const WeightRow& row, const ModelConfig& config, StoredDtype dtype) {
 }
 
 Status read_dummy(const WeightRow& row, const ModelConfig& config, const TensorUser& use) {
+  if (row.storage == Storage::kMappedTable) return {};  // stays in a file, of which there is none
   const StoredDtype dtype = released_dtype(row, config);
   const Drawn drawn = draw(row, config, dtype);
   if (!is_quantised(dtype)) return use(drawn.tensor, nullptr);
   const Drawn scales = draw_scales(row, dtype);
-  StoredScales stored{.of_blocks = &scales.tensor};
+  StoredScales stored{.of_blocks = &scales.tensor, .block = row.block};
   if (dtype == StoredDtype::kU8) stored.factor = e2m1_pow2_scale(std::sqrt(3.0f / static_cast<float>(row.shape[1])));
   return use(drawn.tensor, &stored);
 }
@@ -172,6 +174,7 @@ Result<ModelWeights> dummy_weights(const ModelConfig& config, const Numerics& nu
       return row.store(tensor, scales, form);
     }));
   }
+  if (config.family->attach_files != nullptr) LEVIN_TRY(config.family->attach_files(config, nullptr, weights));
   return weights;
 }
 

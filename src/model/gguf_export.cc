@@ -302,7 +302,7 @@ TensorSource checkpoint_tensors(const io::Checkpoint& checkpoint, bool has_mtp) 
       .read =
           [find](const WeightRow& row, const TensorUser& use) {
             const StoredWeight stored = find(row);
-            const StoredScales scales = stored.with_factor();
+            const StoredScales scales = stored.scales_for_store();
             return use(*stored.tensor, is_quantised(stored.tensor->dtype) ? &scales : nullptr);
           },
       .has_mtp = has_mtp,

@@ -5,6 +5,7 @@
 #include <mutex>
 #include <optional>
 
+#include "model/architecture.h"
 #include "model/weight_table.h"
 
 namespace levin {
@@ -24,7 +25,7 @@ std::vector<Item> reading_order(const std::vector<WeightRow>& rows, const io::Ch
   for (const WeightRow& row : rows) {
     const StoredWeight stored = find_weight(row, checkpoint);
     Item& item = items.emplace_back(Item{.row = &row, .tensor = stored.tensor, .scales = {}});
-    if (is_quantised(stored.tensor->dtype)) item.scales = stored.with_factor();
+    if (is_quantised(stored.tensor->dtype)) item.scales = stored.scales_for_store();
   }
   std::stable_sort(items.begin(), items.end(), [](const Item& a, const Item& b) {
     if (a.tensor->file_idx != b.tensor->file_idx) return a.tensor->file_idx < b.tensor->file_idx;
@@ -89,8 +90,10 @@ Result<ModelWeights> load_weights(const ModelConfig& config, const Numerics& num
     std::erase_if(rows, [](const WeightRow& row) { return row.mtp; });
     weights.own->drop_mtp();
   }
+  std::erase_if(rows, [](const WeightRow& row) { return row.storage == Storage::kMappedTable; });  // they are not read
   const std::vector<std::string> faults = store_all(reading_order(rows, checkpoint), form, pool, progress);
   if (!faults.empty()) return weights_error(checkpoint, "tensors have invalid values", faults);
+  if (config.family->attach_files != nullptr) LEVIN_TRY(config.family->attach_files(config, &checkpoint, weights));
   return weights;
 }
 

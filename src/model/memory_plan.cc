@@ -54,27 +54,39 @@ bool scaled_values_fit_bf16(const io::StoredTensor* scales) {
   return lower == 0;
 }
 
-int64_t parts_bytes(const WeightRow& row, StoredDtype stored, const io::Checkpoint* checkpoint) {
+int64_t parts_bytes(const WeightRow& row, std::span<const MatrixParts> parts, StoredDtype stored,
+                    const io::Checkpoint* checkpoint) {
   const bool fp8 = stored == StoredDtype::kF8_E4M3;
   const io::StoredTensor* scales = fp8 && checkpoint != nullptr ? checkpoint->find(row.scale_name) : nullptr;
   const bool fit_bf16 = fp8 ? scaled_values_fit_bf16(scales) : stored == StoredDtype::kBF16;
   const DType dequantised = fit_bf16 ? DType::kBF16 : DType::kF32;
   int64_t bytes = 0;
-  for (const MatrixParts& p : row.parts) {
-    const bool keeps_blocks = fp8 && p.between_blocks;
+  for (const MatrixParts& p : parts) {
+    const bool keeps_blocks = fp8 && p.between_blocks && row.block == kWeightBlock;
     bytes += p.count * packed_matrix_bytes(keeps_blocks ? DType::kF8E4M3 : dequantised, p.n, p.k, keeps_blocks);
   }
   return bytes;
 }
 
 int64_t packed_bytes(const WeightRow& row, const ModelConfig& config, const io::Checkpoint* checkpoint) {
+  if (row.storage == Storage::kMappedTable) return 0;
   if (row.storage == Storage::kVector || row.storage == Storage::kExpertIds) return n_elements(row) * 4;
   const StoredDtype stored = stored_dtype(row, config, checkpoint);
   if (row.storage == Storage::kTable) return n_elements(row) * (stored == StoredDtype::kBF16 ? 2 : 4);
-  if (!row.parts.empty()) return parts_bytes(row, stored, checkpoint);
+  if (!row.parts.empty()) return parts_bytes(row, row.parts, stored, checkpoint);
+  if (stored == StoredDtype::kF8_E4M3 && row.block != kWeightBlock) {
+    const MatrixParts whole{.count = 1, .n = row.shape[0], .k = row.shape[1]};
+    return parts_bytes(row, {&whole, 1}, stored, checkpoint);
+  }
   const DType dtype = packed_dtype(stored);
   const bool has_scales = dtype == DType::kF8E4M3 || dtype == DType::kNvfp4;
   return packed_matrix_bytes(dtype, row.shape[0], row.shape[1], has_scales);
+}
+
+// Of codes and scales.
+int64_t mapped_bytes(const WeightRow& row) {
+  const std::vector<int64_t> scales = scale_shape(row, StoredDtype::kF8_E4M3);
+  return n_elements(row) + scales[0] * scales[1];
 }
 
 // The widest rows of a layer live at once, all f32: the residual streams, attention's queries in both forms with their
@@ -114,6 +126,7 @@ MemoryPlan plan_memory(const ModelConfig& config, const Numerics& numerics, cons
     if (row.mtp && checkpoint != nullptr && !has_weight(row, *checkpoint)) continue;
     const int64_t bytes = packed_bytes(row, config, checkpoint);
     plan.weights_bytes += bytes;
+    if (row.storage == Storage::kMappedTable) plan.mapped_bytes += mapped_bytes(row);
     const int64_t n_parameters = row.storage == Storage::kExpertIds ? 0 : n_elements(row);
     plan.n_parameters += n_parameters;
     if (!row.mtp) continue;

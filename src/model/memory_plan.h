@@ -16,6 +16,7 @@ namespace levin {
 struct MemoryPlan {
   int64_t weights_bytes = 0;  // as packed for the kernels, including MTP layer and the head for drafts
   int64_t mtp_weights_bytes = 0;
+  int64_t mapped_bytes = 0;  // tables that stay in their files; no part of any sum, the page cache has what is used
   int64_t latent_bytes_per_token = 0;  // all layers, including MTP
   int64_t index_bytes_per_token = 0;   // all layers with an indexer, including MTP
   int64_t sequence_bytes = 0;          // windows and compressor state of all sequences, for any context

@@ -24,6 +24,8 @@ std::string_view operand_name(ops::Operand operand) {
       return "bf16";
     case ops::Operand::kFp8:
       return "fp8";
+    case ops::Operand::kFp8By32:
+      return "fp8 in groups of 32";
   }
   return "unknown";
 }
@@ -70,13 +72,20 @@ std::string_view numerics_mode_name(NumericsMode mode) {
   return "unknown";
 }
 
+namespace {
+
+std::string_view rounding_text(const Numerics& n) {
+  if (n.fp4_index && n.rounded_rows) return " rounded to fp4; rows of windows to fp8, entries to fp4";
+  if (n.fp4_index) return " after a Hadamard rotation and rounding to fp4";
+  return n.hadamard() ? " after a Hadamard rotation" : "";
+}
+
+}  // namespace
+
 std::string Numerics::describe() const {
   return fmt::format("{}: products with FP8 matrices take {}, others {}; latent cache {}, index keys {}{}{}",
                      numerics_mode_name(mode), operand_name(fp8_input), operand_name(input), cache_dtype_name(latent),
-                     cache_dtype_name(index_keys),
-                     fp4_index    ? " after a Hadamard rotation and rounding to fp4"
-                     : hadamard() ? " after a Hadamard rotation"
-                                  : "",
+                     cache_dtype_name(index_keys), rounding_text(*this),
                      weigh_hidden ? "; experts weighted before their down product" : "");
 }
 

@@ -5,7 +5,9 @@
 //   official   what DeepSeek's code does: e4m3 activations (1 x 128, power-of-two scales) into every product with an
 //              FP8-stored matrix but kv_b_proj; indexer queries and keys Hadamard-rotated, then e4m3; latent cache e4m3
 //              with a bf16 rotated part. DeepSeek-V4: index queries and keys rotated, then e2m1; key-value rows e4m3
-//              in blocks of 64; experts' weights multiply the input of their down product, before it is rounded
+//              in blocks of 64; experts' weights multiply the input of their down product, before it is rounded.
+//              DeepSeek-V4.1: activations 1 x 32, index queries and keys e2m1 without rotation, key-value rows e4m3 in
+//              blocks of 32, entries e2m1 in blocks of 16
 //   fast       bf16 activations into matrix units, bf16 caches (or fp8 by --kv-cache-dtype); router and indexer head
 //              weights f32
 #pragma once
@@ -31,6 +33,8 @@ struct Numerics {
   CacheDType latent = CacheDType::kF32;
   CacheDType index_keys = CacheDType::kF32;
   bool fp4_index = false;       // index queries and keys are rounded to FP4 before they are stored
+  bool rotate_index = true;     // index values in 8 bits or less are Hadamard-rotated first
+  bool rounded_rows = false;    // of DeepSeek-V4.1: rows of the window are rounded to FP8, entries to FP4
   bool weigh_hidden = false;    // experts' weights multiply the input of the down product instead of its output
   bool fp8_draft_head = false;  // drafts are chosen with the head's weights in e4m3, tokens with the head as stored
   // Of the norms of the query and key-value latents; empty: the model's rms_norm_eps. GLM-5 was published without
@@ -38,7 +42,7 @@ struct Numerics {
   std::optional<float> latent_norm_eps = 1e-6f;
 
   // Index values in 8 bits or less are rotated first, so that no single column decides the scale.
-  bool hadamard() const { return index_keys == CacheDType::kFp8 || fp4_index; }
+  bool hadamard() const { return rotate_index && (index_keys == CacheDType::kFp8 || fp4_index); }
   std::string describe() const;  // one line for the start-up print
 };
 

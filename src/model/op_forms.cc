@@ -13,7 +13,7 @@ void add(std::vector<OpForm>& forms, const OpForm& form) {
 }
 
 void add_rows(std::vector<OpForm>& forms, const LatentFormat& rows) {
-  add(forms, {.op = "write_latent", .rows = rows});
+  if (rows.row_bytes > 0) add(forms, {.op = "write_latent", .rows = rows});
 }
 
 void add_indexer(std::vector<OpForm>& forms, const ModelConfig& c, const Numerics& numerics,

@@ -32,6 +32,11 @@ RoundedInput round_input(OpContext& ctx, View x, ops::Operand operand) {
       ops::quantize_fp8(ctx, {.x = x, .out = out, .scale = scale});
       return {.x = out, .scale = scale};
     }
+    case ops::Operand::kFp8By32: {
+      const View out = ctx.arena->allocate(DType::kBF16, {n_tokens, k});
+      ops::round_to_fp8(ctx, {.x = x, .group = 32, .out = out});
+      return {.x = out, .scale = {}};
+    }
   }
   LEVIN_CHECK(false, "operand {}", static_cast<int>(operand));
 }

@@ -259,15 +259,14 @@ Result<std::vector<float>> dequantise(const StoredTensor& tensor, const StoredSc
   const int64_t n = tensor.shape[0], k = tensor.shape[1];
   LEVIN_ASSIGN(const std::vector<float> s, read_scales(*scales->of_blocks));
   const std::array<float, 256> decoded = e4m3_values();
-  const int64_t n_k_blocks = scales->of_blocks->shape[1];
+  const int64_t side = scales->block, n_k_blocks = scales->of_blocks->shape[1];
   for (int64_t row = 0; row < n; ++row) {
     const std::byte* codes = tensor.bytes.data() + row * k;
     float* out = values.data() + row * k;
     for (int64_t block = 0; block < n_k_blocks; ++block) {
-      const float scale = s[static_cast<size_t>(row / kWeightBlock * n_k_blocks + block)];
-      const int64_t end = std::min(k, (block + 1) * kWeightBlock);
-      for (int64_t col = block * kWeightBlock; col < end; ++col)
-        out[col] = decoded[static_cast<size_t>(codes[col])] * scale;
+      const float scale = s[static_cast<size_t>(row / side * n_k_blocks + block)];
+      const int64_t end = std::min(k, (block + 1) * side);
+      for (int64_t col = block * side; col < end; ++col) out[col] = decoded[static_cast<size_t>(codes[col])] * scale;
     }
   }
   return values;
@@ -276,6 +275,10 @@ Result<std::vector<float>> dequantise(const StoredTensor& tensor, const StoredSc
 Result<Matrix> store_matrix(const StoredTensor& tensor, const StoredScales* scales, MatrixForm form) {
   if (tensor.dtype == StoredDtype::kI8) return store_mxfp4(tensor, *scales, form);
   if (tensor.dtype == StoredDtype::kU8) return store_nvfp4(tensor, *scales, form);
+  if (scales != nullptr && scales->block != kWeightBlock) {
+    LEVIN_ASSIGN(const std::vector<float> values, dequantise(tensor, scales));
+    return pack_matrix_exactly(values.data(), tensor.shape[0], tensor.shape[1], copied(form));
+  }
   LEVIN_TRY(check_finite(tensor));
   std::vector<float> scale_values;
   if (scales != nullptr) {
@@ -303,7 +306,7 @@ Result<Vector> store_vector(const StoredTensor& tensor) {
 Status store_row_groups(const StoredTensor& tensor, const StoredScales* scales, int64_t n_groups, MatrixForm form,
                         std::vector<Matrix>* groups) {
   const int64_t n = tensor.shape[0] / n_groups, k = tensor.shape[1];
-  if (scales != nullptr && n % kWeightBlock == 0) {
+  if (scales != nullptr && scales->block == kWeightBlock && n % kWeightBlock == 0) {
     LEVIN_TRY(check_finite(tensor));
     LEVIN_ASSIGN(const std::vector<float> block_scales, read_scales(*scales->of_blocks));
     for (int64_t g = 0; g < n_groups; ++g) groups->push_back(pack_rows(tensor, block_scales, g * n, n, form));

@@ -22,7 +22,8 @@ namespace levin {
 // Row-major f32 values, scales applied; not of MXFP4.
 Result<std::vector<float>> dequantise(const io::StoredTensor& tensor, const StoredScales* scales);
 
-// `scales` is null unless the tensor is F8_E4M3, MXFP4 or NVFP4 (weight_table.h).
+// `scales` is null unless the tensor is F8_E4M3, MXFP4 or NVFP4 (weight_table.h). FP8 in blocks other than those of products
+// (kWeightBlock) is dequantised: exact in bf16 where scales are powers of two.
 Result<Matrix> store_matrix(const io::StoredTensor& tensor, const StoredScales* scales, MatrixForm form);
 
 // The type a product's input is rounded to depends on how its matrix is stored: as that of FP8 matrices for F8_E4M3 and

@@ -22,19 +22,21 @@ bool is_routed_expert(const WeightRow& row) { return row.name.find(".experts.") 
 
 }  // namespace
 
-bool may_be_quantised(Storage storage) { return storage == Storage::kMatrix || storage == Storage::kExpertMatrix; }
+bool may_be_quantised(Storage storage) {
+  return storage == Storage::kMatrix || storage == Storage::kExpertMatrix || storage == Storage::kMappedTable;
+}
 
 bool is_quantised(io::StoredDtype dtype) {
   return dtype == io::StoredDtype::kF8_E4M3 || dtype == io::StoredDtype::kI8 || dtype == io::StoredDtype::kU8;
 }
 
 bool may_be_nvfp4(const WeightRow& row) {
-  return may_be_quantised(row.storage) && row.parts.empty() && row.shape[1] % kNvGroup == 0 &&
-         row.name.ends_with(kWeight);
+  return may_be_quantised(row.storage) && row.storage != Storage::kMappedTable && row.parts.empty() &&
+         row.shape[1] % kNvGroup == 0 && row.name.ends_with(kWeight);
 }
 
-StoredScales StoredWeight::with_factor() const {
-  StoredScales out{.of_blocks = scales};
+StoredScales StoredWeight::scales_for_store() const {
+  StoredScales out{.of_blocks = scales, .block = block};
   if (factor == nullptr) return out;
   std::memcpy(&out.factor, factor->bytes.data(), sizeof(out.factor));
   if (divides) out.factor = 1 / out.factor;
@@ -42,7 +44,7 @@ StoredScales StoredWeight::with_factor() const {
 }
 
 StoredWeight find_weight(const WeightRow& row, const io::Checkpoint& checkpoint) {
-  StoredWeight out{.tensor = checkpoint.find(row.name)};
+  StoredWeight out{.tensor = checkpoint.find(row.name), .block = row.block};
   if (out.tensor == nullptr && may_be_nvfp4(row)) {
     out.tensor = checkpoint.find(with_suffix(row, ".weight_packed"));
     out.divides = out.tensor != nullptr;
@@ -77,6 +79,7 @@ std::vector<std::string> nvfp4_names(const WeightRow& row) {
 io::StoredDtype released_dtype(const WeightRow& row, const ModelConfig& config) {
   using io::StoredDtype;
   if (row.storage == Storage::kExpertIds) return StoredDtype::kI64;
+  if (row.storage == Storage::kMappedTable) return StoredDtype::kF8_E4M3;
   if (config.nvfp4_experts && !row.mtp && is_routed_expert(row) && may_be_nvfp4(row)) return StoredDtype::kU8;
   if (row.storage == Storage::kExpertMatrix && config.mxfp4_experts) return StoredDtype::kI8;
   return may_be_quantised(row.storage) && config.fp8_blocks ? StoredDtype::kF8_E4M3 : row.plain;
@@ -86,7 +89,8 @@ std::vector<int64_t> scale_shape(const WeightRow& row, io::StoredDtype dtype) {
   const auto ceil_div = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
   if (dtype == io::StoredDtype::kI8) return {row.shape[0], ceil_div(row.shape[1], kMxGroup)};
   if (dtype == io::StoredDtype::kU8) return {row.shape[0], row.shape[1] / kNvGroup};
-  return {ceil_div(row.shape[0], kWeightBlock), ceil_div(row.shape[1], kWeightBlock)};
+  const int64_t rows = row.storage == Storage::kMappedTable ? 1 : row.block;  // that share a scale
+  return {ceil_div(row.shape[0], rows), ceil_div(row.shape[1], row.block)};
 }
 
 int64_t n_elements(const WeightRow& row) {

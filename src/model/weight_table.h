@@ -11,12 +11,13 @@
 #include "model/config.h"
 #include "model/numerics.h"
 #include "model/weights.h"
+#include "tensor/matrix.h"
 
 namespace levin {
 
 // How a tensor may be stored. Which of the ways it is, its own dtype says and nothing else. A quantised matrix [N, K]
 // has a companion with its scales:
-//   F8_E4M3   [N, K], scales F32 or F8_E8M0 [ceil(N/128), ceil(K/128)]
+//   F8_E4M3   [N, K], scales F32 or F8_E8M0 [ceil(N/b), ceil(K/b)], b the block of the family, 128 or 32
 //   MXFP4     I8 [N, K/2], two e2m1 codes a byte, the even column in the low nibble; scales F8_E8M0 [N, ceil(K/32)]
 //   NVFP4     U8 [N, K/2], the same pairs, K a multiple of 16; scales F8_E4M3 [N, K/16] and a factor, F32 []. Of a matrix
 //             "x.weight" ModelOpt calls them x.weight_scale and x.weight_scale_2, compressed-tensors, which calls the
@@ -28,12 +29,14 @@ enum class Storage : uint8_t {
   kTable,         // likewise, of rows that are looked up, as the embedding
   kVector,        // BF16, F32 or F16
   kExpertIds,     // I64
+  kMappedTable,   // F8_E4M3 [n, d] with scales F8_E8M0 [n, d / b]: rows that are looked up where the file is mapped
 };
 bool may_be_quantised(Storage storage);
 
 // What a quantised matrix is stored with.
 struct StoredScales {
   const io::StoredTensor* of_blocks = nullptr;  // or of groups
+  int64_t block = kWeightBlock;                 // rows and columns of a block; FP8 only
   float factor = 1;                             // of the whole matrix; NVFP4 only
 };
 
@@ -52,6 +55,7 @@ struct WeightRow {
   Storage storage = Storage::kMatrix;
   io::StoredDtype plain = io::StoredDtype::kBF16;  // how releases store it where it is not quantised
   std::string scale_name;                          // of the companion, if the matrix may be quantised
+  int64_t block = kWeightBlock;                    // rows and columns that share a scale in FP8
   std::string stored_like;                         // if not empty, the row that must have the same dtype
   std::vector<MatrixParts> parts;                  // empty: kept whole, as stored
   bool mtp = false;                                // belongs to the MTP layer: may be absent with all of its kind
@@ -73,8 +77,9 @@ struct StoredWeight {
   const io::StoredTensor* scales = nullptr;  // of a quantised matrix
   const io::StoredTensor* factor = nullptr;  // of NVFP4
   bool divides = false;                      // the factor's reciprocal is stored
+  int64_t block = kWeightBlock;              // of FP8
 
-  StoredScales with_factor() const;  // NVFP4's factor must be F32 []
+  StoredScales scales_for_store() const;  // NVFP4's factor must be F32 []
 };
 StoredWeight find_weight(const WeightRow& row, const io::Checkpoint& checkpoint);
 bool has_weight(const WeightRow& row, const io::Checkpoint& checkpoint);  // by names alone
@@ -92,7 +97,7 @@ std::vector<WeightRow> weight_table(const ModelConfig& config, const Numerics* n
 
 // A tensor that a checkpoint may carry and nothing reads.
 struct UnusedTensor {
-  std::string name;            // with * at the end: all that begin so
+  std::string name;            // with a *: all that begin and end so
   std::vector<int64_t> shape;  // empty: any
   std::string why;
 };

@@ -18,6 +18,7 @@ Status put(T& place, Result<Stored> stored) {
 
 void TableBuilder::add(WeightRow row) {
   if (may_be_quantised(row.storage)) row.scale_name = scale_name_(row.name);
+  row.block = config_.fp8_block;
   row.mtp = in_mtp_;
   rows_.push_back(std::move(row));
 }

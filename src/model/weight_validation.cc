@@ -36,7 +36,7 @@ bool accepts(const WeightRow& row, const StoredTensor& tensor) {
     case StoredDtype::kBF16:
     case StoredDtype::kF32:
     case StoredDtype::kF16:
-      return row.storage != Storage::kExpertIds && tensor.shape == row.shape;
+      return row.storage != Storage::kExpertIds && row.storage != Storage::kMappedTable && tensor.shape == row.shape;
     default:
       return false;
   }
@@ -44,6 +44,7 @@ bool accepts(const WeightRow& row, const StoredTensor& tensor) {
 
 std::string expected_text(const WeightRow& row) {
   if (row.storage == Storage::kExpertIds) return "I64 " + io::shape_text(row.shape);
+  if (row.storage == Storage::kMappedTable) return "F8_E4M3 " + io::shape_text(row.shape);
   const std::string mxfp4 =
       row.storage == Storage::kExpertMatrix ? fmt::format("I8 {} (MXFP4), ", io::shape_text(fp4_shape(row))) : "";
   return fmt::format("{}{}BF16, F32 or F16 {}", mxfp4, may_be_quantised(row.storage) ? "F8_E4M3, " : "",
@@ -88,15 +89,16 @@ void check_row(const WeightRow& row, const Checkpoint& checkpoint, std::vector<s
   }
   if (!is_quantised(tensor->dtype)) return;
   if (tensor->dtype == StoredDtype::kU8) return check_nvfp4(row, stored, errors);
-  const bool mxfp4 = tensor->dtype == StoredDtype::kI8;
+  const bool pow2 = tensor->dtype == StoredDtype::kI8 || row.storage == Storage::kMappedTable;
   const std::vector<int64_t> shape = scale_shape(row, tensor->dtype);
-  const std::string expected = fmt::format("{} {}", mxfp4 ? "F8_E8M0" : "F32 or F8_E8M0", io::shape_text(shape));
+  const std::string expected = fmt::format("{} {}", pow2 ? "F8_E8M0" : "F32 or F8_E8M0", io::shape_text(shape));
   const StoredTensor* scales = stored.scales;
   if (scales == nullptr) {
-    const std::string needed = fmt::format("{} with an {} matrix", expected, mxfp4 ? "MXFP4" : "FP8");
+    const std::string needed =
+        fmt::format("{} with an {} matrix", expected, tensor->dtype == StoredDtype::kI8 ? "MXFP4" : "FP8");
     return errors->push_back(fault(row.scale_name, needed, "nothing"));
   }
-  const bool fits = scales->dtype == StoredDtype::kF8_E8M0 || (scales->dtype == StoredDtype::kF32 && !mxfp4);
+  const bool fits = scales->dtype == StoredDtype::kF8_E8M0 || (scales->dtype == StoredDtype::kF32 && !pow2);
   if (!fits || scales->shape != shape) errors->push_back(fault(row.scale_name, expected, found_text(*scales)));
 }
 
@@ -168,12 +170,14 @@ class Validation {
     for (std::string& name : nvfp4_names(row)) known_.insert(std::move(name));
   }
 
-  // Names that begin alike.
+  // Names that begin and end alike.
   void tolerate_all(const UnusedTensor& tolerated) {
-    const std::string_view prefix = std::string_view(tolerated.name).substr(0, tolerated.name.size() - 1);
+    const size_t star = tolerated.name.find('*');
+    const std::string_view begin = std::string_view(tolerated.name).substr(0, star),
+                           end = std::string_view(tolerated.name).substr(star + 1);
     int64_t n = 0;
     for (const std::string& name : checkpoint_.names()) {
-      if (!name.starts_with(prefix)) continue;
+      if (name.size() < begin.size() + end.size() || !name.starts_with(begin) || !name.ends_with(end)) continue;
       known_.insert(name);
       ++n;
     }
@@ -185,7 +189,7 @@ class Validation {
   void tolerate() {
     if (config_.family->unused_tensors == nullptr) return;
     for (const UnusedTensor& tolerated : config_.family->unused_tensors(config_)) {
-      if (tolerated.name.ends_with('*')) {
+      if (tolerated.name.find('*') != std::string::npos) {
         tolerate_all(tolerated);
         continue;
       }

@@ -30,33 +30,41 @@ struct Embed;
 struct ExpandTopk;
 struct ExpertFfn;
 struct Ffn;
+struct GateStreams;
 struct Hadamard;
 struct IndexQueries;
 struct IndexScores;
 struct IndexTopk;
+struct KeepBlocks;
 struct LayerNorm;
 struct MarkUnusable;
 struct Matmul;
 struct MatmulPerHead;
 struct MeanStreams;
+struct NgramRows;
 struct NormRows;
 struct PoolWindows;
 struct QuantizeFp8;
 struct ReadStreams;
+struct ReadTableSoon;
 struct RmsNorm;
 struct Rope;
 struct RopeTable;
 struct RotateQueries;
 struct RoundToBf16;
 struct RoundToFp4;
+struct RoundToFp8;
+struct RoundToNvfp4;
 struct RouteExperts;
 struct ScaleRows;
+struct SelectBlocks;
 struct SelectTopk;
 struct ShortConv;
 struct SigmoidMul;
 struct SiluMul;
 struct SparseAttention;
 struct StreamWeights;
+struct TableRows;
 struct TakeAll;
 struct WindowTokens;
 struct WriteIndexKeys;
@@ -113,12 +121,20 @@ class Backend {
   virtual void index_queries(const ops::IndexQueries& a);
   virtual void write_index_keys(const ops::WriteIndexKeys& a);
 
-  // Of GLM-5.3-Flash. A backend without them is not given models that call them (Architecture::cuda_lacks).
+  // Of GLM-5.3-Flash and DeepSeek-V4.1. A backend without them is not given models that call them (Architecture::cuda_lacks).
   virtual void delta_rule(const ops::DeltaRule& a);
   virtual void expand_topk(const ops::ExpandTopk& a);
+  virtual void gate_streams(const ops::GateStreams& a);
+  virtual void keep_blocks(const ops::KeepBlocks& a);
   virtual void mean_streams(const ops::MeanStreams& a);
+  virtual void ngram_rows(const ops::NgramRows& a);
+  virtual void read_table_soon(const ops::ReadTableSoon& a);
+  virtual void round_to_fp8(const ops::RoundToFp8& a);
+  virtual void round_to_nvfp4(const ops::RoundToNvfp4& a);
+  virtual void select_blocks(const ops::SelectBlocks& a);
   virtual void short_conv(const ops::ShortConv& a);
   virtual void sigmoid_mul(const ops::SigmoidMul& a);
+  virtual void table_rows(const ops::TableRows& a);
 
   // What an op reads and computes, for OpTimes; nothing where a backend does not count.
   virtual OpWork work(const ops::ExpertFfn&) const { return {}; }

@@ -86,11 +86,36 @@ void select_topk(OpContext& ctx, const SelectTopk& a) {
               a.topk.describe());
   const int64_t n_rows = a.score.dim(0), n_slots = a.score.dim(1);
   check_view({"select_topk", "score", a.score}, DType::kF32, {n_rows, n_slots});
-  check_view({"select_topk", "begin", a.begin}, DType::kI32, {n_rows});
+  if (!a.begin.empty()) check_view({"select_topk", "begin", a.begin}, DType::kI32, {n_rows});
   check_view({"select_topk", "end", a.end}, DType::kI32, {n_rows});
   check_view({"select_topk", "topk", a.topk}, DType::kI32, {n_rows, a.topk.dim(1)});
   if (!a.faults.empty()) check_view({"select_topk", "faults", a.faults}, DType::kI32, {n_rows});
   ctx.backend->select_topk(a);
+}
+
+void select_blocks(OpContext& ctx, const SelectBlocks& a) {
+  const OpTimer timer(ctx, OpKind::kIndexTopk);
+  LEVIN_CHECK(a.score.rank() == 2 && a.block > 0, "select_blocks: score is {}, in blocks of {}, expected f32 [T, S]",
+              a.score.describe(), a.block);
+  LEVIN_CHECK(a.blocks.rank() == 2 && a.blocks.dim(1) > 0, "select_blocks: blocks is {}, expected i32 [T, Kb]",
+              a.blocks.describe());
+  const int64_t n_rows = a.score.dim(0);
+  check_view({"select_blocks", "score", a.score}, DType::kF32, {n_rows, a.score.dim(1)});
+  check_view({"select_blocks", "end", a.end}, DType::kI32, {n_rows});
+  check_view({"select_blocks", "blocks", a.blocks}, DType::kI32, {n_rows, a.blocks.dim(1)});
+  ctx.backend->select_blocks(a);
+}
+
+void keep_blocks(OpContext& ctx, const KeepBlocks& a) {
+  const OpTimer timer(ctx, OpKind::kIndexTopk);
+  LEVIN_CHECK(a.score.rank() == 2 && a.block > 0 && a.blocks.rank() == 2,
+              "keep_blocks: score is {}, blocks {}, expected f32 [T, S], i32 [T, Kb]", a.score.describe(),
+              a.blocks.describe());
+  const int64_t n_rows = a.score.dim(0);
+  check_view({"keep_blocks", "score", a.score}, DType::kF32, {n_rows, a.score.dim(1)});
+  check_view({"keep_blocks", "end", a.end}, DType::kI32, {n_rows});
+  check_view({"keep_blocks", "blocks", a.blocks}, DType::kI32, {n_rows, a.blocks.dim(1)});
+  ctx.backend->keep_blocks(a);
 }
 
 }  // namespace levin::ops

@@ -76,11 +76,36 @@ void index_scores(OpContext& ctx, const IndexScores& a);
 // The selection alone, over begin[t] <= s < end[t].
 struct SelectTopk {
   View score;        // [T, S] f32
-  View begin;        // [T] i32
+  View begin;        // [T] i32; on the CPU it may be empty: 0
   View end;          // [T] i32
   View topk;         // [T, K] i32, written in full: ascending, unused tail = -1
   View faults = {};  // [T] i32, row status (ops/context.h); may be empty
 };
 void select_topk(OpContext& ctx, const SelectTopk& a);
+
+// A selection in two levels (DeepSeek-V4.1): the indexer of one layer chooses blocks of neighbouring slots, those of later
+// layers select inside them.
+//
+//   select_blocks  blocks[t,:] = the Kb best b in ascending order, chosen as in index_topk() by the largest score of the slots
+//                  b * block .. b * block + block - 1 below end[t]; the block of slot end[t] - 1 is always one of them. Unused
+//                  tail = -1. Which blocks a row with NaN takes is not said: select_topk() marks it
+//   keep_blocks    score[t,s] = -inf for every s < end[t] outside the blocks
+//
+// CUDA      none
+struct SelectBlocks {
+  View score;  // [T, S] f32
+  View end;    // [T] i32
+  int64_t block = 1;
+  View blocks;  // [T, Kb] i32, written in full
+};
+void select_blocks(OpContext& ctx, const SelectBlocks& a);
+
+struct KeepBlocks {
+  View blocks;  // [T, Kb] i32
+  int64_t block = 1;
+  View end;    // [T] i32
+  View score;  // [T, S] f32, updated
+};
+void keep_blocks(OpContext& ctx, const KeepBlocks& a);
 
 }  // namespace levin::ops

@@ -68,7 +68,8 @@ struct RouteExperts {
 void route_experts(OpContext& ctx, const RouteExperts& a);
 
 // The type a product's input is rounded to before it is multiplied.
-enum class Operand : uint8_t { kF32, kBF16, kFp8 };
+// kFp8By32: e4m3 with a scale to 32 columns; the values, which bf16 holds exactly, are multiplied as bf16. CPU alone.
+enum class Operand : uint8_t { kF32, kBF16, kFp8, kFp8By32 };
 
 struct FfnWeights {
   Matrix gate;                     // [F, D]

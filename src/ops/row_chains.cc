@@ -76,7 +76,7 @@ void write_latent(OpContext& ctx, const WriteLatent& a) {
     const bool whole_row = a.weight.dim(0) == d_latent + d_rope;
     check_view({"write_latent", "weight", a.weight}, DType::kF32, {whole_row ? d_latent + d_rope : d_latent});
   }
-  check_rotation("write_latent", a.rotation, n_rows, d_rope);
+  if (!a.rotation.cos.empty()) check_rotation("write_latent", a.rotation, n_rows, d_rope);
   check_slots("write_latent", a.seq, a.slot, n_rows);
   check_cache("write_latent", a.cache, a.format.page_bytes());
   ctx.backend->write_latent(a);

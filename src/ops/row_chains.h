@@ -54,9 +54,9 @@ struct WriteLatent {
   View x;            // [T, Rk + Dr] f32 or bf16: latent, then the part to rotate
   View weight = {};  // [Rk] f32, or [Rk + Dr] for the norm of the whole row; empty: x is normed
   float eps = 0;
-  Rotation rotation;
-  View seq;   // [T] i32, row of cache.tables
-  View slot;  // [T] i32, negative: nothing is written
+  Rotation rotation;  // on the CPU it may be empty: x is rotated
+  View seq;           // [T] i32, row of cache.tables
+  View slot;          // [T] i32, negative: nothing is written
   LatentFormat format;
   PagedRows cache;
 };

@@ -218,7 +218,7 @@ TEST_P(StateLoadTest, AStepsScratchIsWithinThePlan) {
   RecordProperty("share_of_the_plan", std::to_string(100 * runner.peak_scratch_bytes() / plan.workspace_bytes));
 }
 
-INSTANTIATE_TEST_SUITE_P(Fixtures, StateLoadTest, testing::Values("v4-flash", "v4-dspark", "glm-next"),
+INSTANTIATE_TEST_SUITE_P(Fixtures, StateLoadTest, testing::Values("v4-flash", "v4-dspark", "glm-next", "v41-flash"),
                          [](const auto& fixture) { return test_name(fixture.param); });
 
 class V4LoadTest : public testing::TestWithParam<const char*> {};

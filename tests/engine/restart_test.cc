@@ -117,7 +117,8 @@ class RestartTest : public ::testing::TestWithParam<const char*> {
   }
 };
 INSTANTIATE_TEST_SUITE_P(Models, RestartTest,
-                         ::testing::Values("demo-v32", "demo-glm", "v4-flash", "v4-fp4", "v4-dspark", "glm-next"),
+                         ::testing::Values("demo-v32", "demo-glm", "v4-flash", "v4-fp4", "v4-dspark", "glm-next",
+                                           "v41-flash"),
                          [](const auto& model) { return test_name(model.param); });
 
 TEST_P(RestartTest, AnotherProcessGoesOnFromTheDisk) {

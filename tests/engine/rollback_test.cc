@@ -196,7 +196,7 @@ TEST_P(RollbackTest, LogitsAreThoseOfARunThatNeverDrafted) {
 }
 
 // A block drafter's rows go back with the trunk's: blocks behind what is accepted are those of a run that never drafted.
-class BlockRollbackTest : public ::testing::TestWithParam<NumericsMode> {
+class BlockRollbackTest : public ::testing::TestWithParam<std::tuple<const char*, NumericsMode>> {
  protected:
   // The blocks behind positions first .. first + count - 1, side by side.
   static std::vector<float> blocks(Runner& runner, const SequencePages& pages, const Ids& ids, int64_t first,
@@ -235,7 +235,8 @@ class BlockRollbackTest : public ::testing::TestWithParam<NumericsMode> {
 };
 
 TEST_P(BlockRollbackTest, BlocksAreThoseOfARunThatNeverDrafted) {
-  const std::unique_ptr<Model> model = load_fixture("v4-dspark", {.numerics = GetParam()});
+  const auto& [fixture, mode] = GetParam();
+  const std::unique_ptr<Model> model = load_fixture(fixture, {.numerics = mode});
   const int64_t n_vocab = model->config().n_vocab, n_block = model->config().n_draft_block;
   std::mt19937 random(8);
   const Ids ids = random_ids(random, kTokens, n_vocab);
@@ -263,9 +264,13 @@ TEST_P(BlockRollbackTest, BlocksAreThoseOfARunThatNeverDrafted) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Modes, BlockRollbackTest,
-                         ::testing::Values(NumericsMode::kReference, NumericsMode::kOfficial, NumericsMode::kFast),
-                         [](const auto& mode) { return std::string(numerics_mode_name(mode.param)); });
+INSTANTIATE_TEST_SUITE_P(
+    Modes, BlockRollbackTest,
+    ::testing::Combine(::testing::Values("v4-dspark", "v41-flash"),
+                       ::testing::Values(NumericsMode::kReference, NumericsMode::kOfficial, NumericsMode::kFast)),
+    [](const auto& test) {
+      return test_name(fmt::format("{}_{}", std::get<0>(test.param), numerics_mode_name(std::get<1>(test.param))));
+    });
 
 using Mode = NumericsMode;
 constexpr Device kCpu = Device::kCpu, kCuda = Device::kCuda;

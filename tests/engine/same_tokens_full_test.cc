@@ -86,7 +86,7 @@ TEST_P(WholeProductOfFixture, UpTo512Tokens) {
 }
 
 INSTANTIATE_TEST_SUITE_P(SameTokensFull, WholeProductOfFixture,
-                         testing::Combine(testing::Values("v4-flash", "v4-fp4", "v4-dspark", "glm-next"),
+                         testing::Combine(testing::Values("v4-flash", "v4-fp4", "v4-dspark", "glm-next", "v41-flash"),
                                           testing::ValuesIn(kAllNumerics), testing::ValuesIn(kTemperatures)),
                          [](const auto& row) { return fixture_part_name(row); });
 

@@ -49,7 +49,7 @@ INSTANTIATE_TEST_SUITE_P(Demo, SameTokens, testing::Values("demo-v32", "demo-glm
                          [](const auto& model) { return test_name(model.param); });
 
 TEST(SameTokensOfFixtures, OfModelsWithStateInEveryPairOfCircumstances) {
-  for (const char* fixture : {"v4-flash", "v4-fp4", "v4-dspark", "glm-next"}) {
+  for (const char* fixture : {"v4-flash", "v4-fp4", "v4-dspark", "glm-next", "v41-flash"}) {
     SCOPED_TRACE(fixture);
     const TempDir folder;
     must(materialise(fixture_folder(fixture), folder.path()));

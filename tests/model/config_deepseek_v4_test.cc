@@ -278,7 +278,7 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{"DsparkOfV41", set("dspark_n_routed_experts", 128), "dspark_n_routed_experts is 128"},
         Refused{"DsparkUnknown", set("dspark_depth", 2), "dspark_depth: a DSpark block drafter"},
         Refused{"Engram", set("engram_n_heads", 8), "engram_n_heads: the n-gram memory of DeepSeek-V4.1"},
-        Refused{"V41", set("model_type", "deepseek_v41"), "DeepSeek-V4.1, whose layers share compressed keys"},
+        Refused{"V41", set("model_type", "deepseek_v41"), "expected [\"DeepseekV41ForCausalLM\"]"},
         Refused{"Glm53", set("model_type", "glm5_next"), "expected [\"Glm5NextForConditionalGeneration\"]"},
         Refused{"SharedKeys", set("kv_source_layer_ids", JsonArray{2, 8}), "kv_source_layer_ids is [2, 8]"},
         Refused{"SharedPicks", set("index_topk_freq", 4), "index_topk_freq is 4"},

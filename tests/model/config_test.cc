@@ -236,7 +236,7 @@ const Refusal kRefusals[] = {
      "architectures is a list of 1, expected [\"Glm5NextForConditionalGeneration\"]"},
     {"GlmArchitecture", put("model_type", "glm_moe_dsa"),
      "architectures is a list of 1, expected [\"GlmMoeDsaForCausalLM\"]"},
-    {"V41", put("model_type", "deepseek_v41"), "DeepSeek-V4.1, whose layers share compressed keys"},
+    {"V41", put("model_type", "deepseek_v41"), "architectures is a list of 1, expected [\"DeepseekV41ForCausalLM\"]"},
     {"V3", put("model_type", "deepseek_v3"), "DeepSeek-V3, which has no lightning indexer"},
     {"OtherType", put("model_type", "llama"),
      "is \"llama\", a model this program does not know; this version runs \"deepseek_v32\" (DeepSeek-V3.2 and "

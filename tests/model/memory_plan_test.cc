@@ -155,6 +155,30 @@ TEST(MemoryPlanTest, CountsTheCachesOfTheReleasedDeepseekV4Models) {
   }
 }
 
+// 552 billion parameters and a memory of 196, as the release says; its 96,085 tensors, vision tower included, are 510.29 GB.
+// FP8 in blocks of 32 is kept as bf16, and the memory's tables stay where they are. Entries of three layers for 2 tokens each
+// and of one for every token; per sequence the windows of 43 layers, the open pair of three, and what hashes see of the last
+// tokens.
+TEST(MemoryPlanTest, CountsTheReleasedDeepseekV41Flash) {
+  const std::string folder = kRoot + "/tests/fixtures/deepseek-v4.1-flash";
+  const MemoryPlan fast = plan_for(folder, NumericsMode::kFast, nullptr);
+  const int64_t n_rows = 384'006'168 + 384'016'682;
+  EXPECT_EQ(fast.n_parameters - fast.n_mtp_parameters - n_rows * 256, 551'880'819'824);
+  EXPECT_EQ(fast.n_mtp_parameters, 14'225'362'146);
+  EXPECT_EQ(fast.mapped_bytes, n_rows * 264);
+  const MemoryPlan official = plan_for(folder, NumericsMode::kOfficial, nullptr);
+  EXPECT_EQ(official.weights_bytes, 314'009'293'128);
+  EXPECT_EQ(official.mtp_weights_bytes, 8'501'165'960);
+  for (const MemoryPlan& plan : {fast, official}) {  // what official rounds to FP8 and FP4 is kept as bf16
+    EXPECT_EQ(plan.latent_bytes_per_token, 3 * 1152 / 2 + 1152);
+    EXPECT_EQ(plan.index_bytes_per_token, 3 * 256 / 2 + 256);
+    const int64_t classes = 8 * (4 + 3 + 10 * 3);
+    EXPECT_EQ(plan.sequence_bytes, 43 * 11 * 64 * 1152 + 3 * (2 + 3) * 8 * 512 + classes);
+    EXPECT_EQ(plan.block_tokens, 64);
+    EXPECT_EQ(plan.block_bytes, 43 * 64 * 1152 + (3 * 32 + 64) * (1152 + 256) + 3 * 8);
+  }
+}
+
 TEST(MemoryPlanTest, CachesFollowTheNumerics) {
   const std::string folder = kRoot + "/tests/fixtures/deepseek-v3.2";
   const MemoryPlan reference = plan_for(folder, NumericsMode::kReference, nullptr),

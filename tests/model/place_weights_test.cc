@@ -111,7 +111,8 @@ TEST_P(PlaceWeightsTest, LackOfMemoryIsAnError) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Fixtures, PlaceWeightsTest,
-                         ::testing::Values("v32-fp8", "glm-shared", "glm-nvfp4", "v4-fp4", "v4-dspark", "glm-next"),
+                         ::testing::Values("v32-fp8", "glm-shared", "glm-nvfp4", "v4-fp4", "v4-dspark", "glm-next",
+                                           "v41-flash"),
                          [](const auto& fixture) {
                            std::string name = fixture.param;
                            std::replace(name.begin(), name.end(), '-', '_');

@@ -207,6 +207,10 @@ Status materialise(const std::filesystem::path& fixture, const std::filesystem::
   io::SafetensorsWriter writer;
   for (const DrawnTensor& t : tensors) writer.add({t.name, t.dtype, t.shape, t.bytes});
   LEVIN_TRY(io::write_file_atomically(out / "config.json", config));
+  if (std::filesystem::exists(fixture / "tokenizer.json")) {
+    LEVIN_ASSIGN(const std::string tokenizer, io::read_file(fixture / "tokenizer.json"));
+    LEVIN_TRY(io::write_file_atomically(out / "tokenizer.json", tokenizer));
+  }
   return writer.write(out / "model.safetensors");
 }
 

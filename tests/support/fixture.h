@@ -1,4 +1,5 @@
-// Fixtures: tiny checkpoints kept as `config.json`, a recipe `weights.json` and the right answers `oracle.safetensors`.
+// Fixtures: tiny checkpoints kept as `config.json`, a recipe `weights.json` and the right answers `oracle.safetensors`;
+// `tokenizer.json` where the model depends on it.
 // The weights are drawn from the recipe when they are needed.
 //
 //   weights.json  {"seed": u64, "sha256": hex, "tensors": [{"name", "dtype", "shape", "kind", ...}]}
@@ -40,7 +41,7 @@ std::filesystem::path fixture_folder(std::string_view name);
 // All tensors of a recipe, ascending by name. A checksum that differs is an error.
 Result<std::vector<DrawnTensor>> draw_tensors(const std::filesystem::path& weights_json);
 
-// Writes `config.json` and `model.safetensors` into `out`, which is made if it is not there.
+// Writes `config.json`, `model.safetensors` and the fixture's `tokenizer.json`, if it has one, into `out`, which is made if it is not there.
 Status materialise(const std::filesystem::path& fixture, const std::filesystem::path& out);
 
 // Lower-case hex.

@@ -17,28 +17,37 @@ View project(Pass& p, const ModelConfig& c, const Linear& fn, View streams) {
 
 }  // namespace
 
-StreamRead StreamBlock::read(Pass& p, View streams) const {
+StreamMix StreamBlock::weigh(Pass& p, View streams) const {
   const ModelConfig& c = config;
   const int64_t n_tokens = streams.dim(0);
-  const StreamRead out{.x = p.allocate(DType::kF32, {n_tokens, c.d_model}),
-                       .write = p.allocate(DType::kF32, {n_tokens, c.n_streams}),
-                       .mix = p.allocate(DType::kF32, {n_tokens, c.n_streams, c.n_streams})};
+  const StreamMix out{.read = p.allocate(DType::kF32, {n_tokens, c.n_streams}),
+                      .write = p.allocate(DType::kF32, {n_tokens, c.n_streams}),
+                      .mix = p.allocate(DType::kF32, {n_tokens, c.n_streams, c.n_streams})};
   const ArenaScope scratch = p.scope();
-  const View read = p.allocate(DType::kF32, {n_tokens, c.n_streams});
   ops::stream_weights(p.ctx(), {.projected = project(p, c, weights.fn, streams),
                                 .base = weights.base.view,
                                 .scale = weights.scale.view,
                                 .n_sinkhorn_steps = c.n_sinkhorn_steps,
                                 .eps = c.stream_eps,
-                                .read = read,
+                                .read = out.read,
                                 .write = out.write,
                                 .mix = out.mix});
-  ops::read_streams(p.ctx(), {.streams = streams, .read = read, .out = out.x});
   return out;
+}
+
+StreamRead StreamBlock::read(Pass& p, View streams) const {
+  const StreamMix mix = weigh(p, streams);
+  return {.x = read_streams(p, streams, mix.read), .write = mix.write, .mix = mix.mix};
 }
 
 void StreamBlock::write(Pass& p, View streams, const StreamRead& read, View y) const {
   ops::write_streams(p.ctx(), {.streams = streams, .y = y, .write = read.write, .mix = read.mix});
+}
+
+View read_streams(Pass& p, View streams, View read) {
+  const View out = p.allocate(DType::kF32, {streams.dim(0), streams.dim(2)});
+  ops::read_streams(p.ctx(), {.streams = streams, .read = read, .out = out});
+  return out;
 }
 
 View spread_streams(Pass& p, View x, int64_t n_streams) {

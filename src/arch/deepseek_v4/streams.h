@@ -15,13 +15,24 @@ struct StreamRead {
   View mix;    // [T, M, M]
 };
 
+// The weights of the three.
+struct StreamMix {
+  View read;   // [T, M]
+  View write;  // [T, M]
+  View mix;    // [T, M, M]
+};
+
 struct StreamBlock {
   const ModelConfig& config;
   const StreamMixWeights& weights;
 
+  StreamMix weigh(Pass& p, View streams) const;  // streams [T, M, D]
   StreamRead read(Pass& p, View streams) const;  // streams [T, M, D]
   void write(Pass& p, View streams, const StreamRead& read, View y) const;
 };
+
+// The sum of streams [T, M, D] by weights [T, M] -> [T, D].
+View read_streams(Pass& p, View streams, View read);
 
 // Every stream begins as x: [T, D] -> [T, M, D].
 View spread_streams(Pass& p, View x, int64_t n_streams);

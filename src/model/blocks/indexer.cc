@@ -20,10 +20,7 @@ DType query_type(CacheDType keys) {
 
 }  // namespace
 
-void IndexerBlock::select(Pass& p, View h, View c_q, const IndexKeys& keys, View slots) const {  // slots  [T, K]
-  if (keys.n_visible - keys.first <= slots.dim(1)) {
-    return ops::take_all(p.ctx(), {.visible = keys.visible, .first = keys.first, .topk = slots});
-  }
+ops::IndexQuery IndexerBlock::query(Pass& p, View h, View c_q, const IndexKeys& keys) const {
   const DType type = query_type(p.numerics().index_keys);
   const View x = p.matmul(c_q, q_up).split_last(params.n_heads, params.d_index);  // [T, Hi, Di]
   const View w = p.matmul(h, head_weights);                                       // [T, Hi]
@@ -37,15 +34,20 @@ void IndexerBlock::select(Pass& p, View h, View c_q, const IndexKeys& keys, View
                                .fp4 = p.numerics().fp4_index,
                                .q = q,
                                .weights = w});
-  ops::index_topk(p.ctx(), {.query = {.q = q,
-                                      .w = w,
-                                      .seq = p.step().seq,
-                                      .visible = keys.visible,
-                                      .first = keys.first,
-                                      .format = keys.format,
-                                      .cache = keys.cache},
-                            .topk = slots,
-                            .faults = p.step().faults});
+  return {.q = q,
+          .w = w,
+          .seq = p.step().seq,
+          .visible = keys.visible,
+          .first = keys.first,
+          .format = keys.format,
+          .cache = keys.cache};
+}
+
+void IndexerBlock::select(Pass& p, View h, View c_q, const IndexKeys& keys, View slots) const {  // slots  [T, K]
+  if (keys.n_visible - keys.first <= slots.dim(1)) {
+    return ops::take_all(p.ctx(), {.visible = keys.visible, .first = keys.first, .topk = slots});
+  }
+  ops::index_topk(p.ctx(), {.query = query(p, h, c_q, keys), .topk = slots, .faults = p.step().faults});
 }
 
 }  // namespace levin

@@ -31,6 +31,9 @@ struct IndexerBlock {
   const Linear& head_weights;  // [Hi, D], input always f32
   Rotation rotation;           // of the step's positions, if anything is rotated
 
+  // What scores a step's tokens: h [T, D] normed input, c_q [T, Rq] normed query latent.
+  ops::IndexQuery query(Pass& p, View h, View c_q, const IndexKeys& keys) const;
+
   // h [T, D] normed input, c_q [T, Rq] normed query latent -> slots [T, K] i32, ascending, unused -1.
   void select(Pass& p, View h, View c_q, const IndexKeys& keys, View slots) const;
 };

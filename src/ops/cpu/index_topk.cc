@@ -1,6 +1,7 @@
 #include "ops/index_topk.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "base/check.h"
 #include "kernels/cpu/kernels.h"
@@ -165,6 +166,28 @@ Run next_run(const ops::IndexTopk& a, int64_t begin) {
   return run;
 }
 
+// The largest score of each block of a row; the last block, which has the newest slot, counts as larger than any.
+void score_blocks(const float* score, int64_t end, int64_t block, float* out) {
+  const int64_t n_blocks = (end + block - 1) / block;
+  for (int64_t b = 0; b < n_blocks; ++b) {
+    const float* const first = score + b * block;
+    out[b] = *std::max_element(first, score + std::min(end, (b + 1) * block));
+  }
+  if (n_blocks > 0) out[n_blocks - 1] = std::numeric_limits<float>::infinity();
+}
+
+// -inf outside the blocks, which ascend.
+void keep_row(const int32_t* blocks, int64_t n_blocks, int64_t block, int64_t end, float* score) {
+  constexpr float kNever = -std::numeric_limits<float>::infinity();
+  int64_t kept_end = 0;
+  for (int64_t i = 0; i < n_blocks && blocks[i] >= 0; ++i) {
+    const int64_t begin = blocks[i] * block;
+    std::fill(score + kept_end, score + begin, kNever);
+    kept_end = std::min(end, begin + block);
+  }
+  std::fill(score + kept_end, score + end, kNever);
+}
+
 }  // namespace
 
 void CpuBackend::index_topk(const ops::IndexTopk& a) {
@@ -230,15 +253,40 @@ OpWork CpuBackend::work(const ops::IndexScores& a) const { return scores_work(*t
 void CpuBackend::select_topk(const ops::SelectTopk& a) {
   const int64_t n_rows = a.score.dim(0), n_slots = a.score.dim(1);
   for (int64_t t = 0; t < n_rows; ++t) {
-    const int64_t begin = a.begin.data<int32_t>()[t], end = a.end.data<int32_t>()[t];
+    const int64_t begin = a.begin.empty() ? 0 : a.begin.data<int32_t>()[t], end = a.end.data<int32_t>()[t];
     LEVIN_CHECK(begin >= 0 && end <= n_slots, "select_topk: row {} chooses from {}..{} of {} slots", t, begin, end,
                 n_slots);
   }
   select_rows(*this, {.score = a.score,
-                      .begin = a.begin.data<int32_t>(),
+                      .begin = a.begin.empty() ? nullptr : a.begin.data<int32_t>(),
                       .end = a.end.data<int32_t>(),
                       .topk = a.topk,
                       .faults = a.faults});
+}
+
+void CpuBackend::select_blocks(const ops::SelectBlocks& a) {
+  const int64_t n_rows = a.score.dim(0), most_blocks = (a.score.dim(1) + a.block - 1) / a.block;
+  const ArenaScope scope(arena_);
+  const View scores = arena_.allocate(DType::kF32, {n_rows, most_blocks});
+  const View ends = arena_.allocate(DType::kI32, {n_rows});
+  pool_.parallel_for(n_rows, 1, [&](int64_t begin, int64_t end, int) {
+    for (int64_t t = begin; t < end; ++t) {
+      const int64_t n_slots = a.end.data<int32_t>()[t];
+      LEVIN_CHECK(n_slots <= a.score.dim(1), "select_blocks: row {} has {} of {} slots", t, n_slots, a.score.dim(1));
+      score_blocks(a.score.row<float>(t), n_slots, a.block, scores.row<float>(t));
+      ends.data<int32_t>()[t] = static_cast<int32_t>((n_slots + a.block - 1) / a.block);
+    }
+  });
+  select_rows(*this, {.score = scores, .end = ends.data<int32_t>(), .topk = a.blocks, .faults = {}});
+}
+
+void CpuBackend::keep_blocks(const ops::KeepBlocks& a) {
+  const int64_t n_rows = a.score.dim(0);
+  pool_.parallel_for(n_rows, 1, [&](int64_t begin, int64_t end, int) {
+    for (int64_t t = begin; t < end; ++t) {
+      keep_row(a.blocks.row<int32_t>(t), a.blocks.dim(1), a.block, a.end.data<int32_t>()[t], a.score.row<float>(t));
+    }
+  });
 }
 
 }  // namespace levin

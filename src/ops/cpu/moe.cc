@@ -14,6 +14,7 @@
 
 #include "base/check.h"
 #include "kernels/cpu/kernels.h"
+#include "ops/cpu/fp8_groups.h"
 #include "ops/cpu/products.h"
 #include "ops/cpu/row_loops.h"
 #include "ops/cpu_backend.h"
@@ -37,9 +38,13 @@ struct Block {
 InputRows round_input(CpuBackend& cpu, const View& x, ops::Operand operand, const Matrix& w) {
   const int64_t n_rows = x.dim(0), k = x.dim(1);
   InputRows rows = {.x = x.bytes(), .stride = x.stride(0), .n_rows = n_rows, .k = k};
-  if (operand == ops::Operand::kBF16) {
+  if (operand == ops::Operand::kBF16 || operand == ops::Operand::kFp8By32) {
     const View out = cpu.arena().allocate(DType::kBF16, {n_rows, k});
-    cpu.round_to_bf16({.x = x, .out = out});
+    if (operand == ops::Operand::kBF16) {
+      cpu.round_to_bf16({.x = x, .out = out});
+    } else {
+      cpu.round_to_fp8({.x = x, .group = kFp8Group, .out = out});
+    }
     rows = {.x = out.bytes(), .dtype = DType::kBF16, .stride = k, .n_rows = n_rows, .k = k};
   } else if (operand == ops::Operand::kFp8) {
     const int64_t n_scales = (k + kQuantBlock - 1) / kQuantBlock;
@@ -71,7 +76,7 @@ class RoundedInputs {
  private:
   CpuBackend& cpu_;
   View x_;
-  std::array<std::array<InputRows, 2>, 3> rows_;
+  std::array<std::array<InputRows, 2>, 4> rows_;
 };
 
 // The hidden rows of one block.
@@ -80,6 +85,7 @@ struct Hidden {
   float* up = nullptr;             // [n_rows, F]
   InputRows rounded;               // the same as the input of `down`
   const float* weights = nullptr;  // [n_rows] to multiply by; null: all 1
+  bool fp8_groups = false;         // values are rounded to fp8 in groups before they become bf16
 };
 
 Hidden allocate_hidden(CpuBackend& cpu, const Block& block) {
@@ -90,7 +96,8 @@ Hidden allocate_hidden(CpuBackend& cpu, const Block& block) {
   h.weights = block.hidden_weights;
   h.rounded = {.x = h.gate, .stride = f, .n_rows = n_rows, .k = f};
   if (block.weights->hidden == ops::Operand::kF32) return h;
-  h.rounded.dtype = block.weights->hidden == ops::Operand::kBF16 ? DType::kBF16 : DType::kF8E4M3;
+  h.fp8_groups = block.weights->hidden == ops::Operand::kFp8By32;
+  h.rounded.dtype = block.weights->hidden == ops::Operand::kFp8 ? DType::kF8E4M3 : DType::kBF16;
   h.rounded.x = cpu.arena().allocate(h.rounded.dtype, {n_rows, f}).bytes();
   if (h.rounded.dtype == DType::kF8E4M3) {
     h.rounded.scale_stride = (f + kQuantBlock - 1) / kQuantBlock;
@@ -147,6 +154,7 @@ void activate_rows(const kernels::CpuKernels& cpu, const Hidden& h, float limit,
     for (int64_t i = 0; i < f; ++i) gate[r * f + i] *= h.weights[rows.begin + r];
   }
   if (out.dtype == DType::kF32) return;
+  for (int64_t r = 0; h.fp8_groups && r < n_rows; ++r) round_to_fp8_groups(gate + r * f, f, kFp8Group);
   const kernels::RoundRows job = {
       .x = gate,
       .x_stride = f,

@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <vector>
 
 #include "base/check.h"
 #include "base/numbers.h"
 #include "kernels/cpu/kernels.h"
+#include "ops/cpu/fp8_groups.h"
 #include "ops/cpu/row_loops.h"
 #include "ops/cpu_backend.h"
 #include "tensor/formats.h"
@@ -15,13 +17,34 @@ namespace levin {
 namespace {
 
 constexpr int64_t kFp4Block = 32;
+constexpr int64_t kNvfp4Block = 16;
 
-void round_block_to_fp4(float* x, int64_t n) {
+float largest(const float* x, int64_t n) {
   float amax = 0;
   for (int64_t i = 0; i < n; ++i) amax = std::max(amax, std::fabs(x[i]));
-  const float scale = e2m1_pow2_scale(amax);
+  return amax;
+}
+
+void round_block_to_fp4(float* x, int64_t n, float scale) {
   for (int64_t i = 0; i < n; ++i) x[i] = e2m1_to_f32(f32_to_e2m1(x[i] / scale)) * scale;
 }
+
+// Every block of `block` columns, with the scale that its largest value gives.
+void round_rows_to_fp4(CpuBackend& cpu, const View& x, int64_t block, float (*scale_of)(float amax)) {
+  const int64_t n_rows = x.dim(0), k = x.dim(1);
+  cpu.pool().parallel_for(n_rows, row_grain(n_rows, k), [&](int64_t begin, int64_t end, int) {
+    for (int64_t t = begin; t < end; ++t) {
+      for (int64_t first = 0; first < k; first += block) {
+        float* const values = x.row<float>(t) + first;
+        const int64_t n = std::min(block, k - first);
+        round_block_to_fp4(values, n, scale_of(largest(values, n)));
+      }
+    }
+  });
+}
+
+// What e4m3 has nearest to a sixth of the largest value, its smallest number at least.
+float nvfp4_scale(float amax) { return e4m3_to_f32(f32_to_e4m3(std::max(amax, kE2m1Max * 0x1p-9f) / kE2m1Max)); }
 
 // The values that codes and scales stand for.
 void quantize_to_bf16(CpuBackend& cpu, const ops::QuantizeFp8& a) {
@@ -76,16 +99,33 @@ void CpuBackend::quantize_fp8(const ops::QuantizeFp8& a) {
   });
 }
 
-void CpuBackend::round_to_fp4(const ops::RoundToFp4& a) {
+void round_to_fp8_groups(float* x, int64_t n, int64_t group) {
+  for (int64_t begin = 0; begin < n; begin += group) {
+    const int64_t end = std::min(n, begin + group);
+    const float scale = e4m3_pow2_scale(largest(x + begin, end - begin));
+    for (int64_t i = begin; i < end; ++i) x[i] = e4m3_to_f32(f32_to_e4m3(x[i] / scale)) * scale;
+  }
+}
+
+void CpuBackend::round_to_fp8(const ops::RoundToFp8& a) {
   const int64_t n_rows = a.x.dim(0), k = a.x.dim(1);
   pool_.parallel_for(n_rows, row_grain(n_rows, k), [&](int64_t begin, int64_t end, int) {
+    std::vector<float> row(static_cast<size_t>(k));
     for (int64_t t = begin; t < end; ++t) {
-      for (int64_t block = 0; block < k; block += kFp4Block) {
-        round_block_to_fp4(a.x.row<float>(t) + block, std::min(kFp4Block, k - block));
+      std::copy_n(a.x.row<float>(t), k, row.data());
+      round_to_fp8_groups(row.data(), k, a.group);
+      if (a.out.dtype() == DType::kF32) {
+        std::copy_n(row.data(), k, a.out.row<float>(t));
+      } else {
+        std::transform(row.begin(), row.end(), a.out.row<uint16_t>(t), f32_to_bf16);
       }
     }
   });
 }
+
+void CpuBackend::round_to_fp4(const ops::RoundToFp4& a) { round_rows_to_fp4(*this, a.x, kFp4Block, e2m1_pow2_scale); }
+
+void CpuBackend::round_to_nvfp4(const ops::RoundToNvfp4& a) { round_rows_to_fp4(*this, a.x, kNvfp4Block, nvfp4_scale); }
 
 void CpuBackend::hadamard(const ops::Hadamard& a) {
   const int64_t n_tokens = a.x.dim(0), n_heads = a.x.dim(1), d = a.x.dim(2);

@@ -27,7 +27,10 @@ plain::Operand plain_operand(ops::Operand operand) {
       return plain::Operand::kBF16;
     case ops::Operand::kFp8:
       return plain::Operand::kFp8;
+    case ops::Operand::kFp8By32:
+      break;
   }
+  LEVIN_CHECK(operand == ops::Operand::kF32, "inputs rounded to fp8 in groups of 32, which CUDA has no kernel for");
   return plain::Operand::kF32;
 }
 
