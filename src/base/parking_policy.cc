@@ -14,9 +14,11 @@ using Seconds = std::chrono::duration<double>;
 constexpr milliseconds kShortestWindow{20};
 constexpr milliseconds kWindowPerThread{1};
 
-// How long threads stay parked: longer each time that a trial fails.
+// How long threads stay parked: longer each time that a trial fails. A failed trial costs most of a window, so the longest
+// hold bounds what trials cost next to a neighbour that stays.
 constexpr milliseconds kShortestHold{50};
 constexpr milliseconds kLongestHold{1600};
+constexpr int kHoldGrowth = 4;
 
 // How many threads may be without a processor, on average over a window, before one is parked. While one is preempted its
 // loop soon stands still, so this is also the share of the pool's speed that is lost. Parking a thread costs a share of
@@ -52,7 +54,7 @@ void ParkingPolicy::look(const Look& look) {
 
 void ParkingPolicy::park(Time now, int n_active) {
   const bool soon_again = now < next_trial_ + hold_;
-  hold_ = soon_again ? std::min<Clock::duration>(2 * hold_, kLongestHold) : kShortestHold;
+  hold_ = soon_again ? std::min<Clock::duration>(kHoldGrowth * hold_, kLongestHold) : kShortestHold;
   next_trial_ = now + hold_;
   n_active_ = std::clamp(n_active, 1, n_active_ - 1);
 }

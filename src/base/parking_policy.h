@@ -17,8 +17,8 @@ class ParkingPolicy {
 
   struct Look {
     Time now;
-    bool was_late = false;        // the loop that ends now was late
-    Clock::duration waited{0};    // for processors since the last look, the sum over all threads
+    bool was_late = false;      // the loop that ends now was late
+    Clock::duration waited{0};  // for processors since the last look, the sum over all threads
   };
 
   ParkingPolicy(int n_threads, Time now);  // at least 1; all take part
@@ -36,8 +36,8 @@ class ParkingPolicy {
   Clock::duration window_;
   Time last_look_;
   Time next_look_;
-  Time next_trial_;        // when parked threads are tried again
-  Clock::duration hold_;   // how long the last ones were parked
+  Time next_trial_;       // when parked threads are tried again
+  Clock::duration hold_;  // how long the last ones were parked
 };
 
 }  // namespace levin

@@ -22,8 +22,7 @@ RunDelay::~RunDelay() {
   if (file_ >= 0) close(file_);
 }
 
-RunDelay::RunDelay(RunDelay&& other) noexcept
-    : file_(std::exchange(other.file_, -1)), last_total_(other.last_total_) {}
+RunDelay::RunDelay(RunDelay&& other) noexcept : file_(std::exchange(other.file_, -1)), last_total_(other.last_total_) {}
 
 RunDelay& RunDelay::operator=(RunDelay&& other) noexcept {
   std::swap(file_, other.file_);
