@@ -132,6 +132,12 @@ std::string kernels_text(const CudaBackend* cuda, Isa isa) {
                      cuda->device().arch);
 }
 
+// The capacity of the KV cache, and the longest context if there is room for several.
+std::string cache_text(int64_t n_context_tokens, int64_t n_cache_tokens) {
+  if (n_cache_tokens <= n_context_tokens) return fmt::format("{} tokens", n_context_tokens);
+  return fmt::format("{} tokens, at most {} per request", n_cache_tokens, n_context_tokens);
+}
+
 std::string_view drafter_text(const Model& model) {
   if (!model.has_mtp()) return "";
   return model.block_drafting() != nullptr ? " and a block drafter" : " and MTP";
@@ -257,11 +263,12 @@ std::string Engine::describe() const {
       "{}"
       "numerics  {}\n"
       "kernels   {}, {} thread{}\n"
-      "cache     {} tokens, {:.1f} MiB{}\n"
+      "cache     {}, {:.1f} MiB{}\n"
       "loaded    in {:.2f} s",
       c.family->name, c.n_layers, drafter_text(*state_->model), c.n_experts, c.n_active, c.n_vocab, overrides,
       numerics().describe(), kernels_text(state_->cuda.get(), state_->isa), state_->options.n_threads,
-      state_->options.n_threads == 1 ? "" : "s", state_->room.n_context_tokens, mebibytes(state_->runner.cache_bytes()),
+      state_->options.n_threads == 1 ? "" : "s",
+      cache_text(state_->room.n_context_tokens, state_->options.cache_tokens), mebibytes(state_->runner.cache_bytes()),
       prefixes, state_->load_s);
 }
 
