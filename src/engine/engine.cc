@@ -312,6 +312,12 @@ Result<std::vector<double>> Engine::score(const std::vector<int32_t>& ids) {
                  fmt::format("{} tokens to score exceed the context of {}; give less text or raise --max-model-len",
                              n_ids, state_->room.n_context_tokens)};
   }
+  for (const int32_t id : ids) {
+    if (id < 0 || id >= config().n_vocab) {
+      return Error{ErrorKind::kUsage,
+                   fmt::format("token id {} is outside the vocabulary of {} tokens", id, config().n_vocab)};
+    }
+  }
   state_->loop.forget_prefixes();
   Runner& runner = state_->runner;
   SequencePages pages(runner.pools());
