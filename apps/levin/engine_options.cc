@@ -148,7 +148,7 @@ void add_device_options(Command& command, EngineOptions& options, Given& given) 
                  set_choice({"on", "off"}, [&options](size_t place) { options.graphs = place == 0; }));
   command.option({.names = "--threads",
                   .value = "N",
-                  .purpose = "Worker threads",
+                  .purpose = "Maximum number of threads that compute",
                   .default_text = "one per processor that this process may use, within its CPU quota",
                   .group = "Engine"},
                  set_int(&given.n_threads, {1, kMaxThreads}));

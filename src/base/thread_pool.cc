@@ -1,5 +1,7 @@
 #include "base/thread_pool.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 
 #include "base/check.h"
@@ -8,7 +10,6 @@ namespace levin {
 namespace {
 
 using std::chrono::microseconds;
-using std::chrono::milliseconds;
 
 // Spinning covers the gap between two loops of a step, looking on what the engine does between two passes: waking a
 // thread that sleeps takes tens of microseconds. While it looks on, a thread offers its processor to others.
@@ -22,9 +23,6 @@ constexpr int kPausesBeforeHelping = 16;  // a thread that is not late is throug
 // A loop is late if it waited this long, and as long as the caller worked on it, for chunks that others had begun. A
 // thread that was preempted is away for a time slice, some milliseconds.
 constexpr microseconds kLate{300};
-// How long a worker stays parked: longer each time that it is late again soon after.
-constexpr milliseconds kShortestHold{50};
-constexpr milliseconds kLongestHold{1600};
 
 inline void pause() { __builtin_ia32_pause(); }
 
@@ -106,12 +104,16 @@ ThreadPool::Loop ThreadPool::SharedLoop::load() const {
           .n_shares = n_shares.load(std::memory_order_relaxed)};
 }
 
-ThreadPool::ThreadPool(int n_threads) : hold_(kShortestHold) {
+ThreadPool::ThreadPool(int n_threads)
+    : policy_(n_threads, Clock::now()),
+      run_delays_(static_cast<size_t>(std::max(0, n_threads))),
+      workers_ready_(std::max(0, n_threads - 1)) {
   LEVIN_CHECK(n_threads >= 1, "ThreadPool: n_threads is {}, expected at least 1", n_threads);
   chunks_ = std::make_unique<Chunks[]>(static_cast<size_t>(n_threads));
   n_active_.store(n_threads, std::memory_order_relaxed);
   workers_.reserve(n_threads - 1);
   for (int thread = 1; thread < n_threads; ++thread) workers_.emplace_back([this, thread] { work(thread); });
+  workers_ready_.wait();
 }
 
 ThreadPool::~ThreadPool() {
@@ -172,6 +174,8 @@ void ThreadPool::finish(int n_done) {
 }
 
 void ThreadPool::work(int thread) {
+  run_delays_[static_cast<size_t>(thread)] = RunDelay::of_this_thread();
+  workers_ready_.count_down();
   for (uint32_t seen = 0;;) {
     for (int active = n_active(); active <= thread; active = n_active()) {
       n_active_.wait(active, std::memory_order_acquire);
@@ -185,19 +189,21 @@ void ThreadPool::work(int thread) {
   }
 }
 
-// Parks a worker, or lets parked ones try again.
+// Parks workers, or lets parked ones try again.
 void ThreadPool::note_loop(Clock::time_point now, bool was_late) {
-  const int active = n_active();
-  if (was_late && active > 1) {
-    const bool soon_again = now < next_trial_ + hold_;
-    hold_ = soon_again ? std::min<Clock::duration>(2 * hold_, kLongestHold) : kShortestHold;
-    next_trial_ = now + hold_;
-    n_active_.store(active - 1, std::memory_order_release);
-  } else if (active < n_threads() && now >= next_trial_) {
-    next_trial_ = now + kShortestHold;
-    n_active_.store(std::min(n_threads(), active + std::max(1, active / 4)), std::memory_order_release);
-    n_active_.notify_all();
+  if (!was_late && !policy_.is_due(now)) return;
+  policy_.look({.now = now, .was_late = was_late, .waited = waited_since_last_look()});
+  if (n_active_.exchange(policy_.n_active(), std::memory_order_acq_rel) < policy_.n_active()) n_active_.notify_all();
+}
+
+ThreadPool::Clock::duration ThreadPool::waited_since_last_look() {
+  if (const pid_t caller = gettid(); caller != caller_) {
+    caller_ = caller;
+    run_delays_[0] = RunDelay::of_this_thread();
   }
+  Clock::duration waited{0};
+  for (RunDelay& delay : run_delays_) waited += delay.since_last_call();
+  return waited;
 }
 
 }  // namespace levin

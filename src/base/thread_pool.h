@@ -5,18 +5,23 @@
 // processor just then holds up no more than the chunk it is in. Which thread computes what never shows in a result:
 // lanes run along outputs, every reduction has one fixed order, and no sum is atomic (docs/numerics.md).
 //
-// Workers spin between loops, because a decode step has hundreds of them, and sleep between requests. Where loops keep
-// waiting for a thread that was preempted in the middle of a chunk, there are more threads than free processors: the
-// pool then parks one of its workers for a while, and tries again later, less often the longer this lasts.
+// Workers spin between loops, because a decode step has hundreds of them, and sleep between requests. Where there are
+// more threads than free processors, the pool parks workers (parking_policy.h).
 #pragma once
+
+#include <sys/types.h>
 
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <latch>
 #include <memory>
 #include <thread>
 #include <type_traits>
 #include <vector>
+
+#include "base/parking_policy.h"
+#include "base/run_delay.h"
 
 namespace levin {
 
@@ -61,7 +66,7 @@ class ThreadPool {
   }
 
  private:
-  using Clock = std::chrono::steady_clock;
+  using Clock = ParkingPolicy::Clock;
   using Call = void (*)(const void* context, Share items, int thread);
 
   struct Loop {
@@ -97,6 +102,7 @@ class ThreadPool {
   int run_shares_of_others(const Loop& loop, uint32_t round, int thread);
   void finish(int n_done);
   void note_loop(Clock::time_point now, bool was_late);
+  Clock::duration waited_since_last_look();
 
   std::vector<std::thread> workers_;
   std::unique_ptr<Chunks[]> chunks_;  // [n_threads]
@@ -107,8 +113,10 @@ class ThreadPool {
   std::atomic<bool> stopping_{false};
 
   // Of the caller's thread alone.
-  Clock::time_point next_trial_;  // when a parked worker is tried again
-  Clock::duration hold_;          // how long the next one is parked
+  ParkingPolicy policy_;
+  pid_t caller_ = 0;
+  std::vector<RunDelay> run_delays_;  // [n_threads], the first of caller_
+  std::latch workers_ready_;          // for run_delays_
 };
 
 }  // namespace levin

@@ -90,6 +90,15 @@ Status measure_prefill(Runner& runner, const BenchOptions& options, BenchRow* ro
   return {};
 }
 
+// Preempted sequences are prefilled again, so a measurement with some is not one of decoding.
+Error no_room(Runner& runner, const BenchCase& what, const BenchOptions& options) {
+  return {
+      ErrorKind::kUsage,
+      fmt::format("decoding {} sequences at a depth of {} needs a cache of {} tokens, and it has {}; give a smaller "
+                  "--batch or smaller --depths",
+                  what.batch, what.depth_tokens, bench_cache_tokens(what, options), runner.pools().limits().n_tokens)};
+}
+
 Status measure_decode(Runner& runner, const BenchOptions& options, BenchRow* row) {
   const BenchCase& what = row->what;
   StepLoop loop(runner, {.chunk_tokens = options.chunk_tokens,
@@ -97,7 +106,8 @@ Status measure_decode(Runner& runner, const BenchOptions& options, BenchRow* row
                          .min_confidence = options.min_confidence,
                          .max_context_tokens = what.depth_tokens + options.decode_tokens + 2,
                          .max_running = what.batch,
-                         .share_prefixes = false});
+                         .share_prefixes = false,
+                         .prefill_first = true});
   std::vector<RequestId> ids;
   int64_t n_decoding = 0, n_tokens = 0;
   for (int64_t i = 0; i < what.batch; ++i) {
@@ -115,7 +125,7 @@ Status measure_decode(Runner& runner, const BenchOptions& options, BenchRow* row
     ids.push_back(id);
   }
   while (n_decoding < what.batch && loop.step()) continue;  // prompts
-  n_tokens = 0;
+  if (n_tokens > 0) return no_room(runner, what, options);  // some had to wait for others to finish
   std::vector<double> step_ms;
   runner.measure(&row->decode_ops);
   const int64_t n_waits_before = runner.n_waits();
@@ -124,6 +134,7 @@ Status measure_decode(Runner& runner, const BenchOptions& options, BenchRow* row
     step_ms.push_back(1000 * seconds_since(before));
   const double seconds = seconds_since(start);
   runner.measure(nullptr);
+  if (loop.counts().n_preempted > 0) return no_room(runner, what, options);
 
   SpeculationStats total;
   for (const RequestId id : ids) {
@@ -143,9 +154,11 @@ Status measure_decode(Runner& runner, const BenchOptions& options, BenchRow* row
 
 }  // namespace
 
+// Whole pages of every sequence, and the one more that admission keeps free for each.
 int64_t bench_cache_tokens(const BenchCase& what, const BenchOptions& options) {
-  const int64_t decoding = what.batch * (what.depth_tokens + options.decode_tokens + 2 + kPageTokens);
-  return std::max(what.depth_tokens + options.chunk_tokens, decoding);
+  const int64_t n_slots = what.depth_tokens + options.decode_tokens + 3 + what.n_spec_steps;
+  const int64_t n_pages = (n_slots + kPageTokens - 1) / kPageTokens + 1;
+  return std::max(what.depth_tokens + options.chunk_tokens, what.batch * n_pages * kPageTokens);
 }
 
 Result<BenchRow> run_bench(Runner& runner, const BenchCase& what, const BenchOptions& options, LimitProbe* probe) {

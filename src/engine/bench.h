@@ -54,7 +54,7 @@ struct BenchRow {
 int64_t bench_cache_tokens(const BenchCase& what, const BenchOptions& options);
 
 // Runs a case. `probe`, if given, must use the runner's threads; it is sampled after the chunk and after the decode
-// steps.
+// steps. All sequences of the batch decode in the same steps: refuses a case that the cache has no room for.
 Result<BenchRow> run_bench(Runner& runner, const BenchCase& what, const BenchOptions& options,
                            LimitProbe* probe = nullptr);
 

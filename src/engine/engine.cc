@@ -132,6 +132,12 @@ std::string kernels_text(const CudaBackend* cuda, Isa isa) {
                      cuda->device().arch);
 }
 
+// The capacity of the KV cache, and the longest context if there is room for several.
+std::string cache_text(int64_t n_context_tokens, int64_t n_cache_tokens) {
+  if (n_cache_tokens <= n_context_tokens) return fmt::format("{} tokens", n_context_tokens);
+  return fmt::format("{} tokens, at most {} per request", n_cache_tokens, n_context_tokens);
+}
+
 std::string_view drafter_text(const Model& model) {
   if (!model.has_mtp()) return "";
   return model.block_drafting() != nullptr ? " and a block drafter" : " and MTP";
@@ -257,11 +263,12 @@ std::string Engine::describe() const {
       "{}"
       "numerics  {}\n"
       "kernels   {}, {} thread{}\n"
-      "cache     {} tokens, {:.1f} MiB{}\n"
+      "cache     {}, {:.1f} MiB{}\n"
       "loaded    in {:.2f} s",
       c.family->name, c.n_layers, drafter_text(*state_->model), c.n_experts, c.n_active, c.n_vocab, overrides,
       numerics().describe(), kernels_text(state_->cuda.get(), state_->isa), state_->options.n_threads,
-      state_->options.n_threads == 1 ? "" : "s", state_->room.n_context_tokens, mebibytes(state_->runner.cache_bytes()),
+      state_->options.n_threads == 1 ? "" : "s",
+      cache_text(state_->room.n_context_tokens, state_->options.cache_tokens), mebibytes(state_->runner.cache_bytes()),
       prefixes, state_->load_s);
 }
 
@@ -304,6 +311,12 @@ Result<std::vector<double>> Engine::score(const std::vector<int32_t>& ids) {
     return Error{ErrorKind::kUsage,
                  fmt::format("{} tokens to score exceed the context of {}; give less text or raise --max-model-len",
                              n_ids, state_->room.n_context_tokens)};
+  }
+  for (const int32_t id : ids) {
+    if (id < 0 || id >= config().n_vocab) {
+      return Error{ErrorKind::kUsage,
+                   fmt::format("token id {} is outside the vocabulary of {} tokens", id, config().n_vocab)};
+    }
   }
   state_->loop.forget_prefixes();
   Runner& runner = state_->runner;

@@ -102,7 +102,8 @@ StepLoop::StepLoop(Runner& runner, const LoopOptions& options, std::unique_ptr<D
                   .chunk_tokens = options_.chunk_tokens,
                   .max_running = options_.max_running,
                   .max_waiting = options_.max_waiting,
-                  .lookahead_tokens = 1 + options_.n_spec_steps},
+                  .lookahead_tokens = 1 + options_.n_spec_steps,
+                  .prefill_first = options_.prefill_first},
                  cache_, options_.schedule_trace),
       depth_(options_.n_spec_steps) {
   if (options_.n_spec_steps == 0) drafter_ = std::make_unique<NoDrafter>();

@@ -50,6 +50,7 @@ struct LoopOptions {
   int64_t max_running = 64;        // sequences that have part in steps
   int64_t max_waiting = 1 << 20;   // sequences that wait for their first
   bool share_prefixes = true;
+  bool prefill_first = false;       // no sequence decodes while one can be prefilled (sched/scheduler.h)
   int64_t n_host_blocks = 0;        // of prefixes, kept as records in memory where prefixes are shared
   std::shared_ptr<PageStore> disk;  // and on disk; null: not
   TraceWriter* schedule_trace = nullptr;

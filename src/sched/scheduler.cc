@@ -45,9 +45,10 @@ void Scheduler::remove(SequenceId id) {
 StepPlan Scheduler::plan() {
   for (const auto& [rank, id] : running_) commit_restored(at(id));
   StepPlan plan;
-  plan_decoding(plan);
+  if (!options_.prefill_first) plan_decoding(plan);
   plan_prefill(plan);
   admit(plan);
+  if (options_.prefill_first && plan.entries.empty()) plan_decoding(plan);
   LEVIN_CHECK(!plan.entries.empty() || !plan.restored.empty() || sequences_.empty(), "nothing planned for {} sequences",
               sequences_.size());
   if (trace_ != nullptr) trace_->plan(plan);

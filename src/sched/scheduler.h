@@ -16,7 +16,8 @@
 // Rank      (priority, order of submission), lower first. Waiting sequences are admitted by rank; none overtakes
 //           another
 // Step      contains all decoding sequences, then prefill chunks by rank. Prefill gets the rows that decoding leaves of
-//           step_tokens, at least kPageTokens of them, so neither starves the other
+//           step_tokens, at least kPageTokens of them, so neither starves the other. With prefill_first a step that
+//           has prefill chunks has no decoding sequences: measurements begin when every prompt is computed
 // Pages     of every kind are allocated as rows need them. If they run short, pages of unused cached prefixes are
 //           evicted, then the running sequence of lowest rank is preempted. A sequence for which no lower rank is left
 //           skips the step. So the highest rank always advances
@@ -46,6 +47,7 @@ struct SchedulerOptions {
   int64_t max_running = 64;      // sequences
   int64_t max_waiting = 1024;    // sequences that have never run; more are refused
   int64_t lookahead_tokens = 1;  // slots that drafting writes after a step's rows; at most one is beyond limit_tokens
+  bool prefill_first = false;    // no sequence decodes while one can be prefilled
 };
 
 struct SequenceSpec {

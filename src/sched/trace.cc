@@ -65,15 +65,15 @@ std::optional<TraceLine> read_line(std::string_view text) {
   return line;
 }
 
-// All words from the second on as numbers; nothing if there are not `count` of them.
-std::optional<std::vector<int64_t>> numbers(const TraceLine& line, size_t count) {
+// All words from the second on as numbers; nothing if there are not `count` of them, or up to `n_optional` more.
+std::optional<std::vector<int64_t>> numbers(const TraceLine& line, size_t count, size_t n_optional = 0) {
   std::vector<int64_t> out;
   for (size_t i = 1; i < line.words.size(); ++i) {
     const std::optional<int64_t> value = number<int64_t>(line.words[i]);
     if (!value || *value < 0 || *value > INT32_MAX) return std::nullopt;
     out.push_back(*value);
   }
-  if (out.size() != count) return std::nullopt;
+  if (out.size() < count || out.size() > count + n_optional) return std::nullopt;
   return out;
 }
 
@@ -113,7 +113,7 @@ std::string Replay::play(std::string_view text) {
 }
 
 std::string Replay::begin(const TraceLine& line) {
-  const auto v = numbers(line, 9);
+  const auto v = numbers(line, 9, 1);
   const std::vector<int32_t>& c = line.tokens;  // of the caches
   const bool reads = v && ((*v)[0] == 2 || (*v)[0] == 3) && (*v)[2] > 0 && (*v)[3] > 0 && (*v)[7] > 0 &&
                      c.size() >= 5 && c[0] > 0 && c[1] > 0 && *std::min_element(c.begin(), c.end()) >= 0 &&
@@ -132,7 +132,8 @@ std::string Replay::begin(const TraceLine& line) {
                                       .chunk_tokens = (*v)[2],
                                       .max_running = (*v)[3],
                                       .max_waiting = (*v)[4],
-                                      .lookahead_tokens = (*v)[5]},
+                                      .lookahead_tokens = (*v)[5],
+                                      .prefill_first = v->size() > 9 && (*v)[9] != 0},
                      *cache_);
   return "";
 }
@@ -177,10 +178,11 @@ void TraceWriter::begin(const SchedulerOptions& o, const CacheManager& cache) {
   const CacheOptions& c = cache.options();
   const CacheLimits& limits = cache.pools().limits();
   const PageKinds& kinds = cache.pools().kinds();
-  write_(fmt::format("levin-schedule {} {} {} {} {} {} {:d} {} {} : {} {} {} {} {} {}", kinds.mtp_entries ? 3 : 2,
+  write_(fmt::format("levin-schedule {} {} {} {} {} {} {:d} {} {}{} : {} {} {} {} {} {}", kinds.mtp_entries ? 3 : 2,
                      o.step_tokens, o.chunk_tokens, o.max_running, o.max_waiting, o.lookahead_tokens, c.share_prefixes,
-                     c.n_block_tokens, c.max_host_blocks, limits.n_tokens, limits.n_sequences, limits.n_step_tokens,
-                     limits.n_undone, kinds.n_window, fmt::join(kinds.ratios, " ")));
+                     c.n_block_tokens, c.max_host_blocks, o.prefill_first ? " 1" : "", limits.n_tokens,
+                     limits.n_sequences, limits.n_step_tokens, limits.n_undone, kinds.n_window,
+                     fmt::join(kinds.ratios, " ")));
 }
 
 std::string TraceWriter::new_tokens(Known& known) {

@@ -2,8 +2,8 @@
 //
 // One line a call, blanks between the words, token ids last:
 //
-//   levin-schedule 2 STEP CHUNK RUNNING WAITING LOOKAHEAD SHARE BLOCK HOST_BLOCKS : TOKENS SEQUENCES STEP_TOKENS UNDONE
-//       WINDOW RATIO...                                            of the caches: limits, then kinds of pages; 3 in
+//   levin-schedule 2 STEP CHUNK RUNNING WAITING LOOKAHEAD SHARE BLOCK HOST_BLOCKS [PREFILL_FIRST] :
+//       TOKENS SEQUENCES STEP_TOKENS UNDONE WINDOW RATIO...        of the caches: limits, then kinds of pages; 3 in
 //                                                                  place of 2: the MTP layer has entries too
 //   submit ID PRIORITY LIMIT LOOK_UP : TOKEN...
 //   remove ID

@@ -145,6 +145,13 @@ TEST(BenchTest, ShowsOverridesAtTheStart) {
   expect_in(result.err, "override  index_topk_freq=2\n");
 }
 
+TEST(BenchTest, TheCacheHasRoomForTheBatch) {
+  const ProgramResult result = run_levin({"bench", kDemo, "--max-model-len", "512", "--depths", "0", "--batch", "8",
+                                          "--decode-tokens", "2", "--chunk", "64", "--repetitions", "1"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  expect_in(result.err, "cache     1024 tokens, at most 512 per request, ");
+}
+
 TEST(OverrideTest, OfAnUnknownKeyATwiceGivenOneOrNoValueIsRefused) {
   const auto refused = [](const Arguments& overrides, const char* message) {
     Arguments arguments = {"inspect", kReleasedConfig};

@@ -11,6 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/processors.h"
+
 namespace levin {
 namespace {
 
@@ -109,6 +111,25 @@ TEST(ThreadPoolTest, ParksAWorkerThatIsLateAndTriesItAgain) {
   ASSERT_EQ(pool.n_active(), 1);
   for (int i = 0; i < 100'000 && pool.n_active() == 1; ++i) loop(std::chrono::milliseconds(0));
   EXPECT_EQ(pool.n_active(), 2);
+}
+
+// Two threads that may only use one processor: no loop is late, but one of the threads always waits.
+TEST(ThreadPoolTest, ParksAWorkerWithoutAProcessor) {
+  if (!kernel_counts_run_delays()) GTEST_SKIP() << "this kernel does not count run delays";
+  std::thread([] {
+    use_one_processor();
+    ThreadPool pool(2);
+    std::atomic<bool> stop{false};
+    const auto begin = std::chrono::steady_clock::now();
+    while (pool.n_active() == 2 && std::chrono::steady_clock::now() < begin + std::chrono::seconds(20)) {
+      pool.parallel_for(64, 1, [&](int64_t, int64_t, int) {
+        const auto chunk = std::chrono::steady_clock::now();
+        while (std::chrono::steady_clock::now() < chunk + std::chrono::microseconds(2)) {
+        }
+      });
+    }
+    EXPECT_EQ(pool.n_active(), 1);
+  }).join();
 }
 
 // Loops right after each other, then pauses longer than the workers spin.

@@ -82,6 +82,21 @@ TEST(Scheduler, PrefillTakesWhatDecodingLeaves) {
   EXPECT_EQ(plan.entries.back(), chunk(6, 0, 80, false));  // 100 less 5 times 4
 }
 
+TEST(Scheduler, WithPrefillFirstNobodyDecodesUntilEveryPromptIsComputed) {
+  Bench bench({.step_tokens = 100, .chunk_tokens = 100, .prefill_first = true});
+  bench.submit(1, 30);
+  bench.submit(2, 200);
+  EXPECT_EQ(bench.step().entries, (std::vector<StepEntry>{chunk(1, 0, 30, true), chunk(2, 0, 70, false)}));
+  EXPECT_EQ(bench.step().entries, (std::vector<StepEntry>{chunk(2, 70, 100, false)}));
+  EXPECT_EQ(bench.step().entries, (std::vector<StepEntry>{chunk(2, 170, 30, true)}));
+  for (int i = 0; i < 5; ++i) {
+    const StepPlan plan = bench.step();
+    ASSERT_EQ(plan.entries.size(), 2u);
+    EXPECT_TRUE(plan.entries[0].gives_token && plan.entries[1].gives_token);
+  }
+  EXPECT_TRUE(replay_trace(bench.trace()).ok());
+}
+
 TEST(Scheduler, PrefillIsNotStarvedByManyDecoders) {
   Bench bench({.step_tokens = 64, .chunk_tokens = 512, .max_running = 200}, 1000);
   for (SequenceId id = 1; id <= 100; ++id) bench.submit(id, 1);
