@@ -283,11 +283,12 @@ Runner::Input Runner::send(const Forward& f, const std::optional<StepShape>& sha
   std::copy(f.from.rows.begin(), f.from.rows.end(), rows);
   RowInput state{.from = f.from.state, .padding = filled_row(arena_, model_.d_state(), 0.0f)};
   RowInput topk{.from = f.from.topk, .padding = {}};
-  if (f.form == Form::kMtpWithPicks) topk.padding = filled_row<int32_t>(arena_, model_.config().n_topk, -1);
+  const bool gives_topk = f.form == Form::kMtpWithPicks || !f.from.topk.empty();
+  if (gives_topk) topk.padding = filled_row<int32_t>(arena_, model_.config().n_topk, -1);
   for (View* view : {&which, &state.padding, &topk.padding}) pack.add(*view);
   pack.send(*cuda_);
   in.mtp.state = input_rows(state, which, n_given);
-  if (f.form == Form::kMtpWithPicks) in.mtp.topk = input_rows(topk, which, n_given);
+  if (gives_topk) in.mtp.topk = input_rows(topk, which, n_given);
   return in;
 }
 
