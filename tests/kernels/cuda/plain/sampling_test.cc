@@ -76,16 +76,17 @@ TEST_F(PlainSamplingTest, TokensEqualTheHosts) {
     std::vector<ChoiceRule> rules;
     for (int64_t t = 0; t < kRows; ++t) {
       rules.push_back({.seed = random.bits(),
-                      .temperature = t % 4 == 0 ? 0.0 : 0.3 * static_cast<double>(t),
-                      .position = static_cast<uint32_t>(random.below(1 << 20)),
-                      .choice = static_cast<uint32_t>(t % 3)});
+                       .temperature = t % 4 == 0 ? 0.0 : 0.3 * static_cast<double>(t),
+                       .position = static_cast<uint32_t>(random.below(1 << 20)),
+                       .choice = static_cast<uint32_t>(t % 3)});
     }
     // The last three rows are not sound.
     x.at((kRows - 3) * v + v / 2) = std::numeric_limits<float>::quiet_NaN();
     x.at((kRows - 2) * v) = std::numeric_limits<float>::infinity();
     for (int64_t i = 0; i < v; ++i) x.at((kRows - 1) * v + i) = -std::numeric_limits<float>::infinity();
     Tensor out = unset(DType::kI32, {kRows, ops::kChosenTokenWords});
-    const Tensor of_cpu(DType::kI32, {kRows, ops::kChosenTokenWords}), words(DType::kI32, {kRows, ops::kChoiceRuleWords});
+    const Tensor of_cpu(DType::kI32, {kRows, ops::kChosenTokenWords}),
+        words(DType::kI32, {kRows, ops::kChoiceRuleWords});
     std::memcpy(words.view().bytes(), rules.data(), rules.size() * sizeof(ChoiceRule));
     ops::choose_tokens(cpu(), {.x = x, .rules = words, .out = of_cpu});
     DeviceArgs args(*stream_);
