@@ -206,6 +206,15 @@ Choice choose_token(std::span<const float> logits, const SamplingPlan& plan, con
   return {.token = choose_from(row, params, context.position)};
 }
 
+bool SamplingPlan::by_logits_alone(int64_t n_answer_tokens) const {
+  const SamplingParams& p = params_;
+  const bool cuts = !p.greedy() && (p.top_k > 0 || p.top_p < 1 || p.min_p > 0);
+  const bool penalizes = p.repetition_penalty != 1 || p.presence_penalty != 0 || p.frequency_penalty != 0;
+  const bool bans = !p.logit_bias.empty() || !p.banned_tokens.empty() || !p.allowed_tokens.empty() ||
+                    (!p.stop_tokens.empty() && n_answer_tokens < p.min_tokens);
+  return !cuts && !penalizes && !bans;
+}
+
 bool is_sound(std::span<const float> logits) {
   const LogitRow row(logits);
   return row.has_numbers() && row.has_candidates();

@@ -82,6 +82,7 @@ Status measure_prefill(Runner& runner, const BenchOptions& options, BenchRow* ro
     const Clock::time_point start = Clock::now();
     runner.begin_step();
     runner.trunk({&chunk, 1});
+    runner.wait();
     row->prefill_s = seconds_since(start);
     begin = to;
   }

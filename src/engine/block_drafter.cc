@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "engine/draft_depth.h"
-#include "engine/row_gather.h"
+#include "engine/row_span.h"
 
 namespace levin {
 
@@ -41,22 +41,18 @@ void BlockDrafter::run_blocks() {
                       .pages = entry.pages});
   }
   const ForwardRows rows = runner_.draft_blocks(blocks);
-  std::vector<float> hidden_storage, state_storage;
-  RowGather<float> hidden(hidden_storage, rows.hidden.dim(1)), state(state_storage, rows.state.dim(1));
+  std::vector<int32_t> drafted;
   for (size_t b = 0; b < drafting_.size(); ++b) {
-    const auto first = static_cast<int64_t>(b * n_block);
-    hidden.add(rows.hidden.slice_first(first, drafting_[b].n_drafts));
-    state.add(rows.state.slice_first(first, drafting_[b].n_drafts));
+    for (int64_t i = 0; i < drafting_[b].n_drafts; ++i)
+      drafted.push_back(static_cast<int32_t>(b * n_block) + static_cast<int32_t>(i));
   }
-  logits_ = runner_.draft_logits(hidden.view());
-  state_ = runner_.keep(state.view());
+  logits_ = runner_.draft_logits(runner_.gather(rows.hidden, drafted));
+  state_ = runner_.gather(rows.state, drafted);
 }
 
 bool BlockDrafter::choose(const DraftRound& round, int64_t i) {
   std::vector<Drafting*> going_on;
-  std::vector<int32_t> before;
-  std::vector<float> state_storage;
-  RowGather<float> state(state_storage, state_.dim(1));
+  std::vector<int32_t> before, rows;
   for (Drafting& d : drafting_) {
     DraftEntry& entry = *d.entry;
     if (i >= d.n_drafts || std::ssize(entry.drafts) < i) continue;
@@ -64,10 +60,11 @@ bool BlockDrafter::choose(const DraftRound& round, int64_t i) {
     if (entry.low_confidence) continue;
     going_on.push_back(&d);
     before.push_back(i == 0 ? entry.tokens.back() : entry.drafts.back());
-    state.add(state_.slice_first(d.first_row + i, 1));
+    rows.push_back(static_cast<int32_t>(d.first_row + i));
   }
   if (going_on.empty()) return false;
-  const DraftTerms terms = runner_.draft_terms(View::of(before.data(), {std::ssize(before)}), state.view());
+  const DraftTerms terms =
+      runner_.draft_terms(View::of(before.data(), {std::ssize(before)}), runner_.gather(state_, rows));
   for (size_t j = 0; j < going_on.size(); ++j) {
     Drafting& d = *going_on[j];
     const auto row = static_cast<int64_t>(j);

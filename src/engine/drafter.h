@@ -13,7 +13,8 @@
 // pages; what they do not hold is the tap of the last committed token, which the prefix cache keeps at the end of every
 // block and hands to resume(). A drafter whose rows the trunk's own step writes needs no taps, and all of them are committed.
 //
-// Taps      ForwardRows::state, [T, Model::d_state()] f32: what the target exposes of each of its tokens
+// Taps      ForwardRows::state, [T, Model::d_state()] f32: what the target exposes of each of its tokens, on the device
+//           where the model runs on one
 // Errors    none: a drafter that cannot guess proposes nothing
 // Threads   those of the loop: one at a time
 #pragma once
@@ -64,7 +65,7 @@ struct DraftEntry {
 };
 
 struct DraftRound {
-  View taps;                  // [T, d_state] f32
+  View taps;                  // [T, d_state] f32, where the model runs
   int depth = 0;              // drafts that this step makes for every sequence, at most
   double min_confidence = 0;  // of the drafts that are to have one behind them, together
   std::vector<DraftEntry> entries;

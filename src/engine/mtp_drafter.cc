@@ -4,7 +4,7 @@
 
 #include "decode/sampling.h"
 #include "engine/draft_depth.h"
-#include "engine/row_gather.h"
+#include "engine/row_span.h"
 
 namespace levin {
 namespace {
@@ -19,32 +19,14 @@ struct MtpState final : DraftState {
 MtpState& own(DraftState& state) { return static_cast<MtpState&>(state); }
 const MtpState& own(const DraftState& state) { return static_cast<const MtpState&>(state); }
 
+// The rows of the taps that are committed, which stand behind n_before others.
+void add_committed_rows(const DraftEntry& entry, int64_t n_before, std::vector<int32_t>& rows) {
+  for (int64_t r = 0; r < entry.n_committed; ++r) rows.push_back(static_cast<int32_t>(n_before + entry.first_row + r));
+}
+
 SequenceChunk chunk(const DraftEntry& entry, std::span<const int32_t> tokens, int64_t first_position) {
   return {.tokens = tokens, .first_position = static_cast<int32_t>(first_position), .pages = entry.pages};
 }
-
-// Rows of one MTP step that the next one goes on from. Without sharing the selects are left behind.
-class NextInput {
- public:
-  explicit NextInput(const Model& model)
-      : state_(state_storage_, model.d_state()),
-        topk_(topk_storage_, model.config().n_topk),
-        share_topk_(model.config().share_topk_across_drafts) {}
-  void add(const ForwardRows& rows, int64_t r) {
-    state_.add(rows.state.slice_first(r, 1));
-    if (share_topk_) topk_.add(rows.topk.slice_first(r, 1));
-  }
-  MtpInput kept_by(Runner& runner) {
-    return {.state = runner.keep(state_.view()), .topk = share_topk_ ? runner.keep(topk_.view()) : View()};
-  }
-
- private:
-  std::vector<float> state_storage_;
-  std::vector<int32_t> topk_storage_;
-  RowGather<float> state_;
-  RowGather<int32_t> topk_;
-  bool share_topk_;
-};
 
 }  // namespace
 
@@ -64,31 +46,61 @@ int64_t MtpDrafter::n_committed(const DraftState& state, int64_t n_cached) const
 }
 
 void MtpDrafter::commit(DraftRound& round) {
-  const int64_t d_state = round.taps.dim(1);
-  std::vector<float> storage;
-  RowGather<float> taps(storage, d_state);
-  std::vector<SequenceChunk> chunks;
-  std::vector<int32_t> last_rows;  // at which the drafts of drafting_ start
-  int64_t row = 0;
-  drafting_.clear();
+  const int64_t d_state = runner_.model().d_state();
+  std::vector<DraftEntry*> running, waiting;
   for (DraftEntry& entry : round.entries) {
-    MtpState& state = own(*entry.state);
-    RowGather<float>(state.pending, d_state).add(round.taps.slice_first(entry.first_row, entry.n_committed));
-    const int64_t n_pending = std::ssize(state.pending) / d_state;
-    if (round.depth == 0 && !entry.of_prompt && n_pending < kMaxPendingRows) continue;
-    taps.add(View::of(state.pending.data(), {n_pending, d_state}));
-    chunks.push_back(chunk(
-        entry, entry.tokens.subspan(static_cast<size_t>(state.n_draft_synced + 1), static_cast<size_t>(n_pending)),
-        state.n_draft_synced));
-    state.n_draft_synced += n_pending;
+    const int64_t n_pending = std::ssize(own(*entry.state).pending) / d_state + entry.n_committed;
+    const bool waits = round.depth == 0 && !entry.of_prompt && n_pending < kMaxPendingRows;
+    (waits ? waiting : running).push_back(&entry);
+  }
+  drafting_.clear();
+  if (!waiting.empty()) keep_taps(round.taps, waiting);
+  if (!running.empty()) extend(round.taps, running);
+}
+
+// Keeps the taps of sequences that are not drafted for on the host, since rows of a step are gone with it.
+void MtpDrafter::keep_taps(View taps, const std::vector<DraftEntry*>& waiting) {
+  std::vector<int32_t> rows;
+  for (const DraftEntry* entry : waiting) add_committed_rows(*entry, 0, rows);
+  const View kept = runner_.to_host(runner_.gather(taps, rows));
+  int64_t row = 0;
+  for (const DraftEntry* entry : waiting) {
+    std::vector<float>& pending = own(*entry->state).pending;
+    const View own_rows = kept.slice_first(row, entry->n_committed);
+    pending.insert(pending.end(), own_rows.data<float>(), own_rows.data<float>() + own_rows.n_elements());
+    row += entry->n_committed;
+  }
+}
+
+void MtpDrafter::extend(View taps, const std::vector<DraftEntry*>& running) {
+  const int64_t d_state = runner_.model().d_state();
+  std::vector<float> pending;
+  for (const DraftEntry* entry : running) {
+    const std::vector<float>& own_pending = own(*entry->state).pending;
+    pending.insert(pending.end(), own_pending.begin(), own_pending.end());
+  }
+  const int64_t n_pending = std::ssize(pending) / d_state;  // rows before the taps
+  std::vector<int32_t> rows, last_rows;                     // of the pairs; at which the drafts of drafting_ start
+  std::vector<SequenceChunk> chunks;
+  int32_t next_pending = 0;
+  for (DraftEntry* entry : running) {
+    MtpState& state = own(*entry->state);
+    const auto first = std::ssize(rows);
+    for (int64_t n = std::ssize(state.pending) / d_state; n > 0; --n) rows.push_back(next_pending++);
+    add_committed_rows(*entry, n_pending, rows);
+    const int64_t n_rows = std::ssize(rows) - first;
+    chunks.push_back(
+        chunk(*entry, entry->tokens.subspan(static_cast<size_t>(state.n_draft_synced + 1), static_cast<size_t>(n_rows)),
+              state.n_draft_synced));
+    state.n_draft_synced += n_rows;
     state.pending.clear();
-    row += n_pending;
-    if (entry.n_wanted > 0) {
-      drafting_.push_back({.entry = &entry});
-      last_rows.push_back(static_cast<int32_t>(row - 1));
+    if (entry->n_wanted > 0) {
+      drafting_.push_back({.entry = entry});
+      last_rows.push_back(static_cast<int32_t>(std::ssize(rows) - 1));
     }
   }
-  if (!chunks.empty()) rows_ = runner_.mtp(chunks, {.state = taps.view()}, last_rows);
+  const View state = n_pending == 0 ? taps : runner_.place(View::of(pending.data(), {n_pending, d_state}), taps);
+  rows_ = runner_.mtp(chunks, {.state = state, .rows = rows}, last_rows);
 }
 
 void MtpDrafter::propose(DraftRound& round) {
@@ -98,24 +110,22 @@ void MtpDrafter::propose(DraftRound& round) {
 }
 
 void MtpDrafter::chain(DraftRound& round) {
-  View topk = rows_.topk;  // of the rows drafted from
+  const bool share_topk = runner_.model().config().share_topk_across_drafts;
   for (int step = 1; step < round.depth; ++step) {
     std::vector<SequenceChunk> chunks;
     std::vector<Drafting> going_on;
-    NextInput next(runner_.model());
+    std::vector<int32_t> rows;  // of the last MTP step, which this one goes on from
     for (size_t i = 0; i < drafting_.size(); ++i) {
       DraftEntry& entry = *drafting_[i].entry;
       if (step >= entry.n_wanted || std::ssize(entry.drafts) < step) continue;
       entry.low_confidence = drafting_[i].confidence < round.min_confidence;
       if (entry.low_confidence) continue;
       going_on.push_back(drafting_[i]);
-      next.add({.hidden = {}, .state = rows_.state, .topk = topk}, static_cast<int64_t>(i));
+      rows.push_back(static_cast<int32_t>(i));
       chunks.push_back(chunk(entry, std::span(entry.drafts).last(1), std::ssize(entry.tokens) - 1 + step - 1));
     }
     if (going_on.empty()) return;
-    const MtpInput input = next.kept_by(runner_);
-    rows_ = runner_.mtp(chunks, input);
-    topk = input.topk;
+    rows_ = runner_.mtp(chunks, {.state = rows_.state, .topk = share_topk ? rows_.topk : View(), .rows = rows});
     drafting_ = std::move(going_on);
     choose(round);
   }

@@ -32,6 +32,8 @@ class MtpDrafter final : public Drafter {
     double confidence = 1;
   };
 
+  void keep_taps(View taps, const std::vector<DraftEntry*>& waiting);
+  void extend(View taps, const std::vector<DraftEntry*>& running);
   void chain(DraftRound& round);
   void choose(const DraftRound& round);
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <new>
+#include <numeric>
 #include <utility>
 
 #include "engine/input_pack.h"
@@ -13,6 +14,16 @@ namespace levin {
 namespace {
 
 constexpr int64_t kDeviceLogitRows = 64;
+
+Arena device_arena(CudaBackend* cuda) {
+  if (cuda == nullptr) return {};
+  const auto block = [cuda](int64_t n_bytes) {
+    Result<Buffer> buffer = cuda->allocate(n_bytes);
+    if (!buffer.ok()) throw std::bad_alloc();
+    return std::move(buffer).value();
+  };
+  return Arena(block, kAlignment);
+}
 
 // Pinned where a device copies to it.
 Arena host_arena(CudaBackend* cuda) {
@@ -31,14 +42,21 @@ View allocate_like(Arena& arena, const View& rows) {
   return arena.allocate(rows.dtype(), {rows.dim(0), rows.dim(0) == 0 ? 0 : rows.n_elements() / rows.dim(0)});
 }
 
-// `rows`, and rows of `padding` behind them: [n_rows, width].
+// [T, ...] as [T, W].
+View as_rows(const View& rows) {
+  const int64_t n = rows.dim(0);
+  return rows.reshaped({n, n == 0 ? 0 : rows.n_elements() / n});
+}
+
 template <class T>
-View padded(Arena& arena, const View& rows, int64_t n_rows, int64_t width, T padding) {
-  const View out = arena.allocate(DTypeOf<T>::value, {n_rows, width});
-  const int64_t n_given = rows.empty() ? 0 : rows.dim(0);
-  for (int64_t r = 0; r < n_given; ++r) std::copy_n(rows.row<T>(r), width, out.row<T>(r));
-  std::fill(out.data<T>() + n_given * width, out.data<T>() + n_rows * width, padding);
+View filled_row(Arena& arena, int64_t width, T value) {
+  const View out = arena.allocate(DTypeOf<T>::value, {1, width});
+  std::fill_n(out.data<T>(), width, value);
   return out;
+}
+
+bool are_consecutive(std::span<const int32_t> rows) {
+  return std::adjacent_find(rows.begin(), rows.end(), [](int32_t a, int32_t b) { return b != a + 1; }) == rows.end();
 }
 
 View first_rows(const View& rows, int64_t n) { return rows.empty() ? rows : rows.slice_first(0, n); }
@@ -52,6 +70,7 @@ Runner::Runner(const Model& model, const RunnerOptions& options)
       isa_(options.isa),
       pool_(options.n_threads),
       arena_(host_arena(options.cuda)),
+      device_rows_(device_arena(options.cuda)),
       cpu_(pool_, arena_, options.isa),
       host_(op_context(cpu_)),
       ctx_(options.cuda != nullptr ? op_context(*options.cuda) : host_),
@@ -69,26 +88,71 @@ Runner::Runner(const Model& model, const RunnerOptions& options)
 }
 
 void Runner::wait() {
+  if (!on_device()) return;
   ++n_waits_;
   wait_for(*cuda_);
+  last_result_ = std::chrono::steady_clock::now();
 }
 
-View Runner::to_host(View rows) {
+View Runner::fetch(View rows) {
   if (!on_device() || rows.empty()) return rows;
   const View out = allocate_like(arena_, rows);
   cuda_->copy_bytes_out(out.bytes(), rows.bytes(), rows.n_elements() * dtype_bytes(rows.dtype()));
   return out;
 }
 
-ForwardRows Runner::to_host(const ForwardRows& rows) {
-  if (rows.hidden.empty()) return {};
-  const View hidden = to_host(rows.hidden);
-  const ForwardRows out{.hidden = hidden,
-                        .state = rows.state.bytes() == rows.hidden.bytes() ? hidden : to_host(rows.state),
-                        .topk = to_host(rows.topk),
-                        .faults = to_host(rows.faults)};
+View Runner::to_host(View rows) {
+  const View out = fetch(rows);
   wait();
   return out;
+}
+
+View Runner::gather(View rows, std::span<const int32_t> which) {
+  if (!which.empty() && are_consecutive(which)) return rows.slice_first(which.front(), std::ssize(which));
+  Arena& results = on_device() ? device_rows_ : arena_;
+  const View out = results.allocate(rows.dtype(), {std::ssize(which), rows.dim(1)});
+  if (which.empty()) return out;
+  View indices = View::of(which.data(), {std::ssize(which)});
+  const ArenaScope scratch(*ctx_.arena);
+  if (on_device()) {
+    InputPack pack;
+    pack.add(indices);
+    pack.send(*cuda_);
+  }
+  ops::copy_rows(ctx_, {.x = rows, .rows = indices, .out = out});
+  return out;
+}
+
+View Runner::place(View host, View behind) {
+  const int64_t n_host = host.dim(0), n_behind = behind.empty() ? 0 : behind.dim(0);
+  Arena& results = on_device() ? device_rows_ : arena_;
+  const View out = results.allocate(host.dtype(), {n_host + n_behind, host.dim(1)});
+  const View first = out.slice_first(0, n_host);
+  if (on_device()) {
+    cuda_->copy_in(first, host);
+  } else {
+    ops::copy_rows(host_, {.x = host, .out = first});
+  }
+  if (n_behind > 0) ops::copy_rows(ctx_, {.x = behind, .out = out.slice_first(n_host, n_behind)});
+  return out;
+}
+
+// Scratch is taken back before anybody reads what a pass leaves there.
+View Runner::kept(View rows) {
+  if (!on_device() || rows.empty()) return rows;
+  const View from = as_rows(rows);
+  const View out = device_rows_.allocate(from.dtype(), {from.dim(0), from.dim(1)});
+  if (from.dim(0) > 0) ops::copy_rows(ctx_, {.x = from, .out = out});
+  return rows.rank() == 1 ? out.reshaped({rows.dim(0)}) : out;
+}
+
+ForwardRows Runner::kept(const ForwardRows& rows) {
+  if (rows.hidden.empty()) return {};
+  const View hidden = kept(rows.hidden);
+  return {.hidden = hidden,
+          .state = rows.state.bytes() == rows.hidden.bytes() ? hidden : kept(rows.state),
+          .topk = kept(rows.topk),
+          .faults = kept(rows.faults)};
 }
 
 Probe Runner::on_host(const Probe* probe) {
@@ -98,9 +162,7 @@ Probe Runner::on_host(const Probe* probe) {
     if (!ask) return {};
     return [this, &ask](int layer, View rows) {
       const ArenaScope scratch(arena_);
-      const View copy = to_host(rows);
-      wait();
-      ask(layer, copy);
+      ask(layer, to_host(rows));
     };
   };
   return {.on_layer_output = copying(probe->on_layer_output),
@@ -109,30 +171,33 @@ Probe Runner::on_host(const Probe* probe) {
           .on_taps = copying(probe->on_taps)};
 }
 
-int64_t Runner::Forward::n_rows() const {
-  if (wanted) return std::ssize(*wanted);
+int64_t Runner::Forward::n_rows() const { return wanted ? std::ssize(*wanted) : n_tokens(); }
+
+int64_t Runner::Forward::n_tokens() const {
   int64_t n = 0;
   for (const SequenceChunk& chunk : chunks) n += std::ssize(chunk.tokens);
   return n;
 }
 
 ForwardRows Runner::trunk(std::span<const SequenceChunk> chunks, const Probe* probe) {
-  return forward({.form = Form::kTrunk, .chunks = chunks, .wanted = {}, .in = {}, .probe = probe});
+  return forward({.form = Form::kTrunk, .chunks = chunks, .wanted = {}, .from = {}, .probe = probe});
 }
 
-ForwardRows Runner::mtp(std::span<const SequenceChunk> chunks, const MtpInput& in,
+ForwardRows Runner::mtp(std::span<const SequenceChunk> chunks, const MtpRows& from,
                         std::optional<std::span<const int32_t>> wanted, const Probe* probe) {
-  Form form = in.topk.empty() ? Form::kMtp : Form::kMtpWithPicks;
+  Form form = from.topk.empty() ? Form::kMtp : Form::kMtpWithPicks;
   if (wanted) form = wanted->empty() ? Form::kMtpAppend : Form::kMtpWanted;
-  return forward({.form = form, .chunks = chunks, .wanted = wanted, .in = in, .probe = probe});
+  return forward({.form = form, .chunks = chunks, .wanted = wanted, .from = from, .probe = probe});
 }
 
 ForwardRows Runner::forward(const Forward& f) {
-  const ForwardRows out =
-      on_device()
-          ? forward_on_device(f)
-          : compute(f.form, {.step = build_step(arena_, f.chunks, f.rule(), pools_.kinds(), f.wanted), .mtp = f.in},
-                    f.probe);
+  if (on_device()) return forward_on_device(f);
+  const auto of_tokens = [&](View rows) {
+    return rows.empty() || f.from.rows.empty() ? rows : gather(rows, f.from.rows);
+  };
+  const Input in{.step = build_step(arena_, f.chunks, f.rule(), pools_.kinds(), f.wanted),
+                 .mtp = {.state = of_tokens(f.from.state), .topk = of_tokens(f.from.topk)}};
+  const ForwardRows out = compute(f.form, in, f.probe);
   last_result_ = std::chrono::steady_clock::now();
   return out;
 }
@@ -146,7 +211,7 @@ ForwardRows Runner::draft_blocks(std::span<const SequenceChunk> blocks) {
     InputPack pack;
     for_each_view(step, [&](View& view) { pack.add(view); });
     pack.send(*cuda_);
-    out = to_host(compute_blocks());
+    out = kept(compute_blocks());
   } else {
     out = compute_blocks();
   }
@@ -161,10 +226,9 @@ DraftTerms Runner::draft_terms(View before, View state) {
     const ArenaScope scratch(*ctx_.arena);
     InputPack pack;
     pack.add(before);
-    pack.add(state);
     pack.send(*cuda_);
     const DraftTerms terms = compute_terms();
-    out = {.logits = to_host(terms.logits), .confidence = to_host(terms.confidence)};
+    out = {.logits = fetch(terms.logits), .confidence = fetch(terms.confidence)};
     wait();
   } else {
     out = compute_terms();
@@ -190,14 +254,14 @@ ForwardRows Runner::forward_on_device(const Forward& f) {
   const Probe asked = on_host(f.probe);
   const ForwardRows out =
       shape ? passes_.replay({f.form, *shape}) : compute(f.form, in, f.probe != nullptr ? &asked : nullptr);
-  return to_host({.hidden = first_rows(out.hidden, f.n_rows()),
-                  .state = first_rows(out.state, f.n_rows()),
-                  .topk = first_rows(out.topk, f.n_rows()),
-                  .faults = first_rows(out.faults, f.n_rows())});
+  return kept({.hidden = first_rows(out.hidden, f.n_rows()),
+               .state = first_rows(out.state, f.n_rows()),
+               .topk = first_rows(out.topk, f.n_rows()),
+               .faults = first_rows(out.faults, f.n_rows())});
 }
 
 std::optional<StepShape> Runner::graph_shape(const Forward& f) const {
-  const bool has_form = !f.wanted || f.in.topk.empty();
+  const bool has_form = !f.wanted || f.from.topk.empty();
   if (!graphs_ || f.probe != nullptr || !has_form) return std::nullopt;
   const StepShape shape = padded_shape(f.chunks, pools_.kinds(), f.wanted, pools_.max_sequences());
   return shape.n_rows <= kMostGraphRows ? std::optional(shape) : std::nullopt;
@@ -205,25 +269,45 @@ std::optional<StepShape> Runner::graph_shape(const Forward& f) const {
 
 // A step's input on the device: of one shape always at the same place behind the arena's mark.
 Runner::Input Runner::send(const Forward& f, const std::optional<StepShape>& shape) {
-  Input in{.step = build_step(arena_, f.chunks, f.rule(), pools_.kinds(), f.wanted, shape), .mtp = f.in};
-  if (shape && f.form != Form::kTrunk) {
-    in.mtp.state = padded(arena_, f.in.state, shape->n_rows, model_.d_state(), 0.0f);
-    if (f.form == Form::kMtpWithPicks)
-      in.mtp.topk = padded<int32_t>(arena_, f.in.topk, shape->n_rows, model_.config().n_topk, -1);
-  }
+  Input in{.step = build_step(arena_, f.chunks, f.rule(), pools_.kinds(), f.wanted, shape), .mtp = {}};
   InputPack pack;
   for_each_view(in.step, [&](View& view) { pack.add(view); });
-  pack.add(in.mtp.state);
-  pack.add(in.mtp.topk);
+  if (f.form == Form::kTrunk) {
+    pack.send(*cuda_);
+    return in;
+  }
+  const int64_t n_given = f.n_tokens(), n_rows = in.step.n_tokens();
+  View which = arena_.allocate(DType::kI32, {n_rows});
+  int32_t* const rows = which.data<int32_t>();
+  std::iota(rows, rows + n_rows, 0);
+  std::copy(f.from.rows.begin(), f.from.rows.end(), rows);
+  RowInput state{.from = f.from.state, .padding = filled_row(arena_, model_.d_state(), 0.0f)};
+  RowInput topk{.from = f.from.topk, .padding = {}};
+  const bool gives_topk = f.form == Form::kMtpWithPicks || !f.from.topk.empty();
+  if (gives_topk) topk.padding = filled_row<int32_t>(arena_, model_.config().n_topk, -1);
+  for (View* view : {&which, &state.padding, &topk.padding}) pack.add(*view);
   pack.send(*cuda_);
+  in.mtp.state = input_rows(state, which, n_given);
+  if (gives_topk) in.mtp.topk = input_rows(topk, which, n_given);
   return in;
+}
+
+// The rows that the first n_given of `which` [T] name, and padding behind them: [T, W].
+View Runner::input_rows(const RowInput& in, View which, int64_t n_given) {
+  const int64_t n_rows = which.dim(0), n_padding = n_rows - n_given;
+  const View out = ctx_.arena->allocate(in.padding.dtype(), {n_rows, in.padding.dim(1)});
+  if (n_given > 0)
+    ops::copy_rows(ctx_, {.x = in.from, .rows = which.slice_first(0, n_given), .out = out.slice_first(0, n_given)});
+  if (n_padding > 0)
+    ops::copy_rows(ctx_, {.x = in.padding, .repeat = n_padding, .out = out.slice_first(n_given, n_padding)});
+  return out;
 }
 
 // Of a step that is all padding, which leaves the caches as they are.
 void Runner::record_pass(const PassKey& key) {
   if (passes_.contains(key)) return;
   constexpr int32_t kFirstRow = 0;
-  Forward f{.form = key.form, .chunks = {}, .wanted = {}, .in = {}};
+  Forward f{.form = key.form, .chunks = {}, .wanted = {}, .from = {}};
   if (key.form == Form::kMtpWanted) f.wanted = std::span(&kFirstRow, 1);
   if (key.form == Form::kMtpAppend) f.wanted = std::span<const int32_t>();
   const ArenaScope scratch(*ctx_.arena), host_scratch(arena_);
@@ -266,7 +350,7 @@ View Runner::head_on_device(View hidden, bool of_drafts) {
   const HeadKey key{of_drafts, graphs_ ? padded_rows(n_rows) : n_rows};
   if (graphs_) record_head(key);
   const View here = ctx_.arena->allocate(DType::kF32, {key.n_rows, hidden.dim(1)});
-  cuda_->copy_in(here.slice_first(0, n_rows), hidden);
+  ops::copy_rows(ctx_, {.x = hidden, .out = here.slice_first(0, n_rows)});
   return (graphs_ ? heads_.replay(key) : head(here, of_drafts)).slice_first(0, n_rows);
 }
 
@@ -284,8 +368,8 @@ View Runner::logits_of(View hidden, bool of_drafts) {
     wait();
   } else {
     out = head(hidden, of_drafts);
+    last_result_ = std::chrono::steady_clock::now();
   }
-  last_result_ = std::chrono::steady_clock::now();
   return out;
 }
 
@@ -297,12 +381,6 @@ std::vector<int32_t> Runner::argmax(View logits) {
   std::vector<int32_t> tokens(static_cast<size_t>(logits.dim(0)));
   ops::argmax(host_, {.x = logits, .out = View::of(tokens.data(), {logits.dim(0)})});
   return tokens;
-}
-
-View Runner::keep(View rows) {
-  const View out = arena_.allocate(rows.dtype(), {rows.dim(0), rows.dim(1)});
-  ops::copy_rows(host_, {.x = rows, .out = out});
-  return out;
 }
 
 }  // namespace levin

@@ -1,10 +1,12 @@
 // Steps of a model on a device: what ties a Model to threads, scratch memory and caches.
 //
-// A Runner executes; which tokens a step holds is for its caller to say. What goes in and what comes out lies on the host,
-// wherever the model runs; results live in the runner's arena until the next call of begin_step().
+// A Runner executes; which tokens a step holds is for its caller to say. Tokens go in from the host. The rows that a pass
+// gives stay where the model runs, as input of the passes after it; gather() picks some of them, fetch() and to_host() bring
+// them to the host. Logits come to the host. Everything returned lives until the next call of begin_step().
 //
-// On a device weights, caches and scratch are there; a step's input goes in by one copy, and hidden rows, states, indices, row
-// status and logits come back. A fault of the device throws a DeviceFault (tensor/device_memory.h).
+// On a device weights, caches and scratch are there; a step's input goes in by one copy. Passes are enqueued, and only
+// wait(), to_host() and the calls that return logits wait for them. A fault of the device throws a DeviceFault
+// (tensor/device_memory.h).
 //
 // Graphs    passes over few rows are recorded once for each padded shape (StepShape) and form of pass, and replayed: the host
 //           starts one graph instead of every kernel. The bits are the same. Passes of more than kMostGraphRows rows, where
@@ -44,6 +46,13 @@ struct RunnerOptions {
   int64_t n_undone_tokens = 16;  // drafts that a step may turn down
 };
 
+// What the MTP layer reads besides tokens: rows of earlier passes, where the model runs.
+struct MtpRows {
+  View state;                          // [M, d_state()] f32
+  View topk = {};                      // [M, K] i32, MtpInput::topk; empty: the layer computes its own
+  std::span<const int32_t> rows = {};  // [T]: which of them belongs to each token; empty: row t to token t
+};
+
 class Runner {
  public:
   Runner(const Model& model, const RunnerOptions& options);
@@ -71,25 +80,38 @@ class Runner {
 
   void measure(OpTimes* times) { ctx_.times = times; }  // ops of the steps from now on; null: stop
 
-  void begin_step() { arena_.reset(); }  // everything returned before is gone
+  // Everything returned before is gone.
+  void begin_step() {
+    arena_.reset();
+    device_rows_.reset();
+  }
 
-  ArenaScope scope() { return ArenaScope(arena_); }  // frees at its end what was returned since
+  ArenaScope scope() { return ArenaScope(arena_); }  // frees at its end what came to the host since
 
-  // When the last call that ran some of the model returned.
+  // When the last result of the model was there.
   std::chrono::steady_clock::time_point last_result() const { return last_result_; }
 
   // Trunk over the chunks' tokens.
   ForwardRows trunk(std::span<const SequenceChunk> chunks, const Probe* probe = nullptr);
-  // MTP over pairs: tokens[j] stands after position first_position + j, its row of `in` belongs to that position.
+  // MTP over pairs: tokens[j] stands after position first_position + j, its row of `from` belongs to that position.
   // `wanted`: the rows of all chunks' tokens whose output is asked for, ascending; nullopt: all.
-  ForwardRows mtp(std::span<const SequenceChunk> chunks, const MtpInput& in,
+  ForwardRows mtp(std::span<const SequenceChunk> chunks, const MtpRows& from,
                   std::optional<std::span<const int32_t>> wanted = std::nullopt, const Probe* probe = nullptr);
   // Blocks of drafts, of a model that makes such (block_drafting()).
   ForwardRows draft_blocks(std::span<const SequenceChunk> blocks);
-  DraftTerms draft_terms(View before, View state);  // before [N] i32, state [N, D]
-  View logits(View hidden);                         // [N, D] -> [N, V]
-  View draft_logits(View hidden);                   // [N, D] -> [N, V], for choosing drafts
-  std::vector<int32_t> argmax(View logits);         // [N, V] -> N token ids
+  DraftTerms draft_terms(View before, View state);  // before [N] i32 of the host, state [N, D]; terms on the host
+  View logits(View hidden);                         // [N, D] -> [N, V] on the host
+  View draft_logits(View hidden);                   // [N, D] -> [N, V] on the host, for choosing drafts
+  std::vector<int32_t> argmax(View logits);         // [N, V] of the host -> N token ids
+
+  // Rows where the model runs: those of `rows` [M, W] that `which` names, and rows of the host with others behind them.
+  View gather(View rows, std::span<const int32_t> which);
+  View place(View host, View behind = {});  // [N, W], [M, W] -> [N + M, W]; host f32 or i32
+  // A copy on the host, which is there once the runner has waited; on the CPU the rows themselves.
+  View fetch(View rows);
+  void wait();              // for all passes and fetches so far
+  View to_host(View rows);  // fetches and waits
+
   // Blocks of sequences and their records (kv/cache.h).
   int64_t block_tokens() const { return cache_.block_tokens(); }
   int64_t block_bytes() const { return cache_.block_bytes(); }
@@ -100,8 +122,6 @@ class Runner {
     cache_.set_block(pages, block, record);
   }
 
-  View keep(View rows);  // a copy of [N, W] f32 or i32 that lives as long as the step
-
  private:
   // Of a pass through trunk or MTP layer: which of its rows come out, and what goes in.
   enum class Form : uint8_t { kTrunk, kMtp, kMtpWithPicks, kMtpWanted, kMtpAppend };
@@ -109,15 +129,21 @@ class Runner {
     Form form = Form::kTrunk;
     std::span<const SequenceChunk> chunks;
     std::optional<std::span<const int32_t>> wanted;
-    MtpInput in;
+    MtpRows from;
     const Probe* probe = nullptr;
 
     SlotRule rule() const { return form == Form::kTrunk ? SlotRule::kAtPosition : SlotRule::kAfterPosition; }
+    int64_t n_tokens() const;
     int64_t n_rows() const;  // that come out
   };
   struct Input {
     Step step;
     MtpInput mtp;
+  };
+  // Rows of one kind on their way into a pass, and the row that stands for those that padding lacks.
+  struct RowInput {
+    View from;
+    View padding;  // [1, W]
   };
   struct PassKey {
     Form form = Form::kTrunk;
@@ -131,19 +157,19 @@ class Runner {
   };
 
   bool on_device() const { return cuda_ != nullptr; }
-  void wait();
   ForwardRows forward(const Forward& f);
   ForwardRows forward_on_device(const Forward& f);
   ForwardRows compute(Form form, const Input& in, const Probe* probe);
   std::optional<StepShape> graph_shape(const Forward& f) const;
   Input send(const Forward& f, const std::optional<StepShape>& shape);
+  View input_rows(const RowInput& in, View which, int64_t n_given);
   void record_pass(const PassKey& key);
   View head_on_device(View hidden, bool of_drafts);
   View head(View hidden, bool of_drafts);
   View logits_of(View hidden, bool of_drafts);
   void record_head(const HeadKey& key);
-  View to_host(View rows);
-  ForwardRows to_host(const ForwardRows& rows);
+  View kept(View rows);
+  ForwardRows kept(const ForwardRows& rows);
   Probe on_host(const Probe* probe);  // the same, whose functions get rows of the host
 
   const Model& model_;
@@ -151,7 +177,8 @@ class Runner {
   bool graphs_;
   Isa isa_;
   ThreadPool pool_;
-  Arena arena_;  // of the host; pinned where results come from a device
+  Arena arena_;        // of the host; pinned where results come from a device
+  Arena device_rows_;  // of the device: rows that passes gave, which its scratch does not outlive
   CpuBackend cpu_;
   OpContext host_;
   OpContext ctx_;  // where the model runs

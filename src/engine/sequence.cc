@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
-#include "engine/row_gather.h"
+#include "engine/row_span.h"
 
 namespace levin {
 namespace {

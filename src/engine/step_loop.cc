@@ -6,7 +6,7 @@
 #include <map>
 #include <utility>
 
-#include "engine/row_gather.h"
+#include "engine/row_span.h"
 #include "engine/sequence.h"
 
 namespace levin {
@@ -25,11 +25,13 @@ struct StepLoop::Batch {
     bool wants_tokens = false;    // its rows (verify) or its last row (end of the prompt) are to be chosen from
     int64_t n_committed = 0;      // rows whose positions are now known to be right
     int64_t n_rows() const { return static_cast<int64_t>(tokens.size()); }
+    bool ends_block(int64_t r) const { return (first_position + r + 1) % sequence->n_block_tokens == 0; }
     int64_t n_logit_rows() const { return !wants_tokens ? 0 : of_prompt ? 1 : n_rows(); }
   };
   std::vector<Entry> entries;
-  ForwardRows rows;  // of the trunk
-  int depth = 0;     // drafts that this step makes for every sequence
+  ForwardRows rows;     // of the trunk, where the model runs; faults on the host
+  View block_end_taps;  // on the host: of all rows that end a block, in order
+  int depth = 0;        // drafts that this step makes for every sequence
 
   std::span<const int32_t> faults(const Entry& entry) const {  // [n_rows]
     return {rows.faults.data<int32_t>() + entry.first_row, static_cast<size_t>(entry.n_rows())};
@@ -258,16 +260,33 @@ void StepLoop::run_trunk(Batch& batch) {
   }
   runner_.begin_step();
   batch.rows = runner_.trunk(chunks);
+  batch.rows.faults = runner_.fetch(batch.rows.faults);
+  if (drafter_->needs_taps()) fetch_block_ends(batch);
+}
+
+// What keep_block_ends() may need, which comes with the step's other results.
+void StepLoop::fetch_block_ends(Batch& batch) {
+  std::vector<int32_t> rows;
+  for (const Batch::Entry& entry : batch.entries) {
+    for (int64_t r = 0; r < entry.n_rows(); ++r) {
+      if (entry.ends_block(r)) rows.push_back(static_cast<int32_t>(entry.first_row + r));
+    }
+  }
+  if (!rows.empty()) batch.block_end_taps = runner_.fetch(runner_.gather(batch.rows.state, rows));
 }
 
 void StepLoop::choose_tokens(Batch& batch) {
-  std::vector<float> storage;
-  RowGather<float> rows(storage, batch.rows.hidden.dim(1));
+  std::vector<int32_t> rows;
   for (const Batch::Entry& entry : batch.entries) {
-    const int64_t count = entry.n_logit_rows();
-    rows.add(batch.rows.hidden.slice_first(entry.first_row + entry.n_rows() - count, count));
+    const int64_t end = entry.first_row + entry.n_rows();
+    for (int64_t row = end - entry.n_logit_rows(); row < end; ++row) rows.push_back(static_cast<int32_t>(row));
   }
-  const View logits = rows.empty() ? View() : runner_.logits(rows.view());
+  View logits;
+  if (rows.empty()) {
+    runner_.wait();
+  } else {
+    logits = runner_.logits(runner_.gather(batch.rows.hidden, rows));
+  }
   int64_t row = 0;
   for (Batch::Entry& entry : batch.entries) {
     Sequence& s = *entry.sequence;
@@ -307,12 +326,15 @@ void StepLoop::score_prompt(Sequence& s, const Batch& batch, int64_t first_row, 
 
 // Keeps what a later sequence needs to go on after a block that filled up.
 void StepLoop::keep_block_ends(const Batch& batch) {
+  int64_t n_ends = 0;
   for (const Batch::Entry& entry : batch.entries) {
-    for (int64_t r = 0; r < entry.n_committed; ++r) {
-      if ((entry.first_position + r + 1) % entry.sequence->n_block_tokens != 0) continue;
+    for (int64_t r = 0; r < entry.n_rows(); ++r) {
+      if (!entry.ends_block(r)) continue;
+      const int64_t end = n_ends++;
+      if (r >= entry.n_committed) continue;
       std::vector<float> state;
-      if (drafter_->needs_taps()) {
-        const std::span<const float> row = row_span(batch.rows.state, entry.first_row + r);
+      if (!batch.block_end_taps.empty()) {
+        const std::span<const float> row = row_span(batch.block_end_taps, end);
         state.assign(row.begin(), row.end());
       }
       entry.sequence->block_ends.push_back(std::make_shared<const std::vector<float>>(std::move(state)));

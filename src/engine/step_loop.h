@@ -90,6 +90,7 @@ class StepLoop {
   void plan(Batch& batch);
   void restore(Sequence& sequence, const Restored& restored);
   void run_trunk(Batch& batch);
+  void fetch_block_ends(Batch& batch);
   void choose_tokens(Batch& batch);
   void score_prompt(Sequence& sequence, const Batch& batch, int64_t first_row, int64_t n_rows);
   void keep_block_ends(const Batch& batch);

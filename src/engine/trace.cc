@@ -133,7 +133,7 @@ void Tracer::prefill() {
     runner_.begin_step();
     const SequenceChunk step = chunk(std::span(tokens_).subspan(begin, count), begin);
     const ForwardRows rows = runner_.trunk({&step, 1}, &probe);
-    if (d_state() > 0) append_rows(&state_, rows.state);
+    if (d_state() > 0) append_rows(&state_, runner_.to_host(rows.state));
     const View logits = runner_.logits(rows.hidden);
     append_rows(&result_.logits, logits);
     next_token_ = last_argmax(runner_, logits);
@@ -163,12 +163,12 @@ void Tracer::first_draft() {
     runner_.begin_step();
     const SequenceChunk step = chunk(std::span(tokens_).subspan(begin + 1, count), begin);
     const View trunk_state = View::of(state_.data() + begin * d_state(), {count, d_state()});
-    const ForwardRows rows = runner_.mtp({&step, 1}, {.state = trunk_state}, std::nullopt, &probe);
+    const ForwardRows rows = runner_.mtp({&step, 1}, {.state = runner_.place(trunk_state)}, std::nullopt, &probe);
     const View logits = runner_.logits(rows.hidden);
     append_rows(&result_.draft1_logits, logits);
     next_token_ = last_argmax(runner_, logits);
-    draft_state_ = row_copy<float>(rows.state, count - 1);
-    if (config_.share_topk_across_drafts) draft_topk_ = row_copy<int32_t>(rows.topk, count - 1);
+    draft_state_ = row_copy<float>(runner_.to_host(rows.state), count - 1);
+    if (config_.share_topk_across_drafts) draft_topk_ = row_copy<int32_t>(runner_.to_host(rows.topk), count - 1);
   }
 }
 
@@ -180,14 +180,14 @@ void Tracer::draft_chain() {
     const std::vector<int32_t> token = {next_token_};
     runner_.begin_step();
     const SequenceChunk step = chunk(token, n_prompt() - 1 + i);
-    MtpInput in{.state = View::of(draft_state_.data(), {1, d_state()})};
-    if (!draft_topk_.empty()) in.topk = View::of(draft_topk_.data(), {1, config_.n_topk});
-    const ForwardRows rows = runner_.mtp({&step, 1}, in);
+    MtpRows from{.state = runner_.place(View::of(draft_state_.data(), {1, d_state()}))};
+    if (!draft_topk_.empty()) from.topk = runner_.place(View::of(draft_topk_.data(), {1, config_.n_topk}));
+    const ForwardRows rows = runner_.mtp({&step, 1}, from);
     const View logits = runner_.logits(rows.hidden);
     append_rows(&result_.draft_logits, logits);
     next_token_ = last_argmax(runner_, logits);
     result_.draft_tokens.push_back(next_token_);
-    draft_state_ = row_copy<float>(rows.state, 0);
+    draft_state_ = row_copy<float>(runner_.to_host(rows.state), 0);
   }
 }
 

@@ -24,6 +24,7 @@ struct AddInto;
 struct AppendIndexKeys;
 struct AppendLatent;
 struct Argmax;
+struct ChooseTokens;
 struct CopyRows;
 struct DeltaRule;
 struct Embed;
@@ -84,6 +85,7 @@ class Backend {
   virtual void append_index_keys(const ops::AppendIndexKeys& a) = 0;
   virtual void append_latent(const ops::AppendLatent& a) = 0;
   virtual void argmax(const ops::Argmax& a) = 0;
+  virtual void choose_tokens(const ops::ChooseTokens& a) = 0;
   virtual void copy_rows(const ops::CopyRows& a) = 0;
   virtual void embed(const ops::Embed& a) = 0;
   virtual void expert_ffn(const ops::ExpertFfn& a) = 0;

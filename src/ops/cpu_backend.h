@@ -36,6 +36,7 @@ class CpuBackend final : public Backend {
   void append_index_keys(const ops::AppendIndexKeys& a) override;
   void append_latent(const ops::AppendLatent& a) override;
   void argmax(const ops::Argmax& a) override;
+  void choose_tokens(const ops::ChooseTokens& a) override;
   void copy_rows(const ops::CopyRows& a) override;
   void delta_rule(const ops::DeltaRule& a) override;
   void embed(const ops::Embed& a) override;

@@ -27,6 +27,16 @@ void argmax(OpContext& ctx, const Argmax& a) {
   ctx.backend->argmax(a);
 }
 
+void choose_tokens(OpContext& ctx, const ChooseTokens& a) {
+  const OpTimer timer(ctx, OpKind::kArgmax);
+  LEVIN_CHECK(a.x.rank() == 2 && a.x.dim(1) > 0, "choose_tokens: x is {}, expected f32 [T, V]", a.x.describe());
+  const int64_t n_rows = a.x.dim(0), n = a.x.dim(1);
+  check_view({"choose_tokens", "x", a.x}, DType::kF32, {n_rows, n});
+  check_view({"choose_tokens", "rules", a.rules}, DType::kI32, {n_rows, kChoiceRuleWords});
+  check_view({"choose_tokens", "out", a.out}, DType::kI32, {n_rows, kChosenTokenWords});
+  ctx.backend->choose_tokens(a);
+}
+
 void mark_unusable(OpContext& ctx, const MarkUnusable& a) {
   const OpTimer timer(ctx, OpKind::kNorm);
   LEVIN_CHECK(a.x.rank() == 2, "mark_unusable: x is {}, expected f32 [T, D]", a.x.describe());

@@ -11,7 +11,6 @@
 
 #include "engine/loaded_model.h"
 #include "engine/oracle_trace.h"
-#include "engine/row_gather.h"
 #include "engine/step_loop.h"
 #include "model/memory_plan.h"
 #include "ops/cuda_backend.h"
@@ -259,23 +258,20 @@ std::vector<float> bits_of(const Model& model, RunnerOptions options, const Grap
   if (!model.has_mtp()) return out;
   std::vector<SequenceChunk> pairs = chunks(kPrompt + 1, kVerified - 1);
   for (SequenceChunk& pair : pairs) pair.first_position -= 1;
-  std::vector<int32_t> wanted;
-  std::vector<float> storage;
-  RowGather<float> taps(storage, model.d_state());
+  std::vector<int32_t> wanted, taps;
   for (size_t i = 0; i < pairs.size(); ++i) {
-    taps.add(rows.state.slice_first(static_cast<int64_t>(i * kVerified), kVerified - 1));
+    for (size_t j = 0; j + 1 < kVerified; ++j) taps.push_back(static_cast<int32_t>(i * kVerified + j));
     wanted.push_back(static_cast<int32_t>((i + 1) * (kVerified - 1) - 1));
   }
-  ForwardRows drafted = runner.mtp(pairs, {.state = taps.view()}, wanted);
+  ForwardRows drafted = runner.mtp(pairs, {.state = rows.state, .rows = taps}, wanted);
   for (int step = 0; step < 3; ++step) {
     const auto last = static_cast<int64_t>(run.n_company);
-    keep(drafted.hidden.slice_first(last, 1));
+    keep(runner.to_host(drafted.hidden.slice_first(last, 1)));
     keep(runner.draft_logits(drafted.hidden).slice_first(last, 1));
     std::vector<SequenceChunk> chain = chunks(static_cast<size_t>(step), 1);  // drafts that are wrong
     for (SequenceChunk& c : chain) c.first_position = static_cast<int32_t>(kPrompt + kVerified - 1 + step);
     const bool share = model.config().share_topk_across_drafts;
-    drafted =
-        runner.mtp(chain, {.state = runner.keep(drafted.state), .topk = share ? runner.keep(drafted.topk) : View()});
+    drafted = runner.mtp(chain, {.state = drafted.state, .topk = share ? drafted.topk : View()});
   }
   return out;
 }

@@ -8,10 +8,13 @@
 // A page lent twice, a row of a rejected draft that is believed, a record put back to the wrong place: the next token is another.
 #pragma once
 
+#include <algorithm>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <memory>
 
+#include "engine/fake_cuda.h"
 #include "model/architecture.h"
 #include "model/model.h"
 #include "tensor/formats.h"
@@ -33,49 +36,43 @@ inline int32_t fake_next(uint32_t hash) { return static_cast<int32_t>(hash % (kF
 class FakeModel final : public Model {
  public:
   // Every wrong_every-th draft or so is wrong; 0: none, 1: all.
-  explicit FakeModel(uint32_t wrong_every = 0)
-      : Model(config_of(), Numerics{}, weights_of()), wrong_every_(wrong_every) {}
+  explicit FakeModel(uint32_t wrong_every = 0, Device where = Device::kCpu)
+      : Model(config_of(), Numerics{}, weights_of(where)), wrong_every_(wrong_every) {}
 
   bool has_mtp() const override { return true; }
   int64_t d_state() const override { return 1; }
 
   ForwardRows trunk(OpContext& ctx, const Step& step, const KvCache& cache, const Probe*) const override {
     const ForwardRows out = rows(ctx, step.n_tokens());
-    const PagedRows hashes = cache.latent_rows(0, step.tables);
-    for (int64_t t = 0; t < step.n_tokens(); ++t) {
-      const int32_t seq = step.seq.data<int32_t>()[t], slot = step.slot.data<int32_t>()[t];
-      const uint32_t before = slot == 0 ? kFakeStart : read(hashes, seq, slot - 1);
-      write_row(out, t, hashes, seq, slot, fake_mix(before, step.tokens.data<int32_t>()[t]));
-      if (step.tokens.data<int32_t>()[t] == kPoison)
-        out.hidden.row<float>(t)[0] = std::numeric_limits<float>::quiet_NaN();
-    }
-    n_trunk_rows += step.n_tokens();
+    run(ctx, [this, out, step = Seen(step), hashes = seen_rows(cache.latent_rows(0, step.tables))] {
+      for (int64_t t = 0; t < step.n_tokens; ++t) {
+        if (step.seq[t] < 0) continue;  // padding
+        const uint32_t before = step.slot[t] == 0 ? kFakeStart : read(hashes, step.seq[t], step.slot[t] - 1);
+        write_row(out, t, hashes, step, fake_mix(before, step.tokens[t]));
+        if (step.tokens[t] == kPoison) row_of(out.hidden, t)[0] = std::numeric_limits<float>::quiet_NaN();
+        ++n_trunk_rows;
+      }
+    });
     return out;
   }
 
   ForwardRows mtp(OpContext& ctx, const Step& step, const MtpInput& in, const KvCache& cache,
                   const Probe*) const override {
     const ForwardRows all = rows(ctx, step.n_tokens());
-    const PagedRows hashes = cache.latent_rows(1, step.tables);
-    for (int64_t t = 0; t < step.n_tokens(); ++t) {
-      const int32_t seq = step.seq.data<int32_t>()[t], slot = step.slot.data<int32_t>()[t];
-      const auto before = static_cast<uint32_t>(in.state.row<float>(t)[0]);
-      if (slot > step.first_slot && read(hashes, seq, slot - 1) != before) ++n_stale_rows;
-      const uint32_t hash = fake_mix(before, step.tokens.data<int32_t>()[t]);
-      write_row(all, t, hashes, seq, slot, hash);
-      if (wrong_every_ > 0 && hash % wrong_every_ == 0) {
-        float* logits = all.hidden.row<float>(t);
-        std::swap(logits[fake_next(hash)], logits[(fake_next(hash) + 1) % (kFakeVocab - 1)]);
+    const ForwardRows some = step.wanted ? rows(ctx, step.wanted->dim(0)) : all;
+    run(ctx, [this, in, all, some, step = Seen(step), hashes = seen_rows(cache.latent_rows(1, step.tables))] {
+      bool has_pairs = false;  // and not padding alone
+      for (int64_t t = 0; t < step.n_tokens; ++t) {
+        if (step.seq[t] < 0) continue;
+        has_pairs = true;
+        run_pair(in, all, t, hashes, step);
       }
-    }
-    ++n_mtp_steps;
-    if (!step.wanted) return all;
-    const ForwardRows some = rows(ctx, step.wanted->dim(0));
-    for (int64_t i = 0; i < step.wanted->dim(0); ++i) {
-      const int32_t t = step.wanted->data<int32_t>()[i];
-      std::copy_n(all.hidden.row<float>(t), kFakeVocab, some.hidden.row<float>(i));
-      *some.state.row<float>(i) = *all.state.row<float>(t);
-    }
+      for (int64_t i = 0; i < step.n_wanted; ++i) {
+        std::copy_n(row_of(all.hidden, step.wanted[i]), kFakeVocab, row_of(some.hidden, i));
+        *row_of(some.state, i) = *row_of(all.state, step.wanted[i]);
+      }
+      n_mtp_steps += has_pairs ? 1 : 0;
+    });
     return some;
   }
 
@@ -84,6 +81,47 @@ class FakeModel final : public Model {
   mutable int64_t n_stale_rows = 0;  // MTP rows whose predecessor is not the one that the sequence has
 
  private:
+  // What a pass reads of a step, wherever it runs.
+  struct Seen {
+    explicit Seen(const Step& step)
+        : tokens(ids(step.tokens)),
+          seq(ids(step.seq)),
+          slot(ids(step.slot)),
+          wanted(step.wanted ? ids(*step.wanted) : nullptr),
+          n_tokens(step.n_tokens()),
+          n_wanted(step.wanted ? step.wanted->dim(0) : 0),
+          first_slot(step.first_slot) {}
+    static const int32_t* ids(const View& view) { return reinterpret_cast<const int32_t*>(view.bytes()); }
+
+    const int32_t *tokens, *seq, *slot, *wanted;
+    int64_t n_tokens, n_wanted;
+    int32_t first_slot;
+  };
+
+  static void run(OpContext& ctx, const std::function<void()>& pass) {
+    if (auto* fake = dynamic_cast<FakeCuda*>(ctx.backend)) {
+      fake->enqueue(pass);
+    } else {
+      pass();
+    }
+  }
+  static float* row_of(const View& rows, int64_t t) { return seen_from_device(rows).row<float>(t); }
+  static PagedRows seen_rows(PagedRows rows) {
+    rows.tables = seen_from_device(rows.tables);
+    return rows;
+  }
+
+  void run_pair(const MtpInput& in, const ForwardRows& out, int64_t t, const PagedRows& hashes,
+                const Seen& step) const {
+    const auto before = static_cast<uint32_t>(row_of(in.state, t)[0]);
+    if (step.slot[t] > step.first_slot && read(hashes, step.seq[t], step.slot[t] - 1) != before) ++n_stale_rows;
+    const uint32_t hash = fake_mix(before, step.tokens[t]);
+    write_row(out, t, hashes, step, hash);
+    if (wrong_every_ == 0 || hash % wrong_every_ != 0) return;
+    float* logits = row_of(out.hidden, t);
+    std::swap(logits[fake_next(hash)], logits[(fake_next(hash) + 1) % (kFakeVocab - 1)]);
+  }
+
   static LayerCacheFormat layer_cache(const ModelConfig&, const Numerics&, int) {
     return {.latent = latent_format(CacheDType::kF32, 4, 2)};
   }
@@ -110,11 +148,22 @@ class FakeModel final : public Model {
     return c;
   }
   // logits = hidden
-  static ModelWeights weights_of() {
-    std::vector<float> identity(kFakeVocab * kFakeVocab);
-    for (int64_t i = 0; i < kFakeVocab; ++i) identity[static_cast<size_t>(i * kFakeVocab + i)] = 1;
+  static ModelWeights weights_of(Device where) {
+    static const std::vector<float> identity = [] {
+      std::vector<float> matrix(kFakeVocab * kFakeVocab);
+      for (int64_t i = 0; i < kFakeVocab; ++i) matrix[static_cast<size_t>(i * kFakeVocab + i)] = 1;
+      return matrix;
+    }();
+    const auto* bytes = reinterpret_cast<const std::byte*>(identity.data());
     ModelWeights weights;
-    weights.head.w = pack_matrix({.data = identity.data(), .dtype = DType::kF32, .n = kFakeVocab, .k = kFakeVocab});
+    weights.head.w =
+        where == Device::kCpu
+            ? pack_matrix({.data = identity.data(), .dtype = DType::kF32, .n = kFakeVocab, .k = kFakeVocab})
+            : matrix_on_device({.dtype = DType::kF32,
+                                .n = kFakeVocab,
+                                .k = kFakeVocab,
+                                .data = Buffer::borrowed(bytes, std::ssize(identity) * 4, where),
+                                .scales = {}});
     return weights;
   }
 
@@ -131,11 +180,10 @@ class FakeModel final : public Model {
     std::memcpy(&hash, place(rows, seq, slot), sizeof(hash));
     return hash;
   }
-  static void write_row(const ForwardRows& out, int64_t t, const PagedRows& rows, int32_t seq, int32_t slot,
-                        uint32_t hash) {
-    std::memcpy(place(rows, seq, slot), &hash, sizeof(hash));
-    *out.state.row<float>(t) = static_cast<float>(hash);
-    float* logits = out.hidden.row<float>(t);
+  static void write_row(const ForwardRows& out, int64_t t, const PagedRows& rows, const Seen& step, uint32_t hash) {
+    std::memcpy(place(rows, step.seq[t], step.slot[t]), &hash, sizeof(hash));
+    *row_of(out.state, t) = static_cast<float>(hash);
+    float* logits = row_of(out.hidden, t);
     for (int64_t v = 0; v < kFakeVocab; ++v)
       logits[v] = static_cast<float>(fake_mix(hash, static_cast<int32_t>(v)) % 1000) / 1000;
     logits[fake_next(hash)] = 10;

@@ -348,9 +348,9 @@ DraftErrors drafts_with(const std::string& fixture, const Feeding& feeding) {
   const View state = runner.trunk({&prompt, 1}, &of_trunk).state;
   for (int32_t& slot : trunk_topk) slot += slot >= 0 ? 1 : 0;  // the MTP layer's slots are one further
   const SequenceChunk pairs = chunk(feeding.shifted ? 1 : 0, n, 0);
-  MtpInput in{.state = state};
-  if (feeding.trunk_topk) in.topk = View::of(trunk_topk.data(), {n, model->config().n_topk});
-  const ForwardRows first = runner.mtp({&pairs, 1}, in, std::nullopt, &of_mtp);
+  MtpRows from{.state = state};
+  if (feeding.trunk_topk) from.topk = View::of(trunk_topk.data(), {n, model->config().n_topk});
+  const ForwardRows first = runner.mtp({&pairs, 1}, from, std::nullopt, &of_mtp);
   const View first_logits = runner.logits(first.hidden);
 
   const SequenceChunk next = chunk(n + 1, 1, n);

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/row_gather.h"
+#include "engine/row_span.h"
 
 namespace levin {
 namespace {

@@ -42,9 +42,35 @@ Tokens tokens_of(const Generation& g) {
   return out;
 }
 
+// On the host, or on a fake device (fake_cuda.h) with passes recorded or not.
+enum class Where : uint8_t { kHost, kEager, kGraphs };
+
+RunnerOptions runner_options(Where where, FakeCuda& device, int64_t n_cache_tokens) {
+  return {.cuda = where == Where::kHost ? nullptr : &device,
+          .graphs = where == Where::kGraphs,
+          .n_cache_tokens = n_cache_tokens};
+}
+
+class StepLoopTest : public ::testing::TestWithParam<Where> {
+ protected:
+  void SetUp() override { where = GetParam(); }
+
+ public:
+  static inline Where where = Where::kHost;  // of the test that runs
+};
+
+std::string place_name(const ::testing::TestParamInfo<Where>& place) {
+  return place.param == Where::kHost ? "host" : place.param == Where::kEager ? "device" : "device_with_graphs";
+}
+
+INSTANTIATE_TEST_SUITE_P(Places, StepLoopTest, ::testing::Values(Where::kHost, Where::kEager, Where::kGraphs),
+                         place_name);
+
 struct Fake {
   explicit Fake(const LoopOptions& options, uint32_t wrong_every = 0, int64_t n_cache_tokens = 64 * kPageTokens)
-      : model(wrong_every), runner(model, {.n_cache_tokens = n_cache_tokens}), loop(runner, options) {}
+      : model(wrong_every, StepLoopTest::where == Where::kHost ? Device::kCpu : Device::kCuda),
+        runner(model, runner_options(StepLoopTest::where, device, n_cache_tokens)),
+        loop(runner, options) {}
 
   std::unique_ptr<Generation> answer(GenerateRequest request) {
     const RequestId id = must(loop.submit(std::move(request)));
@@ -62,6 +88,7 @@ struct Fake {
     EXPECT_EQ(model.n_stale_rows, 0);
   }
 
+  FakeCuda device;
   FakeModel model;
   Runner runner;
   StepLoop loop;
@@ -79,7 +106,7 @@ int64_t expected_mtp_steps(int64_t n, int depth, bool right) {
   return steps;
 }
 
-TEST(StepLoopTest, AnswersAreThoseOfTheirPromptsHoweverTheyAreComputed) {
+TEST_P(StepLoopTest, AnswersAreThoseOfTheirPromptsHoweverTheyAreComputed) {
   for (const int64_t chunk : {1, 5, 64}) {
     for (const int depth : {0, 1, 3, 5}) {
       for (const uint32_t wrong_every : {0u, 1u, 2u, 3u}) {
@@ -92,7 +119,7 @@ TEST(StepLoopTest, AnswersAreThoseOfTheirPromptsHoweverTheyAreComputed) {
   }
 }
 
-TEST(StepLoopTest, PassesAndDraftForwardsAreThoseThatTheAnswerNeeds) {
+TEST_P(StepLoopTest, PassesAndDraftForwardsAreThoseThatTheAnswerNeeds) {
   for (const int depth : {1, 2, 3, 5}) {
     for (const bool right : {true, false}) {
       SCOPED_TRACE(testing::Message() << depth << (right ? " right drafts" : " wrong drafts"));
@@ -109,14 +136,14 @@ TEST(StepLoopTest, PassesAndDraftForwardsAreThoseThatTheAnswerNeeds) {
   }
 }
 
-TEST(StepLoopTest, WithoutDraftsTheMtpLayerNeverRuns) {
+TEST_P(StepLoopTest, WithoutDraftsTheMtpLayerNeverRuns) {
   Fake fake({.max_context_tokens = kContext});
   fake.expect_answers({greedy(made_up(70, 1), 80)});
   EXPECT_EQ(fake.model.n_mtp_steps, 0);
 }
 
 // Twelve answers in a cache for three.
-TEST(StepLoopTest, PreemptedAnswersGoOnAsIfNothingHadBeen) {
+TEST_P(StepLoopTest, PreemptedAnswersGoOnAsIfNothingHadBeen) {
   for (const int depth : {0, 3}) {
     Fake fake({.chunk_tokens = 48, .n_spec_steps = depth, .max_context_tokens = kContext, .share_prefixes = false}, 3,
               9 * kPageTokens);
@@ -127,7 +154,7 @@ TEST(StepLoopTest, PreemptedAnswersGoOnAsIfNothingHadBeen) {
   }
 }
 
-TEST(StepLoopTest, PrefixesOfOthersAreFoundAndRight) {
+TEST_P(StepLoopTest, PrefixesOfOthersAreFoundAndRight) {
   for (const int depth : {0, 3}) {
     Fake fake({.n_spec_steps = depth, .max_context_tokens = kContext}, 2);
     const Tokens common = made_up(200, 30);
@@ -169,7 +196,7 @@ TEST(MtpDrafterTest, TokensWhoseDraftRowsArePendingAreNotCommitted) {
 }
 
 // Of prefixes whose pages others took, the records in host memory are left.
-TEST(StepLoopTest, PrefixesComeBackFromHostMemory) {
+TEST_P(StepLoopTest, PrefixesComeBackFromHostMemory) {
   for (const int depth : {0, 3}) {
     Fake fake({.n_spec_steps = depth, .max_context_tokens = kContext, .n_host_blocks = 64}, 2, 8 * kPageTokens);
     const Tokens prompt = made_up(260, 40);
@@ -181,7 +208,7 @@ TEST(StepLoopTest, PrefixesComeBackFromHostMemory) {
   }
 }
 
-TEST(StepLoopTest, ARowWithoutNumbersEndsItsRequestAlone) {
+TEST_P(StepLoopTest, ARowWithoutNumbersEndsItsRequestAlone) {
   Fake fake({.chunk_tokens = 16, .n_spec_steps = 3, .max_context_tokens = kContext});
   Tokens poisoned = made_up(40, 50);
   poisoned[30] = kPoison;
@@ -203,7 +230,7 @@ TEST(StepLoopTest, ARowWithoutNumbersEndsItsRequestAlone) {
   EXPECT_EQ(tokens_of(*fake.answer(greedy(poisoned, 20))), fake_answer(poisoned, 20));
 }
 
-TEST(StepLoopTest, CancelledAnswersEndAndOthersGoOn) {
+TEST_P(StepLoopTest, CancelledAnswersEndAndOthersGoOn) {
   Fake fake({.n_spec_steps = 2, .max_context_tokens = kContext}, 2);
   const Tokens one = made_up(20, 60), other = made_up(20, 61);
   const RequestId cancelled = must(fake.loop.submit(greedy(one, 200))),

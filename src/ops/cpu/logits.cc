@@ -1,9 +1,14 @@
 #include "ops/logits.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <limits>
+#include <span>
 
 #include "base/check.h"
+#include "base/math.h"
+#include "base/philox.h"
 #include "kernels/cpu/kernels.h"
 #include "ops/cpu/row_loops.h"
 #include "ops/cpu_backend.h"
@@ -21,6 +26,33 @@ kernels::ArgmaxResult argmax_of_numbers(const float* x, int64_t n) {
     if (x[i] == x[i] && (best.has_nan || x[i] > best.value)) best = {.value = x[i], .index = i};
   }
   return best;
+}
+
+double noise_of(const ops::ChoiceRule& rule, int64_t token) {
+  const PhiloxBlock bits = philox4x32_10({static_cast<uint32_t>(token / 4), rule.position, rule.choice, 0},
+                                         {static_cast<uint32_t>(rule.seed), static_cast<uint32_t>(rule.seed >> 32)});
+  const double u = (static_cast<double>(bits[static_cast<size_t>(token % 4)]) + 0.5) * 0x1p-32;
+  return -log_exact(-log_exact(u));
+}
+
+ops::ChosenToken choose_token(std::span<const float> x, const ops::ChoiceRule& rule) {
+  const auto is_wrong = [](float l) { return !(l < std::numeric_limits<float>::infinity()); };
+  if (std::any_of(x.begin(), x.end(), is_wrong)) return {};
+  const double largest = *std::max_element(x.begin(), x.end());
+  if (largest == -std::numeric_limits<double>::infinity()) return {};
+  const bool greedy = rule.temperature < ops::kGreedyTemperature;
+  ops::ChosenToken out{.token = -1, .sound = 1};
+  double best = 0, sum = 0;
+  for (int64_t v = 0; v < std::ssize(x); ++v) {
+    const double l = x[static_cast<size_t>(v)];
+    sum += std::exp(l - largest);
+    const double value = greedy ? l : l / rule.temperature + noise_of(rule, v);
+    if (out.token >= 0 && value <= best) continue;
+    best = value;
+    out.token = static_cast<int32_t>(v);
+  }
+  out.probability = static_cast<float>(1 / sum);
+  return out;
 }
 
 }  // namespace
@@ -61,6 +93,17 @@ void CpuBackend::argmax(const ops::Argmax& a) {
     }
     a.out.data<int32_t>()[t] = row.has_nan ? 0 : static_cast<int32_t>(row.index);
   }
+}
+
+void CpuBackend::choose_tokens(const ops::ChooseTokens& a) {
+  pool_.parallel_for(a.x.dim(0), 1, [&](int64_t begin, int64_t end, int) {
+    for (int64_t t = begin; t < end; ++t) {
+      ops::ChoiceRule rule;
+      std::memcpy(&rule, a.rules.row<int32_t>(t), sizeof(rule));
+      const ops::ChosenToken chosen = choose_token({a.x.row<float>(t), static_cast<size_t>(a.x.dim(1))}, rule);
+      std::memcpy(a.out.row<int32_t>(t), &chosen, sizeof(chosen));
+    }
+  });
 }
 
 void CpuBackend::mark_unusable(const ops::MarkUnusable& a) {

@@ -64,20 +64,54 @@ __global__ void log_sum_exp_kernel(LogSumExp a) {
 }
 static_assert(kRowThreads % kLogSumPartials == 0, "every turn begins with sum 0");
 
-__device__ double noise(const SamplingRow& row, int64_t v) {
-  const PhiloxBlock bits = philox4x32_10({static_cast<uint32_t>(v / 4), row.position, row.choice, 0},
-                                         {static_cast<uint32_t>(row.seed), static_cast<uint32_t>(row.seed >> 32)});
+__device__ double noise(const ChoiceRule& rule, int64_t v) {
+  const PhiloxBlock bits = philox4x32_10({static_cast<uint32_t>(v / 4), rule.position, rule.choice, 0},
+                                         {static_cast<uint32_t>(rule.seed), static_cast<uint32_t>(rule.seed >> 32)});
   const double u = (static_cast<double>(bits[v % 4]) + 0.5) * 0x1p-32;
   return -log_of(-log_of(u));
 }
 
-__global__ void sample_kernel(Sample a) {
+// No noise is larger: decode/noise.h.
+constexpr double kMaxGumbelNoise = 22.8739;
+
+// Only what can come up to the largest logit with its noise is given its own, which takes two logarithms.
+__device__ int64_t token_of_row(const float* x, int64_t n, const ChoiceRule& rule, const Ranked<float>& largest) {
+  if (rule.temperature < kGreedyTemperature) return largest.index;
+  const double bound = largest.value / rule.temperature + noise(rule, largest.index);
+  Ranked<double> best{0, -1};
+  for (int64_t v = threadIdx.x; v < n; v += kRowThreads) {
+    const double scaled = x[v] / rule.temperature;
+    if (scaled + kMaxGumbelNoise >= bound) best = better(best, Ranked<double>{scaled + noise(rule, v), v});
+  }
+  return best_of_block<kRowThreads>(best).index;
+}
+
+// The probability of the largest logit; in thread 0.
+__device__ float probability_of(const float* x, int64_t n, float largest) {
+  __shared__ float sum[kRowThreads];
+  float mine = 0;
+  for (int64_t v = threadIdx.x; v < n; v += kRowThreads) mine += expf(x[v] - largest);
+  sum[threadIdx.x] = mine;
+  for (int half = kRowThreads / 2; half > 0; half /= 2) {
+    __syncthreads();
+    if (static_cast<int>(threadIdx.x) < half) sum[threadIdx.x] += sum[threadIdx.x + half];
+  }
+  return 1 / sum[0];
+}
+
+__global__ void choose_kernel(ChooseTokens a) {
   const int64_t t = blockIdx.x, n = a.logits.n_vocab;
   const float* x = a.logits.x + t * a.logits.ld;
-  const SamplingRow row = a.rows[t];
-  const bool nan = has_nan(x, n), greedy = row.temperature < kGreedyTemperature;
-  const auto value = [&](int64_t v) { return greedy ? double{x[v]} : x[v] / row.temperature + noise(row, v); };
-  choose(best_of_row<double>(n, value).index, nan, a.out + t, a.fault == nullptr ? nullptr : a.fault + t);
+  bool wrong = false;  // NaN or +infinity
+  for (int64_t v = threadIdx.x; v < n; v += kRowThreads) wrong = wrong || !(x[v] < INFINITY);
+  const Ranked<float> largest = best_of_row<float>(n, [&](int64_t v) { return x[v]; });
+  if (__syncthreads_or(wrong) != 0 || largest.value == -INFINITY) {
+    if (threadIdx.x == 0) a.out[t] = {};
+    return;
+  }
+  const int64_t token = token_of_row(x, n, a.rules[t], largest);
+  const float probability = probability_of(x, n, largest.value);
+  if (threadIdx.x == 0) a.out[t] = {static_cast<int32_t>(token), 1, probability, 0};
 }
 
 }  // namespace
@@ -88,8 +122,8 @@ void argmax(const Argmax& a, StreamHandle stream) {
 void log_sum_exp(const LogSumExp& a, StreamHandle stream) {
   start(log_sum_exp_kernel, {.x = a.logits.n_rows, .threads = kRowThreads}, stream, a);
 }
-void sample(const Sample& a, StreamHandle stream) {
-  start(sample_kernel, {.x = a.logits.n_rows, .threads = kRowThreads}, stream, a);
+void choose_tokens(const ChooseTokens& a, StreamHandle stream) {
+  start(choose_kernel, {.x = a.logits.n_rows, .threads = kRowThreads}, stream, a);
 }
 
 }  // namespace levin::cuda::plain

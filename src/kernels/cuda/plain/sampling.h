@@ -34,21 +34,28 @@ struct LogSumExp {
 };
 void log_sum_exp(const LogSumExp& a, StreamHandle stream);
 
-// What decides a row's choice besides its logits.
-struct SamplingRow {
+// What decides a row's choice besides its logits, as ops::ChoiceRule.
+struct ChoiceRule {
   uint64_t seed = 0;
   double temperature = 0;  // below 1e-5: argmax
   uint32_t position = 0;   // of the token to be chosen
   uint32_t choice = 0;
+  uint64_t unused = 0;
+};
+// As ops::ChosenToken.
+struct ChosenToken {
+  int32_t token = 0;
+  int32_t sound = 0;
+  float probability = 0;
+  int32_t unused = 0;
 };
 
-// out[t] = argmax_v (x[t, v] / temperature + g(v)), ties to the lowest id; x = -infinity is never chosen.
-struct Sample {
+// The token argmax_v (x[t, v] / temperature + g(v)), ties to the lowest id; x = -infinity is never chosen.
+struct ChooseTokens {
   Logits logits;
-  const SamplingRow* rows = nullptr;  // [T]
-  int32_t* out = nullptr;             // [T]
-  int32_t* fault = nullptr;           // [T], may be null
+  const ChoiceRule* rules = nullptr;  // [T]
+  ChosenToken* out = nullptr;         // [T]
 };
-void sample(const Sample& a, StreamHandle stream);
+void choose_tokens(const ChooseTokens& a, StreamHandle stream);
 
 }  // namespace levin::cuda::plain

@@ -1,6 +1,7 @@
 // Choices, log-sums and copies on the device against the rules on the host.
 #include "kernels/cuda/plain/sampling.h"
 
+#include <cstring>
 #include <limits>
 
 #include "decode/noise.h"
@@ -72,26 +73,42 @@ TEST_F(PlainSamplingTest, TokensEqualTheHosts) {
     Random random(static_cast<uint64_t>(v));
     Tensor x = random_tensor(random, {kRows, v}, 2.0f);
     for (int64_t i = 1; i < v; i += 3) x.at(3 * v + i) = -std::numeric_limits<float>::infinity();
-    std::vector<SamplingRow> rows;
+    std::vector<ChoiceRule> rules;
     for (int64_t t = 0; t < kRows; ++t) {
-      rows.push_back({.seed = random.bits(),
-                      .temperature = t % 4 == 0 ? 0.0 : 0.3 * static_cast<double>(t),
-                      .position = static_cast<uint32_t>(random.below(1 << 20)),
-                      .choice = static_cast<uint32_t>(t % 3)});
+      rules.push_back({.seed = random.bits(),
+                       .temperature = t % 4 == 0 ? 0.0 : 0.3 * static_cast<double>(t),
+                       .position = static_cast<uint32_t>(random.below(1 << 20)),
+                       .choice = static_cast<uint32_t>(t % 3)});
     }
-    Tensor out = unset(DType::kI32, {kRows});
+    // The last three rows are not sound.
+    x.at((kRows - 3) * v + v / 2) = std::numeric_limits<float>::quiet_NaN();
+    x.at((kRows - 2) * v) = std::numeric_limits<float>::infinity();
+    for (int64_t i = 0; i < v; ++i) x.at((kRows - 1) * v + i) = -std::numeric_limits<float>::infinity();
+    Tensor out = unset(DType::kI32, {kRows, ops::kChosenTokenWords});
+    const Tensor of_cpu(DType::kI32, {kRows, ops::kChosenTokenWords}),
+        words(DType::kI32, {kRows, ops::kChoiceRuleWords});
+    std::memcpy(words.view().bytes(), rules.data(), rules.size() * sizeof(ChoiceRule));
+    ops::choose_tokens(cpu(), {.x = x, .rules = words, .out = of_cpu});
     DeviceArgs args(*stream_);
-    sample({.logits = upload(args, x), .rows = args.in(rows), .out = args.out<int32_t>(out)}, stream());
+    choose_tokens({.logits = upload(args, x),
+                   .rules = args.in(rules),
+                   .out = reinterpret_cast<ChosenToken*>(args.out<int32_t>(out))},
+                  stream());
     args.fetch();
     for (int64_t t = 0; t < kRows; ++t) {
-      const SamplingRow& row = rows[static_cast<size_t>(t)];
+      const ChoiceRule& rule = rules[static_cast<size_t>(t)];
       SamplingParams params;
-      params.temperature = row.temperature, params.seed = row.seed, params.choice = row.choice;
+      params.temperature = rule.temperature, params.seed = rule.seed, params.choice = rule.choice;
       const std::span<const float> logits(x.view().row<float>(t), static_cast<size_t>(v));
       const Result<SamplingPlan> plan = SamplingPlan::make(params, v);
       ASSERT_TRUE(plan.ok()) << plan.error().message;
-      EXPECT_EQ(out.view().data<int32_t>()[t], choose_token(logits, *plan, {.position = row.position}).token)
-          << v << " row " << t;
+      const Choice expected = choose_token(logits, *plan, {.position = rule.position});
+      for (const Tensor* tensor : {&out, &of_cpu}) {
+        const auto* chosen = reinterpret_cast<const ops::ChosenToken*>(tensor->view().row<int32_t>(t));
+        EXPECT_EQ(chosen->sound, expected.ok() ? 1 : 0) << v << " row " << t;
+        EXPECT_EQ(chosen->token, expected.ok() ? expected.token : 0) << v << " row " << t;
+        EXPECT_NEAR(chosen->probability, max_prob(logits, 0), 2e-3) << v << " row " << t;
+      }
     }
   }
 }

@@ -1,0 +1,195 @@
+// A CUDA device that is none: its memory is the host's, and what is enqueued runs when somebody waits. So what an engine does
+// with a device (copies in and out, recorded passes, where rows lie, when it waits) is tested where there is no GPU.
+//
+// Late    nothing has run before synchronize(): who reads a result without waiting reads what was there before
+// Views   are tagged as the device's, so that host code which looks into one ends the process
+// Ops     those that a fake model (fake_model.h) and the engine call; its passes are enqueued by enqueue()
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "base/thread_pool.h"
+#include "ops/copies.h"
+#include "ops/cpu_backend.h"
+#include "ops/cuda_backend.h"
+#include "ops/expand_topk.h"
+#include "ops/index_topk.h"
+#include "ops/linear_attention.h"
+#include "ops/logits.h"
+#include "ops/matmul.h"
+#include "ops/moe.h"
+#include "ops/norm.h"
+#include "ops/pool_windows.h"
+#include "ops/quantize.h"
+#include "ops/rope.h"
+#include "ops/row_chains.h"
+#include "ops/sparse_attention.h"
+#include "ops/streams.h"
+
+namespace levin::test {
+
+// The same memory as the host's own, for what runs as if on the device.
+inline View seen_from_device(const View& view) {
+  if (view.empty() || view.device() == Device::kCpu) return view;
+  if (view.rank() == 1) return View(view.bytes(), view.dtype(), {view.dim(0)});
+  LEVIN_CHECK(view.rank() == 2, "a fake device is given {}", view.describe());
+  return View(view.bytes(), view.dtype(), {view.dim(0), view.stride(0)}).slice_last(0, view.dim(1));
+}
+
+class FakeCuda final : public CudaBackend {
+ public:
+  FakeCuda() : arena_([this](int64_t n_bytes) { return block(n_bytes); }, kAlignment) {
+    info_.name = "fake device";
+  }
+
+  // Runs `work` when somebody waits, or whenever what is being recorded is replayed.
+  void enqueue(std::function<void()> work) { (recording_ != nullptr ? *recording_ : queue_).push_back(std::move(work)); }
+
+  int64_t n_synchronized() const { return n_synchronized_; }
+
+  const cuda::DeviceInfo& device() const override { return info_; }
+  Arena& arena() override { return arena_; }
+  Status synchronize() override {
+    LEVIN_CHECK(recording_ == nullptr, "somebody waits while work is recorded");
+    ++n_synchronized_;
+    for (const std::function<void()>& work : std::exchange(queue_, {})) work();
+    return {};
+  }
+  Result<std::unique_ptr<RecordedWork>> record(const std::function<void()>& enqueue_ops) override {
+    auto work = std::make_unique<Recorded>(*this);
+    recording_ = &work->parts;
+    enqueue_ops();
+    recording_ = nullptr;
+    return std::unique_ptr<RecordedWork>(std::move(work));
+  }
+
+  Result<Buffer> allocate(int64_t n_bytes) override { return block(n_bytes); }
+  Result<Buffer> allocate_pinned(int64_t n_bytes) override { return Buffer(n_bytes); }
+  int64_t available_bytes() const override { return int64_t{1} << 30; }
+  void copy_bytes_in(std::byte* to, const void* from, int64_t n_bytes) override {
+    const auto* bytes = static_cast<const std::byte*>(from);
+    LEVIN_CHECK(recording_ == nullptr, "a copy from the host is recorded");
+    enqueue([to, staged = std::vector<std::byte>(bytes, bytes + n_bytes)] { std::copy(staged.begin(), staged.end(), to); });
+  }
+  void copy_bytes_out(void* to, const std::byte* from, int64_t n_bytes) override {
+    LEVIN_CHECK(recording_ == nullptr, "a copy to the host is recorded");
+    enqueue([to, from, n_bytes] { std::memcpy(to, from, static_cast<size_t>(n_bytes)); });
+  }
+  void copy_in(const View& to, const View& from) override {
+    copy_bytes_in(to.bytes(), from.bytes(), from.n_elements() * dtype_bytes(from.dtype()));
+  }
+  Status copy_out(const View& to, const View& from) override {
+    copy_bytes_out(to.bytes(), from.bytes(), from.n_elements() * dtype_bytes(from.dtype()));
+    return synchronize();
+  }
+  Result<Matrix> upload(const RowMajorWeights&) override { return refusal(); }
+  Result<ops::ExpertStack> upload_experts(std::span<const ExpertRows>) override { return refusal(); }
+
+  void argmax(const ops::Argmax& a) override {
+    enqueue([this, a] { cpu_.argmax({.x = seen_from_device(a.x), .out = seen_from_device(a.out)}); });
+  }
+  void choose_tokens(const ops::ChooseTokens& a) override {
+    enqueue([this, a] {
+      cpu_.choose_tokens(
+          {.x = seen_from_device(a.x), .rules = seen_from_device(a.rules), .out = seen_from_device(a.out)});
+    });
+  }
+  void copy_rows(const ops::CopyRows& a) override {
+    enqueue([this, a] {
+      cpu_.copy_rows({.x = seen_from_device(a.x),
+                      .rows = seen_from_device(a.rows),
+                      .repeat = a.repeat,
+                      .out = seen_from_device(a.out)});
+    });
+  }
+  void mark_unusable(const ops::MarkUnusable& a) override {
+    enqueue([this, a] { cpu_.mark_unusable({.x = seen_from_device(a.x), .faults = seen_from_device(a.faults)}); });
+  }
+  void matmul(const ops::Matmul& a) override {
+    LEVIN_CHECK(a.w->dtype() == DType::kF32, "a fake device multiplies with f32 weights");
+    enqueue([x = seen_from_device(a.x), out = seen_from_device(a.out), w = a.w] {
+      const auto* weights = reinterpret_cast<const float*>(w->device_data());  // [N, K]
+      for (int64_t t = 0; t < x.dim(0); ++t) {
+        for (int64_t n = 0; n < w->n(); ++n) {
+          const float* row = weights + n * w->k();
+          out.row<float>(t)[n] = std::inner_product(row, row + w->k(), x.row<float>(t), 0.0f);
+        }
+      }
+    });
+  }
+  void add_into(const ops::AddInto&) override { refuse("add_into"); }
+  void append_index_keys(const ops::AppendIndexKeys&) override { refuse("append_index_keys"); }
+  void append_latent(const ops::AppendLatent&) override { refuse("append_latent"); }
+  void delta_rule(const ops::DeltaRule&) override { refuse("delta_rule"); }
+  void embed(const ops::Embed&) override { refuse("embed"); }
+  void expand_topk(const ops::ExpandTopk&) override { refuse("expand_topk"); }
+  void expert_ffn(const ops::ExpertFfn&) override { refuse("expert_ffn"); }
+  void ffn(const ops::Ffn&) override { refuse("ffn"); }
+  void hadamard(const ops::Hadamard&) override { refuse("hadamard"); }
+  void index_queries(const ops::IndexQueries&) override { refuse("index_queries"); }
+  void index_scores(const ops::IndexScores&) override { refuse("index_scores"); }
+  void index_topk(const ops::IndexTopk&) override { refuse("index_topk"); }
+  void keep_state(const ops::WindowTokens&) override { refuse("keep_state"); }
+  void layer_norm(const ops::LayerNorm&) override { refuse("layer_norm"); }
+  void matmul_per_head(const ops::MatmulPerHead&) override { refuse("matmul_per_head"); }
+  void mean_streams(const ops::MeanStreams&) override { refuse("mean_streams"); }
+  void norm_rows(const ops::NormRows&) override { refuse("norm_rows"); }
+  void pool_windows(const ops::PoolWindows&) override { refuse("pool_windows"); }
+  void quantize_fp8(const ops::QuantizeFp8&) override { refuse("quantize_fp8"); }
+  void read_streams(const ops::ReadStreams&) override { refuse("read_streams"); }
+  void rms_norm(const ops::RmsNorm&) override { refuse("rms_norm"); }
+  void rope(const ops::Rope&) override { refuse("rope"); }
+  void rope_table(const ops::RopeTable&) override { refuse("rope_table"); }
+  void rotate_queries(const ops::RotateQueries&) override { refuse("rotate_queries"); }
+  void round_to_bf16(const ops::RoundToBf16&) override { refuse("round_to_bf16"); }
+  void round_to_fp4(const ops::RoundToFp4&) override { refuse("round_to_fp4"); }
+  void route_experts(const ops::RouteExperts&) override { refuse("route_experts"); }
+  void scale_rows(const ops::ScaleRows&) override { refuse("scale_rows"); }
+  void select_topk(const ops::SelectTopk&) override { refuse("select_topk"); }
+  void short_conv(const ops::ShortConv&) override { refuse("short_conv"); }
+  void sigmoid_mul(const ops::SigmoidMul&) override { refuse("sigmoid_mul"); }
+  void silu_mul(const ops::SiluMul&) override { refuse("silu_mul"); }
+  void sparse_attention(const ops::SparseAttention&) override { refuse("sparse_attention"); }
+  void stream_weights(const ops::StreamWeights&) override { refuse("stream_weights"); }
+  void take_all(const ops::TakeAll&) override { refuse("take_all"); }
+  void take_most_recent(const ops::TakeAll&) override { refuse("take_most_recent"); }
+  void write_index_keys(const ops::WriteIndexKeys&) override { refuse("write_index_keys"); }
+  void write_latent(const ops::WriteLatent&) override { refuse("write_latent"); }
+  void write_streams(const ops::WriteStreams&) override { refuse("write_streams"); }
+
+ private:
+  struct Recorded final : RecordedWork {
+    explicit Recorded(FakeCuda& fake) : device(fake) {}
+    void replay() override {
+      for (const std::function<void()>& part : parts) device.enqueue(part);
+    }
+    FakeCuda& device;
+    std::vector<std::function<void()>> parts;
+  };
+
+  static Error refusal() { return {ErrorKind::kRuntime, "the fake device holds no weights"}; }
+  static void refuse(std::string_view op) { LEVIN_CHECK(false, "the fake device has no {}", op); }
+
+  Buffer block(int64_t n_bytes) {
+    blocks_.push_back(std::make_unique<Buffer>(std::max<int64_t>(n_bytes, 1)));
+    return Buffer::borrowed(blocks_.back()->data(), n_bytes, Device::kCuda);
+  }
+
+  cuda::DeviceInfo info_;
+  std::vector<std::unique_ptr<Buffer>> blocks_;
+  Arena arena_, host_arena_;
+  ThreadPool pool_{1};
+  CpuBackend cpu_{pool_, host_arena_, Isa::kPlain};
+  std::vector<std::function<void()>> queue_;
+  std::vector<std::function<void()>>* recording_ = nullptr;
+  int64_t n_synchronized_ = 0;
+};
+
+}  // namespace levin::test
