@@ -104,6 +104,7 @@ enum class RowFault : uint8_t {
   kNone,
   kNotNumbers,   // a logit is NaN or +infinity, or all are -infinity
   kNothingLeft,  // the mask excludes all tokens that the plan allows at this position
+  kAgainstMask,  // a structure takes none that its mask allowed: an error of ours
 };
 
 struct Choice {

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/check.h"
 #include "engine/row_span.h"
 
 namespace levin {
@@ -22,6 +21,12 @@ Error error_of(RowFault fault, int64_t position) {
     return {ErrorKind::kUsage,
             fmt::format("no token is left at position {}: the structure, the banned tokens and min_tokens together "
                         "exclude all; relax one of them",
+                        position)};
+  }
+  if (fault == RowFault::kAgainstMask) {
+    return {ErrorKind::kRuntime,
+            fmt::format("the structure refuses the token at position {} that its mask allowed; this is "
+                        "an error of levin's, and ends this request alone",
                         position)};
   }
   return {ErrorKind::kRuntime, fmt::format("the model's logits are NaN or infinite at position {}; this request ends, "
@@ -140,6 +145,10 @@ bool Sequence::choose_and_emit(std::span<const float> logits) {
     fail(choice.fault, n_tokens());
     return false;
   }
+  if (matcher && !matcher->push(choice.token)) {
+    fail(RowFault::kAgainstMask, n_tokens());
+    return false;
+  }
   emit(choice.token, logits);
   return true;
 }
@@ -147,7 +156,6 @@ bool Sequence::choose_and_emit(std::span<const float> logits) {
 void Sequence::emit(int32_t token, std::span<const float> logits) {
   tokens.push_back(token);
   history.push(token);
-  if (matcher) LEVIN_CHECK(matcher->push(token), "token {} was chosen against its mask", token);
   TokenEvent event{.token = token, .logprobs = std::nullopt};
   if (request.logprobs) event.logprobs = row_logprobs(logits, token, request.n_top_logprobs);
   const Verdict verdict = request.on_token ? request.on_token(event) : Verdict::kGoOn;

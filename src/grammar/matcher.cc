@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "base/check.h"
-
 namespace levin::grammar {
 
 Matcher::Matcher(const Structure& structure, std::span<const int32_t> ends)
@@ -110,7 +108,7 @@ bool Matcher::push(int32_t token) {
 }
 
 void Matcher::pop() {
-  LEVIN_CHECK(steps_.size() > 1, "nothing was pushed");
+  if (steps_.size() == 1) return;
   places_.resize(steps_.back().first_place);
   steps_.pop_back();
   stacks_.forget_frames(steps_.back().n_frames);

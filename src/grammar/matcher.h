@@ -4,7 +4,7 @@
 //   const int32_t token = choose(logits, matcher.mask());
 //   matcher.push(token);
 //   if (matcher.is_complete()) ...                 // nothing can follow
-//   matcher.pop();                                 // undoes the last push, as often as wanted
+//   matcher.pop();                                 // undoes the last push, as often as wanted; does nothing where none is left
 //
 // An answer that begins with reasoning is free until the token that ends it; only the ends of answers and what
 // `not_before` lists are shut out till then.

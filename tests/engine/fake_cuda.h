@@ -45,12 +45,12 @@ inline View seen_from_device(const View& view) {
 
 class FakeCuda final : public CudaBackend {
  public:
-  FakeCuda() : arena_([this](int64_t n_bytes) { return block(n_bytes); }, kAlignment) {
-    info_.name = "fake device";
-  }
+  FakeCuda() : arena_([this](int64_t n_bytes) { return block(n_bytes); }, kAlignment) { info_.name = "fake device"; }
 
   // Runs `work` when somebody waits, or whenever what is being recorded is replayed.
-  void enqueue(std::function<void()> work) { (recording_ != nullptr ? *recording_ : queue_).push_back(std::move(work)); }
+  void enqueue(std::function<void()> work) {
+    (recording_ != nullptr ? *recording_ : queue_).push_back(std::move(work));
+  }
 
   int64_t n_synchronized() const { return n_synchronized_; }
 
@@ -76,7 +76,8 @@ class FakeCuda final : public CudaBackend {
   void copy_bytes_in(std::byte* to, const void* from, int64_t n_bytes) override {
     const auto* bytes = static_cast<const std::byte*>(from);
     LEVIN_CHECK(recording_ == nullptr, "a copy from the host is recorded");
-    enqueue([to, staged = std::vector<std::byte>(bytes, bytes + n_bytes)] { std::copy(staged.begin(), staged.end(), to); });
+    enqueue(
+        [to, staged = std::vector<std::byte>(bytes, bytes + n_bytes)] { std::copy(staged.begin(), staged.end(), to); });
   }
   void copy_bytes_out(void* to, const std::byte* from, int64_t n_bytes) override {
     LEVIN_CHECK(recording_ == nullptr, "a copy to the host is recorded");
