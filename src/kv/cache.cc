@@ -8,7 +8,7 @@
 namespace levin {
 namespace {
 
-// The ring and what stands behind it.
+// Of the ring, and of the ends of blocks that are kept after it.
 int64_t state_rows(const StateFormat& state, const CacheLimits& limits, int64_t n_block_tokens) {
   return state.ring_rows(limits.n_undone) + limits.open_blocks(n_block_tokens) * state.n_before;
 }

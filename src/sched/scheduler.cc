@@ -87,12 +87,12 @@ SchedulerCounts Scheduler::counts() const {
 
 // ---- pages -------------------------------------------------------------------------------------------------------
 
-// What a step of n_rows and the drafting behind it write.
+// What a step of n_rows and the drafting after it write.
 int64_t Scheduler::slots_after(const Sequence& s, int64_t n_rows) const {
   return std::min(s.n_cached + n_rows + options_.lookahead_tokens, s.spec.limit_tokens + 1);
 }
 
-// Makes room for n_slots, at the cost of sequences that rank behind s.
+// Makes room for n_slots, at the cost of sequences that rank below s.
 bool Scheduler::secure(Sequence& s, int64_t n_slots, StepPlan& plan) {
   while (!cache_.grow(s.cache, n_slots)) {
     const auto last = std::prev(running_.end());
@@ -131,7 +131,7 @@ void Scheduler::plan_decoding(StepPlan& plan) {
                               .n_drafts = room_for_drafts(s) ? s.n_drafts : 0,
                               .gives_token = true});
     }
-    next = running_.upper_bound(s.rank);  // those behind may have been preempted meanwhile
+    next = running_.upper_bound(s.rank);  // those after it may have been preempted meanwhile
   }
 }
 

@@ -27,7 +27,7 @@ std::string plan_line(const StepPlan& plan) {
   return out;
 }
 
-// The words of a line in front of " : " and the numbers behind it.
+// The words of a line before " : " and the numbers after it.
 struct TraceLine {
   std::vector<std::string_view> words;
   std::vector<int32_t> tokens;

@@ -38,7 +38,8 @@ class CallWriter {
   // Closes a string; its first part waits for the string's least length.
   Expression behind_string() const {
     if (dsml_)
-      return grammar::sequence({grammar::guarded("</"), grammar::token(dsml_->mark), grammar::literal("parameter>")});
+      return grammar::sequence({grammar::guarded("</"), grammar::token(dsml_->mark),
+                                grammar::literal(fmt::format("{}>", dsml_->tags.parameter))});
     return grammar::token(tags_->value_end, grammar::EdgeKind::kGuarded);
   }
 
@@ -66,8 +67,9 @@ class CallWriter {
     }
     if (may_be_empty) all = grammar::choice({std::move(all), grammar::literal("\n")});
     return grammar::sequence({grammar::literal("<"), grammar::token(dsml_->mark),
-                              grammar::literal(fmt::format("invoke name=\"{}\">", function.name)), std::move(all),
-                              grammar::literal("\n</"), grammar::token(dsml_->mark), grammar::literal("invoke>")});
+                              grammar::literal(fmt::format("{} name=\"{}\">", dsml_->tags.invoke, function.name)),
+                              std::move(all), grammar::literal("\n</"), grammar::token(dsml_->mark),
+                              grammar::literal(fmt::format("{}>", dsml_->tags.invoke))});
   }
 
   // One call or more, counted by the rule that this becomes.
@@ -77,7 +79,7 @@ class CallWriter {
       return grammar::sequence({one, grammar::repeat(one, 0)});
     }
     const Expression line = grammar::bytes('\n', '\n', grammar::EdgeKind::kCounts);
-    const Expression mark = grammar::token(dsml_->mark), tag = grammar::literal(fmt::format("{}>", dsml_->block));
+    const Expression mark = grammar::token(dsml_->mark), tag = grammar::literal(fmt::format("{}>", dsml_->tags.block));
     return grammar::sequence({grammar::literal("\n\n<"), mark, tag,
                               grammar::repeat(grammar::sequence({line, call_of(any_call)}), 1),
                               grammar::guarded("\n</"), mark, tag});
@@ -86,14 +88,16 @@ class CallWriter {
  private:
   Expression behind_json() const {
     if (dsml_)
-      return grammar::sequence({grammar::literal("</"), grammar::token(dsml_->mark), grammar::literal("parameter>")});
+      return grammar::sequence({grammar::literal("</"), grammar::token(dsml_->mark),
+                                grammar::literal(fmt::format("{}>", dsml_->tags.parameter))});
     return grammar::token(tags_->value_end);
   }
   Expression value(const std::string& name, bool string, Expression text) const {
     if (dsml_) {
-      return grammar::sequence({grammar::literal("\n<"), grammar::token(dsml_->mark),
-                                grammar::literal(fmt::format("parameter name=\"{}\" string=\"{}\">", name, string)),
-                                std::move(text)});
+      return grammar::sequence(
+          {grammar::literal("\n<"), grammar::token(dsml_->mark),
+           grammar::literal(fmt::format("{} name=\"{}\" string=\"{}\">", dsml_->tags.parameter, name, string)),
+           std::move(text)});
     }
     return grammar::sequence({grammar::token(tags_->key_begin), grammar::literal(name), grammar::token(tags_->key_end),
                               grammar::token(tags_->value_begin), std::move(text)});

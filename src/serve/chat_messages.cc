@@ -11,7 +11,8 @@ void set_effort(std::string_view effort, text::ChatRequest* request) {
   request->thinking = effort != "none" && effort != "minimal";
   if (effort == "low") request->effort = text::Effort::kLow;
   if (effort == "medium" || effort == "high") request->effort = text::Effort::kHigh;
-  if (effort == "xhigh" || effort == "max") request->effort = text::Effort::kMax;
+  if (effort == "xhigh") request->effort = text::Effort::kExtraHigh;
+  if (effort == "max") request->effort = text::Effort::kMax;
 }
 
 namespace {

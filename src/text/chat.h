@@ -53,7 +53,7 @@ struct Message {
 };
 
 // How long to reason.
-enum class Effort { kLow, kHigh, kMax };
+enum class Effort { kLow, kHigh, kExtraHigh, kMax };  // formats that know three take kExtraHigh for kMax
 
 struct ChatRequest {
   std::vector<Message> messages = {};
@@ -68,9 +68,14 @@ struct ChatRequest {
 };
 
 // Tool calls as XML-like tags, each with a mark that is a token: <｜DSML｜invoke name="f">.
+struct DsmlTags {
+  std::string_view block;  // around the calls: "function_calls"
+  std::string_view invoke = "invoke";
+  std::string_view parameter = "parameter";
+};
 struct DsmlCalls {
   TokenId mark = kNoToken;
-  std::string_view block;  // name of the tag around the calls: "function_calls"
+  DsmlTags tags;  // their names
 };
 
 // Tool calls whose tags are tokens themselves: <tool_call>f<arg_key>k</arg_key><arg_value>v</arg_value></tool_call>.
@@ -102,6 +107,8 @@ using ChatMaker = Result<std::shared_ptr<const ChatRenderer>> (*)(const Tokenize
 Result<std::shared_ptr<const ChatRenderer>> make_deepseek_v32_chat(const Tokenizer& tokenizer,
                                                                    const ChatSource& source);
 Result<std::shared_ptr<const ChatRenderer>> make_deepseek_v4_chat(const Tokenizer& tokenizer, const ChatSource& source);
+Result<std::shared_ptr<const ChatRenderer>> make_deepseek_v41_chat(const Tokenizer& tokenizer,
+                                                                   const ChatSource& source);
 Result<std::shared_ptr<const ChatRenderer>> make_glm_chat(const Tokenizer& tokenizer, const ChatSource& source);
 
 class ChatFormat {

@@ -7,16 +7,16 @@
 namespace levin::text::deepseek {
 namespace {
 
-void append_parameters(SegmentBuilder& out, const io::JsonObject& arguments) {
+void append_parameters(SegmentBuilder& out, std::string_view tag, const io::JsonObject& arguments) {
   for (size_t i = 0; i < arguments.n_members(); ++i) {
     const io::JsonMember& argument = arguments.members()[i];
     const std::string* text = argument.value.as_string();
     if (i > 0) out.format("\n");
-    out.format("<｜DSML｜parameter name=\"");
+    out.format(fmt::format("<｜DSML｜{} name=\"", tag));
     out.user(argument.key);
     out.format(text != nullptr ? "\" string=\"true\">" : "\" string=\"false\">");
     out.user(text != nullptr ? *text : python_json(argument.value));
-    out.format("</｜DSML｜parameter>");
+    out.format(fmt::format("</｜DSML｜{}>", tag));
   }
 }
 
@@ -42,25 +42,25 @@ std::vector<SegmentBuilder::Mark> Marks::words() const {
           {kDsml, dsml}};
 }
 
-OutputMarks Marks::output_marks(std::string_view block) const {
+OutputMarks Marks::output_marks(const DsmlTags& tags) const {
   return {.think_begin = think_begin,
           .think_end = think_end,
           .silent = {bos, eos, user, assistant},
-          .calls = DsmlCalls{.mark = dsml, .block = block}};
+          .calls = DsmlCalls{.mark = dsml, .tags = tags}};
 }
 
-void append_calls(SegmentBuilder& out, std::string_view block, const std::vector<ToolCall>& calls) {
+void append_calls(SegmentBuilder& out, const DsmlTags& tags, const std::vector<ToolCall>& calls) {
   if (calls.empty()) return;
-  out.format(fmt::format("\n\n<｜DSML｜{}>\n", block));
+  out.format(fmt::format("\n\n<｜DSML｜{}>\n", tags.block));
   for (size_t i = 0; i < calls.size(); ++i) {
     if (i > 0) out.format("\n");
-    out.format("<｜DSML｜invoke name=\"");
+    out.format(fmt::format("<｜DSML｜{} name=\"", tags.invoke));
     out.user(calls[i].name);
     out.format("\">\n");
-    append_parameters(out, arguments_of(calls[i]));
-    out.format("\n</｜DSML｜invoke>");
+    append_parameters(out, tags.parameter, arguments_of(calls[i]));
+    out.format(fmt::format("\n</｜DSML｜{}>", tags.invoke));
   }
-  out.format(fmt::format("\n</｜DSML｜{}>", block));
+  out.format(fmt::format("\n</｜DSML｜{}>", tags.block));
 }
 
 void append_tools(SegmentBuilder& out, const std::vector<io::JsonValue>& tools) {

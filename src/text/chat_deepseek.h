@@ -25,12 +25,11 @@ struct Marks {
   std::vector<MarkSlot> slots();
   std::vector<SegmentBuilder::Mark> words() const;
 
-  // `block`: the tag around the calls.
-  OutputMarks output_marks(std::string_view block) const;
+  OutputMarks output_marks(const DsmlTags& tags) const;
 };
 
 // The end of an answer that makes calls: a block of invokes; nothing without calls.
-void append_calls(SegmentBuilder& out, std::string_view block, const std::vector<ToolCall>& calls);
+void append_calls(SegmentBuilder& out, const DsmlTags& tags, const std::vector<ToolCall>& calls);
 
 // One function object a line, without a line break at the end.
 void append_tools(SegmentBuilder& out, const std::vector<io::JsonValue>& tools);

@@ -56,7 +56,7 @@ Here are the functions available in JSONSchema format:
 <functions>
 )";
 constexpr std::string_view kToolsEnd = "\n</functions>\n";
-constexpr std::string_view kBlock = "function_calls";
+constexpr DsmlTags kTags{.block = "function_calls"};
 constexpr std::string_view kDeveloperText = "\n\n# The user's message is: ";
 
 int last_user_index(const std::vector<const Message*>& messages) {
@@ -160,7 +160,7 @@ class Renderer {
       out_.format(kThinkEnd);
     }
     out_.user(message.content);
-    append_calls(out_, kBlock, message.tool_calls);
+    append_calls(out_, kTags, message.tool_calls);
     out_.format(kEos);
     return {};
   }
@@ -201,7 +201,7 @@ class DeepSeekV32Chat : public ChatRenderer {
     auto chat = std::make_shared<DeepSeekV32Chat>();
     chat->name_ = "DeepSeek-V3.2";
     LEVIN_TRY(find_marks(tokenizer, chat->marks_.slots(), chat->name_));
-    chat->output_marks_ = chat->marks_.output_marks(kBlock);
+    chat->output_marks_ = chat->marks_.output_marks(kTags);
     return std::shared_ptr<const ChatRenderer>(std::move(chat));
   }
 

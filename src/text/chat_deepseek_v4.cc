@@ -1,4 +1,4 @@
-// The chat format of DeepSeek-V4. It has no turns of tools: their results stand in the turn of the user, with what the
+// The chat formats of DeepSeek-V4 and V4.1. They have no turns of tools: their results stand in the turn of the user, with what the
 // user says with them.
 #include <fmt/core.h>
 
@@ -26,25 +26,28 @@ using deepseek::kUser;
 using deepseek::Marks;
 
 constexpr std::string_view kReminder = "<｜latest_reminder｜>";
-constexpr std::string_view kBlock = "tool_calls";
+constexpr std::string_view kSystem = "<｜System｜>";
+constexpr DsmlTags kTags{.block = "tool_calls"};
+constexpr DsmlTags kSpacedTags{.block = " calls", .invoke = " invoke", .parameter = " parameter"};
 constexpr size_t kMaxEncoderBytes = size_t{16} << 20;
 
 // The words of the format, letter by letter from the reference encoder (NOTICE).
+// Calls are shown with the names of the tags: block, invoke, parameter.
 constexpr std::string_view kToolsBegin = R"(
 
 ## Tools
 
-You have access to a set of tools to help answer the user's question. You can invoke tools by writing a "<｜DSML｜tool_calls>" block like the following:
+You have access to a set of tools to help answer the user's question. You can invoke tools by writing a "<｜DSML｜{0}>" block like the following:
 
-<｜DSML｜tool_calls>
-<｜DSML｜invoke name="$TOOL_NAME">
-<｜DSML｜parameter name="$PARAMETER_NAME" string="true|false">$PARAMETER_VALUE</｜DSML｜parameter>
+<｜DSML｜{0}>
+<｜DSML｜{1} name="$TOOL_NAME">
+<｜DSML｜{2} name="$PARAMETER_NAME" string="true|false">$PARAMETER_VALUE</｜DSML｜{2}>
 ...
-</｜DSML｜invoke>
-<｜DSML｜invoke name="$TOOL_NAME2">
+</｜DSML｜{1}>
+<｜DSML｜{1} name="$TOOL_NAME2">
 ...
-</｜DSML｜invoke>
-</｜DSML｜tool_calls>
+</｜DSML｜{1}>
+</｜DSML｜{0}>
 
 String parameters should be specified as is and set `string="true"`. For all other types (numbers, booleans, arrays, objects), pass the value in JSON format and set `string="false"`.
 
@@ -73,22 +76,56 @@ constexpr std::string_view kBeyondMaximum =
     "that "
     "no assumption remains unchecked and no error remains undiscovered.\n\n";
 
-// What stands before everything else in thinking mode. The releases moved the words one level down when they found
-// stronger ones; without an effort both say nothing.
-struct Variant {
-  std::string_view name;
+// What stands before everything else in thinking mode. The releases of V4 moved the words one level down when they found
+// stronger ones; without an effort both say nothing. V4.1 says a number.
+struct EffortWords {
   std::string_view high;
   std::string_view max;
 
-  std::string_view words(std::optional<Effort> effort) const {
+  std::string_view of(std::optional<Effort> effort) const {
     if (effort == Effort::kHigh) return high;
-    return effort == Effort::kMax ? max : std::string_view();
+    return effort == Effort::kExtraHigh || effort == Effort::kMax ? max : std::string_view();
   }
 };
-constexpr Variant kFirst{.name = "DeepSeek-V4", .high = "", .max = kAbsoluteMaximum};
-constexpr Variant kRefreshed{.name = "DeepSeek-V4 (three efforts)", .high = kAbsoluteMaximum, .max = kBeyondMaximum};
 
-// By what the encoder that comes with the model says, or a template made from it.
+std::string budget_words(std::optional<Effort> effort) {
+  const auto budget = [effort] {
+    switch (effort.value_or(Effort::kHigh)) {
+      case Effort::kLow:
+        return 25;
+      case Effort::kHigh:
+        return 50;
+      case Effort::kExtraHigh:
+        return 75;
+      case Effort::kMax:
+        break;
+    }
+    return 100;
+  };
+  return fmt::format("Reasoning Effort: {} (range 1-100, the higher the value, the more thorough the reasoning)\n\n",
+                     budget());
+}
+
+struct Variant {
+  std::string_view name;
+  DsmlTags tags;
+  std::optional<EffortWords> words;  // empty: a number
+  // V4.1: a system message has a mark, and one inside the conversation asks for an answer. What stands first has the mark
+  // too.
+  bool marks_system = false;
+
+  std::string effort_words(std::optional<Effort> effort) const {
+    return words ? std::string(words->of(effort)) : budget_words(effort);
+  }
+};
+constexpr Variant kFirst{
+    .name = "DeepSeek-V4", .tags = kTags, .words = EffortWords{.high = "", .max = kAbsoluteMaximum}};
+constexpr Variant kRefreshed{.name = "DeepSeek-V4 (three efforts)",
+                             .tags = kTags,
+                             .words = EffortWords{.high = kAbsoluteMaximum, .max = kBeyondMaximum}};
+constexpr Variant kV41{.name = "DeepSeek-V4.1", .tags = kSpacedTags, .words = std::nullopt, .marks_system = true};
+
+// Of V4, by what the encoder that comes with the model says, or a template made from it.
 Result<const Variant*> variant_of(const ChatSource& source) {
   std::string words = source.chat_template;
   const std::filesystem::path encoder = source.folder / "encoding" / "encoding_dsv4.py";
@@ -147,8 +184,8 @@ void sort_results(const std::vector<ToolCall>& calls, Turn& turn) {
 
 class Renderer {
  public:
-  Renderer(const ChatRequest& request, const Variant& variant, const Marks& marks, TokenId reminder)
-      : request_(request), variant_(variant), out_(words(marks, reminder)), turns_(turns_of(request.messages)) {
+  Renderer(const ChatRequest& request, const Variant& variant, std::vector<SegmentBuilder::Mark> marks)
+      : request_(request), variant_(variant), out_(std::move(marks)), turns_(turns_of(request.messages)) {
     const std::vector<ToolCall>* calls = nullptr;
     for (Turn& turn : turns_) {
       if (turn.role == Role::kAssistant && !turn.message().tool_calls.empty()) calls = &turn.message().tool_calls;
@@ -162,22 +199,22 @@ class Renderer {
 
   Result<std::vector<Segment>> render() {
     out_.format(kBos);
-    if (request_.thinking) out_.format(variant_.words(request_.effort));
+    if (variant_.marks_system && (request_.thinking || at(0).role == Role::kSystem)) out_.format(kSystem);
+    if (request_.thinking) out_.format(variant_.effort_words(request_.effort));
     for (int i = 0; i < n_turns(); ++i) {
       LEVIN_TRY(turn(i));
-      const bool asks = at(i).role == Role::kUser || at(i).role == Role::kDeveloper;
       const bool answer_follows =
           i + 1 == n_turns() || at(i + 1).role == Role::kAssistant || at(i + 1).role == Role::kReminder;
-      if (asks && answer_follows) begin_answer(i);
+      if (asks(i) && answer_follows) begin_answer(i);
     }
     return out_.take();
   }
 
  private:
-  static std::vector<SegmentBuilder::Mark> words(const Marks& marks, TokenId reminder) {
-    std::vector<SegmentBuilder::Mark> all = marks.words();
-    if (reminder != kNoToken) all.push_back({kReminder, reminder});
-    return all;
+  // Whether an answer may follow the turn.
+  bool asks(int i) const {
+    const Role role = at(i).role;
+    return role == Role::kUser || role == Role::kDeveloper || (role == Role::kSystem && variant_.marks_system && i > 0);
   }
 
   int n_turns() const { return static_cast<int>(turns_.size()); }
@@ -186,7 +223,7 @@ class Renderer {
   void find_last_user() {
     last_user_ = -1;
     for (int i = 0; i < n_turns(); ++i) {
-      if (at(i).role == Role::kUser || at(i).role == Role::kDeveloper) last_user_ = i;
+      if (asks(i)) last_user_ = i;
     }
   }
 
@@ -204,6 +241,7 @@ class Renderer {
     const Message& message = at(i).message();
     switch (at(i).role) {
       case Role::kSystem:
+        if (variant_.marks_system && i > 0) out_.format(kSystem);
         out_.user(message.content);
         tools_and_response_format(message);
         break;
@@ -230,7 +268,8 @@ class Renderer {
 
   void tools_and_response_format(const Message& message) {
     if (!message.tools.empty()) {
-      out_.format(kToolsBegin);
+      const DsmlTags& tags = variant_.tags;
+      out_.format(fmt::format(kToolsBegin, tags.block, tags.invoke, tags.parameter));
       append_tools(out_, message.tools);
       out_.format(kToolsEnd);
     }
@@ -255,7 +294,7 @@ class Renderer {
       out_.format(kThinkEnd);
     }
     out_.user(message.content);
-    append_calls(out_, kBlock, message.tool_calls);
+    append_calls(out_, variant_.tags, message.tool_calls);
     out_.format(kEos);
   }
 
@@ -274,14 +313,18 @@ class Renderer {
 
 class DeepSeekV4Chat : public ChatRenderer {
  public:
-  static Result<std::shared_ptr<const ChatRenderer>> make(const Tokenizer& tokenizer, const ChatSource& source) {
+  static Result<std::shared_ptr<const ChatRenderer>> make(const Tokenizer& tokenizer, const Variant& variant) {
     auto chat = std::make_shared<DeepSeekV4Chat>();
-    LEVIN_ASSIGN(chat->variant_, variant_of(source));
-    chat->name_ = chat->variant_->name;
-    LEVIN_TRY(find_marks(tokenizer, chat->marks_.slots(), chat->name_));
+    chat->variant_ = &variant;
+    chat->name_ = variant.name;
+    std::vector<MarkSlot> slots = chat->marks_.slots();
+    if (variant.marks_system) slots.emplace_back(kSystem, &chat->system_);
+    LEVIN_TRY(find_marks(tokenizer, slots, chat->name_));
     chat->reminder_ = tokenizer.added_id(kReminder).value_or(kNoToken);
-    chat->output_marks_ = chat->marks_.output_marks(kBlock);
-    if (chat->reminder_ != kNoToken) chat->output_marks_.silent.push_back(chat->reminder_);
+    chat->output_marks_ = chat->marks_.output_marks(variant.tags);
+    for (const TokenId mark : {chat->reminder_, chat->system_}) {
+      if (mark != kNoToken) chat->output_marks_.silent.push_back(mark);
+    }
     return std::shared_ptr<const ChatRenderer>(std::move(chat));
   }
 
@@ -293,20 +336,32 @@ class DeepSeekV4Chat : public ChatRenderer {
                                "as a system message",
                                i, kReminder)};
     }
-    return Renderer(request, *variant_, marks_, reminder_).render();
+    return Renderer(request, *variant_, words()).render();
   }
 
  private:
+  std::vector<SegmentBuilder::Mark> words() const {
+    std::vector<SegmentBuilder::Mark> all = marks_.words();
+    if (reminder_ != kNoToken) all.push_back({kReminder, reminder_});
+    if (system_ != kNoToken) all.push_back({kSystem, system_});
+    return all;
+  }
+
   const Variant* variant_ = &kFirst;
   Marks marks_;
-  TokenId reminder_ = kNoToken;
+  TokenId reminder_ = kNoToken, system_ = kNoToken;
 };
 
 }  // namespace
 
 Result<std::shared_ptr<const ChatRenderer>> make_deepseek_v4_chat(const Tokenizer& tokenizer,
                                                                   const ChatSource& source) {
-  return DeepSeekV4Chat::make(tokenizer, source);
+  LEVIN_ASSIGN(const Variant* variant, variant_of(source));
+  return DeepSeekV4Chat::make(tokenizer, *variant);
+}
+
+Result<std::shared_ptr<const ChatRenderer>> make_deepseek_v41_chat(const Tokenizer& tokenizer, const ChatSource&) {
+  return DeepSeekV4Chat::make(tokenizer, kV41);
 }
 
 }  // namespace levin::text

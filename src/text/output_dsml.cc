@@ -99,18 +99,18 @@ class DsmlReader : public OutputReader {
 
 DsmlReader::DsmlReader(const OutputMarks& marks, const Tokenizer& tokenizer, bool in_reasoning)
     : OutputReader(marks, tokenizer, in_reasoning), mark_(std::get<DsmlCalls>(marks.calls).mark) {
-  const std::string block = fmt::format("{}>", std::get<DsmlCalls>(marks.calls).block);
+  const DsmlTags& tags = std::get<DsmlCalls>(marks.calls).tags;
   for (int form = 0; form < static_cast<int>(kForms.size()); ++form) {
     const std::string_view mark = kForms[static_cast<size_t>(form)];
-    const auto add = [&](TagName name, bool closing, std::string_view word) {
-      tags_.push_back({name, closing, form, fmt::format("{}{}{}", closing ? "</" : "<", mark, word)});
+    const auto add = [&](TagName name, bool closing, std::string_view word, std::string_view end) {
+      tags_.push_back({name, closing, form, fmt::format("{}{}{}{}", closing ? "</" : "<", mark, word, end)});
     };
-    add(TagName::kBlock, false, block);
-    add(TagName::kBlock, true, block);
-    add(TagName::kInvoke, false, "invoke");
-    add(TagName::kInvoke, true, "invoke>");
-    add(TagName::kParameter, false, "parameter");
-    add(TagName::kParameter, true, "parameter>");
+    add(TagName::kBlock, false, tags.block, ">");
+    add(TagName::kBlock, true, tags.block, ">");
+    add(TagName::kInvoke, false, tags.invoke, "");  // its name follows
+    add(TagName::kInvoke, true, tags.invoke, ">");
+    add(TagName::kParameter, false, tags.parameter, "");
+    add(TagName::kParameter, true, tags.parameter, ">");
   }
 }
 

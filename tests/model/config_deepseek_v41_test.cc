@@ -130,6 +130,12 @@ TEST(DeepseekV41ConfigTest, MemoryDrafterAndCandidatesMayBeAbsent) {
   EXPECT_FALSE(deepseek_v41::own(c).dspark.has_value());
   EXPECT_EQ(deepseek_v41::own(c).candidates.source, -1);
   EXPECT_EQ(deepseek_v41::class_layer(c), -1);
+
+  text_of(config).set("engram_layer_ids", JsonArray());
+  text_of(config).set("dspark_block_size", 0);
+  const ModelConfig same = test::must(parse(config)).config;
+  EXPECT_FALSE(deepseek_v41::own(same).engram.has_value());
+  EXPECT_FALSE(deepseek_v41::own(same).dspark.has_value());
 }
 
 struct Refused {

@@ -6,6 +6,8 @@
 
 #include <random>
 
+#include "io/json.h"
+#include "io/mapped_file.h"
 #include "serve/answer_form.h"
 #include "support/must.h"
 #include "text/chat_output.h"
@@ -26,14 +28,33 @@ constexpr char kTools[] = R"([
   {"name": "note", "parameters": {"type": "object", "properties": {"text": {"type": "string", "pattern": "^[a-z ]{1,9}$"}}}}])";
 
 struct Family {
+  const char* name;
   const char* folder;
   text::ChatMaker make_chat;
+  const char* mark = nullptr;  // that the folder's tokenizer lacks
 };
+
+text::Tokenizer tokenizer_of(const Family& family) {
+  const std::string folder = std::string(LEVIN_SOURCE_DIR) + "/models/" + family.folder;
+  text::Tokenizer tokenizer = must(text::Tokenizer::load(folder));
+  if (family.mark == nullptr) return tokenizer;
+  io::JsonValue document = must(io::parse_json(must(io::read_file(folder + "/tokenizer.json")), "tokenizer.json"));
+  document.as_object()
+      ->find("added_tokens")
+      ->as_array()
+      ->push_back(io::JsonObject{{"id", tokenizer.n_ids()},
+                                 {"content", family.mark},
+                                 {"special", true},
+                                 {"single_word", false},
+                                 {"lstrip", false},
+                                 {"rstrip", false},
+                                 {"normalized", false}});
+  return must(text::Tokenizer::parse(io::dump_json(document), must(io::read_file(folder + "/tokenizer_config.json"))));
+}
 
 class CallGrammarTest : public ::testing::TestWithParam<Family> {
  protected:
-  const std::string folder_ = std::string(LEVIN_SOURCE_DIR) + "/models/" + GetParam().folder;
-  const text::Tokenizer tokenizer_ = must(text::Tokenizer::load(folder_));
+  const text::Tokenizer tokenizer_ = tokenizer_of(GetParam());
   const text::ChatFormat format_ = must(text::ChatFormat::make(GetParam().make_chat, tokenizer_));
   const std::vector<io::JsonValue> tools_ = *must(io::parse_json(kTools, "tools")).as_array();
   AnswerForms forms_{tokenizer_, format_, tokenizer_.n_ids()};
@@ -181,9 +202,10 @@ TEST_P(CallGrammarTest, TheSameFormIsMadeOnce) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, CallGrammarTest,
-                         testing::Values(Family{"demo-v32", text::make_deepseek_v32_chat},
-                                         Family{"demo-glm", text::make_glm_chat}),
-                         [](const auto& family) { return std::string(family.param.folder).substr(5); });
+                         testing::Values(Family{"v32", "demo-v32", text::make_deepseek_v32_chat},
+                                         Family{"v41", "demo-v32", text::make_deepseek_v41_chat, "<｜System｜>"},
+                                         Family{"glm", "demo-glm", text::make_glm_chat}),
+                         [](const auto& family) { return std::string(family.param.name); });
 
 }  // namespace
 }  // namespace levin::test

@@ -1,4 +1,4 @@
-// DeepSeek-V4's chat format: against the reference encoder (golden/make_deepseek_v4_goldens.py), and what that leaves
+// The chat formats of DeepSeek-V4 and V4.1: against the reference encoders (golden/make_deepseek_v4_goldens.py), and what that leaves
 // open.
 #include <fmt/core.h>
 #include <gtest/gtest.h>
@@ -21,23 +21,29 @@ namespace {
 using test::demo_tokenizer;
 using test::must;
 
-// The demonstration tokenizer with the mark of reminders, which the released ones have.
+// The demonstration tokenizer with the marks of reminders and, in V4.1, of system messages, which the released ones have.
 const Tokenizer& tokenizer() {
   static const Tokenizer tokenizer = [] {
     io::JsonValue document = test::variant_document("deepseek");
-    document.as_object()
-        ->find("added_tokens")
-        ->as_array()
-        ->push_back(io::JsonObject{{"id", demo_tokenizer().n_ids()},
-                                   {"content", "<｜latest_reminder｜>"},
-                                   {"special", true},
-                                   {"single_word", false},
-                                   {"lstrip", false},
-                                   {"rstrip", false},
-                                   {"normalized", false}});
+    io::JsonArray& added = *document.as_object()->find("added_tokens")->as_array();
+    TokenId id = demo_tokenizer().n_ids();
+    for (const char* mark : {"<｜latest_reminder｜>", "<｜System｜>"}) {
+      added.push_back(io::JsonObject{{"id", id++},
+                                     {"content", mark},
+                                     {"special", true},
+                                     {"single_word", false},
+                                     {"lstrip", false},
+                                     {"rstrip", false},
+                                     {"normalized", false}});
+    }
     return must(Tokenizer::parse(io::dump_json(document), ""));
   }();
   return tokenizer;
+}
+
+const ChatFormat& v41_format() {
+  static const ChatFormat format = must(ChatFormat::make(make_deepseek_v41_chat, tokenizer()));
+  return format;
 }
 
 const ChatFormat& format() {
@@ -98,7 +104,11 @@ ChatRequest request_of(const io::JsonObject& golden) {
     request.messages.push_back(message_of(*m.as_object()));
   if (*golden.find("keep_reasoning")->as_bool()) request.keep_reasoning = true;
   const std::string* effort = golden.find("effort")->as_string();
-  if (effort != nullptr) request.effort = *effort == "max" ? Effort::kMax : Effort::kHigh;
+  constexpr std::pair<std::string_view, Effort> kEfforts[] = {
+      {"low", Effort::kLow}, {"high", Effort::kHigh}, {"xhigh", Effort::kExtraHigh}, {"max", Effort::kMax}};
+  for (const auto& [name, value] : kEfforts) {
+    if (effort != nullptr && *effort == name) request.effort = value;
+  }
   return request;
 }
 
@@ -108,15 +118,23 @@ std::string fnv(std::string_view text) {
   return fmt::format("{}", hash);
 }
 
-TEST(ChatDeepSeekV4, MakesTheReferenceEncodersPrompts) {
-  std::istringstream lines(test::read_text_file("tests/text/golden/deepseek_v4.jsonl"));
+void expect_goldens(const char* file, const ChatFormat& chat) {
+  std::istringstream lines(test::read_text_file(file));
   int n = 0;
   for (std::string line; std::getline(lines, line); ++n) {
     const io::JsonValue golden = must(io::parse_json(line, "golden"));
-    const std::string made = prompt(request_of(*golden.as_object()));
+    const std::string made = prompt(request_of(*golden.as_object()), chat);
     ASSERT_EQ(fnv(made), *golden.as_object()->find("hash")->as_string()) << "line " << n + 1 << ":\n" << made;
   }
   EXPECT_EQ(n, 252);
+}
+
+TEST(ChatDeepSeekV4, MakesTheReferenceEncodersPrompts) {
+  expect_goldens("tests/text/golden/deepseek_v4.jsonl", format());
+}
+
+TEST(ChatDeepSeekV41, MakesTheReferenceEncodersPrompts) {
+  expect_goldens("tests/text/golden/deepseek_v41.jsonl", v41_format());
 }
 
 // ---- word by word ------------------------------------------------------------------------------------------------
@@ -226,8 +244,8 @@ struct Parsed {
   int n_complete = 0, n_faults = 0;
 };
 
-Parsed parse(std::string_view text, bool in_reasoning) {
-  ChatOutputParser parser(format(), tokenizer(), in_reasoning);
+Parsed parse(std::string_view text, bool in_reasoning, const ChatFormat& chat = format()) {
+  ChatOutputParser parser(chat, tokenizer(), in_reasoning);
   Parsed out;
   const auto take = [&](const std::vector<OutputEvent>& events) {
     for (const OutputEvent& event : events) {
@@ -262,6 +280,58 @@ TEST(ChatDeepSeekV4, CallsAreReadFromTheirBlock) {
 TEST(ChatDeepSeekV4, TheNewestReminderIsNeverPartOfAnAnswer) {
   const Parsed parsed = parse("a<｜latest_reminder｜>b", false);
   EXPECT_EQ(parsed.content, "ab");
+}
+
+// ---- V4.1 --------------------------------------------------------------------------------------------------------
+
+TEST(ChatDeepSeekV41, SystemMessagesHaveAMarkAndOneInsideAsksForAnAnswer) {
+  EXPECT_EQ(v41_format().name(), "DeepSeek-V4.1");
+  EXPECT_EQ(prompt({.messages = {user("Hi?")}}, v41_format()),
+            "<｜begin▁of▁sentence｜><｜User｜>Hi?<｜Assistant｜></think>");
+  EXPECT_EQ(prompt({.messages = {message(Role::kSystem, "Be kind."), user("Hi?")}}, v41_format()),
+            "<｜begin▁of▁sentence｜><｜System｜>Be kind.<｜User｜>Hi?<｜Assistant｜></think>");
+  EXPECT_EQ(prompt({.messages = {user("Hi?"), answer("Yes?"), message(Role::kSystem, "Go on.")}}, v41_format()),
+            "<｜begin▁of▁sentence｜><｜User｜>Hi?<｜Assistant｜></think>Yes?<｜end▁of▁sentence｜><｜System｜>Go on."
+            "<｜Assistant｜></think>");
+}
+
+TEST(ChatDeepSeekV41, EffortIsANumberAfterTheMarkOfTheSystem) {
+  const auto begin = [](std::optional<Effort> effort) {
+    return prompt({.messages = {user("Hi?")}, .thinking = true, .effort = effort}, v41_format());
+  };
+  const auto expected = [](int number) {
+    return fmt::format(
+        "<｜begin▁of▁sentence｜><｜System｜>Reasoning Effort: {} (range 1-100, the higher the value, the more thorough "
+        "the "
+        "reasoning)\n\n<｜User｜>Hi?<｜Assistant｜><think>",
+        number);
+  };
+  EXPECT_EQ(begin({}), expected(50));
+  EXPECT_EQ(begin(Effort::kLow), expected(25));
+  EXPECT_EQ(begin(Effort::kHigh), expected(50));
+  EXPECT_EQ(begin(Effort::kExtraHigh), expected(75));
+  EXPECT_EQ(begin(Effort::kMax), expected(100));
+}
+
+TEST(ChatDeepSeekV41, CallsAreReadFromTheirBlock) {
+  const std::string_view text =
+      "look it up</think>One moment.\n\n<｜DSML｜ calls>\n<｜DSML｜ invoke name=\"get_weather\">\n"
+      "<｜DSML｜ parameter name=\"city\" string=\"true\">Oslo</｜DSML｜ parameter>\n"
+      "<｜DSML｜ parameter name=\"days\" string=\"false\">2</｜DSML｜ parameter>\n</｜DSML｜ invoke>\n"
+      "</｜DSML｜ calls><｜end▁of▁sentence｜>";
+  const Parsed parsed = parse(text, true, v41_format());
+  EXPECT_EQ(parsed.reasoning, "look it up");
+  EXPECT_EQ(parsed.content, "One moment.");
+  EXPECT_EQ(parsed.name, "get_weather");
+  EXPECT_EQ(parsed.arguments, R"({"city": "Oslo", "days": 2})");
+  EXPECT_EQ(parsed.n_complete, 1);
+  EXPECT_EQ(parsed.n_faults, 0);
+}
+
+TEST(ChatDeepSeekV41, ATokenizerWithoutTheMarkOfTheSystemIsNamed) {
+  const auto refused = ChatFormat::make(make_deepseek_v41_chat, demo_tokenizer());
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.error().message.find("<｜System｜>"), std::string::npos) << refused.error().message;
 }
 
 }  // namespace

@@ -26,6 +26,7 @@ constinit const Architecture kDeepseekV41{
     .make_model = deepseek_v41::make_model,
     .cuda_lacks = "ngram_rows, table_rows, gate_streams, select_blocks, keep_blocks, round_to_fp8, round_to_nvfp4",
     .describe = deepseek_v41::describe,
-    .describe_json = deepseek_v41::describe_json};
+    .describe_json = deepseek_v41::describe_json,
+    .make_chat = text::make_deepseek_v41_chat};
 
 }  // namespace levin

@@ -270,6 +270,8 @@ Status check_engram_rows(const JsonFields& fields, const EngramConfig& engram) {
 
 Status read_engram(const JsonFields& fields, ModelConfig* config) {
   if (!fields.has("engram_layer_ids")) return {};
+  LEVIN_ASSIGN(const auto ids, fields.get<std::vector<int64_t>>("engram_layer_ids"));
+  if (ids.empty()) return {};
   EngramConfig& engram = own(*config).engram.emplace();
   LEVIN_ASSIGN(engram.layers, read_layers(fields, "engram_layer_ids", *config));
   for (const Dim<int64_t, EngramConfig>& dim : kEngramDims) LEVIN_TRY(read_dim(fields, dim, &engram));
@@ -291,6 +293,8 @@ Status read_engram(const JsonFields& fields, ModelConfig* config) {
 Status read_dspark(const JsonFields& fields, ModelConfig* config) {
   config->n_mtp_layers = 0;
   if (!fields.has("dspark_block_size")) return {};
+  LEVIN_ASSIGN(const int64_t n_block, fields.get<int64_t>("dspark_block_size"));
+  if (n_block == 0) return {};
   V41DsparkConfig& dspark = own(*config).dspark.emplace();
   LEVIN_TRY(read_dim(fields, kDraftBlock, config));
   for (const Dim<int64_t, V41DsparkConfig>& dim : kDsparkDims) LEVIN_TRY(read_dim(fields, dim, &dspark));

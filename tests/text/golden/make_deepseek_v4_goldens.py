@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Prompts of DeepSeek-V4's reference encoder, to compare the chat format with.
+"""Prompts of the reference encoders of DeepSeek-V4 and V4.1, to compare the chat formats with.
 
     make_deepseek_v4_goldens.py encoding_dsv4.py > deepseek_v4.jsonl
+    make_deepseek_v4_goldens.py encoding_dsv41.py > deepseek_v41.jsonl
 
 The encoder lies in the folder encoding/ of the checkpoint. Each line has a request, drawn from a fixed seed, and the FNV-1a
-hash of the prompt that the encoder makes of it; two of the encoder's own test vectors come first.
+hash of the prompt that the encoder makes of it; two of the encoder's own test vectors come first. V4.1's knows more efforts, and
+refuses calls whose arguments are no object.
 """
 import copy
 import importlib.util
@@ -74,14 +76,29 @@ def message(draw):
     return out
 
 
-def drawn_cases():
+def is_object(text):
+    try:
+        return isinstance(json.loads(text), dict)
+    except ValueError:
+        return False
+
+
+def with_objects(messages):
+    for m in messages:
+        for call in m.get("tool_calls", []):
+            if not is_object(call["function"]["arguments"]):
+                call["function"]["arguments"] = "{}"
+    return messages
+
+
+def drawn_cases(efforts):
     for i in range(N_CASES):
         draw = Draw(i)
         yield {
             "messages": [message(draw) for _ in range(1 + draw.below(9))],
             "thinking": draw.below(3) > 0,
             "keep_reasoning": draw.below(4) == 0,
-            "effort": draw.of([None, None, "high", "max"]),
+            "effort": draw.of(efforts),
         }
 
 
@@ -119,7 +136,11 @@ def main():
     spec = importlib.util.spec_from_file_location("encoder", sys.argv[1])
     encoder = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(encoder)
-    for case in [*published_cases(), *drawn_cases()]:
+    v41 = hasattr(encoder, "SYSTEM_SP_TOKEN")
+    efforts = [None, "low", "high", "xhigh", "max"] if v41 else [None, None, "high", "max"]
+    for case in [*published_cases(), *drawn_cases(efforts)]:
+        if v41:
+            with_objects(case["messages"])
         prompt = encoder.encode_messages(copy.deepcopy(case["messages"]), "thinking" if case["thinking"] else "chat",
                                          drop_thinking=not case["keep_reasoning"], reasoning_effort=case["effort"])
         print(json.dumps(dict(case, hash=str(fnv(prompt))), ensure_ascii=False))

@@ -80,8 +80,7 @@ __device__ __forceinline__ void cluster_copy(uint32_t to, uint32_t from, uint32_
 }
 
 // One arrival on the same barrier of block `rank`, ordered after this thread's shared-memory accesses only.
-// (Mbarrier::arrive_at() releases all memory to the cluster, for which it waits until every earlier write has been
-// acknowledged.)
+// An arrival that releases all memory to the cluster would wait until every earlier write has been acknowledged.
 __device__ __forceinline__ void cluster_arrive_relaxed(const Mbarrier& own, uint32_t rank) {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(cluster_address(own.address(), rank)) : "memory");
 }

@@ -55,22 +55,12 @@ struct alignas(8) Mbarrier {
   }
 
   // One arrival on the same barrier of block `rank` of the cluster, after this thread's reads of what the barrier
-  // frees. What it wrote need not be visible there yet: for that, arrive_at().
+  // frees. What it wrote need not be visible there yet.
   __device__ __forceinline__ void free_at(uint32_t rank) {
     asm volatile(
         "{\n .reg .b32 remote;\n"
         "mapa.shared::cluster.u32 remote, %0, %1;\n"
         "mbarrier.arrive.shared::cluster.b64 _, [remote];\n}\n" ::"r"(address()),
-        "r"(rank)
-        : "memory");
-  }
-
-  // The same, releasing what this thread wrote to the whole cluster: a fence that takes about a microsecond.
-  __device__ __forceinline__ void arrive_at(uint32_t rank) {
-    asm volatile(
-        "{\n .reg .b32 remote;\n"
-        "mapa.shared::cluster.u32 remote, %0, %1;\n"
-        "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n}\n" ::"r"(address()),
         "r"(rank)
         : "memory");
   }
@@ -97,31 +87,10 @@ struct alignas(8) Mbarrier {
     return done != 0;
   }
 
-  // The same with acquire at cluster scope: what another block released with arrive_at is visible afterwards.
-  __device__ __forceinline__ bool try_wait_cluster(uint32_t parity) const {
-    uint32_t done;
-    asm volatile(
-        "{\n .reg .pred p;\n"
-        "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n"
-        "selp.b32 %0, 1, 0, p;\n}\n"
-        : "=r"(done)
-        : "r"(address()), "r"(parity)
-        : "memory");
-    return done != 0;
-  }
-
   __device__ __forceinline__ void wait(uint32_t parity) const {
     if (try_wait(parity)) return;
     const uint64_t begin = now_ns();
     while (!try_wait(parity)) {
-      if (now_ns() - begin > kWatchdogNs) __trap();
-    }
-  }
-
-  __device__ __forceinline__ void wait_cluster(uint32_t parity) const {
-    if (try_wait_cluster(parity)) return;
-    const uint64_t begin = now_ns();
-    while (!try_wait_cluster(parity)) {
       if (now_ns() - begin > kWatchdogNs) __trap();
     }
   }

@@ -1,7 +1,7 @@
 // The bulk copy engine: boxes of tensors described by a tensor map (prims/tensor_map.h), and plain runs of bytes.
 //
 // Loads land in shared memory and count their bytes on a barrier; parts of a box outside the tensor read as zero and
-// are counted too. Stores skip what lies outside; a thread waits for its own stores. One thread issues a copy.
+// are counted too. One thread issues a copy.
 // Coordinates are innermost first.
 #pragma once
 
@@ -61,27 +61,6 @@ __device__ __forceinline__ void bulk_load(void* to, const void* from, uint32_t n
           "r"(shared_address(to)),
       "l"(from), "r"(n_bytes), "r"(barrier.address()), "l"(policy)
       : "memory");
-}
-
-__device__ __forceinline__ void tma_store_2d(const CUtensorMap& map, const void* from, int x, int y) {
-  asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];" ::"l"(
-                   reinterpret_cast<uint64_t>(&map)),
-               "r"(shared_address(from)), "r"(x), "r"(y)
-               : "memory");
-}
-
-__device__ __forceinline__ void bulk_store(void* to, const void* from, uint32_t n_bytes) {
-  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(shared_address(from)),
-               "r"(n_bytes)
-               : "memory");
-}
-
-__device__ __forceinline__ void store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-
-// Until at most kPending of this thread's committed groups have not yet read their shared memory.
-template <int kPending>
-__device__ __forceinline__ void store_wait_read() {
-  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
 }
 
 // Shared memory written with ordinary stores becomes visible to the copy engine and the matrix unit: each writing
