@@ -51,13 +51,14 @@ class FamilyTest : public testing::TestWithParam<FamilyCase> {
 INSTANTIATE_TEST_SUITE_P(Families, FamilyTest,
                          testing::Values(FamilyCase{"Glm", nullptr, nullptr, "demo-glm"},
                                          FamilyCase{"DeepSeekV4", "v4-flash", "vocab_size", "demo-v32"},
-                                         FamilyCase{"DeepSeekV4WithABlockDrafter", "v4-dspark", "vocab_size", "demo-v32"},
+                                         FamilyCase{"DeepSeekV4WithABlockDrafter", "v4-dspark", "vocab_size",
+                                                    "demo-v32"},
                                          FamilyCase{"Glm53Flash", "glm-next", "text_config.vocab_size", "demo-glm"}),
                          [](const auto& family) { return family.param.name; });
 
 TEST_P(FamilyTest, DraftsThreadsAndChunksDoNotChangeTheAnswer) {
-  const Arguments prompt = {"-p",     "Write a line about rivers, stones and apples.", "-n", "24", "--ignore-eos",
-                            "--seed", "3"};
+  const Arguments prompt = {"-p", "Write a line about rivers, stones and apples.", "-n", "24", "--ignore-eos", "--seed",
+                            "3"};
   const auto answer = [&](Arguments more) {
     more.insert(more.end(), prompt.begin(), prompt.end());
     return run("run", more).out;
