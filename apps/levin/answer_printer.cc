@@ -81,9 +81,13 @@ void print_statistics(const Answer& answer) {
                                    : std::string();
   const std::string cached =
       g.n_hit_tokens > 0 ? fmt::format(", {} of them cached, {}", g.n_hit_tokens, n_computed(answer)) : "";
-  fmt::print(stderr, "\n[{} prompt tokens{} at {:.1f} tokens/s, {} tokens at {:.1f} tokens/s{}, {}]\n",
-             answer.n_prompt_tokens, cached, per_second(n_computed(answer), g.prefill_s), g.tokens.size(),
-             per_second(n_decoded(answer), g.decode_s), accepted, finish_reason_name(g.finish_reason));
+  // The first token comes with the prompt, so it alone has no speed.
+  const std::string decoded =
+      n_decoded(answer) > 0
+          ? fmt::format("{} tokens at {:.1f} tokens/s", g.tokens.size(), per_second(n_decoded(answer), g.decode_s))
+          : fmt::format("{} token{}", g.tokens.size(), g.tokens.size() == 1 ? "" : "s");
+  fmt::print(stderr, "\n[{} prompt tokens{} at {:.1f} tokens/s, {}{}, {}]\n", answer.n_prompt_tokens, cached,
+             per_second(n_computed(answer), g.prefill_s), decoded, accepted, finish_reason_name(g.finish_reason));
 }
 
 }  // namespace levin::app

@@ -10,6 +10,8 @@
 #include <cstdio>
 #include <cstring>
 
+#include "io/mapped_file.h"
+
 namespace levin::app {
 namespace {
 
@@ -17,7 +19,7 @@ constexpr size_t kMaxBytes = size_t{1} << 30;
 constexpr int kPatienceMs = 2000;
 
 Error cannot_read(const std::string& reason) {
-  return {ErrorKind::kUsage, fmt::format("cannot read the prompt from standard input: {}", reason)};
+  return {ErrorKind::kUsage, fmt::format("cannot read standard input: {}", reason)};
 }
 
 void say_what_is_waited_for() {
@@ -37,6 +39,10 @@ Result<std::string> read_all() {
     text.append(piece.data(), static_cast<size_t>(n));
     if (text.size() > kMaxBytes) return cannot_read(fmt::format("it is longer than {} bytes", kMaxBytes));
   }
+  return text;
+}
+
+std::string without_last_newline(std::string text) {
   for (const char* newline : {"\r\n", "\n"}) {
     if (!text.ends_with(newline)) continue;
     text.resize(text.size() - std::strlen(newline));
@@ -53,11 +59,15 @@ bool closed() { return (::fcntl(STDIN_FILENO, F_GETFL) & O_ACCMODE) == O_WRONLY;
 Result<std::string> complete_prompt(const std::string& given) {
   if (given != "-" && (isatty(STDIN_FILENO) != 0 || closed())) return given;
   say_what_is_waited_for();
-  Result<std::string> text = read_all();
-  if (!text.ok()) return text;
-  if (given == "-" && text->empty()) return Error{ErrorKind::kUsage, "-p - : standard input is empty"};
+  LEVIN_ASSIGN(const std::string input, read_all());
+  const std::string text = without_last_newline(input);
+  if (given == "-" && text.empty()) return Error{ErrorKind::kUsage, "-p - : standard input is empty"};
   if (given == "-" || given.empty()) return text;
-  return text->empty() ? given : fmt::format("{}\n\n{}", given, *text);
+  return text.empty() ? given : fmt::format("{}\n\n{}", given, text);
+}
+
+Result<std::string> read_input(const std::string& file) {
+  return file == "-" ? read_all() : io::read_file(file, {.kind = ErrorKind::kUsage, .accept_pipes = true});
 }
 
 }  // namespace levin::app

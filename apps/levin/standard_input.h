@@ -1,4 +1,4 @@
-// Standard input as part of a prompt, or all of it.
+// Standard input as a file, as part of a prompt, or all of it.
 #pragma once
 
 #include <string>
@@ -16,5 +16,8 @@ namespace levin::app {
 // One newline at the end of standard input is left out, so that `echo hi | levin run` asks what `levin run -p hi` asks.
 // A note on standard error says what is waited for when nothing comes. Errors are of kind kUsage.
 Result<std::string> complete_prompt(const std::string& given);
+
+// The whole file; "-": standard input, as it is. Errors are of kind kUsage.
+Result<std::string> read_input(const std::string& file);
 
 }  // namespace levin::app

@@ -1,14 +1,13 @@
 // levin tokenize: text to token ids and back.
 #include <fmt/format.h>
 
+#include <cctype>
 #include <charconv>
-#include <iostream>
-#include <iterator>
 #include <memory>
 
 #include "apps/levin/commands.h"
 #include "apps/levin/engine_options.h"
-#include "io/mapped_file.h"
+#include "apps/levin/standard_input.h"
 #include "text/tokenizer.h"
 
 namespace levin::app {
@@ -19,11 +18,6 @@ struct TokenizeCommand {
   bool decode = false;
   bool special = true;
 };
-
-Result<std::string> read_input(const std::string& file) {
-  if (!file.empty()) return io::read_file(file, {.kind = ErrorKind::kUsage, .accept_pipes = true});
-  return std::string(std::istreambuf_iterator<char>(std::cin), {});
-}
 
 // Ids in text, separated by white space.
 Result<std::vector<int32_t>> parse_ids(const std::string& text) {
@@ -60,7 +54,7 @@ Status decode(const text::Tokenizer& tokenizer, const std::string& input) {
 
 Status run_tokenize(const EngineOptions& options, const TokenizeCommand& command) {
   LEVIN_ASSIGN(const text::Tokenizer tokenizer, text::Tokenizer::load(options.model_folder));
-  LEVIN_ASSIGN(const std::string input, read_input(command.file));
+  LEVIN_ASSIGN(const std::string input, read_input(command.file.empty() ? "-" : command.file));
   if (command.decode) return decode(tokenizer, input);
   const std::vector<int32_t> ids = command.special ? tokenizer.encode(input) : tokenizer.encode_plain(input);
   fmt::print("{}\n", fmt::join(ids, " "));

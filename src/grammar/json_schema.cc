@@ -30,6 +30,7 @@ constexpr std::string_view kHonoured[] = {"type",
                                           "properties",
                                           "required",
                                           "additionalProperties",
+                                          "patternProperties",
                                           "items",
                                           "prefixItems",
                                           "minItems",
@@ -357,40 +358,6 @@ Result<Expression> SchemaReader::array_of(const JsonObject& schema, const std::s
   }
   if (n_items.min > n_items.max || (!rest && n_items.min > std::ssize(first))) return choice({});
   return forms_.array(first, rest, n_items);
-}
-
-Result<std::optional<Expression>> SchemaReader::other_members(const JsonObject& schema,
-                                                              const std::vector<std::string>& names,
-                                                              const std::string& path) {
-  const JsonValue* others = schema.find("additionalProperties");
-  const bool* flag = others != nullptr ? others->as_bool() : nullptr;
-  if (flag != nullptr ? !*flag : others == nullptr && !names.empty()) return std::optional<Expression>();
-  LEVIN_ASSIGN(Expression value, others == nullptr || flag != nullptr
-                                     ? forms_.any_value()
-                                     : value_of(*others, path + ".additionalProperties"));
-  std::vector<std::u32string> taken;
-  for (const std::string& name : names) {
-    const std::vector<char32_t> characters = decode_utf8(name);
-    taken.emplace_back(characters.begin(), characters.end());
-  }
-  const CharSet unescaped = all_but({{0, 0x1f}, {'"', '"'}, {'\\', '\\'}});
-  LEVIN_ASSIGN(const RuleId name,
-               rules_.add(sequence({literal("\""), none_of(taken, unescaped, Writing::kJsonString), literal("\"")})));
-  LEVIN_ASSIGN(Expression out, forms_.member(call(name), std::move(value)));
-  return std::optional<Expression>(std::move(out));
-}
-
-Result<Expression> SchemaReader::object_of(const JsonObject& schema, const std::string& path) {
-  LEVIN_ASSIGN(const ObjectShape shape, object_shape(schema, path));
-  std::vector<ObjectMember> members;
-  for (const Property& property : shape.properties) {
-    LEVIN_ASSIGN(Expression value, value_of(*property.schema, fmt::format("{}.properties.{}", path, property.name)));
-    LEVIN_ASSIGN(const RuleId rule, rules_.add(value));
-    members.push_back(
-        {.name = literal(io::dump_json(property.name)), .value = call(rule), .required = property.required});
-  }
-  LEVIN_ASSIGN(const std::optional<Expression> others, other_members(schema, shape.names(), path));
-  return forms_.object(members, others);
 }
 
 Result<SchemaReader::PlainForms> SchemaReader::plain_forms(const JsonValue& schema, const std::string& path,

@@ -8,8 +8,10 @@
 //
 //   type, enum, const, anyOf, $ref (inside the document, also to itself), $defs, definitions; allOf where its parts do
 //     not say two things about one keyword; oneOf where no value can meet two of its parts
-//   object   properties, required, additionalProperties. Members come in the order of the schema; others only where
-//            additionalProperties is there and not false, or where no properties are named
+//   object   properties, required, patternProperties, additionalProperties. Members come in the order of the schema, then
+//            those whose names match patterns; others only where additionalProperties is there and not false, or where
+//            neither properties nor patterns are named. No member has a name with several patterns whose schemas
+//            cannot be joined
 //   array    items, prefixItems, minItems, maxItems
 //   string   minLength, maxLength; pattern (regex.h); format date, time, date-time, uuid, ipv4, email, hostname; not two
 //            of these three together
@@ -24,6 +26,7 @@
 #include <vector>
 
 #include "grammar/json_forms.h"
+#include "grammar/name_classes.h"
 #include "grammar/schema_values.h"
 #include "grammar/text_forms.h"
 #include "io/json.h"
@@ -77,8 +80,19 @@ class SchemaReader {
   Result<Expression> number_of(const io::JsonObject& schema, bool integer, const std::string& path) const;
   Result<Expression> array_of(const io::JsonObject& schema, const std::string& path);
   Result<Expression> object_of(const io::JsonObject& schema, const std::string& path);
+  // patternProperties; of none: no patterns.
+  struct NamePatterns {
+    std::vector<const io::JsonValue*> schemas;
+    NameClasses classes;
+  };
+  Result<NamePatterns> name_patterns(const io::JsonObject& schema, const std::vector<std::string>& names,
+                                     const std::string& path) const;
+  Result<io::JsonValue> joined(const NamePatterns& patterns, const std::vector<size_t>& matched, io::JsonValue schema,
+                               const std::string& path) const;
   Result<std::optional<Expression>> other_members(const io::JsonObject& schema, const std::vector<std::string>& names,
-                                                  const std::string& path);
+                                                  const NamePatterns& patterns, const std::string& path);
+  Result<std::optional<Expression>> classed_members(const io::JsonObject& schema, const NamePatterns& patterns,
+                                                    const std::string& path);
   struct StringShape {
     std::optional<Expression> pattern;  // of the whole string
     CountRange n_characters;

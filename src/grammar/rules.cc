@@ -230,6 +230,23 @@ Result<RuleId> RuleSet::add(const Expression& expression, CountRange count) {
   return rule;
 }
 
+Result<RuleId> RuleSet::add(std::vector<State> automaton) {
+  std::vector<State>& states = grammar_.states_;
+  if (states.size() + automaton.size() > kMaxStates) {
+    return Error{ErrorKind::kUsage,
+                 fmt::format("the structure needs more than {} states; make it smaller", kMaxStates)};
+  }
+  const RuleId rule = reserve();
+  const auto first = static_cast<StateId>(states.size());
+  grammar_.rules_[static_cast<size_t>(rule)] = {.start = first, .count = {}};
+  for (State& state : automaton) {
+    state.rule = rule;
+    for (ByteEdge& edge : state.bytes) edge.target += first;
+    states.push_back(std::move(state));
+  }
+  return rule;
+}
+
 // A state lives if an end can be reached from it, over calls of rules whose start lives. Edges to others go.
 void RuleSet::drop_dead_ends() {
   std::vector<State>& states = grammar_.states_;

@@ -83,6 +83,8 @@ class RuleSet {
   RuleId reserve();  // a rule that is defined later, and may be called before
   Status define(RuleId rule, const Expression& expression, CountRange count = {});
   Result<RuleId> add(const Expression& expression, CountRange count = {});
+  // The same from a deterministic automaton. The first state is the start; edges are of bytes and count states from it.
+  Result<RuleId> add(std::vector<State> automaton);
 
   // Every reserved rule is defined by now.
   Result<Grammar> finish(RuleId root) &&;

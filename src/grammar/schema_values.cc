@@ -22,11 +22,12 @@ struct TypedKeyword {
   std::string_view keyword, type;
 };
 constexpr TypedKeyword kTypedKeywords[] = {
-    {"properties", "object"}, {"required", "object"},         {"additionalProperties", "object"},
-    {"items", "array"},       {"prefixItems", "array"},       {"minItems", "array"},
-    {"maxItems", "array"},    {"minLength", "string"},        {"maxLength", "string"},
-    {"pattern", "string"},    {"format", "string"},           {"minimum", "number"},
-    {"maximum", "number"},    {"exclusiveMinimum", "number"}, {"exclusiveMaximum", "number"}};
+    {"properties", "object"},        {"required", "object"}, {"additionalProperties", "object"},
+    {"patternProperties", "object"}, {"items", "array"},     {"prefixItems", "array"},
+    {"minItems", "array"},           {"maxItems", "array"},  {"minLength", "string"},
+    {"maxLength", "string"},         {"pattern", "string"},  {"format", "string"},
+    {"minimum", "number"},           {"maximum", "number"},  {"exclusiveMinimum", "number"},
+    {"exclusiveMaximum", "number"}};
 
 Error wrong(const std::string& path, std::string_view what) {
   return {ErrorKind::kUsage, fmt::format("{} {}", path, what)};
@@ -86,8 +87,10 @@ bool differ_in_a_property(const JsonObject& a, const JsonObject& b) {
   });
 }
 
-Result<JsonValue> join_properties(const JsonValue& a, const JsonValue& b, const std::string& path) {
-  if (a.as_object() == nullptr || b.as_object() == nullptr) return wrong(path, "has properties that are not an object");
+Result<JsonValue> join_properties(std::string_view key, const JsonValue& a, const JsonValue& b,
+                                  const std::string& path) {
+  if (a.as_object() == nullptr || b.as_object() == nullptr)
+    return wrong(path, fmt::format("has {} that are not an object", key));
   JsonObject out = *a.as_object();
   for (const JsonMember& m : b.as_object()->members()) {
     const JsonValue* mine = out.find(m.key);
@@ -95,7 +98,7 @@ Result<JsonValue> join_properties(const JsonValue& a, const JsonValue& b, const 
       out.set(m.key, m.value);
       continue;
     }
-    LEVIN_ASSIGN(JsonValue joined, join_schemas(*mine, m.value, path + ".properties." + m.key));
+    LEVIN_ASSIGN(JsonValue joined, join_schemas(*mine, m.value, fmt::format("{}.{}.{}", path, key, m.key)));
     out.set(m.key, std::move(joined));
   }
   return JsonValue(std::move(out));
@@ -103,7 +106,7 @@ Result<JsonValue> join_properties(const JsonValue& a, const JsonValue& b, const 
 
 Result<JsonValue> join_keyword(std::string_view key, const JsonValue& a, const JsonValue& b, const std::string& path) {
   if (same_value(a, b) || is_annotation(key) || key == "$defs" || key == "definitions") return a;
-  if (key == "properties") return join_properties(a, b, path);
+  if (key == "properties" || key == "patternProperties") return join_properties(key, a, b, path);
   if (key == "required" || key == "allOf") {
     JsonArray all = as_list(a);
     for (const JsonValue& entry : as_list(b)) {
@@ -218,10 +221,12 @@ Result<JsonValue> join_schemas(const JsonValue& a, const JsonValue& b, const std
   const JsonObject& more = *b.as_object();
   // additionalProperties speaks of the properties next to it, which would be others afterwards
   const bool closed = out.contains("additionalProperties") || more.contains("additionalProperties");
-  const JsonValue* mine = out.find("properties");
-  const JsonValue* theirs = more.find("properties");
-  if (closed && theirs != nullptr && (mine == nullptr ? out.contains("additionalProperties") : !(*mine == *theirs))) {
-    return wrong(path, "joins schemas with other properties, and additionalProperties in one of them");
+  for (const std::string_view key : {"properties", "patternProperties"}) {
+    const JsonValue* mine = out.find(key);
+    const JsonValue* theirs = more.find(key);
+    if (closed && theirs != nullptr && (mine == nullptr ? out.contains("additionalProperties") : !(*mine == *theirs))) {
+      return wrong(path, fmt::format("joins schemas with other {}, and additionalProperties in one of them", key));
+    }
   }
   for (const JsonMember& m : more.members()) {
     const JsonValue* here = out.find(m.key);
@@ -283,7 +288,8 @@ Result<ObjectShape> object_shape(const JsonObject& schema, const std::string& pa
   }
   const JsonValue* others = schema.find("additionalProperties");
   for (const std::string& name : only_required) {
-    out.properties.push_back({.name = name, .schema = others != nullptr ? others : &kAnything, .required = true});
+    out.properties.push_back(
+        {.name = name, .schema = others != nullptr ? others : &kAnything, .required = true, .listed = false});
   }
   return out;
 }

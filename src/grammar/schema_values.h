@@ -36,6 +36,7 @@ struct Property {
   std::string name;
   const io::JsonValue* schema = nullptr;
   bool required = false;
+  bool listed = true;  // false: required alone; `schema` is additionalProperties
 };
 struct ObjectShape {
   std::vector<Property> properties;  // as listed, then those that are only required

@@ -264,6 +264,17 @@ TEST(TokenizeTest, ThereAndBack) {
   EXPECT_EQ(run_levin({"tokenize", kDemo, "--decode"}, {.input = plain.out}).out, text);
 }
 
+TEST(TokenizeTest, IdsOfStandardInputAreAPrompt) {
+  const std::string text = "What is the capital of Japan?\n";
+  const ProgramResult ids = run_levin({"tokenize", kDemo, "-"}, {.input = text});
+  EXPECT_EQ(ids.out, run_levin({"tokenize", kDemo}, {.input = text}).out);
+  const ProgramResult one = run_levin(run_with({"--ids-file", "-", "-n", "1"}), {.input = ids.out});
+  EXPECT_EQ(one.exit_code, 0) << one.err;
+  EXPECT_NE(one.err.find(" tokens/s, 1 token, length]"), std::string::npos) << one.err;
+  EXPECT_NE(run_levin(run_with({"--ids-file", "-"})).err.find("- has no token ids"), std::string::npos);
+  EXPECT_NE(run_levin(run_with({"--ids-file", kDemo})).err.find("it is a folder"), std::string::npos);
+}
+
 TEST(BenchTest, PrintsARowACase) {
   const Arguments bench = {"bench",           kDemo, "--depths", "0,600", "--batch",       "1,2",
                            "--decode-tokens", "4",   "--chunk",  "64",    "--repetitions", "2"};

@@ -109,6 +109,34 @@ TEST(JsonSchema, Objects) {
   });
 }
 
+TEST(JsonSchema, MembersWhoseNamesMatchPatterns) {
+  check({
+      {R"({"type": "object", "patternProperties": {"^x-[a-z]+$": {"type": "integer"}}})",
+       {"{}", R"({"x-a": 1})", R"({"x-a": 1, "x-bc": 2})"},
+       {R"({"x-a": "s"})", R"({"y": 1})", R"({"x-": 1})", R"({"x-A": 1})", R"({"ax-a": 1})"}},
+      {R"({"patternProperties": {"_at$": {"const": 1}}, "additionalProperties": {"const": 2}})",
+       {"{}", R"({"made_at": 1, "by": 2, "": 2, "_at_": 2, "\"_at": 1, "日_at": 1})"},
+       {R"({"made_at": 2})", R"({"by": 1})", R"({"\u006dade_at": 2})"}},
+      {R"({"patternProperties": {"^a": {"enum": [1, 2]}, "b$": {"enum": [2, 3]}}, "additionalProperties": false})",
+       {R"({"a": 1, "b": 3, "ab": 2})"},
+       {R"({"a": 3})", R"({"ab": 1})", R"({"ab": 3})", R"({"c": 2})"}},
+      {R"({"properties": {"ab": {"minimum": 5}, "c": {"const": 9}}, "required": ["ab"],
+           "patternProperties": {"^a": {"type": "integer", "maximum": 7}}})",
+       {R"({"ab": 5})", R"({"ab": 7, "c": 9, "a": 0, "abc": 1})"},
+       {R"({"ab": 4})", R"({"ab": 8})", R"({"ab": 5, "ab": 1})", R"({"ab": 5, "a": 8})", R"({"ab": 5, "x": 1})", "{}"}},
+      {R"({"required": ["a"], "patternProperties": {"a": {"type": "null"}}, "additionalProperties": {"const": 1}})",
+       {R"({"a": null})", R"({"a": null, "ba": null, "c": 1})"},
+       {R"({"a": 1})", "{}"}},
+      {R"({"allOf": [{"patternProperties": {"^a": {"type": "integer"}}}, {"patternProperties": {"^a": {"maximum": 3}}}]})",
+       {R"({"a": 3})"},
+       {R"({"a": 4})", R"({"a": "x"})"}},
+      {R"({"patternProperties": {"^a": {"type": "string"}, "b$": {"type": "null"}}})",
+       {R"({"a": "s", "b": null})"},
+       {R"({"ab": "s"})", R"({"ab": null})"}},
+      {R"({"type": "object", "patternProperties": {}})", {"{}", R"({"x": 1})"}, {"[]"}},
+  });
+}
+
 TEST(JsonSchema, References) {
   check({
       {R"({"$defs": {"p": {"type": "object", "properties": {"n": {"type": "integer"}, "next": {"anyOf": [
@@ -148,7 +176,11 @@ TEST(JsonSchema, RefusesByName) {
       {R"({"type": "object", "properties": {"a": {"multipleOf": 3}}})",
        "schema.properties.a has the keyword \"multipleOf\""},
       {R"({"type": "array", "uniqueItems": true})", "uniqueItems"},
-      {R"({"type": "object", "patternProperties": {}})", "patternProperties"},
+      {R"({"type": "object", "patternProperties": {"(?=a)b": {}}})",
+       "patternProperties that cannot be used: the pattern"},
+      {R"({"properties": {"ab": {"type": "string"}}, "patternProperties": {"^a": {"type": "null"}}})",
+       "schema.properties.ab joins two schemas whose type have nothing in common"},
+      {R"({"type": "object", "patternProperties": []})", "patternProperties that are not an object"},
       {R"({"if": {}})", "\"if\""},
       {R"({"type": "str"})", "\"str\""},
       {R"({"type": "string", "pattern": "(?=a)b"})", "look-around"},
@@ -216,6 +248,24 @@ TEST(JsonSchema, BoundsItsSize) {
     ASSERT_FALSE(grammar.ok()) << schema.substr(0, 80);
     EXPECT_NE(grammar.error().message.find("more than"), std::string::npos) << grammar.error().message;
   }
+}
+
+TEST(JsonSchema, BoundsItsPatternsOfNames) {
+  std::string patterns;
+  for (int i = 0; i < 12; ++i)
+    patterns += fmt::format(R"({}"a.{{{}}}b.{{{}}}c": {{}})", i > 0 ? ", " : "", i + 3, 2 * i);
+  const auto grammar = compile("{\"patternProperties\": {" + patterns + "}}");
+  ASSERT_FALSE(grammar.ok());
+  EXPECT_NE(grammar.error().message.find("more than"), std::string::npos) << grammar.error().message;
+}
+
+TEST(JsonSchema, PassesOverPatternsOfNamesThatItCannotReadWhereAsked) {
+  const auto grammar =
+      compile(R"({"type": "object", "properties": {"a": {}}, "patternProperties": {"(?=b)b": {"type": "null"}
+}
+})",
+              grammar::Unsupported::kPassedOver);
+  EXPECT_TRUE(matches(constraint_of(must(Result(grammar))), R"({"a": 4})"));
 }
 
 TEST(JsonSchema, PassesOverWhatItDoesNotKnowWhereAsked) {

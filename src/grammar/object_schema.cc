@@ -1,0 +1,120 @@
+// Objects of JSON schemas: members that are named, those whose names match patterns, and others.
+#include <fmt/core.h>
+
+#include <utility>
+
+#include "grammar/json_schema.h"
+
+namespace levin::grammar {
+
+using io::JsonObject;
+using io::JsonValue;
+
+namespace {
+
+Error wrong(const std::string& path, std::string_view what) {
+  return {ErrorKind::kUsage, fmt::format("{} {}", path, what)};
+}
+
+// Anything where it is not said.
+JsonValue additional(const JsonObject& schema) {
+  const JsonValue* others = schema.find("additionalProperties");
+  return others != nullptr ? *others : JsonValue(true);
+}
+
+}  // namespace
+
+Result<Expression> SchemaReader::object_of(const JsonObject& schema, const std::string& path) {
+  LEVIN_ASSIGN(const ObjectShape shape, object_shape(schema, path));
+  LEVIN_ASSIGN(const NamePatterns patterns, name_patterns(schema, shape.names(), path));
+  std::vector<ObjectMember> members;
+  for (const Property& property : shape.properties) {
+    const std::string place = fmt::format("{}.properties.{}", path, property.name);
+    const std::vector<size_t> matched = patterns.classes.patterns_of(property.name);
+    const JsonValue* obeyed = property.schema;
+    JsonValue both;
+    if (!matched.empty()) {  // a name that a pattern has is not one of additionalProperties
+      LEVIN_ASSIGN(both, joined(patterns, matched, property.listed ? *property.schema : JsonValue(true), place));
+      obeyed = &both;
+    }
+    LEVIN_ASSIGN(const Expression value, value_of(*obeyed, place));
+    LEVIN_ASSIGN(const RuleId rule, rules_.add(value));
+    members.push_back(
+        {.name = literal(io::dump_json(property.name)), .value = call(rule), .required = property.required});
+  }
+  LEVIN_ASSIGN(const std::optional<Expression> others, other_members(schema, shape.names(), patterns, path));
+  return forms_.object(members, others);
+}
+
+// A lenient reader ignores patterns that cannot be read.
+Result<SchemaReader::NamePatterns> SchemaReader::name_patterns(const JsonObject& schema,
+                                                               const std::vector<std::string>& names,
+                                                               const std::string& path) const {
+  NamePatterns out;
+  const JsonValue* value = schema.find("patternProperties");
+  if (value == nullptr) return out;
+  if (value->as_object() == nullptr) return wrong(path, "has patternProperties that are not an object");
+  std::vector<std::string> patterns;
+  for (const io::JsonMember& m : value->as_object()->members()) {
+    patterns.push_back(m.key);
+    out.schemas.push_back(&m.value);
+  }
+  if (patterns.empty()) return out;
+  Result<NameClasses> classes = NameClasses::of(patterns, names);
+  if (!classes.ok() && unsupported_ == Unsupported::kPassedOver) return NamePatterns();
+  if (!classes.ok())
+    return wrong(path, fmt::format("has patternProperties that cannot be used: {}", classes.error().message));
+  out.classes = std::move(*classes);
+  return out;
+}
+
+// What a member obeys whose name matches patterns.
+Result<JsonValue> SchemaReader::joined(const NamePatterns& patterns, const std::vector<size_t>& matched,
+                                       JsonValue schema, const std::string& path) const {
+  for (const size_t pattern : matched) {
+    LEVIN_ASSIGN(schema, join_schemas(schema, *patterns.schemas[pattern], path));
+  }
+  return schema;
+}
+
+Result<std::optional<Expression>> SchemaReader::other_members(const JsonObject& schema,
+                                                              const std::vector<std::string>& names,
+                                                              const NamePatterns& patterns, const std::string& path) {
+  if (!patterns.schemas.empty()) return classed_members(schema, patterns, path);
+  const JsonValue* others = schema.find("additionalProperties");
+  const bool* flag = others != nullptr ? others->as_bool() : nullptr;
+  if (flag != nullptr ? !*flag : others == nullptr && !names.empty()) return std::optional<Expression>();
+  LEVIN_ASSIGN(Expression value, value_of(additional(schema), path + ".additionalProperties"));
+  std::vector<std::u32string> taken;
+  for (const std::string& name : names) {
+    const std::vector<char32_t> characters = decode_utf8(name);
+    taken.emplace_back(characters.begin(), characters.end());
+  }
+  const CharSet unescaped = all_but({{0, 0x1f}, {'"', '"'}, {'\\', '\\'}});
+  LEVIN_ASSIGN(const RuleId name,
+               rules_.add(sequence({literal("\""), none_of(taken, unescaped, Writing::kJsonString), literal("\"")})));
+  LEVIN_ASSIGN(Expression out, forms_.member(call(name), std::move(value)));
+  return std::optional<Expression>(std::move(out));
+}
+
+// Members by the patterns that their names match.
+Result<std::optional<Expression>> SchemaReader::classed_members(const JsonObject& schema, const NamePatterns& patterns,
+                                                                const std::string& path) {
+  std::vector<Expression> parts;
+  for (const NameClasses::Class& names : patterns.classes.others()) {
+    if (names.patterns.empty() && !schema.contains("additionalProperties")) continue;
+    const std::string place = path + (names.patterns.empty() ? ".additionalProperties" : ".patternProperties");
+    const Result<JsonValue> both =
+        joined(patterns, names.patterns, names.patterns.empty() ? additional(schema) : JsonValue(true), place);
+    if (!both.ok()) continue;  // nobody needs such a member
+    LEVIN_ASSIGN(Expression value, value_of(*both, place));
+    LEVIN_ASSIGN(const RuleId name, rules_.add(names.automaton));
+    LEVIN_ASSIGN(Expression member,
+                 forms_.member(sequence({literal("\""), call(name), literal("\"")}), std::move(value)));
+    parts.push_back(std::move(member));
+  }
+  if (parts.empty()) return std::optional<Expression>();
+  return std::optional<Expression>(choice(std::move(parts)));
+}
+
+}  // namespace levin::grammar
