@@ -100,13 +100,8 @@ Result<ModelWeights> read_weights(const EngineOptions& options, const ModelConfi
   return weights;
 }
 
-Result<std::unique_ptr<CudaBackend>> open_device(const EngineOptions& options, const Architecture& family) {
+Result<std::unique_ptr<CudaBackend>> open_device(const EngineOptions& options) {
   if (options.device == Device::kCpu) return std::unique_ptr<CudaBackend>();
-  if (!family.cuda_lacks.empty()) {
-    return Error{ErrorKind::kUsage, fmt::format("--device cuda: {} runs on the CPU alone, CUDA lacks {}; leave "
-                                                "--device out",
-                                                family.name, family.cuda_lacks)};
-  }
   return open_cuda({.kernels = cuda::KernelSet::kPlain});
 }
 
@@ -211,7 +206,7 @@ Result<std::unique_ptr<Engine>> Engine::load(const EngineOptions& options, const
   LEVIN_ASSIGN(ParsedConfig parsed, load_model_config(options.model_folder, *options.registry, options.overrides));
   LEVIN_ASSIGN(const Numerics mode, make_numerics(options.numerics, options.kv_cache_dtype));
   const Numerics numerics = numerics_on(options.device, numerics_of_family(mode, *parsed.config.family));
-  LEVIN_ASSIGN(std::unique_ptr<CudaBackend> cuda, open_device(options, *parsed.config.family));
+  LEVIN_ASSIGN(std::unique_ptr<CudaBackend> cuda, open_device(options));
   LEVIN_TRY(check_kernels(options, parsed.config, numerics));
   LEVIN_ASSIGN(const std::optional<io::Checkpoint> checkpoint, open_checkpoint(options));
   LEVIN_ASSIGN(const Room room, plan_room(options, parsed.config, numerics, checkpoint, cuda.get()));

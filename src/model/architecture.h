@@ -60,8 +60,6 @@ struct Architecture {
   Numerics (*adjust_numerics)(Numerics numerics) = nullptr;
   std::unique_ptr<Model> (*make_model)(ModelConfig config, Numerics numerics, ModelWeights weights,
                                        Selection selection);
-  // The ops of its layers that have no kernel for CUDA, for the refusal of such a device. Empty: it runs there.
-  std::string_view cuda_lacks = {};
 
   // For `levin inspect`: one line for each part of the model, each with a label of twelve columns; and as JSON, the
   // sizes of those parts by name.

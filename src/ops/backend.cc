@@ -14,8 +14,6 @@
 namespace levin {
 namespace {
 
-void has_no_kernel(std::string_view op) { LEVIN_CHECK(false, "{}: this backend has no kernel for it", op); }
-
 void check_f32(std::string_view op, const View& x) {
   LEVIN_CHECK(x.dtype() == DType::kF32, "{}: x is {}; this backend has the chain for f32 alone", op, x.describe());
 }
@@ -36,12 +34,6 @@ void rotate_index_heads(Backend& b, const View& heads, const Chain& a) {
 }
 
 }  // namespace
-
-void Backend::delta_rule(const ops::DeltaRule&) { has_no_kernel("delta_rule"); }
-void Backend::expand_topk(const ops::ExpandTopk&) { has_no_kernel("expand_topk"); }
-void Backend::mean_streams(const ops::MeanStreams&) { has_no_kernel("mean_streams"); }
-void Backend::short_conv(const ops::ShortConv&) { has_no_kernel("short_conv"); }
-void Backend::sigmoid_mul(const ops::SigmoidMul&) { has_no_kernel("sigmoid_mul"); }
 
 void Backend::norm_rows(const ops::NormRows& a) {
   check_f32("norm_rows", a.x);

@@ -77,7 +77,9 @@ class Backend {
   virtual void append_latent(const ops::AppendLatent& a) = 0;
   virtual void argmax(const ops::Argmax& a) = 0;
   virtual void copy_rows(const ops::CopyRows& a) = 0;
+  virtual void delta_rule(const ops::DeltaRule& a) = 0;
   virtual void embed(const ops::Embed& a) = 0;
+  virtual void expand_topk(const ops::ExpandTopk& a) = 0;
   virtual void expert_ffn(const ops::ExpertFfn& a) = 0;
   virtual void ffn(const ops::Ffn& a) = 0;
   virtual void hadamard(const ops::Hadamard& a) = 0;
@@ -88,6 +90,7 @@ class Backend {
   virtual void mark_unusable(const ops::MarkUnusable& a) = 0;
   virtual void matmul(const ops::Matmul& a) = 0;
   virtual void matmul_per_head(const ops::MatmulPerHead& a) = 0;
+  virtual void mean_streams(const ops::MeanStreams& a) = 0;
   virtual void pool_windows(const ops::PoolWindows& a) = 0;
   virtual void quantize_fp8(const ops::QuantizeFp8& a) = 0;
   virtual void read_streams(const ops::ReadStreams& a) = 0;
@@ -99,6 +102,8 @@ class Backend {
   virtual void route_experts(const ops::RouteExperts& a) = 0;
   virtual void scale_rows(const ops::ScaleRows& a) = 0;
   virtual void select_topk(const ops::SelectTopk& a) = 0;
+  virtual void short_conv(const ops::ShortConv& a) = 0;
+  virtual void sigmoid_mul(const ops::SigmoidMul& a) = 0;
   virtual void silu_mul(const ops::SiluMul& a) = 0;
   virtual void sparse_attention(const ops::SparseAttention& a) = 0;
   virtual void stream_weights(const ops::StreamWeights& a) = 0;
@@ -112,13 +117,6 @@ class Backend {
   virtual void write_latent(const ops::WriteLatent& a);
   virtual void index_queries(const ops::IndexQueries& a);
   virtual void write_index_keys(const ops::WriteIndexKeys& a);
-
-  // Of GLM-5.3-Flash. A backend without them is not given models that call them (Architecture::cuda_lacks).
-  virtual void delta_rule(const ops::DeltaRule& a);
-  virtual void expand_topk(const ops::ExpandTopk& a);
-  virtual void mean_streams(const ops::MeanStreams& a);
-  virtual void short_conv(const ops::ShortConv& a);
-  virtual void sigmoid_mul(const ops::SigmoidMul& a);
 
   // What an op reads and computes, for OpTimes; nothing where a backend does not count.
   virtual OpWork work(const ops::ExpertFfn&) const { return {}; }

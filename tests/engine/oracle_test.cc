@@ -48,8 +48,6 @@ TEST_P(OracleTest, TheSameBitsInAnyChunkingOnAnyThreads) {
 
 INSTANTIATE_TEST_SUITE_P(Fixtures, OracleTest, ::testing::ValuesIn(kOracleFixtures),
                          [](const auto& fixture) { return test_name(fixture.param); });
-INSTANTIATE_TEST_SUITE_P(OnTheCpuAlone, OracleTest, ::testing::ValuesIn(kCpuOracleFixtures),
-                         [](const auto& fixture) { return test_name(fixture.param); });
 
 // One layer under DeepSeek's own roundings. Rows differ between right programs, because one code rounded the other way
 // moves everything after it: noise of 1e-6 moves them by 1.2% and keeps 99.98% of the indices. Without the rotation 98.5%
