@@ -63,11 +63,12 @@ StepEntries entries_of_ratio(Arena& arena, std::span<const SequenceChunk> chunks
   const int64_t n_tokens = n_tokens_of(chunks);
   const int64_t n_pages = shape ? (shape->n_pages + ratio - 1) / ratio : most_pages(chunks, pages_of);
   const bool after = step.first_slot > 0;  // SlotRule::kAfterPosition
+  const int32_t first = after ? 1 : 0;     // what a row sees that sees nothing, as step.visible has first_slot then
   StepEntries e{.ratio = ratio,
                 .first_token = after ? static_cast<int32_t>(1 - ratio) : 0,
-                .first = after ? 1 : 0,
+                .first = first,
                 .tables = page_tables(arena, chunks, step.tables.dim(0), n_pages, pages_of),
-                .visible = filled(arena, step.n_tokens(), 0)};
+                .visible = filled(arena, step.n_tokens(), first)};
   // Slots up to and with that of token t, counted from where entry 0 begins.
   const auto n_slots = [&](int64_t t) { return step.slot.data<int32_t>()[t] + 1 - e.first_token; };
   const auto completes = [&](int64_t t) { return n_slots(t) % ratio == 0; };

@@ -28,8 +28,13 @@ void add_indexer(std::vector<OpForm>& forms, const ModelConfig& c, const Numeric
 
 void add_attention(std::vector<OpForm>& forms, const ModelConfig& c, const LayerCacheFormat& layer) {
   add_rows(forms, layer.latent);
-  if (layer.compressed) add_rows(forms, layer.compressed->entries);
+  if (layer.compressed && layer.compressed->entries.row_bytes > 0) add_rows(forms, layer.compressed->entries);
+  if (layer.compressed && layer.compressed->entries.row_bytes == 0) add(forms, {.op = "expand_topk"});  // of keys alone
   add(forms, {.op = "sparse_attention", .rows = layer.latent, .n_heads = c.n_heads, .n_topk = c.n_topk});
+}
+
+void add_linear_attention(std::vector<OpForm>& forms, const RecurrentFormat& state) {
+  for (const char* op : {"short_conv", "delta_rule", "sigmoid_mul"}) add(forms, {.op = op, .n_heads = state.n_heads});
 }
 
 }  // namespace
@@ -40,6 +45,10 @@ std::vector<OpForm> op_forms(const ModelConfig& c, const Numerics& numerics) {
     const LayerCacheFormat format = c.family->layer_cache(c, numerics, layer);
     if (format.index) add_indexer(forms, c, numerics, *format.index);
     if (format.compressed) add(forms, {.op = "pool_windows"});
+    if (format.recurrent) {
+      add_linear_attention(forms, *format.recurrent);
+      continue;
+    }
     add_attention(forms, c, format);
   }
   if (c.n_experts == 0 || c.n_dense_layers > 0) add(forms, {.op = "ffn"});

@@ -37,18 +37,13 @@ void rotate_index_heads(Backend& b, const View& heads, const Chain& a) {
 
 }  // namespace
 
-void Backend::delta_rule(const ops::DeltaRule&) { has_no_kernel("delta_rule"); }
-void Backend::expand_topk(const ops::ExpandTopk&) { has_no_kernel("expand_topk"); }
 void Backend::gate_streams(const ops::GateStreams&) { has_no_kernel("gate_streams"); }
 void Backend::keep_blocks(const ops::KeepBlocks&) { has_no_kernel("keep_blocks"); }
-void Backend::mean_streams(const ops::MeanStreams&) { has_no_kernel("mean_streams"); }
 void Backend::ngram_rows(const ops::NgramRows&) { has_no_kernel("ngram_rows"); }
 void Backend::read_table_soon(const ops::ReadTableSoon&) { has_no_kernel("read_table_soon"); }
 void Backend::round_to_fp8(const ops::RoundToFp8&) { has_no_kernel("round_to_fp8"); }
 void Backend::round_to_nvfp4(const ops::RoundToNvfp4&) { has_no_kernel("round_to_nvfp4"); }
 void Backend::select_blocks(const ops::SelectBlocks&) { has_no_kernel("select_blocks"); }
-void Backend::short_conv(const ops::ShortConv&) { has_no_kernel("short_conv"); }
-void Backend::sigmoid_mul(const ops::SigmoidMul&) { has_no_kernel("sigmoid_mul"); }
 void Backend::table_rows(const ops::TableRows&) { has_no_kernel("table_rows"); }
 
 void Backend::norm_rows(const ops::NormRows& a) {

@@ -87,7 +87,9 @@ class Backend {
   virtual void argmax(const ops::Argmax& a) = 0;
   virtual void choose_tokens(const ops::ChooseTokens& a) = 0;
   virtual void copy_rows(const ops::CopyRows& a) = 0;
+  virtual void delta_rule(const ops::DeltaRule& a) = 0;
   virtual void embed(const ops::Embed& a) = 0;
+  virtual void expand_topk(const ops::ExpandTopk& a) = 0;
   virtual void expert_ffn(const ops::ExpertFfn& a) = 0;
   virtual void ffn(const ops::Ffn& a) = 0;
   virtual void hadamard(const ops::Hadamard& a) = 0;
@@ -98,6 +100,7 @@ class Backend {
   virtual void mark_unusable(const ops::MarkUnusable& a) = 0;
   virtual void matmul(const ops::Matmul& a) = 0;
   virtual void matmul_per_head(const ops::MatmulPerHead& a) = 0;
+  virtual void mean_streams(const ops::MeanStreams& a) = 0;
   virtual void pool_windows(const ops::PoolWindows& a) = 0;
   virtual void quantize_fp8(const ops::QuantizeFp8& a) = 0;
   virtual void read_streams(const ops::ReadStreams& a) = 0;
@@ -109,6 +112,8 @@ class Backend {
   virtual void route_experts(const ops::RouteExperts& a) = 0;
   virtual void scale_rows(const ops::ScaleRows& a) = 0;
   virtual void select_topk(const ops::SelectTopk& a) = 0;
+  virtual void short_conv(const ops::ShortConv& a) = 0;
+  virtual void sigmoid_mul(const ops::SigmoidMul& a) = 0;
   virtual void silu_mul(const ops::SiluMul& a) = 0;
   virtual void sparse_attention(const ops::SparseAttention& a) = 0;
   virtual void stream_weights(const ops::StreamWeights& a) = 0;
@@ -123,19 +128,14 @@ class Backend {
   virtual void index_queries(const ops::IndexQueries& a);
   virtual void write_index_keys(const ops::WriteIndexKeys& a);
 
-  // Of GLM-5.3-Flash and DeepSeek-V4.1. A backend without them is not given models that call them (Architecture::cuda_lacks).
-  virtual void delta_rule(const ops::DeltaRule& a);
-  virtual void expand_topk(const ops::ExpandTopk& a);
+  // Of DeepSeek-V4.1. A backend without them is not given models that call them (Architecture::cuda_lacks).
   virtual void gate_streams(const ops::GateStreams& a);
   virtual void keep_blocks(const ops::KeepBlocks& a);
-  virtual void mean_streams(const ops::MeanStreams& a);
   virtual void ngram_rows(const ops::NgramRows& a);
   virtual void read_table_soon(const ops::ReadTableSoon& a);
   virtual void round_to_fp8(const ops::RoundToFp8& a);
   virtual void round_to_nvfp4(const ops::RoundToNvfp4& a);
   virtual void select_blocks(const ops::SelectBlocks& a);
-  virtual void short_conv(const ops::ShortConv& a);
-  virtual void sigmoid_mul(const ops::SigmoidMul& a);
   virtual void table_rows(const ops::TableRows& a);
 
   // What an op reads and computes, for OpTimes; nothing where a backend does not count.

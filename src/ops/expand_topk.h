@@ -5,7 +5,6 @@
 //                complete entry, first_token + end[t] * ratio .. visible[t] - 1, which every row attends to; ascending,
 //                unused tail = -1
 //
-// CUDA      none
 // Misuse    wrong shape or dtype, or an incomplete entry of `ratio` tokens or more, stops the process
 // Source    model_spec.md 10.4
 #pragma once

@@ -54,6 +54,7 @@ KernelSet set_of(std::string name, const CpuParts& parts) {
                    {"index_queries", parts.rows, index_heads},
                    {"write_index_keys", parts.rows, index_heads},
                    {"index_topk", parts.index, index_heads},
+                   {"expand_topk", parts.index},
                    {"sparse_attention", parts.attention},
                    {"matmul", parts.products},
                    {"matmul_per_head", parts.products},
@@ -62,8 +63,12 @@ KernelSet set_of(std::string name, const CpuParts& parts) {
                    {"expert_ffn", parts.products},
                    {"stream_weights", parts.rows, streams},
                    {"read_streams", parts.rows, streams},
+                   {"mean_streams", parts.rows, streams},
                    {"write_streams", parts.rows, streams},
-                   {"pool_windows", parts.rows}}};
+                   {"pool_windows", parts.rows},
+                   {"short_conv", parts.rows},
+                   {"delta_rule", parts.rows},
+                   {"sigmoid_mul", parts.rows}}};
 }
 
 }  // namespace

@@ -19,7 +19,6 @@
 //           round on their own: no fused ones. b (v - S^T k^) as written. exp, sigmoid and silu as in
 //           kernels/cpu/simd_math.h
 // Numerics  f32 throughout, on every kernel set the same bits; whatever the mode, the state is never rounded
-// CUDA      none of the three
 // Misuse    wrong shape or dtype stops the process and names the argument
 // Source    model_spec.md 10.2
 #pragma once

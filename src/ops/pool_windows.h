@@ -18,7 +18,6 @@
 //           sum += weight, total = fma(weight, v, total), both from zero; out = total / sum. exp as in
 //           kernels/cpu/simd_math.h
 // Numerics  f32 throughout
-// CUDA      first_token 0
 // Misuse    wrong shape or dtype stops the process and names the argument
 // Source    model_spec.md 6.4, 7.3, 10.4
 #pragma once

@@ -17,7 +17,6 @@
 //           write_streams, where write * y is added last by one more; by plain additions in the softmax and the sums of
 //           rows and columns. exp and sigmoid as in kernels/cpu/simd_math.h
 // Numerics  f32 throughout
-// CUDA      no mean_streams
 // Source    model_spec.md 6.2, 10.1
 #pragma once
 

@@ -8,7 +8,6 @@
 #include <string>
 
 #include "arch/load_config.h"
-#include "engine/engine.h"
 #include "engine/loaded_model.h"
 #include "support/must.h"
 #include "text/tokenizer.h"
@@ -56,18 +55,6 @@ TEST(Registry, AFolderHasTheChatFormatOfItsFamily) {
   };
   EXPECT_EQ(format_of("demo-v32"), "DeepSeek-V3.2");
   EXPECT_EQ(format_of("demo-glm"), "GLM-5 (no chat template)");
-}
-
-// Before any device is looked for.
-TEST(Registry, AFamilyWithoutCudaKernelsIsRefusedThereByThem) {
-  const TempDir folder;
-  must(materialise(fixture_folder("glm-next"), folder.path()));
-  const auto refused = Engine::load({.model_folder = folder.path().string(), .device = Device::kCuda}, {});
-  ASSERT_FALSE(refused.ok());
-  EXPECT_EQ(refused.error().kind, ErrorKind::kUsage);
-  EXPECT_NE(refused.error().message.find("--device cuda: GLM-5.3-Flash runs on the CPU alone, CUDA lacks short_conv"),
-            std::string::npos)
-      << refused.error().message;
 }
 
 TEST(RegistryDeathTest, ATypeCannotHaveTwoFamilies) {

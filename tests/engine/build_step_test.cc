@@ -227,5 +227,19 @@ TEST_F(PaddedStepTest, WantedRowsThatNobodyWantsAreThePaddingAtTheEnd) {
   EXPECT_TRUE(values(*s.wanted).empty());
 }
 
+class PaddedMtpEntriesStepTest : public BuildStepTest {
+ protected:
+  PaddedMtpEntriesStepTest() : BuildStepTest({.ratios = {4}, .mtp_entries = true}) {}
+};
+
+// Neither slots from 1 on nor entries from 1 on, so that no tokens are left between the two.
+TEST_F(PaddedMtpEntriesStepTest, RowsOfPaddingSeeNoEntryAndNoSlot) {
+  const std::vector<SequenceChunk> chunks = {{.tokens = tokens_, .first_position = 65, .pages = &first_}};
+  const StepShape shape{.n_rows = 6, .n_sequences = 2, .n_pages = 4};
+  const Step s = build_step(arena_, chunks, SlotRule::kAfterPosition, kinds_, std::nullopt, shape);
+  EXPECT_EQ(values(s.visible), (Values{67, 68, 69, 1, 1, 1}));
+  EXPECT_EQ(values(s.entries_of(4).visible), (Values{17, 17, 18, 1, 1, 1}));
+}
+
 }  // namespace
 }  // namespace levin::test

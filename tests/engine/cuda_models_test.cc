@@ -160,10 +160,13 @@ TEST_F(CudaModelTest, DemoV32AnswersAsOnTheCpu) { expect_the_cpus_answers(*cuda_
 
 TEST_F(CudaModelTest, DemoGlmAnswersAsOnTheCpu) { expect_the_cpus_answers(*cuda_, demo_model_folder("demo-glm")); }
 
-TEST_F(CudaModelTest, V4AnswersAsOnTheCpu) {
-  const TempDir folder;
-  must(materialise(fixture_folder("v4-flash"), folder.path()));
-  expect_the_cpus_answers(*cuda_, folder.path());
+TEST_F(CudaModelTest, ModelsWithStateAnswerAsOnTheCpu) {
+  for (const char* fixture : {"v4-flash", "glm-next"}) {
+    SCOPED_TRACE(fixture);
+    const TempDir folder;
+    must(materialise(fixture_folder(fixture), folder.path()));
+    expect_the_cpus_answers(*cuda_, folder.path());
+  }
 }
 
 TEST_F(CudaModelTest, AFaultEndsItsRequestAndNoOther) {
@@ -296,7 +299,7 @@ INSTANTIATE_TEST_SUITE_P(Fixtures, CudaGraphTest, ::testing::ValuesIn(kOracleFix
                          [](const auto& fixture) { return test_name(fixture.param); });
 
 TEST_F(CudaModelTest, NoGraphIsRecordedAfterAllThatDraftingAsksFor) {
-  for (const char* fixture : {"v32-odd", "v4-flash"}) {
+  for (const char* fixture : {"v32-odd", "v4-flash", "glm-next"}) {
     SCOPED_TRACE(fixture);
     const std::unique_ptr<Model> model = load(fixture);
     Runner runner(*model, on_device(4 * kContextTokens));
@@ -314,27 +317,30 @@ TEST_F(CudaModelTest, NoGraphIsRecordedAfterAllThatDraftingAsksFor) {
 // ---- prefixes ----
 
 TEST_F(CudaModelTest, PrefixesComeBackFromHostMemory) {
-  const std::unique_ptr<Model> model = load("v4-flash");
-  Runner runner(*model, on_device(4 * kContextTokens));
-  must(runner.ready());
-  const Ids prompt = random_ids(11, 300, model->config().n_vocab);
-  const auto run = [&](StepLoop& loop) {
-    const RequestId id = must(loop.submit({.prompt = prompt, .max_tokens = kAnswerTokens}));
-    while (loop.step()) continue;
-    return loop.take(id);
-  };
-  StepLoop keeping(runner, {.chunk_tokens = 64,
-                            .n_spec_steps = 2,
-                            .max_context_tokens = kContextTokens,
-                            .max_running = 2,
-                            .n_host_blocks = 8});
-  std::vector<std::unique_ptr<Generation>> answers;
-  answers.push_back(run(keeping));
-  answers.push_back(run(keeping));
-  EXPECT_EQ(answers[0]->n_hit_tokens, 0);
-  EXPECT_GT(answers[1]->n_hit_tokens, 0);
-  const std::vector<Ids> tokens = tokens_of(answers);
-  EXPECT_EQ(tokens[1], tokens[0]);
+  for (const char* fixture : {"v4-flash", "glm-next"}) {
+    SCOPED_TRACE(fixture);
+    const std::unique_ptr<Model> model = load(fixture);
+    Runner runner(*model, on_device(4 * kContextTokens));
+    must(runner.ready());
+    const Ids prompt = random_ids(11, 300, model->config().n_vocab);
+    const auto run = [&](StepLoop& loop) {
+      const RequestId id = must(loop.submit({.prompt = prompt, .max_tokens = kAnswerTokens}));
+      while (loop.step()) continue;
+      return loop.take(id);
+    };
+    StepLoop keeping(runner, {.chunk_tokens = 64,
+                              .n_spec_steps = 2,
+                              .max_context_tokens = kContextTokens,
+                              .max_running = 2,
+                              .n_host_blocks = 8});
+    std::vector<std::unique_ptr<Generation>> answers;
+    answers.push_back(run(keeping));
+    answers.push_back(run(keeping));
+    EXPECT_EQ(answers[0]->n_hit_tokens, 0);
+    EXPECT_GT(answers[1]->n_hit_tokens, 0);
+    const std::vector<Ids> tokens = tokens_of(answers);
+    EXPECT_EQ(tokens[1], tokens[0]);
+  }
 }
 
 // ---- memory ----

@@ -1,6 +1,7 @@
 // Mistakes that an implementation of GLM-5.3-Flash may make (model_spec.md 9), made here on purpose, one row each: every
-// one must move an output far beyond the tolerance that the right computation keeps, or be refused by name. 33 (queries or
-// keys not of unit length) lies inside one op and has its row in linear_attention_test.cc.
+// one must move an output far beyond the tolerance that the right computation keeps, or be refused by name. 40 (index_kpool
+// by its default) is refused in config_glm_next_test.cc; 41 (queries or keys not of unit length) lies inside one op, and
+// linear_attention_test.cc notices it.
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 
@@ -133,6 +134,122 @@ TEST(GlmNextMtpMistakes, TheTwoHalvesOfItsInputAreNoticed) {
   EXPECT_LE(errors.logits, kRight);
   EXPECT_GE(errors.first_draft, kNoticed);
 }
+
+// ---- in what a right model is fed with ----------------------------------------------------------------------------
+
+// One way to be wrong about it. Empty functions change nothing.
+struct Feeding {
+  int number;
+  const char* what;
+  std::function<void(Step&)> trunk = {}, mtp = {};
+  Vector GlmNextMtpWeights::* undone_norm = nullptr;  // that is taken back from the state of later drafts
+  bool undoes_final_norm = false;                     // from the state of the first one
+  double Errors::* where = &Errors::logits;           // it is noticed
+};
+void PrintTo(const Feeding& m, std::ostream* out) { *out << m.number << ": " << m.what; }
+
+View copy_of(OpContext& ctx, const View& x) {
+  const View copy =
+      x.rank() == 1 ? ctx.arena->allocate(x.dtype(), {x.dim(0)}) : ctx.arena->allocate(x.dtype(), {x.dim(0), x.dim(1)});
+  std::copy_n(x.bytes(), x.n_elements() * dtype_bytes(x.dtype()), copy.bytes());
+  return copy;
+}
+
+// A right model behind a wrong caller; its own weights are those of the heads.
+class WronglyFed final : public Model {
+ public:
+  WronglyFed(const Model& right, ModelWeights weights, const Feeding& feeding)
+      : Model(right.config(), right.numerics(), std::move(weights)), right_(right), feeding_(feeding) {}
+
+  bool has_mtp() const override { return right_.has_mtp(); }
+  int64_t d_state() const override { return right_.d_state(); }
+
+  ForwardRows trunk(OpContext& ctx, const Step& step, const KvCache& cache, const Probe* probe) const override {
+    return right_.trunk(ctx, changed(ctx, step, feeding_.trunk), cache, probe);
+  }
+  ForwardRows mtp(OpContext& ctx, const Step& step, const MtpInput& in, const KvCache& cache,
+                  const Probe* probe) const override {
+    MtpInput other = in;
+    const bool later = !in.topk.empty();  // drafts after the first are given their indices
+    if (later && feeding_.undone_norm != nullptr)
+      other.state = without_norm(ctx, in.state, *glm_next::own(weights()).mtp.*feeding_.undone_norm);
+    if (!later && feeding_.undoes_final_norm) other.state = without_norm(ctx, in.state, weights().norm);
+    return right_.mtp(ctx, changed(ctx, step, feeding_.mtp), other, cache, probe);
+  }
+
+ private:
+  static Step changed(OpContext& ctx, const Step& step, const std::function<void(Step&)>& change) {
+    Step out = step;
+    if (!change) return out;
+    out.tokens = copy_of(ctx, step.tokens), out.visible = copy_of(ctx, step.visible);
+    change(out);
+    return out;
+  }
+  // Up to a factor for each row, which the norm of what reads the state takes away.
+  static View without_norm(OpContext& ctx, const View& state, const Vector& norm) {
+    const View out = copy_of(ctx, state);
+    for (int64_t t = 0; t < out.dim(0); ++t) {
+      for (int64_t c = 0; c < out.dim(1); ++c) out.row<float>(t)[c] /= norm.view.data<float>()[c];
+    }
+    return out;
+  }
+
+  const Model& right_;
+  const Feeding& feeding_;
+};
+
+void cut_tails(Step& step) {
+  const StepEntries& pools = step.entries.front();
+  for (int64_t t = 0; t < step.n_tokens(); ++t) {
+    step.visible.data<int32_t>()[t] =
+        pools.first_token + pools.visible.data<int32_t>()[t] * static_cast<int32_t>(pools.ratio);
+  }
+}
+
+void change_first_token(Step& step) {
+  for (int64_t t = 0; t < step.n_tokens(); ++t) {
+    if (step.positions.data<int32_t>()[t] == 0) step.tokens.data<int32_t>()[t] ^= 1;
+  }
+}
+
+const Feeding kFeedings[] = {
+    {.number = 39, .what = "no tokens of incomplete pools", .trunk = cut_tails},
+    {.number = 39, .what = "none in the MTP layer", .mtp = cut_tails, .where = &Errors::first_draft},
+    {.number = 23,
+     .what = "the first draft from rows before the final norm",
+     .undoes_final_norm = true,
+     .where = &Errors::first_draft},
+    {.number = 23,
+     .what = "later drafts from rows before the layer's own norm",
+     .undone_norm = &GlmNextMtpWeights::head_norm,
+     .where = &Errors::drafts},
+    {.number = 0,
+     .what = "another embedding beside the first token's state",
+     .mtp = change_first_token,
+     .where = &Errors::first_draft},
+};
+
+Errors errors_with(const Feeding& feeding) {
+  const TempDir folder;
+  must(materialise(fixture_folder(kFixture), folder.path()));
+  const std::unique_ptr<Model> right = load_model(folder.path());
+  ThreadPool pool(1);
+  ModelWeights weights = must(
+      load_weights(right->config(), right->numerics(), must(io::Checkpoint::open(folder.path())), pool, {}, nullptr));
+  return errors_of(WronglyFed(*right, std::move(weights), feeding));
+}
+
+class GlmNextFeedings : public ::testing::TestWithParam<Feeding> {};
+
+TEST_P(GlmNextFeedings, IsNoticed) { EXPECT_GE(errors_with(GetParam()).*GetParam().where, kNoticed); }
+
+TEST(GlmNextMistakesTest, RightlyFedTheOracleIsMet) {
+  const Errors errors = errors_with(Feeding{.number = 0, .what = "none"});
+  for (const double error : {errors.logits, errors.first_draft, errors.drafts}) EXPECT_LE(error, kRight);
+}
+
+INSTANTIATE_TEST_SUITE_P(GlmNext, GlmNextFeedings, ::testing::ValuesIn(kFeedings),
+                         [](const auto& row) { return fmt::format("M{}_{}", row.param.number, row.index); });
 
 // ---- in the files ------------------------------------------------------------------------------------------------
 

@@ -18,11 +18,12 @@ namespace levin::test {
 
 constexpr double kOracleTolerance = 2e-5;
 
-inline const char* const kOracleFixtures[] = {"v32-odd",     "v32-fp8",   "v32-official", "v32-shared", "glm-shared",
-                                              "glm-pattern", "glm-nvfp4", "v4-flash",     "v4-fp4",     "v4-dspark"};
+inline const char* const kOracleFixtures[] = {"v32-odd",    "v32-fp8",     "v32-official", "v32-shared",
+                                              "glm-shared", "glm-pattern", "glm-nvfp4",    "glm-next",
+                                              "v4-flash",   "v4-fp4",      "v4-dspark"};
 
 // Of families that have no kernels for CUDA.
-inline const char* const kCpuOracleFixtures[] = {"glm-next", "v41-flash"};
+inline const char* const kCpuOracleFixtures[] = {"v41-flash"};
 
 inline TraceOptions oracle_options(const Oracle& oracle, int64_t n_chunk_tokens) {
   const std::vector<int64_t> ids = oracle.values<int64_t>("input_ids");

@@ -280,7 +280,8 @@ INSTANTIATE_TEST_SUITE_P(
                       std::tuple{"v4-fp4", Mode::kOfficial, kCpu}, std::tuple{"v32-odd", Mode::kReference, kCpu},
                       std::tuple{"glm-next", Mode::kReference, kCpu}, std::tuple{"glm-next", Mode::kOfficial, kCpu},
                       std::tuple{"glm-next", Mode::kFast, kCpu}, std::tuple{"v4-flash", Mode::kReference, kCuda},
-                      std::tuple{"v4-fp4", Mode::kOfficial, kCuda}),
+                      std::tuple{"v4-fp4", Mode::kOfficial, kCuda}, std::tuple{"glm-next", Mode::kReference, kCuda},
+                      std::tuple{"glm-next", Mode::kOfficial, kCuda}, std::tuple{"glm-next", Mode::kFast, kCuda}),
     [](const auto& test) {
       return test_name(fmt::format("{}_{}{}", std::get<0>(test.param), numerics_mode_name(std::get<1>(test.param)),
                                    std::get<2>(test.param) == kCuda ? "_cuda" : ""));

@@ -69,6 +69,25 @@ TEST(GlmConfigTest, ReadsTheReleasedConfigsWithoutWarnings) {
   }
 }
 
+// What nvidia/GLM-5.2-NVFP4 says in other words, or more of, makes no other model.
+TEST(GlmConfigTest, ReadsTheNvfp4ReleaseAsTheModelItIs) {
+  const ParsedConfig parsed = test::must(parse(released_config("glm-5.2-nvfp4")));
+  EXPECT_EQ(parsed.warnings, std::vector<std::string>());
+  const ModelConfig fp8 = test::must(parse(released_config("glm-5.2"))).config;
+  EXPECT_TRUE(parsed.config.nvfp4_experts);
+  EXPECT_FALSE(parsed.config.fp8_blocks);
+  EXPECT_EQ(parsed.config.bos_token, 0);
+  EXPECT_EQ(parsed.config.eos_tokens, fp8.eos_tokens);
+  EXPECT_EQ(parsed.config.n_experts, fp8.n_experts);
+  EXPECT_EQ(owners(parsed.config), owners(fp8));
+  EXPECT_TRUE(parsed.config.share_topk_across_drafts);
+  JsonObject other = released_config("glm-5.2-nvfp4");
+  other.set("num_experts", 257);
+  const Result<ParsedConfig> refused = parse(other);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.error().message.find("num_experts is 257"), std::string::npos) << refused.error().message;
+}
+
 TEST(GlmConfigTest, Glm5HasAnIndexerInEveryLayer) {
   const ModelConfig c = test::must(parse(released_config("glm-5"))).config;
   EXPECT_EQ(c.n_indexers(), 78);

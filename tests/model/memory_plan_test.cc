@@ -42,6 +42,9 @@ constexpr Released kReleased[] = {
     {"glm-5", 78, 753'864'139'008, 9'952'920'576, 1'507'730'752'512, 19'905'908'736, 79 * 656, 79 * 132},
     {"glm-5.1", 78, 753'864'139'008, 9'952'920'576, 757'324'565'376, 10'047'376'512, 79 * 656, 79 * 132},
     {"glm-5.2", 21, 753'329'940'480, 9'952'920'576, 756'778'988'736, 10'047'376'512, 79 * 656, 22 * 132},
+    // 724,775,731,200 weights in NVFP4, 4.5 bits each and the matrix's factor for every 128 x 128; vectors in F32, the rest
+    // in BF16
+    {"glm-5.2-nvfp4", 21, 753'329'940'480, 9'952'920'576, 464'974'159'872, 19'905'908'736, 79 * 656, 22 * 132},
     {"glm-5.3", 21, 753'329'940'480, 9'952'920'576, 756'778'988'736, 10'047'376'512, 79 * 656, 22 * 132},
 };
 
@@ -90,13 +93,24 @@ TEST(MemoryPlanTest, CountsTheWeightsOfTheReleasesWithABlockDrafter) {
   EXPECT_EQ(pro.n_parameters + 3 * 129280 * 6, 1'650'497'936'906);
 }
 
-// A window of each stage, and no state beside it.
+// A window of each stage in place of the MTP layer's, and no state beside them.
 TEST(MemoryPlanTest, CountsTheCachesOfABlockDrafter) {
-  const MemoryPlan mtp = plan_for(kRoot + "/tests/fixtures/deepseek-v4-flash", NumericsMode::kFast, nullptr),
-                   dspark = plan_for(kRoot + "/tests/fixtures/deepseek-v4-flash-0731", NumericsMode::kFast, nullptr);
-  EXPECT_EQ(dspark.latent_bytes_per_token, mtp.latent_bytes_per_token);
-  EXPECT_EQ(dspark.sequence_bytes - mtp.sequence_bytes, 2 * 11 * 64 * 1152);
-  EXPECT_EQ(dspark.block_bytes - mtp.block_bytes, 2 * 128 * 1152 - 4 * 4 * 4096);
+  struct Releases {
+    const char *with_mtp, *with_drafter;
+    int64_t d_model;
+  };
+  for (const Releases& r : {Releases{"deepseek-v4-flash", "deepseek-v4-flash-0731", 4096},
+                            Releases{"deepseek-v4-pro", "deepseek-v4-pro-0813", 7168}}) {
+    SCOPED_TRACE(r.with_drafter);
+    const std::string root = kRoot + "/tests/fixtures/";
+    const MemoryPlan mtp = plan_for(root + r.with_mtp, NumericsMode::kFast, nullptr),
+                     dspark = plan_for(root + r.with_drafter, NumericsMode::kFast, nullptr);
+    EXPECT_EQ(dspark.latent_bytes_per_token, mtp.latent_bytes_per_token);
+    EXPECT_EQ(dspark.index_bytes_per_token, mtp.index_bytes_per_token);
+    EXPECT_EQ(dspark.sequence_bytes - mtp.sequence_bytes, 2 * 11 * 64 * 1152);
+    EXPECT_EQ(dspark.block_bytes - mtp.block_bytes, 2 * 128 * 1152 - 4 * 4 * r.d_model);
+    EXPECT_EQ(dspark.weights_bytes - dspark.mtp_weights_bytes, mtp.weights_bytes - mtp.mtp_weights_bytes);
+  }
 }
 
 // 320.8 billion parameters, as the name of the release says. Latent rows of 12 layers by token, index keys for 4 tokens

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <functional>
 #include <limits>
+#include <map>
 
 #include "arch/deepseek_v3/weights.h"
 #include "arch/load_config.h"
@@ -124,6 +125,59 @@ TEST(Nvfp4Test, DummiesAreStoredAsTheConfigSays) {
                      .weights = must(dummy_weights(config, must(make_numerics(NumericsMode::kFast, "auto"))))};
   EXPECT_EQ(expert(dummy).down.dtype(), DType::kNvfp4);
   EXPECT_EQ(mla::own(dummy.weights).mtp->layer.moe->experts[0].down.dtype(), DType::kBF16);
+}
+
+// Releases of GLM as their headers have been counted: elements of each type, scales among them.
+struct ReleasedElements {
+  const char* folder;
+  int64_t n_tensors;  // with a scale each or three
+  std::map<StoredDtype, int64_t> elements;
+  int64_t n_bytes;
+  int64_t n_unread;  // input scales, an F32 for every matrix in NVFP4
+};
+
+const ReleasedElements kReleasedElements[] = {
+    {"glm-5.3",
+     118'629,
+     {{StoredDtype::kF8_E4M3, 751'226'191'872}, {StoredDtype::kBF16, 2'103'729'152}, {StoredDtype::kF32, 45'872'560}},
+     755'617'140'416,
+     0},
+    {"glm-5.2-nvfp4",
+     // as many matrices and vectors as in FP8, where 59,044 have a scale; 57,600 have three here
+     118'629 - 59'044 + 3 * 57'600,
+     {{StoredDtype::kU8, 362'387'865'600},
+      {StoredDtype::kF8_E4M3, 45'298'483'200},
+      {StoredDtype::kBF16, 28'554'189'824},
+      {StoredDtype::kF32, 134'656}},
+     464'795'267'072,
+     57'600},
+};
+
+TEST(Nvfp4Test, TheReleasesHaveAsManyElements) {
+  for (const ReleasedElements& release : kReleasedElements) {
+    SCOPED_TRACE(release.folder);
+    const ModelConfig config = must(load_model_config(test::fixture_folder(release.folder).string())).config;
+    std::map<StoredDtype, int64_t> elements = {{StoredDtype::kF32, release.n_unread}};
+    int64_t n_tensors = release.n_unread, n_weights = 0, n_bytes = 0;
+    for (const WeightRow& row : weight_table(config, nullptr, nullptr)) {
+      const bool bias = row.name.ends_with("e_score_correction_bias");
+      const StoredDtype dtype = bias ? StoredDtype::kF32 : released_dtype(row, config);
+      const bool nvfp4 = dtype == StoredDtype::kU8;
+      n_weights += bias ? 0 : n_elements(row);
+      elements[dtype] += n_elements(row) / (nvfp4 ? 2 : 1);
+      ++n_tensors;
+      if (!is_quantised(dtype)) continue;
+      const std::vector<int64_t> scales = scale_shape(row, dtype);
+      elements[nvfp4 ? StoredDtype::kF8_E4M3 : StoredDtype::kF32] += scales[0] * scales[1];
+      elements[StoredDtype::kF32] += nvfp4 ? 1 : 0;
+      n_tensors += nvfp4 ? 2 : 1;
+    }
+    for (const auto& [dtype, n] : elements) n_bytes += n * static_cast<int64_t>(io::dtype_bytes(dtype));
+    EXPECT_EQ(n_weights, 753'329'921'024);
+    EXPECT_EQ(n_tensors, release.n_tensors);
+    EXPECT_TRUE(elements == release.elements);
+    EXPECT_EQ(n_bytes, release.n_bytes);
+  }
 }
 
 struct Spoiled {

@@ -33,8 +33,17 @@ TEST(OpFormsTest, AreThoseOfTheReleasedModels) {
   EXPECT_TRUE(has(forms_of("deepseek-v3.2", NumericsMode::kReference), "write_latent of f32 rows of 512 + 64"));
 }
 
+TEST(OpFormsTest, OfLinearAttentionReadNoRows) {
+  const std::vector<std::string> flash = forms_of("glm-5.3-flash", NumericsMode::kReference);
+  EXPECT_TRUE(has(flash, "short_conv of 64 heads"));
+  EXPECT_TRUE(has(flash, "delta_rule of 64 heads"));
+  EXPECT_TRUE(has(flash, "expand_topk"));
+  EXPECT_TRUE(has(flash, "sparse_attention of 64 heads, f32 rows of 512 + 0, top-k 2051"));
+  for (const std::string& form : flash) EXPECT_EQ(form.find("rows of 0 + 0"), std::string::npos) << form;
+}
+
 TEST(OpFormsTest, HaveAKernelOnEverySet) {
-  for (const char* folder : {"deepseek-v3.2", "glm-5", "glm-5.3", "deepseek-v4-flash"}) {
+  for (const char* folder : {"deepseek-v3.2", "glm-5", "glm-5.3", "glm-5.3-flash", "deepseek-v4-flash"}) {
     const ModelConfig config =
         test::must(load_model_config(std::string(LEVIN_SOURCE_DIR "/tests/fixtures/") + folder)).config;
     for (const NumericsMode mode : {NumericsMode::kReference, NumericsMode::kOfficial, NumericsMode::kFast}) {

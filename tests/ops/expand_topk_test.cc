@@ -22,23 +22,28 @@ const Expansion kExpansions[] = {
     {"no entry is complete", {-1, -1}, 0, 3, 4, 0, {0, 1, 2, -1, -1, -1, -1, -1, -1, -1, -1}},
     {"entries of one token", {1, 4}, 5, 5, 1, 0, {1, 4}},
     {"the MTP layer's: entry 1 stands for slots 1 to 4", {1, 2}, 3, 11, 4, -3, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, -1}},
-    {"and it has no tokens before slot 1", {-1, -1}, 1, 4, 4, -3, {1, 2, 3, -1, -1, -1, -1, -1, -1, -1, -1}},
+    {"a row of padding sees nothing", {-1, -1}, 0, 0, 4, 0, {-1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1}},
+    {"nor does one of the MTP layer", {-1, -1}, 1, 1, 4, -3, {-1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1}},
+    {"the MTP layer's has no tokens before slot 1", {-1, -1}, 1, 4, 4, -3, {1, 2, 3, -1, -1, -1, -1, -1, -1, -1, -1}},
 };
 
 TEST(ExpandPicksTest, AreTheTokensOfTheEntriesAndOfTheIncompleteOne) {
   for (const Expansion& e : kExpansions) {
-    for (const auto& device : devices_under_test()) {
+    for (TestDevice* device : backends_under_test()) {
       const auto width = static_cast<int64_t>(e.topk.size());
       const Tensor entries = Tensor::of(e.entries, {1, std::ssize(e.entries)}), end = Tensor::of(Row{e.end}, {1}),
                    visible = Tensor::of(Row{e.visible}, {1});
       const Tensor topk = Tensor::of(Row(static_cast<size_t>(width), 99), {1, width});
-      ops::expand_topk(device->ctx(), {.entries = entries,
-                                       .end = end,
-                                       .visible = visible,
+      Args args(*device);
+      ops::expand_topk(device->ctx(), {.entries = args.in(entries),
+                                       .end = args.in(end),
+                                       .visible = args.in(visible),
                                        .ratio = e.ratio,
                                        .first_token = e.first_token,
-                                       .topk = topk});
-      EXPECT_EQ(Row(topk.view().data<int32_t>(), topk.view().data<int32_t>() + width), e.topk) << e.what;
+                                       .topk = args.out(topk)});
+      args.fetch();
+      EXPECT_EQ(Row(topk.view().data<int32_t>(), topk.view().data<int32_t>() + width), e.topk)
+          << device->name() << ": " << e.what;
     }
   }
 }

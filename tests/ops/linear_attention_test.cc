@@ -53,6 +53,14 @@ class Rings {
     rings_.rings = reinterpret_cast<std::byte*>(memory_.data());
   }
   const RecurrentRings& get() const { return rings_; }
+  // The same, where the device of `args` can read and write them.
+  RecurrentRings on_device(Args& args) const {
+    RecurrentRings rings = rings_;
+    const View bytes(rings_.rings, DType::kI8, {static_cast<int64_t>(memory_.size() * sizeof(memory_[0]))});
+    rings.rings = args.out(bytes).bytes();
+    rings.ids = args.in(ids_);
+    return rings;
+  }
 
   static Tensor i32_tensor(const std::vector<int32_t>& values) { return Tensor::of(values, {std::ssize(values)}); }
 
@@ -84,27 +92,32 @@ void run_step(TestDevice& device, const Problem& p, const Rings& rings, int64_t 
     return Rings::i32_tensor({static_cast<int32_t>(a), static_cast<int32_t>(b)});
   };
   const Tensor first_row = i32(0, n), end_row = i32(n, 2 * n), first_position = i32(begin, begin);
-  const ops::RecurrentTokens tokens{
-      .first_row = first_row, .end_row = end_row, .first_position = first_position, .rings = rings.get()};
   const Tensor u = twice(p.u, begin, end), decay = twice(p.decay, begin, end), beta = twice(p.beta, begin, end);
   Tensor conv(DType::kF32, {2 * n, 3 * d}), out(DType::kF32, {2 * n, d});
+  Args args(device);
+  const ops::RecurrentTokens tokens{.first_row = args.in(first_row),
+                                    .end_row = args.in(end_row),
+                                    .first_position = args.in(first_position),
+                                    .rings = rings.on_device(args)};
+  const View inputs = args.in(u), weight = args.in(p.weight), convolved = args.out(conv);
   for (int64_t part = 0; part < 3; ++part) {
-    ops::short_conv(device.ctx(), {.x = u.view().slice_last(part * d, d),
-                                   .weight = p.weight.view().slice_first(part * d, d),
+    ops::short_conv(device.ctx(), {.x = inputs.slice_last(part * d, d),
+                                   .weight = weight.slice_first(part * d, d),
                                    .tokens = tokens,
                                    .first_channel = part * d,
-                                   .out = conv.view().slice_last(part * d, d)});
+                                   .out = convolved.slice_last(part * d, d)});
   }
-  ops::delta_rule(device.ctx(), {.q = conv.view().slice_last(0, d),
-                                 .k = conv.view().slice_last(d, d),
-                                 .v = conv.view().slice_last(2 * d, d),
-                                 .decay = decay,
-                                 .decay_bias = p.bias,
-                                 .log_rate = p.log_rate,
+  ops::delta_rule(device.ctx(), {.q = convolved.slice_last(0, d),
+                                 .k = convolved.slice_last(d, d),
+                                 .v = convolved.slice_last(2 * d, d),
+                                 .decay = args.in(decay),
+                                 .decay_bias = args.in(p.bias),
+                                 .log_rate = args.in(p.log_rate),
                                  .lower = kLower,
-                                 .beta = beta,
+                                 .beta = args.in(beta),
                                  .tokens = tokens,
-                                 .out = out});
+                                 .out = args.out(out)});
+  args.fetch();
   std::copy_n(conv.view().row<float>(n), n * 3 * d, outputs.conv.view().row<float>(begin));
   std::copy_n(out.view().row<float>(n), n * d, outputs.out.view().row<float>(begin));
 }
@@ -213,7 +226,7 @@ TEST_P(LinearAttentionTest, TheDeltaRuleIsNearTheOracle) {
 TEST_P(LinearAttentionTest, BitsDependOnTheTokensAlone) {
   const Problem p(GetParam());
   const Outputs want = run_all(plain_device(), p, {p.c.n_tokens});
-  for (const auto& device : devices_under_test()) {
+  for (TestDevice* device : backends_under_test()) {
     for (const StepSizes& sizes : {StepSizes{1}, {7}, {64}, {1, 5, 130, 2}}) {
       const Outputs found = run_all(*device, p, sizes);
       ASSERT_TRUE(same_bits(found.conv, want.conv)) << device->name() << ", steps of " << sizes[0];
@@ -222,47 +235,58 @@ TEST_P(LinearAttentionTest, BitsDependOnTheTokensAlone) {
   }
 }
 
-// Steps that are partly run again at other tokens, as drafts that were turned down: nothing of them stays.
+// The outputs of steps that are partly run again at other tokens, as drafts that were turned down.
+Outputs run_with_drafts(TestDevice& device, const Problem& p, int64_t n_undone) {
+  const Rings rings(p, n_undone);
+  Outputs found(p);
+  Random random(77);
+  for (int64_t begin = 0; begin < p.c.n_tokens;) {
+    const int64_t end = std::min(p.c.n_tokens, begin + 1 + random.below(2 * n_undone));
+    const int64_t kept = std::max(begin + 1, end - random.below(n_undone + 1));
+    Problem mixed(p.c, 100);  // other tokens from `kept` on
+    std::copy_n(p.u.view().data<float>(), kept * p.u.view().dim(1), mixed.u.view().data<float>());
+    std::copy_n(p.decay.view().data<float>(), kept * p.decay.view().dim(1), mixed.decay.view().data<float>());
+    std::copy_n(p.beta.view().data<float>(), kept * p.beta.view().dim(1), mixed.beta.view().data<float>());
+    run_step(device, mixed, rings, begin, end, found);
+    begin = kept;
+  }
+  return found;
+}
+
 TEST_P(LinearAttentionTest, TokensThatAreRunAgainLeaveNoTrace) {
   const Problem p(GetParam());
   const Outputs want = run_all(plain_device(), p, {p.c.n_tokens});
-  for (const int64_t n_undone : {1, 6, 16, 40}) {
-    const Rings rings(p, n_undone);
-    Outputs found(p);
-    Random random(77);
-    for (int64_t begin = 0; begin < p.c.n_tokens;) {
-      const int64_t end = std::min(p.c.n_tokens, begin + 1 + random.below(2 * n_undone));
-      const int64_t kept = std::max(begin + 1, end - random.below(n_undone + 1));
-      Problem mixed(GetParam(), 100);  // other tokens from `kept` on
-      std::copy_n(p.u.view().data<float>(), kept * p.u.view().dim(1), mixed.u.view().data<float>());
-      std::copy_n(p.decay.view().data<float>(), kept * p.decay.view().dim(1), mixed.decay.view().data<float>());
-      std::copy_n(p.beta.view().data<float>(), kept * p.beta.view().dim(1), mixed.beta.view().data<float>());
-      run_step(plain_device(), mixed, rings, begin, end, found);
-      begin = kept;
+  for (TestDevice* device : {&plain_device(), backends_under_test().back()}) {
+    for (const int64_t n_undone : {1, 6, 16, 40}) {
+      EXPECT_TRUE(same_bits(run_with_drafts(*device, p, n_undone).out, want.out)) << device->name() << ", " << n_undone;
     }
-    EXPECT_TRUE(same_bits(found.out, want.out)) << n_undone;
   }
 }
 
-// A sequence that begins behind the last token of a block, with nothing but what ends the block, has the bits of one that
-// ran the block's tokens itself.
-TEST_P(LinearAttentionTest, GoesOnFromTheEndOfABlock) {
+// The outputs of a sequence that begins after the last token of a block, with nothing but what ends the block.
+Outputs run_from_the_end_of_a_block(TestDevice& device, const Problem& p, int64_t n_step) {
+  const RecurrentFormat& f = p.format;
+  const Rings rings(p, 3, 8), later(p, 3, 8);
+  Outputs found(p);
+  for (int64_t begin = 0; begin < 2 * kBlock; begin += n_step)
+    run_step(device, p, rings, begin, std::min(2 * kBlock, begin + n_step), found);
+  for (int64_t seq = 0; seq < 2; ++seq) {
+    for (int64_t position = 2 * kBlock - (f.n_taps - 1); position < 2 * kBlock; ++position)
+      std::copy_n(rings.get().end_conv_row(seq, position), f.conv_values(), later.get().conv_row(seq, position));
+    std::copy_n(rings.get().end_state(seq, 2 * kBlock), f.state_values(), later.get().state(seq, 2 * kBlock));
+  }
+  run_step(device, p, later, 2 * kBlock, p.c.n_tokens, found);
+  return found;
+}
+
+TEST_P(LinearAttentionTest, ContinuesFromTheEndOfABlock) {
   const Problem p(GetParam());
   const Outputs want = run_all(plain_device(), p, {p.c.n_tokens});
-  const RecurrentFormat& f = p.format;
-  for (const int64_t n_step : {1, 50, 300}) {
-    const Rings rings(p, 3, 8);
-    Outputs found(p);
-    for (int64_t begin = 0; begin < 2 * kBlock; begin += n_step)
-      run_step(plain_device(), p, rings, begin, std::min(2 * kBlock, begin + n_step), found);
-    const Rings later(p, 3, 8);
-    for (int64_t seq = 0; seq < 2; ++seq) {
-      for (int64_t position = 2 * kBlock - (f.n_taps - 1); position < 2 * kBlock; ++position)
-        std::copy_n(rings.get().end_conv_row(seq, position), f.conv_values(), later.get().conv_row(seq, position));
-      std::copy_n(rings.get().end_state(seq, 2 * kBlock), f.state_values(), later.get().state(seq, 2 * kBlock));
+  for (TestDevice* device : {&plain_device(), backends_under_test().back()}) {
+    for (const int64_t n_step : {1, 50, 300}) {
+      EXPECT_TRUE(same_bits(run_from_the_end_of_a_block(*device, p, n_step).out, want.out))
+          << device->name() << ", steps of " << n_step;
     }
-    run_step(plain_device(), p, later, 2 * kBlock, p.c.n_tokens, found);
-    EXPECT_TRUE(same_bits(found.out, want.out)) << "steps of " << n_step;
   }
 }
 
@@ -280,11 +304,15 @@ TEST(LinearAttentionLongTest, AHundredThousandTokensInAnySteps) {
 TEST(SigmoidMulTest, IsNearTheOracle) {
   Random random(9);
   const Tensor x = random_tensor(random, {3, 37}), gate = random_tensor(random, {3, 37}, 4.0f);
-  Tensor out(DType::kF32, {3, 37});
-  ops::sigmoid_mul(plain_device().ctx(), {.x = x, .gate = gate, .out = out});
-  for (int64_t i = 0; i < 3 * 37; ++i) {
-    const double want = x.at(i) * sigmoid(gate.at(i));
-    ASSERT_NEAR(out.at(i), want, 6 * std::abs(want) * 0x1p-24) << i;
+  for (TestDevice* device : backends_under_test()) {
+    Tensor out(DType::kF32, {3, 37});
+    Args args(*device);
+    ops::sigmoid_mul(device->ctx(), {.x = args.in(x), .gate = args.in(gate), .out = args.out(out)});
+    args.fetch();
+    for (int64_t i = 0; i < 3 * 37; ++i) {
+      const double want = x.at(i) * sigmoid(gate.at(i));
+      ASSERT_NEAR(out.at(i), want, 6 * std::abs(want) * 0x1p-24) << device->name() << ", " << i;
+    }
   }
 }
 

@@ -47,6 +47,7 @@ constexpr std::string_view kHonoured[] = {
     "intermediate_size",
     "n_routed_experts",
     "num_local_experts",
+    "num_experts",
     "num_experts_per_tok",
     "n_shared_experts",
     "n_group",
@@ -147,6 +148,7 @@ Status read_config(const JsonFields& fields, ModelConfig* config, std::vector<st
       {"num_key_value_heads", config->n_heads, "num_attention_heads"},
       {"qk_head_dim", config->d_head(), "qk_nope_head_dim + qk_rope_head_dim"},
       {"num_local_experts", config->n_experts, "n_routed_experts"},
+      {"num_experts", config->n_experts, "n_routed_experts"},
   };
   for (const Repetition& repetition : repetitions) LEVIN_TRY(check_repetition(fields, repetition));
   LEVIN_TRY(check_layer_types(fields, *config));

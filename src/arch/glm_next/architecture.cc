@@ -21,7 +21,6 @@ constinit const Architecture kGlmNext{.name = "GLM-5.3-Flash",
                                       .draft_state = glm_next::draft_state,
                                       .adjust_numerics = glm_next::adjust_numerics,
                                       .make_model = glm_next::make_model,
-                                      .cuda_lacks = "short_conv, delta_rule, sigmoid_mul, expand_topk, mean_streams",
                                       .describe = glm_next::describe,
                                       .describe_json = glm_next::describe_json,
                                       .make_chat = text::make_glm_chat};

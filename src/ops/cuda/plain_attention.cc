@@ -6,6 +6,7 @@
 #include "kernels/cuda/plain/index.h"
 #include "ops/cache_rows.h"
 #include "ops/cuda/plain_cuda.h"
+#include "ops/expand_topk.h"
 #include "ops/index_topk.h"
 #include "ops/sparse_attention.h"
 
@@ -134,6 +135,19 @@ void PlainCuda::select_topk(const ops::SelectTopk& a) {
                       .n_topk = a.topk.dim(1),
                       .n_rows = a.topk.dim(0),
                       .fault = optional_data<int32_t>(kOp, "faults", a.faults)},
+                     stream_.handle());
+}
+
+void PlainCuda::expand_topk(const ops::ExpandTopk& a) {
+  constexpr std::string_view kOp = "expand_topk";
+  plain::expand_topk({.entries = dense_data<int32_t>(kOp, "entries", a.entries),
+                      .n_entries = a.entries.dim(1),
+                      .end = dense_data<int32_t>(kOp, "end", a.end),
+                      .visible = dense_data<int32_t>(kOp, "visible", a.visible),
+                      .ratio = a.ratio,
+                      .first_token = a.first_token,
+                      .topk = dense_data<int32_t>(kOp, "topk", a.topk),
+                      .n_rows = a.topk.dim(0)},
                      stream_.handle());
 }
 

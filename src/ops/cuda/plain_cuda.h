@@ -41,7 +41,9 @@ class PlainCuda : public CudaBackend {
   void argmax(const ops::Argmax& a) override;
   void choose_tokens(const ops::ChooseTokens& a) override;
   void copy_rows(const ops::CopyRows& a) override;
+  void delta_rule(const ops::DeltaRule& a) override;
   void embed(const ops::Embed& a) override;
+  void expand_topk(const ops::ExpandTopk& a) override;
   void expert_ffn(const ops::ExpertFfn& a) override;
   void ffn(const ops::Ffn& a) override;
   void hadamard(const ops::Hadamard& a) override;
@@ -53,6 +55,7 @@ class PlainCuda : public CudaBackend {
   void mark_unusable(const ops::MarkUnusable& a) override;
   void matmul(const ops::Matmul& a) override;
   void matmul_per_head(const ops::MatmulPerHead& a) override;
+  void mean_streams(const ops::MeanStreams& a) override;
   void norm_rows(const ops::NormRows& a) override;
   void pool_windows(const ops::PoolWindows& a) override;
   void quantize_fp8(const ops::QuantizeFp8& a) override;
@@ -66,6 +69,8 @@ class PlainCuda : public CudaBackend {
   void route_experts(const ops::RouteExperts& a) override;
   void scale_rows(const ops::ScaleRows& a) override;
   void select_topk(const ops::SelectTopk& a) override;
+  void short_conv(const ops::ShortConv& a) override;
+  void sigmoid_mul(const ops::SigmoidMul& a) override;
   void silu_mul(const ops::SiluMul& a) override;
   void sparse_attention(const ops::SparseAttention& a) override;
   void stream_weights(const ops::StreamWeights& a) override;

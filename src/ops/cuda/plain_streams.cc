@@ -1,5 +1,4 @@
-// What DeepSeek-V4 alone has: residual streams, and entries pooled from windows.
-#include "base/check.h"
+// Residual streams, and entries pooled from windows.
 #include "kernels/cuda/plain/pool_windows.h"
 #include "kernels/cuda/plain/streams.h"
 #include "ops/cuda/plain_cuda.h"
@@ -55,6 +54,17 @@ void PlainCuda::read_streams(const ops::ReadStreams& a) {
                       stream_.handle());
 }
 
+void PlainCuda::mean_streams(const ops::MeanStreams& a) {
+  plain::read_streams({.streams = dense_data<float>("mean_streams", "streams", a.streams),
+                       .read = nullptr,
+                       .out = device_data<float>("mean_streams", "out", a.out),
+                       .out_ld = a.out.stride(0),
+                       .n_rows = a.streams.dim(0),
+                       .n_streams = a.streams.dim(1),
+                       .d = a.streams.dim(2)},
+                      stream_.handle());
+}
+
 void PlainCuda::write_streams(const ops::WriteStreams& a) {
   plain::write_streams({.streams = dense_data<float>("write_streams", "streams", a.streams),
                         .y = device_data<float>("write_streams", "y", a.y),
@@ -69,11 +79,11 @@ void PlainCuda::write_streams(const ops::WriteStreams& a) {
 
 void PlainCuda::pool_windows(const ops::PoolWindows& a) {
   constexpr std::string_view kOp = "pool_windows";
-  LEVIN_CHECK(a.first_token == 0, "{}: first_token is {} on cuda", kOp, a.first_token);
   plain::pool_windows({.tokens = window_tokens(kOp, a.tokens),
                        .bias = dense_data<float>(kOp, "bias", a.bias),
                        .ratio = a.bias.dim(0),
                        .overlap = a.overlap,
+                       .first_token = a.first_token,
                        .seq = dense_data<int32_t>(kOp, "seq", a.seq),
                        .slot = dense_data<int32_t>(kOp, "slot", a.slot),
                        .out = device_data<float>(kOp, "out", a.out),

@@ -3,6 +3,7 @@
 //   index_scores  a block has 32 slots of a row. 32 heads at a time: a lane is a slot, a warp has 8 of the heads, columns
 //                 pass through shared memory 128 at a time; then the first warp adds the heads up in order
 //   select_topk   a block a row. The K-th best key by its bytes, highest first, counting keys; then the indices in order
+//   expand_topk   a block a row, a thread a token
 #include "kernels/cpu/cache_values.h"
 #include "kernels/cuda/plain/block_pieces.cuh"
 #include "kernels/cuda/plain/index.h"
@@ -167,6 +168,27 @@ __global__ void take_most_recent_kernel(TakeAll a) {
   take(a.topk + t * a.n_topk, a.n_topk, last > a.first ? last : a.first, end);
 }
 
+// How many of a row's entries there are; the unused ones are the last. All threads of the block call it.
+__device__ int64_t count_entries(const int32_t* entries, int64_t n) {
+  int64_t n_used = 0;
+  for (int64_t begin = 0; begin < n; begin += kThreads) {
+    const int64_t i = begin + threadIdx.x;
+    n_used += __syncthreads_count(i < n && entries[i] >= 0);
+  }
+  return n_used;
+}
+
+__global__ void __launch_bounds__(kThreads) expand_kernel(ExpandTopk a) {
+  const int64_t t = blockIdx.x, width = a.n_entries * a.ratio + a.ratio - 1;
+  const int32_t* entries = a.entries + t * a.n_entries;
+  const int64_t n_of_entries = count_entries(entries, a.n_entries) * a.ratio, visible = a.visible[t];
+  const int64_t tail = a.first_token + a.end[t] * a.ratio - n_of_entries;
+  for (int64_t i = threadIdx.x; i < width; i += kThreads) {
+    const int64_t token = i < n_of_entries ? a.first_token + entries[i / a.ratio] * a.ratio + i % a.ratio : tail + i;
+    a.topk[t * width + i] = i < n_of_entries || token < visible ? static_cast<int32_t>(token) : -1;
+  }
+}
+
 }  // namespace
 
 void index_scores(const IndexScores& a, StreamHandle stream) {
@@ -192,6 +214,8 @@ void index_topk(const IndexTopk& a, StreamHandle stream) {
                .fault = a.fault},
               stream);
 }
+
+void expand_topk(const ExpandTopk& a, StreamHandle stream) { start(expand_kernel, {.x = a.n_rows}, stream, a); }
 
 void take_all(const TakeAll& a, StreamHandle stream) { start(take_all_kernel, {.x = a.n_rows}, stream, a); }
 void take_most_recent(const TakeAll& a, StreamHandle stream) {

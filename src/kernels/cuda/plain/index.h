@@ -74,4 +74,17 @@ void take_all(const TakeAll& a, StreamHandle stream);
 // The last K candidates of each row, ascending: a selection without an indexer.
 void take_most_recent(const TakeAll& a, StreamHandle stream);
 
+// Contract: ops/expand_topk.h. The tokens behind a row's entries are fewer than `ratio`; a row of padding has none of either.
+struct ExpandTopk {
+  const int32_t* entries = nullptr;  // [T, Ke], dense
+  int64_t n_entries = 0;             // Ke
+  const int32_t* end = nullptr;      // [T]
+  const int32_t* visible = nullptr;  // [T]
+  int64_t ratio = 1;
+  int32_t first_token = 0;
+  int32_t* topk = nullptr;  // [T, Ke * ratio + ratio - 1], dense
+  int64_t n_rows = 0;
+};
+void expand_topk(const ExpandTopk& a, StreamHandle stream);
+
 }  // namespace levin::cuda::plain

@@ -22,11 +22,11 @@ struct Slot {
   float logit, value;
 };
 
-// Slot i of an entry, i counted from the first token that it pools.
+// Of the token at `position`, which an entry pools.
 __device__ Slot slot_of(const PoolWindows& a, int64_t seq, int64_t position, int64_t channel) {
   const WindowTokens& tokens = a.tokens;
   const int64_t step_row = position - tokens.first_position[seq], n_channels = tokens.state.format.n_channels;
-  const float bias = a.bias[position % a.ratio * n_channels + channel];
+  const float bias = a.bias[(position - a.first_token) % a.ratio * n_channels + channel];
   if (step_row < 0) {
     const float* row = ring_row(tokens.state, seq, position % tokens.state.n_rows);
     return {row[n_channels + channel] + bias, row[channel]};
@@ -39,7 +39,8 @@ __global__ void pool_kernel(PoolWindows a) {
   const int64_t n = blockIdx.x, n_channels = a.tokens.state.format.n_channels,
                 d = a.overlap ? n_channels / 2 : n_channels;
   if (a.slot[n] < 0) return;
-  const int64_t seq = a.seq[n], own = a.slot[n] * a.ratio, first = a.overlap && own > 0 ? own - a.ratio : own;
+  const int64_t seq = a.seq[n], own = a.first_token + a.slot[n] * a.ratio,
+                first = a.overlap && own > 0 ? own - a.ratio : own;
   for (int64_t c = threadIdx.x; c < d; c += blockDim.x) {
     const auto slot = [&](int64_t position) {
       return slot_of(a, seq, position, a.overlap && position >= own ? d + c : c);

@@ -36,6 +36,7 @@ struct PoolWindows {
   const float* bias = nullptr;  // [ratio, C], dense
   int64_t ratio = 1;
   bool overlap = false;
+  int32_t first_token = 0;        // of entry 0
   const int32_t* seq = nullptr;   // [N]
   const int32_t* slot = nullptr;  // [N]
   float* out = nullptr;           // [N, d], rows out_ld apart; d = C, with overlap C / 2

@@ -52,10 +52,12 @@ __global__ void weights_kernel(StreamWeights a) {
 
 __global__ void read_kernel(ReadStreams a) {
   const int64_t t = blockIdx.x;
+  const float mean = 1.0f / static_cast<float>(a.n_streams);
   for (int64_t i = threadIdx.x; i < a.d; i += blockDim.x) {
     float sum = 0;
     for (int64_t j = 0; j < a.n_streams; ++j) {
-      sum = __fmaf_rn(a.read[t * a.n_streams + j], a.streams[(t * a.n_streams + j) * a.d + i], sum);
+      const float weight = a.read == nullptr ? mean : a.read[t * a.n_streams + j];
+      sum = __fmaf_rn(weight, a.streams[(t * a.n_streams + j) * a.d + i], sum);
     }
     a.out[t * a.out_ld + i] = sum;
   }

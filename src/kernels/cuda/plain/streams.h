@@ -1,4 +1,4 @@
-// The residual streams of DeepSeek-V4. Contracts and trees: ops/streams.h. At most kMaxStreams streams.
+// The residual streams of DeepSeek-V4 and GLM-5.3-Flash. Contracts and trees: ops/streams.h. At most kMaxStreams streams.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ void stream_weights(const StreamWeights& a, StreamHandle stream);
 
 struct ReadStreams {
   const float* streams = nullptr;  // [T, M, D], dense
-  const float* read = nullptr;     // [T, M], dense
+  const float* read = nullptr;     // [T, M], dense; null: 1/M, the mean
   float* out = nullptr;            // [T, D], rows out_ld apart
   int64_t out_ld = 0;
   int64_t n_rows = 0;

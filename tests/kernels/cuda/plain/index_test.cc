@@ -5,6 +5,7 @@
 
 #include "kernels/cuda/plain/plain_test.h"
 #include "ops/cache_rows.h"
+#include "ops/expand_topk.h"
 #include "ops/index_topk.h"
 
 namespace levin::cuda::plain {
@@ -190,6 +191,45 @@ TEST_F(PlainIndexTest, PicksWithoutScores) {
                         rows({-1, -1, -1, -1, -1, -1, -1, -1, 1, -1, -1, -1, 1, 2, 3, 4, 1, 2, 3, 4})));
   EXPECT_TRUE(same_bits(topk_of(take_most_recent, nothing),
                         rows({-1, -1, -1, -1, -1, -1, -1, -1, 1, -1, -1, -1, 5, 6, 7, 8, 1, 2, 3, 4})));
+}
+
+// Rows with all, some and no entries, tails of every length, and a row of padding at the end, which sees nothing.
+TEST_F(PlainIndexTest, TheTokensOfEntriesEqualTheCpus) {
+  for (const auto& [n_entries, ratio, first_token] :
+       {std::array<int64_t, 3>{1, 4, 0}, {5, 4, -3}, {200, 4, 0}, {3, 1, 0}}) {
+    SCOPED_TRACE(fmt::format("{} entries of {} tokens from {} on", n_entries, ratio, first_token));
+    const int64_t n_rows = 6, width = n_entries * ratio + ratio - 1;
+    const int32_t least = first_token < 0 ? 1 : 0;  // the first entry that there is
+    std::vector<int32_t> entries, end, visible;
+    for (int32_t t = 0; t < n_rows; ++t) {
+      const auto n = static_cast<int32_t>(t + 1 < n_rows ? t * n_entries / (n_rows - 2) : 0);
+      for (int32_t i = 0; i < n_entries; ++i) entries.push_back(i < n ? least + 2 * i : -1);
+      end.push_back(least + 2 * n);
+      const auto n_open = static_cast<int32_t>(t + 1 < n_rows ? t % ratio : 0);
+      visible.push_back(static_cast<int32_t>(first_token + end.back() * ratio) + n_open);
+    }
+    const Tensor entry_rows = Tensor::of(entries, {n_rows, n_entries}), ends = i32_tensor(end),
+                 seen = i32_tensor(visible), expected(DType::kI32, {n_rows, width});
+    ops::expand_topk(cpu(), {.entries = entry_rows,
+                             .end = ends,
+                             .visible = seen,
+                             .ratio = ratio,
+                             .first_token = static_cast<int32_t>(first_token),
+                             .topk = expected});
+    Tensor out = unset(DType::kI32, {n_rows, width});
+    DeviceArgs args(*stream_);
+    expand_topk({.entries = args.in<int32_t>(entry_rows),
+                 .n_entries = n_entries,
+                 .end = args.in<int32_t>(ends),
+                 .visible = args.in<int32_t>(seen),
+                 .ratio = ratio,
+                 .first_token = static_cast<int32_t>(first_token),
+                 .topk = args.out<int32_t>(out),
+                 .n_rows = n_rows},
+                stream());
+    args.fetch();
+    EXPECT_TRUE(same_bits(out, expected));
+  }
 }
 
 TEST_F(PlainIndexTest, AGraphReadsLengthsFromTheDevice) {

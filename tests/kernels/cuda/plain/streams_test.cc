@@ -81,6 +81,26 @@ TEST_F(PlainStreamsTest, WeightsReadAndWrite) {
   }
 }
 
+TEST_F(PlainStreamsTest, TheMean) {
+  for (const auto& [n_rows, m, d] : {std::array<int64_t, 3>{1, 1, 5}, {40, 4, 300}, {3, 3, 33}}) {
+    Random random(static_cast<uint64_t>(d));
+    const Tensor streams = random_tensor(random, {n_rows, m, d}, 1.0f), x(DType::kF32, {n_rows, d});
+    ops::mean_streams(cpu(), {.streams = streams, .out = x});
+    Tensor out = unset(DType::kF32, {n_rows, d});
+    DeviceArgs args(*stream_);
+    read_streams({.streams = args.in<float>(streams),
+                  .read = nullptr,
+                  .out = args.out<float>(out),
+                  .out_ld = d,
+                  .n_rows = n_rows,
+                  .n_streams = m,
+                  .d = d},
+                 stream());
+    args.fetch();
+    EXPECT_TRUE(same_bits(out, x)) << m << " streams of " << d;
+  }
+}
+
 TEST_F(PlainStreamsTest, ReadWeightsAlone) {
   Random random(2);
   const Tensor projected = random_tensor(random, {5, 4}, 2.0f), base = random_tensor(random, {4}, 1.0f);
@@ -105,22 +125,26 @@ struct PoolCase {
   bool overlap;
   int64_t d;
   int64_t n_undone;
+  int32_t first_token = 0;
 };
 
 // Two sequences fed in steps of several lengths; after each step entries and rings are those of the CPU.
 TEST_F(PlainStreamsTest, EntriesAndTheirStateStepByStep) {
-  for (const PoolCase& c : {PoolCase{4, true, 40, 3}, PoolCase{8, false, 33, 0}, PoolCase{128, false, 16, 2}}) {
+  for (const PoolCase& c : {PoolCase{4, true, 40, 3}, PoolCase{8, false, 33, 0}, PoolCase{128, false, 16, 2},
+                            PoolCase{4, false, 16, 3, -3}}) {
     SCOPED_TRACE(fmt::format("ratio {}", c.ratio));
     Random random(static_cast<uint64_t>(c.ratio));
     const int64_t n_channels = c.overlap ? 2 * c.d : c.d, n_block = 2 * c.ratio;
-    const StateFormat format{
-        .n_channels = n_channels, .n_tokens = c.overlap ? 2 * c.ratio : c.ratio, .n_before = c.overlap ? c.ratio : 0};
-    const int64_t ring_rows = format.ring_rows(c.n_undone), n_ends = c.overlap ? 3 : 0;
+    const StateFormat format{.n_channels = n_channels,
+                             .n_tokens = c.overlap ? 2 * c.ratio : c.ratio,
+                             .n_before = c.overlap ? c.ratio : -c.first_token};
+    const int64_t ring_rows = format.ring_rows(c.n_undone), n_ends = format.n_before > 0 ? 3 : 0;
     const int64_t n_ring = 3 * (ring_rows + n_ends * format.n_before);
     const Tensor rings(DType::kF32, {n_ring, 2 * n_channels}), ids = i32_tensor({2, 0});
     Tensor rings_out = copy_of(rings);
     const Tensor bias = random_tensor(random, {c.ratio, n_channels}, 1.0f);
-    std::vector<int32_t> length = {0, 0};
+    const int32_t least = c.first_token < 0 ? 1 : 0;  // the first slot and the first entry that there are
+    std::vector<int32_t> length = {least, least};
     for (const auto& [first, second] :
          {std::pair{5, 1}, {3 * static_cast<int>(c.ratio), 2}, {1, 300}, {2, 1}, {0, 7}}) {
       const std::vector<int32_t> n_new = {first, second};
@@ -129,7 +153,8 @@ TEST_F(PlainStreamsTest, EntriesAndTheirStateStepByStep) {
       const Tensor gates = random_tensor(random, {n_rows + n_padding, n_channels}, 2.0f);
       std::vector<int32_t> entry_seq, entry_slot, row_seq;
       for (int32_t s = 0; s < 2; ++s) {
-        for (int32_t w = length[s] / static_cast<int32_t>(c.ratio); w < (length[s] + n_new[s]) / c.ratio; ++w) {
+        const int32_t begin = length[s] - c.first_token;
+        for (int32_t w = begin / static_cast<int32_t>(c.ratio); w < (begin + n_new[s]) / c.ratio; ++w) {
           entry_seq.push_back(s), entry_slot.push_back(w);
         }
         row_seq.insert(row_seq.end(), n_new[s], s);
@@ -154,6 +179,7 @@ TEST_F(PlainStreamsTest, EntriesAndTheirStateStepByStep) {
         ops::pool_windows(cpu(), {.tokens = tokens,
                                   .bias = bias,
                                   .overlap = c.overlap,
+                                  .first_token = c.first_token,
                                   .seq = i32_tensor(entry_seq),
                                   .slot = i32_tensor(entry_slot),
                                   .out = View(expected).slice_first(0, n_entries)});
@@ -181,6 +207,7 @@ TEST_F(PlainStreamsTest, EntriesAndTheirStateStepByStep) {
                     .bias = args.in<float>(bias),
                     .ratio = c.ratio,
                     .overlap = c.overlap,
+                    .first_token = c.first_token,
                     .seq = args.in(entry_seq),
                     .slot = args.in(entry_slot),
                     .out = args.out<float>(out),
