@@ -9,6 +9,7 @@
 
 #include "engine/input_pack.h"
 #include "engine/row_span.h"
+#include "model/memory_plan.h"
 #include "ops/copies.h"
 
 namespace levin {
@@ -83,6 +84,7 @@ Runner::Runner(const Model& model, const RunnerOptions& options)
     cache_ = KvCache(model.cache_layout(), pools_);
     return;
   }
+  device_rows_.reserve(step_rows_bytes(model.config(), std::max(options.n_step_tokens, kMostGraphRows)));
   Result<KvCache> cache = KvCache::on_device(*cuda_, model.cache_layout(), pools_);
   if (cache.ok()) cache_ = std::move(cache).value();
   if (!cache.ok()) ready_ = cache.error();
