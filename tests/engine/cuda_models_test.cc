@@ -251,7 +251,7 @@ std::vector<float> bits_of(const Model& model, RunnerOptions options, const Grap
     for (size_t i = 0; i < blocks.size(); ++i) blocks[i].tokens = tokens[blocks.size() - 1 - i];
     const ForwardRows drafted = runner.draft_blocks(blocks);
     const View last = drafted.hidden.slice_first(static_cast<int64_t>(run.n_company) * n_block, n_block);
-    keep(last);
+    keep(runner.to_host(last));
     keep(runner.draft_logits(last));
     return out;
   }

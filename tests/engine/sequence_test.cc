@@ -110,6 +110,33 @@ TEST(SequenceTest, AFaultyRowEndsTheAnswerBehindTheTokensThatCameBeforeIt) {
   EXPECT_NE(s->out->error->message.find("position 3"), std::string::npos) << s->out->error->message;
 }
 
+TEST(SequenceTest, TokensThatADeviceChoseAreAcceptedAsThoseOfLogits) {
+  auto s = make_sequence(10);
+  s->drafts = {4, 5};
+  const std::vector<int32_t> faults(3, 0);
+  std::vector<HeadResult> rows(3);
+  for (size_t r = 0; r < rows.size(); ++r) rows[r].chosen = {.token = r < 2 ? 4 : 6, .sound = 1};
+  EXPECT_EQ(s->accept(faults, rows).n_accepted, 1);
+  EXPECT_EQ(s->tokens, (std::vector<int32_t>{1, 2, 3, 4, 4}));
+  EXPECT_FALSE(s->finished);
+  s->drafts = {};
+  rows[0].chosen = ops::ChosenToken{};
+  s->accept(faults, std::span(rows).first(1));
+  EXPECT_TRUE(s->finished);
+  ASSERT_TRUE(s->out->error.has_value());
+  EXPECT_NE(s->out->error->message.find("position 5"), std::string::npos) << s->out->error->message;
+}
+
+TEST(SequenceTest, ADeviceMayChooseWhereTheHostHasNoUseForTheLogits) {
+  auto s = make_sequence(10);
+  const std::optional<ops::ChoiceRule> rule = s->rule(2);
+  ASSERT_TRUE(rule.has_value());
+  EXPECT_EQ(rule->position, 5U) << "behind three tokens and two drafts";
+  EXPECT_EQ(rule->temperature, 0);
+  s->request.logprobs = true;
+  EXPECT_FALSE(s->rule(2).has_value());
+}
+
 TEST(SequenceTest, PreemptionForgetsDraftsAndRowsAndKeepsTheTokens) {
   auto s = make_sequence(10);
   s->drafts = {4};
