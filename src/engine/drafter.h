@@ -43,6 +43,8 @@ class DraftChooser {
   virtual ~DraftChooser() = default;
   // The token behind the answer and these drafts by its logits [V]; nullopt: none may be chosen.
   virtual std::optional<int32_t> choose(std::span<const float> logits, std::span<const int32_t> drafts) = 0;
+  // How it chooses behind n drafts, if logits and place alone decide: then a device may. nullopt: by choose().
+  virtual std::optional<ops::ChoiceRule> rule(int64_t /*n_drafts*/) const { return std::nullopt; }
   // Whether logits alone tell how likely a draft is to be kept. Where a structure has its say they do not: it leaves few
   // tokens, of which they know nothing.
   virtual bool logits_tell_confidence() const = 0;

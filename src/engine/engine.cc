@@ -42,7 +42,7 @@ Result<std::optional<io::Checkpoint>> open_checkpoint(const EngineOptions& optio
 struct Room {
   int64_t n_context_tokens = 0;
   int64_t n_prefix_pages = 0;  // of prefixes, kept beside the caches
-  int64_t workspace_bytes = 0;
+  int64_t scratch_bytes = 0;   // on a device
 };
 
 // A system that does not tell is taken to have enough.
@@ -69,8 +69,9 @@ Result<Room> plan_room(const EngineOptions& options, const ModelConfig& config, 
   if (options.share_prefixes && plan.block_bytes > 0) {
     prefix_bytes = options.prefix_memory_bytes.value_or(choose_prefix_bytes(plan, request));
   }
+  const int64_t scratch_bytes = device_workspace_bytes(plan);
   if (cuda != nullptr) {
-    plan.workspace_bytes = device_workspace_bytes(plan);
+    plan.workspace_bytes = scratch_bytes + plan.step_rows_bytes;
     request.available_bytes = std::max<int64_t>(0, cuda->available_bytes() - kDriverBytes);
     request.where = " on " + cuda->device().name;
   } else {
@@ -80,7 +81,7 @@ Result<Room> plan_room(const EngineOptions& options, const ModelConfig& config, 
   if (n_tokens.ok()) {
     return Room{.n_context_tokens = *n_tokens,
                 .n_prefix_pages = plan.block_bytes > 0 ? prefix_bytes / plan.block_bytes : 0,
-                .workspace_bytes = plan.workspace_bytes};
+                .scratch_bytes = scratch_bytes};
   }
   // a config that fits neither the tensors nor the memory is first of all wrong
   if (checkpoint) LEVIN_TRY(check_weights(config, *checkpoint));
@@ -225,7 +226,7 @@ Result<std::unique_ptr<Engine>> Engine::load(const EngineOptions& options, const
   LEVIN_ASSIGN(ModelWeights weights, read_weights(options, parsed.config, numerics, checkpoint, progress, &warnings));
   if (cuda != nullptr) {
     LEVIN_TRY(place_weights(*cuda, weights));
-    cuda->arena().reserve(room.workspace_bytes);
+    cuda->arena().reserve(room.scratch_bytes);
   }
   const Isa isa = options.isa.value_or(cpu_info().preferred_isa());
   std::unique_ptr<Model> model = make_model(std::move(parsed.config), numerics, std::move(weights));

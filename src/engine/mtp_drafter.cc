@@ -4,7 +4,6 @@
 
 #include "decode/sampling.h"
 #include "engine/draft_depth.h"
-#include "engine/row_span.h"
 
 namespace levin {
 namespace {
@@ -22,6 +21,11 @@ const MtpState& own(const DraftState& state) { return static_cast<const MtpState
 // The rows of the taps that are committed, which stand behind n_before others.
 void add_committed_rows(const DraftEntry& entry, int64_t n_before, std::vector<int32_t>& rows) {
   for (int64_t r = 0; r < entry.n_committed; ++r) rows.push_back(static_cast<int32_t>(n_before + entry.first_row + r));
+}
+
+std::optional<int32_t> chosen_draft(const DraftEntry& entry, const HeadResult& result) {
+  if (!result.chosen) return entry.chooser->choose(result.logits, entry.drafts);
+  return result.chosen->sound != 0 ? std::optional(result.chosen->token) : std::nullopt;
 }
 
 SequenceChunk chunk(const DraftEntry& entry, std::span<const int32_t> tokens, int64_t first_position) {
@@ -132,16 +136,21 @@ void MtpDrafter::chain(DraftRound& round) {
 }
 
 void MtpDrafter::choose(const DraftRound& round) {
-  const View logits = runner_.draft_logits(rows_.hidden);
+  std::vector<HeadRow> asked;
+  for (const Drafting& d : drafting_) {
+    asked.push_back(
+        {.number = static_cast<int32_t>(asked.size()), .rule = d.entry->chooser->rule(std::ssize(d.entry->drafts))});
+  }
+  const std::vector<HeadResult> results = runner_.draft_head(rows_.hidden, asked);
   for (size_t i = 0; i < drafting_.size(); ++i) {
     DraftEntry& entry = *drafting_[i].entry;
-    const std::span<const float> row = row_span(logits, static_cast<int64_t>(i));
-    const std::optional<int32_t> token = entry.chooser->choose(row, entry.drafts);
+    const std::optional<int32_t> token = chosen_draft(entry, results[i]);
     if (!token) continue;  // the target will say what is wrong, if anything is
     entry.drafts.push_back(*token);
     double& confidence = drafting_[i].confidence;
-    if (std::ssize(entry.drafts) < entry.n_wanted && entry.chooser->logits_tell_confidence())
-      confidence *= max_prob(row, round.min_confidence / confidence);
+    if (std::ssize(entry.drafts) >= entry.n_wanted || !entry.chooser->logits_tell_confidence()) continue;
+    confidence *= results[i].chosen ? results[i].chosen->probability
+                                    : max_prob(results[i].logits, round.min_confidence / confidence);
   }
 }
 

@@ -1,19 +1,21 @@
 #include "engine/runner.h"
 
 #include <algorithm>
+#include <cstring>
 #include <functional>
 #include <new>
 #include <numeric>
 #include <utility>
 
 #include "engine/input_pack.h"
+#include "engine/row_span.h"
+#include "model/memory_plan.h"
 #include "ops/copies.h"
-#include "ops/logits.h"
 
 namespace levin {
 namespace {
 
-constexpr int64_t kDeviceLogitRows = 64;
+constexpr int64_t kDeviceHeadRows = 64;
 
 Arena device_arena(CudaBackend* cuda) {
   if (cuda == nullptr) return {};
@@ -82,6 +84,7 @@ Runner::Runner(const Model& model, const RunnerOptions& options)
     cache_ = KvCache(model.cache_layout(), pools_);
     return;
   }
+  device_rows_.reserve(step_rows_bytes(model.config(), std::max(options.n_step_tokens, kMostGraphRows)));
   Result<KvCache> cache = KvCache::on_device(*cuda_, model.cache_layout(), pools_);
   if (cache.ok()) cache_ = std::move(cache).value();
   if (!cache.ok()) ready_ = cache.error();
@@ -317,9 +320,9 @@ void Runner::record_pass(const PassKey& key) {
 
 void Runner::record_head(const HeadKey& key) {
   if (heads_.contains(key)) return;
-  const ArenaScope scratch(*ctx_.arena);
-  const View hidden = ctx_.arena->allocate(DType::kF32, {key.n_rows, model_.config().d_model});
-  heads_.record(*cuda_, key, [&] { return head(hidden, key.of_drafts); });
+  const ArenaScope scratch(*ctx_.arena), host_scratch(arena_);
+  const HeadInput in = send_head({}, {}, key.n_rows);
+  heads_.record(*cuda_, key, [&] { return compute_head(in, key.of_drafts); });
 }
 
 void Runner::record_graphs(int n_drafts) {
@@ -335,41 +338,124 @@ void Runner::record_graphs(int n_drafts) {
     for (int64_t n_pages = padded_pages(1); n_pages <= last_pages; n_pages = padded_pages(n_pages + 1)) {
       for (const Form form : forms) record_pass({form, {n_rows, n_sequences, n_pages}});
     }
-    if (n_rows > kDeviceLogitRows) continue;
+    if (n_rows > kDeviceHeadRows) continue;
     record_head({.of_drafts = false, .n_rows = n_rows});
     if (drafts) record_head({.of_drafts = true, .n_rows = n_rows});
   }
 }
 
-View Runner::head(View hidden, bool of_drafts) {
+View Runner::compute_logits(View hidden, bool of_drafts) {
   return of_drafts ? model_.draft_logits(ctx_, hidden) : model_.logits(ctx_, hidden);
 }
 
-View Runner::head_on_device(View hidden, bool of_drafts) {
-  const int64_t n_rows = hidden.dim(0);
-  const HeadKey key{of_drafts, graphs_ ? padded_rows(n_rows) : n_rows};
-  if (graphs_) record_head(key);
-  const View here = ctx_.arena->allocate(DType::kF32, {key.n_rows, hidden.dim(1)});
-  ops::copy_rows(ctx_, {.x = hidden, .out = here.slice_first(0, n_rows)});
-  return (graphs_ ? heads_.replay(key) : head(here, of_drafts)).slice_first(0, n_rows);
+Runner::HeadOutput Runner::compute_head(const HeadInput& in, bool of_drafts) {
+  const HeadOutput out{.logits = compute_logits(in.hidden, of_drafts),
+                       .chosen = ctx_.arena->allocate(DType::kI32, {in.hidden.dim(0), ops::kChosenTokenWords})};
+  ops::choose_tokens(ctx_, {.x = out.logits, .rules = in.rules, .out = out.chosen});
+  return out;
 }
 
-// Some rows at a time on a device, so that its scratch need not hold logits of a whole chunk.
-View Runner::logits_of(View hidden, bool of_drafts) {
-  View out;
-  if (on_device()) {
-    out = arena_.allocate(DType::kF32, {hidden.dim(0), model_.config().n_vocab});
-    for (int64_t row = 0; row < hidden.dim(0); row += kDeviceLogitRows) {
-      const int64_t n = std::min(kDeviceLogitRows, hidden.dim(0) - row);
-      const ArenaScope scratch(*ctx_.arena);
-      const View logits = head_on_device(hidden.slice_first(row, n), of_drafts);
-      cuda_->copy_bytes_out(out.slice_first(row, n).bytes(), logits.bytes(), logits.n_elements() * 4);
-    }
-    wait();
-  } else {
-    out = head(hidden, of_drafts);
-    last_result_ = std::chrono::steady_clock::now();
+// Hidden rows and rules on the device, and rows of padding behind them: always at the same place behind the arena's mark.
+Runner::HeadInput Runner::send_head(View hidden, std::span<const HeadRow> rows, int64_t n_rows) {
+  View which = arena_.allocate(DType::kI32, {n_rows});
+  HeadInput in{.hidden = {}, .rules = arena_.allocate(DType::kI32, {n_rows, ops::kChoiceRuleWords})};
+  for (int64_t i = 0; i < n_rows; ++i) {
+    const HeadRow row = i < std::ssize(rows) ? rows[static_cast<size_t>(i)] : HeadRow{};
+    const ops::ChoiceRule rule = row.rule.value_or(ops::ChoiceRule{});
+    which.data<int32_t>()[i] = row.number;
+    std::memcpy(in.rules.row<int32_t>(i), &rule, sizeof(rule));
   }
+  InputPack pack;
+  pack.add(which);
+  pack.add(in.rules);
+  pack.send(*cuda_);
+  in.hidden = ctx_.arena->allocate(DType::kF32, {n_rows, model_.config().d_model});
+  const int64_t n_given = std::ssize(rows);
+  if (n_given > 0)
+    ops::copy_rows(ctx_,
+                   {.x = hidden, .rows = which.slice_first(0, n_given), .out = in.hidden.slice_first(0, n_given)});
+  return in;
+}
+
+// Enqueues the head for a few rows; `to` is the host's, for what comes back.
+void Runner::run_head(View hidden, std::span<const HeadRow> rows, bool of_drafts, const HeadOutput& to) {
+  const int64_t n_rows = std::ssize(rows);
+  const HeadKey key{of_drafts, graphs_ ? padded_rows(n_rows) : n_rows};
+  if (graphs_) record_head(key);
+  const ArenaScope scratch(*ctx_.arena);
+  const HeadInput in = send_head(hidden, rows, key.n_rows);
+  const HeadOutput out = graphs_ ? heads_.replay(key) : compute_head(in, of_drafts);
+  const auto copy_out = [&](const View& host, const View& device) {
+    cuda_->copy_bytes_out(host.bytes(), device.bytes(), device.n_elements() * dtype_bytes(device.dtype()));
+  };
+  copy_out(to.chosen, out.chosen.slice_first(0, n_rows));
+  for (int64_t row = 0, n_copied = 0; row < n_rows;) {
+    int64_t n = 0;  // rows from here on whose logits are wanted
+    while (row + n < n_rows && !rows[static_cast<size_t>(row + n)].rule) ++n;
+    copy_out(to.logits.slice_first(n_copied, n), out.logits.slice_first(row, n));
+    n_copied += n;
+    row += std::max<int64_t>(n, 1);
+  }
+}
+
+// Some rows at a time, so that the device's scratch need not hold logits of a whole chunk.
+Runner::HeadOutput Runner::head_on_device(View hidden, std::span<const HeadRow> rows, bool of_drafts) {
+  const auto n_with_logits = [](std::span<const HeadRow> some) {
+    return std::count_if(some.begin(), some.end(), [](const HeadRow& row) { return !row.rule; });
+  };
+  const HeadOutput out{.logits = arena_.allocate(DType::kF32, {n_with_logits(rows), model_.config().n_vocab}),
+                       .chosen = arena_.allocate(DType::kI32, {std::ssize(rows), ops::kChosenTokenWords})};
+  int64_t n_copied = 0;
+  for (int64_t row = 0; row < std::ssize(rows); row += kDeviceHeadRows) {
+    const int64_t n = std::min(kDeviceHeadRows, std::ssize(rows) - row);
+    const std::span<const HeadRow> part = rows.subspan(static_cast<size_t>(row), static_cast<size_t>(n));
+    const int64_t n_logits = n_with_logits(part);
+    run_head(hidden, part, of_drafts,
+             {.logits = out.logits.slice_first(n_copied, n_logits), .chosen = out.chosen.slice_first(row, n)});
+    n_copied += n_logits;
+  }
+  wait();
+  return out;
+}
+
+std::vector<HeadResult> Runner::head_of(View hidden, std::span<const HeadRow> rows, bool of_drafts) {
+  std::vector<HeadResult> results(rows.size());
+  if (!on_device()) {
+    std::vector<int32_t> numbers;
+    for (const HeadRow& row : rows) numbers.push_back(row.number);
+    const View logits = logits_of(gather(hidden, numbers), of_drafts);
+    for (size_t i = 0; i < rows.size(); ++i) results[i].logits = row_span(logits, static_cast<int64_t>(i));
+    return results;
+  }
+  const HeadOutput out = head_on_device(hidden, rows, of_drafts);
+  int64_t n_logits = 0;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (rows[i].rule) {
+      std::memcpy(&results[i].chosen.emplace(), out.chosen.row<int32_t>(static_cast<int64_t>(i)),
+                  sizeof(ops::ChosenToken));
+    } else {
+      results[i].logits = row_span(out.logits, n_logits++);
+    }
+  }
+  return results;
+}
+
+std::vector<HeadResult> Runner::head(View hidden, std::span<const HeadRow> rows) {
+  return head_of(hidden, rows, false);
+}
+
+std::vector<HeadResult> Runner::draft_head(View hidden, std::span<const HeadRow> rows) {
+  return head_of(hidden, rows, true);
+}
+
+View Runner::logits_of(View hidden, bool of_drafts) {
+  if (on_device()) {
+    std::vector<HeadRow> rows(static_cast<size_t>(hidden.dim(0)));
+    for (size_t i = 0; i < rows.size(); ++i) rows[i].number = static_cast<int32_t>(i);
+    return head_on_device(hidden, rows, of_drafts).logits;
+  }
+  const View out = compute_logits(hidden, of_drafts);
+  last_result_ = std::chrono::steady_clock::now();
   return out;
 }
 

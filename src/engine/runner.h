@@ -2,11 +2,12 @@
 //
 // A Runner executes; which tokens a step holds is for its caller to say. Tokens go in from the host. The rows that a pass
 // gives stay where the model runs, as input of the passes after it; gather() picks some of them, fetch() and to_host() bring
-// them to the host. Logits come to the host. Everything returned lives until the next call of begin_step().
+// them to the host. Logits come to the host, or the tokens that a device chooses by them. Everything returned lives until the
+// next call of begin_step().
 //
 // On a device weights, caches and scratch are there; a step's input goes in by one copy. Passes are enqueued, and only
-// wait(), to_host() and the calls that return logits wait for them. A fault of the device throws a DeviceFault
-// (tensor/device_memory.h).
+// wait(), to_host() and the calls that return logits or tokens wait for them, and for all fetches before. A fault of the
+// device throws a DeviceFault (tensor/device_memory.h).
 //
 // Graphs    passes over few rows are recorded once for each padded shape (StepShape) and form of pass, and replayed: the host
 //           starts one graph instead of every kernel. The bits are the same. Passes of more than kMostGraphRows rows, where
@@ -28,6 +29,7 @@
 #include "model/model.h"
 #include "ops/cpu_backend.h"
 #include "ops/cuda_backend.h"
+#include "ops/logits.h"
 #include "ops/op_times.h"
 
 namespace levin {
@@ -51,6 +53,19 @@ struct MtpRows {
   View state;                          // [M, d_state()] f32
   View topk = {};                      // [M, K] i32, MtpInput::topk; empty: the layer computes its own
   std::span<const int32_t> rows = {};  // [T]: which of them belongs to each token; empty: row t to token t
+};
+
+// A hidden row that a token is to be chosen by.
+struct HeadRow {
+  int32_t number = 0;
+  // How, if logits and place alone decide. A device then chooses; the CPU leaves it to the caller, who has the logits.
+  std::optional<ops::ChoiceRule> rule;
+};
+
+// What the head says of a row: its logits [V], or the token if it was chosen where they are.
+struct HeadResult {
+  std::span<const float> logits;
+  std::optional<ops::ChosenToken> chosen;
 };
 
 class Runner {
@@ -102,7 +117,9 @@ class Runner {
   DraftTerms draft_terms(View before, View state);  // before [N] i32 of the host, state [N, D]; terms on the host
   View logits(View hidden);                         // [N, D] -> [N, V] on the host
   View draft_logits(View hidden);                   // [N, D] -> [N, V] on the host, for choosing drafts
-  std::vector<int32_t> argmax(View logits);         // [N, V] of the host -> N token ids
+  std::vector<HeadResult> head(View hidden, std::span<const HeadRow> rows);  // hidden [T, D]; one result for each row
+  std::vector<HeadResult> draft_head(View hidden, std::span<const HeadRow> rows);
+  std::vector<int32_t> argmax(View logits);  // [N, V] of the host -> N token ids
 
   // Rows where the model runs: those of `rows` [M, W] that `which` names, and rows of the host with others behind them.
   View gather(View rows, std::span<const int32_t> which);
@@ -145,6 +162,14 @@ class Runner {
     View from;
     View padding;  // [1, W]
   };
+  struct HeadInput {
+    View hidden;  // [N, D] f32
+    View rules;   // [N, kChoiceRuleWords] i32
+  };
+  struct HeadOutput {
+    View logits;  // [N, V] f32; on the host of rows without a rule alone
+    View chosen;  // [N, kChosenTokenWords] i32
+  };
   struct PassKey {
     Form form = Form::kTrunk;
     StepShape shape;
@@ -164,8 +189,12 @@ class Runner {
   Input send(const Forward& f, const std::optional<StepShape>& shape);
   View input_rows(const RowInput& in, View which, int64_t n_given);
   void record_pass(const PassKey& key);
-  View head_on_device(View hidden, bool of_drafts);
-  View head(View hidden, bool of_drafts);
+  View compute_logits(View hidden, bool of_drafts);
+  HeadOutput compute_head(const HeadInput& in, bool of_drafts);
+  HeadInput send_head(View hidden, std::span<const HeadRow> rows, int64_t n_rows);
+  void run_head(View hidden, std::span<const HeadRow> rows, bool of_drafts, const HeadOutput& to);
+  HeadOutput head_on_device(View hidden, std::span<const HeadRow> rows, bool of_drafts);
+  std::vector<HeadResult> head_of(View hidden, std::span<const HeadRow> rows, bool of_drafts);
   View logits_of(View hidden, bool of_drafts);
   void record_head(const HeadKey& key);
   View kept(View rows);
@@ -186,7 +215,7 @@ class Runner {
   SequencePools pools_;
   KvCache cache_;
   RecordedCalls<PassKey, ForwardRows> passes_;
-  RecordedCalls<HeadKey, View> heads_;
+  RecordedCalls<HeadKey, HeadOutput> heads_;
   int64_t n_waits_ = 0;
   std::chrono::steady_clock::time_point last_result_;
 };

@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "engine/row_span.h"
-
 namespace levin {
 namespace {
 
@@ -34,6 +32,10 @@ Error error_of(RowFault fault, int64_t position) {
                                            position)};
 }
 
+Choice choice_of(const ops::ChosenToken& chosen) {
+  return chosen.sound != 0 ? Choice{.token = chosen.token} : Choice{.fault = RowFault::kNotNumbers};
+}
+
 }  // namespace
 
 Sequence::Sequence(const Drafter& drafter, SamplingPlan sampling, int64_t block_tokens)
@@ -56,22 +58,22 @@ void Sequence::go_on(int64_t n, const ResumeState& tap, const Drafter& drafter) 
   drafter.resume(*draft_state, n, tap);
 }
 
-void Sequence::choose_first_token(std::span<const float> logits) {
+void Sequence::choose_first_token(const HeadResult& row) {
   if (n_answer_tokens() == 0) {
     note_prompt_done();
     if (request.on_prompt) request.on_prompt(std::exchange(prompt_logprobs, {}));
   }
-  choose_and_emit(logits);
+  choose_and_emit(row);
 }
 
-VerifiedDrafts Sequence::accept(std::span<const int32_t> faults, const View& logits) {
+VerifiedDrafts Sequence::accept(std::span<const int32_t> faults, std::span<const HeadResult> rows) {
   SpeculationStats& stats = out->speculation;
   ++stats.n_verify_passes;
   stats.n_drafted += static_cast<int64_t>(drafts.size());
   const std::vector<int32_t> verified = std::exchange(drafts, {});
   int n_accepted = 0;
   for (size_t j = 0; j <= verified.size() && !finished; ++j) {
-    if (fail_on_faults(faults.subspan(j, 1)) || !choose_and_emit(row_span(logits, static_cast<int64_t>(j)))) break;
+    if (fail_on_faults(faults.subspan(j, 1)) || !choose_and_emit(rows[j])) break;
     const int32_t token = tokens.back();
     ++stats.n_kept;
     ++n_cached;
@@ -115,6 +117,15 @@ std::optional<int32_t> Sequence::choose(std::span<const float> logits, std::span
   return choice.ok() ? std::optional(choice.token) : std::nullopt;
 }
 
+std::optional<ops::ChoiceRule> Sequence::rule(int64_t n_drafts) const {
+  if (matcher || request.logprobs || !plan.by_logits_alone(n_answer_tokens() + n_drafts)) return std::nullopt;
+  const SamplingParams& params = plan.params();
+  return ops::ChoiceRule{.seed = params.seed,
+                         .temperature = params.temperature,
+                         .position = static_cast<uint32_t>(n_tokens() + n_drafts),
+                         .choice = params.choice};
+}
+
 // For the token behind the answer and the drafts that were pushed to history and matcher. Behind a structure that is
 // complete only a draft is asked for, which will be thrown away.
 ChoiceContext Sequence::next_choice(int64_t n_pushed_drafts) const {
@@ -139,8 +150,8 @@ void Sequence::pop_drafts(std::span<const int32_t> behind, int n_matched) {
 }
 
 // The target's own token for a row; false: the row gave none, and the sequence has ended with an error.
-bool Sequence::choose_and_emit(std::span<const float> logits) {
-  const Choice choice = choose_token(logits, plan, next_choice());
+bool Sequence::choose_and_emit(const HeadResult& row) {
+  const Choice choice = row.chosen ? choice_of(*row.chosen) : choose_token(row.logits, plan, next_choice());
   if (!choice.ok()) {
     fail(choice.fault, n_tokens());
     return false;
@@ -149,7 +160,7 @@ bool Sequence::choose_and_emit(std::span<const float> logits) {
     fail(RowFault::kAgainstMask, n_tokens());
     return false;
   }
-  emit(choice.token, logits);
+  emit(choice.token, row.logits);
   return true;
 }
 

@@ -74,10 +74,10 @@ struct Sequence final : DraftChooser {
   // Goes on behind n rows that are there, as many in every cache.
   void go_on(int64_t n, const ResumeState& tap, const Drafter& drafter);
 
-  // The token behind a prompt, or behind the answer so far of a sequence that was preempted. logits [V]
-  void choose_first_token(std::span<const float> logits);
+  // The token behind a prompt, or behind the answer so far of a sequence that was preempted.
+  void choose_first_token(const HeadResult& row);
   // Row by row the target's own token; on while it is the one that was drafted.
-  VerifiedDrafts accept(std::span<const int32_t> faults, const View& logits);  // faults [1 + drafts], logits [.., V]
+  VerifiedDrafts accept(std::span<const int32_t> faults, std::span<const HeadResult> rows);  // [1 + drafts] each
   // Ends it if one of these rows, the first of them at position n_cached, is not sound.
   bool fail_on_faults(std::span<const int32_t> faults);
   void note_prompt_done();
@@ -88,13 +88,15 @@ struct Sequence final : DraftChooser {
 
   // DraftChooser: by the rule, noise, penalties and structure of the target's own tokens.
   std::optional<int32_t> choose(std::span<const float> logits, std::span<const int32_t> behind) override;
+  // None while log probabilities are asked for, which the host takes from the logits.
+  std::optional<ops::ChoiceRule> rule(int64_t n_drafts) const override;
   bool logits_tell_confidence() const override { return !matcher; }
 
  private:
   ChoiceContext next_choice(int64_t n_pushed_drafts = 0) const;
   int push_drafts(std::span<const int32_t> behind);
   void pop_drafts(std::span<const int32_t> behind, int n_matched);
-  bool choose_and_emit(std::span<const float> logits);
+  bool choose_and_emit(const HeadResult& row);
   void emit(int32_t token, std::span<const float> logits);
   void finish_on(int32_t token, Verdict verdict);
 };

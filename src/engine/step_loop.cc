@@ -276,31 +276,32 @@ void StepLoop::fetch_block_ends(Batch& batch) {
 }
 
 void StepLoop::choose_tokens(Batch& batch) {
-  std::vector<int32_t> rows;
+  std::vector<HeadRow> asked;
   for (const Batch::Entry& entry : batch.entries) {
-    const int64_t end = entry.first_row + entry.n_rows();
-    for (int64_t row = end - entry.n_logit_rows(); row < end; ++row) rows.push_back(static_cast<int32_t>(row));
+    const int64_t first = entry.first_row + entry.n_rows() - entry.n_logit_rows();
+    for (int64_t i = 0; i < entry.n_logit_rows(); ++i)
+      asked.push_back({.number = static_cast<int32_t>(first + i), .rule = entry.sequence->rule(i)});
   }
-  View logits;
-  if (rows.empty()) {
+  std::vector<HeadResult> results;
+  if (asked.empty()) {
     runner_.wait();
   } else {
-    logits = runner_.logits(runner_.gather(batch.rows.hidden, rows));
+    results = runner_.head(batch.rows.hidden, asked);
   }
-  int64_t row = 0;
+  size_t row = 0;
   for (Batch::Entry& entry : batch.entries) {
     Sequence& s = *entry.sequence;
-    const int64_t count = entry.n_logit_rows();
+    const auto count = static_cast<size_t>(entry.n_logit_rows());
     const int64_t n_before = s.n_tokens();
     if (!entry.of_prompt) {
-      const VerifiedDrafts verified = s.accept(batch.faults(entry), logits.slice_first(row, count));
+      const VerifiedDrafts verified = s.accept(batch.faults(entry), std::span(results).subspan(row, count));
       typical_.observe(verified.n_drafted, verified.n_accepted);
       entry.n_committed = s.n_tokens() - n_before;
     } else if (!s.fail_on_faults(batch.faults(entry))) {
       if (s.request.prompt_logprobs) score_prompt(s, batch, entry.first_row, entry.n_rows());
       s.n_cached += entry.n_rows();
       entry.n_committed = entry.n_rows();
-      if (count > 0 && !s.finished) s.choose_first_token(row_span(logits, row));
+      if (count > 0 && !s.finished) s.choose_first_token(results[row]);
     }
     row += count;
   }

@@ -142,12 +142,19 @@ MemoryPlan plan_memory(const ModelConfig& config, const Numerics& numerics, cons
   plan.index_bytes_per_token = layout.index_bytes_per_token();
   plan.sequence_bytes = limits.n_sequences * layout.bytes_per_sequence(limits);
   plan.workspace_bytes = workspace_bytes(config, limits.n_step_tokens);
+  plan.step_rows_bytes = step_rows_bytes(config, limits.n_step_tokens);
   if (!layout.keeps_all_rows()) {
     plan.block_tokens = layout.block_tokens();
     const bool keeps_state = has_mtp && config.n_draft_block == 0 && limits.n_undone > 0;
     plan.block_bytes = layout.block_bytes() + (keeps_state ? 4 * draft_state(config) : 0);
   }
   return plan;
+}
+
+int64_t step_rows_bytes(const ModelConfig& config, int64_t n_step_tokens) {
+  constexpr int64_t kPasses = 2, kStatusWords = 1;
+  const int64_t words = config.d_model + draft_state(config) + config.n_topk + kStatusWords;
+  return kPasses * n_step_tokens * words * 4;
 }
 
 // A quarter more than the estimate, what expert_ffn and index_topk take at a time, and logits.

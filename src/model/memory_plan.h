@@ -21,6 +21,7 @@ struct MemoryPlan {
   int64_t index_bytes_per_token = 0;   // all layers with an indexer, including MTP
   int64_t sequence_bytes = 0;          // windows and compressor state of all sequences, for any context
   int64_t workspace_bytes = 0;         // of one step, an estimate
+  int64_t step_rows_bytes = 0;         // that a step's passes leave on a device for one another (step_rows_bytes())
   // Prefix cache in host memory, for models whose cache pages cannot be shared: tokens and bytes of a block's record
   // (kv/cache.h), and the memory reserved for records (choose_prefix_bytes()). 0 if pages are shared.
   int64_t block_tokens = 0;
@@ -38,6 +39,9 @@ struct MemoryPlan {
 // limits.n_tokens is not used.
 MemoryPlan plan_memory(const ModelConfig& config, const Numerics& numerics, const io::Checkpoint* checkpoint,
                        const CacheLimits& limits);
+
+// Hidden rows, states, top-k indices and row status of the trunk's pass over a step, and of as many rows of drafting passes.
+int64_t step_rows_bytes(const ModelConfig& config, int64_t n_step_tokens);
 
 // The workspace of a step on a device. It is reserved at load and includes the scratch memory of ops.
 int64_t device_workspace_bytes(const MemoryPlan& plan);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <map>
 #include <numeric>
@@ -14,6 +15,8 @@
 #include "base/math.h"
 #include "decode/candidates.h"
 #include "decode/noise.h"
+#include "ops/cpu_backend.h"
+#include "ops/logits.h"
 #include "support/must.h"
 
 namespace levin {
@@ -368,6 +371,68 @@ TEST(MaxProb, IsThatOfTheSoftmax) {
       EXPECT_EQ(max_prob(logits, 1.01 * share), 0);
     }
   }
+}
+
+// ---- rows that a device may choose from ----
+
+ops::ChosenToken chosen_by_op(const std::vector<float>& logits, const ops::ChoiceRule& rule) {
+  ThreadPool pool(1);
+  Arena arena;
+  CpuBackend cpu(pool, arena, Isa::kPlain);
+  OpContext ctx = op_context(cpu);
+  const auto n_vocab = static_cast<int64_t>(logits.size());
+  const View rules = arena.allocate(DType::kI32, {1, ops::kChoiceRuleWords});
+  const View out = arena.allocate(DType::kI32, {1, ops::kChosenTokenWords});
+  std::memcpy(rules.bytes(), &rule, sizeof(rule));
+  ops::choose_tokens(ctx, {.x = View::of(logits.data(), {1, n_vocab}), .rules = rules, .out = out});
+  ops::ChosenToken chosen;
+  std::memcpy(&chosen, out.bytes(), sizeof(chosen));
+  return chosen;
+}
+
+TEST(ChooseTokensOp, ChoosesAsTheRuleDoes) {
+  std::mt19937 random(5);
+  std::normal_distribution<float> normal(0, 3);
+  for (int i = 0; i < 2000; ++i) {
+    std::vector<float> logits(1 + random() % 200);
+    for (float& l : logits) l = random() % 8 == 0 ? -std::numeric_limits<float>::infinity() : normal(random);
+    if (i % 50 == 1) logits[random() % logits.size()] = std::numeric_limits<float>::quiet_NaN();
+    if (i % 50 == 2) logits[random() % logits.size()] = std::numeric_limits<float>::infinity();
+    if (i % 3 == 0) logits.push_back(*std::max_element(logits.begin(), logits.end()));
+    const SamplingParams params{.temperature = i % 4 == 0 ? 0 : 0.1 * (1 + i % 20),
+                                .seed = random(),
+                                .choice = static_cast<uint32_t>(random() % 4)};
+    const auto position = static_cast<uint32_t>(random());
+    const SamplingPlan plan = plan_of(params, logits.size());
+    ASSERT_TRUE(plan.by_logits_alone(0));
+    const Choice expected = choose_token(logits, plan, {.history = nullptr, .position = position, .mask = {}});
+    const ops::ChosenToken found = chosen_by_op(
+        logits,
+        {.seed = params.seed, .temperature = params.temperature, .position = position, .choice = params.choice});
+    EXPECT_EQ(found.sound != 0, expected.ok()) << i;
+    EXPECT_EQ(found.token, expected.ok() ? expected.token : 0) << i;
+    EXPECT_NEAR(found.probability, max_prob(logits, 0), 1e-3) << i;
+  }
+}
+
+TEST(SamplingPlan, SaysWhereLogitsAndPlaceAreAll) {
+  const auto alone = [](const SamplingParams& params, int64_t n_answer_tokens = 0) {
+    return plan_of(params, 10).by_logits_alone(n_answer_tokens);
+  };
+  EXPECT_TRUE(alone({.temperature = 0.7, .seed = 3}));
+  EXPECT_TRUE(alone({.temperature = 0, .top_k = 4, .top_p = 0.5, .min_p = 0.1})) << "no cut takes the largest away";
+  EXPECT_FALSE(alone({.top_k = 4}));
+  EXPECT_FALSE(alone({.top_p = 0.9}));
+  EXPECT_FALSE(alone({.min_p = 0.1}));
+  EXPECT_FALSE(alone({.temperature = 0, .repetition_penalty = 1.1}));
+  EXPECT_FALSE(alone({.temperature = 0, .presence_penalty = 0.1}));
+  EXPECT_FALSE(alone({.temperature = 0, .frequency_penalty = 0.1}));
+  EXPECT_FALSE(alone({.temperature = 0, .logit_bias = {{3, 1.0}}}));
+  EXPECT_FALSE(alone({.temperature = 0, .banned_tokens = {3}}));
+  EXPECT_FALSE(alone({.temperature = 0, .allowed_tokens = {3}}));
+  const SamplingParams long_enough{.temperature = 0, .stop_tokens = {3}, .min_tokens = 5};
+  EXPECT_FALSE(alone(long_enough, 4));
+  EXPECT_TRUE(alone(long_enough, 5));
 }
 
 TEST(RowLogprobs, AreTheLogSoftmaxInRank) {

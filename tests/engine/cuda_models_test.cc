@@ -254,7 +254,7 @@ std::vector<float> bits_of(const Model& model, RunnerOptions options, const Grap
     for (size_t i = 0; i < blocks.size(); ++i) blocks[i].tokens = tokens[blocks.size() - 1 - i];
     const ForwardRows drafted = runner.draft_blocks(blocks);
     const View last = drafted.hidden.slice_first(static_cast<int64_t>(run.n_company) * n_block, n_block);
-    keep(last);
+    keep(runner.to_host(last));
     keep(runner.draft_logits(last));
     return out;
   }
@@ -311,6 +311,37 @@ TEST_F(CudaModelTest, NoGraphIsRecordedAfterAllThatDraftingAsksFor) {
       answer(runner, prompts_for(*model), {.n_spec_steps = 3, .max_running = 4, .chunk_tokens = chunk_tokens});
     }
     EXPECT_EQ(runner.n_graphs(), n_recorded);
+  }
+}
+
+// ---- waits ----
+
+// Greedy and sampled rows alike: trunk, head and choice together, then MTP pass, head and choice of each draft. Rows whose
+// logits come to the host take part in the same waits.
+TEST_F(CudaModelTest, AStepWaitsForItsTokensAndForEachDraftOnce) {
+  const std::unique_ptr<Model> model = load("v32-odd");
+  Runner runner(*model, on_device(4 * kContextTokens));
+  must(runner.ready());
+  for (const int n_drafts : {0, 1, 3}) {
+    SCOPED_TRACE(n_drafts);
+    StepLoop loop(runner, {.chunk_tokens = 64,
+                           .n_spec_steps = n_drafts,
+                           .max_context_tokens = kContextTokens,
+                           .max_running = 4,
+                           .share_prefixes = false});
+    for (const double temperature : {0.0, 0.8}) {
+      for (const double top_p : {1.0, 0.9}) {
+        GenerateRequest request{.prompt = random_ids(3, 100, model->config().n_vocab), .max_tokens = kAnswerTokens};
+        request.sampling.temperature = temperature;
+        request.sampling.top_p = top_p;
+        must(loop.submit(std::move(request)));
+      }
+    }
+    int64_t before = runner.n_waits();
+    while (loop.step()) {
+      EXPECT_LE(runner.n_waits() - before, 1 + n_drafts);
+      before = runner.n_waits();
+    }
   }
 }
 

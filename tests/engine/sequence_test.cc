@@ -8,8 +8,6 @@
 #include <utility>
 #include <vector>
 
-#include "engine/row_span.h"
-
 namespace levin {
 namespace {
 
@@ -36,14 +34,18 @@ struct Rows {
   explicit Rows(const std::vector<int32_t>& tokens) : values(tokens.size() * kVocab, 0.0F), faults(tokens.size(), 0) {
     for (size_t r = 0; r < tokens.size(); ++r) values[r * kVocab + static_cast<size_t>(tokens[r])] = 1;
   }
-  View logits() { return View::of(values.data(), {static_cast<int64_t>(faults.size()), kVocab}); }
+  std::vector<HeadResult> results() const {
+    std::vector<HeadResult> out(faults.size());
+    for (size_t r = 0; r < out.size(); ++r) out[r].logits = std::span(values).subspan(r * kVocab, kVocab);
+    return out;
+  }
 };
 
 TEST(SequenceTest, KeepsDraftsUpToTheFirstThatTheTargetDoesNotChoose) {
   auto s = make_sequence(10);
   s->drafts = {4, 5, 6};
   Rows rows({4, 5, 7, 1});
-  const VerifiedDrafts verified = s->accept(rows.faults, rows.logits());
+  const VerifiedDrafts verified = s->accept(rows.faults, rows.results());
   EXPECT_EQ(s->tokens, (std::vector<int32_t>{1, 2, 3, 4, 5, 7}));
   EXPECT_EQ(s->n_cached, 5);
   EXPECT_EQ(verified.n_drafted, 3);
@@ -57,7 +59,7 @@ TEST(SequenceTest, GivesOneTokenMoreThanTheDraftsWhenAllAreAccepted) {
   auto s = make_sequence(10);
   s->drafts = {4, 5};
   Rows rows({4, 5, 6});
-  EXPECT_EQ(s->accept(rows.faults, rows.logits()).n_accepted, 2);
+  EXPECT_EQ(s->accept(rows.faults, rows.results()).n_accepted, 2);
   EXPECT_EQ(s->tokens, (std::vector<int32_t>{1, 2, 3, 4, 5, 6}));
   EXPECT_EQ(s->out->speculation.n_kept, 3);
 }
@@ -67,7 +69,7 @@ TEST(SequenceTest, ADraftStoppedForLowConfidenceCountsAsRejected) {
   s->drafts = {4};
   s->low_confidence = true;
   Rows rows({4, 5});
-  const VerifiedDrafts verified = s->accept(rows.faults, rows.logits());
+  const VerifiedDrafts verified = s->accept(rows.faults, rows.results());
   EXPECT_EQ(verified.n_drafted, 2);
   EXPECT_EQ(verified.n_accepted, 1);
   EXPECT_FALSE(s->low_confidence);
@@ -78,7 +80,7 @@ TEST(SequenceTest, AStopTokenAmongAcceptedDraftsEndsTheAnswer) {
   auto s = make_sequence(10, {5});
   s->drafts = {4, 5, 6};
   Rows rows({4, 5, 6, 7});
-  s->accept(rows.faults, rows.logits());
+  s->accept(rows.faults, rows.results());
   EXPECT_EQ(s->tokens, (std::vector<int32_t>{1, 2, 3, 4, 5}));
   EXPECT_TRUE(s->finished);
   EXPECT_EQ(s->out->finish_reason, FinishReason::kStop);
@@ -89,7 +91,7 @@ TEST(SequenceTest, TheLimitCutsAcceptedDraftsOff) {
   EXPECT_EQ(s->n_drafts_within(4), 1);
   s->drafts = {4, 5};
   Rows rows({4, 5, 6});
-  s->accept(rows.faults, rows.logits());
+  s->accept(rows.faults, rows.results());
   EXPECT_EQ(s->n_answer_tokens(), 2);
   EXPECT_TRUE(s->finished);
   EXPECT_EQ(s->out->finish_reason, FinishReason::kLength);
@@ -100,7 +102,7 @@ TEST(SequenceTest, AFaultyRowEndsTheAnswerBehindTheTokensThatCameBeforeIt) {
   s->drafts = {4, 5};
   Rows rows({4, 5, 6});
   rows.faults[1] = 1;
-  s->accept(rows.faults, rows.logits());
+  s->accept(rows.faults, rows.results());
   EXPECT_EQ(s->tokens, (std::vector<int32_t>{1, 2, 3, 4}));
   EXPECT_TRUE(s->finished);
   EXPECT_EQ(s->out->finish_reason, FinishReason::kError);
@@ -108,12 +110,39 @@ TEST(SequenceTest, AFaultyRowEndsTheAnswerBehindTheTokensThatCameBeforeIt) {
   EXPECT_NE(s->out->error->message.find("position 3"), std::string::npos) << s->out->error->message;
 }
 
+TEST(SequenceTest, TokensThatADeviceChoseAreAcceptedAsThoseOfLogits) {
+  auto s = make_sequence(10);
+  s->drafts = {4, 5};
+  const std::vector<int32_t> faults(3, 0);
+  std::vector<HeadResult> rows(3);
+  for (size_t r = 0; r < rows.size(); ++r) rows[r].chosen = {.token = r < 2 ? 4 : 6, .sound = 1};
+  EXPECT_EQ(s->accept(faults, rows).n_accepted, 1);
+  EXPECT_EQ(s->tokens, (std::vector<int32_t>{1, 2, 3, 4, 4}));
+  EXPECT_FALSE(s->finished);
+  s->drafts = {};
+  rows[0].chosen = ops::ChosenToken{};
+  s->accept(faults, std::span(rows).first(1));
+  EXPECT_TRUE(s->finished);
+  ASSERT_TRUE(s->out->error.has_value());
+  EXPECT_NE(s->out->error->message.find("position 5"), std::string::npos) << s->out->error->message;
+}
+
+TEST(SequenceTest, ADeviceMayChooseWhereTheHostHasNoUseForTheLogits) {
+  auto s = make_sequence(10);
+  const std::optional<ops::ChoiceRule> rule = s->rule(2);
+  ASSERT_TRUE(rule.has_value());
+  EXPECT_EQ(rule->position, 5U) << "behind three tokens and two drafts";
+  EXPECT_EQ(rule->temperature, 0);
+  s->request.logprobs = true;
+  EXPECT_FALSE(s->rule(2).has_value());
+}
+
 TEST(SequenceTest, PreemptionForgetsDraftsAndRowsAndKeepsTheTokens) {
   auto s = make_sequence(10);
   s->drafts = {4};
   s->low_confidence = true;
   Rows rows({4, 5});
-  s->accept(rows.faults, rows.logits());
+  s->accept(rows.faults, rows.results());
   s->drafts = {6};
   s->begin({.id = 0, .n_cached = 0, .resume = nullptr}, NoDrafter());
   EXPECT_TRUE(s->in_prompt());
@@ -126,7 +155,7 @@ TEST(SequenceTest, ADraftIsChosenByTheAnswersRuleAndLeavesNoTrace) {
   auto s = make_sequence(10);
   Rows rows({6});
   const std::vector<int32_t> behind = {4, 5};
-  EXPECT_EQ(s->choose(row_span(rows.logits(), 0), behind), 6);
+  EXPECT_EQ(s->choose(rows.results().front().logits, behind), 6);
   EXPECT_EQ(s->tokens, (std::vector<int32_t>{1, 2, 3}));
   EXPECT_TRUE(s->logits_tell_confidence());
 }
