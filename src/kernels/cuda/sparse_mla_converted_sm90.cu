@@ -180,11 +180,11 @@ __device__ __forceinline__ void multiply_rope(float (&score)[32], const Converte
 template <int kGroup>
 __device__ __forceinline__ void multiply_tile(const ConvertedRows& s, float (&first)[32], float (&second)[32],
                                               int turn) {
-  s.key_full[kGroup][0].wait(turn & 1);
+  s.key_full[kGroup][0].wait_without_clock(turn & 1);
   fence_async_shared();
   wgmma_fence();
   multiply_latent<kGroup>(first, s, kGroup);
-  s.key_full[kGroup][1].wait(turn & 1);
+  s.key_full[kGroup][1].wait_without_clock(turn & 1);
   fence_async_shared();
   wgmma_fence();
   multiply_rope<kGroup>(first, s, kGroup);
@@ -202,7 +202,7 @@ __device__ __forceinline__ uint64_t value_descriptor(const ConvertedRows& s, int
 template <int kGroup>
 __device__ __forceinline__ void add_other_tile(ConvertedRows& s, HeadState& m, int turn) {
   constexpr int kOther = 1 - kGroup;
-  s.weight_full[kOther].wait(turn & 1);
+  s.weight_full[kOther].wait_without_clock(turn & 1);
   fence_async_shared();
   const int32_t maximum[2] = {s.running_max[kOther][own_row()], s.running_max[kOther][own_row() + 8]};
   rescale(m, maximum);
@@ -354,7 +354,7 @@ __device__ __forceinline__ void head_role(ConvertedRows& s, const SparseMla& a, 
   do {
     HeadState m;
     start_row(m);
-    s.query_full.wait(w.n_done() & 1);
+    s.query_full.wait_without_clock(w.n_done() & 1);
     if (w.n_tiles() <= kGroup) s.query_empty.arrive_as_warp();
     for (int tile = kGroup; tile < w.n_tiles(); tile += 2) attend_tile<kGroup>(s, m, a, w, tile, scale_log2);
     if (w.n_tiles() > 0 && (w.n_tiles() - 1) % 2 != kGroup) {
@@ -400,7 +400,7 @@ class ConvertedLoader {
   __device__ __forceinline__ void load_queries(const RowWork& w) {
     const auto* latent = static_cast<const uint16_t*>(a_.q_latent) + w.row() * a_.q_latent_row_stride;
     const auto* rope = static_cast<const uint16_t*>(a_.q_rope) + w.row() * a_.q_rope_row_stride;
-    s_.query_empty.wait((w.n_done() & 1) ^ 1);
+    s_.query_empty.wait_without_clock((w.n_done() & 1) ^ 1);
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
       const int head = w.first_head() + own_row_ + i * kRowStep, valid_head = min(head, a_.n_heads - 1);
@@ -445,10 +445,10 @@ class ConvertedLoader {
       valid |= static_cast<uint32_t>(pick_[i] >= 0) << i;
     }
     ask_topk(tile + 1, w.n_tiles());
-    s_.key_empty[kParity][kParity].wait(parity);
+    s_.key_empty[kParity][kParity].wait_without_clock(parity);
     copy_chunks<kParity * kChunks, kParity * kChunks + kChunks>(kParity, row, valid);
     s_.key_full[kParity][0].arrive_after_async_copies();
-    s_.key_empty[kParity][kOther].wait(parity);
+    s_.key_empty[kParity][kOther].wait_without_clock(parity);
     copy_chunks<kOther * kChunks, kOther * kChunks + kChunks>(kParity, row, valid);
     copy_chunks<kRopeChunk, kRowChunks>(kParity, row, valid);
     s_.key_full[kParity][1].arrive_after_async_copies();

@@ -95,6 +95,14 @@ struct alignas(8) Mbarrier {
     }
   }
 
+  // The same without a clock, for a kernel that has no registers left for it: ptxas would run its products one at a time
+  // (its remark C7512).
+  __device__ __forceinline__ void wait_without_clock(uint32_t parity) const {
+    if (try_wait(parity)) return;
+    while (!try_wait(parity)) {
+    }
+  }
+
  private:
   __device__ __forceinline__ static uint64_t now_ns() {
     uint64_t now;
