@@ -7,8 +7,6 @@
 //                   place: what FP4 makes of values, which stay f32 (and are exact in bf16)
 //   hadamard        out[r,:] = x[r,:] H / sqrt(Di), H the natural-order Hadamard matrix of a power-of-two width
 //
-// CUDA      quantize_fp8 alone, K a multiple of 16; scale is [ceil(K / 128), T'], T' at least T and a multiple of 4, the way
-//           that its products read it
 // Tree      hadamard: butterflies over strides 1, 2, 4, ..., Di/2, each (a + b, a - b), then one multiplication by the
 //           f32 1/sqrt(Di)
 // Source    model_spec.md 4.4, 6.5, 8.1

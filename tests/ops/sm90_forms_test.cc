@@ -51,8 +51,7 @@ TEST(Sm90FormsTest, OfTheIndexerAreThoseOfTheKernels) {
                           .keys = index_key_format(CacheDType::kFp8, d_index),
                           .n_heads = n_heads,
                           .n_topk = n_topk};
-        EXPECT_EQ(takes(form),
-                  cuda::index_support(n_heads, d_index, 1).empty() && cuda::topk_support(n_topk).empty())
+        EXPECT_EQ(takes(form), cuda::index_support(n_heads, d_index, 1).empty() && cuda::topk_support(n_topk).empty())
             << form.describe();
       }
     }

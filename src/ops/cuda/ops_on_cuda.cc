@@ -1,6 +1,5 @@
 #include "ops/cuda/ops_on_cuda.h"
 
-#include <cstring>
 #include <utility>
 
 #include "base/check.h"
@@ -14,8 +13,10 @@ cuda::PageTables page_tables(std::string_view op, const PagedRows& cache, const 
           .row_of_request = row_of_request};
 }
 
-void check_supported(std::string_view op, const std::string& refused) {
-  LEVIN_CHECK(refused.empty(), "{}: {}", op, refused);
+bool is_aligned_16(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
+
+bool has_aligned_rows(const View& rows) {
+  return is_aligned_16(rows.bytes()) && rows.stride(0) * dtype_bytes(rows.dtype()) % 16 == 0;
 }
 
 Result<std::unique_ptr<CudaBackend>> OpsOnCuda::create(const CudaOptions& options, cuda::DeviceInfo device) {
@@ -24,23 +25,23 @@ Result<std::unique_ptr<CudaBackend>> OpsOnCuda::create(const CudaOptions& option
   LEVIN_ASSIGN(ops->arena_, cuda::DeviceArena::create(options.scratch_bytes));
   ops->scratch_bytes_ = options.scratch_bytes;
   LEVIN_ASSIGN(ops->attention_scratch_, cuda::DeviceBuffer::create(cuda::sparse_mla_scratch_bytes()));
-  LEVIN_ASSIGN(ops->faults_, cuda::DeviceBuffer::create(sizeof(Faults)));
-  LEVIN_ASSIGN(ops->faults_host_, cuda::PinnedBuffer::create(sizeof(Faults)));
   cuda::fill_bytes(ops->stream_, ops->attention_scratch_.data(), 0, ops->attention_scratch_.n_bytes());
-  const Faults none;
-  cuda::copy_to_device(ops->stream_, ops->faults_.data(), &none, sizeof(none));
   LEVIN_TRY(ops->stream_.synchronize());
   return std::unique_ptr<CudaBackend>(std::move(ops));
 }
 
-Status OpsOnCuda::synchronize() {
-  cuda::copy_to_host(stream_, faults_host_.data(), faults_.data(), sizeof(Faults));
-  LEVIN_TRY(stream_.synchronize());
-  Faults found;
-  std::memcpy(&found, faults_host_.data(), sizeof(found));
-  LEVIN_CHECK(found.nan_score == 0, "index_topk or select_topk: a score is NaN");
-  LEVIN_CHECK(found.nan_row == kNoRow, "route_experts: a score of row {} is NaN", found.nan_row);
-  return {};
+View OpsOnCuda::aligned_rows(const View& rows) {
+  if (has_aligned_rows(rows)) return rows;
+  const int64_t row_bytes = rows.dim(1) * dtype_bytes(rows.dtype());
+  LEVIN_CHECK(row_bytes % 16 == 0, "rows of {} cannot be aligned", rows.describe());
+  const View out = arena_.allocate(rows.dtype(), {rows.dim(0), rows.dim(1)});
+  cuda::copy_rows_on_device(stream_, {.to = out.bytes(),
+                                      .to_pitch = row_bytes,
+                                      .from = rows.bytes(),
+                                      .from_pitch = rows.stride(0) * dtype_bytes(rows.dtype()),
+                                      .row_bytes = row_bytes,
+                                      .n_rows = rows.dim(0)});
+  return out;
 }
 
 }  // namespace levin
