@@ -99,6 +99,20 @@ std::vector<float> bits_of(const Model& model, RunnerOptions options, const Grap
   const ForwardRows rows = runner.trunk(chunks(n_prompt, kVerified));
   const int64_t first = static_cast<int64_t>(run.n_company * kVerified);
   keep(runner.logits(rows.hidden.slice_first(first, kVerified)));
+  if (const BlockDrafting* drafting = model.block_drafting()) {
+    const int64_t n_block = model.config().n_draft_block;
+    std::vector<Ids> tokens;
+    for (const Ids& text : texts) {
+      tokens.emplace_back(static_cast<size_t>(n_block), drafting->noise_token()).front() = text.back();
+    }
+    std::vector<SequenceChunk> blocks = chunks(n_prompt + kVerified - 1, 1);
+    for (size_t i = 0; i < blocks.size(); ++i) blocks[i].tokens = tokens[blocks.size() - 1 - i];
+    const ForwardRows drafted = runner.draft_blocks(blocks);
+    const View last = drafted.hidden.slice_first(static_cast<int64_t>(run.n_company) * n_block, n_block);
+    keep(last);
+    keep(runner.draft_logits(last));
+    return out;
+  }
   if (!model.has_mtp()) return out;
   std::vector<SequenceChunk> pairs = chunks(n_prompt + 1, kVerified - 1);
   for (SequenceChunk& pair : pairs) pair.first_position -= 1;

@@ -41,7 +41,7 @@ struct GraphRun {
 };
 
 // Of a text of n_text_tokens: logits of the last three, which are verified together, then hidden rows and draft logits of
-// three MTP steps after them.
+// three MTP steps after them, or of a block of drafts.
 std::vector<float> bits_of(const Model& model, RunnerOptions options, const GraphRun& run, size_t n_text_tokens = 97);
 
 }  // namespace levin::test

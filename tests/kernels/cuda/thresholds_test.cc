@@ -1,8 +1,10 @@
 // A row's bits where kernels change with the number of rows: for each count at which an op's plan changes, and the counts
-// beside it, the first, the middle and the last row against the same row alone. At the shapes of real models.
+// beside it, the first, the middle and the last row against the same row alone. And all rows of such batches in many runs,
+// beside other work on the device: an order that holds by luck shows there. At the shapes of real models.
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -10,8 +12,10 @@
 #include <random>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "count_different.h"
 #include "gemm_problem.h"
 #include "index_problem.h"
 #include "kernels/cuda/gemm_fp8.h"
@@ -309,6 +313,19 @@ TEST_P(ThresholdsTest, ARowHasTheBitsThatItHasAlone) {
     must(stream.synchronize());
     return bytes;
   };
+  // Which of the two differs from what it was, where a difference comes and goes.
+  const auto again = [&](int64_t row, int64_t count, const std::vector<std::byte>& in_batch,
+                         const std::vector<std::byte>& by_itself) {
+    subject->run(0, count, batch.data());
+    subject->run(row, 1, alone.data());
+    const auto [at, other] = std::mismatch(in_batch.begin(), in_batch.end(), by_itself.begin());
+    int64_t n_bytes = 0;
+    for (size_t i = 0; i < in_batch.size(); ++i) n_bytes += in_batch[i] != by_itself[i];
+    return fmt::format("row {} of {}: {} of {} bytes differ, the first at {}; a second run {} in the batch, {} alone",
+                       row, count, n_bytes, row_bytes, at - in_batch.begin(),
+                       row_of(batch, row) == in_batch ? "is the same" : "differs",
+                       row_of(alone, 0) == by_itself ? "is the same" : "differs");
+  };
   const std::vector<int64_t> counts = counts_around(*subject);
   RecordProperty("counts", static_cast<int>(counts.size()));
   for (const int64_t count : counts) {
@@ -317,8 +334,58 @@ TEST_P(ThresholdsTest, ARowHasTheBitsThatItHasAlone) {
     for (const int64_t row : std::set<int64_t>{0, count / 2, count - 1}) {
       alone.fill(0xEE);
       subject->run(row, 1, alone.data());
-      ASSERT_EQ(row_of(batch, row), row_of(alone, 0)) << "row " << row << " of " << count;
+      const std::vector<std::byte> in_batch = row_of(batch, row), by_itself = row_of(alone, 0);
+      ASSERT_TRUE(in_batch == by_itself) << again(row, count, in_batch, by_itself);
     }
+  }
+}
+
+// A product over and over on a stream of its own, until it goes out of scope.
+class OtherWork {
+ public:
+  OtherWork() : thread_([this] { run(); }) {}
+  ~OtherWork() {
+    done_ = true;
+    thread_.join();
+  }
+  OtherWork(const OtherWork&) = delete;
+  OtherWork& operator=(const OtherWork&) = delete;
+
+ private:
+  void run() const {
+    const Stream stream = must(Stream::create());
+    const Fp8Product product(stream, 2112, 7168);
+    const DeviceArray<std::byte> out(stream, kMostRows * product.row_bytes());
+    while (!done_) {
+      for (const int64_t n : {int64_t{2}, int64_t{300}, kMostRows}) product.run(0, n, out.data());
+    }
+  }
+
+  std::atomic<bool> done_ = false;
+  std::thread thread_;
+};
+
+TEST_P(ThresholdsTest, ManyRunsGiveTheSameBitsBesideOtherWork) {
+  if (const std::string why = why_no_device(); !why.empty()) GTEST_SKIP() << why;
+  constexpr int kRuns = 60;
+  const Stream stream = must(Stream::create());
+  const std::unique_ptr<Subject> subject = GetParam().make(stream);
+  const int64_t most_bytes = subject->most_rows() * subject->row_bytes();
+  const DeviceArray<std::byte> first(stream, most_bytes), again(stream, most_bytes);
+  const DeviceArray<unsigned long long> n_different(stream, std::vector<unsigned long long>{0});
+  const OtherWork beside;
+  std::set<int64_t> counts = {1, subject->most_rows()};
+  for (const int64_t t : subject->thresholds()) counts.insert(std::min(t, subject->most_rows()));
+  for (const int64_t count : counts) {
+    first.fill(0xFF);
+    subject->run(0, count, first.data());
+    for (int run = 0; run < kRuns; ++run) {
+      again.fill(0xFF);
+      subject->run(0, count, again.data());
+      count_different(first.data(), again.data(), count * subject->row_bytes() / 4, n_different.data(),
+                      stream.handle());
+    }
+    ASSERT_EQ(n_different.host()[0], 0u) << "words of " << count << " rows in " << kRuns << " runs";
   }
 }
 
