@@ -101,6 +101,7 @@ TEST_F(CudaBackendTest, OtherIndexQueriesRunOnThePlainKernels) {
   for (int64_t i = 0; i < cache.rows().n_pages * keys.page_bytes(); ++i)
     cache.rows().pages[i] = static_cast<std::byte>(random.below(2) != 0 ? 0x38 : 0x31);  // scales are finite, too
   const Tensor want(DType::kF32, {kRows, kSlots}), got(DType::kF32, {kRows, kSlots});
+  for (int64_t i = 0; i < kRows * kSlots; ++i) want.view().data<float>()[i] = got.view().data<float>()[i] = -777.0f;
   const ops::IndexQuery query{.q = q, .w = w, .seq = seq, .visible = visible, .format = keys, .cache = cache.rows()};
   ops::index_scores(plain_device().ctx(), {.query = query, .score = want});
   ops::IndexQuery there = query;
