@@ -97,7 +97,7 @@ struct ExpertStack {
 
 // One feed-forward block applied to all rows: out[t,:] = down(silu_mul(gate(x_t), up(x_t))).
 struct Ffn {
-  View x;  // [T, D] f32, on CUDA f32 or bf16
+  View x;  // [T, D] f32; bf16 too where a tuned kernel of CUDA runs it
   const FfnWeights* weights = nullptr;
   float limit = kNoLimit;  // of silu_mul
   View out;                // [T, D] f32, overwritten
@@ -105,7 +105,7 @@ struct Ffn {
 void ffn(OpContext& ctx, const Ffn& a);
 
 struct ExpertFfn {
-  View x;                               // [T, D] f32, on CUDA f32 or bf16
+  View x;                               // [T, D] f32; bf16 too where a tuned kernel of CUDA runs it
   View topk;                            // [T, A] i32, ascending expert ids
   View weights;                         // [T, A] f32
   std::span<const FfnWeights> experts;  // E of them; on CUDA one after another in one memory

@@ -64,7 +64,7 @@ struct SparseAttention {
   AttentionRows rows;
   AttentionRows more;  // may be empty
   View sink;           // [H] f32, logits; empty: none
-  View out;            // [T, H, format.d_value()] f32, on CUDA f32 or bf16, overwritten
+  View out;  // [T, H, format.d_value()] f32, overwritten; bf16 too where a tuned kernel of CUDA runs it, dense there
 };
 void sparse_attention(OpContext& ctx, const SparseAttention& a);
 

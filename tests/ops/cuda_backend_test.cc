@@ -75,6 +75,31 @@ TEST_F(CudaBackendTest, OtherProductsRunOnThePlainKernels) {
   }
 }
 
+// What a tuned product asks of its arguments beyond their form is arranged: rows that begin anywhere, and a slice of wider rows
+// for the result.
+TEST_F(CudaBackendTest, LayoutsOfRowsChangeNoBit) {
+  constexpr int64_t kRows = 5, kN = 24, kK = 160;
+  Random random(5);
+  const TestMatrix w = random_matrix(random, DType::kF8E4M3, kN, kK);
+  const Tensor x(DType::kF8E4M3, {kRows, kK}), scale(DType::kF32, {kRows, 2}), dense(DType::kF32, {kRows, kN});
+  ops::quantize_fp8(plain_device().ctx(), {.x = random_tensor(random, {kRows, kK}), .out = x, .scale = scale});
+  const Tensor wide_x(DType::kF8E4M3, {kRows, kK + 9}), wide(DType::kF32, {kRows, kN + 3});
+  for (int64_t t = 0; t < kRows; ++t)
+    std::copy_n(x.view().bytes() + t * kK, kK, wide_x.view().bytes() + t * (kK + 9) + 7);
+  Matrix memory;
+  Args on(*device_);
+  const Matrix* weights = on_device(*device_, w, memory);
+  ops::matmul(device_->ctx(), {.x = on.in(x), .x_scale = on.in(scale), .w = weights, .out = on.out(dense)});
+  ops::matmul(device_->ctx(), {.x = on.in(wide_x).slice_last(7, kK),
+                               .x_scale = on.in(scale),
+                               .w = weights,
+                               .out = on.out(wide).slice_last(2, kN)});
+  on.fetch();
+  for (int64_t t = 0; t < kRows; ++t) {
+    EXPECT_TRUE(std::equal(dense.view().row<float>(t), dense.view().row<float>(t) + kN, wide.view().row<float>(t) + 2));
+  }
+}
+
 TEST_F(CudaBackendTest, OtherSelectionsRunOnThePlainKernels) {
   Random random(2);
   const Tensor score = random_tensor(random, {2, 256}), begin = i32_tensor({0, 3}), end = i32_tensor({256, 200});

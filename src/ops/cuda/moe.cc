@@ -18,7 +18,7 @@ constexpr int64_t kMaxPairs = 65535;  // rows of one launch around the grouped p
 // Scratch of one token, for each index and once: rounded inputs, gate and up, hidden values, what experts give.
 int64_t token_bytes(const ops::ExpertFfn& a, int64_t f) {
   const int64_t d = a.x.dim(1), f_shared = a.shared == nullptr ? 0 : a.shared->gate.n();
-  return a.topk.dim(1) * (4 * d + 6 * f + 16) + 8 * d + 6 * f_shared + 64;
+  return a.topk.dim(1) * (4 * d + 6 * f + 16) + 12 * d + 6 * f_shared + 64;
 }
 
 ProductWeights group_weights(const ops::ExpertStack& stack, bool gate_up) {
@@ -123,15 +123,17 @@ void OpsOnCuda::run_experts(const ops::ExpertFfn& a, const BlockWeights& experts
     run_block({.x = x, .n_rows = n_tokens, .rows_per_group = n_tokens}, block_weights(*a.shared), a.limit, shared,
               false);
   }
+  const View out = dense_out(a.out);
   cuda::combine_rows({.y = y,
                       .weights = dense_data<float>(kOp, "weights", a.weights),
                       .row_of = plan.row_of,
                       .shared = shared,
-                      .out = dense_data<float>(kOp, "out", a.out),
+                      .out = dense_data<float>(kOp, "out", out),
                       .n_tokens = n_tokens,
                       .n_active = n_active,
                       .d_model = static_cast<int>(d)},
                      stream_.handle());
+  finish(out, a.out);
 }
 
 // As many tokens at a time as half of the scratch has room for.

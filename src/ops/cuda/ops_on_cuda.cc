@@ -32,16 +32,29 @@ Result<std::unique_ptr<CudaBackend>> OpsOnCuda::create(const CudaOptions& option
 
 View OpsOnCuda::aligned_rows(const View& rows) {
   if (has_aligned_rows(rows)) return rows;
-  const int64_t row_bytes = rows.dim(1) * dtype_bytes(rows.dtype());
-  LEVIN_CHECK(row_bytes % 16 == 0, "rows of {} cannot be aligned", rows.describe());
+  LEVIN_CHECK(rows.dim(1) * dtype_bytes(rows.dtype()) % 16 == 0, "rows of {} cannot be aligned", rows.describe());
   const View out = arena_.allocate(rows.dtype(), {rows.dim(0), rows.dim(1)});
-  cuda::copy_rows_on_device(stream_, {.to = out.bytes(),
-                                      .to_pitch = row_bytes,
-                                      .from = rows.bytes(),
-                                      .from_pitch = rows.stride(0) * dtype_bytes(rows.dtype()),
-                                      .row_bytes = row_bytes,
-                                      .n_rows = rows.dim(0)});
+  copy_view(rows, out);
   return out;
+}
+
+View OpsOnCuda::dense_out(const View& out) {
+  if (out.contiguous() && is_aligned_16(out.bytes())) return out;
+  return arena_.allocate(out.dtype(), {out.dim(0), out.dim(1)});
+}
+
+void OpsOnCuda::finish(const View& written, const View& out) {
+  if (written.bytes() != out.bytes()) copy_view(written, out);
+}
+
+void OpsOnCuda::copy_view(const View& from, const View& to) {  // [T, N] each, of one type
+  const int64_t bytes = dtype_bytes(from.dtype());
+  cuda::copy_rows_on_device(stream_, {.to = device_bytes("copy", "to", to),
+                                      .to_pitch = to.stride(0) * bytes,
+                                      .from = device_bytes("copy", "from", from),
+                                      .from_pitch = from.stride(0) * bytes,
+                                      .row_bytes = from.dim(1) * bytes,
+                                      .n_rows = from.dim(0)});
 }
 
 }  // namespace levin

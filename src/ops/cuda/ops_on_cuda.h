@@ -101,6 +101,10 @@ class OpsOnCuda final : public PlainCuda {
 
   OpsOnCuda() = default;
   View aligned_rows(const View& rows);  // the same, or a dense copy in scratch
+  // Where an op's result [T, N] may be written, dense and aligned: there, or in scratch; copied then by finish().
+  View dense_out(const View& out);
+  void finish(const View& written, const View& out);
+  void copy_view(const View& from, const View& to);
   View bf16_queries(std::string_view op, const View& q);
   IndexStep plan_scores(std::string_view op, const ops::IndexQuery& q, int64_t max_length, int64_t skip_length);
   void topk_of_rows(const ops::IndexTopk& a, int64_t max_length);

@@ -334,17 +334,9 @@ void OpsOnCuda::matmul(const ops::Matmul& a) {
   } else {
     x.x = product_rows(kOp, a.x, a.x_scale);
   }
-  const bool in_place = a.out.contiguous() && is_aligned_16(a.out.bytes());
-  const View out = in_place ? a.out : arena_.allocate(a.out.dtype(), {a.out.dim(0), a.out.dim(1)});
+  const View out = dense_out(a.out);
   multiply(x, weights_of(*a.w), dense_bytes(kOp, "out", out), out.dtype() == DType::kF32);
-  if (in_place) return;
-  const int64_t bytes = dtype_bytes(out.dtype());
-  cuda::copy_rows_on_device(stream_, {.to = device_bytes(kOp, "out", a.out),
-                                      .to_pitch = a.out.stride(0) * bytes,
-                                      .from = out.bytes(),
-                                      .from_pitch = out.stride(0) * bytes,
-                                      .row_bytes = out.dim(1) * bytes,
-                                      .n_rows = n_rows});
+  finish(out, a.out);
 }
 
 // ---- feed-forward blocks ----
@@ -404,13 +396,15 @@ void OpsOnCuda::run_ffn(const ops::Ffn& a) {
   const int n_rows = static_cast<int>(a.x.dim(0));
   const BlockWeights w = block_weights(*a.weights);
   const ProductRows x{.x = round_input("ffn", a.x, w.dtype), .n_rows = n_rows, .rows_per_group = n_rows};
-  run_block(x, w, a.limit, dense_bytes("ffn", "out", a.out), true);
+  const View out = dense_out(a.out);
+  run_block(x, w, a.limit, dense_bytes("ffn", "out", out), true);
+  finish(out, a.out);
 }
 
 // As many rows at a time as half of the scratch has room for: rounded inputs, gate and up, hidden values.
 void OpsOnCuda::ffn(const ops::Ffn& a) {
   if (!is_packed(*a.weights) && !why_not_sm90(form_of(a)).empty()) return PlainCuda::ffn(a);
-  const int64_t row_bytes = 8 * a.x.dim(1) + 6 * a.weights->gate.n() + 64;
+  const int64_t row_bytes = 12 * a.x.dim(1) + 6 * a.weights->gate.n() + 64;
   const int64_t step = std::clamp<int64_t>(scratch_bytes_ / 2 / row_bytes, 1, kMaxRows);
   for (int64_t t = 0; t < a.x.dim(0); t += step) {
     const int64_t n = std::min(step, a.x.dim(0) - t);
