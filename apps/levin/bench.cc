@@ -234,16 +234,14 @@ Plot decode_plot(const std::vector<Repeated>& all) {
   return plot;
 }
 
-Status write_plot(const std::string& file, const EngineOptions& options, const std::vector<Repeated>& all) {
+Status write_plot(const std::string& file, const EngineOptions& options, std::string_view kernel_set,
+                  const std::vector<Repeated>& all) {
   const CpuInfo cpu = cpu_info();
   const Figure figure{
       .title = "Decode speed by context, median and range of repetitions",
       .subtitle = fmt::format("{} on {}, {} threads, {}, {}",
                               std::filesystem::weakly_canonical(options.model_folder).filename().string(),
-                              cpu.model_name, options.n_threads,
-                              options.device == Device::kCuda ? cuda::kernel_set_name(cuda::KernelSet::kPlain)
-                                                              : isa_name(all.front().row.isa),
-                              today()),
+                              cpu.model_name, options.n_threads, kernel_set, today()),
       .plots = {decode_plot(all)}};
   return io::write_file_atomically(file, figure_svg(figure));
 }
@@ -299,7 +297,7 @@ Status run_cases(Engine& engine, const EngineOptions& options, const BenchComman
     fmt::print("{}\n", io::dump_json(list));
   }
   warn_of_load(rows);
-  if (!command.plot_file.empty()) return write_plot(command.plot_file, options, rows);
+  if (!command.plot_file.empty()) return write_plot(command.plot_file, options, engine.kernel_set(), rows);
   return {};
 }
 

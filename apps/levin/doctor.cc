@@ -1,5 +1,6 @@
 // levin doctor: what this machine has, what would run on it, and what to change.
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <memory>
 #include <vector>
@@ -18,8 +19,10 @@ constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
 
 struct Gpu {
   cuda::DriverFacts facts;
-  std::string text;  // the device, or what is missing
+  std::string text;     // the device, or what is missing
+  std::string kernels;  // of a usable one
   bool usable = false;
+  bool is_tuned = false;  // has the kernels of cuda-sm90
 };
 
 struct Diagnosis {
@@ -29,14 +32,21 @@ struct Diagnosis {
   std::vector<std::string> advice;
 };
 
+std::string tuned_kernels_text() {
+  return fmt::format("{} with --numerics official, for shapes that levin inspect names: {}",
+                     cuda::kernel_set_name(cuda::KernelSet::kSm90), fmt::join(sm90_ops(), ", "));
+}
+
 Gpu find_gpu() {
   Gpu gpu{.facts = cuda::ask_driver(0)};
   const Result<cuda::DeviceInfo> device = cuda::usable_device(gpu.facts, 0, cuda::KernelSet::kPlain);
   gpu.usable = device.ok();
   if (device.ok()) {
-    gpu.text = fmt::format("{}, sm_{}, {} SMs, {:.1f} GiB; models run there with --device cuda, on the kernels {}",
-                           device->name, device->arch, device->n_sms, static_cast<double>(device->memory_bytes) / kGiB,
-                           cuda::kernel_set_name(cuda::KernelSet::kPlain));
+    gpu.is_tuned = cuda::usable_device(gpu.facts, 0, cuda::KernelSet::kSm90).ok();
+    gpu.text = fmt::format("{}, sm_{}, {} SMs, {:.1f} GiB; models run there with --device cuda", device->name,
+                           device->arch, device->n_sms, static_cast<double>(device->memory_bytes) / kGiB);
+    gpu.kernels = std::string(cuda::kernel_set_name(cuda::KernelSet::kPlain)) + ": every op";
+    if (gpu.is_tuned) gpu.kernels = tuned_kernels_text() + "; " + gpu.kernels;
   } else {
     gpu.text = device.error().message;
   }
@@ -107,6 +117,7 @@ void print_text(const Diagnosis& d) {
                                             : "");
   fmt::print("huge pages  {}\n", d.memory.huge_pages.empty() ? "not supported by this kernel" : d.memory.huge_pages);
   fmt::print("gpu         {}\n", d.gpu.text);
+  if (d.gpu.usable) fmt::print("  by op     {}\n", d.gpu.kernels);
   if (d.advice.empty()) fmt::print("\nNothing to change.\n");
   for (const std::string& line : d.advice) fmt::print("\nadvice      {}\n", line);
 }
@@ -130,6 +141,7 @@ void print_json(const Diagnosis& d) {
                               {"nvidia_driver", d.gpu.facts.load_error.empty()},
                               {"gpus", d.gpu.facts.n_devices},
                               {"gpu", d.gpu.text},
+                              {"gpu_kernels", d.gpu.kernels},
                               {"advice", io::JsonArray(d.advice.begin(), d.advice.end())}};
   fmt::print("{}\n", io::dump_json(out));
 }

@@ -140,6 +140,13 @@ void add_device_options(Command& command, EngineOptions& options, Given& given) 
        .default_text = "cpu",
        .group = "Engine"},
       set_choice({"cpu", "cuda"}, [&options](size_t place) { options.device = static_cast<Device>(place); }));
+  command.option(
+      {.names = "--kernels",
+       .value = "SET",
+       .purpose = "On a GPU: plain, or auto: tuned kernels for what they can do, with official numerics",
+       .default_text = "plain",
+       .group = "Engine"},
+      set_choice({"auto", "plain"}, [&options](size_t place) { options.kernels = static_cast<DeviceKernels>(place); }));
   command.option({.names = "--graphs",
                   .value = "SWITCH",
                   .purpose = "On a GPU: start small steps as recorded graphs, on or off; never changes the answer",

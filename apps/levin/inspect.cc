@@ -45,6 +45,7 @@ struct Inspection {
   Isa isa = Isa::kPlain;
   NumericsMode mode = NumericsMode::kFast;  // that `kernels` is of
   std::vector<ChosenKernel> kernels;        // empty: a form has none, and a warning says so
+  std::vector<ChosenKernel> gpu_kernels;    // of a Hopper device in official numerics; empty: the family has none
 };
 
 bool is_there(const std::filesystem::path& path) {
@@ -92,12 +93,17 @@ Status read_checkpoint(const EngineOptions& options, Inspection* out) {
 
 // What runs the model in a numerics mode, or a warning that something does not.
 void choose_kernels_of(const Numerics& numerics, Inspection* out) {
-  Result<std::vector<ChosenKernel>> chosen = choose_kernels(cpu_kernel_set(out->isa), op_forms(out->config, numerics));
+  const io::Checkpoint* checkpoint = out->checkpoint ? &*out->checkpoint : nullptr;
+  const std::vector<OpForm> forms = op_forms(out->config, numerics, checkpoint);
+  Result<std::vector<ChosenKernel>> chosen = choose_kernels(cpu_kernel_set(out->isa), forms);
   if (!chosen.ok()) {
     out->warnings.push_back(fmt::format("not in {}: {}", numerics_mode_name(numerics.mode), chosen.error().message));
   } else if (numerics.mode == out->mode) {
     out->kernels = std::move(chosen).value();
   }
+  if (numerics.mode != NumericsMode::kOfficial || !out->config.family->cuda_lacks.empty()) return;
+  Result<std::vector<ChosenKernel>> on_gpu = choose_kernels(cuda_kernel_set(cuda::KernelSet::kSm90), forms);
+  if (on_gpu.ok()) out->gpu_kernels = std::move(on_gpu).value();
 }
 
 Result<Inspection> inspect(const EngineOptions& options) {
@@ -212,6 +218,12 @@ void print_text(const Inspection& i) {
   print_plans(i);
   fmt::print("\nkernels     {}\n", kernel_text(i.isa));
   for (const ChosenKernel& k : i.kernels) fmt::print("  {:<12} {}\n", k.kernel, k.form.describe());
+  if (!i.gpu_kernels.empty()) {
+    fmt::print("\non a GPU    of compute capability 9.0 with --numerics official; elsewhere cuda-plain runs all\n");
+    for (const ChosenKernel& k : i.gpu_kernels) {
+      fmt::print("  {:<12} {}{}\n", k.kernel, k.form.describe(), k.refused.empty() ? "" : "; " + k.refused);
+    }
+  }
   for (const std::string& warning : i.warnings) fmt::print("warning     {}\n", warning);
 }
 
@@ -230,6 +242,16 @@ io::JsonObject plan_json(const MemoryPlan& plan, const Inspection& i) {
           {"workspace_bytes", plan.workspace_bytes},
           {"total_bytes", plan.total_bytes(i.n_tokens)},
           {"longest_context_here", std::min(longest_context(plan, i.available_bytes), i.config.max_position)}};
+}
+
+io::JsonArray kernels_json(const std::vector<ChosenKernel>& kernels) {
+  io::JsonArray forms;
+  for (const ChosenKernel& k : kernels) {
+    io::JsonObject form{{"op", k.form.op}, {"form", k.form.describe()}, {"kernel", k.kernel}};
+    if (!k.refused.empty()) form.set("refused", k.refused);
+    forms.push_back(std::move(form));
+  }
+  return forms;
 }
 
 void print_json(const Inspection& i) {
@@ -255,11 +277,8 @@ void print_json(const Inspection& i) {
   out.set("available_bytes", i.available_bytes);
   out.set("memory", std::move(plans));
   out.set("kernels", isa_name(i.isa));
-  io::JsonArray forms;
-  for (const ChosenKernel& k : i.kernels) {
-    forms.push_back(io::JsonObject{{"op", k.form.op}, {"form", k.form.describe()}, {"kernel", k.kernel}});
-  }
-  out.set("kernels_by_form", std::move(forms));
+  out.set("kernels_by_form", kernels_json(i.kernels));
+  out.set("gpu_kernels_by_form", kernels_json(i.gpu_kernels));
   out.set("warnings", io::JsonArray(i.warnings.begin(), i.warnings.end()));
   fmt::print("{}\n", io::dump_json(std::move(out)));
 }
@@ -275,7 +294,7 @@ void add_inspect(CommandLine& line) {
            "  levin inspect deepseek-ai/DeepSeek-V3.2 --max-model-len 128k     config.json and the index are enough\n"
            "  levin inspect models/demo-v32 --json | jq .memory.fast\n"});
   const std::shared_ptr<EngineOptions> options = add_engine_options(command, ModelArgument::kRequired);
-  command.hide({"device", "threads", "numerics"});  // the memory plan is printed for every mode
+  command.hide({"device", "kernels", "threads", "numerics"});  // the memory plan is printed for every mode
   const auto json = std::make_shared<bool>(false);
   command.option({.names = "--json", .purpose = "Print one JSON object", .group = "Output"}, set_flag(json.get()));
   command.action([options, json]() -> Status {

@@ -101,6 +101,14 @@ Result<ModelWeights> read_weights(const EngineOptions& options, const ModelConfi
   return weights;
 }
 
+bool has_tuned_kernels() { return cuda::find_device(0, cuda::KernelSet::kSm90).ok(); }
+
+// The tuned kernels round as `official` does, and no other mode.
+cuda::KernelSet device_kernels(const EngineOptions& options) {
+  const bool tuned = options.kernels == DeviceKernels::kAuto && options.numerics == NumericsMode::kOfficial;
+  return tuned && has_tuned_kernels() ? cuda::KernelSet::kSm90 : cuda::KernelSet::kPlain;
+}
+
 Result<std::unique_ptr<CudaBackend>> open_device(const EngineOptions& options, const Architecture& family) {
   if (options.device == Device::kCpu) return std::unique_ptr<CudaBackend>();
   if (!family.cuda_lacks.empty()) {
@@ -108,16 +116,17 @@ Result<std::unique_ptr<CudaBackend>> open_device(const EngineOptions& options, c
                                                 "--device out",
                                                 family.name, family.cuda_lacks)};
   }
-  return open_cuda({.kernels = cuda::KernelSet::kPlain});
+  return open_cuda({.kernels = device_kernels(options)});
 }
 
-// What the model asks of the ops has a kernel, so that none is missed in a request.
-Status check_kernels(const EngineOptions& options, const ModelConfig& config, const Numerics& numerics) {
+// What runs each form in which the model calls the ops, so that no kernel is missed in a request.
+Result<std::vector<ChosenKernel>> choose_kernels_of(const EngineOptions& options, const ModelConfig& config,
+                                                    const Numerics& numerics,
+                                                    const std::optional<io::Checkpoint>& checkpoint) {
   const KernelSet set = options.device == Device::kCpu
                             ? cpu_kernel_set(options.isa.value_or(cpu_info().preferred_isa()))
-                            : cuda_kernel_set();
-  LEVIN_TRY(choose_kernels(set, op_forms(config, numerics)));
-  return {};
+                            : cuda_kernel_set(device_kernels(options));
+  return choose_kernels(set, op_forms(config, numerics, checkpoint ? &*checkpoint : nullptr));
 }
 
 // Of a device the models' products have one form; a head in e4m3 for drafts would not be faster.
@@ -126,11 +135,33 @@ Numerics numerics_on(Device device, Numerics numerics) {
   return numerics;
 }
 
-// "avx2", "cuda-plain on NVIDIA H100 (sm_90)"
-std::string kernels_text(const CudaBackend* cuda, Isa isa) {
-  if (cuda == nullptr) return std::string(isa_name(isa));
-  return fmt::format("{} on {} (sm_{})", cuda::kernel_set_name(cuda::KernelSet::kPlain), cuda->device().name,
-                     cuda->device().arch);
+// The set whose kernels run, "avx2", "cuda-sm90"; the device, if there is one; and the kernel of each form.
+struct RunningKernels {
+  std::string set;
+  std::string device;  // "NVIDIA H100 (sm_90)"
+  std::vector<ChosenKernel> chosen;
+
+  std::string name() const { return device.empty() ? set : fmt::format("{} on {}", set, device); }
+};
+
+RunningKernels running_kernels(const EngineOptions& options, const CudaBackend* cuda, Isa isa,
+                               std::vector<ChosenKernel> chosen) {
+  if (cuda == nullptr) return {std::string(isa_name(isa)), "", std::move(chosen)};
+  return {std::string(cuda::kernel_set_name(device_kernels(options))),
+          fmt::format("{} (sm_{})", cuda->device().name, cuda->device().arch), std::move(chosen)};
+}
+
+// Which ops run on which kernels of a device that has two sets, a line each; or why the tuned ones are not used.
+std::string kernel_choice_text(const EngineOptions& options, const RunningKernels& kernels) {
+  if (options.device == Device::kCpu) return {};
+  constexpr std::string_view kIndent = "          ";
+  if (kernels.set == cuda::kernel_set_name(cuda::KernelSet::kSm90)) {
+    std::string text;
+    for (const std::string& line : kernel_lines(kernels.chosen)) text += fmt::format("{}{}\n", kIndent, line);
+    return text;
+  }
+  if (options.kernels == DeviceKernels::kPlain || !has_tuned_kernels()) return {};
+  return fmt::format("{}cuda-sm90 is not used: its tuned kernels round as --numerics official does\n", kIndent);
 }
 
 // The capacity of the KV cache, and the longest context if there is room for several.
@@ -174,6 +205,7 @@ struct Engine::State {
   std::unique_ptr<CudaBackend> cuda;  // null on the CPU
   EngineOptions options;
   std::vector<std::string> warnings;
+  RunningKernels kernels;
   Room room;
   Isa isa;
   double load_s = 0;
@@ -183,11 +215,12 @@ struct Engine::State {
   int64_t n_graphs_at_load = 0;
   std::optional<LimitProbe> limits;  // made when a case is first measured beside them
 
-  State(std::unique_ptr<CudaBackend> device, EngineOptions o, std::vector<std::string> w, const Room& r, Isa chosen_isa,
-        std::unique_ptr<Model> m, std::shared_ptr<PageStore> disk)
+  State(std::unique_ptr<CudaBackend> device, EngineOptions o, std::vector<std::string> w, RunningKernels k,
+        const Room& r, Isa chosen_isa, std::unique_ptr<Model> m, std::shared_ptr<PageStore> disk)
       : cuda(std::move(device)),
         options(std::move(o)),
         warnings(std::move(w)),
+        kernels(std::move(k)),
         room(r),
         isa(chosen_isa),
         model(std::move(m)),
@@ -219,8 +252,8 @@ Result<std::unique_ptr<Engine>> Engine::load(const EngineOptions& options, const
   LEVIN_ASSIGN(const Numerics mode, make_numerics(options.numerics, options.kv_cache_dtype));
   const Numerics numerics = numerics_on(options.device, numerics_of_family(mode, *parsed.config.family));
   LEVIN_ASSIGN(std::unique_ptr<CudaBackend> cuda, open_device(options, *parsed.config.family));
-  LEVIN_TRY(check_kernels(options, parsed.config, numerics));
   LEVIN_ASSIGN(const std::optional<io::Checkpoint> checkpoint, open_checkpoint(options));
+  LEVIN_ASSIGN(std::vector<ChosenKernel> chosen, choose_kernels_of(options, parsed.config, numerics, checkpoint));
   LEVIN_ASSIGN(const Room room, plan_room(options, parsed.config, numerics, checkpoint, cuda.get()));
   std::vector<std::string> warnings = std::move(parsed.warnings);
   LEVIN_ASSIGN(ModelWeights weights, read_weights(options, parsed.config, numerics, checkpoint, progress, &warnings));
@@ -233,9 +266,10 @@ Result<std::unique_ptr<Engine>> Engine::load(const EngineOptions& options, const
   if (options.prefix_memory_bytes && model->cache_layout().keeps_all_rows()) {
     warnings.push_back("--prefix-memory is not used: requests share the cache pages of this model directly");
   }
-  LEVIN_ASSIGN(std::unique_ptr<PageStore> disk, open_disk(options, *model, kernels_text(cuda.get(), isa), checkpoint));
-  auto state = std::make_unique<State>(std::move(cuda), options, std::move(warnings), room, isa, std::move(model),
-                                       std::move(disk));
+  RunningKernels kernels = running_kernels(options, cuda.get(), isa, std::move(chosen));
+  LEVIN_ASSIGN(std::unique_ptr<PageStore> disk, open_disk(options, *model, kernels.name(), checkpoint));
+  auto state = std::make_unique<State>(std::move(cuda), options, std::move(warnings), std::move(kernels), room, isa,
+                                       std::move(model), std::move(disk));
   LEVIN_TRY(state->runner.ready());
   if (options.graphs_at_load) state->runner.record_graphs(options.n_spec_steps);
   state->n_graphs_at_load = state->runner.n_graphs();
@@ -250,6 +284,7 @@ const std::vector<std::string>& Engine::warnings() const { return state_->warnin
 int64_t Engine::max_context_tokens() const { return state_->room.n_context_tokens; }
 
 double Engine::load_seconds() const { return state_->load_s; }
+std::string_view Engine::kernel_set() const { return state_->kernels.set; }
 
 std::string Engine::describe() const {
   const ModelConfig& c = config();
@@ -264,11 +299,12 @@ std::string Engine::describe() const {
       "{}"
       "numerics  {}\n"
       "kernels   {}, {} thread{}\n"
+      "{}"
       "cache     {}, {:.1f} MiB{}\n"
       "loaded    in {:.2f} s",
       c.family->name, c.n_layers, drafter_text(*state_->model), c.n_experts, c.n_active, c.n_vocab, overrides,
-      numerics().describe(), kernels_text(state_->cuda.get(), state_->isa), state_->options.n_threads,
-      state_->options.n_threads == 1 ? "" : "s",
+      numerics().describe(), state_->kernels.name(), state_->options.n_threads,
+      state_->options.n_threads == 1 ? "" : "s", kernel_choice_text(state_->options, state_->kernels),
       cache_text(state_->room.n_context_tokens, state_->options.cache_tokens), mebibytes(state_->runner.cache_bytes()),
       prefixes, state_->load_s);
 }

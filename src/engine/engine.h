@@ -11,6 +11,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/result.h"
@@ -46,6 +47,7 @@ class Engine {
   const std::vector<std::string>& warnings() const;  // about config and checkpoint, one sentence each
   int64_t max_context_tokens() const;                // maximum length of prompt and answer together
   double load_seconds() const;                       // duration of load()
+  std::string_view kernel_set() const;               // "avx2", "cuda-sm90"
   std::string describe() const;  // model, numerics, kernels, threads, cache: lines to print at start
 
   // ---- many requests at once: submit, step until each is taken ----

@@ -21,7 +21,7 @@ struct FingerprintParts {
   std::string overrides;                       // of config.json, as overrides_text() has them
   const io::Checkpoint* checkpoint = nullptr;  // null: dummy weights
   std::string numerics;                        // as Numerics::describe() has it
-  std::string kernels;                         // name of the instruction set
+  std::string kernels;                         // the CPU's set, or the device's and the device
   int64_t n_page_tokens = 0;
   bool drafts = false;
 };

@@ -21,12 +21,18 @@ enum class LoadFormat : uint8_t {
   kDummy,  // random weights from a fixed seed; only config.json is needed
 };
 
+enum class DeviceKernels : uint8_t {
+  kAuto,   // the tuned kernels where the device and the numerics have some, the plain ones for the rest
+  kPlain,  // the plain ones alone
+};
+
 struct EngineOptions {
   std::string model_folder;                          // contains config.json
   const Registry* registry = &Registry::built_in();  // the known model families
   std::vector<ConfigOverride> overrides;             // of keys of config.json, each key once
   LoadFormat load_format = LoadFormat::kAuto;
   Device device = Device::kCpu;
+  DeviceKernels kernels = DeviceKernels::kPlain;  // of a GPU
   // Steps on a GPU: replay passes as graphs (engine/runner.h); record them all at load instead of at first use.
   bool graphs = true;
   bool graphs_at_load = false;

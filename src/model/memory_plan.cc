@@ -20,27 +20,6 @@ using io::StoredDtype;
 
 constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
 
-// As stored, or as a release would store it: FP8 where the config announces it, BF16 elsewhere.
-StoredDtype stored_dtype(const WeightRow& row, const ModelConfig& config, const io::Checkpoint* checkpoint) {
-  const io::StoredTensor* tensor = checkpoint != nullptr ? find_weight(row, *checkpoint).tensor : nullptr;
-  return tensor != nullptr ? tensor->dtype : released_dtype(row, config);
-}
-
-DType packed_dtype(StoredDtype dtype) {
-  switch (dtype) {
-    case StoredDtype::kF8_E4M3:
-      return DType::kF8E4M3;
-    case StoredDtype::kI8:
-      return DType::kMxfp4;
-    case StoredDtype::kU8:
-      return DType::kNvfp4;
-    case StoredDtype::kBF16:
-      return DType::kBF16;
-    default:
-      return DType::kF32;
-  }
-}
-
 // Whether BF16 holds FP8 values times these scales exactly: codes have four bits, and so may scales. Those of releases
 // are taken to be powers of two.
 bool scaled_values_fit_bf16(const io::StoredTensor* scales) {
@@ -78,7 +57,7 @@ int64_t packed_bytes(const WeightRow& row, const ModelConfig& config, const io::
     const MatrixParts whole{.count = 1, .n = row.shape[0], .k = row.shape[1]};
     return parts_bytes(row, {&whole, 1}, stored, checkpoint);
   }
-  const DType dtype = packed_dtype(stored);
+  const DType dtype = kept_dtype(stored);
   const bool has_scales = dtype == DType::kF8E4M3 || dtype == DType::kNvfp4;
   return packed_matrix_bytes(dtype, row.shape[0], row.shape[1], has_scales);
 }

@@ -85,6 +85,27 @@ io::StoredDtype released_dtype(const WeightRow& row, const ModelConfig& config) 
   return may_be_quantised(row.storage) && config.fp8_blocks ? StoredDtype::kF8_E4M3 : row.plain;
 }
 
+io::StoredDtype stored_dtype(const WeightRow& row, const ModelConfig& config, const io::Checkpoint* checkpoint) {
+  const io::StoredTensor* tensor = checkpoint != nullptr ? find_weight(row, *checkpoint).tensor : nullptr;
+  return tensor != nullptr ? tensor->dtype : released_dtype(row, config);
+}
+
+DType kept_dtype(io::StoredDtype stored) {
+  using io::StoredDtype;
+  switch (stored) {
+    case StoredDtype::kF8_E4M3:
+      return DType::kF8E4M3;
+    case StoredDtype::kI8:
+      return DType::kMxfp4;
+    case StoredDtype::kU8:
+      return DType::kNvfp4;
+    case StoredDtype::kBF16:
+      return DType::kBF16;
+    default:
+      return DType::kF32;
+  }
+}
+
 std::vector<int64_t> scale_shape(const WeightRow& row, io::StoredDtype dtype) {
   const auto ceil_div = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
   if (dtype == io::StoredDtype::kI8) return {row.shape[0], ceil_div(row.shape[1], kMxGroup)};

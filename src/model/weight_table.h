@@ -57,7 +57,9 @@ struct WeightRow {
   std::string scale_name;                          // of the companion, if the matrix may be quantised
   int64_t block = kWeightBlock;                    // rows and columns that share a scale in FP8
   std::string stored_like;                         // if not empty, the row that must have the same dtype
-  std::vector<MatrixParts> parts;                  // empty: kept whole, as stored
+  std::vector<MatrixParts> parts;                  // empty: kept whole, as stored; otherwise of products per head
+  std::string_view op = "matmul";                  // of a matrix: what multiplies with it (model/op_forms.h)
+  bool f32_input = false;                          // a matrix whose input is never rounded
   bool mtp = false;                                // belongs to the MTP layer: may be absent with all of its kind
   // Puts the stored tensor (and its scales, null unless it is quantised) into its place, a matrix in the given form; empty
   // in tables made without weights.
@@ -88,6 +90,10 @@ std::vector<std::string> nvfp4_names(const WeightRow& row);
 
 // How a release of this config stores the tensor, as far as the config says.
 io::StoredDtype released_dtype(const WeightRow& row, const ModelConfig& config);
+// As the checkpoint stores it, or else as a release does. `checkpoint` may be null or contain names only.
+io::StoredDtype stored_dtype(const WeightRow& row, const ModelConfig& config, const io::Checkpoint* checkpoint);
+// The type of a matrix that is kept whole.
+DType kept_dtype(io::StoredDtype stored);
 // What validation expects of a quantised matrix's companion.
 std::vector<int64_t> scale_shape(const WeightRow& row, io::StoredDtype dtype);
 

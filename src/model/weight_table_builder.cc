@@ -39,6 +39,7 @@ void TableBuilder::f32_matrix(std::string name, std::vector<int64_t> shape, Line
        .shape = std::move(shape),
        .storage = Storage::kPlainMatrix,
        .plain = plain,
+       .f32_input = true,
        .store = store});
 }
 
@@ -81,6 +82,7 @@ void TableBuilder::ffn_matrix(std::string name, std::vector<int64_t> shape, Stor
 }
 
 void TableBuilder::ffn(const FfnNames& names, int64_t d_hidden, ops::FfnWeights& out) {
+  const size_t first = rows_.size();
   ffn_matrix(names.gate, {d_hidden, config_.d_model}, names.storage, out.gate, out.input);
   const auto store = [&out](const StoredTensor& tensor, const StoredScales* scales, MatrixForm form) {
     return put(out.up, store_matrix(tensor, scales, form));
@@ -91,6 +93,9 @@ void TableBuilder::ffn(const FfnNames& names, int64_t d_hidden, ops::FfnWeights&
        .stored_like = names.gate,  // they share their rounded input
        .store = store});
   ffn_matrix(names.down, {config_.d_model, d_hidden}, names.storage, out.down, out.hidden);
+  // The experts that all tokens go to are part of the same op as those that are chosen.
+  const bool expert = names.gate.find("expert") != std::string::npos;
+  for (size_t i = first; i < rows_.size(); ++i) rows_[i].op = expert ? "expert_ffn" : "ffn";
 }
 
 }  // namespace levin

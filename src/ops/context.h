@@ -1,8 +1,8 @@
 // What every op needs besides its tensors: who runs it, with which scratch memory, and where its time goes.
 //
 // On the CPU an op has run when it returns. On a CUDA device it is on the backend's stream then, and its tensors must lie on
-// that device. What the headers of ops say under CUDA is of the tuned kernels; the plain ones take whatever the CPU takes,
-// laid out as there, and give the bits of its plain set (ops/cuda_backend.h).
+// that device. What the headers of ops say under CUDA is of the tuned kernels, which run the forms named there; the plain ones
+// run all others and give the bits of the CPU's plain set (ops/cuda_backend.h).
 //
 // Row status, [T] i32: not 0 if a value of the row could not be used because it was NaN. Ops that rank values write a
 // defined result for such a row, mark it there, and leave all other rows as they are; they never clear a mark. An empty

@@ -8,11 +8,11 @@
 // An interface, because a build without the CUDA toolkit has nobody who implements it: open_cuda() then fails, and no op
 // needs a second version.
 //
-// Sets      kPlain runs every op, of any shape and type, with the bits of the CPU's plain kernels: what models run on. kSm90
-//           has tuned kernels for some ops and shapes, which its op headers name under CUDA, and the plain ones for the others
+// Sets      kPlain runs every op, of any shape and type, with the bits of the CPU's plain kernels. kSm90 has tuned kernels for
+//           some ops and forms (why_not_sm90(), ops/kernel_registry.h), which op headers name under CUDA, and the plain ones
+//           for the others; what runs a row does not depend on how many there are
 // Order     everything is enqueued on one stream, in the order of the calls
-// Errors    of kPlain: none; a row with a NaN that an op cannot rank is marked in the row status that it is given. Of kSm90:
-//           what its kernels lack, and NaN where an op forbids it, stops the process; NaN is found by synchronize()
+// Errors    none; a row with a NaN that an op cannot rank is marked in the row status that it is given
 // Memory    scratch comes from arena(): one block reserved at the start, whose addresses never change
 // Threads   one at a time
 #pragma once
@@ -71,9 +71,8 @@ class CudaBackend : public Backend, public DeviceMemory {
   virtual void copy_in(const View& to, const View& from) = 0;
   virtual Status copy_out(const View& to, const View& from) = 0;
 
-  // Weights in the layout of the products. kPlain: row major as they come, f16 as f32. kSm90: e4m3 with scales row major,
-  // N a multiple of 8 and K of 16; mxfp4 as kernels/cuda/gemm_mxfp4.h packs it, N and K multiples of 8; other types and
-  // shapes are an error.
+  // Weights in the layout of the products: row major as they come, f16 as f32. kSm90: mxfp4 as kernels/cuda/gemm_mxfp4.h
+  // packs it where N and K are multiples of 8.
   virtual Result<Matrix> upload(const RowMajorWeights& source) = 0;
   // The experts of a layer, all of one type and shape, stacked for the grouped products of kSm90. F a multiple of 128 for
   // e4m3. An error of kPlain, whose experts are matrices of one memory, one after another (model/place_weights.h).

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <map>
 #include <utility>
 
 namespace levin {
@@ -84,15 +85,27 @@ std::string OpForm::describe() const {
     const std::string groups = n_groups > 1 ? fmt::format(" in {} groups", n_groups) : "";
     parts.push_back(fmt::format("{} of {} experts{}", n_active, n_experts, groups));
   }
+  if (other_scores) parts.emplace_back("other scores than sigmoid");
+  if (n > 0) {
+    parts.push_back(fmt::format("{} [{}, {}]{}", weights ? dtype_name(*weights) : "several types", n, k,
+                                fp8_input ? " by e4m3 rows" : ""));
+  }
   if (n_streams > 0) parts.push_back(fmt::format("{} streams", n_streams));
   return parts.empty() ? std::string(op) : fmt::format("{} of {}", op, fmt::join(parts, ", "));
 }
 
 KernelSet cpu_kernel_set(Isa isa) { return set_of(std::string(isa_name(isa)), parts_of(isa)); }
 
-KernelSet cuda_kernel_set() {
-  const std::string name(cuda::kernel_set_name(cuda::KernelSet::kPlain));
-  return set_of(name, {.products = name, .rows = name, .index = name, .attention = name});
+KernelSet cuda_kernel_set(cuda::KernelSet which) {
+  const std::string plain(cuda::kernel_set_name(cuda::KernelSet::kPlain));
+  KernelSet set = set_of(plain, {.products = plain, .rows = plain, .index = plain, .attention = plain});
+  if (which == cuda::KernelSet::kPlain) return set;
+  set.name = cuda::kernel_set_name(which);
+  std::vector<KernelRow> rows;
+  for (const KernelRow& row : set.rows) rows.push_back({row.op, set.name, why_not_sm90});
+  rows.insert(rows.end(), set.rows.begin(), set.rows.end());
+  set.rows = std::move(rows);
+  return set;
 }
 
 Result<std::vector<ChosenKernel>> choose_kernels(const KernelSet& set, std::span<const OpForm> forms) {
@@ -112,9 +125,40 @@ Result<std::vector<ChosenKernel>> choose_kernels(const KernelSet& set, std::span
           fmt::format("no kernel of the set {} runs {} ({}); other --numerics or --kv-cache-dtype have other forms",
                       set.name, form.describe(), reasons.empty() ? "it has none for this op" : reasons)};
     }
-    chosen.push_back({.form = form, .kernel = row->name});
+    chosen.push_back({.form = form, .kernel = row->name, .refused = std::move(reasons)});
   }
   return chosen;
+}
+
+std::vector<std::string> kernel_lines(std::span<const ChosenKernel> chosen) {
+  struct Line {
+    std::string kernel, refused, ops;
+  };
+  std::vector<Line> lines;
+  std::map<std::pair<std::string_view, std::string_view>, int> counted;  // op and refusal: forms
+  std::map<std::string_view, int> n_forms;
+  for (const ChosenKernel& c : chosen) ++counted[{c.form.op, c.refused}], ++n_forms[c.form.op];
+  for (const ChosenKernel& c : chosen) {
+    int& n = counted[{c.form.op, c.refused}];
+    if (n == 0) continue;  // named already
+    const bool all = n == n_forms[c.form.op];
+    const std::string text =
+        all ? std::string(c.form.op) : fmt::format("{} ({} of {})", c.form.op, n, n_forms[c.form.op]);
+    n = 0;
+    const auto same = [&](const Line& l) { return l.kernel == c.kernel && l.refused == c.refused; };
+    const auto line = std::ranges::find_if(lines, same);
+    if (line == lines.end()) {
+      lines.push_back({c.kernel, c.refused, text});
+    } else {
+      line->ops += ", " + text;
+    }
+  }
+  std::ranges::stable_sort(lines, {}, [](const Line& l) { return !l.refused.empty(); });
+  std::vector<std::string> out;
+  for (const Line& l : lines) {
+    out.push_back(fmt::format("{}: {}{}", l.kernel, l.ops, l.refused.empty() ? "" : fmt::format(" ({})", l.refused)));
+  }
+  return out;
 }
 
 }  // namespace levin

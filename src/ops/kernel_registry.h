@@ -20,6 +20,7 @@
 #include "base/cpu.h"
 #include "base/result.h"
 #include "tensor/cuda/probe.h"
+#include "tensor/dtype.h"
 #include "tensor/formats.h"
 
 namespace levin {
@@ -36,7 +37,13 @@ struct OpForm {
   int64_t n_experts = 0;  // E
   int64_t n_active = 0;   // A
   int64_t n_groups = 0;
-  int64_t n_streams = 0;  // M
+  int64_t n_streams = 0;         // M
+  std::optional<DType> weights;  // of a product, or of all matrices of a feed-forward block; none: they differ
+  bool fp8_input = false;        // inputs of products are rounded to e4m3
+  int64_t n = 0, k = 0;          // of a product [N, K], of a block [F, D]
+  bool weigh_hidden = false;     // as in ops/moe.h
+  bool other_scores = false;     // of route_experts: not the sigmoid of its logits, or experts by token id
+  bool other_rows = false;       // of sparse_attention: runs of rows, a second cache, or sinks
 
   std::string describe() const;  // "index_topk of 64 heads, fp8 keys of 128, top-k 2048"
 };
@@ -53,14 +60,24 @@ struct KernelSet {
 };
 
 KernelSet cpu_kernel_set(Isa isa);
-KernelSet cuda_kernel_set();  // of the plain set, which models run on
+// kSm90 has the plain kernels too, after the tuned ones.
+KernelSet cuda_kernel_set(cuda::KernelSet set = cuda::KernelSet::kPlain);
+
+// Why the kernels of cuda-sm90 do not take a form, or empty. Its backend asks this at each call, of the same form.
+std::string why_not_sm90(const OpForm& form);
+// The ops that have forms which its kernels take.
+std::vector<std::string_view> sm90_ops();
 
 struct ChosenKernel {
   OpForm form;
-  std::string kernel;  // KernelRow::name
+  std::string kernel;   // KernelRow::name
+  std::string refused;  // why kernels that stand before it do not run the form; empty: it is the first
 };
 
 // The kernel of each form; or an error that names the op, its form, the set and what its kernels lack.
 Result<std::vector<ChosenKernel>> choose_kernels(const KernelSet& set, std::span<const OpForm> forms);
+
+// Which ops run on which of several kernels, and why not on the first: a line each, for the start of a program.
+std::vector<std::string> kernel_lines(std::span<const ChosenKernel> chosen);
 
 }  // namespace levin

@@ -17,10 +17,9 @@
 //           A value of mxfp4 is its code times its group's scale, exact in f32 and bf16: it is multiplied as if w had
 //           been stored as bf16.
 //           The tree does not depend on T, N or the threads, so a row's result is the same in any batch.
-// CUDA      matmul of e4m3 with e4m3 weights and of bf16 with mxfp4 ones; rows of x a multiple of 16 bytes apart, out
-//           dense, f32 or bf16. x_scale as quantize_fp8() writes it there. The trees are those of kernels/cuda/gemm_fp8.h
-//           and gemm_mxfp4.h: the same blocks, the matrix unit's own sums inside. Of matmul_per_head the matrices stand one
-//           after another (model/place_weights.h).
+// CUDA      matmul of e4m3 with e4m3 weights, N a multiple of 8 and K of 16, and of bf16 with mxfp4 ones that upload() packed;
+//           out f32 or bf16. The trees are those of kernels/cuda/gemm_fp8.h and gemm_mxfp4.h: the same blocks, the matrix
+//           unit's own sums inside. Of matmul_per_head the matrices stand one after another (model/place_weights.h).
 //           What products there are to have that have no tuned kernel yet: bf16 with bf16 weights, per head too, the tree of
 //           gemm_mxfp4.h; f32 x, the CPU's, by fused multiply-adds, so that what is chosen by it is chosen alike
 // Misuse    wrong shape or dtype stops the process and names the argument
@@ -36,9 +35,9 @@ namespace levin::ops {
 
 struct Matmul {
   View x;                     // [T, K] f32, bf16 or f8_e4m3
-  View x_scale;               // [T, ceil(K / 128)] f32, on CUDA [ceil(K / 128), T'], with f8_e4m3 only
+  View x_scale;               // [T, ceil(K / 128)] f32, with f8_e4m3 only
   const Matrix* w = nullptr;  // [N, K]
-  View out;                   // [T, N] f32, on CUDA f32 or bf16, overwritten
+  View out;                   // [T, N] f32, overwritten; bf16 too where a tuned kernel of CUDA runs it
 };
 void matmul(OpContext& ctx, const Matmul& a);
 

@@ -19,9 +19,9 @@
 //             ops/matmul.h.
 // Memory      expert_ffn takes as many tokens at a time as fit kExpertScratchBytes of scratch; at least one
 // CUDA        route_experts of sigmoid scores, up to 512 experts, 16 selects and 32 groups, with the bits of the CPU; ffn and
-//             expert_ffn of e4m3 or mxfp4 weights with fp8 inputs (Operand::kFp8), the experts in an ExpertStack. Values
-//             between the roundings are bf16 there, not f32: gate and up, and what an expert and the shared block give.
-//             NaN is found by CudaBackend::synchronize()
+//             expert_ffn of e4m3 weights with fp8 inputs (Operand::kFp8), widths multiples of 16, the experts one after
+//             another or in an ExpertStack, which may be mxfp4. Values between the roundings are bf16 there, not f32: gate
+//             and up, and what an expert and the shared block give
 // Source      model_spec.md 5
 #pragma once
 
@@ -55,7 +55,7 @@ struct RouteExperts {
   View chosen;
   View tokens;  // [T] i32, rows of `chosen`; may be empty, for row t
   // [T] i32, may be empty. On CUDA a row with slot < 0 is padding, with indices -1: no expert is read for it. The CPU has no
-  // such rows, cuda-sm90 takes no slots
+  // such rows
   View slot = {};
   int n_groups = 1;
   int n_groups_kept = 1;
@@ -98,7 +98,7 @@ struct ExpertStack {
 
 // One feed-forward block applied to all rows: out[t,:] = down(silu_mul(gate(x_t), up(x_t))).
 struct Ffn {
-  View x;  // [T, D] f32, on CUDA f32 or bf16
+  View x;  // [T, D] f32; bf16 too where a tuned kernel of CUDA runs it
   const FfnWeights* weights = nullptr;
   float limit = kNoLimit;  // of silu_mul
   View out;                // [T, D] f32, overwritten
@@ -106,11 +106,11 @@ struct Ffn {
 void ffn(OpContext& ctx, const Ffn& a);
 
 struct ExpertFfn {
-  View x;                               // [T, D] f32, on CUDA f32 or bf16
+  View x;                               // [T, D] f32; bf16 too where a tuned kernel of CUDA runs it
   View topk;                            // [T, A] i32, ascending expert ids
   View weights;                         // [T, A] f32
   std::span<const FfnWeights> experts;  // E of them; on CUDA one after another in one memory
-  const ExpertStack* stack = nullptr;   // of the tuned kernels, instead of `experts`
+  const ExpertStack* stack = nullptr;   // of upload_experts(), instead of `experts`
   const FfnWeights* shared = nullptr;   // may be null
   float limit = kNoLimit;               // of silu_mul, the shared block's too
   bool weigh_hidden = false;            // weights multiply what goes into down instead of what comes out

@@ -9,8 +9,6 @@
 //   round_to_nvfp4  likewise, per row and 16 columns with a scale in e4m3:  s = e4m3(max(amax, 6 * 2^-9) / 6)
 //   hadamard        out[r,:] = x[r,:] H / sqrt(Di), H the natural-order Hadamard matrix of a power-of-two width
 //
-// CUDA      quantize_fp8 alone, K a multiple of 16; scale is [ceil(K / 128), T'], T' at least T and a multiple of 4, the way
-//           that its products read it
 // Tree      hadamard: butterflies over strides 1, 2, 4, ..., Di/2, each (a + b, a - b), then one multiplication by the
 //           f32 1/sqrt(Di)
 // Source    model_spec.md 4.4, 6.5, 8.1

@@ -13,8 +13,8 @@
 //
 // Inputs    f32 or bf16; norm weights and biases, tables and head weights are f32
 // CUDA      kPlain: bf16 inputs only where its kernels have the whole chain, which is fp8 keys and rows without round_to_fp4.
-//           kSm90: x and codes 16-byte aligned, rows a multiple of 8 elements apart; D a multiple of 16 up to 28672; latent
-//           512 + 64 in fp8 rows; index heads 128 wide with Dr = 64, fp8 keys
+//           kSm90: its own for x and codes 16-byte aligned, D a multiple of 16 up to 28672; latent 512 + 64 in fp8 rows; index
+//           heads 128 wide with Dr = 64, fp8 keys
 // Source    model_spec.md 4.2 to 4.4, 6.4, 6.5
 #pragma once
 

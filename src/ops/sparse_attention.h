@@ -33,9 +33,10 @@
 //                          candidates begins a step. Values below 2^-126 count as zero, and a sum of -0 as 0
 //           This chain of tiles is not cut anywhere: on the CPU a thread has whole rows of heads, and sums that start afresh
 //           would only cost a merge.
-// CUDA      bf16 queries over fp8 rows of latent 512 and rope 64, 1 to 128 heads, indices in multiples of 64 up to 2048; no
-//           `more`, no sinks; heads of q dense, rows a multiple of 8 elements apart. The tree is that of
-//           kernels/cuda/sparse_mla.h, whose sums start afresh at index 1024: weights are rounded to bf16 as above, 2^-8 of the sum of |p v| in all
+// CUDA      queries over fp8 rows of latent 512 and rope 64, 1 to 128 heads, indices in multiples of 64 up to 2048; no `more`,
+//           no sinks. Queries in f32 are rounded to bf16 first: heads of bf16 ones dense, rows a multiple of 8 elements apart.
+//           The tree is that of kernels/cuda/sparse_mla.h, whose sums start afresh at index 1024: weights are rounded to bf16
+//           as above, 2^-8 of the sum of |p v| in all
 // Source    model_spec.md 4.3, 6.3
 #pragma once
 
@@ -63,7 +64,7 @@ struct SparseAttention {
   AttentionRows rows;
   AttentionRows more;  // may be empty
   View sink;           // [H] f32, logits; empty: none
-  View out;            // [T, H, format.d_value()] f32, on CUDA f32 or bf16, overwritten
+  View out;  // [T, H, format.d_value()] f32, overwritten; bf16 too where a tuned kernel of CUDA runs it, dense there
 };
 void sparse_attention(OpContext& ctx, const SparseAttention& a);
 

@@ -75,6 +75,7 @@ const OptionRow kOptionRows[] = {
     {"CacheWithReference", trace_with({"--numerics", "reference", "--kv-cache-dtype", "fp8"}), 2,
      "--kv-cache-dtype fp8 works only with --numerics fast: reference has caches of f32"},
     {"DeviceUnknown", trace_with({"--device", "tpu"}), 2, "--device is 'tpu', expected one of cpu, cuda"},
+    {"KernelsUnknown", trace_with({"--kernels", "fast"}), 2, "--kernels is 'fast', expected one of auto, plain"},
     {"GraphsUnknown", trace_with({"--graphs", "maybe"}), 2, "--graphs is 'maybe', expected one of on, off"},
     {"LoadFormatUnknown", trace_with({"--load-format", "gguf"}), 2,
      "--load-format is 'gguf', expected one of auto, dummy"},

@@ -20,5 +20,14 @@ TEST(Fingerprint, HoldsTheOverridesOfTheConfig) {
   EXPECT_NE(with("index_topk_freq=2"), with("index_topk_freq=4"));
 }
 
+// The kernel sets of one device round and add differently.
+TEST(Fingerprint, HoldsTheKernelSet) {
+  const auto with = [](const char* kernels) {
+    return must(cache_fingerprint({.model_folder = fixture_folder("v32-shared"), .kernels = kernels}));
+  };
+  EXPECT_EQ(with("cuda-sm90 on NVIDIA H100 (sm_90)"), with("cuda-sm90 on NVIDIA H100 (sm_90)"));
+  EXPECT_NE(with("cuda-sm90 on NVIDIA H100 (sm_90)"), with("cuda-plain on NVIDIA H100 (sm_90)"));
+}
+
 }  // namespace
 }  // namespace levin::test

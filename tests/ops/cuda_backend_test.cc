@@ -1,10 +1,13 @@
-// What the CUDA backend is asked for and does not have: without a device it says what is missing, with one it names the
-// shape, the type or the NaN.
+// What the CUDA backend is asked for beyond its tuned kernels: without a device it says what is missing, with one it runs the
+// plain kernels, and marks the rows whose values are no numbers.
 #include "ops/cuda_backend.h"
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <limits>
+#include <tuple>
 
 #include "ops/index_topk.h"
 #include "ops/matmul.h"
@@ -39,81 +42,140 @@ using CudaBackendDeathTest = CudaBackendTest;
 
 TEST_F(CudaBackendTest, IsUnderTest) { EXPECT_TRUE(device_->on_cuda()); }
 
-TEST_F(CudaBackendTest, RefusesWeightsThatItsProductsCannotRead) {
+// ---- forms that the tuned kernels do not take ----
+
+// Rows, product and weight of types and widths of which one at least has no tuned kernel.
+TEST_F(CudaBackendTest, OtherProductsRunOnThePlainKernels) {
   Random random(1);
-  for (const auto& [dtype, n, k, why] : {std::tuple{DType::kF8E4M3, 20, 128, "multiples of 8, not 20"},
-                                         {DType::kF8E4M3, 16, 24, "multiples of 16, not 24"},
-                                         {DType::kMxfp4, 12, 64, "multiples of 8, not 12"}}) {
-    const TestMatrix w = random_matrix(random, dtype, n, k);
-    const Result<Matrix> uploaded = device_->cuda().upload(w.source());
-    ASSERT_FALSE(uploaded.ok());
-    EXPECT_NE(uploaded.error().message.find(why), std::string::npos) << uploaded.error().message;
+  for (const auto& [x_type, w_type, n, k] : {std::tuple{DType::kF32, DType::kF8E4M3, 24, 160},
+                                             {DType::kF32, DType::kBF16, 33, 70},
+                                             {DType::kF8E4M3, DType::kF8E4M3, 20, 144},
+                                             {DType::kF8E4M3, DType::kF8E4M3, 16, 136},
+                                             {DType::kBF16, DType::kF32, 8, 64},
+                                             {DType::kBF16, DType::kMxfp4, 12, 64}}) {
+    constexpr int64_t kRows = 5;
+    const TestMatrix w = random_matrix(random, w_type, n, k);
+    const Tensor values = random_tensor(random, {kRows, k});
+    const Tensor x(x_type, {kRows, k}), scale(DType::kF32, {kRows, (k + 127) / 128});
+    const bool is_fp8 = x_type == DType::kF8E4M3;
+    OpContext& plain = plain_device().ctx();
+    if (x_type == DType::kF32) std::copy_n(values.view().data<float>(), kRows * k, x.view().data<float>());
+    if (x_type == DType::kBF16) ops::round_to_bf16(plain, {.x = values, .out = x});
+    if (is_fp8) ops::quantize_fp8(plain, {.x = values, .out = x, .scale = scale});
+    const Tensor want(DType::kF32, {kRows, n}), got(DType::kF32, {kRows, n});
+    ops::matmul(plain, {.x = x, .x_scale = is_fp8 ? scale.view() : View(), .w = &w.packed, .out = want});
+    Matrix memory;
+    Args on(*device_);
+    ops::matmul(device_->ctx(), {.x = on.in(x),
+                                 .x_scale = is_fp8 ? on.in(scale) : View(),
+                                 .w = on_device(*device_, w, memory),
+                                 .out = on.out(got)});
+    on.fetch();
+    EXPECT_TRUE(same_bits(got, want)) << dtype_name(x_type) << " by " << dtype_name(w_type) << " " << n << ", " << k;
   }
-  const std::vector<float> f32(64);
-  const Result<Matrix> plain = device_->cuda().upload({.data = f32.data(), .dtype = DType::kF32, .n = 8, .k = 8});
-  ASSERT_FALSE(plain.ok());
-  EXPECT_NE(plain.error().message.find("f8_e4m3 or mxfp4, not f32"), std::string::npos) << plain.error().message;
 }
 
-TEST_F(CudaBackendDeathTest, NamesTheShapeWithoutAKernel) {
+// What a tuned product asks of its arguments beyond their form is arranged: rows that begin anywhere, and a slice of wider rows
+// for the result.
+TEST_F(CudaBackendTest, LayoutsOfRowsChangeNoBit) {
+  constexpr int64_t kRows = 5, kN = 24, kK = 160;
+  Random random(5);
+  const TestMatrix w = random_matrix(random, DType::kF8E4M3, kN, kK);
+  const Tensor x(DType::kF8E4M3, {kRows, kK}), scale(DType::kF32, {kRows, 2}), dense(DType::kF32, {kRows, kN});
+  ops::quantize_fp8(plain_device().ctx(), {.x = random_tensor(random, {kRows, kK}), .out = x, .scale = scale});
+  const Tensor wide_x(DType::kF8E4M3, {kRows, kK + 9}), wide(DType::kF32, {kRows, kN + 3});
+  for (int64_t t = 0; t < kRows; ++t)
+    std::copy_n(x.view().bytes() + t * kK, kK, wide_x.view().bytes() + t * (kK + 9) + 7);
+  Matrix memory;
+  Args on(*device_);
+  const Matrix* weights = on_device(*device_, w, memory);
+  ops::matmul(device_->ctx(), {.x = on.in(x), .x_scale = on.in(scale), .w = weights, .out = on.out(dense)});
+  ops::matmul(device_->ctx(), {.x = on.in(wide_x).slice_last(7, kK),
+                               .x_scale = on.in(scale),
+                               .w = weights,
+                               .out = on.out(wide).slice_last(2, kN)});
+  on.fetch();
+  for (int64_t t = 0; t < kRows; ++t) {
+    EXPECT_TRUE(std::equal(dense.view().row<float>(t), dense.view().row<float>(t) + kN, wide.view().row<float>(t) + 2));
+  }
+}
+
+TEST_F(CudaBackendTest, OtherSelectionsRunOnThePlainKernels) {
+  Random random(2);
+  const Tensor score = random_tensor(random, {2, 256}), begin = i32_tensor({0, 3}), end = i32_tensor({256, 200});
+  const Tensor want(DType::kI32, {2, 100}), got(DType::kI32, {2, 100});
+  ops::select_topk(plain_device().ctx(), {.score = score, .begin = begin, .end = end, .topk = want});
+  Args on(*device_);
+  ops::select_topk(device_->ctx(),
+                   {.score = on.in(score), .begin = on.in(begin), .end = on.in(end), .topk = on.out(got)});
+  on.fetch();
+  EXPECT_TRUE(same_bits(got, want));
+}
+
+TEST_F(CudaBackendTest, OtherIndexQueriesRunOnThePlainKernels) {
+  constexpr int64_t kRows = 2, kHeads = 24, kSlots = 256;
+  Random random(3);
+  const IndexKeyFormat keys = index_key_format(CacheDType::kFp8, 128);
+  const PagedCache cache(keys.page_bytes(), 1, kSlots, 0);
+  Args on(*device_);
+  const Tensor seq = i32_tensor({0, 0}), visible = i32_tensor({200, 256}), w = random_tensor(random, {kRows, kHeads});
+  const Tensor q(DType::kF8E4M3, {kRows, kHeads, 128}), scale(DType::kF32, {kRows * kHeads, 1});
+  ops::quantize_fp8(
+      plain_device().ctx(),
+      {.x = random_tensor(random, {kRows * kHeads, 128}), .out = q.view().merged_first(), .scale = scale});
+  for (int64_t i = 0; i < cache.rows().n_pages * keys.page_bytes(); ++i)
+    cache.rows().pages[i] = static_cast<std::byte>(random.below(2) != 0 ? 0x38 : 0x31);  // scales are finite, too
+  const Tensor want(DType::kF32, {kRows, kSlots}), got(DType::kF32, {kRows, kSlots});
+  for (int64_t i = 0; i < kRows * kSlots; ++i) want.view().data<float>()[i] = got.view().data<float>()[i] = -777.0f;
+  const ops::IndexQuery query{.q = q, .w = w, .seq = seq, .visible = visible, .format = keys, .cache = cache.rows()};
+  ops::index_scores(plain_device().ctx(), {.query = query, .score = want});
+  ops::IndexQuery there = query;
+  there.q = on.in(q), there.w = on.in(w), there.seq = on.in(seq), there.visible = on.in(visible);
+  there.cache = on.in(cache.rows());
+  ops::index_scores(device_->ctx(), {.query = there, .score = on.out(got)});
+  on.fetch();
+  EXPECT_TRUE(same_bits(got, want));
+}
+
+TEST_F(CudaBackendDeathTest, NamesATensorOfTheHost) {
   OpContext& ctx = device_->ctx();
   Args on(*device_);
   const auto zeros = [&](DType dtype, std::initializer_list<int64_t> shape) { return on.in(Tensor(dtype, shape)); };
   const View ids = zeros(DType::kI32, {2}), score = zeros(DType::kF32, {2, 256});
-  EXPECT_DEATH(ops::select_topk(ctx, {.score = score, .begin = ids, .end = ids, .topk = zeros(DType::kI32, {2, 100})}),
-               "a multiple of 64 up to 2048, not 100");
   const Tensor host(DType::kI32, {2, 64});
   EXPECT_DEATH(ops::select_topk(ctx, {.score = score, .begin = ids, .end = ids, .topk = host}),
                "topk is i32 .2, 64., expected it on cuda");
   EXPECT_DEATH(ops::rms_norm(ctx, {.x = score, .out = Tensor(DType::kF32, {2, 256})}),
                "rms_norm: out is f32 .2, 256., expected it on cuda");
-
-  const IndexKeyFormat keys = index_key_format(CacheDType::kFp8, 128);
-  const PagedCache cache(keys.page_bytes(), 1, 256, 0);
-  const ops::IndexQuery query{.q = zeros(DType::kF8E4M3, {2, 24, 128}),
-                              .w = zeros(DType::kF32, {2, 24}),
-                              .seq = ids,
-                              .visible = ids,
-                              .format = keys,
-                              .cache = on.in(cache.rows())};
-  EXPECT_DEATH(ops::index_scores(ctx, {.query = query, .score = score}), "16, 32 or 64 heads, not 24");
-
-  const LatentFormat rows = latent_format(CacheDType::kFp8, 512, 64);
-  const PagedCache latent(rows.page_bytes(), 1, 256, 0);
-  ops::SparseAttention attention{.q_latent = zeros(DType::kBF16, {2, 129, 512}),
-                                 .q_rope = zeros(DType::kBF16, {2, 129, 64}),
-                                 .seq = ids,
-                                 .scale = 1,
-                                 .format = rows,
-                                 .rows = {.cache = on.in(latent.rows()), .topk = zeros(DType::kI32, {2, 64})},
-                                 .out = zeros(DType::kF32, {2, 129, 512})};
-  EXPECT_DEATH(ops::sparse_attention(ctx, attention), "1 to 128 heads, not 129");
-  attention.q_latent = zeros(DType::kF32, {2, 129, 512});
-  attention.q_rope = zeros(DType::kF32, {2, 129, 64});
-  EXPECT_DEATH(ops::sparse_attention(ctx, attention), "on CUDA queries are bf16");
 }
 
-TEST_F(CudaBackendDeathTest, FindsNanWhenItWaits) {
-  Tensor score(DType::kF32, {1, 256}), logits(DType::kF32, {3, 20});
-  score.at(99) = logits.at(45) = std::numeric_limits<float>::quiet_NaN();
-  OpContext& ctx = device_->ctx();
-  Args on(*device_);
-  const Tensor topk(DType::kI32, {1, 64}), experts(DType::kI32, {3, 2}), weights(DType::kF32, {3, 2});
-  EXPECT_DEATH(
-      {
-        ops::select_topk(ctx, {.score = on.in(score),
-                               .begin = on.in(i32_tensor({0})),
-                               .end = on.in(i32_tensor({256})),
-                               .topk = on.out(topk)});
-        on.fetch();
-      },
-      "select_topk: a score is NaN");
-  EXPECT_DEATH(
-      {
-        ops::route_experts(ctx, {.logits = on.in(logits), .topk = on.out(experts), .weights = on.out(weights)});
-        on.fetch();
-      },
-      "route_experts: a score of row 2 is NaN");
+// ---- NaN ----
+
+TEST_F(CudaBackendTest, NanMarksItsRowAndNoOther) {
+  Random random(4);
+  Tensor score = random_tensor(random, {3, 256}), logits = random_tensor(random, {3, 20});
+  score.at(256 + 99) = logits.at(45) = std::numeric_limits<float>::quiet_NaN();
+  const Tensor begin = i32_tensor({0, 5, 0}), end = i32_tensor({256, 256, 256});
+  const auto run = [&](TestDevice& device) {
+    const Tensor topk(DType::kI32, {3, 64}), experts(DType::kI32, {3, 2}), weights(DType::kF32, {3, 2}),
+        nan_scores = i32_tensor({0, 0, 0}), nan_logits = i32_tensor({0, 0, 0});
+    Args on(device);
+    ops::select_topk(device.ctx(), {.score = on.in(score),
+                                    .begin = on.in(begin),
+                                    .end = on.in(end),
+                                    .topk = on.out(topk),
+                                    .faults = on.out(nan_scores)});
+    ops::route_experts(
+        device.ctx(),
+        {.logits = on.in(logits), .topk = on.out(experts), .weights = on.out(weights), .faults = on.out(nan_logits)});
+    on.fetch();
+    for (int32_t row = 0; row < 3; ++row) {
+      EXPECT_EQ(nan_scores.view().data<int32_t>()[row] != 0, row == 1) << device.name() << " " << row;
+      EXPECT_EQ(nan_logits.view().data<int32_t>()[row] != 0, row == 2) << device.name() << " " << row;
+    }
+    return std::array{topk.bytes(), experts.bytes(), weights.bytes()};
+  };
+  EXPECT_EQ(run(*device_), run(plain_device()));
 }
 
 }  // namespace

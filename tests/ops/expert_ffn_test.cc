@@ -143,6 +143,42 @@ class ExpertFfnTest : public ::testing::TestWithParam<Case> {
     return c.weights == DType::kMxfp4 || (c.weights == DType::kF8E4M3 && c.f % 128 == 0);
   }
 
+  // The experts' matrices one after another in device memory, as models have them.
+  struct PlacedExperts {
+    std::vector<Buffer> memory;
+    std::vector<FfnWeights> experts;
+  };
+  PlacedExperts placed_experts(TestDevice& device) const {
+    PlacedExperts placed{{}, std::vector<FfnWeights>(sources_.size())};
+    const auto place = [&](RowMajorWeights ExpertRows::* of, Matrix FfnWeights::* to) {
+      const RowMajorWeights& first = sources_.front().rows.*of;
+      const int64_t data_bytes = first.n * first.k;
+      const int64_t scale_bytes = (first.n + 127) / 128 * ((first.k + 127) / 128) * 4;
+      const auto allocate = [&](int64_t n_bytes) {
+        Result<Buffer> buffer = device.cuda().allocate(n_bytes * std::ssize(sources_));
+        LEVIN_CHECK(buffer.ok(), "{}", buffer.error().message);
+        placed.memory.push_back(std::move(buffer).value());
+        return placed.memory.back().data();
+      };
+      std::byte *data = allocate(data_bytes), *scales = allocate(scale_bytes);
+      for (size_t e = 0; e < sources_.size(); ++e, data += data_bytes, scales += scale_bytes) {
+        const RowMajorWeights& w = sources_[e].rows.*of;
+        device.cuda().copy_bytes_in(data, w.data, data_bytes);
+        device.cuda().copy_bytes_in(scales, w.scales, scale_bytes);
+        placed.experts[e].*to = matrix_on_device({.dtype = w.dtype,
+                                                  .n = w.n,
+                                                  .k = w.k,
+                                                  .data = Buffer::borrowed(data, data_bytes, Device::kCuda),
+                                                  .scales = Buffer::borrowed(scales, scale_bytes, Device::kCuda)});
+      }
+    };
+    place(&ExpertRows::gate, &FfnWeights::gate);
+    place(&ExpertRows::up, &FfnWeights::up);
+    place(&ExpertRows::down, &FfnWeights::down);
+    for (FfnWeights& w : placed.experts) w.input = w.hidden = GetParam().operand;
+    return placed;
+  }
+
   ops::ExpertStack uploaded_experts(TestDevice& device) const {
     std::vector<ExpertRows> rows;
     for (const FfnSource& source : sources_) rows.push_back(source.rows);
@@ -313,6 +349,27 @@ TEST_P(ExpertFfnTest, OnCudaIsNearItsPartsRoundedAsThere) {
       }
       EXPECT_LE(errors, sizes * 0x1p-8);
     }
+  }
+}
+
+TEST_P(ExpertFfnTest, OnCudaExpertsOneAfterAnotherGiveTheBitsOfAStack) {
+  constexpr int64_t kTokens = 21;
+  const Tokens t = random_tokens(6, kTokens);
+  for (TestDevice* device : backends_under_test()) {
+    if (!device->on_cuda() || !runs(*device) || GetParam().weights != DType::kF8E4M3) continue;
+    const PlacedExperts placed = placed_experts(*device);
+    const FfnWeights shared = uploaded_shared(*device);
+    const Tensor want = run(*device, t, 0, kTokens), got(DType::kF32, {kTokens, GetParam().d});
+    Args on(*device);
+    ops::expert_ffn(device->ctx(), {.x = on.in(t.x),
+                                    .topk = on.in(t.topk),
+                                    .weights = on.in(t.weights),
+                                    .experts = placed.experts,
+                                    .shared = &shared,
+                                    .limit = kLimit,
+                                    .out = on.out(got)});
+    on.fetch();
+    EXPECT_TRUE(same_bits(got, want));
   }
 }
 

@@ -19,7 +19,7 @@ OpForm index_topk_form(CacheDType dtype, int64_t d_index) {
 }
 
 std::vector<KernelSet> sets_under_test() {
-  std::vector<KernelSet> sets = {cuda_kernel_set()};
+  std::vector<KernelSet> sets = {cuda_kernel_set(), cuda_kernel_set(cuda::KernelSet::kSm90)};
   for (const Isa isa : built_isas()) sets.push_back(cpu_kernel_set(isa));
   return sets;
 }
@@ -67,6 +67,81 @@ TEST(KernelRegistryTest, EverySetHasTheSameOps) {
   };
   const std::vector<KernelSet> sets = sets_under_test();
   for (const KernelSet& set : sets) EXPECT_EQ(ops_of(set), ops_of(sets.front())) << set.name;
+}
+
+// ---- tuned and plain kernels ----------------------------------------------------------------------------------------
+
+TEST(Sm90RegistryTest, TunedKernelsStandFirstAndSayWhyTheyDoNotTakeAForm) {
+  const OpForm e4m3{.op = "matmul", .weights = DType::kF8E4M3, .fp8_input = true, .n = 1536, .k = 7168};
+  OpForm bf16 = e4m3, narrow = e4m3, f32_rows = e4m3, mixed = e4m3;
+  bf16.weights = DType::kBF16, bf16.fp8_input = false;
+  narrow.n = 20;
+  f32_rows.fp8_input = false;
+  mixed.weights = std::nullopt;
+  const OpForm forms[] = {e4m3, bf16, narrow, f32_rows, mixed, {.op = "matmul_per_head"}, {.op = "pool_windows"}};
+  const Result<std::vector<ChosenKernel>> chosen = choose_kernels(cuda_kernel_set(cuda::KernelSet::kSm90), forms);
+  ASSERT_TRUE(chosen.ok());
+  EXPECT_EQ((*chosen)[0].kernel, "cuda-sm90");
+  EXPECT_EQ((*chosen)[0].refused, "");
+  const char* kRefused[] = {"",
+                            "cuda-sm90: weights are bf16, it has f8_e4m3",
+                            "cuda-sm90: it has N a multiple of 8 and K of 16, not [20, 7168]",
+                            "cuda-sm90: inputs are not rounded to e4m3",
+                            "cuda-sm90: matrices are stored in several types",
+                            "cuda-sm90: it has no kernel for this op",
+                            "cuda-sm90: it has no kernel for this op"};
+  for (size_t i = 1; i < std::size(forms); ++i) {
+    EXPECT_EQ((*chosen)[i].kernel, "cuda-plain") << i;
+    EXPECT_EQ((*chosen)[i].refused, kRefused[i]) << i;
+  }
+}
+
+TEST(Sm90RegistryTest, LimitsAreNamed) {
+  const LatentFormat latent = latent_format(CacheDType::kFp8, 512, 64);
+  const OpForm attention{.op = "sparse_attention", .rows = latent, .n_heads = 128, .n_topk = 2048};
+  const OpForm experts{.op = "expert_ffn",
+                       .n_experts = 256,
+                       .n_active = 8,
+                       .weights = DType::kF8E4M3,
+                       .fp8_input = true,
+                       .n = 2048,
+                       .k = 7168};
+  for (const OpForm& form : {attention, experts, index_topk_form(CacheDType::kFp8, 128)}) {
+    EXPECT_EQ(why_not_sm90(form), "") << form.describe();
+  }
+  const auto changed = [](OpForm form, auto change) {
+    change(form);
+    return why_not_sm90(form);
+  };
+  EXPECT_EQ(changed(attention, [](OpForm& f) { f.n_heads = 129; }), "it has 1 to 128 heads, not 129");
+  EXPECT_EQ(changed(attention, [](OpForm& f) { f.n_topk = 100; }), "it selects a multiple of 64 up to 2048, not 100");
+  EXPECT_EQ(changed(attention, [](OpForm& f) { f.rows = latent_format(CacheDType::kBF16, 512, 64); }),
+            "cache rows are bf16, it has fp8");
+  EXPECT_EQ(changed(attention, [](OpForm& f) { f.rows = latent_format(CacheDType::kFp8, 448, 64); }),
+            "cache rows are 448 + 64 wide, it has 512 + 64");
+  EXPECT_EQ(changed(attention, [](OpForm& f) { f.other_rows = true; }),
+            "it has selected rows of one cache, and no sinks");
+  EXPECT_EQ(changed(experts, [](OpForm& f) { f.n_experts = 513; }), "it has up to 16 of 512 experts");
+  EXPECT_EQ(changed(experts, [](OpForm& f) { f.n = 24; }), "widths are multiples of 16 there, not 24 and 7168");
+  EXPECT_EQ(changed(experts, [](OpForm& f) { f.weigh_hidden = true; }),
+            "experts' weights multiply what goes into their down product");
+  EXPECT_EQ(why_not_sm90(
+                {.op = "index_topk", .keys = index_key_format(CacheDType::kFp8, 128), .n_heads = 24, .n_topk = 2048}),
+            "it has 16, 32 or 64 heads, not 24");
+  EXPECT_EQ(why_not_sm90({.op = "route_experts", .n_experts = 256, .n_active = 8, .other_scores = true}),
+            "it has sigmoid scores alone");
+}
+
+TEST(Sm90RegistryTest, LinesNameEachKernelOnceAndEachReason) {
+  const ChosenKernel chosen[] = {{{.op = "norm_rows"}, "plain", "tuned: rows"},
+                                 {{.op = "matmul", .n = 8}, "tuned", ""},
+                                 {{.op = "rotate"}, "plain", "tuned: rows"},
+                                 {{.op = "matmul", .n = 4}, "plain", "tuned: odd"},
+                                 {{.op = "attention"}, "tuned", ""},
+                                 {{.op = "matmul", .n = 16}, "tuned", ""}};
+  EXPECT_EQ(kernel_lines(chosen),
+            (std::vector<std::string>{"tuned: matmul (2 of 3), attention", "plain: norm_rows, rotate (tuned: rows)",
+                                      "plain: matmul (1 of 3) (tuned: odd)"}));
 }
 
 // ---- a toy kernel -------------------------------------------------------------------------------------------------

@@ -104,7 +104,7 @@ class MatmulTest : public ::testing::TestWithParam<Case> {
     Matrix memory;
     Args args(device);
     ops::matmul(device.ctx(), {.x = args.in(rows.x.view().slice_first(begin, n)),
-                               .x_scale = args.in_scales(scale),
+                               .x_scale = args.in(scale),
                                .w = on_device(device, w, memory),
                                .out = args.out(out)});
     args.fetch();

@@ -100,7 +100,7 @@ TEST(QuantizeFp8Test, GivesTheSameBitsOnEveryDeviceAndInAnyBatch) {
         Args args(*device);
         ops::quantize_fp8(
             device->ctx(),
-            {.x = args.in(x.view().slice_first(begin, n)), .out = args.out(out), .scale = args.out_scales(scale)});
+            {.x = args.in(x.view().slice_first(begin, n)), .out = args.out(out), .scale = args.out(scale)});
         args.fetch();
         ASSERT_TRUE(same_bits(out, codes.view().slice_first(begin, n))) << device->name();
         ASSERT_TRUE(same_bits(scale, scales.view().slice_first(begin, n))) << device->name();

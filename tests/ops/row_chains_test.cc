@@ -85,7 +85,7 @@ TEST(NormRowsTest, IsAdditionThenNormThenRounding) {
                                            .eps = kEps,
                                            .normed = args.out(got),
                                            .codes = args.out(got_codes),
-                                           .scale = args.out_scales(got_scale)});
+                                           .scale = args.out(got_scale)});
             args.fetch();
             ASSERT_TRUE(same_bits(got, bf16.view().slice_first(begin, n))) << device->name() << ", D " << d;
             ASSERT_TRUE(same_bits(got_codes, codes.view().slice_first(begin, n))) << device->name() << ", D " << d;

@@ -39,15 +39,6 @@ Buffer allocate_on(TestDevice& device, int64_t n_bytes) {
   return std::move(buffer).value();
 }
 
-// The other way round: rows of one become columns of the other, as far as both reach. For scales of e4m3 rows.
-void transpose(const View& from, const View& to) {
-  for (int64_t i = 0; i < std::min(from.dim(0), to.dim(1)); ++i) {
-    for (int64_t j = 0; j < from.dim(1); ++j) {
-      if (j < to.dim(0)) to.row<float>(j)[i] = from.row<float>(i)[j];
-    }
-  }
-}
-
 }  // namespace
 
 TestDevice::TestDevice(Isa isa, int n_threads)
@@ -134,32 +125,10 @@ PagedRows Args::out(const PagedRows& host) {
   return rows;
 }
 
-View Args::in_scales(const View& host) {
-  if (!device_.on_cuda() || host.empty()) return host;
-  const View device = allocate(DType::kF32, {host.dim(1), (host.dim(0) + 3) / 4 * 4});
-  const Tensor turned(DType::kF32, {device.dim(0), device.dim(1)});
-  transpose(host, turned);
-  device_.cuda().copy_in(device, turned);
-  return device;
-}
-
-View Args::out_scales(const View& host) {
-  const View device = in_scales(host);
-  if (device_.on_cuda() && !host.empty()) outs_.push_back({device, host, true});
-  return device;
-}
-
 void Args::fetch() {
   for (const Copy& copy : outs_) {
-    if (!copy.transposed) {
-      const Status status = device_.cuda().copy_out(copy.host, copy.device);
-      LEVIN_CHECK(status.ok(), "{}", status.error().message);
-      continue;
-    }
-    const Tensor turned(DType::kF32, {copy.device.dim(0), copy.device.dim(1)});
-    const Status status = device_.cuda().copy_out(turned, copy.device);
+    const Status status = device_.cuda().copy_out(copy.host, copy.device);
     LEVIN_CHECK(status.ok(), "{}", status.error().message);
-    transpose(turned, copy.host);
   }
 }
 

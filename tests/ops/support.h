@@ -92,15 +92,11 @@ class Args {
   View out(const View& host);           // what it holds goes along, so that what is not written can be seen
   PagedRows in(const PagedRows& host);  // pages and tables
   PagedRows out(const PagedRows& host);
-  // Scales [T, ceil(K / 128)] of e4m3 rows as the device has them, and where they are written.
-  View in_scales(const View& host);
-  View out_scales(const View& host);
   void fetch();
 
  private:
   struct Copy {
     View device, host;
-    bool transposed = false;
   };
   View allocate(DType dtype, std::initializer_list<int64_t> shape);
   View allocate_like(const View& host);

@@ -67,6 +67,8 @@ TestMatrix random_matrix(Random& random, DType dtype, int64_t n, int64_t k, bool
   }
   for (float& v : m.values) v = random.normal();
   if (dtype == DType::kF32) {
+    m.codes.resize(m.values.size() * sizeof(float));
+    std::memcpy(m.codes.data(), m.values.data(), m.codes.size());
     m.packed = pack_matrix({.data = m.values.data(), .dtype = dtype, .n = n, .k = k});
     return m;
   }
@@ -75,6 +77,8 @@ TestMatrix random_matrix(Random& random, DType dtype, int64_t n, int64_t k, bool
     bf16[i] = f32_to_bf16(m.values[i]);
     m.values[i] = bf16_to_f32(bf16[i]);
   }
+  m.codes.resize(bf16.size() * sizeof(uint16_t));
+  std::memcpy(m.codes.data(), bf16.data(), m.codes.size());
   m.packed = pack_matrix({.data = bf16.data(), .dtype = dtype, .n = n, .k = k});
   return m;
 }

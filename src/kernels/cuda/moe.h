@@ -25,10 +25,12 @@ constexpr int kMaxActive = 16;
 struct RouteTokens {
   const float* logits = nullptr;  // [T, E]
   const float* bias = nullptr;    // [E]
+  const int32_t* slot = nullptr;  // [T], may be null: a token with a negative slot is padding and selects -1
   int32_t* topk = nullptr;        // [T, A], ascending
   float* weights = nullptr;       // [T, A]
-  int32_t* nan_row =
-      nullptr;  // lowered to the first token with a score that is NaN; that token's selects are meaningless
+  // [T], may be null. A token with a score that is NaN selects the first experts with weight 0, and `fault_bit` is set here
+  int32_t* fault = nullptr;
+  int32_t fault_bit = 1;
   int n_tokens = 0;
   int n_experts = 0;  // E, up to kMaxExperts
   int n_active = 0;   // A, up to kMaxActive

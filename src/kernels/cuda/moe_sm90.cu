@@ -85,11 +85,19 @@ __device__ __forceinline__ int pick_experts(const RouteTokens& a, const RouteSco
   return sorted;
 }
 
+// Of a token that nothing is to be computed for: no experts, or the first ones with weight 0.
+__device__ __forceinline__ void fill_picks(const RouteTokens& a, int t, int lane, bool with_experts) {
+  if (lane >= a.n_active) return;
+  a.topk[int64_t{t} * a.n_active + lane] = with_experts ? lane : -1;
+  a.weights[int64_t{t} * a.n_active + lane] = 0;
+}
+
 __global__ void __launch_bounds__(kRouteWarps * 32) route_tokens_kernel(RouteTokens a) {
   __shared__ RouteScores shared[kRouteWarps];
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int t = static_cast<int>(blockIdx.x) * kRouteWarps + warp;
   if (t >= a.n_tokens) return;
+  if (a.slot != nullptr && a.slot[t] < 0) return fill_picks(a, t, lane, false);
   RouteScores& s = shared[warp];
   bool is_nan = false;
   for (int e = lane; e < a.n_experts; e += 32) {
@@ -101,8 +109,8 @@ __global__ void __launch_bounds__(kRouteWarps * 32) route_tokens_kernel(RouteTok
   }
   __syncwarp();
   if (__any_sync(0xffffffff, is_nan)) {
-    if (lane == 0) atomicMin(a.nan_row, t);
-    return;
+    if (lane == 0 && a.fault != nullptr) a.fault[t] |= a.fault_bit;
+    return fill_picks(a, t, lane, true);
   }
   if (a.n_groups > 1) mask_groups(a, s, lane);
   const int expert = pick_experts(a, s, lane);

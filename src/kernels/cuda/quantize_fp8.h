@@ -2,6 +2,7 @@
 //
 //   quantize_fp8       codes = e4m3(x / s) of each row and block,  s = 2^ceil(log2(max(amax, 1e-4) / 448))
 //   silu_mul_quantize  the same of silu(min(gate, limit)) * min(max(up, -limit), limit), in f32
+//   transpose_scales   [T, ceil(K / 128)], the layout of ops/quantize.h, to that of the products
 //
 // Form      codes and scales, for FP8 weights; or, for MXFP4 weights, the same rounded values as bf16, which holds them
 //           exactly
@@ -19,8 +20,10 @@ namespace levin::cuda {
 struct QuantizedRows {
   uint8_t* codes = nullptr;  // [T, K] e4m3, rows code_row_bytes apart
   int64_t code_row_bytes = 0;
-  float* scale = nullptr;  // [ceil(K / 128), scale_ld]: row t, block b at b * scale_ld + t
+  float* scale =
+      nullptr;  // of row t and block b at b * scale_ld + t * scale_row_stride; products take a row stride of 1
   int64_t scale_ld = 0;
+  int64_t scale_row_stride = 1;
   uint16_t* values = nullptr;  // [T, K] bf16, rows values_ld elements apart, 16-byte aligned; if given, the only output
   int64_t values_ld = 0;
 };
@@ -47,5 +50,16 @@ struct SiluMulQuantize {
   bool pdl = false;
 };
 void silu_mul_quantize(const SiluMulQuantize& a, CUstream_st* stream);
+
+// Scales as ops have them, a row's blocks side by side, as products take them.
+struct TransposeScales {
+  const float* from = nullptr;  // [T, n_blocks], rows from_ld elements apart
+  int64_t from_ld = 0;
+  float* to = nullptr;  // [n_blocks, to_ld], to_ld at least T
+  int64_t to_ld = 0;
+  int n_rows = 0;  // T
+  int n_blocks = 0;
+};
+void transpose_scales(const TransposeScales& a, CUstream_st* stream);
 
 }  // namespace levin::cuda

@@ -1,4 +1,4 @@
-// quantize_fp8 and silu_mul_quantize. A warp rounds 256 columns of one row: 16 lanes a block of 128, 8 columns a lane.
+// quantize_fp8, silu_mul_quantize, and scales to their products' layout. A warp rounds 256 columns of one row: 16 lanes a block of 128, 8 columns a lane.
 //
 //   grid  x: groups of 4 warps over the columns, y: rows     block  4 warps     smem  none
 //   edge  columns beyond K do not take part; a row's last block may be short
@@ -46,6 +46,14 @@ __global__ void __launch_bounds__(kWarps * 32) silu_mul_quantize_kernel(SiluMulQ
   round_8(gate, a.out, t, column, a.d_hidden);
 }
 
+constexpr int kTransposeThreads = 128;
+
+__global__ void __launch_bounds__(kTransposeThreads) transpose_scales_kernel(TransposeScales a) {
+  const int64_t i = int64_t{blockIdx.x} * kTransposeThreads + threadIdx.x;
+  const int64_t t = i / a.n_blocks, b = i % a.n_blocks;
+  if (t < a.n_rows) a.to[b * a.to_ld + t] = a.from[t * a.from_ld + b];
+}
+
 Launch launch_for(int n_rows, int n_columns, bool pdl, cudaStream_t stream) {
   Launch l;
   l.grid = dim3(static_cast<unsigned>((n_columns + kWarps * kWarpColumns - 1) / (kWarps * kWarpColumns)),
@@ -70,6 +78,15 @@ void quantize_fp8(const QuantizeFp8& a, CUstream_st* stream) {
 void silu_mul_quantize(const SiluMulQuantize& a, CUstream_st* stream) {
   if (a.n_tokens == 0) return;
   launch_kernel(silu_mul_quantize_kernel, launch_for(a.n_tokens, a.d_hidden, a.pdl, stream), a);
+}
+
+void transpose_scales(const TransposeScales& a, CUstream_st* stream) {
+  if (a.n_rows == 0) return;
+  Launch l;
+  l.grid = dim3(static_cast<unsigned>((int64_t{a.n_rows} * a.n_blocks + kTransposeThreads - 1) / kTransposeThreads));
+  l.block = dim3(kTransposeThreads);
+  l.stream = stream;
+  launch_kernel(transpose_scales_kernel, l, a);
 }
 
 }  // namespace levin::cuda

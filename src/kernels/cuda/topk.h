@@ -8,7 +8,8 @@
 // it. A row with
 //           at most K candidates takes them all and its scores are not read.
 // Limits    K a multiple of 64 up to 2048 (topk_support()); rows of any length
-// NaN       sets *fault; where it would rank is not specified, and the caller must not use the top-k indices
+// NaN       sets *fault; where it would rank is not specified, but the row's indices are candidates all the same.
+//           settle_nan_rows() then gives rows with a NaN the first K of them
 #pragma once
 
 #include <cstdint>
@@ -40,6 +41,25 @@ struct SelectTopk {
   uint32_t* fault = nullptr;  // set to 1 if a candidate is NaN
 };
 void select_topk(const SelectTopk& a, StreamHandle stream);
+
+// What a selection of logical positions is followed by where rows with a NaN must have a defined one: they take their first K
+// candidates and are marked. Costs a launch that reads one word where no score is NaN.
+struct NanRows {
+  const uint32_t* any = nullptr;  // the selection's fault word: 0, nothing is done
+  const float* score = nullptr;   // as in SelectTopk, and so on
+  int64_t score_stride = 0;
+  const int32_t* begin = nullptr;
+  int32_t first = 0;
+  RowLengths lengths;
+  int n_tokens = 1;
+  int64_t n_rows = 0;
+  int64_t max_length = 0;
+  int32_t* topk = nullptr;
+  int n_topk = 0;
+  int32_t* fault = nullptr;  // [rows], may be null: `fault_bit` is set in those with a NaN
+  int32_t fault_bit = 1;
+};
+void settle_nan_rows(const NanRows& a, StreamHandle stream);
 
 // plan_thresholds() of how many blocks share a row, on the calling thread's device, for tests.
 std::vector<int64_t> select_topk_thresholds(int64_t max_length, int64_t most_rows);

@@ -3,19 +3,25 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "kernels/cuda/plain/faults.h"
 #include "kernels/cuda/topk.h"
 #include "ops/cuda/ops_on_cuda.h"
+#include "ops/kernel_registry.h"
 
 namespace levin {
 namespace {
 
 constexpr int64_t kHistogramBins = 2048;  // of a row (kernels/cuda/topk.h)
+constexpr int64_t kAnyTopk = 64;          // that the kernels select
 
-void check_query(std::string_view op, const ops::IndexQuery& q) {
-  LEVIN_CHECK(q.format.dtype == CacheDType::kFp8, "{}: index keys on CUDA are fp8, not {}", op,
-              cache_dtype_name(q.format.dtype));
-  check_supported(
-      op, cuda::index_support(static_cast<int>(q.q.dim(1)), static_cast<int>(q.format.d_index), q.tokens_together));
+OpForm form_of(const ops::IndexQuery& q, int64_t n_topk) {
+  return {.op = "index_topk", .keys = q.format, .n_heads = q.q.dim(1), .n_topk = n_topk};
+}
+
+// A selection alone is the same on both sets.
+bool selects(int64_t n_topk) { return cuda::topk_support(static_cast<int>(n_topk)).empty(); }
+
+void check_cache(std::string_view op, const ops::IndexQuery& q) {
   LEVIN_CHECK(q.cache.n_pages > 0, "{}: cache.n_pages is {}; on CUDA it is needed", op, q.cache.n_pages);
 }
 
@@ -72,8 +78,9 @@ OpsOnCuda::IndexStep OpsOnCuda::plan_scores(std::string_view op, const ops::Inde
 }
 
 void OpsOnCuda::index_scores(const ops::IndexScores& a) {
-  check_query("index_scores", a.query);
   if (a.query.q.dim(0) == 0) return;
+  if (!why_not_sm90(form_of(a.query, kAnyTopk)).empty()) return PlainCuda::index_scores(a);
+  check_cache("index_scores", a.query);
   const Scratch scratch(arena_);
   const IndexStep step =
       plan_scores("index_scores", a.query, std::min(longest(a.query), a.score.dim(1)), a.query.first);
@@ -88,51 +95,87 @@ void OpsOnCuda::topk_of_rows(const ops::IndexTopk& a, int64_t max_length) {
   const Scratch scratch(arena_);
   const IndexStep step = plan_scores("index_topk", a.query, max_length, a.query.first + n_topk);
   const View score = arena_.allocate(DType::kF32, {n_rows, max_length});
-  std::byte* histogram = arena_.allocate_bytes(n_rows * kHistogramBins * 4);
-  cuda::fill_bytes(stream_, histogram, 0, n_rows * kHistogramBins * 4);
-  cuda::index_topk({.in = step.in,
-                    .score = reinterpret_cast<float*>(score.bytes()),
-                    .score_stride = max_length,
-                    .histogram = reinterpret_cast<uint32_t*>(histogram),
-                    .topk = dense_data<int32_t>("index_topk", "topk", a.topk),
-                    .n_topk = static_cast<int>(n_topk),
-                    .fault = &faults()->nan_score},
-                   step.plan, step.shape, stream_.handle());
+  const int64_t n_counts = n_rows * kHistogramBins;  // and after them the fault word
+  auto* histogram = reinterpret_cast<uint32_t*>(arena_.allocate_bytes((n_counts + 1) * 4));
+  cuda::fill_bytes(stream_, reinterpret_cast<std::byte*>(histogram), 0, (n_counts + 1) * 4);
+  cuda::IndexTopk rows{.in = step.in,
+                       .score = reinterpret_cast<float*>(score.bytes()),
+                       .score_stride = max_length,
+                       .histogram = histogram,
+                       .topk = dense_data<int32_t>("index_topk", "topk", a.topk),
+                       .n_topk = static_cast<int>(n_topk),
+                       .fault = histogram + n_counts};
+  cuda::index_topk(rows, step.plan, step.shape, stream_.handle());
+  cuda::settle_nan_rows({.any = rows.fault,
+                         .score = rows.score,
+                         .score_stride = max_length,
+                         .first = a.query.first,
+                         .lengths = step.in.lengths,
+                         .n_tokens = step.shape.n_tokens,
+                         .n_rows = n_rows,
+                         .max_length = max_length,
+                         .topk = rows.topk,
+                         .n_topk = rows.n_topk,
+                         .fault = optional_data<int32_t>("index_topk", "faults", a.faults),
+                         .fault_bit = cuda::plain::kNanIndexScore},
+                        stream_.handle());
 }
 
 // As many rows at a time as half of the scratch has room for.
 void OpsOnCuda::index_topk(const ops::IndexTopk& a) {
-  check_query("index_topk", a.query);
-  check_supported("index_topk", cuda::topk_support(static_cast<int>(a.topk.dim(1))));
+  if (a.topk.dim(0) == 0) return;
+  if (!why_not_sm90(form_of(a.query, a.topk.dim(1))).empty()) return PlainCuda::index_topk(a);
+  check_cache("index_topk", a.query);
   const int64_t n_rows = a.topk.dim(0), n = a.query.tokens_together, max_length = longest(a.query);
   const int64_t row_bytes = 4 * (max_length + kHistogramBins);
   const int64_t step = std::max(n, scratch_bytes_ / 2 / row_bytes / n * n);
   for (int64_t row = 0; row < n_rows; row += step) {
     const int64_t count = std::min(step, n_rows - row);
-    topk_of_rows({.query = rows_of(a.query, row, count), .topk = a.topk.slice_first(row, count)}, max_length);
+    topk_of_rows({.query = rows_of(a.query, row, count),
+                  .topk = a.topk.slice_first(row, count),
+                  .faults = a.faults.empty() ? View() : a.faults.slice_first(row, count)},
+                 max_length);
   }
 }
 
 void OpsOnCuda::select_topk(const ops::SelectTopk& a) {
-  const int n_topk = static_cast<int>(a.topk.dim(1));
-  check_supported("select_topk", cuda::topk_support(n_topk));
+  if (a.score.dim(0) == 0) return;
+  if (!selects(a.topk.dim(1))) return PlainCuda::select_topk(a);
+  constexpr std::string_view kOp = "select_topk";
+  const Scratch scratch(arena_);
+  auto* any_nan = reinterpret_cast<uint32_t*>(arena_.allocate_bytes(4));
+  cuda::fill_bytes(stream_, reinterpret_cast<std::byte*>(any_nan), 0, 4);
   cuda::SelectTopk rows;
-  rows.score = reinterpret_cast<const float*>(device_bytes("select_topk", "score", a.score));
+  rows.score = reinterpret_cast<const float*>(device_bytes(kOp, "score", a.score));
   rows.score_stride = a.score.stride(0);
-  rows.begin = dense_data<int32_t>("select_topk", "begin", a.begin);
-  rows.lengths.data = dense_data<int32_t>("select_topk", "end", a.end);
+  rows.begin = dense_data<int32_t>(kOp, "begin", a.begin);
+  rows.lengths.data = dense_data<int32_t>(kOp, "end", a.end);
   rows.n_rows = a.score.dim(0);
   rows.max_length = a.score.dim(1);
-  rows.topk = dense_data<int32_t>("select_topk", "topk", a.topk);
-  rows.n_topk = n_topk;
-  rows.fault = &faults()->nan_score;
+  rows.topk = dense_data<int32_t>(kOp, "topk", a.topk);
+  rows.n_topk = static_cast<int>(a.topk.dim(1));
+  rows.fault = any_nan;
   cuda::select_topk(rows, stream_.handle());
+  cuda::settle_nan_rows({.any = any_nan,
+                         .score = rows.score,
+                         .score_stride = rows.score_stride,
+                         .begin = rows.begin,
+                         .lengths = rows.lengths,
+                         .n_rows = rows.n_rows,
+                         .max_length = rows.max_length,
+                         .topk = rows.topk,
+                         .n_topk = rows.n_topk,
+                         .fault = optional_data<int32_t>(kOp, "faults", a.faults),
+                         .fault_bit = cuda::plain::kNanIndexScore},
+                        stream_.handle());
 }
 
 // Rows cut to K candidates take them all, and their scores are not read.
 void OpsOnCuda::take_all(const ops::TakeAll& a) {
+  if (a.topk.dim(0) == 0) return;
+  if (!selects(a.topk.dim(1))) return PlainCuda::take_all(a);
+  const Scratch scratch(arena_);
   const int n_topk = static_cast<int>(a.topk.dim(1));
-  check_supported("take_all", cuda::topk_support(n_topk));
   cuda::SelectTopk rows;
   rows.first = a.first;
   rows.lengths.data = dense_data<int32_t>("take_all", "visible", a.visible);
@@ -140,7 +183,7 @@ void OpsOnCuda::take_all(const ops::TakeAll& a) {
   rows.max_length = int64_t{a.first} + n_topk;
   rows.topk = dense_data<int32_t>("take_all", "topk", a.topk);
   rows.n_topk = n_topk;
-  rows.fault = &faults()->nan_score;
+  rows.fault = reinterpret_cast<uint32_t*>(arena_.allocate_bytes(4));  // without scores nothing is written there
   cuda::select_topk(rows, stream_.handle());
 }
 

@@ -1,6 +1,5 @@
 #include "ops/cuda/ops_on_cuda.h"
 
-#include <cstring>
 #include <utility>
 
 #include "base/check.h"
@@ -14,8 +13,10 @@ cuda::PageTables page_tables(std::string_view op, const PagedRows& cache, const 
           .row_of_request = row_of_request};
 }
 
-void check_supported(std::string_view op, const std::string& refused) {
-  LEVIN_CHECK(refused.empty(), "{}: {}", op, refused);
+bool is_aligned_16(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
+
+bool has_aligned_rows(const View& rows) {
+  return is_aligned_16(rows.bytes()) && rows.stride(0) * dtype_bytes(rows.dtype()) % 16 == 0;
 }
 
 Result<std::unique_ptr<CudaBackend>> OpsOnCuda::create(const CudaOptions& options, cuda::DeviceInfo device) {
@@ -24,23 +25,36 @@ Result<std::unique_ptr<CudaBackend>> OpsOnCuda::create(const CudaOptions& option
   LEVIN_ASSIGN(ops->arena_, cuda::DeviceArena::create(options.scratch_bytes));
   ops->scratch_bytes_ = options.scratch_bytes;
   LEVIN_ASSIGN(ops->attention_scratch_, cuda::DeviceBuffer::create(cuda::sparse_mla_scratch_bytes()));
-  LEVIN_ASSIGN(ops->faults_, cuda::DeviceBuffer::create(sizeof(Faults)));
-  LEVIN_ASSIGN(ops->faults_host_, cuda::PinnedBuffer::create(sizeof(Faults)));
   cuda::fill_bytes(ops->stream_, ops->attention_scratch_.data(), 0, ops->attention_scratch_.n_bytes());
-  const Faults none;
-  cuda::copy_to_device(ops->stream_, ops->faults_.data(), &none, sizeof(none));
   LEVIN_TRY(ops->stream_.synchronize());
   return std::unique_ptr<CudaBackend>(std::move(ops));
 }
 
-Status OpsOnCuda::synchronize() {
-  cuda::copy_to_host(stream_, faults_host_.data(), faults_.data(), sizeof(Faults));
-  LEVIN_TRY(stream_.synchronize());
-  Faults found;
-  std::memcpy(&found, faults_host_.data(), sizeof(found));
-  LEVIN_CHECK(found.nan_score == 0, "index_topk or select_topk: a score is NaN");
-  LEVIN_CHECK(found.nan_row == kNoRow, "route_experts: a score of row {} is NaN", found.nan_row);
-  return {};
+View OpsOnCuda::aligned_rows(const View& rows) {
+  if (has_aligned_rows(rows)) return rows;
+  LEVIN_CHECK(rows.dim(1) * dtype_bytes(rows.dtype()) % 16 == 0, "rows of {} cannot be aligned", rows.describe());
+  const View out = arena_.allocate(rows.dtype(), {rows.dim(0), rows.dim(1)});
+  copy_view(rows, out);
+  return out;
+}
+
+View OpsOnCuda::dense_out(const View& out) {
+  if (out.contiguous() && is_aligned_16(out.bytes())) return out;
+  return arena_.allocate(out.dtype(), {out.dim(0), out.dim(1)});
+}
+
+void OpsOnCuda::finish(const View& written, const View& out) {
+  if (written.bytes() != out.bytes()) copy_view(written, out);
+}
+
+void OpsOnCuda::copy_view(const View& from, const View& to) {  // [T, N] each, of one type
+  const int64_t bytes = dtype_bytes(from.dtype());
+  cuda::copy_rows_on_device(stream_, {.to = device_bytes("copy", "to", to),
+                                      .to_pitch = to.stride(0) * bytes,
+                                      .from = device_bytes("copy", "from", from),
+                                      .from_pitch = from.stride(0) * bytes,
+                                      .row_bytes = from.dim(1) * bytes,
+                                      .n_rows = from.dim(0)});
 }
 
 }  // namespace levin

@@ -1,4 +1,9 @@
-// The tuned kernels of kernels/cuda, where they have one for an op; the plain set does the rest. Internal to ops/cuda.
+// The tuned kernels of kernels/cuda for the forms of ops that they take; the plain set does the rest. Internal to ops/cuda.
+//
+// Which of the two runs an op decides its form alone (why_not_sm90(), ops/kernel_registry.h), so that it is known when a
+// model is loaded and is the same for a row alone and in any batch: what else a tuned kernel asks of its arguments, dense or
+// aligned rows, bf16 queries, scales in another order, is arranged by copies. The chains, routing and rounding alone may also
+// turn to the plain set for other reasons, because there both give the same bits.
 #pragma once
 
 #include <string_view>
@@ -9,6 +14,7 @@
 #include "kernels/cuda/quantize_fp8.h"
 #include "ops/cuda/plain_cuda.h"
 #include "ops/index_topk.h"
+#include "ops/moe.h"
 #include "tensor/cuda/device.h"
 
 namespace levin {
@@ -16,11 +22,12 @@ namespace levin {
 // Block tables of a cache, and the rows of it that tokens belong to.
 cuda::PageTables page_tables(std::string_view op, const PagedRows& cache, const int32_t* row_of_request = nullptr);
 
-// Codes [T, K] and their scales [ceil(K / 128), T'] as an argument of quantize_fp8() or matmul().
+// Codes [T, K] and their scales [T, ceil(K / 128)] as kernels write them.
 cuda::QuantizedRows rounded_rows(std::string_view op, const View& codes, const View& scale);
 
-// Stops the process with the reason, if there is one.
-void check_supported(std::string_view op, const std::string& refused);
+// 16-byte aligned, with rows whose distance is a multiple of so many bytes.
+bool is_aligned_16(const void* p);
+bool has_aligned_rows(const View& rows);
 
 // Weights of one product, or of one for each expert.
 struct ProductWeights {
@@ -45,7 +52,6 @@ class OpsOnCuda final : public PlainCuda {
  public:
   static Result<std::unique_ptr<CudaBackend>> create(const CudaOptions& options, cuda::DeviceInfo device);
 
-  Status synchronize() override;
   Result<Matrix> upload(const RowMajorWeights& source) override;
   Result<ops::ExpertStack> upload_experts(std::span<const ExpertRows> experts) override;
 
@@ -78,12 +84,14 @@ class OpsOnCuda final : public PlainCuda {
     cuda::DeviceArena& arena_;
     int64_t mark_;
   };
-  // Words on the device that kernels leave a message in.
-  struct Faults {
-    uint32_t nan_score = 0;
-    int32_t nan_row = kNoRow;
+  // The weights of experts or of one block.
+  struct BlockWeights {
+    DType dtype = DType::kF8E4M3;
+    ProductWeights gate, up, down;
+    ProductWeights gate_up;  // instead of the first two, where they stand together; n = 2 F
+    int64_t d_hidden = 0;    // F
+    bool joined() const { return gate_up.n > 0; }
   };
-  static constexpr int32_t kNoRow = 1 << 30;
   // The rows of a query in requests, and the schedule of their scores.
   struct IndexStep {
     cuda::IndexScoreInputs in;
@@ -92,19 +100,31 @@ class OpsOnCuda final : public PlainCuda {
   };
 
   OpsOnCuda() = default;
-  Faults* faults() const { return reinterpret_cast<Faults*>(faults_.data()); }
+  View aligned_rows(const View& rows);  // the same, or a dense copy in scratch
+  // Where an op's result [T, N] may be written, dense and aligned: there, or in scratch; copied then by finish().
+  View dense_out(const View& out);
+  void finish(const View& written, const View& out);
+  void copy_view(const View& from, const View& to);
+  View bf16_queries(std::string_view op, const View& q);
   IndexStep plan_scores(std::string_view op, const ops::IndexQuery& q, int64_t max_length, int64_t skip_length);
   void topk_of_rows(const ops::IndexTopk& a, int64_t max_length);
+  void attend(const ops::SparseAttention& a);
   cuda::QuantizedRows allocate_rounded(DType weights, int64_t n_rows, int64_t k);
   cuda::QuantizedRows round_input(std::string_view op, const View& x, DType weights);
+  cuda::QuantizedRows product_rows(std::string_view op, const View& codes, const View& scale);
   void multiply(const ProductRows& x, const ProductWeights& w, void* out, bool out_is_f32);
-  void run_ffn(std::string_view op, const ops::Ffn& a, const cuda::QuantizedRows& x, void* out, bool out_is_f32);
-  void run_experts(const ops::ExpertFfn& a);
+  cuda::QuantizedRows hidden_rows(const ProductRows& x, const BlockWeights& w, float limit);
+  void run_block(const ProductRows& x, const BlockWeights& w, float limit, void* out, bool out_is_f32);
+  void run_ffn(const ops::Ffn& a);
+  void run_experts(const ops::ExpertFfn& a, const BlockWeights& experts);
+  static bool takes_experts(const ops::ExpertFfn& a);
+  static BlockWeights stack_weights(const ops::ExpertFfn& a);
+  static BlockWeights block_weights(const ops::FfnWeights& w);
+  static BlockWeights expert_weights(const ops::ExpertFfn& a);
 
   cuda::DeviceArena arena_;
   int64_t scratch_bytes_ = 0;
-  cuda::DeviceBuffer attention_scratch_, faults_;
-  cuda::PinnedBuffer faults_host_;
+  cuda::DeviceBuffer attention_scratch_;
 };
 
 }  // namespace levin

@@ -2,12 +2,14 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "base/check.h"
 #include "kernels/cuda/gemm_fp8.h"
 #include "ops/cuda/ops_on_cuda.h"
+#include "ops/kernel_registry.h"
 #include "ops/matmul.h"
 #include "ops/moe.h"
 #include "ops/quantize.h"
@@ -96,42 +98,97 @@ Status check_experts(std::span<const ExpertRows> experts) {
   return {};
 }
 
-ProductWeights weights_of(const Matrix& w) {
+ProductWeights weights_of(const Matrix& w, int64_t n_groups = 1) {
   return {.dtype = w.dtype(),
           .data = w.device_data(),
           .scales = w.device_scales(),
           .has_wide_scales = w.has_wide_scales(),
           .n = static_cast<int>(w.n()),
-          .k = static_cast<int>(w.k())};
+          .k = static_cast<int>(w.k()),
+          .n_groups = static_cast<int>(n_groups)};
 }
 
-bool aligned_16(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
+// n matrices of e4m3 that stand one after another, as place_weights() leaves experts.
+ProductWeights stacked_weights(const Matrix& first, const Matrix& last, int64_t n) {
+  const int64_t n_scales = blocks_of(first.n()) * blocks_of(first.k());
+  LEVIN_CHECK(last.device_data() == first.device_data() + (n - 1) * first.n() * first.k() &&
+                  last.device_scales() == first.device_scales() + (n - 1) * n_scales,
+              "{} matrices [{}, {}] that do not stand one after another on the device", n, first.n(), first.k());
+  return weights_of(first, n);
+}
+
+// mxfp4 as upload() packs it, its scales among the codes; place_weights() keeps it row by row.
+bool is_packed(const Matrix& w) { return w.dtype() == DType::kMxfp4 && !w.has_scales(); }
+
+// The type of e4m3 matrices without scales is none that the kernels know.
+std::optional<DType> known_type(const Matrix& w) {
+  if (w.dtype() == DType::kF8E4M3 && !w.has_scales()) return std::nullopt;
+  return w.dtype();
+}
+
+// Of all matrices of a block, if they have one.
+std::optional<DType> common_type(const ops::FfnWeights& w) {
+  const std::optional<DType> gate = known_type(w.gate);
+  return gate == known_type(w.up) && gate == known_type(w.down) ? gate : std::nullopt;
+}
+
+bool rounds_to_fp8(const ops::FfnWeights& w) { return w.input == ops::Operand::kFp8 && w.hidden == ops::Operand::kFp8; }
+
+// ---- forms, as op_forms() has them of the model ----
+
+OpForm form_of(const ops::Matmul& a) {
+  return {.op = "matmul",
+          .weights = known_type(*a.w),
+          .fp8_input = a.x.dtype() == DType::kF8E4M3,
+          .n = a.w->n(),
+          .k = a.w->k()};
+}
+
+OpForm form_of(const ops::Ffn& a) {
+  const ops::FfnWeights& w = *a.weights;
+  return {.op = "ffn", .weights = common_type(w), .fp8_input = rounds_to_fp8(w), .n = w.gate.n(), .k = w.gate.k()};
+}
+
+OpForm form_of(const ops::ExpertFfn& a) {
+  const ops::FfnWeights& w = a.experts.front();
+  const bool alike = a.shared == nullptr || common_type(*a.shared) == common_type(w);
+  return {.op = "expert_ffn",
+          .n_experts = std::ssize(a.experts),
+          .n_active = a.topk.dim(1),
+          .weights = alike ? common_type(w) : std::nullopt,
+          .fp8_input = rounds_to_fp8(w) && (a.shared == nullptr || rounds_to_fp8(*a.shared)),
+          .n = w.gate.n(),
+          .k = w.gate.k(),
+          .weigh_hidden = a.weigh_hidden};
+}
+
+bool is_packed(const ops::FfnWeights& w) { return is_packed(w.gate) && is_packed(w.up) && is_packed(w.down); }
 
 }  // namespace
 
 cuda::QuantizedRows rounded_rows(std::string_view op, const View& codes, const View& scale) {
   const int64_t n_rows = codes.dim(0), k = codes.dim(1);
-  LEVIN_CHECK(scale.rank() == 2 && scale.dtype() == DType::kF32 && scale.dim(0) == blocks_of(k) &&
-                  scale.dim(1) >= n_rows && scale.dim(1) % 4 == 0,
-              "{}: the scales of {} are {}, on CUDA f32 [{}, T'], T' at least {} and a multiple of 4", op,
-              codes.describe(), scale.describe(), blocks_of(k), n_rows);
+  LEVIN_CHECK(scale.rank() == 2 && scale.dim(0) == n_rows && scale.dim(1) == blocks_of(k),
+              "{}: the scales of {} are {}, expected f32 [{}, {}]", op, codes.describe(), scale.describe(), n_rows,
+              blocks_of(k));
   return {.codes = reinterpret_cast<uint8_t*>(device_bytes(op, "codes", codes)),
           .code_row_bytes = codes.stride(0),
-          .scale = dense_data<float>(op, "scale", scale),
-          .scale_ld = scale.dim(1)};
+          .scale = device_data<float>(op, "scale", scale),
+          .scale_ld = 1,
+          .scale_row_stride = scale.stride(0)};
 }
 
+// mxfp4 packed where its kernel takes it; all else as the plain set has it, which for e4m3 is what the products read.
 Result<Matrix> OpsOnCuda::upload(const RowMajorWeights& source) {
-  LEVIN_TRY(check_weight(source));
+  if (source.dtype != DType::kMxfp4 || !weight_support(source.dtype, source.n, source.k, 1).empty())
+    return PlainCuda::upload(source);
   LEVIN_ASSIGN(Buffer data, allocate(group_bytes(source.dtype, source.n, source.k)));
-  LEVIN_ASSIGN(Buffer scales, allocate(group_scales(source.dtype, source.n, source.k) * 4));
-  LEVIN_ASSIGN(const bool wide,
-               write_group(stream_, {&source, 1}, {data.data(), reinterpret_cast<float*>(scales.data())}));
+  LEVIN_ASSIGN(const bool wide, write_group(stream_, {&source, 1}, {data.data(), nullptr}));
   return matrix_on_device({.dtype = source.dtype,
                            .n = source.n,
                            .k = source.k,
                            .data = std::move(data),
-                           .scales = std::move(scales),
+                           .scales = {},
                            .has_wide_scales = wide});
 }
 
@@ -167,12 +224,9 @@ Result<ops::ExpertStack> OpsOnCuda::upload_experts(std::span<const ExpertRows> e
 void OpsOnCuda::quantize_fp8(const ops::QuantizeFp8& a) {
   constexpr std::string_view kOp = "quantize_fp8";
   const int64_t n_rows = a.x.dim(0), k = a.x.dim(1);
-  LEVIN_CHECK(k % 16 == 0 && n_rows <= kMaxRows, "{}: x is {}; on CUDA up to {} rows of a multiple of 16", kOp,
-              a.x.describe(), kMaxRows);
-  LEVIN_CHECK(
-      (a.x.dtype() == DType::kF32 || a.x.dtype() == DType::kBF16) && aligned_16(a.x.bytes()) && a.x.stride(0) % 8 == 0,
-      "{}: x is {} with rows {} elements apart; on CUDA f32 or bf16, 16-byte aligned, a multiple of 8", kOp,
-      a.x.describe(), a.x.stride(0));
+  if (n_rows == 0) return;
+  if (k % 16 != 0 || n_rows > kMaxRows || !has_aligned_rows(a.x) || !has_aligned_rows(a.out))
+    return PlainCuda::quantize_fp8(a);
   cuda::QuantizeFp8 rows;
   rows.x = device_bytes(kOp, "x", a.x);
   rows.x_is_f32 = a.x.dtype() == DType::kF32;
@@ -201,19 +255,35 @@ cuda::QuantizedRows OpsOnCuda::allocate_rounded(DType weights, int64_t n_rows, i
 }
 
 cuda::QuantizedRows OpsOnCuda::round_input(std::string_view op, const View& x, DType weights) {
+  const View rows = aligned_rows(x);
   const int64_t n_rows = x.dim(0), k = x.dim(1);
-  LEVIN_CHECK(k % 16 == 0 && n_rows <= kMaxRows && aligned_16(x.bytes()) && x.stride(0) % 8 == 0,
-              "{}: x is {} with rows {} elements apart; on CUDA up to {} rows of a multiple of 16, 16-byte aligned", op,
-              x.describe(), x.stride(0), kMaxRows);
   const cuda::QuantizedRows out = allocate_rounded(weights, n_rows, k);
-  cuda::quantize_fp8({.x = device_bytes(op, "x", x),
+  cuda::quantize_fp8({.x = device_bytes(op, "x", rows),
                       .x_is_f32 = x.dtype() == DType::kF32,
-                      .x_ld = x.stride(0),
+                      .x_ld = rows.stride(0),
                       .out = out,
                       .n_tokens = static_cast<int>(n_rows),
                       .k = static_cast<int>(k)},
                      stream_.handle());
   return out;
+}
+
+// Scales as the products read them.
+cuda::QuantizedRows OpsOnCuda::product_rows(std::string_view op, const View& codes, const View& scale) {
+  const View rows = aligned_rows(codes);
+  const int64_t n_rows = codes.dim(0), n_blocks = blocks_of(codes.dim(1)), ld = (n_rows + 3) / 4 * 4;
+  auto* turned = reinterpret_cast<float*>(arena_.allocate_bytes(n_blocks * ld * 4));
+  cuda::transpose_scales({.from = device_data<float>(op, "x_scale", scale),
+                          .from_ld = scale.stride(0),
+                          .to = turned,
+                          .to_ld = ld,
+                          .n_rows = static_cast<int>(n_rows),
+                          .n_blocks = static_cast<int>(n_blocks)},
+                         stream_.handle());
+  return {.codes = reinterpret_cast<uint8_t*>(device_bytes(op, "x", rows)),
+          .code_row_bytes = rows.stride(0),
+          .scale = turned,
+          .scale_ld = ld};
 }
 
 void OpsOnCuda::multiply(const ProductRows& x, const ProductWeights& w, void* out, bool out_is_f32) {
@@ -250,54 +320,98 @@ void OpsOnCuda::multiply(const ProductRows& x, const ProductWeights& w, void* ou
 
 void OpsOnCuda::matmul(const ops::Matmul& a) {
   constexpr std::string_view kOp = "matmul";
-  const int n_rows = static_cast<int>(a.x.dim(0));
-  const bool mxfp4 = a.w->dtype() == DType::kMxfp4;
-  LEVIN_CHECK(a.x.dtype() == (mxfp4 ? DType::kBF16 : DType::kF8E4M3), "{}: x is {} for {} weights; on CUDA it is {}",
-              kOp, a.x.describe(), dtype_name(a.w->dtype()), mxfp4 ? "bf16" : "f8_e4m3");
-  LEVIN_CHECK(aligned_16(a.x.bytes()) && a.x.stride(0) * dtype_bytes(a.x.dtype()) % 16 == 0,
-              "{}: rows of x are {} elements apart; on CUDA a multiple of 16 bytes", kOp, a.x.stride(0));
+  const bool packed = is_packed(*a.w);
+  if (!packed && !why_not_sm90(form_of(a)).empty()) return PlainCuda::matmul(a);
+  LEVIN_CHECK(!packed || a.x.dtype() == DType::kBF16, "{}: x is {} for packed mxfp4 weights", kOp, a.x.describe());
   LEVIN_CHECK(a.out.dtype() == DType::kF32 || a.out.dtype() == DType::kBF16, "{}: out is {}, expected f32 or bf16", kOp,
               a.out.describe());
+  const Scratch scratch(arena_);
+  const int n_rows = static_cast<int>(a.x.dim(0));
   ProductRows x{.n_rows = n_rows, .rows_per_group = n_rows};
-  if (mxfp4) {
-    x.x = {.values = reinterpret_cast<uint16_t*>(device_bytes(kOp, "x", a.x)), .values_ld = a.x.stride(0)};
+  if (packed) {
+    const View rows = aligned_rows(a.x);
+    x.x = {.values = reinterpret_cast<uint16_t*>(device_bytes(kOp, "x", rows)), .values_ld = rows.stride(0)};
   } else {
-    x.x = rounded_rows(kOp, a.x, a.x_scale);
+    x.x = product_rows(kOp, a.x, a.x_scale);
   }
-  multiply(x, weights_of(*a.w), dense_bytes(kOp, "out", a.out), a.out.dtype() == DType::kF32);
+  const View out = dense_out(a.out);
+  multiply(x, weights_of(*a.w), dense_bytes(kOp, "out", out), out.dtype() == DType::kF32);
+  finish(out, a.out);
 }
 
-void OpsOnCuda::run_ffn(std::string_view op, const ops::Ffn& a, const cuda::QuantizedRows& x, void* out,
-                        bool out_is_f32) {
-  const ops::FfnWeights& w = *a.weights;
-  const int64_t n_rows = a.x.dim(0), f = w.gate.n();
-  LEVIN_CHECK(w.input == ops::Operand::kFp8 && w.hidden == ops::Operand::kFp8, "{}: inputs on CUDA are rounded to fp8",
-              op);
-  LEVIN_CHECK(w.gate.dtype() == w.up.dtype() && w.gate.dtype() == w.down.dtype(), "{}: weights are {}, {} and {}", op,
-              dtype_name(w.gate.dtype()), dtype_name(w.up.dtype()), dtype_name(w.down.dtype()));
-  const Scratch scratch(arena_);
-  const ProductRows rows{.x = x, .n_rows = static_cast<int>(n_rows), .rows_per_group = static_cast<int>(n_rows)};
-  std::byte* gate = arena_.allocate_bytes(n_rows * f * 2);
-  std::byte* up = arena_.allocate_bytes(n_rows * f * 2);
-  multiply(rows, weights_of(w.gate), gate, false);
-  multiply(rows, weights_of(w.up), up, false);
-  ProductRows hidden = rows;
-  hidden.x = allocate_rounded(w.down.dtype(), n_rows, f);
+// ---- feed-forward blocks ----
+
+OpsOnCuda::BlockWeights OpsOnCuda::block_weights(const ops::FfnWeights& w) {
+  return {.dtype = w.gate.dtype(),
+          .gate = weights_of(w.gate),
+          .up = weights_of(w.up),
+          .down = weights_of(w.down),
+          .gate_up = {.n = 0},
+          .d_hidden = w.gate.n()};
+}
+
+OpsOnCuda::BlockWeights OpsOnCuda::expert_weights(const ops::ExpertFfn& a) {
+  const ops::FfnWeights &first = a.experts.front(), &last = a.experts.back();
+  const int64_t n = std::ssize(a.experts);
+  return {.dtype = first.gate.dtype(),
+          .gate = stacked_weights(first.gate, last.gate, n),
+          .up = stacked_weights(first.up, last.up, n),
+          .down = stacked_weights(first.down, last.down, n),
+          .gate_up = {.n = 0},
+          .d_hidden = first.gate.n()};
+}
+
+// silu(gate) * up, rounded for the down product.
+cuda::QuantizedRows OpsOnCuda::hidden_rows(const ProductRows& x, const BlockWeights& w, float limit) {
+  const int64_t f = w.d_hidden, n_rows = x.n_rows;
+  std::byte *gate, *up;
+  if (w.joined()) {
+    gate = arena_.allocate_bytes(n_rows * 2 * f * 2), up = gate + f * 2;
+    multiply(x, w.gate_up, gate, false);
+  } else {
+    gate = arena_.allocate_bytes(n_rows * f * 2), up = arena_.allocate_bytes(n_rows * f * 2);
+    multiply(x, w.gate, gate, false);
+    multiply(x, w.up, up, false);
+  }
+  const cuda::QuantizedRows out = allocate_rounded(w.dtype, n_rows, f);
   cuda::silu_mul_quantize({.gate = gate,
                            .up = up,
-                           .ld = f,
-                           .limit = a.limit,
-                           .out = hidden.x,
-                           .n_tokens = static_cast<int>(n_rows),
+                           .ld = w.joined() ? 2 * f : f,
+                           .limit = limit,
+                           .out = out,
+                           .n_tokens = x.n_rows,
                            .d_hidden = static_cast<int>(f)},
                           stream_.handle());
-  multiply(hidden, weights_of(w.down), out, out_is_f32);
+  return out;
 }
 
-void OpsOnCuda::ffn(const ops::Ffn& a) {
-  const Scratch scratch(arena_);
-  const cuda::QuantizedRows x = round_input("ffn", a.x, a.weights->gate.dtype());
-  run_ffn("ffn", a, x, dense_bytes("ffn", "out", a.out), true);
+void OpsOnCuda::run_block(const ProductRows& x, const BlockWeights& w, float limit, void* out, bool out_is_f32) {
+  ProductRows hidden = x;
+  hidden.x = hidden_rows(x, w, limit);
+  multiply(hidden, w.down, out, out_is_f32);
 }
+
+void OpsOnCuda::run_ffn(const ops::Ffn& a) {
+  const Scratch scratch(arena_);
+  const int n_rows = static_cast<int>(a.x.dim(0));
+  const BlockWeights w = block_weights(*a.weights);
+  const ProductRows x{.x = round_input("ffn", a.x, w.dtype), .n_rows = n_rows, .rows_per_group = n_rows};
+  const View out = dense_out(a.out);
+  run_block(x, w, a.limit, dense_bytes("ffn", "out", out), true);
+  finish(out, a.out);
+}
+
+// As many rows at a time as half of the scratch has room for: rounded inputs, gate and up, hidden values.
+void OpsOnCuda::ffn(const ops::Ffn& a) {
+  if (!is_packed(*a.weights) && !why_not_sm90(form_of(a)).empty()) return PlainCuda::ffn(a);
+  const int64_t row_bytes = 12 * a.x.dim(1) + 6 * a.weights->gate.n() + 64;
+  const int64_t step = std::clamp<int64_t>(scratch_bytes_ / 2 / row_bytes, 1, kMaxRows);
+  for (int64_t t = 0; t < a.x.dim(0); t += step) {
+    const int64_t n = std::min(step, a.x.dim(0) - t);
+    run_ffn({.x = a.x.slice_first(t, n), .weights = a.weights, .limit = a.limit, .out = a.out.slice_first(t, n)});
+  }
+}
+
+bool OpsOnCuda::takes_experts(const ops::ExpertFfn& a) { return why_not_sm90(form_of(a)).empty(); }
 
 }  // namespace levin

@@ -2,21 +2,20 @@
 
 #include "base/check.h"
 #include "ops/cuda/ops_on_cuda.h"
+#include "ops/kernel_registry.h"
 #include "ops/row_chains.h"
 
 namespace levin {
 namespace {
-
-constexpr int kAnyNormWidth = 16;
 
 // Rows whose values in one row are dense.
 cuda::InputRows input_rows(std::string_view op, const View& x) {
   return {.data = device_bytes(op, "x", x), .is_f32 = x.dtype() == DType::kF32, .ld = x.stride(0)};
 }
 
+bool rotates(const ops::Rotation& r) { return !r.cos.empty() && 2 * r.cos.dim(1) == cuda::kRopeWidth; }
+
 cuda::Rotation rotation(std::string_view op, const ops::Rotation& r) {
-  LEVIN_CHECK(2 * r.cos.dim(1) == cuda::kRopeWidth, "{}: rotated parts on CUDA are {} wide, not {}", op,
-              cuda::kRopeWidth, 2 * r.cos.dim(1));
   return {.cos = dense_data<float>(op, "cos", r.cos),
           .sin = dense_data<float>(op, "sin", r.sin),
           .half_split = r.pairing == ops::RopePairing::kHalfSplit};
@@ -30,22 +29,17 @@ cuda::CacheSlots cache_slots(std::string_view op, const View& seq, const View& s
           .page_bytes = cache.page_bytes};
 }
 
-void check_index_width(std::string_view op, int64_t d_index) {
-  check_supported(op,
-                  cuda::chain_support(kAnyNormWidth, cuda::kLatentWidth, cuda::kRopeWidth, static_cast<int>(d_index)));
-}
-
 }  // namespace
 
-// The forms of a chain that have a tuned kernel; the plain set has the others.
+// The plain set has what the tuned kernels of a chain do not take, with the same bits.
 
 void OpsOnCuda::norm_rows(const ops::NormRows& a) {
-  const bool to_f32 = !a.normed.empty() && a.normed.dtype() == DType::kF32;
-  if (to_f32 || a.weight.empty()) return PlainCuda::norm_rows(a);
   constexpr std::string_view kOp = "norm_rows";
+  const bool to_f32 = !a.normed.empty() && a.normed.dtype() == DType::kF32;
   const int64_t d = a.x.dim(1);
-  check_supported(kOp,
-                  cuda::chain_support(static_cast<int>(d), cuda::kLatentWidth, cuda::kRopeWidth, cuda::kIndexWidth));
+  const bool fits = d % 16 == 0 && d <= cuda::kMaxNormWidth && has_aligned_rows(a.x) &&
+                    (a.codes.empty() || has_aligned_rows(a.codes));
+  if (to_f32 || a.weight.empty() || !fits) return PlainCuda::norm_rows(a);
   cuda::NormRows rows;
   rows.x = input_rows(kOp, a.x);
   if (!a.residual.empty()) rows.residual = dense_data<float>(kOp, "residual", a.residual);
@@ -59,8 +53,8 @@ void OpsOnCuda::norm_rows(const ops::NormRows& a) {
 }
 
 void OpsOnCuda::rotate_queries(const ops::RotateQueries& a) {
-  if (a.out.dtype() == DType::kF32) return PlainCuda::rotate_queries(a);
   constexpr std::string_view kOp = "rotate_queries";
+  if (a.out.dtype() == DType::kF32 || !rotates(a.rotation)) return PlainCuda::rotate_queries(a);
   cuda::RotateQueries rows;
   rows.x = input_rows(kOp, a.x);
   rows.head_stride = a.x.stride(1);
@@ -72,13 +66,11 @@ void OpsOnCuda::rotate_queries(const ops::RotateQueries& a) {
 }
 
 void OpsOnCuda::write_latent(const ops::WriteLatent& a) {
-  if (a.weight.empty() || a.weight.dim(0) != a.format.d_latent) return PlainCuda::write_latent(a);
   constexpr std::string_view kOp = "write_latent";
-  LEVIN_CHECK(a.format.dtype == CacheDType::kFp8 && !a.format.rope_in_value,
-              "{}: cache rows on CUDA are fp8 latent rows, not {}{}", kOp, cache_dtype_name(a.format.dtype),
-              a.format.rope_in_value ? " key-value rows" : "");
-  check_supported(kOp, cuda::chain_support(kAnyNormWidth, static_cast<int>(a.format.d_latent),
-                                           static_cast<int>(a.format.d_rope), cuda::kIndexWidth));
+  const bool norms_latent = !a.weight.empty() && a.weight.dim(0) == a.format.d_latent;
+  const OpForm form{.op = kOp, .rows = a.format};
+  if (!norms_latent || !rotates(a.rotation) || !has_aligned_rows(a.x) || !why_not_sm90(form).empty())
+    return PlainCuda::write_latent(a);
   cuda::WriteLatent rows;
   rows.x = input_rows(kOp, a.x);
   rows.weight = dense_data<float>(kOp, "weight", a.weight);
@@ -90,11 +82,11 @@ void OpsOnCuda::write_latent(const ops::WriteLatent& a) {
 }
 
 void OpsOnCuda::index_queries(const ops::IndexQueries& a) {
-  if (a.q.dtype() != DType::kF8E4M3 || a.rope_column != 0 || a.fp4) return PlainCuda::index_queries(a);
   constexpr std::string_view kOp = "index_queries";
-  check_index_width(kOp, a.x.dim(2));
-  LEVIN_CHECK(a.x.dim(1) == 1 || a.x.stride(1) == a.x.dim(2),
-              "{}: heads of x are {} elements apart; on CUDA they are dense", kOp, a.x.stride(1));
+  const bool has_width = a.x.dim(2) == cuda::kIndexWidth && (a.x.dim(1) == 1 || a.x.stride(1) == cuda::kIndexWidth);
+  const bool is_fp8 = a.q.dtype() == DType::kF8E4M3 && !a.fp4;
+  if (!is_fp8 || !has_width || a.rope_column != 0 || !rotates(a.rotation) || !has_aligned_rows(a.x))
+    return PlainCuda::index_queries(a);
   cuda::IndexQueries rows;
   rows.x = input_rows(kOp, a.x);
   rows.w = reinterpret_cast<const float*>(device_bytes(kOp, "w", a.w));
@@ -110,11 +102,11 @@ void OpsOnCuda::index_queries(const ops::IndexQueries& a) {
 }
 
 void OpsOnCuda::write_index_keys(const ops::WriteIndexKeys& a) {
-  if (a.bias.empty() || a.rope_column != 0 || a.fp4) return PlainCuda::write_index_keys(a);
   constexpr std::string_view kOp = "write_index_keys";
-  LEVIN_CHECK(a.format.dtype == CacheDType::kFp8, "{}: index keys on CUDA are fp8, not {}", kOp,
-              cache_dtype_name(a.format.dtype));
-  check_index_width(kOp, a.format.d_index);
+  const OpForm form{.op = kOp, .keys = a.format, .fp4 = a.fp4};
+  if (a.bias.empty() || a.rope_column != 0 || !rotates(a.rotation) || !has_aligned_rows(a.x) ||
+      !why_not_sm90(form).empty())
+    return PlainCuda::write_index_keys(a);
   cuda::WriteIndexKeys rows;
   rows.x = input_rows(kOp, a.x);
   rows.weight = dense_data<float>(kOp, "weight", a.weight);

@@ -77,12 +77,12 @@ TEST_F(MoeTest, RoutesAsThePlainCpuKernel) {
     const DeviceArray<float> device_logits(*stream_, logits), device_bias(*stream_, bias);
     const DeviceArray<float> device_weights(*stream_, static_cast<int64_t>(weights.size()));
     const DeviceArray<int32_t> device_topk(*stream_, static_cast<int64_t>(topk.size())),
-        nan_row(*stream_, std::vector<int32_t>{1 << 30});
+        fault(*stream_, std::vector<int32_t>(static_cast<size_t>(c.n_tokens)));
     route_tokens({.logits = device_logits.data(),
                   .bias = device_bias.data(),
                   .topk = device_topk.data(),
                   .weights = device_weights.data(),
-                  .nan_row = nan_row.data(),
+                  .fault = fault.data(),
                   .n_tokens = c.n_tokens,
                   .n_experts = c.n_experts,
                   .n_active = c.n_active,
@@ -93,27 +93,40 @@ TEST_F(MoeTest, RoutesAsThePlainCpuKernel) {
                  stream_->handle());
     EXPECT_EQ(device_topk.host(), topk) << c.n_experts << " experts, " << c.n_values << " values";
     EXPECT_EQ(device_weights.host(), weights) << c.n_experts << " experts, " << c.n_values << " values";
-    EXPECT_EQ(nan_row.host()[0], 1 << 30);
+    EXPECT_EQ(fault.host(), std::vector<int32_t>(static_cast<size_t>(c.n_tokens)));
   }
 }
 
-TEST_F(MoeTest, NamesTheFirstRowWithNan) {
+TEST_F(MoeTest, ARowWithNanTakesTheFirstExpertsAndPaddingNone) {
   const RouteCase c{9, 64, 4, 1, 1, 1000, true};
   std::vector<float> logits = random_logits(c, 1);
   logits[5 * 64 + 3] = logits[7 * 64] = std::numeric_limits<float>::quiet_NaN();
   const DeviceArray<float> device_logits(*stream_, logits), bias(*stream_, std::vector<float>(64)),
       weights(*stream_, 9 * 4);
-  const DeviceArray<int32_t> topk(*stream_, 9 * 4), nan_row(*stream_, std::vector<int32_t>{1 << 30});
+  const DeviceArray<int32_t> topk(*stream_, 9 * 4), fault(*stream_, std::vector<int32_t>{0, 2, 0, 0, 0, 2, 0, 0, 0}),
+      slot(*stream_, std::vector<int32_t>{4, 0, -1, 9, 9, 9, 9, 9, -1});
+  topk.fill(0x77), weights.fill(0x77);
   route_tokens({.logits = device_logits.data(),
                 .bias = bias.data(),
+                .slot = slot.data(),
                 .topk = topk.data(),
                 .weights = weights.data(),
-                .nan_row = nan_row.data(),
+                .fault = fault.data(),
                 .n_tokens = 9,
                 .n_experts = 64,
                 .n_active = 4},
                stream_->handle());
-  EXPECT_EQ(nan_row.host()[0], 5);
+  EXPECT_EQ(fault.host(), (std::vector<int32_t>{0, 2, 0, 0, 0, 3, 0, 1, 0}));
+  const std::vector<int32_t> picks = topk.host();
+  const std::vector<float> weight = weights.host();
+  const auto picks_of = [&](int t) { return std::vector<int32_t>(picks.begin() + 4 * t, picks.begin() + 4 * t + 4); };
+  const auto weight_of = [&](int t) { return std::vector<float>(weight.begin() + 4 * t, weight.begin() + 4 * t + 4); };
+  for (const int t : {2, 5, 7, 8}) {
+    const bool padding = t == 2 || t == 8;
+    EXPECT_EQ(picks_of(t), padding ? std::vector<int32_t>(4, -1) : (std::vector<int32_t>{0, 1, 2, 3})) << t;
+    EXPECT_EQ(weight_of(t), std::vector<float>(4)) << t;
+  }
+  EXPECT_NE(weight_of(4), std::vector<float>(4));
 }
 
 std::vector<int32_t> random_topk(int n_tokens, int n_experts, int n_active, uint64_t seed) {

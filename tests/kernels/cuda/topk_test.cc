@@ -176,6 +176,53 @@ TEST_F(TopkTest, NaNIsReported) {
   EXPECT_EQ(fault_.host()[0], 1u);
 }
 
+TEST_F(TopkTest, ARowWithNanTakesItsFirstCandidatesAndNoOtherChanges) {
+  constexpr int kTopk = 128;
+  Rows rows{{normal_row(5000, 1), normal_row(5000, 2), normal_row(100, 3), normal_row(5000, 4)}, {3, 7, 0, 0}};
+  const std::vector<int32_t> healthy = select(rows, kTopk);
+  rows.score[1][4321] = rows.score[2][50] = rows.score[3][2] = std::nanf("");  // rows that take all have no scores
+  rows.begin[3] = 3;                                                           // and no candidate before the first
+  const std::vector<float> dense = [&] {
+    std::vector<float> out(4 * 5000);
+    for (size_t r = 0; r < 4; ++r) std::copy(rows.score[r].begin(), rows.score[r].end(), out.begin() + r * 5000);
+    return out;
+  }();
+  const DeviceArray<float> score(*stream_, dense);
+  const DeviceArray<int32_t> lengths(*stream_, std::vector<int32_t>{5000, 5000, 100, 5000}),
+      begin(*stream_, rows.begin), topk(*stream_, 4 * kTopk), fault(*stream_, std::vector<int32_t>{0, 2, 0, 0});
+  const RowLengths of{lengths.data(), 1, 1};
+  select_topk({.score = score.data(),
+               .score_stride = 5000,
+               .begin = begin.data(),
+               .lengths = of,
+               .n_rows = 4,
+               .max_length = 5000,
+               .topk = topk.data(),
+               .n_topk = kTopk,
+               .fault = fault_.data()},
+              stream_->handle());
+  settle_nan_rows({.any = fault_.data(),
+                   .score = score.data(),
+                   .score_stride = 5000,
+                   .begin = begin.data(),
+                   .lengths = of,
+                   .n_rows = 4,
+                   .max_length = 5000,
+                   .topk = topk.data(),
+                   .n_topk = kTopk,
+                   .fault = fault.data()},
+                  stream_->handle());
+  EXPECT_EQ(fault.host(), (std::vector<int32_t>{0, 3, 0, 0}));
+  const std::vector<int32_t> got = topk.host();
+  for (int i = 0; i < kTopk; ++i) {
+    EXPECT_EQ(got[static_cast<size_t>(i)], healthy[static_cast<size_t>(i)]);
+    EXPECT_EQ(got[static_cast<size_t>(kTopk + i)], 7 + i);
+    EXPECT_EQ(got[static_cast<size_t>(2 * kTopk + i)], healthy[static_cast<size_t>(2 * kTopk + i)]);
+  }
+  EXPECT_EQ(std::vector<int32_t>(got.begin() + 3 * kTopk, got.end()),
+            best_positions(rows.score[3].data(), 3, 5000, kTopk));
+}
+
 // The top-k indices behind the scores are the best of those scores, as positions and as slots; rows of few keys take all.
 TEST_F(TopkTest, BehindTheScores) {
   for (const int n_tokens : {1, 2, 4, 7}) {

@@ -80,7 +80,7 @@ __device__ __forceinline__ void round_8(const float (&v)[kLaneColumns], const Qu
     return;
   }
   *reinterpret_cast<uint2*>(out.codes + t * out.code_row_bytes + column) = {low, high};
-  if (column % 128 == 0) out.scale[column / 128 * out.scale_ld + t] = scale;
+  if (column % 128 == 0) out.scale[column / 128 * out.scale_ld + t * out.scale_row_stride] = scale;
 }
 
 }  // namespace levin::cuda

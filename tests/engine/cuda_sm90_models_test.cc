@@ -1,0 +1,309 @@
+// Models in official numerics on the tuned kernels of a Hopper device: near the plain set, and the same bits in any chunking,
+// company and row count, from graphs and kernel by kernel, with and without drafts.
+#include <fmt/core.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <set>
+
+#include "arch/load_config.h"
+#include "engine/device_runs.h"
+#include "engine/loaded_model.h"
+#include "engine/oracle_trace.h"
+#include "kernels/cuda/gemm_fp8.h"
+#include "kernels/cuda/sparse_mla.h"
+#include "kernels/cuda/topk.h"
+#include "model/op_forms.h"
+#include "ops/cuda_backend.h"
+#include "ops/kernel_registry.h"
+
+namespace levin::test {
+namespace {
+
+class Sm90ModelTest : public ::testing::Test {
+ public:
+  static RunnerOptions on(CudaBackend& cuda, int64_t n_cache_tokens, bool graphs = true) {
+    RunnerOptions options = runner_options(n_cache_tokens, 1);
+    options.cuda = &cuda;
+    options.graphs = graphs;
+    return options;
+  }
+
+ protected:
+  void SetUp() override {
+    Result<std::unique_ptr<CudaBackend>> tuned = open_cuda({.kernels = cuda::KernelSet::kSm90});
+    if (!tuned.ok()) GTEST_SKIP() << tuned.error().message;
+    tuned_ = std::move(tuned).value();
+    plain_ = must(open_cuda({.kernels = cuda::KernelSet::kPlain}));
+  }
+
+  static TraceResult trace_on(CudaBackend& cuda, const Model& model, const TraceOptions& options) {
+    Runner runner(model, on(cuda, trace_cache_tokens(options)));
+    must(runner.ready());
+    return must(trace(runner, options));
+  }
+
+  std::unique_ptr<CudaBackend> tuned_, plain_;
+};
+
+std::unique_ptr<Model> demo(CudaBackend& cuda) {
+  return load_model(demo_model_folder("demo-v32"), {.cuda = &cuda, .numerics = NumericsMode::kOfficial});
+}
+
+// Mean over rows of |found - expected| / |expected|.
+double mean_row_error(const std::vector<float>& found, const std::vector<float>& expected, int64_t d) {
+  LEVIN_CHECK(found.size() == expected.size() && !found.empty(), "{} values, {} expected", found.size(),
+              expected.size());
+  double sum = 0;
+  for (size_t row = 0; row < expected.size(); row += static_cast<size_t>(d)) {
+    double error = 0, norm = 0;
+    for (size_t i = row; i < row + static_cast<size_t>(d); ++i) {
+      error += std::pow(double{found[i]} - expected[i], 2);
+      norm += std::pow(double{expected[i]}, 2);
+    }
+    sum += std::sqrt(error / norm);
+  }
+  return sum * static_cast<double>(d) / static_cast<double>(expected.size());
+}
+
+// What rows after a layer may differ by, as a share of them. The sets add in other orders and round some values to bf16, 2^-9 of
+// them, so a few values are rounded to another e4m3 code, each a step of about 2^-3.5 away; that makes more codes of the next
+// rounding differ, and so on, until roundings are independent of each other. Not more: then each adds the difference of two
+// errors that are even over a step, r = sqrt 2 * 2^-3.5 / sqrt 12 of a row by the root of the mean square. A layer has three
+// on the way to what its attention gives, the input of latents, the cached latent and the output projection's input; one of
+// the input of the experts, and one of their hidden values. Those are products of two rows, gate and up, which both have the
+// differences of their input: 2 (3 + 1) + 1 = 9 r^2 in all, and twice what the layer's own input differed by.
+double row_tolerance(int layer) {
+  const double r = std::sqrt(2.0 / 12) * std::exp2(-3.5);
+  return r * std::sqrt(9 * (std::exp2(layer + 1) - 1));
+}
+
+// Of a text: the residual stream after each layer, [S, D], and the indices that each layer attends to.
+struct Layers {
+  std::vector<std::vector<float>> rows;
+  std::vector<std::vector<int32_t>> topk;
+};
+
+Layers layers_of(CudaBackend& cuda, const Model& model, const Ids& text) {
+  Runner runner(model, Sm90ModelTest::on(cuda, std::ssize(text)));
+  must(runner.ready());
+  Layers out{std::vector<std::vector<float>>(static_cast<size_t>(model.config().n_layers)),
+             std::vector<std::vector<int32_t>>(static_cast<size_t>(model.config().n_layers))};
+  const auto append = [](auto& to, const auto* from, int64_t n) { to.insert(to.end(), from, from + n); };
+  const Probe probe{
+      .on_layer_output = [&](int layer,
+                             View x) { append(out.rows[static_cast<size_t>(layer)], x.data<float>(), x.n_elements()); },
+      .on_topk =
+          [&](int layer, View topk) {
+            append(out.topk[static_cast<size_t>(layer)], topk.data<int32_t>(), topk.n_elements());
+          },
+      .on_window_rows = {},
+      .on_taps = {}};
+  SequencePages pages(runner.pools());
+  must(pages.grow(std::ssize(text)));
+  constexpr size_t kChunkTokens = 512;
+  for (size_t begin = 0; begin < text.size(); begin += kChunkTokens) {
+    const SequenceChunk chunk{.tokens = std::span(text).subspan(begin, std::min(kChunkTokens, text.size() - begin)),
+                              .first_position = static_cast<int32_t>(begin),
+                              .pages = &pages};
+    runner.begin_step();
+    runner.trunk({&chunk, 1}, &probe);
+  }
+  return out;
+}
+
+void expect_near(const Layers& tuned, const Layers& plain, const ModelConfig& c) {
+  EXPECT_GE(shared_topk(tuned.topk[0], plain.topk[0], c.n_topk), 0.998);
+  for (size_t layer = 0; layer < tuned.rows.size(); ++layer) {
+    const double error = mean_row_error(tuned.rows[layer], plain.rows[layer], c.d_model);
+    const double tolerance = row_tolerance(static_cast<int>(layer));
+    fmt::print("layer {}: mean row error {:.5f}, at most {:.5f}\n", layer, error, tolerance);
+    EXPECT_LE(error, tolerance) << "layer " << layer;
+    EXPECT_GT(error, 0) << "layer " << layer << ": the tuned kernels were not used";
+  }
+}
+
+TEST_F(Sm90ModelTest, TheOfficialFixtureIsNearThePlainSetAndTheSameInAnyChunking) {
+  const Oracle oracle("v32-official");
+  const ModelChoices official{.numerics = NumericsMode::kOfficial};
+  ModelChoices tuned = official, plain = official;
+  tuned.cuda = tuned_.get(), plain.cuda = plain_.get();
+  const std::unique_ptr<Model> on_tuned = load_fixture("v32-official", tuned);
+  const TraceResult base = trace_on(*tuned_, *on_tuned, oracle_options(oracle, 0));
+  const Ids text = oracle_options(oracle, 0).ids;
+  expect_near(layers_of(*tuned_, *on_tuned, text), layers_of(*plain_, *load_fixture("v32-official", plain), text),
+              on_tuned->config());
+  EXPECT_GE(shared_topk(base.topk[0], oracle.values<int32_t>("official.topk.0"), on_tuned->config().n_topk), 0.998);
+  for (const int64_t n_chunk_tokens : {1, 7, 64}) {
+    SCOPED_TRACE(n_chunk_tokens);
+    expect_same_bits(trace_on(*tuned_, *on_tuned, oracle_options(oracle, n_chunk_tokens)), base);
+  }
+}
+
+TEST_F(Sm90ModelTest, DemoV32IsNearThePlainSet) {
+  const std::unique_ptr<Model> tuned = demo(*tuned_), plain = demo(*plain_);
+  const Ids text = random_ids(3, 700, tuned->config().n_vocab);
+  expect_near(layers_of(*tuned_, *tuned, text), layers_of(*plain_, *plain, text), tuned->config());
+}
+
+// ---- the same bits ----
+
+constexpr size_t kTextTokens = 400;  // more than are selected
+
+void expect_same(const std::vector<float>& found, const std::vector<float>& expected) {
+  ASSERT_EQ(found.size(), expected.size());
+  EXPECT_EQ(std::memcmp(found.data(), expected.data(), expected.size() * sizeof(float)), 0);
+}
+
+TEST_F(Sm90ModelTest, DemoV32HasTheSameBitsInAnyCompanyAndChunking) {
+  const std::unique_ptr<Model> model = demo(*tuned_);
+  const RunnerOptions options = on(*tuned_, 8192);
+  const std::vector<float> expected = bits_of(*model, options, {.graphs = false}, kTextTokens);
+  for (const GraphRun& run :
+       {GraphRun{}, GraphRun{.chunk_tokens = 1}, GraphRun{.chunk_tokens = 7}, GraphRun{.chunk_tokens = 400},
+        GraphRun{.n_company = 1}, GraphRun{.n_company = 4}, GraphRun{.chunk_tokens = 50, .n_company = 7},
+        GraphRun{.graphs = false, .n_company = 11}}) {
+    SCOPED_TRACE(fmt::format("{} chunks of {}, beside {}", run.graphs, run.chunk_tokens, run.n_company));
+    expect_same(bits_of(*model, options, run, kTextTokens), expected);
+  }
+}
+
+// Rows at which a plan of one of the model's kernels changes, and those before and after.
+std::set<int64_t> looked_at_rows(const Model& model, int64_t most_rows, int n_sms) {
+  const ModelConfig& c = model.config();
+  std::set<int64_t> thresholds;
+  const auto add = [&](const std::vector<int64_t>& rows) { thresholds.insert(rows.begin(), rows.end()); };
+  for (const OpForm& form : op_forms(c, model.numerics())) {
+    if (!why_not_sm90(form).empty()) continue;
+    cuda::GemmFp8Shape shape{.rows_per_group = 0,
+                             .n = static_cast<int>(form.n),
+                             .k = static_cast<int>(form.k),
+                             .n_groups = 1,
+                             .n_sms = n_sms};
+    if (form.op == "matmul" || form.op == "ffn") add(cuda::gemm_fp8_thresholds(shape, most_rows));
+    if (form.op == "expert_ffn") {
+      shape.n_groups = static_cast<int>(c.n_experts);
+      for (const int64_t rows : cuda::gemm_fp8_thresholds(shape, most_rows)) {
+        thresholds.insert((rows - 1) * c.n_experts / c.n_active +
+                          1);  // tokens whose pairs are more than rows - 1 of each
+      }
+    }
+    if (form.op == "sparse_attention") {
+      add(cuda::sparse_mla_thresholds(static_cast<int>(form.n_heads), static_cast<int>(form.n_topk), most_rows));
+    }
+    if (form.op == "index_topk") add(cuda::select_topk_thresholds(512, most_rows));
+  }
+  std::set<int64_t> rows;
+  for (const int64_t t : thresholds) {
+    if (t <= most_rows) rows.insert({t - 1, t, t + 1});
+  }
+  return rows;
+}
+
+TEST_F(Sm90ModelTest, DemoV32HasTheSameBitsAtTheRowCountsWhereKernelsChange) {
+  const std::unique_ptr<Model> model = demo(*tuned_);
+  const RunnerOptions options = on(*tuned_, 8192);
+  const std::vector<float> expected = bits_of(*model, options, {.graphs = false}, kTextTokens);
+  const std::set<int64_t> rows = looked_at_rows(*model, kTextTokens, tuned_->device().n_sms);
+  EXPECT_GE(rows.size(), 6u);
+  for (const int64_t n_rows : rows) {
+    SCOPED_TRACE(n_rows);
+    expect_same(bits_of(*model, options, {.graphs = false, .chunk_tokens = n_rows}, kTextTokens), expected);
+  }
+}
+
+TEST_F(Sm90ModelTest, DemoV32AnswersAlikeWithDraftsAndInCompany) {
+  const std::unique_ptr<Model> model = demo(*tuned_);
+  const std::vector<Ids> prompts = prompts_for(*model);
+  Runner graphs(*model, on(*tuned_, 4 * kContextTokens)), eager(*model, on(*tuned_, 4 * kContextTokens, false));
+  must(graphs.ready()), must(eager.ready());
+  const std::vector<Ids> expected = tokens_of(answer(eager, prompts, {}));
+  for (const Circumstances& c : {Circumstances{}, Circumstances{.n_spec_steps = 3},
+                                 Circumstances{.n_spec_steps = 2, .max_running = 4, .chunk_tokens = 33}}) {
+    SCOPED_TRACE(c.n_spec_steps);
+    EXPECT_EQ(tokens_of(answer(graphs, prompts, c)), expected);
+    EXPECT_EQ(tokens_of(answer(eager, prompts, c)), expected);
+  }
+}
+
+TEST_F(Sm90ModelTest, AFaultEndsItsRequestAndNoOther) {
+  constexpr int32_t kPoisoned = 7;
+  const std::unique_ptr<Model> model =
+      load_model(demo_model_folder("demo-v32"),
+                 {.cuda = tuned_.get(), .numerics = NumericsMode::kOfficial, .change_weights = [](ModelWeights& w) {
+                    const int64_t d = w.embed.dim(1);
+                    if (w.embed.dtype() == DType::kBF16) {
+                      std::fill_n(w.embed.row<uint16_t>(kPoisoned), d, uint16_t{0x7FC0});
+                    } else {
+                      std::fill_n(w.embed.row<float>(kPoisoned), d, std::numeric_limits<float>::quiet_NaN());
+                    }
+                  }});
+  std::vector<Ids> prompts = prompts_for(*model);
+  prompts.push_back(random_ids(9, 330, model->config().n_vocab));  // more than are selected
+  for (Ids& prompt : prompts) std::replace(prompt.begin(), prompt.end(), kPoisoned, kPoisoned + 1);
+  Runner runner(*model, on(*tuned_, 5 * kContextTokens));
+  must(runner.ready());
+  const std::vector<Ids> expected = tokens_of(answer(runner, prompts, {}));
+  for (const size_t poisoned : {size_t{1}, size_t{4}}) {
+    SCOPED_TRACE(poisoned);
+    std::vector<Ids> changed = prompts;
+    changed[poisoned][20] = kPoisoned;
+    const std::vector<std::unique_ptr<Generation>> answers = answer(runner, changed, {.max_running = 5});
+    const std::vector<Ids> found = tokens_of(answers);
+    for (size_t i = 0; i < prompts.size(); ++i) {
+      EXPECT_EQ(answers[i]->error.has_value(), i == poisoned) << i;
+      if (i != poisoned) {
+        EXPECT_EQ(found[i], expected[i]) << i;
+      }
+    }
+  }
+}
+
+// ---- the widths of DeepSeek-V3.2 ----
+
+// Layers and the MTP layer of random weights, with fewer experts and tokens, whose number changes no shape.
+std::unique_ptr<Model> real_widths(CudaBackend& cuda, std::initializer_list<const char*> layers) {
+  std::vector<ConfigOverride> overrides = {must(parse_config_override("n_routed_experts=16")),
+                                           must(parse_config_override("vocab_size=8192"))};
+  for (const char* override : layers) overrides.push_back(must(parse_config_override(override)));
+  ModelConfig config =
+      must(load_model_config(LEVIN_SOURCE_DIR "/tests/fixtures/deepseek-v3.2", Registry::built_in(), overrides)).config;
+  const Numerics numerics = numerics_of_family(must(make_numerics(NumericsMode::kOfficial, "auto")), *config.family);
+  ModelWeights weights = must(dummy_weights(config, numerics, MatrixForm::kRows));
+  must(place_weights(cuda, weights));
+  return make_model(std::move(config), numerics, std::move(weights), Selection::kIndexer);
+}
+
+TEST_F(Sm90ModelTest, V32sWidthsHaveTheSameBitsInAnyCompanyAndChunking) {
+  constexpr size_t kRealTokens = 2400;  // more than are selected
+  const std::unique_ptr<Model> model = real_widths(*tuned_, {"num_hidden_layers=3", "first_k_dense_replace=1"});
+  const RunnerOptions options = on(*tuned_, 32768);
+  const std::vector<float> expected = bits_of(*model, options, {.graphs = false, .chunk_tokens = 512}, kRealTokens);
+  for (const GraphRun& run :
+       {GraphRun{.chunk_tokens = 512}, GraphRun{.chunk_tokens = 61}, GraphRun{.chunk_tokens = 2400},
+        GraphRun{.chunk_tokens = 512, .n_company = 1}, GraphRun{.chunk_tokens = 300, .n_company = 3},
+        GraphRun{.graphs = false, .chunk_tokens = 512, .n_company = 7}}) {
+    SCOPED_TRACE(fmt::format("{} chunks of {}, beside {}", run.graphs, run.chunk_tokens, run.n_company));
+    expect_same(bits_of(*model, options, run, kRealTokens), expected);
+  }
+}
+
+// One layer at a time, dense and with experts, and where the choices between near ties of random weights, which differ between
+// any two programs, are none: all experts are chosen, and all tokens attended to.
+TEST_F(Sm90ModelTest, LayersOfV32sWidthsAreNearThePlainSet) {
+  constexpr const char* kLayers[] = {"first_k_dense_replace=1", "first_k_dense_replace=0"};
+  for (const char* layer : kLayers) {
+    SCOPED_TRACE(layer);
+    const std::unique_ptr<Model> model = real_widths(
+        *tuned_,
+        {"num_hidden_layers=1", layer, "num_nextn_predict_layers=0", "num_experts_per_tok=16", "topk_group=8"});
+    const Ids text = random_ids(1, 1500, model->config().n_vocab);
+    // The weights lie in the memory of the device, which both sets read alike.
+    expect_near(layers_of(*tuned_, *model, text), layers_of(*plain_, *model, text), model->config());
+  }
+}
+
+}  // namespace
+}  // namespace levin::test
