@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <random>
 
@@ -140,6 +141,75 @@ TEST_P(StepLoopTest, WithoutDraftsTheMtpLayerNeverRuns) {
   Fake fake({.max_context_tokens = kContext});
   fake.expect_answers({greedy(made_up(70, 1), 80)});
   EXPECT_EQ(fake.model.n_mtp_steps, 0);
+}
+
+// Requests that choose in every way: by logits and place alone, which a device may do, and with what needs the logits.
+std::vector<GenerateRequest> sampled_requests() {
+  std::vector<GenerateRequest> requests;
+  for (uint64_t i = 0; i < 12; ++i) {
+    requests.push_back({.prompt = made_up(20 + 7 * static_cast<int64_t>(i), 100 + i), .max_tokens = 60});
+    SamplingParams& sampling = requests.back().sampling;
+    sampling.temperature = i % 4 == 0 ? 0 : 1.5 * static_cast<double>(i % 4);
+    sampling.seed = 7 * i;
+    sampling.choice = static_cast<uint32_t>(i % 3);
+  }
+  requests[2].sampling.top_k = 9;
+  requests[3].sampling.top_p = 0.7;
+  requests[4].sampling.repetition_penalty = 1.3;
+  requests[5].sampling.logit_bias = {{3, 5.0}};
+  requests[6].sampling.allowed_tokens = {1, 5, 40, 41};
+  requests[7].sampling.stop_tokens = {8, 9, 10, 11, 12};
+  requests[7].sampling.min_tokens = 20;
+  requests[9].logprobs = true;
+  return requests;
+}
+
+// Tokens of each, and whether it ended with an error: one that drew the poisoned token does.
+std::vector<std::pair<Tokens, bool>> sampled_answers(const LoopOptions& options) {
+  Fake fake(options, 3);
+  std::vector<RequestId> ids;
+  for (const GenerateRequest& request : sampled_requests()) ids.push_back(must(fake.loop.submit(request)));
+  while (fake.loop.step()) continue;
+  std::vector<std::pair<Tokens, bool>> answers;
+  for (const RequestId id : ids) {
+    const std::unique_ptr<Generation> done = fake.loop.take(id);
+    EXPECT_TRUE(std::all_of(done->tokens.begin(), done->tokens.end(),
+                            [&](const TokenEvent& event) { return event.logprobs.has_value() == (id == ids[9]); }));
+    answers.emplace_back(tokens_of(*done), done->error.has_value());
+  }
+  return answers;
+}
+
+TEST_P(StepLoopTest, SampledAnswersAreTheSameWhereverTokensAreChosen) {
+  for (const int depth : {0, 3}) {
+    for (const int64_t max_running : {1, 5, 64}) {
+      SCOPED_TRACE(testing::Message() << depth << " drafts, " << max_running << " together");
+      const auto found = sampled_answers({.chunk_tokens = 33,
+                                          .n_spec_steps = depth,
+                                          .min_confidence = 0,
+                                          .max_context_tokens = kContext,
+                                          .max_running = max_running});
+      where = Where::kHost;
+      const auto expected = sampled_answers({.max_context_tokens = kContext});
+      where = GetParam();
+      EXPECT_EQ(found, expected);
+    }
+  }
+}
+
+// Row status, tokens, logits that somebody needs, and taps at block ends come together; then each draft by itself.
+TEST_P(StepLoopTest, AStepWaitsForItsTokensAndForEachDraftOnce) {
+  for (const int depth : {0, 1, 3}) {
+    SCOPED_TRACE(depth);
+    Fake fake({.chunk_tokens = 64, .n_spec_steps = depth, .min_confidence = 0, .max_context_tokens = kContext});
+    for (const GenerateRequest& request : sampled_requests()) must(fake.loop.submit(request));
+    int64_t before = fake.runner.n_waits(), most = 0;
+    while (fake.loop.step()) {
+      most = std::max(most, fake.runner.n_waits() - before);
+      before = fake.runner.n_waits();
+    }
+    EXPECT_EQ(most, where == Where::kHost ? 0 : 1 + depth);
+  }
 }
 
 // Twelve answers in a cache for three.
