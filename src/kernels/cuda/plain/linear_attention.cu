@@ -105,7 +105,7 @@ __global__ void keep_inputs_kernel(ShortConv a) {
 
 // ---- the delta rule ----
 
-constexpr int kLanes = 32;               // of a block
+constexpr int kLanes = 32;                 // of a block
 constexpr int64_t kStateValues = 1 << 13;  // of it in shared memory
 
 // What one head's state is updated with.
