@@ -48,7 +48,8 @@ void add_nvfp4(TempCheckpoint& model, const std::string& base, DrawnTensor codes
                const std::function<std::byte(int64_t i, int64_t g)>& scale) {
   const int64_t n = codes.shape[0], n_groups = codes.shape[1] * 2 / kNvGroup;
   codes.name = base + ".weight", codes.dtype = StoredDtype::kU8;
-  DrawnTensor scales{.name = base + ".weight_scale", .dtype = StoredDtype::kF8_E4M3, .shape = {n, n_groups}, .bytes = {}};
+  DrawnTensor scales{
+      .name = base + ".weight_scale", .dtype = StoredDtype::kF8_E4M3, .shape = {n, n_groups}, .bytes = {}};
   for (int64_t i = 0; i < n; ++i) {
     for (int64_t g = 0; g < n_groups; ++g) scales.bytes.push_back(scale(i, g));
   }
@@ -111,8 +112,7 @@ void expect_experts(const ModelWeights& w, DType of_trunk) {
     EXPECT_EQ(own.mtp->layer.moe.experts[0].gate.dtype(), DType::kMxfp4);
   }
   if (!own.dspark) return;
-  for (const V4LayerWeights& stage : own.dspark->stages)
-    EXPECT_EQ(stage.moe.experts[0].gate.dtype(), DType::kMxfp4);
+  for (const V4LayerWeights& stage : own.dspark->stages) EXPECT_EQ(stage.moe.experts[0].gate.dtype(), DType::kMxfp4);
 }
 
 // With the keys of a repack and without, and for keys that say NVFP4 of a file without it.
@@ -196,11 +196,12 @@ TEST(V32RepackTest, IsTheModelOfItsWidenedExperts) {
   const std::filesystem::path folder = repack.write();
   repack.write_text("hf_quant_config.json", R"({"quantization": {"quant_algo": "NVFP4", "group_size": 16}})");
   EXPECT_TRUE(must(load_model_config(folder)).config.nvfp4_experts);
-  const std::unique_ptr<Model> model = load_model(folder, {.change_weights = [](ModelWeights& w) {
-                                                     MlaWeights& own = mla::own(w);
-                                                     EXPECT_EQ(own.layers.back().moe->experts[0].up.dtype(), DType::kNvfp4);
-                                                     EXPECT_EQ(own.mtp->layer.moe->experts[0].up.dtype(), DType::kBF16);
-                                                   }});
+  const std::unique_ptr<Model> model =
+      load_model(folder, {.change_weights = [](ModelWeights& w) {
+                   MlaWeights& own = mla::own(w);
+                   EXPECT_EQ(own.layers.back().moe->experts[0].up.dtype(), DType::kNvfp4);
+                   EXPECT_EQ(own.mtp->layer.moe->experts[0].up.dtype(), DType::kBF16);
+                 }});
   const TraceOptions options = oracle_options(Oracle("v32-shared"), 0);
   const TraceResult found = trace_of(*model, options), expected = trace_of(*load_model(wide.write()), options);
   EXPECT_LE(relative_error(found.logits, expected.logits), kOracleTolerance);
