@@ -97,6 +97,41 @@ TEST(InspectTest, DescribesDeepseekV4WithABlockDrafter) {
   EXPECT_EQ(must(config.get<std::vector<int64_t>>("dspark_target_layers")), (std::vector<int64_t>{40, 41, 42}));
 }
 
+// What is counted to the byte in memory_plan_test.cc, as it is printed.
+struct DescribedRelease {
+  const char* folder;
+  std::vector<const char*> parts;
+};
+
+const DescribedRelease kDescribed[] = {
+    {"deepseek-v4-pro-0813",
+     {"DeepSeek-V4 (DeepseekV4ForCausalLM)", "1650.5 B, of them drafter 77.5 B",
+      "61 (0 dense, 61 with experts), drafter yes",
+      "128 tokens; compressed: 30 layers by 4, selected, 31 layers by 128",
+      "DSpark: blocks of 5, 3 stages on layers 58, 59, 60, Markov rank 512", "831.5 GiB", "10.6 KiB"}},
+    {"glm-5.3",
+     {"GLM-5 (GlmMoeDsaForCausalLM)", "753.3 B, of them MTP 9952.9 M", "78 (3 dense, 75 with experts), MTP yes",
+      "top-k 2048; in 21 layers, the others share their indices, and so do drafts", "704.8 GiB", "53.4 KiB"}},
+    {"glm-5.2-nvfp4",
+     {"GLM-5 (GlmMoeDsaForCausalLM)", "753.3 B, of them MTP 9952.9 M", "78 (3 dense, 75 with experts), MTP yes",
+      "top-k 2048; in 21 layers, the others share their indices, and so do drafts", "433.0 GiB", "53.4 KiB"}},
+    {"glm-5.3-flash",
+     {"GLM-5.3-Flash (Glm5NextForConditionalGeneration)", "320.8 B, of them MTP 7432.6 M",
+      "45 (3 dense, 42 with experts), MTP yes", "34 layers, 64 heads of 128, convolutions of 4 tokens",
+      "11 layers, 64 heads of 256 (value 256), latent 512", "top-k 512 pools of 4 tokens, which drafts share",
+      "300.2 GiB", "12.8 KiB", "2048 tokens of a cached prefix take"}},
+};
+
+TEST(InspectTest, DescribesTheNewerReleases) {
+  for (const DescribedRelease& release : kDescribed) {
+    SCOPED_TRACE(release.folder);
+    const ProgramResult result = run_levin({"inspect", fixture_folder(release.folder).string()});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    for (const char* part : release.parts) expect_in(result.out, part);
+    EXPECT_EQ(result.out.find("is not known to this version"), std::string::npos) << result.out;
+  }
+}
+
 TEST(InspectTest, TakesTheNamesFromAnIndex) {
   TempCheckpoint model = TempCheckpoint::from_fixture("v32-odd");
   model.write(2);
