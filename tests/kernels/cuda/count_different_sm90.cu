@@ -13,7 +13,8 @@ __global__ void count_kernel(const uint32_t* a, const uint32_t* b, int64_t n, un
 }  // namespace
 
 void count_different(const void* a, const void* b, int64_t n, unsigned long long* n_different, CUstream_st* stream) {
-  count_kernel<<<256, 256, 0, stream>>>(static_cast<const uint32_t*>(a), static_cast<const uint32_t*>(b), n, n_different);
+  count_kernel<<<256, 256, 0, stream>>>(static_cast<const uint32_t*>(a), static_cast<const uint32_t*>(b), n,
+                                        n_different);
 }
 
 }  // namespace levin::cuda
