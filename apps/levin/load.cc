@@ -3,6 +3,7 @@
 
 #include <cstdio>
 #include <memory>
+#include <optional>
 
 #include "apps/levin/commands.h"
 #include "apps/levin/load_report.h"
@@ -19,6 +20,7 @@ struct LoadCommand {
   LoadOptions options;
   std::vector<double> rates;          // an open loop at each of them
   std::vector<double> concurrencies;  // a closed loop with as many clients
+  int64_t n_repetitions = 1;
   bool json = false;
   std::string plot_file;
 };
@@ -54,13 +56,28 @@ std::vector<LoadLevel> levels(const LoadCommand& command) {
   return out;
 }
 
+// Every repetition has requests of its own.
+LevelReport run_level(const LoadClient& client, const LoadLevel& level, int64_t n_repetitions, int64_t* n_sent) {
+  std::optional<LevelReport> out;
+  for (int64_t i = 0; i < n_repetitions; ++i) {
+    const LevelReport report = report_of(client.run(level, *n_sent));
+    *n_sent += client.options().n_requests;
+    if (out) {
+      out->add(report);
+    } else {
+      out = report;
+    }
+  }
+  return *out;
+}
+
 Status run(LoadCommand command) {
   LEVIN_ASSIGN(command.options.url, parse_url(command.url));
   LEVIN_ASSIGN(const LoadClient client, LoadClient::connect(command.options));
   std::vector<LevelReport> reports;
-  int64_t n_ok = 0;
+  int64_t n_ok = 0, n_sent = 0;
   for (const LoadLevel& level : levels(command)) {
-    reports.push_back(report_of(client.run(level, std::ssize(reports) * command.options.n_requests)));
+    reports.push_back(run_level(client, level, command.n_repetitions, &n_sent));
     n_ok += reports.back().n_ok;
     if (!command.json) fmt::print("{}{}", reports.size() > 1 ? "\n" : "", report_text(reports.back()));
     LEVIN_TRY(flush_standard_output());
@@ -87,6 +104,8 @@ void add_load_options(Command& command, LoadCommand& load) {
       "8", set_number(&load.concurrencies, {.min = 1, .max = 4096}));
   add("--rate", "LIST", "Open loop instead: requests per second, independent of the answers; one level per value",
       "off", set_number(&load.rates, {.min = 1e-3, .max = 1e5}));
+  add("--repetitions", "N", "Runs of each level; latencies are of all requests, throughput has a median and a spread",
+      "1", set_int(&load.n_repetitions, {.min = 1, .max = 10000}));
   add("--arrivals", "KIND", "Arrival process of an open loop: poisson or even", "poisson",
       set_choice({"poisson", "even"}, [&o](size_t place) { o.poisson = place == 0; }));
   add("--prompt-tokens", "MIX", "Prompt lengths in tokens, with weights: 64,1024:0.2", "256", set_mix(&o.prompts));

@@ -34,6 +34,24 @@ constexpr Kind kKinds[] = {{"TTFT", &LevelReport::ttft_ms},
                            {"ITL", &LevelReport::itl_ms},
                            {"E2E", &LevelReport::e2e_ms}};
 
+void append(const std::vector<double>& values, std::vector<double>* to) {
+  to->insert(to->end(), values.begin(), values.end());
+}
+
+void add_error(const std::string& error, std::vector<std::string>* errors) {
+  const bool known = std::find(errors->begin(), errors->end(), error) != errors->end();
+  if (!known && errors->size() < kMaxErrors) errors->push_back(error);
+}
+
+// Of the repetitions of a level; nothing for one.
+std::string repetitions_text(const std::vector<double>& throughput) {
+  if (throughput.size() < 2) return "";
+  const auto [low, high] = std::minmax_element(throughput.begin(), throughput.end());
+  const double median = percentile(throughput, 50);
+  return fmt::format("{} repetitions: median {:.1f} answer tokens/s, +- {:.1f}%\n", throughput.size(), median,
+                     50 * ratio(*high - *low, median));
+}
+
 }  // namespace
 
 double percentile(std::vector<double> values, double percent) {
@@ -61,8 +79,7 @@ LevelReport report_of(const LevelResult& result) {
   for (const RequestRecord& r : result.requests) {
     if (!r.ok()) {
       ++out.n_failed;
-      const bool known = std::find(out.errors.begin(), out.errors.end(), r.error) != out.errors.end();
-      if (!known && out.errors.size() < kMaxErrors) out.errors.push_back(r.error);
+      add_error(r.error, &out.errors);
       continue;
     }
     ++out.n_ok;
@@ -74,7 +91,24 @@ LevelReport report_of(const LevelResult& result) {
     for (const double gap : r.gaps_s) out.itl_ms.push_back(1000 * gap);
     if (r.n_answer > 1) out.tpot_ms.push_back(1000 * (r.ended_s - r.first_s) / static_cast<double>(r.n_answer - 1));
   }
+  out.throughput = {out.answer_tokens_per_s()};
   return out;
+}
+
+void LevelReport::add(const LevelReport& other) {
+  seconds += other.seconds;
+  n_ok += other.n_ok, n_failed += other.n_failed;
+  n_prompt += other.n_prompt, n_found += other.n_found, n_answer += other.n_answer;
+  for (const Kind& kind : kKinds) append(other.*kind.values, &(this->*kind.values));
+  append(other.throughput, &throughput);
+  speculation.n_passes += other.speculation.n_passes;
+  speculation.n_drafted += other.speculation.n_drafted;
+  speculation.n_accepted += other.speculation.n_accepted;
+  std::vector<double>& accepted = speculation.accepted_per_position;
+  const std::vector<double>& more = other.speculation.accepted_per_position;
+  accepted.resize(std::max(accepted.size(), more.size()));
+  for (size_t i = 0; i < more.size(); ++i) accepted[i] += more[i];
+  for (const std::string& error : other.errors) add_error(error, &errors);
 }
 
 std::string report_text(const LevelReport& r) {
@@ -90,6 +124,7 @@ std::string report_text(const LevelReport& r) {
       level_text(r.level), r.n_ok + r.n_failed, r.seconds, r.n_failed, ratio(static_cast<double>(r.n_ok), r.seconds),
       r.answer_tokens_per_s(), ratio(static_cast<double>(r.n_prompt), r.seconds),
       100 * ratio(static_cast<double>(r.n_found), static_cast<double>(r.n_prompt)));
+  out += repetitions_text(r.throughput);
   if (r.mean_accept_length() > 0) {
     out += fmt::format("acceptance {:.1f}% of drafts, mean acceptance length {:.2f}\n",
                        100 * ratio(r.speculation.n_accepted, r.speculation.n_drafted), r.mean_accept_length());
@@ -119,6 +154,7 @@ io::JsonValue report_json(const LevelReport& r) {
                         {"cached_tokens", r.n_found},
                         {"answer_tokens", r.n_answer},
                         {"answer_tokens_per_s", r.answer_tokens_per_s()},
+                        {"answer_tokens_per_s_samples", io::JsonArray(r.throughput.begin(), r.throughput.end())},
                         {"ttft_ms", spread_json(r.ttft_ms)},
                         {"tpot_ms", spread_json(r.tpot_ms)},
                         {"itl_ms", spread_json(r.itl_ms)},
@@ -152,7 +188,11 @@ PlotLine over_levels(std::span<const LevelReport> reports, const Kind& kind, int
 Plot throughput(std::span<const LevelReport> reports) {
   Plot plot{.title = "Throughput", .x_label = {}, .y_label = "answer tokens/s", .lines = {}};
   PlotLine& line = plot.lines.emplace_back(PlotLine{.name = "answer tokens/s", .points = {}, .ranges = {}});
-  for (const LevelReport& r : reports) line.points.emplace_back(place_of(r.level), r.answer_tokens_per_s());
+  for (const LevelReport& r : reports) {
+    const auto [low, high] = std::minmax_element(r.throughput.begin(), r.throughput.end());
+    line.points.emplace_back(place_of(r.level), percentile(r.throughput, 50));
+    line.ranges.emplace_back(*low, *high);
+  }
   return plot;
 }
 

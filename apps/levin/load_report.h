@@ -32,7 +32,9 @@ struct LevelReport {
   std::vector<double> ttft_ms, itl_ms, tpot_ms, e2e_ms;
   SpeculationCount speculation;
   std::vector<std::string> errors;  // each once, the first few
+  std::vector<double> throughput;   // answer tokens/s of each repetition of the level
 
+  void add(const LevelReport& repetition);
   double answer_tokens_per_s() const { return seconds > 0 ? static_cast<double>(n_answer) / seconds : 0; }
   double mean_accept_length() const {  // 0: the server does not speculate, or does not say
     return speculation.n_passes > 0 ? 1 + speculation.n_accepted / speculation.n_passes : 0;

@@ -148,6 +148,29 @@ TEST(LoadReportTest, CountsAsTheUsualToolsDo) {
     EXPECT_NE(levels.find(part), std::string::npos) << part;
 }
 
+TEST(LoadReportTest, RepetitionsHaveAMedianAndASpread) {
+  const auto run = [](double seconds, std::string error) {
+    LevelResult result{.level = {.concurrency = 1}, .seconds = seconds};
+    result.speculation = {.n_passes = 1, .n_drafted = 3, .n_accepted = 2, .accepted_per_position = {1, 1}};
+    result.requests.push_back({.begun_s = 0, .first_s = 1, .ended_s = seconds, .n_prompt = 2, .n_answer = 40});
+    if (!error.empty()) result.requests.push_back({.error = std::move(error)});
+    return report_of(result);
+  };
+  LevelReport report = run(2, "");
+  EXPECT_EQ(report_text(report).find("repetitions"), std::string::npos);
+  report.add(run(4, "refused"));
+  report.add(run(5, "refused"));
+  EXPECT_EQ(report.throughput, (std::vector<double>{20, 10, 8}));
+  EXPECT_EQ(report.e2e_ms, (std::vector<double>{2000, 4000, 5000}));
+  EXPECT_EQ(report.n_ok, 3);
+  EXPECT_EQ(report.errors, std::vector<std::string>{"refused"});
+  EXPECT_EQ(report.speculation.accepted_per_position, (std::vector<double>{3, 3}));
+  EXPECT_EQ(report.mean_accept_length(), 3);
+  EXPECT_NE(report_text(report).find("3 repetitions: median 10.0 answer tokens/s, +- 60.0%\n"), std::string::npos);
+  const std::string plot = report_svg(std::vector{report, report}, "");
+  EXPECT_NE(plot.substr(plot.find("Throughput")).find("stroke=\"#1f77b4\"/>"), std::string::npos);  // the range
+}
+
 TEST(LoadReportTest, HasNoStatisticsOfNothing) {
   LevelResult result{.level = {.concurrency = 4}, .seconds = 1};
   result.requests.push_back({.error = "Connection refused"});
