@@ -51,7 +51,7 @@ Expected run_undisturbed(const Model& model, CudaBackend* cuda, Ids ids) {
                               .first_position = static_cast<int32_t>(begin),
                               .pages = &pages};
     const ForwardRows rows = runner.trunk({&chunk, 1});
-    append(&out.state, rows.state);
+    append(&out.state, runner.to_host(rows.state));
     append(&out.logits, runner.logits(rows.hidden));
   }
   for (int64_t begin = 0; begin + 1 < kTokens; begin += kChunk) {
@@ -61,7 +61,7 @@ Expected run_undisturbed(const Model& model, CudaBackend* cuda, Ids ids) {
                               .first_position = static_cast<int32_t>(begin),
                               .pages = &pages};
     const View state = View::of(out.state.data() + begin * model.d_state(), {count, model.d_state()});
-    append(&out.draft_logits, runner.logits(runner.mtp({&chunk, 1}, {.state = state}).hidden));
+    append(&out.draft_logits, runner.logits(runner.mtp({&chunk, 1}, {.state = runner.place(state)}).hidden));
   }
   return out;
 }
@@ -151,7 +151,7 @@ TEST_P(RollbackTest, LogitsAreThoseOfARunThatNeverDrafted) {
     n_rounds += std::ssize(running);
     runner.begin_step();
     const ForwardRows rows = runner.trunk(chunks);
-    const View logits = runner.logits(rows.hidden);
+    const View logits = runner.logits(rows.hidden), states = runner.to_host(rows.state);
 
     // The accepted rows are right; the MTP layer is extended over them, and then drafts on what is not.
     std::vector<float> state;
@@ -160,7 +160,7 @@ TEST_P(RollbackTest, LogitsAreThoseOfARunThatNeverDrafted) {
     for (const Drafting* s : running) {
       ASSERT_TRUE(same_bits(logits.slice_first(row, s->n_accepted), s->expected->logits, s->n_cached))
           << "round " << n_rounds << ", position " << s->n_cached;
-      append(&state, rows.state.slice_first(row, s->n_accepted));
+      append(&state, states.slice_first(row, s->n_accepted));
       extended.push_back(s->chunk(std::span(s->expected->ids).subspan(s->n_cached + 1, s->n_accepted), s->n_cached));
       row += std::ssize(s->tokens);
     }
@@ -168,9 +168,9 @@ TEST_P(RollbackTest, LogitsAreThoseOfARunThatNeverDrafted) {
     const bool only_last = random() % 2 == 0;  // as the step loop does it; otherwise the output of all rows
     const Ids last_rows = rows_that_end(running);
     const ForwardRows drafts =
-        runner.mtp(extended, {.state = extend_state},
+        runner.mtp(extended, {.state = runner.place(extend_state)},
                    only_last ? std::optional(std::span<const int32_t>(last_rows)) : std::nullopt);
-    const View draft_logits = runner.logits(drafts.hidden);
+    const View draft_logits = runner.logits(drafts.hidden), draft_states = runner.to_host(drafts.state);
     std::vector<float> last_state;
     row = 0;
     for (const Drafting* s : running) {
@@ -179,7 +179,7 @@ TEST_P(RollbackTest, LogitsAreThoseOfARunThatNeverDrafted) {
       ASSERT_TRUE(same_bits(draft_logits.slice_first(row, n_out), s->expected->draft_logits, first_position))
           << "round " << n_rounds << ", position " << first_position;
       row += n_out;
-      append(&last_state, drafts.state.slice_first(row - 1, 1));
+      append(&last_state, draft_states.slice_first(row - 1, 1));
     }
     ASSERT_EQ(row, drafts.hidden.dim(0));
     const Ids wrong = random_ids(random, kChainSteps, n_vocab);
@@ -187,7 +187,7 @@ TEST_P(RollbackTest, LogitsAreThoseOfARunThatNeverDrafted) {
       chained.clear();
       for (const Drafting* s : running)
         chained.push_back(s->chunk(std::span(wrong).subspan(i, 1), s->n_cached + s->n_accepted + i));
-      runner.mtp(chained, {.state = View::of(last_state.data(), {std::ssize(running), d_state})});
+      runner.mtp(chained, {.state = runner.place(View::of(last_state.data(), {std::ssize(running), d_state}))});
     }
     for (Drafting* s : running) s->n_cached += s->n_accepted;
   }
