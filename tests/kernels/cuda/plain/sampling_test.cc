@@ -103,7 +103,7 @@ TEST_F(PlainSamplingTest, TokensEqualTheHosts) {
       const Result<SamplingPlan> plan = SamplingPlan::make(params, v);
       ASSERT_TRUE(plan.ok()) << plan.error().message;
       const Choice expected = choose_token(logits, *plan, {.position = rule.position});
-      for (const Tensor* tensor : {&out, &of_cpu}) {
+      for (const Tensor* tensor : std::initializer_list<const Tensor*>{&out, &of_cpu}) {
         const auto* chosen = reinterpret_cast<const ops::ChosenToken*>(tensor->view().row<int32_t>(t));
         EXPECT_EQ(chosen->sound, expected.ok() ? 1 : 0) << v << " row " << t;
         EXPECT_EQ(chosen->token, expected.ok() ? expected.token : 0) << v << " row " << t;
