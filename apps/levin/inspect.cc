@@ -219,7 +219,9 @@ void print_text(const Inspection& i) {
   fmt::print("\nkernels     {}\n", kernel_text(i.isa));
   for (const ChosenKernel& k : i.kernels) fmt::print("  {:<12} {}\n", k.kernel, k.form.describe());
   if (!i.gpu_kernels.empty()) {
-    fmt::print("\non a GPU    of compute capability 9.0 with --numerics official --kernels auto; elsewhere cuda-plain runs all\n");
+    fmt::print(
+        "\non a GPU    of compute capability 9.0 with --numerics official --kernels auto; elsewhere cuda-plain runs "
+        "all\n");
     for (const ChosenKernel& k : i.gpu_kernels) {
       fmt::print("  {:<12} {}{}\n", k.kernel, k.form.describe(), k.refused.empty() ? "" : "; " + k.refused);
     }
