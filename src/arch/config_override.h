@@ -1,4 +1,4 @@
-// Values for keys of config.json that the user gives beside the file, as `--override KEY=VALUE`: each replaces the
+// Values for keys of config.json that the user gives in addition to the file, as `--override KEY=VALUE`: each replaces the
 // value of the file or stands where the file has none.
 #pragma once
 

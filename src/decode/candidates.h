@@ -2,7 +2,7 @@
 // the noise chooses.
 //
 // Rank    by (l/T descending, id ascending)
-// Blocks  one pass notes the largest logit of every kBlock tokens. Whoever wants the tokens above a bound looks only into
+// Blocks  one pass notes the largest logit of every kBlock tokens. A search for the tokens above a bound looks only into
 //         blocks that reach it
 // Top-p   the rule (decode/sampling.h) compares sums in rank order with a share of their total. The total is known from
 //         any order to about 1e-9 of it, and that decides all but the rarest rows; then only the tokens that are kept

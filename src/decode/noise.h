@@ -18,7 +18,7 @@ struct NoisePlace {
   uint32_t choice = 0;    // index among the answers to one request (n > 1)
 };
 
-// x of the tokens 4 * (token / 4) and the three behind it.
+// x of the tokens 4 * (token / 4) and the three after it.
 PhiloxBlock noise_bits(const NoisePlace& place, uint32_t token);
 double gumbel_of(uint32_t x);  // g
 inline double gumbel_noise(const NoisePlace& place, uint32_t token) {

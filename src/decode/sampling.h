@@ -59,7 +59,7 @@ class SamplingPlan {
   static Result<SamplingPlan> make(SamplingParams params, int64_t n_vocab);
 
   const SamplingParams& params() const { return params_; }
-  // Whether the token behind n answer tokens depends on its logits and its place alone, where there is no mask.
+  // Whether the token after n answer tokens depends on its logits and its place alone, where there is no mask.
   bool by_logits_alone(int64_t n_answer_tokens) const;
   int64_t n_vocab() const { return n_vocab_; }
 

@@ -52,7 +52,7 @@ BlockKey key_of_name(std::string_view name) {
   return key;
 }
 
-// Left behind by a process that died while writing.
+// Left by a process that died while writing.
 bool is_left_over(std::string_view name) {
   return name.size() > kNameDigits && is_hex(name.substr(0, kNameDigits)) && name.find(".page.tmp-") == kNameDigits;
 }

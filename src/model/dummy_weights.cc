@@ -26,7 +26,7 @@ uint64_t hash_name(std::string_view name) {
   return hash;
 }
 
-// A tensor and the bytes behind it.
+// A tensor and its bytes.
 struct Drawn {
   io::StoredTensor tensor;
   std::vector<std::byte> bytes;

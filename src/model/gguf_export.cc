@@ -136,7 +136,7 @@ Status write_matrix(const StoredTensor& tensor, const StoredScales* scales, Gguf
   });
 }
 
-// Groups of 32 codes: a pair of neighbours a byte in the checkpoint, the first half beside the second here.
+// Groups of 32 codes: a pair of neighbours a byte in the checkpoint, the first half next to the second here.
 Status write_mxfp4(const StoredTensor& tensor, const StoredTensor& scales, const GgufSink& sink) {
   constexpr int64_t kHalf = io::kGgufMxfp4Group / 2;
   const int64_t n_groups = std::ssize(scales.bytes);

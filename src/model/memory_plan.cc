@@ -72,7 +72,7 @@ int64_t mapped_bytes(const WeightRow& row) {
 // outputs, what is the family's own, the indexer's queries as they come, rotated and rounded, and the feed-forward rows of
 // a token's experts. Logits are for a few rows only.
 //
-// Beside them the index scores of the rows that are scored together (ops/index_topk.h), each over the longest context; what
+// In addition, the index scores of the rows that are scored together (ops/index_topk.h), each over the longest context; what
 // a context shorter than the model's leaves of that is not counted back, since the limit on them is small.
 int64_t index_score_bytes(const ModelConfig& c, int64_t n_step_tokens) {
   if (c.n_index_heads == 0) return 0;

@@ -91,7 +91,7 @@ class Mover final : public WeightVisitor {
   }
 
  private:
-  // A copy behind what was moved before.
+  // A copy that follows what was moved before.
   Buffer move(const Buffer& from) {
     if (from.empty()) return {};
     memory_.copy_bytes_in(to_, from.data(), from.n_bytes());

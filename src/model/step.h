@@ -31,7 +31,7 @@ struct StepEntries {
   View positions;         // [N] i32: RoPE position, that of the first token it stands for
 };
 
-// Of a step of drafted blocks: every token sees all rows of its own block, which stand in no cache, behind those of the
+// Of a step of drafted blocks: every token sees all rows of its own block, which stand in no cache, after those of the
 // caches. A token's slot is its place in the block.
 struct StepBlocks {
   View tables;  // [B, 1] i32: pages of block rows, of which block b has page b

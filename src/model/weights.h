@@ -24,7 +24,7 @@ struct MoeWeights {
   std::optional<ops::FfnWeights> shared;  // F * n_shared_experts wide
 };
 
-// Whoever looks at all weights of a model, one after another.
+// A visitor of all weights of a model, one after another.
 class WeightVisitor {
  public:
   virtual ~WeightVisitor() = default;

@@ -1,4 +1,4 @@
-// Who runs the ops: one virtual function per op, and behind it a device with its memory, threads or stream, and kernels.
+// A backend runs the ops: one virtual function per op. It owns its device's memory, threads or stream, and kernels.
 //
 //   CpuBackend cpu(pool, arena, Isa::kAvx2);         // ops/cpu_backend.h
 //   auto cuda = open_cuda({.device_index = 0});      // ops/cuda_backend.h

@@ -38,7 +38,7 @@ struct ExpertStack;
 struct CudaOptions {
   cuda::KernelSet kernels = cuda::KernelSet::kSm90;
   int device_index = 0;
-  int64_t scratch_bytes = int64_t{1} << 30;  // of the tuned kernels, beside arena()
+  int64_t scratch_bytes = int64_t{1} << 30;  // of the tuned kernels, in addition to arena()
 };
 
 // One expert as checkpoints hold it.

@@ -1,7 +1,7 @@
 // From selected entries to selected tokens, where an indexer's keys stand for several tokens each but attention reads the rows
 // of the tokens.
 //
-//   topk[t,:] = first_token + e * ratio + i, i < ratio, for every entry e of row t; then the tokens behind the last
+//   topk[t,:] = first_token + e * ratio + i, i < ratio, for every entry e of row t; then the tokens after the last
 //                complete entry, first_token + end[t] * ratio .. visible[t] - 1, which every row attends to; ascending,
 //                unused tail = -1
 //

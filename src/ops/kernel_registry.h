@@ -1,5 +1,5 @@
 // Which kernel runs which op in which form: one row per implementation. Read when a model is loaded, so that a form that
-// nothing runs is an error then, by name, and no surprise in a request; and by whoever prints what runs.
+// nothing runs is an error then, by name, and no surprise in a request; and by the commands that print what runs.
 //
 //   const KernelSet set = cpu_kernel_set(Isa::kAvx2);
 //   Result<std::vector<ChosenKernel>> chosen = choose_kernels(set, op_forms(config, numerics));  // model/op_forms.h

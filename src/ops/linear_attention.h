@@ -10,7 +10,7 @@
 //   sigmoid_mul   out = x * sigmoid(gate)
 //
 // The state is kept in rings (tensor/formats.h): S after every kStateTokens tokens, and what the updates of the tokens
-// since are made of. A step goes on from the last state at or before its first position by making those updates again, so
+// since are made of. A step continues from the last state at or before its first position by making those updates again, so
 // that a token's result is the same bits however the tokens before it were cut into steps, and to undo tokens is to run
 // others in their place. Both ops keep what later steps need of their own inputs; every position from the step's first on
 // is written anew.

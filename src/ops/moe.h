@@ -11,7 +11,7 @@
 //                   differs where the input of down is rounded
 //
 // Selections  by (value descending, index ascending), -0 counting as +0; selects are handed on in ascending expert id,
-//             weights beside them
+//             weights with them
 // Tree        silu, sigmoid, softplus: one f32 formula (kernels/cpu/simd_math.h). Sum of the winners' s: ascending
 //             expert id; weight = s / (sum + 1e-20) * factor in that order, s * factor if they are not normalised. A
 //             row with a score that is NaN gets the first experts with weight 0 and is marked in faults. out: fma(weight, y_e, total) ascending e from zero, then total + shared; with
@@ -79,7 +79,7 @@ struct FfnWeights {
   Operand hidden = Operand::kF32;  // of down
 };
 
-// The experts of a layer on a CUDA device, one behind another (CudaBackend::upload_experts).
+// The experts of a layer on a CUDA device, one after another (CudaBackend::upload_experts).
 struct ExpertStack {
   DType dtype = DType::kF8E4M3;  // or kMxfp4
   int64_t n_experts = 0;         // E

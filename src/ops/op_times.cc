@@ -21,7 +21,7 @@ OpWork& OpWork::operator+=(const OpWork& other) {
   return *this;
 }
 
-// A fault of the device is for whoever waits for the step.
+// A fault of the device is reported where the step is waited for.
 void OpTimer::wait_for_op() const { static_cast<void>(backend_->synchronize()); }
 
 void OpTimes::divide(double n) {

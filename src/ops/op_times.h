@@ -1,4 +1,4 @@
-// Where the time of a step goes: seconds by kind of op, and what the ops read and computed meanwhile, for whoever gives
+// Where the time of a step goes: seconds by kind of op, and what the ops read and computed meanwhile, for a caller that gives
 // an OpContext a place to add them up.
 //
 //   OpTimes times;

@@ -8,9 +8,9 @@
 //                            bias, then slots for the entry's own, with channels d .. 2d-1; entry 0 has no tokens
 //                            before it
 //   keep_state    keeps values and gates of the step's tokens in the sequences' rings, for entries of later steps, and of
-//                 those that end a block behind the rings too
+//                 those that end a block after the rings too
 //
-// A token at or behind first_position[seq] is a row of this step, an earlier one stands in the ring; both hold the same
+// A token at or after first_position[seq] is a row of this step, an earlier one stands in the ring; both hold the same
 // f32 values, so an entry is the same bits however its tokens came in. Nothing accumulates: to undo tokens is to run
 // other ones at their positions. Pool first, keep then.
 //

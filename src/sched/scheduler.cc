@@ -167,7 +167,7 @@ void Scheduler::add_chunk(Sequence& s, StepPlan& plan) {
 void Scheduler::admit(StepPlan& plan) {
   while (!waiting_.empty() && prefill_room(plan) > 0) {
     Sequence& s = at(waiting_.begin()->second);
-    // whoever was preempted just now has no pages to come back to
+    // a sequence preempted just now has no pages to come back to
     if (std::find(plan.preempted.begin(), plan.preempted.end(), s.spec.id) != plan.preempted.end()) return;
     if (!admit_one(s, plan)) return;
     add_chunk(s, plan);

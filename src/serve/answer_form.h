@@ -7,9 +7,9 @@
 //   output_config.format     messages: {"type": "json_schema", "schema"}; also output_format
 //   guided_json, guided_regex, guided_choice; structured_outputs: {"json" | "regex" | "choice" | "json_object"}; regex
 //
-// AnswerForms makes it what the engine obeys (grammar/). Reasoning stays free: the form begins behind it. Where tools may
-// be called beside a form, the answer is one or the other. Calls are written in the model's own way, their arguments in
-// the order of the schemas; of these, what the grammar does not know is passed over (strict tools: refused).
+// AnswerForms makes it what the engine obeys (grammar/). Reasoning stays free: the form begins after it. Where tools may
+// be called in addition to a form, the answer is one or the other. Calls are written in the model's own way, their arguments in
+// the order of the schemas; of these, what the grammar does not know is ignored (strict tools: refused).
 #pragma once
 
 #include <list>

@@ -2,7 +2,7 @@
 //
 //   system       a string or text blocks, in front; a block that begins with x-anthropic-billing-header: is left out, for
 //                it is another in each request and would undo the prefix cache
-//   content      a string or blocks: text, thinking, tool_use, tool_result; redacted_thinking is passed over, images
+//   content      a string or blocks: text, thinking, tool_use, tool_result; redacted_thinking is ignored, images
 //                are refused. The results in a user's turn become messages of their own, before its text
 //   tools        {"name", "description", "input_schema"} becomes {"name", "description", "parameters"}; tools that only
 //                Anthropic's servers could run (those with a type of their own) are left out
@@ -12,7 +12,7 @@
 //                the reasoning of earlier turns in the prompt, any other value does not
 //   the form     output_config.format, or output_format
 //   prefill      a last message of the assistant's is the beginning of the answer, which continues it
-//   cache_control and unknown fields are passed over
+//   cache_control and unknown fields are ignored
 #pragma once
 
 #include "serve/chat_messages.h"

@@ -1,6 +1,6 @@
 // What a request is refused with, and its two shapes on the wire.
 //
-//   OpenAI      {"error": {"message", "type", "param", "code"}}, extras beside them
+//   OpenAI      {"error": {"message", "type", "param", "code"}}, extras next to them
 //   Anthropic   {"type": "error", "error": {"type", "message"}}
 //
 // Status and code decide what a client does next (retry, compact its context, give up), so they are made here alone.

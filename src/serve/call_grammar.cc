@@ -27,7 +27,7 @@ struct Function {
 
 Expression call_of(grammar::RuleId rule) { return grammar::call(rule); }
 
-// The two ways to write calls; each writes a value with what stands behind it.
+// The two ways to write calls; each writes a value with what follows it.
 class CallWriter {
  public:
   explicit CallWriter(const text::OutputMarks& marks) {

@@ -1,7 +1,7 @@
 // Calls of tools in a model's own way of writing them, as a grammar: what text/chat_output.h reads without a fault.
 //
 // Of every function the parameters come in the order of its schema, those that are not required perhaps left out, and no
-// others. A schema's keywords that the grammar does not know are passed over, unless the function is "strict".
+// others. A schema's keywords that the grammar does not know are ignored, unless the function is "strict".
 #pragma once
 
 #include <span>

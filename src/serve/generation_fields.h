@@ -17,7 +17,7 @@
 namespace levin::serve {
 
 struct GenerationAsk {
-  SamplingParams sampling;               // the seed is set: the request's, or a fresh one
+  SamplingParams sampling;               // the seed is set: the request's, or a random one
   std::vector<int32_t> own_stop_tokens;  // of those in sampling: what the request asked for
   int64_t n_choices = 1;
   int64_t max_tokens = 0;  // 0: what the context holds

@@ -15,7 +15,7 @@ using Headers = std::vector<std::pair<std::string, std::string>>;
 struct HttpRequest {
   std::string method;  // "GET"
   std::string path;    // "/v1/models", percent-decoded, without the query
-  std::string query;   // behind '?', as it came
+  std::string query;   // after '?', as it came
   Headers headers;     // names in lower case
   std::string body;
   bool version_1_0 = false;

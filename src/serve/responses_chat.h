@@ -6,10 +6,10 @@
 //     reasoning                its text belongs to the answer or call that follows
 //     function_call            and custom_tool_call: a call of the assistant's
 //     function_call_output     and custom_tool_call_output: its result
-//     other types              things that only OpenAI's servers make; passed over
+//     other types              things that only OpenAI's servers make; ignored
 //   Neighbouring items of the assistant's are one message: that is how one answer comes back
 //   tools          {"type": "function", "name", "description", "parameters"}; a namespace stands for its functions;
-//                  other types are passed over, since clients offer them with every request to every server; a
+//                  other types are ignored, since clients offer them with every request to every server; a
 //                  tool_choice that needs one of them is refused
 //   text.format    the form of the answer
 #pragma once

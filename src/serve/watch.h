@@ -3,7 +3,7 @@
 //
 //   stuck   a step has taken `limit`: one report on one page (which step, what it is at, who waits since when, what the
 //           cache holds) goes to the log, every open request ends with an error, new ones are refused, /health is 503.
-//           Should the step end after all, that is logged too and the server goes on
+//           Should the step end after all, that is logged too and the server continues
 //   stats   a line every `stats_interval` in which tokens were computed
 #pragma once
 

@@ -15,7 +15,7 @@ namespace levin {
 
 constexpr int64_t kAlignment = 64;  // bytes; a cache line and an AVX-512 register
 
-// How a Buffer's memory goes back: to whoever gave it, unmapped, or to the heap.
+// How a Buffer's memory goes back: to its owner, unmapped, or to the heap.
 struct FreeBuffer {
   int64_t mapped_bytes = 0;                 // 0: from the heap
   void (*give_back)(std::byte*) = nullptr;  // null: neither

@@ -13,7 +13,7 @@
 
 namespace levin {
 
-// The device failed in a way that nothing there survives. Thrown from wherever it shows, since no request can go on and
+// The device failed in a way that nothing there survives. Thrown from wherever it shows, since no request can continue and
 // there is nothing to give back; the program ends with its message.
 class DeviceFault : public std::runtime_error {
  public:

@@ -35,7 +35,7 @@ int64_t n_scales_of(int64_t n, int64_t k) {
 
 constexpr float kLargestE4m3 = 448;
 
-// Columns of all 16 rows of a panel that are read before going on: 16 streams of a few cache lines each stay in the
+// Columns of all 16 rows of a panel that are read before the next: 16 streams of a few cache lines each stay in the
 // nearest cache.
 constexpr int64_t kColumnsAtOnce = 256;
 

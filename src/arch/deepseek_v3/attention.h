@@ -23,8 +23,8 @@ struct AttentionBlock {
   int layer = 0;  // of the caches
   Selection selection = Selection::kIndexer;
 
-  // Writes this step's rows into the layer's caches; h [T, D] is the normed input. Index keys whoever selects: later steps
-  // may read them.
+  // Writes this step's rows into the layer's caches; h [T, D] is the normed input. Index keys even where the layer does not
+  // select: later steps may read them.
   void append(Pass& p, View h) const;
   // h [T, D] -> [T, D]. Reads only from the caches, which hold the rows of these tokens.
   View attend(Pass& p, View h, Topk& topk) const;

@@ -1,5 +1,5 @@
 // Which layers select for themselves, and whether drafts share indices (model_spec.md 2.2). Files of GLM-5.2 say it;
-// DeepSeek-V3.2 has an indexer in every layer, and whoever lets its layers share adds the same keys.
+// DeepSeek-V3.2 has an indexer in every layer, and a configuration that lets its layers share adds the same keys.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -74,7 +74,7 @@ std::vector<bool> owners_by_frequency(int64_t freq, int64_t offset, int n_layers
 
 constexpr int64_t kMaxFrequency = 1 << 20;
 
-// Frequency 1, which libraries write as a default beside the other spellings, says nothing.
+// Frequency 1, which libraries write as a default in addition to the other spellings, says nothing.
 Status add_frequency(const JsonFields& fields, const ModelConfig& config, std::vector<Schedule>* schedules) {
   LEVIN_ASSIGN(const int64_t freq, fields.get_or("index_topk_freq", int64_t{1}));
   LEVIN_ASSIGN(const int64_t offset, fields.get_or("index_skip_topk_offset", int64_t{2}));

@@ -1,4 +1,4 @@
-// The tensors of DeepSeek-V3.2 and GLM-5 (model_spec.md 4.1, 7.1): `<name>.weight_scale_inv` beside `<name>.weight`.
+// The tensors of DeepSeek-V3.2 and GLM-5 (model_spec.md 4.1, 7.1): `<name>.weight_scale_inv` next to `<name>.weight`.
 #include "arch/deepseek_v3/weight_rows.h"
 
 #include <fmt/core.h>

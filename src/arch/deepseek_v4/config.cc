@@ -155,7 +155,7 @@ Result<int64_t> ratio_of(const LayerKind& kind, const JsonFields& fields) {
   return rates.unexpected(kind.name, fmt::format("a whole number from 1 to {}", kMaxRatio));
 }
 
-// The entries of compress_ratios behind those of the trunk, if there are any: of layers that see their window alone.
+// The entries of compress_ratios after those of the trunk, if there are any: of layers that see their window alone.
 Status check_draft_ratios(const JsonFields& fields, const ModelConfig& config, std::span<const int64_t> ratios) {
   const bool dspark = own(config).dspark.has_value();
   const int64_t n_more = dspark ? config.n_mtp_layers : 1;

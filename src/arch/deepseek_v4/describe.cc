@@ -13,7 +13,7 @@
 namespace levin::deepseek_v4 {
 namespace {
 
-// Layers by what they attend to beside their window.
+// Layers by what they attend to in addition to their window.
 using Kinds = std::map<std::pair<Compression, int64_t>, int>;
 Kinds kinds_of(const ModelConfig& c) {
   Kinds kinds;

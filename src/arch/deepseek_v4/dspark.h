@@ -17,7 +17,7 @@ struct DsparkBlock {
 
   // The taps of a step's tokens, to be filled while the trunk goes along: [T, Nt * D].
   View allocate_taps(Pass& p) const;
-  // The streams [T, M, D] behind `layer`; nothing is taken of layers that are no target.
+  // The streams [T, M, D] after `layer`; nothing is taken of layers that are no target.
   void take(Pass& p, int layer, View streams, View taps) const;
   // Writes the rows of all stages into their caches.
   void append(Pass& p, View taps) const;
@@ -29,7 +29,7 @@ struct DsparkBlock {
   WindowAttentionBlock attention(int stage) const;
 };
 
-// before [N] i32, state [N, D]: the terms of the drafts behind these tokens.
+// before [N] i32, state [N, D]: the terms of the drafts that follow these tokens.
 DraftTerms dspark_terms(Pass& p, const DsparkWeights& weights, View before, View state);
 
 }  // namespace levin

@@ -17,7 +17,7 @@ class DeepseekV4 final : public Model, public BlockDrafting {
   const BlockDrafting* block_drafting() const override { return dspark() != nullptr ? this : nullptr; }
   int64_t d_state() const override { return dspark() != nullptr ? 0 : config().n_streams * config().d_model; }
 
-  // The MTP layer goes on from the streams after the last layer, its own included, not from what the head makes of
+  // The MTP layer continues from the streams after the last layer, its own included, not from what the head makes of
   // them.
   ForwardRows trunk(OpContext& ctx, const Step& step, const KvCache& cache, const Probe* probe) const override;
   ForwardRows mtp(OpContext& ctx, const Step& step, const MtpInput& in, const KvCache& cache,

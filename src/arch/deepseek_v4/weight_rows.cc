@@ -1,4 +1,4 @@
-// The tensors of DeepSeek-V4 (model_spec.md 6.1, 7.2): names without a prefix, `<name>.scale` beside `<name>.weight`.
+// The tensors of DeepSeek-V4 (model_spec.md 6.1, 7.2): names without a prefix, `<name>.scale` next to `<name>.weight`.
 #include <fmt/core.h>
 
 #include <memory>
@@ -153,7 +153,7 @@ void Builder::mtp(const std::string& prefix, V4MtpWeights& out) {
   in_mtp_ = false;
 }
 
-// The first stage's names have what goes before the stages, the last one's what comes behind them.
+// The first stage's names have what goes before the stages, the last one's what comes after them.
 void Builder::dspark(const DsparkConfig& dspark, DsparkWeights& out) {
   const int64_t d = config_.d_model;
   const int n_stages = config_.n_mtp_layers;

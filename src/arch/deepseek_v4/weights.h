@@ -80,7 +80,7 @@ struct DsparkWeights {
   std::vector<V4LayerWeights> stages;  // Nt
   StreamHeadWeights head;
   Vector head_norm;    // [D]
-  Table markov_rows;   // [V, Rm]: what a token says of the one behind it ...
+  Table markov_rows;   // [V, Rm]: what a token says of the one after it ...
   Linear markov_head;  // [V, Rm]: ... as logits; input always f32
   Linear confidence;   // [1, D + Rm], of the head's row and the token's; input always f32
 };

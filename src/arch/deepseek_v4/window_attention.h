@@ -36,7 +36,7 @@ struct WindowAttentionBlock {
   // The window's rows of h, written to where the step's slots are in `to`.
   void append_rows(Pass& p, View h, const PagedRows& to) const;
   void show_rows(Pass& p, View x) const;  // to a probe that asks
-  // What each token attends to beside its window: its own block, or entries. c_q [T, Rq] is the normed query latent.
+  // What each token attends to in addition to its window: its own block, or entries. c_q [T, Rq] is the normed query latent.
   ops::AttentionRows more_rows(Pass& p, View h, View c_q) const;
   ops::AttentionRows block_rows(Pass& p, View h) const;
   ops::AttentionRows entry_rows(Pass& p, View h, View c_q) const;

@@ -13,7 +13,7 @@ class GlmNext final : public Model {
   bool has_mtp() const override { return glm_next::own(weights()).mtp.has_value(); }
   int64_t d_state() const override { return config().d_model; }
 
-  // The MTP layer goes on from rows after the final norm, its own head's included: state is hidden.
+  // The MTP layer continues from rows after the final norm, its own head's included: state is hidden.
   ForwardRows trunk(OpContext& ctx, const Step& step, const KvCache& cache, const Probe* probe) const override;
   ForwardRows mtp(OpContext& ctx, const Step& step, const MtpInput& in, const KvCache& cache,
                   const Probe* probe) const override;

@@ -457,7 +457,7 @@ void finish(const AttentionJob& a, const Scratch& s) {
 }
 
 void attend_span(const AttentionJob& a, const Scratch& s, int64_t span, int64_t end) {
-  const std::byte* rows[kSpan];  // behind the last, it again
+  const std::byte* rows[kSpan];  // after the last, it again
   for (int64_t j = 0; j < kSpan; ++j) rows[j] = a.row(lesser(span + j, end - 1));
   for (int64_t begin = span, tile = 0; begin < end; begin += kTile, ++tile) {
     const std::byte* const* here = rows + begin - span;

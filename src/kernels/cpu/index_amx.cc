@@ -8,7 +8,7 @@
 //   scratch   q     [kIndexRows, ceil(n_heads / 16), d / 2, 16] pairs of columns, heads side by side
 //             dots  [ceil(n_heads / 16), 64, 16]
 //
-// Summing over heads while the next tiles are multiplied brought nothing: what is done beside products of numbers other
+// Summing over heads while the next tiles are multiplied brought nothing: what is done during products of numbers other
 // than zero slows them down.
 #include "kernels/cpu/index_simd.h"
 #include "kernels/cpu/pair_tile.h"

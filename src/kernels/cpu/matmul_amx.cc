@@ -1,7 +1,7 @@
 // Products by the matrix unit: bf16 operands in tiles of 16 rows and 32 k against four panels at a time, of bf16 weights
 // as they lie and of others as they are widened. f32 operands take the f32 kernel.
 //
-//   few rows    steps of 32 k; the next step's weights are widened behind the tile products of the present one, into 4 KB
+//   few rows    steps of 32 k; the next step's weights are widened during the tile products of the present one, into 4 KB
 //               that stay in the nearest cache. So the work is bound by widening, or by reading
 //   many rows   blocks of 128 k, widened once for all rows of a chunk
 //
@@ -59,7 +59,7 @@ LEVIN_INLINE void store_sums(float* sums) {
   if constexpr (kPanel + 1 < kPanels) store_sums<kPanels, kPanel + 1>(sums);
 }
 
-// What is done behind each product of tiles, which the matrix unit does not notice.
+// What is done after each product of tiles while it runs, which the matrix unit does not notice.
 enum class Meanwhile { kNothing, kFetch, kWiden };
 
 // 32 k of some panels.
@@ -229,7 +229,7 @@ class GemvPass {
   }
 
  private:
-  // A step: 32 k of up to four panels, none of them behind the last.
+  // A step: 32 k of up to four panels, none of them after the last.
   struct Place {
     int64_t panel;
     int64_t n_panels;

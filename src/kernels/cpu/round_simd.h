@@ -170,7 +170,7 @@ void combine_rows(const CombineRows& job) {
   }
 }
 
-// What every set has in common; products and operands are filled in beside it.
+// What every set has in common; products and operands are filled in by each set.
 template <class V>
 MatmulKernels round_kernels() {
   MatmulKernels kernels;

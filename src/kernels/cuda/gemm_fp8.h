@@ -8,7 +8,7 @@
 //           or the group: a row's bits depend on its own values and the weights alone. K is never split.
 // Kernels   GEMV rows (gemm_fp8_gemv_sm90.cu): 1 or 2 rows of a dense product, K a multiple of 128; the shortest path
 //           from the kernel before to the one after
-//           rows (gemm_fp8_rows_sm90.cu): up to 64 rows beside a strip of weights; bandwidth-bound work
+//           rows (gemm_fp8_rows_sm90.cu): up to 64 rows with a strip of weights; bandwidth-bound work
 //           tiles (gemm_fp8_tiles_sm90.cu): 128 or 256 rows by 128 or 136 columns in cluster pairs; compute-bound work
 // Limits    K a multiple of 16, N a multiple of 8, at most kMaxGroups groups; ask gemm_fp8_support() at load
 // Memory    no scratch; safe to capture; group_begin is read on the device

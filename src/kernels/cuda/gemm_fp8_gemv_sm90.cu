@@ -19,7 +19,7 @@
 //         What a short product adds to its bytes is the way from the kernel before to the first product, and from the
 //         last product to the next kernel. Weights load during the kernel before; rows come by ordinary loads of all
 //         threads, which take half the time of the copy engine's; and no more weights are asked for at a time than keep
-//         memory busy, since the rows' loads and the last stores of the kernel before queue behind them. Measured in
+//         memory busy, since the rows' loads and the last stores of the kernel before queue after them. Measured in
 //         docs/deep_dives/products.md
 #include <algorithm>
 
@@ -55,7 +55,7 @@ constexpr int kRowsOfBlock = kRows * kBlockK;  // bytes of x of one block of k
 // Of each of two blocks on a SM: 228 KB, of which the system keeps 1 KB for each block.
 constexpr int kHalfSharedBytes = 113 * 1024;
 
-// Where things lie in shared memory, in bytes behind the ring's first stage.
+// Where things lie in shared memory, in bytes after the ring's first stage.
 struct Layout {
   int n_stages;
   int n_in_flight;  // stages that load at a time
@@ -340,7 +340,7 @@ int round_up(int n, int to) { return (n + to - 1) / to * to; }
 int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
 // A product whose weights, a block's share, a whole SM's ring would hold takes half of the shared memory, so
-// that the blocks of the next kernel start, and their weights load, beside this one's. A longer one streams, best
+// that the blocks of the next kernel start, and their weights load, while this one's run. A longer one streams, best
 // through one deep ring. A stage is 16 KB: two blocks with two in flight, or one with three, keep memory busy; one on every
 // other SM takes four.
 Layout layout_of(int n_k_blocks, int n_strips_of_block, int n_blocks) {

@@ -9,7 +9,7 @@
 //         do not mix. Rows or columns beyond a group, N or K load as zero or as a neighbour's, and are not stored
 //   cost  reads N*K weight bytes once, T*K activation bytes once per strip (from L2); bandwidth-bound up to 64 rows
 //   why   tokens are the M operand, so that strips may be any multiple of 8 weight rows wide: K need not be split to
-//         give every SM its share. The next kernel's blocks may start beside this one's (half the shared
+//         give every SM its share. The next kernel's blocks may start while this one's run (half the shared
 //         memory): weights do not depend on earlier kernels, so their loads begin before grid_dependency_wait()
 #include <algorithm>
 
@@ -108,7 +108,7 @@ class Loader {
       rows_at.advance();
       advance(rows);
     }
-    // From here on both walk together: a reader holds two stages at once, so no stage may wait for activations behind a
+    // From here on both walk together: a reader holds two stages at once, so no stage may wait for activations after a
     // full ring.
     for (; valid(weights); advance(weights)) {
       s_.ring.empty[at.stage].wait(at.parity ^ 1);

@@ -22,7 +22,7 @@ struct RowLengths {
   int64_t token_stride = 1;
 };
 
-// Block tables: entry p of a request's row is the id of its page p. Entries behind its length are never read.
+// Block tables: entry p of a request's row is the id of its page p. Entries after its length are never read.
 struct PageTables {
   const int32_t* data = nullptr;
   int64_t stride = 0;                       // elements between rows

@@ -11,8 +11,8 @@
 //         g + kMathGroups, ...: per chunk of columns (tokens x heads) four wgmma with the keys as rows, then relu,
 //         weight, sum over heads, scale, store. It waits for its next page while the last products of this one run.
 //         Histograms go to global memory when the run leaves a request.
-//   edge  keys behind a row's length are computed from whatever the page holds and not stored; padding rows have length
-//         0, and a request of padding alone is not in the plan; rows behind the last read as zeros
+//   edge  keys after a row's length are computed from whatever the page holds and not stored; padding rows have length
+//         0, and a request of padding alone is not in the plan; rows after the last read as zeros
 //   cost  8448 bytes a page for all tokens; 2 * Hi * n_tokens tensor cycles a page at full rate; two issue slots for
 //         every 32 pairs of key and head of a token, and about 100 a page and warp besides
 //   why   keys as rows of the product: 64 keys fill its fixed 64 rows whatever the number of heads and tokens, and a
@@ -89,10 +89,10 @@ struct ScoreConfig {
   static constexpr int kMathRegs =
       kMathGroups == 2 ? 232 : 160;  // with the load warpgroup's, what the block starts with
   static constexpr int kLoadRegs = kMathGroups == 2 ? 40 : 32;
-  // Beside the products and sums of several tokens one load warp gets too few turns to ask for all pages in time; more
+  // During the products and sums of several tokens one load warp gets too few turns to ask for all pages in time; more
   // of them begin later, which one token and chunk after chunk do not make up for.
   static constexpr int kLoadWarps = kTokens > 1 && kChunks == 1 ? kMathGroups : 1;
-  // The weights of all tokens stay in registers where there is room beside the products.
+  // The weights of all tokens stay in registers where the products leave room.
   static constexpr bool kHoldWeights =
       kChunks == 1 && kTokens * kHeads / 4 + kChunkTokens * kHeads / 2 <= kMathRegs - 40;
   static constexpr int kQueryBytes = kTokens * kHeads * kIndexWidth;
@@ -232,7 +232,7 @@ __device__ __forceinline__ void start_products(float (&product)[kColumns / 2], u
 }
 
 // Counts `score` in the histogram at a shared address, and lets a NaN stick in `worst`, if slot < n. One block of
-// instructions, because the compiler would put what finds the bin behind a branch.
+// instructions, because the compiler would put what finds the bin under a branch.
 __device__ __forceinline__ void count_score(uint32_t histogram, float score, int slot, int n, float& worst) {
   asm volatile(
       "{\n .reg .pred counts;\n"
@@ -313,7 +313,7 @@ class RunScorer {
       return shared_weight(t, j);
   }
 
-  // Chunks kChunk and following of the page in `stage`. The wait for the next page is hidden behind the last products.
+  // Chunks kChunk and following of the page in `stage`. The wait for the next page is hidden by the last products.
   template <int kChunk>
   __device__ __forceinline__ void score_page(int stage, int slot, bool more, const Ring& next) {
     constexpr bool kLast = kChunk + 1 == Config::kChunks;

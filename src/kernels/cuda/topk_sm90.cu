@@ -34,7 +34,7 @@ constexpr int kWarps = kThreads / 32;
 constexpr int kPerLane = 32;
 constexpr int kChunk = 32 * kPerLane;
 constexpr int kChunks = 2;  // that a warp holds at once
-constexpr int kGroup = 8;   // of a lane's scores: a group behind the run's end is skipped
+constexpr int kGroup = 8;   // of a lane's scores: a group after the run's end is skipped
 constexpr int kMaxSplit = 8;
 constexpr int kMaxListed = 8192;
 constexpr int kDigitBits = 11;
@@ -73,7 +73,7 @@ struct Bounds {
 
   __device__ __forceinline__ explicit Bounds(const Threshold& t) : ties(lowest_score(t.value << t.shift)) {
     const uint32_t next = (t.value + 1) << t.shift;
-    above = next == 0 ? __uint_as_float(~0u) : lowest_score(next);  // behind the last bin is nothing
+    above = next == 0 ? __uint_as_float(~0u) : lowest_score(next);  // after the last bin is nothing
   }
 };
 
@@ -145,7 +145,7 @@ __device__ __forceinline__ void push_less(uint32_t& mask, float x, float y) {
 }
 
 // Adds one to a bin of shared memory if `counts` is not 0. The bin is known before that is asked, so that the next ones
-// are being found meanwhile; the compiler alone would find each behind a branch of its own.
+// are being found meanwhile; the compiler alone would find each under a branch of its own.
 __device__ __forceinline__ void add_one_if(uint32_t counts, uint32_t* bin) {
   asm volatile(
       "{\n .reg .pred p;\n"
@@ -162,7 +162,7 @@ struct Chunk {
   uint32_t candidates;
   uint32_t above;  // as compared last
   uint32_t ties;
-  int32_t slot;  // where position 32 * lane of the chunk goes, and the 31 behind it
+  int32_t slot;  // where position 32 * lane of the chunk goes, and the 31 after it
 
   __device__ __forceinline__ void load(const Row& row, int base, int end) {
     const int lane = threadIdx.x % 32;
@@ -242,7 +242,7 @@ struct WarpScores {
 };
 
 // Shared memory written so far by the blocks of the cluster may be read by the others. Each thread has to release its
-// own: behind a block barrier alone, additions to bins may still be under way when another block reads them.
+// own: after a block barrier alone, additions to bins may still be under way when another block reads them.
 __device__ void exchange_sync(int n_blocks) {
   if (n_blocks > 1)
     cluster_sync();
@@ -390,7 +390,7 @@ __device__ void publish_counts(Shared& s) {
   atomicAdd(&s.block.ties, own.ties);
 }
 
-// Behind an exchange, one warp: what the blocks before this one hold, and where each block's list goes. Ties that are
+// After an exchange, one warp: what the blocks before this one hold, and where each block's list goes. Ties that are
 // listed are counted later.
 __device__ void read_counts(Shared& s, int n_blocks, bool lists) {
   const int lane = threadIdx.x, rank = static_cast<int>(cluster_rank());
@@ -493,7 +493,7 @@ __device__ Counts counts_before(const Shared& s) {
   return {s.lower.above + before.above, s.lower.ties + before.ties};
 }
 
-// Each lane writes what is taken of 32 positions in a row. `before` moves behind the chunk.
+// Each lane writes what is taken of 32 positions in a row. `before` moves past the chunk.
 __device__ __forceinline__ void write_chunk(const SelectTopk& a, const Chunk& c, uint32_t left, Counts& before) {
   const uint32_t above = transpose(c.above), ties = transpose(c.ties);
   const uint32_t own = __popc(above) | __popc(ties) << 16, inclusive = warp_inclusive_sum(own);

@@ -28,7 +28,7 @@ TokenRow row_of(const ops::WindowTokens& a, int64_t seq, int64_t position) {
     return {row, row + a.state.format.n_channels};
   }
   const Share rows = rows_of(a, seq);
-  LEVIN_CHECK(rows.begin + step_row < rows.end, "pool_windows: position {} of seq {} lies behind this step", position,
+  LEVIN_CHECK(rows.begin + step_row < rows.end, "pool_windows: position {} of seq {} lies after this step", position,
               seq);
   return {a.values.row<float>(rows.begin + step_row), a.gates.row<float>(rows.begin + step_row)};
 }

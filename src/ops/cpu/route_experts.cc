@@ -60,7 +60,7 @@ void CpuBackend::route_experts(const ops::RouteExperts& a) {
   const ArenaScope scope(arena_);
   const View chosen = a.chosen.empty() ? View() : chosen_experts(arena_, a, n_experts);
   const View scratch = arena_.allocate(DType::kF32, {pool_.n_threads(), 3 * n_experts});
-  // The kernel stops at a row that has no ranking; behind that it is called again.
+  // The kernel stops at a row that has no ranking; after that row it is called again.
   const auto route = [&](int64_t begin, int64_t end, int thread) {
     return kernels_.rows.route_experts({.logits = a.logits.row<float>(begin),
                                         .logits_stride = a.logits.stride(0),

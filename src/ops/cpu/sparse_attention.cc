@@ -19,7 +19,7 @@ constexpr double kLog2OfE = 1.4426950408889634;
 constexpr int64_t kRowsPerThread = 4;
 // Rows of one sequence that have not chosen yet, because all of their context still fits, see the same slots but for the
 // newest. Such rows are gathered for together, with up to this many heads in all; what a tile is multiplied with then
-// stays in the cache beside it.
+// stays in the cache next to it.
 constexpr int64_t kMaxLines = 128;
 constexpr int64_t kMaxTokens = 32;
 

@@ -37,7 +37,7 @@ Status check_weight(const RowMajorWeights& w) {
   return {};
 }
 
-// Weights of one group as the products read them, beside others of the same shape.
+// Weights of one group as the products read them, next to others of the same shape.
 struct Slot {
   std::byte* data = nullptr;
   float* scales = nullptr;

@@ -74,7 +74,7 @@ void take_all(const TakeAll& a, StreamHandle stream);
 // The last K candidates of each row, ascending: a selection without an indexer.
 void take_most_recent(const TakeAll& a, StreamHandle stream);
 
-// Contract: ops/expand_topk.h. The tokens behind a row's entries are fewer than `ratio`; a row of padding has none of either.
+// Contract: ops/expand_topk.h. The tokens after a row's entries are fewer than `ratio`; a row of padding has none of either.
 struct ExpandTopk {
   const int32_t* entries = nullptr;  // [T, Ke], dense
   int64_t n_entries = 0;             // Ke

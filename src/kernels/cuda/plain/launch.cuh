@@ -15,7 +15,7 @@ struct Grid {
 
 inline int64_t div_up(int64_t n, int64_t step) { return (n + step - 1) / step; }
 
-// Lets a kernel take that much beside what it has by itself: together they may pass what a launch may take unasked.
+// Lets a kernel take that much in addition to what it has by itself: together they may pass what a launch may take unasked.
 void allow_shared_bytes(const void* kernel, int64_t n_bytes);
 
 template <class... Params, class... Args>

@@ -55,7 +55,7 @@ __device__ __forceinline__ uint4 cluster_load_uint4(const uint32_t* own, uint32_
   return v;
 }
 
-// Writes 16 bytes kOffset behind a cluster_address() and counts them on the barrier at another one, in the same block.
+// Writes 16 bytes kOffset after a cluster_address() and counts them on the barrier at another one, in the same block.
 template <int kOffset = 0>
 __device__ __forceinline__ void cluster_store_async(uint32_t to, float4 v, uint32_t barrier) {
   asm volatile(
@@ -87,7 +87,7 @@ __device__ __forceinline__ void cluster_arrive_relaxed(const Mbarrier& own, uint
 
 // The first half of a cluster barrier for a thread that has written nothing the others will read: it only must not leave
 // before they have read, or has initialised barriers and fenced that. It orders no writes, not even those to shared memory
-// behind a block barrier, since additions may still be under way there; for that, cluster_sync().
+// after a block barrier, since additions may still be under way there; for that, cluster_sync().
 __device__ __forceinline__ void cluster_arrive_shared() {
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
