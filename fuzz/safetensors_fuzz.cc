@@ -28,7 +28,7 @@ void parse(std::span<const std::byte> file) {
   LEVIN_CHECK(n_bytes <= file.size(), "more bytes in tensors than in the file");
 }
 
-// The text with its length in front and, behind it, as many bytes as its last byte says.
+// The text with its length in front and, after it, as many bytes as its last byte says.
 std::vector<std::byte> with_length_and_data(std::span<const std::byte> text) {
   std::vector<std::byte> file;
   file.reserve(8 + text.size());

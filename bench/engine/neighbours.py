@@ -3,7 +3,7 @@
 
   bench/engine/neighbours.py LEVIN [--model FOLDER] [--tokens N] [--repetitions N]
 
-LEVIN is the program. Circumstances: alone; beside one loop that keeps a processor busy; two such processes at the same
+LEVIN is the program. Circumstances: alone; with one loop that keeps a processor busy; two such processes at the same
 time; in a control group with a quota of one processor (as root, with cgroup v1 or v2 writable); more threads than
 processors. Each is run with the default number of threads and with one. Prints CSV: circumstance, threads, median
 tokens/s of all repetitions (of two processes: their sum), least, most.

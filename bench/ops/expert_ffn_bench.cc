@@ -2,7 +2,7 @@
 //
 //   bench_expert_ffn      expert_ffn/input_weights/kernel set/threads/T, ...
 //
-// A token selects 8 of 64 experts (of 256 in the model) beside the shared one. At T = 1 the weights of 9 blocks are read;
+// A token selects 8 of 64 experts (of 256 in the model) and the shared one. At T = 1 the weights of 9 blocks are read;
 // with more tokens each expert's weights are read once for all the rows that selected it.
 #include <benchmark/benchmark.h>
 #include <fmt/core.h>

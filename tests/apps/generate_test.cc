@@ -28,7 +28,7 @@ std::string answer(const Arguments& more) {
   return result.out;
 }
 
-// One JSON document on standard output, kept beside its fields.
+// One JSON document on standard output, kept next to its fields.
 class Printed {
  public:
   explicit Printed(const ProgramResult& result) {
@@ -65,7 +65,7 @@ TEST(RunTest, FindsTheDemonstrationModelByItself) {
   EXPECT_EQ(result.out, "river stone apple tiger\n");
 }
 
-// With a bound of 1 no draft is sure enough to get another behind it.
+// With a bound of 1 no draft is sure enough to get another after it.
 TEST(RunTest, DraftsAsFarAsItIsSure) {
   std::vector<std::vector<int64_t>> ids;
   std::vector<double> drafts_per_pass;

@@ -17,7 +17,7 @@ struct ProgramResult {
 };
 
 struct ProgramSurroundings {
-  std::vector<std::pair<std::string, std::string>> environment = {};  // beside the caller's, whose LEVIN_ are left out
+  std::vector<std::pair<std::string, std::string>> environment = {};  // besides the caller's, whose LEVIN_ are left out
   std::string input = {};                                             // standard input
   std::string interrupt_at = {};             // Ctrl-C, once, when this stands on standard output; empty: never
   bool interrupt_on_error_output = false;    // it is looked for on standard error

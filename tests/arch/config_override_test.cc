@@ -1,4 +1,4 @@
-// Keys of config.json that the user gives beside the file.
+// Keys of config.json that the user gives next to the file.
 #include "arch/config_override.h"
 
 #include <gtest/gtest.h>

@@ -67,7 +67,7 @@ TEST(ThreadPoolTest, ParallelForVisitsEachItemOnce) {
   }
 }
 
-// Each thread's scratch memory is its own, whoever's chunk it runs.
+// Each thread's scratch memory is its own in every chunk it runs.
 TEST(ThreadPoolTest, NoTwoCallsOfOneThreadAtATime) {
   ThreadPool pool(4);
   std::vector<std::atomic<int>> inside(4);

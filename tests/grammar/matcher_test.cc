@@ -102,7 +102,7 @@ TEST(Matcher, EndsOnlyWhereTheStructureMay) {
   EXPECT_TRUE(matcher.is_complete());  // no third digit is in range
   EXPECT_EQ(allowed_tokens(matcher), kEnds);
   ASSERT_TRUE(matcher.push(kEndMark));
-  EXPECT_TRUE(matcher.mask().empty());  // drafts behind an end are thrown away
+  EXPECT_TRUE(matcher.mask().empty());  // drafts after an end are thrown away
   EXPECT_TRUE(matcher.push('x'));
   matcher.pop();
   matcher.pop();

@@ -56,7 +56,7 @@ TEST(NumberRange, HoldsExactlyTheDecimalsBetween) {
     for (int thousandths = -12000; thousandths <= 12000; thousandths += 5) {
       const double value = thousandths / 1000.0;
       const bool wanted = in_range(value, range, c.low ? std::atof(c.low) : 0, c.high ? std::atof(c.high) : 0);
-      std::string text = std::to_string(value);  // six digits behind the point
+      std::string text = std::to_string(value);  // six digits after the point
       if (text == "-0.000000") text = "0.000000";
       EXPECT_EQ(matches(constraint, text), wanted)
           << text << " in " << (c.low ? c.low : "") << ".." << (c.high ? c.high : "");

@@ -98,7 +98,7 @@ TEST(AtomicFile, AppearsOnlyWhenCommitted) {
   EXPECT_EQ(must(read_file(dir / "a")), "new text");
   int n_files = 0;
   for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(dir.path())) ++n_files;
-  EXPECT_EQ(n_files, 1) << "temporary files were left behind";
+  EXPECT_EQ(n_files, 1) << "temporary files were left";
 }
 
 TEST(AtomicFile, NamesThePathThatCannotBeWritten) {

@@ -238,7 +238,7 @@ TEST(KvCacheTest, OnADeviceBlocksAreCopiedThereAndBack) {
   EXPECT_EQ(cache.n_bytes(), KvCache(layout, pools).n_bytes());
   SequencePages pages(pools);
   test::must(pages.grow(2 * kPageTokens));
-  // What a step would have written: the rows and entries of the block, and the state behind it.
+  // What a step would have written: the rows and entries of the block, and the state after it.
   std::vector<std::byte> record(static_cast<size_t>(cache.block_bytes())), copied(record.size());
   std::mt19937 random(3);
   for (std::byte& b : record) b = static_cast<std::byte>(random());

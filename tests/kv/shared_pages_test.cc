@@ -47,7 +47,7 @@ TEST(SharedPages, FindsTheLongestPrefixInWholePages) {
   const SharedPages::Match match = tree.find(prompt);
   EXPECT_EQ(match.pages, (std::vector<int32_t>{pages[0], pages[1]}));
   EXPECT_EQ((*match.resume)[0], 1);
-  EXPECT_EQ(pool.n_references(pages[1]), 3);  // whoever computed it, the tree, the match
+  EXPECT_EQ(pool.n_references(pages[1]), 3);  // the sequence that computed it, the tree, the match
   EXPECT_EQ(tree.find(std::span(prompt).first(1)).pages.size(), 1u);
   EXPECT_TRUE(tree.find(path_of({2, 1})).pages.empty());
 }

@@ -143,7 +143,7 @@ TEST(GgufExportTest, LayersThatSharePicksHaveNoIndexer) {
   EXPECT_TRUE(e.tensors.contains("blk.6.nextn.eh_proj.weight"));
 }
 
-// Value i of a group beside value i + 16; the scale in front.
+// Value i of a group next to value i + 16; the scale in front.
 TEST(GgufExportTest, Mxfp4KeepsItsCodes) {
   const Exported e("v4-fp4");
   const ModelConfig& c = e.config;

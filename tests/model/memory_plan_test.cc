@@ -93,7 +93,7 @@ TEST(MemoryPlanTest, CountsTheWeightsOfTheReleasesWithABlockDrafter) {
   EXPECT_EQ(pro.n_parameters + 3 * 129280 * 6, 1'650'497'936'906);
 }
 
-// A window of each stage in place of the MTP layer's, and no state beside them.
+// A window of each stage in place of the MTP layer's, and no state next to them.
 TEST(MemoryPlanTest, CountsTheCachesOfABlockDrafter) {
   struct Releases {
     const char *with_mtp, *with_drafter;
@@ -231,7 +231,7 @@ struct Loaded {
   MemoryPlan plan;
 };
 
-// The model as an engine loads it that drafts n_drafts tokens, beside its plan.
+// The model as an engine loads it that drafts n_drafts tokens, next to its plan.
 Loaded load(const std::filesystem::path& folder, NumericsMode mode, int n_drafts) {
   Loaded out{.config = test::must(load_model_config(folder.string())).config, .weights = {}, .plan = {}};
   const Numerics numerics = test::must(make_numerics(mode, "auto"));
@@ -280,7 +280,7 @@ TEST(MemoryPlanTest, CountsTheHeadOfDrafts) {
 TEST(MemoryPlanTest, NothingDraftsWithoutAnMtpLayer) {
   test::TempCheckpoint model = test::TempCheckpoint::from_fixture("v32-odd");
   for (const std::string& name : model.tensor_names()) {
-    if (name.starts_with("model.layers.4.")) model.remove_tensor(name);  // behind the four of the trunk
+    if (name.starts_with("model.layers.4.")) model.remove_tensor(name);  // after the four of the trunk
   }
   const Loaded m = load(model.write(), NumericsMode::kFast, 3);
   ASSERT_FALSE(mla::own(m.weights).mtp);

@@ -9,7 +9,7 @@
 namespace levin::testing {
 namespace {
 
-// [rows of a | rows of b], and every other column beside them untouched.
+// [rows of a | rows of b], and every other column next to them untouched.
 TEST(CopyRowsTest, PutsChosenRowsSideBySide) {
   const Tensor a = Tensor::of(std::vector<float>{1, 2, 3, 4, 5, 6}, {3, 2});
   const Tensor b = Tensor::of(std::vector<float>{7, 8}, {2, 1});

@@ -17,7 +17,7 @@ struct Expansion {
 };
 
 const Expansion kExpansions[] = {
-    {"entries and the tokens behind the last", {0, 2}, 3, 14, 4, 0, {0, 1, 2, 3, 8, 9, 10, 11, 12, 13, -1}},
+    {"entries and the tokens after the last", {0, 2}, 3, 14, 4, 0, {0, 1, 2, 3, 8, 9, 10, 11, 12, 13, -1}},
     {"the newest entry has just become complete", {2, -1}, 3, 12, 4, 0, {8, 9, 10, 11, -1, -1, -1, -1, -1, -1, -1}},
     {"no entry is complete", {-1, -1}, 0, 3, 4, 0, {0, 1, 2, -1, -1, -1, -1, -1, -1, -1, -1}},
     {"entries of one token", {1, 4}, 5, 5, 1, 0, {1, 4}},

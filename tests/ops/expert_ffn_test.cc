@@ -211,7 +211,7 @@ void round_values_to_bf16(const Tensor& x) {
   for (int64_t i = 0; i < x.view().n_elements(); ++i) values[i] = round_to_bf16(values[i]);
 }
 
-// The block on the plain device with what a CUDA device rounds to bf16: gate, up and the result. Beside it the sizes of
+// The block on the plain device with what a CUDA device rounds to bf16: gate, up and the result. In addition, the sizes of
 // the last product's terms.
 struct RoundedBlock {
   Tensor out;

@@ -104,7 +104,7 @@ struct Problem {
   }
 
   // The score in double and a bound on what f32 may add to it: every dot rounds Di times, the head sum
-  // Hi times, the scale once. Beside it what the matrix unit of a CUDA device may: it sums 32 products with about 13 bits
+  // Hi times, the scale once. In addition, what the matrix unit of a CUDA device may: it sums 32 products with about 13 bits
   // below the largest of them, which over all heads is at most 2^-9 of the terms' sizes.
   struct Score {
     double value = 0, error_of_f32 = 0, error_of_matrix_unit = 0;

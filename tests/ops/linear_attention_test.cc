@@ -235,7 +235,7 @@ TEST_P(LinearAttentionTest, BitsDependOnTheTokensAlone) {
   }
 }
 
-// The outputs of steps that are partly run again at other tokens, as drafts that were turned down.
+// The outputs of steps that are partly run again at other tokens, as drafts that were rejected.
 Outputs run_with_drafts(TestDevice& device, const Problem& p, int64_t n_undone) {
   const Rings rings(p, n_undone);
   Outputs found(p);

@@ -18,7 +18,7 @@ namespace {
 
 constexpr int64_t kBlock = 128;
 
-// Rows of activations in one of the three types, beside the values they stand for.
+// Rows of activations in one of the three types, next to the values they stand for.
 struct TestRows {
   Tensor x;
   Tensor scale;                // [T, ceil(K / 128)]; e4m3 only
@@ -113,7 +113,7 @@ class MatmulTest : public ::testing::TestWithParam<Case> {
 };
 
 // What a sum may differ from the exact one, of the magnitude of its terms. The matrix unit of a CUDA device sums 32
-// products of e4m3 with 13 bits behind the largest, 2^-13 a step at worst, four steps a block; of bf16 it cuts the last of
+// products of e4m3 with 13 bits after the largest, 2^-13 a step at worst, four steps a block; of bf16 it cuts the last of
 // f32's bits a few times in each of K / 16 steps, which for K up to 1040 is below 2^-16.
 double relative_error(const TestDevice& device, const Case& c) {
   if (device.on_cuda()) return c.x == DType::kF8E4M3 ? 0x1p-11 : 0x1p-16;

@@ -63,7 +63,7 @@ class Rings {
   StateRings rings_;
 };
 
-// Runs tokens [begin, end) of both sequences, the second one `lag` tokens behind, and puts the entries that they
+// Runs tokens [begin, end) of both sequences, the second one `lag` tokens later, and puts the entries that they
 // complete into entries[seq]. The sequences have the same tokens.
 void run_step(TestDevice& device, const Problem& p, const Rings& rings, int64_t begin, int64_t end,
               Tensor (&entries)[2]) {
@@ -124,7 +124,7 @@ Tensor run_all(TestDevice& device, const Problem& p, const StepSizes& sizes) {
 
 class PoolWindowsTest : public ::testing::TestWithParam<Case> {};
 
-// However long the steps, the rows that the block behind them looks back at stay until n_ends blocks are through.
+// However long the steps, the rows that the block after them looks back at stay until n_ends blocks are through.
 TEST_P(PoolWindowsTest, KeepsTheEndsOfBlocks) {
   constexpr int64_t kBlock = 128, kEnds = 3;
   const Problem p(GetParam());
@@ -193,7 +193,7 @@ TEST_P(PoolWindowsTest, BitsDependOnTheTokensAlone) {
   }
 }
 
-// Steps that are partly run again at other tokens, as drafts that were turned down: nothing of them stays.
+// Steps that are partly run again at other tokens, as drafts that were rejected: nothing of them stays.
 TEST_P(PoolWindowsTest, TokensThatAreRunAgainLeaveNoTrace) {
   const Problem p(GetParam());
   Problem drafts(GetParam());
@@ -205,7 +205,7 @@ TEST_P(PoolWindowsTest, TokensThatAreRunAgainLeaveNoTrace) {
   for (int64_t begin = 0; begin < kTokens;) {
     const int64_t end = std::min(kTokens, begin + 1 + random.below(kUndone + 1));
     const int64_t kept = begin + 1 + random.below(end - begin);
-    // The step has the right tokens up to `kept`, others behind it.
+    // The step has the right tokens up to `kept`, others after it.
     Problem mixed(GetParam());
     std::copy_n(drafts.values.view().row<float>(kept % kTokens), kept < kTokens ? (kTokens - kept) * p.n_channels : 0,
                 mixed.values.view().row<float>(kept % kTokens));

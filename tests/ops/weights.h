@@ -1,4 +1,4 @@
-// Random weights for op tests: a packed matrix beside the values it stands for.
+// Random weights for op tests: a packed matrix next to the values it stands for.
 #pragma once
 
 #include <cstdint>

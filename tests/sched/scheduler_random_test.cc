@@ -160,8 +160,7 @@ class World {
     const int64_t first_read = n_window > 0 ? std::max<int64_t>(0, entry.first_position - n_window) : 0;
     for (int64_t i = first_read; i < entry.first_position; ++i)
       ASSERT_EQ(row(pages, i), values[i]) << "of position " << i;
-    for (int64_t i = entry.first_position; i < n_slots; ++i)
-      row(pages, i) = kUnwritten;  // drafts leave anything behind
+    for (int64_t i = entry.first_position; i < n_slots; ++i) row(pages, i) = kUnwritten;  // drafts leave anything there
     for (int64_t i = 0; i < entry.n_tokens; ++i)
       row(pages, entry.first_position + i) = values[entry.first_position + i];
     int64_t n_cached = entry.first_position + entry.n_tokens;

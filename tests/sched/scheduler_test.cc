@@ -156,7 +156,7 @@ TEST(Scheduler, ASecondPromptFindsThePagesOfTheFirst) {
   bench.submit(1, 200);
   bench.step();
   bench.submit(2, 200);
-  bench.tokens(2) = bench.tokens(1);  // the same prompt, with the answer's first token behind it
+  bench.tokens(2) = bench.tokens(1);  // the same prompt, with the answer's first token after it
   const StepPlan plan = bench.step();
   ASSERT_EQ(plan.admitted.size(), 1u);
   EXPECT_EQ(plan.admitted[0].n_cached, 3 * kPageTokens);

@@ -87,7 +87,7 @@ TEST_F(AgentsTest, CodexGoesThroughATurnWithACall) {
   EXPECT_FALSE(answer.items.empty());
 }
 
-// What a session leaves behind comes back in all its kinds: those of other servers are passed over.
+// What a session leaves comes back in all its kinds: those of other servers are ignored.
 TEST_F(AgentsTest, CodexSendsWholeHistories) {
   const std::string history = std::string(kCodexFirst) + R"(,
     {"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm"}], "content": null, "encrypted_content": null},

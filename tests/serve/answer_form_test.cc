@@ -143,7 +143,7 @@ TEST_F(AnswerFormTest, ForcesCallsInEveryDialect) {
   EXPECT_TRUE(at(one, "content.1").is_null());
 }
 
-// Streamed as they form, with nothing beside them.
+// Streamed as they form, with nothing next to them.
 TEST_F(AnswerFormTest, StreamsForcedCallsWithoutMarkup) {
   const Reply reply =
       post("/v1/chat/completions",

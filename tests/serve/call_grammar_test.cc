@@ -1,5 +1,5 @@
 // Forced calls: whatever a model chooses under the mask, the parser reads it as calls of the tools, without a fault and
-// without text beside them.
+// without text next to them.
 #include "serve/call_grammar.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// The engine behind its thread: many clients at once, cancellation, stop strings, an end with work left. Dummy weights of
+// The engine on its thread: many clients at once, cancellation, stop strings, an end with work left. Dummy weights of
 // a tiny model, so that the thread sanitizer sees all of it.
 #include "serve/engine_service.h"
 

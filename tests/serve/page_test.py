@@ -23,7 +23,7 @@ NAMES = ["chromium", "chromium-browser", "google-chrome", "chrome"]
 
 
 class Browser:
-    """One page of a headless Chromium; the protocol's messages are JSON with a zero byte behind each."""
+    """One page of a headless Chromium; the protocol's messages are JSON with a zero byte after each."""
 
     def __init__(self, program):
         self.profile = tempfile.mkdtemp()

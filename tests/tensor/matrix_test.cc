@@ -169,7 +169,7 @@ TEST(PackMatrixTest, ComputedValuesAreStoredAsBf16WhereThatIsExact) {
   for (int64_t i = 0; i < 6; ++i) EXPECT_EQ(m.stored(i / 3, i % 3), values[i]);
 }
 
-// Half the distance of e4m3 numbers around y: three bits behind the first, and none smaller than 2^-9.
+// Half the distance of e4m3 numbers around y: three bits after the first, and none smaller than 2^-9.
 double half_e4m3_ulp(double y) { return std::ldexp(0.5, std::max(-6, std::ilogb(y)) - 3); }
 
 float largest_in_block(const Matrix& w, int64_t n, int64_t k) {

@@ -1,4 +1,4 @@
-// FP8 products: our plan's instance beside cuBLASLt over the dense shapes of the models, and the grouped products of an
+// FP8 products: our plan's instance next to cuBLASLt over the dense shapes of the models, and the grouped products of an
 // expert layer.
 //
 //   bench_gemm_fp8 [--opponent PATH] [--all-plans] [--no-overlap] [--rest MS] [--warm MS] [--tokens 1,2,4] [--shape NxK]

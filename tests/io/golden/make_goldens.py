@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Record how CPython writes JSON and floats: python_json.txt and python_floats.txt beside this script.
+"""Record how CPython writes JSON and floats: python_json.txt and python_floats.txt next to this script.
 
 python_json.txt    pairs of lines: a JSON text, and json.dumps(json.loads(text), ensure_ascii=False)
 python_floats.txt  lines of a double's 64 bits in hexadecimal, a blank, and repr(float)

@@ -59,7 +59,7 @@ class OnDevice {
     return a;
   }
 
-  // out [T, N] f32 of the rows first .. first+count-1 alone, one more row of guard behind.
+  // out [T, N] f32 of the rows first .. first+count-1 alone, one more row of guard after.
   std::vector<float> run(const GemmFp8Plan& plan, int first, int count, const int32_t* group_begin = nullptr) const {
     const DeviceArray<float> out(stream_, (count + 1) * p_.n);
     out.fill(0xFF);  // NaN
@@ -114,7 +114,7 @@ class GemmFp8Test : public ::testing::Test {
   std::optional<Stream> stream_;
 };
 
-// Products are exact; the matrix unit sums 32 of them and the running sum with 13 bits behind the largest, so an error
+// Products are exact; the matrix unit sums 32 of them and the running sum with 13 bits after the largest, so an error
 // of 2^-13 of the terms' magnitudes would be the worst of one step; four steps a block, and most errors cancel.
 double tolerance(const GemmProblem::Exact& e) { return e.absolute * 0x1p-11 + 1e-30; }
 
@@ -169,7 +169,7 @@ TEST_F(GemmFp8Test, ARowHasTheSameBitsInEveryKernelAndBatch) {
   }
 }
 
-// Several strips a block, more stages than the ring has, and a ring of few stages beside many activations.
+// Several strips a block, more stages than the ring has, and a ring of few stages next to many activations.
 TEST_F(GemmFp8Test, FewRowsOfLargeProductsHaveTheSameBits) {
   struct Case {
     int n, k;

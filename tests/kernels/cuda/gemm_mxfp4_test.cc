@@ -74,7 +74,7 @@ class MxOnDevice {
     return a;
   }
 
-  // out [count, N] f32 of the rows from `first` alone, one more row of guard behind.
+  // out [count, N] f32 of the rows from `first` alone, one more row of guard after.
   std::vector<float> run(int tile_rows, int first, int count, const int32_t* group_begin = nullptr) const {
     const DeviceArray<float> out(stream_, (int64_t{count} + 1) * p_.n);
     out.fill(0xFF);  // NaN

@@ -167,7 +167,7 @@ class MlaOnDevice {
             .scale = p.scale};
   }
 
-  // [rows, heads, 512], with a guard row behind that must stay NaN.
+  // [rows, heads, 512], with a guard row after that must stay NaN.
   std::vector<float> run(MlaSplit split) const {
     const int64_t n = p.n_rows * p.n_heads * 512;
     const DeviceArray<float> out(stream_, n + 64 * 512);

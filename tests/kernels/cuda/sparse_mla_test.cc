@@ -193,7 +193,7 @@ TEST_F(SparseMlaTest, BF16OutputIsTheRoundedOne) {
   }
 }
 
-// Rows of a few requests by position, in FP8 and converted: pages in any order, entries behind a request's last page that must
+// Rows of a few requests by position, in FP8 and converted: pages in any order, entries after a request's last page that must
 // not be read, any number of top-k indices, scores of any spread.
 class ConvertedRowsTest : public SparseMlaTest {
  protected:

@@ -1,4 +1,4 @@
-// The indexer of a layer on a second stream, beside the query projection: one captured step, the same bits as on one
+// The indexer of a layer on a second stream, next to the query projection: one captured step, the same bits as on one
 // stream, however the two overlap.
 #include <gtest/gtest.h>
 

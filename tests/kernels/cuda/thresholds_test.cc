@@ -1,6 +1,6 @@
 // A row's bits where kernels change with the number of rows: for each count at which an op's plan changes, and the counts
-// beside it, the first, the middle and the last row against the same row alone. And all rows of such batches in many runs,
-// beside other work on the device: an order that holds by luck shows there. At the shapes of real models.
+// in addition, the first, the middle and the last row against the same row alone. And all rows of such batches in many runs,
+// with other work on the device: an order that holds by luck shows there. At the shapes of real models.
 #include <gtest/gtest.h>
 
 #include <algorithm>

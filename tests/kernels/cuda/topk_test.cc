@@ -1,4 +1,4 @@
-// Selection on the device: one set in one order, on easy rows and on rows of ties, alone and behind the scores.
+// Selection on the device: one set in one order, on easy rows and on rows of ties, alone and after the scores.
 #include "kernels/cuda/topk.h"
 
 #include <gtest/gtest.h>
@@ -223,7 +223,7 @@ TEST_F(TopkTest, ARowWithNanTakesItsFirstCandidatesAndNoOtherChanges) {
             best_positions(rows.score[3].data(), 3, 5000, kTopk));
 }
 
-// The top-k indices behind the scores are the best of those scores, as positions and as slots; rows of few keys take all.
+// The top-k indices after the scores are the best of those scores, as positions and as slots; rows of few keys take all.
 TEST_F(TopkTest, BehindTheScores) {
   for (const int n_tokens : {1, 2, 4, 7}) {
     std::vector<int32_t> lengths;
