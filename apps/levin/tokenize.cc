@@ -56,7 +56,8 @@ Status run_tokenize(const EngineOptions& options, const TokenizeCommand& command
   LEVIN_ASSIGN(const text::Tokenizer tokenizer, text::Tokenizer::load(options.model_folder));
   LEVIN_ASSIGN(const std::string input, read_input(command.file.empty() ? "-" : command.file));
   if (command.decode) return decode(tokenizer, input);
-  const std::vector<int32_t> ids = command.special ? tokenizer.encode(input) : tokenizer.encode_plain(input);
+  LEVIN_ASSIGN(const std::vector<int32_t> ids,
+               command.special ? tokenizer.encode(input) : tokenizer.encode_plain(input));
   fmt::print("{}\n", fmt::join(ids, " "));
   return {};
 }
