@@ -71,7 +71,7 @@ void add_tokenize(CommandLine& line) {
                                            "  levin tokenize models/demo-v32 book.txt > ids.txt\n"
                                            "  levin tokenize models/demo-v32 --decode < ids.txt\n"});
   const std::shared_ptr<EngineOptions> options = add_engine_options(command, ModelArgument::kRequired);
-  command.hide({"load-format", "override", "max-model-len", "device", "kernels", "threads", "isa", "numerics",
+  command.hide({"load-format", "override", "max-model-len", "device", "kernels", "graphs", "threads", "isa", "numerics",
                 "kv-cache-dtype", "chunk"});
   const auto tokenize = std::make_shared<TokenizeCommand>();
   command.positional(

@@ -306,7 +306,9 @@ TEST(HelpTest, HasOneColumnOfPurposes) {
 TEST(HelpTest, LeavesOutWhatMeansNothingToACommand) {
   for (const char* command : {"tokenize", "inspect", "export-gguf"}) {
     const std::string help = run_levin({command, "--help"}).out;
-    EXPECT_EQ(help.find("--threads"), std::string::npos) << command;
+    for (const char* option : {"--device", "--graphs", "--kernels", "--threads"}) {
+      EXPECT_EQ(help.find(option), std::string::npos) << command << ' ' << option;
+    }
     expect_in(help, "--revision");
   }
   EXPECT_EQ(run_levin({"inspect", kDemo, "--threads", "1"}).exit_code, 0);  // as in a config file of all commands
