@@ -1,4 +1,6 @@
 // levin bench: prefill and decode speed by context depth, batch and speculation.
+#include "engine/bench.h"
+
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -325,7 +327,8 @@ Status run_bench_command(EngineOptions options, BenchCommand command) {
                            .decode_tokens = command.decode_tokens,
                            .measure_limits = command.ops,
                            .verify_rows = command.verify_rows,
-                           .min_confidence = options.min_confidence};
+                           .min_confidence = options.min_confidence,
+                           .overlap = options.overlap};
   LEVIN_TRY(choose_depths(command, bench, parsed.config.max_position));
   const std::vector<BenchCase> all = cases(command, options.n_spec_steps);
   for (const BenchCase& what : all) {

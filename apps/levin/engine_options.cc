@@ -153,6 +153,13 @@ void add_device_options(Command& command, EngineOptions& options, Given& given) 
                   .default_text = "on",
                   .group = "Engine"},
                  set_choice({"on", "off"}, [&options](size_t place) { options.graphs = place == 0; }));
+  command.option(
+      {.names = "--overlap",
+       .value = "SWITCH",
+       .purpose = "On a GPU: deliver tokens while it computes the next ones, on or off; never changes the answer",
+       .default_text = "off",
+       .group = "Engine"},
+      set_choice({"on", "off"}, [&options](size_t place) { options.overlap = place == 0; }));
   command.option({.names = "--threads",
                   .value = "N",
                   .purpose = "Maximum number of threads that compute",

@@ -71,8 +71,8 @@ void add_tokenize(CommandLine& line) {
                                            "  levin tokenize models/demo-v32 book.txt > ids.txt\n"
                                            "  levin tokenize models/demo-v32 --decode < ids.txt\n"});
   const std::shared_ptr<EngineOptions> options = add_engine_options(command, ModelArgument::kRequired);
-  command.hide({"load-format", "override", "max-model-len", "device", "kernels", "graphs", "threads", "isa", "numerics",
-                "kv-cache-dtype", "chunk"});
+  command.hide({"load-format", "override", "max-model-len", "device", "kernels", "graphs", "overlap", "threads", "isa",
+                "numerics", "kv-cache-dtype", "chunk"});
   const auto tokenize = std::make_shared<TokenizeCommand>();
   command.positional(
       {.name = "FILE", .purpose = "File with text, or with ids if --decode is given; default: standard input"},

@@ -1,4 +1,6 @@
 // levin trace: runs given token ids and writes the tensors along the way, to be compared with another implementation.
+#include "engine/trace.h"
+
 #include <fmt/core.h>
 
 #include <memory>

@@ -108,7 +108,8 @@ Status measure_decode(Runner& runner, const BenchOptions& options, BenchRow* row
                          .max_context_tokens = what.depth_tokens + options.decode_tokens + 2,
                          .max_running = what.batch,
                          .share_prefixes = false,
-                         .prefill_first = true});
+                         .prefill_first = true,
+                         .overlap = options.overlap});
   std::vector<RequestId> ids;
   int64_t n_decoding = 0, n_tokens = 0;
   for (int64_t i = 0; i < what.batch; ++i) {

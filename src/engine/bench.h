@@ -24,6 +24,7 @@ struct BenchOptions {
   bool measure_limits = false;  // also measure the limits of the machine during each case
   int64_t verify_rows = 0;      // also compare a pass of this many rows of one sequence with a pass of one row; 0: off
   double min_confidence = kDefaultMinConfidence;  // a chain of drafts stops below it (engine/step_loop.h)
+  bool overlap = false;                           // as in EngineOptions
   uint64_t seed = 1;                              // of the random token ids
 };
 

@@ -5,6 +5,7 @@
 
 #include "engine/draft_depth.h"
 #include "engine/row_span.h"
+#include "engine/sampler.h"
 
 namespace levin {
 
@@ -51,28 +52,30 @@ void BlockDrafter::run_blocks() {
 }
 
 bool BlockDrafter::choose(const DraftRound& round, int64_t i) {
-  std::vector<Drafting*> going_on;
+  std::vector<Drafting*> continuing;
   std::vector<int32_t> before, rows;
   for (Drafting& d : drafting_) {
     DraftEntry& entry = *d.entry;
     if (i >= d.n_drafts || std::ssize(entry.drafts) < i) continue;
     entry.low_confidence = d.confidence < round.min_confidence;
     if (entry.low_confidence) continue;
-    going_on.push_back(&d);
+    continuing.push_back(&d);
     before.push_back(i == 0 ? entry.tokens.back() : entry.drafts.back());
     rows.push_back(static_cast<int32_t>(d.first_row + i));
   }
-  if (going_on.empty()) return false;
+  if (continuing.empty()) return false;
   const DraftTerms terms =
       runner_.draft_terms(View::of(before.data(), {std::ssize(before)}), runner_.gather(state_, rows));
-  for (size_t j = 0; j < going_on.size(); ++j) {
-    Drafting& d = *going_on[j];
+  for (size_t j = 0; j < continuing.size(); ++j) {
+    Drafting& d = *continuing[j];
     const auto row = static_cast<int64_t>(j);
     const std::span<const float> term = row_span(terms.logits, row);
     float* const logits = logits_.row<float>(d.first_row + i);
     std::transform(term.begin(), term.end(), logits, logits, [](float t, float z) { return z + t; });
-    const std::optional<int32_t> token = d.entry->chooser->choose(row_span(logits_, d.first_row + i), d.entry->drafts);
-    if (!token) continue;  // the target will say what is wrong, if anything is
+    const std::optional<int32_t> token = Sampler::choose_draft(row_span(logits_, d.first_row + i),
+                                                               {.chooser = d.entry->chooser, .drafts = d.entry->drafts})
+                                             .token;
+    if (!token) continue;
     d.entry->drafts.push_back(*token);
     d.entry->confidence.push_back(1 / (1 + std::exp(-terms.confidence.row<float>(row)[0])));
     if (d.entry->chooser->logits_tell_confidence()) d.confidence *= d.entry->confidence.back();

@@ -1,17 +1,17 @@
-// A drafter guesses which tokens follow an answer, so that one pass of the target model can keep several of them. The
-// loop (step_loop.h) knows drafters by this interface alone, and verification does not ask who drafted: a draft is kept
-// if it is the token that the target chooses at its place. So a drafter changes speed and never a token.
+// A drafter guesses the tokens that follow an answer, so that one pass of the target model can accept several of them. The
+// loop (step_loop.h) knows drafters by this interface alone, and verification does not ask who drafted: a draft is accepted
+// if it is the token that the target chooses at its position. So a drafter changes speed and never a token.
 //
 // In every step, for all sequences together:
 //
 //   commit    the trunk's taps of the positions that are now known to be right: the drafter brings its own caches up to
 //             there, or keeps the taps for later
-//   propose   drafts behind the committed tokens, each chosen by the sequence's own rule and noise; a draft that the drafter
-//             is not sure enough of gets none behind it
+//   propose   drafts for the positions after the committed tokens, each chosen by the sequence's own rule and noise; a chain
+//             ends with a draft of low confidence
 //
-// What a drafter keeps of a sequence is its DraftState. Rows in the caches survive restarts and preemption with the
-// pages; what they do not hold is the tap of the last committed token, which the prefix cache keeps at the end of every
-// block and hands to resume(). A drafter whose rows the trunk's own step writes needs no taps, and all of them are committed.
+// What a drafter keeps of a sequence is its DraftState. Rows in the caches survive restarts and preemption with their
+// pages. The tap of the last committed token is not in them: the prefix cache keeps it at the end of every block and passes
+// it to resume(). A drafter whose rows are written by the trunk's own step needs no taps, and all of its rows are committed.
 //
 // Taps      ForwardRows::state, [T, Model::d_state()] f32: what the target exposes of each of its tokens, on the device
 //           where the model runs on one
@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "engine/runner.h"
+#include "engine/token_chooser.h"
 #include "kv/shared_pages.h"
 #include "tensor/view.h"
 
@@ -37,19 +38,6 @@ class DraftState {
   virtual ~DraftState() = default;
 };
 
-// How a sequence chooses: its sampling, noise, penalties and structure.
-class DraftChooser {
- public:
-  virtual ~DraftChooser() = default;
-  // The token behind the answer and these drafts by its logits [V]; nullopt: none may be chosen.
-  virtual std::optional<int32_t> choose(std::span<const float> logits, std::span<const int32_t> drafts) = 0;
-  // How it chooses behind n drafts, if logits and place alone decide: then a device may. nullopt: by choose().
-  virtual std::optional<ops::ChoiceRule> rule(int64_t /*n_drafts*/) const { return std::nullopt; }
-  // Whether logits alone tell how likely a draft is to be kept. Where a structure has its say they do not: it leaves few
-  // tokens, of which they know nothing.
-  virtual bool logits_tell_confidence() const = 0;
-};
-
 // One sequence in a step.
 struct DraftEntry {
   DraftState* state = nullptr;
@@ -57,19 +45,19 @@ struct DraftEntry {
   const SequencePages* pages = nullptr;
   std::span<const int32_t> tokens;  // prompt and answer, those chosen in this step at the end
   int64_t first_row = 0;            // of the taps: the first committed row ...
-  int64_t n_committed = 0;          // ... and how many; tokens has at least one behind the last of them
+  int64_t n_committed = 0;          // ... and how many; at least one token follows the last of them
   bool of_prompt = false;           // the rows are a chunk of the prompt
-  int64_t n_wanted = 0;             // drafts that the sequence has use for; 0 within a prompt
+  int64_t n_wanted = 0;             // drafts that the sequence can use; 0 within a prompt
   std::vector<int32_t> drafts;      // written by propose(): for positions tokens.size(), tokens.size() + 1, ...
-  bool low_confidence = false;      // written by propose(): the next draft was not made for doubt
-  // Written by propose() of drafters that say so of each draft: how likely it is kept if those before it are.
+  bool low_confidence = false;      // written by propose(): confidence was too low for another draft
+  // Written by propose() of drafters that know it: the probability that a draft is accepted if those before it are.
   std::vector<float> confidence;
 };
 
 struct DraftRound {
   View taps;                  // [T, d_state] f32, where the model runs
-  int depth = 0;              // drafts that this step makes for every sequence, at most
-  double min_confidence = 0;  // of the drafts that are to have one behind them, together
+  int depth = 0;              // maximum drafts of a sequence in this step
+  double min_confidence = 0;  // of all drafts of a chain together, for it to get another one
   std::vector<DraftEntry> entries;
 };
 
@@ -78,17 +66,17 @@ class Drafter {
   virtual ~Drafter() = default;
 
   virtual int max_drafts() const = 0;  // in a round; 0: it never drafts
-  // Whether resume() wants the tap of the last committed token.
+  // Whether resume() needs the tap of the last committed token.
   virtual bool needs_taps() const = 0;
 
   virtual std::unique_ptr<DraftState> open() const = 0;  // of a sequence without rows
-  // The sequence goes on behind n tokens whose rows are in every cache; tap: of the last of them, null if there are none.
+  // The sequence continues after n_cached tokens whose rows are in every cache; tap: of the last of them, null if n_cached is 0.
   virtual void resume(DraftState& state, int64_t n_cached, const ResumeState& tap) const = 0;
-  // How many of the n_cached tokens with rows of the trunk have the drafter's right rows too.
+  // How many of the n_cached tokens with rows of the trunk also have final rows of the drafter.
   virtual int64_t n_committed(const DraftState& state, int64_t n_cached) const = 0;
 
   virtual void commit(DraftRound& round) = 0;
-  virtual void propose(DraftRound& round) = 0;  // behind commit() of the same round
+  virtual void propose(DraftRound& round) = 0;  // after commit() of the same round
 };
 
 // No drafts: the loop decodes one token a step.
@@ -103,8 +91,7 @@ class NoDrafter final : public Drafter {
   void propose(DraftRound&) override {}
 };
 
-// The drafter that the runner's model brings along, its MTP layer or its block drafter; none if it has none or n_drafts
-// is 0.
+// The drafter of the runner's model: its MTP layer or its block drafter; NoDrafter if it has neither or n_drafts is 0.
 std::unique_ptr<Drafter> make_drafter(Runner& runner, int n_drafts);
 
 }  // namespace levin

@@ -10,9 +10,12 @@
 
 #include "arch/load_config.h"
 #include "base/memory.h"
+#include "engine/bench.h"
+#include "engine/engine_load.h"
 #include "engine/fingerprint.h"
 #include "engine/runner.h"
 #include "engine/step_loop.h"
+#include "engine/trace.h"
 #include "io/safetensors.h"
 #include "model/memory_plan.h"
 #include "model/op_forms.h"
@@ -239,6 +242,7 @@ struct Engine::State {
                       .max_context_tokens = room.n_context_tokens,
                       .max_running = options.max_running,
                       .share_prefixes = options.share_prefixes,
+                      .overlap = options.overlap,
                       .n_host_blocks = room.n_prefix_pages,
                       .disk = std::move(disk)}) {}
 };

@@ -9,30 +9,27 @@
 // thread at a time, except for the functions marked "from any thread".
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/result.h"
-#include "engine/bench.h"
 #include "engine/options.h"
 #include "engine/request.h"
-#include "engine/trace.h"
-#include "kv/page_store.h"
-#include "model/weight_table.h"
-#include "sched/scheduler.h"
 
 namespace levin {
 
-// The load of the engine: running and waiting requests, cache pages, prefix-cache hits.
-struct EngineLoad : SchedulerCounts {
-  PageStoreCounts store;          // prefix cache on disk
-  int64_t n_memory_pages = 0;     // records in the host-memory prefix cache (kv/page_memory.h)
-  int64_t n_memory_bytes = 0;     // and their size
-  int64_t n_restored_tokens = 0;  // of n_queried_tokens: rows read from disk instead of computed
-  int64_t n_late_graphs = 0;      // graphs of a device that were recorded after load()
-};
+struct ModelConfig;   // model/config.h
+struct Numerics;      // model/numerics.h
+struct LoadProgress;  // model/weight_table.h
+struct EngineLoad;    // engine/engine_load.h
+struct BenchCase;     // engine/bench.h
+struct BenchOptions;
+struct BenchRow;
+struct TraceOptions;  // engine/trace.h
+struct TraceResult;
 
 class Engine {
  public:

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "decode/sampling.h"
 #include "engine/draft_depth.h"
 
 namespace levin {
@@ -21,11 +20,6 @@ const MtpState& own(const DraftState& state) { return static_cast<const MtpState
 // The rows of the taps that are committed, which stand behind n_before others.
 void add_committed_rows(const DraftEntry& entry, int64_t n_before, std::vector<int32_t>& rows) {
   for (int64_t r = 0; r < entry.n_committed; ++r) rows.push_back(static_cast<int32_t>(n_before + entry.first_row + r));
-}
-
-std::optional<int32_t> chosen_draft(const DraftEntry& entry, const HeadResult& result) {
-  if (!result.chosen) return entry.chooser->choose(result.logits, entry.drafts);
-  return result.chosen->sound != 0 ? std::optional(result.chosen->token) : std::nullopt;
 }
 
 SequenceChunk chunk(const DraftEntry& entry, std::span<const int32_t> tokens, int64_t first_position) {
@@ -117,40 +111,35 @@ void MtpDrafter::chain(DraftRound& round) {
   const bool share_topk = runner_.model().config().share_topk_across_drafts;
   for (int step = 1; step < round.depth; ++step) {
     std::vector<SequenceChunk> chunks;
-    std::vector<Drafting> going_on;
-    std::vector<int32_t> rows;  // of the last MTP step, which this one goes on from
+    std::vector<Drafting> continuing;
+    std::vector<int32_t> rows;  // of the last MTP step, which this one continues
     for (size_t i = 0; i < drafting_.size(); ++i) {
       DraftEntry& entry = *drafting_[i].entry;
       if (step >= entry.n_wanted || std::ssize(entry.drafts) < step) continue;
       entry.low_confidence = drafting_[i].confidence < round.min_confidence;
       if (entry.low_confidence) continue;
-      going_on.push_back(drafting_[i]);
+      continuing.push_back(drafting_[i]);
       rows.push_back(static_cast<int32_t>(i));
       chunks.push_back(chunk(entry, std::span(entry.drafts).last(1), std::ssize(entry.tokens) - 1 + step - 1));
     }
-    if (going_on.empty()) return;
+    if (continuing.empty()) return;
     rows_ = runner_.mtp(chunks, {.state = rows_.state, .topk = share_topk ? rows_.topk : View(), .rows = rows});
-    drafting_ = std::move(going_on);
+    drafting_ = std::move(continuing);
     choose(round);
   }
 }
 
 void MtpDrafter::choose(const DraftRound& round) {
-  std::vector<HeadRow> asked;
-  for (const Drafting& d : drafting_) {
-    asked.push_back(
-        {.number = static_cast<int32_t>(asked.size()), .rule = d.entry->chooser->rule(std::ssize(d.entry->drafts))});
-  }
-  const std::vector<HeadResult> results = runner_.draft_head(rows_.hidden, asked);
+  std::vector<DraftRow> rows;
+  for (const Drafting& d : drafting_) rows.push_back({.chooser = d.entry->chooser, .drafts = d.entry->drafts});
+  const std::vector<SampledDraft> sampled = sampler_.choose_drafts(rows_.hidden, rows);
   for (size_t i = 0; i < drafting_.size(); ++i) {
     DraftEntry& entry = *drafting_[i].entry;
-    const std::optional<int32_t> token = chosen_draft(entry, results[i]);
-    if (!token) continue;  // the target will say what is wrong, if anything is
-    entry.drafts.push_back(*token);
+    if (!sampled[i].token) continue;
+    entry.drafts.push_back(*sampled[i].token);
     double& confidence = drafting_[i].confidence;
     if (std::ssize(entry.drafts) >= entry.n_wanted || !entry.chooser->logits_tell_confidence()) continue;
-    confidence *= results[i].chosen ? results[i].chosen->probability
-                                    : max_prob(results[i].logits, round.min_confidence / confidence);
+    confidence *= sampled[i].confidence(round.min_confidence / confidence);
   }
 }
 

@@ -10,12 +10,13 @@
 #pragma once
 
 #include "engine/drafter.h"
+#include "engine/sampler.h"
 
 namespace levin {
 
 class MtpDrafter final : public Drafter {
  public:
-  explicit MtpDrafter(Runner& runner) : runner_(runner) {}
+  explicit MtpDrafter(Runner& runner) : runner_(runner), sampler_(runner) {}
 
   int max_drafts() const override;
   bool needs_taps() const override { return true; }
@@ -38,6 +39,7 @@ class MtpDrafter final : public Drafter {
   void choose(const DraftRound& round);
 
   Runner& runner_;
+  Sampler sampler_;
   std::vector<Drafting> drafting_;  // of the round
   ForwardRows rows_;                // of the last MTP step, [number drafting, ...]
 };

@@ -399,7 +399,7 @@ void Runner::run_head(View hidden, std::span<const HeadRow> rows, bool of_drafts
 }
 
 // Some rows at a time, so that the device's scratch need not hold logits of a whole chunk.
-Runner::HeadOutput Runner::head_on_device(View hidden, std::span<const HeadRow> rows, bool of_drafts) {
+Runner::HeadOutput Runner::start_head_on_device(View hidden, std::span<const HeadRow> rows, bool of_drafts) {
   const auto n_with_logits = [](std::span<const HeadRow> some) {
     return std::count_if(some.begin(), some.end(), [](const HeadRow& row) { return !row.rule; });
   };
@@ -414,45 +414,52 @@ Runner::HeadOutput Runner::head_on_device(View hidden, std::span<const HeadRow> 
              {.logits = out.logits.slice_first(n_copied, n_logits), .chosen = out.chosen.slice_first(row, n)});
     n_copied += n_logits;
   }
-  wait();
   return out;
 }
 
-std::vector<HeadResult> Runner::head_of(View hidden, std::span<const HeadRow> rows, bool of_drafts) {
-  std::vector<HeadResult> results(rows.size());
-  if (!on_device()) {
-    std::vector<int32_t> numbers;
-    for (const HeadRow& row : rows) numbers.push_back(row.number);
-    const View logits = logits_of(gather(hidden, numbers), of_drafts);
-    for (size_t i = 0; i < rows.size(); ++i) results[i].logits = row_span(logits, static_cast<int64_t>(i));
-    return results;
+HeadCall Runner::start_head(View hidden, std::span<const HeadRow> rows, bool of_drafts) {
+  HeadCall call;
+  if (on_device()) {
+    for (const HeadRow& row : rows) call.by_rule.push_back(row.rule.has_value());
+    const HeadOutput out = start_head_on_device(hidden, rows, of_drafts);
+    call.logits = out.logits;
+    call.chosen = out.chosen;
+    return call;
   }
-  const HeadOutput out = head_on_device(hidden, rows, of_drafts);
+  std::vector<int32_t> numbers;
+  for (const HeadRow& row : rows) numbers.push_back(row.number);
+  call.by_rule.assign(rows.size(), false);
+  call.logits = logits_of(gather(hidden, numbers), of_drafts);
+  return call;
+}
+
+std::vector<HeadResult> Runner::results_of(const HeadCall& call) {
+  std::vector<HeadResult> results(call.by_rule.size());
   int64_t n_logits = 0;
-  for (size_t i = 0; i < rows.size(); ++i) {
-    if (rows[i].rule) {
-      std::memcpy(&results[i].chosen.emplace(), out.chosen.row<int32_t>(static_cast<int64_t>(i)),
+  for (size_t i = 0; i < results.size(); ++i) {
+    if (call.by_rule[i]) {
+      std::memcpy(&results[i].chosen.emplace(), call.chosen.row<int32_t>(static_cast<int64_t>(i)),
                   sizeof(ops::ChosenToken));
     } else {
-      results[i].logits = row_span(out.logits, n_logits++);
+      results[i].logits = row_span(call.logits, n_logits++);
     }
   }
   return results;
 }
 
-std::vector<HeadResult> Runner::head(View hidden, std::span<const HeadRow> rows) {
-  return head_of(hidden, rows, false);
-}
-
 std::vector<HeadResult> Runner::draft_head(View hidden, std::span<const HeadRow> rows) {
-  return head_of(hidden, rows, true);
+  const HeadCall call = start_head(hidden, rows, true);
+  wait();
+  return results_of(call);
 }
 
 View Runner::logits_of(View hidden, bool of_drafts) {
   if (on_device()) {
     std::vector<HeadRow> rows(static_cast<size_t>(hidden.dim(0)));
     for (size_t i = 0; i < rows.size(); ++i) rows[i].number = static_cast<int32_t>(i);
-    return head_on_device(hidden, rows, of_drafts).logits;
+    const View out = start_head_on_device(hidden, rows, of_drafts).logits;
+    wait();
+    return out;
   }
   const View out = compute_logits(hidden, of_drafts);
   last_result_ = std::chrono::steady_clock::now();

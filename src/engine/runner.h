@@ -23,13 +23,13 @@
 #include "base/cpu.h"
 #include "base/thread_pool.h"
 #include "engine/build_step.h"
+#include "engine/head_rows.h"
 #include "engine/recorded_calls.h"
 #include "kv/cache.h"
 #include "kv/sequence_pages.h"
 #include "model/model.h"
 #include "ops/cpu_backend.h"
 #include "ops/cuda_backend.h"
-#include "ops/logits.h"
 #include "ops/op_times.h"
 
 namespace levin {
@@ -55,17 +55,11 @@ struct MtpRows {
   std::span<const int32_t> rows = {};  // [T]: which of them belongs to each token; empty: row t to token t
 };
 
-// A hidden row that a token is to be chosen by.
-struct HeadRow {
-  int32_t number = 0;
-  // How, if logits and place alone decide. A device then chooses; the CPU leaves it to the caller, who has the logits.
-  std::optional<ops::ChoiceRule> rule;
-};
-
-// What the head says of a row: its logits [V], or the token if it was chosen where they are.
-struct HeadResult {
-  std::span<const float> logits;
-  std::optional<ops::ChosenToken> chosen;
+// A head that was started. What is on the host is there once the runner has waited.
+struct HeadCall {
+  std::vector<bool> by_rule;  // [N]: a device chooses the row's token
+  View logits;                // [rows that are not, V] f32, on the host
+  View chosen;                // [N, kChosenTokenWords] i32, on the host; empty on the CPU
 };
 
 class Runner {
@@ -117,9 +111,11 @@ class Runner {
   DraftTerms draft_terms(View before, View state);  // before [N] i32 of the host, state [N, D]; terms on the host
   View logits(View hidden);                         // [N, D] -> [N, V] on the host
   View draft_logits(View hidden);                   // [N, D] -> [N, V] on the host, for choosing drafts
-  std::vector<HeadResult> head(View hidden, std::span<const HeadRow> rows);  // hidden [T, D]; one result for each row
-  std::vector<HeadResult> draft_head(View hidden, std::span<const HeadRow> rows);
-  std::vector<int32_t> argmax(View logits);  // [N, V] of the host -> N token ids
+  // The head over some rows of hidden [T, D]: enqueued, or computed on the CPU. After wait() there is a result for each row.
+  HeadCall start_head(View hidden, std::span<const HeadRow> rows) { return start_head(hidden, rows, false); }
+  static std::vector<HeadResult> results_of(const HeadCall& call);
+  std::vector<HeadResult> draft_head(View hidden, std::span<const HeadRow> rows);  // and waits
+  std::vector<int32_t> argmax(View logits);                                        // [N, V] of the host -> N token ids
 
   // Rows where the model runs: those of `rows` [M, W] that `which` names, and rows of the host with others behind them.
   View gather(View rows, std::span<const int32_t> which);
@@ -193,8 +189,8 @@ class Runner {
   HeadOutput compute_head(const HeadInput& in, bool of_drafts);
   HeadInput send_head(View hidden, std::span<const HeadRow> rows, int64_t n_rows);
   void run_head(View hidden, std::span<const HeadRow> rows, bool of_drafts, const HeadOutput& to);
-  HeadOutput head_on_device(View hidden, std::span<const HeadRow> rows, bool of_drafts);
-  std::vector<HeadResult> head_of(View hidden, std::span<const HeadRow> rows, bool of_drafts);
+  HeadOutput start_head_on_device(View hidden, std::span<const HeadRow> rows, bool of_drafts);
+  HeadCall start_head(View hidden, std::span<const HeadRow> rows, bool of_drafts);
   View logits_of(View hidden, bool of_drafts);
   void record_head(const HeadKey& key);
   View kept(View rows);

@@ -1,14 +1,17 @@
-// One request on its way through the loop (step_loop.h): its tokens, the rows it still needs, and how it chooses.
+// One request on its way through the loop (step_loop.h): its tokens, which of their rows are cached, and what was delivered.
 //
 //   waiting    has no pages. begin() admits it, after rows found in the prefix cache or with none
-//   prefill    n_cached < n_fill: chunks of the prompt are computed, and of the answer so far if it was preempted. The
-//              last row of the last chunk gives the next token: choose_first_token()
-//   decoding   every step verifies the drafts of the step before: accept(), one token or more
-//   finished   by a token, a limit, cancel() or fail(); the loop retires it after the step
+//   prefill    n_cached < n_fill: chunks of the prompt are computed, and of the answer so far if it was preempted:
+//              commit_prompt(). The last row of the last chunk gives the next token: commit_first_token()
+//   decoding   every step verifies the drafts of the step before: commit_verified(), one token or more
+//   finished   by a token, a limit, its caller, cancel() or fail(); the loop retires it after the step
 //
 // Preemption leads from prefill and decoding back to waiting: begin() forgets drafts and rows, and keeps the tokens.
 //
-// Knows logits and drafts, and neither the model, the cache nor the other sequences.
+// deliver() hands committed tokens to the request's caller, who may end the answer at any of them. The loop decides when:
+// tokens may be delivered after later ones are being computed.
+//
+// Knows sampled tokens and drafts, and neither the model, the cache nor the other sequences.
 #pragma once
 
 #include <chrono>
@@ -18,13 +21,12 @@
 #include <span>
 #include <vector>
 
-#include "decode/sampling.h"
 #include "engine/draft_depth.h"
 #include "engine/drafter.h"
 #include "engine/request.h"
-#include "grammar/matcher.h"
+#include "engine/sampler.h"
+#include "engine/token_chooser.h"
 #include "sched/scheduler.h"
-#include "tensor/view.h"
 
 namespace levin {
 
@@ -34,31 +36,29 @@ struct VerifiedDrafts {
   int n_accepted = 0;
 };
 
-struct Sequence final : DraftChooser {
+struct Sequence {
   RequestId id = 0;
   GenerateRequest request;
-  SamplingPlan plan;
-  int64_t n_prompt = 0;
-  int64_t n_fill = 0;  // tokens to compute before the next one is chosen: the prompt, or all there were when preempted
+  TokenChooser chooser;
+  int64_t n_prompt;
+  int64_t n_fill;  // tokens to compute before the next one is chosen: the prompt, or all there were when preempted
   int64_t max_tokens = 0;
   std::vector<int32_t> tokens;  // prompt and answer
   int64_t n_cached = 0;         // trunk rows at positions 0 .. n_cached-1
   std::vector<int32_t> drafts;  // for positions tokens.size(), tokens.size() + 1, ...
-  bool low_confidence = false;  // the drafter was not sure enough of them to make the next one
+  bool low_confidence = false;  // the drafter's confidence was too low to make the next one
   std::unique_ptr<DraftState> draft_state;
   DraftAcceptance acceptance;
   const SequencePages* pages = nullptr;  // the scheduler's, while it runs
   int64_t n_block_tokens;
   std::vector<ResumeState> block_ends;  // of the blocks that are not yet committed, in order
   std::vector<RowLogprobs> prompt_logprobs;
-  TokenHistory history;
-  std::unique_ptr<grammar::Matcher> matcher;  // of the answer so far; null where any token may be next
   std::unique_ptr<Generation> out = std::make_unique<Generation>();
   bool finished = false;
   std::chrono::steady_clock::time_point submitted = std::chrono::steady_clock::now();
   std::chrono::steady_clock::time_point prompt_done;
 
-  Sequence(const Drafter& drafter, SamplingPlan sampling, int64_t block_tokens);
+  Sequence(const Drafter& drafter, GenerateRequest request, SamplingPlan plan, int64_t block_tokens);
 
   bool in_prompt() const { return n_cached < n_fill; }
   int64_t n_tokens() const { return static_cast<int64_t>(tokens.size()); }
@@ -69,36 +69,37 @@ struct Sequence final : DraftChooser {
     return {.tokens = step_tokens, .first_position = static_cast<int32_t>(first_position), .pages = pages};
   }
 
-  // Begins where rows of others end; nowhere, if none were found.
+  // Admits it, after the rows of a prefix-cache hit; after none, if there was no hit.
   void begin(const Admitted& admitted, const Drafter& drafter);
-  // Goes on behind n rows that are there, as many in every cache.
-  void go_on(int64_t n, const ResumeState& tap, const Drafter& drafter);
+  // Continues after n rows that every cache contains. tap: see Drafter::resume().
+  void resume(int64_t n, const ResumeState& tap, const Drafter& drafter);
 
-  // The token behind a prompt, or behind the answer so far of a sequence that was preempted.
-  void choose_first_token(const HeadResult& row);
-  // Row by row the target's own token; on while it is the one that was drafted.
-  VerifiedDrafts accept(std::span<const int32_t> faults, std::span<const HeadResult> rows);  // [1 + drafts] each
-  // Ends it if one of these rows, the first of them at position n_cached, is not sound.
+  // Ends it if one of these rows, the first of them at position n_cached, is at fault.
   bool fail_on_faults(std::span<const int32_t> faults);
+  void commit_prompt(int64_t n_rows) { n_cached += n_rows; }
+  // The token after a prompt, or after the answer so far of a sequence that was preempted.
+  void commit_first_token(const Sampled& sampled);
+  // What the rows of its last token and its drafts gave.
+  VerifiedDrafts commit_verified(const Sampled& sampled);
   void note_prompt_done();
+
+  // Calls the request's functions with everything committed since the last call.
+  void deliver();
 
   // Ends this sequence, and no other.
   void fail(RowFault fault, int64_t position);
-  void cancel();
-
-  // DraftChooser: by the rule, noise, penalties and structure of the target's own tokens.
-  std::optional<int32_t> choose(std::span<const float> logits, std::span<const int32_t> behind) override;
-  // None while log probabilities are asked for, which the host takes from the logits.
-  std::optional<ops::ChoiceRule> rule(int64_t n_drafts) const override;
-  bool logits_tell_confidence() const override { return !matcher; }
+  void cancel();  // tokens that are not delivered are dropped
 
  private:
-  ChoiceContext next_choice(int64_t n_pushed_drafts = 0) const;
-  int push_drafts(std::span<const int32_t> behind);
-  void pop_drafts(std::span<const int32_t> behind, int n_matched);
-  bool choose_and_emit(const HeadResult& row);
-  void emit(int32_t token, std::span<const float> logits);
-  void finish_on(int32_t token, Verdict verdict);
+  void commit(const Sampled& sampled);
+  void append(const SampledToken& sampled, bool is_last);
+  void count_delivered(int64_t n_tokens);
+  void end_at_delivered(Verdict verdict);
+
+  int64_t n_delivered_ = 0;   // tokens of the answer
+  int64_t n_verified_ = 0;    // of those committed after them, the ones that a verify pass gave
+  int64_t n_accepted_ = 0;    // of these, accepted drafts: the first
+  bool owes_prompt_ = false;  // on_prompt is to be called before the next token
 };
 
 }  // namespace levin

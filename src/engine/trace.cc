@@ -61,7 +61,7 @@ class Tracer {
 class GreedyChooser final : public DraftChooser {
  public:
   explicit GreedyChooser(std::vector<float>* logits) : logits_(logits) {}
-  std::optional<int32_t> choose(std::span<const float> logits, std::span<const int32_t>) override {
+  std::optional<int32_t> choose_draft(std::span<const float> logits, std::span<const int32_t>) override {
     logits_->insert(logits_->end(), logits.begin(), logits.end());
     return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
   }

@@ -3,6 +3,8 @@
 #include <chrono>
 #include <utility>
 
+#include "engine/engine_load.h"
+
 namespace levin::serve {
 
 // A request on its way. The engine's thread fills `batch`; the answer thread has what was handed on.

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "engine/engine_load.h"
 
 namespace levin::serve {
 

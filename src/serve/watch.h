@@ -13,6 +13,7 @@
 #include <mutex>
 #include <thread>
 
+#include "engine/engine_load.h"
 #include "serve/engine_service.h"
 #include "serve/log.h"
 #include "serve/metrics.h"

@@ -87,8 +87,9 @@ void expect_the_cpus_answers(CudaBackend& cuda, const std::filesystem::path& fol
   options.graphs = false;
   Runner eager(*on_cuda, options);
   must(eager.ready());
-  for (const Circumstances& c : {Circumstances{}, Circumstances{.n_spec_steps = 3},
-                                 Circumstances{.n_spec_steps = 2, .max_running = 4, .chunk_tokens = 33}}) {
+  for (const Circumstances& c :
+       {Circumstances{}, Circumstances{.n_spec_steps = 3},
+        Circumstances{.n_spec_steps = 2, .max_running = 4, .chunk_tokens = 33, .overlap = true}}) {
     SCOPED_TRACE(c.n_spec_steps);
     EXPECT_EQ(tokens_of(answer(device, prompts, c)), expected);
     EXPECT_EQ(tokens_of(answer(eager, prompts, c)), expected);

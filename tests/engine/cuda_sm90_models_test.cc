@@ -220,8 +220,9 @@ TEST_F(Sm90ModelTest, DemoV32AnswersAlikeWithDraftsAndInCompany) {
   Runner graphs(*model, on(*tuned_, 4 * kContextTokens)), eager(*model, on(*tuned_, 4 * kContextTokens, false));
   must(graphs.ready()), must(eager.ready());
   const std::vector<Ids> expected = tokens_of(answer(eager, prompts, {}));
-  for (const Circumstances& c : {Circumstances{}, Circumstances{.n_spec_steps = 3},
-                                 Circumstances{.n_spec_steps = 2, .max_running = 4, .chunk_tokens = 33}}) {
+  for (const Circumstances& c :
+       {Circumstances{}, Circumstances{.n_spec_steps = 3},
+        Circumstances{.n_spec_steps = 2, .max_running = 4, .chunk_tokens = 33, .overlap = true}}) {
     SCOPED_TRACE(c.n_spec_steps);
     EXPECT_EQ(tokens_of(answer(graphs, prompts, c)), expected);
     EXPECT_EQ(tokens_of(answer(eager, prompts, c)), expected);

@@ -29,7 +29,8 @@ std::vector<std::unique_ptr<Generation>> answer(Runner& runner, const std::vecto
                          .n_spec_steps = c.n_spec_steps,
                          .max_context_tokens = kContextTokens,
                          .max_running = c.max_running,
-                         .share_prefixes = false});
+                         .share_prefixes = false,
+                         .overlap = c.overlap});
   std::vector<RequestId> ids;
   for (const Ids& prompt : prompts) {
     GenerateRequest request{.prompt = prompt, .max_tokens = kAnswerTokens};

@@ -22,6 +22,7 @@ struct Circumstances {
   int n_spec_steps = 0;
   int64_t max_running = 1;
   int64_t chunk_tokens = 64;
+  bool overlap = false;
 };
 
 constexpr int64_t kAnswerTokens = 24;

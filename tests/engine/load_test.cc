@@ -6,6 +6,7 @@
 #include <random>
 
 #include "engine/engine.h"
+#include "engine/engine_load.h"
 #include "engine/loaded_model.h"
 #include "engine/same_tokens.h"
 #include "engine/step_loop.h"

@@ -125,7 +125,8 @@ std::vector<std::vector<int32_t>> answers(const Model& model, const Circumstance
                          .n_spec_steps = circumstance.n_spec_steps,
                          .adapt_depth = circumstance.adapt_depth,
                          .min_confidence = circumstance.adapt_depth ? kDefaultMinConfidence : 0,
-                         .max_context_tokens = longest + max_tokens + 1});
+                         .max_context_tokens = longest + max_tokens + 1,
+                         .overlap = circumstance.in_company});  // either order of the loop's work
   std::vector<std::vector<int32_t>> out(prompts.size());
   std::vector<RequestId> company;
   for (size_t i = 0; i < prompts.size(); ++i) {

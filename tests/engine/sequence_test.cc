@@ -1,4 +1,5 @@
-// A sequence by itself: what a verify pass makes of drafts, and how an answer ends. Logits are written by hand.
+// A sequence by itself: what a verify pass makes of drafts, how an answer ends, and when its tokens are delivered. Sampled tokens
+// are written by hand.
 #include "engine/sequence.h"
 
 #include <gtest/gtest.h>
@@ -11,77 +12,67 @@
 namespace levin {
 namespace {
 
+using Tokens = std::vector<int32_t>;
+
 constexpr int64_t kVocab = 8;
 
-// Answers greedily behind the prompt {1, 2, 3}, whose rows but the last one's are there.
-std::unique_ptr<Sequence> make_sequence(int64_t max_tokens, std::vector<int32_t> stop_tokens = {}) {
+// Answers greedily after the prompt {1, 2, 3}, whose rows but the last one's are cached.
+std::unique_ptr<Sequence> make_sequence(int64_t max_tokens, Tokens stop_tokens = {}) {
   const SamplingParams sampling{.temperature = 0, .stop_tokens = std::move(stop_tokens)};
-  auto s = std::make_unique<Sequence>(NoDrafter(), SamplingPlan::make(sampling, kVocab).value(), kPageTokens);
-  s->tokens = {1, 2, 3};
-  s->n_prompt = s->n_fill = 3;
+  auto s = std::make_unique<Sequence>(NoDrafter(), GenerateRequest{.prompt = {1, 2, 3}, .sampling = sampling},
+                                      SamplingPlan::make(sampling, kVocab).value(), kPageTokens);
   s->n_cached = 2;
   s->max_tokens = max_tokens;
-  s->history.add_prompt(s->tokens);
   s->out->speculation.accepted_per_position.assign(4, 0);
   return s;
 }
 
-// Rows whose largest logit is at these tokens.
-struct Rows {
-  std::vector<float> values;
-  std::vector<int32_t> faults;  // none of them has one
-
-  explicit Rows(const std::vector<int32_t>& tokens) : values(tokens.size() * kVocab, 0.0F), faults(tokens.size(), 0) {
-    for (size_t r = 0; r < tokens.size(); ++r) values[r * kVocab + static_cast<size_t>(tokens[r])] = 1;
+// What the sampler makes of rows with these tokens.
+Sampled sampled_tokens(Sequence& s, const Tokens& tokens, int n_accepted) {
+  Sampled out{.tokens = {}, .n_accepted = n_accepted, .failure = std::nullopt};
+  for (const int32_t token : tokens) {
+    EXPECT_TRUE(s.chooser.push(token));
+    out.tokens.push_back({.token = token, .logits = {}});
   }
-  std::vector<HeadResult> results() const {
-    std::vector<HeadResult> out(faults.size());
-    for (size_t r = 0; r < out.size(); ++r) out[r].logits = std::span(values).subspan(r * kVocab, kVocab);
-    return out;
-  }
-};
+  return out;
+}
 
-TEST(SequenceTest, KeepsDraftsUpToTheFirstThatTheTargetDoesNotChoose) {
+Tokens delivered_tokens(const Sequence& s) {
+  Tokens out;
+  for (const TokenEvent& event : s.out->tokens) out.push_back(event.token);
+  return out;
+}
+
+TEST(SequenceTest, CommitsTheTokensOfAVerifyPass) {
   auto s = make_sequence(10);
   s->drafts = {4, 5, 6};
-  Rows rows({4, 5, 7, 1});
-  const VerifiedDrafts verified = s->accept(rows.faults, rows.results());
-  EXPECT_EQ(s->tokens, (std::vector<int32_t>{1, 2, 3, 4, 5, 7}));
+  const VerifiedDrafts verified = s->commit_verified(sampled_tokens(*s, {4, 5, 7}, 2));
+  s->deliver();
+  EXPECT_EQ(s->tokens, (Tokens{1, 2, 3, 4, 5, 7}));
   EXPECT_EQ(s->n_cached, 5);
   EXPECT_EQ(verified.n_drafted, 3);
   EXPECT_EQ(verified.n_accepted, 2);
   EXPECT_TRUE(s->drafts.empty());
   EXPECT_FALSE(s->finished);
-  EXPECT_EQ(s->out->speculation.accepted_per_position, (std::vector<int64_t>{1, 1, 0, 0}));
-}
-
-TEST(SequenceTest, GivesOneTokenMoreThanTheDraftsWhenAllAreAccepted) {
-  auto s = make_sequence(10);
-  s->drafts = {4, 5};
-  Rows rows({4, 5, 6});
-  EXPECT_EQ(s->accept(rows.faults, rows.results()).n_accepted, 2);
-  EXPECT_EQ(s->tokens, (std::vector<int32_t>{1, 2, 3, 4, 5, 6}));
   EXPECT_EQ(s->out->speculation.n_kept, 3);
+  EXPECT_EQ(s->out->speculation.accepted_per_position, (std::vector<int64_t>{1, 1, 0, 0}));
 }
 
 TEST(SequenceTest, ADraftStoppedForLowConfidenceCountsAsRejected) {
   auto s = make_sequence(10);
   s->drafts = {4};
   s->low_confidence = true;
-  Rows rows({4, 5});
-  const VerifiedDrafts verified = s->accept(rows.faults, rows.results());
+  const VerifiedDrafts verified = s->commit_verified(sampled_tokens(*s, {4, 5}, 1));
   EXPECT_EQ(verified.n_drafted, 2);
   EXPECT_EQ(verified.n_accepted, 1);
   EXPECT_FALSE(s->low_confidence);
   EXPECT_EQ(s->out->speculation.n_drafted, 1);
 }
 
-TEST(SequenceTest, AStopTokenAmongAcceptedDraftsEndsTheAnswer) {
+TEST(SequenceTest, AStopTokenEndsTheAnswer) {
   auto s = make_sequence(10, {5});
   s->drafts = {4, 5, 6};
-  Rows rows({4, 5, 6, 7});
-  s->accept(rows.faults, rows.results());
-  EXPECT_EQ(s->tokens, (std::vector<int32_t>{1, 2, 3, 4, 5}));
+  s->commit_verified(sampled_tokens(*s, {4, 5}, 2));
   EXPECT_TRUE(s->finished);
   EXPECT_EQ(s->out->finish_reason, FinishReason::kStop);
 }
@@ -90,74 +81,114 @@ TEST(SequenceTest, TheLimitCutsAcceptedDraftsOff) {
   auto s = make_sequence(2);
   EXPECT_EQ(s->n_drafts_within(4), 1);
   s->drafts = {4, 5};
-  Rows rows({4, 5, 6});
-  s->accept(rows.faults, rows.results());
+  s->commit_verified(sampled_tokens(*s, {4, 5, 6}, 2));
   EXPECT_EQ(s->n_answer_tokens(), 2);
   EXPECT_TRUE(s->finished);
   EXPECT_EQ(s->out->finish_reason, FinishReason::kLength);
 }
 
-TEST(SequenceTest, AFaultyRowEndsTheAnswerBehindTheTokensThatCameBeforeIt) {
+TEST(SequenceTest, AFailureEndsTheAnswerAfterTheTokensBeforeIt) {
   auto s = make_sequence(10);
   s->drafts = {4, 5};
-  Rows rows({4, 5, 6});
-  rows.faults[1] = 1;
-  s->accept(rows.faults, rows.results());
-  EXPECT_EQ(s->tokens, (std::vector<int32_t>{1, 2, 3, 4}));
+  Sampled sampled = sampled_tokens(*s, {4}, 1);
+  sampled.failure = {RowFault::kNotNumbers, 3};
+  s->commit_verified(sampled);
+  s->deliver();
+  EXPECT_EQ(delivered_tokens(*s), (Tokens{4}));
   EXPECT_TRUE(s->finished);
   EXPECT_EQ(s->out->finish_reason, FinishReason::kError);
   ASSERT_TRUE(s->out->error.has_value());
   EXPECT_NE(s->out->error->message.find("position 3"), std::string::npos) << s->out->error->message;
 }
 
-TEST(SequenceTest, TokensThatADeviceChoseAreAcceptedAsThoseOfLogits) {
-  auto s = make_sequence(10);
-  s->drafts = {4, 5};
-  const std::vector<int32_t> faults(3, 0);
-  std::vector<HeadResult> rows(3);
-  for (size_t r = 0; r < rows.size(); ++r) rows[r].chosen = {.token = r < 2 ? 4 : 6, .sound = 1};
-  EXPECT_EQ(s->accept(faults, rows).n_accepted, 1);
-  EXPECT_EQ(s->tokens, (std::vector<int32_t>{1, 2, 3, 4, 4}));
-  EXPECT_FALSE(s->finished);
-  s->drafts = {};
-  rows[0].chosen = ops::ChosenToken{};
-  s->accept(faults, std::span(rows).first(1));
-  EXPECT_TRUE(s->finished);
-  ASSERT_TRUE(s->out->error.has_value());
-  EXPECT_NE(s->out->error->message.find("position 5"), std::string::npos) << s->out->error->message;
-}
-
-TEST(SequenceTest, ADeviceMayChooseWhereTheHostHasNoUseForTheLogits) {
-  auto s = make_sequence(10);
-  const std::optional<ops::ChoiceRule> rule = s->rule(2);
-  ASSERT_TRUE(rule.has_value());
-  EXPECT_EQ(rule->position, 5U) << "behind three tokens and two drafts";
-  EXPECT_EQ(rule->temperature, 0);
-  s->request.logprobs = true;
-  EXPECT_FALSE(s->rule(2).has_value());
-}
-
 TEST(SequenceTest, PreemptionForgetsDraftsAndRowsAndKeepsTheTokens) {
   auto s = make_sequence(10);
   s->drafts = {4};
-  s->low_confidence = true;
-  Rows rows({4, 5});
-  s->accept(rows.faults, rows.results());
+  s->commit_verified(sampled_tokens(*s, {4, 5}, 1));
   s->drafts = {6};
+  s->low_confidence = true;
   s->begin({.id = 0, .n_cached = 0, .resume = nullptr}, NoDrafter());
   EXPECT_TRUE(s->in_prompt());
   EXPECT_EQ(s->n_fill, 5);
   EXPECT_TRUE(s->drafts.empty());
-  EXPECT_EQ(s->tokens, (std::vector<int32_t>{1, 2, 3, 4, 5}));
+  EXPECT_FALSE(s->low_confidence);
+  EXPECT_EQ(s->tokens, (Tokens{1, 2, 3, 4, 5}));
 }
 
-TEST(SequenceTest, ADraftIsChosenByTheAnswersRuleAndLeavesNoTrace) {
+// ---- delivery ----
+
+TEST(SequenceTest, TokensAreDeliveredOnceAndInOrder) {
   auto s = make_sequence(10);
-  Rows rows({6});
-  const std::vector<int32_t> behind = {4, 5};
-  EXPECT_EQ(s->choose(rows.results().front().logits, behind), 6);
-  EXPECT_EQ(s->tokens, (std::vector<int32_t>{1, 2, 3}));
-  EXPECT_TRUE(s->logits_tell_confidence());
+  Tokens seen;
+  s->request.on_token = [&](const TokenEvent& event) {
+    seen.push_back(event.token);
+    return Verdict::kGoOn;
+  };
+  s->commit_verified(sampled_tokens(*s, {4}, 0));
+  EXPECT_TRUE(seen.empty());
+  s->deliver();
+  s->deliver();
+  s->commit_verified(sampled_tokens(*s, {5}, 0));
+  s->deliver();
+  EXPECT_EQ(seen, (Tokens{4, 5}));
+}
+
+// The caller's word at a token holds, whatever was computed since.
+TEST(SequenceTest, TheCallerEndsTheAnswerAtAnyDeliveredToken) {
+  for (const Verdict verdict : {Verdict::kStop, Verdict::kCancel}) {
+    for (const bool fails : {false, true}) {
+      auto s = make_sequence(3);  // at the end of the three tokens
+      s->request.on_token = [&](const TokenEvent& event) { return event.token == 5 ? verdict : Verdict::kGoOn; };
+      s->drafts = {4, 5};
+      Sampled sampled = sampled_tokens(*s, {4, 5, 6}, 2);
+      if (fails) {
+        sampled.tokens.pop_back();
+        sampled.failure = {RowFault::kNotNumbers, 5};
+      }
+      s->commit_verified(sampled);
+      s->deliver();
+      EXPECT_TRUE(s->finished);
+      EXPECT_FALSE(s->out->error.has_value());
+      EXPECT_EQ(s->out->finish_reason, verdict == Verdict::kStop ? FinishReason::kStop : FinishReason::kCancelled);
+      EXPECT_EQ(delivered_tokens(*s), (Tokens{4, 5}));
+      EXPECT_EQ(s->out->speculation.n_kept, 2) << "tokens after the end are not counted";
+      EXPECT_EQ(s->out->speculation.n_accepted, 2);
+    }
+  }
+}
+
+TEST(SequenceTest, AnAnswerThatStopsByItselfIsNotCancelledAtItsLastToken) {
+  auto s = make_sequence(10, {5});
+  s->request.on_token = [](const TokenEvent& event) { return event.token == 5 ? Verdict::kCancel : Verdict::kGoOn; };
+  s->commit_verified(sampled_tokens(*s, {5}, 0));
+  s->deliver();
+  EXPECT_EQ(s->out->finish_reason, FinishReason::kStop);
+}
+
+TEST(SequenceTest, CancellingDropsWhatWasNotDelivered) {
+  auto s = make_sequence(10);
+  s->commit_verified(sampled_tokens(*s, {4}, 0));
+  s->deliver();
+  s->commit_verified(sampled_tokens(*s, {5}, 0));
+  s->cancel();
+  s->deliver();
+  EXPECT_EQ(delivered_tokens(*s), (Tokens{4}));
+  EXPECT_EQ(s->out->finish_reason, FinishReason::kCancelled);
+}
+
+TEST(SequenceTest, LogProbabilitiesOfThePromptComeBeforeTheFirstToken) {
+  auto s = make_sequence(10);
+  std::vector<std::string> seen;
+  s->request.on_prompt = [&](const std::vector<RowLogprobs>& rows) { seen.push_back(std::to_string(rows.size())); };
+  s->request.on_token = [&](const TokenEvent&) {
+    seen.emplace_back("token");
+    return Verdict::kGoOn;
+  };
+  s->prompt_logprobs.resize(2);
+  s->commit_prompt(1);
+  s->commit_first_token(sampled_tokens(*s, {4}, 0));
+  s->deliver();
+  EXPECT_EQ(seen, (std::vector<std::string>{"2", "token"}));
 }
 
 }  // namespace

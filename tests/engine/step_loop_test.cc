@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <map>
 #include <random>
+#include <string>
+#include <tuple>
 
 #include "engine/fake_model.h"
 #include "engine/mtp_drafter.h"
@@ -52,26 +54,39 @@ RunnerOptions runner_options(Where where, FakeCuda& device, int64_t n_cache_toke
           .n_cache_tokens = n_cache_tokens};
 }
 
-class StepLoopTest : public ::testing::TestWithParam<Where> {
+// Where the model runs, and in which order the loop does its work.
+using Kind = std::tuple<Where, bool>;
+
+class StepLoopTest : public ::testing::TestWithParam<Kind> {
  protected:
-  void SetUp() override { where = GetParam(); }
+  void SetUp() override { std::tie(where, overlap) = GetParam(); }
 
  public:
   static inline Where where = Where::kHost;  // of the test that runs
+  static inline bool overlap = false;
 };
 
-std::string place_name(const ::testing::TestParamInfo<Where>& place) {
-  return place.param == Where::kHost ? "host" : place.param == Where::kEager ? "device" : "device_with_graphs";
+std::string kind_name(const ::testing::TestParamInfo<Kind>& kind) {
+  const Where where = std::get<0>(kind.param);
+  const std::string place = where == Where::kHost ? "host" : where == Where::kEager ? "device" : "device_with_graphs";
+  return place + (std::get<1>(kind.param) ? "_overlapped" : "_in_order");
 }
 
-INSTANTIATE_TEST_SUITE_P(Places, StepLoopTest, ::testing::Values(Where::kHost, Where::kEager, Where::kGraphs),
-                         place_name);
+INSTANTIATE_TEST_SUITE_P(Kinds, StepLoopTest,
+                         ::testing::Combine(::testing::Values(Where::kHost, Where::kEager, Where::kGraphs),
+                                            ::testing::Bool()),
+                         kind_name);
+
+LoopOptions in_its_order(LoopOptions options) {
+  options.overlap = StepLoopTest::overlap;
+  return options;
+}
 
 struct Fake {
   explicit Fake(const LoopOptions& options, uint32_t wrong_every = 0, int64_t n_cache_tokens = 64 * kPageTokens)
       : model(wrong_every, StepLoopTest::where == Where::kHost ? Device::kCpu : Device::kCuda),
         runner(model, runner_options(StepLoopTest::where, device, n_cache_tokens)),
-        loop(runner, options) {}
+        loop(runner, in_its_order(options)) {}
 
   std::unique_ptr<Generation> answer(GenerateRequest request) {
     const RequestId id = must(loop.submit(std::move(request)));
@@ -189,9 +204,9 @@ TEST_P(StepLoopTest, SampledAnswersAreTheSameWhereverTokensAreChosen) {
                                           .min_confidence = 0,
                                           .max_context_tokens = kContext,
                                           .max_running = max_running});
-      where = Where::kHost;
+      where = Where::kHost, overlap = false;
       const auto expected = sampled_answers({.max_context_tokens = kContext});
-      where = GetParam();
+      std::tie(where, overlap) = GetParam();
       EXPECT_EQ(found, expected);
     }
   }
@@ -298,6 +313,55 @@ TEST_P(StepLoopTest, ARowWithoutNumbersEndsItsRequestAlone) {
   // Nor does anybody find its rows.
   poisoned[30] = 1;
   EXPECT_EQ(tokens_of(*fake.answer(greedy(poisoned, 20))), fake_answer(poisoned, 20));
+}
+
+// A caller ends its answer at a token: later ones, which may be computed already, are neither delivered nor counted.
+TEST_P(StepLoopTest, AnAnswerThatItsCallerEndsHasNoTokenMore) {
+  for (const int depth : {0, 3}) {
+    for (const Verdict verdict : {Verdict::kStop, Verdict::kCancel}) {
+      SCOPED_TRACE(testing::Message() << depth << " drafts");
+      Fake fake({.chunk_tokens = 16, .n_spec_steps = depth, .min_confidence = 0, .max_context_tokens = kContext}, 3);
+      std::vector<RequestId> ids;
+      std::vector<Tokens> prompts, seen(9);
+      for (size_t i = 0; i < seen.size(); ++i) {
+        prompts.push_back(made_up(20 + static_cast<int64_t>(i), 80 + i));
+        GenerateRequest request = greedy(prompts.back(), 40);
+        request.on_token = [&seen, verdict, i](const TokenEvent& event) {
+          seen[i].push_back(event.token);
+          return seen[i].size() == 3 * i + 1 ? verdict : Verdict::kGoOn;
+        };
+        ids.push_back(must(fake.loop.submit(std::move(request))));
+      }
+      while (fake.loop.step()) continue;
+      for (size_t i = 0; i < ids.size(); ++i) {
+        const std::unique_ptr<Generation> done = fake.loop.take(ids[i]);
+        EXPECT_EQ(seen[i], fake_answer(prompts[i], std::ssize(seen[i])));
+        EXPECT_EQ(seen[i].size(), 3 * i + 1);
+        EXPECT_EQ(tokens_of(*done), seen[i]);
+        EXPECT_EQ(done->finish_reason, verdict == Verdict::kStop ? FinishReason::kStop : FinishReason::kCancelled);
+        EXPECT_EQ(done->speculation.n_kept, std::ssize(seen[i]) - 1);
+      }
+      // Others may find the rows that were computed, and no wrong ones.
+      for (const Tokens& prompt : prompts)
+        EXPECT_EQ(tokens_of(*fake.answer(greedy(prompt, 50))), fake_answer(prompt, 50));
+    }
+  }
+}
+
+// While a device computes a round the tokens of the one before are delivered; on the whole each is, once.
+TEST_P(StepLoopTest, TokensAreDeliveredWhileTheNextRoundIsComputed) {
+  Fake fake({.max_context_tokens = kContext});
+  std::vector<StepPhase> phases;
+  GenerateRequest request = greedy(made_up(20, 90), 12);
+  request.on_token = [&](const TokenEvent&) {
+    phases.push_back(fake.loop.phase());
+    return Verdict::kGoOn;
+  };
+  must(fake.loop.submit(std::move(request)));
+  while (fake.loop.step()) continue;
+  ASSERT_EQ(phases.size(), 12U);
+  phases.pop_back();  // after the last there is no next
+  for (const StepPhase phase : phases) EXPECT_EQ(phase, overlap ? StepPhase::kTrunk : StepPhase::kChoosing);
 }
 
 TEST_P(StepLoopTest, CancelledAnswersEndAndOthersGoOn) {

@@ -1,0 +1,47 @@
+// Speculation as the loop sees it: a drafter, and how many drafts it is asked for.
+//
+// The depth is fixed, or adapts to acceptance and to the measured duration of rounds (draft_depth.h). It changes speed and
+// never a token.
+#pragma once
+
+#include <memory>
+
+#include "engine/draft_depth.h"
+#include "engine/drafter.h"
+#include "engine/round.h"
+
+namespace levin {
+
+struct SpeculationOptions {
+  int max_depth = 0;          // drafts per round of a sequence at most; 0: off
+  bool adapt_depth = false;   // fewer of them, or none, where that is faster
+  double min_confidence = 0;  // of all drafts of a chain together, for it to get another one
+};
+
+class Speculation {
+ public:
+  Speculation(std::unique_ptr<Drafter> drafter, const SpeculationOptions& options);
+
+  const Drafter& drafter() const { return *drafter_; }
+  bool on() const { return options_.max_depth > 0; }
+  int max_depth() const { return options_.max_depth; }
+  int last_depth() const { return last_depth_; }  // of the drafts that the next round verifies
+  const DraftAcceptance& typical() const {
+    return typical_;
+  }  // of all sequences so far: what a new one is expected to have
+
+  void observe(const Round& round);                       // what verification made of the drafts
+  void draft(Round& round);                               // makes the next ones, for every sequence that goes on
+  void observe_time(const Round& round, double seconds);  // the round's duration
+
+ private:
+  int choose_depth(const Round& round);
+
+  std::unique_ptr<Drafter> drafter_;
+  SpeculationOptions options_;
+  DraftDepth depth_;
+  DraftAcceptance typical_;
+  int last_depth_ = 0;
+};
+
+}  // namespace levin
