@@ -268,7 +268,8 @@ __device__ __forceinline__ void publish_weights(ConvertedRows& s, const uint32_t
   __syncwarp();
 }
 
-// Scores, weights and values of an own tile, and the values of the other warpgroup's tile before it.
+// Scores, weights and values of an own tile, and the values of the other warpgroup's tile before it. The first part goes to
+// scratch memory while the scores of the warpgroup's first tile of the next part are multiplied.
 template <int kGroup>
 __device__ __forceinline__ void attend_tile(ConvertedRows& s, HeadState& m, const SparseMla& a, const RowWork& w,
                                             int tile, float scale_log2) {
@@ -278,12 +279,13 @@ __device__ __forceinline__ void attend_tile(ConvertedRows& s, HeadState& m, cons
     if (tile > 0) {
       add_other_tile<kGroup>(s, m, w.turn<1 - kGroup>(tile - 1));
       release_tile<kGroup>(s, m, 1 - kGroup);
-      if (begins_later_part(tile)) put_first_part(m, a);
     }
     multiply_tile<kGroup>(s, score, second, turn);
+    if (begins_later_part(tile)) put_first_part(m, a);
     wgmma_wait<0>();
   } else {
     multiply_tile<kGroup>(s, score, second, turn);
+    if (begins_later_part(tile - 1)) put_first_part(m, a);
     add_other_tile<kGroup>(s, m, w.turn<1 - kGroup>(tile - 1));
     wgmma_wait<1>();
   }
@@ -308,23 +310,26 @@ __device__ __forceinline__ void attend_tile(ConvertedRows& s, HeadState& m, cons
   rescale(m, maximum);
   add_own_tile<kGroup>(s, m, weight);
   release_tile<kGroup>(s, m, kGroup);
-  if (kGroup == 1 && begins_later_part(tile + 1) && tile + 1 < w.n_tiles()) put_first_part(m, a);
 }
 
 // Columns 8j .. 8j + 31 of a warpgroup's.
-template <int kGroup>
+template <int kGroup, bool kF32>
 __device__ __forceinline__ void store_columns(const SparseMla& a, const RowWork& w, int j, const float4* value,
                                               const float (&inverse)[2]) {
-  if (!a.out_f32) return store_32_columns(a, w, kGroup * kHalfLatent + 8 * j, value, inverse);
+  if constexpr (!kF32) return store_32_columns(a, w, kGroup * kHalfLatent + 8 * j, value, inverse);
 #pragma unroll
   for (int i = 0; i < 4; ++i)
     store_output<LatentRows::kFp8, true>(a, w, kGroup * kHalfLatent, j + i, value[i], inverse);
 }
 
-// Merges the last part and writes the row.
-template <int kGroup>
-__device__ __forceinline__ void write_row(ConvertedRows& s, HeadState& m, const SparseMla& a, const RowWork& w) {
-  constexpr int kFoursAtOnce = 8;
+// The values of the first part that are read together.
+constexpr int kFoursAtOnce = 16;
+using FirstPart = float4[kFoursAtOnce];
+
+// Merges the last part and writes the row. Of the first part, `four` holds the first values already.
+template <int kGroup, bool kF32>
+__device__ __forceinline__ void write_row(ConvertedRows& s, HeadState& m, const SparseMla& a, const RowWork& w,
+                                          FirstPart& four) {
   MergeFactors f[2];
   merge_part_sums(m, f);
   float(&row_sum)[2][kMlaHeadGroup] = s.row_sum[w.n_done() & 1];
@@ -336,32 +341,40 @@ __device__ __forceinline__ void write_row(ConvertedRows& s, HeadState& m, const 
   named_barrier(kHeadBarrier, kHeadThreads);
   const float inverse[2] = {invert_sum(row_sum[0][row], row_sum[1][row]),
                             invert_sum(row_sum[0][row + 8], row_sum[1][row + 8])};
-  const float4* slot = total_slot(a);
 #pragma unroll
   for (int first = 0; first < kFours; first += kFoursAtOnce) {
-    float4 four[kFoursAtOnce];
-    read_total<kHeadThreads>(four, slot, first, w.n_tiles() <= kPartTiles);
+    if (first > 0) read_total<kHeadThreads>(four, total_slot(a), first, w.n_tiles() <= kPartTiles);
 #pragma unroll
     for (int j = 0; j < kFoursAtOnce; ++j) four[j] = merge_four(m.acc, first + j, f, four[j]);
 #pragma unroll
-    for (int j = 0; j < kFoursAtOnce; j += 4) store_columns<kGroup>(a, w, first + j, four + j, inverse);
+    for (int j = 0; j < kFoursAtOnce; j += 4) store_columns<kGroup, kF32>(a, w, first + j, four + j, inverse);
   }
 }
 
-template <int kGroup>
+// All tiles of a row, and the row's output. Values of the first part are requested before the other warpgroup's last tile is
+// added: there are registers for them once the last scores are done.
+template <int kGroup, bool kF32>
+__device__ __forceinline__ void attend_row(ConvertedRows& s, const SparseMla& a, const RowWork& w, float scale_log2) {
+  HeadState m;
+  start_row(m);
+  s.query_full.wait_without_clock(w.n_done() & 1);
+  if (w.n_tiles() <= kGroup) s.query_empty.arrive_as_warp();
+  for (int tile = kGroup; tile < w.n_tiles(); tile += 2) attend_tile<kGroup>(s, m, a, w, tile, scale_log2);
+  if (kGroup == 1 && begins_later_part(w.n_tiles() - 1)) put_first_part(m, a);  // no own tile of the next part did
+  FirstPart four;
+  read_total<kHeadThreads>(four, total_slot(a), 0, w.n_tiles() <= kPartTiles);
+  if (w.n_tiles() > 0 && (w.n_tiles() - 1) % 2 != kGroup) {
+    add_other_tile<kGroup>(s, m, w.turn<1 - kGroup>(w.n_tiles() - 1));
+    release_tile<kGroup>(s, m, 1 - kGroup);
+  }
+  write_row<kGroup, kF32>(s, m, a, w, four);
+}
+
+template <int kGroup, bool kF32>
 __device__ __forceinline__ void head_role(ConvertedRows& s, const SparseMla& a, float scale_log2) {
   RowWork w(a);
   do {
-    HeadState m;
-    start_row(m);
-    s.query_full.wait_without_clock(w.n_done() & 1);
-    if (w.n_tiles() <= kGroup) s.query_empty.arrive_as_warp();
-    for (int tile = kGroup; tile < w.n_tiles(); tile += 2) attend_tile<kGroup>(s, m, a, w, tile, scale_log2);
-    if (w.n_tiles() > 0 && (w.n_tiles() - 1) % 2 != kGroup) {
-      add_other_tile<kGroup>(s, m, w.turn<1 - kGroup>(w.n_tiles() - 1));
-      release_tile<kGroup>(s, m, 1 - kGroup);
-    }
-    write_row<kGroup>(s, m, a, w);
+    attend_row<kGroup, kF32>(s, a, w, scale_log2);
   } while (w.advance());
 }
 
@@ -377,9 +390,11 @@ class ConvertedLoader {
       topk_ = a_.topk + w.row() * a_.n_topk + own_row_;
       first_slot_ = a_.table_row[w.row()] * a_.tables.stride * kIndexPageTokens;
       ask_topk(0, w.n_tiles());
-      load_queries(w);
+      ask_queries(w);
+      if (w.n_tiles() > 0) load_tile<0>(w, 0);  // these keys arrive while the queries are put in order
+      put_queries_in_order();
       for (int tile = 0; tile < w.n_tiles(); tile += 2) {
-        load_tile<0>(w, tile);
+        if (tile > 0) load_tile<0>(w, tile);
         if (tile + 1 < w.n_tiles()) load_tile<1>(w, tile + 1);
       }
     } while (w.advance());
@@ -396,8 +411,7 @@ class ConvertedLoader {
     for (int i = 0; i < kRows; ++i) pick_[i] = tile < n_tiles ? topk_[tile * kTileKeys + i * kRowStep] : -1;
   }
 
-  // The latent columns of queries in the order of those of rows: each thread changes what it has copied itself.
-  __device__ __forceinline__ void load_queries(const RowWork& w) {
+  __device__ __forceinline__ void ask_queries(const RowWork& w) {
     const auto* latent = static_cast<const uint16_t*>(a_.q_latent) + w.row() * a_.q_latent_row_stride;
     const auto* rope = static_cast<const uint16_t*>(a_.q_rope) + w.row() * a_.q_rope_row_stride;
     s_.query_empty.wait_without_clock((w.n_done() & 1) ^ 1);
@@ -411,6 +425,9 @@ class ConvertedLoader {
       async_copy_16(s_.query[kRopeChunk] + offset(i), rope + int64_t{valid_head} * kRope + piece_ / 2, valid);
     }
     async_copy_commit();
+  }
+  // The latent columns of queries in the order of those of rows: each thread changes what it has copied itself.
+  __device__ __forceinline__ void put_queries_in_order() {
     async_copy_wait<0>();
 #pragma unroll 2
     for (int c = 0; c < kRopeChunk; ++c) {
@@ -476,6 +493,8 @@ __device__ __forceinline__ void init_barriers(ConvertedRows& s) {
   fence_barrier_init();
 }
 
+// kF32: of the output. Code that every row skips would have to be fetched all the same.
+template <bool kF32>
 __global__ void __launch_bounds__(kConvertedThreads, 1)
     converted_kernel(const __grid_constant__ SparseMla a, float scale_log2) {
   extern __shared__ __align__(1024) uint8_t shared_bytes[];
@@ -486,10 +505,10 @@ __global__ void __launch_bounds__(kConvertedThreads, 1)
   __syncthreads();
   if (warp_index() < 4) {
     setmaxnreg_inc<kHeadRegs>();
-    head_role<0>(s, a, scale_log2);
+    head_role<0, kF32>(s, a, scale_log2);
   } else if (warp_index() < 8) {
     setmaxnreg_inc<kHeadRegs>();
-    head_role<1>(s, a, scale_log2);
+    head_role<1, kF32>(s, a, scale_log2);
   } else {
     setmaxnreg_dec<kLoadRegs>();
     ConvertedLoader(s, a).run();
@@ -510,7 +529,7 @@ void launch_sparse_mla_converted(const SparseMla& a, StreamHandle stream) {
                  .shared_bytes = sizeof(mla::ConvertedRows),
                  .pdl = true,
                  .stream = stream};
-  launch_kernel(mla::converted_kernel, l, a, a.scale * kLog2E);
+  launch_kernel(a.out_f32 ? mla::converted_kernel<true> : mla::converted_kernel<false>, l, a, a.scale * kLog2E);
 }
 
 }  // namespace levin::cuda
