@@ -65,7 +65,7 @@ std::vector<VerifyPass> measure_verify(Runner& runner, const BenchOptions& optio
   return {median_pass(widths[0], seconds[0], ops[0]), median_pass(widths[1], seconds[1], ops[1])};
 }
 
-// One chunk behind `depth` tokens, which are run first; verify passes before it.
+// One chunk after `depth` tokens, which are run first; verify passes before it.
 Status measure_prefill(Runner& runner, const BenchOptions& options, BenchRow* row) {
   const int64_t depth = row->what.depth_tokens;
   const std::vector<int32_t> tokens =

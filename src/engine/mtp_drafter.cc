@@ -17,7 +17,7 @@ struct MtpState final : DraftState {
 MtpState& own(DraftState& state) { return static_cast<MtpState&>(state); }
 const MtpState& own(const DraftState& state) { return static_cast<const MtpState&>(state); }
 
-// The rows of the taps that are committed, which stand behind n_before others.
+// The committed rows of the taps, which follow n_before others.
 void add_committed_rows(const DraftEntry& entry, int64_t n_before, std::vector<int32_t>& rows) {
   for (int64_t r = 0; r < entry.n_committed; ++r) rows.push_back(static_cast<int32_t>(n_before + entry.first_row + r));
 }

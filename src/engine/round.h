@@ -5,10 +5,10 @@
 //   sample   waits, and chooses the tokens (Sampler::finish); log probabilities of prompts
 //   commit   the tokens and rows that the sequences have now
 //
-// After that a drafter proposes drafts for the next round (speculation.h), and settle() tells the scheduler what became of the
-// rows. When to call which, and what the host does in between, is the loop's business (step_loop.h).
+// Then a drafter proposes drafts for the next round (speculation.h), and settle reports the rows to the scheduler. The loop
+// (step_loop.h) decides when to call which, and what the host does in between.
 //
-// Between commit and settle a sequence may have finished, in any round also by its caller: its entry then has no part in the rest.
+// A sequence may finish at any point of a round, by its caller too. Its entry is then ignored by the stages that follow.
 #pragma once
 
 #include <cstdint>

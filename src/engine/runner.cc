@@ -126,17 +126,17 @@ View Runner::gather(View rows, std::span<const int32_t> which) {
   return out;
 }
 
-View Runner::place(View host, View behind) {
-  const int64_t n_host = host.dim(0), n_behind = behind.empty() ? 0 : behind.dim(0);
+View Runner::place(View host, View after) {
+  const int64_t n_host = host.dim(0), n_after = after.empty() ? 0 : after.dim(0);
   Arena& results = on_device() ? device_rows_ : arena_;
-  const View out = results.allocate(host.dtype(), {n_host + n_behind, host.dim(1)});
+  const View out = results.allocate(host.dtype(), {n_host + n_after, host.dim(1)});
   const View first = out.slice_first(0, n_host);
   if (on_device()) {
     cuda_->copy_in(first, host);
   } else {
     ops::copy_rows(host_, {.x = host, .out = first});
   }
-  if (n_behind > 0) ops::copy_rows(ctx_, {.x = behind, .out = out.slice_first(n_host, n_behind)});
+  if (n_after > 0) ops::copy_rows(ctx_, {.x = after, .out = out.slice_first(n_host, n_after)});
   return out;
 }
 
@@ -270,7 +270,7 @@ std::optional<StepShape> Runner::graph_shape(const Forward& f) const {
   return shape.n_rows <= kMostGraphRows ? std::optional(shape) : std::nullopt;
 }
 
-// A step's input on the device: of one shape always at the same place behind the arena's mark.
+// A step's input on the device: of one shape always at the same place after the arena's mark.
 Runner::Input Runner::send(const Forward& f, const std::optional<StepShape>& shape) {
   Input in{.step = build_step(arena_, f.chunks, f.rule(), pools_.kinds(), f.wanted, shape), .mtp = {}};
   InputPack pack;
@@ -295,7 +295,7 @@ Runner::Input Runner::send(const Forward& f, const std::optional<StepShape>& sha
   return in;
 }
 
-// The rows that the first n_given of `which` [T] name, and padding behind them: [T, W].
+// The rows that the first n_given of `which` [T] name, and padding after them: [T, W].
 View Runner::input_rows(const RowInput& in, View which, int64_t n_given) {
   const int64_t n_rows = which.dim(0), n_padding = n_rows - n_given;
   const View out = ctx_.arena->allocate(in.padding.dtype(), {n_rows, in.padding.dim(1)});
@@ -355,7 +355,7 @@ Runner::HeadOutput Runner::compute_head(const HeadInput& in, bool of_drafts) {
   return out;
 }
 
-// Hidden rows and rules on the device, and rows of padding behind them: always at the same place behind the arena's mark.
+// Hidden rows and rules on the device, and rows of padding after them: always at the same place after the arena's mark.
 Runner::HeadInput Runner::send_head(View hidden, std::span<const HeadRow> rows, int64_t n_rows) {
   View which = arena_.allocate(DType::kI32, {n_rows});
   HeadInput in{.hidden = {}, .rules = arena_.allocate(DType::kI32, {n_rows, ops::kChoiceRuleWords})};

@@ -117,9 +117,9 @@ class Runner {
   std::vector<HeadResult> draft_head(View hidden, std::span<const HeadRow> rows);  // and waits
   std::vector<int32_t> argmax(View logits);                                        // [N, V] of the host -> N token ids
 
-  // Rows where the model runs: those of `rows` [M, W] that `which` names, and rows of the host with others behind them.
+  // Rows where the model runs: those of `rows` [M, W] that `which` names, and rows of the host followed by others.
   View gather(View rows, std::span<const int32_t> which);
-  View place(View host, View behind = {});  // [N, W], [M, W] -> [N + M, W]; host f32 or i32
+  View place(View host, View after = {});  // [N, W], [M, W] -> [N + M, W]; host f32 or i32
   // A copy on the host, which is there once the runner has waited; on the CPU the rows themselves.
   View fetch(View rows);
   void wait();              // for all passes and fetches so far

@@ -31,7 +31,7 @@ class Speculation {
   }  // of all sequences so far: what a new one is expected to have
 
   void observe(const Round& round);                       // what verification made of the drafts
-  void draft(Round& round);                               // makes the next ones, for every sequence that goes on
+  void draft(Round& round);                               // makes the next ones, for every sequence that continues
   void observe_time(const Round& round, double seconds);  // the round's duration
 
  private:

@@ -191,7 +191,7 @@ void Tracer::draft_chain() {
   }
 }
 
-// Puts what the trunk chooses behind the tokens, as long as it goes on with a draft. Returns how many it kept of them.
+// Appends the tokens that the trunk chooses, as long as they equal the drafts. Returns how many drafts were accepted.
 int64_t Tracer::verify(const std::vector<int32_t>& drafts) {
   std::vector<int32_t> step_tokens = {tokens_.back()};
   step_tokens.insert(step_tokens.end(), drafts.begin(), drafts.end());

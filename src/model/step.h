@@ -12,13 +12,13 @@
 namespace levin {
 
 // Where a token's cache row stands. The MTP layer keeps the row of the pair (hidden state of i, token i + 1) at slot i
-// + 1, so that every page depends on its own prefix alone; its slot 0 is never used.
+// + 1, so that every page depends only on its own prefix; its slot 0 is never used.
 enum class SlotRule : uint8_t { kAtPosition, kAfterPosition };
 
 // The entries of one ratio: those that this step completes, and those that its tokens may read. Entry w stands for the
 // rows at slots first_token + w * ratio + i, i < ratio, is made by the last of them, and is visible from that token on.
 // Under kAfterPosition first_token is 1 - ratio: entry 1 stands for slots 1 .. ratio, the pairs 0 .. ratio - 1, and every
-// page of entries depends on its own prefix alone. There is no entry 0 then.
+// page of entries depends only on its own prefix. There is then no entry 0.
 struct StepEntries {
   int64_t ratio = 0;
   int32_t first_token = 0;
@@ -31,8 +31,8 @@ struct StepEntries {
   View positions;         // [N] i32: RoPE position, that of the first token it stands for
 };
 
-// Of a step of drafted blocks: every token sees all rows of its own block, which stand in no cache, after those of the
-// caches. A token's slot is its place in the block.
+// Of a step of drafted blocks: every token attends to the cached rows, then to all rows of its own block, which are in no
+// cache. A token's slot is its position in the block.
 struct StepBlocks {
   View tables;  // [B, 1] i32: pages of block rows, of which block b has page b
   View end;     // [T] i32: tokens in its block
@@ -47,7 +47,7 @@ struct Step {
   View tables;     // [B, max pages] i32
   int32_t first_slot = 0;
   int32_t n_visible = 0;  // the largest of visible, or more
-  View faults;            // [T] i32, row status (ops/context.h): zeros, marked as the pass goes along
+  View faults;            // [T] i32, row status (ops/context.h): zeros; ops mark rows during the pass
 
   // Of models with a window: attention reads slots window[t] <= s < visible[t] uncompressed.
   View window;  // [T] i32
@@ -56,11 +56,11 @@ struct Step {
   std::vector<StepEntries> entries;  // by ratio, ascending
   View rings;                        // [B] i32, of compressor and recurrent state
   View first_row;                    // [B] i32, in the step, of each sequence
-  View end_row;                      // [B] i32, the row after its last one
-  View first_position;               // [B] i32, of that row; under kAfterPosition its slot
+  View end_row;                      // [B] i32, one more than the last row of each sequence
+  View first_position;               // [B] i32, of the first row of each sequence; under kAfterPosition its slot
 
-  // Of an MTP step: the N tokens whose output somebody asks for, [N] i32, ascending; nullopt: all. The others only leave
-  // their rows in the caches, which saves most of their work.
+  // Of an MTP step: the N tokens whose output is needed, [N] i32, ascending; nullopt: all. The others only write their rows
+  // to the caches, which saves most of the work for them.
   std::optional<View> wanted;
 
   std::optional<StepBlocks> blocks;  // of a step of drafted blocks

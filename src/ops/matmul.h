@@ -6,22 +6,21 @@
 // x is f32, bf16 or e4m3 with a scale per row and 128 columns (ops/quantize.h); w is f32, bf16, e4m3 with a scale per
 // 128 x 128 block, or mxfp4, in the panel layout of tensor/matrix.h; out is f32.
 //
-// Tree      k in blocks of 128. Inside a block: f32, k ascending, from zero. Blocks ascending: total = fma(block, s,
-//           total) from zero, s the product of the scales that apply (sx * sw; 1 where there are none).
+// Order     of the sum over k, in blocks of 128. Inside a block: f32, k ascending, from zero. Blocks ascending:
+//           total = fma(block, s, total) from zero, s the product of the scales that apply (sx * sw; 1 without scales).
 //             f32 x            one fused multiply-add per k
 //             bf16 or e4m3 x   on avx512-bf16: VDPBF16PS over pairs of k (2i, 2i+1), odd last k paired with zeros; e4m3
 //                              values are exact in bf16. On amx-bf16: TDPBF16PS over 32 k at a time, whose even k and
 //                              whose odd k are summed from zero, ascending, and then added to the block: block += even +
 //                              odd (kernels/cpu/tiles_amx.h). Elsewhere, and for f32 weights: one fused multiply-add per
 //                              k on the values as f32.
-//           A value of mxfp4 is its code times its group's scale, exact in f32 and bf16: it is multiplied as if w had
-//           been stored as bf16.
-//           The tree does not depend on T, N or the threads, so a row's result is the same in any batch.
+//           An mxfp4 value is its code times its group's scale, which is exact in f32 and bf16: it is multiplied as if w
+//           had been stored as bf16.
+//           The order does not depend on T, N or the threads, so a row's result is the same in any batch.
 // CUDA      matmul of e4m3 with e4m3 weights, N a multiple of 8 and K of 16, and of bf16 with mxfp4 ones that upload() packed;
-//           out f32 or bf16. The trees are those of kernels/cuda/gemm_fp8.h and gemm_mxfp4.h: the same blocks, the matrix
-//           unit's own sums inside. Of matmul_per_head the matrices stand one after another (model/place_weights.h).
-//           What products there are to have that have no tuned kernel yet: bf16 with bf16 weights, per head too, the tree of
-//           gemm_mxfp4.h; f32 x, the CPU's, by fused multiply-adds, so that what is chosen by it is chosen alike
+//           out f32 or bf16. The orders are those of kernels/cuda/gemm_fp8.h and gemm_mxfp4.h: the same blocks, and inside
+//           a block the sums of the matrix unit. The matrices of matmul_per_head follow one another in memory
+//           (model/place_weights.h). All other products run on the plain set, whose order is that of the plain CPU kernels
 // Misuse    wrong shape or dtype stops the process and names the argument
 #pragma once
 

@@ -354,12 +354,12 @@ DraftErrors drafts_with(const std::string& fixture, const Feeding& feeding) {
   const View first_logits = runner.logits(first.hidden);
 
   const SequenceChunk next = chunk(n + 1, 1, n);
-  const View going_on =
+  const View continued =
       feeding.before_its_norm ? View::of(before_norm.data(), {n, model->config().d_model}) : first.state;
   View topk = first.topk.slice_first(feeding.earlier_row ? n - 2 : n - 1, 1);
   if (feeding.joins_itself) topk.row<int32_t>(0)[topk.dim(1) - 1] = static_cast<int32_t>(n + 1);
   const ForwardRows second =
-      runner.mtp({&next, 1}, {.state = going_on.slice_first(n - 1, 1), .topk = feeding.selects_anew ? View() : topk});
+      runner.mtp({&next, 1}, {.state = continued.slice_first(n - 1, 1), .topk = feeding.selects_anew ? View() : topk});
   const View second_logits = runner.logits(second.hidden);
   const std::vector<float> chain = oracle.values<float>("draft.logits");
   return {

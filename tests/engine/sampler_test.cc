@@ -41,8 +41,7 @@ class SamplerTest : public ::testing::Test {
  protected:
   Sampled verify(TokenChooser& chooser, Rows& rows, const Tokens& drafts) {
     runner_.begin_step();
-    sampler_.start(rows.hidden(),
-                   {{.chooser = &chooser, .first_row = 0, .drafts = drafts, .faults = rows.faults()}});
+    sampler_.start(rows.hidden(), {{.chooser = &chooser, .first_row = 0, .drafts = drafts, .faults = rows.faults()}});
     return sampler_.finish().front();
   }
 
