@@ -96,7 +96,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const ChatFormat& format = (data[0] & 2) != 0 ? v4 : v32;
   const bool in_reasoning = (data[0] & 1) != 0;
   const std::vector<TokenId> ids =
-      tokenizer.encode(std::string_view(reinterpret_cast<const char*>(data) + 1, size - 1));
+      tokenizer.encode(std::string_view(reinterpret_cast<const char*>(data) + 1, size - 1)).value();
   const Answer answer = parse(format, tokenizer, ids, in_reasoning);
   for (size_t i = 0; i < answer.calls.size(); ++i) {
     if (!answer.complete[i]) continue;

@@ -75,11 +75,11 @@ void check_text(const Tokenizer& tokenizer, std::string_view bytes, bool faithfu
   const std::string text(valid_utf8(bytes, storage));
   LEVIN_CHECK(is_valid_utf8(text), "replaced text is not UTF-8");
 
-  const std::vector<TokenId> plain = tokenizer.encode_plain(bytes);
+  const std::vector<TokenId> plain = tokenizer.encode_plain(bytes).value();
   for (const TokenId id : plain) LEVIN_CHECK(!tokenizer.is_added(id), "plain text became the added token {}", id);
   LEVIN_CHECK(tokenizer.decode(plain, false) == text, "encode_plain and decode do not give the text back");
 
-  const std::vector<TokenId> ids = tokenizer.encode(bytes);
+  const std::vector<TokenId> ids = tokenizer.encode(bytes).value();
   for (const TokenId id : ids) LEVIN_CHECK(tokenizer.is_token(id), "{} is no token", id);
   const std::string decoded = tokenizer.decode(ids, false);
   LEVIN_CHECK(!faithful || decoded == text, "encode and decode do not give the text back");

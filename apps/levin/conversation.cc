@@ -144,9 +144,9 @@ Result<Answer> Conversation::answer_last(const AnswerStream& stream) {
   Result<Answer> answer = [&]() -> Result<Answer> {
     LEVIN_ASSIGN(const std::vector<text::Segment> segments,
                  model_.format->render({.messages = messages_, .thinking = setup_.thinking}));
-    return answer_prompt(
-        model_, {.ids = model_.tokenizer->encode(segments), .in_reasoning = setup_.thinking, .tools = setup_.tools},
-        options_, stream);
+    LEVIN_ASSIGN(std::vector<int32_t> ids, model_.tokenizer->encode(segments));
+    return answer_prompt(model_, {.ids = std::move(ids), .in_reasoning = setup_.thinking, .tools = setup_.tools},
+                         options_, stream);
   }();
   if (!answer.ok()) {
     if (messages_.back().role == text::Role::kTool) ++n_open_calls_;

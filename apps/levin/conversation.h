@@ -70,7 +70,6 @@ class Conversation {
   Result<Answer> give_result(const std::string& result, const AnswerStream& stream);
   void clear();  // back to the system prompt
   void set_thinking(bool thinking) { setup_.thinking = thinking; }
-  size_t n_open_calls() const { return n_open_calls_; }
 
  private:
   Result<Answer> answer_last(const AnswerStream& stream);

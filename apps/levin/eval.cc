@@ -72,11 +72,11 @@ Status eval_answers(const std::vector<Pair>& pairs, const EngineOptions& engine_
     text::ChatRequest request;
     request.messages.push_back({.role = text::Role::kUser, .content = pair.prompt});
     LEVIN_ASSIGN(const std::vector<text::Segment> segments, model.format->render(request));
-    std::vector<int32_t> ids = model.tokenizer->encode(segments);
+    LEVIN_ASSIGN(std::vector<int32_t> ids, model.tokenizer->encode(segments));
     const size_t n_prompt = ids.size();
     LEVIN_ASSIGN(const Answer answer, answer_prompt(model, {.ids = ids}, options, {}));
     n_exact += answer.content == pair.answer;
-    const std::vector<int32_t> expected = model.tokenizer->encode_plain(pair.answer);
+    LEVIN_ASSIGN(const std::vector<int32_t> expected, model.tokenizer->encode_plain(pair.answer));
     ids.insert(ids.end(), expected.begin(), expected.end());
     LEVIN_TRY(add_logprobs(*model.engine, ids, n_prompt, &sum));
   }
@@ -95,7 +95,7 @@ Status eval_answers(const std::vector<Pair>& pairs, const EngineOptions& engine_
 // The text in windows of the context, each after the tokens that begin a raw text.
 Status eval_perplexity(const std::string& text, const EngineOptions& engine_options, const EvalCommand& command) {
   LEVIN_ASSIGN(const ChatModel model, ChatModel::load(engine_options));
-  const std::vector<int32_t> body = model.tokenizer->encode_plain(text);
+  LEVIN_ASSIGN(const std::vector<int32_t> body, model.tokenizer->encode_plain(text));
   const auto prefix = model.tokenizer->raw_prefix();
   if (body.size() + prefix.size() < 2)
     return Error{ErrorKind::kUsage, fmt::format("{} has too little text", command.text_file)};

@@ -93,7 +93,8 @@ void add_export_gguf(CommandLine& line) {
        .examples = "  levin export-gguf models/demo-v32 --out demo.gguf\n"
                    "  levin export-gguf CONFIG_FOLDER --load-format dummy --architecture glm-dsa --out layer.gguf\n"});
   const std::shared_ptr<EngineOptions> options = add_engine_options(command, ModelArgument::kRequired);
-  command.hide({"max-model-len", "device", "kernels", "threads", "isa", "numerics", "kv-cache-dtype", "chunk"});
+  command.hide(
+      {"max-model-len", "device", "kernels", "graphs", "threads", "isa", "numerics", "kv-cache-dtype", "chunk"});
   const auto gguf = std::make_shared<ExportCommand>();
   command.option(
       {.names = "--out", .value = "FILE", .purpose = "GGUF file to write", .default_text = "", .group = "Export"},

@@ -23,7 +23,7 @@ io::JsonObject model_json(const ModelConfig& c) {
       {"d_q_latent", c.d_q_lora},
       {"n_index_heads", c.n_index_heads},
       {"d_index", c.d_index},
-      {"n_picks", c.n_topk},
+      {"index_topk", c.n_topk},
       {"n_experts", c.n_experts},
       {"n_experts_per_token", c.n_active},
       {"n_shared_experts", c.n_shared_experts},

@@ -99,14 +99,14 @@ Result<PromptIds> prompt_ids(const RunCommand& command, const ChatSetup& setup, 
   if (command.raw) {
     const auto prefix = model.tokenizer->raw_prefix();
     out.ids.assign(prefix.begin(), prefix.end());
-    const std::vector<int32_t> body = model.tokenizer->encode(command.prompt);
+    LEVIN_ASSIGN(const std::vector<int32_t> body, model.tokenizer->encode(command.prompt));
     out.ids.insert(out.ids.end(), body.begin(), body.end());
     return out;
   }
   text::ChatRequest request{.messages = opening_messages(setup), .thinking = setup.thinking};
   request.messages.push_back({.role = text::Role::kUser, .content = command.prompt});
   LEVIN_ASSIGN(const std::vector<text::Segment> segments, model.format->render(request));
-  out.ids = model.tokenizer->encode(segments);
+  LEVIN_ASSIGN(out.ids, model.tokenizer->encode(segments));
   out.in_reasoning = command.thinking;
   out.tools = setup.tools;
   return out;

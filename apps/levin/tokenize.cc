@@ -56,7 +56,8 @@ Status run_tokenize(const EngineOptions& options, const TokenizeCommand& command
   LEVIN_ASSIGN(const text::Tokenizer tokenizer, text::Tokenizer::load(options.model_folder));
   LEVIN_ASSIGN(const std::string input, read_input(command.file.empty() ? "-" : command.file));
   if (command.decode) return decode(tokenizer, input);
-  const std::vector<int32_t> ids = command.special ? tokenizer.encode(input) : tokenizer.encode_plain(input);
+  LEVIN_ASSIGN(const std::vector<int32_t> ids,
+               command.special ? tokenizer.encode(input) : tokenizer.encode_plain(input));
   fmt::print("{}\n", fmt::join(ids, " "));
   return {};
 }
@@ -70,7 +71,7 @@ void add_tokenize(CommandLine& line) {
                                            "  levin tokenize models/demo-v32 book.txt > ids.txt\n"
                                            "  levin tokenize models/demo-v32 --decode < ids.txt\n"});
   const std::shared_ptr<EngineOptions> options = add_engine_options(command, ModelArgument::kRequired);
-  command.hide({"load-format", "override", "max-model-len", "device", "kernels", "threads", "isa", "numerics",
+  command.hide({"load-format", "override", "max-model-len", "device", "kernels", "graphs", "threads", "isa", "numerics",
                 "kv-cache-dtype", "chunk"});
   const auto tokenize = std::make_shared<TokenizeCommand>();
   command.positional(

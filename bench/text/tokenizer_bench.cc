@@ -88,7 +88,7 @@ BENCHMARK(encode_with_added_tokens)->Unit(benchmark::kMillisecond);
 
 void decode(benchmark::State& state) {
   const std::string text = code();
-  const std::vector<TokenId> ids = tokenizer().encode_plain(text);
+  const std::vector<TokenId> ids = tokenizer().encode_plain(text).value();
   for (auto _ : state) benchmark::DoNotOptimize(tokenizer().decode(ids));
   report(state, text.size());
 }
@@ -96,7 +96,7 @@ BENCHMARK(decode)->Unit(benchmark::kMillisecond);
 
 void stream_decode(benchmark::State& state) {
   const std::string text = code();
-  const std::vector<TokenId> ids = tokenizer().encode_plain(text);
+  const std::vector<TokenId> ids = tokenizer().encode_plain(text).value();
   for (auto _ : state) {
     StreamDecoder decoder(tokenizer());
     for (const TokenId id : ids) benchmark::DoNotOptimize(decoder.push(id));

@@ -4,6 +4,8 @@
 //             (hundreds of gigabytes are not read for it); for dummy weights config.json alone
 //   numerics  mode and cache types, the kernel set, and whether drafts are made, which fills the MTP layer's rows
 //   program   its own file: another build may round otherwise
+//
+// tokenizer.json is no part of it: rows depend on token ids, which the keys of blocks contain.
 #pragma once
 
 #include <filesystem>

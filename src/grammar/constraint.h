@@ -31,7 +31,6 @@ class Constraint {
   const Grammar& grammar() const { return grammar_; }
   const Vocabulary& vocabulary() const { return *vocabulary_; }
   const StateTokens& tokens_at(const Place& place);
-  size_t n_known_states() const { return known_.size(); }
 
  private:
   // How near a place is to the limits of its rule's count; a limit that no token can reach is as good as none.

@@ -109,7 +109,6 @@ constexpr string_view kHarmlessQuantization[] = {"expert_dtype",
                                                  "quantization_status",
                                                  "global_compression_ratio",
                                                  "sparsity_config",
-                                                 "transform_config",
                                                  "version"};
 // Of releases with NVFP4 experts, by ModelOpt or compressed-tensors. MIXED_PRECISION: some layers otherwise.
 constexpr FixedKey kNvfp4[] = {
@@ -117,6 +116,7 @@ constexpr FixedKey kNvfp4[] = {
     {"moe_quant_algo", {"\"NVFP4\"", ""}},
     {"group_size", {"16", ""}},
     {"format", {"\"nvfp4-pack-quantized\"", "\"mixed-precision\""}},
+    {"transform_config", {"{}", "null"}},  // rotations of inputs, which nothing here applies
 };
 constexpr string_view kNvfp4Methods[] = {"modelopt", "modelopt_fp4", "modelopt_mixed", "compressed-tensors"};
 
@@ -253,12 +253,12 @@ Result<StoredAs> read_quantization(const io::JsonFields& config, int64_t fp8_blo
   if (!config.has("quantization_config")) return out;
   LEVIN_ASSIGN(const io::JsonFields quantization, config.get_fields("quantization_config"));
   const bool nvfp4 = is_nvfp4_method(quantization);
-  if (!nvfp4) LEVIN_TRY(check_fp8_keys_present(quantization, fp8_block));
   for (const io::JsonMember& member : quantization.object().members()) {
     LEVIN_ASSIGN(const bool known,
                  check_quantization_key(quantization, {.nvfp4 = nvfp4, .fp8_block = fp8_block}, member));
     if (!known) warnings->push_back(ignored_text(quantization, member.key));
   }
+  if (!nvfp4) LEVIN_TRY(check_fp8_keys_present(quantization, fp8_block));
   out.fp8_blocks = !nvfp4;
   out.nvfp4_experts = nvfp4 || quantization.contains("moe_quant_algo");
   return out;

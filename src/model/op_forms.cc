@@ -22,14 +22,22 @@ void add_rows(std::vector<OpForm>& forms, const LatentFormat& rows) {
   if (rows.row_bytes > 0) add(forms, {.op = "write_latent", .rows = rows});
 }
 
+// How many indices the indexer selects: where attention reads the tokens of a pool instead of its entry, as many pools as
+// fit into a row of n_topk tokens.
+int64_t n_selected(const ModelConfig& c, const LayerCacheFormat& layer) {
+  const bool keys_alone = layer.compressed && layer.compressed->entries.row_bytes == 0;
+  return keys_alone ? c.n_topk / layer.compressed->ratio : c.n_topk;
+}
+
 void add_indexer(std::vector<OpForm>& forms, const ModelConfig& c, const Numerics& numerics,
-                 const IndexKeyFormat& keys) {
+                 const LayerCacheFormat& layer) {
+  const IndexKeyFormat& keys = *layer.index;
   OpForm heads{.keys = keys, .hadamard = numerics.hadamard(), .fp4 = numerics.fp4_index};
   heads.op = "write_index_keys";
   add(forms, heads);
   heads.op = "index_queries", heads.n_heads = c.n_index_heads;
   add(forms, heads);
-  add(forms, {.op = "index_topk", .keys = keys, .n_heads = c.n_index_heads, .n_topk = c.n_topk});
+  add(forms, {.op = "index_topk", .keys = keys, .n_heads = c.n_index_heads, .n_topk = n_selected(c, layer)});
 }
 
 void add_attention(std::vector<OpForm>& forms, const ModelConfig& c, const LayerCacheFormat& layer) {
@@ -122,7 +130,7 @@ std::vector<OpForm> op_forms(const ModelConfig& c, const Numerics& numerics, con
   std::vector<OpForm> forms = {{.op = "norm_rows"}, {.op = "rotate_queries", .n_heads = c.n_heads}};
   for (int layer = 0; layer < c.n_layers + c.n_mtp_layers; ++layer) {
     const LayerCacheFormat format = c.family->layer_cache(c, numerics, layer);
-    if (format.index) add_indexer(forms, c, numerics, *format.index);
+    if (format.index) add_indexer(forms, c, numerics, format);
     if (format.compressed) add(forms, {.op = "pool_windows"});
     if (format.recurrent) {
       add_linear_attention(forms, *format.recurrent);

@@ -66,14 +66,13 @@ bool has_weight(const WeightRow& row, const io::Checkpoint& checkpoint) {
   return has(row.name) || (may_be_nvfp4(row) && has(with_suffix(row, ".weight_packed")));
 }
 
-std::vector<std::string> nvfp4_names(const WeightRow& row) {
-  std::vector<std::string> names;
-  if (!may_be_nvfp4(row)) return names;
-  for (const char* suffix : {".weight_packed", ".weight_scale", ".weight_scale_2", ".weight_global_scale",
-                             ".input_scale", ".input_global_scale"}) {
-    names.push_back(with_suffix(row, suffix));
+std::vector<std::string> nvfp4_names(const WeightRow& row, bool packed) {
+  if (!may_be_nvfp4(row)) return {};
+  const auto name = [&](std::string_view suffix) { return with_suffix(row, suffix); };
+  if (packed) {
+    return {name(".weight_packed"), name(".weight_scale"), name(".weight_global_scale"), name(".input_global_scale")};
   }
-  return names;
+  return {name(".weight_scale"), name(".weight_scale_2"), name(".input_scale")};
 }
 
 io::StoredDtype released_dtype(const WeightRow& row, const ModelConfig& config) {

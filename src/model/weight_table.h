@@ -19,9 +19,9 @@ namespace levin {
 // has a companion with its scales:
 //   F8_E4M3   [N, K], scales F32 or F8_E8M0 [ceil(N/b), ceil(K/b)], b the block of the family, 128 or 32
 //   MXFP4     I8 [N, K/2], two e2m1 codes a byte, the even column in the low nibble; scales F8_E8M0 [N, ceil(K/32)]
-//   NVFP4     U8 [N, K/2], the same pairs, K a multiple of 16; scales F8_E4M3 [N, K/16] and a factor, F32 []. Of a matrix
-//             "x.weight" ModelOpt calls them x.weight_scale and x.weight_scale_2, compressed-tensors, which calls the
-//             codes x.weight_packed, x.weight_scale and x.weight_global_scale, the reciprocal of the factor
+//   NVFP4     U8 [N, K/2], the same pairs, K a multiple of 16; scales F8_E4M3 [N, K/16] and a factor, F32 [] or [1]. Of a
+//             matrix "x.weight" ModelOpt calls them x.weight_scale and x.weight_scale_2, compressed-tensors, which calls
+//             the codes x.weight_packed, x.weight_scale and x.weight_global_scale, the reciprocal of the factor
 enum class Storage : uint8_t {
   kMatrix,        // BF16, F32, F16, F8_E4M3 or, kept whole, NVFP4
   kExpertMatrix,  // the same or MXFP4
@@ -81,12 +81,13 @@ struct StoredWeight {
   bool divides = false;                      // the factor's reciprocal is stored
   int64_t block = kWeightBlock;              // of FP8
 
-  StoredScales scales_for_store() const;  // NVFP4's factor must be F32 []
+  StoredScales scales_for_store() const;  // NVFP4's factor must be one F32
 };
 StoredWeight find_weight(const WeightRow& row, const io::Checkpoint& checkpoint);
 bool has_weight(const WeightRow& row, const io::Checkpoint& checkpoint);  // by names alone
-// All that may stand with a matrix of NVFP4, those that nothing reads as well: x.input_scale, x.input_global_scale.
-std::vector<std::string> nvfp4_names(const WeightRow& row);
+// The tensors of a matrix in NVFP4 besides row.name, those that nothing reads as well (x.input_scale,
+// x.input_global_scale), as compressed-tensors names them if `packed`, as ModelOpt if not.
+std::vector<std::string> nvfp4_names(const WeightRow& row, bool packed);
 
 // How a release of this config stores the tensor, as far as the config says.
 io::StoredDtype released_dtype(const WeightRow& row, const ModelConfig& config);

@@ -59,6 +59,10 @@ std::string fault(std::string_view name, std::string_view expected, std::string_
   return fmt::format("{}: expected {}, found {}", name, expected, found);
 }
 
+bool is_one_number(const StoredTensor& tensor) {
+  return tensor.shape.empty() || tensor.shape == std::vector<int64_t>{1};
+}
+
 // Names of an NVFP4 matrix's companions, for errors.
 std::string companion(const StoredTensor& tensor, std::string_view modelopt, std::string_view compressed_tensors) {
   const bool packed = tensor.name.ends_with(".weight_packed");
@@ -66,17 +70,20 @@ std::string companion(const StoredTensor& tensor, std::string_view modelopt, std
 }
 
 void check_nvfp4(const WeightRow& row, const StoredWeight& stored, std::vector<std::string>* errors) {
-  const auto check = [&](const StoredTensor* found, const std::string& name, StoredDtype dtype,
-                         const std::vector<int64_t>& shape) {
-    if (found != nullptr && found->dtype == dtype && found->shape == shape) return;
-    const std::string expected = fmt::format("{} {}", io::dtype_name(dtype), io::shape_text(shape));
+  const auto check = [&](const StoredTensor* found, const std::string& name, bool fits, std::string_view expected) {
+    if (fits) return;
     errors->push_back(found != nullptr ? fault(name, expected, found_text(*found))
-                                       : fault(name, expected + " with an NVFP4 matrix", "nothing"));
+                                       : fault(name, fmt::format("{} with an NVFP4 matrix", expected), "nothing"));
   };
   const StoredTensor& tensor = *stored.tensor;
-  check(stored.scales, companion(tensor, ".weight_scale", ".weight_scale"), StoredDtype::kF8_E4M3,
-        scale_shape(row, StoredDtype::kU8));
-  check(stored.factor, companion(tensor, ".weight_scale_2", ".weight_global_scale"), StoredDtype::kF32, {});
+  const std::vector<int64_t> groups = scale_shape(row, StoredDtype::kU8);
+  check(stored.scales, companion(tensor, ".weight_scale", ".weight_scale"),
+        stored.scales != nullptr && stored.scales->dtype == StoredDtype::kF8_E4M3 && stored.scales->shape == groups,
+        "F8_E4M3 " + io::shape_text(groups));
+  // ModelOpt writes the factor as [], compressed-tensors as [1]; tools that rewrite checkpoints turn one into the other.
+  check(stored.factor, companion(tensor, ".weight_scale_2", ".weight_global_scale"),
+        stored.factor != nullptr && stored.factor->dtype == StoredDtype::kF32 && is_one_number(*stored.factor),
+        stored.divides ? "F32 [1]" : "F32 []");
 }
 
 // Faults of one tensor and its scales.
@@ -143,12 +150,12 @@ class Validation {
  private:
   // What stands with a quantised matrix, whether it is read or not.
   void know_companions(const WeightRow& row) {
-    const StoredTensor* tensor = find_weight(row, checkpoint_).tensor;
-    if (tensor == nullptr || !is_quantised(tensor->dtype)) return;
-    if (tensor->dtype != StoredDtype::kU8) {
+    const StoredWeight stored = find_weight(row, checkpoint_);
+    if (stored.tensor == nullptr || !is_quantised(stored.tensor->dtype)) return;
+    if (stored.tensor->dtype != StoredDtype::kU8) {
       known_.insert(row.scale_name);
     } else {
-      for (std::string& name : nvfp4_names(row)) known_.insert(std::move(name));
+      for (std::string& name : nvfp4_names(row, stored.divides)) known_.insert(std::move(name));
     }
   }
 
@@ -167,7 +174,7 @@ class Validation {
   void check_name(const WeightRow& row) {
     if (!has_weight(row, checkpoint_)) report_.errors.push_back(fault(row.name, expected_text(row), "nothing"));
     if (!row.scale_name.empty()) known_.insert(row.scale_name);
-    for (std::string& name : nvfp4_names(row)) known_.insert(std::move(name));
+    for (std::string& name : nvfp4_names(row, !has_name(checkpoint_, row.name))) known_.insert(std::move(name));
   }
 
   // Names that begin and end alike.

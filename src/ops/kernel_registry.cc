@@ -80,7 +80,7 @@ std::string OpForm::describe() const {
   if (rows)
     parts.push_back(fmt::format("{} rows of {} + {}", cache_dtype_name(rows->dtype), rows->d_latent, rows->d_rope));
   if (keys) parts.push_back(fmt::format("{} keys of {}", cache_dtype_name(keys->dtype), keys->d_index));
-  if (n_topk > 0) parts.push_back(fmt::format("top-k {}", n_topk));
+  if (n_topk > 0) parts.push_back(keys ? fmt::format("top-k {}", n_topk) : fmt::format("{} indices", n_topk));
   if (n_experts > 0) {
     const std::string groups = n_groups > 1 ? fmt::format(" in {} groups", n_groups) : "";
     parts.push_back(fmt::format("{} of {} experts{}", n_active, n_experts, groups));

@@ -150,7 +150,8 @@ Status set_conversation(const ServedModel& model, const Body& body, const ChatAs
   plan->in_reasoning = chat.request.begins_in_reasoning();
   plan->tools = chat.tools;
   LEVIN_ASSIGN(const std::vector<text::Segment> segments, model.format->render(chat.request));
-  plan->prompts.push_back(model.tokenizer->encode(segments));
+  LEVIN_ASSIGN(std::vector<int32_t> prompt, model.tokenizer->encode(segments));
+  plan->prompts.push_back(std::move(prompt));
   const bool free = chat.form.kind == TextForm::Kind::kFree || chat.calls.required;
   Result<std::optional<grammar::Structure>> structure = model.forms->make(
       {.text = chat.form, .calls = chat.calls, .tools = chat.tools, .in_reasoning = plan->in_reasoning});

@@ -194,10 +194,11 @@ class CompletionStream final : public CompletionWriter {
 
 // ---- the request -------------------------------------------------------------------------------------------------
 
-std::vector<int32_t> encode_prompt(const text::Tokenizer& tokenizer, const std::string& text, bool add_special) {
+Result<std::vector<int32_t>> encode_prompt(const text::Tokenizer& tokenizer, const std::string& text,
+                                           bool add_special) {
   std::vector<int32_t> ids;
   if (add_special) ids.assign(tokenizer.raw_prefix().begin(), tokenizer.raw_prefix().end());
-  const std::vector<int32_t> body = tokenizer.encode(text);
+  LEVIN_ASSIGN(const std::vector<int32_t> body, tokenizer.encode(text));
   ids.insert(ids.end(), body.begin(), body.end());
   return ids;
 }
@@ -231,7 +232,8 @@ Status read_prompts(const ServedModel& model, const Body& body, CompletionAsk* a
   }
   for (const io::JsonValue& entry : *list) {
     if (const std::string* text = entry.as_string()) {
-      ask->plan.prompts.push_back(encode_prompt(*model.tokenizer, *text, add_special));
+      LEVIN_ASSIGN(std::vector<int32_t> ids, encode_prompt(*model.tokenizer, *text, add_special));
+      ask->plan.prompts.push_back(std::move(ids));
       ask->prompt_texts.push_back(*text);
       continue;
     }

@@ -53,7 +53,7 @@ Result<std::vector<int32_t>> encode_body(const ServedModel& model, const Body& b
   LEVIN_ASSIGN(const bool add_special, body.get_or("add_special_tokens", true));
   std::vector<int32_t> ids;
   if (add_special) ids.assign(model.tokenizer->raw_prefix().begin(), model.tokenizer->raw_prefix().end());
-  const std::vector<int32_t> text = model.tokenizer->encode(prompt);
+  LEVIN_ASSIGN(const std::vector<int32_t> text, model.tokenizer->encode(prompt));
   ids.insert(ids.end(), text.begin(), text.end());
   return ids;
 }

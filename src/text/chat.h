@@ -3,7 +3,7 @@
 //   LEVIN_ASSIGN(ChatFormat format, ChatFormat::load(make_deepseek_v32_chat, "models/demo-v32", tokenizer));
 //   ChatRequest request{.messages = {{.role = Role::kUser, .content = "Hello"}}};
 //   LEVIN_ASSIGN(std::vector<Segment> prompt, format.render(request));
-//   std::vector<TokenId> ids = tokenizer.encode(prompt);
+//   LEVIN_ASSIGN(std::vector<TokenId> ids, tokenizer.encode(prompt));
 //
 // What the caller sent (contents, reasoning, arguments, tool descriptions) is always text; only the format's own marks
 // are tokens. So no message can end a turn or open another.

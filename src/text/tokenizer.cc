@@ -7,7 +7,6 @@
 #include <unordered_map>
 #include <utility>
 
-#include "base/check.h"
 #include "text/added_tokens.h"
 #include "text/bpe.h"
 #include "text/pretokenizer.h"
@@ -46,8 +45,9 @@ std::vector<TokenId> raw_prefix_of(const TokenizerFile& file, const TokenizerCon
 }  // namespace
 
 struct Tokenizer::State {
-  State(TokenizerFile file, const TokenizerConfig& file_config);
+  State(TokenizerFile file, const TokenizerConfig& file_config, size_t max_bytes);
 
+  Result<std::string_view> valid_text(std::string_view text, std::string& storage) const;
   void encode_text(std::string_view text, bool plain, PieceMemo* memo, std::vector<TokenId>& out) const;
 
   TokenBytes bytes;
@@ -60,9 +60,10 @@ struct Tokenizer::State {
   Bpe bpe;
   TokenizerConfig config;
   std::vector<TokenId> raw_prefix;
+  size_t max_text_bytes;
 };
 
-Tokenizer::State::State(TokenizerFile file, const TokenizerConfig& file_config)
+Tokenizer::State::State(TokenizerFile file, const TokenizerConfig& file_config, size_t max_bytes)
     : bytes(file.tokens),
       added(std::move(file.added)),
       is_added(file.tokens.size()),
@@ -70,7 +71,8 @@ Tokenizer::State::State(TokenizerFile file, const TokenizerConfig& file_config)
       split(file.split),
       bpe(file.bpe, bytes),
       config(file_config),
-      raw_prefix(raw_prefix_of(file, file_config)) {
+      raw_prefix(raw_prefix_of(file, file_config)),
+      max_text_bytes(max_bytes) {
   for (const AddedToken& token : added.tokens()) {
     added_ids.emplace(token.name, token.id);
     is_added[static_cast<size_t>(token.id)] = true;
@@ -80,6 +82,16 @@ Tokenizer::State::State(TokenizerFile file, const TokenizerConfig& file_config)
   merges_to_added = std::any_of(file.bpe.merges.begin(), file.bpe.merges.end(),
                                 [&](const Merge& merge) { return hits(merge.joined); }) ||
                     std::any_of(file.bpe.whole_pieces.begin(), file.bpe.whole_pieces.end(), hits);
+}
+
+// The text as valid UTF-8, in `storage` if something had to be replaced. Its length is limited after the replacement,
+// because BPE counts the bytes of a piece in 31 bits and a piece may be the whole text.
+Result<std::string_view> Tokenizer::State::valid_text(std::string_view text, std::string& storage) const {
+  const std::string_view valid = valid_utf8(text, storage);
+  if (valid.size() <= max_text_bytes) return valid;
+  return Error{ErrorKind::kUsage, fmt::format("a text of {} bytes of UTF-8 is too long for the tokenizer, which takes "
+                                              "at most {} bytes; shorten or divide the text",
+                                              valid.size(), max_text_bytes)};
 }
 
 // Appends the tokens of valid UTF-8 without added tokens in it; with `plain` their ids do not come out either.
@@ -111,10 +123,11 @@ Result<Tokenizer> Tokenizer::load(const std::filesystem::path& model_folder) {
   return Error{tokenizer.error().kind, (model_folder / "").string() + tokenizer.error().message};
 }
 
-Result<Tokenizer> Tokenizer::parse(std::string_view tokenizer_json, std::string_view config_json) {
+Result<Tokenizer> Tokenizer::parse(std::string_view tokenizer_json, std::string_view config_json,
+                                   size_t max_text_bytes) {
   LEVIN_ASSIGN(TokenizerFile file, parse_tokenizer_file(tokenizer_json));
   LEVIN_ASSIGN(const TokenizerConfig config, parse_tokenizer_config(config_json, file.added));
-  return Tokenizer(std::make_unique<const State>(std::move(file), config));
+  return Tokenizer(std::make_unique<const State>(std::move(file), config, max_text_bytes));
 }
 
 Tokenizer::Tokenizer(std::unique_ptr<const State> state) : state_(std::move(state)) {}
@@ -126,19 +139,18 @@ namespace {
 
 // A memo for one call, made only if the text is worth it.
 std::optional<PieceMemo> memo_for(size_t n_bytes) {
-  LEVIN_CHECK(n_bytes <= Tokenizer::kMaxTextBytes, "text of {} bytes, the limit is {}", n_bytes,
-              Tokenizer::kMaxTextBytes);
   if (n_bytes < kMemoFromBytes) return std::nullopt;
   return std::optional<PieceMemo>(std::in_place);
 }
 
 }  // namespace
 
-std::vector<TokenId> Tokenizer::encode(std::string_view text) const {
-  std::optional<PieceMemo> memo = memo_for(text.size());
-  std::vector<TokenId> ids;
+Result<std::vector<TokenId>> Tokenizer::encode(std::string_view text) const {
   std::string storage;
-  for (const TextPart& part : state_->added.split(valid_utf8(text, storage))) {
+  LEVIN_ASSIGN(const std::string_view valid, state_->valid_text(text, storage));
+  std::optional<PieceMemo> memo = memo_for(valid.size());
+  std::vector<TokenId> ids;
+  for (const TextPart& part : state_->added.split(valid)) {
     if (part.token != kNoToken) {
       ids.push_back(part.token);
     } else {
@@ -148,32 +160,34 @@ std::vector<TokenId> Tokenizer::encode(std::string_view text) const {
   return ids;
 }
 
-std::vector<TokenId> Tokenizer::encode_plain(std::string_view text) const {
-  std::optional<PieceMemo> memo = memo_for(text.size());
-  std::vector<TokenId> ids;
+Result<std::vector<TokenId>> Tokenizer::encode_plain(std::string_view text) const {
   std::string storage;
-  state_->encode_text(valid_utf8(text, storage), true, memo ? &*memo : nullptr, ids);
+  LEVIN_ASSIGN(const std::string_view valid, state_->valid_text(text, storage));
+  std::optional<PieceMemo> memo = memo_for(valid.size());
+  std::vector<TokenId> ids;
+  state_->encode_text(valid, true, memo ? &*memo : nullptr, ids);
   return ids;
 }
 
-std::vector<TokenId> Tokenizer::encode(std::span<const Segment> segments) const {
+Result<std::vector<TokenId>> Tokenizer::encode(std::span<const Segment> segments) const {
   std::vector<TokenId> ids;
   std::string storage;
-  std::string text;  // of the neighbouring text segments so far
-  const auto flush = [&] {
-    const std::vector<TokenId> tokens = encode_plain(text);
+  std::string text;  // of the adjacent text segments so far
+  const auto flush = [&]() -> Status {
+    LEVIN_ASSIGN(const std::vector<TokenId> tokens, encode_plain(text));
     ids.insert(ids.end(), tokens.begin(), tokens.end());
     text.clear();
+    return {};
   };
   for (const Segment& segment : segments) {
     if (segment.token == kNoToken) {
       text += valid_utf8(segment.text, storage);
       continue;
     }
-    flush();
+    LEVIN_TRY(flush());
     ids.push_back(segment.token);
   }
-  flush();
+  LEVIN_TRY(flush());
   return ids;
 }
 

@@ -1,13 +1,13 @@
 // Byte-level BPE as a checkpoint's tokenizer.json describes it: text to token ids and back.
 //
 //   LEVIN_ASSIGN(Tokenizer tokenizer, Tokenizer::load("models/demo-v32"));
-//   std::vector<TokenId> ids = tokenizer.encode_plain("some text");
+//   LEVIN_ASSIGN(std::vector<TokenId> ids, tokenizer.encode_plain("some text"));
 //   std::string text = tokenizer.decode(ids);
 //
 // Exactness  ids equal those of Hugging Face tokenizers on the same file; load() refuses features of the file that are
 //            not implemented, by name
 // Input      any bytes; invalid UTF-8 is first replaced by U+FFFD as Python's bytes.decode(errors="replace") does
-// Limits     at most kMaxTextBytes of text per call; the caller must check, longer text aborts the process
+// Limits     a text, or adjacent text segments together, of more than kMaxTextBytes of UTF-8 is an error (kUsage)
 // Threads    const member functions may be called from any number of threads at the same time
 #pragma once
 
@@ -42,22 +42,23 @@ class Tokenizer {
   // the file, the key and the value.
   static Result<Tokenizer> load(const std::filesystem::path& model_folder);
 
-  // The same for the contents of these files; config_json may be empty.
-  static Result<Tokenizer> parse(std::string_view tokenizer_json, std::string_view config_json);
+  // The same for the contents of these files; config_json may be empty. Tests lower the limit of a text.
+  static Result<Tokenizer> parse(std::string_view tokenizer_json, std::string_view config_json,
+                                 size_t max_text_bytes = kMaxTextBytes);
 
   Tokenizer(Tokenizer&&) noexcept;
   Tokenizer& operator=(Tokenizer&&) noexcept;
   ~Tokenizer();
 
   // Encodes text, recognising added tokens (<think>, <｜User｜>, ...) anywhere in it. For trusted text only.
-  std::vector<TokenId> encode(std::string_view text) const;
+  Result<std::vector<TokenId>> encode(std::string_view text) const;
 
   // Encodes text without added tokens: their names are encoded as ordinary text.
-  std::vector<TokenId> encode_plain(std::string_view text) const;
+  Result<std::vector<TokenId>> encode_plain(std::string_view text) const;
 
   // Encodes segments: token ids are copied and text is encoded by encode_plain(), after joining adjacent texts, because
   // BPE may merge across them.
-  std::vector<TokenId> encode(std::span<const Segment> segments) const;
+  Result<std::vector<TokenId>> encode(std::span<const Segment> segments) const;
 
   // The text of the ids; bytes that are not UTF-8 become U+FFFD. Ids without a token are ignored. To decode token by
   // token use StreamDecoder (stream_decoder.h).

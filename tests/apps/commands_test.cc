@@ -54,7 +54,7 @@ TEST(InspectTest, NeedsNoMoreThanTheConfig) {
 TEST(InspectTest, NamesWhatRunsOnAGpuAndWhyNotTheTunedKernel) {
   const ProgramResult result = run_levin({"inspect", kReleasedConfig});
   expect_in(result.out, "on a GPU    of compute capability 9.0 with --numerics official --kernels auto");
-  expect_in(result.out, "  cuda-sm90    sparse_attention of 128 heads, fp8 rows of 512 + 64, top-k 2048\n");
+  expect_in(result.out, "  cuda-sm90    sparse_attention of 128 heads, fp8 rows of 512 + 64, 2048 indices\n");
   expect_in(result.out, "  cuda-plain   matmul of bf16 [256, 7168]; cuda-sm90: weights are bf16, it has f8_e4m3\n");
   const io::JsonValue document = json_of(run_levin({"inspect", kReleasedConfig, "--json"}));
   EXPECT_TRUE(must(io::JsonFields::of(document, "the output")).contains("gpu_kernels_by_form"));
@@ -130,6 +130,18 @@ TEST(InspectTest, DescribesTheNewerReleases) {
     for (const char* part : release.parts) expect_in(result.out, part);
     EXPECT_EQ(result.out.find("is not known to this version"), std::string::npos) << result.out;
   }
+}
+
+// The model selects 512 pools of 4 tokens; a row of indices has room for three tokens more, those of an incomplete pool.
+TEST(InspectTest, SaysWhatAnIndexerOfPoolsSelects) {
+  const std::string folder = fixture_folder("glm-5.3-flash").string();
+  const io::JsonValue document = json_of(run_levin({"inspect", folder, "--json"}));
+  const io::JsonFields config = must(must(io::JsonFields::of(document, "the output")).get_fields("config"));
+  EXPECT_EQ(must(config.get<int64_t>("index_topk")), 2048);
+  EXPECT_EQ(must(config.get<int64_t>("n_pool_topk")), 512);
+  const std::string text = run_levin({"inspect", folder}).out;
+  expect_in(text, "index_topk of 32 heads, fp8 keys of 128, top-k 512\n");
+  expect_in(text, " 2051 indices");
 }
 
 TEST(InspectTest, TakesTheNamesFromAnIndex) {
@@ -306,7 +318,9 @@ TEST(HelpTest, HasOneColumnOfPurposes) {
 TEST(HelpTest, LeavesOutWhatMeansNothingToACommand) {
   for (const char* command : {"tokenize", "inspect", "export-gguf"}) {
     const std::string help = run_levin({command, "--help"}).out;
-    EXPECT_EQ(help.find("--threads"), std::string::npos) << command;
+    for (const char* option : {"--device", "--graphs", "--kernels", "--threads"}) {
+      EXPECT_EQ(help.find(option), std::string::npos) << command << ' ' << option;
+    }
     expect_in(help, "--revision");
   }
   EXPECT_EQ(run_levin({"inspect", kDemo, "--threads", "1"}).exit_code, 0);  // as in a config file of all commands

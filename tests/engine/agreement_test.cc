@@ -11,6 +11,7 @@
 #include "engine/loaded_model.h"
 #include "engine/passkey.h"
 #include "engine/trace.h"
+#include "support/must.h"
 #include "text/tokenizer.h"
 
 namespace levin::test {
@@ -24,7 +25,7 @@ std::vector<int32_t> test_ids() {
   text << file.rdbuf();
   const text::Tokenizer tokenizer = must(text::Tokenizer::load(demo_model_folder()));
   std::vector<int32_t> ids(tokenizer.raw_prefix().begin(), tokenizer.raw_prefix().end());
-  const std::vector<int32_t> body = tokenizer.encode_plain(text.str() + passkey_document(7, 3000).text);
+  const std::vector<int32_t> body = must(tokenizer.encode_plain(text.str() + passkey_document(7, 3000).text));
   ids.insert(ids.end(), body.begin(), body.end());
   LEVIN_CHECK(ids.size() >= kTokens, "the text has {} tokens, {} are needed", ids.size(), kTokens);
   ids.resize(kTokens);

@@ -23,7 +23,7 @@ inline std::vector<int32_t> begin_of_text(const text::Tokenizer& tokenizer) {
 // As begin_of_text(), and then the text.
 inline std::vector<int32_t> encode_document(const text::Tokenizer& tokenizer, std::string_view text) {
   std::vector<int32_t> ids = begin_of_text(tokenizer);
-  const std::vector<int32_t> body = tokenizer.encode_plain(text);
+  const std::vector<int32_t> body = must(tokenizer.encode_plain(text));
   ids.insert(ids.end(), body.begin(), body.end());
   return ids;
 }

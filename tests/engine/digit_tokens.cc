@@ -4,6 +4,7 @@
 #include <cctype>
 
 #include "engine/demo_text.h"
+#include "support/must.h"
 
 namespace levin::test {
 namespace {
@@ -18,7 +19,7 @@ DigitTokens digit_tokens(const text::Tokenizer& tokenizer, const PasskeyDocument
   DigitTokens out{.ids = begin_of_text(tokenizer), .answers = {}};
   size_t answer = 0, offset = 0;
   bool inside = false;
-  for (const int32_t id : tokenizer.encode_plain(document.text)) {
+  for (const int32_t id : must(tokenizer.encode_plain(document.text))) {
     const std::string_view bytes = tokenizer.token_bytes(id);
     while (answer < document.answers.size() && offset >= document.answers[answer].second) {
       ++answer;

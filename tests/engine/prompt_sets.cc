@@ -17,7 +17,7 @@ std::vector<int32_t> prompt_ids(const io::JsonFields& fields, const text::Tokeni
   if (fields.has("text")) return encode_document(tokenizer, must(fields.get<std::string>("text")));
   text::ChatRequest request{.messages = {}, .thinking = must(fields.get<bool>("thinking"))};
   request.messages.push_back({.role = text::Role::kUser, .content = must(fields.get<std::string>("question"))});
-  return tokenizer.encode(must(format.render(request)));
+  return must(tokenizer.encode(must(format.render(request))));
 }
 
 }  // namespace

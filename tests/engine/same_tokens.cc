@@ -189,7 +189,7 @@ std::vector<std::vector<int32_t>> chat_prompts(const std::filesystem::path& mode
                                                            {"What is speculative decoding?", true}}) {
     text::ChatRequest request{.messages = {}, .thinking = thinking};
     request.messages.push_back({.role = text::Role::kUser, .content = question});
-    out.push_back(tokenizer.encode(must(format.render(request))));
+    out.push_back(must(tokenizer.encode(must(format.render(request)))));
   }
   return out;
 }

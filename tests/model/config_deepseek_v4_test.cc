@@ -137,6 +137,14 @@ TEST(DeepseekV4ConfigTest, RatiosOfTheTrunkAloneAreEnoughWithABlockDrafter) {
   EXPECT_EQ(test::must(parse(config)).config.n_mtp_layers, 3);
 }
 
+TEST(DeepseekV4ConfigTest, AnyNumberOfMtpLayersMayStandWithABlockDrafter) {
+  for (int n : {0, 3, 5}) {
+    JsonObject config = released_config("deepseek-v4-flash-0731");
+    config.set("num_nextn_predict_layers", n);
+    EXPECT_EQ(test::must(parse(config)).config.n_mtp_layers, 3) << n;
+  }
+}
+
 TEST(DeepseekV4ConfigTest, NullKeysOfABlockDrafterAreNone) {
   JsonObject config = released_config("deepseek-v4-flash");
   config.set("dspark_block_size", nullptr);
@@ -282,6 +290,8 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{"Glm53", set("model_type", "glm5_next"), "expected [\"Glm5NextForConditionalGeneration\"]"},
         Refused{"SharedKeys", set("kv_source_layer_ids", JsonArray{2, 8}), "kv_source_layer_ids is [2, 8]"},
         Refused{"SharedPicks", set("index_topk_freq", 4), "index_topk_freq is 4"},
+        Refused{"TwoMtpLayers", set("num_nextn_predict_layers", 2),
+                "num_nextn_predict_layers is 2 (a number), expected 0 or 1"},
         Refused{"TwoKeyHeads", set("num_key_value_heads", 2), "num_key_value_heads is 2"},
         Refused{"Groups", set("n_group", 8), "n_group is 8"},
         Refused{"Scoring", set("scoring_func", "sigmoid"), "scoring_func is \"sigmoid\""},

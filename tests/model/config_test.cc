@@ -310,6 +310,13 @@ const Refusal kRefusals[] = {
     {"RopeScalingText", put("rope_scaling", "yarn"), "rope_scaling is \"yarn\" (a string), expected an object"},
     {"Quantiser", put_in("quantization_config", "quant_method", "awq"),
      "quantization_config.quant_method is \"awq\", which this version does not implement"},
+    {"QuantiserWithoutBlocks",
+     [](JsonObject& c) {
+       JsonObject awq;
+       awq.set("quant_method", "awq");
+       c.set("quantization_config", awq);
+     },
+     "quantization_config.quant_method is \"awq\", which this version does not implement"},
     {"BlockSize", put_in("quantization_config", "weight_block_size", JsonArray{64, 64}),
      "weight_block_size is [64, 64]"},
     {"StaticActivations", put_in("quantization_config", "activation_scheme", "static"),

@@ -44,7 +44,8 @@ void set_scalar(TempCheckpoint& model, const std::string& name, float value) {
   std::memcpy(model.tensor(name).bytes.data(), &value, sizeof(value));
 }
 
-// Tensors of ModelOpt's container under the names of compressed-tensors, factors that are powers of two inverted.
+// Tensors of ModelOpt's container under the names and with the shapes of compressed-tensors, factors that are powers of
+// two inverted.
 void respell(TempCheckpoint& model) {
   for (const std::string& name : model.tensor_names()) {
     const auto ends = [&](std::string_view suffix) { return name.ends_with(suffix); };
@@ -53,8 +54,10 @@ void respell(TempCheckpoint& model) {
       model.rename_tensor(name, base + ".weight_packed");
     } else if (ends(".weight_scale_2")) {
       set_scalar(model, name, 0x1p9f);
+      model.set_shape(name, {1});
       model.rename_tensor(name, base + ".weight_global_scale");
     } else if (ends(".input_scale")) {
+      model.set_shape(name, {1});
       model.rename_tensor(name, base + ".input_global_scale");
     }
   }
@@ -79,6 +82,22 @@ TEST(Nvfp4Test, BothContainersHoldTheSameWeights) {
       ASSERT_EQ(one.stored(i / one.k(), i % one.k()), other.stored(i / one.k(), i % one.k()));
       ASSERT_EQ(one.scale(i / one.k(), i % one.k()), other.scale(i / one.k(), i % one.k()));
     }
+  }
+}
+
+TEST(Nvfp4Test, FactorsMayHaveTheShapeOfTheOtherContainer) {
+  TempCheckpoint by_modelopt = TempCheckpoint::from_fixture("glm-nvfp4");
+  TempCheckpoint respelled = TempCheckpoint::from_fixture("glm-nvfp4");
+  respell(respelled);
+  for (const std::string& name : by_modelopt.tensor_names()) {
+    if (name.ends_with("_scale_2") || name.ends_with(".input_scale")) by_modelopt.set_shape(name, {1});
+  }
+  for (const std::string& name : respelled.tensor_names()) {
+    if (name.ends_with("_global_scale")) respelled.set_shape(name, {});
+  }
+  for (TempCheckpoint* model : {&by_modelopt, &respelled}) {
+    const auto loaded = load(model->write());
+    EXPECT_TRUE(loaded.ok()) << loaded.error().message;
   }
 }
 
@@ -197,6 +216,24 @@ const Spoiled kSpoiled[] = {
     {"FactorOfAnotherType",
      [](TempCheckpoint& m) { m.set_dtype(kExpert + "up_proj.weight_scale_2", StoredDtype::kBF16); },
      "experts.3.up_proj.weight_scale_2: expected F32 [], found BF16 []"},
+    {"TwoFactors",
+     [](TempCheckpoint& m) {
+       const std::string name = kExpert + "up_proj.weight_scale_2";
+       m.tensor(name).bytes.resize(2 * sizeof(float));
+       m.set_shape(name, {2});
+     },
+     "experts.3.up_proj.weight_scale_2: expected F32 [], found F32 [2]"},
+    {"NoReciprocal",
+     [](TempCheckpoint& m) {
+       respell(m);
+       m.remove_tensor(kExpert + "up_proj.weight_global_scale");
+     },
+     "experts.3.up_proj.weight_global_scale: expected F32 [1] with an NVFP4 matrix, found nothing"},
+    {"FactorsOfBothContainers",
+     [](TempCheckpoint& m) {
+       m.add_tensor({.name = kExpert + "up_proj.weight_global_scale", .dtype = StoredDtype::kF32});
+     },
+     "experts.3.up_proj.weight_global_scale: expected no such tensor, found F32 []"},
     {"NegativeGroupScale",
      [](TempCheckpoint& m) { m.tensor(kExpert + "gate_proj.weight_scale").bytes[7] = std::byte{0xA0}; },
      "experts.3.gate_proj.weight_scale[1, 1] is -"},
@@ -222,6 +259,9 @@ const Spoiled kSpoiled[] = {
      "model.layers.2.mlp.gate.weight: expected BF16, F32 or F16 [8, 96], found U8 [8, 48]"},
     {"GroupsOf32", [](TempCheckpoint& m) { m.set_config("quantization_config.group_size", 32); },
      "quantization_config.group_size is 32"},
+    {"RotatedInputs",
+     [](TempCheckpoint& m) { m.set_config("quantization_config.transform_config.config_groups.R4.type", "hadamard"); },
+     "quantization_config.transform_config is {"},
     {"AnotherAlgorithm", [](TempCheckpoint& m) { m.set_config("quantization_config.quant_algo", "FP8"); },
      "quantization_config.quant_algo is \"FP8\""},
 };

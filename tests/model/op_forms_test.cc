@@ -27,7 +27,7 @@ TEST(OpFormsTest, AreThoseOfTheReleasedModels) {
   const std::vector<std::string> v32 = forms_of("deepseek-v3.2", NumericsMode::kOfficial);
   EXPECT_TRUE(has(v32, "write_latent of fp8 rows of 512 + 64"));
   EXPECT_TRUE(has(v32, "index_topk of 64 heads, fp8 keys of 128, top-k 2048"));
-  EXPECT_TRUE(has(v32, "sparse_attention of 128 heads, fp8 rows of 512 + 64, top-k 2048"));
+  EXPECT_TRUE(has(v32, "sparse_attention of 128 heads, fp8 rows of 512 + 64, 2048 indices"));
   EXPECT_TRUE(has(v32, "route_experts of 8 of 256 experts in 8 groups"));
   EXPECT_FALSE(has(v32, "read_streams of 4 streams"));
   EXPECT_TRUE(has(forms_of("deepseek-v3.2", NumericsMode::kReference), "write_latent of f32 rows of 512 + 64"));
@@ -38,7 +38,8 @@ TEST(OpFormsTest, OfLinearAttentionReadNoRows) {
   EXPECT_TRUE(has(flash, "short_conv of 64 heads"));
   EXPECT_TRUE(has(flash, "delta_rule of 64 heads"));
   EXPECT_TRUE(has(flash, "expand_topk"));
-  EXPECT_TRUE(has(flash, "sparse_attention of 64 heads, f32 rows of 512 + 0, top-k 2051"));
+  EXPECT_TRUE(has(flash, "index_topk of 32 heads, f32 keys of 128, top-k 512"));  // pools of 4 tokens
+  EXPECT_TRUE(has(flash, "sparse_attention of 64 heads, f32 rows of 512 + 0, 2051 indices"));
   for (const std::string& form : flash) EXPECT_EQ(form.find("rows of 0 + 0"), std::string::npos) << form;
 }
 

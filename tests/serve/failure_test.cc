@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "serve/served_demo.h"
+#include "support/must.h"
 
 namespace levin::test {
 namespace {
@@ -15,7 +16,7 @@ class FailureTest : public ::testing::Test {
   static void TearDownTestSuite() { demo_ = nullptr; }
   // A request that fails once it has a token.
   static Reply post(const std::string& path, const std::string& members, bool stream) {
-    const int32_t tilde = demo_->tokenizer().encode("~").front();
+    const int32_t tilde = must(demo_->tokenizer().encode("~")).front();
     return ask(demo_->port(), path,
                "{" + members + R"(, "guided_regex": "[A-Z]~", "min_tokens": 3, "stop_token_ids": [)" +
                    std::to_string(tilde) + R"(], "stream": )" + (stream ? "true" : "false") + "}");

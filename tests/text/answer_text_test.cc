@@ -20,7 +20,7 @@ class AnswerTextTest : public ::testing::Test {
   // Kind and text of what comes out for these tokens, "R:" reasoning, "C:" content, joined per kind.
   std::string shown(AnswerText& choice, const std::string& answer) {
     std::vector<OutputEvent> events;
-    for (const int32_t id : tokenizer_.encode(answer)) choice.push(id, events);
+    for (const int32_t id : must(tokenizer_.encode(answer))) choice.push(id, events);
     choice.finish(events);
     std::string out;
     std::optional<OutputEvent::Kind> last;

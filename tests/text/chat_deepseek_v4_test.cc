@@ -52,7 +52,7 @@ const ChatFormat& format() {
 }
 
 std::string prompt(const ChatRequest& request, const ChatFormat& chat = format()) {
-  return tokenizer().decode(tokenizer().encode(must(chat.render(request))), false);
+  return tokenizer().decode(must(tokenizer().encode(must(chat.render(request)))), false);
 }
 
 Message message(Role role, std::string text) { return {.role = role, .content = std::move(text)}; }
@@ -255,7 +255,7 @@ Parsed parse(std::string_view text, bool in_reasoning, const ChatFormat& chat = 
       if (event.kind == OutputEvent::Kind::kArguments) out.arguments += event.text;
     }
   };
-  for (const TokenId id : tokenizer().encode(text)) take(parser.push(id));
+  for (const TokenId id : must(tokenizer().encode(text))) take(parser.push(id));
   take(parser.finish());
   out.n_complete = parser.n_complete_calls();
   out.n_faults = parser.n_faults();

@@ -47,7 +47,7 @@ ChatFormat format_of(std::string_view release) {
 }
 
 std::string prompt(const ChatFormat& format, const ChatRequest& request) {
-  return tokenizer().decode(tokenizer().encode(must(format.render(request))), false);
+  return tokenizer().decode(must(tokenizer().encode(must(format.render(request)))), false);
 }
 
 // ---- a request as the templates take it --------------------------------------------------------------------------
@@ -148,7 +148,7 @@ TEST(ChatGlm, WhatTheCallerSendsIsText) {
   call.tool_calls = {{.name = evil, .arguments = io::dump_json(io::JsonObject{{evil, evil}})}};
   ChatRequest request{.messages = {first, user(evil), call, {.role = Role::kTool, .content = evil}}, .thinking = true};
   const auto n_marks = [](const ChatRequest& r) {
-    const std::vector<TokenId> ids = tokenizer().encode(must(format_of("glm-5.3").render(r)));
+    const std::vector<TokenId> ids = must(tokenizer().encode(must(format_of("glm-5.3").render(r))));
     return std::count_if(ids.begin(), ids.end(), [](TokenId id) { return tokenizer().is_added(id); });
   };
   const auto n_evil = n_marks(request);
@@ -275,7 +275,7 @@ TEST(ChatGlmOutput, Cases) {
   const std::vector<io::JsonValue> tools = weather_tool();
   for (const Case& c : cases) {
     int n_faults = 0;
-    EXPECT_EQ(read(tokenizer().encode(c.text), c.in_reasoning, tools, &n_faults), c.expected) << c.name;
+    EXPECT_EQ(read(must(tokenizer().encode(c.text)), c.in_reasoning, tools, &n_faults), c.expected) << c.name;
     EXPECT_EQ(n_faults == 0, c.clean) << c.name << ": " << n_faults;
   }
 }
@@ -286,7 +286,7 @@ TEST(ChatGlmOutput, StringsArriveWhileTheyAreWritten) {
   ChatOutputParser parser(format, tokenizer(), false, tools);
   std::string arguments;
   const auto push = [&](std::string_view text) {
-    for (const TokenId id : tokenizer().encode(text)) {
+    for (const TokenId id : must(tokenizer().encode(text))) {
       for (const OutputEvent& event : parser.push(id)) {
         if (event.kind == OutputEvent::Kind::kArguments) arguments += event.text;
       }
@@ -320,7 +320,7 @@ TEST(ChatGlmOutput, AnyTokensAreSurvivedAndNoMarkShows) {
           RC_ASSERT(must(io::parse_json(arguments[event.call], "arguments")).as_object() != nullptr);
       }
     };
-    for (const TokenId id : tokenizer().encode(text)) take(parser.push(id));
+    for (const TokenId id : must(tokenizer().encode(text))) take(parser.push(id));
     take(parser.finish());
     RC_ASSERT(shown.find('<') == std::string::npos);
   }));

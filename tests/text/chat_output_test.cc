@@ -79,7 +79,7 @@ TokenId token_of_byte(char byte) {
 // The text as the model would write it: marks as tokens, the rest in the tokenizer's pieces, or byte by byte.
 Parsed parse(std::string_view text, bool in_reasoning = false, bool by_bytes = false) {
   std::vector<TokenId> ids;
-  for (const TokenId id : demo_tokenizer().encode(text)) {
+  for (const TokenId id : must(demo_tokenizer().encode(text))) {
     if (!by_bytes || demo_tokenizer().is_added(id)) {
       ids.push_back(id);
       continue;
@@ -202,7 +202,7 @@ TEST(ChatOutput, ArgumentsArriveWhileTheValueDoes) {
   ChatOutputParser parser(format(), demo_tokenizer(), false);
   Parsed parsed;
   const auto push = [&](std::string_view text) {
-    for (const TokenId id : demo_tokenizer().encode(text)) add(parsed, parser.push(id));
+    for (const TokenId id : must(demo_tokenizer().encode(text))) add(parsed, parser.push(id));
   };
   push("\n\n<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"f\">");
   EXPECT_EQ(parsed.calls.size(), 1u);
@@ -217,7 +217,7 @@ TEST(ChatOutput, ArgumentsArriveWhileTheValueDoes) {
 
 TEST(ChatOutput, TextArrivesAtOnce) {
   ChatOutputParser parser(format(), demo_tokenizer(), false);
-  for (const TokenId id : demo_tokenizer().encode("plain words, 1 < 2, nothing held back")) {
+  for (const TokenId id : must(demo_tokenizer().encode("plain words, 1 < 2, nothing held back"))) {
     const std::string_view bytes = demo_tokenizer().token_bytes(id);
     const std::vector<OutputEvent> events = parser.push(id);
     if (bytes.find('<') != std::string_view::npos) continue;
@@ -243,7 +243,7 @@ TEST(ChatOutput, ReadsBackWhatTheFormatWrites) {
       message.tool_calls.push_back({fmt::format("f{}", *name), io::dump_json(arguments)});
     }
     const auto prompt = must(format().render({.messages = {{.content = "q"}, message}, .thinking = true}));
-    std::vector<TokenId> ids = demo_tokenizer().encode(prompt);
+    std::vector<TokenId> ids = must(demo_tokenizer().encode(prompt));
     const auto start = std::find(ids.begin(), ids.end(), format().output_marks().think_begin);
     ids.erase(ids.begin(), start + 1);
 

@@ -22,7 +22,7 @@ const ChatFormat& format() {
 
 // The prompt as text.
 std::string prompt(const ChatRequest& request) {
-  return demo_tokenizer().decode(demo_tokenizer().encode(must(format().render(request))), false);
+  return demo_tokenizer().decode(must(demo_tokenizer().encode(must(format().render(request)))), false);
 }
 
 Message system(std::string text) { return {.role = Role::kSystem, .content = std::move(text)}; }
@@ -157,7 +157,7 @@ TEST(ChatDeepSeekV32, WhatTheCallerSendsIsText) {
   harmless.messages[2] = calls({{"x", R"({"x": "x"})"}}, "x", "x");
   const auto marks = [](const ChatRequest& r) {
     std::vector<TokenId> result;
-    for (const TokenId id : demo_tokenizer().encode(must(format().render(r)))) {
+    for (const TokenId id : must(demo_tokenizer().encode(must(format().render(r))))) {
       if (demo_tokenizer().is_added(id)) result.push_back(id);
     }
     return result;

@@ -8,7 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "io/json.h"
 #include "support/json_gen.h"
+#include "support/must.h"
 #include "text/stream_decoder.h"
 #include "text/unicode.h"
 #include "text/variants.h"
@@ -17,6 +19,7 @@ namespace levin::text {
 namespace {
 
 using test::demo_tokenizer;
+using test::must;
 
 // Text, names of added tokens and stray bytes in any mixture.
 rc::Gen<std::string> arbitrary_bytes() {
@@ -52,8 +55,8 @@ TEST(Tokenizer, DecodingGivesTheTextBack) {
   ASSERT_TRUE(rc::check([] {
     const std::string text = *arbitrary_bytes();
     for (const Tokenizer* tokenizer : {&demo_tokenizer()}) {
-      RC_ASSERT(tokenizer->decode(tokenizer->encode(text), false) == replaced(text));
-      RC_ASSERT(tokenizer->decode(tokenizer->encode_plain(text), false) == replaced(text));
+      RC_ASSERT(tokenizer->decode(must(tokenizer->encode(text)), false) == replaced(text));
+      RC_ASSERT(tokenizer->decode(must(tokenizer->encode_plain(text)), false) == replaced(text));
     }
   }));
 }
@@ -75,12 +78,12 @@ TEST(Tokenizer, PlainTextNeverBecomesAnAddedToken) {
   ASSERT_TRUE(rc::check([] {
     const std::string text = *arbitrary_bytes();
     for (const Tokenizer* tokenizer : {&demo_tokenizer(), &std::as_const(flags)}) {
-      const std::vector<TokenId> ids = tokenizer->encode_plain(text);
+      const std::vector<TokenId> ids = must(tokenizer->encode_plain(text));
       RC_ASSERT(std::none_of(ids.begin(), ids.end(), [&](TokenId id) { return tokenizer->is_added(id); }));
       RC_ASSERT(tokenizer->decode(ids, false) == replaced(text));
     }
   }));
-  const std::vector<TokenId> ids = flags.encode_plain("import self");
+  const std::vector<TokenId> ids = must(flags.encode_plain("import self"));
   EXPECT_EQ(flags.decode(ids), "import self");
   EXPECT_GT(ids.size(), 2u);
 }
@@ -88,8 +91,8 @@ TEST(Tokenizer, PlainTextNeverBecomesAnAddedToken) {
 TEST(Tokenizer, WithoutAddedTokensInTheTextBothWaysAgree) {
   const Tokenizer& tokenizer = demo_tokenizer();
   const std::string text = test::read_text_file("src/text/tokenizer.cc");
-  EXPECT_EQ(tokenizer.encode(text), tokenizer.encode_plain(text));
-  EXPECT_NE(tokenizer.encode("<think>"), tokenizer.encode_plain("<think>"));
+  EXPECT_EQ(must(tokenizer.encode(text)), must(tokenizer.encode_plain(text)));
+  EXPECT_NE(must(tokenizer.encode("<think>")), must(tokenizer.encode_plain("<think>")));
 }
 
 TEST(Tokenizer, NeighbouringTextSegmentsAreOneText) {
@@ -98,16 +101,37 @@ TEST(Tokenizer, NeighbouringTextSegmentsAreOneText) {
   const std::vector<Segment> segments = {{.text = "re"},       {.text = "turn", .from_user = true},
                                          {.text = " <think>"}, {.token = user},
                                          {.text = "im"},       {.text = "port"}};
-  std::vector<TokenId> expected = tokenizer.encode_plain("return <think>");
+  std::vector<TokenId> expected = must(tokenizer.encode_plain("return <think>"));
   expected.push_back(user);
-  for (const TokenId id : tokenizer.encode_plain("import")) expected.push_back(id);
-  EXPECT_EQ(tokenizer.encode(segments), expected);
+  for (const TokenId id : must(tokenizer.encode_plain("import"))) expected.push_back(id);
+  EXPECT_EQ(must(tokenizer.encode(segments)), expected);
+}
+
+// Text can be as long as standard input makes it. U+FFFD takes three bytes, so replacing a byte can pass the limit.
+TEST(Tokenizer, TextAboveTheLimitIsAnError) {
+  const Tokenizer tokenizer = must(Tokenizer::parse(io::dump_json(test::variant_document("deepseek")), "", 8));
+  const std::vector<Segment> adjacent = {{.text = "12345"}, {.text = "6789"}};
+  for (const Result<std::vector<TokenId>>& result :
+       {tokenizer.encode("123456789"), tokenizer.encode_plain("123456789"), tokenizer.encode(adjacent),
+        tokenizer.encode("\xFF\xFF\xFF"), tokenizer.encode_plain("\xFF\xFF\xFF")}) {
+    ASSERT_FALSE(result.ok());
+    EXPECT_EQ(result.error().kind, ErrorKind::kUsage);
+    EXPECT_EQ(
+        result.error().message,
+        "a text of 9 bytes of UTF-8 is too long for the tokenizer, which takes at most 8 bytes; shorten or divide "
+        "the text");
+  }
+  const std::vector<Segment> apart = {{.text = "12345"}, {.token = 0}, {.text = "6789"}};
+  for (const Result<std::vector<TokenId>>& result :
+       {tokenizer.encode("12345678"), tokenizer.encode_plain("12345678"), tokenizer.encode(apart)}) {
+    EXPECT_TRUE(result.ok());
+  }
 }
 
 TEST(Tokenizer, BrokenCharactersOfSegmentsDoNotJoin) {
   const Tokenizer& tokenizer = demo_tokenizer();
   const std::vector<Segment> segments = {{.text = "\xE2\x82", .from_user = true}, {.text = "\xAC"}};
-  EXPECT_EQ(tokenizer.decode(tokenizer.encode(segments)), "\uFFFD\uFFFD");
+  EXPECT_EQ(tokenizer.decode(must(tokenizer.encode(segments))), "\uFFFD\uFFFD");
 }
 
 TEST(Tokenizer, IdsThatAreNoTokens) {

@@ -1,7 +1,6 @@
 #include "arch/deepseek_v3/attention.h"
 
 #include "base/check.h"
-#include "model/blocks/indexer.h"
 #include "ops/row_chains.h"
 #include "ops/sparse_attention.h"
 
@@ -39,7 +38,7 @@ View AttentionBlock::attend(Pass& p, View h, Topk& topk) const {  // h      [T, 
   p.rope(q_rope, c.rope_pairing);
   const View q_latent = p.matmul_per_head(q_nope, w.k_up);  // [T, H, Rk]
 
-  select(p, h, c_q, topk);                                                        // [T, K]
+  select(p, {.h = h, .c_q = c_q}, topk);                                          // [T, K]
   const View o = p.allocate(DType::kF32, {p.n_tokens(), c.n_heads, c.d_latent});  // [T, H, Rk]
   ops::sparse_attention(p.ctx(), {.q_latent = q_latent,
                                   .q_rope = q_rope,
@@ -53,10 +52,10 @@ View AttentionBlock::attend(Pass& p, View h, Topk& topk) const {  // h      [T, 
   return out;
 }
 
-void AttentionBlock::select(Pass& p, View h, View c_q, Topk& topk) const {
+void AttentionBlock::select(Pass& p, const IndexerInput& in, Topk& topk) const {
   if (weights.indexer && !topk.given) {
     const ArenaScope scratch = p.scope();
-    selection == Selection::kIndexer ? select(p, h, c_q, topk.slots) : select_most_recent(p, topk.slots);
+    selection == Selection::kIndexer ? select(p, in, topk.slots) : select_most_recent(p, topk.slots);
     topk.source = layer;
   }
   LEVIN_CHECK(topk.source >= 0, "layer {} has no indexer, and no layer below has selected in this step", layer);
@@ -79,7 +78,7 @@ void AttentionBlock::append_index_keys(Pass& p, View h) const {
                                   .cache = p.cache().index_rows(layer, p.step().tables)});
 }
 
-void AttentionBlock::select(Pass& p, View h, View c_q, View slots) const {  // slots  [T, K]
+void AttentionBlock::select(Pass& p, const IndexerInput& in, View slots) const {  // slots  [T, K]
   const ModelConfig& c = config;
   const IndexerBlock indexer{.params = {.n_heads = c.n_index_heads,
                                         .d_index = c.d_index,
@@ -89,7 +88,7 @@ void AttentionBlock::select(Pass& p, View h, View c_q, View slots) const {  // s
                              .q_up = weights.indexer->q_up,
                              .head_weights = weights.indexer->head_weights,
                              .rotation = p.step_rotation()};
-  indexer.select(p, h, c_q,
+  indexer.select(p, in,
                  {.visible = p.step().visible,
                   .n_visible = p.step().n_visible,
                   .first = p.step().first_slot,

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "arch/deepseek_v3/weights.h"
+#include "model/blocks/indexer.h"
 #include "model/config.h"
 #include "model/model.h"
 #include "model/pass.h"
@@ -32,9 +33,9 @@ struct AttentionBlock {
  private:
   void append_latent(Pass& p, View h) const;
   void append_index_keys(Pass& p, View h) const;
-  // Sees to it that `topk` holds what each token attends to. c_q [T, Rq] is the normed query latent.
-  void select(Pass& p, View h, View c_q, Topk& topk) const;
-  void select(Pass& p, View h, View c_q, View slots) const;
+  // Computes what each token attends to, unless `topk` contains it already.
+  void select(Pass& p, const IndexerInput& in, Topk& topk) const;
+  void select(Pass& p, const IndexerInput& in, View slots) const;
   void select_most_recent(Pass& p, View slots) const;
   float latent_eps(const Pass& p) const { return p.numerics().latent_norm_eps.value_or(config.norm_eps); }
 };

@@ -10,6 +10,7 @@ constinit const Architecture kDeepseekV4{.name = "DeepSeek-V4",
                                          .model_type = "deepseek_v4",
                                          .class_name = "DeepseekV4ForCausalLM",
                                          .keys = &deepseek_v4::kConfigKeys,
+                                         .max_mtp_layers = 64,  // 1, unless there is a block drafter: read_config
                                          .read_config = deepseek_v4::read_config,
                                          .layer_prefix = deepseek_v4::layer_prefix,
                                          .weight_rows = deepseek_v4::weight_rows,

@@ -272,8 +272,9 @@ Result<std::vector<int>> read_target_layers(const JsonFields& fields, const Mode
 
 // num_nextn_predict_layers says nothing of a block drafter: it has as many stages as target layers.
 Status read_dspark(const JsonFields& fields, ModelConfig* config) {
-  if (std::none_of(std::begin(kDsparkKeys), std::end(kDsparkKeys), [&](auto key) { return fields.has(key); }))
-    return {};
+  if (std::none_of(std::begin(kDsparkKeys), std::end(kDsparkKeys), [&](auto key) { return fields.has(key); })) {
+    return config->n_mtp_layers <= 1 ? Status() : fields.unexpected("num_nextn_predict_layers", "0 or 1");
+  }
   DsparkConfig& dspark = own(*config).dspark.emplace();
   LEVIN_TRY(read_dim(fields, kDraftBlock, config));
   LEVIN_TRY(read_dim(fields, kMarkovRank, &dspark));

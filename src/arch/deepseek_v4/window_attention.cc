@@ -1,6 +1,5 @@
 #include "arch/deepseek_v4/window_attention.h"
 
-#include "model/blocks/indexer.h"
 #include "ops/row_chains.h"
 
 namespace levin {
@@ -26,7 +25,7 @@ View WindowAttentionBlock::attend(Pass& p, View h) const {  // h      [T, D]
   p.rms_norm_heads(q, c.norm_eps);
   p.rotate(q.slice_last(c.d_nope, c.d_rope), rotation());
 
-  const ops::AttentionRows more = more_rows(p, h, c_q);
+  const ops::AttentionRows more = more_rows(p, {.h = h, .c_q = c_q});
   const View o = p.allocate(DType::kF32, {n_tokens, c.n_heads, c.d_head()});  // [T, H, Dh]
   ops::sparse_attention(p.ctx(), {.q_latent = q.slice_last(0, c.d_nope),
                                   .q_rope = q.slice_last(c.d_nope, c.d_rope),
@@ -72,9 +71,9 @@ void WindowAttentionBlock::show_rows(Pass& p, View x) const {
   p.probe()->on_window_rows(layer, kv);
 }
 
-ops::AttentionRows WindowAttentionBlock::more_rows(Pass& p, View h, View c_q) const {
-  if (p.step().blocks) return block_rows(p, h);
-  return compresses() ? entry_rows(p, h, c_q) : ops::AttentionRows{};
+ops::AttentionRows WindowAttentionBlock::more_rows(Pass& p, const IndexerInput& in) const {
+  if (p.step().blocks) return block_rows(p, in.h);
+  return compresses() ? entry_rows(p, in) : ops::AttentionRows{};
 }
 
 ops::AttentionRows WindowAttentionBlock::block_rows(Pass& p, View h) const {
@@ -88,11 +87,11 @@ ops::AttentionRows WindowAttentionBlock::block_rows(Pass& p, View h) const {
   return {.cache = rows, .end = blocks.end};
 }
 
-ops::AttentionRows WindowAttentionBlock::entry_rows(Pass& p, View h, View c_q) const {
+ops::AttentionRows WindowAttentionBlock::entry_rows(Pass& p, const IndexerInput& in) const {
   const StepEntries& entries = p.step().entries_of(compression.ratio);
   const PagedRows cache = p.cache().entry_rows(layer, entries.tables);
   if (compression.kind == Compression::kAll) return {.cache = cache, .end = entries.visible};
-  const View topk = topk_for(p, h, c_q, entries);
+  const View topk = topk_for(p, in, entries);
   if (p.probe() != nullptr && p.probe()->on_topk) p.probe()->on_topk(layer, topk);
   return {.cache = cache, .topk = topk};
 }
@@ -137,7 +136,7 @@ void WindowAttentionBlock::append_index_keys(Pass& p, View h, const StepEntries&
                                   .cache = p.cache().index_rows(layer, entries.tables)});
 }
 
-View WindowAttentionBlock::topk_for(Pass& p, View h, View c_q, const StepEntries& entries) const {
+View WindowAttentionBlock::topk_for(Pass& p, const IndexerInput& in, const StepEntries& entries) const {
   const ModelConfig& c = config;
   const View topk = p.allocate(DType::kI32, {p.n_tokens(), c.n_topk});  // [T, K]
   const ArenaScope scratch = p.scope();
@@ -149,7 +148,7 @@ View WindowAttentionBlock::topk_for(Pass& p, View h, View c_q, const StepEntries
                              .q_up = weights.indexer->q_up,
                              .head_weights = weights.indexer->head_weights,
                              .rotation = rotation()};
-  indexer.select(p, h, c_q,
+  indexer.select(p, in,
                  {.visible = entries.visible,
                   .n_visible = entries.n_visible,
                   .format = *p.cache().format(layer).index,

@@ -7,6 +7,7 @@
 #include "arch/deepseek_v4/compressor.h"
 #include "arch/deepseek_v4/config.h"
 #include "arch/deepseek_v4/weights.h"
+#include "model/blocks/indexer.h"
 #include "model/pass.h"
 #include "ops/sparse_attention.h"
 
@@ -36,13 +37,13 @@ struct WindowAttentionBlock {
   // The window's rows of h, written to where the step's slots are in `to`.
   void append_rows(Pass& p, View h, const PagedRows& to) const;
   void show_rows(Pass& p, View x) const;  // to a probe that asks
-  // What each token attends to in addition to its window: its own block, or entries. c_q [T, Rq] is the normed query latent.
-  ops::AttentionRows more_rows(Pass& p, View h, View c_q) const;
+  // What each token attends to in addition to its window: its own block, or entries.
+  ops::AttentionRows more_rows(Pass& p, const IndexerInput& in) const;
   ops::AttentionRows block_rows(Pass& p, View h) const;
-  ops::AttentionRows entry_rows(Pass& p, View h, View c_q) const;
+  ops::AttentionRows entry_rows(Pass& p, const IndexerInput& in) const;
   void append_entries(Pass& p, View h, const StepEntries& entries) const;
   void append_index_keys(Pass& p, View h, const StepEntries& entries) const;
-  View topk_for(Pass& p, View h, View c_q, const StepEntries& entries) const;
+  View topk_for(Pass& p, const IndexerInput& in, const StepEntries& entries) const;
 
   bool compresses() const { return compression.kind != Compression::kNone; }
   const Rotation& rotation() const { return compresses() ? rotations.compressed : rotations.plain; }

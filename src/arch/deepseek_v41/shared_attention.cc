@@ -25,7 +25,7 @@ View SharedAttentionBlock::attend(Pass& p, View h, SharedTopk* topk) const {  //
   const View q = p.matmul(c_q, w.q_up).split_last(c.n_heads, c.d_head());    // [T, H, Dh]
   p.rotate(q.slice_last(c.d_nope, c.d_rope), rotation());
 
-  const ops::AttentionRows more = more_rows(p, h, c_q, topk);
+  const ops::AttentionRows more = more_rows(p, {.h = h, .c_q = c_q}, topk);
   const View o = p.allocate(DType::kF32, {n_tokens, c.n_heads, c.d_head()});  // [T, H, Dh]
   ops::sparse_attention(p.ctx(), {.q_latent = q.slice_last(0, c.d_nope),
                                   .q_rope = q.slice_last(c.d_nope, c.d_rope),
@@ -111,11 +111,11 @@ void SharedAttentionBlock::append_entries(Pass& p, View h) const {
                               .cache = p.cache().entry_rows(layer, e.tables)});
 }
 
-// What each token attends to besides its window: its own block, or entries. c_q [T, Rq] is the normed query latent.
-ops::AttentionRows SharedAttentionBlock::more_rows(Pass& p, View h, View c_q, SharedTopk* topk) const {
-  if (p.step().blocks) return block_rows(p, h);
+// What each token attends to besides its window: its own block, or entries.
+ops::AttentionRows SharedAttentionBlock::more_rows(Pass& p, const IndexerInput& in, SharedTopk* topk) const {
+  if (p.step().blocks) return block_rows(p, in.h);
   if (entries.ratio == 0) return {};
-  if (w.indexer) select(p, h, c_q, *topk);
+  if (w.indexer) select(p, in, *topk);
   return {.cache = p.cache().entry_rows(entries.source, step_entries(p).tables), .topk = topk->slots};
 }
 
@@ -130,7 +130,7 @@ ops::AttentionRows SharedAttentionBlock::block_rows(Pass& p, View h) const {
   return {.cache = rows, .end = blocks.end};
 }
 
-void SharedAttentionBlock::select(Pass& p, View h, View c_q, SharedTopk& topk) const {
+void SharedAttentionBlock::select(Pass& p, const IndexerInput& in, SharedTopk& topk) const {
   const ModelConfig& c = config;
   const CandidateBlocks& candidates = deepseek_v41::own(c).candidates;
   const ArenaScope scratch = p.scope();
@@ -150,9 +150,9 @@ void SharedAttentionBlock::select(Pass& p, View h, View c_q, SharedTopk& topk) c
   const bool two_levels = candidates.source >= 0 && layer >= candidates.source &&
                           e.n_visible > candidates.n_blocks * candidates.block_size;  // otherwise all are candidates
   if (two_levels) {
-    select_in_two_levels(p, indexer.query(p, h, c_q, keys), e.n_visible, topk);
+    select_in_two_levels(p, indexer.query(p, in, keys), e.n_visible, topk);
   } else {
-    indexer.select(p, h, c_q, keys, topk.slots);
+    indexer.select(p, in, keys, topk.slots);
   }
   if (p.probe() != nullptr && p.probe()->on_topk) p.probe()->on_topk(layer, topk.slots);
 }

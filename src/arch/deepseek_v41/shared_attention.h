@@ -43,9 +43,9 @@ struct SharedAttentionBlock {
   void append_rows(Pass& p, View h, const PagedRows& to) const;
   void append_entries(Pass& p, View h) const;
   View latents(Pass& p, View h, const StepEntries& e) const;  // [N, Dh]: normed entries before they are rotated
-  ops::AttentionRows more_rows(Pass& p, View h, View c_q, SharedTopk* topk) const;
+  ops::AttentionRows more_rows(Pass& p, const IndexerInput& in, SharedTopk* topk) const;
   ops::AttentionRows block_rows(Pass& p, View h) const;
-  void select(Pass& p, View h, View c_q, SharedTopk& topk) const;
+  void select(Pass& p, const IndexerInput& in, SharedTopk& topk) const;
   void select_in_two_levels(Pass& p, const ops::IndexQuery& query, int32_t n_visible, SharedTopk& topk) const;
 
   const StepEntries& step_entries(Pass& p) const { return p.step().entries_of(entries.ratio); }

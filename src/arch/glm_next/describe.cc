@@ -33,6 +33,7 @@ void describe_json(const ModelConfig& c, io::JsonObject* out) {
   out->set("n_linear_heads", o.n_linear_heads);
   out->set("d_linear_head", o.d_linear_head);
   out->set("n_taps", o.n_taps);
+  out->set("index_topk", o.n_pool_topk * o.n_pool);  // n_topk counts the tokens of an incomplete pool too
   out->set("n_pool", o.n_pool);
   out->set("n_pool_topk", o.n_pool_topk);
   io::JsonArray index_layers;

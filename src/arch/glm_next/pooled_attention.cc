@@ -1,6 +1,5 @@
 #include "arch/glm_next/pooled_attention.h"
 
-#include "model/blocks/indexer.h"
 #include "ops/expand_topk.h"
 #include "ops/pool_windows.h"
 #include "ops/row_chains.h"
@@ -64,7 +63,7 @@ View PooledAttentionBlock::attend(Pass& p, View h, View topk, bool given) const 
   const View c_q = p.rms_norm(p.matmul(h, w.q_down), w.q_norm, latent_eps(p));  // [T, Rq]
   const View q = p.matmul(c_q, w.q_up).split_last(c.n_heads, c.d_nope);         // [T, H, Dn]
   const View q_latent = p.matmul_per_head(q, w.k_up);                           // [T, H, Rk]
-  if (!given) select(p, h, c_q, topk);                                          // [T, K]
+  if (!given) select(p, {.h = h, .c_q = c_q}, topk);                            // [T, K]
   if (p.probe() != nullptr && p.probe()->on_topk) p.probe()->on_topk(layer, topk);
   const View o = p.allocate(DType::kF32, {p.n_tokens(), c.n_heads, c.d_latent});  // [T, H, Rk]
   ops::sparse_attention(p.ctx(), {.q_latent = q_latent,
@@ -79,7 +78,7 @@ View PooledAttentionBlock::attend(Pass& p, View h, View topk, bool given) const 
   return out;
 }
 
-void PooledAttentionBlock::select(Pass& p, View h, View c_q, View topk) const {
+void PooledAttentionBlock::select(Pass& p, const IndexerInput& in, View topk) const {
   const ArenaScope scratch = p.scope();
   if (selection == Selection::kMostRecent) {
     return ops::take_most_recent(p.ctx(), {.visible = p.step().visible, .first = p.step().first_slot, .topk = topk});
@@ -94,7 +93,7 @@ void PooledAttentionBlock::select(Pass& p, View h, View c_q, View topk) const {
                              .q_up = weights.indexer.q_up,
                              .head_weights = weights.indexer.head_weights,
                              .rotation = {}};
-  indexer.select(p, h, c_q,
+  indexer.select(p, in,
                  {.visible = e.visible,
                   .n_visible = e.n_visible,
                   .first = e.first,

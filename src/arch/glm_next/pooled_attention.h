@@ -4,6 +4,7 @@
 
 #include "arch/glm_next/config.h"
 #include "arch/glm_next/weights.h"
+#include "model/blocks/indexer.h"
 #include "model/model.h"
 #include "model/pass.h"
 
@@ -25,7 +26,7 @@ struct PooledAttentionBlock {
  private:
   void append_latent(Pass& p, View h) const;
   void append_index_keys(Pass& p, View h) const;
-  void select(Pass& p, View h, View c_q, View topk) const;
+  void select(Pass& p, const IndexerInput& in, View topk) const;
   const StepEntries& pools(Pass& p) const { return p.step().entries_of(glm_next::own(config).n_pool); }
   float latent_eps(const Pass& p) const { return p.numerics().latent_norm_eps.value_or(config.norm_eps); }
 };

@@ -15,13 +15,13 @@
 //
 //   F32    zero  broadcast  load  store  load_n  store_n    _n: the first n of 16 lanes, the others zero or left alone
 //          load_twice                     8 values, lanes 2j and 2j + 1 = value j
-//          add  sub  mul  div  fma(a, b, c) = a * b + c, rounded once  sqrt  floor  ceil
+//          add  sub  mul  div  fma(a, b, c) = a * b + c, rounded once  sqrt  ceil
 //          max(a, b) = a > b ? a : b      min(a, b) = a < b ? a : b      abs
 //          reduce_add  reduce_max             the 16 lanes folded 8, 4, 2, 1: lane j with lane j + half
-//   I32    broadcast_i  load_i  store_i  add_i  sub_i  and_i  or_i  xor_i  max_i  min_i
+//   I32    broadcast_i  load_i  store_i  add_i  sub_i  and_i  or_i  xor_i  min_i
 //          shl<n>  shr<n> (logical)  sar<n>
-//   both   bits(F32) -> I32  from_bits(I32) -> F32  to_i32(F32), nearest even  to_f32(I32)
-//   Mask   less  less_equal  equal  less_i  equal_i  first_n(n)  select(mask, a, b) = mask ? a : b
+//   both   bits(F32) -> I32  from_bits(I32) -> F32  to_i32(F32), nearest even
+//   Mask   less  less_equal  equal  less_i  first_n(n)  select(mask, a, b) = mask ? a : b
 //          mask_bits -> uint32_t
 //   types  load_bf16  load_e4m3                16 values in a row, exact
 //          load_bf16_pairs                     32 values in a row, lane j of even and odd = values 2j and 2j + 1, exact

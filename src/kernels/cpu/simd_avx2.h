@@ -54,7 +54,6 @@ struct Avx2 {
     return {_mm256_fmadd_ps(a.low, b.low, c.low), _mm256_fmadd_ps(a.high, b.high, c.high)};
   }
   LEVIN_INLINE F32 sqrt(F32 x) { return {_mm256_sqrt_ps(x.low), _mm256_sqrt_ps(x.high)}; }
-  LEVIN_INLINE F32 floor(F32 x) { return {_mm256_floor_ps(x.low), _mm256_floor_ps(x.high)}; }
   LEVIN_INLINE F32 ceil(F32 x) { return {_mm256_ceil_ps(x.low), _mm256_ceil_ps(x.high)}; }
   LEVIN_INLINE F32 max(F32 a, F32 b) { return {_mm256_max_ps(a.low, b.low), _mm256_max_ps(a.high, b.high)}; }
   LEVIN_INLINE F32 min(F32 a, F32 b) { return {_mm256_min_ps(a.low, b.low), _mm256_min_ps(a.high, b.high)}; }
@@ -91,7 +90,6 @@ struct Avx2 {
   LEVIN_INLINE I32 and_i(I32 a, I32 b) { return {_mm256_and_si256(a.low, b.low), _mm256_and_si256(a.high, b.high)}; }
   LEVIN_INLINE I32 or_i(I32 a, I32 b) { return {_mm256_or_si256(a.low, b.low), _mm256_or_si256(a.high, b.high)}; }
   LEVIN_INLINE I32 xor_i(I32 a, I32 b) { return {_mm256_xor_si256(a.low, b.low), _mm256_xor_si256(a.high, b.high)}; }
-  LEVIN_INLINE I32 max_i(I32 a, I32 b) { return {_mm256_max_epi32(a.low, b.low), _mm256_max_epi32(a.high, b.high)}; }
   LEVIN_INLINE I32 min_i(I32 a, I32 b) { return {_mm256_min_epi32(a.low, b.low), _mm256_min_epi32(a.high, b.high)}; }
   template <int n>
   LEVIN_INLINE I32 shl(I32 x) {
@@ -109,7 +107,6 @@ struct Avx2 {
   LEVIN_INLINE I32 bits(F32 x) { return {_mm256_castps_si256(x.low), _mm256_castps_si256(x.high)}; }
   LEVIN_INLINE F32 from_bits(I32 x) { return {_mm256_castsi256_ps(x.low), _mm256_castsi256_ps(x.high)}; }
   LEVIN_INLINE I32 to_i32(F32 x) { return {_mm256_cvtps_epi32(x.low), _mm256_cvtps_epi32(x.high)}; }
-  LEVIN_INLINE F32 to_f32(I32 x) { return {_mm256_cvtepi32_ps(x.low), _mm256_cvtepi32_ps(x.high)}; }
 
   // --- Mask ---
   template <int kPredicate>
@@ -122,9 +119,6 @@ struct Avx2 {
   LEVIN_INLINE Mask equal(F32 a, F32 b) { return compare<_CMP_EQ_OQ>(a, b); }
   LEVIN_INLINE Mask less_i(I32 a, I32 b) {
     return as_mask({_mm256_cmpgt_epi32(b.low, a.low), _mm256_cmpgt_epi32(b.high, a.high)});
-  }
-  LEVIN_INLINE Mask equal_i(I32 a, I32 b) {
-    return as_mask({_mm256_cmpeq_epi32(a.low, b.low), _mm256_cmpeq_epi32(a.high, b.high)});
   }
   LEVIN_INLINE Mask first_n(int n) {
     const I32 lanes = {_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), _mm256_setr_epi32(8, 9, 10, 11, 12, 13, 14, 15)};

@@ -32,7 +32,6 @@ struct Avx512 {
   LEVIN_INLINE F32 div(F32 a, F32 b) { return _mm512_div_ps(a, b); }
   LEVIN_INLINE F32 fma(F32 a, F32 b, F32 c) { return _mm512_fmadd_ps(a, b, c); }
   LEVIN_INLINE F32 sqrt(F32 x) { return _mm512_sqrt_ps(x); }
-  LEVIN_INLINE F32 floor(F32 x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC); }
   LEVIN_INLINE F32 ceil(F32 x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC); }
   LEVIN_INLINE F32 max(F32 a, F32 b) { return _mm512_max_ps(a, b); }
   LEVIN_INLINE F32 min(F32 a, F32 b) { return _mm512_min_ps(a, b); }
@@ -60,7 +59,6 @@ struct Avx512 {
   LEVIN_INLINE I32 and_i(I32 a, I32 b) { return _mm512_and_si512(a, b); }
   LEVIN_INLINE I32 or_i(I32 a, I32 b) { return _mm512_or_si512(a, b); }
   LEVIN_INLINE I32 xor_i(I32 a, I32 b) { return _mm512_xor_si512(a, b); }
-  LEVIN_INLINE I32 max_i(I32 a, I32 b) { return _mm512_max_epi32(a, b); }
   LEVIN_INLINE I32 min_i(I32 a, I32 b) { return _mm512_min_epi32(a, b); }
   template <int n>
   LEVIN_INLINE I32 shl(I32 x) {
@@ -78,14 +76,12 @@ struct Avx512 {
   LEVIN_INLINE I32 bits(F32 x) { return _mm512_castps_si512(x); }
   LEVIN_INLINE F32 from_bits(I32 x) { return _mm512_castsi512_ps(x); }
   LEVIN_INLINE I32 to_i32(F32 x) { return _mm512_cvtps_epi32(x); }
-  LEVIN_INLINE F32 to_f32(I32 x) { return _mm512_cvtepi32_ps(x); }
 
   // --- Mask ---
   LEVIN_INLINE Mask less(F32 a, F32 b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
   LEVIN_INLINE Mask less_equal(F32 a, F32 b) { return _mm512_cmp_ps_mask(a, b, _CMP_LE_OQ); }
   LEVIN_INLINE Mask equal(F32 a, F32 b) { return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ); }
   LEVIN_INLINE Mask less_i(I32 a, I32 b) { return _mm512_cmplt_epi32_mask(a, b); }
-  LEVIN_INLINE Mask equal_i(I32 a, I32 b) { return _mm512_cmpeq_epi32_mask(a, b); }
   LEVIN_INLINE Mask first_n(int n) { return static_cast<Mask>(n >= 16 ? 0xFFFFu : (1u << n) - 1); }
   LEVIN_INLINE uint32_t mask_bits(Mask m) { return m; }
   LEVIN_INLINE F32 select(Mask m, F32 a, F32 b) { return _mm512_mask_blend_ps(m, b, a); }

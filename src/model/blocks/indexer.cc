@@ -20,10 +20,10 @@ DType query_type(CacheDType keys) {
 
 }  // namespace
 
-ops::IndexQuery IndexerBlock::query(Pass& p, View h, View c_q, const IndexKeys& keys) const {
+ops::IndexQuery IndexerBlock::query(Pass& p, const IndexerInput& in, const IndexKeys& keys) const {
   const DType type = query_type(p.numerics().index_keys);
-  const View x = p.matmul(c_q, q_up).split_last(params.n_heads, params.d_index);  // [T, Hi, Di]
-  const View w = p.matmul(h, head_weights);                                       // [T, Hi]
+  const View x = p.matmul(in.c_q, q_up).split_last(params.n_heads, params.d_index);  // [T, Hi, Di]
+  const View w = p.matmul(in.h, head_weights);                                       // [T, Hi]
   const View q = type == DType::kF32 ? x : p.allocate(type, {x.dim(0), params.n_heads, params.d_index});
   ops::index_queries(p.ctx(), {.x = x,
                                .w = w,
@@ -43,11 +43,11 @@ ops::IndexQuery IndexerBlock::query(Pass& p, View h, View c_q, const IndexKeys& 
           .cache = keys.cache};
 }
 
-void IndexerBlock::select(Pass& p, View h, View c_q, const IndexKeys& keys, View slots) const {  // slots  [T, K]
+void IndexerBlock::select(Pass& p, const IndexerInput& in, const IndexKeys& keys, View slots) const {  // slots  [T, K]
   if (keys.n_visible - keys.first <= slots.dim(1)) {
     return ops::take_all(p.ctx(), {.visible = keys.visible, .first = keys.first, .topk = slots});
   }
-  ops::index_topk(p.ctx(), {.query = query(p, h, c_q, keys), .topk = slots, .faults = p.step().faults});
+  ops::index_topk(p.ctx(), {.query = query(p, in, keys), .topk = slots, .faults = p.step().faults});
 }
 
 }  // namespace levin

@@ -25,17 +25,23 @@ struct IndexKeys {
   PagedRows cache;
 };
 
+// What the indexer scores a step's tokens by.
+struct IndexerInput {
+  View h;    // [T, D] f32, normed input of the attention
+  View c_q;  // [T, Rq] f32, normed query latent
+};
+
 struct IndexerBlock {
   IndexerParams params;
   const Linear& q_up;          // [Hi * Di, Rq]
   const Linear& head_weights;  // [Hi, D], input always f32
   Rotation rotation;           // of the step's positions, if anything is rotated
 
-  // What scores a step's tokens: h [T, D] normed input, c_q [T, Rq] normed query latent.
-  ops::IndexQuery query(Pass& p, View h, View c_q, const IndexKeys& keys) const;
+  // The queries of a step's tokens and the weights of their heads.
+  ops::IndexQuery query(Pass& p, const IndexerInput& in, const IndexKeys& keys) const;
 
-  // h [T, D] normed input, c_q [T, Rq] normed query latent -> slots [T, K] i32, ascending, unused -1.
-  void select(Pass& p, View h, View c_q, const IndexKeys& keys, View slots) const;
+  // The best K keys of each token -> slots [T, K] i32, ascending, unused -1.
+  void select(Pass& p, const IndexerInput& in, const IndexKeys& keys, View slots) const;
 };
 
 }  // namespace levin
