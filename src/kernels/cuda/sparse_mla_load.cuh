@@ -82,20 +82,21 @@ struct RawRow {
     rope = raw.pieces[kChunks][thread];
     scale = raw.scale[thread / 4];
   }
-  // Writes the row to the tile and, piece after piece, reads the next one into the registers that become free.
-  __device__ __forceinline__ void convert(KeyTile& tile, int key, int quarter, const RawKeys& next, int thread) {
+  // Writes the row to the tile and, piece after piece, reads the next one, unless null, into the registers that become free.
+  __device__ __forceinline__ void convert(KeyTile& tile, int key, int quarter, const RawKeys* next, int thread) {
     const uint32_t factor[2] = {code_factor(scale.x), code_factor(scale.y)};
     const uint32_t low = swizzle_128(key, quarter * 32), high = swizzle_128(key, quarter * 32 + 16);
 #pragma unroll
     for (int c = 0; c < kChunks; ++c) {
       *reinterpret_cast<uint4*>(tile.latent[c] + low) = convert_8(codes[c].x, codes[c].y, factor[c / 2]);
       *reinterpret_cast<uint4*>(tile.latent[c] + high) = convert_8(codes[c].z, codes[c].w, factor[c / 2]);
-      codes[c] = next.pieces[c][thread];
+      if (next != nullptr) codes[c] = next->pieces[c][thread];
     }
     *reinterpret_cast<uint4*>(tile.rope + swizzle_64(key, quarter)) = rope;
     if (fmaxf(scale.x, scale.y) > kMaxFactorScale) multiply_rest(tile, scale, low, high);
-    rope = next.pieces[kChunks][thread];
-    scale = next.scale[thread / 4];
+    if (next == nullptr) return;
+    rope = next->pieces[kChunks][thread];
+    scale = next->scale[thread / 4];
   }
 };
 
@@ -135,13 +136,19 @@ class Fp8Loader {
     begin();
     row.read(s_.raw[0], thread_);
     for (int half_tile = 0; half_tile < 2 * w_.n_tiles(); half_tile += 2) {
-      ask(half_tile);
+      ask(half_tile, kRawStages);
       s_.key_ring.empty[at_.stage].wait(at_.parity ^ 1);
-      put(row, 0);
-      ask(half_tile + 1);
-      put(row, 1);
-      s_.key_ring.full[at_.stage].arrive();  // without a fence, see start_scores()
-      at_.advance();
+      put(row, 0, &s_.raw[raw_.stage]);
+      if constexpr (kTileFirst) {
+        put(row, 1, nullptr);
+        finish_tile();
+        ask(half_tile + 1, kRawStages - 1);
+        row.read(s_.raw[raw_.stage], thread_);
+      } else {
+        ask(half_tile + 1, kRawStages);
+        put(row, 1, &s_.raw[raw_.stage]);
+        finish_tile();
+      }
     }
     async_copy_wait<0>();
     __syncwarp();  // all lanes have read their top-k indices: the next item's come to the same places
@@ -151,6 +158,9 @@ class Fp8Loader {
   static constexpr int kKeys = kLoadThreads / 4;  // of half a tile
   static constexpr int kRawStages = S::kRawStages;
   static_assert(kPickStages > 2 * kRawStages && kEntryStages > kRawStages);
+  // Whether a tile is finished before the row that takes its second half's place is asked for: its scores start earlier, but
+  // the row comes later, which only a ring of three half tiles has time for.
+  static constexpr bool kTileFirst = kRawStages > 2;
 
   __device__ __forceinline__ int key() const { return thread_ / 4; }
   __device__ __forceinline__ bool asks(int half_tile) const { return thread_ % 4 == 0 && half_tile < 2 * w_.n_tiles(); }
@@ -198,32 +208,38 @@ class Fp8Loader {
     }
     __syncwarp();
 #pragma unroll
-    for (int i = 0; i < kRawStages; ++i) ask_with(i, i, slots[i]);
+    for (int i = 0; i < kRawStages; ++i) ask_with(i, i, i, slots[i]);
     wait_for_rows<kRawStages - 1>();
     read_pick(kRawStages);
   }
 
-  // Asks for a row and for what later ones need.
-  __device__ __forceinline__ void ask_with(int half_tile, int stage, int slot) {
-    valid_ |= static_cast<uint32_t>(slot >= 0) << min(half_tile, kRawStages);
+  // Asks for a row, which is `ahead` after the one to be put next, and for what later ones need.
+  __device__ __forceinline__ void ask_with(int half_tile, int ahead, int stage, int slot) {
+    valid_ |= static_cast<uint32_t>(slot >= 0) << ahead;
     ask_entry(half_tile + kRawStages);
     ask_pick(half_tile + 2 * kRawStages);
     fetch_row(s_.raw[stage], a_, slot, w_.half(), thread_);
   }
 
-  // With half tile `half_tile` in registers, asks for the one that takes its place; the next one has arrived then.
-  __device__ __forceinline__ void ask(int half_tile) {
+  // With half tile `half_tile` in registers or put, asks for the one that takes its place, which is `ahead` after the one to
+  // be put next; the one after `half_tile` has arrived then.
+  __device__ __forceinline__ void ask(int half_tile, int ahead) {
     __syncwarp();  // all lanes of a key have its scales
-    ask_with(half_tile + kRawStages, raw_.stage, slot(half_tile + kRawStages));
+    ask_with(half_tile + kRawStages, ahead, raw_.stage, slot(half_tile + kRawStages));
     raw_.advance();
     wait_for_rows<kRawStages - 1>();
     read_pick(half_tile + kRawStages + 1);
   }
 
-  // The row in registers to the tile, the next one into registers.
-  __device__ __forceinline__ void put(RawRow& row, int half) {
+  __device__ __forceinline__ void finish_tile() {
+    s_.key_ring.full[at_.stage].arrive();  // without a fence, see start_scores()
+    at_.advance();
+  }
+
+  // The row in registers to the tile, the next one, unless null, into registers.
+  __device__ __forceinline__ void put(RawRow& row, int half, const RawKeys* next) {
     const int row_of_tile = half * kKeys + key();
-    row.convert(s_.key[at_.stage], row_of_tile, thread_ % 4, s_.raw[raw_.stage], thread_);
+    row.convert(s_.key[at_.stage], row_of_tile, thread_ % 4, next, thread_);
     if (thread_ % 4 == 0) s_.bias[at_.stage][row_of_tile] = (valid_ & 1) != 0 ? 0.0f : -INFINITY;
     valid_ >>= 1;
   }
