@@ -121,7 +121,7 @@ std::optional<ApiError> admit_plan(const ServedModel& model, const AnswerPlan& p
   for (const std::vector<int32_t>& prompt : plan.prompts) {
     const int64_t n_prompt = std::ssize(prompt);
     if (n_prompt + std::max<int64_t>(plan.ask.max_tokens, 1) > model.n_context()) {
-      return prompt_too_long(n_prompt, plan.ask.max_tokens, model.n_context());
+      return prompt_too_long({.n_prompt = n_prompt, .n_answer = plan.ask.max_tokens, .n_context = model.n_context()});
     }
     const Status status =
         model.service->engine().check({.prompt = prompt, .sampling = plan.ask.sampling, .structure = plan.structure});

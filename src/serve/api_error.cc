@@ -57,7 +57,8 @@ ApiError unknown_route(const std::string& method, const std::string& path) {
   return {.status = 404, .message = fmt::format("there is no {} {} here", method, path)};
 }
 
-ApiError prompt_too_long(int64_t n_prompt, int64_t n_answer, int64_t n_context) {
+ApiError prompt_too_long(const RequestTokens& tokens) {
+  const auto& [n_prompt, n_answer, n_context] = tokens;
   // Clients tell this case by these very words, and shorten what they send.
   return {
       .status = 400,

@@ -32,7 +32,13 @@ ApiError wrong_key();
 ApiError foreign(std::string message);  // 403: a page, or a host name, that a server without keys does not answer
 ApiError unknown_model(const std::string& asked, const std::string& served);
 ApiError unknown_route(const std::string& method, const std::string& path);
-ApiError prompt_too_long(int64_t n_prompt, int64_t n_answer, int64_t n_context);  // n_answer as asked, 0: not said
+// Tokens of a request, and how many the model's context has room for.
+struct RequestTokens {
+  int64_t n_prompt = 0;
+  int64_t n_answer = 0;  // as asked, 0: not said
+  int64_t n_context = 0;
+};
+ApiError prompt_too_long(const RequestTokens& tokens);
 ApiError queue_full();
 ApiError shutting_down();  // 503
 ApiError engine_failed(const Error& error);
