@@ -44,7 +44,7 @@ Result<std::optional<io::Checkpoint>> open_checkpoint(const EngineOptions& optio
 // What memory is set up for, decided before anything is read.
 struct Room {
   int64_t n_context_tokens = 0;
-  int64_t n_prefix_pages = 0;  // of prefixes, kept beside the caches
+  int64_t n_prefix_pages = 0;  // of prefixes, kept in addition to the caches
   int64_t scratch_bytes = 0;   // on a device
 };
 
@@ -54,10 +54,10 @@ int64_t available_host_bytes() {
   return memory.total_bytes > 0 ? memory.available_bytes : std::numeric_limits<int64_t>::max() / 2;
 }
 
-// Device memory beside what is planned: what the driver takes for its own while kernels run.
+// Device memory in addition to what is planned: what the driver takes for its own while kernels run.
 constexpr int64_t kDriverBytes = int64_t{256} << 20;
 
-// `cuda` is null on the CPU. On a device weights, caches and workspace lie there, and prefixes beside the caches on the host.
+// `cuda` is null on the CPU. On a device weights, caches and workspace lie there, and prefixes on the host.
 Result<Room> plan_room(const EngineOptions& options, const ModelConfig& config, const Numerics& numerics,
                        const std::optional<io::Checkpoint>& checkpoint, CudaBackend* cuda) {
   const int64_t n_graph_rows = cuda != nullptr && options.graphs ? kMostGraphRows : 0;
@@ -184,7 +184,7 @@ Result<std::unique_ptr<PageStore>> open_disk(const EngineOptions& options, const
                                              const std::optional<io::Checkpoint>& checkpoint) {
   if (options.cache_dir.empty()) return std::unique_ptr<PageStore>();
   const CacheLayout layout = model.cache_layout();
-  // What a block drafter keeps is written whether somebody drafts or not, and without a state beside it.
+  // What a block drafter keeps is written whether somebody drafts or not, and without a state next to it.
   const bool drafts = options.n_spec_steps > 0 && model.has_mtp() && model.block_drafting() == nullptr;
   LEVIN_ASSIGN(const Digest fingerprint, cache_fingerprint({.model_folder = options.model_folder,
                                                             .overrides = overrides_text(options.overrides),
@@ -216,7 +216,7 @@ struct Engine::State {
   Runner runner;
   StepLoop loop;
   int64_t n_graphs_at_load = 0;
-  std::optional<LimitProbe> limits;  // made when a case is first measured beside them
+  std::optional<LimitProbe> limits;  // made when a case is first measured with them
 
   State(std::unique_ptr<CudaBackend> device, EngineOptions o, std::vector<std::string> w, RunningKernels k,
         const Room& r, Isa chosen_isa, std::unique_ptr<Model> m, std::shared_ptr<PageStore> disk)

@@ -1,4 +1,4 @@
-// Blocks of a sequence as records (kv/cache.h): a sequence whose first blocks are put in goes on with the bits of one
+// Blocks of a sequence as records (kv/cache.h): a sequence whose first blocks are put in continues with the bits of one
 // that ran them itself, however it ran them, and nothing in a record is without effect.
 #include <fmt/core.h>
 #include <gtest/gtest.h>
@@ -23,12 +23,12 @@ struct Ran {
   int64_t begin = 0;
   std::vector<float> state, logits;  // of the trunk, by position
   std::vector<float> draft_logits;   // of the MTP layer, for the pairs (i, i + 1) from begin - 1 on
-  std::vector<Record> records;       // of the blocks that end behind begin
+  std::vector<Record> records;       // of the blocks that end after begin
 
   bool operator==(const Ran&) const = default;
 };
 
-// What a run goes on from: blocks, and the trunk's state of the last of their tokens.
+// What a run resumes from: blocks, and the trunk's state of the last of their tokens.
 struct Blocks {
   std::vector<Record> records;
   std::vector<float> state;
@@ -63,14 +63,14 @@ class Sequence {
     }
     return out;
   }
-  // Of a run's positions up to this many tokens, as another may go on from it.
+  // Of a run's positions up to this many tokens, as another may resume from it.
   Blocks blocks_of(const Ran& ran, size_t n_blocks) const {
     Blocks out{.records = {ran.records.begin(), ran.records.begin() + static_cast<int64_t>(n_blocks)}, .state = {}};
     const int64_t last = static_cast<int64_t>(n_blocks) * runner_.block_tokens() - 1, d_state = model_.d_state();
     out.state.assign(ran.state.begin() + last * d_state, ran.state.begin() + (last + 1) * d_state);
     return out;
   }
-  // What a run that goes on from n blocks should give.
+  // What a run that resumes after n blocks should give.
   Ran rest_of(const Ran& ran, size_t n_blocks) const {
     const int64_t begin = static_cast<int64_t>(n_blocks) * runner_.block_tokens();
     const int64_t d_state = model_.d_state(), n_vocab = model_.config().n_vocab;

@@ -41,7 +41,7 @@ class BuildStepTest : public testing::Test {
   Values tokens_ = {7, 8, 9}, token_ = {5};
 };
 
-// Blocks of three and one, behind 64 cached rows and none.
+// Blocks of three and one, after 64 cached rows and none.
 TEST(BuildBlockStepTest, RowsOfABlockSeeTheWindowBeforeItAndEachOther) {
   const PageKinds kinds{.n_window = 32, .ratios = {4}};
   SequencePools pools(kinds, {.n_tokens = 1024, .n_sequences = 2, .n_step_tokens = 8});

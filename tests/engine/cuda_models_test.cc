@@ -1,5 +1,5 @@
 // Models on a CUDA device, on the plain kernels: the oracles of the fixtures, the bits of the CPU's plain kernels in every
-// numerics mode and any chunking, the same answers alone and in company, from graphs and kernel by kernel, faults that end one request, and prefixes that
+// numerics mode and any chunking, the same answers alone and in a batch, from graphs and kernel by kernel, faults that end one request, and prefixes that
 // come back from the host.
 #include <fmt/core.h>
 #include <gtest/gtest.h>
@@ -150,7 +150,7 @@ TEST_P(CudaGraphTest, TheBitsAreThoseOfEagerStepsInAnyCompanyAndChunking) {
   for (const GraphRun& run : {GraphRun{}, GraphRun{.chunk_tokens = 1}, GraphRun{.chunk_tokens = 7},
                               GraphRun{.n_company = 1}, GraphRun{.n_company = 4},
                               GraphRun{.chunk_tokens = 5, .n_company = 7}, GraphRun{.graphs = false, .n_company = 4}}) {
-    SCOPED_TRACE(fmt::format("{} chunks of {}, beside {}", run.graphs, run.chunk_tokens, run.n_company));
+    SCOPED_TRACE(fmt::format("{} chunks of {}, with {} others", run.graphs, run.chunk_tokens, run.n_company));
     const std::vector<float> found = bits_of(*model, options, run);
     ASSERT_EQ(found.size(), expected.size());
     EXPECT_EQ(std::memcmp(found.data(), expected.data(), expected.size() * sizeof(float)), 0);

@@ -165,7 +165,7 @@ TEST_F(Sm90ModelTest, DemoV32HasTheSameBitsInAnyCompanyAndChunking) {
        {GraphRun{}, GraphRun{.chunk_tokens = 1}, GraphRun{.chunk_tokens = 7}, GraphRun{.chunk_tokens = 400},
         GraphRun{.n_company = 1}, GraphRun{.n_company = 4}, GraphRun{.chunk_tokens = 50, .n_company = 7},
         GraphRun{.graphs = false, .n_company = 11}}) {
-    SCOPED_TRACE(fmt::format("{} chunks of {}, beside {}", run.graphs, run.chunk_tokens, run.n_company));
+    SCOPED_TRACE(fmt::format("{} chunks of {}, with {} others", run.graphs, run.chunk_tokens, run.n_company));
     expect_same(bits_of(*model, options, run, kTextTokens), expected);
   }
 }
@@ -286,7 +286,7 @@ TEST_F(Sm90ModelTest, V32sWidthsHaveTheSameBitsInAnyCompanyAndChunking) {
        {GraphRun{.chunk_tokens = 512}, GraphRun{.chunk_tokens = 61}, GraphRun{.chunk_tokens = 2400},
         GraphRun{.chunk_tokens = 512, .n_company = 1}, GraphRun{.chunk_tokens = 300, .n_company = 3},
         GraphRun{.graphs = false, .chunk_tokens = 512, .n_company = 7}}) {
-    SCOPED_TRACE(fmt::format("{} chunks of {}, beside {}", run.graphs, run.chunk_tokens, run.n_company));
+    SCOPED_TRACE(fmt::format("{} chunks of {}, with {} others", run.graphs, run.chunk_tokens, run.n_company));
     expect_same(bits_of(*model, options, run, kRealTokens), expected);
   }
 }

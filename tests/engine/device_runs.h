@@ -34,7 +34,7 @@ std::vector<Ids> tokens_of(const std::vector<std::unique_ptr<Generation>>& answe
 
 // ---- decode rows ----
 
-// After chunks that are cut as `chunk_tokens` says, in company of others, and drafts.
+// After chunks that are cut as `chunk_tokens` says, in a batch with others, and drafts.
 struct GraphRun {
   bool graphs = true;
   int64_t chunk_tokens = 64;

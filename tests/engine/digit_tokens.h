@@ -11,7 +11,7 @@
 namespace levin::test {
 
 struct DigitTokens {
-  std::vector<int32_t> ids;                        // of the whole document, behind the beginning-of-text tokens
+  std::vector<int32_t> ids;                        // of the whole document, after the beginning-of-text tokens
   std::vector<std::pair<size_t, size_t>> answers;  // for each answer the range of its digit tokens
 };
 

@@ -159,7 +159,7 @@ TEST(DraftSharing, ARowAskedForAloneHasThePicksOfAll) {
   EXPECT_EQ(alone.index_page(mtp_layer, 0), whole.index_page(mtp_layer, 0));
 }
 
-// Nothing is selected, but the key of the drafted token is there for whoever selects later.
+// Nothing is selected, but the key of the drafted token is there for a later selection.
 TEST(DraftSharing, IndexKeysAreWrittenAllTheSame) {
   const std::unique_ptr<Model> model = glm(true);
   Bench sharing(*model), selecting(*model);

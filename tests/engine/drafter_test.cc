@@ -1,4 +1,4 @@
-// Any drafter behind the interface: the toy one of docs/adding_a_drafter.md, those that are always right or always wrong, and
+// Any drafter that implements the interface: the toy one of docs/adding_a_drafter.md, those that are always right or always wrong, and
 // none. Tokens never change, and the counts of drafts are what was proposed.
 #include <gtest/gtest.h>
 
@@ -196,7 +196,7 @@ TEST_F(BlockDrafterTest, NoMoreThanABlockIsDrafted) {
       << refused.error().message;
 }
 
-// The first is always made; those behind it as long as the model's own confidence in all before them is enough.
+// The first is always made; those after it as long as the model's own confidence in all before them is enough.
 TEST_F(BlockDrafterTest, ItsOwnConfidenceDecidesHowManyAreVerified) {
   const std::vector<Answer> plain = run(0, 0), all = run(5, 0), low_confidence = run(5, 1);
   expect_tokens_of(low_confidence, plain);

@@ -281,7 +281,7 @@ TEST_P(V4LoadTest, AnEngineSharesPrefixesOfDeepseekV4) {
 }
 
 // What a later request finds in the cache, the MTP layer's rows and state among it, is to the bit what it would have
-// computed itself: so is what it goes on to write, and what speculation accepts.
+// computed itself: so is what it writes next, and what speculation accepts.
 TEST(LoadTest, AcceptanceAfterAHitIsThatOfAColdRun) {
   const std::unique_ptr<Model> model = load_model(demo_model_folder(), {.numerics = NumericsMode::kFast});
   GenerateRequest what = request(text_prompt(demo_model_folder(), 60, 300), 0);

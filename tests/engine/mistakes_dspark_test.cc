@@ -129,7 +129,7 @@ double error_of(const std::vector<float>& found, const std::vector<float>& expec
   return relative_error(std::span(found).first(n), std::span(expected).first(n));
 }
 
-// The worst of all rounds; those behind the first with other tokens cannot be compared.
+// The worst of all rounds; those after the first with other tokens cannot be compared.
 double error_with(const Mistake& mistake) {
   const TempDir folder;
   must(materialise(fixture_folder(kFixture), folder.path()));
@@ -169,7 +169,7 @@ bool verifies(const Step& step) { return step.n_tokens() > 1 && step.n_tokens() 
 
 const Mistake kMistakes[] = {
     {.number = 31, .what = "the streams in front of the target layers", .taps = Taps::kBeforeLayers},
-    {.number = 31, .what = "the trunk's output behind its norm", .taps = Taps::kOutput},
+    {.number = 31, .what = "the trunk's output after its norm", .taps = Taps::kOutput},
     {.number = 31,
      .what = "target layers one off",
      .model =

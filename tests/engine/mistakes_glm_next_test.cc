@@ -155,7 +155,7 @@ View copy_of(OpContext& ctx, const View& x) {
   return copy;
 }
 
-// A right model behind a wrong caller; its own weights are those of the heads.
+// A right model with a wrong caller; its own weights are those of the heads.
 class WronglyFed final : public Model {
  public:
   WronglyFed(const Model& right, ModelWeights weights, const Feeding& feeding)
@@ -224,7 +224,7 @@ const Feeding kFeedings[] = {
      .undone_norm = &GlmNextMtpWeights::head_norm,
      .where = &Errors::drafts},
     {.number = 0,
-     .what = "another embedding beside the first token's state",
+     .what = "another embedding with the first token's state",
      .mtp = change_first_token,
      .where = &Errors::first_draft},
 };

@@ -277,7 +277,7 @@ const Refused kRefused[] = {
     {0, "v32-shared", "the MTP layer without an indexer of its own",
      [](TempCheckpoint& m) { m.remove_tensor("model.layers.6.self_attn.indexer.wk.weight"); },
      "model.layers.6.self_attn.indexer.wk.weight: expected"},
-    {0, "v32-shared", "a frequency beside a list that says otherwise",
+    {0, "v32-shared", "a frequency next to a list that says otherwise",
      [](TempCheckpoint& m) { m.set_config("index_topk_pattern", "FFFFFF"); },
      "index_topk_pattern makes layer 2 \"full\", and index_topk_freq makes it \"shared\""},
     {0, "v32-shared", "an offset under which layer 0 has nothing to share",
@@ -307,9 +307,9 @@ INSTANTIATE_TEST_SUITE_P(Mla, MlaRefusedTest, ::testing::ValuesIn(kRefused),
 // ---- 23, 24 and 25: what the MTP layer is fed with ---------------------------------------------------------------
 
 struct Feeding {
-  bool shifted = true;           // token i + 1 beside the hidden state of i
+  bool shifted = true;           // token i + 1 with the hidden state of i
   bool trunk_topk = false;       // the last selection of the trunk instead of the layer's own
-  bool before_its_norm = false;  // the second draft goes on from the state before the head's norm
+  bool before_its_norm = false;  // the second draft continues from the state before the head's norm
   bool selects_anew = false;     // the second draft selects for itself
   bool earlier_row = false;      // it takes the top-k indices of a row before the last verified one
   bool joins_itself = false;     // its own position stands in its set

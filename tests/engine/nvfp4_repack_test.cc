@@ -1,4 +1,4 @@
-// Releases whose experts somebody stored again in NVFP4, beside matrices that stay as they were: what is stored how is read
+// Releases whose experts somebody stored again in NVFP4, next to matrices that stay as they were: what is stored how is read
 // from the tensors, whatever the keys of the config say.
 //
 // DeepSeek-V4  a bit-exact cast of the trunk's MXFP4 experts, the rest in FP8 and `mtp.*` in MXFP4 as before: the fixture's

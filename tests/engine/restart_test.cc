@@ -1,5 +1,5 @@
 // Prefixes outside of the caches: a process that is started again reads from the disk what another computed, one that
-// goes on finds it in memory, and either gives the same tokens, also after the other was killed at any moment.
+// keeps running finds it in memory, and either gives the same tokens, also after the other was killed at any moment.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -167,7 +167,7 @@ TEST_P(RestartTest, WhatIsStoredAfterAHitIsWhatAColdRunStores) {
   }
 }
 
-// Drafts right behind a hit look at the MTP layer's rows from before it, and at the one made of the state that was kept.
+// Drafts right after a hit look at the MTP layer's rows from before it, and at the one made of the state that was kept.
 TEST_P(RestartTest, DraftsRightAfterAHitAreThoseOfAColdRun) {
   const GenerateRequest beginning = request(random_prompts(model_folder_, 72, {259}).front());
   Process process(*model_, *this, {.stored = false, .n_memory_pages = 100});

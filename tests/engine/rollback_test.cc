@@ -82,7 +82,7 @@ struct Drafting {
     return {.tokens = step_tokens, .first_position = static_cast<int32_t>(first_position), .pages = &pages};
   }
 
-  // Right tokens as far as they are accepted, wrong ones behind.
+  // Right tokens as far as they are accepted, wrong ones after.
   void draw(std::mt19937& random, int64_t n_vocab) {
     const int64_t width = 1 + static_cast<int64_t>(random() % kMaxWidth);
     n_accepted = 1 + static_cast<int64_t>(random() % static_cast<uint32_t>(width));
@@ -195,10 +195,10 @@ TEST_P(RollbackTest, LogitsAreThoseOfARunThatNeverDrafted) {
   RecordProperty("rounds", static_cast<int>(n_rounds));
 }
 
-// A block drafter's rows go back with the trunk's: blocks behind what is accepted are those of a run that never drafted.
+// A block drafter's rows go back with the trunk's: blocks after what is accepted are those of a run that never drafted.
 class BlockRollbackTest : public ::testing::TestWithParam<std::tuple<const char*, NumericsMode>> {
  protected:
-  // The blocks behind positions first .. first + count - 1, side by side.
+  // The blocks after positions first .. first + count - 1, side by side.
   static std::vector<float> blocks(Runner& runner, const SequencePages& pages, const Ids& ids, int64_t first,
                                    int64_t count) {
     const Model& model = runner.model();

@@ -78,7 +78,7 @@ GenerateRequest request_for(const Model& model, const std::vector<int32_t>& prom
 std::string Circumstance::describe() const {
   return fmt::format("temperature {}, {}, {} threads, chunks of {}, {}{} drafts, {}", temperature,
                      numerics_mode_name(numerics), n_threads, chunk_tokens, adapt_depth ? "up to " : "", n_spec_steps,
-                     in_company ? "in company" : "alone");
+                     in_company ? "in a batch" : "alone");
 }
 
 std::vector<Circumstance> all_circumstances() {

@@ -23,7 +23,7 @@ struct Circumstance {
   int64_t chunk_tokens = 64;
   int n_spec_steps = 0;
   bool adapt_depth = false;  // of drafts; by the clock, so no two runs are alike
-  bool in_company = false;   // beside seven other requests
+  bool in_company = false;   // with seven other requests
 
   std::string describe() const;
 };

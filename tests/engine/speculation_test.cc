@@ -38,7 +38,7 @@ Answers answer(const std::string& name, const std::string& set, NumericsMode num
     answers.total.n_drafted += done->speculation.n_drafted;
     answers.total.n_verify_passes += done->speculation.n_verify_passes;
   }
-  fmt::print("{}, {}, {}, drafts behind {}: {:.2f} tokens kept a pass\n", name, set, numerics_mode_name(numerics),
+  fmt::print("{}, {}, {}, drafts after {}: mean acceptance length {:.2f}\n", name, set, numerics_mode_name(numerics),
              min_confidence, answers.total.mean_accept_length());
   return answers;
 }

@@ -59,7 +59,7 @@ class CallGrammarTest : public ::testing::TestWithParam<Family> {
   const std::vector<io::JsonValue> tools_ = *must(io::parse_json(kTools, "tools")).as_array();
   AnswerForms forms_{tokenizer_, format_, tokenizer_.n_ids()};
 
-  // An answer drawn under the mask, most often with a token that goes on and not with a long one.
+  // An answer drawn under the mask, most often with a token that continues and not with a long one.
   std::vector<int32_t> draw(grammar::Structure structure, std::mt19937& random) const {
     grammar::Matcher matcher(structure, std::vector<int32_t>{*tokenizer_.eos()});
     std::vector<int32_t> out;

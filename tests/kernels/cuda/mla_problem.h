@@ -175,7 +175,7 @@ class MlaOnDevice {
     sparse_mla(args(out.data(), true), stream_.handle(), split);
     std::vector<float> all = out.host();
     for (int64_t i = n; i < static_cast<int64_t>(all.size()); ++i)
-      LEVIN_CHECK(std::isnan(all[i]), "wrote behind the output at {}", i - n);
+      LEVIN_CHECK(std::isnan(all[i]), "wrote after the output at {}", i - n);
     all.resize(static_cast<size_t>(n));
     return all;
   }

@@ -373,7 +373,7 @@ TEST_P(ThresholdsTest, ManyRunsGiveTheSameBitsBesideOtherWork) {
   const int64_t most_bytes = subject->most_rows() * subject->row_bytes();
   const DeviceArray<std::byte> first(stream, most_bytes), again(stream, most_bytes);
   const DeviceArray<unsigned long long> n_different(stream, std::vector<unsigned long long>{0});
-  const OtherWork beside;
+  const OtherWork other_work;
   std::set<int64_t> counts = {1, subject->most_rows()};
   for (const int64_t t : subject->thresholds()) counts.insert(std::min(t, subject->most_rows()));
   for (const int64_t count : counts) {
