@@ -295,16 +295,21 @@ TEST_F(HttpServerTest, SaysSoWhereNoDescriptorsAreLeft) {
   const rlimit few{.rlim_cur = 256, .rlim_max = before.rlim_max};
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
   std::vector<int> taken;
-  for (int fd = ::dup(0); fd >= 0; fd = ::dup(0)) taken.push_back(fd);
-  ASSERT_FALSE(taken.empty());
-  for (int i = 0; i < 3; ++i) {
-    ::close(taken.back());
-    HttpClient client(port());
-    client.send("GET /echo HTTP/1.1\r\nHost: h\r\n\r\n");
-    EXPECT_EQ(client.read_reply().status, 503);
-    client.close();
-    taken.back() = ::dup(0);
-  }
+  // Where all descriptors but the client's are taken. A thread may still close one of its own meanwhile: then once more.
+  const auto status_without_descriptors = [&] {
+    int status = 200;
+    for (int attempt = 0; attempt < 20 && status == 200; ++attempt) {
+      for (int fd = ::dup(0); fd >= 0; fd = ::dup(0)) taken.push_back(fd);
+      ::close(taken.back());
+      taken.pop_back();
+      HttpClient client(port());
+      client.send("GET /echo HTTP/1.1\r\nHost: h\r\n\r\n");
+      status = client.read_reply().status;
+      client.close();
+    }
+    return status;
+  };
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(status_without_descriptors(), 503);
   EXPECT_EQ(n_notes, 1);
   for (const int fd : taken) ::close(fd);
   EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
