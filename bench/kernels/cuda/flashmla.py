@@ -13,12 +13,13 @@ replays. FlashMLA's combine kernel is timed with it; the plan of its split point
 import argparse
 import os
 import pathlib
-import statistics
 import subprocess
 import sys
 
 import torch
 from torch.utils import cpp_extension
+
+from graph_time import time_us
 
 TOPK, SPAN, SLOTS, LATENT, ROPE = 2048, 65536, 1 << 20, 512, 64
 DECODE_SHAPES = {  # heads: (requests, tokens of each)
@@ -68,27 +69,6 @@ def build(sources, cutlass, build_dir):
         extra_cuda_cflags=[*flags, *undefine, *NVCC_FLAGS],
         extra_ldflags=["-Wl,-z,lazy"],
     )
-
-
-def time_us(launch, n_launches, n_replays=11):
-    """Microseconds of launch(i), i rotating, inside a graph."""
-    for i in range(2):
-        launch(i)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for i in range(n_launches):
-            launch(i)
-    graph.replay()
-    times = []
-    for _ in range(n_replays):
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        times.append(begin.elapsed_time(end) * 1000 / n_launches)
-    return statistics.median(times)
 
 
 def report(kind, heads, requests, tokens, us):

@@ -9,9 +9,10 @@ given to it flattened, one request each.
 """
 
 import argparse
-import statistics
 
 import torch
+
+from graph_time import time_us
 
 try:
     import deep_gemm
@@ -20,30 +21,9 @@ except ImportError as error:
     print(f"# no DeepGEMM: {error}")
 
 PAGES, PAGE_TOKENS, PAGE_BYTES, N_TOPK = 131072, 64, 8448, 2048
-LAUNCHES, REPLAYS = 24, 11
+LAUNCHES = 24
 SCORE_SHAPES = ((1, 8192), (1, 65536), (8, 32768), (32, 8192), (32, 65536), (128, 8192), (256, 8192))
 TOPK_SHAPES = ((1, 4096), (1, 8192), (1, 16384), (1, 65536), (4, 8192), (4, 32768), (4, 65536), (32, 65536))
-
-
-def time_us(launch):
-    """Microseconds of launch(i), i rotating, inside a graph."""
-    for i in range(2):
-        launch(i)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for i in range(LAUNCHES):
-            launch(i)
-    graph.replay()
-    times = []
-    for _ in range(REPLAYS):
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        times.append(begin.elapsed_time(end) * 1000 / LAUNCHES)
-    return statistics.median(times)
 
 
 def random_e4m3(*shape):

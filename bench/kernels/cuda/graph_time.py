@@ -1,0 +1,26 @@
+"""Times of launches on a CUDA device, for the scripts that time other programs next to ours."""
+
+import statistics
+
+import torch
+
+
+def time_us(launch, n_launches=24, n_replays=11):
+    """Microseconds of one launch(i), i = 0 .. n_launches - 1, inside a graph: the median of its replays."""
+    for i in range(2):
+        launch(i)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for i in range(n_launches):
+            launch(i)
+    graph.replay()
+    times = []
+    for _ in range(n_replays):
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        times.append(begin.elapsed_time(end) * 1000 / n_launches)
+    return statistics.median(times)
