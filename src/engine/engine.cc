@@ -99,7 +99,7 @@ Result<ModelWeights> read_weights(const EngineOptions& options, const ModelConfi
   Result<ModelWeights> weights =
       checkpoint ? load_weights(config, numerics, *checkpoint, pool, progress, warnings,
                                 on_device ? MatrixForm::kRowsInPlace : MatrixForm::kPanels)
-                 : dummy_weights(config, numerics, on_device ? MatrixForm::kRows : MatrixForm::kPanels);
+                 : dummy_weights(config, numerics, pool, on_device ? MatrixForm::kRows : MatrixForm::kPanels);
   if (weights.ok() && options.n_spec_steps > 0) add_draft_head(numerics, pool, *weights);
   return weights;
 }

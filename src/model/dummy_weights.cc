@@ -1,8 +1,12 @@
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <map>
+#include <mutex>
 
+#include "base/dummy_values.h"
 #include "base/numbers.h"
 #include "model/architecture.h"
 #include "model/tensor_source.h"
@@ -12,19 +16,6 @@ namespace levin {
 namespace {
 
 using io::StoredDtype;
-
-// splitmix64: one well mixed word per counter.
-uint64_t mix(uint64_t z) {
-  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
-  z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
-  return z ^ (z >> 31);
-}
-
-uint64_t hash_name(std::string_view name) {
-  uint64_t hash = 0xCBF29CE484222325u;
-  for (const char c : name) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001B3u;
-  return hash;
-}
 
 // A tensor and its bytes.
 struct Drawn {
@@ -39,70 +30,47 @@ struct Drawn {
   }
 };
 
-class Dice {
- public:
-  explicit Dice(std::string_view name) : state_(hash_name(name)) {}
-  uint64_t word(int64_t i) const { return mix(state_ + (static_cast<uint64_t>(i) + 1) * 0x9E3779B97F4A7C15u); }
-  float uniform(int64_t i) const { return static_cast<float>(word(i) >> 40) * 0x1p-23f - 1.0f; }  // [-1, 1)
+float width_of(const WeightRow& row) { return std::sqrt(3.0f / static_cast<float>(row.shape[1])); }
 
- private:
-  uint64_t state_;
-};
+// Width sqrt(3 / K), so that products keep the size of their input; FP8 codes are of magnitude 1/16 to 240 and any codes of
+// four bits occur, which scales bring to that width.
+DummyTensor dummy_of(const WeightRow& row, StoredDtype dtype) {
+  DummyTensor dummy{.type = DummyType::kBF16, .key = dummy_key(row.name), .width = width_of(row)};
+  if (dtype == StoredDtype::kF8_E4M3) dummy.type = DummyType::kE4M3;
+  if (dtype == StoredDtype::kI8 || dtype == StoredDtype::kU8) dummy.type = DummyType::kFp4Pairs;
+  if (!is_quantised(dtype) && row.plain == StoredDtype::kF32) dummy.type = DummyType::kF32;
+  return dummy;
+}
+
+Drawn draw_matrix(const WeightRow& row, StoredDtype dtype) {
+  const DummyTensor dummy = dummy_of(row, dtype);
+  const bool pairs = dummy.type == DummyType::kFp4Pairs;
+  const std::vector<int64_t> shape = {row.shape[0], pairs ? row.shape[1] / 2 : row.shape[1]};
+  const int64_t n = shape[0] * shape[1];
+  Drawn drawn;
+  drawn.bytes.resize(static_cast<size_t>(n * dummy_bytes(dummy.type)));
+  draw_dummy_values(dummy, 0, n, drawn.bytes.data());
+  const StoredDtype plain = dummy.type == DummyType::kF32 ? StoredDtype::kF32 : StoredDtype::kBF16;
+  drawn.tensor = {.name = row.name, .dtype = is_quantised(dtype) ? dtype : plain, .shape = shape, .bytes = drawn.bytes};
+  return drawn;
+}
 
 // Norm weights near one, all others near zero.
 Drawn draw_vector(const WeightRow& row) {
-  const Dice dice(row.name);
+  const uint64_t key = dummy_key(row.name);
   const float centre = row.name.ends_with("norm.weight") ? 1.0f : 0.0f;
   std::vector<float> values(static_cast<size_t>(n_elements(row)));
-  for (size_t i = 0; i < values.size(); ++i) values[i] = centre + 0.05f * dice.uniform(static_cast<int64_t>(i));
+  for (size_t i = 0; i < values.size(); ++i) {
+    values[i] = centre + 0.05f * dummy_uniform(key, static_cast<int64_t>(i));
+  }
   Drawn drawn;
   drawn.set(row.name, StoredDtype::kF32, row.shape, values);
   return drawn;
 }
 
-// Width sqrt(3 / K), so that products keep the size of their input.
-Drawn draw_plain(const WeightRow& row) {
-  const Dice dice(row.name);
-  const float width = std::sqrt(3.0f / static_cast<float>(row.shape[1]));
-  std::vector<float> values(static_cast<size_t>(row.shape[0] * row.shape[1]));
-  for (size_t i = 0; i < values.size(); ++i) values[i] = width * dice.uniform(static_cast<int64_t>(i));
-  Drawn drawn;
-  if (row.plain == StoredDtype::kF32) {
-    drawn.set(row.name, StoredDtype::kF32, row.shape, values);
-  } else {
-    std::vector<uint16_t> rounded(values.size());
-    std::transform(values.begin(), values.end(), rounded.begin(), f32_to_bf16);
-    drawn.set(row.name, StoredDtype::kBF16, row.shape, rounded);
-  }
-  return drawn;
-}
-
-// Codes of magnitude 1/16 to 240; the scale brings them to the width of draw_plain().
-Drawn draw_fp8(const WeightRow& row) {
-  const Dice dice(row.name);
-  std::vector<uint8_t> codes(static_cast<size_t>(row.shape[0] * row.shape[1]));
-  for (size_t i = 0; i < codes.size(); ++i) {
-    const uint64_t word = dice.word(static_cast<int64_t>(i));
-    codes[i] = f32_to_e4m3(240.0f * (static_cast<float>(word >> 40) * 0x1p-23f - 1.0f));
-  }
-  Drawn drawn;
-  drawn.set(row.name, StoredDtype::kF8_E4M3, row.shape, codes);
-  return drawn;
-}
-
-// Any codes, of MXFP4 (I8) or NVFP4 (U8).
-Drawn draw_fp4(const WeightRow& row, StoredDtype dtype) {
-  const Dice dice(row.name);
-  std::vector<uint8_t> pairs(static_cast<size_t>(n_elements(row) / 2));
-  for (size_t i = 0; i < pairs.size(); ++i) pairs[i] = static_cast<uint8_t>(dice.word(static_cast<int64_t>(i)) >> 56);
-  Drawn drawn;
-  drawn.set(row.name, dtype, {row.shape[0], row.shape[1] / 2}, pairs);
-  return drawn;
-}
-
-// The scale that brings the codes of `dtype` to the width of draw_plain().
+// The scale that brings the codes of `dtype` to the width of dummy_of().
 Drawn draw_scales(const WeightRow& row, StoredDtype dtype) {
-  const float width = std::sqrt(3.0f / static_cast<float>(row.shape[1]));
+  const float width = width_of(row);
   const std::vector<int64_t> shape = scale_shape(row, dtype);
   const auto n = static_cast<size_t>(shape[0] * shape[1]);
   Drawn drawn;
@@ -120,10 +88,10 @@ Drawn draw_scales(const WeightRow& row, StoredDtype dtype) {
 
 // As many ids in a row as there are columns, each once.
 Drawn draw_expert_ids(const WeightRow& row, int64_t n_experts) {
-  const Dice dice(row.name);
+  const uint64_t key = dummy_key(row.name);
   std::vector<int64_t> ids;
   for (int64_t token = 0; token < row.shape[0]; ++token) {
-    const auto first = static_cast<int64_t>(dice.word(token) % static_cast<uint64_t>(n_experts));
+    const auto first = static_cast<int64_t>(dummy_word(key, token) % static_cast<uint64_t>(n_experts));
     for (int64_t a = 0; a < row.shape[1]; ++a) ids.push_back((first + a) % n_experts);
   }
   Drawn drawn;
@@ -132,17 +100,8 @@ Drawn draw_expert_ids(const WeightRow& row, int64_t n_experts) {
 }
 
 Drawn draw(const WeightRow& row, const ModelConfig& config, StoredDtype dtype) {
-  switch (dtype) {
-    case StoredDtype::kI8:
-    case StoredDtype::kU8:
-      return draw_fp4(row, dtype);
-    case StoredDtype::kF8_E4M3:
-      return draw_fp8(row);
-    case StoredDtype::kI64:
-      return draw_expert_ids(row, config.n_experts);
-    default:
-      return row.storage == Storage::kVector ? draw_vector(row) : draw_plain(row);
-  }
+  if (dtype == StoredDtype::kI64) return draw_expert_ids(row, config.n_experts);
+  return row.storage == Storage::kVector ? draw_vector(row) : draw_matrix(row, dtype);
 }
 
 Status read_dummy(const WeightRow& row, const ModelConfig& config, const TensorUser& use) {
@@ -152,8 +111,37 @@ Status read_dummy(const WeightRow& row, const ModelConfig& config, const TensorU
   if (!is_quantised(dtype)) return use(drawn.tensor, nullptr);
   const Drawn scales = draw_scales(row, dtype);
   StoredScales stored{.of_blocks = &scales.tensor, .block = row.block};
-  if (dtype == StoredDtype::kU8) stored.factor = e2m1_pow2_scale(std::sqrt(3.0f / static_cast<float>(row.shape[1])));
+  if (dtype == StoredDtype::kU8) stored.factor = e2m1_pow2_scale(width_of(row));
   return use(drawn.tensor, &stored);
+}
+
+// The largest first, so that no thread ends with a large one while the others have nothing left.
+std::vector<const WeightRow*> by_size(const std::vector<WeightRow>& rows) {
+  std::vector<const WeightRow*> out;
+  for (const WeightRow& row : rows) out.push_back(&row);
+  std::stable_sort(out.begin(), out.end(),
+                   [](const WeightRow* a, const WeightRow* b) { return n_elements(*a) > n_elements(*b); });
+  return out;
+}
+
+// Which thread stores which row does not show in the result. The error of the first row that has one.
+Status store_all(const std::vector<WeightRow>& rows, const ModelConfig& config, MatrixForm form, ThreadPool& pool) {
+  const std::vector<const WeightRow*> order = by_size(rows);
+  std::atomic<size_t> next{0};
+  std::mutex mutex;
+  std::map<const WeightRow*, Status> faults;
+  pool.run([&](int) {
+    for (size_t i = next++; i < order.size(); i = next++) {
+      const WeightRow& row = *order[i];
+      const Status status = read_dummy(row, config, [&](const io::StoredTensor& tensor, const StoredScales* scales) {
+        return row.store(tensor, scales, form);
+      });
+      if (status.ok()) continue;
+      const std::lock_guard lock(mutex);
+      faults.emplace(&row, status);
+    }
+  });
+  return faults.empty() ? Status() : faults.begin()->second;
 }
 
 }  // namespace
@@ -166,14 +154,11 @@ TensorSource dummy_tensors(const ModelConfig& config) {
   };
 }
 
-Result<ModelWeights> dummy_weights(const ModelConfig& config, const Numerics& numerics, MatrixForm form) {
+Result<ModelWeights> dummy_weights(const ModelConfig& config, const Numerics& numerics, ThreadPool& pool,
+                                   MatrixForm form) {
   LEVIN_TRY(check_numerics(config, numerics));
   ModelWeights weights;
-  for (const WeightRow& row : weight_table(config, &numerics, &weights)) {
-    LEVIN_TRY(read_dummy(row, config, [&](const io::StoredTensor& tensor, const StoredScales* scales) {
-      return row.store(tensor, scales, form);
-    }));
-  }
+  LEVIN_TRY(store_all(weight_table(config, &numerics, &weights), config, form, pool));
   if (config.family->attach_files != nullptr) LEVIN_TRY(config.family->attach_files(config, nullptr, weights));
   return weights;
 }

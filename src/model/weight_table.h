@@ -141,7 +141,7 @@ void add_draft_head(const Numerics& numerics, ThreadPool& pool, ModelWeights& we
 
 // Random weights from a fixed seed, in the dtypes of a release of this config: every value depends on its tensor's name
 // and place alone.
-Result<ModelWeights> dummy_weights(const ModelConfig& config, const Numerics& numerics,
+Result<ModelWeights> dummy_weights(const ModelConfig& config, const Numerics& numerics, ThreadPool& pool,
                                    MatrixForm form = MatrixForm::kPanels);
 
 }  // namespace levin

@@ -187,7 +187,8 @@ TEST(ToyFamily, WhatItLacksIsRefusedByName) {
 TEST(ToyFamily, LogitsAreThoseOfItsEquations) {
   const ModelConfig config = toy_config();
   const Numerics numerics = numerics_of_family(must(make_numerics(NumericsMode::kReference, "auto")), kToy);
-  const std::unique_ptr<Model> model = make_model(config, numerics, must(dummy_weights(config, numerics)));
+  ThreadPool pool(2);
+  const std::unique_ptr<Model> model = make_model(config, numerics, must(dummy_weights(config, numerics, pool)));
   std::vector<int32_t> ids;
   for (int i = 0; i < 70; ++i) ids.push_back((i * i + 3 * i + 2) % 50);  // more than a page of rows
 

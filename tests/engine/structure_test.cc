@@ -58,7 +58,8 @@ class StructureTest : public testing::Test {
     ModelConfig config = must(load_model_config(folder)).config;
     config.n_layers = 2;  // enough to be no constant
     const Numerics numerics = numerics_of_family(must(make_numerics(NumericsMode::kFast, "auto")), *config.family);
-    ModelWeights weights = must(dummy_weights(config, numerics));
+    ThreadPool pool(2);
+    ModelWeights weights = must(dummy_weights(config, numerics, pool));
     model_ = make_model(std::move(config), numerics, std::move(weights));
     vocabulary_ = must(grammar::Vocabulary::make(model_->config().n_vocab, [&](int32_t id) -> std::string_view {
       return tokenizer_->is_token(id) && !tokenizer_->is_added(id) ? tokenizer_->token_bytes(id) : std::string_view();

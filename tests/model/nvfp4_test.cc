@@ -140,8 +140,9 @@ TEST(Nvfp4Test, AnotherFileMaySayIt) {
 TEST(Nvfp4Test, DummiesAreStoredAsTheConfigSays) {
   TempCheckpoint model = TempCheckpoint::from_fixture("glm-nvfp4");
   const ModelConfig config = must(load_model_config(model.write().string())).config;
+  ThreadPool pool(2);
   const Loaded dummy{.config = config,
-                     .weights = must(dummy_weights(config, must(make_numerics(NumericsMode::kFast, "auto"))))};
+                     .weights = must(dummy_weights(config, must(make_numerics(NumericsMode::kFast, "auto")), pool))};
   EXPECT_EQ(expert(dummy).down.dtype(), DType::kNvfp4);
   EXPECT_EQ(mla::own(dummy.weights).mtp->layer.moe->experts[0].down.dtype(), DType::kBF16);
 }

@@ -449,7 +449,8 @@ TEST(DeepseekV4ValuesTest, ExpertIdsMustBeThoseOfExpertsAndDiffer) {
 
 TEST(DeepseekV4DummyTest, HasABlockDrafterWhereTheConfigHasOne) {
   const ModelConfig config = must(load_model_config(test::fixture_folder("v4-dspark").string())).config;
-  const ModelWeights weights = must(dummy_weights(config, must(make_numerics(NumericsMode::kOfficial, "auto"))));
+  ThreadPool pool(2);
+  const ModelWeights weights = must(dummy_weights(config, must(make_numerics(NumericsMode::kOfficial, "auto")), pool));
   ASSERT_TRUE(deepseek_v4::own(weights).dspark.has_value());
   EXPECT_EQ(deepseek_v4::own(weights).dspark->markov_rows.view.dim(1), 88);
   EXPECT_EQ(deepseek_v4::own(weights).dspark->tap_join.w.dtype(), DType::kF8E4M3);
@@ -457,7 +458,8 @@ TEST(DeepseekV4DummyTest, HasABlockDrafterWhereTheConfigHasOne) {
 
 TEST(DeepseekV4DummyTest, HasTheStoredTypesAndTheSizesOfTheirInputs) {
   const ModelConfig config = must(load_model_config(test::fixture_folder("v4-fp4").string())).config;
-  const ModelWeights weights = must(dummy_weights(config, must(make_numerics(NumericsMode::kOfficial, "auto"))));
+  ThreadPool pool(2);
+  const ModelWeights weights = must(dummy_weights(config, must(make_numerics(NumericsMode::kOfficial, "auto")), pool));
   const V4LayerWeights& layer = deepseek_v4::own(weights).layers[2];
   EXPECT_EQ(layer.moe.experts[0].gate.dtype(), DType::kMxfp4);
   EXPECT_EQ(layer.moe.shared->gate.dtype(), DType::kF8E4M3);

@@ -445,8 +445,9 @@ TEST(WeightTableTest, AnIndexAloneIsCheckedByName) {
 
 TEST(DummyWeightsTest, AreTheSameEveryTimeAndOfTheStoredTypes) {
   const ModelConfig config = must(load_model_config(test::fixture_folder("v32-official").string())).config;
-  const ModelWeights a = must(dummy_weights(config, numerics_of(NumericsMode::kOfficial)));
-  const ModelWeights b = must(dummy_weights(config, numerics_of(NumericsMode::kOfficial)));
+  ThreadPool alone(1), three(3);
+  const ModelWeights a = must(dummy_weights(config, numerics_of(NumericsMode::kOfficial), alone));
+  const ModelWeights b = must(dummy_weights(config, numerics_of(NumericsMode::kOfficial), three));
   const Matrix &x = mla::own(a).layers[0].attention.o.w, &y = mla::own(b).layers[0].attention.o.w;
   EXPECT_EQ(x.dtype(), DType::kF8E4M3);
   EXPECT_EQ(std::memcmp(x.panel(0), y.panel(0), static_cast<size_t>(x.n_panels() * x.panel_bytes())), 0);
