@@ -13,7 +13,8 @@ class BenchTest : public testing::Test {
   static constexpr BenchOptions kOptions{.chunk_tokens = 32, .decode_tokens = 6};
 
   Result<BenchRow> run(const BenchCase& what, int64_t n_cache_tokens) {
-    Runner runner(*model_, {.isa = cpu_info().preferred_isa(),
+    Runner runner(*model_, {.cuda = tested_cuda(),
+                            .isa = cpu_info().preferred_isa(),
                             .n_cache_tokens = n_cache_tokens,
                             .n_sequences = what.batch,
                             .n_step_tokens = kOptions.chunk_tokens,

@@ -2,8 +2,7 @@
 // none. Tokens never change, and the counts of drafts are what was proposed.
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-
+#include "engine/knowing_drafter.h"
 #include "engine/loaded_model.h"
 #include "engine/mtp_drafter.h"
 #include "engine/oracle.h"
@@ -48,34 +47,6 @@ std::vector<Answer> answers(const Model& model, const std::vector<Tokens>& promp
   }
   return out;
 }
-
-// Proposes what is known to come, or always something else.
-class KnowingDrafter final : public Drafter {
- public:
-  KnowingDrafter(std::vector<Tokens> texts, bool lies) : texts_(std::move(texts)), lies_(lies) {}
-  int max_drafts() const override { return 5; }
-  bool needs_taps() const override { return false; }
-  std::unique_ptr<DraftState> open() const override { return std::make_unique<DraftState>(); }
-  void resume(DraftState&, int64_t, const ResumeState&) const override {}
-  int64_t n_committed(const DraftState&, int64_t n_cached) const override { return n_cached; }
-  void commit(DraftRound&) override {}
-  void propose(DraftRound& round) override {
-    for (DraftEntry& entry : round.entries) {
-      for (const Tokens& text : texts_) {
-        if (!std::equal(entry.tokens.begin(), entry.tokens.end(), text.begin(),
-                        text.begin() + std::min(std::ssize(entry.tokens), std::ssize(text))))
-          continue;
-        for (auto i = entry.tokens.size(); i < text.size() && std::ssize(entry.drafts) < entry.n_wanted; ++i)
-          entry.drafts.push_back(lies_ ? std::abs(text[i] - 1) : text[i]);
-        break;
-      }
-    }
-  }
-
- private:
-  std::vector<Tokens> texts_;
-  bool lies_;
-};
 
 class DrafterTest : public testing::Test {
  protected:
@@ -124,7 +95,7 @@ TEST_F(DrafterTest, TheToyChangesNoTokenAndHasDraftsKept) {
 }
 
 TEST_F(DrafterTest, DraftsThatAreAllRightAreAllKept) {
-  const std::vector<Answer> found = run(std::make_unique<KnowingDrafter>(texts(), false), 5);
+  const std::vector<Answer> found = run(std::make_unique<KnowingDrafter>(texts(), Knowledge::kRight), 5);
   expect_plain_tokens(found);
   for (const Answer& answer : found) {
     EXPECT_EQ(answer.stats.n_accepted, answer.stats.n_drafted);
@@ -134,7 +105,7 @@ TEST_F(DrafterTest, DraftsThatAreAllRightAreAllKept) {
 }
 
 TEST_F(DrafterTest, DraftsThatAreAllWrongAreAllRejected) {
-  const std::vector<Answer> found = run(std::make_unique<KnowingDrafter>(texts(), true), 5);
+  const std::vector<Answer> found = run(std::make_unique<KnowingDrafter>(texts(), Knowledge::kWrong), 5);
   expect_plain_tokens(found);
   for (const Answer& answer : found) {
     EXPECT_GT(answer.stats.n_drafted, 0);

@@ -230,7 +230,7 @@ TEST_P(V4LoadTest, AContextMayBeShorterThanAnEntry) {
   const TempDir folder;
   must(materialise(fixture_folder(GetParam()), folder.path()));
   const std::unique_ptr<Engine> engine =
-      must(Engine::load({.model_folder = folder.path().string(), .max_model_len_tokens = 20}, {}));
+      must(Engine::load(on_tested_device({.model_folder = folder.path().string(), .max_model_len_tokens = 20}), {}));
   EXPECT_EQ(must(engine->generate({.prompt = {1, 2, 3}})).tokens.size(), 17u);
 }
 
@@ -238,8 +238,8 @@ TEST_P(V4LoadTest, AContextMayBeShorterThanAnEntry) {
 TEST(LoadTest, AnEngineRunsAsManyRequestsAsItIsAskedTo) {
   const TempDir folder;
   must(materialise(fixture_folder("v4-flash"), folder.path()));
-  const std::unique_ptr<Engine> engine =
-      must(Engine::load({.model_folder = folder.path().string(), .max_running = 3, .max_model_len_tokens = 512}, {}));
+  const std::unique_ptr<Engine> engine = must(Engine::load(
+      on_tested_device({.model_folder = folder.path().string(), .max_running = 3, .max_model_len_tokens = 512}), {}));
   for (int i = 0; i < 5; ++i) must(engine->submit({.prompt = {1, 2, 3}, .max_tokens = 4}));
   engine->step();
   EXPECT_EQ(engine->load().n_running, 3);
@@ -257,7 +257,7 @@ TEST_P(V4LoadTest, AnEngineSharesPrefixesOfDeepseekV4) {
                         .max_model_len_tokens = 512};
   const auto run_twice = [&](const char* dir) {
     options.cache_dir = dir;
-    const std::unique_ptr<Engine> engine = must(Engine::load(options, {}));
+    const std::unique_ptr<Engine> engine = must(Engine::load(on_tested_device(options), {}));
     const Answered first = answered(must(engine->generate(what))), second = answered(must(engine->generate(what)));
     EXPECT_EQ(first.tokens, second.tokens);
     EXPECT_EQ(first.speculation.accepted_per_position, second.speculation.accepted_per_position);

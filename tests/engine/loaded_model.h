@@ -12,6 +12,7 @@
 #include "arch/load_config.h"
 #include "base/cpu.h"
 #include "engine/runner.h"
+#include "engine/tested_device.h"
 #include "io/safetensors.h"
 #include "model/place_weights.h"
 #include "model/weight_table.h"
@@ -22,7 +23,7 @@
 namespace levin::test {
 
 struct ModelChoices {
-  CudaBackend* cuda = nullptr;  // where its weights come to lie; null: on the host
+  CudaBackend* cuda = tested_cuda();  // where its weights come to lie; null: on the host
   NumericsMode numerics = NumericsMode::kReference;
   Selection selection = Selection::kIndexer;
   // To break a model on purpose
@@ -32,7 +33,8 @@ struct ModelChoices {
 
 inline std::unique_ptr<Model> load_model(const std::filesystem::path& folder, const ModelChoices& choices = {}) {
   ModelConfig config = must(load_model_config(folder)).config;
-  Numerics numerics = numerics_of_family(must(make_numerics(choices.numerics, "auto")), *config.family);
+  Numerics numerics =
+      numerics_of_family(must(make_numerics(tested_numerics(choices.numerics), "auto")), *config.family);
   numerics.fp8_draft_head = numerics.fp8_draft_head && choices.cuda == nullptr;
   const io::Checkpoint checkpoint = must(io::Checkpoint::open(folder));
   ThreadPool pool(2);
@@ -55,7 +57,10 @@ inline std::unique_ptr<Model> load_fixture(const std::string& name, const ModelC
 }
 
 inline RunnerOptions runner_options(int64_t n_cache_tokens, int n_threads = 2) {
-  return {.n_threads = n_threads, .isa = cpu_info().preferred_isa(), .n_cache_tokens = n_cache_tokens};
+  return {.cuda = tested_cuda(),
+          .n_threads = n_threads,
+          .isa = cpu_info().preferred_isa(),
+          .n_cache_tokens = n_cache_tokens};
 }
 
 // What lies in a runner's token pages, all caches together, where those hold all rows. Pages that hold the same are one.

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <map>
 
+#include "engine/tested_device.h"
 #include "serve/answer_form.h"
 #include "support/fixture.h"
 #include "support/must.h"
@@ -28,7 +29,7 @@ class EngineServiceTest : public ::testing::Test {
     options.max_model_len_tokens = 256;
     options.cache_tokens = 640;  // less than all of them want
     options.max_running = 4;
-    engine_ = must(Engine::load(options, {}));
+    engine_ = must(Engine::load(on_tested_device(options), {}));
   }
 
   static GenerateRequest request(int i) {

@@ -1,6 +1,7 @@
 // A client of few words for tests: one socket, bytes out, bytes in.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <utility>

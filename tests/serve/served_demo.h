@@ -7,6 +7,7 @@
 
 #include "arch/load_config.h"
 #include "engine/engine.h"
+#include "engine/tested_device.h"
 #include "serve/http_client.h"
 #include "serve/server.h"
 #include "support/must.h"
@@ -23,7 +24,7 @@ class ServedDemo {
     engine_options.n_threads = 1;
     engine_options.n_spec_steps = 3;
     engine_options.max_model_len_tokens = 2048;
-    engine_ = must(Engine::load(engine_options, {}));
+    engine_ = must(Engine::load(on_tested_device(engine_options), {}));
     tokenizer_ = std::make_unique<text::Tokenizer>(must(text::Tokenizer::load(folder)));
     format_ = std::make_unique<text::ChatFormat>(
         must(load_chat_format(*must(load_model_config(folder)).config.family, folder, *tokenizer_)));
