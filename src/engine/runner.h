@@ -73,6 +73,8 @@ class Runner {
   SequencePools& pools() { return pools_; }
   // Tokens of one sequence that a step may have; cutting longer runs of them changes no bit.
   int64_t max_step_tokens() const { return pools_.max_step_tokens(); }
+  // Those of a prompt: one less. After a prefix-cache hit the MTP layer runs the last cached token's pair with them.
+  int64_t max_chunk_tokens() const { return max_step_tokens() - 1; }
   int64_t max_drafts() const { return pools_.max_undone_tokens(); }  // that a step may have
   int64_t max_sequences() const { return pools_.max_sequences(); }   // at a time
   bool keeps_all_rows() const { return pools_.keeps_all_rows(); }

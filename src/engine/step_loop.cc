@@ -17,7 +17,7 @@ double seconds_since(Clock::time_point start) { return std::chrono::duration<dou
 LoopOptions within_reach(const Runner& runner, const Drafter& drafter, LoopOptions options) {
   const int64_t n_drafts = std::min<int64_t>(drafter.max_drafts(), runner.max_drafts());
   options.n_spec_steps = static_cast<int>(std::min<int64_t>(options.n_spec_steps, n_drafts));
-  options.chunk_tokens = std::min(options.chunk_tokens, runner.max_step_tokens());
+  options.chunk_tokens = std::min(options.chunk_tokens, runner.max_chunk_tokens());
   options.max_running = std::min(options.max_running, runner.max_sequences());
   return options;
 }

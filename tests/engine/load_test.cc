@@ -197,6 +197,31 @@ TEST_P(StateLoadTest, EveryAnswerIsThatOfTheRequestAlone) {
   EXPECT_TRUE(n_plans.ok()) << n_plans.error().message;
 }
 
+// The MTP layer's pair of the last cached token comes on top of the chunk.
+TEST_P(StateLoadTest, AChunkAsLongAsAStepMayFollowAPrefixHit) {
+  constexpr int64_t kChunkTokens = 96;
+  const TempDir folder;
+  must(materialise(fixture_folder(GetParam()), folder.path()));
+  const std::unique_ptr<Model> model = load_model(folder.path(), {.numerics = NumericsMode::kFast});
+  RunnerOptions options = runner_options(1024);
+  options.n_step_tokens = kChunkTokens;
+  Runner runner(*model, options);
+  StepLoop loop(
+      runner,
+      {.chunk_tokens = kChunkTokens, .n_spec_steps = kSpecSteps, .max_context_tokens = 1024, .n_host_blocks = 6});
+  const std::vector<int32_t> prompt = random_prompts(folder.path(), 79, {2 * kPageTokens + 4 * kChunkTokens}).front();
+  const auto answer = [&](int64_t n_prompt_tokens) {
+    const RequestId id =
+        must(loop.submit({.prompt = {prompt.begin(), prompt.begin() + n_prompt_tokens}, .max_tokens = 8}));
+    while (loop.step()) continue;
+    return loop.take(id);
+  };
+  answer(2 * kPageTokens + 1);
+  const std::unique_ptr<Generation> found = answer(std::ssize(prompt));
+  EXPECT_GE(found->n_hit_tokens, kPageTokens);
+  EXPECT_EQ(found->tokens.size(), 8u);
+}
+
 TEST_P(StateLoadTest, AStepsScratchIsWithinThePlan) {
   constexpr int64_t kChunkTokens = 256, kPromptTokens = 1500;
   const TempDir folder;
