@@ -89,7 +89,11 @@ Status PlainCuda::copy_out(const View& to, const View& from) {
   return synchronize();
 }
 
-Status PlainCuda::synchronize() { return stream_.synchronize(); }
+Status PlainCuda::synchronize() {
+  LEVIN_TRY(stream_.synchronize());
+  clock_.add_times();
+  return {};
+}
 
 Result<std::unique_ptr<RecordedWork>> PlainCuda::record(const std::function<void()>& enqueue) {
   LEVIN_ASSIGN(cuda::Graph graph, cuda::Graph::capture(stream_, enqueue));

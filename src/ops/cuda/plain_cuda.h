@@ -9,6 +9,7 @@
 #include "kernels/cuda/plain/products.h"
 #include "kernels/cuda/plain/rows.h"
 #include "ops/cuda/device_views.h"
+#include "ops/cuda/event_clock.h"
 #include "ops/cuda_backend.h"
 #include "ops/rope.h"
 #include "tensor/cuda/device.h"
@@ -31,6 +32,7 @@ class PlainCuda : public CudaBackend {
   void copy_in(const View& to, const View& from) override;
   Status copy_out(const View& to, const View& from) override;
   Status synchronize() override;
+  OpClock* clock() override { return &clock_; }
   Result<std::unique_ptr<RecordedWork>> record(const std::function<void()>& enqueue) override;
   Result<Matrix> upload(const RowMajorWeights& source) override;
   Result<ops::ExpertStack> upload_experts(std::span<const ExpertRows> experts) override;
@@ -91,6 +93,7 @@ class PlainCuda : public CudaBackend {
  private:
   const float* frequencies_on_device(const std::vector<float>& frequencies);
 
+  EventClock clock_{stream_};
   cuda::UploadRing ring_;
   Arena scratch_;
   std::map<std::vector<float>, Buffer> frequencies_;  // of rotations, on the device
