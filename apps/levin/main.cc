@@ -13,7 +13,7 @@
 #include "apps/levin/commands.h"
 #include "apps/levin/standard_output.h"
 #include "apps/levin/terminal.h"
-#include "tensor/device_memory.h"
+#include "base/device_fault.h"
 
 namespace levin::app {
 namespace {

@@ -30,8 +30,8 @@ std::unique_ptr<Model> three_layers(CudaBackend& cuda, const std::string& releas
   ModelConfig config = must(load_model_config(fixture_folder(released), Registry::built_in(), overrides)).config;
   const Numerics numerics = numerics_of_family(must(make_numerics(NumericsMode::kOfficial, "auto")), *config.family);
   ThreadPool pool(static_cast<int>(std::thread::hardware_concurrency()));
-  ModelWeights weights = must(dummy_weights(config, numerics, pool, MatrixForm::kRows));
-  must(place_weights(cuda, weights));
+  ModelWeights weights = must(dummy_weights(config, numerics, pool, MatrixForm::kRowsInPlace));
+  must(place_weights(cuda, pool, weights));
   return make_model(std::move(config), numerics, std::move(weights), Selection::kIndexer);
 }
 

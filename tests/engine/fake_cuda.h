@@ -79,6 +79,13 @@ class FakeCuda final : public CudaBackend {
     enqueue(
         [to, staged = std::vector<std::byte>(bytes, bytes + n_bytes)] { std::copy(staged.begin(), staged.end(), to); });
   }
+  Status copy_all_in(std::span<const CopyIn> copies, ThreadPool&) override {
+    for (const CopyIn& copy : copies) copy_bytes_in(copy.to, copy.from, copy.n_bytes);
+    return {};
+  }
+  void make_dummies(std::byte* to, const DummyTensor& tensor, int64_t n) override {
+    enqueue([to, tensor, n] { draw_dummy_values(tensor, 0, n, to); });
+  }
   void copy_bytes_out(void* to, const std::byte* from, int64_t n_bytes) override {
     LEVIN_CHECK(recording_ == nullptr, "a copy to the host is recorded");
     enqueue([to, from, n_bytes] { std::memcpy(to, from, static_cast<size_t>(n_bytes)); });

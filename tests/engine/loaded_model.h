@@ -46,7 +46,7 @@ inline std::unique_ptr<Model> load_model(const std::filesystem::path& folder, co
   ModelWeights weights = must(load_weights(config, numerics, checkpoint, pool, {}, &warnings, form));
   if (choices.change_config) choices.change_config(config);
   if (choices.change_weights) choices.change_weights(weights);
-  if (choices.cuda != nullptr) must(place_weights(*choices.cuda, weights));
+  if (choices.cuda != nullptr) must(place_weights(*choices.cuda, pool, weights));
   return make_model(std::move(config), numerics, std::move(weights), choices.selection);
 }
 
