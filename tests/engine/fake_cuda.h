@@ -53,11 +53,14 @@ class FakeCuda final : public CudaBackend {
   }
 
   int64_t n_synchronized() const { return n_synchronized_; }
+  // Works for n waits more, and never again.
+  void fail_after(int64_t n) { fails_after_ = n_synchronized_ + n; }
 
   const cuda::DeviceInfo& device() const override { return info_; }
   Arena& arena() override { return arena_; }
   Status synchronize() override {
     LEVIN_CHECK(recording_ == nullptr, "somebody waits while work is recorded");
+    if (fails_after_ == n_synchronized_) return Error{ErrorKind::kRuntime, "the fake device failed"};
     ++n_synchronized_;
     for (const std::function<void()>& work : std::exchange(queue_, {})) work();
     return {};
@@ -198,6 +201,7 @@ class FakeCuda final : public CudaBackend {
   std::vector<std::function<void()>> queue_;
   std::vector<std::function<void()>>* recording_ = nullptr;
   int64_t n_synchronized_ = 0;
+  int64_t fails_after_ = -1;
 };
 
 }  // namespace levin::test
