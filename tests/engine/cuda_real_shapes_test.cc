@@ -85,6 +85,15 @@ INSTANTIATE_TEST_SUITE_P(Released, RealShapesTest, ::testing::Values("deepseek-v
                            return name;
                          });
 
+// The kernels of a step once or twice each, for tools that make them many times slower (tools/gpu_check --sanitize-steps).
+TEST_P(RealShapesTest, AShortTextHasTheSameBitsInTwoChunkings) {
+  constexpr size_t kTokens = 2300;  // more than are selected
+  const auto bits = [&](const GraphRun& run) { return bits_of(*model_, options(1), run, kTokens); };
+  const std::vector<float> graphs = bits({.chunk_tokens = 1200}), eager = bits({.graphs = false, .chunk_tokens = 2047});
+  ASSERT_EQ(graphs.size(), eager.size());
+  EXPECT_EQ(std::memcmp(graphs.data(), eager.data(), graphs.size() * sizeof(float)), 0);
+}
+
 // Decode rows, verified rows and chained drafts: from graphs and kernel by kernel, alone and in batches that are
 // padded to the shapes of graphs.
 TEST_P(RealShapesTest, RowsHaveTheSameBitsInAnyCompanyAndChunking) {

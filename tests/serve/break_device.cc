@@ -41,8 +41,8 @@ void break_device() {
   call(driver, "cuModuleLoadData", takes<void**, const void*>(), &module, static_cast<const void*>(kTrap));
   call(driver, "cuModuleGetFunction", takes<void**, void*, const char*>(), &kernel, module, "break_device");
   using U = unsigned;
-  call(driver, "cuLaunchKernel", takes<void*, U, U, U, U, U, U, U, void*, void**, void**>(), kernel, 1u, 1u, 1u, 1u, 1u, 1u, 0u,
-       static_cast<void*>(nullptr), static_cast<void**>(nullptr), static_cast<void**>(nullptr));
+  call(driver, "cuLaunchKernel", takes<void*, U, U, U, U, U, U, U, void*, void**, void**>(), kernel, 1u, 1u, 1u, 1u, 1u,
+       1u, 0u, static_cast<void*>(nullptr), static_cast<void**>(nullptr), static_cast<void**>(nullptr));
 }
 
 __attribute__((constructor)) void start() {

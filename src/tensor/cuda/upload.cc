@@ -12,7 +12,7 @@ namespace levin::cuda {
 namespace {
 
 constexpr int64_t kPartBytes = int64_t{8} << 20;
-constexpr int kMostThreads = 16;        // more of them would wait for the link
+constexpr int kMostThreads = 16;                  // more of them would wait for the link
 constexpr size_t kPartsAhead = 2 * kMostThreads;  // of which files are asked for
 
 // What one thread stages and one copy sends: bytes of the device that follow each other, from copies first_copy and on.
@@ -121,9 +121,8 @@ class Upload {
 
  private:
   void ask_for(const Part& part) const {
-    for_each_piece(part, copies_, [](int64_t, const std::byte* from, int64_t n) {
-      read_soon({from, static_cast<size_t>(n)});
-    });
+    for_each_piece(part, copies_,
+                   [](int64_t, const std::byte* from, int64_t n) { read_soon({from, static_cast<size_t>(n)}); });
   }
 
   const Stream& stream_;

@@ -11,7 +11,7 @@ namespace levin::cuda::plain {
 
 struct MakeDummies {
   DummyTensor tensor;
-  int64_t n = 0;  // elements, from the first on
+  int64_t n = 0;            // elements, from the first on
   std::byte* to = nullptr;  // aligned as its type or not
 };
 void make_dummies(const MakeDummies& a, StreamHandle stream);

@@ -13,7 +13,8 @@ TEST_F(DummiesTest, HaveTheBitsOfTheHost) {
   for (const DummyType type : {DummyType::kF32, DummyType::kBF16, DummyType::kE4M3, DummyType::kFp4Pairs}) {
     for (const int64_t n : {1, 7, 16, 4096, 100'003}) {
       for (const int64_t offset : {0, 1, 3, 8}) {
-        const DummyTensor tensor{.type = type, .key = dummy_key("layers.3.weight") + static_cast<uint64_t>(n), .width = 0.07f};
+        const DummyTensor tensor{
+            .type = type, .key = dummy_key("layers.3.weight") + static_cast<uint64_t>(n), .width = 0.07f};
         std::vector<std::byte> expected(static_cast<size_t>(offset + n * dummy_bytes(type) + 16), kUntouched);
         std::vector<std::byte> found = expected;
         draw_dummy_values(tensor, 0, n, expected.data() + offset);
