@@ -27,7 +27,9 @@ TEST(RecoveryTest, IsOfOneThreadAndOfItsScope) {
   EXPECT_FALSE(Recovery::active());
   {
     const Recovery outer;
-    { const Recovery inner; }
+    {
+      const Recovery inner;
+    }
     EXPECT_TRUE(Recovery::active());
     std::thread([] { EXPECT_FALSE(Recovery::active()); }).join();
   }
