@@ -90,6 +90,7 @@ class EngineService {
   void hand_on(Running& running);
   void wake_answers();
   static void deliver(Running& running, Batch& batch);
+  void deliver_guarded(Running& running, Batch& batch);
   void finish(Ticket ticket, std::unique_ptr<Generation> done);
   void forget(Ticket ticket);
   void fail_all(const Error& error, bool shutting_down);
