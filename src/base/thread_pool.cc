@@ -3,8 +3,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <exception>
 
 #include "base/check.h"
+#include "base/recovery.h"
 
 namespace levin {
 namespace {
@@ -60,6 +62,35 @@ class Cut {
 
   int64_t n_, grain_, n_grains_;
   int n_shares_;
+};
+
+// The body of a loop, which keeps its first failure for the caller: other threads are at work on what the caller has.
+class GuardedBody {
+ public:
+  using Call = void (*)(const void* context, Share items, int thread);
+  GuardedBody(Call call, const void* context) : call_(call), context_(context) {}
+
+  static void run(const void* self, Share items, int thread) {
+    static_cast<const GuardedBody*>(self)->run(items, thread);
+  }
+  // Once all threads are through.
+  void rethrow() const {
+    if (failure_) std::rethrow_exception(failure_);
+  }
+
+ private:
+  void run(Share items, int thread) const {
+    try {
+      call_(context_, items, thread);
+    } catch (...) {
+      if (!has_failed_.exchange(true, std::memory_order_relaxed)) failure_ = std::current_exception();
+    }
+  }
+
+  Call call_;
+  const void* context_;
+  mutable std::atomic<bool> has_failed_{false};  // who sets it writes failure_
+  mutable std::exception_ptr failure_;
 };
 
 // The word of Chunks.
@@ -125,8 +156,11 @@ ThreadPool::~ThreadPool() {
   for (std::thread& worker : workers_) worker.join();
 }
 
-void ThreadPool::run_erased(const Loop& loop) {
-  if (workers_.empty()) return loop.call(loop.context, {0, loop.n}, 0);
+void ThreadPool::run_erased(const Loop& asked) {
+  if (workers_.empty()) return asked.call(asked.context, {0, asked.n}, 0);
+  const GuardedBody body(asked.call, asked.context);
+  Loop loop = asked;
+  loop.call = GuardedBody::run, loop.context = &body;
   const Clock::time_point begun = Clock::now();
   const uint32_t round = round_.load(std::memory_order_relaxed) + 1;
   const Cut cut(loop.n, loop.grain, loop.n_shares);
@@ -146,6 +180,7 @@ void ThreadPool::run_erased(const Loop& loop) {
   for (int left = n_left_.load(std::memory_order_acquire); left != 0;) left = wait_for_change(n_left_, left);
   const Clock::time_point now = Clock::now();
   note_loop(now, now - through > std::max<Clock::duration>(kLate, through - begun));
+  body.rethrow();
 }
 
 // Runs what is left of a share; returns the number of chunks.
@@ -174,6 +209,7 @@ void ThreadPool::finish(int n_done) {
 }
 
 void ThreadPool::work(int thread) {
+  const Recovery recovery;  // by the caller
   run_delays_[static_cast<size_t>(thread)] = RunDelay::of_this_thread();
   workers_ready_.count_down();
   for (uint32_t seen = 0;;) {

@@ -42,7 +42,7 @@ class ThreadPool {
   int n_active() const { return n_active_.load(std::memory_order_relaxed); }  // threads that are not parked
 
   // Calls body(i) once for each i = 0..n_threads-1, on as many threads as have a processor, and returns when all calls
-  // are done. One loop at a time; body must not call the pool again, wait for another call, or throw.
+  // are done; throws what body threw first. One loop at a time; body must not call the pool again or wait for another call.
   template <class Body>
   void run(const Body& body) {
     const auto call = [](const void* context, Share items, int) {

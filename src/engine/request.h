@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <optional>
 #include <string_view>
@@ -61,6 +62,10 @@ struct SpeculationStats {
     return n_verify_passes > 0 ? static_cast<double>(n_kept) / static_cast<double>(n_verify_passes) : 0.0;
   }
 };
+
+// Why a request ended: by an error of ours, or by what was thrown while it was served.
+Error internal_error(std::string_view what);
+Error failure_of(const std::exception& thrown);
 
 struct Generation {
   std::vector<TokenEvent> tokens;

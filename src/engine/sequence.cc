@@ -3,17 +3,12 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <new>
 #include <utility>
 
 namespace levin {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-Error internal_error(std::string_view what) {
-  return {ErrorKind::kRuntime, fmt::format("an error of levin's ends this request, others continue: {}", what)};
-}
 
 Error error_of(RowFault fault, int64_t position) {
   if (fault == RowFault::kNothingLeft) {
@@ -160,13 +155,6 @@ void Sequence::fail(Error error) {
 void Sequence::fail(const std::exception& thrown) { fail(failure_of(thrown)); }
 
 void Sequence::fail_internally(std::string_view what) { fail(internal_error(what)); }
-
-Error failure_of(const std::exception& thrown) {
-  if (dynamic_cast<const std::bad_alloc*>(&thrown) == nullptr) return internal_error(thrown.what());
-  return {ErrorKind::kOutOfMemory,
-          "memory ran out in a step of this request; ask for fewer tokens, or start with a smaller --max-model-len, "
-          "--chunk or --cache-tokens"};
-}
 
 void Sequence::cancel() {
   owes_prompt_ = false;

@@ -109,8 +109,6 @@ struct Sequence {
   bool owes_prompt_ = false;  // on_prompt is to be called before the next token
 };
 
-Error failure_of(const std::exception& thrown);  // that ends a request
-
 // Does what concerns one sequence alone: what is thrown ends that sequence. A lost device ends more.
 template <class Body>
 void guarded(Sequence& s, const Body& body) {

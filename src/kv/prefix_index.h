@@ -1,5 +1,5 @@
-// The prefix index: which prefixes are cached, and where their rows are. It indexes blocks (kv/cache.h) by the digest
-// of all tokens up to their end. A block may reside in three places, each with its own budget and LRU order:
+// The prefix index (a radix cache elsewhere): which prefixes are cached, and where. It indexes blocks (kv/cache.h) by the
+// digest of all tokens up to their end. A block may reside in three places, each with its own budget and LRU order:
 //
 //   device   as a page of the caches that sequences share (kv/shared_pages.h); only where a block is a page, because
 //            all rows are kept. A hit copies nothing

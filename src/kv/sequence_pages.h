@@ -1,9 +1,9 @@
 // The pages of one sequence in the caches of a model, of every kind:
 //
-//   row pages     kPageTokens tokens each, with the latent rows and index keys of every token. With a window they form
-//   a
-//                 ring: page number n is the same page as n - R, so a row stays until the token R * kPageTokens later
-//                 is written
+//   row pages     kPageTokens tokens each, with the latent rows and index keys of every token. With a window, that is,
+//                 where attention to tokens is that of a sliding window, they form a ring: page number n is the same
+//                 page as n - R, so a row stays until the token R * kPageTokens later is written, and the memory of
+//                 rows does not grow with the context
 //   entry pages   one row per `ratio` tokens, kPageTokens rows per page, for each ratio that layers have
 //   ring          compressor state, one per sequence, of constant size
 //

@@ -1,5 +1,5 @@
-// The scheduler: which tokens of which sequences the next step computes, and which sequences have cache pages.
-//
+// The scheduler: which tokens of which sequences the next step computes, and which sequences have cache pages. In the
+// field's words, continuous batching with chunked prefill, and preemption by recomputation.
 // Pure host logic over plain data: token ids, lengths and page numbers; no tensor, no clock. A recorded run replays to
 // the same plans (sched/trace.h). The scheduler decides when a token is computed, never which token it is. A plan is
 // final: the caller executes it unchanged.

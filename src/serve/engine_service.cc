@@ -1,9 +1,11 @@
 #include "serve/engine_service.h"
 
 #include <chrono>
+#include <exception>
 #include <utility>
 
 #include "base/device_fault.h"
+#include "base/recovery.h"
 #include "engine/engine_load.h"
 
 namespace levin::serve {
@@ -13,8 +15,8 @@ struct EngineService::Running {
   Ticket ticket = 0;
   RequestId id = 0;
   GenerateRequest request;
-  std::unique_ptr<text::AnswerText>
-      text;  // pushed to by the engine's thread if it looks for stops, else by the answer thread
+  // Pushed to by the engine's thread if it looks for stops, else by the answer thread.
+  std::unique_ptr<text::AnswerText> text;
   Deliver deliver;
   Batch batch;
   RequestClock clock;
@@ -251,9 +253,22 @@ void EngineService::hand_on(Running& running) {
 void EngineService::wake_answers() {
   if (handed_on_.empty()) return;
   const auto batches = std::make_shared<HandedOn>(std::exchange(handed_on_, {}));
-  answers_.post([batches] {
-    for (const auto& [running, batch] : *batches) deliver(*running, *batch);
+  answers_.post([this, batches] {
+    for (const auto& [running, batch] : *batches) deliver_guarded(*running, *batch);
   });
+}
+
+// What is thrown by the text or the form of an answer ends that answer alone.
+void EngineService::deliver_guarded(Running& running, Batch& batch) {
+  try {
+    const Recovery recovery;
+    deliver(running, batch);
+  } catch (const std::exception& thrown) {
+    Batch failed;
+    failed.error = failure_of(thrown);
+    running.deliver(failed);
+    cancel(running.ticket);
+  }
 }
 
 void EngineService::deliver(Running& running, Batch& batch) {

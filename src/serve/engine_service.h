@@ -101,6 +101,7 @@ class EngineService {
   void hand_on(Running& running);
   void wake_answers();
   static void deliver(Running& running, Batch& batch);
+  void deliver_guarded(Running& running, Batch& batch);
   void finish(Ticket ticket, std::unique_ptr<Generation> done);
   void forget(Ticket ticket);
   Ticket refuse(const std::shared_ptr<Running>& running, const Error& error);

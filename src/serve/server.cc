@@ -4,9 +4,12 @@
 
 #include <atomic>
 #include <ctime>
+#include <exception>
 #include <optional>
 #include <utility>
 
+#include "base/recovery.h"
+#include "engine/request.h"
 #include "serve/access.h"
 #include "serve/api_error.h"
 #include "serve/engine_service.h"
@@ -66,6 +69,7 @@ struct Server::State {
 
   void take(std::shared_ptr<Exchange> exchange);
   void answer(const std::shared_ptr<Exchange>& exchange);
+  void answer_guarded(const std::shared_ptr<Exchange>& exchange);
   Headers common_headers(const HttpRequest& request) const;
   void refuse(Exchange& exchange, const ApiError& error, Headers more = {});
 
@@ -86,7 +90,17 @@ struct Server::State {
 // On the HTTP server's thread: what takes time is for the others.
 void Server::State::take(std::shared_ptr<Exchange> exchange) {
   auto decorated = std::make_shared<DecoratedExchange>(exchange, common_headers(exchange->request()));
-  handlers.post([this, decorated] { answer(decorated); });
+  handlers.post([this, decorated] { answer_guarded(decorated); });
+}
+
+// What a handler throws before it has answered ends its request alone.
+void Server::State::answer_guarded(const std::shared_ptr<Exchange>& exchange) {
+  try {
+    const Recovery recovery;
+    answer(exchange);
+  } catch (const std::exception& thrown) {
+    refuse(*exchange, engine_failed(failure_of(thrown)));
+  }
 }
 
 Headers Server::State::common_headers(const HttpRequest& request) const {

@@ -7,11 +7,15 @@
 #include <chrono>
 #include <mutex>
 #include <numeric>
+#include <stdexcept>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "base/check.h"
 #include "base/processors.h"
+#include "base/recovery.h"
 
 namespace levin {
 namespace {
@@ -154,6 +158,36 @@ TEST(ThreadPoolTest, EndsWhileItsWorkersSleepOrHaveNeverRun) {
   ThreadPool pool(4);
   pool.run([](int) {});
   std::this_thread::sleep_for(std::chrono::milliseconds(5));
+}
+
+// On whichever thread, when all are through.
+TEST(ThreadPoolTest, WhatABodyThrowsComesToTheCaller) {
+  for (const int n_threads : {1, 2, 3, 5}) {
+    ThreadPool pool(n_threads);
+    for (int thrower = 0; thrower < n_threads; ++thrower) {
+      std::atomic<int> n_calls = 0, n_running = 0;
+      const auto body = [&](int i) {
+        ++n_running;
+        ++n_calls;
+        std::this_thread::sleep_for(std::chrono::milliseconds(i == thrower ? 0 : 2));
+        --n_running;
+        if (i == thrower) throw std::runtime_error("the body of " + std::to_string(i));
+      };
+      EXPECT_THROW(pool.run(body), std::runtime_error);
+      EXPECT_EQ(n_running, 0);
+      EXPECT_GE(n_calls, thrower + 1);
+      n_calls = 0;
+      pool.run([&](int) { ++n_calls; });
+      EXPECT_EQ(n_calls, n_threads);
+    }
+  }
+}
+
+// So that the caller can recover from it, if it does.
+TEST(ThreadPoolTest, AFailedCheckOfABodyIsThrown) {
+  ThreadPool pool(3);
+  const Recovery recovery;
+  EXPECT_THROW(pool.run([](int i) { LEVIN_CHECK(i != 2, "item {}", i); }), CheckFailed);
 }
 
 TEST(ThreadPoolDeathTest, RefusesAPoolWithoutThreads) { EXPECT_DEATH(ThreadPool(0), "n_threads is 0"); }

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <map>
+#include <new>
 
 #include "engine/tested_device.h"
 #include "serve/answer_form.h"
@@ -110,6 +111,26 @@ TEST_F(EngineServiceTest, RefusesInABatchAndFreesThePlace) {
   service.submit({.prompt = {}}, text(), [&](Batch& batch) { refused = batch.error.has_value(); });
   while (!refused) std::this_thread::yield();
   while (!service.reserve(1, 1)) std::this_thread::yield();
+}
+
+TEST_F(EngineServiceTest, AnAnswerThatThrowsEndsAlone) {
+  std::atomic<int> n_over{0}, n_right{0};
+  std::atomic<bool> failed{false};
+  EngineService service(*engine_, metrics_);
+  service.submit(request(0), text(), [&](Batch& batch) {
+    if (!batch.error) throw std::bad_alloc();
+    failed = batch.error->kind == ErrorKind::kOutOfMemory;
+    ++n_over;
+  });
+  for (int i = 1; i < 4; ++i) {
+    service.submit(request(i), text(), [&](Batch& batch) {
+      n_right += batch.done && !batch.error ? 1 : 0;
+      n_over += batch.done || batch.error ? 1 : 0;
+    });
+  }
+  while (n_over < 4) std::this_thread::yield();
+  EXPECT_TRUE(failed);
+  EXPECT_EQ(n_right, 3);
 }
 
 // One form shared by requests that run side by side: its matchers belong to the engine's thread.

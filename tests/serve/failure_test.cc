@@ -5,6 +5,7 @@
 #include <atomic>
 #include <future>
 
+#include "base/check.h"
 #include "base/device_fault.h"
 #include "serve/served_demo.h"
 #include "support/must.h"
@@ -16,7 +17,17 @@ constexpr char kQuestion[] = R"("messages": [{"role": "user", "content": "What i
 
 class FailureTest : public ::testing::Test {
  protected:
-  static void SetUpTestSuite() { demo_ = std::make_unique<ServedDemo>(); }
+  static void SetUpTestSuite() {
+    serve::ServerOptions options;
+    options.more_routes = {{.method = "POST",
+                            .path = "/throws",
+                            .handle =
+                                [](const serve::ServedModel&, const std::shared_ptr<serve::Exchange>&) {
+                                  LEVIN_CHECK(kQuestion[0] == 0, "a handler of {}", "tests");
+                                },
+                            .what = "Throws"}};
+    demo_ = std::make_unique<ServedDemo>(options);
+  }
   static void TearDownTestSuite() { demo_ = nullptr; }
   // A request that fails once it has a token.
   static Reply post(const std::string& path, const std::string& members, bool stream) {
@@ -69,6 +80,13 @@ TEST_F(FailureTest, AnthropicSaysSoAsAWholeAndInStreams) {
   EXPECT_EQ(stream.status, 200);
   EXPECT_NE(stream.body.find("event: error\n"), std::string::npos) << stream.body;
   expect_error(at(json(events_of(stream.body).back()), "error"));
+}
+
+TEST_F(FailureTest, AHandlerThatThrowsEndsItsRequestAlone) {
+  const Reply reply = ask(demo_->port(), "/throws", "{}");
+  EXPECT_EQ(reply.status, 500);
+  EXPECT_EQ(at(json(reply.body), "error.type"), io::JsonValue("server_error"));
+  EXPECT_NE(reply.body.find("a handler of tests"), std::string::npos) << reply.body;
 }
 
 TEST_F(FailureTest, OthersAreNotDisturbed) {

@@ -99,7 +99,7 @@ void CpuBackend::choose_tokens(const ops::ChooseTokens& a) {
   pool_.parallel_for(a.x.dim(0), 1, [&](int64_t begin, int64_t end, int) {
     for (int64_t t = begin; t < end; ++t) {
       ops::ChoiceRule rule;
-      std::memcpy(&rule, a.rules.row<int32_t>(t), sizeof(rule));
+      std::memcpy(static_cast<void*>(&rule), a.rules.row<int32_t>(t), sizeof(rule));
       const ops::ChosenToken chosen = choose_token({a.x.row<float>(t), static_cast<size_t>(a.x.dim(1))}, rule);
       std::memcpy(a.out.row<int32_t>(t), &chosen, sizeof(chosen));
     }
