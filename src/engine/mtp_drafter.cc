@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/check.h"
 #include "engine/draft_depth.h"
 
 namespace levin {
@@ -43,7 +44,19 @@ int64_t MtpDrafter::n_committed(const DraftState& state, int64_t n_cached) const
   return std::min(n_cached, own(state).n_draft_synced + 1);
 }
 
+bool MtpDrafter::can_enqueue(const EnqueuedRound& round) const {
+  if (!runner_.on_device() || runner_.pools().kinds().mtp_entries) return false;
+  return std::all_of(round.entries.begin(), round.entries.end(), [](const EnqueuedEntry& entry) {
+    const MtpState& state = own(*entry.state);
+    const bool is_extended = state.pending.empty() && state.n_draft_synced == entry.first_position;
+    return is_extended && (entry.n_chosen == 0 || entry.chooser->rule(0));
+  });
+}
+
+void MtpDrafter::enqueue(const EnqueuedRound& round) { enqueued_.start(round); }
+
 void MtpDrafter::commit(DraftRound& round) {
+  if (round.enqueued) return commit_enqueued(round);
   const int64_t d_state = runner_.model().d_state();
   std::vector<DraftEntry*> running, waiting;
   for (DraftEntry& entry : round.entries) {
@@ -101,7 +114,12 @@ void MtpDrafter::extend(View taps, const std::vector<DraftEntry*>& running) {
   rows_ = runner_.mtp(chunks, {.state = state, .rows = rows}, last_rows);
 }
 
+void MtpDrafter::commit_enqueued(DraftRound& round) {
+  for (DraftEntry& entry : round.entries) own(*entry.state).n_draft_synced += entry.n_committed;
+}
+
 void MtpDrafter::propose(DraftRound& round) {
+  if (round.enqueued) return propose_enqueued(round);
   if (drafting_.empty()) return;
   choose(round);
   chain(round);
@@ -114,10 +132,8 @@ void MtpDrafter::chain(DraftRound& round) {
     std::vector<Drafting> continuing;
     std::vector<int32_t> rows;  // of the last MTP step, which this one continues
     for (size_t i = 0; i < drafting_.size(); ++i) {
-      DraftEntry& entry = *drafting_[i].entry;
-      if (step >= entry.n_wanted || std::ssize(entry.drafts) < step) continue;
-      entry.low_confidence = drafting_[i].confidence < round.min_confidence;
-      if (entry.low_confidence) continue;
+      if (!continues(drafting_[i], step, round)) continue;
+      const DraftEntry& entry = *drafting_[i].entry;
       continuing.push_back(drafting_[i]);
       rows.push_back(static_cast<int32_t>(i));
       chunks.push_back(chunk(entry, std::span(entry.drafts).last(1), std::ssize(entry.tokens) - 1 + step - 1));
@@ -133,13 +149,37 @@ void MtpDrafter::choose(const DraftRound& round) {
   std::vector<DraftRow> rows;
   for (const Drafting& d : drafting_) rows.push_back({.chooser = d.entry->chooser, .drafts = d.entry->drafts});
   const std::vector<SampledDraft> sampled = sampler_.choose_drafts(rows_.hidden, rows);
-  for (size_t i = 0; i < drafting_.size(); ++i) {
-    DraftEntry& entry = *drafting_[i].entry;
-    if (!sampled[i].token) continue;
-    entry.drafts.push_back(*sampled[i].token);
-    double& confidence = drafting_[i].confidence;
-    if (std::ssize(entry.drafts) >= entry.n_wanted || !entry.chooser->logits_tell_confidence()) continue;
-    confidence *= sampled[i].confidence(round.min_confidence / confidence);
+  for (size_t i = 0; i < drafting_.size(); ++i) take(sampled[i], drafting_[i], round);
+}
+
+// Whether a chain that was asked for `step` drafts so far gets another one.
+bool MtpDrafter::continues(const Drafting& drafting, int64_t step, const DraftRound& round) {
+  DraftEntry& entry = *drafting.entry;
+  if (step >= entry.n_wanted || std::ssize(entry.drafts) < step) return false;
+  entry.low_confidence = drafting.confidence < round.min_confidence;
+  return !entry.low_confidence;
+}
+
+void MtpDrafter::take(const SampledDraft& sampled, Drafting& drafting, const DraftRound& round) {
+  DraftEntry& entry = *drafting.entry;
+  if (!sampled.token) return;
+  entry.drafts.push_back(*sampled.token);
+  if (std::ssize(entry.drafts) >= entry.n_wanted || !entry.chooser->logits_tell_confidence()) return;
+  drafting.confidence *= sampled.confidence(round.min_confidence / drafting.confidence);
+}
+
+// The device has gone by the same rule.
+void MtpDrafter::propose_enqueued(DraftRound& round) {
+  for (DraftEntry& entry : round.entries) {
+    const std::optional<EnqueuedDrafts::Result> result = enqueued_.result_of(*entry.state);
+    if (!result) continue;
+    LEVIN_CHECK(result->n_committed == entry.n_committed, "a device found {} rows right, the host {}",
+                result->n_committed, entry.n_committed);
+    Drafting drafting{.entry = &entry};
+    for (int step = 0; step < round.depth && entry.n_wanted > 0; ++step) {
+      if (step > 0 && !continues(drafting, step, round)) break;
+      take(Sampler::draft_of(result->choices[static_cast<size_t>(step)]), drafting, round);
+    }
   }
 }
 

@@ -9,12 +9,16 @@
 // wait(), to_host() and the calls that return logits or tokens wait for them, and for all fetches before. A fault of the
 // device throws a DeviceFault (tensor/device_memory.h).
 //
+// Edits     a pass whose input depends on results that only the device has yet is given what the host knows, and ops that edit
+//           it there before it runs (ops/draft_steps.h)
+//
 // Graphs    passes over few rows are recorded once for each padded shape (StepShape) and form of pass, and replayed: the host
 //           starts one graph instead of every kernel. The bits are the same. Passes of more than kMostGraphRows rows, where
 //           kernels take longer than their start, and passes with a probe are not recorded
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -55,17 +59,22 @@ struct MtpRows {
   std::span<const int32_t> rows = {};  // [T]: which of them belongs to each token; empty: row t to token t
 };
 
+// Enqueues ops that change a step's tensors, which are where it is about to run. They leave the arena as it is.
+using StepEdit = std::function<void(OpContext&, const Step&)>;
+
 // A head that was started. What is on the host is there once the runner has waited.
 struct HeadCall {
   std::vector<bool> by_rule;  // [N]: a device chooses the row's token
   View logits;                // [rows that are not, V] f32, on the host
   View chosen;                // [N, kChosenTokenWords] i32, on the host; empty on the CPU
+  View chosen_there;          // the same on the device, if it chooses all of them
 };
 
 class Runner {
  public:
   Runner(const Model& model, const RunnerOptions& options);
 
+  bool on_device() const { return cuda_ != nullptr; }
   // Whether the device had room for the caches; without that nothing may be run.
   const Status& ready() const { return ready_; }
 
@@ -108,13 +117,20 @@ class Runner {
   // `wanted`: the rows of all chunks' tokens whose output is asked for, ascending; nullopt: all.
   ForwardRows mtp(std::span<const SequenceChunk> chunks, const MtpRows& from,
                   std::optional<std::span<const int32_t>> wanted = std::nullopt, const Probe* probe = nullptr);
+  // The same of pairs that the device still changes. Without `wanted` all rows come out.
+  ForwardRows edited_mtp(std::span<const SequenceChunk> chunks, const MtpRows& from,
+                         std::optional<std::span<const int32_t>> wanted, const StepEdit& edit);
   // Blocks of drafts, of a model that makes such (block_drafting()).
   ForwardRows draft_blocks(std::span<const SequenceChunk> blocks);
   DraftTerms draft_terms(View before, View state);  // before [N] i32 of the host, state [N, D]; terms on the host
   View logits(View hidden);                         // [N, D] -> [N, V] on the host
   View draft_logits(View hidden);                   // [N, D] -> [N, V] on the host, for choosing drafts
   // The head over some rows of hidden [T, D]: enqueued, or computed on the CPU. After wait() there is a result for each row.
-  HeadCall start_head(View hidden, std::span<const HeadRow> rows) { return start_head(hidden, rows, false); }
+  HeadCall start_head(View hidden, std::span<const HeadRow> rows) {
+    return start_head({.hidden = hidden, .rows = rows}, false);
+  }
+  // The head for drafts over the rows of hidden [N, D] on a device, by rules [N, kChoiceRuleWords] i32 that are there too.
+  HeadCall start_draft_head(View hidden, View rules);
   static std::vector<HeadResult> results_of(const HeadCall& call);
   std::vector<HeadResult> draft_head(View hidden, std::span<const HeadRow> rows);  // and waits
   std::vector<int32_t> argmax(View logits);                                        // [N, V] of the host -> N token ids
@@ -146,6 +162,7 @@ class Runner {
     std::optional<std::span<const int32_t>> wanted;
     MtpRows from;
     const Probe* probe = nullptr;
+    const StepEdit* edit = nullptr;
 
     SlotRule rule() const { return form == Form::kTrunk ? SlotRule::kAtPosition : SlotRule::kAfterPosition; }
     int64_t n_tokens() const;
@@ -160,13 +177,22 @@ class Runner {
     View from;
     View padding;  // [1, W]
   };
+  // Of a head: which rows of what, and how their tokens are chosen.
+  struct HeadRows {
+    View hidden;
+    std::span<const HeadRow> rows;
+    View rules = {};  // on the device, in place of the rows' own; may be empty
+
+    HeadRows part(int64_t first, int64_t n) const;
+  };
   struct HeadInput {
     View hidden;  // [N, D] f32
     View rules;   // [N, kChoiceRuleWords] i32
   };
   struct HeadOutput {
-    View logits;  // [N, V] f32; on the host of rows without a rule alone
-    View chosen;  // [N, kChosenTokenWords] i32
+    View logits;      // [N, V] f32; on the host of rows without a rule alone
+    View chosen;      // [N, kChosenTokenWords] i32
+    View there = {};  // the same, kept on the device; empty: nobody needs it
   };
   struct PassKey {
     Form form = Form::kTrunk;
@@ -179,7 +205,7 @@ class Runner {
     auto operator<=>(const HeadKey&) const = default;
   };
 
-  bool on_device() const { return cuda_ != nullptr; }
+  static Form mtp_form(const MtpRows& from, const std::optional<std::span<const int32_t>>& wanted);
   ForwardRows forward(const Forward& f);
   ForwardRows forward_on_device(const Forward& f);
   ForwardRows compute(Form form, const Input& in, const Probe* probe);
@@ -189,10 +215,10 @@ class Runner {
   void record_pass(const PassKey& key);
   View compute_logits(View hidden, bool of_drafts);
   HeadOutput compute_head(const HeadInput& in, bool of_drafts);
-  HeadInput send_head(View hidden, std::span<const HeadRow> rows, int64_t n_rows);
-  void run_head(View hidden, std::span<const HeadRow> rows, bool of_drafts, const HeadOutput& to);
-  HeadOutput start_head_on_device(View hidden, std::span<const HeadRow> rows, bool of_drafts);
-  HeadCall start_head(View hidden, std::span<const HeadRow> rows, bool of_drafts);
+  HeadInput send_head(const HeadRows& in, int64_t n_rows);
+  void run_head(const HeadRows& in, bool of_drafts, const HeadOutput& to);
+  HeadOutput start_head_on_device(const HeadRows& in, bool of_drafts);
+  HeadCall start_head(const HeadRows& in, bool of_drafts);
   View logits_of(View hidden, bool of_drafts);
   void record_head(const HeadKey& key);
   View kept(View rows);

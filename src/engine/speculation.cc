@@ -19,6 +19,19 @@ DraftEntry draft_entry(const RoundEntry& entry, int depth) {
           .n_wanted = s.in_prompt() ? 0 : std::max<int64_t>(s.n_drafts_within(depth), 0)};
 }
 
+EnqueuedEntry enqueued_entry(const RoundEntry& entry) {
+  const Sequence& s = *entry.sequence;
+  const int64_t end = entry.first_position + entry.n_rows();
+  return {.state = s.draft_state.get(),
+          .chooser = &s.chooser,
+          .pages = s.pages,
+          .rows = entry.tokens,
+          .next_token = entry.gives_token ? 0 : s.tokens[static_cast<size_t>(end)],
+          .first_position = entry.first_position,
+          .n_chosen = entry.gives_token ? 1 + entry.n_drafts : 0,
+          .room = s.max_tokens - s.n_answer_tokens() - 1};
+}
+
 }  // namespace
 
 Speculation::Speculation(std::unique_ptr<Drafter> drafter, const SpeculationOptions& options)
@@ -32,14 +45,39 @@ void Speculation::observe(const Round& round) {
   }
 }
 
-void Speculation::draft(Round& round) {
+EnqueuedRound Speculation::enqueued_round(const Round& round) const {
+  EnqueuedRound out;
+  for (const RoundEntry& entry : round.entries) out.entries.push_back(enqueued_entry(entry));
+  return out;
+}
+
+void Speculation::plan(Round& round) {
+  if (!on() || !drafter_->can_enqueue(enqueued_round(round))) return;
   round.depth = choose_depth(round);
-  DraftRound drafts{.taps = round.rows.state, .depth = round.depth, .min_confidence = options_.min_confidence};
+  round.drafts_enqueued = *round.depth > 0;
+}
+
+void Speculation::enqueue(const Round& round, View chosen) {
+  EnqueuedRound drafts = enqueued_round(round);
+  drafts.taps = round.rows.state;
+  drafts.faults = round.rows.faults;
+  drafts.chosen = chosen;
+  drafts.depth = *round.depth;
+  drafts.min_confidence = options_.min_confidence;
+  drafter_->enqueue(drafts);
+}
+
+void Speculation::draft(Round& round) {
+  if (!round.depth) round.depth = choose_depth(round);
+  DraftRound drafts{.taps = round.rows.state,
+                    .depth = *round.depth,
+                    .enqueued = round.drafts_enqueued,
+                    .min_confidence = options_.min_confidence};
   std::vector<Sequence*> sequences;
   for (const RoundEntry& entry : round.entries) {
     if (entry.sequence->finished || entry.n_committed == 0) continue;
     sequences.push_back(entry.sequence);
-    drafts.entries.push_back(draft_entry(entry, round.depth));
+    drafts.entries.push_back(draft_entry(entry, *round.depth));
   }
   drafter_->commit(drafts);
   for (const RoundEntry& entry : round.entries) {
@@ -57,7 +95,7 @@ int Speculation::choose_depth(const Round& round) {
   std::vector<DraftAcceptance> sequences;
   for (const RoundEntry& entry : round.entries) {
     const Sequence& s = *entry.sequence;
-    if (!s.finished && !s.in_prompt()) sequences.push_back(s.acceptance);
+    if (!s.finished && entry.gives_token) sequences.push_back(s.acceptance);
   }
   return sequences.empty() ? last_depth_ : depth_.next(sequences);
 }
@@ -68,9 +106,9 @@ void Speculation::observe_time(const Round& round, double seconds) {
   const bool steady = std::all_of(round.entries.begin(), round.entries.end(), [](const RoundEntry& entry) {
     return !entry.of_prompt && !entry.sequence->finished && entry.full_depth;
   });
-  if (steady && round.depth == last_depth_ && options_.adapt_depth)
-    depth_.observe(std::ssize(round.entries), round.depth, seconds);
-  last_depth_ = round.depth;
+  const int depth = round.depth.value_or(0);
+  if (steady && depth == last_depth_ && options_.adapt_depth) depth_.observe(std::ssize(round.entries), depth, seconds);
+  last_depth_ = depth;
 }
 
 }  // namespace levin
