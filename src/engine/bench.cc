@@ -128,12 +128,14 @@ Status measure_decode(Runner& runner, const BenchOptions& options, BenchRow* row
   }
   while (n_decoding < what.batch && loop.step()) continue;  // prompts
   if (n_tokens > 0) return no_room(runner, what, options);  // some had to wait for others to finish
-  std::vector<double> step_ms;
+  std::vector<double> step_ms, gap_us;
   runner.measure(&row->decode_ops);
   const int64_t n_waits_before = runner.n_waits();
   const Clock::time_point start = Clock::now();
-  for (Clock::time_point before = start; loop.step(); before = Clock::now())
+  for (Clock::time_point before = start; loop.step(); before = Clock::now()) {
     step_ms.push_back(1000 * seconds_since(before));
+    if (loop.last_step().host_gap_s) gap_us.push_back(1e6 * *loop.last_step().host_gap_s);
+  }
   const double seconds = seconds_since(start);
   runner.measure(nullptr);
   if (loop.counts().n_preempted > 0) return no_room(runner, what, options);
@@ -147,6 +149,7 @@ Status measure_decode(Runner& runner, const BenchOptions& options, BenchRow* row
   const double n_steps = static_cast<double>(step_ms.size());
   row->decode_tokens_per_s = static_cast<double>(n_tokens) / seconds;
   row->decode_step_ms = median(std::move(step_ms));
+  row->decode_gap_us = gap_us.empty() ? 0 : median(std::move(gap_us));
   row->mean_accept_length = total.mean_accept_length();
   row->decode_step_s = seconds / n_steps;
   row->decode_step_waits = static_cast<double>(runner.n_waits() - n_waits_before) / n_steps;

@@ -41,6 +41,7 @@ struct BenchRow {
   double decode_tokens_per_s = 0;  // of all sequences together
   double decode_step_ms = 0;       // median
   double decode_step_waits = 0;    // mean times per step that the host waits for a device; 0 on the CPU
+  double decode_gap_us = 0;  // median time between steps in which the model waits for the host (StepTimes::host_gap_s)
   double mean_accept_length = 0;   // tokens per verification pass; 1 without speculation
   OpTimes prefill_ops;             // seconds of the chunk, by kind of op
   double prefill_s = 0;            // of the chunk

@@ -80,8 +80,9 @@ struct EnqueuedRound {
 };
 
 struct DraftRound {
-  View taps;                  // [T, d_state] f32, where the model runs
-  int depth = 0;              // maximum drafts of a sequence in this step
+  View taps;        // [T, d_state] f32, where the model runs
+  View first_taps;  // the first of them on the host, those of all chunks that are not of prompts; empty: not there
+  int depth = 0;    // maximum drafts of a sequence in this step
   bool enqueued = false;      // enqueue() was called for it
   double min_confidence = 0;  // of all drafts of a chain together, for it to get another one
   std::vector<DraftEntry> entries;
@@ -104,6 +105,8 @@ class Drafter {
   virtual void commit(DraftRound& round) = 0;
   virtual void propose(DraftRound& round) = 0;  // after commit() of the same round
 
+  // Whether it ever enqueues. The loop then decides how many drafts a round makes before it runs.
+  virtual bool enqueues() const { return false; }
   // Whether enqueue() could make the drafts of a round with these entries: all views but theirs may be empty.
   virtual bool can_enqueue(const EnqueuedRound& /*round*/) const { return false; }
   virtual void enqueue(const EnqueuedRound& /*round*/) {}

@@ -41,7 +41,8 @@ void EnqueuedDrafts::start(const EnqueuedRound& round) {
   extend(round);
   for (int step = 0; step < round.depth && !chains_.empty(); ++step) {
     if (step > 0) continue_chains(round, step);
-    heads_.push_back(runner_.start_draft_head(rows_.hidden, words_.slice_last(0, ops::kChoiceRuleWords)));
+    const WhenToRun when = step > 0 ? WhenToRun::kIfFlagged : WhenToRun::kAlways;
+    heads_.push_back(runner_.start_draft_head(rows_.hidden, words_.slice_last(0, ops::kChoiceRuleWords), when));
   }
   words_on_host_ = runner_.fetch(words_);
 }
@@ -63,9 +64,8 @@ void EnqueuedDrafts::extend(const EnqueuedRound& round) {
     n_rows += std::ssize(entry.rows);
     n_chosen += entry.n_chosen;
     tokens.push_back(next_tokens(entry));
-    chunks.push_back({.tokens = tokens.back(),
-                      .first_position = static_cast<int32_t>(entry.first_position),
-                      .pages = entry.pages});
+    chunks.push_back(
+        {.tokens = tokens.back(), .first_position = static_cast<int32_t>(entry.first_position), .pages = entry.pages});
     if (!has_chain(entry)) continue;
     rows.chain = static_cast<int32_t>(chains.size());
     chains.push_back(chain_of(entry, round.depth));
@@ -97,12 +97,14 @@ void EnqueuedDrafts::continue_chains(const EnqueuedRound& round, int step) {
   }
   const bool share_topk = runner_.model().config().share_topk_across_drafts;
   const MtpRows from{.state = rows_.state, .topk = share_topk ? rows_.topk : View()};
-  rows_ = runner_.edited_mtp(chunks, from, std::nullopt, [&](OpContext& ctx, const Step& mtp_step) {
+  const auto edit = [&](OpContext& ctx, const Step& mtp_step) {
     ops::continue_drafts(ctx, {.chosen = heads_.back().chosen_there,
                                .chains = words_,
                                .step = edited(mtp_step),
+                               .any = runner_.run_flag(),
                                .min_confidence = round.min_confidence});
-  });
+  };
+  rows_ = runner_.edited_mtp(chunks, from, std::nullopt, edit, WhenToRun::kIfFlagged);
 }
 
 ops::EditedStep EnqueuedDrafts::edited(const Step& step) const {
@@ -122,10 +124,11 @@ std::optional<EnqueuedDrafts::Result> EnqueuedDrafts::result_of(const DraftState
   if (found == chains_.end()) return std::nullopt;
   const int64_t n = found - chains_.begin();
   ops::DraftChain chain;
-  std::memcpy(&chain, words_on_host_.row<int32_t>(n), sizeof(chain));
+  std::memcpy(static_cast<void*>(&chain), words_on_host_.row<int32_t>(n), sizeof(chain));
   Result result{.n_committed = chain.n_committed, .choices = {}};
   for (const HeadCall& head : heads_)
-    std::memcpy(&result.choices.emplace_back(), head.chosen.row<int32_t>(n), sizeof(ops::ChosenToken));
+    std::memcpy(static_cast<void*>(&result.choices.emplace_back()), head.chosen.row<int32_t>(n),
+                sizeof(ops::ChosenToken));
   return result;
 }
 

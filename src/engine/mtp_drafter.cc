@@ -44,8 +44,9 @@ int64_t MtpDrafter::n_committed(const DraftState& state, int64_t n_cached) const
   return std::min(n_cached, own(state).n_draft_synced + 1);
 }
 
+bool MtpDrafter::enqueues() const { return runner_.on_device() && !runner_.pools().kinds().mtp_entries; }
+
 bool MtpDrafter::can_enqueue(const EnqueuedRound& round) const {
-  if (!runner_.on_device() || runner_.pools().kinds().mtp_entries) return false;
   return std::all_of(round.entries.begin(), round.entries.end(), [](const EnqueuedEntry& entry) {
     const MtpState& state = own(*entry.state);
     const bool is_extended = state.pending.empty() && state.n_draft_synced == entry.first_position;
@@ -65,21 +66,25 @@ void MtpDrafter::commit(DraftRound& round) {
     (waits ? waiting : running).push_back(&entry);
   }
   drafting_.clear();
-  if (!waiting.empty()) keep_taps(round.taps, waiting);
+  if (!waiting.empty()) keep_taps(round, waiting);
   if (!running.empty()) extend(round.taps, running);
 }
 
 // Keeps the taps of sequences that are not drafted for on the host, since rows of a step are gone with it.
-void MtpDrafter::keep_taps(View taps, const std::vector<DraftEntry*>& waiting) {
-  std::vector<int32_t> rows;
-  for (const DraftEntry* entry : waiting) add_committed_rows(*entry, 0, rows);
-  const View kept = runner_.to_host(runner_.gather(taps, rows));
-  int64_t row = 0;
+void MtpDrafter::keep_taps(const DraftRound& round, const std::vector<DraftEntry*>& waiting) {
+  View gathered;
+  if (round.first_taps.empty()) {
+    std::vector<int32_t> rows;
+    for (const DraftEntry* entry : waiting) add_committed_rows(*entry, 0, rows);
+    gathered = runner_.to_host(runner_.gather(round.taps, rows));
+  }
+  int64_t n_before = 0;
   for (const DraftEntry* entry : waiting) {
     std::vector<float>& pending = own(*entry->state).pending;
-    const View own_rows = kept.slice_first(row, entry->n_committed);
+    const View own_rows = gathered.empty() ? round.first_taps.slice_first(entry->first_row, entry->n_committed)
+                                           : gathered.slice_first(n_before, entry->n_committed);
     pending.insert(pending.end(), own_rows.data<float>(), own_rows.data<float>() + own_rows.n_elements());
-    row += entry->n_committed;
+    n_before += entry->n_committed;
   }
 }
 

@@ -30,6 +30,7 @@ class MtpDrafter final : public Drafter {
   int64_t n_committed(const DraftState& state, int64_t n_cached) const override;
   void commit(DraftRound& round) override;
   void propose(DraftRound& round) override;
+  bool enqueues() const override;
   bool can_enqueue(const EnqueuedRound& round) const override;
   void enqueue(const EnqueuedRound& round) override;
 
@@ -39,7 +40,7 @@ class MtpDrafter final : public Drafter {
     DraftEntry* entry = nullptr;
     double confidence = 1;
   };
-  void keep_taps(View taps, const std::vector<DraftEntry*>& waiting);
+  void keep_taps(const DraftRound& round, const std::vector<DraftEntry*>& waiting);
   void extend(View taps, const std::vector<DraftEntry*>& running);
   void chain(DraftRound& round);
   void choose(const DraftRound& round);

@@ -51,6 +51,7 @@ struct Round {
   ForwardRows rows;                 // of the trunk, where the model runs
   View faults;                      // [T] i32 on the host: row status, there after sample has waited
   View block_end_taps;              // of all rows that end a block, in order; on the host likewise
+  View first_taps;                  // of a round that makes no drafts: of all rows that are not of prompts; likewise
   std::optional<int> depth;         // drafts that this round makes for each sequence, at most; once that is decided
   bool drafts_enqueued = false;     // before the host knows which tokens are chosen
 

@@ -59,6 +59,10 @@ struct MtpRows {
   std::span<const int32_t> rows = {};  // [T]: which of them belongs to each token; empty: row t to token t
 };
 
+// Passes and heads that are told to look at run_flag() do nothing where it is 0 when their turn comes; what they give then
+// means nothing. Those that are not recorded run always.
+enum class WhenToRun : uint8_t { kAlways, kIfFlagged };
+
 // Enqueues ops that change a step's tensors, which are where it is about to run. They leave the arena as it is.
 using StepEdit = std::function<void(OpContext&, const Step&)>;
 
@@ -110,6 +114,8 @@ class Runner {
 
   // When the last result of the model was there.
   std::chrono::steady_clock::time_point last_result() const { return last_result_; }
+  // How long the device had nothing to do before the last trunk that was waited for, by its own clock; nullopt: nobody knows.
+  std::optional<double> idle_before_trunk_s() const { return idle_before_trunk_s_; }
 
   // Trunk over the chunks' tokens.
   ForwardRows trunk(std::span<const SequenceChunk> chunks, const Probe* probe = nullptr);
@@ -119,7 +125,9 @@ class Runner {
                   std::optional<std::span<const int32_t>> wanted = std::nullopt, const Probe* probe = nullptr);
   // The same of pairs that the device still changes. Without `wanted` all rows come out.
   ForwardRows edited_mtp(std::span<const SequenceChunk> chunks, const MtpRows& from,
-                         std::optional<std::span<const int32_t>> wanted, const StepEdit& edit);
+                         std::optional<std::span<const int32_t>> wanted, const StepEdit& edit,
+                         WhenToRun when = WhenToRun::kAlways);
+  View run_flag() const { return run_flag_; }  // [1] i32 on the device
   // Blocks of drafts, of a model that makes such (block_drafting()).
   ForwardRows draft_blocks(std::span<const SequenceChunk> blocks);
   DraftTerms draft_terms(View before, View state);  // before [N] i32 of the host, state [N, D]; terms on the host
@@ -130,7 +138,7 @@ class Runner {
     return start_head({.hidden = hidden, .rows = rows}, false);
   }
   // The head for drafts over the rows of hidden [N, D] on a device, by rules [N, kChoiceRuleWords] i32 that are there too.
-  HeadCall start_draft_head(View hidden, View rules);
+  HeadCall start_draft_head(View hidden, View rules, WhenToRun when);
   static std::vector<HeadResult> results_of(const HeadCall& call);
   std::vector<HeadResult> draft_head(View hidden, std::span<const HeadRow> rows);  // and waits
   std::vector<int32_t> argmax(View logits);                                        // [N, V] of the host -> N token ids
@@ -163,6 +171,7 @@ class Runner {
     MtpRows from;
     const Probe* probe = nullptr;
     const StepEdit* edit = nullptr;
+    WhenToRun when = WhenToRun::kAlways;
 
     SlotRule rule() const { return form == Form::kTrunk ? SlotRule::kAtPosition : SlotRule::kAfterPosition; }
     int64_t n_tokens() const;
@@ -182,6 +191,7 @@ class Runner {
     View hidden;
     std::span<const HeadRow> rows;
     View rules = {};  // on the device, in place of the rows' own; may be empty
+    WhenToRun when = WhenToRun::kAlways;
 
     HeadRows part(int64_t first, int64_t n) const;
   };
@@ -194,14 +204,21 @@ class Runner {
     View chosen;      // [N, kChosenTokenWords] i32
     View there = {};  // the same, kept on the device; empty: nobody needs it
   };
+  // Of the device's clock, which writes them.
+  struct Stamps {
+    int64_t trunk_began = 0;
+    int64_t work_ended = 0;  // that was waited for
+  };
   struct PassKey {
     Form form = Form::kTrunk;
     StepShape shape;
+    WhenToRun when = WhenToRun::kAlways;
     auto operator<=>(const PassKey&) const = default;
   };
   struct HeadKey {
     bool of_drafts = false;
     int64_t n_rows = 0;
+    WhenToRun when = WhenToRun::kAlways;
     auto operator<=>(const HeadKey&) const = default;
   };
 
@@ -219,8 +236,11 @@ class Runner {
   void run_head(const HeadRows& in, bool of_drafts, const HeadOutput& to);
   HeadOutput start_head_on_device(const HeadRows& in, bool of_drafts);
   HeadCall start_head(const HeadRows& in, bool of_drafts);
+  Stamps* stamps_on_host() { return reinterpret_cast<Stamps*>(stamps_.data()); }
+  void read_stamps();
   View logits_of(View hidden, bool of_drafts);
   void record_head(const HeadKey& key);
+  const int32_t* condition_of(WhenToRun when) const;
   View kept(View rows);
   ForwardRows kept(const ForwardRows& rows);
   Probe on_host(const Probe* probe);  // the same, whose functions get rows of the host
@@ -242,6 +262,12 @@ class Runner {
   RecordedCalls<HeadKey, HeadOutput> heads_;
   int64_t n_waits_ = 0;
   std::chrono::steady_clock::time_point last_result_;
+
+  Buffer stamps_;  // pinned
+  Buffer run_flag_memory_;
+  View run_flag_;
+  Stamps last_stamps_;
+  std::optional<double> idle_before_trunk_s_;
 };
 
 }  // namespace levin

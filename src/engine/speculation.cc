@@ -52,9 +52,9 @@ EnqueuedRound Speculation::enqueued_round(const Round& round) const {
 }
 
 void Speculation::plan(Round& round) {
-  if (!on() || !drafter_->can_enqueue(enqueued_round(round))) return;
+  if (!on() || !drafter_->enqueues()) return;
   round.depth = choose_depth(round);
-  round.drafts_enqueued = *round.depth > 0;
+  round.drafts_enqueued = *round.depth > 0 && drafter_->can_enqueue(enqueued_round(round));
 }
 
 void Speculation::enqueue(const Round& round, View chosen) {
@@ -70,6 +70,7 @@ void Speculation::enqueue(const Round& round, View chosen) {
 void Speculation::draft(Round& round) {
   if (!round.depth) round.depth = choose_depth(round);
   DraftRound drafts{.taps = round.rows.state,
+                    .first_taps = round.first_taps,
                     .depth = *round.depth,
                     .enqueued = round.drafts_enqueued,
                     .min_confidence = options_.min_confidence};

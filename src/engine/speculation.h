@@ -30,7 +30,7 @@ class Speculation {
     return typical_;
   }  // of all sequences so far: what a new one is expected to have
 
-  // Before the round runs: decides whether its drafts can be enqueued with it, and then how many.
+  // Before the round runs, of a drafter that enqueues: decides how many drafts it makes, and whether they are enqueued with it.
   void plan(Round& round);
   void enqueue(const Round& round, View chosen);          // chosen: Sampler::chosen_there()
   void observe(const Round& round);                       // what verification made of the drafts

@@ -181,6 +181,7 @@ void StepLoop::compute(Round& round) {
 void StepLoop::sample(Round& round) {
   phase_ = StepPhase::kChoosing;
   sample_round(runner_, sampler_, round);
+  if (times_.host_gap_s) times_.host_gap_s = runner_.idle_before_trunk_s().value_or(*times_.host_gap_s);
   commit_round(round);
   speculation_.observe(round);
 }

@@ -48,9 +48,9 @@ struct EditedStep {
   View tokens;
   View positions;
   View seq;
-  View slot;    // position + first_slot
-  View visible; // slot + 1
-  View window;  // max(first_slot, visible - n_window); empty: the model has none
+  View slot;     // position + first_slot
+  View visible;  // slot + 1
+  View window;   // max(first_slot, visible - n_window); empty: the model has none
   int32_t first_slot = 0;
   int64_t n_window = 0;
 };
@@ -66,7 +66,7 @@ struct AcceptDrafts {
   View sequences;  // [B, kVerifiedRowsWords] i32: of VerifiedRows
   View chains;     // [N, kDraftChainWords] i32: of DraftChain
   EditedStep step;
-  View wanted;     // [W >= N] i32: the first N are written
+  View wanted;  // [W >= N] i32: the first N are written
 };
 void accept_drafts(OpContext& ctx, const AcceptDrafts& a);
 
@@ -74,9 +74,10 @@ void accept_drafts(OpContext& ctx, const AcceptDrafts& a);
 // the choice is not sound, if it has all drafts that are wanted, or if confidence, which the draft's probability is multiplied
 // to unless it is the last one, falls below min_confidence.
 struct ContinueDrafts {
-  View chosen;  // [N, kChosenTokenWords] i32: of ChosenToken
-  View chains;  // [N, kDraftChainWords] i32: of DraftChain
+  View chosen;      // [N, kChosenTokenWords] i32: of ChosenToken
+  View chains;      // [N, kDraftChainWords] i32: of DraftChain
   EditedStep step;  // T >= N
+  View any;         // [1] i32: set to whether a chain continues
   double min_confidence = 0;
 };
 void continue_drafts(OpContext& ctx, const ContinueDrafts& a);

@@ -69,8 +69,9 @@ class FakeCuda final : public CudaBackend {
     for (const std::function<void()>& work : std::exchange(queue_, {})) work();
     return {};
   }
-  Result<std::unique_ptr<RecordedWork>> record(const std::function<void()>& enqueue_ops) override {
-    auto work = std::make_unique<Recorded>(*this);
+  Result<std::unique_ptr<RecordedWork>> record(const std::function<void()>& enqueue_ops,
+                                               const int32_t* run_if) override {
+    auto work = std::make_unique<Recorded>(*this, run_if);
     recording_ = &work->parts;
     enqueue_ops();
     recording_ = nullptr;
@@ -97,6 +98,10 @@ class FakeCuda final : public CudaBackend {
     copy_bytes_out(to.bytes(), from.bytes(), from.n_elements() * dtype_bytes(from.dtype()));
     return synchronize();
   }
+  // A clock that steps with every stamp.
+  void stamp_time(int64_t* out) override {
+    enqueue([this, out] { *out = ++now_ * 1000; });
+  }
   Result<Matrix> upload(const RowMajorWeights&) override { return refusal(); }
   Result<ops::ExpertStack> upload_experts(std::span<const ExpertRows>) override { return refusal(); }
 
@@ -115,6 +120,7 @@ class FakeCuda final : public CudaBackend {
       cpu_.continue_drafts({.chosen = seen_from_device(a.chosen),
                             .chains = seen_from_device(a.chains),
                             .step = seen_from_device(a.step),
+                            .any = seen_from_device(a.any),
                             .min_confidence = a.min_confidence});
     });
   }
@@ -192,11 +198,15 @@ class FakeCuda final : public CudaBackend {
 
  private:
   struct Recorded final : RecordedWork {
-    explicit Recorded(FakeCuda& fake) : device(fake) {}
+    Recorded(FakeCuda& fake, const int32_t* condition) : device(fake), run_if(condition) {}
     void replay() override {
-      for (const std::function<void()>& part : parts) device.enqueue(part);
+      device.enqueue([this] {
+        if (run_if != nullptr && *run_if == 0) return;
+        for (const std::function<void()>& part : parts) part();
+      });
     }
     FakeCuda& device;
+    const int32_t* run_if;
     std::vector<std::function<void()>> parts;
   };
 
@@ -216,6 +226,7 @@ class FakeCuda final : public CudaBackend {
   std::vector<std::function<void()>> queue_;
   std::vector<std::function<void()>>* recording_ = nullptr;
   int64_t n_synchronized_ = 0;
+  int64_t now_ = 0;
 };
 
 }  // namespace levin::test

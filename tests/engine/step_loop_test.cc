@@ -298,6 +298,45 @@ TEST_P(StepLoopTest, DraftsAreTheSameWhereverChainsEnd) {
   }
 }
 
+// Recorded steps of chains that have all ended do nothing; others run, over padding.
+TEST_P(StepLoopTest, StepsOfChainsThatHaveEndedAreSkipped) {
+  const auto n_padding_steps = [](double min_confidence) {
+    Fake fake({.n_spec_steps = 5, .min_confidence = min_confidence, .max_context_tokens = kContext}, 3);
+    const int64_t before = fake.model.n_padding_steps;
+    fake.answer(greedy(made_up(40, 7), 60));
+    return fake.model.n_padding_steps - before;
+  };
+  const int64_t n_recordings = n_padding_steps(0);  // and the last drafts of the answer, for which it has no room
+  EXPECT_EQ(n_padding_steps(1) > n_recordings + 50, where == Where::kEager);
+}
+
+// Of the device's clock, which steps by a microsecond with every stamp: after the last work of a step comes the trunk.
+TEST_P(StepLoopTest, TheGapBetweenStepsIsTakenFromTheDevicesClock) {
+  if (where == Where::kHost) GTEST_SKIP() << "of devices";
+  Fake fake({.n_spec_steps = 3, .max_context_tokens = kContext});
+  fake.runner.record_graphs(3);  // which run the trunk
+  must(fake.loop.submit(greedy(made_up(20, 8), 40)));
+  fake.loop.step();
+  EXPECT_FALSE(fake.loop.last_step().host_gap_s.has_value());
+  while (fake.loop.step()) {
+    const std::optional<double> gap_s = fake.loop.last_step().host_gap_s;
+    EXPECT_NEAR(gap_s.value_or(1e-6), 1e-6, 1e-12);
+  }
+}
+
+// While nobody drafts, the taps that are kept for later come with the tokens.
+TEST_P(StepLoopTest, AStepWithoutDraftsWaitsOnceToo) {
+  Fake fake({.n_spec_steps = 3, .adapt_depth = true, .max_context_tokens = kContext}, 1);
+  for (const GenerateRequest& request : requests_by_rule()) must(fake.loop.submit(request));
+  int64_t n_steps = 0, n_once = 0, before = 0;
+  while (fake.loop.step()) {
+    ++n_steps;
+    n_once += fake.runner.n_waits() - std::exchange(before, fake.runner.n_waits()) == 1 ? 1 : 0;
+  }
+  if (where == Where::kHost) return;
+  EXPECT_GT(n_once, n_steps * 8 / 10) << "of " << n_steps << " steps, in some of which pending pairs are taken in";
+}
+
 // Twelve answers in a cache for three.
 TEST_P(StepLoopTest, PreemptedAnswersGoOnAsIfNothingHadBeen) {
   for (const int depth : {0, 3}) {

@@ -187,8 +187,7 @@ void expect_accepted(const Accepted& found, const std::vector<Verified>& all, bo
     const auto n_right = static_cast<int32_t>(right.size());
     const int32_t n_chosen = n_right == 0 ? 0 : n_right - static_cast<int32_t>(v.known.size());
     EXPECT_EQ(after.n_committed, n_right);
-    EXPECT_EQ(after.n_wanted,
-              n_right == 0 ? 0 : std::max(0, std::min(before.n_wanted, before.room - n_chosen)));
+    EXPECT_EQ(after.n_wanted, n_right == 0 ? 0 : std::max(0, std::min(before.n_wanted, before.room - n_chosen)));
     if (n_right > 0) {
       EXPECT_EQ(found.wanted[chain], first + n_right - 1);
       EXPECT_EQ(after.position, expected.positions[static_cast<size_t>(first + n_right - 1)]);
@@ -238,8 +237,8 @@ TEST(AcceptDraftsTest, ASequenceIsTheSameInAnyCompany) {
         EXPECT_EQ(together.rows.slot[row], alone.rows.slot[static_cast<size_t>(r)]);
         EXPECT_EQ(together.rows.window[row], alone.rows.window[static_cast<size_t>(r)]);
       }
-      if (v.chain)
-        EXPECT_EQ(std::memcmp(&together.chains[chain++], alone.chains.data(), sizeof(ops::DraftChain)), 0);
+      if (!v.chain) continue;
+      EXPECT_EQ(std::memcmp(&together.chains[chain++], alone.chains.data(), sizeof(ops::DraftChain)), 0);
     }
   }
 }
@@ -249,6 +248,7 @@ TEST(AcceptDraftsTest, ASequenceIsTheSameInAnyCompany) {
 struct Continued {
   Rows rows;
   std::vector<ops::DraftChain> chains;
+  bool any = false;
 };
 
 Continued continue_chains(TestDevice& device, const std::vector<ops::DraftChain>& chains,
@@ -257,23 +257,21 @@ Continued continue_chains(TestDevice& device, const std::vector<ops::DraftChain>
   for (size_t n = 0; n < chains.size(); ++n) rows.add(0, 500, static_cast<int32_t>(n));
   rows.add_padding();
   StepTensors step(rows);
-  Tensor chain_rows = records(chains);
+  Tensor chain_rows = records(chains), any = i32_tensor({-1});
   Args args(device);
   ops::continue_drafts(device.ctx(), {.chosen = args.in(records(chosen)),
                                       .chains = args.out(chain_rows),
                                       .step = step.out(args, true),
+                                      .any = args.out(any),
                                       .min_confidence = min_confidence});
   args.fetch();
-  return {step.rows(), values_of<ops::DraftChain>(chain_rows)};
+  return {step.rows(), values_of<ops::DraftChain>(chain_rows), any.view().data<int32_t>()[0] != 0};
 }
 
 TEST(ContinueDraftsTest, AChainContinuesWhileItsDraftsAreWantedAndLikely) {
   const auto chain = [](int32_t n_drafts, int32_t n_wanted, double confidence) {
-    return ops::DraftChain{.rule = {.position = 40},
-                           .confidence = confidence,
-                           .n_wanted = n_wanted,
-                           .n_drafts = n_drafts,
-                           .position = 30};
+    return ops::DraftChain{
+        .rule = {.position = 40}, .confidence = confidence, .n_wanted = n_wanted, .n_drafts = n_drafts, .position = 30};
   };
   const std::vector<ops::DraftChain> chains = {
       chain(0, 3, 1),    // continues
@@ -287,8 +285,8 @@ TEST(ContinueDraftsTest, AChainContinuesWhileItsDraftsAreWantedAndLikely) {
   const auto chosen = [](int32_t token, float probability, int32_t sound = 1) {
     return ops::ChosenToken{.token = token, .sound = sound, .probability = probability};
   };
-  const std::vector<ops::ChosenToken> choices = {chosen(11, 0.75f), chosen(12, 0.75f),    chosen(13, 0.01f),
-                                                 chosen(0, 0, 0),   chosen(15, 1),        chosen(16, 1),
+  const std::vector<ops::ChosenToken> choices = {chosen(11, 0.75f), chosen(12, 0.75f), chosen(13, 0.01f),
+                                                 chosen(0, 0, 0),   chosen(15, 1),     chosen(16, 1),
                                                  chosen(17, 0.875f)};
   for (TestDevice* device : backends_under_test()) {
     SCOPED_TRACE(device->name());
@@ -313,11 +311,13 @@ TEST(ContinueDraftsTest, AChainContinuesWhileItsDraftsAreWantedAndLikely) {
     EXPECT_EQ(found.chains[6].confidence, 0.875 * 0.875);
     // One that ends stays so, and a chain is the same alone.
     const Continued again = continue_chains(*device, found.chains, choices, 0);
+    EXPECT_TRUE(found.any);
     EXPECT_EQ(again.rows.seq, (Values{0, -1, -1, -1, -1, -1, 6, -1}));
     for (size_t n = 0; n < chains.size(); ++n) {
       const Continued alone = continue_chains(*device, {chains[n]}, {choices[n]}, 0.7);
       EXPECT_EQ(std::memcmp(&alone.chains[0], &found.chains[n], sizeof(ops::DraftChain)), 0) << n;
       EXPECT_EQ(alone.rows.slot[0], found.rows.slot[n]) << n;
+      EXPECT_EQ(alone.any, n == 0 || n == 6) << n;
     }
   }
 }

@@ -16,7 +16,7 @@ using ops::VerifiedRows;
 template <class T>
 T record_of(const View& rows, int64_t i) {
   T out;
-  std::memcpy(&out, rows.row<int32_t>(i), sizeof(out));
+  std::memcpy(static_cast<void*>(&out), rows.row<int32_t>(i), sizeof(out));
   return out;
 }
 
@@ -87,18 +87,20 @@ void CpuBackend::accept_drafts(const ops::AcceptDrafts& a) {
 }
 
 void CpuBackend::continue_drafts(const ops::ContinueDrafts& a) {
+  at(a.any, 0) = 0;
   for (int64_t n = 0; n < a.chains.dim(0); ++n) {
     auto chain = record_of<DraftChain>(a.chains, n);
     const auto chosen = record_of<ChosenToken>(a.chosen, n);
     if (take_draft(chosen, a.min_confidence, chain)) {
       ++chain.position, ++chain.rule.position;
+      at(a.any, 0) = 1;
       at(a.step.tokens, n) = chosen.token;
       at(a.step.positions, n) = chain.position;
       at(a.step.slot, n) = chain.position + a.step.first_slot;
       at(a.step.visible, n) = at(a.step.slot, n) + 1;
       if (!a.step.window.empty())
-        at(a.step.window, n) = static_cast<int32_t>(
-            std::max<int64_t>(a.step.first_slot, at(a.step.visible, n) - a.step.n_window));
+        at(a.step.window, n) =
+            static_cast<int32_t>(std::max<int64_t>(a.step.first_slot, at(a.step.visible, n) - a.step.n_window));
     } else {
       make_padding(a.step, n);
     }

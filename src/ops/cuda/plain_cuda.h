@@ -30,8 +30,9 @@ class PlainCuda : public CudaBackend {
   void copy_bytes_out(void* to, const std::byte* from, int64_t n_bytes) override;
   void copy_in(const View& to, const View& from) override;
   Status copy_out(const View& to, const View& from) override;
+  void stamp_time(int64_t* out) override;
   Status synchronize() override;
-  Result<std::unique_ptr<RecordedWork>> record(const std::function<void()>& enqueue) override;
+  Result<std::unique_ptr<RecordedWork>> record(const std::function<void()>& enqueue, const int32_t* run_if) override;
   Result<Matrix> upload(const RowMajorWeights& source) override;
   Result<ops::ExpertStack> upload_experts(std::span<const ExpertRows> experts) override;
 
