@@ -19,7 +19,7 @@
 //
 // Taps      ForwardRows::state, [T, Model::d_state()] f32: what the target exposes of each of its tokens, on the device
 //           where the model runs on one
-// Errors    none: a drafter that cannot guess proposes nothing
+// Errors    a drafter that cannot guess proposes nothing. DraftEntry::error ends one sequence
 // Threads   those of the loop: one at a time
 #pragma once
 
@@ -29,6 +29,7 @@
 #include <span>
 #include <vector>
 
+#include "base/result.h"
 #include "engine/runner.h"
 #include "engine/token_chooser.h"
 #include "kv/shared_pages.h"
@@ -54,6 +55,8 @@ struct DraftEntry {
   int64_t n_wanted = 0;             // drafts that the sequence can use; 0 within a prompt
   std::vector<int32_t> drafts;      // written by propose(): for positions tokens.size(), tokens.size() + 1, ...
   bool low_confidence = false;      // written by propose(): confidence was too low for another draft
+  // Written by commit() or propose(): the drafter's caches lack rows of the sequence, which cannot continue.
+  std::optional<Error> error;
   // Written by propose() of drafters that know it: the probability that a draft is accepted if those before it are.
   std::vector<float> confidence;
 };
@@ -107,7 +110,7 @@ class Drafter {
 
   // Whether it ever enqueues. The loop then decides how many drafts a round makes before it runs.
   virtual bool enqueues() const { return false; }
-  // Whether enqueue() could make the drafts of a round with these entries: all views but theirs may be empty.
+  // Whether enqueue() could make the drafts of a round, whose views are empty yet.
   virtual bool can_enqueue(const EnqueuedRound& /*round*/) const { return false; }
   virtual void enqueue(const EnqueuedRound& /*round*/) {}
 };

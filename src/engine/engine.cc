@@ -386,7 +386,7 @@ Result<std::vector<double>> Engine::score(const std::vector<int32_t>& ids) {
 
 Result<BenchRow> Engine::bench(const BenchCase& what, const BenchOptions& options) {
   state_->loop.forget_prefixes();
-  const bool limits = options.measure_limits && state_->cuda == nullptr;  // they are the processor's
+  const bool limits = options.measure_ops && state_->cuda == nullptr;  // they are the processor's
   if (limits && !state_->limits) state_->limits.emplace(state_->runner.pool());
   return run_bench(state_->runner, what, options, limits ? &*state_->limits : nullptr);
 }

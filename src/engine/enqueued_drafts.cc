@@ -27,6 +27,12 @@ int64_t n_known(const EnqueuedEntry& entry) { return std::ssize(entry.rows) - en
 // The first token that is chosen leaves room for a draft.
 bool has_chain(const EnqueuedEntry& entry) { return entry.n_chosen > 0 && entry.room > 1; }
 
+// Of the pair that a chain's step s >= 1 runs: at most, as if all rows were right; and where a draft after it has room.
+int64_t chain_position(const EnqueuedEntry& entry, int64_t step) {
+  const int64_t n_rows = std::ssize(entry.rows);
+  return entry.first_position + std::min(n_rows - 1 + step, n_known(entry) + entry.room - 2);
+}
+
 ops::DraftChain chain_of(const EnqueuedEntry& entry, int depth) {
   return {.rule = *entry.chooser->rule(0),
           .n_wanted = depth,
@@ -35,6 +41,19 @@ ops::DraftChain chain_of(const EnqueuedEntry& entry, int depth) {
 }
 
 }  // namespace
+
+bool EnqueuedDrafts::has_room(const EnqueuedEntry& entry, int depth) const {
+  const SequenceChunk rows{
+      .tokens = entry.rows, .first_position = static_cast<int32_t>(entry.first_position), .pages = entry.pages};
+  const auto fits = [&](const SequenceChunk& chunk) {
+    return check_room(chunk, SlotRule::kAfterPosition, runner_.pools().kinds()).ok();
+  };
+  if (!fits(rows) || !has_chain(entry) || depth < 2) return fits(rows);
+  SequenceChunk last = rows;
+  last.tokens = last.tokens.last(1);
+  last.first_position = static_cast<int32_t>(chain_position(entry, depth - 1));
+  return fits(last);
+}
 
 void EnqueuedDrafts::start(const EnqueuedRound& round) {
   heads_.clear();
@@ -70,10 +89,7 @@ void EnqueuedDrafts::extend(const EnqueuedRound& round) {
     rows.chain = static_cast<int32_t>(chains.size());
     chains.push_back(chain_of(entry, round.depth));
     last_rows.push_back(static_cast<int32_t>(n_rows - 1));
-    chains_.push_back({.state = entry.state,
-                       .pages = entry.pages,
-                       .first_position = entry.first_position + rows.n_rows,
-                       .last_position = entry.first_position + rows.n_known + entry.room - 2});
+    chains_.push_back(entry);
   }
   const View sequence_words = runner_.place(words_of(sequences));
   words_ = chains.empty() ? View() : runner_.place(words_of(chains));
@@ -90,10 +106,10 @@ void EnqueuedDrafts::extend(const EnqueuedRound& round) {
 void EnqueuedDrafts::continue_chains(const EnqueuedRound& round, int step) {
   static constexpr int32_t kAnyToken = 0;
   std::vector<SequenceChunk> chunks;
-  for (const Chain& chain : chains_) {
-    const int64_t position = std::min(chain.first_position + step - 1, chain.last_position);
-    chunks.push_back(
-        {.tokens = {&kAnyToken, 1}, .first_position = static_cast<int32_t>(position), .pages = chain.pages});
+  for (const EnqueuedEntry& entry : chains_) {
+    chunks.push_back({.tokens = {&kAnyToken, 1},
+                      .first_position = static_cast<int32_t>(chain_position(entry, step)),
+                      .pages = entry.pages});
   }
   const bool share_topk = runner_.model().config().share_topk_across_drafts;
   const MtpRows from{.state = rows_.state, .topk = share_topk ? rows_.topk : View()};
@@ -120,7 +136,7 @@ ops::EditedStep EnqueuedDrafts::edited(const Step& step) const {
 
 std::optional<EnqueuedDrafts::Result> EnqueuedDrafts::result_of(const DraftState& state) const {
   const auto found =
-      std::find_if(chains_.begin(), chains_.end(), [&](const Chain& chain) { return chain.state == &state; });
+      std::find_if(chains_.begin(), chains_.end(), [&](const EnqueuedEntry& entry) { return entry.state == &state; });
   if (found == chains_.end()) return std::nullopt;
   const int64_t n = found - chains_.begin();
   ops::DraftChain chain;

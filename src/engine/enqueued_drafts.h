@@ -22,7 +22,10 @@ class EnqueuedDrafts {
  public:
   explicit EnqueuedDrafts(Runner& runner) : runner_(runner) {}
 
-  // Of a round that has a rule for every token.
+  // Whether the pages of a sequence have room for all that its drafts may write.
+  bool has_room(const EnqueuedEntry& entry, int depth) const;
+
+  // Of a round that has a rule for every token, and room.
   void start(const EnqueuedRound& round);
 
   // What came of a sequence that gives tokens, once the runner has waited.
@@ -34,24 +37,16 @@ class EnqueuedDrafts {
   std::optional<Result> result_of(const DraftState& state) const;
 
  private:
-  // A sequence that drafts are made for.
-  struct Chain {
-    const DraftState* state = nullptr;
-    const SequencePages* pages = nullptr;
-    int64_t first_position = 0;  // that its next pair may have: one after the last row
-    int64_t last_position = 0;   // that a pair with room for a draft after it may have
-  };
-
   void extend(const EnqueuedRound& round);
   void continue_chains(const EnqueuedRound& round, int step);
   ops::EditedStep edited(const Step& step) const;
 
   Runner& runner_;
-  std::vector<Chain> chains_;
-  View words_;                   // [N, kDraftChainWords] i32, on the device
-  View words_on_host_;           // there once the runner has waited
-  ForwardRows rows_;             // of the last MTP step, [N, ...]
-  std::vector<HeadCall> heads_;  // one for each draft
+  std::vector<EnqueuedEntry> chains_;  // those that drafts are made for
+  View words_;                         // [N, kDraftChainWords] i32, on the device
+  View words_on_host_;                 // there once the runner has waited
+  ForwardRows rows_;                   // of the last MTP step, [N, ...]
+  std::vector<HeadCall> heads_;        // one for each draft
 };
 
 }  // namespace levin

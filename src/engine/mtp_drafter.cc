@@ -1,8 +1,10 @@
 #include "engine/mtp_drafter.h"
 
-#include <algorithm>
+#include <fmt/core.h>
 
-#include "base/check.h"
+#include <algorithm>
+#include <utility>
+
 #include "engine/draft_depth.h"
 
 namespace levin {
@@ -47,10 +49,10 @@ int64_t MtpDrafter::n_committed(const DraftState& state, int64_t n_cached) const
 bool MtpDrafter::enqueues() const { return runner_.on_device() && !runner_.pools().kinds().mtp_entries; }
 
 bool MtpDrafter::can_enqueue(const EnqueuedRound& round) const {
-  return std::all_of(round.entries.begin(), round.entries.end(), [](const EnqueuedEntry& entry) {
+  return std::all_of(round.entries.begin(), round.entries.end(), [&](const EnqueuedEntry& entry) {
     const MtpState& state = own(*entry.state);
     const bool is_extended = state.pending.empty() && state.n_draft_synced == entry.first_position;
-    return is_extended && (entry.n_chosen == 0 || entry.chooser->rule(0));
+    return is_extended && (entry.n_chosen == 0 || entry.chooser->rule(0)) && enqueued_.has_room(entry, round.depth);
   });
 }
 
@@ -101,13 +103,15 @@ void MtpDrafter::extend(View taps, const std::vector<DraftEntry*>& running) {
   int32_t next_pending = 0;
   for (DraftEntry* entry : running) {
     MtpState& state = own(*entry->state);
-    const auto first = std::ssize(rows);
-    for (int64_t n = std::ssize(state.pending) / d_state; n > 0; --n) rows.push_back(next_pending++);
-    add_committed_rows(*entry, n_pending, rows);
-    const int64_t n_rows = std::ssize(rows) - first;
-    chunks.push_back(
+    const int64_t n_own_pending = std::ssize(state.pending) / d_state, n_rows = n_own_pending + entry->n_committed;
+    const int32_t first_pending = std::exchange(next_pending, next_pending + static_cast<int32_t>(n_own_pending));
+    const SequenceChunk pairs =
         chunk(*entry, entry->tokens.subspan(static_cast<size_t>(state.n_draft_synced + 1), static_cast<size_t>(n_rows)),
-              state.n_draft_synced));
+              state.n_draft_synced);
+    if (!has_room(*entry, pairs)) continue;
+    chunks.push_back(pairs);
+    for (int32_t i = 0; i < n_own_pending; ++i) rows.push_back(first_pending + i);
+    add_committed_rows(*entry, n_pending, rows);
     state.n_draft_synced += n_rows;
     state.pending.clear();
     if (entry->n_wanted > 0) {
@@ -115,12 +119,19 @@ void MtpDrafter::extend(View taps, const std::vector<DraftEntry*>& running) {
       last_rows.push_back(static_cast<int32_t>(std::ssize(rows) - 1));
     }
   }
+  if (chunks.empty()) return;
   const View state = n_pending == 0 ? taps : runner_.place(View::of(pending.data(), {n_pending, d_state}), taps);
   rows_ = runner_.mtp(chunks, {.state = state, .rows = rows}, last_rows);
 }
 
 void MtpDrafter::commit_enqueued(DraftRound& round) {
   for (DraftEntry& entry : round.entries) own(*entry.state).n_draft_synced += entry.n_committed;
+}
+
+bool MtpDrafter::has_room(DraftEntry& entry, const SequenceChunk& pairs) const {
+  const Status room = check_room(pairs, SlotRule::kAfterPosition, runner_.pools().kinds());
+  if (!room.ok()) entry.error = room.error();
+  return room.ok();
 }
 
 void MtpDrafter::propose(DraftRound& round) {
@@ -137,11 +148,13 @@ void MtpDrafter::chain(DraftRound& round) {
     std::vector<Drafting> continuing;
     std::vector<int32_t> rows;  // of the last MTP step, which this one continues
     for (size_t i = 0; i < drafting_.size(); ++i) {
+      DraftEntry& entry = *drafting_[i].entry;
       if (!continues(drafting_[i], step, round)) continue;
-      const DraftEntry& entry = *drafting_[i].entry;
+      const SequenceChunk pair = chunk(entry, std::span(entry.drafts).last(1), std::ssize(entry.tokens) - 1 + step - 1);
+      if (!has_room(entry, pair)) continue;
       continuing.push_back(drafting_[i]);
       rows.push_back(static_cast<int32_t>(i));
-      chunks.push_back(chunk(entry, std::span(entry.drafts).last(1), std::ssize(entry.tokens) - 1 + step - 1));
+      chunks.push_back(pair);
     }
     if (continuing.empty()) return;
     rows_ = runner_.mtp(chunks, {.state = rows_.state, .topk = share_topk ? rows_.topk : View(), .rows = rows});
@@ -178,8 +191,11 @@ void MtpDrafter::propose_enqueued(DraftRound& round) {
   for (DraftEntry& entry : round.entries) {
     const std::optional<EnqueuedDrafts::Result> result = enqueued_.result_of(*entry.state);
     if (!result) continue;
-    LEVIN_CHECK(result->n_committed == entry.n_committed, "a device found {} rows right, the host {}",
-                result->n_committed, entry.n_committed);
+    if (result->n_committed != entry.n_committed) {
+      entry.error = Error{ErrorKind::kRuntime, fmt::format("the device found {} rows right, and the host {}",
+                                                           result->n_committed, entry.n_committed)};
+      continue;
+    }
     Drafting drafting{.entry = &entry};
     for (int step = 0; step < round.depth && entry.n_wanted > 0; ++step) {
       if (step > 0 && !continues(drafting, step, round)) break;

@@ -46,6 +46,7 @@ class MtpDrafter final : public Drafter {
   void choose(const DraftRound& round);
   static bool continues(const Drafting& drafting, int64_t step, const DraftRound& round);
   static void take(const SampledDraft& sampled, Drafting& drafting, const DraftRound& round);
+  bool has_room(DraftEntry& entry, const SequenceChunk& pairs) const;  // false: the entry has an error now
 
   void commit_enqueued(DraftRound& round);
   void propose_enqueued(DraftRound& round);

@@ -78,7 +78,6 @@ class Runner {
  public:
   Runner(const Model& model, const RunnerOptions& options);
 
-  bool on_device() const { return cuda_ != nullptr; }
   // Whether the device had room for the caches; without that nothing may be run.
   const Status& ready() const { return ready_; }
 
@@ -99,10 +98,14 @@ class Runner {
   int64_t n_graphs() const { return passes_.n_recorded() + heads_.n_recorded(); }
   int64_t n_waits() const { return n_waits_; }  // of the host for the device, so far
 
+  bool on_device() const { return cuda_ != nullptr; }
+  Device device() const { return on_device() ? Device::kCuda : Device::kCpu; }
   ThreadPool& pool() { return pool_; }
   Isa isa() const { return isa_; }
 
-  void measure(OpTimes* times) { ctx_.times = times; }  // ops of the steps from now on; null: stop
+  // Adds up the ops of the steps from now on; null: stop, and on a device wait for the last of them. Passes that are
+  // measured are not replayed as graphs.
+  void measure(OpTimes* times);
 
   // Everything returned before is gone.
   void begin_step() {
@@ -222,6 +225,7 @@ class Runner {
     auto operator<=>(const HeadKey&) const = default;
   };
 
+  bool replays() const { return graphs_ && ctx_.times == nullptr; }
   static Form mtp_form(const MtpRows& from, const std::optional<std::span<const int32_t>>& wanted);
   ForwardRows forward(const Forward& f);
   ForwardRows forward_on_device(const Forward& f);

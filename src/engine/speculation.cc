@@ -1,6 +1,7 @@
 #include "engine/speculation.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -46,7 +47,7 @@ void Speculation::observe(const Round& round) {
 }
 
 EnqueuedRound Speculation::enqueued_round(const Round& round) const {
-  EnqueuedRound out;
+  EnqueuedRound out{.depth = *round.depth, .min_confidence = options_.min_confidence};
   for (const RoundEntry& entry : round.entries) out.entries.push_back(enqueued_entry(entry));
   return out;
 }
@@ -62,8 +63,6 @@ void Speculation::enqueue(const Round& round, View chosen) {
   drafts.taps = round.rows.state;
   drafts.faults = round.rows.faults;
   drafts.chosen = chosen;
-  drafts.depth = *round.depth;
-  drafts.min_confidence = options_.min_confidence;
   drafter_->enqueue(drafts);
 }
 
@@ -88,6 +87,7 @@ void Speculation::draft(Round& round) {
   for (size_t i = 0; i < sequences.size(); ++i) {
     sequences[i]->drafts = std::move(drafts.entries[i].drafts);
     sequences[i]->low_confidence = drafts.entries[i].low_confidence;
+    if (const std::optional<Error>& error = drafts.entries[i].error) sequences[i]->fail_internally(error->message);
   }
 }
 

@@ -91,7 +91,11 @@ Status PlainCuda::copy_out(const View& to, const View& from) {
   return synchronize();
 }
 
-Status PlainCuda::synchronize() { return stream_.synchronize(); }
+Status PlainCuda::synchronize() {
+  LEVIN_TRY(stream_.synchronize());
+  clock_.add_times();
+  return {};
+}
 
 void PlainCuda::stamp_time(int64_t* out) { cuda::plain::stamp_time(out, stream_.handle()); }
 

@@ -9,6 +9,7 @@
 #include "kernels/cuda/plain/products.h"
 #include "kernels/cuda/plain/rows.h"
 #include "ops/cuda/device_views.h"
+#include "ops/cuda/event_clock.h"
 #include "ops/cuda_backend.h"
 #include "ops/rope.h"
 #include "tensor/cuda/device.h"
@@ -32,6 +33,7 @@ class PlainCuda : public CudaBackend {
   Status copy_out(const View& to, const View& from) override;
   void stamp_time(int64_t* out) override;
   Status synchronize() override;
+  OpClock* clock() override { return &clock_; }
   Result<std::unique_ptr<RecordedWork>> record(const std::function<void()>& enqueue, const int32_t* run_if) override;
   Result<Matrix> upload(const RowMajorWeights& source) override;
   Result<ops::ExpertStack> upload_experts(std::span<const ExpertRows> experts) override;
@@ -94,6 +96,7 @@ class PlainCuda : public CudaBackend {
  private:
   const float* frequencies_on_device(const std::vector<float>& frequencies);
 
+  EventClock clock_{stream_};
   cuda::UploadRing ring_;
   Arena scratch_;
   std::map<std::vector<float>, Buffer> frequencies_;  // of rotations, on the device
