@@ -60,8 +60,7 @@ void EnqueuedDrafts::start(const EnqueuedRound& round) {
   extend(round);
   for (int step = 0; step < round.depth && !chains_.empty(); ++step) {
     if (step > 0) continue_chains(round, step);
-    const WhenToRun when = step > 0 ? WhenToRun::kIfFlagged : WhenToRun::kAlways;
-    heads_.push_back(runner_.start_draft_head(rows_.hidden, words_.slice_last(0, ops::kChoiceRuleWords), when));
+    heads_.push_back(runner_.start_draft_head(rows_.hidden, words_.slice_last(0, ops::kChoiceRuleWords)));
   }
   words_on_host_ = runner_.fetch(words_);
 }
@@ -117,10 +116,9 @@ void EnqueuedDrafts::continue_chains(const EnqueuedRound& round, int step) {
     ops::continue_drafts(ctx, {.chosen = heads_.back().chosen_there,
                                .chains = words_,
                                .step = edited(mtp_step),
-                               .any = runner_.run_flag(),
                                .min_confidence = round.min_confidence});
   };
-  rows_ = runner_.edited_mtp(chunks, from, std::nullopt, edit, WhenToRun::kIfFlagged);
+  rows_ = runner_.edited_mtp(chunks, from, std::nullopt, edit);
 }
 
 ops::EditedStep EnqueuedDrafts::edited(const Step& step) const {

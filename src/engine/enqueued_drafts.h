@@ -2,7 +2,7 @@
 //
 //   extend   over all rows of the round, of which those that are not accepted become padding (ops::accept_drafts)
 //   chain    a head and a step for each further draft; a sequence whose chain has ended has padding in it
-//            (ops::continue_drafts), and where all have ended a recorded step does nothing
+//            (ops::continue_drafts)
 //
 // The host makes every step as if all drafts were accepted and none doubted, for which the scheduler has secured the pages, and
 // reads the choices when all is done. Rows of a sequence depend on its own alone, padding between them or not.

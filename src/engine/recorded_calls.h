@@ -20,13 +20,12 @@ class RecordedCalls {
   int64_t n_recorded() const { return std::ssize(calls_); }
   bool contains(const Key& key) const { return calls_.contains(key); }
 
-  // Runs the call first: what its kernels load and allocate is there from then on, as a recording needs. run_if: see
-  // CudaBackend::record().
-  void record(CudaBackend& cuda, const Key& key, const std::function<Out()>& call, const int32_t* run_if = nullptr) {
+  // Runs the call first: what its kernels load and allocate is there from then on, as a recording needs.
+  void record(CudaBackend& cuda, const Key& key, const std::function<Out()>& call) {
     run(cuda, call);
     wait_for(cuda);
     Recorded recorded;
-    Result<std::unique_ptr<RecordedWork>> work = cuda.record([&] { recorded.out = run(cuda, call); }, run_if);
+    Result<std::unique_ptr<RecordedWork>> work = cuda.record([&] { recorded.out = run(cuda, call); });
     if (!work.ok()) throw DeviceFault(work.error());
     recorded.work = std::move(work).value();
     calls_.emplace(key, std::move(recorded));

@@ -7,7 +7,6 @@
 #include <numeric>
 #include <utility>
 
-#include "base/check.h"
 #include "engine/input_pack.h"
 #include "engine/row_span.h"
 #include "model/memory_plan.h"
@@ -89,10 +88,6 @@ Runner::Runner(const Model& model, const RunnerOptions& options)
   if (!stamps.ok()) throw std::bad_alloc();
   stamps_ = std::move(stamps).value();
   new (stamps_.data()) Stamps;
-  Result<Buffer> flag = cuda_->allocate(sizeof(int32_t));
-  if (!flag.ok()) throw std::bad_alloc();
-  run_flag_memory_ = std::move(flag).value();
-  run_flag_ = View(run_flag_memory_.data(), DType::kI32, {1}, Device::kCuda);
   device_rows_.reserve(step_rows_bytes(model.config(), std::max(options.n_step_tokens, kMostGraphRows)));
   Result<KvCache> cache = KvCache::on_device(*cuda_, model.cache_layout(), pools_);
   if (cache.ok()) cache_ = std::move(cache).value();
@@ -220,9 +215,8 @@ ForwardRows Runner::mtp(std::span<const SequenceChunk> chunks, const MtpRows& fr
 }
 
 ForwardRows Runner::edited_mtp(std::span<const SequenceChunk> chunks, const MtpRows& from,
-                               std::optional<std::span<const int32_t>> wanted, const StepEdit& edit, WhenToRun when) {
-  return forward(
-      {.form = mtp_form(from, wanted), .chunks = chunks, .wanted = wanted, .from = from, .edit = &edit, .when = when});
+                               std::optional<std::span<const int32_t>> wanted, const StepEdit& edit) {
+  return forward({.form = mtp_form(from, wanted), .chunks = chunks, .wanted = wanted, .from = from, .edit = &edit});
 }
 
 ForwardRows Runner::forward(const Forward& f) {
@@ -285,13 +279,13 @@ ForwardRows Runner::compute(Form form, const Input& in, const Probe* probe) {
 
 ForwardRows Runner::forward_on_device(const Forward& f) {
   const std::optional<StepShape> shape = graph_shape(f);
-  if (shape) record_pass({f.form, *shape, f.when});
+  if (shape) record_pass({f.form, *shape});
   const ArenaScope scratch(*ctx_.arena);
   const Input in = send(f, shape);
   if (f.edit != nullptr) (*f.edit)(ctx_, in.step);
   const Probe asked = on_host(f.probe);
   const ForwardRows out =
-      shape ? passes_.replay({f.form, *shape, f.when}) : compute(f.form, in, f.probe != nullptr ? &asked : nullptr);
+      shape ? passes_.replay({f.form, *shape}) : compute(f.form, in, f.probe != nullptr ? &asked : nullptr);
   return kept({.hidden = first_rows(out.hidden, f.n_rows()),
                .state = first_rows(out.state, f.n_rows()),
                .topk = first_rows(out.topk, f.n_rows()),
@@ -350,43 +344,42 @@ void Runner::record_pass(const PassKey& key) {
   if (key.form == Form::kMtpAppend) f.wanted = std::span<const int32_t>();
   const ArenaScope scratch(*ctx_.arena), host_scratch(arena_);
   const Input in = send(f, key.shape);
-  passes_.record(*cuda_, key, [&] { return compute(key.form, in, nullptr); }, condition_of(key.when));
+  passes_.record(*cuda_, key, [&] { return compute(key.form, in, nullptr); });
 }
 
-const int32_t* Runner::condition_of(WhenToRun when) const {
-  return when == WhenToRun::kIfFlagged ? reinterpret_cast<const int32_t*>(run_flag_.bytes()) : nullptr;
+// All that a form's rows and pages allow.
+void Runner::record_passes(PassKey key) {
+  if (key.form != Form::kMtpWanted) return record_pass(key);
+  for (const int64_t n_wanted : wanted_counts(key.shape.n_rows)) {
+    key.shape.n_wanted = n_wanted;
+    record_pass(key);
+  }
 }
 
 void Runner::record_head(const HeadKey& key) {
   if (heads_.contains(key)) return;
   const ArenaScope scratch(*ctx_.arena), host_scratch(arena_);
   const HeadInput in = send_head({}, key.n_rows);
-  heads_.record(*cuda_, key, [&] { return compute_head(in, key.of_drafts); }, condition_of(key.when));
+  heads_.record(*cuda_, key, [&] { return compute_head(in, key.of_drafts); });
 }
 
 void Runner::record_graphs(int n_drafts) {
   if (!graphs_) return;
-  std::vector<PassKey> forms = {{.form = Form::kTrunk}};
-  const bool drafts = model_.has_mtp() && n_drafts > 0, chains = drafts && n_drafts > 1;
-  if (drafts) forms.insert(forms.end(), {{.form = Form::kMtpWanted}, {.form = Form::kMtpAppend}});
-  if (chains) {
-    const Form chained = model_.config().share_topk_across_drafts ? Form::kMtpWithPicks : Form::kMtp;
-    for (const WhenToRun when : {WhenToRun::kAlways, WhenToRun::kIfFlagged})
-      forms.push_back({.form = chained, .shape = {}, .when = when});
-  }
+  std::vector<Form> forms = {Form::kTrunk};
+  const bool drafts = model_.has_mtp() && n_drafts > 0;
+  if (drafts) forms.insert(forms.end(), {Form::kMtpWanted, Form::kMtpAppend});
+  if (drafts && n_drafts > 1)
+    forms.push_back(model_.config().share_topk_across_drafts ? Form::kMtpWithPicks : Form::kMtp);
   const int64_t last_pages = padded_pages((pools_.limits().n_tokens + kPageTokens - 1) / kPageTokens);
   for (int64_t n_rows = 1; n_rows <= kMostGraphRows; n_rows = padded_rows(n_rows + 1)) {
     const int64_t n_sequences = std::min(n_rows, pools_.max_sequences());
     for (int64_t n_pages = padded_pages(1); n_pages <= last_pages; n_pages = padded_pages(n_pages + 1)) {
-      for (PassKey key : forms) {
-        key.shape = {.n_rows = n_rows, .n_sequences = n_sequences, .n_pages = n_pages};
-        record_pass(key);
-      }
+      for (const Form form : forms)
+        record_passes({form, {.n_rows = n_rows, .n_sequences = n_sequences, .n_pages = n_pages}});
     }
     if (n_rows > kDeviceHeadRows) continue;
     record_head({.of_drafts = false, .n_rows = n_rows});
     if (drafts) record_head({.of_drafts = true, .n_rows = n_rows});
-    if (chains) record_head({.of_drafts = true, .n_rows = n_rows, .when = WhenToRun::kIfFlagged});
   }
 }
 
@@ -404,8 +397,7 @@ Runner::HeadOutput Runner::compute_head(const HeadInput& in, bool of_drafts) {
 Runner::HeadRows Runner::HeadRows::part(int64_t first, int64_t n) const {
   return {.hidden = hidden,
           .rows = rows.subspan(static_cast<size_t>(first), static_cast<size_t>(n)),
-          .rules = rules.empty() ? rules : rules.slice_first(first, n),
-          .when = when};
+          .rules = rules.empty() ? rules : rules.slice_first(first, n)};
 }
 
 // Hidden rows and rules on the device, and rows of padding after them: always at the same place after the arena's mark.
@@ -435,7 +427,7 @@ Runner::HeadInput Runner::send_head(const HeadRows& in, int64_t n_rows) {
 void Runner::run_head(const HeadRows& given, bool of_drafts, const HeadOutput& to) {
   const std::span<const HeadRow> rows = given.rows;
   const int64_t n_rows = std::ssize(rows);
-  const HeadKey key{of_drafts, replays() ? padded_rows(n_rows) : n_rows, given.when};
+  const HeadKey key{of_drafts, replays() ? padded_rows(n_rows) : n_rows};
   if (replays()) record_head(key);
   const ArenaScope scratch(*ctx_.arena);
   const HeadInput in = send_head(given, key.n_rows);
@@ -494,11 +486,10 @@ HeadCall Runner::start_head(const HeadRows& in, bool of_drafts) {
   return call;
 }
 
-HeadCall Runner::start_draft_head(View hidden, View rules, WhenToRun when) {
-  LEVIN_CHECK(on_device(), "drafts by rules of a device, on the CPU");
+HeadCall Runner::start_draft_head(View hidden, View rules) {
   std::vector<HeadRow> rows(static_cast<size_t>(hidden.dim(0)));
   for (size_t i = 0; i < rows.size(); ++i) rows[i] = {.number = static_cast<int32_t>(i), .rule = ops::ChoiceRule{}};
-  return start_head({.hidden = hidden, .rows = rows, .rules = rules, .when = when}, true);
+  return start_head({.hidden = hidden, .rows = rows, .rules = rules}, true);
 }
 
 std::vector<HeadResult> Runner::results_of(const HeadCall& call) {

@@ -59,10 +59,6 @@ struct MtpRows {
   std::span<const int32_t> rows = {};  // [T]: which of them belongs to each token; empty: row t to token t
 };
 
-// Passes and heads that are told to look at run_flag() do nothing where it is 0 when their turn comes; what they give then
-// means nothing. Those that are not recorded run always.
-enum class WhenToRun : uint8_t { kAlways, kIfFlagged };
-
 // Enqueues ops that change a step's tensors, which are where it is about to run. They leave the arena as it is.
 using StepEdit = std::function<void(OpContext&, const Step&)>;
 
@@ -128,9 +124,7 @@ class Runner {
                   std::optional<std::span<const int32_t>> wanted = std::nullopt, const Probe* probe = nullptr);
   // The same of pairs that the device still changes. Without `wanted` all rows come out.
   ForwardRows edited_mtp(std::span<const SequenceChunk> chunks, const MtpRows& from,
-                         std::optional<std::span<const int32_t>> wanted, const StepEdit& edit,
-                         WhenToRun when = WhenToRun::kAlways);
-  View run_flag() const { return run_flag_; }  // [1] i32 on the device
+                         std::optional<std::span<const int32_t>> wanted, const StepEdit& edit);
   // Blocks of drafts, of a model that makes such (block_drafting()).
   ForwardRows draft_blocks(std::span<const SequenceChunk> blocks);
   DraftTerms draft_terms(View before, View state);  // before [N] i32 of the host, state [N, D]; terms on the host
@@ -141,7 +135,7 @@ class Runner {
     return start_head({.hidden = hidden, .rows = rows}, false);
   }
   // The head for drafts over the rows of hidden [N, D] on a device, by rules [N, kChoiceRuleWords] i32 that are there too.
-  HeadCall start_draft_head(View hidden, View rules, WhenToRun when);
+  HeadCall start_draft_head(View hidden, View rules);
   static std::vector<HeadResult> results_of(const HeadCall& call);
   std::vector<HeadResult> draft_head(View hidden, std::span<const HeadRow> rows);  // and waits
   std::vector<int32_t> argmax(View logits);                                        // [N, V] of the host -> N token ids
@@ -174,7 +168,6 @@ class Runner {
     MtpRows from;
     const Probe* probe = nullptr;
     const StepEdit* edit = nullptr;
-    WhenToRun when = WhenToRun::kAlways;
 
     SlotRule rule() const { return form == Form::kTrunk ? SlotRule::kAtPosition : SlotRule::kAfterPosition; }
     int64_t n_tokens() const;
@@ -194,7 +187,6 @@ class Runner {
     View hidden;
     std::span<const HeadRow> rows;
     View rules = {};  // on the device, in place of the rows' own; may be empty
-    WhenToRun when = WhenToRun::kAlways;
 
     HeadRows part(int64_t first, int64_t n) const;
   };
@@ -215,13 +207,11 @@ class Runner {
   struct PassKey {
     Form form = Form::kTrunk;
     StepShape shape;
-    WhenToRun when = WhenToRun::kAlways;
     auto operator<=>(const PassKey&) const = default;
   };
   struct HeadKey {
     bool of_drafts = false;
     int64_t n_rows = 0;
-    WhenToRun when = WhenToRun::kAlways;
     auto operator<=>(const HeadKey&) const = default;
   };
 
@@ -234,6 +224,7 @@ class Runner {
   Input send(const Forward& f, const std::optional<StepShape>& shape);
   View input_rows(const RowInput& in, View which, int64_t n_given);
   void record_pass(const PassKey& key);
+  void record_passes(PassKey key);
   View compute_logits(View hidden, bool of_drafts);
   HeadOutput compute_head(const HeadInput& in, bool of_drafts);
   HeadInput send_head(const HeadRows& in, int64_t n_rows);
@@ -244,7 +235,6 @@ class Runner {
   void read_stamps();
   View logits_of(View hidden, bool of_drafts);
   void record_head(const HeadKey& key);
-  const int32_t* condition_of(WhenToRun when) const;
   View kept(View rows);
   ForwardRows kept(const ForwardRows& rows);
   Probe on_host(const Probe* probe);  // the same, whose functions get rows of the host
@@ -268,8 +258,6 @@ class Runner {
   std::chrono::steady_clock::time_point last_result_;
 
   Buffer stamps_;  // pinned
-  Buffer run_flag_memory_;
-  View run_flag_;
   Stamps last_stamps_;
   std::optional<double> idle_before_trunk_s_;
 };

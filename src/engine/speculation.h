@@ -39,6 +39,7 @@ class Speculation {
 
  private:
   EnqueuedRound enqueued_round(const Round& round) const;
+  void observe_chains(const DraftRound& round);
   int choose_depth(const Round& round);
 
   std::unique_ptr<Drafter> drafter_;
@@ -46,6 +47,7 @@ class Speculation {
   DraftDepth depth_;
   DraftAcceptance typical_;
   int last_depth_ = 0;
+  double chain_share_ = 1;  // average over recent rounds
 };
 
 }  // namespace levin

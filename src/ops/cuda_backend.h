@@ -63,9 +63,8 @@ class CudaBackend : public Backend, public DeviceMemory {
   Status synchronize() override = 0;  // of both bases
 
   // Records the ops that `enqueue` calls instead of running them. The same calls have run before, from the same place of the
-  // arena: nothing is allocated, copied in or waited for meanwhile. run_if, in device memory, may be null: where it is 0 when
-  // its turn comes the work does nothing, unless the driver is too old for that.
-  virtual Result<std::unique_ptr<RecordedWork>> record(const std::function<void()>& enqueue, const int32_t* run_if) = 0;
+  // arena: nothing is allocated, copied in or waited for meanwhile.
+  virtual Result<std::unique_ptr<RecordedWork>> record(const std::function<void()>& enqueue) = 0;
 
   // Between host and device; contiguous views of one type and shape. `from` may change once copy_in returns; copy_out
   // waits for the stream.

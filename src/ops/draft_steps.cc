@@ -45,7 +45,6 @@ void continue_drafts(OpContext& ctx, const ContinueDrafts& a) {
   check_view({"continue_drafts", "chosen", a.chosen}, DType::kI32, {n_chains, kChosenTokenWords});
   check_view({"continue_drafts", "chains", a.chains}, DType::kI32, {n_chains, kDraftChainWords});
   check_step("continue_drafts", a.step, n_rows);
-  check_view({"continue_drafts", "any", a.any}, DType::kI32, {1});
   LEVIN_CHECK(n_rows >= n_chains, "continue_drafts: a step of {} rows, of {} chains", n_rows, n_chains);
   ctx.backend->continue_drafts(a);
 }

@@ -77,7 +77,6 @@ struct ContinueDrafts {
   View chosen;      // [N, kChosenTokenWords] i32: of ChosenToken
   View chains;      // [N, kDraftChainWords] i32: of DraftChain
   EditedStep step;  // T >= N
-  View any;         // [1] i32: set to whether a chain continues
   double min_confidence = 0;
 };
 void continue_drafts(OpContext& ctx, const ContinueDrafts& a);

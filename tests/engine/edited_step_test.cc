@@ -121,13 +121,12 @@ class DraftRun {
       chain.push_back(
           {.tokens = draft, .first_position = static_cast<int32_t>(kPrompts[i] + kVerified), .pages = pages_[i].get()});
     }
-    const View second_words = placed(second), any = placed(Ids{0}).reshaped({1});
+    const View second_words = placed(second);
     const bool share = model_.config().share_topk_across_drafts;
     const MtpRows from{.state = rows.state, .topk = share ? rows.topk : View()};
     rows = runner_.edited_mtp(chain, from, std::nullopt, [&](OpContext& ctx, const Step& step) {
       ops::continue_drafts(
-          ctx,
-          {.chosen = second_words, .chains = chain_words, .step = edited(step), .any = any, .min_confidence = 0.7});
+          ctx, {.chosen = second_words, .chains = chain_words, .step = edited(step), .min_confidence = 0.7});
     });
     keep(rows.hidden, [](size_t i) { return kGoesOn[i]; });
   }

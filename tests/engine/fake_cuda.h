@@ -69,9 +69,8 @@ class FakeCuda final : public CudaBackend {
     for (const std::function<void()>& work : std::exchange(queue_, {})) work();
     return {};
   }
-  Result<std::unique_ptr<RecordedWork>> record(const std::function<void()>& enqueue_ops,
-                                               const int32_t* run_if) override {
-    auto work = std::make_unique<Recorded>(*this, run_if);
+  Result<std::unique_ptr<RecordedWork>> record(const std::function<void()>& enqueue_ops) override {
+    auto work = std::make_unique<Recorded>(*this);
     recording_ = &work->parts;
     enqueue_ops();
     recording_ = nullptr;
@@ -120,7 +119,6 @@ class FakeCuda final : public CudaBackend {
       cpu_.continue_drafts({.chosen = seen_from_device(a.chosen),
                             .chains = seen_from_device(a.chains),
                             .step = seen_from_device(a.step),
-                            .any = seen_from_device(a.any),
                             .min_confidence = a.min_confidence});
     });
   }
@@ -198,15 +196,11 @@ class FakeCuda final : public CudaBackend {
 
  private:
   struct Recorded final : RecordedWork {
-    Recorded(FakeCuda& fake, const int32_t* condition) : device(fake), run_if(condition) {}
+    explicit Recorded(FakeCuda& fake) : device(fake) {}
     void replay() override {
-      device.enqueue([this] {
-        if (run_if != nullptr && *run_if == 0) return;
-        for (const std::function<void()>& part : parts) part();
-      });
+      for (const std::function<void()>& part : parts) device.enqueue(part);
     }
     FakeCuda& device;
-    const int32_t* run_if;
     std::vector<std::function<void()>> parts;
   };
 

@@ -248,7 +248,6 @@ TEST(AcceptDraftsTest, ASequenceIsTheSameInAnyCompany) {
 struct Continued {
   Rows rows;
   std::vector<ops::DraftChain> chains;
-  bool any = false;
 };
 
 Continued continue_chains(TestDevice& device, const std::vector<ops::DraftChain>& chains,
@@ -257,15 +256,14 @@ Continued continue_chains(TestDevice& device, const std::vector<ops::DraftChain>
   for (size_t n = 0; n < chains.size(); ++n) rows.add(0, 500, static_cast<int32_t>(n));
   rows.add_padding();
   StepTensors step(rows);
-  Tensor chain_rows = records(chains), any = i32_tensor({-1});
+  Tensor chain_rows = records(chains);
   Args args(device);
   ops::continue_drafts(device.ctx(), {.chosen = args.in(records(chosen)),
                                       .chains = args.out(chain_rows),
                                       .step = step.out(args, true),
-                                      .any = args.out(any),
                                       .min_confidence = min_confidence});
   args.fetch();
-  return {step.rows(), values_of<ops::DraftChain>(chain_rows), any.view().data<int32_t>()[0] != 0};
+  return {step.rows(), values_of<ops::DraftChain>(chain_rows)};
 }
 
 TEST(ContinueDraftsTest, AChainContinuesWhileItsDraftsAreWantedAndLikely) {
@@ -311,13 +309,11 @@ TEST(ContinueDraftsTest, AChainContinuesWhileItsDraftsAreWantedAndLikely) {
     EXPECT_EQ(found.chains[6].confidence, 0.875 * 0.875);
     // One that ends stays so, and a chain is the same alone.
     const Continued again = continue_chains(*device, found.chains, choices, 0);
-    EXPECT_TRUE(found.any);
     EXPECT_EQ(again.rows.seq, (Values{0, -1, -1, -1, -1, -1, 6, -1}));
     for (size_t n = 0; n < chains.size(); ++n) {
       const Continued alone = continue_chains(*device, {chains[n]}, {choices[n]}, 0.7);
       EXPECT_EQ(std::memcmp(&alone.chains[0], &found.chains[n], sizeof(ops::DraftChain)), 0) << n;
       EXPECT_EQ(alone.rows.slot[0], found.rows.slot[n]) << n;
-      EXPECT_EQ(alone.any, n == 0 || n == 6) << n;
     }
   }
 }

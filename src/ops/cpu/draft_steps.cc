@@ -87,13 +87,11 @@ void CpuBackend::accept_drafts(const ops::AcceptDrafts& a) {
 }
 
 void CpuBackend::continue_drafts(const ops::ContinueDrafts& a) {
-  at(a.any, 0) = 0;
   for (int64_t n = 0; n < a.chains.dim(0); ++n) {
     auto chain = record_of<DraftChain>(a.chains, n);
     const auto chosen = record_of<ChosenToken>(a.chosen, n);
     if (take_draft(chosen, a.min_confidence, chain)) {
       ++chain.position, ++chain.rule.position;
-      at(a.any, 0) = 1;
       at(a.step.tokens, n) = chosen.token;
       at(a.step.positions, n) = chain.position;
       at(a.step.slot, n) = chain.position + a.step.first_slot;

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "base/numbers.h"
-#include "kernels/cuda/plain/graph_condition.h"
 #include "kernels/cuda/plain/time_stamp.h"
 #include "ops/cuda/ops_on_cuda.h"
 #include "ops/moe.h"
@@ -99,12 +98,7 @@ Status PlainCuda::synchronize() {
 
 void PlainCuda::stamp_time(int64_t* out) { cuda::plain::stamp_time(out, stream_.handle()); }
 
-Result<std::unique_ptr<RecordedWork>> PlainCuda::record(const std::function<void()>& enqueue, const int32_t* run_if) {
-  if (run_if != nullptr) {
-    const auto set = [&](uint64_t handle) { cuda::plain::set_condition(handle, run_if, stream_.handle()); };
-    if (Result<cuda::Graph> graph = cuda::Graph::capture_if(stream_, set, enqueue); graph.ok())
-      return std::unique_ptr<RecordedWork>(std::make_unique<GraphOnStream>(std::move(graph).value(), stream_));
-  }
+Result<std::unique_ptr<RecordedWork>> PlainCuda::record(const std::function<void()>& enqueue) {
   LEVIN_ASSIGN(cuda::Graph graph, cuda::Graph::capture(stream_, enqueue));
   return std::unique_ptr<RecordedWork>(std::make_unique<GraphOnStream>(std::move(graph), stream_));
 }

@@ -34,7 +34,7 @@ class PlainCuda : public CudaBackend {
   void stamp_time(int64_t* out) override;
   Status synchronize() override;
   OpClock* clock() override { return &clock_; }
-  Result<std::unique_ptr<RecordedWork>> record(const std::function<void()>& enqueue, const int32_t* run_if) override;
+  Result<std::unique_ptr<RecordedWork>> record(const std::function<void()>& enqueue) override;
   Result<Matrix> upload(const RowMajorWeights& source) override;
   Result<ops::ExpertStack> upload_experts(std::span<const ExpertRows> experts) override;
 

@@ -47,7 +47,6 @@ void PlainCuda::continue_drafts(const ops::ContinueDrafts& a) {
                           .chains = records<plain::DraftChain>(kOp, "chains", a.chains),
                           .n_chains = a.chains.dim(0),
                           .step = edited_step(kOp, a.step),
-                          .any = dense_data<int32_t>(kOp, "any", a.any),
                           .min_confidence = a.min_confidence},
                          stream_.handle());
 }

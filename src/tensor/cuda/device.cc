@@ -210,15 +210,6 @@ View DeviceArena::allocate(DType dtype, std::initializer_list<int64_t> shape) {
 
 void Graph::Destroy::operator()(CUgraphExec_st* graph) const { cudaGraphExecDestroy(graph); }
 
-Result<Graph> Graph::instantiate(CUgraph_st* recorded) {
-  cudaGraphExec_t raw = nullptr;
-  if (const cudaError_t code = cudaGraphInstantiate(&raw, recorded, 0); code != cudaSuccess)
-    return cuda_error(code, "instantiating a graph");
-  Graph graph;
-  graph.graph_.reset(raw);
-  return graph;
-}
-
 Result<Graph> Graph::capture(const Stream& stream, const std::function<void()>& enqueue) {
   if (const cudaError_t code = cudaStreamBeginCapture(stream.handle(), cudaStreamCaptureModeThreadLocal);
       code != cudaSuccess)
@@ -227,59 +218,13 @@ Result<Graph> Graph::capture(const Stream& stream, const std::function<void()>& 
   cudaGraph_t recorded = nullptr;
   if (const cudaError_t code = cudaStreamEndCapture(stream.handle(), &recorded); code != cudaSuccess)
     return cuda_error(code, "ending a graph capture");
-  Result<Graph> graph = instantiate(recorded);
+  cudaGraphExec_t raw = nullptr;
+  const cudaError_t code = cudaGraphInstantiate(&raw, recorded, 0);
   cudaGraphDestroy(recorded);
+  if (code != cudaSuccess) return cuda_error(code, "instantiating a graph");
+  Graph graph;
+  graph.graph_.reset(raw);
   return graph;
-}
-
-namespace {
-
-Status capture_into(const Stream& stream, cudaGraph_t graph, const std::function<void()>& enqueue) {
-  if (const cudaError_t code =
-          cudaStreamBeginCaptureToGraph(stream.handle(), graph, nullptr, nullptr, 0, cudaStreamCaptureModeThreadLocal);
-      code != cudaSuccess)
-    return cuda_error(code, "beginning a part of a graph");
-  enqueue();
-  if (const cudaError_t code = cudaStreamEndCapture(stream.handle(), &graph); code != cudaSuccess)
-    return cuda_error(code, "ending a part of a graph");
-  return {};
-}
-
-// A part of `graph` after its only node, which runs as the handle says.
-Result<cudaGraph_t> add_conditional_part(cudaGraph_t graph, cudaGraphConditionalHandle handle) {
-  cudaGraphNode_t before = nullptr, node = nullptr;
-  size_t n_nodes = 1;
-  if (const cudaError_t code = cudaGraphGetNodes(graph, &before, &n_nodes); code != cudaSuccess)
-    return cuda_error(code, "asking a graph");
-  cudaGraphNodeParams part = {};
-  part.type = cudaGraphNodeTypeConditional;
-  part.conditional.handle = handle;
-  part.conditional.type = cudaGraphCondTypeIf;
-  part.conditional.size = 1;
-#if CUDART_VERSION >= 13000
-  const cudaError_t code = cudaGraphAddNode(&node, graph, &before, nullptr, n_nodes, &part);
-#else
-  const cudaError_t code = cudaGraphAddNode(&node, graph, &before, n_nodes, &part);
-#endif
-  if (code != cudaSuccess) return cuda_error(code, "a conditional part of a graph");
-  return part.conditional.phGraph_out[0];
-}
-
-}  // namespace
-
-Result<Graph> Graph::capture_if(const Stream& stream, const std::function<void(uint64_t handle)>& set,
-                                const std::function<void()>& enqueue) {
-  cudaGraph_t raw = nullptr;
-  if (const cudaError_t code = cudaGraphCreate(&raw, 0); code != cudaSuccess) return cuda_error(code, "making a graph");
-  const std::unique_ptr<CUgraph_st, cudaError_t (*)(cudaGraph_t)> whole(raw, cudaGraphDestroy);
-  cudaGraphConditionalHandle handle = 0;
-  if (const cudaError_t code = cudaGraphConditionalHandleCreate(&handle, raw, 0, cudaGraphCondAssignDefault);
-      code != cudaSuccess)
-    return cuda_error(code, "the condition of a graph");
-  LEVIN_TRY(capture_into(stream, raw, [&] { set(handle); }));
-  LEVIN_ASSIGN(const cudaGraph_t part, add_conditional_part(raw, handle));
-  LEVIN_TRY(capture_into(stream, part, enqueue));
-  return instantiate(raw);
 }
 
 void Graph::launch(const Stream& stream) const {

@@ -18,7 +18,6 @@
 
 struct CUstream_st;
 struct CUevent_st;
-struct CUgraph_st;
 struct CUgraphExec_st;
 
 namespace levin::cuda {
@@ -162,10 +161,6 @@ class Graph {
  public:
   // Records what `enqueue` puts on the stream (and on streams it forks to and joins from) instead of running it.
   static Result<Graph> capture(const Stream& stream, const std::function<void()>& enqueue);
-  // The same as the conditional part of a graph, before which it has what `set` enqueues: a kernel that sets the condition of
-  // this handle. An error where the driver has no such graphs.
-  static Result<Graph> capture_if(const Stream& stream, const std::function<void(uint64_t handle)>& set,
-                                  const std::function<void()>& enqueue);
 
   void launch(const Stream& stream) const;
 
@@ -173,8 +168,6 @@ class Graph {
   struct Destroy {
     void operator()(CUgraphExec_st* graph) const;
   };
-  static Result<Graph> instantiate(CUgraph_st* recorded);
-
   std::unique_ptr<CUgraphExec_st, Destroy> graph_;
 };
 

@@ -1,5 +1,4 @@
-// draft_steps.h: a block a sequence, which decides in one thread and edits its rows with all; a thread a
-// chain, all in one block.
+// draft_steps.h: a block a sequence, which decides in one thread and edits its rows with all; a thread a chain.
 #include "kernels/cuda/plain/draft_steps.h"
 #include "kernels/cuda/plain/launch.cuh"
 
@@ -63,14 +62,12 @@ __device__ bool take_draft(const ChosenToken& chosen, double min_confidence, Dra
   return false;
 }
 
-// Whether the chain continues.
-__device__ bool continue_chain(const ContinueDrafts& a, int64_t n) {
+__global__ void continue_kernel(ContinueDrafts a) {
+  const int64_t n = flat_index();
+  if (n >= a.n_chains) return;
   DraftChain& chain = a.chains[n];
   const ChosenToken chosen = a.chosen[n];
-  if (!take_draft(chosen, a.min_confidence, chain)) {
-    make_padding(a.step, n);
-    return false;
-  }
+  if (!take_draft(chosen, a.min_confidence, chain)) return make_padding(a.step, n);
   ++chain.position, ++chain.rule.position;
   const int32_t slot = chain.position + a.step.first_slot;
   a.step.tokens[n] = chosen.token;
@@ -79,14 +76,6 @@ __device__ bool continue_chain(const ContinueDrafts& a, int64_t n) {
   a.step.visible[n] = slot + 1;
   if (a.step.window != nullptr)
     a.step.window[n] = max(a.step.first_slot, slot + 1 - static_cast<int32_t>(a.step.n_window));
-  return true;
-}
-
-__global__ void continue_kernel(ContinueDrafts a) {
-  bool any = false;
-  for (int64_t n = threadIdx.x; n < a.n_chains; n += blockDim.x) any |= continue_chain(a, n);
-  any = __syncthreads_or(any);
-  if (threadIdx.x == 0) *a.any = any ? 1 : 0;
 }
 
 }  // namespace
@@ -94,6 +83,8 @@ __global__ void continue_kernel(ContinueDrafts a) {
 void accept_drafts(const AcceptDrafts& a, StreamHandle stream) {
   start(accept_kernel, {.x = a.n_sequences}, stream, a);
 }
-void continue_drafts(const ContinueDrafts& a, StreamHandle stream) { start(continue_kernel, {.x = 1}, stream, a); }
+void continue_drafts(const ContinueDrafts& a, StreamHandle stream) {
+  start(continue_kernel, {.x = div_up(a.n_chains, kThreads)}, stream, a);
+}
 
 }  // namespace levin::cuda::plain

@@ -55,7 +55,6 @@ struct ContinueDrafts {
   DraftChain* chains = nullptr;         // [n_chains]
   int64_t n_chains = 0;
   EditedStep step;
-  int32_t* any = nullptr;
   double min_confidence = 0;
 };
 void continue_drafts(const ContinueDrafts& a, StreamHandle stream);
