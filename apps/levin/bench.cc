@@ -117,7 +117,10 @@ io::JsonValue row_json(const Repeated& repeated, bool with_ops) {
                         {"mean_accept_length", row.mean_accept_length},
                         {"prefill_tokens_per_s_samples", list_json(repeated.prefill)},
                         {"decode_tokens_per_s_samples", list_json(repeated.decode)}};
-  if (row.decode_step_waits > 0) out.set("decode_step_waits", row.decode_step_waits);
+  if (row.decode_step_waits > 0) {
+    out.set("decode_step_waits", row.decode_step_waits);
+    out.set("decode_gap_us", row.decode_gap_us);
+  }
   if (repeated.busy_elsewhere) out.set("processors_busy_elsewhere", *repeated.busy_elsewhere);
   for (const VerifyPass& pass : row.verify) {
     out.set(fmt::format("pass_of_{}_ms", pass.n_rows), pass.ms);
@@ -137,20 +140,21 @@ constexpr char kCsvHead[] =
     "depth,batch,spec_steps,prefill_tokens_per_s,decode_tokens_per_s,decode_step_ms,mean_accept_length,repetitions,"
     "prefill_min,prefill_max,decode_min,decode_max\n";
 
-// On a device also how often a step waits for it.
+// On a device also how often a step waits for it, and how long it has nothing to do between steps.
 void print_table_head(Device device) {
   fmt::print("{:>8} {:>6} {:>6} {:>14} {:>5} {:>14} {:>5} {:>12} {:>10} {:>5}{}\n", "depth", "batch", "drafts",
              "prefill tok/s", "+-%", "decode tok/s", "+-%", "step ms", "accept len", "runs",
-             device == Device::kCuda ? " waits/step" : "");
+             device == Device::kCuda ? " waits/step   gap us" : "");
 }
 
 void print_row(const Repeated& repeated) {
   const BenchRow& row = repeated.row;
-  fmt::print("{:>8} {:>6} {:>6} {:>14.1f} {:>5.1f} {:>14.1f} {:>5.1f} {:>12.3f} {:>10.2f} {:>5}{}\n",
-             row.what.depth_tokens, row.what.batch, row.what.n_spec_steps, row.prefill_tokens_per_s,
-             spread_percent(repeated.prefill), row.decode_tokens_per_s, spread_percent(repeated.decode),
-             row.decode_step_ms, row.mean_accept_length, repeated.decode.size(),
-             row.decode_step_waits > 0 ? fmt::format(" {:>10.2f}", row.decode_step_waits) : "");
+  fmt::print(
+      "{:>8} {:>6} {:>6} {:>14.1f} {:>5.1f} {:>14.1f} {:>5.1f} {:>12.3f} {:>10.2f} {:>5}{}\n", row.what.depth_tokens,
+      row.what.batch, row.what.n_spec_steps, row.prefill_tokens_per_s, spread_percent(repeated.prefill),
+      row.decode_tokens_per_s, spread_percent(repeated.decode), row.decode_step_ms, row.mean_accept_length,
+      repeated.decode.size(),
+      row.decode_step_waits > 0 ? fmt::format(" {:>10.2f} {:>8.1f}", row.decode_step_waits, row.decode_gap_us) : "");
 }
 
 void print_csv_row(const Repeated& repeated) {

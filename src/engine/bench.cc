@@ -114,7 +114,7 @@ Error no_room(Runner& runner, const BenchCase& what, const BenchOptions& options
 }
 
 struct DecodeRun {
-  std::vector<double> step_ms;
+  std::vector<double> step_ms, gap_us;
   double seconds = 0;
   int64_t n_tokens = 0;
   int64_t n_waits = 0;
@@ -155,8 +155,10 @@ Result<DecodeRun> run_decode(Runner& runner, const BenchOptions& options, const 
   const int64_t n_waits_before = runner.n_waits();
   runner.measure(times);
   const Clock::time_point start = Clock::now();
-  for (Clock::time_point before = start; loop.step(); before = Clock::now())
+  for (Clock::time_point before = start; loop.step(); before = Clock::now()) {
     run.step_ms.push_back(1000 * seconds_since(before));
+    if (loop.last_step().host_gap_s) run.gap_us.push_back(1e6 * *loop.last_step().host_gap_s);
+  }
   run.seconds = seconds_since(start);
   run.n_waits = runner.n_waits() - n_waits_before;
   runner.measure(nullptr);
@@ -174,6 +176,7 @@ Status measure_decode(Runner& runner, const BenchOptions& options, BenchRow* row
   LEVIN_ASSIGN(const DecodeRun run, run_decode(runner, options, row->what, apart ? nullptr : &row->decode_ops));
   row->decode_tokens_per_s = static_cast<double>(run.n_tokens) / run.seconds;
   row->decode_step_ms = median(run.step_ms);
+  row->decode_gap_us = run.gap_us.empty() ? 0 : median(run.gap_us);
   row->mean_accept_length = run.speculation.mean_accept_length();
   row->decode_step_s = row->decode_ops_step_s = run.seconds / run.n_steps();
   row->decode_step_waits = static_cast<double>(run.n_waits) / run.n_steps();

@@ -42,9 +42,10 @@ struct BenchRow {
   double decode_tokens_per_s = 0;  // of all sequences together
   double decode_step_ms = 0;       // median
   double decode_step_waits = 0;    // mean times per step that the host waits for a device; 0 on the CPU
-  double mean_accept_length = 0;   // tokens per verification pass; 1 without speculation
-  double prefill_s = 0;            // of the chunk
-  double decode_step_s = 0;        // mean duration of a step
+  double decode_gap_us = 0;  // median time between steps in which the model waits for the host (StepTimes::host_gap_s)
+  double mean_accept_length = 0;  // tokens per verification pass; 1 without speculation
+  double prefill_s = 0;           // of the chunk
+  double decode_step_s = 0;       // mean duration of a step
   // Time by kind of op. On a device it is taken in runs of its own, without graphs and with events between the ops; empty
   // there without measure_ops.
   OpTimes prefill_ops;             // seconds of the chunk

@@ -135,18 +135,29 @@ int64_t padded_pages(int64_t n_pages) {
   return n;
 }
 
+std::array<int64_t, 3> wanted_counts(int64_t n_rows) {
+  return {padded_rows((n_rows + 3) / 4), padded_rows((n_rows + 1) / 2), n_rows};
+}
+
 StepShape padded_shape(std::span<const SequenceChunk> chunks, const PageKinds& kinds,
                        std::optional<std::span<const int32_t>> wanted, int64_t n_sequences) {
   const int64_t n_tokens = n_tokens_of(chunks);
   int64_t n_rows = padded_rows(n_tokens);
-  const bool pads_wanted = wanted && !wanted->empty() && std::ssize(*wanted) < n_rows;
-  if (pads_wanted && n_rows == n_tokens) n_rows = padded_rows(n_tokens + 1);
+  const int64_t n_asked = wanted ? std::ssize(*wanted) : 0;
+  const auto n_wanted = [&] {
+    const std::array<int64_t, 3> counts = wanted_counts(n_rows);
+    return n_asked == 0 ? 0 : *std::find_if(counts.begin(), counts.end(), [&](int64_t n) { return n >= n_asked; });
+  };
+  if (n_asked < n_wanted() && n_rows == n_tokens) n_rows = padded_rows(n_tokens + 1);
   int64_t n_pages = most_pages(chunks, row_pages);
   for (size_t kind = 0; kind < kinds.ratios.size(); ++kind) {
     const auto pages_of = [&](const SequencePages& p) -> auto& { return p.entries(kind); };
     n_pages = std::max(n_pages, (most_pages(chunks, pages_of) - 1) * kinds.ratios[kind] + 1);
   }
-  return {.n_rows = n_rows, .n_sequences = std::min(n_rows, n_sequences), .n_pages = padded_pages(n_pages)};
+  return {.n_rows = n_rows,
+          .n_sequences = std::min(n_rows, n_sequences),
+          .n_pages = padded_pages(n_pages),
+          .n_wanted = n_wanted()};
 }
 
 Status check_room(const SequenceChunk& chunk, SlotRule rule, const PageKinds& kinds) {
@@ -209,8 +220,8 @@ Step build_step(Arena& arena, std::span<const SequenceChunk> chunks, SlotRule ru
   if (kinds.n_window > 0) add_window(arena, kinds.n_window, step);
   if (has_entries(rule, kinds)) add_entries(arena, chunks, kinds, shape, step);
   if (wanted) {
-    const bool padded = shape && !wanted->empty();
-    step.wanted = filled(arena, padded ? n_rows : std::ssize(*wanted), static_cast<int32_t>(n_rows - 1));
+    const int64_t n_wanted = shape && !wanted->empty() ? shape->n_wanted : std::ssize(*wanted);
+    step.wanted = filled(arena, n_wanted, static_cast<int32_t>(n_rows - 1));
     std::copy(wanted->begin(), wanted->end(), step.wanted->data<int32_t>());
   }
   return step;

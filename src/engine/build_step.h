@@ -2,6 +2,7 @@
 // written. All of it is written on the host; for a device its views are moved there (for_each_view).
 #pragma once
 
+#include <array>
 #include <compare>
 #include <cstdint>
 #include <functional>
@@ -31,9 +32,10 @@ class StepFault : public std::runtime_error {
 // How much of everything a step has room for. What its chunks leave is padding: rows without a sequence (seq and slot -1)
 // that see nothing, and sequences without a page.
 struct StepShape {
-  int64_t n_rows = 0;       // also of the completed entries of each ratio, and of the wanted rows unless none are
+  int64_t n_rows = 0;       // also of the completed entries of each ratio
   int64_t n_sequences = 0;  // B
   int64_t n_pages = 0;      // of a page table; one of a ratio's entries has n_pages / ratio, rounded up
+  int64_t n_wanted = 0;     // of the wanted rows; 0: all are, or none
 
   auto operator<=>(const StepShape&) const = default;
 };
@@ -41,9 +43,11 @@ struct StepShape {
 // The next 1, 2, 3, 4, 6, 8, 12, 16 ...: at most a third of such a step is padding, from three rows on.
 int64_t padded_rows(int64_t n_rows);
 int64_t padded_pages(int64_t n_pages);  // the next 4, 16, 64, 256 ...
+// How many rows may be wanted of so many: a quarter, half, or all of them, as padded_rows() are.
+std::array<int64_t, 3> wanted_counts(int64_t n_rows);
 
-// The padded shape that holds a step of `n_sequences` chunks at most. Where rows are wanted and not all rows of the shape
-// are, its last row is padding.
+// The padded shape that holds a step of `n_sequences` chunks at most. Where fewer rows are wanted than the shape has room for, its
+// last row is padding.
 StepShape padded_shape(std::span<const SequenceChunk> chunks, const PageKinds& kinds,
                        std::optional<std::span<const int32_t>> wanted, int64_t n_sequences);
 

@@ -9,6 +9,10 @@
 //   propose   drafts for the positions after the committed tokens, each chosen by the sequence's own rule and noise; a chain
 //             ends with a draft of low confidence
 //
+// A drafter may be able to do both where the tokens are chosen, before the host knows them (can_enqueue()). Then the loop
+// calls enqueue() after it has enqueued the trunk and its head, and waits for all of it at once; commit() and propose() of
+// that round only take in what is there. The drafts are the same.
+//
 // What a drafter keeps of a sequence is its DraftState. Rows in the caches survive restarts and preemption with their
 // pages. The tap of the last committed token is not in them: the prefix cache keeps it at the end of every block and passes
 // it to resume(). A drafter whose rows are written by the trunk's own step needs no taps, and all of its rows are committed.
@@ -57,9 +61,32 @@ struct DraftEntry {
   std::vector<float> confidence;
 };
 
+// The same before the step's tokens are chosen.
+struct EnqueuedEntry {
+  const DraftState* state = nullptr;
+  const DraftChooser* chooser = nullptr;
+  const SequencePages* pages = nullptr;
+  std::span<const int32_t> rows;  // tokens that the step's rows compute: known ones, then drafts
+  int32_t next_token = 0;         // after the last row, of a chunk inside a prompt
+  int64_t first_position = 0;     // of the rows
+  int64_t n_chosen = 0;           // rows that give tokens: the last ones; 0 inside a prompt
+  int64_t room = 0;               // tokens that may follow the known ones, chosen ones and drafts together
+};
+
+struct EnqueuedRound {
+  View taps;    // [T, d_state] f32: of the rows of all entries, in order
+  View faults;  // [T] i32: their row status
+  View chosen;  // [sum of n_chosen, kChosenTokenWords] i32
+  int depth = 0;
+  double min_confidence = 0;
+  std::vector<EnqueuedEntry> entries;
+};
+
 struct DraftRound {
-  View taps;                  // [T, d_state] f32, where the model runs
-  int depth = 0;              // maximum drafts of a sequence in this step
+  View taps;        // [T, d_state] f32, where the model runs
+  View first_taps;  // the first of them on the host, those of all chunks that are not of prompts; empty: not there
+  int depth = 0;    // maximum drafts of a sequence in this step
+  bool enqueued = false;      // enqueue() was called for it
   double min_confidence = 0;  // of all drafts of a chain together, for it to get another one
   std::vector<DraftEntry> entries;
 };
@@ -80,6 +107,12 @@ class Drafter {
 
   virtual void commit(DraftRound& round) = 0;
   virtual void propose(DraftRound& round) = 0;  // after commit() of the same round
+
+  // Whether it ever enqueues. The loop then decides how many drafts a round makes before it runs.
+  virtual bool enqueues() const { return false; }
+  // Whether enqueue() could make the drafts of a round, whose views are empty yet.
+  virtual bool can_enqueue(const EnqueuedRound& /*round*/) const { return false; }
+  virtual void enqueue(const EnqueuedRound& /*round*/) {}
 };
 
 // No drafts: the loop decodes one token a step.

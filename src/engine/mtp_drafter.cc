@@ -1,5 +1,7 @@
 #include "engine/mtp_drafter.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -44,7 +46,20 @@ int64_t MtpDrafter::n_committed(const DraftState& state, int64_t n_cached) const
   return std::min(n_cached, own(state).n_draft_synced + 1);
 }
 
+bool MtpDrafter::enqueues() const { return runner_.on_device() && !runner_.pools().kinds().mtp_entries; }
+
+bool MtpDrafter::can_enqueue(const EnqueuedRound& round) const {
+  return std::all_of(round.entries.begin(), round.entries.end(), [&](const EnqueuedEntry& entry) {
+    const MtpState& state = own(*entry.state);
+    const bool is_extended = state.pending.empty() && state.n_draft_synced == entry.first_position;
+    return is_extended && (entry.n_chosen == 0 || entry.chooser->rule(0)) && enqueued_.has_room(entry, round.depth);
+  });
+}
+
+void MtpDrafter::enqueue(const EnqueuedRound& round) { enqueued_.start(round); }
+
 void MtpDrafter::commit(DraftRound& round) {
+  if (round.enqueued) return commit_enqueued(round);
   const int64_t d_state = runner_.model().d_state();
   std::vector<DraftEntry*> running, waiting;
   for (DraftEntry& entry : round.entries) {
@@ -53,21 +68,25 @@ void MtpDrafter::commit(DraftRound& round) {
     (waits ? waiting : running).push_back(&entry);
   }
   drafting_.clear();
-  if (!waiting.empty()) keep_taps(round.taps, waiting);
+  if (!waiting.empty()) keep_taps(round, waiting);
   if (!running.empty()) extend(round.taps, running);
 }
 
 // Keeps the taps of sequences that are not drafted for on the host, since rows of a step are gone with it.
-void MtpDrafter::keep_taps(View taps, const std::vector<DraftEntry*>& waiting) {
-  std::vector<int32_t> rows;
-  for (const DraftEntry* entry : waiting) add_committed_rows(*entry, 0, rows);
-  const View kept = runner_.to_host(runner_.gather(taps, rows));
-  int64_t row = 0;
+void MtpDrafter::keep_taps(const DraftRound& round, const std::vector<DraftEntry*>& waiting) {
+  View gathered;
+  if (round.first_taps.empty()) {
+    std::vector<int32_t> rows;
+    for (const DraftEntry* entry : waiting) add_committed_rows(*entry, 0, rows);
+    gathered = runner_.to_host(runner_.gather(round.taps, rows));
+  }
+  int64_t n_before = 0;
   for (const DraftEntry* entry : waiting) {
     std::vector<float>& pending = own(*entry->state).pending;
-    const View own_rows = kept.slice_first(row, entry->n_committed);
+    const View own_rows = gathered.empty() ? round.first_taps.slice_first(entry->first_row, entry->n_committed)
+                                           : gathered.slice_first(n_before, entry->n_committed);
     pending.insert(pending.end(), own_rows.data<float>(), own_rows.data<float>() + own_rows.n_elements());
-    row += entry->n_committed;
+    n_before += entry->n_committed;
   }
 }
 
@@ -105,6 +124,10 @@ void MtpDrafter::extend(View taps, const std::vector<DraftEntry*>& running) {
   rows_ = runner_.mtp(chunks, {.state = state, .rows = rows}, last_rows);
 }
 
+void MtpDrafter::commit_enqueued(DraftRound& round) {
+  for (DraftEntry& entry : round.entries) own(*entry.state).n_draft_synced += entry.n_committed;
+}
+
 bool MtpDrafter::has_room(DraftEntry& entry, const SequenceChunk& pairs) const {
   const Status room = check_room(pairs, SlotRule::kAfterPosition, runner_.pools().kinds());
   if (!room.ok()) entry.error = room.error();
@@ -112,6 +135,7 @@ bool MtpDrafter::has_room(DraftEntry& entry, const SequenceChunk& pairs) const {
 }
 
 void MtpDrafter::propose(DraftRound& round) {
+  if (round.enqueued) return propose_enqueued(round);
   if (drafting_.empty()) return;
   choose(round);
   chain(round);
@@ -125,9 +149,7 @@ void MtpDrafter::chain(DraftRound& round) {
     std::vector<int32_t> rows;  // of the last MTP step, which this one continues
     for (size_t i = 0; i < drafting_.size(); ++i) {
       DraftEntry& entry = *drafting_[i].entry;
-      if (step >= entry.n_wanted || std::ssize(entry.drafts) < step) continue;
-      entry.low_confidence = drafting_[i].confidence < round.min_confidence;
-      if (entry.low_confidence) continue;
+      if (!continues(drafting_[i], step, round)) continue;
       const SequenceChunk pair = chunk(entry, std::span(entry.drafts).last(1), std::ssize(entry.tokens) - 1 + step - 1);
       if (!has_room(entry, pair)) continue;
       continuing.push_back(drafting_[i]);
@@ -145,13 +167,40 @@ void MtpDrafter::choose(const DraftRound& round) {
   std::vector<DraftRow> rows;
   for (const Drafting& d : drafting_) rows.push_back({.chooser = d.entry->chooser, .drafts = d.entry->drafts});
   const std::vector<SampledDraft> sampled = sampler_.choose_drafts(rows_.hidden, rows);
-  for (size_t i = 0; i < drafting_.size(); ++i) {
-    DraftEntry& entry = *drafting_[i].entry;
-    if (!sampled[i].token) continue;
-    entry.drafts.push_back(*sampled[i].token);
-    double& confidence = drafting_[i].confidence;
-    if (std::ssize(entry.drafts) >= entry.n_wanted || !entry.chooser->logits_tell_confidence()) continue;
-    confidence *= sampled[i].confidence(round.min_confidence / confidence);
+  for (size_t i = 0; i < drafting_.size(); ++i) take(sampled[i], drafting_[i], round);
+}
+
+// Whether a chain that was asked for `step` drafts so far gets another one.
+bool MtpDrafter::continues(const Drafting& drafting, int64_t step, const DraftRound& round) {
+  DraftEntry& entry = *drafting.entry;
+  if (step >= entry.n_wanted || std::ssize(entry.drafts) < step) return false;
+  entry.low_confidence = drafting.confidence < round.min_confidence;
+  return !entry.low_confidence;
+}
+
+void MtpDrafter::take(const SampledDraft& sampled, Drafting& drafting, const DraftRound& round) {
+  DraftEntry& entry = *drafting.entry;
+  if (!sampled.token) return;
+  entry.drafts.push_back(*sampled.token);
+  if (std::ssize(entry.drafts) >= entry.n_wanted || !entry.chooser->logits_tell_confidence()) return;
+  drafting.confidence *= sampled.confidence(round.min_confidence / drafting.confidence);
+}
+
+// The device has gone by the same rule.
+void MtpDrafter::propose_enqueued(DraftRound& round) {
+  for (DraftEntry& entry : round.entries) {
+    const std::optional<EnqueuedDrafts::Result> result = enqueued_.result_of(*entry.state);
+    if (!result) continue;
+    if (result->n_committed != entry.n_committed) {
+      entry.error = Error{ErrorKind::kRuntime, fmt::format("the device found {} rows right, and the host {}",
+                                                           result->n_committed, entry.n_committed)};
+      continue;
+    }
+    Drafting drafting{.entry = &entry};
+    for (int step = 0; step < round.depth && entry.n_wanted > 0; ++step) {
+      if (step > 0 && !continues(drafting, step, round)) break;
+      take(Sampler::draft_of(result->choices[static_cast<size_t>(step)]), drafting, round);
+    }
   }
 }
 

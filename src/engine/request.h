@@ -86,7 +86,8 @@ std::string_view step_phase_name(StepPhase phase);  // "between steps", "computi
 struct StepTimes {
   double step_s = 0;  // duration of the step
   // Time from the model's last result in the previous step to its first call in this one, in which it waited for the
-  // host, including the caller of step(). Empty if the engine was idle in between.
+  // host, including the caller of step(). On a device by its clock, from the end of its work to the trunk's first kernel.
+  // Empty if the engine was idle in between.
   std::optional<double> host_gap_s;
 };
 

@@ -54,6 +54,15 @@ void fetch_block_ends(Runner& runner, Round& round) {
   if (!rows.empty()) round.block_end_taps = runner.fetch(runner.gather(round.rows.state, rows));
 }
 
+// Sequences that are not drafted for keep their taps on the host; prompts are not among them.
+void fetch_first_taps(Runner& runner, Round& round) {
+  int64_t n_rows = 0;
+  for (const RoundEntry& entry : round.entries) {
+    if (!entry.of_prompt) n_rows = entry.first_row + entry.n_rows();
+  }
+  if (n_rows > 0) round.first_taps = runner.fetch(round.rows.state.slice_first(0, n_rows));
+}
+
 void start_sampling(Sampler& sampler, Round& round) {
   std::vector<SampleRows> rows;
   for (const RoundEntry& entry : round.entries) {
@@ -138,6 +147,7 @@ void run_round(Runner& runner, Sampler& sampler, Round& round, bool keep_taps) {
   round.rows = runner.trunk(chunks);
   round.faults = runner.fetch(round.rows.faults);
   if (keep_taps) fetch_block_ends(runner, round);
+  if (keep_taps && round.depth == 0) fetch_first_taps(runner, round);
   start_sampling(sampler, round);
 }
 

@@ -5,14 +5,16 @@
 //   sample   waits, and chooses the tokens (Sampler::finish); log probabilities of prompts
 //   commit   the tokens and rows that the sequences have now
 //
-// Then a drafter proposes drafts for the next round (speculation.h), and settle reports the rows to the scheduler. The loop
-// (step_loop.h) decides when to call which, and what the host does in between.
+// Then a drafter proposes drafts for the next round (speculation.h), and settle reports the rows to the scheduler. Where the
+// drafts are enqueued after the trunk, sample waits for them too: once a round. The loop (step_loop.h) decides when to call
+// which, and what the host does in between.
 //
 // A sequence may finish at any point of a round, by its caller too. Its entry is then ignored by the stages that follow.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -49,7 +51,9 @@ struct Round {
   ForwardRows rows;                 // of the trunk, where the model runs
   View faults;                      // [T] i32 on the host: row status, there after sample has waited
   View block_end_taps;              // of all rows that end a block, in order; on the host likewise
-  int depth = 0;                    // drafts that this round makes for each sequence, at most
+  View first_taps;                  // of a round that makes no drafts: of all rows that are not of prompts; likewise
+  std::optional<int> depth;         // drafts that this round makes for each sequence, at most; once that is decided
+  bool drafts_enqueued = false;     // before the host knows which tokens are chosen
 
   std::span<const int32_t> faults_of(const RoundEntry& entry) const {  // [n_rows]
     return {faults.data<int32_t>() + entry.first_row, static_cast<size_t>(entry.n_rows())};

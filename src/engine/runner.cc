@@ -84,6 +84,10 @@ Runner::Runner(const Model& model, const RunnerOptions& options)
     cache_ = KvCache(model.cache_layout(), pools_);
     return;
   }
+  Result<Buffer> stamps = cuda_->allocate_pinned(sizeof(Stamps));
+  if (!stamps.ok()) throw std::bad_alloc();
+  stamps_ = std::move(stamps).value();
+  new (stamps_.data()) Stamps;
   device_rows_.reserve(step_rows_bytes(model.config(), std::max(options.n_step_tokens, kMostGraphRows)));
   Result<KvCache> cache = KvCache::on_device(*cuda_, model.cache_layout(), pools_);
   if (cache.ok()) cache_ = std::move(cache).value();
@@ -93,8 +97,17 @@ Runner::Runner(const Model& model, const RunnerOptions& options)
 void Runner::wait() {
   if (!on_device()) return;
   ++n_waits_;
+  cuda_->stamp_time(&stamps_on_host()->work_ended);
   wait_for(*cuda_);
   last_result_ = std::chrono::steady_clock::now();
+  read_stamps();
+}
+
+void Runner::read_stamps() {
+  const Stamps stamps = *stamps_on_host();
+  if (stamps.trunk_began != last_stamps_.trunk_began && last_stamps_.work_ended > 0)
+    idle_before_trunk_s_ = 1e-9 * static_cast<double>(stamps.trunk_began - last_stamps_.work_ended);
+  last_stamps_ = stamps;
 }
 
 void Runner::measure(OpTimes* times) {
@@ -191,11 +204,19 @@ ForwardRows Runner::trunk(std::span<const SequenceChunk> chunks, const Probe* pr
   return forward({.form = Form::kTrunk, .chunks = chunks, .wanted = {}, .from = {}, .probe = probe});
 }
 
+Runner::Form Runner::mtp_form(const MtpRows& from, const std::optional<std::span<const int32_t>>& wanted) {
+  if (wanted) return wanted->empty() ? Form::kMtpAppend : Form::kMtpWanted;
+  return from.topk.empty() ? Form::kMtp : Form::kMtpWithPicks;
+}
+
 ForwardRows Runner::mtp(std::span<const SequenceChunk> chunks, const MtpRows& from,
                         std::optional<std::span<const int32_t>> wanted, const Probe* probe) {
-  Form form = from.topk.empty() ? Form::kMtp : Form::kMtpWithPicks;
-  if (wanted) form = wanted->empty() ? Form::kMtpAppend : Form::kMtpWanted;
-  return forward({.form = form, .chunks = chunks, .wanted = wanted, .from = from, .probe = probe});
+  return forward({.form = mtp_form(from, wanted), .chunks = chunks, .wanted = wanted, .from = from, .probe = probe});
+}
+
+ForwardRows Runner::edited_mtp(std::span<const SequenceChunk> chunks, const MtpRows& from,
+                               std::optional<std::span<const int32_t>> wanted, const StepEdit& edit) {
+  return forward({.form = mtp_form(from, wanted), .chunks = chunks, .wanted = wanted, .from = from, .edit = &edit});
 }
 
 ForwardRows Runner::forward(const Forward& f) {
@@ -205,6 +226,7 @@ ForwardRows Runner::forward(const Forward& f) {
   };
   const Input in{.step = build_step(arena_, f.chunks, f.rule(), pools_.kinds(), f.wanted),
                  .mtp = {.state = of_tokens(f.from.state), .topk = of_tokens(f.from.topk)}};
+  if (f.edit != nullptr) (*f.edit)(ctx_, in.step);
   const ForwardRows out = compute(f.form, in, f.probe);
   last_result_ = std::chrono::steady_clock::now();
   return out;
@@ -247,6 +269,7 @@ DraftTerms Runner::draft_terms(View before, View state) {
 
 ForwardRows Runner::compute(Form form, const Input& in, const Probe* probe) {
   if (form != Form::kTrunk) return model_.mtp(ctx_, in.step, in.mtp, cache_, probe);
+  if (on_device()) cuda_->stamp_time(&stamps_on_host()->trunk_began);
   ForwardRows out = model_.trunk(ctx_, in.step, cache_, probe);
   // A value that is no number stays one through residual stream and norm, so the end shows all rows that had any.
   ops::mark_unusable(ctx_, {.x = out.hidden, .faults = in.step.faults});
@@ -259,6 +282,7 @@ ForwardRows Runner::forward_on_device(const Forward& f) {
   if (shape) record_pass({f.form, *shape});
   const ArenaScope scratch(*ctx_.arena);
   const Input in = send(f, shape);
+  if (f.edit != nullptr) (*f.edit)(ctx_, in.step);
   const Probe asked = on_host(f.probe);
   const ForwardRows out =
       shape ? passes_.replay({f.form, *shape}) : compute(f.form, in, f.probe != nullptr ? &asked : nullptr);
@@ -323,10 +347,19 @@ void Runner::record_pass(const PassKey& key) {
   passes_.record(*cuda_, key, [&] { return compute(key.form, in, nullptr); });
 }
 
+// All that a form's rows and pages allow.
+void Runner::record_passes(PassKey key) {
+  if (key.form != Form::kMtpWanted) return record_pass(key);
+  for (const int64_t n_wanted : wanted_counts(key.shape.n_rows)) {
+    key.shape.n_wanted = n_wanted;
+    record_pass(key);
+  }
+}
+
 void Runner::record_head(const HeadKey& key) {
   if (heads_.contains(key)) return;
   const ArenaScope scratch(*ctx_.arena), host_scratch(arena_);
-  const HeadInput in = send_head({}, {}, key.n_rows);
+  const HeadInput in = send_head({}, key.n_rows);
   heads_.record(*cuda_, key, [&] { return compute_head(in, key.of_drafts); });
 }
 
@@ -341,7 +374,8 @@ void Runner::record_graphs(int n_drafts) {
   for (int64_t n_rows = 1; n_rows <= kMostGraphRows; n_rows = padded_rows(n_rows + 1)) {
     const int64_t n_sequences = std::min(n_rows, pools_.max_sequences());
     for (int64_t n_pages = padded_pages(1); n_pages <= last_pages; n_pages = padded_pages(n_pages + 1)) {
-      for (const Form form : forms) record_pass({form, {n_rows, n_sequences, n_pages}});
+      for (const Form form : forms)
+        record_passes({form, {.n_rows = n_rows, .n_sequences = n_sequences, .n_pages = n_pages}});
     }
     if (n_rows > kDeviceHeadRows) continue;
     record_head({.of_drafts = false, .n_rows = n_rows});
@@ -360,40 +394,49 @@ Runner::HeadOutput Runner::compute_head(const HeadInput& in, bool of_drafts) {
   return out;
 }
 
+Runner::HeadRows Runner::HeadRows::part(int64_t first, int64_t n) const {
+  return {.hidden = hidden,
+          .rows = rows.subspan(static_cast<size_t>(first), static_cast<size_t>(n)),
+          .rules = rules.empty() ? rules : rules.slice_first(first, n)};
+}
+
 // Hidden rows and rules on the device, and rows of padding after them: always at the same place after the arena's mark.
-Runner::HeadInput Runner::send_head(View hidden, std::span<const HeadRow> rows, int64_t n_rows) {
+Runner::HeadInput Runner::send_head(const HeadRows& in, int64_t n_rows) {
   View which = arena_.allocate(DType::kI32, {n_rows});
-  HeadInput in{.hidden = {}, .rules = arena_.allocate(DType::kI32, {n_rows, ops::kChoiceRuleWords})};
+  HeadInput out{.hidden = {}, .rules = arena_.allocate(DType::kI32, {n_rows, ops::kChoiceRuleWords})};
+  const int64_t n_given = std::ssize(in.rows);
   for (int64_t i = 0; i < n_rows; ++i) {
-    const HeadRow row = i < std::ssize(rows) ? rows[static_cast<size_t>(i)] : HeadRow{};
+    const HeadRow row = i < n_given ? in.rows[static_cast<size_t>(i)] : HeadRow{};
     const ops::ChoiceRule rule = row.rule.value_or(ops::ChoiceRule{});
     which.data<int32_t>()[i] = row.number;
-    std::memcpy(in.rules.row<int32_t>(i), &rule, sizeof(rule));
+    std::memcpy(out.rules.row<int32_t>(i), &rule, sizeof(rule));
   }
   InputPack pack;
   pack.add(which);
-  pack.add(in.rules);
+  pack.add(out.rules);
   pack.send(*cuda_);
-  in.hidden = ctx_.arena->allocate(DType::kF32, {n_rows, model_.config().d_model});
-  const int64_t n_given = std::ssize(rows);
+  out.hidden = ctx_.arena->allocate(DType::kF32, {n_rows, model_.config().d_model});
   if (n_given > 0)
     ops::copy_rows(ctx_,
-                   {.x = hidden, .rows = which.slice_first(0, n_given), .out = in.hidden.slice_first(0, n_given)});
-  return in;
+                   {.x = in.hidden, .rows = which.slice_first(0, n_given), .out = out.hidden.slice_first(0, n_given)});
+  if (!in.rules.empty()) ops::copy_rows(ctx_, {.x = in.rules, .out = out.rules.slice_first(0, n_given)});
+  return out;
 }
 
-// Enqueues the head for a few rows; `to` is the host's, for what comes back.
-void Runner::run_head(View hidden, std::span<const HeadRow> rows, bool of_drafts, const HeadOutput& to) {
+// Enqueues the head for a few rows; `to`: where what comes out is to be.
+void Runner::run_head(const HeadRows& given, bool of_drafts, const HeadOutput& to) {
+  const std::span<const HeadRow> rows = given.rows;
   const int64_t n_rows = std::ssize(rows);
   const HeadKey key{of_drafts, replays() ? padded_rows(n_rows) : n_rows};
   if (replays()) record_head(key);
   const ArenaScope scratch(*ctx_.arena);
-  const HeadInput in = send_head(hidden, rows, key.n_rows);
+  const HeadInput in = send_head(given, key.n_rows);
   const HeadOutput out = replays() ? heads_.replay(key) : compute_head(in, of_drafts);
   const auto copy_out = [&](const View& host, const View& device) {
     cuda_->copy_bytes_out(host.bytes(), device.bytes(), device.n_elements() * dtype_bytes(device.dtype()));
   };
   copy_out(to.chosen, out.chosen.slice_first(0, n_rows));
+  if (!to.there.empty()) ops::copy_rows(ctx_, {.x = out.chosen.slice_first(0, n_rows), .out = to.there});
   for (int64_t row = 0, n_copied = 0; row < n_rows;) {
     int64_t n = 0;  // rows from here on whose logits are wanted
     while (row + n < n_rows && !rows[static_cast<size_t>(row + n)].rule) ++n;
@@ -404,38 +447,49 @@ void Runner::run_head(View hidden, std::span<const HeadRow> rows, bool of_drafts
 }
 
 // Some rows at a time, so that the device's scratch need not hold logits of a whole chunk.
-Runner::HeadOutput Runner::start_head_on_device(View hidden, std::span<const HeadRow> rows, bool of_drafts) {
+Runner::HeadOutput Runner::start_head_on_device(const HeadRows& in, bool of_drafts) {
   const auto n_with_logits = [](std::span<const HeadRow> some) {
     return std::count_if(some.begin(), some.end(), [](const HeadRow& row) { return !row.rule; });
   };
-  const HeadOutput out{.logits = arena_.allocate(DType::kF32, {n_with_logits(rows), model_.config().n_vocab}),
-                       .chosen = arena_.allocate(DType::kI32, {std::ssize(rows), ops::kChosenTokenWords})};
+  const int64_t n_rows = std::ssize(in.rows), n_logits = n_with_logits(in.rows);
+  HeadOutput out{.logits = arena_.allocate(DType::kF32, {n_logits, model_.config().n_vocab}),
+                 .chosen = arena_.allocate(DType::kI32, {n_rows, ops::kChosenTokenWords})};
+  if (n_logits == 0) out.there = device_rows_.allocate(DType::kI32, {n_rows, ops::kChosenTokenWords});
   int64_t n_copied = 0;
-  for (int64_t row = 0; row < std::ssize(rows); row += kDeviceHeadRows) {
-    const int64_t n = std::min(kDeviceHeadRows, std::ssize(rows) - row);
-    const std::span<const HeadRow> part = rows.subspan(static_cast<size_t>(row), static_cast<size_t>(n));
-    const int64_t n_logits = n_with_logits(part);
-    run_head(hidden, part, of_drafts,
-             {.logits = out.logits.slice_first(n_copied, n_logits), .chosen = out.chosen.slice_first(row, n)});
-    n_copied += n_logits;
+  for (int64_t row = 0; row < n_rows; row += kDeviceHeadRows) {
+    const int64_t n = std::min(kDeviceHeadRows, n_rows - row);
+    const HeadRows part = in.part(row, n);
+    const int64_t n_more = n_with_logits(part.rows);
+    run_head(part, of_drafts,
+             {.logits = out.logits.slice_first(n_copied, n_more),
+              .chosen = out.chosen.slice_first(row, n),
+              .there = out.there.empty() ? View() : out.there.slice_first(row, n)});
+    n_copied += n_more;
   }
   return out;
 }
 
-HeadCall Runner::start_head(View hidden, std::span<const HeadRow> rows, bool of_drafts) {
+HeadCall Runner::start_head(const HeadRows& in, bool of_drafts) {
   HeadCall call;
   if (on_device()) {
-    for (const HeadRow& row : rows) call.by_rule.push_back(row.rule.has_value());
-    const HeadOutput out = start_head_on_device(hidden, rows, of_drafts);
+    for (const HeadRow& row : in.rows) call.by_rule.push_back(row.rule.has_value());
+    const HeadOutput out = start_head_on_device(in, of_drafts);
     call.logits = out.logits;
     call.chosen = out.chosen;
+    call.chosen_there = out.there;
     return call;
   }
   std::vector<int32_t> numbers;
-  for (const HeadRow& row : rows) numbers.push_back(row.number);
-  call.by_rule.assign(rows.size(), false);
-  call.logits = logits_of(gather(hidden, numbers), of_drafts);
+  for (const HeadRow& row : in.rows) numbers.push_back(row.number);
+  call.by_rule.assign(in.rows.size(), false);
+  call.logits = logits_of(gather(in.hidden, numbers), of_drafts);
   return call;
+}
+
+HeadCall Runner::start_draft_head(View hidden, View rules) {
+  std::vector<HeadRow> rows(static_cast<size_t>(hidden.dim(0)));
+  for (size_t i = 0; i < rows.size(); ++i) rows[i] = {.number = static_cast<int32_t>(i), .rule = ops::ChoiceRule{}};
+  return start_head({.hidden = hidden, .rows = rows, .rules = rules}, true);
 }
 
 std::vector<HeadResult> Runner::results_of(const HeadCall& call) {
@@ -453,7 +507,7 @@ std::vector<HeadResult> Runner::results_of(const HeadCall& call) {
 }
 
 std::vector<HeadResult> Runner::draft_head(View hidden, std::span<const HeadRow> rows) {
-  const HeadCall call = start_head(hidden, rows, true);
+  const HeadCall call = start_head({.hidden = hidden, .rows = rows}, true);
   wait();
   return results_of(call);
 }
@@ -462,7 +516,7 @@ View Runner::logits_of(View hidden, bool of_drafts) {
   if (on_device()) {
     std::vector<HeadRow> rows(static_cast<size_t>(hidden.dim(0)));
     for (size_t i = 0; i < rows.size(); ++i) rows[i].number = static_cast<int32_t>(i);
-    const View out = start_head_on_device(hidden, rows, of_drafts).logits;
+    const View out = start_head_on_device({.hidden = hidden, .rows = rows}, of_drafts).logits;
     wait();
     return out;
   }

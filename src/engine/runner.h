@@ -9,12 +9,16 @@
 // wait(), to_host() and the calls that return logits or tokens wait for them, and for all fetches before. A fault of the
 // device throws a DeviceFault (tensor/device_memory.h).
 //
+// Edits     a pass whose input depends on results that only the device has yet is given what the host knows, and ops that edit
+//           it there before it runs (ops/draft_steps.h)
+//
 // Graphs    passes over few rows are recorded once for each padded shape (StepShape) and form of pass, and replayed: the host
 //           starts one graph instead of every kernel. The bits are the same. Passes of more than kMostGraphRows rows, where
 //           kernels take longer than their start, and passes with a probe are not recorded
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -55,11 +59,15 @@ struct MtpRows {
   std::span<const int32_t> rows = {};  // [T]: which of them belongs to each token; empty: row t to token t
 };
 
+// Enqueues ops that change a step's tensors, which are where it is about to run. They leave the arena as it is.
+using StepEdit = std::function<void(OpContext&, const Step&)>;
+
 // A head that was started. What is on the host is there once the runner has waited.
 struct HeadCall {
   std::vector<bool> by_rule;  // [N]: a device chooses the row's token
   View logits;                // [rows that are not, V] f32, on the host
   View chosen;                // [N, kChosenTokenWords] i32, on the host; empty on the CPU
+  View chosen_there;          // the same on the device, if it chooses all of them
 };
 
 class Runner {
@@ -86,6 +94,7 @@ class Runner {
   int64_t n_graphs() const { return passes_.n_recorded() + heads_.n_recorded(); }
   int64_t n_waits() const { return n_waits_; }  // of the host for the device, so far
 
+  bool on_device() const { return cuda_ != nullptr; }
   Device device() const { return on_device() ? Device::kCuda : Device::kCpu; }
   ThreadPool& pool() { return pool_; }
   Isa isa() const { return isa_; }
@@ -104,6 +113,8 @@ class Runner {
 
   // When the last result of the model was there.
   std::chrono::steady_clock::time_point last_result() const { return last_result_; }
+  // How long the device had nothing to do before the last trunk that was waited for, by its own clock; nullopt: nobody knows.
+  std::optional<double> idle_before_trunk_s() const { return idle_before_trunk_s_; }
 
   // Trunk over the chunks' tokens.
   ForwardRows trunk(std::span<const SequenceChunk> chunks, const Probe* probe = nullptr);
@@ -111,13 +122,20 @@ class Runner {
   // `wanted`: the rows of all chunks' tokens whose output is asked for, ascending; nullopt: all.
   ForwardRows mtp(std::span<const SequenceChunk> chunks, const MtpRows& from,
                   std::optional<std::span<const int32_t>> wanted = std::nullopt, const Probe* probe = nullptr);
+  // The same of pairs that the device still changes. Without `wanted` all rows come out.
+  ForwardRows edited_mtp(std::span<const SequenceChunk> chunks, const MtpRows& from,
+                         std::optional<std::span<const int32_t>> wanted, const StepEdit& edit);
   // Blocks of drafts, of a model that makes such (block_drafting()).
   ForwardRows draft_blocks(std::span<const SequenceChunk> blocks);
   DraftTerms draft_terms(View before, View state);  // before [N] i32 of the host, state [N, D]; terms on the host
   View logits(View hidden);                         // [N, D] -> [N, V] on the host
   View draft_logits(View hidden);                   // [N, D] -> [N, V] on the host, for choosing drafts
   // The head over some rows of hidden [T, D]: enqueued, or computed on the CPU. After wait() there is a result for each row.
-  HeadCall start_head(View hidden, std::span<const HeadRow> rows) { return start_head(hidden, rows, false); }
+  HeadCall start_head(View hidden, std::span<const HeadRow> rows) {
+    return start_head({.hidden = hidden, .rows = rows}, false);
+  }
+  // The head for drafts over the rows of hidden [N, D] on a device, by rules [N, kChoiceRuleWords] i32 that are there too.
+  HeadCall start_draft_head(View hidden, View rules);
   static std::vector<HeadResult> results_of(const HeadCall& call);
   std::vector<HeadResult> draft_head(View hidden, std::span<const HeadRow> rows);  // and waits
   std::vector<int32_t> argmax(View logits);                                        // [N, V] of the host -> N token ids
@@ -149,6 +167,7 @@ class Runner {
     std::optional<std::span<const int32_t>> wanted;
     MtpRows from;
     const Probe* probe = nullptr;
+    const StepEdit* edit = nullptr;
 
     SlotRule rule() const { return form == Form::kTrunk ? SlotRule::kAtPosition : SlotRule::kAfterPosition; }
     int64_t n_tokens() const;
@@ -163,13 +182,27 @@ class Runner {
     View from;
     View padding;  // [1, W]
   };
+  // Of a head: which rows of what, and how their tokens are chosen.
+  struct HeadRows {
+    View hidden;
+    std::span<const HeadRow> rows;
+    View rules = {};  // on the device, in place of the rows' own; may be empty
+
+    HeadRows part(int64_t first, int64_t n) const;
+  };
   struct HeadInput {
     View hidden;  // [N, D] f32
     View rules;   // [N, kChoiceRuleWords] i32
   };
   struct HeadOutput {
-    View logits;  // [N, V] f32; on the host of rows without a rule alone
-    View chosen;  // [N, kChosenTokenWords] i32
+    View logits;      // [N, V] f32; on the host of rows without a rule alone
+    View chosen;      // [N, kChosenTokenWords] i32
+    View there = {};  // the same, kept on the device; empty: nobody needs it
+  };
+  // Of the device's clock, which writes them.
+  struct Stamps {
+    int64_t trunk_began = 0;
+    int64_t work_ended = 0;  // that was waited for
   };
   struct PassKey {
     Form form = Form::kTrunk;
@@ -182,8 +215,8 @@ class Runner {
     auto operator<=>(const HeadKey&) const = default;
   };
 
-  bool on_device() const { return cuda_ != nullptr; }
   bool replays() const { return graphs_ && ctx_.times == nullptr; }
+  static Form mtp_form(const MtpRows& from, const std::optional<std::span<const int32_t>>& wanted);
   ForwardRows forward(const Forward& f);
   ForwardRows forward_on_device(const Forward& f);
   ForwardRows compute(Form form, const Input& in, const Probe* probe);
@@ -191,12 +224,15 @@ class Runner {
   Input send(const Forward& f, const std::optional<StepShape>& shape);
   View input_rows(const RowInput& in, View which, int64_t n_given);
   void record_pass(const PassKey& key);
+  void record_passes(PassKey key);
   View compute_logits(View hidden, bool of_drafts);
   HeadOutput compute_head(const HeadInput& in, bool of_drafts);
-  HeadInput send_head(View hidden, std::span<const HeadRow> rows, int64_t n_rows);
-  void run_head(View hidden, std::span<const HeadRow> rows, bool of_drafts, const HeadOutput& to);
-  HeadOutput start_head_on_device(View hidden, std::span<const HeadRow> rows, bool of_drafts);
-  HeadCall start_head(View hidden, std::span<const HeadRow> rows, bool of_drafts);
+  HeadInput send_head(const HeadRows& in, int64_t n_rows);
+  void run_head(const HeadRows& in, bool of_drafts, const HeadOutput& to);
+  HeadOutput start_head_on_device(const HeadRows& in, bool of_drafts);
+  HeadCall start_head(const HeadRows& in, bool of_drafts);
+  Stamps* stamps_on_host() { return reinterpret_cast<Stamps*>(stamps_.data()); }
+  void read_stamps();
   View logits_of(View hidden, bool of_drafts);
   void record_head(const HeadKey& key);
   View kept(View rows);
@@ -220,6 +256,10 @@ class Runner {
   RecordedCalls<HeadKey, HeadOutput> heads_;
   int64_t n_waits_ = 0;
   std::chrono::steady_clock::time_point last_result_;
+
+  Buffer stamps_;  // pinned
+  Stamps last_stamps_;
+  std::optional<double> idle_before_trunk_s_;
 };
 
 }  // namespace levin

@@ -72,17 +72,18 @@ std::vector<SampledDraft> Sampler::choose_drafts(View hidden, std::span<const Dr
   std::vector<SampledDraft> out;
   for (size_t i = 0; i < rows.size(); ++i) {
     const std::optional<ops::ChosenToken>& chosen = results[i].chosen;
-    if (!chosen) {
-      out.push_back(choose_draft(results[i].logits, rows[i]));
-    } else {
-      out.push_back({.token = chosen->sound != 0 ? std::optional(chosen->token) : std::nullopt, .row = results[i]});
-    }
+    out.push_back(chosen ? draft_of(*chosen) : choose_draft(results[i].logits, rows[i]));
   }
   return out;
 }
 
 SampledDraft Sampler::choose_draft(std::span<const float> logits, const DraftRow& row) {
   return {.token = row.chooser->choose_draft(logits, row.drafts), .row = {.logits = logits, .chosen = std::nullopt}};
+}
+
+SampledDraft Sampler::draft_of(const ops::ChosenToken& chosen) {
+  return {.token = chosen.sound != 0 ? std::optional(chosen.token) : std::nullopt,
+          .row = {.logits = {}, .chosen = chosen}};
 }
 
 }  // namespace levin

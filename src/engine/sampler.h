@@ -66,11 +66,14 @@ class Sampler {
 
   void start(View hidden, std::vector<SampleRows> rows);  // hidden [T, D]
   std::vector<Sampled> finish();                          // of each of the rows of start()
+  // The tokens of all rows of start(), in order, where a device chooses all of them: [N, kChosenTokenWords] i32 there.
+  View chosen_there() const { return head_ ? head_->chosen_there : View(); }
 
   // hidden [N, D], row i to rows[i]; by the head for drafts.
   std::vector<SampledDraft> choose_drafts(View hidden, std::span<const DraftRow> rows);
   // The same of a row's logits [V] on the host.
   static SampledDraft choose_draft(std::span<const float> logits, const DraftRow& row);
+  static SampledDraft draft_of(const ops::ChosenToken& chosen);  // that a device chose
 
  private:
   Runner& runner_;

@@ -1,7 +1,7 @@
 // Speculation as the loop sees it: a drafter, and how many drafts it is asked for.
 //
 // The depth is fixed, or adapts to acceptance and to the measured duration of rounds (draft_depth.h). It changes speed and
-// never a token.
+// never a token. Where drafts are enqueued it is chosen by what was known before the round.
 #pragma once
 
 #include <memory>
@@ -30,11 +30,16 @@ class Speculation {
     return typical_;
   }  // of all sequences so far: what a new one is expected to have
 
+  // Before the round runs, of a drafter that enqueues: decides how many drafts it makes, and whether they are enqueued with it.
+  void plan(Round& round);
+  void enqueue(const Round& round, View chosen);          // chosen: Sampler::chosen_there()
   void observe(const Round& round);                       // what verification made of the drafts
   void draft(Round& round);                               // makes the next ones, for every sequence that continues
   void observe_time(const Round& round, double seconds);  // the round's duration
 
  private:
+  EnqueuedRound enqueued_round(const Round& round) const;
+  void observe_chains(const DraftRound& round);
   int choose_depth(const Round& round);
 
   std::unique_ptr<Drafter> drafter_;
@@ -42,6 +47,7 @@ class Speculation {
   DraftDepth depth_;
   DraftAcceptance typical_;
   int last_depth_ = 0;
+  double chain_share_ = 1;  // average over recent rounds
 };
 
 }  // namespace levin

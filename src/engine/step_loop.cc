@@ -214,12 +214,15 @@ Round StepLoop::plan() {
 void StepLoop::compute(Round& round) {
   phase_ = StepPhase::kTrunk;
   if (busy_) times_.host_gap_s = seconds_since(runner_.last_result());
+  speculation_.plan(round);
   run_round(runner_, sampler_, round, speculation_.drafter().needs_taps());
+  if (round.drafts_enqueued) speculation_.enqueue(round, sampler_.chosen_there());
 }
 
 void StepLoop::sample(Round& round) {
   phase_ = StepPhase::kChoosing;
   sample_round(runner_, sampler_, round);
+  if (times_.host_gap_s) times_.host_gap_s = runner_.idle_before_trunk_s().value_or(*times_.host_gap_s);
   commit_round(round);
   speculation_.observe(round);
 }

@@ -21,7 +21,8 @@ class DraftChooser {
   virtual ~DraftChooser() = default;
   // The token that follows the sequence and these drafts, by its logits [V]; nullopt: there is none that may be chosen.
   virtual std::optional<int32_t> choose_draft(std::span<const float> logits, std::span<const int32_t> drafts) = 0;
-  // How the token after n drafts is chosen, if logits and position alone decide: then a device may choose it.
+  // How the token after n drafts is chosen, if logits and position alone decide: then a device may choose it. Rules of one
+  // sequence differ in the position alone, and if the next token has one so has every token after it.
   virtual std::optional<ops::ChoiceRule> rule(int64_t /*n_drafts*/) const { return std::nullopt; }
   // Whether the draft layer's logits alone tell how likely a draft is to be accepted. With a structure they do not: it
   // excludes tokens of which they know nothing.

@@ -20,11 +20,13 @@
 namespace levin {
 
 namespace ops {
+struct AcceptDrafts;
 struct AddInto;
 struct AppendIndexKeys;
 struct AppendLatent;
 struct Argmax;
 struct ChooseTokens;
+struct ContinueDrafts;
 struct CopyRows;
 struct DeltaRule;
 struct Embed;
@@ -82,11 +84,13 @@ class Backend {
   virtual Status synchronize() = 0;             // waits for the ops called so far; an error where the device failed
   virtual OpClock* clock() { return nullptr; }  // of ops that are enqueued; null: they are done when their calls return
 
+  virtual void accept_drafts(const ops::AcceptDrafts& a) = 0;
   virtual void add_into(const ops::AddInto& a) = 0;
   virtual void append_index_keys(const ops::AppendIndexKeys& a) = 0;
   virtual void append_latent(const ops::AppendLatent& a) = 0;
   virtual void argmax(const ops::Argmax& a) = 0;
   virtual void choose_tokens(const ops::ChooseTokens& a) = 0;
+  virtual void continue_drafts(const ops::ContinueDrafts& a) = 0;
   virtual void copy_rows(const ops::CopyRows& a) = 0;
   virtual void delta_rule(const ops::DeltaRule& a) = 0;
   virtual void embed(const ops::Embed& a) = 0;

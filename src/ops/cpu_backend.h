@@ -32,11 +32,13 @@ class CpuBackend final : public Backend {
   ThreadPool& pool() const { return pool_; }
   const kernels::CpuKernels& kernels() const { return kernels_; }
 
+  void accept_drafts(const ops::AcceptDrafts& a) override;
   void add_into(const ops::AddInto& a) override;
   void append_index_keys(const ops::AppendIndexKeys& a) override;
   void append_latent(const ops::AppendLatent& a) override;
   void argmax(const ops::Argmax& a) override;
   void choose_tokens(const ops::ChooseTokens& a) override;
+  void continue_drafts(const ops::ContinueDrafts& a) override;
   void copy_rows(const ops::CopyRows& a) override;
   void delta_rule(const ops::DeltaRule& a) override;
   void embed(const ops::Embed& a) override;

@@ -71,6 +71,9 @@ class CudaBackend : public Backend, public DeviceMemory {
   virtual void copy_in(const View& to, const View& from) = 0;
   virtual Status copy_out(const View& to, const View& from) = 0;
 
+  // Writes the device's clock in nanoseconds to `out`, in pinned memory, when all work so far is done. May be recorded.
+  virtual void stamp_time(int64_t* out) = 0;
+
   // Weights in the layout of the products: row major as they come, f16 as f32. kSm90: mxfp4 as kernels/cuda/gemm_mxfp4.h
   // packs it where N and K are multiples of 8.
   virtual Result<Matrix> upload(const RowMajorWeights& source) = 0;

@@ -36,7 +36,7 @@ constexpr int64_t kIndexScoreBytes = int64_t{32} << 20;
 struct IndexQuery {
   View q;             // [T, Hi, Di] f32 with f32 keys, bf16 with bf16 keys, f8_e4m3 with fp8 keys
   View w;             // [T, Hi] f32: learned weight * Hi^-1/2 * Di^-1/2, and for fp8 * the query's scale
-  View seq;           // [T] i32, row of cache.tables
+  View seq;           // [T] i32, row of cache.tables; -1: padding, which sees nothing
   View visible;       // [T] i32: keys first <= s < visible[t] may be selected; none if visible[t] <= first
   int32_t first = 0;  // the first slot that holds a key (1 in the MTP layer, whose slot 0 is unused)
   IndexKeyFormat format;

@@ -54,8 +54,8 @@ struct RouteExperts {
   // [V, A] i32: the winners by token id, in any order, which are not looked for then; empty: the best
   View chosen;
   View tokens;  // [T] i32, rows of `chosen`; may be empty, for row t
-  // [T] i32, may be empty. On CUDA a row with slot < 0 is padding, with indices -1: no expert is read for it. The CPU has no
-  // such rows
+  // [T] i32, may be empty. On CUDA a row with slot < 0 is padding, with indices -1: no expert is read for it. The CPU
+  // routes it as any other row
   View slot = {};
   int n_groups = 1;
   int n_groups_kept = 1;

@@ -235,6 +235,12 @@ class PaddedStepTest : public BuildStepTest {
   StepShape shape_;
 };
 
+TEST(PaddedCounts, AQuarterHalfOrAllRowsMayBeWanted) {
+  EXPECT_EQ(wanted_counts(1), (std::array<int64_t, 3>{1, 1, 1}));
+  EXPECT_EQ(wanted_counts(6), (std::array<int64_t, 3>{2, 3, 6}));
+  EXPECT_EQ(wanted_counts(128), (std::array<int64_t, 3>{32, 64, 128}));
+}
+
 TEST_F(PaddedStepTest, RowsOfPaddingHaveNoSequenceAndSeeNothing) {
   tokens_ = {7, 8, 9, 6};
   must(first_.grow(70));
@@ -259,17 +265,25 @@ TEST_F(PaddedStepTest, RowsOfPaddingHaveNoSequenceAndSeeNothing) {
 }
 
 TEST_F(PaddedStepTest, WantedRowsThatNobodyWantsAreThePaddingAtTheEnd) {
-  const Values all = {0, 1, 2, 3}, one = {2}, none;
+  const Values all = {0, 1, 2, 3}, one = {2}, three = {0, 1, 3}, none;
   Step s = padded(SlotRule::kAfterPosition, all);
   EXPECT_EQ(shape_.n_rows, 4);
   EXPECT_EQ(values(*s.wanted), all);
   s = padded(SlotRule::kAfterPosition, one);
-  EXPECT_EQ(values(*s.wanted), (Values{2, 5, 5, 5, 5, 5}));
+  EXPECT_EQ(shape_.n_rows, 4);
+  EXPECT_EQ(values(*s.wanted), one) << "a quarter";
+  s = padded(SlotRule::kAfterPosition, three);
+  EXPECT_EQ(values(*s.wanted), three) << "half of six";
   EXPECT_EQ(values(s.seq), (Values{0, 0, 0, 1, -1, -1}));
   EXPECT_EQ(values(s.visible), (Values{67, 68, 69, 2, 1, 1}));  // slots 1 and later
   s = padded(SlotRule::kAfterPosition, none);
   EXPECT_EQ(shape_.n_rows, 4);
   EXPECT_TRUE(values(*s.wanted).empty());
+  tokens_ = {7, 8, 9, 6};
+  must(first_.grow(70));
+  const Values four = {0, 1, 3, 4};
+  s = padded(SlotRule::kAfterPosition, four);
+  EXPECT_EQ(values(*s.wanted), (Values{0, 1, 3, 4, 5, 5}));
 }
 
 class PaddedMtpEntriesStepTest : public BuildStepTest {

@@ -19,6 +19,7 @@
 #include "ops/copies.h"
 #include "ops/cpu_backend.h"
 #include "ops/cuda_backend.h"
+#include "ops/draft_steps.h"
 #include "ops/expand_topk.h"
 #include "ops/index_topk.h"
 #include "ops/linear_attention.h"
@@ -41,6 +42,12 @@ inline View seen_from_device(const View& view) {
   if (view.rank() == 1) return View(view.bytes(), view.dtype(), {view.dim(0)});
   LEVIN_CHECK(view.rank() == 2, "a fake device is given {}", view.describe());
   return View(view.bytes(), view.dtype(), {view.dim(0), view.stride(0)}).slice_last(0, view.dim(1));
+}
+
+inline ops::EditedStep seen_from_device(ops::EditedStep step) {
+  for (View* values : {&step.tokens, &step.positions, &step.seq, &step.slot, &step.visible, &step.window})
+    *values = seen_from_device(*values);
+  return step;
 }
 
 class FakeCuda final : public CudaBackend {
@@ -100,9 +107,31 @@ class FakeCuda final : public CudaBackend {
     copy_bytes_out(to.bytes(), from.bytes(), from.n_elements() * dtype_bytes(from.dtype()));
     return synchronize();
   }
+  // A clock that steps with every stamp.
+  void stamp_time(int64_t* out) override {
+    enqueue([this, out] { *out = ++now_ * 1000; });
+  }
   Result<Matrix> upload(const RowMajorWeights&) override { return refusal(); }
   Result<ops::ExpertStack> upload_experts(std::span<const ExpertRows>) override { return refusal(); }
 
+  void accept_drafts(const ops::AcceptDrafts& a) override {
+    enqueue([this, a] {
+      cpu_.accept_drafts({.chosen = seen_from_device(a.chosen),
+                          .faults = seen_from_device(a.faults),
+                          .sequences = seen_from_device(a.sequences),
+                          .chains = seen_from_device(a.chains),
+                          .step = seen_from_device(a.step),
+                          .wanted = seen_from_device(a.wanted)});
+    });
+  }
+  void continue_drafts(const ops::ContinueDrafts& a) override {
+    enqueue([this, a] {
+      cpu_.continue_drafts({.chosen = seen_from_device(a.chosen),
+                            .chains = seen_from_device(a.chains),
+                            .step = seen_from_device(a.step),
+                            .min_confidence = a.min_confidence});
+    });
+  }
   void argmax(const ops::Argmax& a) override {
     enqueue([this, a] { cpu_.argmax({.x = seen_from_device(a.x), .out = seen_from_device(a.out)}); });
   }
@@ -202,6 +231,7 @@ class FakeCuda final : public CudaBackend {
   std::vector<std::function<void()>>* recording_ = nullptr;
   int64_t n_synchronized_ = 0;
   int64_t fails_after_ = -1;
+  int64_t now_ = 0;
 };
 
 }  // namespace levin::test

@@ -79,6 +79,7 @@ class FakeModel final : public Model {
         *row_of(some.state, i) = *row_of(all.state, step.wanted[i]);
       }
       n_mtp_steps += has_pairs ? 1 : 0;
+      n_padding_steps += has_pairs ? 0 : 1;
     });
     return some;
   }
@@ -86,7 +87,8 @@ class FakeModel final : public Model {
   std::function<void()> on_trunk;  // called by every pass of the trunk; may throw
   mutable int64_t n_trunk_rows = 0;
   mutable int64_t n_mtp_steps = 0;
-  mutable int64_t n_stale_rows = 0;  // MTP rows whose predecessor is not the one that the sequence has
+  mutable int64_t n_padding_steps = 0;  // MTP steps of padding alone
+  mutable int64_t n_stale_rows = 0;     // MTP rows whose predecessor is not the one that the sequence has
 
  private:
   // What a pass reads of a step, wherever it runs.

@@ -47,36 +47,64 @@ double tokens_per_pass(const std::string& name, const std::string& set, Numerics
   return answer(name, set, numerics, min_confidence).total.mean_accept_length();
 }
 
+// The least that is accepted. Where no other program measured: what was measured here, less 0.05.
 struct Bar {
   const char* model;
   const char* set;
   double reference;
+  double official;
+  double official_all;  // every draft made
+  double tuned;         // official on a GPU's tuned kernels, which round at other places
+  double tuned_all;
   double fast;
-  double fast_all;  // every draft made: what was measured, less 0.05
+  double fast_all;
 };
 
 class Speculation : public testing::TestWithParam<Bar> {};
 
+// Why not, where the tested kernels round as another mode does.
+std::string why_not(NumericsMode mode) {
+  if (tested_numerics(mode) == mode) return "";
+  return fmt::format("the tuned kernels run {} as official, which has tests of its own", numerics_mode_name(mode));
+}
+
 TEST_P(Speculation, KeepsTokensInReference) {
+  if (const std::string why = why_not(NumericsMode::kReference); !why.empty()) GTEST_SKIP() << why;
   EXPECT_GE(tokens_per_pass(GetParam().model, GetParam().set, NumericsMode::kReference, kDefaultMinConfidence),
             GetParam().reference);
 }
 
+TEST_P(Speculation, KeepsTokensInOfficial) {
+  EXPECT_GE(tokens_per_pass(GetParam().model, GetParam().set, NumericsMode::kOfficial, kDefaultMinConfidence),
+            tests_tuned_kernels() ? GetParam().tuned : GetParam().official);
+}
+
+TEST_P(Speculation, KeepsTokensInOfficialWhenEveryDraftIsMade) {
+  EXPECT_GE(tokens_per_pass(GetParam().model, GetParam().set, NumericsMode::kOfficial, 0),
+            tests_tuned_kernels() ? GetParam().tuned_all : GetParam().official_all);
+}
+
 TEST_P(Speculation, KeepsTokensInFast) {
+  if (const std::string why = why_not(NumericsMode::kFast); !why.empty()) GTEST_SKIP() << why;
   EXPECT_GE(tokens_per_pass(GetParam().model, GetParam().set, NumericsMode::kFast, kDefaultMinConfidence),
             GetParam().fast);
 }
 
 TEST_P(Speculation, KeepsTokensInFastWhenEveryDraftIsMade) {
+  if (const std::string why = why_not(NumericsMode::kFast); !why.empty()) GTEST_SKIP() << why;
   EXPECT_GE(tokens_per_pass(GetParam().model, GetParam().set, NumericsMode::kFast, 0), GetParam().fast_all);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Demo, Speculation,
-    testing::Values(Bar{"demo-v32", "twelve", 3.1, 3.1, 3.27}, Bar{"demo-v32", "eighty", 2.7, 2.7, 2.87},
-                    Bar{"demo-v32", "code", 1.8, 1.8, 1.94}, Bar{"demo-glm", "twelve", 2.5, 2.4, 2.58},
-                    Bar{"demo-glm", "eighty", 2.8, 2.9, 3.07}, Bar{"demo-glm", "code", 1.8, 1.8, 1.9}),
-    [](const auto& row) { return test_name(fmt::format("{}_{}", row.param.model, row.param.set)); });
+INSTANTIATE_TEST_SUITE_P(Demo, Speculation,
+                         testing::Values(Bar{"demo-v32", "twelve", 3.1, 3.16, 3.41, 3.18, 3.32, 3.1, 3.27},
+                                         Bar{"demo-v32", "eighty", 2.7, 3.0, 3.08, 2.96, 3.05, 2.7, 2.87},
+                                         Bar{"demo-v32", "code", 1.8, 1.78, 1.85, 1.9, 1.99, 1.8, 1.94},
+                                         Bar{"demo-glm", "twelve", 2.5, 2.53, 2.61, 2.46, 2.58, 2.4, 2.58},
+                                         Bar{"demo-glm", "eighty", 2.8, 2.79, 2.96, 2.81, 2.95, 2.9, 3.07},
+                                         Bar{"demo-glm", "code", 1.8, 1.79, 1.94, 1.7, 1.83, 1.8, 1.9}),
+                         [](const auto& row) {
+                           return test_name(fmt::format("{}_{}", row.param.model, row.param.set));
+                         });
 
 // The more it asks for, the fewer drafts are made: at 1, as no logits are that sure, one a pass. No token changes.
 TEST(MinConfidence, DecidesWhetherDraftsGetMoreBehindThem) {

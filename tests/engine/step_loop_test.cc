@@ -115,9 +115,10 @@ struct Fake {
 };
 
 // MTP steps of an answer of n tokens whose drafts are all right, or all wrong: one that takes in what was committed, and one
-// more for every further draft that the answer has room for.
-int64_t expected_mtp_steps(int64_t n, int depth, bool right) {
-  int64_t steps = 0;
+// more for every further draft that the answer has room for. Where they are enqueued nobody knows that the last round ends
+// the answer: its tokens are taken in too.
+int64_t expected_mtp_steps(int64_t n, int depth, bool right, bool enqueued) {
+  int64_t steps = enqueued ? 1 : 0;
   for (int64_t answered = 1; answered < n;) {
     const int64_t n_drafts = std::min<int64_t>(depth, n - answered - 1);
     steps += std::max<int64_t>(n_drafts, 1);
@@ -150,7 +151,7 @@ TEST_P(StepLoopTest, PassesAndDraftForwardsAreThoseThatTheAnswerNeeds) {
       const SpeculationStats& stats = done->speculation;
       EXPECT_EQ(stats.n_accepted, right ? stats.n_drafted : 0);
       EXPECT_EQ(stats.n_verify_passes, right ? (kTokens - 1 + depth) / (depth + 1) : kTokens - 1);
-      EXPECT_EQ(fake.model.n_mtp_steps, expected_mtp_steps(kTokens, depth, right));
+      EXPECT_EQ(fake.model.n_mtp_steps, expected_mtp_steps(kTokens, depth, right, where != Where::kHost));
       EXPECT_EQ(fake.model.n_trunk_rows, 10 + stats.n_verify_passes + stats.n_drafted);
     }
   }
@@ -216,7 +217,8 @@ TEST_P(StepLoopTest, SampledAnswersAreTheSameWhereverTokensAreChosen) {
   }
 }
 
-// Row status, tokens, logits that somebody needs, and taps at block ends come together; then each draft by itself.
+// Row status, tokens, logits that somebody needs, and taps at block ends come together; then each draft by itself, since some
+// of the tokens are the host's to choose.
 TEST_P(StepLoopTest, AStepWaitsForItsTokensAndForEachDraftOnce) {
   for (const int depth : {0, 1, 3}) {
     SCOPED_TRACE(depth);
@@ -229,6 +231,114 @@ TEST_P(StepLoopTest, AStepWaitsForItsTokensAndForEachDraftOnce) {
     }
     EXPECT_EQ(most, where == Where::kHost ? 0 : 1 + depth);
   }
+}
+
+// Requests whose tokens a device chooses.
+std::vector<GenerateRequest> requests_by_rule() {
+  std::vector<GenerateRequest> requests;
+  for (uint64_t i = 0; i < 9; ++i) {
+    requests.push_back({.prompt = made_up(20 + 17 * static_cast<int64_t>(i), 100 + i),
+                        .max_tokens = 40 + 3 * static_cast<int64_t>(i)});
+    requests.back().sampling.temperature = i % 2 == 0 ? 0 : 0.8;
+    requests.back().sampling.seed = i;
+  }
+  return requests;
+}
+
+// Where all tokens are chosen by rules a step waits once, however many drafts it makes.
+TEST_P(StepLoopTest, AStepWaitsOnceWhereItsDraftsAreEnqueued) {
+  for (const int depth : {1, 3, 5}) {
+    for (const uint32_t wrong_every : {0u, 1u, 3u}) {
+      SCOPED_TRACE(testing::Message() << depth << " drafts, wrong every " << wrong_every);
+      Fake fake({.chunk_tokens = 33, .n_spec_steps = depth, .max_context_tokens = kContext}, wrong_every);
+      for (const GenerateRequest& request : requests_by_rule()) must(fake.loop.submit(request));
+      int64_t n_steps = 0;
+      while (fake.loop.step()) ++n_steps;
+      EXPECT_EQ(fake.runner.n_waits(), where == Where::kHost ? 0 : n_steps);
+      EXPECT_EQ(fake.model.n_stale_rows, 0);
+    }
+  }
+}
+
+struct Drafted {
+  Tokens tokens;
+  int64_t n_drafted = 0, n_accepted = 0, n_verify_passes = 0;
+  std::vector<int64_t> accepted_per_position;
+  bool operator==(const Drafted&) const = default;
+};
+
+std::vector<Drafted> drafted_answers(const LoopOptions& options, uint32_t wrong_every) {
+  Fake fake(options, wrong_every);
+  std::vector<RequestId> ids;
+  for (const GenerateRequest& request : requests_by_rule()) ids.push_back(must(fake.loop.submit(request)));
+  while (fake.loop.step()) continue;
+  std::vector<Drafted> out;
+  for (const RequestId id : ids) {
+    const std::unique_ptr<Generation> done = fake.loop.take(id);
+    const SpeculationStats& stats = done->speculation;
+    out.push_back({tokens_of(*done),
+                   stats.n_drafted,
+                   stats.n_accepted,
+                   stats.n_verify_passes,
+                   {stats.accepted_per_position.begin(), stats.accepted_per_position.end()}});
+  }
+  return out;
+}
+
+// Not only tokens: a chain ends at the same draft on the host and on a device. Two of the fake model's drafts together have a
+// probability of 0.97, and five of 0.93.
+TEST_P(StepLoopTest, DraftsAreTheSameWhereverChainsEnd) {
+  for (const double min_confidence : {0.0, 0.95, 0.98, 1.0}) {
+    for (const uint32_t wrong_every : {0u, 1u, 4u}) {
+      SCOPED_TRACE(testing::Message() << "confidence of " << min_confidence << ", wrong every " << wrong_every);
+      const LoopOptions options{
+          .chunk_tokens = 33, .n_spec_steps = 5, .min_confidence = min_confidence, .max_context_tokens = kContext};
+      const std::vector<Drafted> found = drafted_answers(options, wrong_every);
+      where = Where::kHost;
+      const std::vector<Drafted> expected = drafted_answers(options, wrong_every);
+      where = std::get<0>(GetParam());
+      EXPECT_EQ(found, expected);
+    }
+  }
+}
+
+// Drafts that a waiting host would not make are not worth a step without a wait.
+TEST_P(StepLoopTest, DraftsAreNotEnqueuedWhereChainsEndEarly) {
+  Fake fake({.n_spec_steps = 5, .min_confidence = 1, .max_context_tokens = kContext});
+  fake.runner.record_graphs(5);
+  fake.device.synchronize();
+  const int64_t before = fake.model.n_padding_steps;
+  fake.answer(greedy(made_up(40, 7), 100));
+  const int64_t n_padding_steps = fake.model.n_padding_steps - before;
+  EXPECT_EQ(n_padding_steps > 0, where != Where::kHost) << "the first rounds";
+  EXPECT_LT(n_padding_steps, 20);
+}
+
+// Of the device's clock, which steps by a microsecond with every stamp: after the last work of a step comes the trunk.
+TEST_P(StepLoopTest, TheGapBetweenStepsIsTakenFromTheDevicesClock) {
+  if (where == Where::kHost) GTEST_SKIP() << "of devices";
+  Fake fake({.n_spec_steps = 3, .max_context_tokens = kContext});
+  fake.runner.record_graphs(3);  // which run the trunk
+  must(fake.loop.submit(greedy(made_up(20, 8), 40)));
+  fake.loop.step();
+  EXPECT_FALSE(fake.loop.last_step().host_gap_s.has_value());
+  while (fake.loop.step()) {
+    const std::optional<double> gap_s = fake.loop.last_step().host_gap_s;
+    EXPECT_NEAR(gap_s.value_or(1e-6), 1e-6, 1e-12);
+  }
+}
+
+// While nobody drafts, the taps that are kept for later come with the tokens.
+TEST_P(StepLoopTest, AStepWithoutDraftsWaitsOnceToo) {
+  Fake fake({.n_spec_steps = 3, .adapt_depth = true, .max_context_tokens = kContext}, 1);
+  for (const GenerateRequest& request : requests_by_rule()) must(fake.loop.submit(request));
+  int64_t n_steps = 0, n_once = 0, before = 0;
+  while (fake.loop.step()) {
+    ++n_steps;
+    n_once += fake.runner.n_waits() - std::exchange(before, fake.runner.n_waits()) == 1 ? 1 : 0;
+  }
+  if (where == Where::kHost) return;
+  EXPECT_GT(n_once, n_steps * 8 / 10) << "of " << n_steps << " steps, in some of which pending pairs are taken in";
 }
 
 // Twelve answers in a cache for three.

@@ -42,6 +42,24 @@ using CudaBackendDeathTest = CudaBackendTest;
 
 TEST_F(CudaBackendTest, IsUnderTest) { EXPECT_TRUE(device_->on_cuda()); }
 
+TEST_F(CudaBackendTest, StampsOfItsClockAscendInTheOrderOfTheWork) {
+  CudaBackend& cuda = device_->cuda();
+  Result<Buffer> pinned = cuda.allocate_pinned(3 * sizeof(int64_t));
+  ASSERT_TRUE(pinned.ok()) << pinned.error().message;
+  auto* stamps = reinterpret_cast<int64_t*>(pinned->data());
+  const Tensor x(DType::kF32, {1000, 4096});
+  Args args(*device_);
+  cuda.stamp_time(&stamps[0]);
+  ops::rms_norm(device_->ctx(), {.x = args.in(x), .weight = {}, .eps = 1e-6f, .out = args.out(x)});
+  cuda.stamp_time(&stamps[1]);
+  ASSERT_TRUE(cuda.synchronize().ok());
+  cuda.stamp_time(&stamps[2]);
+  args.fetch();
+  EXPECT_GT(stamps[0], 0);
+  EXPECT_GT(stamps[1], stamps[0]);
+  EXPECT_GE(stamps[2], stamps[1]);
+}
+
 // ---- forms that the tuned kernels do not take ----
 
 // Rows, product and weight of types and widths of which one at least has no tuned kernel.

@@ -36,9 +36,9 @@ int64_t count_topk(const ops::AttentionRows& rows, int64_t t) {
   return n;
 }
 
-// The candidates of row t, which must be slots of the sequence.
+// The candidates of row t, which must be slots of the sequence; padding has none.
 kernels::CandidateRows candidates(const ops::AttentionRows& rows, int64_t t, int64_t seq) {
-  if (rows.empty()) return {};
+  if (rows.empty() || seq == -1) return {};
   LEVIN_CHECK(seq >= 0 && seq < rows.cache.tables.dim(0), "sparse_attention: row {} is of seq {}, cache.tables is {}",
               t, seq, rows.cache.tables.describe());
   kernels::CandidateRows out{

@@ -8,6 +8,7 @@
 
 #include "base/numbers.h"
 #include "kernels/cuda/plain/dummies.h"
+#include "kernels/cuda/plain/time_stamp.h"
 #include "ops/cuda/ops_on_cuda.h"
 #include "ops/moe.h"
 #include "tensor/cuda/upload.h"
@@ -104,6 +105,8 @@ Status PlainCuda::synchronize() {
   clock_.add_times();
   return {};
 }
+
+void PlainCuda::stamp_time(int64_t* out) { cuda::plain::stamp_time(out, stream_.handle()); }
 
 Result<std::unique_ptr<RecordedWork>> PlainCuda::record(const std::function<void()>& enqueue) {
   LEVIN_ASSIGN(cuda::Graph graph, cuda::Graph::capture(stream_, enqueue));

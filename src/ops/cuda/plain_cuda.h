@@ -33,17 +33,20 @@ class PlainCuda : public CudaBackend {
   void copy_bytes_out(void* to, const std::byte* from, int64_t n_bytes) override;
   void copy_in(const View& to, const View& from) override;
   Status copy_out(const View& to, const View& from) override;
+  void stamp_time(int64_t* out) override;
   Status synchronize() override;
   OpClock* clock() override { return &clock_; }
   Result<std::unique_ptr<RecordedWork>> record(const std::function<void()>& enqueue) override;
   Result<Matrix> upload(const RowMajorWeights& source) override;
   Result<ops::ExpertStack> upload_experts(std::span<const ExpertRows> experts) override;
 
+  void accept_drafts(const ops::AcceptDrafts& a) override;
   void add_into(const ops::AddInto& a) override;
   void append_index_keys(const ops::AppendIndexKeys& a) override;
   void append_latent(const ops::AppendLatent& a) override;
   void argmax(const ops::Argmax& a) override;
   void choose_tokens(const ops::ChooseTokens& a) override;
+  void continue_drafts(const ops::ContinueDrafts& a) override;
   void copy_rows(const ops::CopyRows& a) override;
   void delta_rule(const ops::DeltaRule& a) override;
   void embed(const ops::Embed& a) override;

@@ -1,0 +1,149 @@
+#include "engine/enqueued_drafts.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/check.h"
+
+namespace levin {
+namespace {
+
+// One record a row.
+template <class T>
+View words_of(const std::vector<T>& records) {
+  return View::of(reinterpret_cast<const int32_t*>(records.data()),
+                  {std::ssize(records), static_cast<int64_t>(sizeof(T) / 4)});
+}
+
+// The tokens that follow the rows as far as the host knows them.
+std::vector<int32_t> next_tokens(const EnqueuedEntry& entry) {
+  std::vector<int32_t> tokens(entry.rows.begin() + 1, entry.rows.end());
+  tokens.push_back(entry.next_token);
+  return tokens;
+}
+
+int64_t n_known(const EnqueuedEntry& entry) { return std::ssize(entry.rows) - entry.n_chosen; }
+
+// The first token that is chosen leaves room for a draft.
+bool has_chain(const EnqueuedEntry& entry) { return entry.n_chosen > 0 && entry.room > 1; }
+
+// Of the pair that a chain's step s >= 1 runs: at most, as if all rows were right; and where a draft after it has room.
+int64_t chain_position(const EnqueuedEntry& entry, int64_t step) {
+  const int64_t n_rows = std::ssize(entry.rows);
+  return entry.first_position + std::min(n_rows - 1 + step, n_known(entry) + entry.room - 2);
+}
+
+ops::DraftChain chain_of(const EnqueuedEntry& entry, int depth) {
+  return {.rule = *entry.chooser->rule(0),
+          .n_wanted = depth,
+          .room = static_cast<int32_t>(std::min<int64_t>(entry.room, std::ssize(entry.rows) + depth)),
+          .position = static_cast<int32_t>(entry.first_position - 1)};
+}
+
+}  // namespace
+
+bool EnqueuedDrafts::has_room(const EnqueuedEntry& entry, int depth) const {
+  const SequenceChunk rows{
+      .tokens = entry.rows, .first_position = static_cast<int32_t>(entry.first_position), .pages = entry.pages};
+  const auto fits = [&](const SequenceChunk& chunk) {
+    return check_room(chunk, SlotRule::kAfterPosition, runner_.pools().kinds()).ok();
+  };
+  if (!fits(rows) || !has_chain(entry) || depth < 2) return fits(rows);
+  SequenceChunk last = rows;
+  last.tokens = last.tokens.last(1);
+  last.first_position = static_cast<int32_t>(chain_position(entry, depth - 1));
+  return fits(last);
+}
+
+void EnqueuedDrafts::start(const EnqueuedRound& round) {
+  heads_.clear();
+  extend(round);
+  for (int step = 0; step < round.depth && !chains_.empty(); ++step) {
+    if (step > 0) continue_chains(round, step);
+    heads_.push_back(runner_.start_draft_head(rows_.hidden, words_.slice_last(0, ops::kChoiceRuleWords)));
+  }
+  words_on_host_ = runner_.fetch(words_);
+}
+
+void EnqueuedDrafts::extend(const EnqueuedRound& round) {
+  std::vector<ops::VerifiedRows> sequences;
+  std::vector<ops::DraftChain> chains;
+  std::vector<std::vector<int32_t>> tokens;
+  std::vector<SequenceChunk> chunks;
+  std::vector<int32_t> last_rows;  // of the sequences with chains, if all of their rows are right
+  chains_.clear();
+  int64_t n_rows = 0, n_chosen = 0;
+  for (const EnqueuedEntry& entry : round.entries) {
+    ops::VerifiedRows& rows = sequences.emplace_back();
+    rows = {.first_row = static_cast<int32_t>(n_rows),
+            .n_rows = static_cast<int32_t>(entry.rows.size()),
+            .n_known = static_cast<int32_t>(n_known(entry)),
+            .first_chosen = static_cast<int32_t>(n_chosen)};
+    n_rows += std::ssize(entry.rows);
+    n_chosen += entry.n_chosen;
+    tokens.push_back(next_tokens(entry));
+    chunks.push_back(
+        {.tokens = tokens.back(), .first_position = static_cast<int32_t>(entry.first_position), .pages = entry.pages});
+    if (!has_chain(entry)) continue;
+    rows.chain = static_cast<int32_t>(chains.size());
+    chains.push_back(chain_of(entry, round.depth));
+    last_rows.push_back(static_cast<int32_t>(n_rows - 1));
+    chains_.push_back(entry);
+  }
+  const View sequence_words = runner_.place(words_of(sequences));
+  words_ = chains.empty() ? View() : runner_.place(words_of(chains));
+  rows_ = runner_.edited_mtp(chunks, {.state = round.taps}, last_rows, [&](OpContext& ctx, const Step& step) {
+    ops::accept_drafts(ctx, {.chosen = round.chosen,
+                             .faults = round.faults,
+                             .sequences = sequence_words,
+                             .chains = words_,
+                             .step = edited(step),
+                             .wanted = *step.wanted});
+  });
+}
+
+void EnqueuedDrafts::continue_chains(const EnqueuedRound& round, int step) {
+  static constexpr int32_t kAnyToken = 0;
+  std::vector<SequenceChunk> chunks;
+  for (const EnqueuedEntry& entry : chains_) {
+    chunks.push_back({.tokens = {&kAnyToken, 1},
+                      .first_position = static_cast<int32_t>(chain_position(entry, step)),
+                      .pages = entry.pages});
+  }
+  const bool share_topk = runner_.model().config().share_topk_across_drafts;
+  const MtpRows from{.state = rows_.state, .topk = share_topk ? rows_.topk : View()};
+  const auto edit = [&](OpContext& ctx, const Step& mtp_step) {
+    ops::continue_drafts(ctx, {.chosen = heads_.back().chosen_there,
+                               .chains = words_,
+                               .step = edited(mtp_step),
+                               .min_confidence = round.min_confidence});
+  };
+  rows_ = runner_.edited_mtp(chunks, from, std::nullopt, edit);
+}
+
+ops::EditedStep EnqueuedDrafts::edited(const Step& step) const {
+  return {.tokens = step.tokens,
+          .positions = step.positions,
+          .seq = step.seq,
+          .slot = step.slot,
+          .visible = step.visible,
+          .window = step.window,
+          .first_slot = step.first_slot,
+          .n_window = runner_.pools().kinds().n_window};
+}
+
+std::optional<EnqueuedDrafts::Result> EnqueuedDrafts::result_of(const DraftState& state) const {
+  const auto found =
+      std::find_if(chains_.begin(), chains_.end(), [&](const EnqueuedEntry& entry) { return entry.state == &state; });
+  if (found == chains_.end()) return std::nullopt;
+  const int64_t n = found - chains_.begin();
+  ops::DraftChain chain;
+  std::memcpy(static_cast<void*>(&chain), words_on_host_.row<int32_t>(n), sizeof(chain));
+  Result result{.n_committed = chain.n_committed, .choices = {}};
+  for (const HeadCall& head : heads_)
+    std::memcpy(static_cast<void*>(&result.choices.emplace_back()), head.chosen.row<int32_t>(n),
+                sizeof(ops::ChosenToken));
+  return result;
+}
+
+}  // namespace levin

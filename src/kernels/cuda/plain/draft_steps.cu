@@ -1,0 +1,90 @@
+// draft_steps.h: a block a sequence, which decides in one thread and edits its rows with all; a thread a chain.
+#include "kernels/cuda/plain/draft_steps.h"
+#include "kernels/cuda/plain/launch.cuh"
+
+namespace levin::cuda::plain {
+namespace {
+
+__device__ void make_padding(const EditedStep& step, int64_t row) {
+  step.tokens[row] = step.positions[row] = 0;
+  step.seq[row] = step.slot[row] = -1;
+  step.visible[row] = step.first_slot;
+  if (step.window != nullptr) step.window[row] = step.first_slot;
+}
+
+// How many rows of a sequence are right, given that those with known tokens are; 0: one is at fault.
+__device__ int32_t n_right_rows(const AcceptDrafts& a, const VerifiedRows& rows) {
+  for (int32_t r = rows.n_known; r < rows.n_rows; ++r) {
+    const ChosenToken chosen = a.chosen[rows.first_chosen + r - rows.n_known];
+    if (a.faults[rows.first_row + r] != 0 || chosen.sound == 0) return 0;
+    if (chosen.token != a.step.tokens[rows.first_row + r]) return r + 1;
+  }
+  return rows.n_rows;
+}
+
+__device__ void start_chain(const AcceptDrafts& a, const VerifiedRows& rows, int32_t n_right) {
+  DraftChain& chain = a.chains[rows.chain];
+  const int32_t n_chosen = max(n_right - rows.n_known, 0);
+  chain.n_committed = n_right;
+  chain.position += n_right;
+  chain.rule.position += static_cast<uint32_t>(n_chosen);
+  chain.room -= n_chosen;
+  chain.n_wanted = n_right == 0 ? 0 : min(max(chain.room, 0), chain.n_wanted);
+  a.wanted[rows.chain] = rows.first_row + max(n_right, 1) - 1;
+}
+
+__global__ void accept_kernel(AcceptDrafts a) {
+  __shared__ int32_t n_right;
+  const VerifiedRows rows = a.sequences[blockIdx.x];
+  bool has_fault = false;
+  for (int32_t r = threadIdx.x; r < rows.n_known; r += blockDim.x) has_fault |= a.faults[rows.first_row + r] != 0;
+  has_fault = __syncthreads_or(has_fault);
+  if (threadIdx.x == 0) n_right = has_fault ? 0 : n_right_rows(a, rows);
+  __syncthreads();
+  for (int32_t r = threadIdx.x; r < rows.n_rows; r += blockDim.x) {
+    const int64_t row = rows.first_row + r;
+    if (r >= n_right)
+      make_padding(a.step, row);
+    else if (r >= rows.n_known)
+      a.step.tokens[row] = a.chosen[rows.first_chosen + r - rows.n_known].token;
+  }
+  if (threadIdx.x == 0 && rows.chain >= 0) start_chain(a, rows, n_right);
+}
+
+// Adds a draft. Whether the chain continues after it.
+__device__ bool take_draft(const ChosenToken& chosen, double min_confidence, DraftChain& chain) {
+  if (chain.n_drafts >= chain.n_wanted) return false;
+  if (chosen.sound != 0) ++chain.n_drafts;
+  const bool wants_more = chosen.sound != 0 && chain.n_drafts < chain.n_wanted;
+  if (wants_more) chain.confidence *= static_cast<double>(chosen.probability);
+  if (wants_more && chain.confidence >= min_confidence) return true;
+  chain.n_wanted = chain.n_drafts;
+  return false;
+}
+
+__global__ void continue_kernel(ContinueDrafts a) {
+  const int64_t n = flat_index();
+  if (n >= a.n_chains) return;
+  DraftChain& chain = a.chains[n];
+  const ChosenToken chosen = a.chosen[n];
+  if (!take_draft(chosen, a.min_confidence, chain)) return make_padding(a.step, n);
+  ++chain.position, ++chain.rule.position;
+  const int32_t slot = chain.position + a.step.first_slot;
+  a.step.tokens[n] = chosen.token;
+  a.step.positions[n] = chain.position;
+  a.step.slot[n] = slot;
+  a.step.visible[n] = slot + 1;
+  if (a.step.window != nullptr)
+    a.step.window[n] = max(a.step.first_slot, slot + 1 - static_cast<int32_t>(a.step.n_window));
+}
+
+}  // namespace
+
+void accept_drafts(const AcceptDrafts& a, StreamHandle stream) {
+  start(accept_kernel, {.x = a.n_sequences}, stream, a);
+}
+void continue_drafts(const ContinueDrafts& a, StreamHandle stream) {
+  start(continue_kernel, {.x = div_up(a.n_chains, kThreads)}, stream, a);
+}
+
+}  // namespace levin::cuda::plain

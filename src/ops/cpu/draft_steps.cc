@@ -1,0 +1,109 @@
+#include "ops/draft_steps.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "ops/cpu_backend.h"
+
+namespace levin {
+namespace {
+
+using ops::ChosenToken;
+using ops::DraftChain;
+using ops::EditedStep;
+using ops::VerifiedRows;
+
+template <class T>
+T record_of(const View& rows, int64_t i) {
+  T out;
+  std::memcpy(static_cast<void*>(&out), rows.row<int32_t>(i), sizeof(out));
+  return out;
+}
+
+template <class T>
+void set_record(const View& rows, int64_t i, const T& value) {
+  std::memcpy(rows.row<int32_t>(i), &value, sizeof(value));
+}
+
+int32_t& at(const View& values, int64_t row) { return values.data<int32_t>()[row]; }
+
+void make_padding(const EditedStep& step, int64_t row) {
+  at(step.tokens, row) = at(step.positions, row) = 0;
+  at(step.seq, row) = at(step.slot, row) = -1;
+  at(step.visible, row) = step.first_slot;
+  if (!step.window.empty()) at(step.window, row) = step.first_slot;
+}
+
+// How many rows of a sequence are right; 0: one is at fault.
+int32_t n_right_rows(const ops::AcceptDrafts& a, const VerifiedRows& rows) {
+  const auto has_fault = [&](int32_t r) { return at(a.faults, rows.first_row + r) != 0; };
+  for (int32_t r = 0; r < rows.n_known; ++r) {
+    if (has_fault(r)) return 0;
+  }
+  for (int32_t r = rows.n_known; r < rows.n_rows; ++r) {
+    const auto chosen = record_of<ChosenToken>(a.chosen, rows.first_chosen + r - rows.n_known);
+    if (has_fault(r) || chosen.sound == 0) return 0;
+    if (chosen.token != at(a.step.tokens, rows.first_row + r)) return r + 1;
+  }
+  return rows.n_rows;
+}
+
+void start_chain(const ops::AcceptDrafts& a, const VerifiedRows& rows, int32_t n_right) {
+  auto chain = record_of<DraftChain>(a.chains, rows.chain);
+  const int32_t n_chosen = std::max(n_right - rows.n_known, 0);
+  chain.n_committed = n_right;
+  chain.position += n_right;
+  chain.rule.position += static_cast<uint32_t>(n_chosen);
+  chain.room -= n_chosen;
+  chain.n_wanted = n_right == 0 ? 0 : std::clamp(chain.room, 0, chain.n_wanted);
+  set_record(a.chains, rows.chain, chain);
+  at(a.wanted, rows.chain) = rows.first_row + std::max(n_right, 1) - 1;
+}
+
+// Adds a draft. Whether the chain continues after it.
+bool take_draft(const ChosenToken& chosen, double min_confidence, DraftChain& chain) {
+  if (chain.n_drafts >= chain.n_wanted) return false;
+  if (chosen.sound != 0) ++chain.n_drafts;
+  const bool wants_more = chosen.sound != 0 && chain.n_drafts < chain.n_wanted;
+  if (wants_more) chain.confidence *= static_cast<double>(chosen.probability);
+  if (wants_more && chain.confidence >= min_confidence) return true;
+  chain.n_wanted = chain.n_drafts;
+  return false;
+}
+
+}  // namespace
+
+void CpuBackend::accept_drafts(const ops::AcceptDrafts& a) {
+  for (int64_t b = 0; b < a.sequences.dim(0); ++b) {
+    const auto rows = record_of<VerifiedRows>(a.sequences, b);
+    const int32_t n_right = n_right_rows(a, rows);
+    for (int32_t r = rows.n_known; r < n_right; ++r) {
+      at(a.step.tokens, rows.first_row + r) =
+          record_of<ChosenToken>(a.chosen, rows.first_chosen + r - rows.n_known).token;
+    }
+    for (int32_t r = n_right; r < rows.n_rows; ++r) make_padding(a.step, rows.first_row + r);
+    if (rows.chain >= 0) start_chain(a, rows, n_right);
+  }
+}
+
+void CpuBackend::continue_drafts(const ops::ContinueDrafts& a) {
+  for (int64_t n = 0; n < a.chains.dim(0); ++n) {
+    auto chain = record_of<DraftChain>(a.chains, n);
+    const auto chosen = record_of<ChosenToken>(a.chosen, n);
+    if (take_draft(chosen, a.min_confidence, chain)) {
+      ++chain.position, ++chain.rule.position;
+      at(a.step.tokens, n) = chosen.token;
+      at(a.step.positions, n) = chain.position;
+      at(a.step.slot, n) = chain.position + a.step.first_slot;
+      at(a.step.visible, n) = at(a.step.slot, n) + 1;
+      if (!a.step.window.empty())
+        at(a.step.window, n) =
+            static_cast<int32_t>(std::max<int64_t>(a.step.first_slot, at(a.step.visible, n) - a.step.n_window));
+    } else {
+      make_padding(a.step, n);
+    }
+    set_record(a.chains, n, chain);
+  }
+}
+
+}  // namespace levin

@@ -1,0 +1,84 @@
+// Between the passes of a round that verifies drafts and makes the next ones: what was accepted, and how the steps of the draft
+// layer continue from there. As ops they run where the tokens are chosen, so no pass waits for a host that reads them.
+//
+// The host makes the steps as if every draft were accepted and none doubted, since pages and shapes follow from that. These
+// ops then edit the steps: tokens and positions become those that were chosen, and rows that are not to run become padding,
+// as engine/build_step.h makes it: token and position 0, seq and slot -1, visible and window first_slot.
+//
+//   accept_drafts     after the target's choices, before the draft layer's step over the pairs (row, next token)
+//   continue_drafts   after the choice of drafts, before the draft layer's step over (its own row, draft)
+//
+// A sequence's rows depend on the sequence's own words alone. No sums.
+#pragma once
+
+#include <cstdint>
+
+#include "ops/context.h"
+#include "ops/logits.h"
+#include "tensor/view.h"
+
+namespace levin::ops {
+
+// The rows of one sequence in the target's step, and in the draft layer's step over the same rows. Eight words.
+struct VerifiedRows {
+  int32_t first_row = 0;
+  int32_t n_rows = 0;
+  int32_t n_known = 0;       // of the rows: the first ones, whose next tokens are a prompt's. All are right
+  int32_t first_chosen = 0;  // in `chosen`: the token that follows the first of the others
+  int32_t chain = -1;        // the chain of drafts that starts at the last right row; -1: none
+  int32_t unused[3] = {};
+};
+constexpr int64_t kVerifiedRowsWords = sizeof(VerifiedRows) / 4;
+
+// The drafts of one sequence in the making. Sixteen words.
+struct DraftChain {
+  ChoiceRule rule;           // of the next draft. The host's: of the first token that the target chooses
+  double confidence = 1;     // of all drafts so far together
+  int32_t n_wanted = 0;      // drafts, with those that there are; as many as there are: the chain has ended
+  int32_t room = 0;          // tokens that may still follow, chosen ones and drafts together
+  int32_t n_drafts = 0;      // that there are
+  int32_t position = 0;      // of the row that the next draft is chosen from. The host's: of the row before the first
+  int32_t n_committed = -1;  // rows of the sequence that are right; 0: it ends, since a row is at fault
+  int32_t unused = 0;
+};
+constexpr int64_t kDraftChainWords = sizeof(DraftChain) / 4;
+
+// What is edited of a step of the draft layer (model/step.h): all [T] i32.
+struct EditedStep {
+  View tokens;
+  View positions;
+  View seq;
+  View slot;     // position + first_slot
+  View visible;  // slot + 1
+  View window;   // max(first_slot, visible - n_window); empty: the model has none
+  int32_t first_slot = 0;
+  int64_t n_window = 0;
+};
+
+// Row by row of a sequence, from n_known on: the row is right, and so is the next one if the chosen token is what that one
+// computed from, tokens[row] as it comes in. From the first row on that is not right rows become padding; the others get
+// their chosen tokens. A row that is reached and has a fault, or whose choice is not sound, ends the sequence: all of its rows
+// become padding. A chain gets the rule, the position and the row where it starts: wanted[chain], any row of a sequence that
+// ends; and as many drafts as there is room for, none if the sequence ends.
+struct AcceptDrafts {
+  View chosen;     // [M, kChosenTokenWords] i32: of ChosenToken
+  View faults;     // [T] i32, row status of the target's step
+  View sequences;  // [B, kVerifiedRowsWords] i32: of VerifiedRows
+  View chains;     // [N, kDraftChainWords] i32: of DraftChain
+  EditedStep step;
+  View wanted;  // [W >= N] i32: the first N are written
+};
+void accept_drafts(OpContext& ctx, const AcceptDrafts& a);
+
+// Chain n takes chosen[n] as its next draft, and row n of the step runs it. The chain ends, and the row becomes padding, if
+// the choice is not sound, if it has all drafts that are wanted, or if confidence, which the draft's probability is multiplied
+// to unless it is the last one, falls below min_confidence.
+struct ContinueDrafts {
+  View chosen;      // [N, kChosenTokenWords] i32: of ChosenToken
+  View chains;      // [N, kDraftChainWords] i32: of DraftChain
+  EditedStep step;  // T >= N
+  double min_confidence = 0;
+};
+void continue_drafts(OpContext& ctx, const ContinueDrafts& a);
+
+}  // namespace levin::ops
