@@ -13,7 +13,8 @@
 #include "apps/levin/commands.h"
 #include "apps/levin/standard_output.h"
 #include "apps/levin/terminal.h"
-#include "tensor/device_memory.h"
+#include "base/device_fault.h"
+#include "base/recovery.h"
 
 namespace levin::app {
 namespace {
@@ -22,12 +23,17 @@ constexpr std::string_view kOutOfMemory =
     "out of memory: the system or a process limit (ulimit -v) allows no more; give a smaller --max-model-len, --chunk "
     "or --cache-tokens";
 
-// On whatever thread memory runs out: the others may be in the middle of work on what an exception would take away, so
-// none is thrown. Allocates nothing.
+// Allocates nothing.
 [[noreturn]] void end_for_lack_of_memory() {
   const auto say = [](std::string_view text) { return ::write(STDERR_FILENO, text.data(), text.size()); };
   const bool said = say("error: ") >= 0 && say(kOutOfMemory) >= 0 && say("\n") >= 0;
   ::_exit(said ? Error{.kind = ErrorKind::kOutOfMemory, .message = {}}.exit_code() : EXIT_FAILURE);
+}
+
+// Unless the thread recovers nothing is thrown: others may be in the middle of work on what an exception would take away.
+[[noreturn]] void on_lack_of_memory() {
+  if (Recovery::active()) throw std::bad_alloc();
+  end_for_lack_of_memory();
 }
 
 [[noreturn]] void end_for_lost_device(const DeviceFault& fault) {
@@ -93,7 +99,7 @@ void add_commands(CommandLine& line) {
 
 int main(int argc, char** argv) {
   using namespace levin;
-  std::set_new_handler(app::end_for_lack_of_memory);
+  std::set_new_handler(app::on_lack_of_memory);
   std::set_terminate(app::on_terminate);
   app::occupy_closed_streams();
   app::use_utf8_characters();

@@ -6,6 +6,8 @@
 #include <cstdlib>
 #include <string>
 
+#include "base/recovery.h"
+
 namespace levin {
 
 void check_failed(const CheckSite& site, fmt::string_view format, fmt::format_args args) {
@@ -13,6 +15,7 @@ void check_failed(const CheckSite& site, fmt::string_view format, fmt::format_ar
   std::fprintf(stderr, "levin: internal error at %s:%d: %s\n  failed: %s\n", site.file, site.line, message.c_str(),
                site.condition);
   std::fflush(stderr);
+  if (Recovery::active()) throw CheckFailed(fmt::format("{} ({}:{})", message, site.file, site.line));
   std::abort();
 }
 

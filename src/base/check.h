@@ -1,4 +1,4 @@
-// Checks for bugs in our own code: print what was expected, with names and values, and stop.
+// Checks for bugs in our own code: print what was expected, with names and values, and stop; a Recovery throws (recovery.h).
 // Nothing that comes from outside may reach one; that is what result.h is for.
 //
 // Most of the tree includes this header, so it knows of formatting only what a call needs; the text is made in check.cc.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "engine/draft_depth.h"
 #include "engine/row_span.h"
@@ -9,18 +10,31 @@
 
 namespace levin {
 
+SequenceChunk BlockDrafter::Drafting::chunk() const {
+  return {
+      .tokens = block, .first_position = static_cast<int32_t>(std::ssize(entry->tokens) - 1), .pages = entry->pages};
+}
+
 int BlockDrafter::max_drafts() const {
   const int64_t n_block = runner_.model().config().n_draft_block;
   return static_cast<int>(std::min({n_block, runner_.max_drafts(), int64_t{kMaxSpecSteps}}));
 }
 
 void BlockDrafter::propose(DraftRound& round) {
+  const auto n_block = static_cast<size_t>(runner_.model().config().n_draft_block);
   drafting_.clear();
   int64_t n_rows = 0;
   for (DraftEntry& entry : round.entries) {
     const int64_t n_drafts = std::min<int64_t>({entry.n_wanted, round.depth, max_drafts()});
     if (n_drafts <= 0) continue;
-    drafting_.push_back({.entry = &entry, .n_drafts = n_drafts, .first_row = n_rows});
+    Drafting d{.entry = &entry, .n_drafts = n_drafts, .first_row = n_rows, .block = {}};
+    d.block.assign(n_block, runner_.model().block_drafting()->noise_token());
+    d.block.front() = entry.tokens.back();
+    if (const Status room = check_block_room(d.chunk()); !room.ok()) {
+      entry.error = room.error();
+      continue;
+    }
+    drafting_.push_back(std::move(d));
     n_rows += n_drafts;
   }
   if (drafting_.empty()) return;
@@ -29,23 +43,13 @@ void BlockDrafter::propose(DraftRound& round) {
 }
 
 void BlockDrafter::run_blocks() {
-  const auto n_block = static_cast<size_t>(runner_.model().config().n_draft_block);
-  std::vector<std::vector<int32_t>> tokens;
   std::vector<SequenceChunk> blocks;
-  for (const Drafting& d : drafting_) {
-    tokens.emplace_back(n_block, runner_.model().block_drafting()->noise_token()).front() = d.entry->tokens.back();
-  }
-  for (size_t b = 0; b < drafting_.size(); ++b) {
-    const DraftEntry& entry = *drafting_[b].entry;
-    blocks.push_back({.tokens = tokens[b],
-                      .first_position = static_cast<int32_t>(std::ssize(entry.tokens) - 1),
-                      .pages = entry.pages});
-  }
+  for (const Drafting& d : drafting_) blocks.push_back(d.chunk());
   const ForwardRows rows = runner_.draft_blocks(blocks);
   std::vector<int32_t> drafted;
   for (size_t b = 0; b < drafting_.size(); ++b) {
     for (int64_t i = 0; i < drafting_[b].n_drafts; ++i)
-      drafted.push_back(static_cast<int32_t>(b * n_block) + static_cast<int32_t>(i));
+      drafted.push_back(static_cast<int32_t>(b * drafting_[b].block.size()) + static_cast<int32_t>(i));
   }
   logits_ = runner_.draft_logits(runner_.gather(rows.hidden, drafted));
   state_ = runner_.gather(rows.state, drafted);

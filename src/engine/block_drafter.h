@@ -9,6 +9,8 @@
 // many are verified is up to the depth of the round and the model's own confidence in each draft.
 #pragma once
 
+#include <vector>
+
 #include "engine/drafter.h"
 
 namespace levin {
@@ -29,9 +31,12 @@ class BlockDrafter final : public Drafter {
   // A sequence that is drafted for.
   struct Drafting {
     DraftEntry* entry = nullptr;
-    int64_t n_drafts = 0;   // at most
-    int64_t first_row = 0;  // of its logits
-    double confidence = 1;  // in all drafts so far together
+    int64_t n_drafts = 0;        // at most
+    int64_t first_row = 0;       // of its logits
+    double confidence = 1;       // in all drafts so far together
+    std::vector<int32_t> block;  // the last token, then noise
+
+    SequenceChunk chunk() const;
   };
 
   void run_blocks();

@@ -1,8 +1,9 @@
 #include "engine/build_step.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
-#include "base/check.h"
 #include "tensor/formats.h"
 
 namespace levin {
@@ -41,12 +42,23 @@ View page_tables(Arena& arena, std::span<const SequenceChunk> chunks, int64_t n_
   return tables;
 }
 
-void check_room(const SequenceChunk& chunk, size_t b, int32_t offset) {
-  const int64_t n_tokens = std::ssize(chunk.tokens), n_slots = chunk.first_position + n_tokens + offset;
-  LEVIN_CHECK(n_slots <= std::ssize(chunk.pages->rows()) * kPageTokens,
-              "step: sequence {} needs {} slots, its block table has {} pages", b, n_slots, chunk.pages->rows().size());
-  LEVIN_CHECK(n_tokens <= chunk.pages->max_step_tokens(), "step: {} tokens of sequence {}, there is room for {}",
-              n_tokens, b, chunk.pages->max_step_tokens());
+// The first slot of a row, and the token with which entry 0 of a ratio begins.
+int32_t first_slot_of(SlotRule rule) { return rule == SlotRule::kAfterPosition ? 1 : 0; }
+int32_t first_entry_token(SlotRule rule, int64_t ratio) {
+  return rule == SlotRule::kAfterPosition ? static_cast<int32_t>(1 - ratio) : 0;
+}
+
+bool has_entries(SlotRule rule, const PageKinds& kinds) {
+  return (rule == SlotRule::kAtPosition || kinds.mtp_entries) && !kinds.ratios.empty();
+}
+
+Error no_room(const SequenceChunk& chunk, const std::string& what) {
+  return {ErrorKind::kRuntime,
+          fmt::format("a step of {} tokens from position {} on {}", chunk.tokens.size(), chunk.first_position, what)};
+}
+
+void expect(const Status& room) {
+  if (!room.ok()) throw StepFault(room.error());
 }
 
 void add_window(Arena& arena, int64_t n_window, Step& step) {
@@ -65,7 +77,7 @@ StepEntries entries_of_ratio(Arena& arena, std::span<const SequenceChunk> chunks
   const bool after = step.first_slot > 0;  // SlotRule::kAfterPosition
   const int32_t first = after ? 1 : 0;     // what a row sees that sees nothing, as step.visible has first_slot then
   StepEntries e{.ratio = ratio,
-                .first_token = after ? static_cast<int32_t>(1 - ratio) : 0,
+                .first_token = first_entry_token(after ? SlotRule::kAfterPosition : SlotRule::kAtPosition, ratio),
                 .first = first,
                 .tables = page_tables(arena, chunks, step.tables.dim(0), n_pages, pages_of),
                 .visible = filled(arena, step.n_tokens(), first)};
@@ -89,13 +101,6 @@ StepEntries entries_of_ratio(Arena& arena, std::span<const SequenceChunk> chunks
     ++n;
   }
   if (shape) e.n_visible = static_cast<int32_t>(n_pages * kPageTokens);
-  for (size_t b = 0; b < chunks.size(); ++b) {
-    const int64_t n_whole =
-        (chunks[b].first_position + std::ssize(chunks[b].tokens) + step.first_slot - e.first_token) / ratio;
-    LEVIN_CHECK(n_whole <= std::ssize(chunks[b].pages->entries(kind)) * kPageTokens,
-                "step: sequence {} needs {} entries of ratio {}, its block table has {} pages", b, n_whole, ratio,
-                chunks[b].pages->entries(kind).size());
-  }
   return e;
 }
 
@@ -144,12 +149,40 @@ StepShape padded_shape(std::span<const SequenceChunk> chunks, const PageKinds& k
   return {.n_rows = n_rows, .n_sequences = std::min(n_rows, n_sequences), .n_pages = padded_pages(n_pages)};
 }
 
+Status check_room(const SequenceChunk& chunk, SlotRule rule, const PageKinds& kinds) {
+  const SequencePages& pages = *chunk.pages;
+  const int64_t n_tokens = std::ssize(chunk.tokens);
+  const int64_t n_slots = chunk.first_position + n_tokens + first_slot_of(rule);
+  if (n_slots > std::ssize(pages.rows()) * kPageTokens)
+    return no_room(chunk, fmt::format("needs {} slots, its block table has {} pages", n_slots, pages.rows().size()));
+  if (n_tokens > pages.max_step_tokens())
+    return no_room(chunk, fmt::format("has room for {}", pages.max_step_tokens()));
+  if (!has_entries(rule, kinds)) return {};
+  for (size_t kind = 0; kind < kinds.ratios.size(); ++kind) {
+    const int64_t ratio = kinds.ratios[kind], n_whole = (n_slots - first_entry_token(rule, ratio)) / ratio;
+    if (n_whole <= std::ssize(pages.entries(kind)) * kPageTokens) continue;
+    return no_room(chunk, fmt::format("needs {} entries of ratio {}, its block table has {} pages", n_whole, ratio,
+                                      pages.entries(kind).size()));
+  }
+  return {};
+}
+
+Status check_block_room(const SequenceChunk& block) {
+  if (std::ssize(block.tokens) > kPageTokens)
+    return no_room(block, fmt::format("is a block of drafts, a page has {} rows", kPageTokens));
+  if (block.first_position > std::ssize(block.pages->rows()) * kPageTokens)
+    return no_room(block,
+                   fmt::format("is a block of drafts, its block table has {} pages", block.pages->rows().size()));
+  return {};
+}
+
 Step build_step(Arena& arena, std::span<const SequenceChunk> chunks, SlotRule rule, const PageKinds& kinds,
                 std::optional<std::span<const int32_t>> wanted, const std::optional<StepShape>& shape) {
   const int64_t n_rows = shape ? shape->n_rows : n_tokens_of(chunks);
   const int64_t n_sequences = shape ? shape->n_sequences : std::ssize(chunks);
   const int64_t n_pages = shape ? shape->n_pages : most_pages(chunks, row_pages);
-  const int32_t offset = rule == SlotRule::kAfterPosition ? 1 : 0;
+  const int32_t offset = first_slot_of(rule);
+  for (const SequenceChunk& chunk : chunks) expect(check_room(chunk, rule, kinds));
   Step step{.tokens = filled(arena, n_rows, 0),
             .positions = filled(arena, n_rows, 0),
             .seq = filled(arena, n_rows, -1),
@@ -160,7 +193,6 @@ Step build_step(Arena& arena, std::span<const SequenceChunk> chunks, SlotRule ru
             .faults = filled(arena, n_rows, 0)};
   int64_t t = 0;
   for (size_t b = 0; b < chunks.size(); ++b) {
-    check_room(chunks[b], b, offset);
     int32_t position = chunks[b].first_position;
     for (const int32_t token : chunks[b].tokens) {
       step.tokens.data<int32_t>()[t] = token;
@@ -175,8 +207,7 @@ Step build_step(Arena& arena, std::span<const SequenceChunk> chunks, SlotRule ru
   }
   if (shape) step.n_visible = static_cast<int32_t>(n_pages * kPageTokens);
   if (kinds.n_window > 0) add_window(arena, kinds.n_window, step);
-  const bool has_entries = rule == SlotRule::kAtPosition || kinds.mtp_entries;
-  if (has_entries && !kinds.ratios.empty()) add_entries(arena, chunks, kinds, shape, step);
+  if (has_entries(rule, kinds)) add_entries(arena, chunks, kinds, shape, step);
   if (wanted) {
     const bool padded = shape && !wanted->empty();
     step.wanted = filled(arena, padded ? n_rows : std::ssize(*wanted), static_cast<int32_t>(n_rows - 1));
@@ -186,9 +217,8 @@ Step build_step(Arena& arena, std::span<const SequenceChunk> chunks, SlotRule ru
 }
 
 Step build_block_step(Arena& arena, std::span<const SequenceChunk> blocks, const PageKinds& kinds) {
-  LEVIN_CHECK(kinds.n_window > 0, "step: blocks of drafts, of a model without windows");
-  int64_t n_tokens = 0;
-  for (const SequenceChunk& block : blocks) n_tokens += std::ssize(block.tokens);
+  for (const SequenceChunk& block : blocks) expect(check_block_room(block));
+  const int64_t n_tokens = n_tokens_of(blocks);
   const auto of_tokens = [&] { return arena.allocate(DType::kI32, {n_tokens}); };
   Step step{.tokens = of_tokens(),
             .positions = of_tokens(),
@@ -203,10 +233,6 @@ Step build_block_step(Arena& arena, std::span<const SequenceChunk> blocks, const
   for (size_t b = 0; b < blocks.size(); ++b) {
     const SequenceChunk& block = blocks[b];
     const auto n_block = static_cast<int32_t>(block.tokens.size());
-    LEVIN_CHECK(n_block <= kPageTokens, "step: a block of {} drafts, a page has {} rows", n_block, kPageTokens);
-    LEVIN_CHECK(block.first_position <= std::ssize(block.pages->rows()) * kPageTokens,
-                "step: block {} begins at position {}, its block table has {} pages", b, block.first_position,
-                block.pages->rows().size());
     step.blocks->tables.data<int32_t>()[b] = static_cast<int32_t>(b);
     step.n_visible = std::max(step.n_visible, block.first_position);
     for (int32_t i = 0; i < n_block; ++i, ++t) {

@@ -7,7 +7,9 @@
 #include <functional>
 #include <optional>
 #include <span>
+#include <stdexcept>
 
+#include "base/result.h"
 #include "kv/sequence_pages.h"
 #include "model/step.h"
 #include "tensor/buffer.h"
@@ -19,6 +21,11 @@ struct SequenceChunk {
   std::span<const int32_t> tokens;
   int32_t first_position = 0;            // of tokens[0]; the cache holds every earlier position
   const SequencePages* pages = nullptr;  // with room for every slot that is written or read
+};
+
+class StepFault : public std::runtime_error {
+ public:
+  explicit StepFault(const Error& error) : std::runtime_error(error.message) {}
 };
 
 // How much of everything a step has room for. What its chunks leave is padding: rows without a sequence (seq and slot -1)
@@ -40,14 +47,19 @@ int64_t padded_pages(int64_t n_pages);  // the next 4, 16, 64, 256 ...
 StepShape padded_shape(std::span<const SequenceChunk> chunks, const PageKinds& kinds,
                        std::optional<std::span<const int32_t>> wanted, int64_t n_sequences);
 
+// Whether the pages of a chunk have room for all that its rows read and write. The error says what is missing.
+Status check_room(const SequenceChunk& chunk, SlotRule rule, const PageKinds& kinds);
+Status check_block_room(const SequenceChunk& block);  // of build_block_step()
+
 // In host memory of `arena`. `wanted`: Step::wanted; its padding stands for the last row, which is padding itself. `shape`
-// holds the step; nullopt: it has no padding. A chunk without room in its pages stops the process.
+// holds the step; nullopt: it has no padding. A chunk without room throws a StepFault: its sequence should not have been in
+// the step (check_room).
 Step build_step(Arena& arena, std::span<const SequenceChunk> chunks, SlotRule rule, const PageKinds& kinds,
                 std::optional<std::span<const int32_t>> wanted = std::nullopt,
                 const std::optional<StepShape>& shape = std::nullopt);
 
 // A step of drafted blocks. The tokens of a chunk are one: they see each other and the rows of the window that are in the
-// caches before its first position, whatever their own places in it.
+// caches before its first position, whatever their own places in it. A block without room throws a StepFault.
 Step build_block_step(Arena& arena, std::span<const SequenceChunk> blocks, const PageKinds& kinds);
 
 // Calls f for every tensor of a step.

@@ -15,7 +15,7 @@
 //
 // Taps      ForwardRows::state, [T, Model::d_state()] f32: what the target exposes of each of its tokens, on the device
 //           where the model runs on one
-// Errors    none: a drafter that cannot guess proposes nothing
+// Errors    a drafter that cannot guess proposes nothing. DraftEntry::error ends one sequence
 // Threads   those of the loop: one at a time
 #pragma once
 
@@ -25,6 +25,7 @@
 #include <span>
 #include <vector>
 
+#include "base/result.h"
 #include "engine/runner.h"
 #include "engine/token_chooser.h"
 #include "kv/shared_pages.h"
@@ -50,6 +51,8 @@ struct DraftEntry {
   int64_t n_wanted = 0;             // drafts that the sequence can use; 0 within a prompt
   std::vector<int32_t> drafts;      // written by propose(): for positions tokens.size(), tokens.size() + 1, ...
   bool low_confidence = false;      // written by propose(): confidence was too low for another draft
+  // Written by commit() or propose(): the drafter's caches lack rows of the sequence, which cannot continue.
+  std::optional<Error> error;
   // Written by propose() of drafters that know it: the probability that a draft is accepted if those before it are.
   std::vector<float> confidence;
 };

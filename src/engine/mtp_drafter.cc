@@ -1,6 +1,7 @@
 #include "engine/mtp_drafter.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "engine/draft_depth.h"
 
@@ -83,13 +84,15 @@ void MtpDrafter::extend(View taps, const std::vector<DraftEntry*>& running) {
   int32_t next_pending = 0;
   for (DraftEntry* entry : running) {
     MtpState& state = own(*entry->state);
-    const auto first = std::ssize(rows);
-    for (int64_t n = std::ssize(state.pending) / d_state; n > 0; --n) rows.push_back(next_pending++);
-    add_committed_rows(*entry, n_pending, rows);
-    const int64_t n_rows = std::ssize(rows) - first;
-    chunks.push_back(
+    const int64_t n_own_pending = std::ssize(state.pending) / d_state, n_rows = n_own_pending + entry->n_committed;
+    const int32_t first_pending = std::exchange(next_pending, next_pending + static_cast<int32_t>(n_own_pending));
+    const SequenceChunk pairs =
         chunk(*entry, entry->tokens.subspan(static_cast<size_t>(state.n_draft_synced + 1), static_cast<size_t>(n_rows)),
-              state.n_draft_synced));
+              state.n_draft_synced);
+    if (!has_room(*entry, pairs)) continue;
+    chunks.push_back(pairs);
+    for (int32_t i = 0; i < n_own_pending; ++i) rows.push_back(first_pending + i);
+    add_committed_rows(*entry, n_pending, rows);
     state.n_draft_synced += n_rows;
     state.pending.clear();
     if (entry->n_wanted > 0) {
@@ -97,8 +100,15 @@ void MtpDrafter::extend(View taps, const std::vector<DraftEntry*>& running) {
       last_rows.push_back(static_cast<int32_t>(std::ssize(rows) - 1));
     }
   }
+  if (chunks.empty()) return;
   const View state = n_pending == 0 ? taps : runner_.place(View::of(pending.data(), {n_pending, d_state}), taps);
   rows_ = runner_.mtp(chunks, {.state = state, .rows = rows}, last_rows);
+}
+
+bool MtpDrafter::has_room(DraftEntry& entry, const SequenceChunk& pairs) const {
+  const Status room = check_room(pairs, SlotRule::kAfterPosition, runner_.pools().kinds());
+  if (!room.ok()) entry.error = room.error();
+  return room.ok();
 }
 
 void MtpDrafter::propose(DraftRound& round) {
@@ -118,9 +128,11 @@ void MtpDrafter::chain(DraftRound& round) {
       if (step >= entry.n_wanted || std::ssize(entry.drafts) < step) continue;
       entry.low_confidence = drafting_[i].confidence < round.min_confidence;
       if (entry.low_confidence) continue;
+      const SequenceChunk pair = chunk(entry, std::span(entry.drafts).last(1), std::ssize(entry.tokens) - 1 + step - 1);
+      if (!has_room(entry, pair)) continue;
       continuing.push_back(drafting_[i]);
       rows.push_back(static_cast<int32_t>(i));
-      chunks.push_back(chunk(entry, std::span(entry.drafts).last(1), std::ssize(entry.tokens) - 1 + step - 1));
+      chunks.push_back(pair);
     }
     if (continuing.empty()) return;
     rows_ = runner_.mtp(chunks, {.state = rows_.state, .topk = share_topk ? rows_.topk : View(), .rows = rows});

@@ -37,6 +37,7 @@ class MtpDrafter final : public Drafter {
   void extend(View taps, const std::vector<DraftEntry*>& running);
   void chain(DraftRound& round);
   void choose(const DraftRound& round);
+  bool has_room(DraftEntry& entry, const SequenceChunk& pairs) const;  // false: the entry has an error now
 
   Runner& runner_;
   Sampler sampler_;

@@ -41,6 +41,8 @@ RoundEntry entry_of(const StepEntry& planned, Sequence& s, int last_depth) {
   return entry;
 }
 
+SequenceChunk chunk_of(const RoundEntry& entry) { return entry.sequence->chunk(entry.tokens, entry.first_position); }
+
 // What a later sequence may resume from comes to the host with the step's other results.
 void fetch_block_ends(Runner& runner, Round& round) {
   std::vector<int32_t> rows;
@@ -117,18 +119,21 @@ Round plan_round(Scheduler& scheduler, const Sequences& sequences, const Drafter
   for (const Restored& restored : plan.restored) restore(restored, *by_id.at(restored.id), drafter, runner, round);
   int64_t n_rows = 0;
   for (const StepEntry& planned : plan.entries) {
-    RoundEntry& entry = round.entries.emplace_back(entry_of(planned, *by_id.at(planned.id), last_depth));
+    RoundEntry entry = entry_of(planned, *by_id.at(planned.id), last_depth);
+    if (const Status room = check_room(chunk_of(entry), SlotRule::kAtPosition, runner.pools().kinds()); !room.ok()) {
+      entry.sequence->fail_internally(room.error().message);
+      continue;
+    }
     entry.first_row = n_rows;
     n_rows += entry.n_rows();
+    round.entries.push_back(std::move(entry));
   }
   return round;
 }
 
 void run_round(Runner& runner, Sampler& sampler, Round& round, bool keep_taps) {
   std::vector<SequenceChunk> chunks;
-  for (const RoundEntry& entry : round.entries) {
-    chunks.push_back(entry.sequence->chunk(entry.tokens, entry.first_position));
-  }
+  for (const RoundEntry& entry : round.entries) chunks.push_back(chunk_of(entry));
   runner.begin_step();
   round.rows = runner.trunk(chunks);
   round.faults = runner.fetch(round.rows.faults);
@@ -174,9 +179,11 @@ void settle_round(Scheduler& scheduler, const Drafter& drafter, const Round& rou
     const int64_t n_uncommitted_blocks = s.n_cached / s.n_block_tokens - n_committed / s.n_block_tokens;
     const std::span<const ResumeState> committed =
         std::span(s.block_ends).first(s.block_ends.size() - static_cast<size_t>(n_uncommitted_blocks));
-    scheduler.advance(
-        s.id,
-        {.n_cached = s.n_cached, .n_committed = n_committed, .n_drafts = std::ssize(s.drafts), .resume = committed});
+    guarded(s, [&] {
+      scheduler.advance(
+          s.id,
+          {.n_cached = s.n_cached, .n_committed = n_committed, .n_drafts = std::ssize(s.drafts), .resume = committed});
+    });
     s.block_ends.erase(s.block_ends.begin(), s.block_ends.begin() + std::ssize(committed));
   }
 }

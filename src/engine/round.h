@@ -59,6 +59,7 @@ struct Round {
 using Sequences = std::vector<std::unique_ptr<Sequence>>;
 
 // last_depth: of the round that made the drafts which this one verifies.
+// One whose pages have no room for its rows ends with an error and is not in the round.
 Round plan_round(Scheduler& scheduler, const Sequences& sequences, const Drafter& drafter, Runner& runner,
                  int last_depth);
 // keep_taps: the drafter needs those of the last row of each block.

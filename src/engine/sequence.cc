@@ -3,12 +3,17 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 namespace levin {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+Error internal_error(std::string_view what) {
+  return {ErrorKind::kRuntime, fmt::format("an error of levin's ends this request, others continue: {}", what)};
+}
 
 Error error_of(RowFault fault, int64_t position) {
   if (fault == RowFault::kNothingLeft) {
@@ -18,10 +23,8 @@ Error error_of(RowFault fault, int64_t position) {
                         position)};
   }
   if (fault == RowFault::kAgainstMask) {
-    return {ErrorKind::kRuntime,
-            fmt::format("the structure refuses the token at position {} that its mask allowed; this is "
-                        "an error of levin's, and ends this request alone",
-                        position)};
+    return internal_error(
+        fmt::format("the structure refuses the token at position {} that its mask allowed", position));
   }
   return {ErrorKind::kRuntime, fmt::format("the model's logits are NaN or infinite at position {}; this request ends, "
                                            "others continue. Check the checkpoint, or try --numerics reference",
@@ -146,10 +149,23 @@ void Sequence::end_at_delivered(Verdict verdict) {
   out->finish_reason = verdict == Verdict::kStop || stopped ? FinishReason::kStop : FinishReason::kCancelled;
 }
 
-void Sequence::fail(RowFault fault, int64_t position) {
+void Sequence::fail(RowFault fault, int64_t position) { fail(error_of(fault, position)); }
+
+void Sequence::fail(Error error) {
   finished = true;
   out->finish_reason = FinishReason::kError;
-  out->error = error_of(fault, position);
+  out->error = std::move(error);
+}
+
+void Sequence::fail(const std::exception& thrown) { fail(failure_of(thrown)); }
+
+void Sequence::fail_internally(std::string_view what) { fail(internal_error(what)); }
+
+Error failure_of(const std::exception& thrown) {
+  if (dynamic_cast<const std::bad_alloc*>(&thrown) == nullptr) return internal_error(thrown.what());
+  return {ErrorKind::kOutOfMemory,
+          "memory ran out in a step of this request; ask for fewer tokens, or start with a smaller --max-model-len, "
+          "--chunk or --cache-tokens"};
 }
 
 void Sequence::cancel() {

@@ -16,17 +16,21 @@
 
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <span>
+#include <string_view>
 #include <vector>
 
+#include "base/recovery.h"
 #include "engine/draft_depth.h"
 #include "engine/drafter.h"
 #include "engine/request.h"
 #include "engine/sampler.h"
 #include "engine/token_chooser.h"
 #include "sched/scheduler.h"
+#include "tensor/device_memory.h"
 
 namespace levin {
 
@@ -88,7 +92,10 @@ struct Sequence {
 
   // Ends this sequence, and no other.
   void fail(RowFault fault, int64_t position);
-  void cancel();  // tokens that are not delivered are dropped
+  void fail(Error error);
+  void fail(const std::exception& thrown);
+  void fail_internally(std::string_view what);  // by an error of ours
+  void cancel();                                // tokens that are not delivered are dropped
 
  private:
   void commit(const Sampled& sampled);
@@ -101,5 +108,20 @@ struct Sequence {
   int64_t n_accepted_ = 0;    // of these, accepted drafts: the first
   bool owes_prompt_ = false;  // on_prompt is to be called before the next token
 };
+
+Error failure_of(const std::exception& thrown);  // that ends a request
+
+// Does what concerns one sequence alone: what is thrown ends that sequence. A lost device ends more.
+template <class Body>
+void guarded(Sequence& s, const Body& body) {
+  try {
+    const Recovery recovery;
+    body();
+  } catch (const DeviceFault&) {
+    throw;
+  } catch (const std::exception& thrown) {
+    s.fail(thrown);
+  }
+}
 
 }  // namespace levin

@@ -1,6 +1,7 @@
 #include "engine/speculation.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -49,6 +50,7 @@ void Speculation::draft(Round& round) {
   for (size_t i = 0; i < sequences.size(); ++i) {
     sequences[i]->drafts = std::move(drafts.entries[i].drafts);
     sequences[i]->low_confidence = drafts.entries[i].low_confidence;
+    if (const std::optional<Error>& error = drafts.entries[i].error) sequences[i]->fail_internally(error->message);
   }
 }
 

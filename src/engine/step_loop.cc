@@ -6,6 +6,9 @@
 #include <chrono>
 #include <utility>
 
+#include "base/recovery.h"
+#include "tensor/device_memory.h"
+
 namespace levin {
 namespace {
 
@@ -88,6 +91,15 @@ Status StepLoop::check(const GenerateRequest& request) const {
 }
 
 Result<RequestId> StepLoop::submit(GenerateRequest request) {
+  try {
+    const Recovery recovery;
+    return enqueue(std::move(request));
+  } catch (const std::exception& thrown) {
+    return failure_of(thrown);
+  }
+}
+
+Result<RequestId> StepLoop::enqueue(GenerateRequest request) {
   LEVIN_TRY(check(request));
   LEVIN_ASSIGN(SamplingPlan plan, SamplingPlan::make(request.sampling, runner_.model().config().n_vocab));
   auto sequence =
@@ -99,6 +111,7 @@ Result<RequestId> StepLoop::submit(GenerateRequest request) {
   sequence->acceptance = speculation_.typical();
   sequence->out->speculation.accepted_per_position.assign(options_.n_spec_steps, 0);
   const int64_t limit_tokens = sequence->n_prompt + sequence->max_tokens;
+  sequences_.reserve(sequences_.size() + 1);  // nothing fails once the scheduler knows it
   switch (scheduler_.submit({.id = sequence->id,
                              .priority = asked.priority,
                              .limit_tokens = limit_tokens,
@@ -125,23 +138,51 @@ bool StepLoop::step() {
   }
   const Clock::time_point start = Clock::now();
   times_ = {};
-  phase_ = StepPhase::kPlanning;
-  Round round = plan();
-  const bool computes = !round.entries.empty();  // otherwise all that was planned has been restored
-  if (!computes) {
+  const bool computed = run_step();
+  retire_finished();
+  busy_ = computed && !sequences_.empty();
+  times_.step_s = seconds_since(start);
+  phase_ = StepPhase::kIdle;
+  return true;
+}
+
+// False: nothing was computed, all that was planned has been restored.
+bool StepLoop::run_step() {
+  Round round;
+  try {
+    const Recovery recovery;
+    phase_ = StepPhase::kPlanning;
+    round = plan();
+    compute_round(round);
+    phase_ = StepPhase::kSettling;
+    settle_round(scheduler_, speculation_.drafter(), round);
+  } catch (const DeviceFault&) {
+    throw;
+  } catch (const std::exception& thrown) {
+    end_round(round, thrown);
+  }
+  return !round.entries.empty();
+}
+
+void StepLoop::compute_round(Round& round) {
+  if (round.entries.empty()) {
     deliver();
   } else if (options_.overlap) {
     run_overlapped(round);
   } else {
     run_in_order(round);
   }
-  phase_ = StepPhase::kSettling;
-  settle_round(scheduler_, speculation_.drafter(), round);
-  retire_finished();
-  busy_ = computes && !sequences_.empty();
-  times_.step_s = seconds_since(start);
-  phase_ = StepPhase::kIdle;
-  return true;
+}
+
+// Without a round everything was being planned, so all end. A device may still be at work with memory of the step.
+void StepLoop::end_round(const Round& round, const std::exception& thrown) {
+  runner_.wait();
+  const auto end = [&](Sequence& s) {
+    if (!s.finished) s.fail(thrown);
+  };
+  for (const RoundEntry& entry : round.entries) end(*entry.sequence);
+  if (!round.entries.empty()) return;
+  for (const std::unique_ptr<Sequence>& s : sequences_) end(*s);
 }
 
 void StepLoop::run_in_order(Round& round) {
@@ -190,7 +231,7 @@ void StepLoop::draft(Round& round) {
 }
 
 void StepLoop::deliver() {
-  for (const std::unique_ptr<Sequence>& s : sequences_) s->deliver();
+  for (const std::unique_ptr<Sequence>& s : sequences_) guarded(*s, [&] { s->deliver(); });
 }
 
 SchedulerCounts StepLoop::counts() const {
@@ -208,7 +249,7 @@ void StepLoop::cancel(RequestId id) {
 void StepLoop::retire_finished() {
   for (const std::unique_ptr<Sequence>& s : sequences_) {
     if (!s->finished) continue;
-    s->deliver();
+    guarded(*s, [&] { s->deliver(); });
     scheduler_.remove(s->id);
     finished_.emplace_back(s->id, std::move(s->out));
   }

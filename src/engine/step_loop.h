@@ -26,6 +26,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -69,10 +70,12 @@ class StepLoop {
   // The error that submit() would return for the request alone: an empty prompt, ids outside the vocabulary, a prompt beyond
   // the context, bad sampling values. Reads nothing that changes and may be called from any thread.
   Status check(const GenerateRequest& request) const;
-  // Also refuses what the cache could never hold, and everything while max_waiting sequences wait.
+  // Also refuses what the cache could never hold, everything while max_waiting sequences wait, and what memory is too small
+  // for.
   Result<RequestId> submit(GenerateRequest request);
 
-  // One step for all sequences. False: nothing is left to do.
+  // One step for all sequences. False: nothing is left to do. What goes wrong within it, by an error of ours or for lack of
+  // memory, ends one sequence where it concerns one, and otherwise those of the round; a lost device is thrown.
   bool step();
 
   void cancel(RequestId id);  // ends it before its next token
@@ -87,6 +90,10 @@ class StepLoop {
   void forget_prefixes() { scheduler_.forget_prefixes(); }          // frees the pages of prefixes that nobody uses
 
  private:
+  Result<RequestId> enqueue(GenerateRequest request);
+  bool run_step();
+  void compute_round(Round& round);
+  void end_round(const Round& round, const std::exception& thrown);
   Round plan();
   void run_in_order(Round& round);
   void run_overlapped(Round& round);

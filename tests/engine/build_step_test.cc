@@ -162,10 +162,55 @@ TEST_F(WindowStepTest, EveryTensorIsVisited) {
   }
 }
 
-TEST_F(BuildStepTest, AChunkWithoutRoomIsNamed) {
-  const Values many(70, 1);
+// ---- chunks without room ----
+
+std::string refusal(const SequenceChunk& chunk, SlotRule rule, const PageKinds& kinds) {
+  const Status room = check_room(chunk, rule, kinds);
+  return room.ok() ? "" : room.error().message;
+}
+
+TEST_F(BuildStepTest, AChunkWithoutSlotsIsRefused) {
+  const Values many(64, 1);
   const SequenceChunk chunk{.tokens = many, .first_position = 0, .pages = &second_};
-  EXPECT_DEATH(build_step(arena_, {&chunk, 1}, SlotRule::kAtPosition, kinds_), "sequence 0 needs 70 slots");
+  EXPECT_EQ(refusal(chunk, SlotRule::kAtPosition, kinds_), "");
+  EXPECT_EQ(refusal(chunk, SlotRule::kAfterPosition, kinds_),
+            "a step of 64 tokens from position 0 on needs 65 slots, its block table has 1 pages");
+  EXPECT_THROW(build_step(arena_, {&chunk, 1}, SlotRule::kAfterPosition, kinds_), StepFault);
+}
+
+// Steps of 64 tokens, whatever a step is said to have.
+TEST_F(WindowStepTest, AChunkOfMoreTokensThanAStepHasIsRefused) {
+  must(second_.grow(100));
+  const Values many(65, 1);
+  SequenceChunk chunk{.tokens = std::span(many).first(64), .first_position = 0, .pages = &second_};
+  EXPECT_EQ(refusal(chunk, SlotRule::kAtPosition, kinds_), "");
+  chunk.tokens = many;
+  EXPECT_EQ(refusal(chunk, SlotRule::kAtPosition, kinds_), "a step of 65 tokens from position 0 on has room for 64");
+}
+
+TEST_F(MtpEntriesStepTest, AChunkWithoutEntriesIsRefused) {
+  must(second_.grow(100));
+  const Values many(60, 1);
+  const SequenceChunk chunk{.tokens = many, .first_position = 30, .pages = &second_};
+  EXPECT_EQ(refusal(chunk, SlotRule::kAtPosition, kinds_), "");
+  EXPECT_EQ(refusal(chunk, SlotRule::kAtPosition, {.ratios = {1}}),
+            "a step of 60 tokens from position 30 on needs 90 entries of ratio 1, its block table has 1 pages");
+}
+
+TEST(BuildBlockStepTest, ABlockWithoutRoomIsRefused) {
+  const PageKinds kinds{.n_window = 32, .ratios = {4}};
+  SequencePools pools(kinds, {.n_tokens = 1024, .n_sequences = 2, .n_step_tokens = 8});
+  SequencePages pages(pools);
+  must(pages.grow(1));
+  const Values block(kPageTokens + 1, 1);
+  SequenceChunk chunk{.tokens = std::span(block).first(3), .first_position = 64, .pages = &pages};
+  EXPECT_TRUE(check_block_room(chunk).ok());
+  chunk.tokens = block;
+  EXPECT_FALSE(check_block_room(chunk).ok());
+  chunk = {.tokens = std::span(block).first(3), .first_position = 65, .pages = &pages};
+  EXPECT_FALSE(check_block_room(chunk).ok());
+  Arena arena;
+  EXPECT_THROW(build_block_step(arena, {&chunk, 1}, kinds), StepFault);
 }
 
 // ---- padding ----

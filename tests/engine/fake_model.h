@@ -1,7 +1,8 @@
 // A model without a checkpoint, for tests of whatever drives models: its next token is a function of all tokens so far, which
 // it knows through the cache alone.
 //
-//   row of token t at slot s    h_s = mix(h_{s-1}, t), read at slot s - 1 of the sequence's pages and written at s
+//   row of token t at slot s    h_s = mix(h_{s-1}, t), read at slot s - 1 of the sequence's pages and written at s. With a
+//                               window of W tokens, h_s = mix(h_{s-1} ^ h_{s-W+1}, t) where slot s - W + 1 is not before 1
 //   next token                  h_s mod V: its logit is 10, the others are in [0, 1)
 //   MTP row of pair (i, i + 1)  mix(h_i, t_{i+1}), which is h_{i+1}; so its next token is the right one, unless it is told to err
 //
@@ -13,6 +14,7 @@
 #include <functional>
 #include <limits>
 #include <memory>
+#include <vector>
 
 #include "engine/fake_cuda.h"
 #include "model/architecture.h"
@@ -30,14 +32,17 @@ inline uint32_t fake_mix(uint32_t before, int32_t token) {
 }
 constexpr uint32_t kFakeStart = 1;
 
+// What a row mixes its token into: the row before it, and the first row of its window.
+inline uint32_t fake_before(uint32_t last, uint32_t first_of_window) { return last ^ first_of_window; }
+
 // Never kPoison.
 inline int32_t fake_next(uint32_t hash) { return static_cast<int32_t>(hash % (kFakeVocab - 1)); }
 
 class FakeModel final : public Model {
  public:
   // Every wrong_every-th draft or so is wrong; 0: none, 1: all.
-  explicit FakeModel(uint32_t wrong_every = 0, Device where = Device::kCpu)
-      : Model(config_of(), Numerics{}, weights_of(where)), wrong_every_(wrong_every) {}
+  explicit FakeModel(uint32_t wrong_every = 0, Device where = Device::kCpu, int64_t n_window = 0)
+      : Model(config_of(n_window), Numerics{}, weights_of(where)), wrong_every_(wrong_every) {}
 
   bool has_mtp() const override { return true; }
   int64_t d_state() const override { return 1; }
@@ -45,10 +50,12 @@ class FakeModel final : public Model {
   ForwardRows trunk(OpContext& ctx, const Step& step, const KvCache& cache, const Probe*) const override {
     const ForwardRows out = rows(ctx, step.n_tokens());
     run(ctx, [this, out, step = Seen(step), hashes = seen_rows(cache.latent_rows(0, step.tables))] {
+      if (on_trunk) on_trunk();
       for (int64_t t = 0; t < step.n_tokens; ++t) {
         if (step.seq[t] < 0) continue;  // padding
         const uint32_t before = step.slot[t] == 0 ? kFakeStart : read(hashes, step.seq[t], step.slot[t] - 1);
-        write_row(out, t, hashes, step, fake_mix(before, step.tokens[t]));
+        write_row(out, t, hashes, step,
+                  fake_mix(fake_before(before, first_of_window(hashes, step, t)), step.tokens[t]));
         if (step.tokens[t] == kPoison) row_of(out.hidden, t)[0] = std::numeric_limits<float>::quiet_NaN();
         ++n_trunk_rows;
       }
@@ -76,6 +83,7 @@ class FakeModel final : public Model {
     return some;
   }
 
+  std::function<void()> on_trunk;  // called by every pass of the trunk; may throw
   mutable int64_t n_trunk_rows = 0;
   mutable int64_t n_mtp_steps = 0;
   mutable int64_t n_stale_rows = 0;  // MTP rows whose predecessor is not the one that the sequence has
@@ -115,7 +123,7 @@ class FakeModel final : public Model {
                 const Seen& step) const {
     const auto before = static_cast<uint32_t>(row_of(in.state, t)[0]);
     if (step.slot[t] > step.first_slot && read(hashes, step.seq[t], step.slot[t] - 1) != before) ++n_stale_rows;
-    const uint32_t hash = fake_mix(before, step.tokens[t]);
+    const uint32_t hash = fake_mix(fake_before(before, first_of_window(hashes, step, t)), step.tokens[t]);
     write_row(out, t, hashes, step, hash);
     if (wrong_every_ == 0 || hash % wrong_every_ != 0) return;
     float* logits = row_of(out.hidden, t);
@@ -139,8 +147,9 @@ class FakeModel final : public Model {
                                         .describe_json = nullptr};
     return kFake;
   }
-  static ModelConfig config_of() {
+  static ModelConfig config_of(int64_t n_window) {
     ModelConfig c;
+    c.n_window = n_window;
     c.family = &family();
     c.n_vocab = c.d_model = kFakeVocab;
     c.n_layers = 1, c.n_mtp_layers = 1, c.max_position = 1 << 20;
@@ -173,12 +182,16 @@ class FakeModel final : public Model {
             .topk = {}};
   }
   static std::byte* place(const PagedRows& rows, int32_t seq, int32_t slot) {
-    return rows.page(seq, slot / kPageTokens) + slot % kPageTokens * static_cast<int64_t>(sizeof(uint32_t));
+    return rows.page(seq, slot / kPageTokens) + slot % kPageTokens * (rows.page_bytes / kPageTokens);
   }
   static uint32_t read(const PagedRows& rows, int32_t seq, int32_t slot) {
     uint32_t hash = 0;
     std::memcpy(&hash, place(rows, seq, slot), sizeof(hash));
     return hash;
+  }
+  uint32_t first_of_window(const PagedRows& rows, const Seen& step, int64_t t) const {
+    const int64_t first = step.slot[t] + 1 - config().n_window;
+    return config().n_window > 0 && first >= 1 ? read(rows, step.seq[t], static_cast<int32_t>(first)) : 0;
   }
   static void write_row(const ForwardRows& out, int64_t t, const PagedRows& rows, const Seen& step, uint32_t hash) {
     std::memcpy(place(rows, step.seq[t], step.slot[t]), &hash, sizeof(hash));
@@ -193,13 +206,18 @@ class FakeModel final : public Model {
 };
 
 // What a greedy request gets.
-inline std::vector<int32_t> fake_answer(const std::vector<int32_t>& prompt, int64_t n) {
-  uint32_t hash = kFakeStart;
-  for (const int32_t token : prompt) hash = fake_mix(hash, token);
+inline std::vector<int32_t> fake_answer(const std::vector<int32_t>& prompt, int64_t n, int64_t n_window = 0) {
+  std::vector<uint32_t> hashes;
+  const auto run = [&](int32_t token) {
+    const int64_t first = std::ssize(hashes) + 1 - n_window;
+    const uint32_t far = n_window > 0 && first >= 1 ? hashes[static_cast<size_t>(first)] : 0;
+    hashes.push_back(fake_mix(fake_before(hashes.empty() ? kFakeStart : hashes.back(), far), token));
+  };
+  for (const int32_t token : prompt) run(token);
   std::vector<int32_t> out;
   for (int64_t i = 0; i < n; ++i) {
-    out.push_back(fake_next(hash));
-    hash = fake_mix(hash, out.back());
+    out.push_back(fake_next(hashes.back()));
+    run(out.back());
   }
   return out;
 }
