@@ -143,7 +143,8 @@ void bench_mla(const Stream& stream, int only_requests) {
                                                              {"all heads", cuda::MlaSplit::kAllHeads},
                                                              {"clusters", cuda::MlaSplit::kClusters},
                                                              {"pairs", cuda::MlaSplit::kPairs},
-                                                             {"few rows", cuda::MlaSplit::kFewRows}}) {
+                                                             {"eight blocks", cuda::MlaSplit::kEightBlocks},
+                                                             {"four blocks", cuda::MlaSplit::kFourBlocks}}) {
       if (n_rows > 1000 && split != cuda::MlaSplit::kAuto) continue;
       const double us = time_in_graph(stream, timing, [&](int i) {
         cuda::SparseMla launch = a;

@@ -31,7 +31,9 @@ int head_groups(const SparseMla& a) { return (a.n_heads + kMlaHeadGroup - 1) / k
 
 bool has_all_heads_kernel(const SparseMla& a) { return a.format == LatentRows::kFp8 && head_groups(a) == 2; }
 
-bool has_gemv_kernel(const SparseMla& a) { return a.format == LatentRows::kFp8 && mla_parts(a.n_topk) == kMlaMaxParts; }
+bool has_few_rows_kernels(const SparseMla& a) {
+  return a.format == LatentRows::kFp8 && mla_parts(a.n_topk) == kMlaMaxParts;
+}
 
 // Waves of blocks times what a block spends: its tiles, and before and after them as much as on three. In halves of the
 // time of a tile with 64 heads; a tile with 128 takes three.
@@ -43,10 +45,12 @@ int64_t cost(int64_t n_blocks, int n_tiles, int tile_cost = 2) {
 
 MlaSharing choose_sharing(const SparseMla& a) {
   constexpr int64_t kClusterBlocks = 120;  // that are on the device at once in clusters of four
-  constexpr int64_t kFewRowsRounds = 2;    // of which the second begins where the first leaves room
   const int n_parts = mla_parts(a.n_topk), n_tiles = a.n_topk / 64;
   const int64_t n_items = a.n_rows * head_groups(a), n_blocks = n_items * 2;
-  if (has_gemv_kernel(a) && n_items <= kFewRowsRounds * few_rows_at_once()) return MlaSharing::kFewRows;
+  if (has_few_rows_kernels(a)) {
+    if (n_items <= few_rows_at_once(8)) return MlaSharing::kEightBlocks;
+    if (n_items <= few_rows_at_once(4)) return MlaSharing::kFourBlocks;
+  }
   if (n_parts > 1 && n_blocks * n_parts <= kClusterBlocks) return MlaSharing::kClusters;
   MlaSharing best = MlaSharing::kWholeRows;
   int64_t least = cost(n_blocks, n_tiles);
@@ -73,8 +77,10 @@ MlaSharing sharing_of(const SparseMla& a, MlaSplit split) {
       return has_parts ? MlaSharing::kClusters : MlaSharing::kWholeRows;
     case MlaSplit::kPairs:
       return has_parts ? MlaSharing::kPairs : MlaSharing::kWholeRows;
-    case MlaSplit::kFewRows:
-      return has_gemv_kernel(a) ? MlaSharing::kFewRows : MlaSharing::kWholeRows;
+    case MlaSplit::kEightBlocks:
+      return has_few_rows_kernels(a) ? MlaSharing::kEightBlocks : MlaSharing::kWholeRows;
+    case MlaSplit::kFourBlocks:
+      return has_few_rows_kernels(a) ? MlaSharing::kFourBlocks : MlaSharing::kWholeRows;
     case MlaSplit::kWholeRows:
       break;
   }
@@ -85,7 +91,8 @@ void launch(const SparseMla& a, MlaSharing sharing, StreamHandle stream) {
   switch (a.format) {
     case LatentRows::kFp8:
       if (sharing == MlaSharing::kAllHeads) return launch_sparse_mla_all_heads(a, stream);
-      if (sharing == MlaSharing::kFewRows) return launch_sparse_mla_few_rows(a, stream);
+      if (sharing == MlaSharing::kEightBlocks) return launch_sparse_mla_few_rows(a, 8, stream);
+      if (sharing == MlaSharing::kFourBlocks) return launch_sparse_mla_few_rows(a, 4, stream);
       return launch_sparse_mla_fp8(a, sharing, stream);
     case LatentRows::kBF16:
       return launch_sparse_mla_bf16(a, sharing, stream);
@@ -99,6 +106,19 @@ void launch(const SparseMla& a, MlaSharing sharing, StreamHandle stream) {
 constexpr int64_t kLineBytes = 128;
 static_assert(kConvertedRowBytes % kLineBytes == 0);
 int64_t token_count_bytes(int64_t n_tables) { return (n_tables * 4 + kLineBytes - 1) / kLineBytes * kLineBytes; }
+
+// Rows of a launch that scratch memory has room for.
+int64_t rows_at_once(const SparseMla& a, MlaSharing sharing) {
+  switch (sharing) {
+    case MlaSharing::kPairs:
+      return kMlaRecords / (2 * mla_parts(a.n_topk) * head_groups(a));
+    case MlaSharing::kEightBlocks:
+    case MlaSharing::kFourBlocks:
+      return kMlaFewRowsItems / head_groups(a);
+    default:
+      return a.n_rows;
+  }
+}
 
 // Rows `first` to `first + n_rows - 1` of `a`.
 SparseMla rows_of(const SparseMla& a, int64_t first, int64_t n_rows) {
@@ -167,10 +187,9 @@ void sparse_mla(const SparseMla& a, StreamHandle stream, MlaSplit split) {
   check(a);
   if (a.n_rows == 0) return;
   const MlaSharing sharing = sharing_of(a, split);
-  if (sharing != MlaSharing::kPairs) return launch(a, sharing, stream);
-  const int64_t rows_at_once = kMlaRecords / (2 * mla_parts(a.n_topk) * head_groups(a));
-  for (int64_t first = 0; first < a.n_rows; first += rows_at_once)
-    launch(rows_of(a, first, std::min(rows_at_once, a.n_rows - first)), sharing, stream);
+  const int64_t step = rows_at_once(a, sharing);
+  for (int64_t first = 0; first < a.n_rows; first += step)
+    launch(rows_of(a, first, std::min(step, a.n_rows - first)), sharing, stream);
 }
 
 }  // namespace levin::cuda

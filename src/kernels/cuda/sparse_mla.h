@@ -65,10 +65,11 @@ struct SparseMla {
 int64_t sparse_mla_scratch_bytes();
 
 // How the blocks share the rows: 64 heads of a row to a pair of blocks, or all its heads (FP8 rows and more than 64 heads;
-// otherwise as kWholeRows), or 64 heads with 1024 of its indices, merged within a cluster or through scratch memory; kFewRows:
-// eight blocks for these (FP8 rows and more than 1024 indices; otherwise as kWholeRows). All give the same bits; kAuto takes
-// the one that should be fastest. Converted rows have one form.
-enum class MlaSplit : uint8_t { kAuto, kWholeRows, kAllHeads, kClusters, kPairs, kFewRows };
+// otherwise as kWholeRows), or 64 heads with 1024 of its indices, merged within a cluster or through scratch memory;
+// kEightBlocks, kFourBlocks: so many blocks for these, merged within a cluster (FP8 rows and more than 1024
+// indices; otherwise as kWholeRows). All give the same bits; kAuto takes the one that should be fastest. Converted rows have
+// one form.
+enum class MlaSplit : uint8_t { kAuto, kWholeRows, kAllHeads, kClusters, kPairs, kEightBlocks, kFourBlocks };
 void sparse_mla(const SparseMla& a, StreamHandle stream, MlaSplit split = MlaSplit::kAuto);
 
 // Whether convert_latent_rows() and attention over its rows should be faster than attention over FP8 rows.

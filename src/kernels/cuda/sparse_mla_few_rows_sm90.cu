@@ -1,22 +1,25 @@
-// sparse_mla over FP8 rows for few query rows, sm_90a. Eight blocks attend with 64 heads of one query row over each 1024 of
-// its top-k indices.
+// sparse_mla over FP8 rows for few query rows, sm_90a. P blocks, eight or four, attend with 64 heads of one query row over each
+// 1024 of its top-k indices.
 //
 //   in, out, order, edge  as in sparse_mla_sm90.cuh, and the same bits
-//   grid  rows x head groups x 2 parts x 8      cluster  the sixteen blocks of a row and head group
+//   grid  rows x head groups x 2 parts x P      cluster  the 2 P blocks of a row and head group
 //   block  2 score, 2 value warpgroups; all of them load
 //   smem  struct FewRows below: queries and two tiles of keys over the whole depth; in their place later the weights of all
-//         sixteen tiles of the part, and a ring of nine tiles of 64 value columns
-//   flow  Block c of a part has tiles c and c+8 of its scores and columns 64c .. 64c+63 of its values. All threads: keys of
-//         tile c; score warpgroups: queries; value warpgroups: indices, keys of tile c+8, value columns of tiles 0..7 and of
-//         tiles 8..15, each. Score warpgroup g: scores of tile c + 8g, whose ceilings go to the eight blocks of the part,
-//         then weights, those of the first eight tiles first. The first value warpgroup adds values, tile after tile; the
-//         second fills the places that become free. The blocks with the same columns of both parts send each other their
-//         sums of 32 of them, and merge those.
-//   cost  a block: 72 wgmma m64n64k16 for scores, 64 m64n64k16 for values = 4352 tensor cycles; 148 KB of cache rows and 74
-//         KB of queries read; 112 KB of weights and 8 KB of sums sent
+//         sixteen tiles of the part, and a ring of tiles of value columns
+//   flow  Block c of a part has the scores of tiles c, c+P, c+2P, ... and 512 / P columns of its values. Queries: each block
+//         asks for a share, which comes to all blocks of the cluster. Keys: those of the first tile by all threads, others by
+//         the value warpgroups. Score warpgroup g: scores of every other own tile, whose ceilings go to the blocks of the
+//         part; then weights, by way of L2, where one copy brings them to all of these blocks. An adder, one or two value
+//         warpgroups, adds values to 64 columns, tile after tile, and puts its first tiles of them in place itself; the
+//         others it gets from the second value warpgroup or from score warpgroups, which have nothing else to do by then.
+//         The blocks with the same columns of both parts send each other their sums of half of them, and merge those.
+//   cost  P = 8, a block: 72 wgmma m64n64k16 for scores, 64 m64n64k16 for values = 4352 tensor cycles; 148 KB of cache rows
+//         and 5 KB of queries read, 69 KB of queries and 112 KB of weights received; 8 KB of sums sent
 //   why   a row takes as long as the longest chain of waits. Here these are: indices, rows, ceilings, weights, sums of the other
 //         part; a part's tiles go through them at once. The price is that value columns are read and converted twice,
-//         which fills otherwise idle time.
+//         which fills otherwise idle time. What many blocks need goes by way of L2: an SM sends about 20 bytes a cycle to
+//         others, and seven copies of a tile's weights took longer than all their products. Each scheduler has four warps, of
+//         which one or two have something to do, and a warp takes about five cycles for an instruction: their number counts.
 #include <cstdint>
 
 #include "kernels/cuda/prims/launch.h"
@@ -27,22 +30,23 @@
 namespace levin::cuda::mla {
 namespace {
 
-constexpr int kPartBlocks = 8;
-constexpr int kClusterBlocks = kMaxParts * kPartBlocks;
-constexpr int kOwnTiles = kPartTiles / kPartBlocks;  // 2
-constexpr int kDeepChunks = kLatent / 64 + 1;        // the last one is rope
+constexpr int kDeepChunks = kLatent / 64 + 1;  // the last one is rope
 constexpr int kRopeChunk = kDeepChunks - 1;
-constexpr int kBlockColumns = kLatent / kPartBlocks;    // 64, a chunk
-constexpr int kBlockFours = kBlockColumns / 8;          // float4 of a thread's sums
-constexpr int kSumHeads = kMlaHeadGroup / kPartBlocks;  // whose sums a block adds
-constexpr int kSumFours = kBlockFours / kMaxParts;      // of those, the ones that a block of each part merges
-constexpr int kValueRing = kDeepChunks;                 // tiles of value columns that are there at the same time
+constexpr int kAdderColumns = 64;                   // that a warpgroup adds, a chunk
+constexpr int kAdderFours = kAdderColumns / 8;      // float4 of a thread's sums
+constexpr int kSumFours = kAdderFours / kMaxParts;  // of those, the ones that a block of each part merges
+constexpr int kTilesAhead = 4;                      // whose values are on their way, as many as there are registers for
+constexpr int kFirstTiles = 4;                      // whose values an adder puts in place itself
+constexpr int kLaterTiles = kPartTiles - kFirstTiles;
+constexpr int kHeadBytes = (kLatent + kRope) * 2;
+constexpr int kWeightBytes = kChunkBytes / 4;  // of a warp
 constexpr int kFewRowsThreads = kScoreThreads + kValueThreads;
-constexpr int kKeysBarrier = 1;        // named barriers: the queries and the keys of own tile g are there, g + 1
-constexpr int kScoresDoneBarrier = 3;  // the first score warpgroup has multiplied its keys
-constexpr int kValuesBarrier = 4;      // of the first value warpgroup
-static_assert(kOwnTiles == 2 && kMaxParts == 2 && kBlockColumns == 64 && kSumFours == 4);
-static_assert(kValueRing > kPartBlocks, "the values of the first eight tiles and one more");
+constexpr int kKeysBarrier = 1;  // named barriers: queries and the first keys of score warpgroup g are there, g + 1
+constexpr int kLaterKeysBarrier = 3;   // later keys, g + 3
+constexpr int kScoresDoneBarrier = 5;  // score warpgroup g has multiplied its keys, g + 5
+constexpr int kQueryBarrier = 7;       // of the score warpgroups: all have read the queries as they came
+constexpr int kValuesBarrier = 8;      // of adder v, v + 8
+static_assert(kMaxParts == 2);
 
 // What a part's values of a head are relative to, and the sums of its weights.
 struct alignas(16) PartHead {
@@ -51,104 +55,155 @@ struct alignas(16) PartHead {
   int32_t unused;
 };
 
+constexpr uint32_t kNoSlot = 0xFFFFFFFF;
+
+// A block, one of kBlocks to a part.
+template <int kBlocks>
 struct FewRows {
+  static constexpr int kPartBlocks = kBlocks;
+  static constexpr int kClusterBlocks = kMaxParts * kPartBlocks;
+  static constexpr int kOwnTiles = kPartTiles / kPartBlocks;  // 2 or 4, two at a time
+  static constexpr int kRounds = kOwnTiles / 2;
+  static constexpr int kBlockColumns = kLatent / kPartBlocks;
+  static constexpr int kAdders = kBlockColumns / kAdderColumns;
+  static constexpr int kSumHeads = kMlaHeadGroup / kPartBlocks;       // whose sums a block adds
+  static constexpr int kQueryHeads = kMlaHeadGroup / kClusterBlocks;  // that a block asks for, for all blocks
+  // Tiles of an adder's columns that are there at once.
+  static constexpr int kValueRing = kAdders == 1 ? kDeepChunks : 4;
+  // Sums of weights of kSumHeads heads, four lanes each, of every tile, relative to the running maximum.
+  using LaneSums = float[kPartTiles][kSumHeads][4];
+
   alignas(1024) uint8_t query[kDeepChunks][kChunkBytes];  // later weights, weight_chunk(), and received_sums()
-  uint8_t key[kOwnTiles][kDeepChunks][kChunkBytes];       // later value_chunk(); weight_chunk(), lane_sums()
-  int32_t slot[kMlaPartTopk];
-  float bias[kOwnTiles][kTileKeys];            // 0, or -inf for an invalid index
-  int32_t ceiling[kPartTiles][kMlaHeadGroup];  // of each tile alone
+  uint8_t key[2][kDeepChunks][kChunkBytes];               // later value_chunk(); weight_chunk(), lane_sums()
+  uint32_t slot[kMlaPartTopk];                            // kNoSlot without an index
+  int32_t ceiling[kPartTiles][kMlaHeadGroup];             // of each tile alone
   PartHead head[kMaxParts][kMlaHeadGroup];
-  Mbarrier ceilings_full[kOwnTiles];  // of the first eight tiles, of the others
+  Mbarrier query_full;
+  Mbarrier ceilings_full[kOwnTiles];  // of tiles i * kPartBlocks and those after it
   Mbarrier weights_full[kPartTiles];
-  Mbarrier values_full[kPartBlocks];       // of tiles 8 .. 15
-  Mbarrier values_empty[kPartBlocks - 1];  // of tiles 0 .. 6, in whose places those of 9 .. 15 come
+  Mbarrier values_full[kAdders][kLaterTiles];  // of tiles kFirstTiles ..
+  Mbarrier values_empty[kAdders][kPartTiles - kValueRing];
   Mbarrier lane_sums_full;
   Mbarrier heads_full;
   Mbarrier others_ready;  // the block with the same columns of the other part can take sums
-  Mbarrier sums_full;
+  Mbarrier sums_full[kAdders];
 };
-static_assert(sizeof(FewRows) <= kMaxSharedBytes, "too much shared memory");
+static_assert(sizeof(FewRows<8>) <= kMaxSharedBytes && sizeof(FewRows<4>) <= kMaxSharedBytes, "too much shared memory");
 
 // What this block does.
+template <class S>
 class BlockWork {
  public:
   __device__ __forceinline__ explicit BlockWork(const SparseMla& a) : two_groups_(a.n_heads > kMlaHeadGroup) {}
 
   __device__ __forceinline__ int64_t row() const { return two_groups_ ? item() / 2 : item(); }
   __device__ __forceinline__ int first_head() const { return two_groups_ ? item() % 2 * kMlaHeadGroup : 0; }
-  __device__ __forceinline__ int part() const { return static_cast<int>(blockIdx.x / kPartBlocks % kMaxParts); }
-  __device__ __forceinline__ int place() const { return static_cast<int>(blockIdx.x % kPartBlocks); }
+  __device__ __forceinline__ int part() const { return static_cast<int>(blockIdx.x / S::kPartBlocks % kMaxParts); }
+  __device__ __forceinline__ int place() const { return static_cast<int>(blockIdx.x % S::kPartBlocks); }
+  __device__ __forceinline__ static int item() { return static_cast<int>(blockIdx.x / S::kClusterBlocks); }
   // In the cluster.
-  __device__ __forceinline__ static uint32_t rank(int part, int place) { return part * kPartBlocks + place; }
+  __device__ __forceinline__ static uint32_t rank(int part, int place) { return part * S::kPartBlocks + place; }
 
  private:
-  __device__ __forceinline__ static int item() { return static_cast<int>(blockIdx.x / kClusterBlocks); }
-
   bool two_groups_;
 };
 
-// What lies in the places of queries and keys when their scores are there. The block's columns of a tile, where the keys of
-// its first tile were: when the first score warpgroup is done.
-__device__ __forceinline__ uint8_t* value_chunk(FewRows& s, int tile) { return s.key[0][tile % kValueRing]; }
+// own_row() in unsigned arithmetic, which takes a third of the instructions.
+__device__ __forceinline__ unsigned head_row() { return threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4; }
 
-// The weights of a tile, where queries and the keys of the second tile were: when all blocks of the part are done.
-__device__ __forceinline__ uint8_t* weight_chunk(FewRows& s, int tile) {
-  return tile < kPartBlocks ? s.query[tile] : s.key[1][tile - kPartBlocks];
+// What lies in the places of queries and keys when their scores are there. An adder's columns of a tile, where the keys of
+// its first tiles were: when the first score warpgroup is done.
+template <class S>
+__device__ __forceinline__ uint8_t* value_chunk(S& s, int adder, int tile) {
+  return s.key[0][adder * S::kValueRing + tile % S::kValueRing];
 }
 
-// Sums of weights of kSumHeads heads, four lanes each, of every tile, relative to the running maximum: likewise.
-using LaneSums = float[kPartTiles][kSumHeads][4];
-__device__ __forceinline__ LaneSums& lane_sums(FewRows& s) {
-  return *reinterpret_cast<LaneSums*>(s.key[1][kRopeChunk]);
-}
-static_assert(sizeof(LaneSums) <= kChunkBytes);
-
-// The sums of the other part: likewise.
-__device__ __forceinline__ float4* received_sums(FewRows& s) { return reinterpret_cast<float4*>(s.query[kRopeChunk]); }
-static_assert(kSumFours * 128 * sizeof(float4) == kChunkBytes);
-
-// The same as load_16(), but it stays before the next barrier, where others wait.
-__device__ __forceinline__ uint4 load_16_now(const uint16_t* from, bool valid) {
-  uint4 v{0, 0, 0, 0};
-  if (valid)
-    asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "l"(from)
-                 : "memory");
-  return v;
+// The weights of a tile, where queries and the keys of the second warpgroup's tiles were: when all blocks of the part are done.
+template <class S>
+__device__ __forceinline__ uint8_t* weight_chunk(S& s, int tile) {
+  return tile < kPartTiles / 2 ? s.query[tile] : s.key[1][tile - kPartTiles / 2];
 }
 
-// A score thread's share of the queries, on their way.
-struct QueryPieces {
-  uint4 latent[16];  // piece t % 64 of heads t / 64, and 4, 8, ... after it
-  uint4 rope[2];     // piece t % 8 of head t / 8 and 32 after it
+template <class S>
+__device__ __forceinline__ typename S::LaneSums& lane_sums(S& s) {
+  static_assert(sizeof(typename S::LaneSums) <= kChunkBytes);
+  return *reinterpret_cast<typename S::LaneSums*>(s.key[1][kRopeChunk]);
+}
 
-  __device__ __forceinline__ void load(const SparseMla& a, const BlockWork& w) {
-    const int t = threadIdx.x;
-    const auto* from = static_cast<const uint16_t*>(a.q_latent) + w.row() * a.q_latent_row_stride +
-                       (w.first_head() + t / 64) * kLatent + t % 64 * 8;
-#pragma unroll
-    for (int k = 0; k < 16; ++k)
-      latent[k] = load_16_now(from + 4 * k * kLatent, w.first_head() + t / 64 + 4 * k < a.n_heads);
-    from = static_cast<const uint16_t*>(a.q_rope) + w.row() * a.q_rope_row_stride + (w.first_head() + t / 8) * kRope +
-           t % 8 * 8;
-#pragma unroll
-    for (int k = 0; k < 2; ++k)
-      rope[k] = load_16_now(from + 32 * k * kRope, w.first_head() + t / 8 + 32 * k < a.n_heads);
-  }
-  __device__ __forceinline__ void store(FewRows& s) const {
-    const int t = threadIdx.x;
-#pragma unroll
-    for (int k = 0; k < 16; ++k) {
-      const uint4& v = latent[k];
-      *reinterpret_cast<uint4*>(s.query[t % 64 / 8] + swizzle_128(t / 64 + 4 * k, t % 8 * 16)) = {
-          odd_of(v.x, v.y), even_of(v.x, v.y), odd_of(v.z, v.w), even_of(v.z, v.w)};
-    }
-#pragma unroll
-    for (int k = 0; k < 2; ++k)
-      *reinterpret_cast<uint4*>(s.query[kRopeChunk] + swizzle_128(t / 8 + 32 * k, t % 8 * 16)) = rope[k];
-  }
+// The sums of the other part, where the weights of the first tiles were: when the adders are done with kReadyTile.
+constexpr int kReadyTile = 4;
+template <class S>
+__device__ __forceinline__ float4* received_sums(S& s, int adder) {
+  static_assert(S::kAdders * kChunkBytes <= kReadyTile * kChunkBytes);
+  return reinterpret_cast<float4*>(s.query[adder]);
+}
+
+// The queries as they lie in memory, in the place of query chunks.
+struct RawQueries {
+  uint4 latent[kMlaHeadGroup][kLatent / 8];
+  uint4 rope[kMlaHeadGroup][kRope / 8];
 };
+static_assert(sizeof(RawQueries) == kDeepChunks * kChunkBytes);
+template <class S>
+__device__ __forceinline__ RawQueries& raw_queries(S& s) {
+  return *reinterpret_cast<RawQueries*>(s.query);
+}
+
+template <class S>
+__device__ __forceinline__ int query_heads(const SparseMla& a, const BlockWork<S>& w) {
+  return min(kMlaHeadGroup, a.n_heads - w.first_head());
+}
+
+// Every block asks for a few heads' queries on behalf of all blocks of the cluster.
+template <class S>
+__device__ __forceinline__ void ask_for_queries(S& s, const SparseMla& a, const BlockWork<S>& w) {
+  const int head = static_cast<int>(cluster_rank()) * S::kQueryHeads;
+  const int n = min(S::kQueryHeads, query_heads(a, w) - head);
+  if (n <= 0) return;
+  const int64_t first = w.first_head() + head;
+  constexpr auto kAllBlocks = static_cast<uint16_t>((1u << S::kClusterBlocks) - 1);
+  bulk_load_multicast(raw_queries(s).latent[head],
+                      static_cast<const uint16_t*>(a.q_latent) + w.row() * a.q_latent_row_stride + first * kLatent,
+                      n * kLatent * 2, s.query_full, kAllBlocks);
+  bulk_load_multicast(raw_queries(s).rope[head],
+                      static_cast<const uint16_t*>(a.q_rope) + w.row() * a.q_rope_row_stride + first * kRope,
+                      n * kRope * 2, s.query_full, kAllBlocks);
+}
+
+// Those of heads that do not exist, by all threads.
+template <class S>
+__device__ __forceinline__ void clear_missing_queries(S& s, int n_heads) {
+  const unsigned t = threadIdx.x;
+  for (int i = n_heads * (kLatent / 8) + t; i < kMlaHeadGroup * (kLatent / 8); i += kFewRowsThreads)
+    raw_queries(s).latent[i / (kLatent / 8)][i % (kLatent / 8)] = {0, 0, 0, 0};
+  for (int i = n_heads * (kRope / 8) + t; i < kMlaHeadGroup * (kRope / 8); i += kFewRowsThreads)
+    raw_queries(s).rope[i / (kRope / 8)][i % (kRope / 8)] = {0, 0, 0, 0};
+}
+
+// From there to operands of wgmma, by the score threads.
+template <class S>
+__device__ __forceinline__ void arrange_queries(S& s) {
+  constexpr int kPieces = kMlaHeadGroup * (kLatent / 8) / kScoreThreads, kStep = kMlaHeadGroup / kPieces;
+  const unsigned t = threadIdx.x;
+  uint4 latent[kPieces];  // piece t % 64 of head t / 64 and of every kStep after it
+  s.query_full.wait(0);
+#pragma unroll
+  for (int k = 0; k < kPieces; ++k) latent[k] = raw_queries(s).latent[t / 64 + kStep * k][t % 64];
+  named_barrier(kQueryBarrier, kScoreThreads);
+#pragma unroll
+  for (int k = 0; k < kPieces; ++k) {
+    const uint4& v = latent[k];
+    *reinterpret_cast<uint4*>(s.query[t % 64 / 8] + swizzle_128(t / 64 + kStep * k, t % 8 * 16)) = {
+        odd_of(v.x, v.y), even_of(v.x, v.y), odd_of(v.z, v.w), even_of(v.z, v.w)};
+  }
+  uint4 rope[2];
+#pragma unroll
+  for (int k = 0; k < 2; ++k) rope[k] = raw_queries(s).rope[t / 8 + 32 * k][t % 8];
+  __syncwarp();  // a warp's rows stay where they are
+#pragma unroll
+  for (int k = 0; k < 2; ++k)
+    *reinterpret_cast<uint4*>(s.query[kRopeChunk] + swizzle_128(t / 8 + 32 * k, t % 8 * 16)) = rope[k];
+}
 
 // Sixteen codes of a key, a quarter of a chunk.
 __device__ __forceinline__ void put_codes(uint8_t* chunk, int key, int quarter, const uint4& codes, float scale) {
@@ -163,14 +218,17 @@ __device__ __forceinline__ void put_codes(uint8_t* chunk, int key, int quarter, 
   *reinterpret_cast<uint4*>(chunk + swizzle_128(key, quarter * 32 + 16)) = second;
 }
 
-// A row of the cache; without a slot one that is not read.
+// A row of the cache; without a slot one that is not read. Unsigned, since a signed division takes twice the instructions,
+// and these are many.
 struct CacheRow {
   using Format = RowFormat<LatentRows::kFp8>;
   const std::byte* row;
   bool valid;
 
-  __device__ __forceinline__ CacheRow(const SparseMla& a, int slot)
-      : row(slot_row(a, max(slot, 0), Format::kRowBytes)), valid(slot >= 0) {}
+  __device__ __forceinline__ CacheRow(const SparseMla& a, uint32_t slot)
+      : row(a.cache + slot / kIndexPageTokens * static_cast<uint64_t>(a.page_bytes) +
+            slot % kIndexPageTokens * Format::kRowBytes),
+        valid(slot != kNoSlot) {}
   __device__ __forceinline__ uint4 load(int offset) const { return load_16(row + offset, valid); }
   __device__ __forceinline__ float scale(int i) const {
     return valid ? __ldcg(reinterpret_cast<const float*>(row + Format::kScaleOffset) + i) : 0.0f;
@@ -187,13 +245,13 @@ struct TileKeys {
   uint4 rope[kKeys / 4];
 
   __device__ __forceinline__ static int pair_key(int warp, int pair) {
-    return warp * kKeys + 2 * pair + static_cast<int>(threadIdx.x) / 4 % 2;
+    return warp * kKeys + 2 * pair + threadIdx.x / 4 % 2;
   }
   __device__ __forceinline__ static int rope_key(int warp, int i) {
-    return warp * kKeys + 4 * i + static_cast<int>(threadIdx.x) % 32 / 8;
+    return warp * kKeys + 4 * i + threadIdx.x % 32 / 8;
   }
-  __device__ __forceinline__ void load(const SparseMla& a, const int32_t* slot, int warp) {
-    const int chunk = static_cast<int>(threadIdx.x) % 32 / 8, quarter = static_cast<int>(threadIdx.x) % 4;
+  __device__ __forceinline__ void load(const SparseMla& a, const uint32_t* slot, int warp) {
+    const unsigned chunk = threadIdx.x % 32 / 8, quarter = threadIdx.x % 4;
 #pragma unroll
     for (int pair = 0; pair < kKeys / 2; ++pair) {
       const CacheRow row(a, slot[pair_key(warp, pair)]);
@@ -204,14 +262,14 @@ struct TileKeys {
       }
     }
   }
-  __device__ __forceinline__ void load_rope(const SparseMla& a, const int32_t* slot, int warp) {
+  __device__ __forceinline__ void load_rope(const SparseMla& a, const uint32_t* slot, int warp) {
 #pragma unroll
     for (int i = 0; i < kKeys / 4; ++i)
-      rope[i] = CacheRow(a, slot[rope_key(warp, i)])
-                    .load(RowFormat<LatentRows::kFp8>::kRopeOffset + static_cast<int>(threadIdx.x) % 8 * 16);
+      rope[i] =
+          CacheRow(a, slot[rope_key(warp, i)]).load(RowFormat<LatentRows::kFp8>::kRopeOffset + threadIdx.x % 8 * 16);
   }
   __device__ __forceinline__ void put(uint8_t (&key)[kDeepChunks][kChunkBytes], int warp) const {
-    const int chunk = static_cast<int>(threadIdx.x) % 32 / 8, quarter = static_cast<int>(threadIdx.x) % 4;
+    const unsigned chunk = threadIdx.x % 32 / 8, quarter = threadIdx.x % 4;
 #pragma unroll
     for (int pair = 0; pair < kKeys / 2; ++pair) {
 #pragma unroll
@@ -224,73 +282,79 @@ struct TileKeys {
   }
 };
 
-// The block's value columns of eight tiles, on their way to the warpgroup that puts them. Eight lanes have two neighbouring
-// keys, whose pieces have a bank each.
+// An adder's value columns of kTiles tiles, on their way by a warpgroup. Eight lanes have two neighbouring keys, whose pieces
+// have a bank each.
+template <int kTiles>
 struct ValuePieces {
-  uint4 codes[kPartBlocks][2];  // of keys t / 4 and 32 after it
-  float scale[kPartBlocks][2];
+  uint4 codes[kTiles][2];  // of keys t / 4 and 32 after it
+  float scale[kTiles][2];
 
-  __device__ __forceinline__ static int key(int i) { return i * 32 + static_cast<int>(threadIdx.x) % 128 / 4; }
-  __device__ __forceinline__ void load(const SparseMla& a, const int32_t* slot, int place) {
-    const int column = place * kBlockColumns + static_cast<int>(threadIdx.x) % 4 * 16;
+  __device__ __forceinline__ static int key(int i) { return i * 32 + threadIdx.x % 128 / 4; }
+  // `slot` of the tile, to place `at`.
+  __device__ __forceinline__ void load(const SparseMla& a, const uint32_t* slot, int first_column, int at) {
+    const int column = first_column + threadIdx.x % 4 * 16;
 #pragma unroll
-    for (int tile = 0; tile < kPartBlocks; ++tile) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const CacheRow row(a, slot[tile * kTileKeys + key(i)]);
-        codes[tile][i] = row.load(column);
-        scale[tile][i] = row.scale(column / 128);
-      }
+    for (int i = 0; i < 2; ++i) {
+      const CacheRow from(a, slot[key(i)]);
+      codes[at][i] = from.load(column);
+      scale[at][i] = from.scale(column / 128);
     }
   }
-  __device__ __forceinline__ void put(uint8_t* chunk, int tile) const {
+  __device__ __forceinline__ void put(uint8_t* chunk, int at) const {
 #pragma unroll
-    for (int i = 0; i < 2; ++i) put_codes(chunk, key(i), threadIdx.x % 4, codes[tile][i], scale[tile][i]);
+    for (int i = 0; i < 2; ++i) put_codes(chunk, key(i), threadIdx.x % 4, codes[at][i], scale[at][i]);
   }
 };
 
-// The slots of the part's top-k indices, by the value threads.
-__device__ __forceinline__ void find_slots(FewRows& s, const SparseMla& a, const BlockWork& w) {
-  constexpr int kTopk = kMlaPartTopk / kValueThreads;
-  const int t = static_cast<int>(threadIdx.x) - kScoreThreads;
+// The first value column of an adder.
+template <class S>
+__device__ __forceinline__ int first_column(const BlockWork<S>& w, int adder) {
+  return w.place() * S::kBlockColumns + adder * kAdderColumns;
+}
+
+// The slots of the part's top-k indices.
+template <class S>
+__device__ __forceinline__ void find_slots(S& s, const SparseMla& a, const BlockWork<S>& w) {
+  constexpr int kTopk = kMlaPartTopk / kFewRowsThreads;
+  const unsigned t = threadIdx.x;
   int pick[kTopk];
 #pragma unroll
   for (int i = 0; i < kTopk; ++i) {
-    const int number = w.part() * kMlaPartTopk + i * kValueThreads + t;
+    const int number = w.part() * kMlaPartTopk + i * kFewRowsThreads + t;
     pick[i] = number < a.n_topk ? a.topk[w.row() * a.n_topk + number] : -1;
   }
   const int32_t* table = a.tables.data != nullptr ? a.tables.data + a.table_row[w.row()] * a.tables.stride : nullptr;
 #pragma unroll
   for (int i = 0; i < kTopk; ++i) {
-    const int number = i * kValueThreads + t;
-    s.slot[number] = topk_slot(pick[i], table);
-    const int tile = number / kTileKeys;
-    if (tile % kPartBlocks == w.place())
-      s.bias[tile / kPartBlocks][number % kTileKeys] = pick[i] >= 0 ? 0.0f : -INFINITY;
+    const int number = i * kFewRowsThreads + t;
+    s.slot[number] = static_cast<uint32_t>(topk_slot(pick[i], table));  // -1 is kNoSlot
   }
 }
 
 // The scores of an own tile. The fence: see start_scores().
-__device__ __forceinline__ void multiply_tile(float (&score)[32], const FewRows& s, int group) {
+template <class S>
+__device__ __forceinline__ void multiply_tile(float (&score)[32], const S& s, int group) {
   float upper[32];  // over the second half of the depth
+  constexpr uint32_t kHigh = descriptor_high();
+  const uint32_t query = descriptor_low(s.query), key = descriptor_low(s.key[group]);
+  const auto multiply = [&](float(&to)[32], int chunk, int k, bool accumulate) {
+    const auto at = static_cast<uint32_t>(descriptor_step(chunk * kChunkBytes + k));
+    Wgmma<64>::bf16<0, 0>(to, join_descriptor(query + at, kHigh), join_descriptor(key + at, kHigh), accumulate);
+  };
   fence_async_shared();
   wgmma_fence();
 #pragma unroll
   for (int c = 0; c < kChunks; ++c) {
-    const uint64_t query = wgmma_descriptor(s.query[c]), key = wgmma_descriptor(s.key[group][c]);
 #pragma unroll
     for (int k = 0; k < 128; k += 32) {
-      const uint64_t at = descriptor_step(k), upper_at = at + descriptor_step(kChunks * kChunkBytes);
-      Wgmma<64>::bf16<0, 0>(score, query + at, key + at, c > 0 || k > 0);
-      Wgmma<64>::bf16<0, 0>(upper, query + upper_at, key + upper_at, c > 0 || k > 0);
+      multiply(score, c, k, c > 0 || k > 0);
+      multiply(upper, kChunks + c, k, c > 0 || k > 0);
     }
   }
-  const uint64_t query = wgmma_descriptor(s.query[kRopeChunk]), key = wgmma_descriptor(s.key[group][kRopeChunk]);
 #pragma unroll
   for (int k = 0; k < 64; k += 32) {
-    const uint64_t at = descriptor_step(k), upper_at = descriptor_step(k + 64);
-    Wgmma<64>::bf16<0, 0>(score, query + at, key + at, true);
-    Wgmma<64>::bf16<0, 0>(upper, query + upper_at, key + upper_at, true);
+    multiply(score, kRopeChunk, k, true);
+    multiply(upper, kRopeChunk, k + 64, true);
   }
   wgmma_commit();
   wgmma_wait<0>();
@@ -300,7 +364,24 @@ __device__ __forceinline__ void multiply_tile(float (&score)[32], const FewRows&
   for (int i = 0; i < 32; ++i) score[i] += upper[i];
 }
 
-__device__ __forceinline__ int32_t running_max(const FewRows& s, int tile, int head) {
+// Scores of indices that do not exist to -inf: only a row's last tile can have some.
+template <class S>
+__device__ __forceinline__ void drop_invalid(const S& s, int tile, float (&score)[32]) {
+  if (s.slot[tile * kTileKeys + kTileKeys - 1] != kNoSlot) return;
+  const uint32_t* own = s.slot + tile * kTileKeys + 2 * (threadIdx.x % 4);
+#pragma unroll
+  for (int j = 0; j < 8; ++j) {
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      const float bias = own[8 * j + e] == kNoSlot ? -INFINITY : 0.0f;
+      score[4 * j + e] += bias;
+      score[4 * j + 2 + e] += bias;
+    }
+  }
+}
+
+template <class S>
+__device__ __forceinline__ int32_t running_max(const S& s, int tile, int head) {
   int32_t maximum = kNoCeiling;
 #pragma unroll
   for (int i = 0; i < kPartTiles; ++i)
@@ -309,29 +390,37 @@ __device__ __forceinline__ int32_t running_max(const FewRows& s, int tile, int h
 }
 
 // One of four lanes tells each block of the part a tile's ceilings.
-__device__ __forceinline__ void send_ceilings(FewRows& s, const BlockWork& w, int tile, const int32_t (&ceiling)[2]) {
+template <class S>
+__device__ __forceinline__ void send_ceilings(S& s, const BlockWork<S>& w, int tile, const int32_t (&ceiling)[2]) {
 #pragma unroll
-  for (int place = static_cast<int>(threadIdx.x % 4); place < kPartBlocks; place += 4) {
-    const uint32_t to = w.rank(w.part(), place);
-    const uint32_t barrier = cluster_address(s.ceilings_full[tile / kPartBlocks].address(), to);
+  for (int i = 0; i < S::kPartBlocks; i += 4) {
+    const uint32_t to = w.rank(w.part(), i + threadIdx.x % 4);
+    const uint32_t barrier = cluster_address(s.ceilings_full[tile / S::kPartBlocks].address(), to);
+    const uint32_t at = cluster_address(shared_address(&s.ceiling[tile][head_row()]), to);
 #pragma unroll
-    for (int h = 0; h < 2; ++h)
-      cluster_store_async(cluster_address(shared_address(&s.ceiling[tile][own_row() + 8 * h]), to),
-                          static_cast<uint32_t>(ceiling[h]), barrier);
+    for (int h = 0; h < 2; ++h) cluster_store_async(at + h * 8 * 4, static_cast<uint32_t>(ceiling[h]), barrier);
   }
 }
 
 // A thread's weights of a tile as operands of wgmma, four words for each of four steps, 512 bytes of a warp apart.
-__device__ __forceinline__ float4* weight_slot(FewRows& s, int tile) {
-  const int t = static_cast<int>(threadIdx.x) % 128;
-  return reinterpret_cast<float4*>(weight_chunk(s, tile)) + t / 32 * 128 + t % 32;
+template <class S>
+__device__ __forceinline__ const float4* weight_slot(S& s, int tile) {
+  const unsigned t = threadIdx.x % 128;
+  return reinterpret_cast<const float4*>(weight_chunk(s, tile)) + t / 32 * 128 + t % 32;
 }
 
-// A warp's weights of a tile to the blocks of the part, and this lane's sums of them to the blocks that add them.
-__device__ __forceinline__ void send_weights(FewRows& s, const BlockWork& w, int tile, const float (&weight)[32],
-                                             const float (&sum)[2]) {
-  constexpr uint32_t kBytes = 32 * 64;
-  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32 % 4;
+// The same in scratch memory, where weights pass through.
+template <class S>
+__device__ __forceinline__ std::byte* passing_weights(const SparseMla& a, const BlockWork<S>& w, int tile) {
+  return a.scratch + kMlaCounterBytes +
+         (int64_t{w.item()} * kMaxParts * kPartTiles + w.part() * kPartTiles + tile) * kChunkBytes +
+         threadIdx.x / 32 % 4 * kWeightBytes;
+}
+
+template <class S>
+__device__ __forceinline__ void store_weights(const SparseMla& a, const BlockWork<S>& w, int tile,
+                                              const float (&weight)[32]) {
+  auto* to = reinterpret_cast<uint4*>(passing_weights(a, w, tile)) + threadIdx.x % 32;
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
     uint32_t word[4];
@@ -340,34 +429,38 @@ __device__ __forceinline__ void send_weights(FewRows& s, const BlockWork& w, int
       const __nv_bfloat162 pair = __floats2bfloat162_rn(weight[8 * k + 2 * i], weight[8 * k + 2 * i + 1]);
       word[i] = *reinterpret_cast<const uint32_t*>(&pair);
     }
-    *reinterpret_cast<uint4*>(weight_slot(s, tile) + 32 * k) = {word[0], word[1], word[2], word[3]};
+    to[32 * k] = {word[0], word[1], word[2], word[3]};
   }
-  fence_async_shared();
+  fence_async_global();
   __syncwarp();
-  if (elect_one()) {
-    const uint32_t from = shared_address(weight_chunk(s, tile)) + warp * kBytes;
-    for (int i = 1; i < kPartBlocks; ++i) {
-      const uint32_t to = w.rank(w.part(), (w.place() + i) % kPartBlocks);
-      cluster_copy(cluster_address(from, to), from, kBytes, cluster_address(s.weights_full[tile].address(), to));
-    }
-  }
+}
+
+// A warp's weights of a tile from scratch memory to all blocks of the part, and this lane's sums of them to the blocks that add
+// them.
+template <class S>
+__device__ __forceinline__ void send_weights(S& s, const SparseMla& a, const BlockWork<S>& w, int tile,
+                                             const float (&sum)[2]) {
+  const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+  if (elect_one())
+    bulk_load_multicast(weight_chunk(s, tile) + warp * kWeightBytes, passing_weights(a, w, tile), kWeightBytes,
+                        s.weights_full[tile],
+                        static_cast<uint16_t>(((1u << S::kPartBlocks) - 1) << w.rank(w.part(), 0)));
   __syncwarp();
-  s.weights_full[tile].arrive();
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    const uint32_t rank = w.rank(w.part(), 2 * warp + h);
-    cluster_store_async(cluster_address(shared_address(&lane_sums(s)[tile][lane / 4][lane % 4]), rank),
-                        __float_as_uint(sum[h]), cluster_address(s.lane_sums_full.address(), rank));
+    const unsigned head = 16 * warp + lane / 4 + 8 * h;
+    const uint32_t to = w.rank(w.part(), head / S::kSumHeads);
+    cluster_store_async(cluster_address(shared_address(&lane_sums(s)[tile][head % S::kSumHeads][lane % 4]), to),
+                        __float_as_uint(sum[h]), cluster_address(s.lane_sums_full.address(), to));
   }
 }
-static_assert(kSumHeads == 8, "half the heads of a warp");
 
-// The sums of the part for kSumHeads heads, to all blocks of the cluster. Of kAddThreads threads, thread t has lane t % 4 of
-// the even or the odd tiles of a head.
-constexpr int kAddThreads = kSumHeads * 8;
-__device__ __forceinline__ void add_sums(FewRows& s, const BlockWork& w) {
-  const int t = static_cast<int>(threadIdx.x) % 128, parity = t / 4 % 2, own = t / 8;
-  const int head = w.place() * kSumHeads + own;
+// The sums of the part for kSumHeads heads, to all blocks of the cluster. Of the first threads, eight to a head, thread t has
+// lane t % 4 of the even or the odd tiles of a head.
+template <class S>
+__device__ __forceinline__ void add_sums(S& s, const BlockWork<S>& w) {
+  const unsigned t = threadIdx.x, parity = t / 4 % 2, own = t / 8;
+  const int head = w.place() * S::kSumHeads + own;
   s.lane_sums_full.wait(0);
   float sum = 0;
   int32_t maximum = kNoCeiling, sum_max = kNoCeiling;
@@ -384,62 +477,138 @@ __device__ __forceinline__ void add_sums(FewRows& s, const BlockWork& w) {
   const float other = __shfl_xor_sync(0xffffffff, sum, 4);
   const float4 message{parity == 0 ? sum : other, parity == 0 ? other : sum, __int_as_float(maximum), 0};
 #pragma unroll
-  for (uint32_t to = t % 8; to < kClusterBlocks; to += 8)
+  for (uint32_t to = t % 8; to < S::kClusterBlocks; to += 8)
     cluster_store_async(cluster_address(shared_address(&s.head[w.part()][head]), to), message,
                         cluster_address(s.heads_full.address(), to));
 }
 
-// From queries and keys to the weights of a tile, which are sent.
-__device__ __forceinline__ void score_role(FewRows& s, const SparseMla& a, const BlockWork& w, float scale_log2) {
-  const int group = warp_index() / 4, tile = group * kPartBlocks + w.place();
+// An adder's columns of kTiles tiles from `first` on, by a warpgroup; each is put when before_put(tile) returns. A loop rather
+// than all tiles one after the other: instructions would have to be fetched, which takes longer than they do.
+template <int kTiles, class S, class Before, class After>
+__device__ __forceinline__ void put_values(S& s, const SparseMla& a, const BlockWork<S>& w, int adder, int first,
+                                           const Before& before_put, const After& after_put) {
+  static_assert(kTiles % kTilesAhead == 0);
+  ValuePieces<kTilesAhead> values;
+#pragma unroll
+  for (int i = 0; i < kTilesAhead; ++i) values.load(a, s.slot + (first + i) * kTileKeys, first_column(w, adder), i);
+#pragma unroll 1
+  for (int tile = first; tile < first + kTiles; tile += kTilesAhead) {
+#pragma unroll
+    for (int i = 0; i < kTilesAhead; ++i) {
+      before_put(tile + i);
+      values.put(value_chunk(s, adder, tile + i), i);
+      after_put(tile + i);
+      if (tile + kTilesAhead < first + kTiles)
+        values.load(a, s.slot + (tile + kTilesAhead + i) * kTileKeys, first_column(w, adder), i);
+    }
+  }
+  __syncwarp();
+}
+
+// Those after its first ones, each when its place in the ring is free. Who reads them puts the fence: here it would wait for
+// the loads of later tiles.
+template <class S, class Meanwhile>
+__device__ __forceinline__ void put_later_values(S& s, const SparseMla& a, const BlockWork<S>& w, int adder,
+                                                 const Meanwhile& meanwhile) {
+  put_values<kLaterTiles>(
+      s, a, w, adder, kFirstTiles,
+      [&](int tile) {
+        if (tile == kFirstTiles) meanwhile();
+        if (tile >= S::kValueRing) s.values_empty[adder][tile - S::kValueRing].wait(0);
+      },
+      [&](int tile) { s.values_full[adder][tile - kFirstTiles].arrive(); });
+}
+
+// Scores of own tile i and their ceilings, which are sent.
+template <class S>
+__device__ __forceinline__ void score_tile(S& s, const BlockWork<S>& w, float (&score)[32], int i, float scale_log2) {
+  const int group = warp_index() / 4, tile = i * S::kPartBlocks + w.place();
+  if (i < 2)
+    named_barrier(kKeysBarrier + group, kFewRowsThreads);
+  else
+    named_barrier(kLaterKeysBarrier + group, 128 + kValueThreads);
+  multiply_tile(score, s, group);
+  if (i < S::kOwnTiles - 1) named_barrier_arrive(kScoresDoneBarrier + group, 128 + kValueThreads);
+  drop_invalid(s, tile, score);
+  int32_t ceiling[2];
+  find_ceilings(score, ceiling, nullptr, scale_log2);
+  send_ceilings(s, w, tile, ceiling);
+}
+
+// A lane's sums of own weights, for each round.
+template <class S>
+using WeightSums = float[S::kRounds][2];
+
+// Scores of own tile i to its weights in scratch memory, when all ceilings before are known.
+template <class S>
+__device__ __forceinline__ void weigh_tile(S& s, const SparseMla& a, const BlockWork<S>& w, float (&score)[32],
+                                           WeightSums<S>& sums, int i, float scale_log2) {
+  const int tile = i * S::kPartBlocks + w.place();
+  for (int before = 0; before <= i; ++before) s.ceilings_full[before].wait(0);
+  int32_t maximum[2];
+#pragma unroll
+  for (int h = 0; h < 2; ++h) maximum[h] = running_max(s, tile, head_row() + 8 * h);
+  int32_t sum_max[2] = {maximum[0], maximum[1]};
+  float own[2] = {0, 0};
+  weigh(own, sum_max, score, maximum, scale_log2);
+#pragma unroll
+  for (int r = 0; r < S::kRounds; ++r) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) sums[r][h] = r == i / 2 ? own[h] : sums[r][h];
+  }
+  store_weights(a, w, tile, score);
+}
+
+// From queries and keys to the weights of own tiles, which are sent.
+template <class S>
+__device__ __forceinline__ void score_role(S& s, const SparseMla& a, const BlockWork<S>& w, float scale_log2) {
+  const int group = warp_index() / 4;
   {
-    QueryPieces query;
     TileKeys<kFewRowsThreads / 32> keys;
-    query.load(a, w);
-    __syncthreads();  // slots are known
     keys.load(a, s.slot + w.place() * kTileKeys, warp_index());
     keys.load_rope(a, s.slot + w.place() * kTileKeys, warp_index());
-    query.store(s);
+    arrange_queries(s);
     keys.put(s.key[0], warp_index());
   }
   named_barrier_arrive(kKeysBarrier + 1 - group, kFewRowsThreads);
-  named_barrier(kKeysBarrier + group, kFewRowsThreads);
-  float score[32];
-  multiply_tile(score, s, group);
-  if (group == 0) named_barrier_arrive(kScoresDoneBarrier, 128 + kValueThreads);
-  int32_t maximum[2];
-  const bool some_invalid = s.slot[tile * kTileKeys + kTileKeys - 1] < 0;
-  find_ceilings(score, maximum, some_invalid ? s.bias[group] : nullptr, scale_log2);
-  cluster_wait();  // all blocks have begun
-  send_ceilings(s, w, tile, maximum);
-  s.ceilings_full[0].wait(0);
-  if (group == 1) s.ceilings_full[1].wait(0);
+  float last[32];
+  WeightSums<S> sums = {};
+#pragma unroll 1
+  for (int r = 0; r < S::kRounds; ++r) {  // scores of a round, then the weights of the one before
+    float score[32];
+    score_tile(s, w, score, 2 * r + group, scale_log2);
+    if (r > 0) weigh_tile(s, a, w, last, sums, 2 * r - 2 + group, scale_log2);
 #pragma unroll
-  for (int h = 0; h < 2; ++h) maximum[h] = running_max(s, tile, own_row() + 8 * h);
-  float sum[2] = {0, 0};
-  int32_t sum_max[2] = {maximum[0], maximum[1]};
-  weigh(sum, sum_max, score, maximum, scale_log2);
-  s.ceilings_full[1].wait(0);  // queries and second tiles are not needed in any block of the part
-  if (threadIdx.x == 0) cluster_arrive_relaxed(s.others_ready, w.rank(1 - w.part(), w.place()));
-  __syncwarp();
-  send_weights(s, w, tile, score, sum);
-  if (warp_index() < kAddThreads / 32) add_sums(s, w);
-  cluster_arrive_shared();
-  cluster_wait();  // nobody leaves while others copy from here
+    for (int i = 0; i < 32; ++i) last[i] = score[i];
+  }
+  weigh_tile(s, a, w, last, sums, S::kOwnTiles - 2 + group, scale_log2);
+  const auto send = [&] {
+    s.ceilings_full[S::kOwnTiles - 1].wait(0);  // queries and keys are not needed in any block of the part
+#pragma unroll
+    for (int r = 0; r < S::kRounds; ++r) send_weights(s, a, w, (2 * r + group) * S::kPartBlocks + w.place(), sums[r]);
+    if (warp_index() < S::kSumHeads / 4) add_sums(s, w);
+  };
+  if constexpr (S::kAdders == 2)
+    put_later_values(s, a, w, group, send);
+  else
+    send();
 }
 
 // The factors that bring the values so far to the running maximum of a tile.
-__device__ __forceinline__ void read_factors(const FewRows& s, int tile, int32_t (&maximum)[2], float (&factor)[2]) {
+template <class S>
+__device__ __forceinline__ void read_factors(const S& s, int tile, int32_t (&maximum)[2], float (&factor)[2]) {
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const int32_t before = maximum[h];
-    maximum[h] = max(before, s.ceiling[tile][own_row() + 8 * h]);
+    maximum[h] = max(before, s.ceiling[tile][head_row() + 8 * h]);
     factor[h] = power_of_two(before - maximum[h]);
   }
 }
 
-// Starts acc += weights x values for one tile, while those of the tile before are still added.
-__device__ __forceinline__ void add_tile(FewRows& s, float (&acc)[4 * kBlockFours], uint32_t (&weight)[16],
+// Starts acc += weights x values for one tile, while those of the tile before are still added. The low word of a descriptor
+// steps by itself: an addition of both takes four instructions more, and with one warp on each scheduler they count.
+template <class S>
+__device__ __forceinline__ void add_tile(S& s, float (&acc)[4 * kAdderFours], uint32_t (&weight)[16],
                                          const float (&factor)[2], int tile, const uint8_t* values) {
   s.weights_full[tile].wait(0);
 #pragma unroll
@@ -454,21 +623,24 @@ __device__ __forceinline__ void add_tile(FewRows& s, float (&acc)[4 * kBlockFour
     wgmma_wait<0>();
     wgmma_touch(acc);
 #pragma unroll
-    for (int i = 0; i < 4 * kBlockFours; ++i) acc[i] *= factor[i / 2 % 2];
+    for (int i = 0; i < 4 * kAdderFours; ++i) acc[i] *= factor[i / 2 % 2];
   }
-  const uint64_t value = wgmma_descriptor_mn_major(values, kChunkBytes);
+  const auto value = static_cast<uint32_t>(wgmma_descriptor_mn_major(values, kChunkBytes));
+  constexpr uint32_t kHigh = descriptor_high();
   wgmma_touch(acc);
   wgmma_fence();
 #pragma unroll
   for (int k = 0; k < kTileKeys / 16; ++k) {
     const uint32_t operand[4] = {weight[4 * k], weight[4 * k + 1], weight[4 * k + 2], weight[4 * k + 3]};
-    Wgmma<64>::bf16<1>(acc, operand, value + descriptor_step(2048 * k), true);
+    Wgmma<kAdderColumns>::bf16<1>(
+        acc, operand, join_descriptor(value + static_cast<uint32_t>(descriptor_step(2048 * k)), kHigh), true);
   }
   wgmma_commit();
 }
 
-// The part's sums of the block's columns.
-__device__ __forceinline__ void add_part(FewRows& s, float (&acc)[4 * kBlockFours]) {
+// The part's sums of an adder's columns.
+template <class S>
+__device__ __forceinline__ void add_part(S& s, const BlockWork<S>& w, int adder, float (&acc)[4 * kAdderFours]) {
   uint32_t weight[2][16];
   int32_t maximum[2] = {kNoCeiling, kNoCeiling};
   float factor[2];
@@ -480,10 +652,14 @@ __device__ __forceinline__ void add_part(FewRows& s, float (&acc)[4 * kBlockFour
     for (int i = 0; i < 2; ++i) {
       const int own = tile + i, before = own - 1;
       read_factors(s, own, maximum, factor);
-      if (own >= kPartBlocks) s.values_full[own - kPartBlocks].wait(0);
-      add_tile(s, acc, weight[i], factor, own, value_chunk(s, own));
+      if (own >= kFirstTiles) {
+        s.values_full[adder][own - kFirstTiles].wait(0);
+        fence_async_shared();
+      }
+      add_tile(s, acc, weight[i], factor, own, value_chunk(s, adder, own));
       wgmma_wait<1>();
-      if (before >= 0 && before < kPartBlocks - 1) s.values_empty[before].arrive_as_warp();
+      if (before >= 0 && before < kPartTiles - S::kValueRing) s.values_empty[adder][before].arrive_as_warp();
+      if (own == kReadyTile && elect_one()) cluster_arrive_relaxed(s.others_ready, w.rank(1 - w.part(), w.place()));
       __syncwarp();
     }
   }
@@ -491,17 +667,19 @@ __device__ __forceinline__ void add_part(FewRows& s, float (&acc)[4 * kBlockFour
   wgmma_touch(acc);
 }
 
-__device__ __forceinline__ void send_sums(FewRows& s, uint32_t rank, const float4 (&value)[kSumFours]) {
-  const uint32_t to = cluster_address(shared_address(received_sums(s) + threadIdx.x % 128), rank);
-  const uint32_t barrier = cluster_address(s.sums_full.address(), rank);
+template <class S>
+__device__ __forceinline__ void send_sums(S& s, int adder, uint32_t rank, const float4 (&value)[kSumFours]) {
+  const uint32_t to = cluster_address(shared_address(received_sums(s, adder) + threadIdx.x % 128), rank);
+  const uint32_t barrier = cluster_address(s.sums_full[adder].address(), rank);
 #pragma unroll
   for (int j = 0; j < kSumFours; ++j) cluster_store_async(to + j * 128 * 16, value[j], barrier);
 }
 
 // The sums that the other part's block merges go there; this block's own come to `own`. Part p has a thread's float4 4p ..
 // 4p+3.
-__device__ __forceinline__ void exchange_sums(FewRows& s, const BlockWork& w, const float (&acc)[4 * kBlockFours],
-                                              float4 (&own)[kSumFours]) {
+template <class S>
+__device__ __forceinline__ void exchange_sums(S& s, const BlockWork<S>& w, int adder,
+                                              const float (&acc)[4 * kAdderFours], float4 (&own)[kSumFours]) {
   s.others_ready.wait(0);
 #pragma unroll
   for (int part = 0; part < kMaxParts; ++part) {
@@ -513,22 +691,24 @@ __device__ __forceinline__ void exchange_sums(FewRows& s, const BlockWork& w, co
 #pragma unroll
       for (int j = 0; j < kSumFours; ++j) own[j] = value[j];
     } else {
-      send_sums(s, w.rank(part, w.place()), value);
+      send_sums(s, adder, w.rank(part, w.place()), value);
     }
   }
 }
 
 // The columns of a block and part.
-__device__ __forceinline__ void store_columns(const SparseMla& a, const BlockWork& w, const float4 (&value)[kSumFours],
-                                              const float (&inverse)[2]) {
-  const int first_column = w.place() * kBlockColumns + w.part() * (kBlockColumns / kMaxParts);
-  if (!a.out_f32) return store_32_columns(a, w, first_column, value, inverse);
+template <class S>
+__device__ __forceinline__ void store_columns(const SparseMla& a, const BlockWork<S>& w, int adder,
+                                              const float4 (&value)[kSumFours], const float (&inverse)[2]) {
+  const int column = first_column(w, adder) + w.part() * (kAdderColumns / kMaxParts);
+  if (!a.out_f32) return store_32_columns(a, w, column, value, inverse);
 #pragma unroll
-  for (int j = 0; j < kSumFours; ++j) store_output<LatentRows::kFp8, true>(a, w, first_column, j, value[j], inverse);
+  for (int j = 0; j < kSumFours; ++j) store_output<LatentRows::kFp8, true>(a, w, column, j, value[j], inverse);
 }
 
 // Merges this block's share of the columns over the parts, ascending, and writes it.
-__device__ __forceinline__ void write_own_columns(FewRows& s, const SparseMla& a, const BlockWork& w,
+template <class S>
+__device__ __forceinline__ void write_own_columns(S& s, const SparseMla& a, const BlockWork<S>& w, int adder,
                                                   const float4 (&own)[kSumFours]) {
   float sum[2][2] = {{0, 0}, {0, 0}};  // even and odd tiles of both rows
   int32_t maximum[2] = {kNoCeiling, kNoCeiling};
@@ -538,7 +718,7 @@ __device__ __forceinline__ void write_own_columns(FewRows& s, const SparseMla& a
   for (int part = 0; part < kMaxParts; ++part) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const PartHead& head = s.head[part][own_row() + 8 * h];
+      const PartHead& head = s.head[part][head_row() + 8 * h];
       f[part][h] = merge_factors(maximum[h], head.max_bits);
 #pragma unroll
       for (int parity = 0; parity < 2; ++parity)
@@ -547,119 +727,169 @@ __device__ __forceinline__ void write_own_columns(FewRows& s, const SparseMla& a
   }
   const float inverse[2] = {invert_sum(sum[0][0], sum[0][1]), invert_sum(sum[1][0], sum[1][1])};
   float4 value[kSumFours];
-  s.sums_full.wait(0);
+  s.sums_full[adder].wait(0);
 #pragma unroll
   for (int j = 0; j < kSumFours; ++j) {
     value[j] = {0, 0, 0, 0};
 #pragma unroll
     for (int part = 0; part < kMaxParts; ++part) {
-      const float4 v = part == w.part() ? own[j] : received_sums(s)[j * 128 + threadIdx.x % 128];
+      const float4 v = part == w.part() ? own[j] : received_sums(s, adder)[j * 128 + threadIdx.x % 128];
       const float of_part[4] = {v.x, v.y, v.z, v.w};
       value[j] = merge_four(of_part, 0, f[part], value[j]);
     }
   }
-  store_columns(a, w, value, inverse);
+  store_columns(a, w, adder, value, inverse);
 }
 
-// The block's columns of tiles 8 .. 15, each when its place in the ring is free.
-__device__ __forceinline__ void put_last_values(FewRows& s, const ValuePieces& values) {
-#pragma unroll
-  for (int i = 0; i < kPartBlocks; ++i) {
-    if (i > 0) s.values_empty[i - 1].wait(0);
-    values.put(value_chunk(s, kPartBlocks + i), i);
-    fence_async_shared();
-    s.values_full[i].arrive();
+// Keys of own tile i, shared by the value warps and on their way.
+using ValueWarpsKeys = TileKeys<kValueThreads / 32>;
+
+template <class S>
+__device__ __forceinline__ const uint32_t* own_slots(const S& s, const BlockWork<S>& w, int i) {
+  return s.slot + (i * S::kPartBlocks + w.place()) * kTileKeys;
+}
+
+// The keys of own tiles after the second, each where those of the tile two before were.
+template <class S>
+__device__ __forceinline__ void put_later_keys(S& s, const SparseMla& a, const BlockWork<S>& w, int warp,
+                                               ValueWarpsKeys& even) {
+  ValueWarpsKeys odd;
+  even.load_rope(a, own_slots(s, w, 2), warp);
+  odd.load(a, own_slots(s, w, 3), warp);
+#pragma unroll 1
+  for (int i = 2; i < S::kOwnTiles; i += 2) {
+    const bool last = i + 2 == S::kOwnTiles;
+    named_barrier(kScoresDoneBarrier, 128 + kValueThreads);
+    even.put(s.key[0], warp);
+    named_barrier_arrive(kLaterKeysBarrier, 128 + kValueThreads);
+    odd.load_rope(a, own_slots(s, w, i + 1), warp);
+    if (!last) even.load(a, own_slots(s, w, i + 2), warp);
+    named_barrier(kScoresDoneBarrier + 1, 128 + kValueThreads);
+    odd.put(s.key[1], warp);
+    named_barrier_arrive(kLaterKeysBarrier + 1, 128 + kValueThreads);
+    if (last) break;
+    even.load_rope(a, own_slots(s, w, i + 2), warp);
+    odd.load(a, own_slots(s, w, i + 3), warp);
   }
-  __syncwarp();
 }
 
-__device__ __forceinline__ void value_role(FewRows& s, const SparseMla& a, const BlockWork& w) {
+// An adder: its first values, the sums of the part, and the merge.
+template <class S>
+__device__ __forceinline__ void add_role(S& s, const SparseMla& a, const BlockWork<S>& w, int adder) {
+  put_values<kFirstTiles>(
+      s, a, w, adder, 0,
+      [&](int tile) {
+        if (tile == 0) named_barrier(kScoresDoneBarrier, 128 + kValueThreads);
+      },
+      [](int) {});
+  named_barrier(kValuesBarrier + adder, 128);
+  fence_async_shared();
+  for (Mbarrier& ceilings_full : s.ceilings_full) ceilings_full.wait(0);
+  float acc[4 * kAdderFours];
+  float4 own[kSumFours];
+  add_part(s, w, adder, acc);
+  exchange_sums(s, w, adder, acc, own);
+  write_own_columns(s, a, w, adder, own);
+}
+
+template <class S>
+__device__ __forceinline__ void value_role(S& s, const SparseMla& a, const BlockWork<S>& w) {
   constexpr int kWarps = kFewRowsThreads / 32, kValueWarps = kValueThreads / 32, kOtherWarps = kWarps - kValueWarps;
-  const int warp = warp_index(), group = (warp - kOtherWarps) / 4;
-  find_slots(s, a, w);
-  __syncthreads();
+  const int warp = warp_index() - kOtherWarps, group = warp / 4;
+  ValueWarpsKeys third;
   {
     TileKeys<kWarps> first;
-    TileKeys<kValueWarps> second;
-    const int32_t* first_slot = s.slot + w.place() * kTileKeys;
-    const int32_t* second_slot = first_slot + kPartBlocks * kTileKeys;
-    first.load(a, first_slot, warp);
-    first.load_rope(a, first_slot, warp);
-    second.load(a, second_slot, warp - kOtherWarps);
-    first.put(s.key[0], warp);
+    ValueWarpsKeys second;
+    first.load(a, own_slots(s, w, 0), warp_index());
+    first.load_rope(a, own_slots(s, w, 0), warp_index());
+    second.load(a, own_slots(s, w, 1), warp);
+    second.load_rope(a, own_slots(s, w, 1), warp);
+    first.put(s.key[0], warp_index());
     named_barrier_arrive(kKeysBarrier, kFewRowsThreads);
-    second.load_rope(a, second_slot, warp - kOtherWarps);  // there were no registers for it
-    second.put(s.key[1], warp - kOtherWarps);
+    if constexpr (S::kRounds > 1) third.load(a, own_slots(s, w, 2), warp);
+    second.put(s.key[1], warp);
     named_barrier_arrive(kKeysBarrier + 1, kFewRowsThreads);
   }
-  ValuePieces values;
-  if (group == 0) {
-    values.load(a, s.slot, w.place());
-    named_barrier(kScoresDoneBarrier, 128 + kValueThreads);
-#pragma unroll
-    for (int tile = 0; tile < kPartBlocks; ++tile) values.put(value_chunk(s, tile), tile);
-    cluster_wait();  // all blocks have begun
-    named_barrier(kValuesBarrier, 128);
-    fence_async_shared();
-    for (Mbarrier& ceilings_full : s.ceilings_full) ceilings_full.wait(0);
-    float acc[4 * kBlockFours];
-    float4 own[kSumFours];
-    add_part(s, acc);
-    cluster_arrive_shared();
-    exchange_sums(s, w, acc, own);
-    write_own_columns(s, a, w, own);
+  if constexpr (S::kRounds > 1) put_later_keys(s, a, w, warp, third);
+  if (S::kAdders == 2 || group == 0) {
+    add_role(s, a, w, S::kAdders == 2 ? group : 0);
   } else {
-    named_barrier(kScoresDoneBarrier, 128 + kValueThreads);
-    values.load(a, s.slot + kPartBlocks * kTileKeys, w.place());  // no earlier: those of the first tiles are waited for
-    put_last_values(s, values);
-    cluster_wait();  // all blocks have begun
-    cluster_arrive_shared();
+    named_barrier(kScoresDoneBarrier, 128 + kValueThreads);  // no earlier: values of the first tiles are waited for
+    put_later_values(s, a, w, 0, [] {});
   }
-  cluster_wait();  // nobody leaves while others copy from here
 }
 
-__device__ __forceinline__ void init_barriers(FewRows& s) {
+template <class S>
+__device__ __forceinline__ void init_barriers(S& s, const SparseMla& a, const BlockWork<S>& w) {
+  s.query_full.init(1);
   s.lane_sums_full.init(1);
   s.heads_full.init(1);
-  s.sums_full.init(1);
-  s.others_ready.init(kMaxParts - 1);
-  for (Mbarrier& full : s.values_full) full.init(128);
-  for (Mbarrier& empty : s.values_empty) empty.init(4 * kWarpArrivals);
+  s.others_ready.init(4 * S::kAdders);
+  for (int adder = 0; adder < S::kAdders; ++adder) {
+    s.sums_full[adder].init(1);
+    for (Mbarrier& full : s.values_full[adder]) full.init(128);
+    for (Mbarrier& empty : s.values_empty[adder]) empty.init(4 * kWarpArrivals);
+  }
   for (Mbarrier& ceilings_full : s.ceilings_full) ceilings_full.init(1);
-  const int place = static_cast<int>(blockIdx.x % kPartBlocks);
-  for (int tile = 0; tile < kPartTiles; ++tile) s.weights_full[tile].init(tile % kPartBlocks == place ? 128 : 1);
+  for (Mbarrier& weights_full : s.weights_full) weights_full.init(1);
   fence_barrier_init();
-  for (Mbarrier& ceilings_full : s.ceilings_full) ceilings_full.arrive_expect_bytes(sizeof(s.ceiling) / kOwnTiles);
-  s.lane_sums_full.arrive_expect_bytes(sizeof(LaneSums));
+  s.query_full.arrive_expect_bytes(query_heads(a, w) * kHeadBytes);
+  for (Mbarrier& ceilings_full : s.ceilings_full) ceilings_full.arrive_expect_bytes(sizeof(s.ceiling) / S::kOwnTiles);
+  s.lane_sums_full.arrive_expect_bytes(sizeof(typename S::LaneSums));
   s.heads_full.arrive_expect_bytes(sizeof(s.head));
-  s.sums_full.arrive_expect_bytes((kMaxParts - 1) * kChunkBytes);
-  for (int tile = 0; tile < kPartTiles; ++tile)
-    if (tile % kPartBlocks != place) s.weights_full[tile].arrive_expect_bytes(kChunkBytes);
+  for (Mbarrier& sums_full : s.sums_full) sums_full.arrive_expect_bytes(kChunkBytes);
+  for (Mbarrier& weights_full : s.weights_full) weights_full.arrive_expect_bytes(kChunkBytes);
 }
 
+template <int kPartBlocks>
 __global__ void __launch_bounds__(kFewRowsThreads, 1)
     few_rows_kernel(const __grid_constant__ SparseMla a, float scale_log2) {
   extern __shared__ __align__(1024) uint8_t shared_bytes[];
-  FewRows& s = *reinterpret_cast<FewRows*>(shared_bytes);
-  if (threadIdx.x == 0) init_barriers(s);
+  using S = FewRows<kPartBlocks>;
+  S& s = *reinterpret_cast<S*>(shared_bytes);
+  const BlockWork<S> w(a);
+  if (threadIdx.x == 0) init_barriers(s, a, w);
+  clear_missing_queries(s, query_heads(a, w));
   __syncwarp();
   cluster_arrive_shared();
   launch_dependents();
+  cluster_wait();  // all blocks can be sent to
   grid_dependency_wait();
-  const BlockWork w(a);
+  if (threadIdx.x == kScoreThreads) ask_for_queries(s, a, w);
+  __syncwarp();
+  find_slots(s, a, w);
+  __syncthreads();
   if (warp_index() < kScoreThreads / 32)
     score_role(s, a, w, scale_log2);
   else
     value_role(s, a, w);
 }
 
+template <int kPartBlocks>
 Launch launch_of(int64_t n_items, StreamHandle stream) {
-  return {.grid = {static_cast<unsigned>(n_items * kClusterBlocks)},
+  using S = FewRows<kPartBlocks>;
+  return {.grid = {static_cast<unsigned>(n_items * S::kClusterBlocks)},
           .block = {kFewRowsThreads},
-          .shared_bytes = sizeof(FewRows),
-          .cluster = kClusterBlocks,
+          .shared_bytes = sizeof(S),
+          .cluster = S::kClusterBlocks,
           .pdl = true,
           .stream = stream};
+}
+
+template <int kPartBlocks>
+int count_at_once() {
+  static PerDevice counts;
+  return counts.get([] {
+    return clusters_at_once(reinterpret_cast<const void*>(few_rows_kernel<kPartBlocks>),
+                            launch_of<kPartBlocks>(1, nullptr));
+  });
+}
+
+template <int kPartBlocks>
+void launch_few_rows(const SparseMla& a, StreamHandle stream) {
+  constexpr float kLog2E = 1.44269504088896340736f;
+  const int64_t n_items = a.n_rows * ((a.n_heads + kMlaHeadGroup - 1) / kMlaHeadGroup);
+  launch_kernel(few_rows_kernel<kPartBlocks>, launch_of<kPartBlocks>(n_items, stream), a, a.scale * kLog2E);
 }
 
 }  // namespace
@@ -667,16 +897,10 @@ Launch launch_of(int64_t n_items, StreamHandle stream) {
 
 namespace levin::cuda {
 
-int few_rows_at_once() {
-  static PerDevice counts;
-  return counts.get(
-      [] { return clusters_at_once(reinterpret_cast<const void*>(mla::few_rows_kernel), mla::launch_of(1, nullptr)); });
-}
+int few_rows_at_once(int n_blocks) { return n_blocks == 8 ? mla::count_at_once<8>() : mla::count_at_once<4>(); }
 
-void launch_sparse_mla_few_rows(const SparseMla& a, StreamHandle stream) {
-  constexpr float kLog2E = 1.44269504088896340736f;
-  const int64_t n_items = a.n_rows * ((a.n_heads + kMlaHeadGroup - 1) / kMlaHeadGroup);
-  launch_kernel(mla::few_rows_kernel, mla::launch_of(n_items, stream), a, a.scale * kLog2E);
+void launch_sparse_mla_few_rows(const SparseMla& a, int n_blocks, StreamHandle stream) {
+  return n_blocks == 8 ? mla::launch_few_rows<8>(a, stream) : mla::launch_few_rows<4>(a, stream);
 }
 
 }  // namespace levin::cuda

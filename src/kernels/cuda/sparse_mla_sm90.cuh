@@ -176,7 +176,8 @@ void launch(const SparseMla& a, MlaSharing sharing, StreamHandle stream) {
   switch (sharing) {
     case MlaSharing::kWholeRows:
     case MlaSharing::kAllHeads:  // have kernels of their own
-    case MlaSharing::kFewRows:
+    case MlaSharing::kEightBlocks:
+    case MlaSharing::kFourBlocks:
       return launch_as<MlaSharing::kWholeRows, kFormat, kTables>(a, stream);
     case MlaSharing::kClusters:
       return launch_as<MlaSharing::kClusters, kFormat, kTables>(a, stream);

@@ -21,6 +21,7 @@ struct MlaProblemShape {
   LatentRows format = LatentRows::kFp8;
   std::vector<int> n_valid;  // top-k indices of each row; empty: all
   float spread = 1;          // standard deviation of the scores in the log2 domain, about
+  int least_scale = -9;      // of FP8 rows: their scales are its power of two and the six after it
   uint64_t seed = 1;
 };
 
@@ -50,7 +51,7 @@ struct MlaProblem {
         cache(static_cast<size_t>(kSlots / 64 * page_bytes()), 0x7F),
         values(static_cast<size_t>(kSlots) * 576) {
     std::mt19937_64 generator(shape.seed + 2);
-    make_cache(generator);
+    make_cache(generator, shape.least_scale);
     std::vector<int32_t> slots(kSlots);
     for (int32_t i = 0; i < kSlots; ++i) slots[i] = i;
     for (int64_t row = 0; row < n_rows; ++row) {
@@ -111,7 +112,7 @@ struct MlaProblem {
   }
 
  private:
-  void make_cache(std::mt19937_64& generator) {
+  void make_cache(std::mt19937_64& generator, int least_scale) {
     const std::vector<uint16_t> source = random_bf16(kSlots * 576, generator());
     for (int64_t slot = 0; slot < kSlots; ++slot) {
       uint8_t* row = cache.data() + slot / 64 * page_bytes() + slot % 64 * row_bytes();
@@ -123,7 +124,7 @@ struct MlaProblem {
         continue;
       }
       for (int block = 0; block < 4; ++block) {
-        const float s = std::ldexp(1.0f, static_cast<int>(generator() % 7) - 9);
+        const float s = std::ldexp(1.0f, static_cast<int>(generator() % 7) + least_scale);
         std::memcpy(row + 512 + block * 4, &s, 4);
         for (int d = block * 128; d < block * 128 + 128; ++d) {
           row[d] = f32_to_e4m3(bf16_to_f32(from[d]) * 128.0f);

@@ -60,7 +60,8 @@ TEST_F(SparseMlaTest, IsTheSumInDouble) {
       const MlaOnDevice d(*stream_, p);
       const std::vector<float> whole = d.run(MlaSplit::kWholeRows);
       expect_close(p, whole, n_heads > 16 ? 31 : 5);
-      for (const MlaSplit split : {MlaSplit::kAllHeads, MlaSplit::kClusters, MlaSplit::kPairs, MlaSplit::kFewRows})
+      for (const MlaSplit split :
+           {MlaSplit::kAllHeads, MlaSplit::kClusters, MlaSplit::kPairs, MlaSplit::kEightBlocks, MlaSplit::kFourBlocks})
         EXPECT_EQ(bits(d.run(split)), bits(whole));
     }
   }
@@ -77,7 +78,8 @@ TEST_F(SparseMlaTest, RowsWithFewPicks) {
     EXPECT_EQ(bits(d.run(MlaSplit::kAllHeads)), bits(whole)) << n_heads << " heads";
     EXPECT_EQ(bits(d.run(MlaSplit::kClusters)), bits(whole)) << n_heads << " heads";
     EXPECT_EQ(bits(d.run(MlaSplit::kPairs)), bits(whole)) << n_heads << " heads";
-    EXPECT_EQ(bits(d.run(MlaSplit::kFewRows)), bits(whole)) << n_heads << " heads";
+    EXPECT_EQ(bits(d.run(MlaSplit::kEightBlocks)), bits(whole)) << n_heads << " heads";
+    EXPECT_EQ(bits(d.run(MlaSplit::kFourBlocks)), bits(whole)) << n_heads << " heads";
   }
 }
 
@@ -92,7 +94,23 @@ TEST_F(SparseMlaTest, LargeScores) {
     EXPECT_EQ(bits(d.run(MlaSplit::kAllHeads)), bits(whole)) << "spread " << spread;
     EXPECT_EQ(bits(d.run(MlaSplit::kClusters)), bits(whole)) << "spread " << spread;
     EXPECT_EQ(bits(d.run(MlaSplit::kPairs)), bits(whole)) << "spread " << spread;
-    EXPECT_EQ(bits(d.run(MlaSplit::kFewRows)), bits(whole)) << "spread " << spread;
+    EXPECT_EQ(bits(d.run(MlaSplit::kEightBlocks)), bits(whole)) << "spread " << spread;
+    EXPECT_EQ(bits(d.run(MlaSplit::kFourBlocks)), bits(whole)) << "spread " << spread;
+  }
+}
+
+// Values so small or large that products of a weight and a value leave the range of normal numbers, and those at the edge of
+// what forms for few rows bring to the maximum of a part at once.
+TEST_F(SparseMlaTest, ScalesOfAnySize) {
+  for (const auto& [least_scale, spread] : std::vector<std::pair<int, float>>{
+           {-130, 1}, {-100, 1}, {-100, 60}, {-60, 30}, {-29, 1}, {-29, 30}, {-29, 100}, {-20, 30}, {2, 1}}) {
+    SCOPED_TRACE("scales from 2^" + std::to_string(least_scale) + ", spread " + std::to_string(spread));
+    const MlaProblem p({.n_rows = 2, .n_heads = 80, .spread = spread, .least_scale = least_scale, .seed = 14});
+    const MlaOnDevice d(*stream_, p);
+    const std::vector<uint32_t> whole = bits(d.run(MlaSplit::kWholeRows));
+    for (const MlaSplit split :
+         {MlaSplit::kAllHeads, MlaSplit::kClusters, MlaSplit::kPairs, MlaSplit::kEightBlocks, MlaSplit::kFourBlocks})
+      EXPECT_EQ(bits(d.run(split)), whole) << static_cast<int>(split);
   }
 }
 
@@ -106,7 +124,8 @@ TEST_F(SparseMlaTest, WholeRowsAndPartsGiveTheSameBits) {
       EXPECT_EQ(bits(d.run(MlaSplit::kAllHeads)), whole) << n_topk;
       EXPECT_EQ(bits(d.run(MlaSplit::kClusters)), whole) << n_topk;
       EXPECT_EQ(bits(d.run(MlaSplit::kPairs)), whole) << n_topk;
-      EXPECT_EQ(bits(d.run(MlaSplit::kFewRows)), whole) << n_topk;
+      EXPECT_EQ(bits(d.run(MlaSplit::kEightBlocks)), whole) << n_topk;
+      EXPECT_EQ(bits(d.run(MlaSplit::kFourBlocks)), whole) << n_topk;
     }
   }
 }
@@ -149,7 +168,8 @@ TEST_F(SparseMlaTest, RaggedRowsOneAfterAnother) {
     EXPECT_EQ(bits(d.run(MlaSplit::kAllHeads)), whole) << n_heads << " heads";
     EXPECT_EQ(bits(d.run(MlaSplit::kClusters)), whole) << n_heads << " heads";
     EXPECT_EQ(bits(d.run(MlaSplit::kPairs)), whole) << n_heads << " heads";
-    EXPECT_EQ(bits(d.run(MlaSplit::kFewRows)), whole) << n_heads << " heads";
+    EXPECT_EQ(bits(d.run(MlaSplit::kEightBlocks)), whole) << n_heads << " heads";
+    EXPECT_EQ(bits(d.run(MlaSplit::kFourBlocks)), whole) << n_heads << " heads";
   }
 }
 
@@ -164,8 +184,8 @@ TEST_F(SparseMlaTest, PositionsThroughATableEqualSlots) {
   const DeviceArray<int32_t> table_device(*stream_, table), positions_device(*stream_, positions),
       slots_device(*stream_, slots), rows(*stream_, std::vector<int32_t>{1, 1});
   const DeviceArray<float> by_slot(*stream_, 2 * kHeads * 512), by_position(*stream_, 2 * kHeads * 512);
-  for (const MlaSplit split :
-       {MlaSplit::kWholeRows, MlaSplit::kAllHeads, MlaSplit::kPairs, MlaSplit::kClusters, MlaSplit::kFewRows}) {
+  for (const MlaSplit split : {MlaSplit::kWholeRows, MlaSplit::kAllHeads, MlaSplit::kPairs, MlaSplit::kClusters,
+                               MlaSplit::kEightBlocks, MlaSplit::kFourBlocks}) {
     SparseMla a = d.args(by_slot.data(), true);
     a.topk = slots_device.data();
     sparse_mla(a, stream_->handle(), split);
@@ -182,8 +202,8 @@ TEST_F(SparseMlaTest, BF16OutputIsTheRoundedOne) {
   for (const int n_heads : {33, 97}) {
     const MlaProblem p({.n_rows = 2, .n_heads = n_heads, .n_topk = 1664, .seed = 8});
     const MlaOnDevice d(*stream_, p);
-    for (const MlaSplit split :
-         {MlaSplit::kWholeRows, MlaSplit::kAllHeads, MlaSplit::kPairs, MlaSplit::kClusters, MlaSplit::kFewRows}) {
+    for (const MlaSplit split : {MlaSplit::kWholeRows, MlaSplit::kAllHeads, MlaSplit::kPairs, MlaSplit::kClusters,
+                                 MlaSplit::kEightBlocks, MlaSplit::kFourBlocks}) {
       const std::vector<float> exact = d.run(split);
       const DeviceArray<uint16_t> out(*stream_, static_cast<int64_t>(exact.size()));
       sparse_mla(d.args(out.data(), false), stream_->handle(), split);
@@ -272,8 +292,8 @@ TEST_F(SparseMlaTest, RepeatsItself) {
   const MlaOnDevice d(*stream_, p);
   const std::vector<uint32_t> first = bits(d.run(MlaSplit::kWholeRows));
   for (int i = 0; i < 3; ++i)
-    for (const MlaSplit split :
-         {MlaSplit::kPairs, MlaSplit::kWholeRows, MlaSplit::kAllHeads, MlaSplit::kClusters, MlaSplit::kFewRows})
+    for (const MlaSplit split : {MlaSplit::kPairs, MlaSplit::kWholeRows, MlaSplit::kAllHeads, MlaSplit::kClusters,
+                                 MlaSplit::kEightBlocks, MlaSplit::kFourBlocks})
       ASSERT_EQ(bits(d.run(split)), first);
 }
 

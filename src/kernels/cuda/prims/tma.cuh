@@ -63,9 +63,23 @@ __device__ __forceinline__ void bulk_load(void* to, const void* from, uint32_t n
       : "memory");
 }
 
+// The same bytes to the same place of every block of the cluster whose bit is set in `blocks`, counted on each block's own
+// barrier.
+__device__ __forceinline__ void bulk_load_multicast(void* to, const void* from, uint32_t n_bytes, Mbarrier& barrier,
+                                                    uint16_t blocks) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, [%3], "
+      "%4;" ::"r"(shared_address(to)),
+      "l"(from), "r"(n_bytes), "r"(barrier.address()), "h"(blocks)
+      : "memory");
+}
+
 // Shared memory written with ordinary stores becomes visible to the copy engine and the matrix unit: each writing
 // thread, then a barrier.
 __device__ __forceinline__ void fence_async_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// The same for global memory and the copy engine.
+__device__ __forceinline__ void fence_async_global() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 
 // Copies of 4, 8 or 16 bytes by ordinary threads; `valid == false` writes zeros and reads nothing.
 __device__ __forceinline__ void async_copy_4(void* to, const void* from, bool valid) {
