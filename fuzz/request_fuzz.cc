@@ -1,20 +1,25 @@
 // Any body for any route, to its last token: one answer, never a 500 or a hang, whole ones and errors in JSON, streams in events.
 //
-// The low bits of the first byte say which route. Its high bit says whether the engine has a place free: without one everything is
-// done with a request but computing it, a thousand times as fast; with one the request runs, through sampling, structures and
-// drafts, on a model of a few thousand dummy weights with the demonstration model's vocabulary.
+// The low three bits of the first byte say which route, the next two which model: one with pages alone, with windows and entries, or
+// with recurrent state. Its high bit says whether the engine has a place free: without one everything is done with a request
+// but computing it, a thousand times as fast; with one the request runs, through sampling, structures and drafts, on dummy
+// weights with a demonstration model's vocabulary. Requests of one run find prefixes of those before, in chunks that are
+// shorter than the longest prompts.
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <array>
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "arch/load_config.h"
@@ -35,7 +40,7 @@ using namespace levin::serve;
 
 namespace {
 
-const std::string kDemo = std::string(LEVIN_SOURCE_DIR) + "/models/demo-v32";
+const std::filesystem::path kSource = LEVIN_SOURCE_DIR;
 constexpr std::chrono::seconds kPatience{600};  // a request takes a second, and much longer beside other work
 
 constexpr const char* kSmallConfig = R"({
@@ -49,15 +54,33 @@ constexpr const char* kSmallConfig = R"({
   "max_position_embeddings": 4096, "tie_word_embeddings": false, "attention_bias": false, "bos_token_id": 0,
   "eos_token_id": 1, "rope_theta": 10000.0})";
 
-// The demonstration model's tokenizer with the small config, in a folder of this process.
-std::string model_folder() {
+// A demonstration model's tokenizer, and a fixture's config with as many tokens; no fixture: the small config.
+struct Family {
+  const char* demo;
+  const char* fixture = nullptr;
+};
+constexpr Family kFamilies[] = {{"demo-v32"}, {"demo-v32", "v4-flash"}, {"demo-v32"}, {"demo-glm", "glm-next"}};
+
+std::string config_of(const Family& family) {
+  if (family.fixture == nullptr) return kSmallConfig;
+  std::ifstream file(kSource / "tests/fixtures" / family.fixture / "config.json");
+  std::string config((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  constexpr std::string_view kVocab = "\"vocab_size\": 320";
+  const size_t place = config.find(kVocab);
+  LEVIN_CHECK(place != std::string::npos, "{} is not of 320 tokens", family.fixture);
+  return config.replace(place, kVocab.size(), "\"vocab_size\": 4096");
+}
+
+// In a folder of this process.
+std::string model_folder(const Family& family) {
   const std::filesystem::path folder =
-      std::filesystem::temp_directory_path() / fmt::format("fuzz_request.{}", ::getpid());
+      std::filesystem::temp_directory_path() /
+      fmt::format("fuzz_request.{}.{}", ::getpid(), family.fixture == nullptr ? "small" : family.fixture);
   std::filesystem::create_directories(folder);
   for (const char* name : {"tokenizer.json", "tokenizer_config.json", "generation_config.json"})
-    std::filesystem::copy_file(std::filesystem::path(kDemo) / name, folder / name,
+    std::filesystem::copy_file(kSource / "models" / family.demo / name, folder / name,
                                std::filesystem::copy_options::overwrite_existing);
-  std::ofstream(folder / "config.json") << kSmallConfig;
+  std::ofstream(folder / "config.json") << config_of(family);
   return folder.string();
 }
 
@@ -69,9 +92,14 @@ T must(Result<T> result) {
 
 // All that handlers see of a server.
 struct Served {
-  std::string folder = model_folder();
-  std::unique_ptr<Engine> engine = must(Engine::load(
-      {.model_folder = folder, .load_format = LoadFormat::kDummy, .n_spec_steps = 2, .max_model_len_tokens = 512}, {}));
+  std::string folder;
+  std::unique_ptr<Engine> engine = must(Engine::load({.model_folder = folder,
+                                                      .load_format = LoadFormat::kDummy,
+                                                      .chunk_tokens = 96,
+                                                      .n_spec_steps = 2,
+                                                      .prefix_memory_bytes = 16 << 20,
+                                                      .max_model_len_tokens = 512},
+                                                     {}));
   text::Tokenizer tokenizer = must(text::Tokenizer::load(folder));
   text::ChatFormat format = must(load_chat_format(*must(load_model_config(folder)).config.family, folder, tokenizer));
   Metrics metrics{"demo"};
@@ -79,7 +107,7 @@ struct Served {
   AnswerForms forms{tokenizer, format, engine->config().n_vocab};
   ServedModel model;
   ~Served() { std::filesystem::remove_all(folder); }
-  Served() {
+  explicit Served(const Family& family) : folder(model_folder(family)) {
     model.service = &service;
     model.tokenizer = &tokenizer;
     model.format = &format;
@@ -170,10 +198,13 @@ constexpr std::pair<const char*, Handler> kRoutes[] = {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  static Served served;
+  static std::array<std::unique_ptr<Served>, std::size(kFamilies)> all_served;
   if (size == 0) return 0;
   constexpr uint8_t kRuns = 0x80;
-  const auto& [path, handle] = kRoutes[(data[0] & ~kRuns) % std::size(kRoutes)];
+  const auto& [path, handle] = kRoutes[data[0] % std::size(kRoutes)];
+  const size_t family = data[0] / std::size(kRoutes) % std::size(kFamilies);
+  if (!all_served[family]) all_served[family] = std::make_unique<Served>(kFamilies[family]);
+  Served& served = *all_served[family];
   served.model.max_queued = (data[0] & kRuns) != 0 ? 8 : 0;
   HttpRequest request{.method = "POST", .path = path};
   request.body.assign(reinterpret_cast<const char*>(data) + 1, size - 1);

@@ -80,7 +80,8 @@ PrefixTrials::Tokens PrefixTrials::draw_prompt(Decisions& decisions, int64_t chu
   const int64_t most = std::ssize(texts_.front());
   const int64_t unit = decisions.one_of<int64_t>({roomy_.block_tokens(), kPageTokens, chunk_tokens, 32});
   const int64_t n_common = near_multiple(decisions, unit, most);
-  const int64_t n_tokens = std::min(most, n_common + near_multiple(decisions, std::max<int64_t>(chunk_tokens, 8), most));
+  const int64_t n_tokens =
+      std::min(most, n_common + near_multiple(decisions, std::max<int64_t>(chunk_tokens, 8), most));
   Tokens prompt = texts_[decisions.one_in(3) ? 1 : 0];
   const Tokens& other = texts_[static_cast<size_t>(decisions.below(kTexts))];
   std::copy(other.begin() + n_common, other.end(), prompt.begin() + n_common);

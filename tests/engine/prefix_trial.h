@@ -57,6 +57,7 @@ class PrefixTrials {
   std::string run(Decisions& decisions);
 
   const TrialCounts& counts() const { return counts_; }
+  size_t n_kept_answers() const { return alone_.size(); }  // of requests alone, which are not computed again
 
  private:
   using Tokens = std::vector<int32_t>;

@@ -206,10 +206,11 @@ LEVIN_INLINE void run_rows(const ProductJob& job, const PanelBlock& b, int64_t r
   const int64_t group = row / kRowGroup * kRowGroup;
   const int64_t group_rows = smaller(kRowGroup, job.n_rows - group);
   constexpr int64_t side = GroupedRows<typename W::Element>::kSide;
+  const auto* operand = static_cast<const typename W::Element*>(job.operand);
+  const int64_t first = group * even_k(job) + b.block * kPromoteBlock * group_rows + side * (row - group);
   const TileArgs t = {.plain_rows = job.plain_rows.data() + (row - group),
                       .first_k = b.block * kPromoteBlock,
-                      .grouped = static_cast<const typename W::Element*>(job.operand) + group * even_k(job) +
-                                 b.block * kPromoteBlock * group_rows + side * (row - group),
+                      .grouped = operand == nullptr ? nullptr : operand + first,
                       .group_rows = group_rows,
                       .w = b.w,
                       .w_stride = b.w_stride,
