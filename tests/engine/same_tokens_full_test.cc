@@ -73,7 +73,13 @@ std::string fixture_part_name(const Row& row) {
 }
 
 // Fixture, mode, temperature.
-class WholeProductOfFixture : public testing::TestWithParam<std::tuple<const char*, NumericsMode, double>> {};
+class WholeProductOfFixture : public testing::TestWithParam<std::tuple<const char*, NumericsMode, double>> {
+ protected:
+  void SetUp() override {
+    const std::string why_not = why_not_on_tested_device(fixture_folder(std::get<0>(GetParam())));
+    if (!why_not.empty()) GTEST_SKIP() << why_not;
+  }
+};
 
 TEST_P(WholeProductOfFixture, UpTo512Tokens) {
   const auto [name, mode, temperature] = GetParam();
