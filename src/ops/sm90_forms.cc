@@ -56,7 +56,18 @@ std::string e4m3_weights(const OpForm& f) {
   return f.fp8_input ? "" : "inputs are not rounded to e4m3";
 }
 
+// Of f32 rows, dense and per head.
+std::string f32_matmul(const OpForm& f) {
+  if (!f.weights) return "matrices are stored in several types";
+  const bool has_type = *f.weights == DType::kF32 || *f.weights == DType::kBF16 || *f.weights == DType::kF8E4M3;
+  if (!has_type) return fmt::format("weights are {}, it has f8_e4m3, bf16 and f32", dtype_name(*f.weights));
+  const int64_t multiple = 16 / dtype_bytes(*f.weights);
+  if (f.k % multiple == 0) return {};
+  return fmt::format("it has K a multiple of {} for {}, not {}", multiple, dtype_name(*f.weights), f.k);
+}
+
 std::string matmul(const OpForm& f) {
+  if (!f.fp8_input) return f32_matmul(f);
   if (std::string why = e4m3_weights(f); !why.empty()) return why;
   if (f.n % 8 == 0 && f.k % 16 == 0) return {};
   return fmt::format("it has N a multiple of 8 and K of 16, not [{}, {}]", f.n, f.k);
@@ -99,6 +110,7 @@ constexpr Limits kLimits[] = {{"norm_rows", f32_rows},
                               {"index_topk", index_topk},
                               {"sparse_attention", sparse_attention},
                               {"matmul", matmul},
+                              {"matmul_per_head", f32_matmul},
                               {"route_experts", route_experts},
                               {"ffn", ffn},
                               {"expert_ffn", expert_ffn}};

@@ -55,7 +55,8 @@ TEST(InspectTest, NamesWhatRunsOnAGpuAndWhyNotTheTunedKernel) {
   const ProgramResult result = run_levin({"inspect", kReleasedConfig});
   expect_in(result.out, "on a GPU    of compute capability 9.0 with --numerics official --kernels auto");
   expect_in(result.out, "  cuda-sm90    sparse_attention of 128 heads, fp8 rows of 512 + 64, 2048 indices\n");
-  expect_in(result.out, "  cuda-plain   matmul of bf16 [256, 7168]; cuda-sm90: weights are bf16, it has f8_e4m3\n");
+  expect_in(result.out, "  cuda-sm90    matmul of bf16 [256, 7168]\n");
+  expect_in(result.out, "  cuda-plain   norm_rows; cuda-sm90: rows between ops are f32, it writes bf16 or e4m3\n");
   const io::JsonValue document = json_of(run_levin({"inspect", kReleasedConfig, "--json"}));
   EXPECT_TRUE(must(io::JsonFields::of(document, "the output")).contains("gpu_kernels_by_form"));
   const std::string cpu_only = std::string(LEVIN_SOURCE_DIR) + "/tests/fixtures/deepseek-v4.1-flash";

@@ -12,6 +12,7 @@
 #include "engine/device_runs.h"
 #include "engine/loaded_model.h"
 #include "engine/oracle_trace.h"
+#include "kernels/cuda/gemm_f32.h"
 #include "kernels/cuda/gemm_fp8.h"
 #include "kernels/cuda/sparse_mla.h"
 #include "kernels/cuda/topk.h"
@@ -182,7 +183,15 @@ std::set<int64_t> looked_at_rows(const Model& model, int64_t most_rows, int n_sm
                              .k = static_cast<int>(form.k),
                              .n_groups = 1,
                              .n_sms = n_sms};
-    if (form.op == "matmul" || form.op == "ffn") add(cuda::gemm_fp8_thresholds(shape, most_rows));
+    if (form.fp8_input && (form.op == "matmul" || form.op == "ffn")) add(cuda::gemm_fp8_thresholds(shape, most_rows));
+    if (!form.fp8_input && form.op.starts_with("matmul")) {
+      add(cuda::gemm_f32_thresholds({.w_type = form.weights.value_or(DType::kF32),
+                                     .n = shape.n,
+                                     .k = shape.k,
+                                     .n_heads = form.op == "matmul" ? 1 : static_cast<int>(c.n_heads),
+                                     .n_sms = n_sms},
+                                    most_rows));
+    }
     if (form.op == "expert_ffn") {
       shape.n_groups = static_cast<int>(c.n_experts);
       for (const int64_t rows : cuda::gemm_fp8_thresholds(shape, most_rows)) {

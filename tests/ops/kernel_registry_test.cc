@@ -74,9 +74,9 @@ TEST(KernelRegistryTest, EverySetHasTheSameOps) {
 TEST(Sm90RegistryTest, TunedKernelsStandFirstAndSayWhyTheyDoNotTakeAForm) {
   const OpForm e4m3{.op = "matmul", .weights = DType::kF8E4M3, .fp8_input = true, .n = 1536, .k = 7168};
   OpForm bf16 = e4m3, narrow = e4m3, f32_rows = e4m3, mixed = e4m3;
-  bf16.weights = DType::kBF16, bf16.fp8_input = false;
+  bf16.weights = DType::kBF16, bf16.fp8_input = false, bf16.k = 7164;
   narrow.n = 20;
-  f32_rows.fp8_input = false;
+  f32_rows.fp8_input = false, f32_rows.weights = DType::kNvfp4;
   mixed.weights = std::nullopt;
   const OpForm forms[] = {e4m3, bf16, narrow, f32_rows, mixed, {.op = "matmul_per_head"}, {.op = "pool_windows"}};
   const Result<std::vector<ChosenKernel>> chosen = choose_kernels(cuda_kernel_set(cuda::KernelSet::kSm90), forms);
@@ -84,15 +84,22 @@ TEST(Sm90RegistryTest, TunedKernelsStandFirstAndSayWhyTheyDoNotTakeAForm) {
   EXPECT_EQ((*chosen)[0].kernel, "cuda-sm90");
   EXPECT_EQ((*chosen)[0].refused, "");
   const char* kRefused[] = {"",
-                            "cuda-sm90: weights are bf16, it has f8_e4m3",
+                            "cuda-sm90: it has K a multiple of 8 for bf16, not 7164",
                             "cuda-sm90: it has N a multiple of 8 and K of 16, not [20, 7168]",
-                            "cuda-sm90: inputs are not rounded to e4m3",
+                            "cuda-sm90: weights are nvfp4, it has f8_e4m3, bf16 and f32",
                             "cuda-sm90: matrices are stored in several types",
-                            "cuda-sm90: it has no kernel for this op",
+                            "cuda-sm90: matrices are stored in several types",
                             "cuda-sm90: it has no kernel for this op"};
   for (size_t i = 1; i < std::size(forms); ++i) {
     EXPECT_EQ((*chosen)[i].kernel, "cuda-plain") << i;
     EXPECT_EQ((*chosen)[i].refused, kRefused[i]) << i;
+  }
+}
+
+TEST(Sm90RegistryTest, ProductsOfF32RowsAreTuned) {
+  for (const DType weights : {DType::kF32, DType::kBF16, DType::kF8E4M3}) {
+    EXPECT_EQ(why_not_sm90({.op = "matmul", .weights = weights, .n = 75, .k = 7168}), "");
+    EXPECT_EQ(why_not_sm90({.op = "matmul_per_head", .weights = weights, .n = 512, .k = 128}), "");
   }
 }
 

@@ -1,6 +1,7 @@
 // The registry takes no form for cuda-sm90 that its kernels refuse.
 #include <gtest/gtest.h>
 
+#include "kernels/cuda/gemm_f32.h"
 #include "kernels/cuda/gemm_fp8.h"
 #include "kernels/cuda/index_scores.h"
 #include "kernels/cuda/moe.h"
@@ -41,6 +42,17 @@ TEST(Sm90FormsTest, OfProductsAreThoseOfTheKernels) {
   more = experts;
   more.n_active += 1;
   EXPECT_FALSE(takes(more));
+}
+
+TEST(Sm90FormsTest, OfProductsWithF32RowsAreThoseOfTheKernel) {
+  for (const DType weights : {DType::kF32, DType::kBF16, DType::kF8E4M3, DType::kMxfp4, DType::kNvfp4}) {
+    for (int k = 1; k <= 64; ++k) {
+      for (const char* op : {"matmul", "matmul_per_head"}) {
+        EXPECT_EQ(takes({.op = op, .weights = weights, .n = 5, .k = k}), cuda::gemm_f32_support(weights, k).empty())
+            << op << " " << dtype_name(weights) << ", " << k;
+      }
+    }
+  }
 }
 
 TEST(Sm90FormsTest, OfTheIndexerAreThoseOfTheKernels) {

@@ -24,6 +24,7 @@ struct CublasLt::State {
   decltype(&cublasLtMatmulDescCreate) create_operation = nullptr;
   decltype(&cublasLtMatmulDescSetAttribute) set_operation = nullptr;
   decltype(&cublasLtMatrixLayoutCreate) create_layout = nullptr;
+  decltype(&cublasLtMatrixLayoutSetAttribute) set_layout = nullptr;
   decltype(&cublasLtMatmulPreferenceCreate) create_preference = nullptr;
   decltype(&cublasLtMatmulPreferenceSetAttribute) set_preference = nullptr;
   decltype(&cublasLtMatmulAlgoGetHeuristic) heuristic = nullptr;
@@ -38,10 +39,15 @@ struct CublasLt::State {
     return find(create, "cublasLtCreate") && find(get_version, "cublasLtGetVersion") &&
            find(create_operation, "cublasLtMatmulDescCreate") &&
            find(set_operation, "cublasLtMatmulDescSetAttribute") && find(create_layout, "cublasLtMatrixLayoutCreate") &&
+           find(set_layout, "cublasLtMatrixLayoutSetAttribute") &&
            find(create_preference, "cublasLtMatmulPreferenceCreate") &&
            find(set_preference, "cublasLtMatmulPreferenceSetAttribute") &&
            find(heuristic, "cublasLtMatmulAlgoGetHeuristic") && find(matmul, "cublasLtMatmul");
   }
+  // Takes the library's first algorithm.
+  bool choose();
+  // A batch of column-major matrices [rows, columns], one after another.
+  cublasLtMatrixLayout_t bf16_layout(int64_t rows, int64_t columns, int n_matrices) const;
   template <class T>
   void set(cublasLtMatmulDescAttributes_t attribute, T value) {
     const cublasStatus_t status = set_operation(operation, attribute, &value, sizeof(value));
@@ -52,6 +58,24 @@ struct CublasLt::State {
 
 namespace {
 constexpr size_t kWorkspaceBytes = size_t{64} << 20;
+}
+
+bool CublasLt::State::choose() {
+  cublasLtMatmulPreference_t preference = nullptr;
+  create_preference(&preference);
+  set_preference(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &kWorkspaceBytes, sizeof(kWorkspaceBytes));
+  int n_found = 0;
+  const cublasStatus_t status = heuristic(handle, operation, w, x, out, out, preference, 1, &choice, &n_found);
+  return status == CUBLAS_STATUS_SUCCESS && n_found > 0;
+}
+
+cublasLtMatrixLayout_t CublasLt::State::bf16_layout(int64_t rows, int64_t columns, int n_matrices) const {
+  cublasLtMatrixLayout_t layout = nullptr;
+  create_layout(&layout, CUDA_R_16BF, static_cast<uint64_t>(rows), static_cast<uint64_t>(columns), rows);
+  const int64_t distance = rows * columns;
+  set_layout(layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &n_matrices, sizeof(n_matrices));
+  set_layout(layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &distance, sizeof(distance));
+  return layout;
 }
 
 CublasLt::CublasLt() : state_(std::make_unique<State>()) {}
@@ -98,13 +122,26 @@ bool CublasLt::prepare(int n_tokens, int n, int k) {
   s.create_layout(&s.w, CUDA_R_8F_E4M3, K, N, static_cast<int64_t>(K));
   s.create_layout(&s.x, CUDA_R_8F_E4M3, K, T, static_cast<int64_t>(K));
   s.create_layout(&s.out, CUDA_R_16BF, N, T, static_cast<int64_t>(N));
-  cublasLtMatmulPreference_t preference = nullptr;
-  s.create_preference(&preference);
-  s.set_preference(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &kWorkspaceBytes, sizeof(kWorkspaceBytes));
-  int n_found = 0;
-  const cublasStatus_t status =
-      s.heuristic(s.handle, s.operation, s.w, s.x, s.out, s.out, preference, 1, &s.choice, &n_found);
-  return status == CUBLAS_STATUS_SUCCESS && n_found > 0;
+  return s.choose();
+}
+
+bool CublasLt::prepare(const Bf16Shape& shape) {
+  State& s = *state_;
+  s.create_operation(&s.operation, CUBLAS_COMPUTE_32F, CUDA_R_32F);
+  s.set(CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T);
+  s.set(CUBLASLT_MATMUL_DESC_TRANSB, CUBLAS_OP_N);
+  s.w = s.bf16_layout(shape.k, shape.n, shape.n_heads);
+  s.x = s.bf16_layout(shape.k, shape.n_tokens, shape.n_heads);
+  s.out = s.bf16_layout(shape.n, shape.n_tokens, shape.n_heads);
+  return s.choose();
+}
+
+void CublasLt::run(const Bf16Product& p, CUstream_st* stream) const {
+  const State& s = *state_;
+  const float one = 1, zero = 0;
+  const cublasStatus_t status = s.matmul(s.handle, s.operation, &one, p.w, s.w, p.x, s.x, &zero, p.out, s.out, p.out,
+                                         s.out, &s.choice.algo, s.workspace, kWorkspaceBytes, stream);
+  LEVIN_CHECK(status == CUBLAS_STATUS_SUCCESS, "cuBLASLt product failed with status {}", static_cast<int>(status));
 }
 
 void CublasLt::run(const BlockScaledProduct& p, CUstream_st* stream) const {

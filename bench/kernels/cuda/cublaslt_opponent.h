@@ -1,7 +1,8 @@
-// cuBLASLt's block-scaled FP8 product as an opponent: opened at run time if the machine has it, never linked.
+// cuBLASLt's products as opponents: opened at run time if the machine has it, never linked.
 //
-//   D [T, N] bf16 = (x [T, K] e4m3, a scale per row and 128 k, column major) * (w [N, K] e4m3, a scale per 128 x 128
-//   block)
+//   block-scaled FP8   D [T, N] bf16 = (x [T, K] e4m3, a scale per row and 128 k, column major) * (w [N, K] e4m3, a scale
+//                      per 128 x 128 block)
+//   BF16               D [H, T, N] bf16 = (x [H, T, K] bf16) * (w [H, N, K] bf16)
 #pragma once
 
 #include <cstdint>
@@ -20,6 +21,19 @@ struct BlockScaledProduct {
   void* out = nullptr;             // [T, N] bf16
 };
 
+struct Bf16Product {
+  const void* x = nullptr;
+  const void* w = nullptr;
+  void* out = nullptr;
+};
+
+struct Bf16Shape {
+  int n_heads = 1;
+  int n_tokens = 0;
+  int n = 0;
+  int k = 0;
+};
+
 class CublasLt {
  public:
   // Tries `library` (a path or libcublasLt.so.13 / .12); null with a reason if it cannot be used.
@@ -32,6 +46,8 @@ class CublasLt {
   // versions.
   bool prepare(int n_tokens, int n, int k);
   void run(const BlockScaledProduct& product, CUstream_st* stream) const;
+  bool prepare(const Bf16Shape& shape);
+  void run(const Bf16Product& product, CUstream_st* stream) const;
 
  private:
   CublasLt();

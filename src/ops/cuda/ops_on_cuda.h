@@ -62,6 +62,7 @@ class OpsOnCuda final : public PlainCuda {
   void sparse_attention(const ops::SparseAttention& a) override;
   void quantize_fp8(const ops::QuantizeFp8& a) override;
   void matmul(const ops::Matmul& a) override;
+  void matmul_per_head(const ops::MatmulPerHead& a) override;
   void route_experts(const ops::RouteExperts& a) override;
   void ffn(const ops::Ffn& a) override;
   void expert_ffn(const ops::ExpertFfn& a) override;
@@ -113,6 +114,7 @@ class OpsOnCuda final : public PlainCuda {
   cuda::QuantizedRows round_input(std::string_view op, const View& x, DType weights);
   cuda::QuantizedRows product_rows(std::string_view op, const View& codes, const View& scale);
   void multiply(const ProductRows& x, const ProductWeights& w, void* out, bool out_is_f32);
+  bool multiply_f32(std::string_view op, const View& x, const cuda::plain::Weights& w, const View& out);
   cuda::QuantizedRows hidden_rows(const ProductRows& x, const BlockWeights& w, float limit);
   void run_block(const ProductRows& x, const BlockWeights& w, float limit, void* out, bool out_is_f32);
   void run_ffn(const ops::Ffn& a);

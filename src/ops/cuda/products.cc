@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "kernels/cuda/gemm_f32.h"
 #include "kernels/cuda/gemm_fp8.h"
 #include "ops/cuda/ops_on_cuda.h"
 #include "ops/kernel_registry.h"
@@ -142,6 +143,11 @@ OpForm form_of(const ops::Matmul& a) {
           .fp8_input = a.x.dtype() == DType::kF8E4M3,
           .n = a.w->n(),
           .k = a.w->k()};
+}
+
+OpForm form_of(const ops::MatmulPerHead& a) {
+  const Matrix& w = a.w.front();
+  return {.op = "matmul_per_head", .weights = known_type(w), .n = w.n(), .k = w.k()};
 }
 
 OpForm form_of(const ops::Ffn& a) {
@@ -318,10 +324,46 @@ void OpsOnCuda::multiply(const ProductRows& x, const ProductWeights& w, void* ou
   cuda::gemm_fp8(a, cuda::plan_gemm_fp8(shape), stream_.handle());
 }
 
+// f32 rows [T, H, K] times H matrices; false where they do not lie as the kernel reads them. The plain kernels give the same
+// bits, so that this may differ from call to call.
+bool OpsOnCuda::multiply_f32(std::string_view op, const View& x, const cuda::plain::Weights& w, const View& out) {
+  const bool aligned = has_aligned_rows(x) && x.stride(1) % 4 == 0 && is_aligned_16(w.data);
+  if (x.dtype() != DType::kF32 || !aligned) return false;
+  const cuda::GemmF32 a{.x = device_data<float>(op, "x", x),
+                        .x_ld = x.stride(0),
+                        .x_head_ld = x.stride(1),
+                        .w = w.data,
+                        .w_type = w.dtype,
+                        .w_scale = w.scales,
+                        .out = device_data<float>(op, "out", out),
+                        .out_ld = out.stride(0),
+                        .out_head_ld = out.stride(1),
+                        .n_tokens = static_cast<int>(x.dim(0)),
+                        .n_heads = static_cast<int>(x.dim(1)),
+                        .n = static_cast<int>(w.n),
+                        .k = static_cast<int>(w.k)};
+  const cuda::GemmF32Shape shape{
+      .n_rows = a.n_tokens, .w_type = a.w_type, .n = a.n, .k = a.k, .n_heads = a.n_heads, .n_sms = device_.n_sms};
+  cuda::gemm_f32(a, cuda::plan_gemm_f32(shape), stream_.handle());
+  return true;
+}
+
+void OpsOnCuda::matmul_per_head(const ops::MatmulPerHead& a) {
+  constexpr std::string_view kOp = "matmul_per_head";
+  const bool takes = why_not_sm90(form_of(a)).empty();
+  if (takes && multiply_f32(kOp, a.x, plain_weights(kOp, a.w.front(), a.w.back(), std::ssize(a.w)), a.out)) return;
+  PlainCuda::matmul_per_head(a);
+}
+
 void OpsOnCuda::matmul(const ops::Matmul& a) {
   constexpr std::string_view kOp = "matmul";
   const bool packed = is_packed(*a.w);
   if (!packed && !why_not_sm90(form_of(a)).empty()) return PlainCuda::matmul(a);
+  if (!packed && a.x.dtype() != DType::kF8E4M3) {
+    const View x = a.x.split_last(1, a.x.dim(1)), out = a.out.split_last(1, a.out.dim(1));
+    if (!multiply_f32(kOp, x, plain_weights(*a.w), out)) PlainCuda::matmul(a);
+    return;
+  }
   LEVIN_CHECK(!packed || a.x.dtype() == DType::kBF16, "{}: x is {} for packed mxfp4 weights", kOp, a.x.describe());
   LEVIN_CHECK(a.out.dtype() == DType::kF32 || a.out.dtype() == DType::kBF16, "{}: out is {}, expected f32 or bf16", kOp,
               a.out.describe());

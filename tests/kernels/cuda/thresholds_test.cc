@@ -18,6 +18,7 @@
 #include "count_different.h"
 #include "gemm_problem.h"
 #include "index_problem.h"
+#include "kernels/cuda/gemm_f32.h"
 #include "kernels/cuda/gemm_fp8.h"
 #include "kernels/cuda/gemm_mxfp4.h"
 #include "kernels/cuda/topk.h"
@@ -93,6 +94,55 @@ class Fp8Product : public Subject {
   DeviceArray<uint8_t> x_;
   std::vector<float> scales_;  // of x, [K / 128, kScaleLd]
   DeviceArray<float> x_scale_;
+  DeviceArray<uint8_t> w_;
+  DeviceArray<float> w_scale_;
+};
+
+// bf16 weights, or e4m3 ones for each head.
+class F32Product : public Subject {
+ public:
+  F32Product(const Stream& stream, int n_heads, int n, int k)
+      : stream_(stream),
+        shape_{.w_type = n_heads == 1 ? DType::kBF16 : DType::kF8E4M3, .n = n, .k = k, .n_heads = n_heads},
+        x_(stream, random_scales((kMostRows - 1) * kStep + n_heads * k, 1)),
+        w_(stream, weights(shape_)),
+        w_scale_(stream, random_scales(n_heads * blocks_of(n) * blocks_of(k), 3)) {}
+
+  std::vector<int64_t> thresholds() const override { return gemm_f32_thresholds(shape_, most_rows()); }
+  int64_t most_rows() const override { return shape_.n > 8192 ? 300 : kMostRows; }
+  int64_t row_bytes() const override { return int64_t{shape_.n_heads} * shape_.n * 4; }
+  void run(int64_t first, int64_t count, std::byte* out) const override {
+    GemmF32Shape shape = shape_;
+    shape.n_rows = static_cast<int>(count);
+    gemm_f32({.x = x_.data() + first * kStep,
+              .x_ld = kStep,
+              .x_head_ld = shape.k,
+              .w = w_.data(),
+              .w_type = shape.w_type,
+              .w_scale = shape.w_type == DType::kF8E4M3 ? w_scale_.data() : nullptr,
+              .out = reinterpret_cast<float*>(out),
+              .out_ld = row_bytes() / 4,
+              .out_head_ld = shape.n,
+              .n_tokens = shape.n_rows,
+              .n_heads = shape.n_heads,
+              .n = shape.n,
+              .k = shape.k},
+             plan_gemm_f32(shape), stream_.handle());
+  }
+
+ private:
+  static constexpr int64_t kStep = 8;  // rows overlap
+
+  static std::vector<uint8_t> weights(const GemmF32Shape& s) {
+    if (s.w_type == DType::kF8E4M3) return random_e4m3(int64_t{s.n_heads} * s.n * s.k, 2);
+    std::vector<uint8_t> bytes = random_e4m3(int64_t{s.n} * s.k * 2, 2);
+    for (size_t i = 1; i < bytes.size(); i += 2) bytes[i] = (bytes[i] & 0x80) | 0x3C;  // near 2^-7
+    return bytes;
+  }
+
+  const Stream& stream_;
+  GemmF32Shape shape_;
+  DeviceArray<float> x_;
   DeviceArray<uint8_t> w_;
   DeviceArray<float> w_scale_;
 };
@@ -282,6 +332,10 @@ std::vector<Case> all_cases() {
     cases.push_back(make_case<Fp8Product>("Fp8Product" + std::to_string(n) + "x" + std::to_string(k), n, k));
   for (const auto& [n, k] : {std::pair{4096, 4096}, {4096, 2048}})
     cases.push_back(make_case<Mxfp4Product>("Mxfp4Product" + std::to_string(n) + "x" + std::to_string(k), n, k));
+  // Head (an eighth of DeepSeek-V3.2's), MTP join, router, index head weights; halves of kv_b of DeepSeek-V3.2.
+  for (const auto& [n_heads, n, k] :
+       {std::tuple{1, 16160, 7168}, {1, 7168, 14336}, {1, 256, 7168}, {1, 64, 7168}, {128, 512, 128}, {128, 128, 512}})
+    cases.push_back(make_case<F32Product>(fmt::format("F32Product{}x{}x{}", n_heads, n, k), n_heads, n, k));
   for (const auto& [n_heads, n_topk] : {std::pair{128, 2048}, {64, 2048}, {16, 2048}, {128, 1024}, {64, 512}})
     cases.push_back(make_case<Attention>(
         "Attention" + std::to_string(n_heads) + "Heads" + std::to_string(n_topk) + "Topk", n_heads, n_topk));
