@@ -15,6 +15,12 @@ int64_t n_tokens_of(std::span<const SequenceChunk> chunks) {
   return n;
 }
 
+int64_t longest_chunk(std::span<const SequenceChunk> chunks) {
+  int64_t longest = 0;
+  for (const SequenceChunk& chunk : chunks) longest = std::max(longest, std::ssize(chunk.tokens));
+  return longest;
+}
+
 View filled(Arena& arena, int64_t n, int32_t value) {
   const View out = arena.allocate(DType::kI32, {n});
   std::fill_n(out.data<int32_t>(), n, value);
@@ -135,6 +141,12 @@ int64_t padded_pages(int64_t n_pages) {
   return n;
 }
 
+int rows_together(int64_t n_chunk_rows) {
+  int n = 1;
+  while (n < kMostRowsTogether && n < n_chunk_rows) n *= 2;
+  return n;
+}
+
 StepShape padded_shape(std::span<const SequenceChunk> chunks, const PageKinds& kinds,
                        std::optional<std::span<const int32_t>> wanted, int64_t n_sequences) {
   const int64_t n_tokens = n_tokens_of(chunks);
@@ -146,7 +158,10 @@ StepShape padded_shape(std::span<const SequenceChunk> chunks, const PageKinds& k
     const auto pages_of = [&](const SequencePages& p) -> auto& { return p.entries(kind); };
     n_pages = std::max(n_pages, (most_pages(chunks, pages_of) - 1) * kinds.ratios[kind] + 1);
   }
-  return {.n_rows = n_rows, .n_sequences = std::min(n_rows, n_sequences), .n_pages = padded_pages(n_pages)};
+  return {.n_rows = n_rows,
+          .n_sequences = std::min(n_rows, n_sequences),
+          .n_pages = padded_pages(n_pages),
+          .rows_together = wanted ? 1 : rows_together(longest_chunk(chunks))};
 }
 
 Status check_room(const SequenceChunk& chunk, SlotRule rule, const PageKinds& kinds) {
@@ -190,6 +205,9 @@ Step build_step(Arena& arena, std::span<const SequenceChunk> chunks, SlotRule ru
             .visible = filled(arena, n_rows, offset),
             .tables = page_tables(arena, chunks, n_sequences, n_pages, row_pages),
             .first_slot = offset,
+            .rows_together = shape    ? shape->rows_together
+                             : wanted ? 1
+                                      : rows_together(longest_chunk(chunks)),
             .faults = filled(arena, n_rows, 0)};
   int64_t t = 0;
   for (size_t b = 0; b < chunks.size(); ++b) {

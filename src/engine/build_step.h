@@ -34,6 +34,7 @@ struct StepShape {
   int64_t n_rows = 0;       // also of the completed entries of each ratio, and of the wanted rows unless none are
   int64_t n_sequences = 0;  // B
   int64_t n_pages = 0;      // of a page table; one of a ratio's entries has n_pages / ratio, rounded up
+  int rows_together = 1;    // Step::rows_together
 
   auto operator<=>(const StepShape&) const = default;
 };
@@ -41,6 +42,10 @@ struct StepShape {
 // The next 1, 2, 3, 4, 6, 8, 12, 16 ...: at most a third of such a step is padding, from three rows on.
 int64_t padded_rows(int64_t n_rows);
 int64_t padded_pages(int64_t n_pages);  // the next 4, 16, 64, 256 ...
+
+// Step::rows_together of a step whose longest chunk has so many rows: the next 1, 2, 4 or 8, then 8.
+constexpr int kMostRowsTogether = 8;
+int rows_together(int64_t n_chunk_rows);
 
 // The padded shape that holds a step of `n_sequences` chunks at most. Where rows are wanted and not all rows of the shape
 // are, its last row is padding.

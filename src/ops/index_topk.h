@@ -41,8 +41,8 @@ struct IndexQuery {
   int32_t first = 0;  // the first slot that holds a key (1 in the MTP layer, whose slot 0 is unused)
   IndexKeyFormat format;
   PagedRows cache;
-  // Rows i * n .. i * n + n - 1 are of one sequence, n from 1 to 8: on CUDA each page is then read once for all n. It
-  // changes speed alone.
+  // Neighbouring rows of one sequence, up to so many, 1 to 8, are scored together: on CUDA each page is then read once for all
+  // of them. The CPU knows by itself. It changes speed alone.
   int tokens_together = 1;
 };
 

@@ -38,37 +38,26 @@ ops::IndexQuery rows_of(const ops::IndexQuery& q, int64_t begin, int64_t n) {
 
 }  // namespace
 
-// The first row of a request says which sequence it is of.
 OpsOnCuda::IndexStep OpsOnCuda::plan_scores(std::string_view op, const ops::IndexQuery& q, int64_t max_length,
                                             int64_t skip_length) {
   const int64_t n_rows = q.q.dim(0), n = q.tokens_together;
   IndexStep step;
-  step.shape = {.n_requests = static_cast<int>((n_rows + n - 1) / n),
+  step.shape = {.n_requests = static_cast<int>(n_rows),
                 .n_tokens = q.tokens_together,
                 .n_blocks = device_.n_sms,
                 .max_length = max_length};
-  const int32_t* seq = dense_data<int32_t>(op, "seq", q.seq);
-  if (n > 1) {
-    const View first = arena_.allocate(DType::kI32, {step.shape.n_requests});
-    cuda::copy_rows_on_device(stream_, {.to = first.bytes(),
-                                        .to_pitch = 4,
-                                        .from = q.seq.bytes(),
-                                        .from_pitch = 4 * n,
-                                        .row_bytes = 4,
-                                        .n_rows = step.shape.n_requests});
-    seq = reinterpret_cast<const int32_t*>(first.bytes());
-  }
   step.in = {.q = dense_bytes(op, "q", q.q),
              .w = dense_data<float>(op, "w", q.w),
              .n_rows = n_rows,
              .n_heads = static_cast<int>(q.q.dim(1)),
              .lengths = {.data = dense_data<int32_t>(op, "visible", q.visible), .request_stride = n, .token_stride = 1},
-             .tables = page_tables(op, q.cache, seq),
+             .tables = page_tables(op, q.cache),
              .pages = q.cache.pages,
              .n_pages = q.cache.n_pages,
              .page_bytes = q.cache.page_bytes,
              .first = q.first};
   step.plan = cuda::build_index_plan({.lengths = step.in.lengths,
+                                      .sequence = dense_data<int32_t>(op, "seq", q.seq),
                                       .n_rows = n_rows,
                                       .shape = step.shape,
                                       .skip_length = skip_length,

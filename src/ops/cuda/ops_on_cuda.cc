@@ -7,10 +7,10 @@
 
 namespace levin {
 
-cuda::PageTables page_tables(std::string_view op, const PagedRows& cache, const int32_t* row_of_request) {
+cuda::PageTables page_tables(std::string_view op, const PagedRows& cache) {
   return {.data = reinterpret_cast<const int32_t*>(device_bytes(op, "cache.tables", cache.tables)),
           .stride = cache.tables.stride(0),
-          .row_of_request = row_of_request};
+          .row_of_request = nullptr};
 }
 
 bool is_aligned_16(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }

@@ -19,8 +19,7 @@
 
 namespace levin {
 
-// Block tables of a cache, and the rows of it that tokens belong to.
-cuda::PageTables page_tables(std::string_view op, const PagedRows& cache, const int32_t* row_of_request = nullptr);
+cuda::PageTables page_tables(std::string_view op, const PagedRows& cache);
 
 // Codes [T, K] and their scales [T, ceil(K / 128)] as kernels write them.
 cuda::QuantizedRows rounded_rows(std::string_view op, const View& codes, const View& scale);
