@@ -2,6 +2,7 @@
 
 #include "base/check.h"
 #include "ops/copies.h"
+#include "ops/index_topk.h"
 #include "ops/logits.h"
 #include "ops/matmul.h"
 #include "ops/norm.h"
@@ -65,6 +66,20 @@ Rotation Pass::rotation(View positions, const std::vector<float>& frequencies) {
   const Rotation r{.cos = allocate(DType::kF32, {n_rows, n_pairs}), .sin = allocate(DType::kF32, {n_rows, n_pairs})};
   ops::rope_table(ctx_, {.positions = positions, .frequencies = &frequencies, .cos = r.cos, .sin = r.sin});
   return r;
+}
+
+void Pass::plan_index(int64_t n_topk) {
+  if (step_.n_visible - step_.first_slot <= n_topk) return;  // all are taken, unscored
+  ops::PlanIndex plan{.seq = step_.seq,
+                      .visible = step_.visible,
+                      .first = step_.first_slot,
+                      .n_pages = step_.tables.dim(1),
+                      .n_topk = n_topk,
+                      .tokens_together = step_.rows_together};
+  const int64_t n_words = ops::index_plan_words(ctx_, plan);
+  if (n_words == 0) return;
+  plan.plan = index_plan_ = allocate(DType::kI32, {n_words});
+  ops::plan_index(ctx_, plan);
 }
 
 Rotation Pass::inverse(const Rotation& r) {

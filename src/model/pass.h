@@ -60,6 +60,10 @@ class Pass {
 
   const Rotation& step_rotation() const { return rope_; }
 
+  // What layers that select n_topk of the step's slots share; make it once before the first. Empty where none is needed.
+  void plan_index(int64_t n_topk);
+  View index_plan() const { return index_plan_; }
+
   View rows_of(View x, View rows);                                     // [T, D] f32, [N] i32 -> [N, D], a copy
   View embed(View table);                                              // -> [T, D]
   View rms_norm(View x, const Vector& weight, float eps);              // [T, D] -> [T, D]
@@ -85,6 +89,7 @@ class Pass {
   const KvCache& cache_;
   const Probe* probe_;
   Rotation rope_;
+  View index_plan_;
 };
 
 }  // namespace levin

@@ -93,7 +93,8 @@ void AttentionBlock::select(Pass& p, const IndexerInput& in, View slots) const {
                   .n_visible = p.step().n_visible,
                   .first = p.step().first_slot,
                   .format = *p.cache().format(layer).index,
-                  .cache = p.cache().index_rows(layer, p.step().tables)},
+                  .cache = p.cache().index_rows(layer, p.step().tables),
+                  .plan = p.index_plan()},
                  slots);
 }
 

@@ -29,18 +29,21 @@ struct alignas(16) PlanBlock {
 };
 
 struct PlanView {
+  uint32_t* fault;      // set by the builder to 0, by launches that use the plan to 1
   PlanBlock* blocks;    // [n_blocks]
   PlanItem* items;      // [n_requests]
   int32_t* first_page;  // [n_requests] pages before each item; read by the builder alone
 };
 
-inline int64_t plan_items_offset(int n_blocks) { return int64_t{n_blocks} * sizeof(PlanBlock); }
+constexpr int64_t kPlanBlocksOffset = 16;
+inline int64_t plan_items_offset(int n_blocks) { return kPlanBlocksOffset + int64_t{n_blocks} * sizeof(PlanBlock); }
 inline int64_t plan_first_page_offset(int n_blocks, int n_requests) {
   return plan_items_offset(n_blocks) + int64_t{n_requests} * sizeof(PlanItem);
 }
 
 inline PlanView plan_view(std::byte* memory, int n_blocks, int n_requests) {
-  return {reinterpret_cast<PlanBlock*>(memory), reinterpret_cast<PlanItem*>(memory + plan_items_offset(n_blocks)),
+  return {reinterpret_cast<uint32_t*>(memory), reinterpret_cast<PlanBlock*>(memory + kPlanBlocksOffset),
+          reinterpret_cast<PlanItem*>(memory + plan_items_offset(n_blocks)),
           reinterpret_cast<int32_t*>(memory + plan_first_page_offset(n_blocks, n_requests))};
 }
 

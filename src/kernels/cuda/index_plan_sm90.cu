@@ -1,7 +1,7 @@
 // build_index_plan, sm_90a. Cuts rows into requests, and deals the pages of all requests to the thread blocks of the score
 // kernel in equal runs.
 //
-//   in    lengths of the rows, their sequences      out  PlanBlock [n_blocks], PlanItem [requests with pages]
+//   in    lengths of the rows, their sequences      out  PlanBlock [n_blocks], PlanItem [requests with pages], fault word 0
 //   grid  one block of 1024 threads       smem  the warp sums of the scans
 //   flow  rows in chunks of 1024: a scan finds where the sequence of each begins, so which rows begin a request; pages of
 //         each = its longest row, rounded up; a second scan lists the requests that have any. Then one thread per thread
@@ -13,6 +13,7 @@
 #include "kernels/cuda/index_plan.cuh"
 #include "kernels/cuda/index_plan_launch.h"
 #include "kernels/cuda/prims/launch.h"
+#include "kernels/cuda/prims/sync.cuh"
 
 namespace levin::cuda {
 namespace {
@@ -115,6 +116,9 @@ __device__ Counts list_requests(const BuildPlanParams& p) {
 }
 
 __global__ void __launch_bounds__(kThreads, 1) build_plan_kernel(const BuildPlanParams p) {
+  launch_dependents();
+  grid_dependency_wait();
+  if (threadIdx.x == 0) *p.plan.fault = 0;
   const Counts done = list_requests(p);
   __syncthreads();
   for (int block = static_cast<int>(threadIdx.x); block < p.n_blocks; block += kThreads) {
@@ -137,7 +141,7 @@ __global__ void __launch_bounds__(kThreads, 1) build_plan_kernel(const BuildPlan
 }  // namespace
 
 void launch_build_plan(const BuildPlanParams& p, StreamHandle stream) {
-  launch_kernel(build_plan_kernel, {.block = {kThreads}, .stream = stream}, p);
+  launch_kernel(build_plan_kernel, {.block = {kThreads}, .pdl = true, .stream = stream}, p);
 }
 
 }  // namespace levin::cuda

@@ -42,6 +42,9 @@ struct IndexPlan {
   IndexShape shape;
   int64_t skip_length = 0;  // requests whose rows are all this short were left out: they need no scores
   std::byte* memory = nullptr;
+
+  // A word that is 0 when the plan has been built, for those who use it to report NaN in: of all layers of a step together.
+  uint32_t* fault() const { return reinterpret_cast<uint32_t*>(memory); }
 };
 
 int64_t index_plan_bytes(const IndexShape& shape);

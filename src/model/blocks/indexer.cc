@@ -41,7 +41,8 @@ ops::IndexQuery IndexerBlock::query(Pass& p, const IndexerInput& in, const Index
           .first = keys.first,
           .format = keys.format,
           .cache = keys.cache,
-          .tokens_together = p.step().rows_together};
+          .tokens_together = p.step().rows_together,
+          .plan = keys.plan};
 }
 
 void IndexerBlock::select(Pass& p, const IndexerInput& in, const IndexKeys& keys, View slots) const {  // slots  [T, K]

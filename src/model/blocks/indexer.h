@@ -23,6 +23,7 @@ struct IndexKeys {
   int32_t first = 0;      // the first slot that holds a key
   IndexKeyFormat format;
   PagedRows cache;
+  View plan = {};  // ops::plan_index() of these keys; may be empty
 };
 
 // What the indexer scores a step's tokens by.

@@ -28,6 +28,11 @@ cuda::QuantizedRows rounded_rows(std::string_view op, const View& codes, const V
 bool is_aligned_16(const void* p);
 bool has_aligned_rows(const View& rows);
 
+// Counts of the scores of as many rows as index_topk() takes at a time, in the bins of kernels/cuda/topk.h.
+constexpr int64_t kCountedRows = 4096;
+constexpr int64_t kHistogramBins = 2048;
+constexpr int64_t kScoreCountBytes = kCountedRows * kHistogramBins * 4;
+
 // Weights of one product, or of one for each expert.
 struct ProductWeights {
   DType dtype = DType::kF8E4M3;  // or kMxfp4
@@ -56,6 +61,8 @@ class OpsOnCuda final : public PlainCuda {
 
   void index_scores(const ops::IndexScores& a) override;
   void index_topk(const ops::IndexTopk& a) override;
+  int64_t index_plan_words(const ops::PlanIndex& a) const override;
+  void plan_index(const ops::PlanIndex& a) override;
   void select_topk(const ops::SelectTopk& a) override;
   void take_all(const ops::TakeAll& a) override;
   void sparse_attention(const ops::SparseAttention& a) override;
@@ -91,12 +98,6 @@ class OpsOnCuda final : public PlainCuda {
     int64_t d_hidden = 0;    // F
     bool joined() const { return gate_up.n > 0; }
   };
-  // The rows of a query in requests, and the schedule of their scores.
-  struct IndexStep {
-    cuda::IndexScoreInputs in;
-    cuda::IndexShape shape;
-    cuda::IndexPlan plan;
-  };
 
   OpsOnCuda() = default;
   View aligned_rows(const View& rows);  // the same, or a dense copy in scratch
@@ -105,7 +106,11 @@ class OpsOnCuda final : public PlainCuda {
   void finish(const View& written, const View& out);
   void copy_view(const View& from, const View& to);
   View bf16_queries(std::string_view op, const View& q);
-  IndexStep plan_scores(std::string_view op, const ops::IndexQuery& q, int64_t max_length, int64_t skip_length);
+  cuda::IndexShape index_shape(int64_t n_rows, int tokens_together, int64_t max_length) const;
+  // The schedule of a query's scores; rows that see up to skip_length slots need none.
+  cuda::IndexPlan index_plan(std::string_view op, const ops::IndexQuery& q, const cuda::IndexShape& shape,
+                             int64_t skip_length);
+  int64_t rows_at_once(int64_t max_length, int tokens_together) const;
   void topk_of_rows(const ops::IndexTopk& a, int64_t max_length);
   void attend(const ops::SparseAttention& a);
   cuda::QuantizedRows allocate_rounded(DType weights, int64_t n_rows, int64_t k);
@@ -124,6 +129,7 @@ class OpsOnCuda final : public PlainCuda {
   cuda::DeviceArena arena_;
   int64_t scratch_bytes_ = 0;
   cuda::DeviceBuffer attention_scratch_;
+  cuda::DeviceBuffer score_counts_;  // [kCountedRows, kHistogramBins] u32 of index_topk(), all 0 between its launches
 };
 
 }  // namespace levin
