@@ -239,6 +239,7 @@ void OpsOnCuda::quantize_fp8(const ops::QuantizeFp8& a) {
   }
   rows.n_tokens = static_cast<int>(n_rows);
   rows.k = static_cast<int>(k);
+  rows.pdl = true;
   cuda::quantize_fp8(rows, stream_.handle());
 }
 
@@ -263,7 +264,8 @@ cuda::QuantizedRows OpsOnCuda::round_input(std::string_view op, const View& x, D
                       .x_ld = rows.stride(0),
                       .out = out,
                       .n_tokens = static_cast<int>(n_rows),
-                      .k = static_cast<int>(k)},
+                      .k = static_cast<int>(k),
+                      .pdl = true},
                      stream_.handle());
   return out;
 }
@@ -295,6 +297,7 @@ void OpsOnCuda::multiply(const ProductRows& x, const ProductWeights& w, void* ou
     a.k = w.k;
     a.n_groups = w.n_groups;
     a.group_begin = w.n_groups == 1 ? nullptr : x.group_begin;
+    a.pdl = true;
   };
   if (w.dtype == DType::kMxfp4) {
     cuda::GemmMxfp4 a;
@@ -380,7 +383,8 @@ cuda::QuantizedRows OpsOnCuda::hidden_rows(const ProductRows& x, const BlockWeig
                            .limit = limit,
                            .out = out,
                            .n_tokens = x.n_rows,
-                           .d_hidden = static_cast<int>(f)},
+                           .d_hidden = static_cast<int>(f),
+                           .pdl = true},
                           stream_.handle());
   return out;
 }

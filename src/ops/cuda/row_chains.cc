@@ -49,6 +49,7 @@ void OpsOnCuda::norm_rows(const ops::NormRows& a) {
   if (!a.codes.empty()) rows.rounded = rounded_rows(kOp, a.codes, a.scale);
   rows.n_tokens = static_cast<int>(a.x.dim(0));
   rows.d = static_cast<int>(d);
+  rows.pdl = true;
   cuda::norm_rows(rows, stream_.handle());
 }
 
@@ -62,6 +63,7 @@ void OpsOnCuda::rotate_queries(const ops::RotateQueries& a) {
   rows.out = dense_data<uint16_t>(kOp, "out", a.out);
   rows.n_tokens = static_cast<int>(a.x.dim(0));
   rows.n_heads = static_cast<int>(a.x.dim(1));
+  rows.pdl = true;
   cuda::rotate_queries(rows, stream_.handle());
 }
 
@@ -78,6 +80,7 @@ void OpsOnCuda::write_latent(const ops::WriteLatent& a) {
   rows.rotation = rotation(kOp, a.rotation);
   rows.to = cache_slots(kOp, a.seq, a.slot, a.cache);
   rows.n_tokens = static_cast<int>(a.x.dim(0));
+  rows.pdl = true;
   cuda::write_latent(rows, stream_.handle());
 }
 
@@ -98,6 +101,7 @@ void OpsOnCuda::index_queries(const ops::IndexQueries& a) {
   rows.weights = dense_data<float>(kOp, "weights", a.weights);
   rows.n_tokens = static_cast<int>(a.x.dim(0));
   rows.n_heads = static_cast<int>(a.x.dim(1));
+  rows.pdl = true;
   cuda::index_queries(rows, stream_.handle());
 }
 
@@ -116,6 +120,7 @@ void OpsOnCuda::write_index_keys(const ops::WriteIndexKeys& a) {
   rows.hadamard = a.hadamard;
   rows.to = cache_slots(kOp, a.seq, a.slot, a.cache);
   rows.n_tokens = static_cast<int>(a.x.dim(0));
+  rows.pdl = true;
   cuda::write_index_keys(rows, stream_.handle());
 }
 
