@@ -6,11 +6,13 @@
 // turn to the plain set for other reasons, because there both give the same bits.
 #pragma once
 
+#include <optional>
 #include <string_view>
 
 #include "base/check.h"
 #include "kernels/cuda/gemm_mxfp4.h"
 #include "kernels/cuda/index_scores.h"
+#include "kernels/cuda/moe.h"
 #include "kernels/cuda/quantize_fp8.h"
 #include "ops/cuda/plain_cuda.h"
 #include "ops/index_topk.h"
@@ -120,6 +122,8 @@ class OpsOnCuda final : public PlainCuda {
   cuda::QuantizedRows hidden_rows(const ProductRows& x, const BlockWeights& w, float limit);
   void run_block(const ProductRows& x, const BlockWeights& w, float limit, void* out, bool out_is_f32);
   void run_ffn(const ops::Ffn& a);
+  ProductRows expert_rows(const ops::ExpertFfn& a, DType weights, const cuda::PlanRows& plan);
+  static std::optional<BlockWeights> with_shared(const ops::ExpertFfn& a, const BlockWeights& experts);
   void run_experts(const ops::ExpertFfn& a, const BlockWeights& experts);
   static bool takes_experts(const ops::ExpertFfn& a);
   static BlockWeights stack_weights(const ops::ExpertFfn& a);
