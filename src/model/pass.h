@@ -37,6 +37,15 @@ struct Rotation {
   ops::Rotation of(ops::RopePairing pairing) const { return {.cos = cos, .sin = sin, .pairing = pairing}; }
 };
 
+// Rows that several products read, rounded once for all whose weights ask for the same type.
+struct ProductInput {
+  View x;                                     // [T, K] f32
+  ops::Operand operand = ops::Operand::kF32;  // what `rounded` was made for
+  View rounded = {};                          // [T, K]; with kF32 not looked at
+  View scale = {};                            // of e4m3
+  bool scale_by_block = false;                // ops/quantize.h
+};
+
 class Pass {
  public:
   Pass(OpContext& ctx, const Numerics& numerics, const Step& step, const KvCache& cache, const Probe* probe);
@@ -71,8 +80,11 @@ class Pass {
   View add_and_norm(View x, View y, const Vector& weight, float eps);  // x += y -> rms_norm of x
   void rms_norm_into(View out, View x, const Vector& weight, float eps);
   View layer_norm(View x, const Vector& weight, const Vector& bias, float eps);
-  void rms_norm_heads(View x, float eps);               // [T, H, D] in place, every head for itself, without a weight
+  void rms_norm_heads(View x, float eps);  // [T, H, D] in place, every head for itself, without a weight
+  // The same, and rounded as the input of `w`.
+  ProductInput norm_input(View x, const Vector& weight, float eps, const Linear& w);
   View matmul(View x, const Linear& w);                 // [T, K] -> [T, N]
+  View matmul(const ProductInput& x, const Linear& w);  // the same
   void matmul_into(View out, View x, const Linear& w);  // the same into given memory
   // [T, H, K] -> [T, H, N], inputs rounded as numerics.absorbed says
   View matmul_per_head(View x, std::span<const Matrix> w);

@@ -6,13 +6,13 @@
 
 namespace levin {
 
-void AttentionBlock::append(Pass& p, View h) const {  // h       [T, D]
+void AttentionBlock::append(Pass& p, const ProductInput& h) const {  // h       [T, D]
   const ArenaScope scratch = p.scope();
   append_latent(p, h);
   if (weights.indexer) append_index_keys(p, h);
 }
 
-void AttentionBlock::append_latent(Pass& p, View h) const {
+void AttentionBlock::append_latent(Pass& p, const ProductInput& h) const {
   const ModelConfig& c = config;
   const AttentionWeights& w = weights.attention;
   ops::write_latent(p.ctx(), {.x = p.matmul(h, w.kv_down),  // [T, Rk + Dr]
@@ -25,16 +25,16 @@ void AttentionBlock::append_latent(Pass& p, View h) const {
                               .cache = p.cache().latent_rows(layer, p.step().tables)});
 }
 
-View AttentionBlock::attend(Pass& p, View h, Topk& topk) const {  // h      [T, D]
+View AttentionBlock::attend(Pass& p, const ProductInput& h, Topk& topk) const {  // h      [T, D]
   const ModelConfig& c = config;
   const AttentionWeights& w = weights.attention;
   const View out = p.allocate(DType::kF32, {p.n_tokens(), c.d_model});
   const ArenaScope scratch = p.scope();
 
-  const View c_q = p.rms_norm(p.matmul(h, w.q_down), w.q_norm, latent_eps(p));  // [T, Rq]
-  const View q = p.matmul(c_q, w.q_up).split_last(c.n_heads, c.d_head());       // [T, H, Dn + Dr]
-  const View q_nope = q.slice_last(0, c.d_nope);                                // [T, H, Dn]
-  const View q_rope = q.slice_last(c.d_nope, c.d_rope);                         // [T, H, Dr]
+  const ProductInput c_q = p.norm_input(p.matmul(h, w.q_down), w.q_norm, latent_eps(p), w.q_up);  // [T, Rq]
+  const View q = p.matmul(c_q, w.q_up).split_last(c.n_heads, c.d_head());                         // [T, H, Dn + Dr]
+  const View q_nope = q.slice_last(0, c.d_nope);                                                  // [T, H, Dn]
+  const View q_rope = q.slice_last(c.d_nope, c.d_rope);                                           // [T, H, Dr]
   p.rope(q_rope, c.rope_pairing);
   const View q_latent = p.matmul_per_head(q_nope, w.k_up);  // [T, H, Rk]
 
@@ -62,7 +62,7 @@ void AttentionBlock::select(Pass& p, const IndexerInput& in, Topk& topk) const {
   if (p.probe() != nullptr && p.probe()->on_topk) p.probe()->on_topk(layer, topk.slots);
 }
 
-void AttentionBlock::append_index_keys(Pass& p, View h) const {
+void AttentionBlock::append_index_keys(Pass& p, const ProductInput& h) const {
   const ModelConfig& c = config;
   const IndexerWeights& w = *weights.indexer;
   ops::write_index_keys(p.ctx(), {.x = p.matmul(h, w.k),  // [T, Di]

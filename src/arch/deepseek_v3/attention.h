@@ -26,13 +26,13 @@ struct AttentionBlock {
 
   // Writes this step's rows into the layer's caches; h [T, D] is the normed input. Index keys even where the layer does not
   // select: later steps may read them.
-  void append(Pass& p, View h) const;
+  void append(Pass& p, const ProductInput& h) const;
   // h [T, D] -> [T, D]. Reads only from the caches, which hold the rows of these tokens.
-  View attend(Pass& p, View h, Topk& topk) const;
+  View attend(Pass& p, const ProductInput& h, Topk& topk) const;
 
  private:
-  void append_latent(Pass& p, View h) const;
-  void append_index_keys(Pass& p, View h) const;
+  void append_latent(Pass& p, const ProductInput& h) const;
+  void append_index_keys(Pass& p, const ProductInput& h) const;
   // Computes what each token attends to, unless `topk` contains it already.
   void select(Pass& p, const IndexerInput& in, Topk& topk) const;
   void select(Pass& p, const IndexerInput& in, View slots) const;

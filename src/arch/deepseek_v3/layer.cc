@@ -7,7 +7,7 @@ namespace levin {
 
 void DecoderLayer::forward(Pass& p, View x, Topk& topk) const {  // x [T, D]
   const ArenaScope scratch = p.scope();
-  const View h = normed(p, x);
+  const ProductInput h = normed(p, x);
   attention().append(p, h);
   forward_normed(p, x, h, topk);
 }
@@ -22,7 +22,7 @@ void DecoderLayer::forward_appended(Pass& p, View x, Topk& topk) const {
   forward_normed(p, x, normed(p, x), topk);
 }
 
-void DecoderLayer::forward_normed(Pass& p, View x, View h, Topk& topk) const {
+void DecoderLayer::forward_normed(Pass& p, View x, const ProductInput& h, Topk& topk) const {
   const View ffn_in = p.add_and_norm(x, attention().attend(p, h, topk), weights.ffn_norm, config.norm_eps);
   p.add_into(x, feed_forward(p, ffn_in));
   if (p.probe() != nullptr && p.probe()->on_layer_output) p.probe()->on_layer_output(layer, x);

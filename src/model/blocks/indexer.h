@@ -28,8 +28,8 @@ struct IndexKeys {
 
 // What the indexer scores a step's tokens by.
 struct IndexerInput {
-  View h;    // [T, D] f32, normed input of the attention
-  View c_q;  // [T, Rq] f32, normed query latent
+  ProductInput h;    // [T, D], normed input of the attention
+  ProductInput c_q;  // [T, Rq], normed query latent
 };
 
 struct IndexerBlock {

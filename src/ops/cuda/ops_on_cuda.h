@@ -25,6 +25,8 @@ cuda::PageTables page_tables(std::string_view op, const PagedRows& cache);
 
 // Codes [T, K] and their scales [T, ceil(K / 128)] as kernels write them.
 cuda::QuantizedRows rounded_rows(std::string_view op, const View& codes, const View& scale);
+// The same, or with scales by block (ops/quantize.h).
+cuda::QuantizedRows rounded_rows(std::string_view op, const View& codes, const View& scale, bool scale_by_block);
 
 // 16-byte aligned, with rows whose distance is a multiple of so many bytes.
 bool is_aligned_16(const void* p);
@@ -70,6 +72,7 @@ class OpsOnCuda final : public PlainCuda {
   void sparse_attention(const ops::SparseAttention& a) override;
   void quantize_fp8(const ops::QuantizeFp8& a) override;
   void matmul(const ops::Matmul& a) override;
+  bool reads_scales_by_block(const Matrix& w) const override;
   void route_experts(const ops::RouteExperts& a) override;
   void ffn(const ops::Ffn& a) override;
   void expert_ffn(const ops::ExpertFfn& a) override;
@@ -117,7 +120,7 @@ class OpsOnCuda final : public PlainCuda {
   void attend(const ops::SparseAttention& a);
   cuda::QuantizedRows allocate_rounded(DType weights, int64_t n_rows, int64_t k);
   cuda::QuantizedRows round_input(std::string_view op, const View& x, DType weights);
-  cuda::QuantizedRows product_rows(std::string_view op, const View& codes, const View& scale);
+  cuda::QuantizedRows product_rows(std::string_view op, const View& codes, const View& scale, bool scale_by_block);
   void multiply(const ProductRows& x, const ProductWeights& w, void* out, bool out_is_f32);
   cuda::QuantizedRows hidden_rows(const ProductRows& x, const BlockWeights& w, float limit);
   void run_block(const ProductRows& x, const BlockWeights& w, float limit, void* out, bool out_is_f32);
