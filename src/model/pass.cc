@@ -170,6 +170,27 @@ View Pass::matmul(const ProductInput& x, const Linear& w) {
   return out;
 }
 
+std::vector<View> Pass::matmuls(const ProductInput& x, std::initializer_list<const Linear*> w) {
+  std::vector<const Matrix*> parts;
+  for (const Linear* linear : w) {
+    if (linear->input == x.operand) parts.push_back(&linear->w);
+  }
+  const Matrix joined = parts.size() == w.size() ? joined_on_device(parts) : Matrix();
+  std::vector<View> out;
+  if (joined.empty() || !x.scale_by_block || !ctx_.backend->reads_scales_by_block(joined)) {
+    for (const Linear* linear : w) out.push_back(matmul(x, *linear));
+    return out;
+  }
+  const View all = allocate(DType::kF32, {x.x.dim(0), joined.n()});
+  ops::matmul(ctx_, {.x = x.rounded, .x_scale = x.scale, .scale_by_block = true, .w = &joined, .out = all});
+  int64_t begin = 0;
+  for (const Matrix* part : parts) {
+    out.push_back(all.slice_last(begin, part->n()));
+    begin += part->n();
+  }
+  return out;
+}
+
 void Pass::matmul_into(View out, View x, const Linear& w) {
   const ArenaScope rounded = scope();
   multiply(ctx_, round_input(ctx_, x, w), w, out);

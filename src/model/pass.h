@@ -6,7 +6,9 @@
 #pragma once
 
 #include <functional>
+#include <initializer_list>
 #include <span>
+#include <vector>
 
 #include "kv/cache.h"
 #include "model/numerics.h"
@@ -85,6 +87,8 @@ class Pass {
   ProductInput norm_input(View x, const Vector& weight, float eps, const Linear& w);
   View matmul(View x, const Linear& w);                 // [T, K] -> [T, N]
   View matmul(const ProductInput& x, const Linear& w);  // the same
+  // The same with several weights, by one call where these stand together (WeightVisitor::of_one_input).
+  std::vector<View> matmuls(const ProductInput& x, std::initializer_list<const Linear*> w);
   void matmul_into(View out, View x, const Linear& w);  // the same into given memory
   // [T, H, K] -> [T, H, N], inputs rounded as numerics.absorbed says
   View matmul_per_head(View x, std::span<const Matrix> w);

@@ -7,6 +7,13 @@ void WeightVisitor::matrix(Matrix& w) {
   matrices({&alone, 1});
 }
 
+void WeightVisitor::of_one_input(std::initializer_list<Linear*> w) {
+  std::vector<Matrix*> together;
+  for (Linear* linear : w) together.push_back(&linear->w);
+  if (can_be_joined(std::vector<const Matrix*>(together.begin(), together.end()))) return matrices(together);
+  for (Matrix* alone : together) matrix(*alone);
+}
+
 void WeightVisitor::heads(std::vector<Matrix>& w) {
   std::vector<Matrix*> together;
   for (Matrix& head : w) together.push_back(&head);

@@ -280,7 +280,8 @@ TEST_F(Sm90ModelTest, AFaultEndsItsRequestAndNoOther) {
 
 // ---- the widths of DeepSeek-V3.2 ----
 
-constexpr int64_t kMostLaunches = 50;  // of a layer with experts
+// Of a layer with experts; of more tokens the shared expert's are its own.
+constexpr int64_t kLaunches = 30, kLaunchesOfMany = 35;
 
 // Layers and the MTP layer of random weights, with fewer experts and tokens, whose number changes no shape.
 std::unique_ptr<Model> real_widths(CudaBackend& cuda, std::initializer_list<const char*> layers) {
@@ -356,7 +357,7 @@ TEST_F(Sm90ModelTest, ALayerIsFewLaunchesAndNothingElse) {
     const StepParts less = parts_of_step(*tuned_, *two, n_rows), more = parts_of_step(*tuned_, *three, n_rows);
     fmt::print("{} rows: {} launches a layer, {} copies and fills; a step of three layers {} and {}\n", n_rows,
                more.n_kernels - less.n_kernels, more.n_others - less.n_others, more.n_kernels, more.n_others);
-    EXPECT_LE(more.n_kernels - less.n_kernels, kMostLaunches);
+    EXPECT_LE(more.n_kernels - less.n_kernels, n_rows <= 16 ? kLaunches : kLaunchesOfMany);
     EXPECT_EQ(more.n_others - less.n_others, 0);
   }
 }

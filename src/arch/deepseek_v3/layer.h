@@ -25,7 +25,7 @@ struct DecoderLayer {
     return p.norm_input(x, weights.attention_norm, config.norm_eps, weights.attention.q_down);
   }
   // h is x normed, its rows are in the caches.
-  void forward_normed(Pass& p, View x, const ProductInput& h, Topk& topk) const;
+  void forward_normed(Pass& p, View x, const ProductInput& h, const DownRows& down, Topk& topk) const;
   View feed_forward(Pass& p, View h) const;  // h [T, D] normed -> [T, D]
 };
 
