@@ -15,6 +15,12 @@ int64_t n_tokens_of(std::span<const SequenceChunk> chunks) {
   return n;
 }
 
+int64_t longest_chunk(std::span<const SequenceChunk> chunks) {
+  int64_t longest = 0;
+  for (const SequenceChunk& chunk : chunks) longest = std::max(longest, std::ssize(chunk.tokens));
+  return longest;
+}
+
 View filled(Arena& arena, int64_t n, int32_t value) {
   const View out = arena.allocate(DType::kI32, {n});
   std::fill_n(out.data<int32_t>(), n, value);
@@ -139,6 +145,12 @@ std::array<int64_t, 3> wanted_counts(int64_t n_rows) {
   return {padded_rows((n_rows + 3) / 4), padded_rows((n_rows + 1) / 2), n_rows};
 }
 
+int rows_together(int64_t n_chunk_rows) {
+  int n = 1;
+  while (n < kMostRowsTogether && n < n_chunk_rows) n *= 2;
+  return n;
+}
+
 StepShape padded_shape(std::span<const SequenceChunk> chunks, const PageKinds& kinds,
                        std::optional<std::span<const int32_t>> wanted, int64_t n_sequences) {
   const int64_t n_tokens = n_tokens_of(chunks);
@@ -157,7 +169,8 @@ StepShape padded_shape(std::span<const SequenceChunk> chunks, const PageKinds& k
   return {.n_rows = n_rows,
           .n_sequences = std::min(n_rows, n_sequences),
           .n_pages = padded_pages(n_pages),
-          .n_wanted = n_wanted()};
+          .n_wanted = n_wanted(),
+          .rows_together = wanted ? 1 : rows_together(longest_chunk(chunks))};
 }
 
 Status check_room(const SequenceChunk& chunk, SlotRule rule, const PageKinds& kinds) {
@@ -201,6 +214,9 @@ Step build_step(Arena& arena, std::span<const SequenceChunk> chunks, SlotRule ru
             .visible = filled(arena, n_rows, offset),
             .tables = page_tables(arena, chunks, n_sequences, n_pages, row_pages),
             .first_slot = offset,
+            .rows_together = shape    ? shape->rows_together
+                             : wanted ? 1
+                                      : rows_together(longest_chunk(chunks)),
             .faults = filled(arena, n_rows, 0)};
   int64_t t = 0;
   for (size_t b = 0; b < chunks.size(); ++b) {

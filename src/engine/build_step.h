@@ -36,6 +36,7 @@ struct StepShape {
   int64_t n_sequences = 0;  // B
   int64_t n_pages = 0;      // of a page table; one of a ratio's entries has n_pages / ratio, rounded up
   int64_t n_wanted = 0;     // of the wanted rows; 0: all are, or none
+  int rows_together = 1;    // Step::rows_together
 
   auto operator<=>(const StepShape&) const = default;
 };
@@ -45,6 +46,10 @@ int64_t padded_rows(int64_t n_rows);
 int64_t padded_pages(int64_t n_pages);  // the next 4, 16, 64, 256 ...
 // How many rows may be wanted of so many: a quarter, half, or all of them, as padded_rows() are.
 std::array<int64_t, 3> wanted_counts(int64_t n_rows);
+
+// Step::rows_together of a step whose longest chunk has so many rows: the next 1, 2, 4 or 8, then 8.
+constexpr int kMostRowsTogether = 8;
+int rows_together(int64_t n_chunk_rows);
 
 // The padded shape that holds a step of `n_sequences` chunks at most. Where fewer rows are wanted than the shape has room for, its
 // last row is padding.

@@ -376,6 +376,14 @@ void Runner::record_graphs(int n_drafts) {
     for (int64_t n_pages = padded_pages(1); n_pages <= last_pages; n_pages = padded_pages(n_pages + 1)) {
       for (const Form form : forms)
         record_passes({form, {.n_rows = n_rows, .n_sequences = n_sequences, .n_pages = n_pages}});
+      // Of one sequence several rows see the caches in the trunk alone.
+      for (int64_t chunk = 2; chunk <= std::min<int64_t>(n_rows, kMostRowsTogether); chunk = rows_together(chunk) + 1) {
+        record_pass({Form::kTrunk,
+                     {.n_rows = n_rows,
+                      .n_sequences = n_sequences,
+                      .n_pages = n_pages,
+                      .rows_together = rows_together(chunk)}});
+      }
     }
     if (n_rows > kDeviceHeadRows) continue;
     record_head({.of_drafts = false, .n_rows = n_rows});

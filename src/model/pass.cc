@@ -1,7 +1,9 @@
 #include "model/pass.h"
 
 #include "base/check.h"
+#include "ops/backend.h"
 #include "ops/copies.h"
+#include "ops/index_topk.h"
 #include "ops/logits.h"
 #include "ops/matmul.h"
 #include "ops/norm.h"
@@ -10,35 +12,44 @@
 namespace levin {
 namespace {
 
-struct RoundedInput {
-  View x;
-  View scale;
-};
+// Codes and scales of e4m3 rows, for products with `w`.
+ProductInput allocate_fp8(OpContext& ctx, View x, const Linear& w) {
+  const int64_t n_rows = x.dim(0), k = x.dim(1), n_blocks = (k + kQuantBlock - 1) / kQuantBlock;
+  const bool by_block = ctx.backend->reads_scales_by_block(w.w);
+  return {.x = x,
+          .operand = ops::Operand::kFp8,
+          .rounded = ctx.arena->allocate(DType::kF8E4M3, {n_rows, k}),
+          .scale = by_block ? ctx.arena->allocate(DType::kF32, {n_blocks, (n_rows + 3) / 4 * 4})
+                            : ctx.arena->allocate(DType::kF32, {n_rows, n_blocks}),
+          .scale_by_block = by_block};
+}
 
-// x [T, K] f32, as a product takes it.
-RoundedInput round_input(OpContext& ctx, View x, ops::Operand operand) {
-  const int64_t n_tokens = x.dim(0), k = x.dim(1);
-  switch (operand) {
+// x [T, K] f32, as products with `w` take it.
+ProductInput round_input(OpContext& ctx, View x, const Linear& w) {
+  const auto allocate_bf16 = [&] { return ctx.arena->allocate(DType::kBF16, {x.dim(0), x.dim(1)}); };
+  ProductInput out{.x = x, .operand = w.input};
+  switch (w.input) {
     case ops::Operand::kF32:
-      return {.x = x, .scale = {}};
-    case ops::Operand::kBF16: {
-      const View out = ctx.arena->allocate(DType::kBF16, {n_tokens, k});
-      ops::round_to_bf16(ctx, {.x = x, .out = out});
-      return {.x = out, .scale = {}};
-    }
-    case ops::Operand::kFp8: {
-      const View out = ctx.arena->allocate(DType::kF8E4M3, {n_tokens, k});
-      const View scale = ctx.arena->allocate(DType::kF32, {n_tokens, (k + kQuantBlock - 1) / kQuantBlock});
-      ops::quantize_fp8(ctx, {.x = x, .out = out, .scale = scale});
-      return {.x = out, .scale = scale};
-    }
-    case ops::Operand::kFp8By32: {
-      const View out = ctx.arena->allocate(DType::kBF16, {n_tokens, k});
-      ops::round_to_fp8(ctx, {.x = x, .group = 32, .out = out});
-      return {.x = out, .scale = {}};
-    }
+      out.rounded = x;
+      return out;
+    case ops::Operand::kBF16:
+      out.rounded = allocate_bf16();
+      ops::round_to_bf16(ctx, {.x = x, .out = out.rounded});
+      return out;
+    case ops::Operand::kFp8:
+      out = allocate_fp8(ctx, x, w);
+      ops::quantize_fp8(ctx, {.x = x, .out = out.rounded, .scale = out.scale, .scale_by_block = out.scale_by_block});
+      return out;
+    case ops::Operand::kFp8By32:
+      out.rounded = allocate_bf16();
+      ops::round_to_fp8(ctx, {.x = x, .group = 32, .out = out.rounded});
+      return out;
   }
-  LEVIN_CHECK(false, "operand {}", static_cast<int>(operand));
+  LEVIN_CHECK(false, "operand {}", static_cast<int>(w.input));
+}
+
+void multiply(OpContext& ctx, const ProductInput& x, const Linear& w, View out) {
+  ops::matmul(ctx, {.x = x.rounded, .x_scale = x.scale, .scale_by_block = x.scale_by_block, .w = &w.w, .out = out});
 }
 
 // x [T, H, K] f32, as a product per head takes it: f32 or bf16.
@@ -65,6 +76,20 @@ Rotation Pass::rotation(View positions, const std::vector<float>& frequencies) {
   const Rotation r{.cos = allocate(DType::kF32, {n_rows, n_pairs}), .sin = allocate(DType::kF32, {n_rows, n_pairs})};
   ops::rope_table(ctx_, {.positions = positions, .frequencies = &frequencies, .cos = r.cos, .sin = r.sin});
   return r;
+}
+
+void Pass::plan_index(int64_t n_topk) {
+  if (step_.n_visible - step_.first_slot <= n_topk) return;  // all are taken, unscored
+  ops::PlanIndex plan{.seq = step_.seq,
+                      .visible = step_.visible,
+                      .first = step_.first_slot,
+                      .n_pages = step_.tables.dim(1),
+                      .n_topk = n_topk,
+                      .tokens_together = step_.rows_together};
+  const int64_t n_words = ops::index_plan_words(ctx_, plan);
+  if (n_words == 0) return;
+  plan.plan = index_plan_ = allocate(DType::kI32, {n_words});
+  ops::plan_index(ctx_, plan);
 }
 
 Rotation Pass::inverse(const Rotation& r) {
@@ -117,16 +142,58 @@ void Pass::rms_norm_heads(View x, float eps) {
   ops::norm_rows(ctx_, {.x = x.merged_first(), .eps = eps, .normed = x.merged_first()});
 }
 
+ProductInput Pass::norm_input(View x, const Vector& weight, float eps, const Linear& w) {
+  const View normed = allocate(DType::kF32, {x.dim(0), x.dim(1)});
+  ops::NormRows norm{.x = x, .weight = weight.view, .eps = eps, .normed = normed};
+  if (w.input != ops::Operand::kFp8) {
+    ops::norm_rows(ctx_, norm);
+    return round_input(ctx_, normed, w);
+  }
+  const ProductInput out = allocate_fp8(ctx_, normed, w);
+  norm.codes = out.rounded, norm.scale = out.scale, norm.scale_by_block = out.scale_by_block;
+  ops::norm_rows(ctx_, norm);
+  return out;
+}
+
 View Pass::matmul(View x, const Linear& w) {
   const View out = allocate(DType::kF32, {x.dim(0), w.w.n()});
   matmul_into(out, x, w);
   return out;
 }
 
+View Pass::matmul(const ProductInput& x, const Linear& w) {
+  const bool suits = x.operand == w.input &&
+                     (x.operand != ops::Operand::kFp8 || x.scale_by_block == ctx_.backend->reads_scales_by_block(w.w));
+  if (!suits || x.operand == ops::Operand::kF32) return matmul(x.x, w);
+  const View out = allocate(DType::kF32, {x.x.dim(0), w.w.n()});
+  multiply(ctx_, x, w, out);
+  return out;
+}
+
+std::vector<View> Pass::matmuls(const ProductInput& x, std::initializer_list<const Linear*> w) {
+  std::vector<const Matrix*> parts;
+  for (const Linear* linear : w) {
+    if (linear->input == x.operand) parts.push_back(&linear->w);
+  }
+  const Matrix joined = parts.size() == w.size() ? joined_on_device(parts) : Matrix();
+  std::vector<View> out;
+  if (joined.empty() || !x.scale_by_block || !ctx_.backend->reads_scales_by_block(joined)) {
+    for (const Linear* linear : w) out.push_back(matmul(x, *linear));
+    return out;
+  }
+  const View all = allocate(DType::kF32, {x.x.dim(0), joined.n()});
+  ops::matmul(ctx_, {.x = x.rounded, .x_scale = x.scale, .scale_by_block = true, .w = &joined, .out = all});
+  int64_t begin = 0;
+  for (const Matrix* part : parts) {
+    out.push_back(all.slice_last(begin, part->n()));
+    begin += part->n();
+  }
+  return out;
+}
+
 void Pass::matmul_into(View out, View x, const Linear& w) {
   const ArenaScope rounded = scope();
-  const RoundedInput input = round_input(ctx_, x, w.input);
-  ops::matmul(ctx_, {.x = input.x, .x_scale = input.scale, .w = &w.w, .out = out});
+  multiply(ctx_, round_input(ctx_, x, w), w, out);
 }
 
 View Pass::matmul_per_head(View x, std::span<const Matrix> w) {

@@ -6,7 +6,9 @@
 #pragma once
 
 #include <functional>
+#include <initializer_list>
 #include <span>
+#include <vector>
 
 #include "kv/cache.h"
 #include "model/numerics.h"
@@ -37,6 +39,15 @@ struct Rotation {
   ops::Rotation of(ops::RopePairing pairing) const { return {.cos = cos, .sin = sin, .pairing = pairing}; }
 };
 
+// Rows that several products read, rounded once for all whose weights ask for the same type.
+struct ProductInput {
+  View x;                                     // [T, K] f32
+  ops::Operand operand = ops::Operand::kF32;  // what `rounded` was made for
+  View rounded = {};                          // [T, K]; with kF32 not looked at
+  View scale = {};                            // of e4m3
+  bool scale_by_block = false;                // ops/quantize.h
+};
+
 class Pass {
  public:
   Pass(OpContext& ctx, const Numerics& numerics, const Step& step, const KvCache& cache, const Probe* probe);
@@ -60,6 +71,10 @@ class Pass {
 
   const Rotation& step_rotation() const { return rope_; }
 
+  // What layers that select n_topk of the step's slots share; make it once before the first. Empty where none is needed.
+  void plan_index(int64_t n_topk);
+  View index_plan() const { return index_plan_; }
+
   View rows_of(View x, View rows);                                     // [T, D] f32, [N] i32 -> [N, D], a copy
   View embed(View table);                                              // -> [T, D]
   View rms_norm(View x, const Vector& weight, float eps);              // [T, D] -> [T, D]
@@ -67,8 +82,13 @@ class Pass {
   View add_and_norm(View x, View y, const Vector& weight, float eps);  // x += y -> rms_norm of x
   void rms_norm_into(View out, View x, const Vector& weight, float eps);
   View layer_norm(View x, const Vector& weight, const Vector& bias, float eps);
-  void rms_norm_heads(View x, float eps);               // [T, H, D] in place, every head for itself, without a weight
+  void rms_norm_heads(View x, float eps);  // [T, H, D] in place, every head for itself, without a weight
+  // The same, and rounded as the input of `w`.
+  ProductInput norm_input(View x, const Vector& weight, float eps, const Linear& w);
   View matmul(View x, const Linear& w);                 // [T, K] -> [T, N]
+  View matmul(const ProductInput& x, const Linear& w);  // the same
+  // The same with several weights, by one call where these stand together (WeightVisitor::of_one_input).
+  std::vector<View> matmuls(const ProductInput& x, std::initializer_list<const Linear*> w);
   void matmul_into(View out, View x, const Linear& w);  // the same into given memory
   // [T, H, K] -> [T, H, N], inputs rounded as numerics.absorbed says
   View matmul_per_head(View x, std::span<const Matrix> w);
@@ -85,6 +105,7 @@ class Pass {
   const KvCache& cache_;
   const Probe* probe_;
   Rotation rope_;
+  View index_plan_;
 };
 
 }  // namespace levin

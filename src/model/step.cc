@@ -25,6 +25,7 @@ const StepEntries& Step::entries_of(int64_t ratio) const {
 Step step_of_rows(OpContext& ctx, const Step& step, View rows) {
   Step out = step;
   out.wanted.reset();
+  out.rows_together = 1;
   for (View Step::* values :
        {&Step::tokens, &Step::positions, &Step::seq, &Step::slot, &Step::visible, &Step::window, &Step::faults}) {
     if (!(step.*values).empty()) out.*values = values_of(ctx, step.*values, rows);

@@ -47,7 +47,10 @@ struct Step {
   View tables;     // [B, max pages] i32
   int32_t first_slot = 0;
   int32_t n_visible = 0;  // the largest of visible, or more
-  View faults;            // [T] i32, row status (ops/context.h): zeros; ops mark rows during the pass
+  // Neighbouring rows of one sequence that ops may take together, which changes speed alone: those that are verified or read
+  // in, at most 8.
+  int rows_together = 1;
+  View faults;  // [T] i32, row status (ops/context.h): zeros; ops mark rows during the pass
 
   // Of models with a window: attention reads slots window[t] <= s < visible[t] uncompressed.
   View window;  // [T] i32

@@ -28,12 +28,14 @@ struct MoeWeights {
 class WeightVisitor {
  public:
   virtual ~WeightVisitor() = default;
-  // Matrices of one shape that one call of an op takes together: heads, experts; or one alone.
+  // Matrices that one call of an op takes together: heads or experts, which have one shape, or those of one input, one below the
+  // other; or one alone.
   virtual void matrices(std::span<Matrix* const> together) = 0;
   virtual void tensor(Buffer& storage, View& view) = 0;
 
   void matrix(Matrix& w);
   void linear(Linear& w) { matrix(w.w); }
+  void of_one_input(std::initializer_list<Linear*> w);  // together where they can be joined
   void heads(std::vector<Matrix>& w);
   void vector(Vector& w) {
     if (!w.view.empty()) tensor(w.storage, w.view);

@@ -55,7 +55,8 @@ void Backend::norm_rows(const ops::NormRows& a) {
   const View normed = is_out ? a.normed : arena().allocate(DType::kF32, {x.dim(0), x.dim(1)});
   rms_norm({.x = x, .weight = a.weight, .eps = a.eps, .out = normed});
   if (!a.normed.empty() && !is_out) round_to_bf16({.x = normed, .out = a.normed});
-  if (!a.codes.empty()) quantize_fp8({.x = normed, .out = a.codes, .scale = a.scale});
+  if (!a.codes.empty())
+    quantize_fp8({.x = normed, .out = a.codes, .scale = a.scale, .scale_by_block = a.scale_by_block});
 }
 
 void Backend::rotate_queries(const ops::RotateQueries& a) {

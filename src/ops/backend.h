@@ -19,6 +19,8 @@
 
 namespace levin {
 
+class Matrix;
+
 namespace ops {
 struct AcceptDrafts;
 struct AddInto;
@@ -46,6 +48,7 @@ struct MatmulPerHead;
 struct MeanStreams;
 struct NgramRows;
 struct NormRows;
+struct PlanIndex;
 struct PoolWindows;
 struct QuantizeFp8;
 struct ReadStreams;
@@ -132,6 +135,13 @@ class Backend {
   virtual void write_latent(const ops::WriteLatent& a);
   virtual void index_queries(const ops::IndexQueries& a);
   virtual void write_index_keys(const ops::WriteIndexKeys& a);
+
+  // Whether the products with these weights read the scales of e4m3 rows block by block (QuantizeFp8::scale_by_block).
+  virtual bool reads_scales_by_block(const Matrix&) const { return false; }
+
+  // A backend whose index_topk() has no use for a plan needs no body of these.
+  virtual int64_t index_plan_words(const ops::PlanIndex&) const { return 0; }
+  virtual void plan_index(const ops::PlanIndex&) {}
 
   // Of DeepSeek-V4.1. A backend without them is not given models that call them (Architecture::cuda_lacks).
   virtual void gate_streams(const ops::GateStreams& a);

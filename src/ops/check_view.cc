@@ -16,6 +16,10 @@ void check_view(const Argument& a, DType dtype, std::initializer_list<int64_t> s
               fmt::join(std::vector<int64_t>(shape), ", "));
 }
 
+void check_scales_by_block(std::string_view op, const View& scale, const View& x) {
+  check_view({op, "scale", scale}, DType::kF32, {(x.dim(1) + kQuantBlock - 1) / kQuantBlock, (x.dim(0) + 3) / 4 * 4});
+}
+
 void check_cache(std::string_view op, const PagedRows& cache, int64_t page_bytes) {
   LEVIN_CHECK(cache.pages != nullptr && cache.page_bytes >= page_bytes,
               "{}: cache pages at {} of {} bytes, the format needs {}", op, static_cast<const void*>(cache.pages),

@@ -18,6 +18,9 @@ struct Argument {
 // Stops the process, naming the argument, unless it has this type and shape.
 void check_view(const Argument& a, DType dtype, std::initializer_list<int64_t> shape);
 
+// Stops the process unless scales of e4m3 rows x [T, K] are [ceil(K / 128), T rounded up to a multiple of 4].
+void check_scales_by_block(std::string_view op, const View& scale, const View& x);
+
 // Stops the process unless the cache has pages of at least this size and a table of them.
 void check_cache(std::string_view op, const PagedRows& cache, int64_t page_bytes);
 

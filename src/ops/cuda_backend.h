@@ -53,6 +53,9 @@ class RecordedWork {
  public:
   virtual ~RecordedWork() = default;
   virtual void replay() = 0;  // puts all of it on the stream
+  // Launches, copies and fills that it consists of, and launches among them; 0 where nobody counts.
+  virtual int64_t n_parts() const { return 0; }
+  virtual int64_t n_kernels() const { return 0; }
 };
 
 class CudaBackend : public Backend, public DeviceMemory {

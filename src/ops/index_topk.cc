@@ -34,6 +34,7 @@ void check(std::string_view op, const IndexQuery& a) {
               a.cache.page_bytes, a.format.page_bytes());
   LEVIN_CHECK(a.tokens_together >= 1 && a.tokens_together <= 8, "{}: tokens_together is {}, expected 1 to 8", op,
               a.tokens_together);
+  if (!a.plan.empty()) check_view({op, "plan", a.plan}, DType::kI32, {a.plan.n_elements()});
 }
 
 void check(std::string_view op, const TakeAll& a) {
@@ -55,6 +56,19 @@ void index_topk(OpContext& ctx, const IndexTopk& a) {
   if (!a.faults.empty()) check_view({"index_topk", "faults", a.faults}, DType::kI32, {n_rows});
   ctx.backend->index_topk(a);
   timer.add([&] { return ctx.backend->work(a); });
+}
+
+int64_t index_plan_words(OpContext& ctx, const PlanIndex& a) { return ctx.backend->index_plan_words(a); }
+
+void plan_index(OpContext& ctx, const PlanIndex& a) {
+  const OpTimer timer(ctx, OpKind::kIndexTopk);
+  const int64_t n_rows = a.visible.dim(0);
+  check_view({"plan_index", "seq", a.seq}, DType::kI32, {n_rows});
+  check_view({"plan_index", "visible", a.visible}, DType::kI32, {n_rows});
+  LEVIN_CHECK(a.first >= 0 && a.n_pages > 0 && a.n_topk > 0, "plan_index: first is {}, n_pages {}, n_topk {}", a.first,
+              a.n_pages, a.n_topk);
+  check_view({"plan_index", "plan", a.plan}, DType::kI32, {index_plan_words(ctx, a)});
+  ctx.backend->plan_index(a);
 }
 
 void take_all(OpContext& ctx, const TakeAll& a) {

@@ -41,10 +41,25 @@ struct IndexQuery {
   int32_t first = 0;  // the first slot that holds a key (1 in the MTP layer, whose slot 0 is unused)
   IndexKeyFormat format;
   PagedRows cache;
-  // Rows i * n .. i * n + n - 1 are of one sequence, n from 1 to 8: on CUDA each page is then read once for all n. It
-  // changes speed alone.
+  // Neighbouring rows of one sequence, up to so many, 1 to 8, are scored together: on CUDA each page is then read once for all
+  // of them. The CPU knows by itself. It changes speed alone.
   int tokens_together = 1;
+  View plan = {};  // of plan_index() for these rows, and K and tables as there; empty: the op makes its own
 };
+
+// How the work of scoring is dealt out, which follows from what the rows see alone: made once a step, it serves all layers
+// that select as many. It changes speed alone, and backends that have no use for it make none.
+struct PlanIndex {
+  View seq;      // [T] i32, as in IndexQuery, and so on
+  View visible;  // [T] i32
+  int32_t first = 0;
+  int64_t n_pages = 0;  // of a row of cache.tables
+  int64_t n_topk = 0;   // K
+  int tokens_together = 1;
+  View plan = {};  // [index_plan_words()] i32, written
+};
+int64_t index_plan_words(OpContext& ctx, const PlanIndex& a);  // 0: none is made
+void plan_index(OpContext& ctx, const PlanIndex& a);
 
 struct IndexTopk {
   IndexQuery query;

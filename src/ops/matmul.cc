@@ -36,6 +36,11 @@ void matmul(OpContext& ctx, const Matmul& a) {
   LEVIN_CHECK(a.x.rank() == 2, "matmul: x is {}, expected [T, K]", a.x.describe());
   check_input(ctx, "matmul", a.x, a.x_scale, *a.w);
   check_rows("matmul", "out", a.out, {a.x.dim(0), a.w->n()});
+  if (a.scale_by_block) {
+    LEVIN_CHECK(ctx.backend->reads_scales_by_block(*a.w), "matmul: scales by block for weights [{}, {}] of {}",
+                a.w->n(), a.w->k(), dtype_name(a.w->dtype()));
+    check_scales_by_block("matmul", a.x_scale, a.x);
+  }
   if (a.x.dim(0) == 0) return;
   ctx.backend->matmul(a);
   timer.add([&] { return ctx.backend->work(a); });

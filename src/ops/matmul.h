@@ -35,10 +35,11 @@
 namespace levin::ops {
 
 struct Matmul {
-  View x;                     // [T, K] f32, bf16 or f8_e4m3
-  View x_scale;               // [T, ceil(K / 128)] f32, with f8_e4m3 only
-  const Matrix* w = nullptr;  // [N, K]
-  View out;                   // [T, N] f32, overwritten; bf16 too where a tuned kernel of CUDA runs it
+  View x;                       // [T, K] f32, bf16 or f8_e4m3
+  View x_scale;                 // [T, ceil(K / 128)] f32, with f8_e4m3 only
+  bool scale_by_block = false;  // x_scale as QuantizeFp8 has it then; for weights that ask for it
+  const Matrix* w = nullptr;    // [N, K]
+  View out;                     // [T, N] f32, overwritten; bf16 too where a tuned kernel of CUDA runs it
 };
 void matmul(OpContext& ctx, const Matmul& a);
 

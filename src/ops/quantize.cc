@@ -22,6 +22,7 @@ void quantize_fp8(OpContext& ctx, const QuantizeFp8& a) {
               "quantize_fp8: x is {}, out {}, expected both [T, K]", a.x.describe(), a.out.describe());
   LEVIN_CHECK(a.scale.empty() == (a.out.dtype() == DType::kBF16), "quantize_fp8: out is {}, scale {}", a.out.describe(),
               a.scale.describe());
+  if (a.scale_by_block) check_scales_by_block("quantize_fp8", a.scale, a.x);
   ctx.backend->quantize_fp8(a);
 }
 

@@ -29,6 +29,9 @@ struct QuantizeFp8 {
   View x;      // [T, K] f32, on CUDA f32 or bf16
   View out;    // [T, K] f8_e4m3; or bf16: the rounded values themselves, which bf16 holds exactly
   View scale;  // [T, ceil(K / 128)] f32; empty for bf16
+  // scale is [ceil(K / 128), T rounded up to a multiple of 4], for products whose weights ask for it
+  // (Backend::reads_scales_by_block).
+  bool scale_by_block = false;
 };
 void quantize_fp8(OpContext& ctx, const QuantizeFp8& a);
 

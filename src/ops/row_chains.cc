@@ -53,6 +53,7 @@ void norm_rows(OpContext& ctx, const NormRows& a) {
   if (!a.codes.empty()) check_view({"norm_rows", "codes", a.codes}, DType::kF8E4M3, {n_rows, d});
   LEVIN_CHECK(a.codes.empty() == a.scale.empty(), "norm_rows: codes are {}, their scale {}", a.codes.describe(),
               a.scale.describe());
+  if (a.scale_by_block) check_scales_by_block("norm_rows", a.scale, a.x);
   ctx.backend->norm_rows(a);
 }
 

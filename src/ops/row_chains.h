@@ -40,6 +40,7 @@ struct NormRows {
   View normed = {};  // [T, D] f32 or bf16, written; may be empty, and x if that is f32
   View codes = {};   // [T, D] f8_e4m3, written; may be empty
   View scale = {};   // of the codes, as quantize_fp8() has it
+  bool scale_by_block = false;
 };
 void norm_rows(OpContext& ctx, const NormRows& a);
 

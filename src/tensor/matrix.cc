@@ -186,6 +186,31 @@ Matrix matrix_on_device(DeviceMatrix&& parts) {
   return m;
 }
 
+bool can_be_joined(std::span<const Matrix* const> parts) {
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const Matrix& w = *parts[i];
+    const bool ends_block = i + 1 == parts.size() || w.n() % kWeightBlock == 0;
+    if (w.dtype() != DType::kF8E4M3 || !w.has_scales() || w.k() != parts[0]->k() || !ends_block) return false;
+  }
+  return !parts.empty();
+}
+
+Matrix joined_on_device(std::span<const Matrix* const> parts) {
+  if (!can_be_joined(parts) || parts[0]->device() != Device::kCuda) return {};
+  int64_t n = 0, data_bytes = 0, scales_bytes = 0;
+  for (const Matrix* w : parts) {
+    if (w->data().data() != parts[0]->data().data() + data_bytes ||
+        w->scales().data() != parts[0]->scales().data() + scales_bytes)
+      return {};
+    n += w->n(), data_bytes += w->data().n_bytes(), scales_bytes += w->scales().n_bytes();
+  }
+  return matrix_on_device({.dtype = parts[0]->dtype(),
+                           .n = n,
+                           .k = parts[0]->k(),
+                           .data = Buffer::borrowed(parts[0]->data().data(), data_bytes, Device::kCuda),
+                           .scales = Buffer::borrowed(parts[0]->scales().data(), scales_bytes, Device::kCuda)});
+}
+
 Matrix pack_matrix(const RowMajorWeights& source) {
   Matrix m;
   m.n_ = source.n;

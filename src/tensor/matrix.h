@@ -24,6 +24,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "base/thread_pool.h"
 #include "tensor/buffer.h"
@@ -138,6 +139,11 @@ struct DeviceMatrix {
   float factor = 1;  // nvfp4 only
 };
 Matrix matrix_on_device(DeviceMatrix&& parts);
+
+// Whether matrices one below the other are a matrix: e4m3 with scales and one K, of whole blocks of rows but for the last.
+bool can_be_joined(std::span<const Matrix* const> parts);
+// That matrix, which borrows them, where they stand one after another on a device; otherwise an empty one.
+Matrix joined_on_device(std::span<const Matrix* const> parts);
 
 // A matrix as checkpoints hold it: row major, [N, K].
 struct RowMajorWeights {

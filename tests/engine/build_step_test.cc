@@ -245,7 +245,7 @@ TEST_F(PaddedStepTest, RowsOfPaddingHaveNoSequenceAndSeeNothing) {
   tokens_ = {7, 8, 9, 6};
   must(first_.grow(70));
   const Step s = padded(SlotRule::kAtPosition);
-  EXPECT_EQ(shape_, (StepShape{.n_rows = 6, .n_sequences = 5, .n_pages = 4}));
+  EXPECT_EQ(shape_, (StepShape{.n_rows = 6, .n_sequences = 5, .n_pages = 4, .rows_together = 4}));
   EXPECT_EQ(values(s.tokens), (Values{7, 8, 9, 6, 5, 0}));
   EXPECT_EQ(values(s.seq), (Values{0, 0, 0, 0, 1, -1}));
   EXPECT_EQ(values(s.slot), (Values{65, 66, 67, 68, 0, -1}));
@@ -284,6 +284,19 @@ TEST_F(PaddedStepTest, WantedRowsThatNobodyWantsAreThePaddingAtTheEnd) {
   const Values four = {0, 1, 3, 4};
   s = padded(SlotRule::kAfterPosition, four);
   EXPECT_EQ(values(*s.wanted), (Values{0, 1, 3, 4, 5, 5}));
+}
+
+// As many rows of one sequence next to each other as the longest chunk has, up to eight; of a wanted row's there is one.
+TEST_F(PaddedStepTest, RowsOfChunksAreTogether) {
+  EXPECT_EQ(padded(SlotRule::kAtPosition).rows_together, 4);  // a chunk of three
+  EXPECT_EQ(shape_.rows_together, 4);
+  const Values one = {2}, ten(10, 1);
+  EXPECT_EQ(padded(SlotRule::kAfterPosition, one).rows_together, 1);
+  EXPECT_EQ(shape_.rows_together, 1);
+  const SequenceChunk single{.tokens = token_, .first_position = 0, .pages = &second_};
+  EXPECT_EQ(build_step(arena_, {&single, 1}, SlotRule::kAtPosition, kinds_).rows_together, 1);
+  const SequenceChunk chunk{.tokens = ten, .first_position = 50, .pages = &first_};
+  EXPECT_EQ(build_step(arena_, {&chunk, 1}, SlotRule::kAtPosition, kinds_).rows_together, 8);
 }
 
 class PaddedMtpEntriesStepTest : public BuildStepTest {

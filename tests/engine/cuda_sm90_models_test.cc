@@ -10,6 +10,7 @@
 
 #include "arch/load_config.h"
 #include "engine/device_runs.h"
+#include "engine/input_pack.h"
 #include "engine/loaded_model.h"
 #include "engine/oracle_trace.h"
 #include "kernels/cuda/gemm_f32.h"
@@ -171,6 +172,21 @@ TEST_F(Sm90ModelTest, DemoV32HasTheSameBitsInAnyCompanyAndChunking) {
   }
 }
 
+// Rows of one sequence that are scored together: as many as a chunk has, whether or not those of another stand before them.
+TEST_F(Sm90ModelTest, DemoV32HasTheSameBitsHoweverManyRowsAreTogether) {
+  const std::unique_ptr<Model> model = demo(*tuned_);
+  const RunnerOptions options = on(*tuned_, 8192);
+  const std::vector<float> expected = bits_of(*model, options, {.graphs = false, .chunk_tokens = 1}, kTextTokens);
+  for (const int64_t chunk_tokens : {2, 3, 4, 5, 8, 9}) {
+    for (const bool graphs : {true, false}) {
+      SCOPED_TRACE(fmt::format("{} chunks of {}", graphs, chunk_tokens));
+      expect_same(
+          bits_of(*model, options, {.graphs = graphs, .chunk_tokens = chunk_tokens, .n_company = 2}, kTextTokens),
+          expected);
+    }
+  }
+}
+
 // Rows at which a plan of one of the model's kernels changes, and those before and after.
 std::set<int64_t> looked_at_rows(const Model& model, int64_t most_rows, int n_sms) {
   const ModelConfig& c = model.config();
@@ -273,6 +289,9 @@ TEST_F(Sm90ModelTest, AFaultEndsItsRequestAndNoOther) {
 
 // ---- the widths of DeepSeek-V3.2 ----
 
+// Of a layer with experts; of more tokens the shared expert's are its own.
+constexpr int64_t kLaunches = 30, kLaunchesOfMany = 35;
+
 // Layers and the MTP layer of random weights, with fewer experts and tokens, whose number changes no shape.
 std::unique_ptr<Model> real_widths(CudaBackend& cuda, std::initializer_list<const char*> layers) {
   std::vector<ConfigOverride> overrides = {must(parse_config_override("n_routed_experts=16")),
@@ -298,6 +317,57 @@ TEST_F(Sm90ModelTest, V32sWidthsHaveTheSameBitsInAnyCompanyAndChunking) {
         GraphRun{.graphs = false, .chunk_tokens = 512, .n_company = 7}}) {
     SCOPED_TRACE(fmt::format("{} chunks of {}, with {} others", run.graphs, run.chunk_tokens, run.n_company));
     expect_same(bits_of(*model, options, run, kRealTokens), expected);
+  }
+}
+
+// What a decode step of some rows consists of as a graph.
+struct StepParts {
+  int64_t n_kernels = 0;
+  int64_t n_others = 0;  // copies and fills
+};
+
+StepParts parts_of_step(CudaBackend& cuda, const Model& model, int64_t n_rows) {
+  constexpr int32_t kPosition = 3000;  // more slots than are selected
+  SequencePools pools(model.cache_layout().page_kinds(), {.n_tokens = n_rows * 4096, .n_sequences = n_rows});
+  const KvCache cache = must(KvCache::on_device(cuda, model.cache_layout(), pools));
+  std::vector<std::unique_ptr<SequencePages>> pages;
+  std::vector<SequenceChunk> chunks;
+  const Ids token = {7};
+  for (int64_t i = 0; i < n_rows; ++i) {
+    pages.push_back(std::make_unique<SequencePages>(pools));
+    must(pages.back()->grow(kPosition + 1));
+    chunks.push_back({.tokens = token, .first_position = kPosition, .pages = pages.back().get()});
+  }
+  Arena arena;
+  Step step = build_step(arena, chunks, SlotRule::kAtPosition, pools.kinds());
+  const ArenaScope scratch(cuda.arena());
+  InputPack pack;
+  for_each_view(step, [&](View& view) { pack.add(view); });
+  pack.send(cuda);
+  OpContext ctx = op_context(cuda);
+  const auto run = [&] {
+    const ArenaScope of_step(cuda.arena());
+    model.trunk(ctx, step, cache, nullptr);
+  };
+  run();
+  must(cuda.synchronize());
+  const std::unique_ptr<RecordedWork> work = must(cuda.record(run));
+  return {work->n_kernels(), work->n_parts() - work->n_kernels()};
+}
+
+// Of a layer with experts and V3.2's widths: what one more of them adds to a step. Its products have inputs and outputs in
+// f32 between them, so rounding and norms are launches of their own.
+TEST_F(Sm90ModelTest, ALayerIsFewLaunchesAndNothingElse) {
+  const auto layers = [&](const char* n_layers) {
+    return real_widths(*tuned_, {n_layers, "first_k_dense_replace=1", "num_nextn_predict_layers=0"});
+  };
+  const std::unique_ptr<Model> two = layers("num_hidden_layers=2"), three = layers("num_hidden_layers=3");
+  for (const int64_t n_rows : {1, 8, 32}) {
+    const StepParts less = parts_of_step(*tuned_, *two, n_rows), more = parts_of_step(*tuned_, *three, n_rows);
+    fmt::print("{} rows: {} launches a layer, {} copies and fills; a step of three layers {} and {}\n", n_rows,
+               more.n_kernels - less.n_kernels, more.n_others - less.n_others, more.n_kernels, more.n_others);
+    EXPECT_LE(more.n_kernels - less.n_kernels, n_rows <= 16 ? kLaunches : kLaunchesOfMany);
+    EXPECT_EQ(more.n_others - less.n_others, 0);
   }
 }
 

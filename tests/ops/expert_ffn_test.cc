@@ -186,11 +186,10 @@ class ExpertFfnTest : public ::testing::TestWithParam<Case> {
     LEVIN_CHECK(stack.ok(), "{}", stack.error().message);
     return std::move(stack).value();
   }
-  FfnWeights uploaded_shared(TestDevice& device) const {
+  FfnWeights uploaded_shared(TestDevice& device) const { return uploaded(device, shared_source_.rows); }
+  static FfnWeights uploaded(TestDevice& device, const ExpertRows& rows) {
     FfnWeights w;
-    for (const auto& [to, from] : {std::pair{&w.gate, &shared_source_.rows.gate},
-                                   {&w.up, &shared_source_.rows.up},
-                                   {&w.down, &shared_source_.rows.down}}) {
+    for (const auto& [to, from] : {std::pair{&w.gate, &rows.gate}, {&w.up, &rows.up}, {&w.down, &rows.down}}) {
       Result<Matrix> matrix = device.cuda().upload(*from);
       LEVIN_CHECK(matrix.ok(), "{}", matrix.error().message);
       *to = std::move(matrix).value();
@@ -370,6 +369,34 @@ TEST_P(ExpertFfnTest, OnCudaExpertsOneAfterAnotherGiveTheBitsOfAStack) {
                                     .out = on.out(got)});
     on.fetch();
     EXPECT_TRUE(same_bits(got, want));
+  }
+}
+
+// Up to 16 tokens it is one more group of the experts' products.
+TEST_P(ExpertFfnTest, OnCudaASharedBlockAfterTheExpertsGivesTheBitsOfOneElsewhere) {
+  const Tokens t = random_tokens(7, 17);
+  std::span<int32_t> picks(t.topk.view().data<int32_t>(), static_cast<size_t>(t.topk.view().n_elements()));
+  std::replace(picks.begin(), picks.end(), 6, 5);
+  for (TestDevice* device : backends_under_test()) {
+    if (!device->on_cuda() || !runs(*device) || GetParam().weights != DType::kF8E4M3) continue;
+    const PlacedExperts placed = placed_experts(*device);
+    const FfnWeights elsewhere = uploaded(*device, sources_[6].rows);
+    const std::span<const FfnWeights> experts = std::span(placed.experts).first(6);
+    const auto run_with = [&](const FfnWeights& shared, int64_t n) {
+      Tensor out(DType::kF32, {n, GetParam().d});
+      Args on(*device);
+      ops::expert_ffn(device->ctx(), {.x = on.in(t.x.view().slice_first(0, n)),
+                                      .topk = on.in(t.topk.view().slice_first(0, n)),
+                                      .weights = on.in(t.weights.view().slice_first(0, n)),
+                                      .experts = experts,
+                                      .shared = &shared,
+                                      .limit = kLimit,
+                                      .out = on.out(out)});
+      on.fetch();
+      return out;
+    };
+    for (const int64_t n : {1, 5, 16, 17})
+      EXPECT_TRUE(same_bits(run_with(placed.experts[6], n), run_with(elsewhere, n))) << n << " tokens";
   }
 }
 

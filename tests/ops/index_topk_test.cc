@@ -93,14 +93,33 @@ struct Problem {
     args.fetch();
     return score;
   }
-  Tensor topk(TestDevice& device, int64_t begin, int64_t n, int tokens_together = 1) {
+  // `planned`: by a plan that two calls share.
+  Tensor topk(TestDevice& device, int64_t begin, int64_t n, int tokens_together = 1, bool planned = false) {
     Tensor topk(DType::kI32, {n, c.n_topk});
     Args args(device);
     ops::IndexTopk a{.query = query(args, begin, n), .topk = args.out(topk)};
     a.query.tokens_together = tokens_together;
+    const ArenaScope scratch(*device.ctx().arena);
+    if (planned) {
+      a.query.plan = plan_of(device.ctx(), a);
+      ops::index_topk(device.ctx(), a);
+    }
     ops::index_topk(device.ctx(), a);
     args.fetch();
     return topk;
+  }
+  static View plan_of(OpContext& ctx, const ops::IndexTopk& a) {
+    ops::PlanIndex plan{.seq = a.query.seq,
+                        .visible = a.query.visible,
+                        .first = a.query.first,
+                        .n_pages = a.query.cache.tables.dim(1),
+                        .n_topk = a.topk.dim(1),
+                        .tokens_together = a.query.tokens_together};
+    const int64_t n_words = ops::index_plan_words(ctx, plan);
+    if (n_words == 0) return {};
+    plan.plan = ctx.arena->allocate(DType::kI32, {n_words});
+    ops::plan_index(ctx, plan);
+    return plan.plan;
   }
 
   // The score in double and a bound on what f32 may add to it: every dot rounds Di times, the head sum
@@ -213,8 +232,11 @@ TEST_P(IndexTopkTest, BitsDependOnTheRowAlone) {
     if (!has_own_tree(*device, p.c)) {
       ASSERT_TRUE(same_bits(score, first)) << device->name();
     }
-    ASSERT_TRUE(same_bits(score, p.scores(*device, 0, n_rows, n_slots, kRunOfRows))) << device->name();
-    ASSERT_TRUE(same_bits(topk, p.topk(*device, 0, n_rows, kRunOfRows))) << device->name();
+    for (const int together : {2, kRunOfRows, 5, 8}) {
+      ASSERT_TRUE(same_bits(score, p.scores(*device, 0, n_rows, n_slots, together))) << device->name();
+      ASSERT_TRUE(same_bits(topk, p.topk(*device, 0, n_rows, together))) << device->name();
+      ASSERT_TRUE(same_bits(topk, p.topk(*device, 0, n_rows, together, true))) << device->name() << ", planned before";
+    }
 
     Tensor chosen(DType::kI32, {n_rows, p.c.n_topk});
     const std::vector<int32_t> begin(static_cast<size_t>(n_rows), p.c.first);

@@ -241,5 +241,44 @@ TEST(RoundToE4m3Test, BlocksOfZerosAndOfTinyValuesStayFinite) {
   }
 }
 
+// Matrices of e4m3 in memory that says it is a device's.
+class JoinTest : public ::testing::Test {
+ protected:
+  static constexpr int64_t kK = 256, kRowScales = 2;
+
+  Matrix place(int64_t n, int64_t first_row, int64_t first_block) const {
+    const std::byte *codes = codes_.data() + first_row * kK,
+                    *scales = scales_.data() + first_block * kRowScales * int64_t{sizeof(float)};
+    return matrix_on_device({.n = n,
+                             .k = kK,
+                             .data = Buffer::borrowed(codes, n * kK, Device::kCuda),
+                             .scales = Buffer::borrowed(scales, (n + 127) / 128 * kRowScales * 4, Device::kCuda)});
+  }
+  static Matrix join(const Matrix& a, const Matrix& b) {
+    const Matrix* parts[] = {&a, &b};
+    return joined_on_device(parts);
+  }
+
+  Buffer codes_ = Buffer(1000 * kK), scales_ = Buffer(64);
+};
+
+TEST_F(JoinTest, MatricesThatStandOneAfterAnotherAreOne) {
+  const Matrix joined = join(place(256, 0, 0), place(40, 256, 2));
+  EXPECT_EQ(joined.n(), 296);
+  EXPECT_EQ(joined.k(), kK);
+  EXPECT_EQ(joined.device_data(), codes_.data());
+  EXPECT_EQ(joined.data().n_bytes(), 296 * kK);
+  EXPECT_EQ(joined.scales().n_bytes(), 3 * kRowScales * 4);
+}
+
+TEST_F(JoinTest, OthersAreNot) {
+  EXPECT_TRUE(join(place(256, 0, 0), place(40, 257, 2)).empty());  // a row between them
+  EXPECT_TRUE(join(place(256, 0, 0), place(40, 256, 3)).empty());  // scales
+  EXPECT_TRUE(join(place(40, 0, 0), place(256, 40, 1)).empty());   // a block of rows with two scales
+  const std::vector<float> values(8);
+  const auto on_host = [&] { return pack_matrix({.data = values.data(), .dtype = DType::kF32, .n = 4, .k = 2}); };
+  EXPECT_TRUE(join(on_host(), on_host()).empty());
+}
+
 }  // namespace
 }  // namespace levin

@@ -6,16 +6,32 @@
 
 namespace levin {
 
-void AttentionBlock::append(Pass& p, View h) const {  // h       [T, D]
-  const ArenaScope scratch = p.scope();
-  append_latent(p, h);
-  if (weights.indexer) append_index_keys(p, h);
+DownRows AttentionBlock::project(Pass& p, const ProductInput& h) const {
+  const AttentionWeights& w = weights.attention;
+  if (!weights.indexer) {
+    const std::vector<View> rows = p.matmuls(h, {&w.q_down, &w.kv_down});
+    return {.q = rows[0], .kv = rows[1], .index_key = {}};
+  }
+  const std::vector<View> rows = p.matmuls(h, {&w.q_down, &weights.indexer->k, &w.kv_down});
+  return {.q = rows[0], .kv = rows[2], .index_key = rows[1]};
 }
 
-void AttentionBlock::append_latent(Pass& p, View h) const {
+DownRows AttentionBlock::project_to_append(Pass& p, const ProductInput& h) const {
+  if (!weights.indexer) return {.q = {}, .kv = p.matmul(h, weights.attention.kv_down), .index_key = {}};
+  const std::vector<View> rows = p.matmuls(h, {&weights.indexer->k, &weights.attention.kv_down});
+  return {.q = {}, .kv = rows[1], .index_key = rows[0]};
+}
+
+void AttentionBlock::append(Pass& p, const DownRows& down) const {
+  const ArenaScope scratch = p.scope();
+  append_latent(p, down.kv);
+  if (weights.indexer) append_index_keys(p, down.index_key);
+}
+
+void AttentionBlock::append_latent(Pass& p, View kv) const {  // kv      [T, Rk + Dr]
   const ModelConfig& c = config;
   const AttentionWeights& w = weights.attention;
-  ops::write_latent(p.ctx(), {.x = p.matmul(h, w.kv_down),  // [T, Rk + Dr]
+  ops::write_latent(p.ctx(), {.x = kv,
                               .weight = w.kv_norm.view,
                               .eps = latent_eps(p),
                               .rotation = p.step_rotation().of(c.rope_pairing),
@@ -25,16 +41,16 @@ void AttentionBlock::append_latent(Pass& p, View h) const {
                               .cache = p.cache().latent_rows(layer, p.step().tables)});
 }
 
-View AttentionBlock::attend(Pass& p, View h, Topk& topk) const {  // h      [T, D]
+View AttentionBlock::attend(Pass& p, const ProductInput& h, const DownRows& down, Topk& topk) const {  // h      [T, D]
   const ModelConfig& c = config;
   const AttentionWeights& w = weights.attention;
   const View out = p.allocate(DType::kF32, {p.n_tokens(), c.d_model});
   const ArenaScope scratch = p.scope();
 
-  const View c_q = p.rms_norm(p.matmul(h, w.q_down), w.q_norm, latent_eps(p));  // [T, Rq]
-  const View q = p.matmul(c_q, w.q_up).split_last(c.n_heads, c.d_head());       // [T, H, Dn + Dr]
-  const View q_nope = q.slice_last(0, c.d_nope);                                // [T, H, Dn]
-  const View q_rope = q.slice_last(c.d_nope, c.d_rope);                         // [T, H, Dr]
+  const ProductInput c_q = p.norm_input(down.q, w.q_norm, latent_eps(p), w.q_up);  // [T, Rq]
+  const View q = p.matmul(c_q, w.q_up).split_last(c.n_heads, c.d_head());          // [T, H, Dn + Dr]
+  const View q_nope = q.slice_last(0, c.d_nope);                                   // [T, H, Dn]
+  const View q_rope = q.slice_last(c.d_nope, c.d_rope);                            // [T, H, Dr]
   p.rope(q_rope, c.rope_pairing);
   const View q_latent = p.matmul_per_head(q_nope, w.k_up);  // [T, H, Rk]
 
@@ -62,10 +78,10 @@ void AttentionBlock::select(Pass& p, const IndexerInput& in, Topk& topk) const {
   if (p.probe() != nullptr && p.probe()->on_topk) p.probe()->on_topk(layer, topk.slots);
 }
 
-void AttentionBlock::append_index_keys(Pass& p, View h) const {
+void AttentionBlock::append_index_keys(Pass& p, View key) const {  // key     [T, Di]
   const ModelConfig& c = config;
   const IndexerWeights& w = *weights.indexer;
-  ops::write_index_keys(p.ctx(), {.x = p.matmul(h, w.k),  // [T, Di]
+  ops::write_index_keys(p.ctx(), {.x = key,
                                   .weight = w.k_norm.view,
                                   .bias = w.k_norm_bias.view,
                                   .eps = c.index_norm_eps,
@@ -93,7 +109,8 @@ void AttentionBlock::select(Pass& p, const IndexerInput& in, View slots) const {
                   .n_visible = p.step().n_visible,
                   .first = p.step().first_slot,
                   .format = *p.cache().format(layer).index,
-                  .cache = p.cache().index_rows(layer, p.step().tables)},
+                  .cache = p.cache().index_rows(layer, p.step().tables),
+                  .plan = p.index_plan()},
                  slots);
 }
 

@@ -18,21 +18,35 @@ struct Topk {
   bool given = false;  // from another step: layers with an indexer write its keys but do not select
 };
 
+// The normed input of attention as its down projections leave it.
+struct DownRows {
+  View q = {};          // [T, Rq], before its norm
+  View kv = {};         // [T, Rk + Dr]
+  View index_key = {};  // [T, Di], of a layer with an indexer
+};
+
 struct AttentionBlock {
   const ModelConfig& config;
   const LayerWeights& weights;
   int layer = 0;  // of the caches
   Selection selection = Selection::kIndexer;
 
-  // Writes this step's rows into the layer's caches; h [T, D] is the normed input. Index keys even where the layer does not
-  // select: later steps may read them.
-  void append(Pass& p, View h) const;
-  // h [T, D] -> [T, D]. Reads only from the caches, which hold the rows of these tokens.
-  View attend(Pass& p, View h, Topk& topk) const;
+  // Of h [T, D], the normed input: all, or what append() or attend() needs.
+  DownRows project(Pass& p, const ProductInput& h) const;
+  DownRows project_to_append(Pass& p, const ProductInput& h) const;
+  DownRows project_to_attend(Pass& p, const ProductInput& h) const {
+    return {.q = p.matmul(h, weights.attention.q_down)};
+  }
+
+  // Writes this step's rows into the layer's caches. Index keys even where the layer does not select: later steps may read
+  // them.
+  void append(Pass& p, const DownRows& down) const;
+  // h [T, D] and its projections -> [T, D]. Reads only from the caches, which hold the rows of these tokens.
+  View attend(Pass& p, const ProductInput& h, const DownRows& down, Topk& topk) const;
 
  private:
-  void append_latent(Pass& p, View h) const;
-  void append_index_keys(Pass& p, View h) const;
+  void append_latent(Pass& p, View kv) const;
+  void append_index_keys(Pass& p, View key) const;
   // Computes what each token attends to, unless `topk` contains it already.
   void select(Pass& p, const IndexerInput& in, Topk& topk) const;
   void select(Pass& p, const IndexerInput& in, View slots) const;

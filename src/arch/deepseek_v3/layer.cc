@@ -7,23 +7,25 @@ namespace levin {
 
 void DecoderLayer::forward(Pass& p, View x, Topk& topk) const {  // x [T, D]
   const ArenaScope scratch = p.scope();
-  const View h = normed(p, x);
-  attention().append(p, h);
-  forward_normed(p, x, h, topk);
+  const ProductInput h = normed(p, x);
+  const DownRows down = attention().project(p, h);
+  attention().append(p, down);
+  forward_normed(p, x, h, down, topk);
 }
 
 void DecoderLayer::append(Pass& p, View x) const {
   const ArenaScope scratch = p.scope();
-  attention().append(p, normed(p, x));
+  attention().append(p, attention().project_to_append(p, normed(p, x)));
 }
 
 void DecoderLayer::forward_appended(Pass& p, View x, Topk& topk) const {
   const ArenaScope scratch = p.scope();
-  forward_normed(p, x, normed(p, x), topk);
+  const ProductInput h = normed(p, x);
+  forward_normed(p, x, h, attention().project_to_attend(p, h), topk);
 }
 
-void DecoderLayer::forward_normed(Pass& p, View x, View h, Topk& topk) const {
-  const View ffn_in = p.add_and_norm(x, attention().attend(p, h, topk), weights.ffn_norm, config.norm_eps);
+void DecoderLayer::forward_normed(Pass& p, View x, const ProductInput& h, const DownRows& down, Topk& topk) const {
+  const View ffn_in = p.add_and_norm(x, attention().attend(p, h, down, topk), weights.ffn_norm, config.norm_eps);
   p.add_into(x, feed_forward(p, ffn_in));
   if (p.probe() != nullptr && p.probe()->on_layer_output) p.probe()->on_layer_output(layer, x);
 }

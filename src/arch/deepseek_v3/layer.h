@@ -20,9 +20,13 @@ struct DecoderLayer {
 
  private:
   AttentionBlock attention() const { return {config, weights, layer, selection}; }
-  View normed(Pass& p, View x) const { return p.rms_norm(x, weights.attention_norm, config.norm_eps); }
-  void forward_normed(Pass& p, View x, View h, Topk& topk) const;  // h is x normed, its rows are in the caches
-  View feed_forward(Pass& p, View h) const;                        // h [T, D] normed -> [T, D]
+  // As the products of attention read it, which take one type.
+  ProductInput normed(Pass& p, View x) const {
+    return p.norm_input(x, weights.attention_norm, config.norm_eps, weights.attention.q_down);
+  }
+  // h is x normed, its rows are in the caches.
+  void forward_normed(Pass& p, View x, const ProductInput& h, const DownRows& down, Topk& topk) const;
+  View feed_forward(Pass& p, View h) const;  // h [T, D] normed -> [T, D]
 };
 
 }  // namespace levin

@@ -32,6 +32,7 @@ DeepseekV32::DeepseekV32(ModelConfig config, Numerics numerics, ModelWeights wei
 ForwardRows DeepseekV32::trunk(OpContext& ctx, const Step& step, const KvCache& cache, const Probe* probe) const {
   Pass p(ctx, numerics(), step, cache, probe);
   p.prepare_rope(rope_frequencies_);
+  p.plan_index(config().n_topk);
   const View x = p.embed(weights().embed);  // [T, D]
   Topk topk = no_topk(p, config().n_topk);  // [T, K]
   for (int layer = 0; layer < config().n_layers; ++layer) {
@@ -57,6 +58,7 @@ ForwardRows DeepseekV32::mtp(OpContext& ctx, const Step& step, const MtpInput& i
   WantedRows wanted(p);
   if (wanted.are_none()) return {};
   Pass& q = wanted.pass();
+  if (in.topk.empty()) q.plan_index(config().n_topk);
   const View x = wanted.of(z);                               // [N, D]
   Topk topk = in.topk.empty() ? no_topk(q, config().n_topk)  // [N, K]
                               : Topk{.slots = in.topk, .source = layer, .given = true};

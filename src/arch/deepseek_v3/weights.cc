@@ -5,17 +5,14 @@ namespace {
 
 void visit_indexer(WeightVisitor& v, IndexerWeights& w) {
   v.linear(w.q_up);
-  v.linear(w.k);
   v.vector(w.k_norm);
   v.vector(w.k_norm_bias);
   v.linear(w.head_weights);
 }
 
 void visit_attention(WeightVisitor& v, AttentionWeights& w) {
-  v.linear(w.q_down);
   v.vector(w.q_norm);
   v.linear(w.q_up);
-  v.linear(w.kv_down);
   v.vector(w.kv_norm);
   v.heads(w.k_up);
   v.heads(w.v_up);
@@ -24,6 +21,10 @@ void visit_attention(WeightVisitor& v, AttentionWeights& w) {
 
 void visit_layer(WeightVisitor& v, LayerWeights& w) {
   v.vector(w.attention_norm);
+  if (w.indexer)
+    v.of_one_input({&w.attention.q_down, &w.indexer->k, &w.attention.kv_down});
+  else
+    v.of_one_input({&w.attention.q_down, &w.attention.kv_down});
   visit_attention(v, w.attention);
   if (w.indexer) visit_indexer(v, *w.indexer);
   v.vector(w.ffn_norm);

@@ -25,7 +25,7 @@ View WindowAttentionBlock::attend(Pass& p, View h) const {  // h      [T, D]
   p.rms_norm_heads(q, c.norm_eps);
   p.rotate(q.slice_last(c.d_nope, c.d_rope), rotation());
 
-  const ops::AttentionRows more = more_rows(p, {.h = h, .c_q = c_q});
+  const ops::AttentionRows more = more_rows(p, {.h = {.x = h}, .c_q = {.x = c_q}});
   const View o = p.allocate(DType::kF32, {n_tokens, c.n_heads, c.d_head()});  // [T, H, Dh]
   ops::sparse_attention(p.ctx(), {.q_latent = q.slice_last(0, c.d_nope),
                                   .q_rope = q.slice_last(c.d_nope, c.d_rope),
@@ -72,7 +72,7 @@ void WindowAttentionBlock::show_rows(Pass& p, View x) const {
 }
 
 ops::AttentionRows WindowAttentionBlock::more_rows(Pass& p, const IndexerInput& in) const {
-  if (p.step().blocks) return block_rows(p, in.h);
+  if (p.step().blocks) return block_rows(p, in.h.x);
   return compresses() ? entry_rows(p, in) : ops::AttentionRows{};
 }
 

@@ -25,7 +25,7 @@ View SharedAttentionBlock::attend(Pass& p, View h, SharedTopk* topk) const {  //
   const View q = p.matmul(c_q, w.q_up).split_last(c.n_heads, c.d_head());    // [T, H, Dh]
   p.rotate(q.slice_last(c.d_nope, c.d_rope), rotation());
 
-  const ops::AttentionRows more = more_rows(p, {.h = h, .c_q = c_q}, topk);
+  const ops::AttentionRows more = more_rows(p, {.h = {.x = h}, .c_q = {.x = c_q}}, topk);
   const View o = p.allocate(DType::kF32, {n_tokens, c.n_heads, c.d_head()});  // [T, H, Dh]
   ops::sparse_attention(p.ctx(), {.q_latent = q.slice_last(0, c.d_nope),
                                   .q_rope = q.slice_last(c.d_nope, c.d_rope),
@@ -113,7 +113,7 @@ void SharedAttentionBlock::append_entries(Pass& p, View h) const {
 
 // What each token attends to besides its window: its own block, or entries.
 ops::AttentionRows SharedAttentionBlock::more_rows(Pass& p, const IndexerInput& in, SharedTopk* topk) const {
-  if (p.step().blocks) return block_rows(p, in.h);
+  if (p.step().blocks) return block_rows(p, in.h.x);
   if (entries.ratio == 0) return {};
   if (w.indexer) select(p, in, *topk);
   return {.cache = p.cache().entry_rows(entries.source, step_entries(p).tables), .topk = topk->slots};

@@ -63,7 +63,7 @@ View PooledAttentionBlock::attend(Pass& p, View h, View topk, bool given) const 
   const View c_q = p.rms_norm(p.matmul(h, w.q_down), w.q_norm, latent_eps(p));  // [T, Rq]
   const View q = p.matmul(c_q, w.q_up).split_last(c.n_heads, c.d_nope);         // [T, H, Dn]
   const View q_latent = p.matmul_per_head(q, w.k_up);                           // [T, H, Rk]
-  if (!given) select(p, {.h = h, .c_q = c_q}, topk);                            // [T, K]
+  if (!given) select(p, {.h = {.x = h}, .c_q = {.x = c_q}}, topk);              // [T, K]
   if (p.probe() != nullptr && p.probe()->on_topk) p.probe()->on_topk(layer, topk);
   const View o = p.allocate(DType::kF32, {p.n_tokens(), c.n_heads, c.d_latent});  // [T, H, Rk]
   ops::sparse_attention(p.ctx(), {.q_latent = q_latent,

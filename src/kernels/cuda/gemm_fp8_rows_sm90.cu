@@ -90,7 +90,7 @@ struct Cursor {
 template <class C>
 class Loader {
  public:
-  __device__ Loader(const Params& p, Shared<C>& s) : p_(p), s_(s), n_items_(s.walk.n_items(p.n_groups)) {}
+  __device__ Loader(const Params& p, Shared<C>& s) : p_(p), s_(s), n_items_(s.walk.n_items()) {}
 
   __device__ void run() {
     Cursor weights = first(), rows = weights;
@@ -174,7 +174,7 @@ class Math {
         w_low_(descriptor_low(s.stages[0].w)) {}
 
   __device__ void run() {
-    const int n_items = s_.walk.n_items(p_.n_groups);
+    const int n_items = s_.walk.n_items();
     int item = static_cast<int>(blockIdx.x), group = 0;
     if (item >= n_items) return;
     TilePlace next = s_.walk.find(item, group);

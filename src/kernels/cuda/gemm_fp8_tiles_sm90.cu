@@ -88,7 +88,7 @@ class Loader {
   __device__ Loader(const Params& p, Shared<C>& s) : p_(p), s_(s), rank_(static_cast<int>(cluster_rank())) {}
 
   __device__ void run() {
-    const int n_items = s_.walk.n_items(p_.n_groups);
+    const int n_items = s_.walk.n_items();
     RingPosition<C::kStages> at;
     int group = 0;
     for (int item = static_cast<int>(blockIdx.x) / kPair; item < n_items; item += static_cast<int>(gridDim.x) / kPair) {
@@ -137,7 +137,7 @@ class Math {
         w_low_(descriptor_low(s.stages[0].w)) {}
 
   __device__ void run() {
-    const int n_items = s_.walk.n_items(p_.n_groups);
+    const int n_items = s_.walk.n_items();
     int item = static_cast<int>(blockIdx.x) / kPair, group = 0;
     if (item >= n_items) return;
     TilePlace next = begin(item, group);

@@ -76,7 +76,7 @@ struct Shared {
 template <class C>
 class Loader {
  public:
-  __device__ Loader(const Params& p, Shared<C>& s) : p_(p), s_(s), n_items_(s.walk.n_items(p.n_groups)) {}
+  __device__ Loader(const Params& p, Shared<C>& s) : p_(p), s_(s), n_items_(s.walk.n_items()) {}
 
   // Until the ring is full nothing waits: weights go out first, rows when the previous kernel has written them.
   __device__ void run() {
@@ -157,7 +157,7 @@ class Math {
       : p_(p), s_(s), strip_(warp_index() / 4), thread_(static_cast<int>(threadIdx.x) % 128) {}
 
   __device__ void run() {
-    const int n_items = s_.walk.n_items(p_.n_groups);
+    const int n_items = s_.walk.n_items();
     int group = 0;
     for (int item = static_cast<int>(blockIdx.x); item < n_items; item += static_cast<int>(gridDim.x)) {
       const TilePlace place = s_.walk.find(item, group);

@@ -10,10 +10,10 @@ namespace levin::cuda {
 
 struct BuildPlanParams {
   RowLengths lengths;
+  const int32_t* sequence;  // [n_rows], or null: every n_tokens rows are a request
   int64_t max_length;
   int64_t skip_length;
-  int64_t n_rows;  // rows with lengths; the last request may have fewer than n_tokens
-  int n_requests;
+  int n_rows;
   int n_tokens;
   int n_blocks;
   PlanView plan;

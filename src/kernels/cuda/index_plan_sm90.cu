@@ -1,17 +1,19 @@
-// build_index_plan, sm_90a. Deals the pages of all requests to the thread blocks of the score kernel, in equal runs.
+// build_index_plan, sm_90a. Cuts rows into requests, and deals the pages of all requests to the thread blocks of the score
+// kernel in equal runs.
 //
-//   in    lengths of the rows      out  PlanBlock [n_blocks], PlanItem [requests with pages]
-//   grid  one block of 1024 threads       smem  the warp sums of a scan
-//   flow  requests in chunks of 1024: pages of each = its longest row, rounded up; scan; list those that have any. Then
-//   one thread per
-//         thread block of the score kernel finds its first item by bisection.
-//   cost  once a step, for all layers; a few microseconds up to some thousand requests
+//   in    lengths of the rows, their sequences      out  PlanBlock [n_blocks], PlanItem [requests with pages], fault word 0
+//   grid  one block of 1024 threads       smem  the warp sums of the scans
+//   flow  rows in chunks of 1024: a scan finds where the sequence of each begins, so which rows begin a request; pages of
+//         each = its longest row, rounded up; a second scan lists the requests that have any. Then one thread per thread
+//         block of the score kernel finds its first item by bisection.
+//   cost  once a step, for all layers; a few microseconds up to some thousand rows
 #include <algorithm>
 #include <cstdint>
 
 #include "kernels/cuda/index_plan.cuh"
 #include "kernels/cuda/index_plan_launch.h"
 #include "kernels/cuda/prims/launch.h"
+#include "kernels/cuda/prims/sync.cuh"
 
 namespace levin::cuda {
 namespace {
@@ -24,37 +26,55 @@ struct Counts {
   int pages = 0;
 
   __device__ Counts operator+(const Counts& o) const { return {items + o.items, pages + o.pages}; }
+  __device__ Counts of_lane_before(int step) const {
+    return {__shfl_up_sync(0xffffffff, items, step), __shfl_up_sync(0xffffffff, pages, step)};
+  }
 };
 
-// Sum over the threads before this one; `total` gets the sum over all. Called by the whole block.
-__device__ Counts exclusive_scan(Counts own, Counts& total) {
-  __shared__ Counts warp_sum[kWarps];
+// The last row so far that begins a sequence.
+struct LastBegin {
+  int row = 0;
+
+  __device__ LastBegin operator+(const LastBegin& o) const { return {max(row, o.row)}; }
+  __device__ LastBegin of_lane_before(int step) const { return {__shfl_up_sync(0xffffffff, row, step)}; }
+};
+
+// Sum over the threads up to this one; `total` gets the sum over all. Called by the whole block.
+template <class T>
+__device__ T inclusive_scan(T own, T& total) {
+  __shared__ T warp_sum[kWarps];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  Counts inclusive = own;
+  T inclusive = own;
   for (int step = 1; step < 32; step *= 2) {
-    const Counts other{__shfl_up_sync(0xffffffff, inclusive.items, step),
-                       __shfl_up_sync(0xffffffff, inclusive.pages, step)};
+    const T other = inclusive.of_lane_before(step);
     if (lane >= step) inclusive = inclusive + other;
   }
   if (lane == 31) warp_sum[warp] = inclusive;
   __syncthreads();
-  Counts before;
+  T before;
   total = {};
   for (int i = 0; i < kWarps; ++i) {
     if (i < warp) before = before + warp_sum[i];
     total = total + warp_sum[i];
   }
   __syncthreads();
-  return {before.items + inclusive.items - own.items, before.pages + inclusive.pages - own.pages};
+  return before + inclusive;
 }
 
-__device__ int n_pages_of(const BuildPlanParams& p, int request) {
+__device__ bool are_of_one_sequence(const BuildPlanParams& p, int a, int b) {
+  return p.sequence == nullptr || p.sequence[a] == p.sequence[b];
+}
+
+// The request that begins at a row.
+__device__ PlanItem request_at(const BuildPlanParams& p, int row) {
+  PlanItem item{.first_row = row, .request = p.sequence != nullptr ? p.sequence[row] : row / p.n_tokens};
   int longest = 0;
-  for (int token = 0; token < p.n_tokens; ++token) {
-    if (int64_t{request} * p.n_tokens + token >= p.n_rows) break;
-    longest = max(longest, row_length(p.lengths, p.max_length, request, token));
+  while (item.n_rows < p.n_tokens && row + item.n_rows < p.n_rows && are_of_one_sequence(p, row, row + item.n_rows)) {
+    longest = max(longest, row_length(p.lengths, p.max_length, row + item.n_rows, p.n_tokens));
+    ++item.n_rows;
   }
-  return longest <= p.skip_length ? 0 : (longest + kIndexPageTokens - 1) / kIndexPageTokens;
+  item.n_pages = longest <= p.skip_length ? 0 : (longest + kIndexPageTokens - 1) / kIndexPageTokens;
+  return item;
 }
 
 // The last item that begins at or before `page`.
@@ -71,19 +91,35 @@ __device__ int find_item(const int32_t* first_page, int n_items, int page) {
   return low;
 }
 
-__global__ void __launch_bounds__(kThreads, 1) build_plan_kernel(const BuildPlanParams p) {
+// Lists the requests that have pages; returns how many there are.
+__device__ Counts list_requests(const BuildPlanParams& p) {
   Counts done;
-  for (int base = 0; base < p.n_requests; base += kThreads) {
-    const int request = base + static_cast<int>(threadIdx.x);
-    const int pages = request < p.n_requests ? n_pages_of(p, request) : 0;
+  LastBegin begin;  // of the sequence that rows before this chunk end with
+  for (int base = 0; base < p.n_rows; base += kThreads) {
+    const int row = base + static_cast<int>(threadIdx.x);
+    const bool exists = row < p.n_rows;
+    const bool begins_sequence = exists && row > 0 && !are_of_one_sequence(p, row - 1, row);
+    LastBegin last;
+    const LastBegin own = begin + inclusive_scan(LastBegin{begins_sequence ? row : 0}, last);
+    begin = begin + last;
+    PlanItem item{};
+    if (exists && (row - own.row) % p.n_tokens == 0) item = request_at(p, row);
     Counts total;
-    const Counts at = done + exclusive_scan({pages > 0, pages}, total);
-    if (pages > 0) {
-      p.plan.items[at.items] = {request, pages};
-      p.plan.first_page[at.items] = at.pages;
+    const Counts upto = done + inclusive_scan(Counts{item.n_pages > 0, item.n_pages}, total);
+    if (item.n_pages > 0) {
+      p.plan.items[upto.items - 1] = item;
+      p.plan.first_page[upto.items - 1] = upto.pages - item.n_pages;
     }
     done = done + total;
   }
+  return done;
+}
+
+__global__ void __launch_bounds__(kThreads, 1) build_plan_kernel(const BuildPlanParams p) {
+  launch_dependents();
+  grid_dependency_wait();
+  if (threadIdx.x == 0) *p.plan.fault = 0;
+  const Counts done = list_requests(p);
   __syncthreads();
   for (int block = static_cast<int>(threadIdx.x); block < p.n_blocks; block += kThreads) {
     const int begin = static_cast<int>(int64_t{done.pages} * block / p.n_blocks);
@@ -93,8 +129,10 @@ __global__ void __launch_bounds__(kThreads, 1) build_plan_kernel(const BuildPlan
       run.item = find_item(p.plan.first_page, done.items, begin);
       run.page = begin - p.plan.first_page[run.item];
       const PlanItem item = p.plan.items[run.item];
-      run.request = item.request;
       run.first_pages = min(run.n_pages, item.n_pages - run.page);
+      run.first_row = item.first_row;
+      run.n_rows = item.n_rows;
+      run.request = item.request;
     }
     p.plan.blocks[block] = run;
   }
@@ -103,7 +141,7 @@ __global__ void __launch_bounds__(kThreads, 1) build_plan_kernel(const BuildPlan
 }  // namespace
 
 void launch_build_plan(const BuildPlanParams& p, StreamHandle stream) {
-  launch_kernel(build_plan_kernel, {.block = {kThreads}, .stream = stream}, p);
+  launch_kernel(build_plan_kernel, {.block = {kThreads}, .pdl = true, .stream = stream}, p);
 }
 
 }  // namespace levin::cuda

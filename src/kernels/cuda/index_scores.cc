@@ -24,9 +24,8 @@ void check_shape(const IndexShape& s) {
 void check_inputs(const IndexScoreInputs& in, const IndexShape& shape) {
   LEVIN_CHECK(index_support(in.n_heads, kIndexWidth, shape.n_tokens).empty(), "{}",
               index_support(in.n_heads, kIndexWidth, shape.n_tokens));
-  LEVIN_CHECK(in.n_rows <= int64_t{shape.n_requests} * shape.n_tokens &&
-                  in.n_rows > int64_t{shape.n_requests - 1} * shape.n_tokens,
-              "{} query rows for {} requests of {} tokens", in.n_rows, shape.n_requests, shape.n_tokens);
+  LEVIN_CHECK(in.n_rows <= int64_t{shape.n_requests} * shape.n_tokens, "{} query rows for {} requests of {} tokens",
+              in.n_rows, shape.n_requests, shape.n_tokens);
   LEVIN_CHECK(aligned_16(in.q) && aligned_16(in.w) && aligned_16(in.pages), "q, w and pages must be 16-byte aligned");
   LEVIN_CHECK(in.page_bytes >= kIndexPageBytes && in.page_bytes % 16 == 0, "index key pages of {} bytes",
               in.page_bytes);
@@ -70,11 +69,14 @@ int64_t index_plan_bytes(const IndexShape& shape) {
 IndexPlan build_index_plan(const BuildIndexPlan& a, StreamHandle stream) {
   check_shape(a.shape);
   LEVIN_CHECK(aligned_16(a.memory), "the plan's memory must be 16-byte aligned");
+  const int64_t n_listed = a.sequence != nullptr ? a.n_rows : (a.n_rows + a.shape.n_tokens - 1) / a.shape.n_tokens;
+  LEVIN_CHECK(n_listed <= a.shape.n_requests, "{} rows may be {} requests, the index plan has room for {}", a.n_rows,
+              n_listed, a.shape.n_requests);
   launch_build_plan({.lengths = a.lengths,
+                     .sequence = a.sequence,
                      .max_length = a.shape.max_length,
                      .skip_length = a.skip_length,
-                     .n_rows = a.n_rows,
-                     .n_requests = a.shape.n_requests,
+                     .n_rows = static_cast<int>(a.n_rows),
                      .n_tokens = a.shape.n_tokens,
                      .n_blocks = a.shape.n_blocks,
                      .plan = plan_view(a.memory, a.shape.n_blocks, a.shape.n_requests)},
@@ -102,7 +104,6 @@ void index_scores(const IndexScores& a, const IndexPlan& plan, const IndexShape&
   const IndexScoreParams p{.w = a.in.w,
                            .lengths = a.in.lengths,
                            .max_length = shape.max_length,
-                           .n_rows = a.in.n_rows,
                            .tables = a.in.tables,
                            .pages = a.in.pages,
                            .page_bytes = a.in.page_bytes,

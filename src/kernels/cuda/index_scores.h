@@ -2,10 +2,9 @@
 //
 //   score[t,s] = key_scale[s] * sum_h w[t,h] * max(0, dot(q[t,h,:], k[s,:]))      first <= s < length[t]
 //
-// Rows      Row r = request * n_tokens + token. Every key page is read once for all tokens of its request. A row of
-// length 0 or less
-//           is padding: nothing of it is read or written. Scores before `first` and from a row's length on are left as
-//           they were.
+// Rows      A request is up to n_tokens neighbouring rows of one sequence, and every key page is read once for all of them:
+//           every n_tokens rows, or as the plan cuts rows whose sequences it is told. A row of length 0 or less is padding:
+//           nothing of it is read or written. Scores before `first` and from a row's length on are left as they were.
 // Tree      dot: four wgmma e4m3 steps of k = 32, ascending. Heads of a row: four partial sums, partial p over the
 // heads with
 //           (head / 2) % 4 == p ascending, each by fused multiply-adds from zero; then (p0 + p1) + (p2 + p3), times the
@@ -31,8 +30,8 @@ std::string index_support(int n_heads, int d_index, int n_tokens);
 
 // What a plan was built for, and what a launch must agree with.
 struct IndexShape {
-  int n_requests = 0;
-  int n_tokens = 1;        // query tokens of a request, 1 to 8
+  int n_requests = 0;      // or more
+  int n_tokens = 1;        // query tokens of a request, 1 to 8; of some requests fewer
   int n_blocks = 0;        // thread blocks that share the work
   int64_t max_length = 0;  // no row is longer; longer lengths are cut
 
@@ -43,12 +42,18 @@ struct IndexPlan {
   IndexShape shape;
   int64_t skip_length = 0;  // requests whose rows are all this short were left out: they need no scores
   std::byte* memory = nullptr;
+
+  // A word that is 0 when the plan has been built, for those who use it to report NaN in: of all layers of a step together.
+  uint32_t* fault() const { return reinterpret_cast<uint32_t*>(memory); }
 };
 
 int64_t index_plan_bytes(const IndexShape& shape);
 
 struct BuildIndexPlan {
   RowLengths lengths;
+  // [n_rows], may be null. Rows of one number are of one sequence, the one that has this row of the block tables. Neighbours
+  // of them are requests, wherever they begin and as many as they are, n_tokens at a time; n_requests is then n_rows.
+  const int32_t* sequence = nullptr;
   int64_t n_rows = 0;  // rows that exist; the last request may have fewer than n_tokens
   IndexShape shape;
   int64_t skip_length = 0;
@@ -63,7 +68,7 @@ std::string plan_mismatch(const IndexPlan& plan, const IndexShape& shape);
 struct IndexScoreInputs {
   const void* q = nullptr;   // [rows, n_heads, 128] e4m3, 16-byte aligned
   const float* w = nullptr;  // [rows, n_heads], query and key-independent scales folded in, 16-byte aligned
-  int64_t n_rows = 0;        // rows that exist; at most n_requests * n_tokens
+  int64_t n_rows = 0;        // rows that exist, those of the plan
   int n_heads = 0;
   RowLengths lengths;
   PageTables tables;

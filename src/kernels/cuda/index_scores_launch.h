@@ -15,7 +15,6 @@ struct IndexScoreParams {
   const float* w;
   RowLengths lengths;
   int64_t max_length;
-  int64_t n_rows;
   PageTables tables;
   const std::byte* pages;
   int64_t page_bytes;

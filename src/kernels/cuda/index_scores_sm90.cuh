@@ -12,7 +12,8 @@
 //         weight, sum over heads, scale, store. It waits for its next page while the last products of this one run.
 //         Histograms go to global memory when the run leaves a request.
 //   edge  keys after a row's length are computed from whatever the page holds and not stored; padding rows have length
-//         0, and a request of padding alone is not in the plan; rows after the last read as zeros
+//         0, and a request of padding alone is not in the plan; where a request has fewer rows, those after it are read and
+//         neither stored nor counted
 //   cost  8448 bytes a page for all tokens; 2 * Hi * n_tokens tensor cycles a page at full rate; two issue slots for
 //         every 32 pairs of key and head of a token, and about 100 a page and warp besides
 //   why   keys as rows of the product: 64 keys fill its fixed 64 rows whatever the number of heads and tokens, and a
@@ -66,6 +67,8 @@ constexpr int query_box_rows(int n_rows) { return n_rows <= 256 ? n_rows : n_row
 
 // One item of the block's run: a request, and which of its pages are this block's.
 struct ScoreRun {
+  int first_row;  // of the request
+  int n_rows;
   int request;
   int page;  // first page of the run within the request
   int n_pages;
@@ -122,14 +125,14 @@ struct ScoreConfig {
 template <class F>
 __device__ __forceinline__ void for_each_run(const PlanView& plan, const PlanBlock& block, F f) {
   if (block.n_pages == 0) return;
-  ScoreRun run{block.request, block.page, block.first_pages, 0};
+  ScoreRun run{block.first_row, block.n_rows, block.request, block.page, block.first_pages, 0};
   for (int item = block.item + 1;; ++item) {
     const int done = run.ordinal + run.n_pages;
     const bool more = done < block.n_pages;
     const PlanItem next = more ? plan.items[item] : PlanItem{};  // on its way while this run is worked on
     f(run);
     if (!more) return;
-    run = {next.request, 0, min(block.n_pages - done, next.n_pages), done};
+    run = {next.first_row, next.n_rows, next.request, 0, min(block.n_pages - done, next.n_pages), done};
   }
 }
 
@@ -141,21 +144,20 @@ __device__ __forceinline__ void load_queries_role(typename Config::Shared& s, co
   const int lane = threadIdx.x % 32;
   RingPosition<Config::kQueryStages> at;
   for_each_run(p.plan, block, [&](const ScoreRun& run) {
-    const int first_row = run.request * kTokens;
-    const int n_rows = static_cast<int>(p.n_rows - first_row < kTokens ? p.n_rows - first_row : kTokens);
     Mbarrier& full = s.query_ring.full[at.stage];
     s.query_ring.empty[at.stage].wait(at.parity ^ 1);
     if (lane == 0) {
-      const uint32_t weight_bytes = n_rows * kHeads * 4;
+      const uint32_t weight_bytes = run.n_rows * kHeads * 4;
       full.arrive_expect_bytes(Config::kQueryBytes + weight_bytes);
 #pragma unroll
       for (int row = 0; row < kTokens * kHeads; row += Config::kQueryBoxRows)
-        tma_load_2d(s.query[at.stage] + row * kIndexWidth, query_map, full, 0, first_row * kHeads + row, kEvictNormal);
-      bulk_load(s.weight[at.stage], p.w + int64_t{first_row} * kHeads, weight_bytes, full);
+        tma_load_2d(s.query[at.stage] + row * kIndexWidth, query_map, full, 0, run.first_row * kHeads + row,
+                    kEvictNormal);
+      bulk_load(s.weight[at.stage], p.w + int64_t{run.first_row} * kHeads, weight_bytes, full);
     }
     __syncwarp();
     if (lane < kTokens) {
-      const int length = lane < n_rows ? row_length(p.lengths, p.max_length, run.request, lane) : 0;
+      const int length = lane < run.n_rows ? row_length(p.lengths, p.max_length, run.first_row + lane, kTokens) : 0;
       s.n_candidates[at.stage][lane] = max(length - p.first, 0);
       full.arrive();
     }
@@ -257,8 +259,7 @@ class RunScorer {
         lane_(lane),
         weights_(s.weight[query_stage] + 2 * lane.quarter),
         query_low_(descriptor_low(s.query[query_stage])) {
-    const int64_t first_row = int64_t{run.request} * Config::kTokens + lane.second_of_pair();
-    scores_ = p.score + first_row * p.score_stride + p.first;
+    scores_ = p.score + (int64_t{run.first_row} + lane.second_of_pair()) * p.score_stride + p.first;
     histogram_ = shared_address(s.histogram[0] + lane.second_of_pair() * kScoreBins);
     keep_in_register(histogram_);
 #pragma unroll
@@ -393,10 +394,10 @@ class RunScorer {
 
 // Adds the block's counts of one request to global memory and clears them, between two barriers of the math threads.
 template <class Config>
-__device__ __forceinline__ void flush_histograms(typename Config::Shared& s, const IndexScoreParams& p, int request) {
+__device__ __forceinline__ void flush_histograms(typename Config::Shared& s, const IndexScoreParams& p, int first_row) {
   named_barrier(kFlushBarrier, Config::kMathThreads);
   uint32_t* counts = &s.histogram[0][0];
-  uint32_t* total = p.histogram + int64_t{request} * Config::kTokens * kScoreBins;
+  uint32_t* total = p.histogram + int64_t{first_row} * kScoreBins;
   for (int i = threadIdx.x; i < Config::kTokens * kScoreBins; i += Config::kMathThreads) {
     const uint32_t count = counts[i];
     if (count == 0) continue;
@@ -418,7 +419,7 @@ __device__ __forceinline__ void math_role(typename Config::Shared& s, const Inde
     RunScorer<Config>(s, p, lane, run, query.stage).run(run, at);
     s.query_ring.empty[query.stage].arrive_as_warp();
     query.advance();
-    if constexpr (Config::kCounts) flush_histograms<Config>(s, p, run.request);
+    if constexpr (Config::kCounts) flush_histograms<Config>(s, p, run.first_row);
   });
 }
 

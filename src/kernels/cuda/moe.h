@@ -1,9 +1,11 @@
 // Mixture of experts around the grouped products: choosing experts, sorting rows by expert, adding up what comes back.
 //
 //   route_tokens   selects and weights of each token, bit for bit as ops/moe.h, route_experts, on the CPU
-//   plan_rows      sorts the (token, index) pairs by expert, ascending tokens within one; no atomics: always one order
-//   gather_rows    copies each pair's e4m3 row and scales to its place: the input of gemm_fp8 with group_begin; or its
-//                  bf16 row, for gemm_mxfp4
+//   plan_rows      sorts the (token, index) pairs by expert, ascending tokens within one: always one order. The shared expert
+//                  may be one more group, of all tokens
+//   gather_rows    copies the e4m3 row and scales of each planned row's token to its place: the input of gemm_fp8 with
+//                  group_begin; or its bf16 row, for gemm_mxfp4
+//   plan_and_round plan_rows, quantize_fp8 and gather_rows by one launch, of few tokens
 //   combine_rows   out[t] = fma(weight, y of the index, total) over t's top-k indices in ascending expert id, from zero,
 //                  then + shared[t]
 //
@@ -42,39 +44,50 @@ struct RouteTokens {
 void route_tokens(const RouteTokens& a, CUstream_st* stream);
 
 struct RowPlan {
-  int32_t* group_begin = nullptr;  // [n_experts_here + 1]
+  int32_t* group_begin = nullptr;  // [n_groups() + 1]
   int32_t* token_of =
-      nullptr;  // [T * A]: the token of a sorted row; only the first group_begin[n_experts_here] are written
+      nullptr;  // [n_rows()]: the token of a sorted row; only the first group_begin[n_groups()] are written
   int32_t* row_of = nullptr;  // [T, A]: the sorted row of a pair, -1 for experts elsewhere
 };
 
 struct PlanRows {
-  const int32_t* topk = nullptr;  // [T, A], ascending
-  int32_t* counts = nullptr;      // [n_experts_here], scratch
+  const int32_t* topk = nullptr;  // [T, A], each a row of different ids; those outside the experts here select none
   RowPlan plan;
   int n_tokens = 0;
   int n_active = 0;
   int first_expert = 0;
   int n_experts_here = 0;
+  bool has_shared = false;  // the last group has all tokens, ascending
+
+  int n_groups() const { return n_experts_here + (has_shared ? 1 : 0); }
+  int n_rows() const { return n_tokens * (n_active + (has_shared ? 1 : 0)); }  // at most
 };
 void plan_rows(const PlanRows& a, CUstream_st* stream);
 
 struct GatherRows {
   QuantizedRows from;  // [T, K], in either form
   RowPlan plan;
-  QuantizedRows out;  // [T * A, K] in the same form, only planned rows are written
-  int n_pairs = 0;    // T * A
-  int n_experts_here = 0;
-  int k = 0;  // a multiple of 16
+  QuantizedRows out;  // [n_rows, K] in the same form, only planned rows are written
+  int n_rows = 0;     // of the plan, at most
+  int n_groups = 0;   // of the plan
+  int k = 0;          // a multiple of 16
 };
 void gather_rows(const GatherRows& a, CUstream_st* stream);
 
+constexpr int kMaxTokensTogether = 128;  // beyond, plans of all blocks take longer than two launches
+struct PlanAndRound {
+  PlanRows plan;
+  QuantizeFp8 input;  // of x [T, K]; `out` has the planned rows
+};
+void plan_and_round(const PlanAndRound& a, CUstream_st* stream);
+
 struct CombineRows {
-  const void* y = nullptr;          // [T * A, D] bf16, by sorted row
-  const float* weights = nullptr;   // [T, A]
-  const int32_t* row_of = nullptr;  // [T, A]
-  const void* shared = nullptr;     // [T, D] bf16, may be null
-  float* out = nullptr;             // [T, D], overwritten
+  const void* y = nullptr;                // [rows, D] bf16, by sorted row
+  const float* weights = nullptr;         // [T, A]
+  const int32_t* row_of = nullptr;        // [T, A]
+  const void* shared = nullptr;           // [T, D] bf16, may be null
+  const int32_t* first_shared = nullptr;  // instead: on the device, the row of y from which those of the tokens follow
+  float* out = nullptr;                   // [T, D], overwritten
   int n_tokens = 0;
   int n_active = 0;
   int d_model = 0;  // D, a multiple of 8

@@ -1,13 +1,20 @@
 // Routing, sorting, gathering and combining for the experts; contracts in moe.h.
 //
 //   route    a warp a token: scores in shared memory, groups one a lane, then n_active rounds of a warp-wide maximum
-//   plan     a warp an expert, twice: count the tokens that selected it, then number them; 32 tokens a step, ranks from
-//   ballots gather   a block a sorted row, 16 bytes a thread combine  a thread 8 columns of a token
+//   plan     a block: who selected an expert, as a bit for each token, and rows numbered by counting bits, so that no order
+//            of threads shows. Alone a block of 1024 threads, as many tokens at a time; together with the rounding of rows a
+//            block a sorted row, each with a plan of its own: few tokens are planned in the time that a launch takes
+//   gather   a block a sorted row, 16 bytes a thread
+//   combine  a thread 8 columns of a token
 #include <cuda_bf16.h>
+
+#include <algorithm>
 
 #include "kernels/cuda/moe.h"
 #include "kernels/cuda/prims/launch.h"
+#include "kernels/cuda/prims/sync.cuh"
 #include "kernels/cuda/tiles/f32_math.cuh"
+#include "kernels/cuda/tiles/quantize_row.cuh"
 
 namespace levin::cuda {
 namespace {
@@ -96,6 +103,8 @@ __global__ void __launch_bounds__(kRouteWarps * 32) route_tokens_kernel(RouteTok
   __shared__ RouteScores shared[kRouteWarps];
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int t = static_cast<int>(blockIdx.x) * kRouteWarps + warp;
+  launch_dependents();
+  grid_dependency_wait();
   if (t >= a.n_tokens) return;
   if (a.slot != nullptr && a.slot[t] < 0) return fill_picks(a, t, lane, false);
   RouteScores& s = shared[warp];
@@ -123,58 +132,184 @@ __global__ void __launch_bounds__(kRouteWarps * 32) route_tokens_kernel(RouteTok
   a.weights[int64_t{t} * a.n_active + lane] = __fmul_rn(__fdiv_rn(score, divisor), a.factor);
 }
 
-// The index of token t that is `expert`, or -1.
-__device__ __forceinline__ int pick_of(const PlanRows& a, int t, int expert) {
-  int found = -1;
-  if (t < a.n_tokens)
-    for (int i = 0; i < a.n_active; ++i)
-      if (a.topk[int64_t{t} * a.n_active + i] == expert) found = i;
-  return found;
-}
+constexpr int kPlanThreads = 1024;
+constexpr int kTogetherThreads = 256;
 
-constexpr int kPlanWarps = 4;
+// Who selected which expert, of a chunk of as many tokens as the block has threads: a bit for each lane of each warp.
+struct PlanTables {
+  int32_t* next;       // [E]: at first how many selected it, then the row after those placed so far
+  uint32_t* selected;  // [warps, E]
+  int32_t* first_row;  // [warps, E]: of the first of them
 
-__device__ __forceinline__ int plan_expert() {
-  return static_cast<int>(blockIdx.x) * kPlanWarps + static_cast<int>(threadIdx.x) / 32;
-}
+  __device__ __forceinline__ PlanTables(int32_t* memory, int n_experts, int n_warps)
+      : next(memory),
+        selected(reinterpret_cast<uint32_t*>(memory + n_experts)),
+        first_row(memory + n_experts + n_warps * n_experts) {}
+};
+int plan_tables_bytes(int n_experts, int n_warps) { return 4 * n_experts * (1 + 2 * n_warps); }
 
-__global__ void __launch_bounds__(kPlanWarps * 32) count_rows_kernel(PlanRows a) {
-  const int here = plan_expert(), lane = static_cast<int>(threadIdx.x) % 32;
-  if (here >= a.n_experts_here) return;
-  int count = 0;
-  for (int base = 0; base < a.n_tokens; base += 32)
-    count += __popc(__ballot_sync(0xffffffff, pick_of(a, base + lane, a.first_expert + here) >= 0));
-  if (lane == 0) a.counts[here] = count;
-}
+// A block that plans all rows; its threads call together.
+class Planner {
+ public:
+  __device__ __forceinline__ Planner(const PlanRows& p, int32_t* memory)
+      : p_(p),
+        n_warps_((min(p.n_tokens, static_cast<int>(blockDim.x)) + 31) / 32),
+        tables_(memory, p.n_experts_here, n_warps_),
+        lane_(static_cast<int>(threadIdx.x) % 32),
+        warp_(static_cast<int>(threadIdx.x) / 32) {}
 
-__global__ void __launch_bounds__(kPlanWarps * 32) place_rows_kernel(PlanRows a) {
-  const int here = plan_expert(), lane = static_cast<int>(threadIdx.x) % 32;
-  if (here >= a.n_experts_here) return;
-  int row = 0;
-  for (int e = lane; e < here; e += 32) row += a.counts[e];
-  for (int step = 16; step > 0; step /= 2) row += __shfl_xor_sync(0xffffffff, row, step);
-  if (lane == 0) {
-    a.plan.group_begin[here] = row;
-    if (here + 1 == a.n_experts_here) a.plan.group_begin[here + 1] = row + a.counts[here];
-  }
-  for (int base = 0; base < a.n_tokens; base += 32) {
-    const int pick = pick_of(a, base + lane, a.first_expert + here);
-    const uint32_t chosen = __ballot_sync(0xffffffff, pick >= 0);
-    if (pick >= 0) {
-      const int own = row + __popc(chosen & ((1u << lane) - 1));
-      a.plan.token_of[own] = base + lane;
-      a.plan.row_of[int64_t{base + lane} * a.n_active + pick] = own;
+  // Calls place(token, pair, row) for each pair, -1 being the row of those without one; returns the number of rows.
+  // `group_begin` may be null.
+  template <class Place>
+  __device__ __forceinline__ int run(int32_t* group_begin, Place place) {
+    const int n_chunks = (p_.n_tokens + static_cast<int>(blockDim.x) - 1) / static_cast<int>(blockDim.x);
+    for_each_expert([&](int e) { tables_.next[e] = 0; });
+    for (int chunk = 0; chunk < n_chunks; ++chunk) {
+      mark(chunk);
+      for_each_expert([&](int e) {
+        for (int w = 0; w < n_warps_; ++w) tables_.next[e] += __popc(tables_.selected[w * p_.n_experts_here + e]);
+      });
     }
-    row += __popc(chosen);
+    const int n_rows = begin_groups(group_begin);
+    for (int chunk = 0; chunk < n_chunks; ++chunk) {
+      if (n_chunks > 1) mark(chunk);
+      for_each_expert([&](int e) { number_rows(e); });
+      __syncthreads();
+      for_each_pair(chunk, [&](int token, int pair, int e) { place(token, pair, e < 0 ? -1 : row_of(e)); });
+    }
+    return n_rows;
   }
+
+ private:
+  template <class F>
+  __device__ __forceinline__ void for_each_expert(F f) {
+    for (int e = static_cast<int>(threadIdx.x); e < p_.n_experts_here; e += static_cast<int>(blockDim.x)) f(e);
+  }
+
+  // Of this thread's token of the chunk; e is -1 for experts elsewhere.
+  template <class F>
+  __device__ __forceinline__ void for_each_pair(int chunk, F f) {
+    const int token = chunk * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x);
+    if (token >= p_.n_tokens) return;
+    for (int i = 0; i < p_.n_active; ++i) {
+      const int pair = token * p_.n_active + i, e = p_.topk[pair] - p_.first_expert;
+      f(token, pair, e >= 0 && e < p_.n_experts_here ? e : -1);
+    }
+  }
+
+  __device__ __forceinline__ void mark(int chunk) {
+    __syncthreads();  // of the chunk before everything is read
+    for (int i = static_cast<int>(threadIdx.x); i < n_warps_ * p_.n_experts_here; i += static_cast<int>(blockDim.x))
+      tables_.selected[i] = 0;
+    __syncthreads();
+    for_each_pair(chunk, [&](int, int, int e) {
+      if (e >= 0) atomicOr(&tables_.selected[warp_ * p_.n_experts_here + e], 1u << lane_);
+    });
+    __syncthreads();
+  }
+
+  // From counts to first rows, by one warp; returns how many rows there are.
+  __device__ __forceinline__ int begin_groups(int32_t* group_begin) {
+    __shared__ int n_rows;
+    __syncthreads();
+    if (warp_ == 0) {
+      int before = 0;
+      for (int base = 0; base < p_.n_experts_here; base += 32) {
+        const int e = base + lane_;
+        const int own = e < p_.n_experts_here ? tables_.next[e] : 0;
+        int upto = own;
+        for (int step = 1; step < 32; step *= 2) {
+          const int other = __shfl_up_sync(0xffffffff, upto, step);
+          if (lane_ >= step) upto += other;
+        }
+        if (e < p_.n_experts_here) {
+          tables_.next[e] = before + upto - own;
+          if (group_begin != nullptr) group_begin[e] = before + upto - own;
+        }
+        before += __shfl_sync(0xffffffff, upto, 31);
+      }
+      if (lane_ == 0) {
+        n_rows = before;
+        if (group_begin != nullptr) {
+          group_begin[p_.n_experts_here] = before;
+          if (p_.has_shared) group_begin[p_.n_experts_here + 1] = before + p_.n_tokens;
+        }
+      }
+    }
+    __syncthreads();
+    return n_rows;
+  }
+
+  __device__ __forceinline__ void number_rows(int e) {
+    int row = tables_.next[e];
+    for (int at = e; at < n_warps_ * p_.n_experts_here; at += p_.n_experts_here) {
+      tables_.first_row[at] = row;
+      row += __popc(tables_.selected[at]);
+    }
+    tables_.next[e] = row;
+  }
+
+  __device__ __forceinline__ int row_of(int e) const {
+    const int at = warp_ * p_.n_experts_here + e;
+    return tables_.first_row[at] + __popc(tables_.selected[at] & ((1u << lane_) - 1));
+  }
+
+  const PlanRows& p_;
+  int n_warps_;
+  PlanTables tables_;
+  int lane_, warp_;
+};
+
+__device__ __forceinline__ void write_pair(const RowPlan& plan, int token, int pair, int row) {
+  plan.row_of[pair] = row;
+  if (row >= 0) plan.token_of[row] = token;
 }
 
-// Pairs of experts elsewhere have no row.
-__global__ void clear_rows_kernel(PlanRows a) {
-  const int pair = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
-  if (pair >= a.n_tokens * a.n_active) return;
-  const int here = a.topk[pair] - a.first_expert;
-  if (here < 0 || here >= a.n_experts_here) a.plan.row_of[pair] = -1;
+__device__ __forceinline__ void write_shared(const PlanRows& p, int n_rows) {
+  if (!p.has_shared) return;
+  for (int t = static_cast<int>(threadIdx.x); t < p.n_tokens; t += static_cast<int>(blockDim.x))
+    p.plan.token_of[n_rows + t] = t;
+}
+
+__global__ void __launch_bounds__(kPlanThreads) plan_rows_kernel(const __grid_constant__ PlanRows p) {
+  extern __shared__ int32_t tables[];
+  launch_dependents();
+  grid_dependency_wait();
+  const int n_rows = Planner(p, tables).run(
+      p.plan.group_begin, [&](int token, int pair, int row) { write_pair(p.plan, token, pair, row); });
+  write_shared(p, n_rows);
+}
+
+// Every block plans for itself, the first one for those who come later too.
+__global__ void __launch_bounds__(kTogetherThreads) plan_and_round_kernel(const __grid_constant__ PlanAndRound a) {
+  extern __shared__ int32_t tables[];
+  __shared__ int own_token;
+  launch_dependents();
+  grid_dependency_wait();
+  const PlanRows& p = a.plan;
+  const int own = static_cast<int>(blockIdx.x);
+  const bool writes = own == 0;
+  if (threadIdx.x == 0) own_token = -1;
+  const int n_rows = Planner(p, tables).run(writes ? p.plan.group_begin : nullptr, [&](int token, int pair, int row) {
+    if (row == own) own_token = token;
+    if (writes) write_pair(p.plan, token, pair, row);
+  });
+  if (writes) write_shared(p, n_rows);
+  __syncthreads();
+  const int token = own < n_rows ? own_token : p.has_shared && own - n_rows < p.n_tokens ? own - n_rows : -1;
+  if (token < 0) return;
+  const QuantizeFp8& in = a.input;
+  for (int base = 0; base < in.k; base += kTogetherThreads * kLaneColumns) {  // blocks of a scale share a warp
+    const int column = base + static_cast<int>(threadIdx.x) * kLaneColumns;
+    float v[kLaneColumns] = {};
+    if (column < in.k) {
+      if (in.x_is_f32)
+        load_8(v, static_cast<const float*>(in.x) + token * in.x_ld + column);
+      else
+        load_8(v, static_cast<const __nv_bfloat16*>(in.x) + token * in.x_ld + column);
+    }
+    round_8(v, in.out, own, column, in.k);
+  }
 }
 
 // Both 16-byte aligned, n_pieces of 16 bytes.
@@ -184,8 +319,10 @@ __device__ __forceinline__ void copy_row(void* to, const void* from, int n_piece
 }
 
 __global__ void gather_rows_kernel(GatherRows a) {
+  launch_dependents();
+  grid_dependency_wait();
   const int row = static_cast<int>(blockIdx.x);
-  if (row >= a.plan.group_begin[a.n_experts_here]) return;
+  if (row >= a.plan.group_begin[a.n_groups]) return;
   const int token = a.plan.token_of[row];
   if (a.from.values != nullptr)
     return copy_row(a.out.values + row * a.out.values_ld, a.from.values + token * a.from.values_ld, a.k / 8);
@@ -205,6 +342,8 @@ __device__ __forceinline__ void load_bf16x8(float (&v)[8], const void* from, int
 }
 
 __global__ void combine_rows_kernel(CombineRows a) {
+  launch_dependents();
+  grid_dependency_wait();
   const int t = static_cast<int>(blockIdx.y);
   const int column = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x) * 8;
   if (column >= a.d_model) return;
@@ -217,8 +356,10 @@ __global__ void combine_rows_kernel(CombineRows a) {
 #pragma unroll
     for (int c = 0; c < 8; ++c) total[c] = __fmaf_rn(weight, v[c], total[c]);
   }
-  if (a.shared) {
-    load_bf16x8(v, a.shared, int64_t{t} * a.d_model + column);
+  if (a.shared != nullptr || a.first_shared != nullptr) {
+    const void* rows = a.shared != nullptr ? a.shared : a.y;
+    const int row = a.shared != nullptr ? t : *a.first_shared + t;
+    load_bf16x8(v, rows, int64_t{row} * a.d_model + column);
 #pragma unroll
     for (int c = 0; c < 8; ++c) total[c] = __fadd_rn(total[c], v[c]);
   }
@@ -231,6 +372,7 @@ Launch make_launch(int n_blocks, int n_threads, cudaStream_t stream) {
   Launch l;
   l.grid = dim3(static_cast<unsigned>(n_blocks));
   l.block = dim3(static_cast<unsigned>(n_threads));
+  l.pdl = true;
   l.stream = stream;
   return l;
 }
@@ -245,15 +387,20 @@ void route_tokens(const RouteTokens& a, CUstream_st* stream) {
 }
 
 void plan_rows(const PlanRows& a, CUstream_st* stream) {
-  const Launch per_expert = make_launch(ceil_div(a.n_experts_here, kPlanWarps), kPlanWarps * 32, stream);
-  launch_kernel(count_rows_kernel, per_expert, a);
-  launch_kernel(place_rows_kernel, per_expert, a);
-  if (a.n_tokens > 0)
-    launch_kernel(clear_rows_kernel, make_launch(ceil_div(a.n_tokens * a.n_active, 256), 256, stream), a);
+  Launch l = make_launch(1, kPlanThreads, stream);
+  l.shared_bytes = plan_tables_bytes(a.n_experts_here, ceil_div(std::min(a.n_tokens, kPlanThreads), 32));
+  launch_kernel(plan_rows_kernel, l, a);
 }
 
 void gather_rows(const GatherRows& a, CUstream_st* stream) {
-  if (a.n_pairs > 0) launch_kernel(gather_rows_kernel, make_launch(a.n_pairs, 256, stream), a);
+  if (a.n_rows > 0) launch_kernel(gather_rows_kernel, make_launch(a.n_rows, 256, stream), a);
+}
+
+void plan_and_round(const PlanAndRound& a, CUstream_st* stream) {
+  if (a.plan.n_tokens == 0) return;
+  Launch l = make_launch(a.plan.n_rows(), kTogetherThreads, stream);
+  l.shared_bytes = plan_tables_bytes(a.plan.n_experts_here, ceil_div(a.plan.n_tokens, 32));
+  launch_kernel(plan_and_round_kernel, l, a);
 }
 
 void combine_rows(const CombineRows& a, CUstream_st* stream) {

@@ -49,6 +49,8 @@ __global__ void __launch_bounds__(kWarps * 32) silu_mul_quantize_kernel(SiluMulQ
 constexpr int kTransposeThreads = 128;
 
 __global__ void __launch_bounds__(kTransposeThreads) transpose_scales_kernel(TransposeScales a) {
+  launch_dependents();
+  grid_dependency_wait();
   const int64_t i = int64_t{blockIdx.x} * kTransposeThreads + threadIdx.x;
   const int64_t t = i / a.n_blocks, b = i % a.n_blocks;
   if (t < a.n_rows) a.to[b * a.to_ld + t] = a.from[t * a.from_ld + b];
@@ -85,6 +87,7 @@ void transpose_scales(const TransposeScales& a, CUstream_st* stream) {
   Launch l;
   l.grid = dim3(static_cast<unsigned>((int64_t{a.n_rows} * a.n_blocks + kTransposeThreads - 1) / kTransposeThreads));
   l.block = dim3(kTransposeThreads);
+  l.pdl = true;
   l.stream = stream;
   launch_kernel(transpose_scales_kernel, l, a);
 }

@@ -42,7 +42,7 @@ void norm_rows(const NormRows& a, StreamHandle stream) {
   const std::string refused = chain_support(a.d, kLatentWidth, kRopeWidth, kIndexWidth);
   LEVIN_CHECK(refused.empty(), "{}", refused);
   check_rows("norm_rows", a.x);
-  LEVIN_CHECK(aligned_16(a.weight) && aligned_16(a.residual) && aligned_16(a.normed),
+  LEVIN_CHECK(aligned_16(a.weight) && aligned_16(a.residual) && aligned_16(a.normed) && aligned_16(a.normed_f32),
               "norm_rows: weight, residual and normed must be 16-byte aligned");
   launch_norm_rows(a, stream);
 }

@@ -2,7 +2,7 @@
 // f32 operations, the same ones in the same order as the CPU's ops: results are bit for bit those of ops/norm.h,
 // ops/rope.h, ops/quantize.h and ops/cache_rows.h on the same f32 values.
 //
-//   norm_rows         x (added to the residual stream, if there is one) -> rms_norm -> bf16, or e4m3 for a product
+//   norm_rows         x (added to the residual stream, if there is one) -> rms_norm -> bf16 or f32, and e4m3 for a product
 //   rotate_queries    the heads' rotated parts -> rope -> bf16: sparse_mla's q_rope
 //   write_latent      c and k of a token -> rms_norm of c, rope of k -> a row of the latent cache (656 or 1152 bytes)
 //   index_queries     heads of 128 -> rope -> Hadamard -> e4m3; the query's scale and `factor` go into the head's weight
@@ -59,8 +59,9 @@ struct NormRows {
   float* residual = nullptr;      // [T, D], dense: x is added to it and the sum normed; may be null
   const float* weight = nullptr;  // [D], 16-byte aligned
   float eps = 0;
-  uint16_t* normed = nullptr;  // [T, D] bf16, dense, may be null
-  QuantizedRows rounded;       // of K = D, may be empty
+  uint16_t* normed = nullptr;   // [T, D] bf16, dense, may be null
+  float* normed_f32 = nullptr;  // [T, D], dense, may be null, and x itself
+  QuantizedRows rounded;        // of K = D, may be empty
   int n_tokens = 0;
   int d = 0;
   bool pdl = false;

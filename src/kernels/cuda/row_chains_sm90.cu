@@ -134,6 +134,11 @@ __global__ void __launch_bounds__(kNormThreads) norm_rows_kernel(const __grid_co
         const uint2 low = pack_4({v[0], v[1], v[2], v[3]}), high = pack_4({v[4], v[5], v[6], v[7]});
         *reinterpret_cast<uint4*>(a.normed + int64_t{t} * a.d + column) = {low.x, low.y, high.x, high.y};
       }
+      if (a.normed_f32 != nullptr) {
+        auto* to = reinterpret_cast<float4*>(a.normed_f32 + int64_t{t} * a.d + column);
+        to[0] = {v[0], v[1], v[2], v[3]};
+        to[1] = {v[4], v[5], v[6], v[7]};
+      }
     }
     if (a.rounded.codes != nullptr || a.rounded.values != nullptr) round_8(v, a.rounded, t, column, a.d);
   }

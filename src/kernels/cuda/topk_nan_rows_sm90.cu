@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/prims/launch.h"
+#include "kernels/cuda/prims/sync.cuh"
 #include "kernels/cuda/topk.h"
 
 namespace levin::cuda {
@@ -10,6 +11,8 @@ namespace {
 constexpr int kThreads = 256;
 
 __global__ void __launch_bounds__(kThreads) settle_nan_rows_kernel(const __grid_constant__ NanRows a) {
+  launch_dependents();
+  grid_dependency_wait();
   if (*a.any == 0) return;
   const int64_t r = blockIdx.x, request = r / a.n_tokens, token = r % a.n_tokens;
   const int64_t begin = a.begin != nullptr ? a.begin[r] : a.first;
@@ -34,6 +37,7 @@ void settle_nan_rows(const NanRows& a, StreamHandle stream) {
   Launch l;
   l.grid = dim3(static_cast<unsigned>(a.n_rows));
   l.block = dim3(kThreads);
+  l.pdl = true;
   l.stream = stream;
   launch_kernel(settle_nan_rows_kernel, l, a);
 }

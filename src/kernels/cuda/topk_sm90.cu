@@ -111,11 +111,11 @@ __device__ __forceinline__ int row_index() { return static_cast<int>(cluster_ind
 __device__ __forceinline__ int32_t* topk_of(const SelectTopk& a) { return a.topk + int64_t{row_index()} * a.n_topk; }
 
 __device__ Row row_of(const SelectTopk& a) {
-  const int r = row_index(), request = r / a.n_tokens, token = r % a.n_tokens;
+  const int r = row_index(), request = r / a.n_tokens;
   Row row;
   row.score = a.score + r * a.score_stride;
   row.first = max(a.begin ? a.begin[r] : a.first, 0);
-  row.end = max(row_length(a.lengths, a.max_length, request, token), row.first);
+  row.end = max(row_length(a.lengths, a.max_length, r, a.n_tokens), row.first);
   row.table = nullptr;
   if (a.tables.data != nullptr) {
     const int table_row = a.tables.row_of_request ? a.tables.row_of_request[request] : request;

@@ -40,7 +40,9 @@ ops::IndexQuery IndexerBlock::query(Pass& p, const IndexerInput& in, const Index
           .visible = keys.visible,
           .first = keys.first,
           .format = keys.format,
-          .cache = keys.cache};
+          .cache = keys.cache,
+          .tokens_together = p.step().rows_together,
+          .plan = keys.plan};
 }
 
 void IndexerBlock::select(Pass& p, const IndexerInput& in, const IndexKeys& keys, View slots) const {  // slots  [T, K]

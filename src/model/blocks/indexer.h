@@ -23,12 +23,13 @@ struct IndexKeys {
   int32_t first = 0;      // the first slot that holds a key
   IndexKeyFormat format;
   PagedRows cache;
+  View plan = {};  // ops::plan_index() of these keys; may be empty
 };
 
 // What the indexer scores a step's tokens by.
 struct IndexerInput {
-  View h;    // [T, D] f32, normed input of the attention
-  View c_q;  // [T, Rq] f32, normed query latent
+  ProductInput h;    // [T, D], normed input of the attention
+  ProductInput c_q;  // [T, Rq], normed query latent
 };
 
 struct IndexerBlock {

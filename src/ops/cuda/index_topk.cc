@@ -11,8 +11,7 @@
 namespace levin {
 namespace {
 
-constexpr int64_t kHistogramBins = 2048;  // of a row (kernels/cuda/topk.h)
-constexpr int64_t kAnyTopk = 64;          // that the kernels select
+constexpr int64_t kAnyTopk = 64;  // that the kernels select
 
 OpForm form_of(const ops::IndexQuery& q, int64_t n_topk) {
   return {.op = "index_topk", .keys = q.format, .n_heads = q.q.dim(1), .n_topk = n_topk};
@@ -21,8 +20,22 @@ OpForm form_of(const ops::IndexQuery& q, int64_t n_topk) {
 // A selection alone is the same on both sets.
 bool selects(int64_t n_topk) { return cuda::topk_support(static_cast<int>(n_topk)).empty(); }
 
-void check_cache(std::string_view op, const ops::IndexQuery& q) {
+cuda::RowLengths row_lengths(std::string_view op, const View& visible, int n_tokens) {
+  return {.data = dense_data<int32_t>(op, "visible", visible), .request_stride = n_tokens, .token_stride = 1};
+}
+
+cuda::IndexScoreInputs score_inputs(std::string_view op, const ops::IndexQuery& q) {
   LEVIN_CHECK(q.cache.n_pages > 0, "{}: cache.n_pages is {}; on CUDA it is needed", op, q.cache.n_pages);
+  return {.q = dense_bytes(op, "q", q.q),
+          .w = dense_data<float>(op, "w", q.w),
+          .n_rows = q.q.dim(0),
+          .n_heads = static_cast<int>(q.q.dim(1)),
+          .lengths = row_lengths(op, q.visible, q.tokens_together),
+          .tables = page_tables(op, q.cache),
+          .pages = q.cache.pages,
+          .n_pages = q.cache.n_pages,
+          .page_bytes = q.cache.page_bytes,
+          .first = q.first};
 }
 
 int64_t longest(const ops::IndexQuery& q) { return q.cache.tables.dim(1) * kPageTokens; }
@@ -33,102 +46,108 @@ ops::IndexQuery rows_of(const ops::IndexQuery& q, int64_t begin, int64_t n) {
   some.w = q.w.slice_first(begin, n);
   some.seq = q.seq.slice_first(begin, n);
   some.visible = q.visible.slice_first(begin, n);
+  some.plan = {};  // that of all rows
   return some;
 }
 
 }  // namespace
 
-// The first row of a request says which sequence it is of.
-OpsOnCuda::IndexStep OpsOnCuda::plan_scores(std::string_view op, const ops::IndexQuery& q, int64_t max_length,
-                                            int64_t skip_length) {
-  const int64_t n_rows = q.q.dim(0), n = q.tokens_together;
-  IndexStep step;
-  step.shape = {.n_requests = static_cast<int>((n_rows + n - 1) / n),
-                .n_tokens = q.tokens_together,
-                .n_blocks = device_.n_sms,
-                .max_length = max_length};
-  const int32_t* seq = dense_data<int32_t>(op, "seq", q.seq);
-  if (n > 1) {
-    const View first = arena_.allocate(DType::kI32, {step.shape.n_requests});
-    cuda::copy_rows_on_device(stream_, {.to = first.bytes(),
-                                        .to_pitch = 4,
-                                        .from = q.seq.bytes(),
-                                        .from_pitch = 4 * n,
-                                        .row_bytes = 4,
-                                        .n_rows = step.shape.n_requests});
-    seq = reinterpret_cast<const int32_t*>(first.bytes());
+cuda::IndexShape OpsOnCuda::index_shape(int64_t n_rows, int tokens_together, int64_t max_length) const {
+  return {.n_requests = static_cast<int>(n_rows),
+          .n_tokens = tokens_together,
+          .n_blocks = device_.n_sms,
+          .max_length = max_length};
+}
+
+cuda::IndexPlan OpsOnCuda::index_plan(std::string_view op, const ops::IndexQuery& q, const cuda::IndexShape& shape,
+                                      int64_t skip_length) {
+  const int64_t n_bytes = cuda::index_plan_bytes(shape);
+  if (!q.plan.empty()) {
+    LEVIN_CHECK(q.plan.n_elements() * 4 == n_bytes, "{}: a plan of {} bytes for a step that has one of {}", op,
+                q.plan.n_elements() * 4, n_bytes);
+    return {.shape = shape, .skip_length = skip_length, .memory = device_bytes(op, "plan", q.plan)};
   }
-  step.in = {.q = dense_bytes(op, "q", q.q),
-             .w = dense_data<float>(op, "w", q.w),
-             .n_rows = n_rows,
-             .n_heads = static_cast<int>(q.q.dim(1)),
-             .lengths = {.data = dense_data<int32_t>(op, "visible", q.visible), .request_stride = n, .token_stride = 1},
-             .tables = page_tables(op, q.cache, seq),
-             .pages = q.cache.pages,
-             .n_pages = q.cache.n_pages,
-             .page_bytes = q.cache.page_bytes,
-             .first = q.first};
-  step.plan = cuda::build_index_plan({.lengths = step.in.lengths,
-                                      .n_rows = n_rows,
-                                      .shape = step.shape,
-                                      .skip_length = skip_length,
-                                      .memory = arena_.allocate_bytes(cuda::index_plan_bytes(step.shape))},
-                                     stream_.handle());
-  return step;
+  return cuda::build_index_plan({.lengths = row_lengths(op, q.visible, shape.n_tokens),
+                                 .sequence = dense_data<int32_t>(op, "seq", q.seq),
+                                 .n_rows = q.q.dim(0),
+                                 .shape = shape,
+                                 .skip_length = skip_length,
+                                 .memory = arena_.allocate_bytes(n_bytes)},
+                                stream_.handle());
+}
+
+int64_t OpsOnCuda::index_plan_words(const ops::PlanIndex& a) const {
+  const int64_t n_rows = a.visible.dim(0), max_length = a.n_pages * kPageTokens;
+  if (n_rows == 0 || !selects(a.n_topk) || n_rows > rows_at_once(max_length, a.tokens_together)) return 0;
+  return cuda::index_plan_bytes(index_shape(n_rows, a.tokens_together, max_length)) / 4;
+}
+
+void OpsOnCuda::plan_index(const ops::PlanIndex& a) {
+  constexpr std::string_view kOp = "plan_index";
+  cuda::build_index_plan({.lengths = row_lengths(kOp, a.visible, a.tokens_together),
+                          .sequence = dense_data<int32_t>(kOp, "seq", a.seq),
+                          .n_rows = a.visible.dim(0),
+                          .shape = index_shape(a.visible.dim(0), a.tokens_together, a.n_pages * kPageTokens),
+                          .skip_length = a.first + a.n_topk,
+                          .memory = dense_bytes(kOp, "plan", a.plan)},
+                         stream_.handle());
 }
 
 void OpsOnCuda::index_scores(const ops::IndexScores& a) {
   if (a.query.q.dim(0) == 0) return;
   if (!why_not_sm90(form_of(a.query, kAnyTopk)).empty()) return PlainCuda::index_scores(a);
-  check_cache("index_scores", a.query);
+  constexpr std::string_view kOp = "index_scores";
   const Scratch scratch(arena_);
-  const IndexStep step =
-      plan_scores("index_scores", a.query, std::min(longest(a.query), a.score.dim(1)), a.query.first);
-  cuda::index_scores({.in = step.in,
-                      .score = reinterpret_cast<float*>(device_bytes("index_scores", "score", a.score)),
+  const int64_t max_length = std::min(longest(a.query), a.score.dim(1));
+  const cuda::IndexShape shape = index_shape(a.query.q.dim(0), a.query.tokens_together, max_length);
+  cuda::index_scores({.in = score_inputs(kOp, a.query),
+                      .score = reinterpret_cast<float*>(device_bytes(kOp, "score", a.score)),
                       .score_stride = a.score.stride(0)},
-                     step.plan, step.shape, stream_.handle());
+                     index_plan(kOp, a.query, shape, a.query.first), shape, stream_.handle());
 }
 
 void OpsOnCuda::topk_of_rows(const ops::IndexTopk& a, int64_t max_length) {
+  constexpr std::string_view kOp = "index_topk";
   const int64_t n_rows = a.topk.dim(0), n_topk = a.topk.dim(1);
   const Scratch scratch(arena_);
-  const IndexStep step = plan_scores("index_topk", a.query, max_length, a.query.first + n_topk);
-  const View score = arena_.allocate(DType::kF32, {n_rows, max_length});
-  const int64_t n_counts = n_rows * kHistogramBins;  // and after them the fault word
-  auto* histogram = reinterpret_cast<uint32_t*>(arena_.allocate_bytes((n_counts + 1) * 4));
-  cuda::fill_bytes(stream_, reinterpret_cast<std::byte*>(histogram), 0, (n_counts + 1) * 4);
-  cuda::IndexTopk rows{.in = step.in,
-                       .score = reinterpret_cast<float*>(score.bytes()),
-                       .score_stride = max_length,
-                       .histogram = histogram,
-                       .topk = dense_data<int32_t>("index_topk", "topk", a.topk),
-                       .n_topk = static_cast<int>(n_topk),
-                       .fault = histogram + n_counts};
-  cuda::index_topk(rows, step.plan, step.shape, stream_.handle());
+  const cuda::IndexShape shape = index_shape(n_rows, a.query.tokens_together, max_length);
+  const cuda::IndexPlan plan = index_plan(kOp, a.query, shape, a.query.first + n_topk);
+  const cuda::IndexTopk rows{
+      .in = score_inputs(kOp, a.query),
+      .score = reinterpret_cast<float*>(arena_.allocate(DType::kF32, {n_rows, max_length}).bytes()),
+      .score_stride = max_length,
+      .histogram = reinterpret_cast<uint32_t*>(score_counts_.data()),
+      .topk = dense_data<int32_t>(kOp, "topk", a.topk),
+      .n_topk = static_cast<int>(n_topk),
+      .fault = plan.fault()};
+  cuda::index_topk(rows, plan, shape, stream_.handle());
   cuda::settle_nan_rows({.any = rows.fault,
                          .score = rows.score,
                          .score_stride = max_length,
                          .first = a.query.first,
-                         .lengths = step.in.lengths,
-                         .n_tokens = step.shape.n_tokens,
+                         .lengths = rows.in.lengths,
+                         .n_tokens = shape.n_tokens,
                          .n_rows = n_rows,
                          .max_length = max_length,
                          .topk = rows.topk,
                          .n_topk = rows.n_topk,
-                         .fault = optional_data<int32_t>("index_topk", "faults", a.faults),
+                         .fault = optional_data<int32_t>(kOp, "faults", a.faults),
                          .fault_bit = cuda::plain::kNanIndexScore},
                         stream_.handle());
 }
 
-// As many rows at a time as half of the scratch has room for.
+// As many as there are counts of, and scores in half of the scratch.
+int64_t OpsOnCuda::rows_at_once(int64_t max_length, int tokens_together) const {
+  const int64_t n = std::min(scratch_bytes_ / 2 / (4 * max_length), kCountedRows);
+  return std::max<int64_t>(1, n / tokens_together) * tokens_together;
+}
+
 void OpsOnCuda::index_topk(const ops::IndexTopk& a) {
   if (a.topk.dim(0) == 0) return;
   if (!why_not_sm90(form_of(a.query, a.topk.dim(1))).empty()) return PlainCuda::index_topk(a);
-  check_cache("index_topk", a.query);
-  const int64_t n_rows = a.topk.dim(0), n = a.query.tokens_together, max_length = longest(a.query);
-  const int64_t row_bytes = 4 * (max_length + kHistogramBins);
-  const int64_t step = std::max(n, scratch_bytes_ / 2 / row_bytes / n * n);
+  const int64_t n_rows = a.topk.dim(0), max_length = longest(a.query);
+  const int64_t step = rows_at_once(max_length, a.query.tokens_together);
+  if (n_rows <= step) return topk_of_rows(a, max_length);
   for (int64_t row = 0; row < n_rows; row += step) {
     const int64_t count = std::min(step, n_rows - row);
     topk_of_rows({.query = rows_of(a.query, row, count),

@@ -2,6 +2,7 @@
 #include "ops/moe.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "base/check.h"
 #include "kernels/cuda/moe.h"
@@ -14,6 +15,9 @@ namespace {
 
 constexpr std::string_view kOp = "expert_ffn";
 constexpr int64_t kMaxPairs = 65535;  // rows of one launch around the grouped products
+
+// Tokens up to which the shared block is one more expert: of more it reads its weights fewer times as a product of its own.
+constexpr int kMaxTokensOfShared = 16;
 
 // Scratch of one token, for each index and once: rounded inputs, gate and up, hidden values, what experts give.
 int64_t token_bytes(const ops::ExpertFfn& a, int64_t f) {
@@ -31,6 +35,14 @@ ProductWeights group_weights(const ops::ExpertStack& stack, bool gate_up) {
           .n = static_cast<int>(gate_up ? 2 * stack.d_hidden : stack.d_model),
           .k = static_cast<int>(gate_up ? stack.d_model : stack.d_hidden),
           .n_groups = static_cast<int>(stack.n_experts)};
+}
+
+// Whether one more matrix stands after a stack of such.
+bool follows(const ProductWeights& w, const ProductWeights& stack) {
+  const int64_t n_scales = (stack.n + kWeightBlock - 1) / kWeightBlock * ((stack.k + kWeightBlock - 1) / kWeightBlock);
+  return w.dtype == stack.dtype && w.dtype == DType::kF8E4M3 && w.n == stack.n && w.k == stack.k &&
+         w.data == stack.data + int64_t{stack.n_groups} * stack.n * stack.k &&
+         w.scales == stack.scales + stack.n_groups * n_scales;
 }
 
 OpForm form_of(const ops::RouteExperts& a) {
@@ -88,46 +100,76 @@ OpsOnCuda::BlockWeights OpsOnCuda::stack_weights(const ops::ExpertFfn& a) {
           .d_hidden = stack.d_hidden};
 }
 
+// The rows of the products of all experts, each group's together.
+ProductRows OpsOnCuda::expert_rows(const ops::ExpertFfn& a, DType weights, const cuda::PlanRows& plan) {
+  const int n_rows = plan.n_rows(), d = static_cast<int>(a.x.dim(1));
+  const ProductRows rows{
+      .x = allocate_rounded(weights, n_rows, d),
+      .n_rows = n_rows,
+      .rows_per_group = (plan.n_tokens * plan.n_active + plan.n_experts_here - 1) / plan.n_experts_here,
+      .group_begin = plan.plan.group_begin};
+  if (plan.n_tokens <= cuda::kMaxTokensTogether) {
+    const View x = aligned_rows(a.x);
+    cuda::plan_and_round({.plan = plan,
+                          .input = {.x = device_bytes(kOp, "x", x),
+                                    .x_is_f32 = x.dtype() == DType::kF32,
+                                    .x_ld = x.stride(0),
+                                    .out = rows.x,
+                                    .n_tokens = plan.n_tokens,
+                                    .k = d}},
+                         stream_.handle());
+    return rows;
+  }
+  const cuda::QuantizedRows x = round_input(kOp, a.x, weights);
+  cuda::plan_rows(plan, stream_.handle());
+  cuda::gather_rows(
+      {.from = x, .plan = plan.plan, .out = rows.x, .n_rows = n_rows, .n_groups = plan.n_groups(), .k = d},
+      stream_.handle());
+  return rows;
+}
+
+// The same experts with the shared block as one more, where it stands after them.
+std::optional<OpsOnCuda::BlockWeights> OpsOnCuda::with_shared(const ops::ExpertFfn& a, const BlockWeights& experts) {
+  if (a.shared == nullptr || experts.joined() || a.x.dim(0) > kMaxTokensOfShared) return std::nullopt;
+  const BlockWeights shared = block_weights(*a.shared);
+  BlockWeights all = experts;
+  for (ProductWeights BlockWeights::* part : {&BlockWeights::gate, &BlockWeights::up, &BlockWeights::down}) {
+    if (!follows(shared.*part, experts.*part)) return std::nullopt;
+    ++(all.*part).n_groups;
+  }
+  return all;
+}
+
 void OpsOnCuda::run_experts(const ops::ExpertFfn& a, const BlockWeights& experts) {
   const int n_tokens = static_cast<int>(a.x.dim(0)), n_active = static_cast<int>(a.topk.dim(1));
-  const int n_pairs = n_tokens * n_active, n_experts = experts.down.n_groups;
   const int64_t d = a.x.dim(1);
   const Scratch scratch(arena_);
   const auto allocate_ids = [&](int64_t n) { return reinterpret_cast<int32_t*>(arena_.allocate_bytes(n * 4)); };
-  const cuda::QuantizedRows x = round_input(kOp, a.x, experts.dtype);
-  const cuda::RowPlan plan = {
-      .group_begin = allocate_ids(n_experts + 1), .token_of = allocate_ids(n_pairs), .row_of = allocate_ids(n_pairs)};
-  cuda::plan_rows({.topk = dense_data<int32_t>(kOp, "topk", a.topk),
-                   .counts = allocate_ids(n_experts),
-                   .plan = plan,
-                   .n_tokens = n_tokens,
-                   .n_active = n_active,
-                   .n_experts_here = n_experts},
-                  stream_.handle());
-  const ProductRows rows{.x = allocate_rounded(experts.dtype, n_pairs, d),
-                         .n_rows = n_pairs,
-                         .rows_per_group = (n_pairs + n_experts - 1) / n_experts,
-                         .group_begin = plan.group_begin};
-  cuda::gather_rows({.from = x,
-                     .plan = plan,
-                     .out = rows.x,
-                     .n_pairs = n_pairs,
-                     .n_experts_here = n_experts,
-                     .k = static_cast<int>(d)},
-                    stream_.handle());
-  std::byte* y = arena_.allocate_bytes(int64_t{n_pairs} * d * 2);
-  run_block(rows, experts, a.limit, y, false);
+  const std::optional<BlockWeights> all = with_shared(a, experts);
+  cuda::PlanRows plan = {.topk = dense_data<int32_t>(kOp, "topk", a.topk),
+                         .n_tokens = n_tokens,
+                         .n_active = n_active,
+                         .n_experts_here = experts.down.n_groups,
+                         .has_shared = all.has_value()};
+  plan.plan = {.group_begin = allocate_ids(plan.n_groups() + 1),
+               .token_of = allocate_ids(plan.n_rows()),
+               .row_of = allocate_ids(n_tokens * n_active)};
+  const ProductRows rows = expert_rows(a, experts.dtype, plan);
+  std::byte* y = arena_.allocate_bytes(rows.n_rows * d * 2);
+  run_block(rows, all ? *all : experts, a.limit, y, false);
   std::byte* shared = nullptr;
-  if (a.shared != nullptr) {
-    shared = arena_.allocate_bytes(int64_t{n_tokens} * d * 2);
+  if (a.shared != nullptr && !all) {
+    shared = arena_.allocate_bytes(n_tokens * d * 2);
+    const cuda::QuantizedRows x = round_input(kOp, a.x, experts.dtype);
     run_block({.x = x, .n_rows = n_tokens, .rows_per_group = n_tokens}, block_weights(*a.shared), a.limit, shared,
               false);
   }
   const View out = dense_out(a.out);
   cuda::combine_rows({.y = y,
                       .weights = dense_data<float>(kOp, "weights", a.weights),
-                      .row_of = plan.row_of,
+                      .row_of = plan.plan.row_of,
                       .shared = shared,
+                      .first_shared = all ? plan.plan.group_begin + plan.n_experts_here : nullptr,
                       .out = dense_data<float>(kOp, "out", out),
                       .n_tokens = n_tokens,
                       .n_active = n_active,

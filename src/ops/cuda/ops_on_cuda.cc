@@ -7,10 +7,10 @@
 
 namespace levin {
 
-cuda::PageTables page_tables(std::string_view op, const PagedRows& cache, const int32_t* row_of_request) {
+cuda::PageTables page_tables(std::string_view op, const PagedRows& cache) {
   return {.data = reinterpret_cast<const int32_t*>(device_bytes(op, "cache.tables", cache.tables)),
           .stride = cache.tables.stride(0),
-          .row_of_request = row_of_request};
+          .row_of_request = nullptr};
 }
 
 bool is_aligned_16(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
@@ -26,6 +26,8 @@ Result<std::unique_ptr<CudaBackend>> OpsOnCuda::create(const CudaOptions& option
   ops->scratch_bytes_ = options.scratch_bytes;
   LEVIN_ASSIGN(ops->attention_scratch_, cuda::DeviceBuffer::create(cuda::sparse_mla_scratch_bytes()));
   cuda::fill_bytes(ops->stream_, ops->attention_scratch_.data(), 0, ops->attention_scratch_.n_bytes());
+  LEVIN_ASSIGN(ops->score_counts_, cuda::DeviceBuffer::create(kScoreCountBytes));
+  cuda::fill_bytes(ops->stream_, ops->score_counts_.data(), 0, kScoreCountBytes);
   LEVIN_TRY(ops->stream_.synchronize());
   return std::unique_ptr<CudaBackend>(std::move(ops));
 }

@@ -6,11 +6,13 @@
 // turn to the plain set for other reasons, because there both give the same bits.
 #pragma once
 
+#include <optional>
 #include <string_view>
 
 #include "base/check.h"
 #include "kernels/cuda/gemm_mxfp4.h"
 #include "kernels/cuda/index_scores.h"
+#include "kernels/cuda/moe.h"
 #include "kernels/cuda/quantize_fp8.h"
 #include "ops/cuda/plain_cuda.h"
 #include "ops/index_topk.h"
@@ -19,15 +21,21 @@
 
 namespace levin {
 
-// Block tables of a cache, and the rows of it that tokens belong to.
-cuda::PageTables page_tables(std::string_view op, const PagedRows& cache, const int32_t* row_of_request = nullptr);
+cuda::PageTables page_tables(std::string_view op, const PagedRows& cache);
 
 // Codes [T, K] and their scales [T, ceil(K / 128)] as kernels write them.
 cuda::QuantizedRows rounded_rows(std::string_view op, const View& codes, const View& scale);
+// The same, or with scales by block (ops/quantize.h).
+cuda::QuantizedRows rounded_rows(std::string_view op, const View& codes, const View& scale, bool scale_by_block);
 
 // 16-byte aligned, with rows whose distance is a multiple of so many bytes.
 bool is_aligned_16(const void* p);
 bool has_aligned_rows(const View& rows);
+
+// Counts of the scores of as many rows as index_topk() takes at a time, in the bins of kernels/cuda/topk.h.
+constexpr int64_t kCountedRows = 4096;
+constexpr int64_t kHistogramBins = 2048;
+constexpr int64_t kScoreCountBytes = kCountedRows * kHistogramBins * 4;
 
 // Weights of one product, or of one for each expert.
 struct ProductWeights {
@@ -57,12 +65,15 @@ class OpsOnCuda final : public PlainCuda {
 
   void index_scores(const ops::IndexScores& a) override;
   void index_topk(const ops::IndexTopk& a) override;
+  int64_t index_plan_words(const ops::PlanIndex& a) const override;
+  void plan_index(const ops::PlanIndex& a) override;
   void select_topk(const ops::SelectTopk& a) override;
   void take_all(const ops::TakeAll& a) override;
   void sparse_attention(const ops::SparseAttention& a) override;
   void quantize_fp8(const ops::QuantizeFp8& a) override;
   void matmul(const ops::Matmul& a) override;
   void matmul_per_head(const ops::MatmulPerHead& a) override;
+  bool reads_scales_by_block(const Matrix& w) const override;
   void route_experts(const ops::RouteExperts& a) override;
   void ffn(const ops::Ffn& a) override;
   void expert_ffn(const ops::ExpertFfn& a) override;
@@ -93,12 +104,6 @@ class OpsOnCuda final : public PlainCuda {
     int64_t d_hidden = 0;    // F
     bool joined() const { return gate_up.n > 0; }
   };
-  // The rows of a query in requests, and the schedule of their scores.
-  struct IndexStep {
-    cuda::IndexScoreInputs in;
-    cuda::IndexShape shape;
-    cuda::IndexPlan plan;
-  };
 
   OpsOnCuda() = default;
   View aligned_rows(const View& rows);  // the same, or a dense copy in scratch
@@ -107,17 +112,23 @@ class OpsOnCuda final : public PlainCuda {
   void finish(const View& written, const View& out);
   void copy_view(const View& from, const View& to);
   View bf16_queries(std::string_view op, const View& q);
-  IndexStep plan_scores(std::string_view op, const ops::IndexQuery& q, int64_t max_length, int64_t skip_length);
+  cuda::IndexShape index_shape(int64_t n_rows, int tokens_together, int64_t max_length) const;
+  // The schedule of a query's scores; rows that see up to skip_length slots need none.
+  cuda::IndexPlan index_plan(std::string_view op, const ops::IndexQuery& q, const cuda::IndexShape& shape,
+                             int64_t skip_length);
+  int64_t rows_at_once(int64_t max_length, int tokens_together) const;
   void topk_of_rows(const ops::IndexTopk& a, int64_t max_length);
   void attend(const ops::SparseAttention& a);
   cuda::QuantizedRows allocate_rounded(DType weights, int64_t n_rows, int64_t k);
   cuda::QuantizedRows round_input(std::string_view op, const View& x, DType weights);
-  cuda::QuantizedRows product_rows(std::string_view op, const View& codes, const View& scale);
+  cuda::QuantizedRows product_rows(std::string_view op, const View& codes, const View& scale, bool scale_by_block);
   void multiply(const ProductRows& x, const ProductWeights& w, void* out, bool out_is_f32);
   bool multiply_f32(std::string_view op, const View& x, const cuda::plain::Weights& w, const View& out);
   cuda::QuantizedRows hidden_rows(const ProductRows& x, const BlockWeights& w, float limit);
   void run_block(const ProductRows& x, const BlockWeights& w, float limit, void* out, bool out_is_f32);
   void run_ffn(const ops::Ffn& a);
+  ProductRows expert_rows(const ops::ExpertFfn& a, DType weights, const cuda::PlanRows& plan);
+  static std::optional<BlockWeights> with_shared(const ops::ExpertFfn& a, const BlockWeights& experts);
   void run_experts(const ops::ExpertFfn& a, const BlockWeights& experts);
   static bool takes_experts(const ops::ExpertFfn& a);
   static BlockWeights stack_weights(const ops::ExpertFfn& a);
@@ -127,6 +138,7 @@ class OpsOnCuda final : public PlainCuda {
   cuda::DeviceArena arena_;
   int64_t scratch_bytes_ = 0;
   cuda::DeviceBuffer attention_scratch_;
+  cuda::DeviceBuffer score_counts_;  // [kCountedRows, kHistogramBins] u32 of index_topk(), all 0 between its launches
 };
 
 }  // namespace levin

@@ -27,6 +27,8 @@ class GraphOnStream final : public RecordedWork {
  public:
   GraphOnStream(cuda::Graph graph, const cuda::Stream& stream) : graph_(std::move(graph)), stream_(stream) {}
   void replay() override { graph_.launch(stream_); }
+  int64_t n_parts() const override { return graph_.n_nodes(); }
+  int64_t n_kernels() const override { return graph_.n_kernels(); }
 
  private:
   cuda::Graph graph_;

@@ -1,4 +1,5 @@
 // Row work: embedding, norms, sums, rotation, rounding, choices.
+#include "base/check.h"
 #include "kernels/cuda/plain/copies.h"
 #include "kernels/cuda/plain/quantize.h"
 #include "kernels/cuda/plain/row_chains.h"
@@ -135,6 +136,7 @@ void PlainCuda::round_to_bf16(const ops::RoundToBf16& a) {
 }
 
 void PlainCuda::quantize_fp8(const ops::QuantizeFp8& a) {
+  LEVIN_CHECK(!a.scale_by_block, "quantize_fp8: {} with scales by block", a.x.describe());
   plain::QuantizeFp8 rows{.x = device_data<float>("quantize_fp8", "x", a.x),
                           .x_ld = a.x.stride(0),
                           .out_ld = a.out.stride(0),
@@ -206,7 +208,7 @@ void PlainCuda::mark_unusable(const ops::MarkUnusable& a) {
 
 void PlainCuda::norm_rows(const ops::NormRows& a) {
   const bool to_f32 = !a.normed.empty() && a.normed.dtype() == DType::kF32;
-  if (to_f32 || a.weight.empty()) return Backend::norm_rows(a);
+  if (to_f32 || a.weight.empty() || a.scale_by_block) return Backend::norm_rows(a);
   constexpr std::string_view kOp = "norm_rows";
   plain::norm_rows({.x = chain_input(kOp, a.x),
                     .residual = a.residual.empty() ? nullptr : device_data<float>(kOp, "residual", a.residual),

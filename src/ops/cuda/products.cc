@@ -184,6 +184,14 @@ cuda::QuantizedRows rounded_rows(std::string_view op, const View& codes, const V
           .scale_row_stride = scale.stride(0)};
 }
 
+cuda::QuantizedRows rounded_rows(std::string_view op, const View& codes, const View& scale, bool scale_by_block) {
+  if (!scale_by_block) return rounded_rows(op, codes, scale);
+  return {.codes = reinterpret_cast<uint8_t*>(device_bytes(op, "codes", codes)),
+          .code_row_bytes = codes.stride(0),
+          .scale = dense_data<float>(op, "scale", scale),
+          .scale_ld = scale.dim(1)};
+}
+
 // mxfp4 packed where its kernel takes it; all else as the plain set has it, which for e4m3 is what the products read.
 Result<Matrix> OpsOnCuda::upload(const RowMajorWeights& source) {
   if (source.dtype != DType::kMxfp4 || !weight_support(source.dtype, source.n, source.k, 1).empty())
@@ -231,20 +239,23 @@ void OpsOnCuda::quantize_fp8(const ops::QuantizeFp8& a) {
   constexpr std::string_view kOp = "quantize_fp8";
   const int64_t n_rows = a.x.dim(0), k = a.x.dim(1);
   if (n_rows == 0) return;
-  if (k % 16 != 0 || n_rows > kMaxRows || !has_aligned_rows(a.x) || !has_aligned_rows(a.out))
+  const Scratch scratch(arena_);
+  const View x = a.scale_by_block ? aligned_rows(a.x) : a.x;  // no other kernel has that order
+  if (k % 16 != 0 || n_rows > kMaxRows || !has_aligned_rows(x) || !has_aligned_rows(a.out))
     return PlainCuda::quantize_fp8(a);
   cuda::QuantizeFp8 rows;
-  rows.x = device_bytes(kOp, "x", a.x);
-  rows.x_is_f32 = a.x.dtype() == DType::kF32;
-  rows.x_ld = a.x.stride(0);
+  rows.x = device_bytes(kOp, "x", x);
+  rows.x_is_f32 = x.dtype() == DType::kF32;
+  rows.x_ld = x.stride(0);
   if (a.out.dtype() == DType::kBF16) {
     rows.out.values = reinterpret_cast<uint16_t*>(device_bytes(kOp, "out", a.out));
     rows.out.values_ld = a.out.stride(0);
   } else {
-    rows.out = rounded_rows(kOp, a.out, a.scale);
+    rows.out = rounded_rows(kOp, a.out, a.scale, a.scale_by_block);
   }
   rows.n_tokens = static_cast<int>(n_rows);
   rows.k = static_cast<int>(k);
+  rows.pdl = true;
   cuda::quantize_fp8(rows, stream_.handle());
 }
 
@@ -269,14 +280,17 @@ cuda::QuantizedRows OpsOnCuda::round_input(std::string_view op, const View& x, D
                       .x_ld = rows.stride(0),
                       .out = out,
                       .n_tokens = static_cast<int>(n_rows),
-                      .k = static_cast<int>(k)},
+                      .k = static_cast<int>(k),
+                      .pdl = true},
                      stream_.handle());
   return out;
 }
 
 // Scales as the products read them.
-cuda::QuantizedRows OpsOnCuda::product_rows(std::string_view op, const View& codes, const View& scale) {
+cuda::QuantizedRows OpsOnCuda::product_rows(std::string_view op, const View& codes, const View& scale,
+                                            bool scale_by_block) {
   const View rows = aligned_rows(codes);
+  if (scale_by_block) return rounded_rows(op, rows, scale, true);
   const int64_t n_rows = codes.dim(0), n_blocks = blocks_of(codes.dim(1)), ld = (n_rows + 3) / 4 * 4;
   auto* turned = reinterpret_cast<float*>(arena_.allocate_bytes(n_blocks * ld * 4));
   cuda::transpose_scales({.from = device_data<float>(op, "x_scale", scale),
@@ -301,6 +315,7 @@ void OpsOnCuda::multiply(const ProductRows& x, const ProductWeights& w, void* ou
     a.k = w.k;
     a.n_groups = w.n_groups;
     a.group_begin = w.n_groups == 1 ? nullptr : x.group_begin;
+    a.pdl = true;
   };
   if (w.dtype == DType::kMxfp4) {
     cuda::GemmMxfp4 a;
@@ -355,6 +370,11 @@ void OpsOnCuda::matmul_per_head(const ops::MatmulPerHead& a) {
   PlainCuda::matmul_per_head(a);
 }
 
+bool OpsOnCuda::reads_scales_by_block(const Matrix& w) const {
+  return why_not_sm90({.op = "matmul", .weights = known_type(w), .fp8_input = true, .n = w.n(), .k = w.k()}).empty() &&
+         w.dtype() == DType::kF8E4M3;
+}
+
 void OpsOnCuda::matmul(const ops::Matmul& a) {
   constexpr std::string_view kOp = "matmul";
   const bool packed = is_packed(*a.w);
@@ -374,7 +394,7 @@ void OpsOnCuda::matmul(const ops::Matmul& a) {
     const View rows = aligned_rows(a.x);
     x.x = {.values = reinterpret_cast<uint16_t*>(device_bytes(kOp, "x", rows)), .values_ld = rows.stride(0)};
   } else {
-    x.x = product_rows(kOp, a.x, a.x_scale);
+    x.x = product_rows(kOp, a.x, a.x_scale, a.scale_by_block);
   }
   const View out = dense_out(a.out);
   multiply(x, weights_of(*a.w), dense_bytes(kOp, "out", out), out.dtype() == DType::kF32);
@@ -422,7 +442,8 @@ cuda::QuantizedRows OpsOnCuda::hidden_rows(const ProductRows& x, const BlockWeig
                            .limit = limit,
                            .out = out,
                            .n_tokens = x.n_rows,
-                           .d_hidden = static_cast<int>(f)},
+                           .d_hidden = static_cast<int>(f),
+                           .pdl = true},
                           stream_.handle());
   return out;
 }

@@ -13,6 +13,9 @@ cuda::InputRows input_rows(std::string_view op, const View& x) {
   return {.data = device_bytes(op, "x", x), .is_f32 = x.dtype() == DType::kF32, .ld = x.stride(0)};
 }
 
+// Or not given.
+bool is_dense(const View& rows) { return rows.empty() || (rows.contiguous() && is_aligned_16(rows.bytes())); }
+
 bool rotates(const ops::Rotation& r) { return !r.cos.empty() && 2 * r.cos.dim(1) == cuda::kRopeWidth; }
 
 cuda::Rotation rotation(std::string_view op, const ops::Rotation& r) {
@@ -35,20 +38,25 @@ cuda::CacheSlots cache_slots(std::string_view op, const View& seq, const View& s
 
 void OpsOnCuda::norm_rows(const ops::NormRows& a) {
   constexpr std::string_view kOp = "norm_rows";
-  const bool to_f32 = !a.normed.empty() && a.normed.dtype() == DType::kF32;
   const int64_t d = a.x.dim(1);
-  const bool fits = d % 16 == 0 && d <= cuda::kMaxNormWidth && has_aligned_rows(a.x) &&
-                    (a.codes.empty() || has_aligned_rows(a.codes));
-  if (to_f32 || a.weight.empty() || !fits) return PlainCuda::norm_rows(a);
+  const bool fits = d % 16 == 0 && d <= cuda::kMaxNormWidth && has_aligned_rows(a.x) && is_dense(a.residual) &&
+                    is_dense(a.weight) && is_dense(a.normed) && (a.codes.empty() || has_aligned_rows(a.codes));
+  if (a.weight.empty() || !fits) return PlainCuda::norm_rows(a);
   cuda::NormRows rows;
   rows.x = input_rows(kOp, a.x);
   if (!a.residual.empty()) rows.residual = dense_data<float>(kOp, "residual", a.residual);
   rows.weight = dense_data<float>(kOp, "weight", a.weight);
   rows.eps = a.eps;
-  if (!a.normed.empty()) rows.normed = dense_data<uint16_t>(kOp, "normed", a.normed);
-  if (!a.codes.empty()) rows.rounded = rounded_rows(kOp, a.codes, a.scale);
+  if (!a.normed.empty()) {
+    if (a.normed.dtype() == DType::kF32)
+      rows.normed_f32 = dense_data<float>(kOp, "normed", a.normed);
+    else
+      rows.normed = dense_data<uint16_t>(kOp, "normed", a.normed);
+  }
+  if (!a.codes.empty()) rows.rounded = rounded_rows(kOp, a.codes, a.scale, a.scale_by_block);
   rows.n_tokens = static_cast<int>(a.x.dim(0));
   rows.d = static_cast<int>(d);
+  rows.pdl = true;
   cuda::norm_rows(rows, stream_.handle());
 }
 
@@ -62,6 +70,7 @@ void OpsOnCuda::rotate_queries(const ops::RotateQueries& a) {
   rows.out = dense_data<uint16_t>(kOp, "out", a.out);
   rows.n_tokens = static_cast<int>(a.x.dim(0));
   rows.n_heads = static_cast<int>(a.x.dim(1));
+  rows.pdl = true;
   cuda::rotate_queries(rows, stream_.handle());
 }
 
@@ -78,6 +87,7 @@ void OpsOnCuda::write_latent(const ops::WriteLatent& a) {
   rows.rotation = rotation(kOp, a.rotation);
   rows.to = cache_slots(kOp, a.seq, a.slot, a.cache);
   rows.n_tokens = static_cast<int>(a.x.dim(0));
+  rows.pdl = true;
   cuda::write_latent(rows, stream_.handle());
 }
 
@@ -98,6 +108,7 @@ void OpsOnCuda::index_queries(const ops::IndexQueries& a) {
   rows.weights = dense_data<float>(kOp, "weights", a.weights);
   rows.n_tokens = static_cast<int>(a.x.dim(0));
   rows.n_heads = static_cast<int>(a.x.dim(1));
+  rows.pdl = true;
   cuda::index_queries(rows, stream_.handle());
 }
 
@@ -116,6 +127,7 @@ void OpsOnCuda::write_index_keys(const ops::WriteIndexKeys& a) {
   rows.hadamard = a.hadamard;
   rows.to = cache_slots(kOp, a.seq, a.slot, a.cache);
   rows.n_tokens = static_cast<int>(a.x.dim(0));
+  rows.pdl = true;
   cuda::write_index_keys(rows, stream_.handle());
 }
 

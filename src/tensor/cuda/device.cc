@@ -7,6 +7,7 @@
 #include <cstring>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/check.h"
 
@@ -218,11 +219,21 @@ Result<Graph> Graph::capture(const Stream& stream, const std::function<void()>& 
   cudaGraph_t recorded = nullptr;
   if (const cudaError_t code = cudaStreamEndCapture(stream.handle(), &recorded); code != cudaSuccess)
     return cuda_error(code, "ending a graph capture");
+  Graph graph;
+  size_t n_nodes = 0;
+  cudaGraphGetNodes(recorded, nullptr, &n_nodes);
+  std::vector<cudaGraphNode_t> nodes(n_nodes);
+  cudaGraphGetNodes(recorded, nodes.data(), &n_nodes);
+  for (const cudaGraphNode_t node : nodes) {
+    cudaGraphNodeType type{};
+    cudaGraphNodeGetType(node, &type);
+    ++graph.n_nodes_;
+    graph.n_kernels_ += type == cudaGraphNodeTypeKernel;
+  }
   cudaGraphExec_t raw = nullptr;
   const cudaError_t code = cudaGraphInstantiate(&raw, recorded, 0);
   cudaGraphDestroy(recorded);
   if (code != cudaSuccess) return cuda_error(code, "instantiating a graph");
-  Graph graph;
   graph.graph_.reset(raw);
   return graph;
 }

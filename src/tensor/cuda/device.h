@@ -163,11 +163,15 @@ class Graph {
   static Result<Graph> capture(const Stream& stream, const std::function<void()>& enqueue);
 
   void launch(const Stream& stream) const;
+  int64_t n_nodes() const { return n_nodes_; }      // kernels, copies and fills
+  int64_t n_kernels() const { return n_kernels_; }  // of these
 
  private:
   struct Destroy {
     void operator()(CUgraphExec_st* graph) const;
   };
+  int64_t n_nodes_ = 0;
+  int64_t n_kernels_ = 0;
   std::unique_ptr<CUgraphExec_st, Destroy> graph_;
 };
 

@@ -102,6 +102,62 @@ TEST_F(IndexScoresTest, TokensOfARequestTogetherEqualEachAlone) {
   }
 }
 
+// Rows whose sequences have any number of rows next to each other, cut into requests by the plan.
+TEST_F(IndexScoresTest, RowsOfSequencesTogetherEqualEachAlone) {
+  const std::vector<int> rows_of_sequence = {1, 3, 8, 2, 17, 1, 1, 5, 1100, 4, 30, 9};
+  std::vector<int32_t> lengths, sequence;
+  for (size_t s = 0; s < rows_of_sequence.size(); ++s) {
+    for (int i = 0; i < rows_of_sequence[s]; ++i) {
+      lengths.push_back(s == 5 ? 0 : 40 * static_cast<int32_t>(s) + i);
+      sequence.push_back(static_cast<int32_t>(s));
+    }
+  }
+  for (const int n_heads : {16, 32, 64}) {
+    const IndexProblem p({.n_heads = n_heads, .n_tokens = 1, .lengths = lengths, .seed = 31});
+    IndexProblem alone = p;       // a row has the block table of its sequence, which is that of the last row
+    std::vector<int32_t> tables;  // of sequences
+    for (size_t row = 0; row < lengths.size(); ++row) {
+      const bool is_last = row + 1 == lengths.size() || sequence[row + 1] != sequence[row];
+      const auto of_row = p.tables.begin() + static_cast<int64_t>(row) * p.table_width;
+      if (is_last) tables.insert(tables.end(), of_row, of_row + p.table_width);
+    }
+    for (size_t row = 0; row < lengths.size(); ++row) {
+      std::copy_n(tables.begin() + sequence[row] * p.table_width, p.table_width,
+                  alone.tables.begin() + static_cast<int64_t>(row) * p.table_width);
+    }
+    IndexOnDevice expected(*stream_, alone);
+    const std::vector<float> score_alone = expected.scores(132, true);
+    const std::vector<uint32_t> bits_alone = bits(score_alone), counts_alone = expected.histogram().host();
+    const DeviceArray<int32_t> device_sequence(*stream_, sequence), device_tables(*stream_, tables);
+    for (int n_tokens = 1; n_tokens <= 8; ++n_tokens) {
+      SCOPED_TRACE(std::to_string(n_heads) + " heads, " + std::to_string(n_tokens) + " tokens");
+      IndexOnDevice d(*stream_, alone);
+      const IndexShape shape{static_cast<int>(p.n_rows), n_tokens, 132, p.max_length};
+      const DeviceArray<uint8_t> memory(*stream_, index_plan_bytes(shape));
+      const RowLengths dense{d.device_lengths().data(), n_tokens, 1};
+      const IndexPlan plan = build_index_plan({.lengths = dense,
+                                               .sequence = device_sequence.data(),
+                                               .n_rows = p.n_rows,
+                                               .shape = shape,
+                                               .memory = reinterpret_cast<std::byte*>(memory.data())},
+                                              stream_->handle());
+      const DeviceArray<float> score(*stream_, p.n_rows * d.score_stride());
+      score.fill(0xFF);
+      IndexScoreInputs in = d.inputs();
+      in.lengths = dense;
+      in.tables.data = device_tables.data();
+      index_scores({.in = in,
+                    .score = score.data(),
+                    .score_stride = d.score_stride(),
+                    .histogram = d.histogram().data(),
+                    .fault = plan.fault()},
+                   plan, shape, stream_->handle());
+      EXPECT_EQ(bits(score.host()), bits_alone);
+      EXPECT_EQ(d.histogram().host(), counts_alone);
+    }
+  }
+}
+
 TEST_F(IndexScoresTest, AnyNumberOfBlocksGivesTheSameBits) {
   const IndexProblem p({.n_heads = 64, .n_tokens = 2, .lengths = random_lengths(13, 2, 2000, 3), .seed = 3});
   IndexOnDevice d(*stream_, p);

@@ -142,24 +142,31 @@ std::vector<int32_t> random_topk(int n_tokens, int n_experts, int n_active, uint
   return topk;
 }
 
-TEST_F(MoeTest, SortsRowsByExpertAndToken) {
-  struct Case {
-    int n_tokens, n_experts, n_active, first, here;
-  };
-  for (const Case& c : {Case{1, 256, 8, 0, 256}, {100, 64, 6, 0, 64}, {517, 32, 8, 8, 16}, {40, 256, 8, 250, 6}}) {
-    const std::vector<int32_t> topk = random_topk(c.n_tokens, c.n_experts, c.n_active, 5);
+struct PlanCase {
+  int n_tokens, n_experts, n_active, first, here;
+  bool shared;
+};
+constexpr PlanCase kPlans[] = {{1, 256, 8, 0, 256, false},   {1, 256, 8, 0, 256, true},  {100, 64, 6, 0, 64, true},
+                               {517, 32, 8, 8, 16, false},   {40, 256, 8, 250, 6, true}, {128, 512, 16, 0, 512, true},
+                               {2500, 160, 8, 0, 160, true}, {0, 16, 2, 0, 16, true}};
+
+// A plan on the device, and what it is to be. Some tokens are padding, without an expert.
+struct TestPlan {
+  TestPlan(const Stream& stream, const PlanCase& c)
+      : topk(random_topk(c.n_tokens, c.n_experts, c.n_active, 5)),
+        device_topk(stream, padded(topk, c)),
+        group_begin(stream, c.here + 2),
+        token_of(stream, c.n_tokens * (c.n_active + 1) + 1),
+        row_of(stream, c.n_tokens * c.n_active + 1),
+        rows{.topk = device_topk.data(),
+             .plan = {group_begin.data(), token_of.data(), row_of.data()},
+             .n_tokens = c.n_tokens,
+             .n_active = c.n_active,
+             .first_expert = c.first,
+             .n_experts_here = c.here,
+             .has_shared = c.shared} {
     const int n_pairs = c.n_tokens * c.n_active;
-    const DeviceArray<int32_t> device_topk(*stream_, topk), counts(*stream_, c.here), begin(*stream_, c.here + 1),
-        token_of(*stream_, n_pairs), row_of(*stream_, n_pairs);
-    plan_rows({.topk = device_topk.data(),
-               .counts = counts.data(),
-               .plan = {begin.data(), token_of.data(), row_of.data()},
-               .n_tokens = c.n_tokens,
-               .n_active = c.n_active,
-               .first_expert = c.first,
-               .n_experts_here = c.here},
-              stream_->handle());
-    std::vector<int32_t> expected_begin = {0}, expected_token, expected_row(static_cast<size_t>(n_pairs), -1);
+    expected_row.assign(static_cast<size_t>(n_pairs), -1);
     for (int e = c.first; e < c.first + c.here; ++e) {
       for (int pair = 0; pair < n_pairs; ++pair) {
         if (topk[static_cast<size_t>(pair)] != e) continue;
@@ -168,9 +175,76 @@ TEST_F(MoeTest, SortsRowsByExpertAndToken) {
       }
       expected_begin.push_back(static_cast<int32_t>(expected_token.size()));
     }
-    EXPECT_EQ(begin.host(), expected_begin);
-    EXPECT_EQ(row_of.host(), expected_row);
-    EXPECT_EQ(token_of.host(static_cast<int64_t>(expected_token.size())), expected_token);
+    if (!c.shared) return;
+    for (int t = 0; t < c.n_tokens; ++t) expected_token.push_back(t);
+    expected_begin.push_back(static_cast<int32_t>(expected_token.size()));
+  }
+
+  void expect() const {
+    EXPECT_EQ(group_begin.host(std::ssize(expected_begin)), expected_begin);
+    EXPECT_EQ(row_of.host(std::ssize(expected_row)), expected_row);
+    EXPECT_EQ(token_of.host(std::ssize(expected_token)), expected_token);
+  }
+
+  std::vector<int32_t> topk;
+  DeviceArray<int32_t> device_topk, group_begin, token_of, row_of;
+  PlanRows rows;
+  std::vector<int32_t> expected_begin = {0}, expected_token, expected_row;
+
+ private:
+  static const std::vector<int32_t>& padded(std::vector<int32_t>& topk, const PlanCase& c) {
+    for (int t = 3; t < c.n_tokens; t += 7) std::fill_n(topk.begin() + t * c.n_active, c.n_active, -1);
+    return topk;
+  }
+};
+
+TEST_F(MoeTest, SortsRowsByExpertAndToken) {
+  for (const PlanCase& c : kPlans) {
+    SCOPED_TRACE(std::to_string(c.n_tokens) + " tokens, " + std::to_string(c.n_experts) + " experts");
+    const TestPlan plan(*stream_, c);
+    plan_rows(plan.rows, stream_->handle());
+    plan.expect();
+  }
+}
+
+// The same plan and the same rows by one launch.
+TEST_F(MoeTest, PlansAndRoundsFewTokensTogether) {
+  constexpr int kD = 528, kBlocks = 5;
+  for (const PlanCase& c : kPlans) {
+    if (c.n_tokens > kMaxTokensTogether) continue;
+    SCOPED_TRACE(std::to_string(c.n_tokens) + " tokens, " + std::to_string(c.n_experts) + " experts");
+    std::mt19937_64 generator(4);
+    std::normal_distribution<float> normal;
+    std::vector<float> x(static_cast<size_t>(c.n_tokens) * kD + 1);
+    for (float& value : x) value = normal(generator);
+    const DeviceArray<float> device_x(*stream_, x);
+    const TestPlan apart(*stream_, c), together(*stream_, c);
+    const int n_rows = apart.rows.n_rows(), ld = (c.n_tokens + 3) / 4 * 4, row_ld = (n_rows + 3) / 4 * 4;
+    const DeviceArray<uint8_t> rounded(*stream_, c.n_tokens * kD + 1), want(*stream_, n_rows * kD + 1),
+        got(*stream_, n_rows * kD + 1);
+    const DeviceArray<float> scale(*stream_, kBlocks * ld + 1), want_scale(*stream_, kBlocks * row_ld + 1),
+        got_scale(*stream_, kBlocks * row_ld + 1);
+    want.fill(0x55), got.fill(0x55), want_scale.fill(0x55), got_scale.fill(0x55);
+    QuantizeFp8 input{.x = device_x.data(),
+                      .x_is_f32 = true,
+                      .x_ld = kD,
+                      .out = {rounded.data(), kD, scale.data(), ld},
+                      .n_tokens = c.n_tokens,
+                      .k = kD};
+    quantize_fp8(input, stream_->handle());
+    plan_rows(apart.rows, stream_->handle());
+    gather_rows({.from = input.out,
+                 .plan = apart.rows.plan,
+                 .out = {want.data(), kD, want_scale.data(), row_ld},
+                 .n_rows = n_rows,
+                 .n_groups = apart.rows.n_groups(),
+                 .k = kD},
+                stream_->handle());
+    input.out = {got.data(), kD, got_scale.data(), row_ld};
+    plan_and_round({.plan = together.rows, .input = input}, stream_->handle());
+    if (c.n_tokens > 0) together.expect();
+    EXPECT_EQ(got.host(), want.host());
+    EXPECT_EQ(got_scale.host(), want_scale.host());
   }
 }
 
@@ -191,8 +265,8 @@ class ExpertLayer {
                          const std::vector<float>& weights, const GemmFp8Plan& plan) const {
     const int n_tokens = static_cast<int>(x.size()) / kD, n_pairs = n_tokens * kActive, ld = (n_tokens + 3) / 4 * 4;
     const DeviceArray<uint16_t> device_x(stream_, x);
-    const DeviceArray<int32_t> device_topk(stream_, topk), counts(stream_, kExperts), begin(stream_, kExperts + 1),
-        token_of(stream_, n_pairs), row_of(stream_, n_pairs);
+    const DeviceArray<int32_t> device_topk(stream_, topk), begin(stream_, kExperts + 1), token_of(stream_, n_pairs),
+        row_of(stream_, n_pairs);
     const DeviceArray<float> device_weights(stream_, weights), out(stream_, int64_t{n_tokens} * kD);
     const DeviceArray<uint8_t> codes(stream_, int64_t{n_tokens} * kD), sorted(stream_, int64_t{n_pairs} * kD),
         hidden(stream_, int64_t{n_pairs} * kF);
@@ -204,7 +278,6 @@ class ExpertLayer {
         {.x = device_x.data(), .x_ld = kD, .out = {codes.data(), kD, scale.data(), ld}, .n_tokens = n_tokens, .k = kD},
         stream_.handle());
     plan_rows({.topk = device_topk.data(),
-               .counts = counts.data(),
                .plan = rows,
                .n_tokens = n_tokens,
                .n_active = kActive,
@@ -213,8 +286,8 @@ class ExpertLayer {
     gather_rows({.from = {codes.data(), kD, scale.data(), ld},
                  .plan = rows,
                  .out = {sorted.data(), kD, sorted_scale.data(), n_pairs},
-                 .n_pairs = n_pairs,
-                 .n_experts_here = kExperts,
+                 .n_rows = n_pairs,
+                 .n_groups = kExperts,
                  .k = kD},
                 stream_.handle());
     gemm_fp8(product(sorted, sorted_scale, gate_up_, gate_up_scale_, gate_up_out.data(), {n_pairs, 2 * kF, kD}, begin),
@@ -308,15 +381,15 @@ TEST_F(MoeTest, CombinesInAscendingOrderThenAddsTheShared) {
   const DeviceArray<uint16_t> device_y(*stream_, y), device_shared(*stream_, shared);
   const DeviceArray<float> device_weights(*stream_, weights), out(*stream_, kTokens * kD);
   const DeviceArray<int32_t> rows(*stream_, row_of);
-  combine_rows({.y = device_y.data(),
-                .weights = device_weights.data(),
-                .row_of = rows.data(),
-                .shared = device_shared.data(),
-                .out = out.data(),
-                .n_tokens = kTokens,
-                .n_active = kActive,
-                .d_model = kD},
-               stream_->handle());
+  CombineRows combined{.y = device_y.data(),
+                       .weights = device_weights.data(),
+                       .row_of = rows.data(),
+                       .shared = device_shared.data(),
+                       .out = out.data(),
+                       .n_tokens = kTokens,
+                       .n_active = kActive,
+                       .d_model = kD};
+  combine_rows(combined, stream_->handle());
   const std::vector<float> got = out.host();
   for (int t = 0; t < kTokens; ++t) {
     for (int c = 0; c < kD; ++c) {
@@ -329,6 +402,16 @@ TEST_F(MoeTest, CombinesInAscendingOrderThenAddsTheShared) {
           << t << ", " << c;
     }
   }
+  std::vector<uint16_t> with_shared = y;  // whose rows stand after those of the experts
+  with_shared.insert(with_shared.end(), shared.begin(), shared.end());
+  const DeviceArray<uint16_t> device_with_shared(*stream_, with_shared);
+  const DeviceArray<int32_t> first_shared(*stream_, std::vector<int32_t>{kTokens * kActive});
+  combined.y = device_with_shared.data();
+  combined.shared = nullptr;
+  combined.first_shared = first_shared.data();
+  out.fill(0xFF);
+  combine_rows(combined, stream_->handle());
+  EXPECT_EQ(out.host(), got);
 }
 
 }  // namespace

@@ -137,12 +137,14 @@ TEST_F(RowChainsTest, NormRowsAddsNormsAndRounds) {
       const DeviceArray<float> residual(*stream_, before), device_weight(*stream_, weight),
           scale(*stream_, blocks_of(d) * ld);
       const DeviceArray<uint16_t> normed(*stream_, int64_t{n_tokens} * d);
+      const DeviceArray<float> normed_f32(*stream_, int64_t{n_tokens} * d);
       const DeviceArray<uint8_t> codes(*stream_, int64_t{n_tokens} * d);
       norm_rows({.x = x.rows(),
                  .residual = residual.data(),
                  .weight = device_weight.data(),
                  .eps = 1e-6f,
                  .normed = normed.data(),
+                 .normed_f32 = normed_f32.data(),
                  .rounded = {codes.data(), d, scale.data(), ld},
                  .n_tokens = n_tokens,
                  .d = d},
@@ -152,6 +154,7 @@ TEST_F(RowChainsTest, NormRowsAddsNormsAndRounds) {
       EXPECT_EQ(residual.host(), sum) << d;
       rms_norm(sum, weight, 1e-6f, d);
       EXPECT_EQ(normed.host(), to_bf16(sum)) << d;
+      EXPECT_EQ(normed_f32.host(), sum) << d;
       const Rounded expected = rounded(sum, d);
       EXPECT_EQ(codes.host(), expected.codes) << d;
       const std::vector<float> scales = scale.host();

@@ -176,6 +176,7 @@ __device__ void load_queries(const SparseAttention& a, int64_t t, int64_t first_
 }
 
 __global__ void __launch_bounds__(kBlock) attention_kernel(SparseAttention a, float scale_log2) {
+  follow_earlier_kernels();
   __shared__ Tiles tiles;
   extern __shared__ float dynamic[];
   const int64_t t = blockIdx.x, first_head = int64_t{blockIdx.y} * kHeads, seq = a.seq[t];

@@ -7,6 +7,7 @@ namespace levin::cuda::plain {
 namespace {
 
 __global__ void append_latent_kernel(AppendLatent a) {
+  follow_earlier_kernels();
   const int64_t t = blockIdx.x;
   std::byte* page = a.to.page(t);
   if (page == nullptr) return;
@@ -16,6 +17,7 @@ __global__ void append_latent_kernel(AppendLatent a) {
 }
 
 __global__ void append_index_keys_kernel(AppendIndexKeys a) {
+  follow_earlier_kernels();
   const int64_t t = blockIdx.x;
   std::byte* page = a.to.page(t);
   if (page == nullptr) return;

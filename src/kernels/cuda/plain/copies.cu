@@ -13,6 +13,7 @@ __device__ void copy(const Piece& piece) {
 }
 
 __global__ void copy_pieces_kernel(CopyPieces a) {
+  follow_earlier_kernels();
   const Piece piece = a.pieces[blockIdx.x];
   const auto places = reinterpret_cast<uintptr_t>(piece.from) | reinterpret_cast<uintptr_t>(piece.to);
   if ((places | static_cast<uintptr_t>(piece.n_bytes)) % 4 == 0) {
@@ -23,12 +24,14 @@ __global__ void copy_pieces_kernel(CopyPieces a) {
 }
 
 __global__ void copy_rows_kernel(CopyRows a) {
+  follow_earlier_kernels();
   const int64_t i = blockIdx.x, row = a.rows != nullptr ? a.rows[i] : i / a.repeat;
   if (row < 0) return;
   for (int64_t c = threadIdx.x; c < a.d; c += blockDim.x) a.out[i * a.out_ld + c] = a.x[row * a.x_ld + c];
 }
 
 __global__ void scale_kernel(ScaleRows a) {
+  follow_earlier_kernels();
   const int64_t t = blockIdx.x;
   for (int64_t i = threadIdx.x; i < a.d; i += blockDim.x) {
     const float scaled = a.x[t * a.x_ld + i] * a.factor;

@@ -34,6 +34,7 @@ __device__ void start_chain(const AcceptDrafts& a, const VerifiedRows& rows, int
 }
 
 __global__ void accept_kernel(AcceptDrafts a) {
+  follow_earlier_kernels();
   __shared__ int32_t n_right;
   const VerifiedRows rows = a.sequences[blockIdx.x];
   bool has_fault = false;
@@ -63,6 +64,7 @@ __device__ bool take_draft(const ChosenToken& chosen, double min_confidence, Dra
 }
 
 __global__ void continue_kernel(ContinueDrafts a) {
+  follow_earlier_kernels();
   const int64_t n = flat_index();
   if (n >= a.n_chains) return;
   DraftChain& chain = a.chains[n];

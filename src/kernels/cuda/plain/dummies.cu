@@ -32,6 +32,7 @@ struct Element<DummyType::kFp4Pairs> {
 
 template <DummyType type>
 __global__ void make_dummies_kernel(MakeDummies a) {
+  follow_earlier_kernels();
   using T = typename Element<type>::T;
   constexpr int kElements = kPieceBytes / static_cast<int>(sizeof(T));
   const int64_t first = flat_index() * kElements;

@@ -67,6 +67,7 @@ __device__ void dot_heads(const IndexQuery& a, int64_t head, const std::byte* pa
 static_assert(kThreads == kColumns, "a thread stages a column");
 
 __global__ void __launch_bounds__(kThreads) score_kernel(IndexScores a) {
+  follow_earlier_kernels();
   __shared__ ScoreTiles tiles;
   const IndexQuery& query = a.query;
   const int64_t t = blockIdx.y, first_slot = int64_t{blockIdx.x} * kSlots, visible = query.visible[t];
@@ -132,6 +133,7 @@ __device__ Threshold find_threshold(const float* score, int64_t begin, int64_t e
 }
 
 __global__ void __launch_bounds__(kSelectThreads) select_kernel(SelectTopk a) {
+  follow_earlier_kernels();
   const int64_t t = blockIdx.x, begin = a.begin != nullptr ? a.begin[t] : a.first, end = a.end[t];
   const float* score = a.score + t * a.score_ld;
   int32_t* topk = a.topk + t * a.n_topk;
@@ -159,11 +161,13 @@ __global__ void __launch_bounds__(kSelectThreads) select_kernel(SelectTopk a) {
 }
 
 __global__ void take_all_kernel(TakeAll a) {
+  follow_earlier_kernels();
   const int64_t t = blockIdx.x;
   take(a.topk + t * a.n_topk, a.n_topk, a.first, a.visible[t]);
 }
 
 __global__ void take_most_recent_kernel(TakeAll a) {
+  follow_earlier_kernels();
   const int64_t t = blockIdx.x, end = a.visible[t], last = end - a.n_topk;
   take(a.topk + t * a.n_topk, a.n_topk, last > a.first ? last : a.first, end);
 }
@@ -179,6 +183,7 @@ __device__ int64_t count_entries(const int32_t* entries, int64_t n) {
 }
 
 __global__ void __launch_bounds__(kThreads) expand_kernel(ExpandTopk a) {
+  follow_earlier_kernels();
   const int64_t t = blockIdx.x, width = a.n_entries * a.ratio + a.ratio - 1;
   const int32_t* entries = a.entries + t * a.n_entries;
   const int64_t n_of_entries = count_entries(entries, a.n_entries) * a.ratio, visible = a.visible[t];

@@ -1,7 +1,8 @@
-// Starting a plain kernel: nothing where there is nothing to do.
+// Starting a plain kernel: nothing where there is nothing to do. A kernel may start while those before it on the stream end.
 #pragma once
 
 #include "kernels/cuda/prims/launch.h"
+#include "kernels/cuda/prims/sync.cuh"
 
 namespace levin::cuda::plain {
 
@@ -27,8 +28,17 @@ void start(void (*kernel)(Params...), const Grid& grid, cudaStream_t stream, Arg
       {.grid = dim3(static_cast<unsigned>(grid.x), static_cast<unsigned>(grid.y), static_cast<unsigned>(grid.z)),
        .block = dim3(static_cast<unsigned>(grid.threads)),
        .shared_bytes = static_cast<int>(grid.shared_bytes),
+       .pdl = true,
        .stream = stream},
       std::forward<Args>(args)...);
+}
+
+// The first statement of every kernel: afterwards all that earlier ones wrote is there, and what they read may be overwritten.
+__device__ __forceinline__ void follow_earlier_kernels() {
+#if __CUDA_ARCH__ >= 900
+  launch_dependents();
+  grid_dependency_wait();
+#endif
 }
 
 // The element of a flat loop that this thread has: [0, n) over blocks along x.

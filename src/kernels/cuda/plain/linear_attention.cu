@@ -70,6 +70,7 @@ __device__ Token token_of(const RecurrentTokens& a, int64_t t) {
 // ---- the convolution ----
 
 __global__ void convolve_kernel(ShortConv a) {
+  follow_earlier_kernels();
   const int64_t t = blockIdx.y, c = flat_index();
   if (c >= a.n_channels) return;
   const Token token = token_of(a.tokens, t);
@@ -93,6 +94,7 @@ __global__ void convolve_kernel(ShortConv a) {
 
 // A token that a later one of the step takes the row from is not kept.
 __global__ void keep_inputs_kernel(ShortConv a) {
+  follow_earlier_kernels();
   const int64_t t = blockIdx.y, c = flat_index();
   const Token token = token_of(a.tokens, t);
   if (c >= a.n_channels || token.seq < 0) return;
@@ -212,6 +214,7 @@ __device__ void prepare(const DeltaRule& a, const Columns& c, int64_t t) {
 }
 
 __global__ void __launch_bounds__(kLanes) delta_kernel(DeltaRule a, int64_t n_columns) {
+  follow_earlier_kernels();
   extern __shared__ float shared[];
   const int64_t seq = blockIdx.z, head = blockIdx.y, first = int64_t{blockIdx.x} * n_columns;
   const int64_t d = a.tokens.rings.format.d_head, begin = a.tokens.first_row[seq], end = a.tokens.end_row[seq];
@@ -234,6 +237,7 @@ __global__ void __launch_bounds__(kLanes) delta_kernel(DeltaRule a, int64_t n_co
 
 // The updates that later steps may apply again; a token that a later one of the step takes the row from is not kept.
 __global__ void __launch_bounds__(kLanes) keep_updates_kernel(DeltaRule a) {
+  follow_earlier_kernels();
   const int64_t t = blockIdx.x, head = blockIdx.y, d = a.tokens.rings.format.d_head;
   const Token token = token_of(a.tokens, t);
   if (token.seq < 0) {
@@ -254,6 +258,7 @@ __global__ void __launch_bounds__(kLanes) keep_updates_kernel(DeltaRule a) {
 }
 
 __global__ void sigmoid_mul_kernel(SigmoidMul a) {
+  follow_earlier_kernels();
   const int64_t t = blockIdx.x;
   for (int64_t c = threadIdx.x; c < a.d; c += blockDim.x) {
     a.out[t * a.out_ld + c] = a.x[t * a.x_ld + c] * sigmoid_f32(a.gate[t * a.gate_ld + c]);

@@ -16,6 +16,7 @@ namespace {
 constexpr int kPlanThreads = 512;
 
 __global__ void silu_kernel(SiluMul a) {
+  follow_earlier_kernels();
   const int64_t t = blockIdx.x;
   for (int64_t i = t * a.d + threadIdx.x; i < (t + 1) * a.d; i += blockDim.x) {
     const float hidden = limited_silu_mul_f32(a.gate[i], a.up[i], a.limit);
@@ -44,6 +45,7 @@ __device__ void fill_row(const RouteExperts& a, int32_t* topk, float* weights, b
 }
 
 __global__ void route_kernel(RouteExperts a) {
+  follow_earlier_kernels();
   extern __shared__ float score[];  // [3, E]: scores, with bias, of groups
   const int64_t t = blockIdx.x;
   int32_t* topk = a.topk + t * a.n_active;
@@ -93,6 +95,7 @@ struct Plan {
 };
 
 __global__ void __launch_bounds__(kPlanThreads) plan_kernel(Plan a) {
+  follow_earlier_kernels();
   extern __shared__ int first[];  // [E + 1] of each expert in `order`, then [E + 1] the same in `tiles`
   int* first_tile = first + a.n_experts + 1;
   for (int64_t e = threadIdx.x; e < a.n_experts; e += blockDim.x) {
@@ -136,6 +139,7 @@ struct Combine {
 };
 
 __global__ void combine_kernel(Combine a) {
+  follow_earlier_kernels();
   const int64_t t = blockIdx.x;
   for (int64_t i = threadIdx.x; i < a.d; i += blockDim.x) {
     float total = 0;

@@ -36,6 +36,7 @@ __device__ Slot slot_of(const PoolWindows& a, int64_t seq, int64_t position, int
 }
 
 __global__ void pool_kernel(PoolWindows a) {
+  follow_earlier_kernels();
   const int64_t n = blockIdx.x, n_channels = a.tokens.state.format.n_channels,
                 d = a.overlap ? n_channels / 2 : n_channels;
   if (a.slot[n] < 0) return;
@@ -62,6 +63,7 @@ __global__ void pool_kernel(PoolWindows a) {
 }
 
 __global__ void keep_kernel(KeepState a) {
+  follow_earlier_kernels();
   const WindowTokens& tokens = a.tokens;
   const int64_t t = blockIdx.x, seq = a.seq[t], n_channels = tokens.state.format.n_channels;
   if (seq < 0) return;

@@ -78,6 +78,7 @@ __device__ Tile tile_of(const Product& a) {
 }
 
 __global__ void product_kernel(Product a) {
+  follow_earlier_kernels();
   __shared__ float w[kOutputs][kPromoteBlock + 1];
   __shared__ float x[kRows][kPromoteBlock];
   const Tile tile = tile_of(a);

@@ -11,12 +11,14 @@ namespace {
 constexpr int64_t kFp4Block = 32;
 
 __global__ void round_to_bf16_kernel(RoundToBf16 a) {
+  follow_earlier_kernels();
   for (int64_t i = threadIdx.x; i < a.k; i += blockDim.x) {
     a.out[blockIdx.x * a.out_ld + i] = f32_to_bf16(a.x[blockIdx.x * a.x_ld + i]);
   }
 }
 
 __global__ void quantize_kernel(QuantizeFp8 a) {
+  follow_earlier_kernels();
   const float* x = a.x + blockIdx.x * a.x_ld;
   quantize_row(
       a.k, kQuantBlock, [&](int64_t i) { return x[i]; }, a.codes + blockIdx.x * a.out_ld,
@@ -24,6 +26,7 @@ __global__ void quantize_kernel(QuantizeFp8 a) {
 }
 
 __global__ void quantize_to_bf16_kernel(QuantizeFp8 a) {
+  follow_earlier_kernels();
   const float* x = a.x + blockIdx.x * a.x_ld;
   uint16_t* out = a.values + blockIdx.x * a.out_ld;
   for (int64_t begin = threadIdx.x / 32 * kQuantBlock; begin < a.k; begin += blockDim.x / 32 * kQuantBlock) {
@@ -36,6 +39,7 @@ __global__ void quantize_to_bf16_kernel(QuantizeFp8 a) {
 }
 
 __global__ void round_to_fp4_kernel(RoundToFp4 a) {
+  follow_earlier_kernels();
   float* x = a.x + blockIdx.x * a.x_ld;
   for (int64_t begin = threadIdx.x / 32 * kFp4Block; begin < a.k; begin += blockDim.x / 32 * kFp4Block) {
     const int64_t n = a.k - begin < kFp4Block ? a.k - begin : kFp4Block, i = begin + threadIdx.x % 32;
@@ -45,6 +49,7 @@ __global__ void round_to_fp4_kernel(RoundToFp4 a) {
 }
 
 __global__ void hadamard_kernel(Hadamard a, float factor) {
+  follow_earlier_kernels();
   hadamard_row(a.d, factor, a.x + blockIdx.x * a.x_ld + blockIdx.y * a.head_ld);
 }
 

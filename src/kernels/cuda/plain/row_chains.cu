@@ -13,6 +13,7 @@ __device__ __forceinline__ float value_at(const ChainInput& x, int64_t i) {
 }
 
 __global__ void norm_rows_kernel(NormRows a) {
+  follow_earlier_kernels();
   const int64_t t = blockIdx.x;
   float* residual = a.residual == nullptr ? nullptr : a.residual + t * a.residual_ld;
   if (residual != nullptr) {
@@ -30,6 +31,7 @@ __global__ void norm_rows_kernel(NormRows a) {
 }
 
 __global__ void rotate_queries_kernel(RotateQueries a) {
+  follow_earlier_kernels();
   const int64_t t = blockIdx.x;
   for (int64_t i = threadIdx.x; i < a.n_heads * a.d; i += blockDim.x) {
     const int64_t head = t * a.x.ld + i / a.d * a.head_ld;
@@ -39,6 +41,7 @@ __global__ void rotate_queries_kernel(RotateQueries a) {
 }
 
 __global__ void write_latent_kernel(WriteLatent a) {
+  follow_earlier_kernels();
   const int64_t t = blockIdx.x, first = t * a.x.ld;
   std::byte* page = a.to.page(t);
   if (page == nullptr) return;
@@ -52,6 +55,7 @@ __global__ void write_latent_kernel(WriteLatent a) {
 }
 
 __global__ void index_queries_kernel(IndexQueries a, float hadamard_factor) {
+  follow_earlier_kernels();
   __shared__ float row[kQuantBlock];
   const int64_t t = blockIdx.x, h = blockIdx.y, out = t * a.n_heads + h;
   for (int64_t i = threadIdx.x; i < a.d; i += blockDim.x) row[i] = value_at(a.x, t * a.x.ld + h * a.d + i);
@@ -63,6 +67,7 @@ __global__ void index_queries_kernel(IndexQueries a, float hadamard_factor) {
 }
 
 __global__ void write_index_keys_kernel(WriteIndexKeys a, float hadamard_factor) {
+  follow_earlier_kernels();
   __shared__ float row[kMaxIndexWidth];
   const int64_t t = blockIdx.x, d = a.format.d_index;
   std::byte* page = a.to.page(t);

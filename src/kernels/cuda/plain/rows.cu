@@ -8,6 +8,7 @@ namespace levin::cuda::plain {
 namespace {
 
 __global__ void embed_kernel(Embed a) {
+  follow_earlier_kernels();
   const int64_t t = blockIdx.x, id = a.ids[t];
   for (int64_t i = threadIdx.x; i < a.d; i += blockDim.x) {
     a.out[t * a.out_ld + i] = id < 0 ? 0.0f : kernels::query_value(a.table, a.table_dtype, id * a.d + i);
@@ -15,6 +16,7 @@ __global__ void embed_kernel(Embed a) {
 }
 
 __global__ void rms_norm_kernel(Norm a) {
+  follow_earlier_kernels();
   const float* x = a.x + blockIdx.x * a.x_ld;
   float* out = a.out + blockIdx.x * a.out_ld;
   const float inverse = rms_inverse(a.d, a.eps, [&](int64_t i) { return x[i]; });
@@ -25,6 +27,7 @@ __global__ void rms_norm_kernel(Norm a) {
 }
 
 __global__ void layer_norm_kernel(Norm a) {
+  follow_earlier_kernels();
   const float* x = a.x + blockIdx.x * a.x_ld;
   float* out = a.out + blockIdx.x * a.out_ld;
   const Centre centre = layer_centre(a.d, a.eps, [&](int64_t i) { return x[i]; });
@@ -34,16 +37,19 @@ __global__ void layer_norm_kernel(Norm a) {
 }
 
 __global__ void add_kernel(AddInto a) {
+  follow_earlier_kernels();
   for (int64_t i = threadIdx.x; i < a.d; i += blockDim.x) a.x[blockIdx.x * a.x_ld + i] += a.y[blockIdx.x * a.y_ld + i];
 }
 
 __global__ void mark_unusable_kernel(MarkUnusable a) {
+  follow_earlier_kernels();
   bool unusable = false;
   for (int64_t i = threadIdx.x; i < a.d; i += blockDim.x) unusable |= !isfinite(a.x[blockIdx.x * a.x_ld + i]);
   if (__syncthreads_or(unusable) && threadIdx.x == 0) a.fault[blockIdx.x] |= kNotFinite;
 }
 
 __global__ void rope_kernel(Rope a) {
+  follow_earlier_kernels();
   const int64_t t = blockIdx.x, half = a.d / 2;
   for (int64_t i = threadIdx.x; i < a.n_heads * half; i += blockDim.x) {
     float* x = a.x + t * a.x_ld + i / half * a.head_ld;
@@ -58,6 +64,7 @@ __global__ void rope_kernel(Rope a) {
 }
 
 __global__ void rope_table_kernel(RopeTable a) {
+  follow_earlier_kernels();
   const int64_t t = blockIdx.x;
   for (int64_t j = threadIdx.x; j < a.n_pairs; j += blockDim.x) {
     const float angle = static_cast<float>(a.positions[t]) * a.frequencies[j];

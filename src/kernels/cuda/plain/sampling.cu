@@ -34,6 +34,7 @@ __device__ void choose(int64_t index, bool nan, int32_t* out, int32_t* fault) {
 }
 
 __global__ void argmax_kernel(Argmax a) {
+  follow_earlier_kernels();
   const int64_t t = blockIdx.x;
   const float* x = a.logits.x + t * a.logits.ld;
   const bool nan = has_nan(x, a.logits.n_vocab);
@@ -42,6 +43,7 @@ __global__ void argmax_kernel(Argmax a) {
 }
 
 __global__ void log_sum_exp_kernel(LogSumExp a) {
+  follow_earlier_kernels();
   __shared__ double term[kRowThreads], partial[kLogSumPartials];
   const int64_t t = blockIdx.x, n = a.logits.n_vocab;
   const float* x = a.logits.x + t * a.logits.ld;
@@ -100,6 +102,7 @@ __device__ float probability_of(const float* x, int64_t n, float largest) {
 }
 
 __global__ void choose_kernel(ChooseTokens a) {
+  follow_earlier_kernels();
   const int64_t t = blockIdx.x, n = a.logits.n_vocab;
   const float* x = a.logits.x + t * a.logits.ld;
   bool wrong = false;  // NaN or +infinity

@@ -34,6 +34,7 @@ __device__ void normalize_lines(float* mix, int64_t n, int64_t line_stride, int6
 }
 
 __global__ void weights_kernel(StreamWeights a) {
+  follow_earlier_kernels();
   const int64_t t = flat_index(), n = a.n_streams;
   if (t >= a.n_rows) return;
   const float* projected = a.projected + t * (a.write == nullptr ? n : 2 * n + n * n);
@@ -51,6 +52,7 @@ __global__ void weights_kernel(StreamWeights a) {
 }
 
 __global__ void read_kernel(ReadStreams a) {
+  follow_earlier_kernels();
   const int64_t t = blockIdx.x;
   const float mean = 1.0f / static_cast<float>(a.n_streams);
   for (int64_t i = threadIdx.x; i < a.d; i += blockDim.x) {
@@ -64,6 +66,7 @@ __global__ void read_kernel(ReadStreams a) {
 }
 
 __global__ void write_kernel(WriteStreams a) {
+  follow_earlier_kernels();
   const int64_t t = blockIdx.x, n = a.n_streams;
   float* streams = a.streams + t * n * a.d;
   const float* mix = a.mix + t * n * n;

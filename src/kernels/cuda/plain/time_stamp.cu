@@ -6,6 +6,7 @@ namespace levin::cuda::plain {
 namespace {
 
 __global__ void stamp_kernel(int64_t* out) {
+  follow_earlier_kernels();
   int64_t now = 0;
   asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
   *out = now;

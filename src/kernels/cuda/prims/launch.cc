@@ -35,6 +35,18 @@ void allow(const void* kernel, const Launch& l) {
   }
 }
 
+// From compute capability 9.0 on; kernels of earlier devices follow each other as always.
+bool has_programmatic_launch() {
+  static PerDevice major;
+  const auto ask = [] {
+    int device = 0, n = 0;
+    cudaGetDevice(&device);
+    cudaDeviceGetAttribute(&n, cudaDevAttrComputeCapabilityMajor, device);
+    return n;
+  };
+  return major.get(ask) >= 9;
+}
+
 // `attributes` has room for two.
 cudaLaunchConfig_t config_of(const Launch& l, cudaLaunchAttribute* attributes) {
   unsigned n_attributes = 0;
@@ -45,7 +57,7 @@ cudaLaunchConfig_t config_of(const Launch& l, cudaLaunchAttribute* attributes) {
     attributes[n_attributes].val.clusterDim.z = 1;
     ++n_attributes;
   }
-  if (l.pdl) {
+  if (l.pdl && has_programmatic_launch()) {
     attributes[n_attributes].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[n_attributes].val.programmaticStreamSerializationAllowed = 1;
     ++n_attributes;

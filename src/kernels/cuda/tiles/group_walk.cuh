@@ -18,47 +18,68 @@ struct TilePlace {
 
 template <int kTileRows, int kMaxGroups>
 struct GroupWalk {
-  int32_t begin[kMaxGroups + 1];       // first row of a group
-  int32_t first_item[kMaxGroups + 1];  // number of a group's first work item; the last entry is the number of items
+  // The groups that have rows, ascending, so that a walk does not pass the others: often there are eight of 256.
+  int n_walked;
+  int32_t begin[kMaxGroups + 1];       // first row; of the group after the last, the end of its rows
+  int32_t first_item[kMaxGroups + 1];  // number of the first work item; of the group after the last, of all items
+  uint16_t id[kMaxGroups];
 
   // One warp fills it; then a block barrier. group_begin may be null: one group of n_tokens rows.
   __device__ __forceinline__ void fill(const int32_t* group_begin, int n_groups, int n_tokens, int n_column_tiles) {
+    constexpr int kSteps = kMaxGroups / 32 + 1;
     const int lane = static_cast<int>(threadIdx.x) % 32;
-    int carried = 0;
-    for (int base = 0; base < n_groups; base += 32) {
-      const int g = base + lane;
-      const bool used = g < n_groups;
-      const int from = used && group_begin ? group_begin[g] : 0;
-      const int to = used ? (group_begin ? group_begin[g + 1] : n_tokens) : 0;
-      int sum = (to - from + kTileRows - 1) / kTileRows * n_column_tiles;
-      const int own = sum;
+    int start[kSteps];  // of groups lane, lane + 32 ...: on their way all at once
+#pragma unroll
+    for (int i = 0; i < kSteps; ++i) {
+      const int g = 32 * i + lane;
+      start[i] = g == 0 ? 0 : n_tokens;
+      if (group_begin != nullptr && g <= n_groups) start[i] = group_begin[g];
+    }
+    int n_before = 0, items_before = 0, last_end = 0;
+#pragma unroll
+    for (int i = 0; i < kSteps; ++i) {
+      if (32 * i >= n_groups) continue;
+      const int of_next_step = i + 1 < kSteps ? __shfl_sync(0xffffffff, start[i + 1 < kSteps ? i + 1 : i], 0) : 0;
+      int end = __shfl_down_sync(0xffffffff, start[i], 1);
+      if (lane == 31) end = of_next_step;
+      const int g = 32 * i + lane, n_rows = g < n_groups ? end - start[i] : 0;
+      const int own = (n_rows + kTileRows - 1) / kTileRows * n_column_tiles;
+      int upto = own;
 #pragma unroll
       for (int step = 1; step < 32; step *= 2) {
-        const int below = __shfl_up_sync(0xffffffff, sum, step);
-        if (lane >= step) sum += below;
+        const int below = __shfl_up_sync(0xffffffff, upto, step);
+        if (lane >= step) upto += below;
       }
-      if (used) {
-        begin[g] = from;
-        first_item[g] = carried + sum - own;
-        if (g + 1 == n_groups) begin[n_groups] = to;
+      const uint32_t walked = __ballot_sync(0xffffffff, n_rows > 0);
+      if (n_rows > 0) {
+        const int at = n_before + __popc(walked & ((1u << lane) - 1));
+        begin[at] = start[i];
+        first_item[at] = items_before + upto - own;
+        id[at] = static_cast<uint16_t>(g);
       }
-      carried += __shfl_sync(0xffffffff, sum, 31);
+      if (walked != 0) last_end = __shfl_sync(0xffffffff, end, 31 - __clz(static_cast<int>(walked)));
+      n_before += __popc(walked);
+      items_before += __shfl_sync(0xffffffff, upto, 31);
     }
-    if (lane == 0) first_item[n_groups] = carried;
+    if (lane == 0) {
+      n_walked = n_before;
+      begin[n_before] = last_end;
+      first_item[n_before] = items_before;
+    }
   }
 
-  __device__ __forceinline__ int n_items(int n_groups) const { return first_item[n_groups]; }
+  __device__ __forceinline__ int n_items() const { return first_item[n_walked]; }
 
-  // The place of `item`, at or after the group where the last call ended.
-  __device__ __forceinline__ TilePlace find(int item, int& group) const {
-    while (item >= first_item[group + 1]) ++group;
-    const int row_tiles = (begin[group + 1] - begin[group] + kTileRows - 1) / kTileRows;
-    const int column_tiles = (first_item[group + 1] - first_item[group]) / row_tiles;
-    const int local = item - first_item[group];
+  // The place of `item`, at or after the walked group where the last call ended.
+  __device__ __forceinline__ TilePlace find(int item, int& walked) const {
+    while (item >= first_item[walked + 1]) ++walked;
+    const int row_tiles = (begin[walked + 1] - begin[walked] + kTileRows - 1) / kTileRows;
+    const int column_tiles = (first_item[walked + 1] - first_item[walked]) / row_tiles;
+    const int local = item - first_item[walked];
     const int band = local / (kBand * column_tiles);
     const int within = local - band * kBand * column_tiles;
     const int band_rows = min(kBand, row_tiles - band * kBand);
-    return {group, begin[group] + (band * kBand + within % band_rows) * kTileRows, begin[group + 1],
+    return {id[walked], begin[walked] + (band * kBand + within % band_rows) * kTileRows, begin[walked + 1],
             within / band_rows};
   }
 
