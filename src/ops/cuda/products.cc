@@ -356,7 +356,8 @@ bool OpsOnCuda::multiply_f32(std::string_view op, const View& x, const cuda::pla
                         .n_tokens = static_cast<int>(x.dim(0)),
                         .n_heads = static_cast<int>(x.dim(1)),
                         .n = static_cast<int>(w.n),
-                        .k = static_cast<int>(w.k)};
+                        .k = static_cast<int>(w.k),
+                        .pdl = true};
   const cuda::GemmF32Shape shape{
       .n_rows = a.n_tokens, .w_type = a.w_type, .n = a.n, .k = a.k, .n_heads = a.n_heads, .n_sms = device_.n_sms};
   cuda::gemm_f32(a, cuda::plan_gemm_f32(shape), stream_.handle());
