@@ -7,9 +7,11 @@
 #include <utility>
 
 #include "base/numbers.h"
+#include "kernels/cuda/plain/dummies.h"
 #include "kernels/cuda/plain/time_stamp.h"
 #include "ops/cuda/ops_on_cuda.h"
 #include "ops/moe.h"
+#include "tensor/cuda/upload.h"
 
 namespace levin {
 namespace {
@@ -69,6 +71,14 @@ Result<Buffer> PlainCuda::allocate_pinned(int64_t n_bytes) {
 
 void PlainCuda::copy_bytes_in(std::byte* to, const void* from, int64_t n_bytes) {
   ring_.copy(stream_, to, from, n_bytes);
+}
+
+Status PlainCuda::copy_all_in(std::span<const CopyIn> copies, ThreadPool& pool) {
+  return cuda::upload(stream_, device_.index, copies, pool);
+}
+
+void PlainCuda::make_dummies(std::byte* to, const DummyTensor& tensor, int64_t n) {
+  cuda::plain::make_dummies({.tensor = tensor, .n = n, .to = to}, stream_.handle());
 }
 
 void PlainCuda::copy_bytes_out(void* to, const std::byte* from, int64_t n_bytes) {

@@ -28,6 +28,8 @@ class PlainCuda : public CudaBackend {
   Result<Buffer> allocate_pinned(int64_t n_bytes) override;
   int64_t available_bytes() const override { return cuda::free_device_bytes(); }
   void copy_bytes_in(std::byte* to, const void* from, int64_t n_bytes) override;
+  Status copy_all_in(std::span<const CopyIn> copies, ThreadPool& pool) override;
+  void make_dummies(std::byte* to, const DummyTensor& tensor, int64_t n) override;
   void copy_bytes_out(void* to, const std::byte* from, int64_t n_bytes) override;
   void copy_in(const View& to, const View& from) override;
   Status copy_out(const View& to, const View& from) override;
