@@ -188,8 +188,8 @@ void print_op_table(const std::string& title, const OpTimes& ops, double seconds
 }
 
 void print_ops(const BenchRow& row, const BenchOptions& options) {
-  print_op_table(fmt::format("chunk of {}", options.chunk_tokens), row.prefill_ops, row.prefill_s, row);
-  print_op_table("decode step", row.decode_ops, row.decode_step_s, row);
+  print_op_table(fmt::format("chunk of {}", options.chunk_tokens), row.prefill_ops, row.prefill_ops_s, row);
+  print_op_table("decode step", row.decode_ops, row.decode_ops_step_s, row);
   if (row.limits.read_gb_per_s == 0) return;
   fmt::print("  limits of these threads: {:.1f} GB/s read, {:.0f} GFLOP/s in f32, {:.0f} in bf16\n\n",
              row.limits.read_gb_per_s, gflop_per_s(row.limits, row.isa, false), gflop_per_s(row.limits, row.isa, true));
@@ -325,7 +325,7 @@ Status run_bench_command(EngineOptions options, BenchCommand command) {
                load_model_config(options.model_folder, *options.registry, options.overrides));
   const BenchOptions bench{.chunk_tokens = options.chunk_tokens,
                            .decode_tokens = command.decode_tokens,
-                           .measure_limits = command.ops,
+                           .measure_ops = command.ops,
                            .verify_rows = command.verify_rows,
                            .min_confidence = options.min_confidence,
                            .overlap = options.overlap};

@@ -13,8 +13,8 @@
 #include "apps/levin/commands.h"
 #include "apps/levin/standard_output.h"
 #include "apps/levin/terminal.h"
+#include "base/device_fault.h"
 #include "base/recovery.h"
-#include "tensor/device_memory.h"
 
 namespace levin::app {
 namespace {

@@ -9,6 +9,7 @@
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
+#include <future>
 #include <memory>
 #include <optional>
 #include <sstream>
@@ -87,6 +88,7 @@ class EndSignal {
     }
     for (const int each : {SIGINT, SIGTERM}) std::signal(each, SIG_DFL);
   }
+  static void end_wait() { note(0); }
 
  private:
   // A handler, and not a mask with a default action: as the first process of a container, where signals without a
@@ -133,6 +135,9 @@ Status check_cache(const EngineOptions& options) {
                            options.cache_tokens, options.max_model_len_tokens)};
 }
 
+// For answers that say so to reach their clients.
+constexpr std::chrono::seconds kLostDeviceGrace{2};
+
 Status run(EngineOptions engine_options, const GenerationOptions& generation, ServeCommand command) {
   const EndSignal end_signal;
   raise_descriptor_limit();
@@ -165,6 +170,12 @@ Status run(EngineOptions engine_options, const GenerationOptions& generation, Se
   options.sampling = generation.sampling;
   options.watch.limit = std::chrono::seconds(command.watchdog_s);
   options.log = &log;
+  std::promise<Error> lost_device;
+  std::future<Error> lost = lost_device.get_future();
+  options.on_lost_device = [&](const Error& error) {
+    lost_device.set_value(error);
+    EndSignal::end_wait();
+  };
   const std::unique_ptr<serve::Server> server =
       serve::Server::start(options, std::move(listener), *model.engine, *model.tokenizer, *model.format);
   log.info("sampling", fmt::format("defaults: temperature {}, top-p {}, top-k {}", options.sampling.temperature,
@@ -173,6 +184,12 @@ Status run(EngineOptions engine_options, const GenerationOptions& generation, Se
            fmt::format("http://{}:{}/v1 serves {}", options.http.host, server->port(), options.model_names.front()),
            {{"host", options.http.host}, {"port", server->port()}, {"model", options.model_names.front()}});
   end_signal.wait();
+  if (lost.wait_for(std::chrono::seconds(0)) == std::future_status::ready) {
+    Error error = lost.get();
+    log.write(serve::LogLevel::kError, "device", error.message + "; running and new requests get status 503");
+    server->stop(kLostDeviceGrace);
+    return error;
+  }
   log.info("ending", fmt::format("running answers have {} s to finish", command.shutdown_s));
   server->stop(std::chrono::seconds(command.shutdown_s));
   return {};

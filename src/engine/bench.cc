@@ -25,6 +25,9 @@ std::vector<int32_t> random_tokens(int64_t n_tokens, int64_t n_vocab, uint64_t s
   return tokens;
 }
 
+// On a device events between ops, and passes without graphs, would slow what is timed.
+bool measures_apart(const Runner& runner) { return runner.device() == Device::kCuda; }
+
 double median(std::vector<double> values) {
   std::nth_element(values.begin(), values.begin() + std::ssize(values) / 2, values.end());
   return values[values.size() / 2];
@@ -52,7 +55,7 @@ std::vector<VerifyPass> measure_verify(Runner& runner, const BenchOptions& optio
       SequenceChunk rows = chunk;
       rows.tokens = rows.tokens.first(static_cast<size_t>(widths[i]));
       OpTimes times;
-      runner.measure(&times);
+      if (!measures_apart(runner)) runner.measure(&times);
       const Clock::time_point start = Clock::now();
       runner.begin_step();
       runner.logits(runner.trunk({&rows, 1}).hidden);
@@ -65,6 +68,14 @@ std::vector<VerifyPass> measure_verify(Runner& runner, const BenchOptions& optio
   return {median_pass(widths[0], seconds[0], ops[0]), median_pass(widths[1], seconds[1], ops[1])};
 }
 
+double seconds_of_chunk(Runner& runner, const SequenceChunk& chunk) {
+  const Clock::time_point start = Clock::now();
+  runner.begin_step();
+  runner.trunk({&chunk, 1});
+  runner.wait();
+  return seconds_since(start);
+}
+
 // One chunk after `depth` tokens, which are run first; verify passes before it.
 Status measure_prefill(Runner& runner, const BenchOptions& options, BenchRow* row) {
   const int64_t depth = row->what.depth_tokens;
@@ -72,19 +83,21 @@ Status measure_prefill(Runner& runner, const BenchOptions& options, BenchRow* ro
       random_tokens(depth + options.chunk_tokens, runner.model().config().n_vocab, options.seed);
   SequencePages pages(runner.pools());
   LEVIN_TRY(pages.grow(std::ssize(tokens)));
-  for (int64_t begin = 0; begin < std::ssize(tokens);) {
-    const int64_t to = begin < depth ? std::min(begin + options.chunk_tokens, depth) : begin + options.chunk_tokens;
-    const SequenceChunk chunk{.tokens = std::span(tokens).subspan(begin, to - begin),
-                              .first_position = static_cast<int32_t>(begin),
-                              .pages = &pages};
-    if (begin == depth && options.verify_rows > 0) row->verify = measure_verify(runner, options, chunk);
-    if (begin == depth) runner.measure(&row->prefill_ops);
-    const Clock::time_point start = Clock::now();
-    runner.begin_step();
-    runner.trunk({&chunk, 1});
-    runner.wait();
-    row->prefill_s = seconds_since(start);
-    begin = to;
+  const auto chunk = [&](int64_t begin, int64_t end) {
+    return SequenceChunk{.tokens = std::span(tokens).subspan(begin, end - begin),
+                         .first_position = static_cast<int32_t>(begin),
+                         .pages = &pages};
+  };
+  for (int64_t begin = 0; begin < depth; begin += options.chunk_tokens) {
+    seconds_of_chunk(runner, chunk(begin, std::min(begin + options.chunk_tokens, depth)));
+  }
+  const SequenceChunk last = chunk(depth, depth + options.chunk_tokens);
+  if (options.verify_rows > 0) row->verify = measure_verify(runner, options, last);
+  if (!measures_apart(runner)) runner.measure(&row->prefill_ops);
+  row->prefill_s = row->prefill_ops_s = seconds_of_chunk(runner, last);
+  if (measures_apart(runner) && options.measure_ops) {
+    runner.measure(&row->prefill_ops);
+    row->prefill_ops_s = seconds_of_chunk(runner, last);
   }
   runner.measure(nullptr);
   row->prefill_tokens_per_s = static_cast<double>(options.chunk_tokens) / row->prefill_s;
@@ -100,8 +113,18 @@ Error no_room(Runner& runner, const BenchCase& what, const BenchOptions& options
                   what.batch, what.depth_tokens, bench_cache_tokens(what, options), runner.pools().limits().n_tokens)};
 }
 
-Status measure_decode(Runner& runner, const BenchOptions& options, BenchRow* row) {
-  const BenchCase& what = row->what;
+struct DecodeRun {
+  std::vector<double> step_ms;
+  double seconds = 0;
+  int64_t n_tokens = 0;
+  int64_t n_waits = 0;
+  SpeculationStats speculation;
+
+  double n_steps() const { return static_cast<double>(step_ms.size()); }
+};
+
+// All sequences of a case, from the first step after their prompts on. times: of the ops of these steps, as sums; may be null.
+Result<DecodeRun> run_decode(Runner& runner, const BenchOptions& options, const BenchCase& what, OpTimes* times) {
   StepLoop loop(runner, {.chunk_tokens = options.chunk_tokens,
                          .n_spec_steps = what.n_spec_steps,
                          .min_confidence = options.min_confidence,
@@ -110,8 +133,9 @@ Status measure_decode(Runner& runner, const BenchOptions& options, BenchRow* row
                          .share_prefixes = false,
                          .prefill_first = true,
                          .overlap = options.overlap});
+  DecodeRun run;
   std::vector<RequestId> ids;
-  int64_t n_decoding = 0, n_tokens = 0;
+  int64_t n_decoding = 0;
   for (int64_t i = 0; i < what.batch; ++i) {
     GenerateRequest request{
         .prompt = random_tokens(std::max<int64_t>(what.depth_tokens, 1), runner.model().config().n_vocab,
@@ -119,38 +143,47 @@ Status measure_decode(Runner& runner, const BenchOptions& options, BenchRow* row
         .max_tokens = options.decode_tokens + 1};
     request.sampling.temperature = 0;
     request.on_token = [&, first = true](const TokenEvent&) mutable {
-      (first ? n_decoding : n_tokens) += 1;
+      (first ? n_decoding : run.n_tokens) += 1;
       first = false;
       return Verdict::kGoOn;
     };
     LEVIN_ASSIGN(const RequestId id, loop.submit(std::move(request)));
     ids.push_back(id);
   }
-  while (n_decoding < what.batch && loop.step()) continue;  // prompts
-  if (n_tokens > 0) return no_room(runner, what, options);  // some had to wait for others to finish
-  std::vector<double> step_ms;
-  runner.measure(&row->decode_ops);
+  while (n_decoding < what.batch && loop.step()) continue;      // prompts
+  if (run.n_tokens > 0) return no_room(runner, what, options);  // some had to wait for others to finish
   const int64_t n_waits_before = runner.n_waits();
+  runner.measure(times);
   const Clock::time_point start = Clock::now();
   for (Clock::time_point before = start; loop.step(); before = Clock::now())
-    step_ms.push_back(1000 * seconds_since(before));
-  const double seconds = seconds_since(start);
+    run.step_ms.push_back(1000 * seconds_since(before));
+  run.seconds = seconds_since(start);
+  run.n_waits = runner.n_waits() - n_waits_before;
   runner.measure(nullptr);
   if (loop.counts().n_preempted > 0) return no_room(runner, what, options);
-
-  SpeculationStats total;
   for (const RequestId id : ids) {
     const std::unique_ptr<Generation> done = loop.take(id);
-    total.n_kept += done->speculation.n_kept;
-    total.n_verify_passes += done->speculation.n_verify_passes;
+    run.speculation.n_kept += done->speculation.n_kept;
+    run.speculation.n_verify_passes += done->speculation.n_verify_passes;
   }
-  const double n_steps = static_cast<double>(step_ms.size());
-  row->decode_tokens_per_s = static_cast<double>(n_tokens) / seconds;
-  row->decode_step_ms = median(std::move(step_ms));
-  row->mean_accept_length = total.mean_accept_length();
-  row->decode_step_s = seconds / n_steps;
-  row->decode_step_waits = static_cast<double>(runner.n_waits() - n_waits_before) / n_steps;
-  row->decode_ops.divide(n_steps);
+  return run;
+}
+
+Status measure_decode(Runner& runner, const BenchOptions& options, BenchRow* row) {
+  const bool apart = measures_apart(runner);
+  LEVIN_ASSIGN(const DecodeRun run, run_decode(runner, options, row->what, apart ? nullptr : &row->decode_ops));
+  row->decode_tokens_per_s = static_cast<double>(run.n_tokens) / run.seconds;
+  row->decode_step_ms = median(run.step_ms);
+  row->mean_accept_length = run.speculation.mean_accept_length();
+  row->decode_step_s = row->decode_ops_step_s = run.seconds / run.n_steps();
+  row->decode_step_waits = static_cast<double>(run.n_waits) / run.n_steps();
+  double n_measured = run.n_steps();
+  if (apart && options.measure_ops) {
+    LEVIN_ASSIGN(const DecodeRun of_ops, run_decode(runner, options, row->what, &row->decode_ops));
+    row->decode_ops_step_s = of_ops.seconds / of_ops.n_steps();
+    n_measured = of_ops.n_steps();
+  }
+  row->decode_ops.divide(n_measured);
   return {};
 }
 

@@ -19,10 +19,11 @@ struct BenchCase {
 };
 
 struct BenchOptions {
-  int64_t chunk_tokens = 512;   // prefill tokens per step; prefill speed is that of one such chunk at the depth
-  int64_t decode_tokens = 64;   // per sequence
-  bool measure_limits = false;  // also measure the limits of the machine during each case
-  int64_t verify_rows = 0;      // also compare a pass of this many rows of one sequence with a pass of one row; 0: off
+  int64_t chunk_tokens = 512;  // prefill tokens per step; prefill speed is that of one such chunk at the depth
+  int64_t decode_tokens = 64;  // per sequence
+  bool measure_ops =
+      false;  // also measure the limits of the machine during each case; on a device the time of ops instead
+  int64_t verify_rows = 0;  // also compare a pass of this many rows of one sequence with a pass of one row; 0: off
   double min_confidence = kDefaultMinConfidence;  // a chain of drafts stops below it (engine/step_loop.h)
   bool overlap = false;                           // as in EngineOptions
   uint64_t seed = 1;                              // of the random token ids
@@ -42,10 +43,14 @@ struct BenchRow {
   double decode_step_ms = 0;       // median
   double decode_step_waits = 0;    // mean times per step that the host waits for a device; 0 on the CPU
   double mean_accept_length = 0;   // tokens per verification pass; 1 without speculation
-  OpTimes prefill_ops;             // seconds of the chunk, by kind of op
   double prefill_s = 0;            // of the chunk
-  OpTimes decode_ops;              // mean seconds of a step, by kind of op
   double decode_step_s = 0;        // mean duration of a step
+  // Time by kind of op. On a device it is taken in runs of its own, without graphs and with events between the ops; empty
+  // there without measure_ops.
+  OpTimes prefill_ops;             // seconds of the chunk
+  double prefill_ops_s = 0;        // of the chunk whose ops these are
+  OpTimes decode_ops;              // mean seconds of a step
+  double decode_ops_step_s = 0;    // mean duration of the steps whose ops these are
   Isa isa = Isa::kPlain;           // the kernel set that ran
   MachineLimits limits;            // the best samples of these threads so far; zeros without measure_limits
   std::vector<VerifyPass> verify;  // of one row, then of verify_rows; empty without verify_rows

@@ -46,6 +46,7 @@ struct Room {
   int64_t n_context_tokens = 0;
   int64_t n_prefix_pages = 0;  // of prefixes, kept in addition to the caches
   int64_t scratch_bytes = 0;   // on a device
+  int64_t weights_bytes = 0;
 };
 
 // A system that does not tell is taken to have enough.
@@ -84,23 +85,25 @@ Result<Room> plan_room(const EngineOptions& options, const ModelConfig& config, 
   if (n_tokens.ok()) {
     return Room{.n_context_tokens = *n_tokens,
                 .n_prefix_pages = plan.block_bytes > 0 ? prefix_bytes / plan.block_bytes : 0,
-                .scratch_bytes = scratch_bytes};
+                .scratch_bytes = scratch_bytes,
+                .weights_bytes = plan.weights_bytes};
   }
   // a config that fits neither the tensors nor the memory is first of all wrong
   if (checkpoint) LEVIN_TRY(check_weights(config, *checkpoint));
   return n_tokens.error();
 }
 
+// Onto the device, if there is one.
 Result<ModelWeights> read_weights(const EngineOptions& options, const ModelConfig& config, const Numerics& numerics,
                                   const std::optional<io::Checkpoint>& checkpoint, const LoadProgress& progress,
-                                  std::vector<std::string>* warnings) {
+                                  CudaBackend* cuda, std::vector<std::string>* warnings) {
   ThreadPool pool(options.n_threads);
-  const bool on_device = options.device == Device::kCuda;
-  Result<ModelWeights> weights =
-      checkpoint ? load_weights(config, numerics, *checkpoint, pool, progress, warnings,
-                                on_device ? MatrixForm::kRowsInPlace : MatrixForm::kPanels)
-                 : dummy_weights(config, numerics, pool, on_device ? MatrixForm::kRows : MatrixForm::kPanels);
+  const MatrixForm form = cuda != nullptr ? MatrixForm::kRowsInPlace : MatrixForm::kPanels;
+  Result<ModelWeights> weights = checkpoint
+                                     ? load_weights(config, numerics, *checkpoint, pool, progress, warnings, form)
+                                     : dummy_weights(config, numerics, pool, form);
   if (weights.ok() && options.n_spec_steps > 0) add_draft_head(numerics, pool, *weights);
+  if (weights.ok() && cuda != nullptr) LEVIN_TRY(place_weights(*cuda, pool, *weights));
   return weights;
 }
 
@@ -173,6 +176,14 @@ std::string cache_text(int64_t n_context_tokens, int64_t n_cache_tokens) {
   return fmt::format("{} tokens, at most {} per request", n_cache_tokens, n_context_tokens);
 }
 
+// Of weights that take a while.
+std::string weights_rate_text(const WeightsLoad& weights) {
+  constexpr int64_t kFewBytes = int64_t{1} << 30;
+  if (weights.n_bytes < kFewBytes) return "";
+  return fmt::format(", {:.1f} GB of weights at {:.2f} GB/s", static_cast<double>(weights.n_bytes) / 1e9,
+                     weights.gb_per_s());
+}
+
 std::string_view drafter_text(const Model& model) {
   if (!model.has_mtp()) return "";
   return model.block_drafting() != nullptr ? " and a block drafter" : " and MTP";
@@ -211,6 +222,7 @@ struct Engine::State {
   RunningKernels kernels;
   Room room;
   Isa isa;
+  WeightsLoad weights;
   double load_s = 0;
   std::unique_ptr<Model> model;
   Runner runner;
@@ -260,11 +272,11 @@ Result<std::unique_ptr<Engine>> Engine::load(const EngineOptions& options, const
   LEVIN_ASSIGN(std::vector<ChosenKernel> chosen, choose_kernels_of(options, parsed.config, numerics, checkpoint));
   LEVIN_ASSIGN(const Room room, plan_room(options, parsed.config, numerics, checkpoint, cuda.get()));
   std::vector<std::string> warnings = std::move(parsed.warnings);
-  LEVIN_ASSIGN(ModelWeights weights, read_weights(options, parsed.config, numerics, checkpoint, progress, &warnings));
-  if (cuda != nullptr) {
-    LEVIN_TRY(place_weights(*cuda, weights));
-    cuda->arena().reserve(room.scratch_bytes);
-  }
+  const Clock::time_point weights_start = Clock::now();
+  LEVIN_ASSIGN(ModelWeights weights,
+               read_weights(options, parsed.config, numerics, checkpoint, progress, cuda.get(), &warnings));
+  const WeightsLoad weights_load{.n_bytes = room.weights_bytes, .seconds = seconds_since(weights_start)};
+  if (cuda != nullptr) cuda->arena().reserve(room.scratch_bytes);
   const Isa isa = options.isa.value_or(cpu_info().preferred_isa());
   std::unique_ptr<Model> model = make_model(std::move(parsed.config), numerics, std::move(weights));
   if (options.prefix_memory_bytes && model->cache_layout().keeps_all_rows()) {
@@ -277,6 +289,7 @@ Result<std::unique_ptr<Engine>> Engine::load(const EngineOptions& options, const
   LEVIN_TRY(state->runner.ready());
   if (options.graphs_at_load) state->runner.record_graphs(options.n_spec_steps);
   state->n_graphs_at_load = state->runner.n_graphs();
+  state->weights = weights_load;
   state->load_s = seconds_since(start);
   return std::unique_ptr<Engine>(new Engine(std::move(state)));
 }
@@ -288,6 +301,7 @@ const std::vector<std::string>& Engine::warnings() const { return state_->warnin
 int64_t Engine::max_context_tokens() const { return state_->room.n_context_tokens; }
 
 double Engine::load_seconds() const { return state_->load_s; }
+const WeightsLoad& Engine::weights_load() const { return state_->weights; }
 std::string_view Engine::kernel_set() const { return state_->kernels.set; }
 
 std::string Engine::describe() const {
@@ -305,12 +319,12 @@ std::string Engine::describe() const {
       "kernels   {}, {} thread{}\n"
       "{}"
       "cache     {}, {:.1f} MiB{}\n"
-      "loaded    in {:.2f} s",
+      "loaded    in {:.2f} s{}",
       c.family->name, c.n_layers, drafter_text(*state_->model), c.n_experts, c.n_active, c.n_vocab, overrides,
       numerics().describe(), state_->kernels.name(), state_->options.n_threads,
       state_->options.n_threads == 1 ? "" : "s", kernel_choice_text(state_->options, state_->kernels),
       cache_text(state_->room.n_context_tokens, state_->options.cache_tokens), mebibytes(state_->runner.cache_bytes()),
-      prefixes, state_->load_s);
+      prefixes, state_->load_s, weights_rate_text(state_->weights));
 }
 
 Result<Generation> Engine::generate(GenerateRequest request) {
@@ -386,7 +400,7 @@ Result<std::vector<double>> Engine::score(const std::vector<int32_t>& ids) {
 
 Result<BenchRow> Engine::bench(const BenchCase& what, const BenchOptions& options) {
   state_->loop.forget_prefixes();
-  const bool limits = options.measure_limits && state_->cuda == nullptr;  // they are the processor's
+  const bool limits = options.measure_ops && state_->cuda == nullptr;  // they are the processor's
   if (limits && !state_->limits) state_->limits.emplace(state_->runner.pool());
   return run_bench(state_->runner, what, options, limits ? &*state_->limits : nullptr);
 }

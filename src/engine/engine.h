@@ -31,6 +31,14 @@ struct BenchRow;
 struct TraceOptions;  // engine/trace.h
 struct TraceResult;
 
+// Of reading weights, or making dummies, until they lie where ops read them.
+struct WeightsLoad {
+  int64_t n_bytes = 0;  // there
+  double seconds = 0;
+
+  double gb_per_s() const { return seconds > 0 ? static_cast<double>(n_bytes) / seconds / 1e9 : 0; }
+};
+
 class Engine {
  public:
   // Reads config and weights and allocates the caches. `progress` is called while weights are read; {}: no calls.
@@ -44,6 +52,7 @@ class Engine {
   const std::vector<std::string>& warnings() const;  // about config and checkpoint, one sentence each
   int64_t max_context_tokens() const;                // maximum length of prompt and answer together
   double load_seconds() const;                       // duration of load()
+  const WeightsLoad& weights_load() const;           // the part of it that read the weights
   std::string_view kernel_set() const;               // "avx2", "cuda-sm90"
   std::string describe() const;  // model, numerics, kernels, threads, cache: lines to print at start
 

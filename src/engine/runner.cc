@@ -97,6 +97,11 @@ void Runner::wait() {
   last_result_ = std::chrono::steady_clock::now();
 }
 
+void Runner::measure(OpTimes* times) {
+  if (times == nullptr && ctx_.times != nullptr) wait();
+  ctx_.times = times;
+}
+
 View Runner::fetch(View rows) {
   if (!on_device() || rows.empty()) return rows;
   const View out = allocate_like(arena_, rows);
@@ -265,7 +270,7 @@ ForwardRows Runner::forward_on_device(const Forward& f) {
 
 std::optional<StepShape> Runner::graph_shape(const Forward& f) const {
   const bool has_form = !f.wanted || f.from.topk.empty();
-  if (!graphs_ || f.probe != nullptr || !has_form) return std::nullopt;
+  if (!replays() || f.probe != nullptr || !has_form) return std::nullopt;
   const StepShape shape = padded_shape(f.chunks, pools_.kinds(), f.wanted, pools_.max_sequences());
   return shape.n_rows <= kMostGraphRows ? std::optional(shape) : std::nullopt;
 }
@@ -380,11 +385,11 @@ Runner::HeadInput Runner::send_head(View hidden, std::span<const HeadRow> rows, 
 // Enqueues the head for a few rows; `to` is the host's, for what comes back.
 void Runner::run_head(View hidden, std::span<const HeadRow> rows, bool of_drafts, const HeadOutput& to) {
   const int64_t n_rows = std::ssize(rows);
-  const HeadKey key{of_drafts, graphs_ ? padded_rows(n_rows) : n_rows};
-  if (graphs_) record_head(key);
+  const HeadKey key{of_drafts, replays() ? padded_rows(n_rows) : n_rows};
+  if (replays()) record_head(key);
   const ArenaScope scratch(*ctx_.arena);
   const HeadInput in = send_head(hidden, rows, key.n_rows);
-  const HeadOutput out = graphs_ ? heads_.replay(key) : compute_head(in, of_drafts);
+  const HeadOutput out = replays() ? heads_.replay(key) : compute_head(in, of_drafts);
   const auto copy_out = [&](const View& host, const View& device) {
     cuda_->copy_bytes_out(host.bytes(), device.bytes(), device.n_elements() * dtype_bytes(device.dtype()));
   };

@@ -86,10 +86,13 @@ class Runner {
   int64_t n_graphs() const { return passes_.n_recorded() + heads_.n_recorded(); }
   int64_t n_waits() const { return n_waits_; }  // of the host for the device, so far
 
+  Device device() const { return on_device() ? Device::kCuda : Device::kCpu; }
   ThreadPool& pool() { return pool_; }
   Isa isa() const { return isa_; }
 
-  void measure(OpTimes* times) { ctx_.times = times; }  // ops of the steps from now on; null: stop
+  // Adds up the ops of the steps from now on; null: stop, and on a device wait for the last of them. Passes that are
+  // measured are not replayed as graphs.
+  void measure(OpTimes* times);
 
   // Everything returned before is gone.
   void begin_step() {
@@ -180,6 +183,7 @@ class Runner {
   };
 
   bool on_device() const { return cuda_ != nullptr; }
+  bool replays() const { return graphs_ && ctx_.times == nullptr; }
   ForwardRows forward(const Forward& f);
   ForwardRows forward_on_device(const Forward& f);
   ForwardRows compute(Form form, const Input& in, const Probe* probe);

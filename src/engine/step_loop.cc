@@ -6,8 +6,8 @@
 #include <chrono>
 #include <utility>
 
+#include "base/device_fault.h"
 #include "base/recovery.h"
-#include "tensor/device_memory.h"
 
 namespace levin {
 namespace {

@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/dummy_values.h"
 #include "base/result.h"
 #include "io/mapped_file.h"
 
@@ -43,6 +44,7 @@ struct StoredTensor {
   std::vector<int64_t> shape;
   std::span<const std::byte> bytes;  // row-major, little-endian, inside the map; not necessarily aligned to the dtype
   int file_idx = 0;                  // into Checkpoint::files()
+  std::optional<DummyTensor> dummies = {};  // instead of bytes, of a tensor that is in no file and that nobody has made
 };
 
 struct SafetensorsHeader {

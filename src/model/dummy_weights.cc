@@ -5,6 +5,7 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <utility>
 
 #include "base/dummy_values.h"
 #include "base/numbers.h"
@@ -42,16 +43,25 @@ DummyTensor dummy_of(const WeightRow& row, StoredDtype dtype) {
   return dummy;
 }
 
-Drawn draw_matrix(const WeightRow& row, StoredDtype dtype) {
+// Without values yet.
+io::StoredTensor unmade_matrix(const WeightRow& row, StoredDtype dtype) {
   const DummyTensor dummy = dummy_of(row, dtype);
   const bool pairs = dummy.type == DummyType::kFp4Pairs;
-  const std::vector<int64_t> shape = {row.shape[0], pairs ? row.shape[1] / 2 : row.shape[1]};
-  const int64_t n = shape[0] * shape[1];
-  Drawn drawn;
+  const StoredDtype plain = dummy.type == DummyType::kF32 ? StoredDtype::kF32 : StoredDtype::kBF16;
+  return {.name = row.name,
+          .dtype = is_quantised(dtype) ? dtype : plain,
+          .shape = {row.shape[0], pairs ? row.shape[1] / 2 : row.shape[1]},
+          .bytes = {},
+          .dummies = dummy};
+}
+
+Drawn draw_matrix(const WeightRow& row, StoredDtype dtype) {
+  Drawn drawn{.tensor = unmade_matrix(row, dtype), .bytes = {}};
+  const DummyTensor dummy = *std::exchange(drawn.tensor.dummies, std::nullopt);
+  const int64_t n = drawn.tensor.shape[0] * drawn.tensor.shape[1];
   drawn.bytes.resize(static_cast<size_t>(n * dummy_bytes(dummy.type)));
   draw_dummy_values(dummy, 0, n, drawn.bytes.data());
-  const StoredDtype plain = dummy.type == DummyType::kF32 ? StoredDtype::kF32 : StoredDtype::kBF16;
-  drawn.tensor = {.name = row.name, .dtype = is_quantised(dtype) ? dtype : plain, .shape = shape, .bytes = drawn.bytes};
+  drawn.tensor.bytes = drawn.bytes;
   return drawn;
 }
 
@@ -99,15 +109,28 @@ Drawn draw_expert_ids(const WeightRow& row, int64_t n_experts) {
   return drawn;
 }
 
-Drawn draw(const WeightRow& row, const ModelConfig& config, StoredDtype dtype) {
+// Whether a matrix or table comes to lie on a device as it is stored, element by element.
+bool stays_as_stored(const WeightRow& row, StoredDtype dtype) {
+  if (row.storage == Storage::kVector || dtype == StoredDtype::kI64 || !row.parts.empty()) return false;
+  return dtype != StoredDtype::kF8_E4M3 || row.block == kWeightBlock;
+}
+
+// In place are those that are left to the device. All others are drawn here, for no longer than they are being stored.
+MatrixForm own_form(const WeightRow& row, const ModelConfig& config, MatrixForm form) {
+  const bool drawn_here = form == MatrixForm::kRowsInPlace && !stays_as_stored(row, released_dtype(row, config));
+  return drawn_here ? MatrixForm::kRows : form;
+}
+
+Drawn draw(const WeightRow& row, const ModelConfig& config, StoredDtype dtype, MatrixForm form) {
+  if (form == MatrixForm::kRowsInPlace) return {.tensor = unmade_matrix(row, dtype), .bytes = {}};
   if (dtype == StoredDtype::kI64) return draw_expert_ids(row, config.n_experts);
   return row.storage == Storage::kVector ? draw_vector(row) : draw_matrix(row, dtype);
 }
 
-Status read_dummy(const WeightRow& row, const ModelConfig& config, const TensorUser& use) {
+Status read_dummy(const WeightRow& row, const ModelConfig& config, MatrixForm form, const TensorUser& use) {
   if (row.storage == Storage::kMappedTable) return {};  // stays in a file, of which there is none
   const StoredDtype dtype = released_dtype(row, config);
-  const Drawn drawn = draw(row, config, dtype);
+  const Drawn drawn = draw(row, config, dtype, form);
   if (!is_quantised(dtype)) return use(drawn.tensor, nullptr);
   const Drawn scales = draw_scales(row, dtype);
   StoredScales stored{.of_blocks = &scales.tensor, .block = row.block};
@@ -133,9 +156,11 @@ Status store_all(const std::vector<WeightRow>& rows, const ModelConfig& config, 
   pool.run([&](int) {
     for (size_t i = next++; i < order.size(); i = next++) {
       const WeightRow& row = *order[i];
-      const Status status = read_dummy(row, config, [&](const io::StoredTensor& tensor, const StoredScales* scales) {
-        return row.store(tensor, scales, form);
-      });
+      const MatrixForm own = own_form(row, config, form);
+      const auto store = [&](const io::StoredTensor& tensor, const StoredScales* scales) {
+        return row.store(tensor, scales, own);
+      };
+      const Status status = read_dummy(row, config, own, store);
       if (status.ok()) continue;
       const std::lock_guard lock(mutex);
       faults.emplace(&row, status);
@@ -149,7 +174,8 @@ Status store_all(const std::vector<WeightRow>& rows, const ModelConfig& config, 
 TensorSource dummy_tensors(const ModelConfig& config) {
   return {
       .dtype = [&config](const WeightRow& row) { return released_dtype(row, config); },
-      .read = [&config](const WeightRow& row, const TensorUser& use) { return read_dummy(row, config, use); },
+      .read = [&config](const WeightRow& row,
+                        const TensorUser& use) { return read_dummy(row, config, MatrixForm::kRows, use); },
       .has_mtp = config.n_mtp_layers > 0,
   };
 }

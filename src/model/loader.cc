@@ -5,6 +5,7 @@
 #include <mutex>
 #include <optional>
 
+#include "base/memory.h"
 #include "model/architecture.h"
 #include "model/weight_table.h"
 
@@ -45,6 +46,7 @@ std::vector<std::string> store_all(const std::vector<Item>& items, MatrixForm fo
   std::vector<std::pair<size_t, std::string>> faults;
   pool.run([&](int thread) {
     for (size_t i = next++; i < items.size(); i = next++) {
+      read_soon(items[i].tensor->bytes);
       const Status status = items[i].row->store(*items[i].tensor, items[i].scales ? &*items[i].scales : nullptr, form);
       if (!status.ok()) {
         const std::lock_guard lock(mutex);

@@ -3,9 +3,11 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 #include <vector>
 
+#include "base/check.h"
 #include "base/numbers.h"
 
 namespace levin {
@@ -16,6 +18,7 @@ constexpr int64_t kPartAlignment = 256;  // bytes
 int64_t aligned(int64_t n_bytes) { return (n_bytes + kPartAlignment - 1) / kPartAlignment * kPartAlignment; }
 
 Matrix as_f32(const Matrix& w) {  // of bf16 rows
+  LEVIN_CHECK(!w.data().dummies(), "dummies [{}, {}] that nobody has made", w.n(), w.k());
   std::vector<float> values(static_cast<size_t>(w.n() * w.k()));
   const auto* bf16 = reinterpret_cast<const uint16_t*>(w.data().data());
   std::transform(bf16, bf16 + values.size(), values.begin(), bf16_to_f32);
@@ -60,29 +63,38 @@ class Measure final : public WeightVisitor {
   int64_t n_bytes_ = 0;
 };
 
-class Mover final : public WeightVisitor {
+// Gives all weights their places, from `to` on, and notes what has to come there.
+class Placer final : public WeightVisitor {
  public:
-  Mover(DeviceMemory& memory, std::byte* to) : memory_(memory), to_(to) {}
+  struct Dummies {
+    std::byte* to = nullptr;
+    DummyTensor tensor;
+    int64_t n = 0;
+  };
+
+  explicit Placer(std::byte* to) : to_(to) {}
 
   void matrices(std::span<Matrix* const> together) override {
     if (together.empty()) return;
-    std::vector<DeviceMatrix> moved;
+    std::vector<DeviceMatrix> placed;
     for (const Matrix* w : together) {
-      moved.push_back({.dtype = w->dtype(),
-                       .n = w->n(),
-                       .k = w->k(),
-                       .data = move(w->data()),
-                       .scales = {},
-                       .factor = w->factor()});
+      placed.push_back({.dtype = w->dtype(),
+                        .n = w->n(),
+                        .k = w->k(),
+                        .data = place(w->data()),
+                        .scales = {},
+                        .factor = w->factor()});
     }
     align();
-    for (size_t i = 0; i < together.size(); ++i) moved[i].scales = move(together[i]->scales());
+    for (size_t i = 0; i < together.size(); ++i) placed[i].scales = place(together[i]->scales());
     align();
-    for (size_t i = 0; i < together.size(); ++i) *together[i] = matrix_on_device(std::move(moved[i]));
+    for (size_t i = 0; i < together.size(); ++i) {
+      matrices_.push_back(std::exchange(*together[i], matrix_on_device(std::move(placed[i]))));
+    }
   }
 
   void tensor(Buffer& storage, View& view) override {
-    storage = move(storage);
+    tensors_.push_back(std::exchange(storage, place(storage)));
     align();
     const auto at = [&](std::initializer_list<int64_t> shape) {
       return View(storage.data(), view.dtype(), shape, Device::kCuda);
@@ -90,35 +102,48 @@ class Mover final : public WeightVisitor {
     view = view.rank() == 1 ? at({view.dim(0)}) : at({view.dim(0), view.dim(1)});
   }
 
+  const std::vector<CopyIn>& copies() const { return copies_; }
+  const std::vector<Dummies>& dummies() const { return dummies_; }
+
  private:
-  // A copy that follows what was moved before.
-  Buffer move(const Buffer& from) {
+  // Follows what was placed before.
+  Buffer place(const Buffer& from) {
     if (from.empty()) return {};
-    memory_.copy_bytes_in(to_, from.data(), from.n_bytes());
-    Buffer part = Buffer::borrowed(to_, from.n_bytes(), Device::kCuda);
+    if (const std::optional<DummyTensor>& dummies = from.dummies()) {
+      dummies_.push_back({.to = to_, .tensor = *dummies, .n = from.n_bytes() / dummy_bytes(dummies->type)});
+    } else {
+      copies_.push_back({.to = to_, .from = from.data(), .n_bytes = from.n_bytes()});
+    }
+    Buffer here = Buffer::borrowed(to_, from.n_bytes(), Device::kCuda);
     to_ += from.n_bytes();
     n_bytes_ += from.n_bytes();
-    return part;
+    return here;
   }
   void align() {
     to_ += aligned(n_bytes_) - n_bytes_;
     n_bytes_ = aligned(n_bytes_);
   }
 
-  DeviceMemory& memory_;
   std::byte* to_;
   int64_t n_bytes_ = 0;
+  std::vector<CopyIn> copies_;
+  std::vector<Dummies> dummies_;
+  // What copies are made of, on the host.
+  std::vector<Matrix> matrices_;
+  std::vector<Buffer> tensors_;
 };
 
 }  // namespace
 
-Status place_weights(DeviceMemory& memory, ModelWeights& weights) {
+Status place_weights(DeviceMemory& memory, ThreadPool& pool, ModelWeights& weights) {
   Measure measure;
   weights.visit(measure);
   LEVIN_TRY(measure.status());
   LEVIN_ASSIGN(weights.device_memory, memory.allocate(measure.n_bytes()));
-  Mover mover(memory, weights.device_memory.data());
-  weights.visit(mover);
+  Placer placer(weights.device_memory.data());
+  weights.visit(placer);
+  LEVIN_TRY(memory.copy_all_in(placer.copies(), pool));
+  for (const Placer::Dummies& d : placer.dummies()) memory.make_dummies(d.to, d.tensor, d.n);
   return memory.synchronize();
 }
 

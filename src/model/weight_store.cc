@@ -179,6 +179,8 @@ void transpose(const T* from, int64_t rows, int64_t cols, T* to) {
   }
 }
 
+const DummyTensor* dummies_of(const StoredTensor& tensor) { return tensor.dummies ? &*tensor.dummies : nullptr; }
+
 int64_t n_blocks_of(int64_t k) { return (k + kWeightBlock - 1) / kWeightBlock; }
 
 // Of values that last no longer than the call.
@@ -214,7 +216,8 @@ Result<Matrix> store_mxfp4(const StoredTensor& tensor, const StoredScales& scale
                       .dtype = DType::kMxfp4,
                       .n = tensor.shape[0],
                       .k = tensor.shape[1] * 2,
-                      .group_scales = codes.data()},
+                      .group_scales = codes.data(),
+                      .dummies = dummies_of(tensor)},
                      form);
 }
 
@@ -225,7 +228,8 @@ Result<Matrix> store_nvfp4(const StoredTensor& tensor, const StoredScales& scale
                       .n = tensor.shape[0],
                       .k = tensor.shape[1] * 2,
                       .group_scales = codes.data(),
-                      .factor = scales.factor},
+                      .factor = scales.factor,
+                      .dummies = dummies_of(tensor)},
                      form);
 }
 
@@ -288,7 +292,8 @@ Result<Matrix> store_matrix(const StoredTensor& tensor, const StoredScales* scal
                       .dtype = matrix_dtype(tensor.dtype),
                       .n = tensor.shape[0],
                       .k = tensor.shape[1],
-                      .scales = scales != nullptr ? scale_values.data() : nullptr},
+                      .scales = scales != nullptr ? scale_values.data() : nullptr,
+                      .dummies = dummies_of(tensor)},
                      form);
 }
 
@@ -370,8 +375,13 @@ Result<Table> store_table(const StoredTensor& tensor, MatrixForm form) {
   const DType dtype = tensor.dtype == StoredDtype::kBF16 ? DType::kBF16 : DType::kF32;
   const bool in_place = form == MatrixForm::kRowsInPlace && tensor.dtype != StoredDtype::kF16;
   Table table;
-  table.storage =
-      in_place ? Buffer::borrowed(tensor.bytes.data(), std::ssize(tensor.bytes)) : Buffer::for_tensor(dtype, {n, d});
+  if (tensor.dummies) {
+    table.storage = Buffer::unmade(*tensor.dummies, n * d * dtype_bytes(dtype));
+  } else if (in_place) {
+    table.storage = Buffer::borrowed(tensor.bytes.data(), std::ssize(tensor.bytes));
+  } else {
+    table.storage = Buffer::for_tensor(dtype, {n, d});
+  }
   table.view = View(table.storage.data(), dtype, {n, d});
   if (in_place) return table;
   if (tensor.dtype == StoredDtype::kF16) {

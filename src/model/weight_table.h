@@ -140,7 +140,7 @@ Result<ModelWeights> load_weights(const ModelConfig& config, const Numerics& num
 void add_draft_head(const Numerics& numerics, ThreadPool& pool, ModelWeights& weights);
 
 // Random weights from a fixed seed, in the dtypes of a release of this config: every value depends on its tensor's name
-// and place alone.
+// and place alone. In place means that the device they are moved to makes those which lie there as they are stored.
 Result<ModelWeights> dummy_weights(const ModelConfig& config, const Numerics& numerics, ThreadPool& pool,
                                    MatrixForm form = MatrixForm::kPanels);
 

@@ -77,9 +77,10 @@ class Backend {
  public:
   virtual ~Backend() = default;
 
-  virtual DeviceId device_id() const = 0;  // where the tensors of its ops lie
-  virtual Arena& arena() = 0;              // scratch there, of models and ops
-  virtual Status synchronize() = 0;        // waits for the ops called so far; an error where the device failed
+  virtual DeviceId device_id() const = 0;       // where the tensors of its ops lie
+  virtual Arena& arena() = 0;                   // scratch there, of models and ops
+  virtual Status synchronize() = 0;             // waits for the ops called so far; an error where the device failed
+  virtual OpClock* clock() { return nullptr; }  // of ops that are enqueued; null: they are done when their calls return
 
   virtual void add_into(const ops::AddInto& a) = 0;
   virtual void append_index_keys(const ops::AppendIndexKeys& a) = 0;

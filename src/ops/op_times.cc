@@ -21,8 +21,21 @@ OpWork& OpWork::operator+=(const OpWork& other) {
   return *this;
 }
 
-// A fault of the device is reported where the step is waited for.
-void OpTimer::wait_for_op() const { static_cast<void>(backend_->synchronize()); }
+void OpTimer::start(const OpContext& ctx, OpKind kind) {
+  times_ = ctx.times;
+  times_->inside_op = true;
+  kind_ = kind;
+  clock_ = ctx.backend->clock();
+  if (clock_ != nullptr) return clock_->start();
+  start_ = Clock::now();
+}
+
+void OpTimer::stop() {
+  times_->inside_op = false;
+  double& seconds = times_->seconds[static_cast<size_t>(kind_)];
+  if (clock_ != nullptr) return clock_->stop(&seconds);
+  seconds += std::chrono::duration<double>(Clock::now() - start_).count();
+}
 
 void OpTimes::divide(double n) {
   for (double& s : seconds) s /= n;

@@ -58,21 +58,22 @@ struct OpTimes {
   void divide(double n);  // sums of n steps become those of one
 };
 
-// Adds the time of its scope, and the work it is told of. On a device it waits for the op, which is not there when the call
-// returns.
+// The clock of a backend whose ops are enqueued: it runs with them, not with the calls.
+class OpClock {
+ public:
+  virtual ~OpClock() = default;
+  virtual void start() = 0;
+  virtual void stop(double* seconds) = 0;  // the next synchronize() of the backend adds the time since start() to it
+};
+
+// Adds the time of its scope, and the work it is told of. Times on a device are there once somebody has waited for it.
 class OpTimer {
  public:
-  OpTimer(const OpContext& ctx, OpKind kind) : kind_(kind), backend_(ctx.backend) {
-    if (ctx.times == nullptr || ctx.times->inside_op) return;
-    times_ = ctx.times;
-    times_->inside_op = true;
-    start_ = Clock::now();
+  OpTimer(const OpContext& ctx, OpKind kind) {
+    if (ctx.times != nullptr && !ctx.times->inside_op) start(ctx, kind);
   }
   ~OpTimer() {
-    if (times_ == nullptr) return;
-    wait_for_op();
-    times_->inside_op = false;
-    times_->seconds[static_cast<size_t>(kind_)] += std::chrono::duration<double>(Clock::now() - start_).count();
+    if (times_ != nullptr) stop();
   }
   // work() -> OpWork is asked for while somebody measures, and its own time is not the op's.
   template <class Work>
@@ -82,16 +83,18 @@ class OpTimer {
     times_->work[static_cast<size_t>(kind_)] += work();
     start_ += Clock::now() - asked;
   }
+
   OpTimer(const OpTimer&) = delete;
   OpTimer& operator=(const OpTimer&) = delete;
 
  private:
   using Clock = std::chrono::steady_clock;
-  void wait_for_op() const;
+  void start(const OpContext& ctx, OpKind kind);
+  void stop();
 
   OpTimes* times_ = nullptr;
-  OpKind kind_;
-  Backend* backend_;
+  OpKind kind_{};
+  OpClock* clock_ = nullptr;  // of the device; null: the host's
   Clock::time_point start_;
 };
 

@@ -31,6 +31,14 @@ void add_events(Choice& choice, const std::vector<text::OutputEvent>& events) {
   }
 }
 
+ApiError as_api_error(const Batch& failed) {
+  const Error& error = *failed.error;
+  if (failed.shutting_down) return shutting_down();
+  if (error.kind == ErrorKind::kNoDevice) return device_lost();
+  if (error.kind == ErrorKind::kUsage) return bad_request(error.message, field_of(error.message));
+  return engine_failed(error);
+}
+
 class Answer : public std::enable_shared_from_this<Answer> {
  public:
   Answer(const ServedModel& model, std::shared_ptr<Exchange> exchange, AnswerPlan plan,
@@ -74,10 +82,7 @@ class Answer : public std::enable_shared_from_this<Answer> {
     if (batch.error) {
       failed_ = true;
       model_.metrics->add_refusal();
-      const bool asked_wrongly = batch.error->kind == ErrorKind::kUsage;
-      writer_->fail(batch.shutting_down ? serve::shutting_down()
-                    : asked_wrongly     ? bad_request(batch.error->message, field_of(batch.error->message))
-                                        : engine_failed(*batch.error));
+      writer_->fail(as_api_error(batch));
       return;
     }
     Choice& choice = choices_[i];
@@ -127,13 +132,19 @@ std::optional<ApiError> admit_plan(const ServedModel& model, const AnswerPlan& p
         model.service->engine().check({.prompt = prompt, .sampling = plan.ask.sampling, .structure = plan.structure});
     if (!status.ok()) return bad_request(status.error().message, field_of(status.error().message));
   }
-  if (model.service->stuck()) return engine_stuck();
+  if (std::optional<ApiError> refusal = engine_refusal(model)) return refusal;
   const int64_t n_requests = std::ssize(plan.prompts) * plan.ask.n_choices;
   if (!model.service->reserve(n_requests, model.max_queued)) return queue_full();
   return std::nullopt;
 }
 
 }  // namespace
+
+std::optional<ApiError> engine_refusal(const ServedModel& model) {
+  if (model.service->lost()) return device_lost();
+  if (model.service->stuck()) return engine_stuck();
+  return std::nullopt;
+}
 
 bool Choice::called() const {
   return std::any_of(calls.begin(), calls.end(), [](const AnswerCall& call) { return call.complete; });

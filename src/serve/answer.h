@@ -73,6 +73,9 @@ class AnswerWriter {
   virtual void fail(const ApiError& error) = 0;  // instead of end()
 };
 
+// Why no request is taken at present: 503 while the engine is stuck, or its device lost.
+std::optional<ApiError> engine_refusal(const ServedModel& model);
+
 // Starts the answer. Returns an error if it cannot be run; otherwise the writer answers the exchange.
 std::optional<ApiError> run_answer(const ServedModel& model, std::shared_ptr<Exchange> exchange, AnswerPlan plan,
                                    std::unique_ptr<AnswerWriter> writer);

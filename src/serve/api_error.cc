@@ -91,6 +91,13 @@ ApiError engine_stuck() {
           .message = "a step of the engine takes longer than --watchdog-timeout; the server's log has a report"};
 }
 
+ApiError device_lost() {
+  return {.status = 503,
+          .type = "unavailable_error",
+          .code = "device_lost",
+          .message = "the device that the model runs on has failed; the server is ending"};
+}
+
 ApiError with_status(int status, std::string message) {
   return {.status = status,
           .type = status == 503   ? "unavailable_error"

@@ -43,6 +43,7 @@ ApiError queue_full();
 ApiError shutting_down();  // 503
 ApiError engine_failed(const Error& error);
 ApiError engine_stuck();                                // 503: a step takes longer than the watchdog allows
+ApiError device_lost();                                 // 503: the model's device has failed
 ApiError with_status(int status, std::string message);  // for what fails below the routes
 
 // The dialect that a request is written in: that of its route; on routes of both, that of its headers.

@@ -4,6 +4,7 @@
 #include <exception>
 #include <utility>
 
+#include "base/device_fault.h"
 #include "base/recovery.h"
 #include "engine/engine_load.h"
 
@@ -24,7 +25,8 @@ struct EngineService::Running {
   std::atomic<int64_t> n_answer{0};  // tokens so far
 };
 
-EngineService::EngineService(Engine& engine, Metrics& metrics) : engine_(engine), metrics_(metrics) {
+EngineService::EngineService(Engine& engine, Metrics& metrics, EngineServiceHooks hooks)
+    : engine_(engine), metrics_(metrics), hooks_(std::move(hooks)) {
   thread_ = std::thread([this] { work(); });
 }
 
@@ -52,17 +54,21 @@ Ticket EngineService::submit(GenerateRequest request, std::unique_ptr<text::Answ
   running->text = std::move(text);
   running->deliver = std::move(deliver);
   const Ticket ticket = running->ticket;
-  if (stuck_) {  // since it was let in
-    fail(running, {ErrorKind::kRuntime, "the engine is stuck; the server's log has a report"});
-    --n_reserved_;
-    return ticket;
-  }
+  // since it was let in:
+  if (stuck_) return refuse(running, {ErrorKind::kRuntime, "the engine is stuck; the server's log has a report"});
   {
     const std::lock_guard lock(mutex_);
-    submitted_.push_back(std::move(running));
+    if (!lost_) submitted_.push_back(std::exchange(running, nullptr));
   }
+  if (running != nullptr) return refuse(running, {ErrorKind::kNoDevice, "the device has failed"});
   wake_.notify_one();
   return ticket;
+}
+
+Ticket EngineService::refuse(const std::shared_ptr<Running>& running, const Error& error) {
+  fail(running, error);
+  --n_reserved_;
+  return running->ticket;
 }
 
 void EngineService::cancel(Ticket ticket) {
@@ -73,7 +79,7 @@ void EngineService::cancel(Ticket ticket) {
   wake_.notify_one();
 }
 
-void EngineService::work() {
+void EngineService::work() try {
   while (take_commands()) {
     step();
     std::vector<std::pair<Ticket, std::unique_ptr<Generation>>> over;
@@ -89,11 +95,29 @@ void EngineService::work() {
     wake_answers();
     tell_load();
   }
+} catch (const DeviceFault& fault) {
+  lose({ErrorKind::kNoDevice, fault.what()});
+}
+
+void EngineService::lose(const Error& error) {
+  step_began_ = 0;  // it is not stuck
+  {
+    const std::lock_guard lock(mutex_);
+    lost_ = true;
+  }
+  fail_all(error, false);
+  {
+    const std::lock_guard lock(running_mutex_);
+    n_reserved_ -= std::ssize(running_);
+    running_.clear();
+  }
+  if (hooks_.on_lost_device) hooks_.on_lost_device(error);
 }
 
 void EngineService::step() {
   ++n_steps_;
   step_began_ = Clock::now().time_since_epoch().count();
+  if (hooks_.before_step) hooks_.before_step();
   const bool computed = engine_.step();
   step_began_ = 0;
   if (computed) metrics_.add_step(engine_.last_step());

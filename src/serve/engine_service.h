@@ -3,6 +3,9 @@
 // Between two steps the engine thread takes new and cancelled requests, so a cancelled request is in no later step.
 // After a step the answer thread delivers the new tokens of each request as one batch, while the engine thread begins
 // the next step. Only stop strings are searched for on the engine thread, because they end an answer within a step.
+//
+// A device that fails (DeviceFault) ends the engine thread: open requests end with an error of kind kNoDevice, and so does
+// every later one.
 #pragma once
 
 #include <atomic>
@@ -53,11 +56,17 @@ struct StepWatch {
   std::vector<OpenRequest> requests;  // in it or waiting, by ticket; only while a step runs
 };
 
+// Called on the engine thread; may be empty.
+struct EngineServiceHooks {
+  std::function<void(const Error&)> on_lost_device;  // once, when all open requests have their error
+  std::function<void()> before_step;                 // for tests
+};
+
 class EngineService {
  public:
   using Deliver = std::function<void(Batch&)>;
 
-  EngineService(Engine& engine, Metrics& metrics);
+  EngineService(Engine& engine, Metrics& metrics, EngineServiceHooks hooks = {});
   ~EngineService();  // cancels open requests and returns after each has received its last batch
 
   const Engine& engine() const { return engine_; }
@@ -79,12 +88,14 @@ class EngineService {
   // Ends every open request with an error that says that the server is shutting down.
   void shut_down();
   bool stuck() const { return stuck_; }
+  bool lost() const { return lost_; }  // the device
 
  private:
   using Clock = std::chrono::steady_clock;
   struct Running;
   void step();
   void work();
+  void lose(const Error& error);
   bool take_commands();
   void start(Ticket ticket);
   void hand_on(Running& running);
@@ -93,12 +104,14 @@ class EngineService {
   void deliver_guarded(Running& running, Batch& batch);
   void finish(Ticket ticket, std::unique_ptr<Generation> done);
   void forget(Ticket ticket);
+  Ticket refuse(const std::shared_ptr<Running>& running, const Error& error);
   void fail_all(const Error& error, bool shutting_down);
   void fail(const std::shared_ptr<Running>& running, const Error& error, bool shutting_down = false);
   void tell_load();
 
   Engine& engine_;
   Metrics& metrics_;
+  const EngineServiceHooks hooks_;
   std::mutex mutex_;
   std::condition_variable wake_;
   std::vector<std::shared_ptr<Running>> submitted_;  // these three are guarded by mutex_
@@ -111,6 +124,7 @@ class EngineService {
   std::atomic<int64_t> n_steps_{0};
   std::atomic<Clock::rep> step_began_{0};  // 0: between steps
   std::atomic<bool> stuck_{false};
+  std::atomic<bool> lost_{false};  // becomes true under mutex_
   using HandedOn = std::vector<std::pair<std::shared_ptr<Running>, std::unique_ptr<Batch>>>;
   HandedOn handed_on_;           // not yet taken by the answer thread
   Clock::time_point load_told_;  // when the metrics last received the load

@@ -48,7 +48,7 @@ struct Server::State {
         routes(built_in_routes().begin(), built_in_routes().end()),
         metrics(o.model_names.front()),
         forms(tokenizer, format, engine.config().n_vocab),
-        service(engine, metrics) {
+        service(engine, metrics, {.on_lost_device = o.on_lost_device, .before_step = o.before_step}) {
     routes.insert(routes.end(), options.more_routes.begin(), options.more_routes.end());
     model = {.service = &service,
              .tokenizer = &tokenizer,

@@ -40,6 +40,10 @@ struct ServerOptions {
   int64_t max_queued = 1024;  // maximum number of open requests; more get 429
   WatchOptions watch;
   std::vector<Route> more_routes;  // in addition to the built-in routes
+  // Called once, on the engine's thread, where the device of the model fails: requests get 503 from then on, and the program
+  // should end. May be empty.
+  std::function<void(const Error&)> on_lost_device;
+  std::function<void()> before_step;  // for tests: called on the engine's thread
   // For tests: receives the path of each request and the fields of its body that the handler read.
   std::function<void(const std::string& path, const std::set<std::string, std::less<>>& fields)> on_fields;
   Log* log = nullptr;  // must outlive the server; null: standard error, as text

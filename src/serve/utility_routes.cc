@@ -5,6 +5,7 @@
 #include <ctime>
 #include <utility>
 
+#include "serve/answer.h"
 #include "serve/chat_messages.h"
 #include "serve/request_body.h"
 #include "serve/routes.h"
@@ -101,8 +102,8 @@ void answer_with(const ServedModel& model, Exchange& exchange, const Make& make)
 }  // namespace
 
 void handle_health(const ServedModel& model, const std::shared_ptr<Exchange>& exchange) {
-  if (!model.service->stuck()) return exchange->respond({.body = "{}"});
-  exchange->respond(error_response(engine_stuck(), ApiDialect::kOpenAi));
+  const std::optional<ApiError> refusal = engine_refusal(model);
+  exchange->respond(refusal ? error_response(*refusal, ApiDialect::kOpenAi) : HttpResponse{.body = "{}"});
 }
 
 void handle_version(const ServedModel& model, const std::shared_ptr<Exchange>& exchange) {

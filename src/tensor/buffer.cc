@@ -74,6 +74,13 @@ Buffer Buffer::borrowed(const std::byte* data, int64_t n_bytes, Device device) {
   return device == Device::kCuda ? of_device(writable, n_bytes, leave) : of_host(writable, n_bytes, leave);
 }
 
+Buffer Buffer::unmade(const DummyTensor& dummies, int64_t n_bytes) {
+  Buffer buffer;
+  buffer.n_bytes_ = n_bytes;
+  buffer.dummies_ = dummies;
+  return buffer;
+}
+
 void FreeBuffer::operator()(std::byte* data) const {
   if (give_back != nullptr) {
     give_back(data);

@@ -6,9 +6,11 @@
 #include <functional>
 #include <initializer_list>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
+#include "base/dummy_values.h"
 #include "tensor/view.h"
 
 namespace levin {
@@ -30,10 +32,14 @@ class Buffer {
  public:
   Buffer() = default;
   explicit Buffer(int64_t n_bytes);
-  Buffer(Buffer&& other) noexcept : data_(std::move(other.data_)), n_bytes_(std::exchange(other.n_bytes_, 0)) {}
+  Buffer(Buffer&& other) noexcept
+      : data_(std::move(other.data_)),
+        n_bytes_(std::exchange(other.n_bytes_, 0)),
+        dummies_(std::exchange(other.dummies_, std::nullopt)) {}
   Buffer& operator=(Buffer&& other) noexcept {
     data_ = std::move(other.data_);
     n_bytes_ = std::exchange(other.n_bytes_, 0);
+    dummies_ = std::exchange(other.dummies_, std::nullopt);
     return *this;
   }
   static Buffer for_tensor(DType dtype, std::initializer_list<int64_t> shape);
@@ -41,15 +47,19 @@ class Buffer {
   static Buffer of_host(std::byte* data, int64_t n_bytes, void (*free)(std::byte*));
   // Memory that somebody else owns, and for longer.
   static Buffer borrowed(const std::byte* data, int64_t n_bytes, Device device = Device::kCpu);
+  // Dummy values that are made where the buffer is moved to, which must be a device: until then data() is null.
+  static Buffer unmade(const DummyTensor& dummies, int64_t n_bytes);
 
   Device device() const { return data_.get_deleter().device; }
   std::byte* data() const { return data_.get(); }
   int64_t n_bytes() const { return n_bytes_; }
   bool empty() const { return n_bytes_ == 0; }
+  const std::optional<DummyTensor>& dummies() const { return dummies_; }  // of a buffer that is unmade
 
  private:
   std::unique_ptr<std::byte[], FreeBuffer> data_;
   int64_t n_bytes_ = 0;
+  std::optional<DummyTensor> dummies_;
 };
 
 // Scratch memory handed out in order and taken back all at once. Blocks are kept across resets, so a step that has run

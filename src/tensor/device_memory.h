@@ -6,18 +6,21 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <stdexcept>
+#include <span>
 
+#include "base/device_fault.h"
+#include "base/dummy_values.h"
 #include "base/result.h"
+#include "base/thread_pool.h"
 #include "tensor/buffer.h"
 
 namespace levin {
 
-// The device failed in a way that nothing there survives. Thrown from wherever it shows, since no request can continue and
-// there is nothing to give back; the program ends with its message.
-class DeviceFault : public std::runtime_error {
- public:
-  explicit DeviceFault(const Error& error) : std::runtime_error(error.message) {}
+// Bytes of the host and their place on a device.
+struct CopyIn {
+  std::byte* to = nullptr;
+  const std::byte* from = nullptr;
+  int64_t n_bytes = 0;
 };
 
 class DeviceMemory {
@@ -31,6 +34,12 @@ class DeviceMemory {
 
   // From the host, through pinned memory; `from` may change once the call returns.
   virtual void copy_bytes_in(std::byte* to, const void* from, int64_t n_bytes) = 0;
+  // Many copies, to ascending addresses, at the speed of the link: all threads read. What they read may change once the call
+  // returns. Up to kCopyGap bytes between two of them become zero.
+  static constexpr int64_t kCopyGap = 256;
+  virtual Status copy_all_in(std::span<const CopyIn> copies, ThreadPool& pool) = 0;
+  // n elements, as draw_dummy_values() makes them.
+  virtual void make_dummies(std::byte* to, const DummyTensor& tensor, int64_t n) = 0;
   // To the host; there when synchronize() has returned.
   virtual void copy_bytes_out(void* to, const std::byte* from, int64_t n_bytes) = 0;
   // Waits for all of it; a fault of the device is an error.

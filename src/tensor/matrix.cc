@@ -257,6 +257,9 @@ Matrix keep_rows(const RowMajorWeights& source, bool in_place) {
     m.data_ = Buffer(n_bytes);
     auto* out = reinterpret_cast<float*>(m.data_.data());
     for (int64_t i = 0; i < m.n_ * m.k_; ++i) out[i] = f16_to_f32(load_unaligned<uint16_t>(source.data, i));
+  } else if (source.dummies != nullptr) {
+    LEVIN_CHECK(in_place, "keep_rows: dummies of [{}, {}] that nobody has made", m.n_, m.k_);
+    m.data_ = Buffer::unmade(*source.dummies, n_bytes);
   } else if (in_place) {
     m.data_ = Buffer::borrowed(static_cast<const std::byte*>(source.data), n_bytes);
   } else {

@@ -70,7 +70,7 @@ constexpr int64_t e4m3_place(int64_t k, int64_t lane) {
 enum class MatrixForm : uint8_t {
   kPanels,       // for products
   kRows,         // row major, f16 as f32, to be moved to a device; no product reads it
-  kRowsInPlace,  // the same where the source has it, which then must stay
+  kRowsInPlace,  // the same where the source has it, which then must stay; dummies that nobody has made remain so
 };
 
 class Matrix {
@@ -148,7 +148,8 @@ struct RowMajorWeights {
   const float* scales = nullptr;  // [ceil(N / 128), ceil(K / 128)]; e4m3 only, may be null
   // [N, ceil(K / 32)] e8m0, kMxMinScale .. kMxMaxScale, in mxfp4; [N, K / 16] e4m3, finite and not below 0, in nvfp4
   const uint8_t* group_scales = nullptr;
-  float factor = 1;  // nvfp4 only, finite and above 0
+  float factor = 1;                      // nvfp4 only, finite and above 0
+  const DummyTensor* dummies = nullptr;  // instead of data, in place alone: values that a device will make
 };
 
 // Copies into the panel layout. f16 becomes f32, all others keep their type. All values are kept exactly.

@@ -30,8 +30,8 @@ std::unique_ptr<Model> three_layers(CudaBackend& cuda, const std::string& releas
   ModelConfig config = must(load_model_config(fixture_folder(released), Registry::built_in(), overrides)).config;
   const Numerics numerics = numerics_of_family(must(make_numerics(NumericsMode::kOfficial, "auto")), *config.family);
   ThreadPool pool(static_cast<int>(std::thread::hardware_concurrency()));
-  ModelWeights weights = must(dummy_weights(config, numerics, pool, MatrixForm::kRows));
-  must(place_weights(cuda, weights));
+  ModelWeights weights = must(dummy_weights(config, numerics, pool, MatrixForm::kRowsInPlace));
+  must(place_weights(cuda, pool, weights));
   return make_model(std::move(config), numerics, std::move(weights), Selection::kIndexer);
 }
 
@@ -84,6 +84,15 @@ INSTANTIATE_TEST_SUITE_P(Released, RealShapesTest, ::testing::Values("deepseek-v
                            std::replace(name.begin(), name.end(), '.', '_');
                            return name;
                          });
+
+// The kernels of a step once or twice each, for tools that make them many times slower (tools/gpu_check --sanitize-steps).
+TEST_P(RealShapesTest, AShortTextHasTheSameBitsInTwoChunkings) {
+  constexpr size_t kTokens = 2300;  // more than are selected
+  const auto bits = [&](const GraphRun& run) { return bits_of(*model_, options(1), run, kTokens); };
+  const std::vector<float> graphs = bits({.chunk_tokens = 1200}), eager = bits({.graphs = false, .chunk_tokens = 2047});
+  ASSERT_EQ(graphs.size(), eager.size());
+  EXPECT_EQ(std::memcmp(graphs.data(), eager.data(), graphs.size() * sizeof(float)), 0);
+}
 
 // Decode rows, verified rows and chained drafts: from graphs and kernel by kernel, alone and in batches that are
 // padded to the shapes of graphs.

@@ -273,8 +273,8 @@ std::unique_ptr<Model> real_widths(CudaBackend& cuda, std::initializer_list<cons
       must(load_model_config(LEVIN_SOURCE_DIR "/tests/fixtures/deepseek-v3.2", Registry::built_in(), overrides)).config;
   const Numerics numerics = numerics_of_family(must(make_numerics(NumericsMode::kOfficial, "auto")), *config.family);
   ThreadPool pool(2);
-  ModelWeights weights = must(dummy_weights(config, numerics, pool, MatrixForm::kRows));
-  must(place_weights(cuda, weights));
+  ModelWeights weights = must(dummy_weights(config, numerics, pool, MatrixForm::kRowsInPlace));
+  must(place_weights(cuda, pool, weights));
   return make_model(std::move(config), numerics, std::move(weights), Selection::kIndexer);
 }
 

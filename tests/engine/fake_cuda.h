@@ -53,11 +53,14 @@ class FakeCuda final : public CudaBackend {
   }
 
   int64_t n_synchronized() const { return n_synchronized_; }
+  // Works for n waits more, and never again.
+  void fail_after(int64_t n) { fails_after_ = n_synchronized_ + n; }
 
   const cuda::DeviceInfo& device() const override { return info_; }
   Arena& arena() override { return arena_; }
   Status synchronize() override {
     LEVIN_CHECK(recording_ == nullptr, "somebody waits while work is recorded");
+    if (fails_after_ == n_synchronized_) return Error{ErrorKind::kRuntime, "the fake device failed"};
     ++n_synchronized_;
     for (const std::function<void()>& work : std::exchange(queue_, {})) work();
     return {};
@@ -78,6 +81,13 @@ class FakeCuda final : public CudaBackend {
     LEVIN_CHECK(recording_ == nullptr, "a copy from the host is recorded");
     enqueue(
         [to, staged = std::vector<std::byte>(bytes, bytes + n_bytes)] { std::copy(staged.begin(), staged.end(), to); });
+  }
+  Status copy_all_in(std::span<const CopyIn> copies, ThreadPool&) override {
+    for (const CopyIn& copy : copies) copy_bytes_in(copy.to, copy.from, copy.n_bytes);
+    return {};
+  }
+  void make_dummies(std::byte* to, const DummyTensor& tensor, int64_t n) override {
+    enqueue([to, tensor, n] { draw_dummy_values(tensor, 0, n, to); });
   }
   void copy_bytes_out(void* to, const std::byte* from, int64_t n_bytes) override {
     LEVIN_CHECK(recording_ == nullptr, "a copy to the host is recorded");
@@ -191,6 +201,7 @@ class FakeCuda final : public CudaBackend {
   std::vector<std::function<void()>> queue_;
   std::vector<std::function<void()>>* recording_ = nullptr;
   int64_t n_synchronized_ = 0;
+  int64_t fails_after_ = -1;
 };
 
 }  // namespace levin::test

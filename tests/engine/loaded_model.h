@@ -14,6 +14,7 @@
 #include "engine/runner.h"
 #include "engine/tested_device.h"
 #include "io/safetensors.h"
+#include "model/architecture.h"
 #include "model/place_weights.h"
 #include "model/weight_table.h"
 #include "support/fixture.h"
@@ -21,6 +22,14 @@
 #include "support/temp_dir.h"
 
 namespace levin::test {
+
+// Empty: it runs the model of this folder.
+inline std::string why_not_on_tested_device(const std::filesystem::path& folder) {
+  if (tested_cuda() == nullptr) return "";
+  const Architecture& family = *must(load_model_config(folder)).config.family;
+  if (family.cuda_lacks.empty()) return "";
+  return std::string(family.name) + " does not run on CUDA, which lacks " + std::string(family.cuda_lacks);
+}
 
 struct ModelChoices {
   CudaBackend* cuda = tested_cuda();  // where its weights come to lie; null: on the host
@@ -46,7 +55,7 @@ inline std::unique_ptr<Model> load_model(const std::filesystem::path& folder, co
   ModelWeights weights = must(load_weights(config, numerics, checkpoint, pool, {}, &warnings, form));
   if (choices.change_config) choices.change_config(config);
   if (choices.change_weights) choices.change_weights(weights);
-  if (choices.cuda != nullptr) must(place_weights(*choices.cuda, weights));
+  if (choices.cuda != nullptr) must(place_weights(*choices.cuda, pool, weights));
   return make_model(std::move(config), numerics, std::move(weights), choices.selection);
 }
 

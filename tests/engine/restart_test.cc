@@ -1,10 +1,13 @@
 // Prefixes outside of the caches: a process that is started again reads from the disk what another computed, one that
 // keeps running finds it in memory, and either gives the same tokens, also after the other was killed at any moment.
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdio>
+#include <cstdlib>
 #include <fstream>
 #include <random>
 #include <thread>
@@ -33,13 +36,14 @@ class RestartTest : public ::testing::TestWithParam<const char*> {
     int64_t n_cache_tokens = 4096;
     bool stored = true;
     int64_t n_memory_pages = 0;
+    std::filesystem::path folder = {};  // empty: the test's
   };
 
   // A loop as a process has it: everything of its own but the folder.
   struct Process {
     Process(const Model& model, const RestartTest& test, const Circumstance& c)
         : runner(model, runner_options(c.n_cache_tokens, 1)),
-          store(c.stored ? test.open_store(model) : nullptr),
+          store(c.stored ? test.open_store(model, c.folder) : nullptr),
           disk(store.get()),
           loop(runner, {.chunk_tokens = c.chunk_tokens,
                         .n_spec_steps = kSpecSteps,
@@ -59,9 +63,9 @@ class RestartTest : public ::testing::TestWithParam<const char*> {
     StepLoop loop;
   };
 
-  std::unique_ptr<PageStore> open_store(const Model& model) const {
+  std::unique_ptr<PageStore> open_store(const Model& model, const std::filesystem::path& folder) const {
     const CacheLayout layout = model.cache_layout();
-    return must(PageStore::open({.folder = folder_.path(),
+    return must(PageStore::open({.folder = folder.empty() ? folder_.path() : folder,
                                  .max_bytes = int64_t{1} << 30,
                                  .fingerprint = {},
                                  .n_tokens = layout.block_tokens(),
@@ -96,6 +100,9 @@ class RestartTest : public ::testing::TestWithParam<const char*> {
     }
     return out;
   }
+  void SetUp() override {
+    if (!why_not_here_.empty()) GTEST_SKIP() << why_not_here_;
+  }
   void TearDown() override {
     for (const std::string& line : notes_) ADD_FAILURE() << line;
   }
@@ -105,7 +112,9 @@ class RestartTest : public ::testing::TestWithParam<const char*> {
   TempDir fixture_;
   const bool is_demo_ = std::string(GetParam()).starts_with("demo");
   const std::filesystem::path model_folder_ = is_demo_ ? demo_model_folder(GetParam()) : materialised(GetParam());
-  const std::unique_ptr<Model> model_ = load_model(model_folder_, {.numerics = NumericsMode::kFast});
+  const std::string why_not_here_ = why_not_on_tested_device(model_folder_);
+  const std::unique_ptr<Model> model_ =
+      why_not_here_.empty() ? load_model(model_folder_, {.numerics = NumericsMode::kFast}) : nullptr;
   const std::vector<int32_t> prompt_ =
       is_demo_ ? text_prompt(model_folder_, 70, 300) : random_prompts(model_folder_, 70, {300}).front();
   mutable std::vector<std::string> notes_;
@@ -272,21 +281,81 @@ TEST_P(RestartTest, TheDiskServesPreemptedRequests) {
   }
 }
 
+// This program once more, in the same test, where it writes to the folder until it is killed. Started anew and not forked,
+// because a device does not come along.
+class OtherProcess {
+ public:
+  // Returns when it is about to write.
+  explicit OtherProcess(const std::filesystem::path& folder) {
+    int ready[2];
+    EXPECT_EQ(::pipe2(ready, O_CLOEXEC), 0);
+    const std::string filter = std::string("--gtest_filter=") + full_test_name();
+    const std::vector<std::string> variables = environment(folder);
+    std::vector<char*> pointers;
+    for (const std::string& variable : variables) pointers.push_back(const_cast<char*>(variable.c_str()));
+    pointers.push_back(nullptr);
+    child_ = ::fork();
+    if (child_ == 0) {
+      ::dup2(ready[1], STDOUT_FILENO);
+      ::execle("/proc/self/exe", "test_restart", filter.c_str(), static_cast<char*>(nullptr), pointers.data());
+      ::_exit(127);
+    }
+    ::close(ready[1]);
+    std::string said;
+    char piece[256];
+    for (ssize_t n = 1; n > 0 && said.find(kReady) == std::string::npos;) {
+      n = ::read(ready[0], piece, sizeof(piece));
+      said.append(piece, static_cast<size_t>(std::max<ssize_t>(n, 0)));
+    }
+    ::close(ready[0]);
+    EXPECT_NE(said.find(kReady), std::string::npos) << said;
+  }
+  void kill() const {
+    EXPECT_EQ(::kill(child_, SIGKILL), 0);
+    EXPECT_EQ(::waitpid(child_, nullptr, 0), child_);
+  }
+
+  // Of the process that is the other one: where it writes.
+  static const char* folder() { return std::getenv(kWriterFolder); }
+  static void tell_ready() {
+    std::puts(kReady);
+    std::fflush(stdout);
+  }
+
+ private:
+  static constexpr const char* kWriterFolder = "LEVIN_TEST_WRITER_FOLDER";
+  static constexpr const char* kReady = "ready to write";
+
+  static std::string full_test_name() {
+    const ::testing::TestInfo* test = ::testing::UnitTest::GetInstance()->current_test_info();
+    return std::string(test->test_suite_name()) + "." + test->name();
+  }
+  // Without what chooses among the tests.
+  static std::vector<std::string> environment(const std::filesystem::path& folder) {
+    std::vector<std::string> out = {std::string(kWriterFolder) + "=" + folder.string()};
+    for (char** variable = environ; *variable != nullptr; ++variable) {
+      if (!std::string_view(*variable).starts_with("GTEST_")) out.emplace_back(*variable);
+    }
+    return out;
+  }
+
+  pid_t child_ = -1;
+};
+
 // `tools/serve_trial kill` does the same with the whole server, as often as wanted.
 TEST_P(RestartTest, AKillAtAnyMomentNeverGivesAWrongToken) {
+  if (OtherProcess::folder() != nullptr) {
+    Process process(*model_, *this, {.chunk_tokens = 64, .folder = OtherProcess::folder()});
+    OtherProcess::tell_ready();
+    while (true) process.run(request(prompt_));
+  }
   const Answered right = Process(*model_, *this, {.stored = false}).run(request(prompt_));
   std::mt19937 random(11);
   int64_t most_restored = 0;
   for (int round = 0; round < 5; ++round) {
-    const pid_t child = ::fork();
-    ASSERT_GE(child, 0);
-    if (child == 0) {
-      Process process(*model_, *this, {.chunk_tokens = 64});
-      while (true) process.run(request(prompt_));
-    }
+    OtherProcess writer(folder_.path());
     std::this_thread::sleep_for(std::chrono::milliseconds(5 + random() % 150));
-    ASSERT_EQ(::kill(child, SIGKILL), 0);
-    ASSERT_EQ(::waitpid(child, nullptr, 0), child);
+    writer.kill();
     Process again(*model_, *this, {});
     EXPECT_EQ(again.run(request(prompt_)).tokens, right.tokens) << round;
     most_restored = std::max(most_restored, again.loop.n_restored_tokens());

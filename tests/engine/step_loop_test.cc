@@ -562,5 +562,19 @@ TEST_P(StepLoopTest, CancelledAnswersEndAndOthersGoOn) {
   EXPECT_EQ(tokens_of(*fake.loop.take(kept)), fake_answer(other, 60));
 }
 
+// Wherever in a step it shows, and nothing waits for the device afterwards, nor when the loop goes.
+TEST_P(StepLoopTest, ALostDeviceIsThrownOutOfTheStep) {
+  if (where == Where::kHost) GTEST_SKIP() << "the host is no device";
+  for (int64_t n_waits = 0; n_waits < 12; ++n_waits) {
+    Fake fake({.chunk_tokens = 16, .n_spec_steps = 3, .min_confidence = 0, .max_context_tokens = kContext}, 2);
+    for (uint64_t i = 0; i < 3; ++i) must(fake.loop.submit(greedy(made_up(40, 70 + i), 100)));
+    fake.device.fail_after(n_waits);
+    const auto run = [&] {
+      while (fake.loop.step()) continue;
+    };
+    EXPECT_THROW(run(), DeviceFault) << n_waits;
+  }
+}
+
 }  // namespace
 }  // namespace levin::test

@@ -24,16 +24,18 @@ inline std::string_view tested_device() {
 
 inline bool tests_tuned_kernels() { return tested_device() == "cuda-sm90"; }
 
-// null: the CPU. Opened once, and never closed: models of static tests may outlive main.
+// A backend of the caller's own, whose scratch memory nobody has used; null: the CPU.
+inline std::unique_ptr<CudaBackend> open_tested_cuda() {
+  const std::string_view name = tested_device();
+  if (name == "cpu") return nullptr;
+  LEVIN_CHECK(name == "cuda-plain" || tests_tuned_kernels(),
+              "LEVIN_TEST_DEVICE is '{}', expected cpu, cuda-plain or cuda-sm90", name);
+  return must(open_cuda({.kernels = tests_tuned_kernels() ? cuda::KernelSet::kSm90 : cuda::KernelSet::kPlain}));
+}
+
+// The one that tests share; null: the CPU. Opened once, and never closed: models of static tests may outlive main.
 inline CudaBackend* tested_cuda() {
-  static CudaBackend* const cuda = []() -> CudaBackend* {
-    const std::string_view name = tested_device();
-    if (name == "cpu") return nullptr;
-    LEVIN_CHECK(name == "cuda-plain" || tests_tuned_kernels(),
-                "LEVIN_TEST_DEVICE is '{}', expected cpu, cuda-plain or cuda-sm90", name);
-    return must(open_cuda({.kernels = tests_tuned_kernels() ? cuda::KernelSet::kSm90 : cuda::KernelSet::kPlain}))
-        .release();
-  }();
+  static CudaBackend* const cuda = open_tested_cuda().release();
   return cuda;
 }
 

@@ -11,6 +11,7 @@
 #include "arch/load_config.h"
 #include "base/numbers.h"
 #include "model/weight_table.h"
+#include "ops/cuda_backend.h"
 #include "support/fixture.h"
 #include "support/must.h"
 #include "support/pretended_device.h"
@@ -77,13 +78,23 @@ class PlaceWeightsTest : public ::testing::TestWithParam<const char*> {
     checkpoint_.emplace(must(io::Checkpoint::open(folder_.path())));
   }
   ModelWeights read(MatrixForm form) {
-    ThreadPool pool(2);
-    return must(load_weights(*config_, {}, *checkpoint_, pool, {}, nullptr, form));
+    return must(load_weights(*config_, {}, *checkpoint_, pool_, {}, nullptr, form));
+  }
+
+  // All that lies on a device once dummies read in this form have been placed there.
+  std::vector<std::byte> placed_dummies(DeviceMemory& device, MatrixForm form) {
+    ModelWeights weights = must(dummy_weights(*config_, {}, pool_, form));
+    must(place_weights(device, pool_, weights));
+    std::vector<std::byte> out(static_cast<size_t>(weights.device_memory.n_bytes()));
+    device.copy_bytes_out(out.data(), weights.device_memory.data(), std::ssize(out));
+    must(device.synchronize());
+    return out;
   }
 
   TempDir folder_;
   std::optional<ModelConfig> config_;
   std::optional<io::Checkpoint> checkpoint_;
+  ThreadPool pool_{2};
   PretendedDevice device_;
 };
 
@@ -93,7 +104,7 @@ TEST_P(PlaceWeightsTest, EveryValueIsThere) {
   on_host.visit(expected);
   for (const MatrixForm form : {MatrixForm::kRows, MatrixForm::kRowsInPlace}) {
     ModelWeights weights = read(form);
-    must(place_weights(device_, weights));
+    must(place_weights(device_, pool_, weights));
     Values found;
     weights.visit(found);
     EXPECT_TRUE(found.values == expected.values);
@@ -105,9 +116,27 @@ TEST_P(PlaceWeightsTest, EveryValueIsThere) {
 TEST_P(PlaceWeightsTest, LackOfMemoryIsAnError) {
   ModelWeights weights = read(MatrixForm::kRowsInPlace);
   device_.available = 1000;
-  const Status status = place_weights(device_, weights);
+  const Status status = place_weights(device_, pool_, weights);
   ASSERT_FALSE(status.ok());
   EXPECT_EQ(status.error().kind, ErrorKind::kOutOfMemory);
+}
+
+// To the last bit, alignment and all.
+TEST_P(PlaceWeightsTest, DummiesMadeThereAreThoseOfTheHost) {
+  const std::vector<std::byte> of_host = placed_dummies(device_, MatrixForm::kRows);
+  device_.n_copied = 0;
+  EXPECT_TRUE(placed_dummies(device_, MatrixForm::kRowsInPlace) == of_host);
+  EXPECT_GT(std::count_if(of_host.begin(), of_host.end(), [](std::byte b) { return b != std::byte{}; }),
+            std::ssize(of_host) / 2);
+  EXPECT_LT(device_.n_copied, std::ssize(of_host));
+}
+
+TEST_P(PlaceWeightsTest, DummiesMadeOnACudaDeviceAreThoseOfTheHost) {
+  const Result<std::unique_ptr<CudaBackend>> cuda = open_cuda({.kernels = cuda::KernelSet::kPlain});
+  if (!cuda.ok()) GTEST_SKIP() << cuda.error().message;
+  const std::vector<std::byte> of_host = placed_dummies(device_, MatrixForm::kRows);
+  EXPECT_TRUE(placed_dummies(**cuda, MatrixForm::kRows) == of_host);
+  EXPECT_TRUE(placed_dummies(**cuda, MatrixForm::kRowsInPlace) == of_host);
 }
 
 INSTANTIATE_TEST_SUITE_P(Fixtures, PlaceWeightsTest,

@@ -2,7 +2,11 @@
 // token nothing is left to choose.
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <future>
+
 #include "base/check.h"
+#include "base/device_fault.h"
 #include "serve/served_demo.h"
 #include "support/must.h"
 
@@ -90,6 +94,48 @@ TEST_F(FailureTest, OthersAreNotDisturbed) {
   const Reply good = ask(demo_->port(), "/v1/chat/completions", std::string("{") + kQuestion + "}");
   EXPECT_EQ(at(json(good.body), "choices.0.message.content"), io::JsonValue("The capital of Japan is Tokyo."));
   EXPECT_EQ(demo_->server().metrics().find("finished_reason=\"error\"} 0\n"), std::string::npos);
+}
+
+// Of a device here whose failure is thrown where it would show; tests/serve/lost_device_test.py makes a real one fail.
+TEST(LostDeviceTest, RunningAndNewRequestsGet503AndTheProgramIsTold) {
+  std::atomic<int> n_steps{0};
+  std::promise<Error> told;
+  serve::ServerOptions options;
+  options.before_step = [&] {
+    if (++n_steps == 20) throw DeviceFault({ErrorKind::kRuntime, "the CUDA device failed: torn out"});
+  };
+  options.on_lost_device = [&](const Error& error) { told.set_value(error); };
+  ServedDemo demo(options);
+  const auto long_answer = [&](bool stream) {
+    return ask(demo.port(), "/v1/completions",
+               R"({"prompt": "import os", "max_tokens": 1000, "ignore_eos": true, "stream": )" +
+                   std::string(stream ? "true" : "false") + "}");
+  };
+  std::vector<std::future<Reply>> whole;
+  for (int i = 0; i < 3; ++i) whole.push_back(std::async(std::launch::async, long_answer, false));
+  std::future<Reply> stream = std::async(std::launch::async, long_answer, true);
+  const auto is_refusal = [](const io::JsonValue& body) {
+    return at(body, "error.code") == io::JsonValue("device_lost") &&
+           at(body, "error.type") == io::JsonValue("unavailable_error");
+  };
+  for (std::future<Reply>& answer : whole) {
+    const Reply reply = answer.get();
+    EXPECT_EQ(reply.status, 503);
+    EXPECT_TRUE(is_refusal(json(reply.body))) << reply.body;
+  }
+  const Reply streamed = stream.get();
+  if (streamed.status == 200) {
+    EXPECT_TRUE(is_refusal(json(events_of(streamed.body).back()))) << streamed.body;
+  } else {
+    EXPECT_EQ(streamed.status, 503);  // it had not begun
+  }
+  const Error error = told.get_future().get();
+  EXPECT_EQ(error.kind, ErrorKind::kNoDevice);
+  EXPECT_EQ(error.message, "the CUDA device failed: torn out");
+  EXPECT_EQ(long_answer(false).status, 503);
+  EXPECT_EQ(long_answer(true).status, 503);
+  EXPECT_EQ(ask(demo.port(), "/health", "").status, 503);
+  EXPECT_EQ(n_steps, 20);
 }
 
 }  // namespace

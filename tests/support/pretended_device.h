@@ -18,7 +18,15 @@ class PretendedDevice final : public DeviceMemory {
   Result<Buffer> allocate_pinned(int64_t n_bytes) override { return Buffer(n_bytes); }
   int64_t available_bytes() const override { return available; }
   void copy_bytes_in(std::byte* to, const void* from, int64_t n_bytes) override {
+    n_copied += n_bytes;
     std::memcpy(to, from, static_cast<size_t>(n_bytes));
+  }
+  Status copy_all_in(std::span<const CopyIn> copies, ThreadPool&) override {
+    for (const CopyIn& copy : copies) copy_bytes_in(copy.to, copy.from, copy.n_bytes);
+    return {};
+  }
+  void make_dummies(std::byte* to, const DummyTensor& tensor, int64_t n) override {
+    draw_dummy_values(tensor, 0, n, to);
   }
   void copy_bytes_out(void* to, const std::byte* from, int64_t n_bytes) override {
     std::memcpy(to, from, static_cast<size_t>(n_bytes));
@@ -26,6 +34,7 @@ class PretendedDevice final : public DeviceMemory {
   Status synchronize() override { return {}; }
 
   int64_t available = int64_t{1} << 40;
+  int64_t n_copied = 0;  // bytes that came from the host
 };
 
 }  // namespace levin::test

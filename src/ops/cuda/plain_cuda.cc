@@ -7,8 +7,10 @@
 #include <utility>
 
 #include "base/numbers.h"
+#include "kernels/cuda/plain/dummies.h"
 #include "ops/cuda/ops_on_cuda.h"
 #include "ops/moe.h"
+#include "tensor/cuda/upload.h"
 
 namespace levin {
 namespace {
@@ -70,6 +72,14 @@ void PlainCuda::copy_bytes_in(std::byte* to, const void* from, int64_t n_bytes) 
   ring_.copy(stream_, to, from, n_bytes);
 }
 
+Status PlainCuda::copy_all_in(std::span<const CopyIn> copies, ThreadPool& pool) {
+  return cuda::upload(stream_, device_.index, copies, pool);
+}
+
+void PlainCuda::make_dummies(std::byte* to, const DummyTensor& tensor, int64_t n) {
+  cuda::plain::make_dummies({.tensor = tensor, .n = n, .to = to}, stream_.handle());
+}
+
 void PlainCuda::copy_bytes_out(void* to, const std::byte* from, int64_t n_bytes) {
   if (n_bytes > 0) cuda::copy_to_host(stream_, to, from, n_bytes);
 }
@@ -89,7 +99,11 @@ Status PlainCuda::copy_out(const View& to, const View& from) {
   return synchronize();
 }
 
-Status PlainCuda::synchronize() { return stream_.synchronize(); }
+Status PlainCuda::synchronize() {
+  LEVIN_TRY(stream_.synchronize());
+  clock_.add_times();
+  return {};
+}
 
 Result<std::unique_ptr<RecordedWork>> PlainCuda::record(const std::function<void()>& enqueue) {
   LEVIN_ASSIGN(cuda::Graph graph, cuda::Graph::capture(stream_, enqueue));

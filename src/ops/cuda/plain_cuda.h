@@ -9,6 +9,7 @@
 #include "kernels/cuda/plain/products.h"
 #include "kernels/cuda/plain/rows.h"
 #include "ops/cuda/device_views.h"
+#include "ops/cuda/event_clock.h"
 #include "ops/cuda_backend.h"
 #include "ops/rope.h"
 #include "tensor/cuda/device.h"
@@ -27,10 +28,13 @@ class PlainCuda : public CudaBackend {
   Result<Buffer> allocate_pinned(int64_t n_bytes) override;
   int64_t available_bytes() const override { return cuda::free_device_bytes(); }
   void copy_bytes_in(std::byte* to, const void* from, int64_t n_bytes) override;
+  Status copy_all_in(std::span<const CopyIn> copies, ThreadPool& pool) override;
+  void make_dummies(std::byte* to, const DummyTensor& tensor, int64_t n) override;
   void copy_bytes_out(void* to, const std::byte* from, int64_t n_bytes) override;
   void copy_in(const View& to, const View& from) override;
   Status copy_out(const View& to, const View& from) override;
   Status synchronize() override;
+  OpClock* clock() override { return &clock_; }
   Result<std::unique_ptr<RecordedWork>> record(const std::function<void()>& enqueue) override;
   Result<Matrix> upload(const RowMajorWeights& source) override;
   Result<ops::ExpertStack> upload_experts(std::span<const ExpertRows> experts) override;
@@ -91,6 +95,7 @@ class PlainCuda : public CudaBackend {
  private:
   const float* frequencies_on_device(const std::vector<float>& frequencies);
 
+  EventClock clock_{stream_};
   cuda::UploadRing ring_;
   Arena scratch_;
   std::map<std::vector<float>, Buffer> frequencies_;  // of rotations, on the device

@@ -3,12 +3,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <numeric>
 #include <optional>
 #include <vector>
 
 #include "kernels/cuda/device_array.h"
+#include "tensor/cuda/upload.h"
 
 namespace levin::cuda {
 namespace {
@@ -39,6 +41,42 @@ TEST_F(DeviceTest, TooLargeAnAllocationIsAnErrorThatNamesTheSize) {
   EXPECT_EQ(buffer.error().kind, ErrorKind::kOutOfMemory);
   EXPECT_NE(buffer.error().message.find("1125899906842624"), std::string::npos) << buffer.error().message;
   EXPECT_EQ(DeviceArray<int32_t>(*stream_, counting(5, 0)).host(), counting(5, 0));  // nothing else is broken
+}
+
+// Of all sizes, with gaps between them that are filled and others that are not, by several threads.
+TEST_F(DeviceTest, AnUploadCopiesEveryByteToItsPlace) {
+  constexpr int64_t kMost = int64_t{20} << 20;
+  const DeviceArray<uint8_t> device(*stream_, 5 * kMost);
+  device.fill(0x5B);
+  std::vector<uint8_t> expected(static_cast<size_t>(5 * kMost), 0x5B);
+  std::vector<std::vector<uint8_t>> sources;
+  std::vector<CopyIn> copies;
+  int64_t at = 0;
+  const auto add = [&](int64_t gap, int64_t n) {
+    std::vector<uint8_t>& source = sources.emplace_back(static_cast<size_t>(n));
+    for (size_t i = 0; i < source.size(); ++i) source[i] = static_cast<uint8_t>(i * 7 + i / 251 + sources.size());
+    if (gap <= DeviceMemory::kCopyGap && at > 0) std::fill_n(expected.begin() + at, gap, uint8_t{0});
+    at += gap;
+    std::copy(source.begin(), source.end(), expected.begin() + at);
+    copies.push_back({.to = reinterpret_cast<std::byte*>(device.data()) + at,
+                      .from = reinterpret_cast<const std::byte*>(source.data()),
+                      .n_bytes = n});
+    at += n;
+  };
+  add(3, 1);
+  for (int i = 0; i < 50; ++i) add(i % 5 == 0 ? 4096 : 37 * (i % 7), 1 + 40'000 * (i % 11));
+  add(0, kMost + 5);  // three parts
+  add(256, (int64_t{8} << 20) - 100);
+  add(200, 64);  // the end of a part within a gap
+  add(257, 1000);
+  for (const int n_threads : {1, 3}) {
+    ThreadPool pool(n_threads);
+    must(upload(*stream_, 0, copies, pool));
+    EXPECT_TRUE(device.host() == expected) << n_threads << " threads";
+    device.fill(0x5B);
+  }
+  ThreadPool pool(2);
+  must(upload(*stream_, 0, {}, pool));
 }
 
 TEST_F(DeviceTest, AnEventOrdersTwoStreams) {
