@@ -23,6 +23,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/device_fault.h"
 #include "base/recovery.h"
 #include "engine/draft_depth.h"
 #include "engine/drafter.h"
@@ -30,7 +31,6 @@
 #include "engine/sampler.h"
 #include "engine/token_chooser.h"
 #include "sched/scheduler.h"
-#include "tensor/device_memory.h"
 
 namespace levin {
 

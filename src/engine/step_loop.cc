@@ -6,8 +6,8 @@
 #include <chrono>
 #include <utility>
 
+#include "base/device_fault.h"
 #include "base/recovery.h"
-#include "tensor/device_memory.h"
 
 namespace levin {
 namespace {
@@ -174,13 +174,20 @@ void StepLoop::compute_round(Round& round) {
   }
 }
 
-// Without a round everything was being planned, so all end. A device may still be at work with memory of the step.
+// Without a round everything was being planned, so all end. Until tokens are chosen those that decode can be in the next step
+// instead: then the prompts alone end, for which a step needs by far the most, if there are any. A device may still be at work
+// with memory of the step.
 void StepLoop::end_round(const Round& round, const std::exception& thrown) {
   runner_.wait();
+  const auto of_prompt = [](const RoundEntry& entry) { return entry.of_prompt; };
+  const bool prompts_alone =
+      phase_ == StepPhase::kTrunk && std::any_of(round.entries.begin(), round.entries.end(), of_prompt);
   const auto end = [&](Sequence& s) {
     if (!s.finished) s.fail(thrown);
   };
-  for (const RoundEntry& entry : round.entries) end(*entry.sequence);
+  for (const RoundEntry& entry : round.entries) {
+    if (entry.of_prompt || !prompts_alone) end(*entry.sequence);
+  }
   if (!round.entries.empty()) return;
   for (const std::unique_ptr<Sequence>& s : sequences_) end(*s);
 }

@@ -75,7 +75,7 @@ class StepLoop {
   Result<RequestId> submit(GenerateRequest request);
 
   // One step for all sequences. False: nothing is left to do. What goes wrong within it, by an error of ours or for lack of
-  // memory, ends one sequence where it concerns one, and otherwise those of the round; a lost device is thrown.
+  // memory, ends one sequence where it concerns one, and otherwise those of the round, or its prompts; a lost device is thrown.
   bool step();
 
   void cancel(RequestId id);  // ends it before its next token

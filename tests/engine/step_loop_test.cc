@@ -11,6 +11,7 @@
 #include <random>
 #include <string>
 #include <tuple>
+#include <utility>
 
 #include "engine/fake_model.h"
 #include "engine/mtp_drafter.h"
@@ -524,6 +525,31 @@ TEST_P(StepLoopTest, AFailingStepEndsItsRequestsAndNoOthers) {
       fake.loop.forget_prefixes();
       EXPECT_EQ(fake.runner.pools().rows().n_free(), fake.runner.pools().rows().n_pages());
     }
+  }
+}
+
+// A long prompt for which memory runs out. What a device computes fails later, when tokens are chosen.
+TEST_P(StepLoopTest, APromptThatAStepFailsForDoesNotEndThoseThatDecode) {
+  if (where != Where::kHost) GTEST_SKIP() << "the fake device computes when somebody waits";
+  for (const int depth : {0, 3}) {
+    Fake fake({.chunk_tokens = 64, .n_spec_steps = depth, .min_confidence = 0, .max_context_tokens = kContext}, 3);
+    std::vector<Tokens> prompts;
+    std::vector<RequestId> ids;
+    for (uint64_t i = 0; i < 7; ++i) {
+      prompts.push_back(made_up(9, 210 + i));
+      ids.push_back(must(fake.loop.submit(greedy(prompts.back(), 30))));
+    }
+    for (int i = 0; i < 4; ++i) fake.loop.step();
+    const RequestId bad = must(fake.loop.submit(greedy(made_up(300, 220), 30)));
+    fake.loop.step();
+    bool fails = true;
+    fake.model.on_trunk = [&] {
+      if (std::exchange(fails, false)) throw std::bad_alloc();
+    };
+    while (fake.loop.step()) continue;
+    EXPECT_EQ(fake.loop.take(bad)->error.value().kind, ErrorKind::kOutOfMemory);
+    expect_others_answered(fake.loop, ids, prompts, 0);
+    EXPECT_EQ(fake.model.n_stale_rows, 0);
   }
 }
 
