@@ -23,6 +23,7 @@ struct EngineService::Running {
   int64_t n_prompt = 0;
   std::chrono::steady_clock::time_point begun;
   std::atomic<int64_t> n_answer{0};  // tokens so far
+  bool has_failed = false;           // of the answer thread: what was thrown has ended it
 };
 
 EngineService::EngineService(Engine& engine, Metrics& metrics, EngineServiceHooks hooks)
@@ -258,12 +259,15 @@ void EngineService::wake_answers() {
   });
 }
 
-// What is thrown by the text or the form of an answer ends that answer alone.
+// What is thrown by the text or the form of an answer ends that answer alone, with one error: tokens that the engine has made
+// before it hears of that are dropped.
 void EngineService::deliver_guarded(Running& running, Batch& batch) {
+  if (running.has_failed) return;
   try {
     const Recovery recovery;
     deliver(running, batch);
   } catch (const std::exception& thrown) {
+    running.has_failed = true;
     Batch failed;
     failed.error = failure_of(thrown);
     running.deliver(failed);

@@ -113,23 +113,26 @@ TEST_F(EngineServiceTest, RefusesInABatchAndFreesThePlace) {
   while (!service.reserve(1, 1)) std::this_thread::yield();
 }
 
-TEST_F(EngineServiceTest, AnAnswerThatThrowsEndsAlone) {
-  std::atomic<int> n_over{0}, n_right{0};
+TEST_F(EngineServiceTest, AnAnswerThatThrowsEndsAloneAndOnce) {
+  std::atomic<int> n_over{0}, n_right{0}, n_failed{0};
   std::atomic<bool> failed{false};
-  EngineService service(*engine_, metrics_);
-  service.submit(request(0), text(), [&](Batch& batch) {
-    if (!batch.error) throw std::bad_alloc();
-    failed = batch.error->kind == ErrorKind::kOutOfMemory;
-    ++n_over;
-  });
-  for (int i = 1; i < 4; ++i) {
-    service.submit(request(i), text(), [&](Batch& batch) {
-      n_right += batch.done && !batch.error ? 1 : 0;
-      n_over += batch.done || batch.error ? 1 : 0;
+  {
+    EngineService service(*engine_, metrics_);
+    service.submit(request(0), text(), [&](Batch& batch) {
+      if (!batch.error) throw std::bad_alloc();
+      failed = batch.error->kind == ErrorKind::kOutOfMemory;
+      n_over += n_failed++ == 0 ? 1 : 0;
     });
+    for (int i = 1; i < 4; ++i) {
+      service.submit(request(i), text(), [&](Batch& batch) {
+        n_right += batch.done && !batch.error ? 1 : 0;
+        n_over += batch.done || batch.error ? 1 : 0;
+      });
+    }
+    while (n_over < 4) std::this_thread::yield();
   }
-  while (n_over < 4) std::this_thread::yield();
   EXPECT_TRUE(failed);
+  EXPECT_EQ(n_failed, 1);
   EXPECT_EQ(n_right, 3);
 }
 
