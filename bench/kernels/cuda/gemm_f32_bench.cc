@@ -2,7 +2,7 @@
 //
 //   bench_gemm_f32 [--cublaslt LIBRARY] [--product NAME] [--rows N] [--all-plans]      CSV to stdout
 //
-// Shapes are DeepSeek-V3.2's and, of the halves of kv_b, GLM-5's. Copies of the weights take turns, so that they are cold. The
+// Shapes are DeepSeek-V3.2's and, of the halves of kv_b, GLM-5's. Up to 16 copies of the weights take turns; large ones are cold. The
 // floor is the larger of the weights' bytes and the multiply-adds at the rates of the card's clocks.
 #include <cuda_runtime_api.h>
 #include <fmt/core.h>
