@@ -505,7 +505,7 @@ std::vector<HeadResult> Runner::results_of(const HeadCall& call) {
   int64_t n_logits = 0;
   for (size_t i = 0; i < results.size(); ++i) {
     if (call.by_rule[i]) {
-      std::memcpy(&results[i].chosen.emplace(), call.chosen.row<int32_t>(static_cast<int64_t>(i)),
+      std::memcpy(static_cast<void*>(&results[i].chosen.emplace()), call.chosen.row<int32_t>(static_cast<int64_t>(i)),
                   sizeof(ops::ChosenToken));
     } else {
       results[i].logits = row_span(call.logits, n_logits++);
