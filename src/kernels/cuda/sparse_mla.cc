@@ -132,6 +132,8 @@ SparseMla rows_of(const SparseMla& a, int64_t first, int64_t n_rows) {
   return some;
 }
 
+constexpr int64_t kFewestRowsToConvert = 512;
+
 }  // namespace
 
 std::string sparse_mla_support(int n_heads, int d_latent, int d_rope, int n_topk) {
@@ -151,16 +153,18 @@ int64_t sparse_mla_scratch_bytes() {
 int64_t most_mla_pairs() { return std::min<int64_t>(n_sms(), kMlaTotals) / 2; }
 
 std::vector<int64_t> sparse_mla_thresholds(int n_heads, int n_topk, int64_t most_rows) {
-  return plan_thresholds(most_rows, [&](int64_t n_rows) {
+  std::vector<int64_t> found = plan_thresholds(most_rows, [&](int64_t n_rows) {
     return choose_sharing({.n_rows = n_rows, .n_heads = n_heads, .n_topk = n_topk});
   });
+  if (kFewestRowsToConvert <= most_rows) found.push_back(kFewestRowsToConvert);
+  return found;
 }
 
 // A row of 2048 top-k indices gains 0.2 us with 128 heads and 0.3 us with 64; a token of a request costs 1.3 ns.
 bool is_worth_converting(const SparseMla& a, int64_t n_tables) {
-  constexpr int64_t kFewestRows = 512, kTokensPerRow = 64;
+  constexpr int64_t kTokensPerRow = 64;
   const int64_t n_tokens = n_tables * a.tables.stride * kIndexPageTokens;
-  return a.format == LatentRows::kFp8 && a.tables.data != nullptr && a.n_rows >= kFewestRows &&
+  return a.format == LatentRows::kFp8 && a.tables.data != nullptr && a.n_rows >= kFewestRowsToConvert &&
          n_tokens <= a.n_rows * kTokensPerRow;
 }
 

@@ -81,7 +81,7 @@ bool is_worth_converting(const SparseMla& a, int64_t n_tables);
 int64_t converted_latent_bytes(const PageTables& tables, int64_t n_tables);
 SparseMla convert_latent_rows(const SparseMla& a, int64_t n_tables, std::byte* workspace, StreamHandle stream);
 
-// plan_thresholds() of kAuto over FP8 rows on the calling thread's device, for tests.
+// plan_thresholds() of kAuto over FP8 rows on the calling thread's device, and the fewest rows to convert; for tests.
 std::vector<int64_t> sparse_mla_thresholds(int n_heads, int n_topk, int64_t most_rows);
 
 }  // namespace levin::cuda

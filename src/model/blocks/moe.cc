@@ -31,6 +31,7 @@ View MoeBlock::forward(Pass& p, View h) const {
                                .topk = topk,
                                .weights = expert_weights,
                                .faults = p.step().faults});
+  if (p.probe() != nullptr && p.probe()->on_experts) p.probe()->on_experts(logits, topk, expert_weights);
   ops::expert_ffn(p.ctx(), {.x = h,
                             .topk = topk,
                             .weights = expert_weights,

@@ -16,9 +16,6 @@ namespace {
 constexpr std::string_view kOp = "expert_ffn";
 constexpr int64_t kMaxPairs = 65535;  // rows of one launch around the grouped products
 
-// Tokens up to which the shared block is one more expert: of more it reads its weights fewer times as a product of its own.
-constexpr int kMaxTokensOfShared = 16;
-
 // Scratch of one token, for each index and once: rounded inputs, gate and up, hidden values, what experts give.
 int64_t token_bytes(const ops::ExpertFfn& a, int64_t f) {
   const int64_t d = a.x.dim(1), f_shared = a.shared == nullptr ? 0 : a.shared->gate.n();
@@ -130,7 +127,7 @@ ProductRows OpsOnCuda::expert_rows(const ops::ExpertFfn& a, DType weights, const
 
 // The same experts with the shared block as one more, where it stands after them.
 std::optional<OpsOnCuda::BlockWeights> OpsOnCuda::with_shared(const ops::ExpertFfn& a, const BlockWeights& experts) {
-  if (a.shared == nullptr || experts.joined() || a.x.dim(0) > kMaxTokensOfShared) return std::nullopt;
+  if (a.shared == nullptr || experts.joined() || a.x.dim(0) > cuda::kMaxTokensOfShared) return std::nullopt;
   const BlockWeights shared = block_weights(*a.shared);
   BlockWeights all = experts;
   for (ProductWeights BlockWeights::* part : {&BlockWeights::gate, &BlockWeights::up, &BlockWeights::down}) {
