@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 
 #include "base/check.h"
+#include "kernels/cuda/alignment.h"
 #include "kernels/cuda/index_plan_launch.h"
 #include "kernels/cuda/index_scores_launch.h"
 #include "kernels/cuda/prims/tensor_map.h"
@@ -12,8 +13,6 @@ namespace levin::cuda {
 namespace {
 
 constexpr int64_t kIndexPageBytes = kIndexPageTokens * (kIndexWidth + 4);
-
-bool aligned_16(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
 
 void check_shape(const IndexShape& s) {
   LEVIN_CHECK(s.n_requests >= 0 && s.n_tokens >= 1 && s.n_tokens <= kMaxQueryTokens && s.n_blocks >= 1,

@@ -5,12 +5,11 @@
 #include <string_view>
 
 #include "base/check.h"
+#include "kernels/cuda/alignment.h"
 #include "kernels/cuda/row_chains_launch.h"
 
 namespace levin::cuda {
 namespace {
-
-bool aligned_16(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
 
 void check_rows(std::string_view op, const InputRows& x) {
   LEVIN_CHECK(x.data != nullptr && aligned_16(x.data) && x.ld % 8 == 0, "{}: rows at {}, {} elements apart", op, x.data,

@@ -5,14 +5,13 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "kernels/cuda/alignment.h"
 #include "kernels/cuda/plan_thresholds.h"
 #include "kernels/cuda/prims/launch.h"
 #include "kernels/cuda/sparse_mla_launch.h"
 
 namespace levin::cuda {
 namespace {
-
-bool aligned_16(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
 
 void check(const SparseMla& a) {
   const std::string refusal = sparse_mla_support(a.n_heads, 512, 64, a.n_topk);
