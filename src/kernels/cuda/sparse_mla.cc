@@ -14,7 +14,7 @@ namespace levin::cuda {
 namespace {
 
 void check(const SparseMla& a) {
-  const std::string refusal = sparse_mla_support(a.n_heads, 512, 64, a.n_topk);
+  const std::string refusal = sparse_mla_support({.n_heads = a.n_heads, .n_topk = a.n_topk});
   LEVIN_CHECK(refusal.empty(), "{}", refusal);
   LEVIN_CHECK(aligned_16(a.q_latent) && aligned_16(a.q_rope) && aligned_16(a.cache) && aligned_16(a.out),
               "q, cache and out must be 16-byte aligned");
@@ -133,13 +133,14 @@ SparseMla rows_of(const SparseMla& a, int64_t first, int64_t n_rows) {
 
 }  // namespace
 
-std::string sparse_mla_support(int n_heads, int d_latent, int d_rope, int n_topk) {
-  if (d_latent != 512 || d_rope != 64)
-    return fmt::format("sparse attention on CUDA has latent width 512 and rope width 64, not {} and {}", d_latent,
-                       d_rope);
-  if (n_heads < 1 || n_heads > 128) return fmt::format("sparse attention on CUDA has 1 to 128 heads, not {}", n_heads);
-  if (n_topk < 64 || n_topk > 2048 || n_topk % 64 != 0)
-    return fmt::format("sparse attention on CUDA takes a multiple of 64 top-k indices up to 2048, not {}", n_topk);
+std::string sparse_mla_support(const MlaForm& form) {
+  if (form.d_latent != 512 || form.d_rope != 64)
+    return fmt::format("sparse attention on CUDA has latent width 512 and rope width 64, not {} and {}", form.d_latent,
+                       form.d_rope);
+  if (form.n_heads < 1 || form.n_heads > 128)
+    return fmt::format("sparse attention on CUDA has 1 to 128 heads, not {}", form.n_heads);
+  if (form.n_topk < 64 || form.n_topk > 2048 || form.n_topk % 64 != 0)
+    return fmt::format("sparse attention on CUDA takes a multiple of 64 top-k indices up to 2048, not {}", form.n_topk);
   return {};
 }
 
