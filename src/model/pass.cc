@@ -155,11 +155,14 @@ ProductInput Pass::norm_input(View x, const Vector& weight, float eps, const Lin
   return out;
 }
 
-View Pass::matmul(View x, const Linear& w) {
-  const View out = allocate(DType::kF32, {x.dim(0), w.w.n()});
-  matmul_into(out, x, w);
+View matmul(OpContext& ctx, View x, const Linear& w) {
+  const View out = ctx.arena->allocate(DType::kF32, {x.dim(0), w.w.n()});
+  const ArenaScope rounded(*ctx.arena);
+  multiply(ctx, round_input(ctx, x, w), w, out);
   return out;
 }
+
+View Pass::matmul(View x, const Linear& w) { return levin::matmul(ctx_, x, w); }
 
 View Pass::matmul(const ProductInput& x, const Linear& w) {
   const bool suits = x.operand == w.input &&

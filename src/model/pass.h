@@ -54,6 +54,9 @@ struct ProductInput {
   bool scale_by_block = false;                // ops/quantize.h
 };
 
+// [T, K] -> [T, N], rounding the input as `w` says.
+View matmul(OpContext& ctx, View x, const Linear& w);
+
 class Pass {
  public:
   Pass(OpContext& ctx, const Numerics& numerics, const Step& step, const KvCache& cache, const Probe* probe);
@@ -91,7 +94,7 @@ class Pass {
   void rms_norm_heads(View x, float eps);  // [T, H, D] in place, every head for itself, without a weight
   // The same, and rounded as the input of `w`.
   ProductInput norm_input(View x, const Vector& weight, float eps, const Linear& w);
-  View matmul(View x, const Linear& w);                 // [T, K] -> [T, N]
+  View matmul(View x, const Linear& w);                 // the same as the function
   View matmul(const ProductInput& x, const Linear& w);  // the same
   // The same with several weights, by one call where these stand together (WeightVisitor::of_one_input).
   std::vector<View> matmuls(const ProductInput& x, std::initializer_list<const Linear*> w);
