@@ -120,7 +120,8 @@ class PlainCuda : public CudaBackend {
 cuda::plain::PagedCache plain_cache(std::string_view op, const PagedRows& cache);
 cuda::plain::Rotation plain_rotation(std::string_view op, const View& cos, const View& sin, ops::RopePairing pairing);
 cuda::plain::Weights plain_weights(const Matrix& w);
-// n matrices of one shape that stand one after another, as place_weights() leaves heads and experts.
+// n matrices of one shape that stand one after another, as place_weights() leaves heads and experts, or as gates and ups do where
+// each gate is followed by its up.
 cuda::plain::Weights plain_weights(std::string_view op, const Matrix& first, const Matrix& last, int64_t n);
 
 }  // namespace levin
