@@ -108,6 +108,16 @@ io::JsonObject work_json(const OpTimes& times) {
   return out;
 }
 
+// What the ops of a decode step read, and how long that takes at least; 0 where it is not known.
+double decode_step_gbytes(const BenchRow& row) {
+  double bytes = 0;
+  for (const OpWork& work : row.decode_ops.work) bytes += work.bytes;
+  return 1e-9 * bytes;
+}
+double decode_floor_s(const BenchRow& row) {
+  return row.limits.read_gb_per_s > 0 ? decode_step_gbytes(row) / row.limits.read_gb_per_s : 0;
+}
+
 io::JsonObject limits_json(const MachineLimits& limits, Isa isa) {
   return {{"read_gbytes_per_s", limits.read_gb_per_s},
           {"f32_gflop_per_s", gflop_per_s(limits, isa, false)},
@@ -143,6 +153,7 @@ io::JsonValue row_json(const Repeated& repeated, bool with_ops) {
     out.set("prefill_op_work", work_json(row.prefill_ops));
     out.set("decode_step_op_work", work_json(row.decode_ops));
     out.set("limits", limits_json(row.limits, row.isa));
+    out.set("decode_step_floor_ms", 1000 * decode_floor_s(row));
   }
   return out;
 }
@@ -181,9 +192,10 @@ void print_csv_row(const Repeated& repeated) {
 // Where the time goes: a row per kind of op that was used. Rates, and the time that the machine's limits allow as a share
 // of the time taken, stand where an op reads weights or cache.
 void print_op_table(const std::string& title, const OpTimes& ops, double seconds, const BenchRow& row) {
-  const bool has_work = row.limits.read_gb_per_s > 0;  // a device's ops do not say what they read
-  fmt::print("\n  {:<22} {:>10} {:>7}{}\n", title, "ms", "share",
-             has_work ? fmt::format(" {:>9} {:>9} {:>9}", "GB/s", "GFLOP/s", "of limit") : "");
+  const bool has_work = row.limits.read_gb_per_s > 0;
+  const bool has_flop = row.limits.fma_gflop_per_s > 0;  // a device's ops do not say what they compute
+  fmt::print("\n  {:<22} {:>10} {:>7}{}{}{}\n", title, "ms", "share", has_work ? fmt::format(" {:>9}", "GB/s") : "",
+             has_flop ? fmt::format(" {:>9}", "GFLOP/s") : "", has_work ? fmt::format(" {:>9}", "of limit") : "");
   const auto print = [&](std::string_view name, double op_s) {
     fmt::print("  {:<22} {:>10.4f} {:>6.1f}%", name, 1000 * op_s, 100 * op_s / seconds);
   };
@@ -194,8 +206,9 @@ void print_op_table(const std::string& title, const OpTimes& ops, double seconds
     if (op_s == 0) continue;
     print(op_kind_name(kind), op_s);
     if (has_work && work.bytes > 0) {
-      fmt::print(" {:>9.1f} {:>9.1f} {:>8.0f}%", 1e-9 * work.bytes / op_s, gflop(work) / op_s,
-                 100 * seconds_at(row.limits, row.isa, work) / op_s);
+      fmt::print(" {:>9.1f}", 1e-9 * work.bytes / op_s);
+      if (has_flop) fmt::print(" {:>9.1f}", gflop(work) / op_s);
+      fmt::print(" {:>8.0f}%", 100 * seconds_at(row.limits, row.isa, work) / op_s);
     }
     fmt::print("\n");
   }
@@ -207,6 +220,13 @@ void print_ops(const BenchRow& row, const BenchOptions& options) {
   print_op_table(fmt::format("chunk of {}", options.chunk_tokens), row.prefill_ops, row.prefill_ops_s, row);
   print_op_table("decode step", row.decode_ops, row.decode_ops_step_s, row);
   if (row.limits.read_gb_per_s == 0) return;
+  fmt::print(
+      "  a step reads {:.3f} GB of weights and cache, which takes {:.3f} ms at the measured {:.1f} GB/s: it takes "
+      "{:.2f} "
+      "times that\n",
+      decode_step_gbytes(row), 1000 * decode_floor_s(row), row.limits.read_gb_per_s,
+      row.decode_step_s / decode_floor_s(row));
+  if (row.limits.fma_gflop_per_s == 0) return;
   fmt::print("  limits of these threads: {:.1f} GB/s read, {:.0f} GFLOP/s in f32, {:.0f} in bf16\n\n",
              row.limits.read_gb_per_s, gflop_per_s(row.limits, row.isa, false), gflop_per_s(row.limits, row.isa, true));
 }
@@ -386,8 +406,10 @@ void add_bench(CommandLine& line) {
       set_number(&bench->temperature, {.min = 0, .max = 100}));
   add("--repetitions", "N", "Runs of each case; the table shows their median and spread", "5, fewer for slow cases",
       set_int(&bench->n_repetitions, {.min = 1, .max = 10000}));
-  add("--ops", "", "Also print the time by kind of op, and the share of the machine's limits that each reaches", "",
-      set_flag(&bench->ops));
+  add("--ops", "",
+      "Also print the time by kind of op, the share of the machine's limits that each reaches, and the least time of a "
+      "step",
+      "", set_flag(&bench->ops));
   add("--verify", "ROWS", "Also compare a verification pass of ROWS rows of one sequence with a pass of one row", "",
       set_int(&bench->verify_rows, {.min = 2, .max = 64}));
   add("--json", "", "Print a JSON list of rows", "", set_flag(&bench->json));

@@ -47,7 +47,7 @@ struct Rotation {
 
 // Rows that several products read, rounded once for all whose weights ask for the same type.
 struct ProductInput {
-  View x;                                     // [T, K] f32
+  View x;                                     // [T, K] f32; empty where one product alone reads the rows, `rounded`
   ops::Operand operand = ops::Operand::kF32;  // what `rounded` was made for
   View rounded = {};                          // [T, K]; with kF32 not looked at
   View scale = {};                            // of e4m3
@@ -94,13 +94,18 @@ class Pass {
   void rms_norm_heads(View x, float eps);  // [T, H, D] in place, every head for itself, without a weight
   // The same, and rounded as the input of `w`.
   ProductInput norm_input(View x, const Vector& weight, float eps, const Linear& w);
+  // The same for `norm`, x and weight, by norm_and_append() with its other parts as they are.
+  ProductInput norm_input_and_append(ops::NormAndAppend a, const Linear& w);
   View matmul(View x, const Linear& w);                 // the same as the function
   View matmul(const ProductInput& x, const Linear& w);  // the same
   // The same with several weights, by one call where these stand together (WeightVisitor::of_one_input).
   std::vector<View> matmuls(const ProductInput& x, std::initializer_list<const Linear*> w);
   void matmul_into(View out, View x, const Linear& w);  // the same into given memory
-  // [T, H, K] -> [T, H, N], inputs rounded as numerics.absorbed says
-  View matmul_per_head(View x, std::span<const Matrix> w);
+  void matmul_into(View out, const ProductInput& x, const Linear& w);
+  // [T, H, K] -> [T, H, N] f32, or bf16, inputs rounded as numerics.absorbed says
+  View matmul_per_head(View x, std::span<const Matrix> w, DType out = DType::kF32);
+  // The same as rows [T, H * N] that are the input of `w`.
+  ProductInput matmul_per_head_input(View x, std::span<const Matrix> heads, const Linear& w);
   void rope(View x, ops::RopePairing pairing);  // [T, H, Dr] in place
   void rotate(View x, const Rotation& r,
               ops::RopePairing pairing = ops::RopePairing::kInterleaved);  // [N, H, Dr] in place

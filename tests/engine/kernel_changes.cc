@@ -74,7 +74,7 @@ class Thresholds {
           add({(rows - 1) * config_.n_experts / config_.n_active + 1});
       }
     }
-    add({cuda::kMaxTokensOfShared + 1, cuda::kMaxTokensTogether + 1});
+    add({cuda::kMaxTokensOfShared + 1, cuda::kMaxTokensRouted + 1, cuda::kMaxTokensTogether + 1});
   }
 
   const ModelConfig& config_;
