@@ -19,10 +19,11 @@ constexpr int64_t kMaxPairs = 65535;  // rows of one launch around the grouped p
 // Tokens up to which the shared block is one more expert: of more it reads its weights fewer times as a product of its own.
 constexpr int kMaxTokensOfShared = 16;
 
-// Scratch of one token, for each index and once: rounded inputs, gate and up, hidden values, what experts give.
-int64_t token_bytes(const ops::ExpertFfn& a, int64_t f) {
-  const int64_t d = a.x.dim(1), f_shared = a.shared == nullptr ? 0 : a.shared->gate.n();
-  return a.topk.dim(1) * (4 * d + 6 * f + 16) + 12 * d + 6 * f_shared + 64;
+int64_t token_bytes(const ops::ExpertFfn& a, int64_t d_hidden) {
+  return ops::tuned_token_bytes({.d_model = a.x.dim(1),
+                                 .d_hidden = d_hidden,
+                                 .d_shared = a.shared == nullptr ? 0 : a.shared->gate.n(),
+                                 .n_active = a.topk.dim(1)});
 }
 
 ProductWeights group_weights(const ops::ExpertStack& stack, bool gate_up) {
@@ -183,7 +184,7 @@ void OpsOnCuda::expert_ffn(const ops::ExpertFfn& a) {
   if (a.stack == nullptr && !takes_experts(a)) return PlainCuda::expert_ffn(a);
   const BlockWeights experts = a.stack != nullptr ? stack_weights(a) : expert_weights(a);
   const int64_t fit = std::min(scratch_bytes_ / 2 / token_bytes(a, experts.d_hidden), kMaxPairs / a.topk.dim(1));
-  const int64_t step = std::max<int64_t>(1, fit);
+  const int64_t step = even_step(a.x.dim(0), fit);
   for (int64_t t = 0; t < a.x.dim(0); t += step) {
     const int64_t n = std::min(step, a.x.dim(0) - t);
     ops::ExpertFfn slice = a;
