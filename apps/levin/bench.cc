@@ -112,6 +112,7 @@ io::JsonValue row_json(const Repeated& repeated, bool with_ops) {
                         {"batch", row.what.batch},
                         {"spec_steps", row.what.n_spec_steps},
                         {"prefill_tokens_per_s", row.prefill_tokens_per_s},
+                        {"prompt_s", row.prompt_s},
                         {"decode_tokens_per_s", row.decode_tokens_per_s},
                         {"decode_step_ms", row.decode_step_ms},
                         {"mean_accept_length", row.mean_accept_length},
