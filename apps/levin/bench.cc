@@ -133,6 +133,7 @@ io::JsonValue row_json(const Repeated& repeated, bool with_ops) {
                         {"spec_steps", row.what.n_spec_steps},
                         {"adaptive", row.what.adapt_depth},
                         {"prefill_tokens_per_s", row.prefill_tokens_per_s},
+                        {"prompt_s", row.prompt_s},
                         {"decode_tokens_per_s", row.decode_tokens_per_s},
                         {"decode_step_ms", row.decode_step_ms},
                         {"mean_accept_length", row.mean_accept_length},

@@ -89,7 +89,7 @@ Status measure_prefill(Runner& runner, const BenchOptions& options, BenchRow* ro
                          .pages = &pages};
   };
   for (int64_t begin = 0; begin < depth; begin += options.chunk_tokens) {
-    seconds_of_chunk(runner, chunk(begin, std::min(begin + options.chunk_tokens, depth)));
+    row->prompt_s += seconds_of_chunk(runner, chunk(begin, std::min(begin + options.chunk_tokens, depth)));
   }
   const SequenceChunk last = chunk(depth, depth + options.chunk_tokens);
   if (options.verify_rows > 0) row->verify = measure_verify(runner, options, last);
@@ -100,6 +100,7 @@ Status measure_prefill(Runner& runner, const BenchOptions& options, BenchRow* ro
     row->prefill_ops_s = seconds_of_chunk(runner, last);
   }
   runner.measure(nullptr);
+  row->prompt_s += row->prefill_s;
   row->prefill_tokens_per_s = static_cast<double>(options.chunk_tokens) / row->prefill_s;
   return {};
 }

@@ -49,6 +49,7 @@ struct BenchRow {
   double decode_gap_us = 0;  // median time between steps in which the model waits for the host (StepTimes::host_gap_s)
   double mean_accept_length = 0;  // tokens per verification pass; 1 without speculation
   double prefill_s = 0;           // of the chunk
+  double prompt_s = 0;            // of the tokens before the chunk, in chunks, and of the chunk: all of a prompt
   double decode_step_s = 0;       // mean duration of a step
   // Time by kind of op. On a device it is taken in runs of its own, without graphs and with events between the ops; empty
   // there without measure_ops.
