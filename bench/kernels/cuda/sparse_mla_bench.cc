@@ -106,7 +106,7 @@ void bench_prefill(const Stream& stream, int n_heads, const MlaCache& cache, con
 
 void bench_mla(const Stream& stream, int only_requests) {
   const DeviceArray<uint8_t> scratch(stream, cuda::sparse_mla_scratch_bytes());
-  scratch.fill(0);
+  cuda::clear_sparse_mla_scratch(reinterpret_cast<std::byte*>(scratch.data()), stream.handle());
   const MlaCache cache(stream);
   for (const int n_heads : {128, 64})
     if (only_requests == 0 || only_requests == 4096) bench_prefill(stream, n_heads, cache, scratch);
@@ -137,14 +137,17 @@ void bench_mla(const Stream& stream, int only_requests) {
     const double bytes = double(n_rows) * (2048 * 656.0 + c.n_heads * (576 + 512) * 2.0);
     const double floor = std::max(flop / kBf16FlopPerSecond, bytes / kCopyBytesPerSecond) * 1e6;
     const GraphTiming timing{n_rows > 1000 ? 2 : n_rows >= 128 ? 8 : 24, n_rows >= 128 ? 11 : 101};  // clocks rise late
-    for (const auto& [name, split] :
-         std::vector<std::pair<const char*, cuda::MlaSplit>>{{"auto", cuda::MlaSplit::kAuto},
-                                                             {"whole", cuda::MlaSplit::kWholeRows},
-                                                             {"all heads", cuda::MlaSplit::kAllHeads},
-                                                             {"clusters", cuda::MlaSplit::kClusters},
-                                                             {"pairs", cuda::MlaSplit::kPairs},
-                                                             {"eight blocks", cuda::MlaSplit::kEightBlocks},
-                                                             {"four blocks", cuda::MlaSplit::kFourBlocks}}) {
+    for (const auto& [name, split] : std::vector<std::pair<const char*, cuda::MlaSplit>>{
+             {"auto", cuda::MlaSplit::kAuto},
+             {"whole", cuda::MlaSplit::kWholeRows},
+             {"all heads", cuda::MlaSplit::kAllHeads},
+             {"all heads, parts", cuda::MlaSplit::kAllHeadsParts},
+             {"clusters", cuda::MlaSplit::kClusters},
+             {"pairs", cuda::MlaSplit::kPairs},
+             {"eight blocks", cuda::MlaSplit::kEightBlocks},
+             {"four blocks", cuda::MlaSplit::kFourBlocks},
+             {"eight apart", cuda::MlaSplit::kEightApart},
+             {"eight apart, all heads", cuda::MlaSplit::kEightApartAllHeads}}) {
       if (n_rows > 1000 && split != cuda::MlaSplit::kAuto) continue;
       const double us = time_in_graph(stream, timing, [&](int i) {
         cuda::SparseMla launch = a;

@@ -34,6 +34,15 @@ bool has_few_rows_kernels(const SparseMla& a) {
   return a.format == LatentRows::kFp8 && mla_parts(a.n_topk) == kMlaMaxParts;
 }
 
+bool has_mail_kernel(const SparseMla& a, MlaSharing sharing) {
+  return has_few_rows_kernels(a) && (sharing == MlaSharing::kEightApart || head_groups(a) == 2) &&
+         mail_rows_at_once(sharing, a.n_heads) > 0;
+}
+
+bool has_all_heads_parts(const SparseMla& a) {
+  return has_all_heads_kernel(a) && mla_parts(a.n_topk) == kMlaMaxParts && most_mla_pairs() >= kMlaMaxParts;
+}
+
 // Waves of blocks times what a block spends: its tiles, and before and after them as much as on three. In halves of the
 // time of a tile with 64 heads; a tile with 128 takes three.
 int64_t cost(int64_t n_blocks, int n_tiles, int tile_cost = 2) {
@@ -46,10 +55,13 @@ MlaSharing choose_sharing(const SparseMla& a) {
   constexpr int64_t kClusterBlocks = 120;  // that are on the device at once in clusters of four
   const int n_parts = mla_parts(a.n_topk), n_tiles = a.n_topk / 64;
   const int64_t n_items = a.n_rows * head_groups(a), n_blocks = n_items * 2;
-  if (has_few_rows_kernels(a)) {
-    if (n_items <= few_rows_at_once(8)) return MlaSharing::kEightBlocks;
-    if (n_items <= few_rows_at_once(4)) return MlaSharing::kFourBlocks;
-  }
+  const auto fits_apart = [&](MlaSharing sharing) {
+    return has_mail_kernel(a, sharing) && a.n_rows <= mail_rows_at_once(sharing, a.n_heads);
+  };
+  if (has_few_rows_kernels(a) && n_items <= few_rows_at_once(8)) return MlaSharing::kEightBlocks;
+  if (fits_apart(MlaSharing::kEightApart)) return MlaSharing::kEightApart;
+  if (has_few_rows_kernels(a) && n_items <= few_rows_at_once(4)) return MlaSharing::kFourBlocks;
+  if (fits_apart(MlaSharing::kEightApartAllHeads)) return MlaSharing::kEightApartAllHeads;
   if (n_parts > 1 && n_blocks * n_parts <= kClusterBlocks) return MlaSharing::kClusters;
   MlaSharing best = MlaSharing::kWholeRows;
   int64_t least = cost(n_blocks, n_tiles);
@@ -61,17 +73,22 @@ MlaSharing choose_sharing(const SparseMla& a) {
   if (n_parts > 1 && n_blocks * n_parts <= kMlaRecords)
     consider(MlaSharing::kPairs, cost(n_blocks * n_parts, kMlaPartTopk / 64));
   if (has_all_heads_kernel(a)) consider(MlaSharing::kAllHeads, cost(a.n_rows * 2, n_tiles, 3));
+  if (has_all_heads_parts(a) && a.n_rows * kMlaMaxParts <= most_mla_pairs())
+    consider(MlaSharing::kAllHeadsParts, cost(a.n_rows * 2 * kMlaMaxParts, kMlaPartTopk / 64, 3));
   return best;
 }
 
 MlaSharing sharing_of(const SparseMla& a, MlaSplit split) {
   if (a.format == LatentRows::kConverted) return MlaSharing::kWholeRows;
   const bool has_parts = mla_parts(a.n_topk) > 1;
+  const auto apart = [&](MlaSharing sharing) { return has_mail_kernel(a, sharing) ? sharing : MlaSharing::kWholeRows; };
   switch (split) {
     case MlaSplit::kAuto:
       return choose_sharing(a);
     case MlaSplit::kAllHeads:
       return has_all_heads_kernel(a) ? MlaSharing::kAllHeads : MlaSharing::kWholeRows;
+    case MlaSplit::kAllHeadsParts:
+      return has_all_heads_parts(a) ? MlaSharing::kAllHeadsParts : MlaSharing::kWholeRows;
     case MlaSplit::kClusters:
       return has_parts ? MlaSharing::kClusters : MlaSharing::kWholeRows;
     case MlaSplit::kPairs:
@@ -80,6 +97,10 @@ MlaSharing sharing_of(const SparseMla& a, MlaSplit split) {
       return has_few_rows_kernels(a) ? MlaSharing::kEightBlocks : MlaSharing::kWholeRows;
     case MlaSplit::kFourBlocks:
       return has_few_rows_kernels(a) ? MlaSharing::kFourBlocks : MlaSharing::kWholeRows;
+    case MlaSplit::kEightApart:
+      return apart(MlaSharing::kEightApart);
+    case MlaSplit::kEightApartAllHeads:
+      return apart(MlaSharing::kEightApartAllHeads);
     case MlaSplit::kWholeRows:
       break;
   }
@@ -89,9 +110,11 @@ MlaSharing sharing_of(const SparseMla& a, MlaSplit split) {
 void launch(const SparseMla& a, MlaSharing sharing, StreamHandle stream) {
   switch (a.format) {
     case LatentRows::kFp8:
-      if (sharing == MlaSharing::kAllHeads) return launch_sparse_mla_all_heads(a, stream);
+      if (sharing == MlaSharing::kAllHeads || sharing == MlaSharing::kAllHeadsParts)
+        return launch_sparse_mla_all_heads(a, sharing, stream);
       if (sharing == MlaSharing::kEightBlocks) return launch_sparse_mla_few_rows(a, 8, stream);
       if (sharing == MlaSharing::kFourBlocks) return launch_sparse_mla_few_rows(a, 4, stream);
+      if (mail_rows_at_once(sharing, a.n_heads) > 0) return launch_sparse_mla_mail(a, sharing, stream);
       return launch_sparse_mla_fp8(a, sharing, stream);
     case LatentRows::kBF16:
       return launch_sparse_mla_bf16(a, sharing, stream);
@@ -111,9 +134,14 @@ int64_t rows_at_once(const SparseMla& a, MlaSharing sharing) {
   switch (sharing) {
     case MlaSharing::kPairs:
       return kMlaRecords / (2 * mla_parts(a.n_topk) * head_groups(a));
+    case MlaSharing::kAllHeadsParts:
+      return most_mla_pairs() / kMlaMaxParts;
     case MlaSharing::kEightBlocks:
     case MlaSharing::kFourBlocks:
       return kMlaFewRowsItems / head_groups(a);
+    case MlaSharing::kEightApart:
+    case MlaSharing::kEightApartAllHeads:
+      return mail_rows_at_once(sharing, a.n_heads);
     default:
       return a.n_rows;
   }
@@ -146,8 +174,17 @@ std::string sparse_mla_support(const MlaForm& form) {
   return {};
 }
 
-int64_t sparse_mla_scratch_bytes() {
-  return kMlaCounterBytes + std::max(kMlaTotals * kMlaTotalBytes, int64_t{kMlaRecords} * kMlaPartRecordBytes);
+int64_t sparse_mla_scratch_bytes() { return kMlaMailOffset + kMlaMailStateBytes + 2 * kMlaMailItems * kMlaMailBytes; }
+
+void clear_sparse_mla_scratch(std::byte* scratch, StreamHandle stream) {
+  constexpr int64_t kMail = kMlaMailOffset + kMlaMailStateBytes;
+  const int64_t n_mail = sparse_mla_scratch_bytes() - kMail;
+  const auto fill = [&](std::byte* to, int byte, int64_t n) {
+    const cudaError_t code = cudaMemsetAsync(to, byte, static_cast<size_t>(n), stream);
+    LEVIN_CHECK(code == cudaSuccess, "fill of {} bytes: {}", n, cudaGetErrorString(code));
+  };
+  fill(scratch, 0, kMail);
+  fill(scratch + kMail, 0xFF, n_mail);
 }
 
 int64_t most_mla_pairs() { return std::min<int64_t>(n_sms(), kMlaTotals) / 2; }

@@ -66,17 +66,29 @@ struct SparseMla {
   float scale = 0;  // positive
 };
 
-// Parts of the rows being worked on, 33 MB. One launch at a time may use it: a stream has its own, since launches on
-// another may run beside. Zeroed by its owner once, and again after a launch that did not end, whose counts of parts are
-// left in it; a launch that ends leaves them zero.
+// What blocks tell each other of the rows being worked on, 47 MB. One launch at a time may use it: a stream has its own, since
+// launches on another may run beside. Cleared by its owner once, and again after a launch that did not end; a launch that ends
+// leaves it as the next one expects it.
 int64_t sparse_mla_scratch_bytes();
+void clear_sparse_mla_scratch(std::byte* scratch, StreamHandle stream);
 
 // How the blocks share the rows: 64 heads of a row to a pair of blocks, or all its heads (FP8 rows and more than 64 heads;
-// otherwise as kWholeRows), or 64 heads with 1024 of its indices, merged within a cluster or through scratch memory;
-// kEightBlocks, kFourBlocks: so many blocks for these, merged within a cluster (FP8 rows and more than 1024
-// indices; otherwise as kWholeRows). All give the same bits; kAuto takes the one that should be fastest. Converted rows have
-// one form.
-enum class MlaSplit : uint8_t { kAuto, kWholeRows, kAllHeads, kClusters, kPairs, kEightBlocks, kFourBlocks };
+// otherwise as kWholeRows), with all its indices or, kAllHeadsParts, 1024 of them; or 64 heads with 1024 of its indices, merged
+// within a cluster or through scratch memory; kEightBlocks, kFourBlocks: so many blocks for these, all in a cluster, and ...Apart:
+// so many in several clusters, that exchange through scratch memory, for 64 heads or all (FP8 rows and more than 1024 indices;
+// otherwise as kWholeRows). All give the same bits; kAuto takes the one that should be fastest. Converted rows have one form.
+enum class MlaSplit : uint8_t {
+  kAuto,
+  kWholeRows,
+  kAllHeads,
+  kAllHeadsParts,
+  kClusters,
+  kPairs,
+  kEightBlocks,
+  kFourBlocks,
+  kEightApart,
+  kEightApartAllHeads
+};
 void sparse_mla(const SparseMla& a, StreamHandle stream, MlaSplit split = MlaSplit::kAuto);
 
 // Whether convert_latent_rows() and attention over its rows should be faster than attention over FP8 rows.

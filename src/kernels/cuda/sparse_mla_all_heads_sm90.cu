@@ -1,7 +1,8 @@
-// sparse_mla over FP8 rows for 65 to 128 heads, sm_90a. A pair of blocks attends with all heads of one query row.
+// sparse_mla over FP8 rows for 65 to 128 heads, sm_90a. A pair of blocks attends with all heads of one query row, to all its top-k
+// indices or, in parts, to 1024 of them.
 //
 //   in, out, order, parts, edge  as in sparse_mla_sm90.cuh, and the same bits
-//   grid  two blocks for every two SMs, which go from row to row
+//   grid  two blocks for every two SMs, which go from row to row; in parts rows x 2 parts x 2, on the device at the same time
 //   cluster  a pair      block  2 head + 1 load warpgroup
 //   smem  struct AllHeads below: kStages half key tiles of 64 indices, the block's half of the queries of all heads, what the
 //         other block sends, cache rows on their way
@@ -9,7 +10,8 @@
 //         rows -> bf16 tiles, which both head warpgroups multiply. Head warpgroup g has heads 64g .. 64g+63, alone: scores
 //         over its half of the depth; the halves are exchanged and added, in both blocks alike; weights, which stay in
 //         registers; its 256 value columns. Scores of tile i+1 are computed before the values of tile i, and their halves
-//         travel meanwhile; at the end of a part the merged parts are read from scratch memory instead.
+//         travel meanwhile; at the end of a part the merged parts are read from scratch memory instead. In parts the pairs of
+//         a row send each other half of their columns by way of scratch memory, and merge the others.
 //   cost  a tile and block: 36 wgmma m64n64k16 + 8 m64n256k16 = 2176 tensor cycles; 32 KB sent to the other block; 64 x
 //         288 values converted at 9 instructions for four
 //   why   the block of sparse_mla_sm90.cuh converts a tile for 64 heads, and its load warpgroup is busy four fifths of the
@@ -18,7 +20,8 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "kernels/cuda/prims/launch.h"
+#include "kernels/cuda/prims/launch_together.h"
+#include "kernels/cuda/prims/shared_words.cuh"
 #include "kernels/cuda/sparse_mla_load.cuh"
 #include "kernels/cuda/sparse_mla_scores.cuh"
 #include "kernels/cuda/sparse_mla_values.cuh"
@@ -32,6 +35,7 @@ constexpr int kHeadRegs = 216, kLoadRegs = 72, kStartRegs = 168;
 static_assert(2 * kHeadRegs + kLoadRegs == 3 * kStartRegs);
 constexpr int kFours = kHalfLatent / 8;  // groups of four sums of a thread: two neighbouring columns of two heads
 constexpr int kHeadBarrier = 1;          // of head warpgroup 0; 2 of the other
+static_assert(kMaxParts == 2);
 
 struct AllHeads {
   static constexpr int kRawStages = 2;
@@ -50,7 +54,8 @@ struct AllHeads {
 };
 static_assert(sizeof(AllHeads) <= kMaxSharedBytes, "too much shared memory");
 
-using RowWork = Work<MlaSharing::kWholeRows, true>;
+template <bool kParts>
+using HeadsWork = Work<kParts ? MlaSharing::kPairs : MlaSharing::kWholeRows, true>;
 
 // A head warpgroup's thread has heads row and row + 8 of its group (own_row()), index h below, and in `acc` columns
 // 8j + 2 * (lane % 4) and the next of them in acc[4j + 2h] and the next.
@@ -233,7 +238,8 @@ __device__ __forceinline__ void release_tile(AllHeads& s, HeadState& m, int numb
 }
 
 // Columns 8j .. 8j + 31.
-__device__ __forceinline__ void store_columns(const SparseMla& a, const RowWork& w, int j, const float4* value,
+template <class W>
+__device__ __forceinline__ void store_columns(const SparseMla& a, const W& w, int j, const float4* value,
                                               const float (&inverse)[2]) {
   if (!a.out_f32) return store_32_columns(a, w, w.half() * kHalfLatent + 8 * j, value, inverse);
 #pragma unroll
@@ -242,8 +248,9 @@ __device__ __forceinline__ void store_columns(const SparseMla& a, const RowWork&
 }
 
 // Merges the last part of a whole row and writes the row.
+template <class W>
 __device__ __forceinline__ void write_row(TotalAhead& total, const HeadState& m, const float4* slot, const SparseMla& a,
-                                          const RowWork& w) {
+                                          const W& w) {
   const bool first_part = w.n_tiles() <= kPartTiles;
   MergeFactors f[2];
   merge_part_sums(total.sums, m, w.n_tiles() % 2 != 0, f);
@@ -263,16 +270,106 @@ __device__ __forceinline__ void write_row(TotalAhead& total, const HeadState& m,
 }
 
 // A row without top-k indices.
-__device__ __forceinline__ void write_zeros(const SparseMla& a, const RowWork& w) {
+template <class W>
+__device__ __forceinline__ void write_zeros(const SparseMla& a, const W& w) {
   const float4 zeros[4] = {};
 #pragma unroll 1
   for (int j = 0; j < kFours; j += 4) store_columns(a, w, j, zeros, {0, 0});
 }
 
-// The part that begins at tile `first`, and its merge. The scores of a tile are computed before the values of the tile
-// before; at a part's end, the total so far is read instead.
-__device__ __forceinline__ void attend_part(AllHeads& s, HeadState& m, const SparseMla& a, const RowWork& w, int first,
-                                            float scale_log2) {
+// Half the columns of a part, for the block that merges them: kHalfFours float4 of each head thread, 256 threads apart, the sums
+// of the weights and what both are relative to. A word for each warpgroup says that they are there.
+constexpr int kHalfFours = kFours / kMaxParts, kShareFours = kHalfFours + 2;
+static_assert(kShareFours * kHeadThreads * sizeof(float4) <= kMlaTotalBytes);
+template <class W>
+__device__ __forceinline__ int share_index(const W& w, int part) {
+  return (static_cast<int>(w.row()) * kMaxParts + part) * 2 + w.half();
+}
+__device__ __forceinline__ float4* share_slot(const SparseMla& a, int index) {
+  return reinterpret_cast<float4*>(a.scratch + kMlaCounterBytes) + int64_t{index} * kShareFours * kHeadThreads +
+         read_thread_index();
+}
+__device__ __forceinline__ uint32_t* share_word(const SparseMla& a, int index) {
+  return reinterpret_cast<uint32_t*>(a.scratch) + index * 2 + head_group();
+}
+
+// Says that this warpgroup's share has been written; waits for the other part's, and leaves its word as it was.
+__device__ __forceinline__ void exchange_shares(const SparseMla& a, int own, int other) {
+  __threadfence();
+  named_barrier(kHeadBarrier + head_group(), 128);
+  if (read_thread_index() % 128 == 0) {
+    store_relaxed(share_word(a, other), 1);
+    poll_until([&] { return load_acquire(share_word(a, own)) != 0; });
+    store_relaxed(share_word(a, own), 0);
+  }
+  named_barrier(kHeadBarrier + head_group(), 128);
+}
+
+// Merges this block's columns of both parts of a row, the earlier first, and writes them.
+template <class W>
+__device__ __forceinline__ void merge_with_other_part(const HeadState& m, const SparseMla& a, const W& w) {
+  RowTotal part;
+  MergeFactors unused[2];
+  merge_part_sums(part, m, w.n_tiles() % 2 != 0, unused);
+  const bool later = w.part() == 1;
+  const auto four = [&](int half, int j) {  // of the first or the second half of the columns
+    const float* v = m.acc + 4 * (half * kHalfFours + j);
+    return float4{v[0], v[1], v[2], v[3]};
+  };
+  const auto choose = [](bool second, const float4& x, const float4& y) {
+    return float4{second ? y.x : x.x, second ? y.y : x.y, second ? y.z : x.z, second ? y.w : x.w};
+  };
+  const int other = share_index(w, w.part() ^ 1), own = share_index(w, w.part());
+  float4* to = share_slot(a, other);
+#pragma unroll
+  for (int j = 0; j < kHalfFours; ++j) __stcg(to + j * kHeadThreads, choose(!later, four(0, j), four(1, j)));
+  __stcg(to + kHalfFours * kHeadThreads, float4{part.sum[0][0], part.sum[0][1], part.sum[1][0], part.sum[1][1]});
+  __stcg(to + (kHalfFours + 1) * kHeadThreads,
+         float4{__int_as_float(part.maximum[0]), __int_as_float(part.maximum[1]), 0, 0});
+  exchange_shares(a, own, other);
+  const float4* from = share_slot(a, own);
+  const float4 sum = __ldcg(from + kHalfFours * kHeadThreads), maximum = __ldcg(from + (kHalfFours + 1) * kHeadThreads);
+  const float other_sum[2][2] = {{sum.x, sum.y}, {sum.z, sum.w}};
+  const int32_t other_max[2] = {__float_as_int(maximum.x), __float_as_int(maximum.y)};
+  RowTotal total;
+  MergeFactors f[kMaxParts][2];
+#pragma unroll
+  for (int p = 0; p < kMaxParts; ++p) {
+    const bool is_own = p == w.part();
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      f[p][h] = merge_factors(total.maximum[h], is_own ? part.maximum[h] : other_max[h]);
+#pragma unroll
+      for (int parity = 0; parity < 2; ++parity)
+        total.sum[parity][h] = fmaf(is_own ? part.sum[parity][h] : other_sum[parity][h], f[p][h].part,
+                                    total.sum[parity][h] * f[p][h].total);
+    }
+  }
+  const float inverse[2] = {invert_sum(total.sum[0][0], total.sum[1][0]), invert_sum(total.sum[0][1], total.sum[1][1])};
+#pragma unroll
+  for (int first = 0; first < kHalfFours; first += 4) {
+    float4 value[4];
+#pragma unroll
+    for (int j = 0; j < 4; ++j) value[j] = __ldcg(from + (first + j) * kHeadThreads);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const float4 mine = choose(later, four(0, first + j), four(1, first + j)), theirs = value[j];
+      value[j] = {0, 0, 0, 0};
+#pragma unroll
+      for (int p = 0; p < kMaxParts; ++p) {
+        const float4 v = p == w.part() ? mine : theirs;
+        const float of_part[4] = {v.x, v.y, v.z, v.w};
+        value[j] = merge_four(of_part, 0, f[p], value[j]);
+      }
+    }
+    store_columns(a, w, w.part() * kHalfFours + first, value, inverse);
+  }
+}
+
+// The part that begins at tile `first` of this block's, up to the last values, which are still being added. The scores of a tile
+// are computed before the values of the tile before.
+template <class W>
+__device__ __forceinline__ int attend_tiles(AllHeads& s, HeadState& m, const W& w, int first, float scale_log2) {
   float score[32];
   uint32_t weight[16];
   start_part(m);
@@ -290,34 +387,55 @@ __device__ __forceinline__ void attend_part(AllHeads& s, HeadState& m, const Spa
   }
   receive_tile(s, m, weight, score, w.base() + last, last + 1 == w.n_tiles(), scale_log2);
   multiply_values(s, m, weight, w.base() + last);
-  float4* slot = total_slot(a);
-  TotalAhead total;
-  read_ahead(total, slot, first == 0);
-  release_tile(s, m, w.base() + last);
-  if (last + 1 < w.n_tiles())
-    merge_part(total, m, slot, first == 0);
-  else
-    write_row(total, m, slot, a, w);
+  return last;
 }
 
+// All parts of a row, one after the other: at a part's end the total so far is read instead of the next scores.
+__device__ __forceinline__ void attend_row(AllHeads& s, HeadState& m, const SparseMla& a, const HeadsWork<false>& w,
+                                           float scale_log2) {
+  for (int first = 0; first < w.n_tiles(); first += kPartTiles) {
+    const int last = attend_tiles(s, m, w, first, scale_log2);
+    float4* slot = total_slot(a);
+    TotalAhead total;
+    read_ahead(total, slot, first == 0);
+    release_tile(s, m, w.base() + last);
+    if (last + 1 < w.n_tiles())
+      merge_part(total, m, slot, first == 0);
+    else
+      write_row(total, m, slot, a, w);
+  }
+}
+
+// One part of a row, whose other part another pair has at the same time.
+__device__ __forceinline__ void attend_row(AllHeads& s, HeadState& m, const SparseMla& a, const HeadsWork<true>& w,
+                                           float scale_log2) {
+  const int last = attend_tiles(s, m, w, 0, scale_log2);
+  release_tile(s, m, w.base() + last);
+  if (w.n_used_parts() == kMaxParts) return merge_with_other_part(m, a, w);
+  TotalAhead total;
+  read_ahead(total, nullptr, true);
+  write_row(total, m, nullptr, a, w);
+}
+
+template <bool kParts>
 __device__ __forceinline__ void head_role(AllHeads& s, const SparseMla& a, float scale_log2) {
-  RowWork w(a, 1);
+  HeadsWork<kParts> w(a, kMaxParts);
   do {
     HeadState m;
     load_queries<LatentRows::kFp8, 128>(s.query[head_group()], m.rope, a, w, read_thread_index() % 128,
                                         kHeadBarrier + head_group());
-    if (w.n_tiles() == 0) write_zeros(a, w);
-    for (int first = 0; first < w.n_tiles(); first += kPartTiles) attend_part(s, m, a, w, first, scale_log2);
+    if (w.n_row_tiles() == 0 && w.part() == 0) write_zeros(a, w);
+    if (w.n_tiles() > 0) attend_row(s, m, a, w, scale_log2);
   } while (w.advance());
   cluster_sync();  // nobody leaves while others may read or signal here
 }
 
-template <bool kTables>
+template <bool kTables, bool kParts>
 __device__ __forceinline__ void load_role(AllHeads& s, const SparseMla& a) {
-  RowWork w(a, 1);
+  HeadsWork<kParts> w(a, kMaxParts);
   RingPosition<kStages> at;
   do {
-    Fp8Loader<kTables, AllHeads, RowWork>(s, a, w, at).run();
+    Fp8Loader<kTables, AllHeads, HeadsWork<kParts>>(s, a, w, at).run();
   } while (w.advance());
   __syncwarp();
   cluster_sync();
@@ -332,7 +450,7 @@ __device__ __forceinline__ void init_barriers(AllHeads& s) {
   fence_barrier_init();
 }
 
-template <bool kTables>
+template <bool kTables, bool kParts>
 __global__ void __launch_bounds__(kAllHeadsThreads, 1)
     all_heads_kernel(const __grid_constant__ SparseMla a, float scale_log2) {
   extern __shared__ __align__(1024) uint8_t shared_bytes[];
@@ -343,24 +461,35 @@ __global__ void __launch_bounds__(kAllHeadsThreads, 1)
   cluster_sync();
   if (warp_index() < kHeadThreads / 32) {
     setmaxnreg_inc<kHeadRegs>();
-    head_role(s, a, scale_log2);
+    head_role<kParts>(s, a, scale_log2);
   } else {
     setmaxnreg_dec<kLoadRegs>();
-    load_role<kTables>(s, a);
+    load_role<kTables, kParts>(s, a);
   }
 }
 
-template <bool kTables>
+template <bool kTables, bool kParts>
 void launch_as(const SparseMla& a, StreamHandle stream) {
   constexpr float kLog2E = 1.44269504088896340736f;
-  const int64_t n_pairs = std::min(a.n_rows, most_mla_pairs());
+  const int64_t n_pairs = std::min(kParts ? a.n_rows * kMaxParts : a.n_rows, most_mla_pairs());
   const Launch l{.grid = {static_cast<unsigned>(2 * n_pairs)},
                  .block = {kAllHeadsThreads},
                  .shared_bytes = sizeof(AllHeads),
                  .cluster = 2,
                  .pdl = true,
                  .stream = stream};
-  launch_kernel(all_heads_kernel<kTables>, l, a, a.scale * kLog2E);
+  if constexpr (kParts)
+    launch_together(all_heads_kernel<kTables, kParts>, l, a, a.scale * kLog2E);
+  else
+    launch_kernel(all_heads_kernel<kTables, kParts>, l, a, a.scale * kLog2E);
+}
+
+template <bool kParts>
+void launch(const SparseMla& a, StreamHandle stream) {
+  if (a.tables.data != nullptr)
+    launch_as<true, kParts>(a, stream);
+  else
+    launch_as<false, kParts>(a, stream);
 }
 
 }  // namespace
@@ -368,11 +497,11 @@ void launch_as(const SparseMla& a, StreamHandle stream) {
 
 namespace levin::cuda {
 
-void launch_sparse_mla_all_heads(const SparseMla& a, StreamHandle stream) {
-  if (a.tables.data != nullptr)
-    mla::launch_as<true>(a, stream);
+void launch_sparse_mla_all_heads(const SparseMla& a, MlaSharing sharing, StreamHandle stream) {
+  if (sharing == MlaSharing::kAllHeadsParts)
+    mla::launch<true>(a, stream);
   else
-    mla::launch_as<false>(a, stream);
+    mla::launch<false>(a, stream);
 }
 
 }  // namespace levin::cuda

@@ -5,36 +5,23 @@
 #include <cstdint>
 
 #include "kernels/cuda/prims/mbarrier.cuh"
-#include "kernels/cuda/sparse_mla_block.cuh"
+#include "kernels/cuda/sparse_mla_few_rows_load.cuh"
 
 namespace levin::cuda::mla {
 
-constexpr int kDeepChunks = kLatent / 64 + 1;  // the last one is rope
-constexpr int kRopeChunk = kDeepChunks - 1;
 constexpr int kAdderColumns = 64;                   // that a warpgroup adds, a chunk
 constexpr int kAdderFours = kAdderColumns / 8;      // float4 of a thread's sums
 constexpr int kSumFours = kAdderFours / kMaxParts;  // of those, the ones that a block of each part merges
 constexpr int kTilesAhead = 4;                      // whose values are on their way, as many as there are registers for
 constexpr int kFirstTiles = 4;                      // whose values an adder puts in place itself
 constexpr int kLaterTiles = kPartTiles - kFirstTiles;
-constexpr int kHeadBytes = (kLatent + kRope) * 2;
 constexpr int kWeightBytes = kChunkBytes / 4;  // of a warp
-constexpr int kFewRowsThreads = kScoreThreads + kValueThreads;
 constexpr int kKeysBarrier = 1;  // named barriers: queries and the first keys of score warpgroup g are there, g + 1
 constexpr int kLaterKeysBarrier = 3;   // later keys, g + 3
 constexpr int kScoresDoneBarrier = 5;  // score warpgroup g has multiplied its keys, g + 5
 constexpr int kQueryBarrier = 7;       // of the score warpgroups: all have read the queries as they came
 constexpr int kValuesBarrier = 8;      // of adder v, v + 8
 static_assert(kMaxParts == 2);
-
-// What a part's values of a head are relative to, and the sums of its weights.
-struct alignas(16) PartHead {
-  float sum[2];  // of the even and the odd tiles
-  int32_t max_bits;
-  int32_t unused;
-};
-
-constexpr uint32_t kNoSlot = 0xFFFFFFFF;
 
 // A block, one of kBlocks to a part.
 template <int kBlocks>
@@ -86,9 +73,6 @@ class BlockWork {
  private:
   bool two_groups_;
 };
-
-// own_row() in unsigned arithmetic, which takes a third of the instructions.
-__device__ __forceinline__ unsigned head_row() { return threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4; }
 
 // What lies in the places of queries and keys when their scores are there. An adder's columns of a tile, where the keys of
 // its first tiles were: when the first score warpgroup is done.

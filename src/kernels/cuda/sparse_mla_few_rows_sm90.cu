@@ -24,19 +24,12 @@
 
 #include "kernels/cuda/prims/launch.h"
 #include "kernels/cuda/sparse_mla_few_rows.cuh"
-#include "kernels/cuda/sparse_mla_load.cuh"
 #include "kernels/cuda/sparse_mla_scores.cuh"
 #include "kernels/cuda/sparse_mla_values.cuh"
 
 namespace levin::cuda::mla {
 namespace {
 
-// The queries as they lie in memory, in the place of query chunks.
-struct RawQueries {
-  uint4 latent[kMlaHeadGroup][kLatent / 8];
-  uint4 rope[kMlaHeadGroup][kRope / 8];
-};
-static_assert(sizeof(RawQueries) == kDeepChunks * kChunkBytes);
 template <class S>
 __device__ __forceinline__ RawQueries& raw_queries(S& s) {
   return *reinterpret_cast<RawQueries*>(s.query);
@@ -50,154 +43,11 @@ __device__ __forceinline__ int query_heads(const SparseMla& a, const BlockWork<S
 // Every block asks for a few heads' queries on behalf of all blocks of the cluster.
 template <class S>
 __device__ __forceinline__ void ask_for_queries(S& s, const SparseMla& a, const BlockWork<S>& w) {
-  const int head = static_cast<int>(cluster_rank()) * S::kQueryHeads;
-  const int n = min(S::kQueryHeads, query_heads(a, w) - head);
-  if (n <= 0) return;
-  const int64_t first = w.first_head() + head;
   constexpr auto kAllBlocks = static_cast<uint16_t>((1u << S::kClusterBlocks) - 1);
-  bulk_load_multicast(raw_queries(s).latent[head],
-                      static_cast<const uint16_t*>(a.q_latent) + w.row() * a.q_latent_row_stride + first * kLatent,
-                      n * kLatent * 2, s.query_full, kAllBlocks);
-  bulk_load_multicast(raw_queries(s).rope[head],
-                      static_cast<const uint16_t*>(a.q_rope) + w.row() * a.q_rope_row_stride + first * kRope,
-                      n * kRope * 2, s.query_full, kAllBlocks);
+  const int head = static_cast<int>(cluster_rank()) * S::kQueryHeads;
+  ask_for_queries(raw_queries(s), a, w.row(), w.first_head(), head, min(S::kQueryHeads, query_heads(a, w) - head),
+                  s.query_full, kAllBlocks);
 }
-
-// Those of heads that do not exist, by all threads.
-template <class S>
-__device__ __forceinline__ void clear_missing_queries(S& s, int n_heads) {
-  const unsigned t = threadIdx.x;
-  for (int i = n_heads * (kLatent / 8) + t; i < kMlaHeadGroup * (kLatent / 8); i += kFewRowsThreads)
-    raw_queries(s).latent[i / (kLatent / 8)][i % (kLatent / 8)] = {0, 0, 0, 0};
-  for (int i = n_heads * (kRope / 8) + t; i < kMlaHeadGroup * (kRope / 8); i += kFewRowsThreads)
-    raw_queries(s).rope[i / (kRope / 8)][i % (kRope / 8)] = {0, 0, 0, 0};
-}
-
-// From there to operands of wgmma, by the score threads.
-template <class S>
-__device__ __forceinline__ void arrange_queries(S& s) {
-  constexpr int kPieces = kMlaHeadGroup * (kLatent / 8) / kScoreThreads, kStep = kMlaHeadGroup / kPieces;
-  const unsigned t = threadIdx.x;
-  uint4 latent[kPieces];  // piece t % 64 of head t / 64 and of every kStep after it
-  s.query_full.wait(0);
-#pragma unroll
-  for (int k = 0; k < kPieces; ++k) latent[k] = raw_queries(s).latent[t / 64 + kStep * k][t % 64];
-  named_barrier(kQueryBarrier, kScoreThreads);
-#pragma unroll
-  for (int k = 0; k < kPieces; ++k) {
-    const uint4& v = latent[k];
-    *reinterpret_cast<uint4*>(s.query[t % 64 / 8] + swizzle_128(t / 64 + kStep * k, t % 8 * 16)) = {
-        odd_of(v.x, v.y), even_of(v.x, v.y), odd_of(v.z, v.w), even_of(v.z, v.w)};
-  }
-  uint4 rope[2];
-#pragma unroll
-  for (int k = 0; k < 2; ++k) rope[k] = raw_queries(s).rope[t / 8 + 32 * k][t % 8];
-  __syncwarp();  // a warp's rows stay where they are
-#pragma unroll
-  for (int k = 0; k < 2; ++k)
-    *reinterpret_cast<uint4*>(s.query[kRopeChunk] + swizzle_128(t / 8 + 32 * k, t % 8 * 16)) = rope[k];
-}
-
-// Sixteen codes of a key, a quarter of a chunk.
-__device__ __forceinline__ void put_codes(uint8_t* chunk, int key, int quarter, const uint4& codes, float scale) {
-  const uint32_t factor = code_factor(scale);
-  uint4 first = convert_8(codes.x, codes.y, factor), second = convert_8(codes.z, codes.w, factor);
-  if (scale > kMaxFactorScale) {  // no sane row has such a scale
-    const uint32_t rest = power_pair(scale / kMaxFactorScale);
-    first = multiply_8(first, rest);
-    second = multiply_8(second, rest);
-  }
-  *reinterpret_cast<uint4*>(chunk + swizzle_128(key, quarter * 32)) = first;
-  *reinterpret_cast<uint4*>(chunk + swizzle_128(key, quarter * 32 + 16)) = second;
-}
-
-// A row of the cache; without a slot one that is not read. Unsigned, since a signed division takes twice the instructions,
-// and these are many.
-struct CacheRow {
-  using Format = RowFormat<LatentRows::kFp8>;
-  const std::byte* row;
-  bool valid;
-
-  __device__ __forceinline__ CacheRow(const SparseMla& a, uint32_t slot)
-      : row(a.cache + slot / kIndexPageTokens * static_cast<uint64_t>(a.page_bytes) +
-            slot % kIndexPageTokens * Format::kRowBytes),
-        valid(slot != kNoSlot) {}
-  __device__ __forceinline__ uint4 load(int offset) const { return load_16(row + offset, valid); }
-  __device__ __forceinline__ float scale(int i) const {
-    return valid ? __ldcg(reinterpret_cast<const float*>(row + Format::kScaleOffset) + i) : 0.0f;
-  }
-};
-
-// The keys of an own tile, shared by kWarps warps and on their way. A warp has keys one after the other, loads 256 bytes of two
-// of them at a time, and writes eight pieces at a time that have a bank each.
-template <int kWarps>
-struct TileKeys {
-  static constexpr int kKeys = kTileKeys / kWarps;  // of a warp
-  uint4 codes[kKeys / 2][2];                        // of both halves of the depth
-  float scale[kKeys / 2][2];
-  uint4 rope[kKeys / 4];
-
-  __device__ __forceinline__ static int pair_key(int warp, int pair) {
-    return warp * kKeys + 2 * pair + threadIdx.x / 4 % 2;
-  }
-  __device__ __forceinline__ static int rope_key(int warp, int i) {
-    return warp * kKeys + 4 * i + threadIdx.x % 32 / 8;
-  }
-  __device__ __forceinline__ void load(const SparseMla& a, const uint32_t* slot, int warp) {
-    const unsigned chunk = threadIdx.x % 32 / 8, quarter = threadIdx.x % 4;
-#pragma unroll
-    for (int pair = 0; pair < kKeys / 2; ++pair) {
-      const CacheRow row(a, slot[pair_key(warp, pair)]);
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        codes[pair][half] = row.load((half * kChunks + chunk) * 64 + quarter * 16);
-        scale[pair][half] = row.scale((half * kChunks + chunk) / 2);
-      }
-    }
-  }
-  __device__ __forceinline__ void load_rope(const SparseMla& a, const uint32_t* slot, int warp) {
-#pragma unroll
-    for (int i = 0; i < kKeys / 4; ++i)
-      rope[i] =
-          CacheRow(a, slot[rope_key(warp, i)]).load(RowFormat<LatentRows::kFp8>::kRopeOffset + threadIdx.x % 8 * 16);
-  }
-  __device__ __forceinline__ void put(uint8_t (&key)[kDeepChunks][kChunkBytes], int warp) const {
-    const unsigned chunk = threadIdx.x % 32 / 8, quarter = threadIdx.x % 4;
-#pragma unroll
-    for (int pair = 0; pair < kKeys / 2; ++pair) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half)
-        put_codes(key[half * kChunks + chunk], pair_key(warp, pair), quarter, codes[pair][half], scale[pair][half]);
-    }
-#pragma unroll
-    for (int i = 0; i < kKeys / 4; ++i)
-      *reinterpret_cast<uint4*>(key[kRopeChunk] + swizzle_128(rope_key(warp, i), threadIdx.x % 8 * 16)) = rope[i];
-  }
-};
-
-// An adder's value columns of kTiles tiles, on their way by a warpgroup. Eight lanes have two neighbouring keys, whose pieces
-// have a bank each.
-template <int kTiles>
-struct ValuePieces {
-  uint4 codes[kTiles][2];  // of keys t / 4 and 32 after it
-  float scale[kTiles][2];
-
-  __device__ __forceinline__ static int key(int i) { return i * 32 + threadIdx.x % 128 / 4; }
-  // `slot` of the tile, to place `at`.
-  __device__ __forceinline__ void load(const SparseMla& a, const uint32_t* slot, int first_column, int at) {
-    const int column = first_column + threadIdx.x % 4 * 16;
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const CacheRow from(a, slot[key(i)]);
-      codes[at][i] = from.load(column);
-      scale[at][i] = from.scale(column / 128);
-    }
-  }
-  __device__ __forceinline__ void put(uint8_t* chunk, int at) const {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) put_codes(chunk, key(i), threadIdx.x % 4, codes[at][i], scale[at][i]);
-  }
-};
 
 // The first value column of an adder.
 template <class S>
@@ -205,81 +55,21 @@ __device__ __forceinline__ int first_column(const BlockWork<S>& w, int adder) {
   return w.place() * S::kBlockColumns + adder * kAdderColumns;
 }
 
-// The slots of the part's top-k indices.
+// The maxima of this thread's heads after own tile i, of ceilings as they come.
 template <class S>
-__device__ __forceinline__ void find_slots(S& s, const SparseMla& a, const BlockWork<S>& w) {
-  constexpr int kTopk = kMlaPartTopk / kFewRowsThreads;
-  const unsigned t = threadIdx.x;
-  int pick[kTopk];
+__device__ __forceinline__ void find_running_max(const S& s, int tile, int i, int32_t (&maximum)[2]) {
+  maximum[0] = maximum[1] = kNoCeiling;
+#pragma unroll 1
+  for (int before = 0; before <= i; ++before) {
+    s.ceilings_full[before].wait(0);
 #pragma unroll
-  for (int i = 0; i < kTopk; ++i) {
-    const int number = w.part() * kMlaPartTopk + i * kFewRowsThreads + t;
-    pick[i] = number < a.n_topk ? a.topk[w.row() * a.n_topk + number] : -1;
-  }
-  const int32_t* table = a.tables.data != nullptr ? a.tables.data + a.table_row[w.row()] * a.tables.stride : nullptr;
+    for (int j = 0; j < S::kPartBlocks; ++j) {
+      const int other = before * S::kPartBlocks + j;
+      if (other > tile) continue;
 #pragma unroll
-  for (int i = 0; i < kTopk; ++i) {
-    const int number = i * kFewRowsThreads + t;
-    s.slot[number] = static_cast<uint32_t>(topk_slot(pick[i], table));  // -1 is kNoSlot
-  }
-}
-
-// The scores of an own tile. The fence: see start_scores().
-template <class S>
-__device__ __forceinline__ void multiply_tile(float (&score)[32], const S& s, int group) {
-  float upper[32];  // over the second half of the depth
-  constexpr uint32_t kHigh = descriptor_high();
-  const uint32_t query = descriptor_low(s.query), key = descriptor_low(s.key[group]);
-  const auto multiply = [&](float(&to)[32], int chunk, int k, bool accumulate) {
-    const auto at = static_cast<uint32_t>(descriptor_step(chunk * kChunkBytes + k));
-    Wgmma<64>::bf16<0, 0>(to, join_descriptor(query + at, kHigh), join_descriptor(key + at, kHigh), accumulate);
-  };
-  fence_async_shared();
-  wgmma_fence();
-#pragma unroll
-  for (int c = 0; c < kChunks; ++c) {
-#pragma unroll
-    for (int k = 0; k < 128; k += 32) {
-      multiply(score, c, k, c > 0 || k > 0);
-      multiply(upper, kChunks + c, k, c > 0 || k > 0);
+      for (int h = 0; h < 2; ++h) maximum[h] = max(maximum[h], s.ceiling[other][head_row() + 8 * h]);
     }
   }
-#pragma unroll
-  for (int k = 0; k < 64; k += 32) {
-    multiply(score, kRopeChunk, k, true);
-    multiply(upper, kRopeChunk, k + 64, true);
-  }
-  wgmma_commit();
-  wgmma_wait<0>();
-  wgmma_touch(score);
-  wgmma_touch(upper);
-#pragma unroll
-  for (int i = 0; i < 32; ++i) score[i] += upper[i];
-}
-
-// Scores of indices that do not exist to -inf: only a row's last tile can have some.
-template <class S>
-__device__ __forceinline__ void drop_invalid(const S& s, int tile, float (&score)[32]) {
-  if (s.slot[tile * kTileKeys + kTileKeys - 1] != kNoSlot) return;
-  const uint32_t* own = s.slot + tile * kTileKeys + 2 * (threadIdx.x % 4);
-#pragma unroll
-  for (int j = 0; j < 8; ++j) {
-#pragma unroll
-    for (int e = 0; e < 2; ++e) {
-      const float bias = own[8 * j + e] == kNoSlot ? -INFINITY : 0.0f;
-      score[4 * j + e] += bias;
-      score[4 * j + 2 + e] += bias;
-    }
-  }
-}
-
-template <class S>
-__device__ __forceinline__ int32_t running_max(const S& s, int tile, int head) {
-  int32_t maximum = kNoCeiling;
-#pragma unroll
-  for (int i = 0; i < kPartTiles; ++i)
-    if (i <= tile) maximum = max(maximum, s.ceiling[i][head]);
-  return maximum;
 }
 
 // One of four lanes tells each block of the part a tile's ceilings.
@@ -381,7 +171,7 @@ template <int kTiles, class S, class Before, class After>
 __device__ __forceinline__ void put_values(S& s, const SparseMla& a, const BlockWork<S>& w, int adder, int first,
                                            const Before& before_put, const After& after_put) {
   static_assert(kTiles % kTilesAhead == 0);
-  ValuePieces<kTilesAhead> values;
+  ValuePieces<kAdderColumns, kTilesAhead> values;
 #pragma unroll
   for (int i = 0; i < kTilesAhead; ++i) values.load(a, s.slot + (first + i) * kTileKeys, first_column(w, adder), i);
 #pragma unroll 1
@@ -420,9 +210,9 @@ __device__ __forceinline__ void score_tile(S& s, const BlockWork<S>& w, float (&
     named_barrier(kKeysBarrier + group, kFewRowsThreads);
   else
     named_barrier(kLaterKeysBarrier + group, 128 + kValueThreads);
-  multiply_tile(score, s, group);
+  multiply_tile(score, s.query, s.key[group]);
   if (i < S::kOwnTiles - 1) named_barrier_arrive(kScoresDoneBarrier + group, 128 + kValueThreads);
-  drop_invalid(s, tile, score);
+  drop_invalid(s.slot + tile * kTileKeys, score);
   int32_t ceiling[2];
   find_ceilings(score, ceiling, nullptr, scale_log2);
   send_ceilings(s, w, tile, ceiling);
@@ -437,10 +227,8 @@ template <class S>
 __device__ __forceinline__ void weigh_tile(S& s, const SparseMla& a, const BlockWork<S>& w, float (&score)[32],
                                            WeightSums<S>& sums, int i, float scale_log2) {
   const int tile = i * S::kPartBlocks + w.place();
-  for (int before = 0; before <= i; ++before) s.ceilings_full[before].wait(0);
   int32_t maximum[2];
-#pragma unroll
-  for (int h = 0; h < 2; ++h) maximum[h] = running_max(s, tile, head_row() + 8 * h);
+  find_running_max(s, tile, i, maximum);
   int32_t sum_max[2] = {maximum[0], maximum[1]};
   float own[2] = {0, 0};
   weigh(own, sum_max, score, maximum, scale_log2);
@@ -466,7 +254,8 @@ __device__ __forceinline__ void score_role(S& s, const SparseMla& a, const Block
     TileKeys<kFewRowsThreads / 32> keys;
     keys.load(a, s.slot + w.place() * kTileKeys, warp_index());
     keys.load_rope(a, s.slot + w.place() * kTileKeys, warp_index());
-    arrange_queries(s);
+    s.query_full.wait(0);
+    arrange_queries(s.query, kQueryBarrier);
     keys.put(s.key[0], warp_index());
   }
   named_barrier_arrive(kKeysBarrier + 1 - group, kFewRowsThreads);
@@ -751,7 +540,7 @@ __global__ void __launch_bounds__(kFewRowsThreads, 1)
   S& s = *reinterpret_cast<S*>(shared_bytes);
   const BlockWork<S> w(a);
   if (threadIdx.x == 0) init_barriers(s, a, w);
-  clear_missing_queries(s, query_heads(a, w));
+  clear_missing_queries(raw_queries(s), query_heads(a, w));
   __syncwarp();
   cluster_arrive_shared();
   launch_dependents();
@@ -759,7 +548,7 @@ __global__ void __launch_bounds__(kFewRowsThreads, 1)
   grid_dependency_wait();
   if (threadIdx.x == kScoreThreads) ask_for_queries(s, a, w);
   __syncwarp();
-  find_slots(s, a, w);
+  find_slots(s.slot, a, w.row(), w.part());
   __syncthreads();
   if (warp_index() < kScoreThreads / 32)
     score_role(s, a, w, scale_log2);

@@ -176,8 +176,11 @@ void launch(const SparseMla& a, MlaSharing sharing, StreamHandle stream) {
   switch (sharing) {
     case MlaSharing::kWholeRows:
     case MlaSharing::kAllHeads:  // have kernels of their own
+    case MlaSharing::kAllHeadsParts:
     case MlaSharing::kEightBlocks:
     case MlaSharing::kFourBlocks:
+    case MlaSharing::kEightApart:
+    case MlaSharing::kEightApartAllHeads:
       return launch_as<MlaSharing::kWholeRows, kFormat, kTables>(a, stream);
     case MlaSharing::kClusters:
       return launch_as<MlaSharing::kClusters, kFormat, kTables>(a, stream);

@@ -31,7 +31,7 @@ Result<std::unique_ptr<CudaBackend>> OpsOnCuda::create(const CudaOptions& option
   LEVIN_ASSIGN(ops->arena_, cuda::DeviceArena::create(options.scratch_bytes));
   ops->scratch_bytes_ = options.scratch_bytes;
   LEVIN_ASSIGN(ops->attention_scratch_, cuda::DeviceBuffer::create(cuda::sparse_mla_scratch_bytes()));
-  cuda::fill_bytes(ops->stream_, ops->attention_scratch_.data(), 0, ops->attention_scratch_.n_bytes());
+  cuda::clear_sparse_mla_scratch(ops->attention_scratch_.data(), ops->stream_.handle());
   LEVIN_ASSIGN(ops->score_counts_, cuda::DeviceBuffer::create(kScoreCountBytes));
   cuda::fill_bytes(ops->stream_, ops->score_counts_.data(), 0, kScoreCountBytes);
   LEVIN_TRY(ops->stream_.synchronize());

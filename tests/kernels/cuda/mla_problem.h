@@ -147,7 +147,7 @@ class MlaOnDevice {
         topk_(stream, problem.topk),
         cache_(stream, problem.cache),
         scratch_(stream, sparse_mla_scratch_bytes()) {
-    scratch_.fill(0);
+    clear_sparse_mla_scratch(reinterpret_cast<std::byte*>(scratch_.data()), stream.handle());
   }
 
   SparseMla args(void* out, bool f32) const {

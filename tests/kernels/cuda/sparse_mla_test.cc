@@ -14,6 +14,11 @@
 namespace levin::cuda {
 namespace {
 
+// All but kAuto; first the one that others are compared with.
+constexpr MlaSplit kSplits[] = {MlaSplit::kWholeRows,  MlaSplit::kAllHeads,   MlaSplit::kAllHeadsParts,
+                                MlaSplit::kClusters,   MlaSplit::kPairs,      MlaSplit::kEightBlocks,
+                                MlaSplit::kFourBlocks, MlaSplit::kEightApart, MlaSplit::kEightApartAllHeads};
+
 class SparseMlaTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -46,6 +51,10 @@ std::vector<uint32_t> bits(const std::vector<float>& values) {
   return out;
 }
 
+void expect_same_bits_in_all_forms(const MlaOnDevice& d, const std::vector<uint32_t>& whole) {
+  for (const MlaSplit split : kSplits) EXPECT_EQ(bits(d.run(split)), whole) << "form " << static_cast<int>(split);
+}
+
 TEST_F(SparseMlaTest, IsTheSumInDouble) {
   for (const LatentRows format : {LatentRows::kFp8, LatentRows::kBF16}) {
     for (const auto& [n_heads, n_topk] : std::vector<std::pair<int, int>>{
@@ -60,9 +69,7 @@ TEST_F(SparseMlaTest, IsTheSumInDouble) {
       const MlaOnDevice d(*stream_, p);
       const std::vector<float> whole = d.run(MlaSplit::kWholeRows);
       expect_close(p, whole, n_heads > 16 ? 31 : 5);
-      for (const MlaSplit split :
-           {MlaSplit::kAllHeads, MlaSplit::kClusters, MlaSplit::kPairs, MlaSplit::kEightBlocks, MlaSplit::kFourBlocks})
-        EXPECT_EQ(bits(d.run(split)), bits(whole));
+      expect_same_bits_in_all_forms(d, bits(whole));
     }
   }
 }
@@ -75,11 +82,8 @@ TEST_F(SparseMlaTest, RowsWithFewPicks) {
     const MlaOnDevice d(*stream_, p);
     const std::vector<float> whole = d.run(MlaSplit::kWholeRows);
     expect_close(p, whole, n_heads > 64 ? 67 : 13);
-    EXPECT_EQ(bits(d.run(MlaSplit::kAllHeads)), bits(whole)) << n_heads << " heads";
-    EXPECT_EQ(bits(d.run(MlaSplit::kClusters)), bits(whole)) << n_heads << " heads";
-    EXPECT_EQ(bits(d.run(MlaSplit::kPairs)), bits(whole)) << n_heads << " heads";
-    EXPECT_EQ(bits(d.run(MlaSplit::kEightBlocks)), bits(whole)) << n_heads << " heads";
-    EXPECT_EQ(bits(d.run(MlaSplit::kFourBlocks)), bits(whole)) << n_heads << " heads";
+    SCOPED_TRACE(std::to_string(n_heads) + " heads");
+    expect_same_bits_in_all_forms(d, bits(whole));
   }
 }
 
@@ -91,11 +95,8 @@ TEST_F(SparseMlaTest, LargeScores) {
     const std::vector<float> whole = d.run(MlaSplit::kWholeRows);
     for (const float v : whole) ASSERT_TRUE(std::isfinite(v));
     if (spread < 10) expect_close(p, whole, 31);
-    EXPECT_EQ(bits(d.run(MlaSplit::kAllHeads)), bits(whole)) << "spread " << spread;
-    EXPECT_EQ(bits(d.run(MlaSplit::kClusters)), bits(whole)) << "spread " << spread;
-    EXPECT_EQ(bits(d.run(MlaSplit::kPairs)), bits(whole)) << "spread " << spread;
-    EXPECT_EQ(bits(d.run(MlaSplit::kEightBlocks)), bits(whole)) << "spread " << spread;
-    EXPECT_EQ(bits(d.run(MlaSplit::kFourBlocks)), bits(whole)) << "spread " << spread;
+    SCOPED_TRACE("spread " + std::to_string(spread));
+    expect_same_bits_in_all_forms(d, bits(whole));
   }
 }
 
@@ -108,9 +109,7 @@ TEST_F(SparseMlaTest, ScalesOfAnySize) {
     const MlaProblem p({.n_rows = 2, .n_heads = 80, .spread = spread, .least_scale = least_scale, .seed = 14});
     const MlaOnDevice d(*stream_, p);
     const std::vector<uint32_t> whole = bits(d.run(MlaSplit::kWholeRows));
-    for (const MlaSplit split :
-         {MlaSplit::kAllHeads, MlaSplit::kClusters, MlaSplit::kPairs, MlaSplit::kEightBlocks, MlaSplit::kFourBlocks})
-      EXPECT_EQ(bits(d.run(split)), whole) << static_cast<int>(split);
+    expect_same_bits_in_all_forms(d, whole);
   }
 }
 
@@ -121,11 +120,8 @@ TEST_F(SparseMlaTest, WholeRowsAndPartsGiveTheSameBits) {
           {.n_rows = 5, .n_heads = 128, .n_topk = n_topk, .format = format, .seed = static_cast<uint64_t>(n_topk)});
       const MlaOnDevice d(*stream_, p);
       const std::vector<uint32_t> whole = bits(d.run(MlaSplit::kWholeRows));
-      EXPECT_EQ(bits(d.run(MlaSplit::kAllHeads)), whole) << n_topk;
-      EXPECT_EQ(bits(d.run(MlaSplit::kClusters)), whole) << n_topk;
-      EXPECT_EQ(bits(d.run(MlaSplit::kPairs)), whole) << n_topk;
-      EXPECT_EQ(bits(d.run(MlaSplit::kEightBlocks)), whole) << n_topk;
-      EXPECT_EQ(bits(d.run(MlaSplit::kFourBlocks)), whole) << n_topk;
+      SCOPED_TRACE(std::to_string(n_topk));
+      expect_same_bits_in_all_forms(d, whole);
     }
   }
 }
@@ -165,11 +161,8 @@ TEST_F(SparseMlaTest, RaggedRowsOneAfterAnother) {
         {.n_rows = kRows, .n_heads = n_heads, .n_topk = 1088, .format = format, .n_valid = n_valid, .seed = 10});
     const MlaOnDevice d(*stream_, p);
     const std::vector<uint32_t> whole = bits(d.run(MlaSplit::kWholeRows));
-    EXPECT_EQ(bits(d.run(MlaSplit::kAllHeads)), whole) << n_heads << " heads";
-    EXPECT_EQ(bits(d.run(MlaSplit::kClusters)), whole) << n_heads << " heads";
-    EXPECT_EQ(bits(d.run(MlaSplit::kPairs)), whole) << n_heads << " heads";
-    EXPECT_EQ(bits(d.run(MlaSplit::kEightBlocks)), whole) << n_heads << " heads";
-    EXPECT_EQ(bits(d.run(MlaSplit::kFourBlocks)), whole) << n_heads << " heads";
+    SCOPED_TRACE(std::to_string(n_heads) + " heads");
+    expect_same_bits_in_all_forms(d, whole);
   }
 }
 
@@ -184,8 +177,7 @@ TEST_F(SparseMlaTest, PositionsThroughATableEqualSlots) {
   const DeviceArray<int32_t> table_device(*stream_, table), positions_device(*stream_, positions),
       slots_device(*stream_, slots), rows(*stream_, std::vector<int32_t>{1, 1});
   const DeviceArray<float> by_slot(*stream_, 2 * kHeads * 512), by_position(*stream_, 2 * kHeads * 512);
-  for (const MlaSplit split : {MlaSplit::kWholeRows, MlaSplit::kAllHeads, MlaSplit::kPairs, MlaSplit::kClusters,
-                               MlaSplit::kEightBlocks, MlaSplit::kFourBlocks}) {
+  for (const MlaSplit split : kSplits) {
     SparseMla a = d.args(by_slot.data(), true);
     a.topk = slots_device.data();
     sparse_mla(a, stream_->handle(), split);
@@ -202,8 +194,7 @@ TEST_F(SparseMlaTest, BF16OutputIsTheRoundedOne) {
   for (const int n_heads : {33, 97}) {
     const MlaProblem p({.n_rows = 2, .n_heads = n_heads, .n_topk = 1664, .seed = 8});
     const MlaOnDevice d(*stream_, p);
-    for (const MlaSplit split : {MlaSplit::kWholeRows, MlaSplit::kAllHeads, MlaSplit::kPairs, MlaSplit::kClusters,
-                                 MlaSplit::kEightBlocks, MlaSplit::kFourBlocks}) {
+    for (const MlaSplit split : kSplits) {
       const std::vector<float> exact = d.run(split);
       const DeviceArray<uint16_t> out(*stream_, static_cast<int64_t>(exact.size()));
       sparse_mla(d.args(out.data(), false), stream_->handle(), split);
@@ -292,9 +283,27 @@ TEST_F(SparseMlaTest, RepeatsItself) {
   const MlaOnDevice d(*stream_, p);
   const std::vector<uint32_t> first = bits(d.run(MlaSplit::kWholeRows));
   for (int i = 0; i < 3; ++i)
-    for (const MlaSplit split : {MlaSplit::kPairs, MlaSplit::kWholeRows, MlaSplit::kAllHeads, MlaSplit::kClusters,
-                                 MlaSplit::kEightBlocks, MlaSplit::kFourBlocks})
-      ASSERT_EQ(bits(d.run(split)), first);
+    for (const MlaSplit split : kSplits) ASSERT_EQ(bits(d.run(split)), first);
+}
+
+// Blocks of some forms wait for each other: launches on two streams must not keep each other's blocks off the device.
+TEST_F(SparseMlaTest, TwoStreamsAtTheSameTime) {
+  const Stream other = must(Stream::create());
+  const MlaProblem p({.n_rows = 8, .n_heads = 128, .seed = 15});
+  const MlaOnDevice d(*stream_, p), e(other, p);
+  const std::vector<uint32_t> whole = bits(d.run(MlaSplit::kWholeRows));
+  const int64_t n = p.n_rows * p.n_heads * 512;
+  const DeviceArray<float> out(*stream_, n), other_out(other, n);
+  for (const MlaSplit split : kSplits) {
+    out.fill(0xFF);
+    other_out.fill(0xFF);
+    for (int i = 0; i < 200; ++i) {
+      sparse_mla(d.args(out.data(), true), stream_->handle(), split);
+      sparse_mla(e.args(other_out.data(), true), other.handle(), split);
+    }
+    EXPECT_EQ(bits(out.host()), whole) << static_cast<int>(split);
+    EXPECT_EQ(bits(other_out.host()), whole) << static_cast<int>(split);
+  }
 }
 
 TEST(ConversionTest, IsForManyRowsOfFewTokens) {

@@ -199,7 +199,7 @@ class Attention : public Subject {
         topk_(stream, random_topk(n_topk)),
         cache_(stream, rows_.cache),
         scratch_(stream, sparse_mla_scratch_bytes()) {
-    scratch_.fill(0);
+    clear_sparse_mla_scratch(reinterpret_cast<std::byte*>(scratch_.data()), stream.handle());
   }
 
   std::vector<int64_t> thresholds() const override { return sparse_mla_thresholds(n_heads_, n_topk_, kMostRows); }

@@ -1,6 +1,7 @@
 #include "kernels/cuda/prims/launch.h"
 
 #include "base/check.h"
+#include "kernels/cuda/prims/launch_together.h"
 
 namespace levin::cuda {
 
@@ -47,7 +48,8 @@ bool has_programmatic_launch() {
   return major.get(ask) >= 9;
 }
 
-// `attributes` has room for two.
+// `attributes` has room for kMostAttributes.
+constexpr int kMostAttributes = 3;
 cudaLaunchConfig_t config_of(const Launch& l, cudaLaunchAttribute* attributes) {
   unsigned n_attributes = 0;
   if (l.cluster > 1) {
@@ -72,20 +74,33 @@ cudaLaunchConfig_t config_of(const Launch& l, cudaLaunchAttribute* attributes) {
   return config;
 }
 
-}  // namespace
-
-void launch_pointer(const void* kernel, const Launch& l, void** params) {
-  allow(kernel, l);
-  cudaLaunchAttribute attributes[2];
-  const cudaLaunchConfig_t config = config_of(l, attributes);
+void start(const void* kernel, const Launch& l, const cudaLaunchConfig_t& config, void** params) {
   const cudaError_t code = cudaLaunchKernelExC(&config, kernel, params);
   LEVIN_CHECK(!is_refusal(code), "launch of {} x {} x {} blocks of {} threads: {}", l.grid.x, l.grid.y, l.grid.z,
               l.block.x, cudaGetErrorString(code));
 }
 
+}  // namespace
+
+void launch_pointer(const void* kernel, const Launch& l, void** params) {
+  allow(kernel, l);
+  cudaLaunchAttribute attributes[kMostAttributes];
+  start(kernel, l, config_of(l, attributes), params);
+}
+
+void launch_pointer_together(const void* kernel, const Launch& l, void** params) {
+  allow(kernel, l);
+  cudaLaunchAttribute attributes[kMostAttributes];
+  cudaLaunchConfig_t config = config_of(l, attributes);
+  attributes[config.numAttrs].id = cudaLaunchAttributeCooperative;
+  attributes[config.numAttrs].val.cooperative = 1;
+  ++config.numAttrs;
+  start(kernel, l, config, params);
+}
+
 int clusters_at_once(const void* kernel, const Launch& l) {
   allow(kernel, l);
-  cudaLaunchAttribute attributes[2];
+  cudaLaunchAttribute attributes[kMostAttributes];
   const cudaLaunchConfig_t config = config_of(l, attributes);
   int n = 0;
   const cudaError_t code = cudaOccupancyMaxActiveClusters(&n, kernel, &config);
