@@ -27,6 +27,16 @@ void set_record(const View& rows, int64_t i, const T& value) {
 
 int32_t& at(const View& values, int64_t row) { return values.data<int32_t>()[row]; }
 
+void set_row(const EditedStep& step, int64_t row, int32_t token, int32_t position) {
+  at(step.tokens, row) = token;
+  at(step.positions, row) = position;
+  at(step.slot, row) = position + step.first_slot;
+  at(step.visible, row) = at(step.slot, row) + 1;
+  if (!step.window.empty())
+    at(step.window, row) =
+        static_cast<int32_t>(std::max<int64_t>(step.first_slot, at(step.visible, row) - step.n_window));
+}
+
 void make_padding(const EditedStep& step, int64_t row) {
   at(step.tokens, row) = at(step.positions, row) = 0;
   at(step.seq, row) = at(step.slot, row) = -1;
@@ -56,6 +66,8 @@ void start_chain(const ops::AcceptDrafts& a, const VerifiedRows& rows, int32_t n
   chain.rule.position += static_cast<uint32_t>(n_chosen);
   chain.room -= n_chosen;
   chain.n_wanted = n_right == 0 ? 0 : std::clamp(chain.room, 0, chain.n_wanted);
+  chain.next_position = chain.position + 1;
+  if (n_chosen > 0) chain.next_token = record_of<ChosenToken>(a.chosen, rows.first_chosen + n_chosen - 1).token;
   set_record(a.chains, rows.chain, chain);
   at(a.wanted, rows.chain) = rows.first_row + std::max(n_right, 1) - 1;
 }
@@ -63,12 +75,27 @@ void start_chain(const ops::AcceptDrafts& a, const VerifiedRows& rows, int32_t n
 // Adds a draft. Whether the chain continues after it.
 bool take_draft(const ChosenToken& chosen, double min_confidence, DraftChain& chain) {
   if (chain.n_drafts >= chain.n_wanted) return false;
-  if (chosen.sound != 0) ++chain.n_drafts;
+  if (chosen.sound != 0) chain.drafts[chain.n_drafts++] = chosen.token;
   const bool wants_more = chosen.sound != 0 && chain.n_drafts < chain.n_wanted;
   if (wants_more) chain.confidence *= static_cast<double>(chosen.probability);
   if (wants_more && chain.confidence >= min_confidence) return true;
   chain.n_wanted = chain.n_drafts;
   return false;
+}
+
+int32_t carried_token(const DraftChain& chain, int32_t i) {
+  if (i == 0) return chain.next_token;
+  return i <= chain.n_drafts ? chain.drafts[i - 1] : 0;
+}
+
+// What the host of the next round does not know of sequence i.
+void begin_round(const ops::CarryDrafts& a, int32_t i, int32_t n_rows, const DraftChain& known) {
+  auto rows = record_of<VerifiedRows>(a.sequences, i);
+  rows.n_rows = n_rows;
+  set_record(a.sequences, i, rows);
+  auto chain = record_of<DraftChain>(a.next, i);
+  chain.rule = known.rule, chain.room = known.room, chain.position = known.position;
+  set_record(a.next, i, chain);
 }
 
 }  // namespace
@@ -92,17 +119,40 @@ void CpuBackend::continue_drafts(const ops::ContinueDrafts& a) {
     const auto chosen = record_of<ChosenToken>(a.chosen, n);
     if (take_draft(chosen, a.min_confidence, chain)) {
       ++chain.position, ++chain.rule.position;
-      at(a.step.tokens, n) = chosen.token;
-      at(a.step.positions, n) = chain.position;
-      at(a.step.slot, n) = chain.position + a.step.first_slot;
-      at(a.step.visible, n) = at(a.step.slot, n) + 1;
-      if (!a.step.window.empty())
-        at(a.step.window, n) =
-            static_cast<int32_t>(std::max<int64_t>(a.step.first_slot, at(a.step.visible, n) - a.step.n_window));
+      set_row(a.step, n, chosen.token, chain.position);
     } else {
       make_padding(a.step, n);
     }
     set_record(a.chains, n, chain);
+  }
+}
+
+void CpuBackend::carry_drafts(const ops::CarryDrafts& a) {
+  const auto n_sequences = static_cast<int32_t>(a.which.dim(0));
+  for (int32_t i = 0; i < n_sequences; ++i) {
+    const int32_t n = at(a.which, i);
+    auto chain = record_of<DraftChain>(a.chains, n);
+    const int32_t n_continued = chain.position + 1 - chain.next_position;
+    take_draft(record_of<ChosenToken>(a.chosen, n), 0, chain);
+    const bool has_ended = chain.n_committed <= 0 || chain.room < 0;
+    const int32_t n_rows = has_ended ? 0 : 1 + chain.n_drafts;
+    ops::ChoiceRule rule = chain.rule;
+    rule.position -= static_cast<uint32_t>(n_continued);
+    for (int32_t j = 0; j < a.rows_each; ++j) {
+      const int64_t row = int64_t{i} * a.rows_each + j;
+      if (j < n_rows) {
+        at(a.step.seq, row) = i;
+        set_row(a.step, row, carried_token(chain, j + a.shift), chain.next_position + j);
+      } else {
+        make_padding(a.step, row);
+      }
+      if (a.rules.empty()) continue;
+      ops::ChoiceRule own = rule;
+      own.position += static_cast<uint32_t>(j);
+      set_record(a.rules, row, own);
+    }
+    if (!a.rules.empty())
+      begin_round(a, i, n_rows, {.rule = rule, .room = chain.room, .position = chain.next_position - 1});
   }
 }
 
