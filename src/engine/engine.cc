@@ -115,14 +115,16 @@ cuda::KernelSet device_kernels(const EngineOptions& options) {
   return tuned && has_tuned_kernels() ? cuda::KernelSet::kSm90 : cuda::KernelSet::kPlain;
 }
 
-Result<std::unique_ptr<CudaBackend>> open_device(const EngineOptions& options, const Architecture& family) {
+Result<std::unique_ptr<CudaBackend>> open_device(const EngineOptions& options, const ModelConfig& config) {
+  const Architecture& family = *config.family;
   if (options.device == Device::kCpu) return std::unique_ptr<CudaBackend>();
   if (!family.cuda_lacks.empty()) {
     return Error{ErrorKind::kUsage, fmt::format("--device cuda: {} runs on the CPU alone, CUDA lacks {}; leave "
                                                 "--device out",
                                                 family.name, family.cuda_lacks)};
   }
-  return open_cuda({.kernels = device_kernels(options)});
+  return open_cuda(
+      {.kernels = device_kernels(options), .scratch_bytes = tuned_scratch_bytes(config, options.chunk_tokens)});
 }
 
 // What runs each form in which the model calls the ops, so that no kernel is missed in a request.
@@ -229,6 +231,7 @@ struct Engine::State {
   StepLoop loop;
   int64_t n_graphs_at_load = 0;
   std::optional<LimitProbe> limits;  // made when a case is first measured with them
+  std::optional<double> device_read_gb_per_s;
 
   State(std::unique_ptr<CudaBackend> device, EngineOptions o, std::vector<std::string> w, RunningKernels k,
         const Room& r, Isa chosen_isa, std::unique_ptr<Model> m, std::shared_ptr<PageStore> disk)
@@ -267,7 +270,7 @@ Result<std::unique_ptr<Engine>> Engine::load(const EngineOptions& options, const
   LEVIN_ASSIGN(ParsedConfig parsed, load_model_config(options.model_folder, *options.registry, options.overrides));
   LEVIN_ASSIGN(const Numerics mode, make_numerics(options.numerics, options.kv_cache_dtype));
   const Numerics numerics = numerics_on(options.device, numerics_of_family(mode, *parsed.config.family));
-  LEVIN_ASSIGN(std::unique_ptr<CudaBackend> cuda, open_device(options, *parsed.config.family));
+  LEVIN_ASSIGN(std::unique_ptr<CudaBackend> cuda, open_device(options, parsed.config));
   LEVIN_ASSIGN(const std::optional<io::Checkpoint> checkpoint, open_checkpoint(options));
   LEVIN_ASSIGN(std::vector<ChosenKernel> chosen, choose_kernels_of(options, parsed.config, numerics, checkpoint));
   LEVIN_ASSIGN(const Room room, plan_room(options, parsed.config, numerics, checkpoint, cuda.get()));
@@ -402,7 +405,12 @@ Result<BenchRow> Engine::bench(const BenchCase& what, const BenchOptions& option
   state_->loop.forget_prefixes();
   const bool limits = options.measure_ops && state_->cuda == nullptr;  // they are the processor's
   if (limits && !state_->limits) state_->limits.emplace(state_->runner.pool());
-  return run_bench(state_->runner, what, options, limits ? &*state_->limits : nullptr);
+  LEVIN_ASSIGN(BenchRow row, run_bench(state_->runner, what, options, limits ? &*state_->limits : nullptr));
+  if (options.measure_ops && state_->cuda != nullptr) {
+    if (!state_->device_read_gb_per_s) state_->device_read_gb_per_s = state_->cuda->measure_read_gb_per_s();
+    row.limits.read_gb_per_s = *state_->device_read_gb_per_s;
+  }
+  return row;
 }
 
 Result<TraceResult> Engine::trace(const TraceOptions& options) {

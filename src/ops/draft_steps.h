@@ -1,5 +1,6 @@
 // Between the passes of a round that verifies drafts and makes the next ones: what was accepted, how the steps of the draft layer
-// continue from there, and where the next round begins. As ops they run where the tokens are chosen, so no pass waits for a host that reads them.
+// continue from there, and where the next round begins. As ops they run where the tokens are chosen, so no pass waits for a host
+// that reads them.
 //
 // The host makes the steps as if every draft were accepted and none doubted, since pages and shapes follow from that. These
 // ops then edit the steps: tokens and positions become those that were chosen, and rows that are not to run become padding,

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/draft_chain.h"
 #include "ops/cpu_backend.h"
 
 namespace levin {
@@ -58,34 +59,12 @@ int32_t n_right_rows(const ops::AcceptDrafts& a, const VerifiedRows& rows) {
   return rows.n_rows;
 }
 
-void start_chain(const ops::AcceptDrafts& a, const VerifiedRows& rows, int32_t n_right) {
+void start(const ops::AcceptDrafts& a, const VerifiedRows& rows, int32_t n_right) {
   auto chain = record_of<DraftChain>(a.chains, rows.chain);
-  const int32_t n_chosen = std::max(n_right - rows.n_known, 0);
-  chain.n_committed = n_right;
-  chain.position += n_right;
-  chain.rule.position += static_cast<uint32_t>(n_chosen);
-  chain.room -= n_chosen;
-  chain.n_wanted = n_right == 0 ? 0 : std::clamp(chain.room, 0, chain.n_wanted);
-  chain.next_position = chain.position + 1;
+  const int32_t n_chosen = start_chain(chain, rows.n_known, n_right);
   if (n_chosen > 0) chain.next_token = record_of<ChosenToken>(a.chosen, rows.first_chosen + n_chosen - 1).token;
   set_record(a.chains, rows.chain, chain);
   at(a.wanted, rows.chain) = rows.first_row + std::max(n_right, 1) - 1;
-}
-
-// Adds a draft. Whether the chain continues after it.
-bool take_draft(const ChosenToken& chosen, double min_confidence, DraftChain& chain) {
-  if (chain.n_drafts >= chain.n_wanted) return false;
-  if (chosen.sound != 0) chain.drafts[chain.n_drafts++] = chosen.token;
-  const bool wants_more = chosen.sound != 0 && chain.n_drafts < chain.n_wanted;
-  if (wants_more) chain.confidence *= static_cast<double>(chosen.probability);
-  if (wants_more && chain.confidence >= min_confidence) return true;
-  chain.n_wanted = chain.n_drafts;
-  return false;
-}
-
-int32_t carried_token(const DraftChain& chain, int32_t i) {
-  if (i == 0) return chain.next_token;
-  return i <= chain.n_drafts ? chain.drafts[i - 1] : 0;
 }
 
 // What the host of the next round does not know of sequence i.
@@ -109,7 +88,7 @@ void CpuBackend::accept_drafts(const ops::AcceptDrafts& a) {
           record_of<ChosenToken>(a.chosen, rows.first_chosen + r - rows.n_known).token;
     }
     for (int32_t r = n_right; r < rows.n_rows; ++r) make_padding(a.step, rows.first_row + r);
-    if (rows.chain >= 0) start_chain(a, rows, n_right);
+    if (rows.chain >= 0) start(a, rows, n_right);
   }
 }
 
@@ -132,12 +111,9 @@ void CpuBackend::carry_drafts(const ops::CarryDrafts& a) {
   for (int32_t i = 0; i < n_sequences; ++i) {
     const int32_t n = at(a.which, i);
     auto chain = record_of<DraftChain>(a.chains, n);
-    const int32_t n_continued = chain.position + 1 - chain.next_position;
     take_draft(record_of<ChosenToken>(a.chosen, n), 0, chain);
-    const bool has_ended = chain.n_committed <= 0 || chain.room < 0;
-    const int32_t n_rows = has_ended ? 0 : 1 + chain.n_drafts;
-    ops::ChoiceRule rule = chain.rule;
-    rule.position -= static_cast<uint32_t>(n_continued);
+    const int32_t n_rows = n_carried(chain);
+    const ops::ChoiceRule rule = first_rule(chain);
     for (int32_t j = 0; j < a.rows_each; ++j) {
       const int64_t row = int64_t{i} * a.rows_each + j;
       if (j < n_rows) {

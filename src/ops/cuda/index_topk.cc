@@ -119,21 +119,11 @@ void OpsOnCuda::topk_of_rows(const ops::IndexTopk& a, int64_t max_length) {
       .histogram = reinterpret_cast<uint32_t*>(score_counts_.data()),
       .topk = dense_data<int32_t>(kOp, "topk", a.topk),
       .n_topk = static_cast<int>(n_topk),
-      .fault = plan.fault()};
+      .fault = plan.fault(),
+      .settles_nan_rows = true,
+      .row_fault = optional_data<int32_t>(kOp, "faults", a.faults),
+      .row_fault_bit = cuda::plain::kNanIndexScore};
   cuda::index_topk(rows, plan, shape, stream_.handle());
-  cuda::settle_nan_rows({.any = rows.fault,
-                         .score = rows.score,
-                         .score_stride = max_length,
-                         .first = a.query.first,
-                         .lengths = rows.in.lengths,
-                         .n_tokens = shape.n_tokens,
-                         .n_rows = n_rows,
-                         .max_length = max_length,
-                         .topk = rows.topk,
-                         .n_topk = rows.n_topk,
-                         .fault = optional_data<int32_t>(kOp, "faults", a.faults),
-                         .fault_bit = cuda::plain::kNanIndexScore},
-                        stream_.handle());
 }
 
 // As many as there are counts of, and scores in half of the scratch.
@@ -146,8 +136,9 @@ void OpsOnCuda::index_topk(const ops::IndexTopk& a) {
   if (a.topk.dim(0) == 0) return;
   if (!why_not_sm90(form_of(a.query, a.topk.dim(1))).empty()) return PlainCuda::index_topk(a);
   const int64_t n_rows = a.topk.dim(0), max_length = longest(a.query);
-  const int64_t step = rows_at_once(max_length, a.query.tokens_together);
-  if (n_rows <= step) return topk_of_rows(a, max_length);
+  const int64_t together = a.query.tokens_together, most = rows_at_once(max_length, a.query.tokens_together);
+  if (n_rows <= most) return topk_of_rows(a, max_length);
+  const int64_t step = even_step(n_rows / together, most / together) * together;
   for (int64_t row = 0; row < n_rows; row += step) {
     const int64_t count = std::min(step, n_rows - row);
     topk_of_rows({.query = rows_of(a.query, row, count),

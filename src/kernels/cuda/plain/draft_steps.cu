@@ -1,4 +1,6 @@
-// draft_steps.h: a block a sequence, which decides in one thread and edits its rows with all; a thread a chain, or a sequence of the next round.
+// draft_steps.h: a block a sequence, which decides in one thread and edits its rows with all; a thread a chain, or a sequence of
+// the next round.
+#include "base/draft_chain.h"
 #include "kernels/cuda/plain/draft_steps.h"
 #include "kernels/cuda/plain/launch.cuh"
 
@@ -31,15 +33,9 @@ __device__ int32_t n_right_rows(const AcceptDrafts& a, const VerifiedRows& rows)
   return rows.n_rows;
 }
 
-__device__ void start_chain(const AcceptDrafts& a, const VerifiedRows& rows, int32_t n_right) {
+__device__ void start(const AcceptDrafts& a, const VerifiedRows& rows, int32_t n_right) {
   DraftChain& chain = a.chains[rows.chain];
-  const int32_t n_chosen = max(n_right - rows.n_known, 0);
-  chain.n_committed = n_right;
-  chain.position += n_right;
-  chain.rule.position += static_cast<uint32_t>(n_chosen);
-  chain.room -= n_chosen;
-  chain.n_wanted = n_right == 0 ? 0 : min(max(chain.room, 0), chain.n_wanted);
-  chain.next_position = chain.position + 1;
+  const int32_t n_chosen = start_chain(chain, rows.n_known, n_right);
   if (n_chosen > 0) chain.next_token = a.chosen[rows.first_chosen + n_chosen - 1].token;
   a.wanted[rows.chain] = rows.first_row + max(n_right, 1) - 1;
 }
@@ -60,18 +56,7 @@ __global__ void accept_kernel(AcceptDrafts a) {
     else if (r >= rows.n_known)
       a.step.tokens[row] = a.chosen[rows.first_chosen + r - rows.n_known].token;
   }
-  if (threadIdx.x == 0 && rows.chain >= 0) start_chain(a, rows, n_right);
-}
-
-// Adds a draft. Whether the chain continues after it.
-__device__ bool take_draft(const ChosenToken& chosen, double min_confidence, DraftChain& chain) {
-  if (chain.n_drafts >= chain.n_wanted) return false;
-  if (chosen.sound != 0) chain.drafts[chain.n_drafts++] = chosen.token;
-  const bool wants_more = chosen.sound != 0 && chain.n_drafts < chain.n_wanted;
-  if (wants_more) chain.confidence *= static_cast<double>(chosen.probability);
-  if (wants_more && chain.confidence >= min_confidence) return true;
-  chain.n_wanted = chain.n_drafts;
-  return false;
+  if (threadIdx.x == 0 && rows.chain >= 0) start(a, rows, n_right);
 }
 
 __global__ void continue_kernel(ContinueDrafts a) {
@@ -85,21 +70,14 @@ __global__ void continue_kernel(ContinueDrafts a) {
   set_row(a.step, n, chosen.token, chain.position);
 }
 
-__device__ int32_t carried_token(const DraftChain& chain, int32_t i) {
-  if (i == 0) return chain.next_token;
-  return i <= chain.n_drafts ? chain.drafts[i - 1] : 0;
-}
-
 __global__ void carry_kernel(CarryDrafts a) {
   follow_earlier_kernels();
   const int64_t i = flat_index();
   if (i >= a.n_sequences) return;
   DraftChain chain = a.chains[a.which[i]];
-  ChoiceRule rule = chain.rule;
-  rule.position -= static_cast<uint32_t>(chain.position + 1 - chain.next_position);
   take_draft(a.chosen[a.which[i]], 0, chain);
-  const bool has_ended = chain.n_committed <= 0 || chain.room < 0;
-  const int32_t n_rows = has_ended ? 0 : 1 + chain.n_drafts;
+  const int32_t n_rows = n_carried(chain);
+  ChoiceRule rule = first_rule(chain);
   if (a.rules != nullptr) {
     a.sequences[i].n_rows = n_rows;
     a.next[i].rule = rule;
