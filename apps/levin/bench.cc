@@ -42,6 +42,8 @@ struct BenchCommand {
   bool json = false;
   bool csv = false;
   bool ops = false;
+  bool adaptive = false;
+  double temperature = 0;
   int64_t verify_rows = 0;
   std::string plot_file;
 };
@@ -73,10 +75,18 @@ std::vector<BenchCase> cases(const BenchCommand& command, int n_spec_steps) {
   for (const int64_t depth : command.depths) {
     for (const int64_t batch : command.batches) {
       out.push_back({.depth_tokens = depth, .batch = batch, .n_spec_steps = 0});
-      if (n_spec_steps > 0) out.push_back({.depth_tokens = depth, .batch = batch, .n_spec_steps = n_spec_steps});
+      if (n_spec_steps == 0) continue;
+      out.push_back({.depth_tokens = depth, .batch = batch, .n_spec_steps = n_spec_steps});
+      if (!command.adaptive) continue;
+      out.push_back({.depth_tokens = depth, .batch = batch, .n_spec_steps = n_spec_steps, .adapt_depth = true});
     }
   }
   return out;
+}
+
+// The drafts of a round, for people.
+std::string drafts_text(const BenchCase& what) {
+  return fmt::format("{}{}", what.adapt_depth ? "<=" : "", what.n_spec_steps);
 }
 
 io::JsonObject ops_json(const OpTimes& times) {
@@ -98,6 +108,16 @@ io::JsonObject work_json(const OpTimes& times) {
   return out;
 }
 
+// What the ops of a decode step read, and how long that takes at least; 0 where it is not known.
+double decode_step_gbytes(const BenchRow& row) {
+  double bytes = 0;
+  for (const OpWork& work : row.decode_ops.work) bytes += work.bytes;
+  return 1e-9 * bytes;
+}
+double decode_floor_s(const BenchRow& row) {
+  return row.limits.read_gb_per_s > 0 ? decode_step_gbytes(row) / row.limits.read_gb_per_s : 0;
+}
+
 io::JsonObject limits_json(const MachineLimits& limits, Isa isa) {
   return {{"read_gbytes_per_s", limits.read_gb_per_s},
           {"f32_gflop_per_s", gflop_per_s(limits, isa, false)},
@@ -111,6 +131,7 @@ io::JsonValue row_json(const Repeated& repeated, bool with_ops) {
   io::JsonObject out = {{"depth", row.what.depth_tokens},
                         {"batch", row.what.batch},
                         {"spec_steps", row.what.n_spec_steps},
+                        {"adaptive", row.what.adapt_depth},
                         {"prefill_tokens_per_s", row.prefill_tokens_per_s},
                         {"prompt_s", row.prompt_s},
                         {"decode_tokens_per_s", row.decode_tokens_per_s},
@@ -133,12 +154,14 @@ io::JsonValue row_json(const Repeated& repeated, bool with_ops) {
     out.set("prefill_op_work", work_json(row.prefill_ops));
     out.set("decode_step_op_work", work_json(row.decode_ops));
     out.set("limits", limits_json(row.limits, row.isa));
+    out.set("decode_step_floor_ms", 1000 * decode_floor_s(row));
   }
   return out;
 }
 
 constexpr char kCsvHead[] =
-    "depth,batch,spec_steps,prefill_tokens_per_s,decode_tokens_per_s,decode_step_ms,mean_accept_length,repetitions,"
+    "depth,batch,spec_steps,adaptive,prefill_tokens_per_s,decode_tokens_per_s,decode_step_ms,mean_accept_length,"
+    "repetitions,"
     "prefill_min,prefill_max,decode_min,decode_max\n";
 
 // On a device also how often a step waits for it, and how long it has nothing to do between steps.
@@ -152,7 +175,7 @@ void print_row(const Repeated& repeated) {
   const BenchRow& row = repeated.row;
   fmt::print(
       "{:>8} {:>6} {:>6} {:>14.1f} {:>5.1f} {:>14.1f} {:>5.1f} {:>12.3f} {:>10.2f} {:>5}{}\n", row.what.depth_tokens,
-      row.what.batch, row.what.n_spec_steps, row.prefill_tokens_per_s, spread_percent(repeated.prefill),
+      row.what.batch, drafts_text(row.what), row.prefill_tokens_per_s, spread_percent(repeated.prefill),
       row.decode_tokens_per_s, spread_percent(repeated.decode), row.decode_step_ms, row.mean_accept_length,
       repeated.decode.size(),
       row.decode_step_waits > 0 ? fmt::format(" {:>10.2f} {:>8.1f}", row.decode_step_waits, row.decode_gap_us) : "");
@@ -161,18 +184,19 @@ void print_row(const Repeated& repeated) {
 void print_csv_row(const Repeated& repeated) {
   const BenchRow& row = repeated.row;
   const Range prefill = range_of(repeated.prefill), decode = range_of(repeated.decode);
-  fmt::print("{},{},{},{:.2f},{:.2f},{:.4f},{:.3f},{},{:.2f},{:.2f},{:.2f},{:.2f}\n", row.what.depth_tokens,
-             row.what.batch, row.what.n_spec_steps, row.prefill_tokens_per_s, row.decode_tokens_per_s,
-             row.decode_step_ms, row.mean_accept_length, repeated.decode.size(), prefill.low, prefill.high, decode.low,
-             decode.high);
+  fmt::print("{},{},{},{:d},{:.2f},{:.2f},{:.4f},{:.3f},{},{:.2f},{:.2f},{:.2f},{:.2f}\n", row.what.depth_tokens,
+             row.what.batch, row.what.n_spec_steps, row.what.adapt_depth, row.prefill_tokens_per_s,
+             row.decode_tokens_per_s, row.decode_step_ms, row.mean_accept_length, repeated.decode.size(), prefill.low,
+             prefill.high, decode.low, decode.high);
 }
 
 // Where the time goes: a row per kind of op that was used. Rates, and the time that the machine's limits allow as a share
 // of the time taken, stand where an op reads weights or cache.
 void print_op_table(const std::string& title, const OpTimes& ops, double seconds, const BenchRow& row) {
-  const bool has_work = row.limits.read_gb_per_s > 0;  // a device's ops do not say what they read
-  fmt::print("\n  {:<22} {:>10} {:>7}{}\n", title, "ms", "share",
-             has_work ? fmt::format(" {:>9} {:>9} {:>9}", "GB/s", "GFLOP/s", "of limit") : "");
+  const bool has_work = row.limits.read_gb_per_s > 0;
+  const bool has_flop = row.limits.fma_gflop_per_s > 0;  // a device's ops do not say what they compute
+  fmt::print("\n  {:<22} {:>10} {:>7}{}{}{}\n", title, "ms", "share", has_work ? fmt::format(" {:>9}", "GB/s") : "",
+             has_flop ? fmt::format(" {:>9}", "GFLOP/s") : "", has_work ? fmt::format(" {:>9}", "of limit") : "");
   const auto print = [&](std::string_view name, double op_s) {
     fmt::print("  {:<22} {:>10.4f} {:>6.1f}%", name, 1000 * op_s, 100 * op_s / seconds);
   };
@@ -183,8 +207,9 @@ void print_op_table(const std::string& title, const OpTimes& ops, double seconds
     if (op_s == 0) continue;
     print(op_kind_name(kind), op_s);
     if (has_work && work.bytes > 0) {
-      fmt::print(" {:>9.1f} {:>9.1f} {:>8.0f}%", 1e-9 * work.bytes / op_s, gflop(work) / op_s,
-                 100 * seconds_at(row.limits, row.isa, work) / op_s);
+      fmt::print(" {:>9.1f}", 1e-9 * work.bytes / op_s);
+      if (has_flop) fmt::print(" {:>9.1f}", gflop(work) / op_s);
+      fmt::print(" {:>8.0f}%", 100 * seconds_at(row.limits, row.isa, work) / op_s);
     }
     fmt::print("\n");
   }
@@ -196,6 +221,13 @@ void print_ops(const BenchRow& row, const BenchOptions& options) {
   print_op_table(fmt::format("chunk of {}", options.chunk_tokens), row.prefill_ops, row.prefill_ops_s, row);
   print_op_table("decode step", row.decode_ops, row.decode_ops_step_s, row);
   if (row.limits.read_gb_per_s == 0) return;
+  fmt::print(
+      "  a step reads {:.3f} GB of weights and cache, which takes {:.3f} ms at the measured {:.1f} GB/s: it takes "
+      "{:.2f} "
+      "times that\n",
+      decode_step_gbytes(row), 1000 * decode_floor_s(row), row.limits.read_gb_per_s,
+      row.decode_step_s / decode_floor_s(row));
+  if (row.limits.fma_gflop_per_s == 0) return;
   fmt::print("  limits of these threads: {:.1f} GB/s read, {:.0f} GFLOP/s in f32, {:.0f} in bf16\n\n",
              row.limits.read_gb_per_s, gflop_per_s(row.limits, row.isa, false), gflop_per_s(row.limits, row.isa, true));
 }
@@ -231,7 +263,7 @@ Plot decode_plot(const std::vector<Repeated>& all) {
   Plot plot{.title = "Decode speed", .x_label = "context, tokens", .y_label = "tokens/s", .lines = {}};
   for (const Repeated& each : all) {
     const BenchCase& what = each.row.what;
-    const std::string name = fmt::format("batch {}, {} drafts", what.batch, what.n_spec_steps);
+    const std::string name = fmt::format("batch {}, {} drafts", what.batch, drafts_text(what));
     auto line = std::find_if(plot.lines.begin(), plot.lines.end(), [&](const PlotLine& l) { return l.name == name; });
     if (line == plot.lines.end()) line = plot.lines.insert(line, PlotLine{.name = name, .points = {}, .ranges = {}});
     const Range range = range_of(each.decode);
@@ -333,7 +365,8 @@ Status run_bench_command(EngineOptions options, BenchCommand command) {
                            .measure_ops = command.ops,
                            .verify_rows = command.verify_rows,
                            .min_confidence = options.min_confidence,
-                           .overlap = options.overlap};
+                           .overlap = options.overlap,
+                           .temperature = command.temperature};
   LEVIN_TRY(choose_depths(command, bench, parsed.config.max_position));
   const std::vector<BenchCase> all = cases(command, options.n_spec_steps);
   for (const BenchCase& what : all) {
@@ -367,10 +400,17 @@ void add_bench(CommandLine& line) {
       set_tokens(&bench->batches, {.min = 1, .max = 1024}));
   add("--decode-tokens", "N", "Tokens decoded per sequence", "64",
       set_int(&bench->decode_tokens, {.min = 1, .max = 1 << 20}));
+  add("--adaptive", "",
+      "With speculation on, also measure an adaptive number of drafts, which --spec auto gives requests", "",
+      set_flag(&bench->adaptive));
+  add("--temperature", "T", "Of the decoded tokens. Higher ones make more drafts right, whatever the weights", "0",
+      set_number(&bench->temperature, {.min = 0, .max = 100}));
   add("--repetitions", "N", "Runs of each case; the table shows their median and spread", "5, fewer for slow cases",
       set_int(&bench->n_repetitions, {.min = 1, .max = 10000}));
-  add("--ops", "", "Also print the time by kind of op, and the share of the machine's limits that each reaches", "",
-      set_flag(&bench->ops));
+  add("--ops", "",
+      "Also print the time by kind of op, the share of the machine's limits that each reaches, and the least time of a "
+      "step",
+      "", set_flag(&bench->ops));
   add("--verify", "ROWS", "Also compare a verification pass of ROWS rows of one sequence with a pass of one row", "",
       set_int(&bench->verify_rows, {.min = 2, .max = 64}));
   add("--json", "", "Print a JSON list of rows", "", set_flag(&bench->json));

@@ -128,6 +128,7 @@ struct DecodeRun {
 Result<DecodeRun> run_decode(Runner& runner, const BenchOptions& options, const BenchCase& what, OpTimes* times) {
   StepLoop loop(runner, {.chunk_tokens = options.chunk_tokens,
                          .n_spec_steps = what.n_spec_steps,
+                         .adapt_depth = what.adapt_depth,
                          .min_confidence = options.min_confidence,
                          .max_context_tokens = what.depth_tokens + options.decode_tokens + 2,
                          .max_running = what.batch,
@@ -142,7 +143,7 @@ Result<DecodeRun> run_decode(Runner& runner, const BenchOptions& options, const 
         .prompt = random_tokens(std::max<int64_t>(what.depth_tokens, 1), runner.model().config().n_vocab,
                                 options.seed + 1 + static_cast<uint64_t>(i)),
         .max_tokens = options.decode_tokens + 1};
-    request.sampling.temperature = 0;
+    request.sampling.temperature = options.temperature;
     request.on_token = [&, first = true](const TokenEvent&) mutable {
       (first ? n_decoding : run.n_tokens) += 1;
       first = false;

@@ -231,6 +231,7 @@ struct Engine::State {
   StepLoop loop;
   int64_t n_graphs_at_load = 0;
   std::optional<LimitProbe> limits;  // made when a case is first measured with them
+  std::optional<double> device_read_gb_per_s;
 
   State(std::unique_ptr<CudaBackend> device, EngineOptions o, std::vector<std::string> w, RunningKernels k,
         const Room& r, Isa chosen_isa, std::unique_ptr<Model> m, std::shared_ptr<PageStore> disk)
@@ -404,7 +405,12 @@ Result<BenchRow> Engine::bench(const BenchCase& what, const BenchOptions& option
   state_->loop.forget_prefixes();
   const bool limits = options.measure_ops && state_->cuda == nullptr;  // they are the processor's
   if (limits && !state_->limits) state_->limits.emplace(state_->runner.pool());
-  return run_bench(state_->runner, what, options, limits ? &*state_->limits : nullptr);
+  LEVIN_ASSIGN(BenchRow row, run_bench(state_->runner, what, options, limits ? &*state_->limits : nullptr));
+  if (options.measure_ops && state_->cuda != nullptr) {
+    if (!state_->device_read_gb_per_s) state_->device_read_gb_per_s = state_->cuda->measure_read_gb_per_s();
+    row.limits.read_gb_per_s = *state_->device_read_gb_per_s;
+  }
+  return row;
 }
 
 Result<TraceResult> Engine::trace(const TraceOptions& options) {

@@ -32,7 +32,7 @@ struct EngineOptions {
   std::vector<ConfigOverride> overrides;             // of keys of config.json, each key once
   LoadFormat load_format = LoadFormat::kAuto;
   Device device = Device::kCpu;
-  DeviceKernels kernels = DeviceKernels::kPlain;  // of a GPU
+  DeviceKernels kernels = DeviceKernels::kAuto;  // of a GPU
   // Steps on a GPU: replay passes as graphs (engine/runner.h); record them all at load instead of at first use.
   bool graphs = true;
   bool graphs_at_load = false;

@@ -189,7 +189,9 @@ Probe Runner::on_host(const Probe* probe) {
   return {.on_layer_output = copying(probe->on_layer_output),
           .on_topk = copying(probe->on_topk),
           .on_window_rows = copying(probe->on_window_rows),
-          .on_taps = copying(probe->on_taps)};
+          .on_taps = copying(probe->on_taps),
+          .on_index_query = probe->on_index_query,
+          .on_experts = probe->on_experts};
 }
 
 int64_t Runner::Forward::n_rows() const { return wanted ? std::ssize(*wanted) : n_tokens(); }

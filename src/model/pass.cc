@@ -12,16 +12,22 @@
 namespace levin {
 namespace {
 
-// Codes and scales of e4m3 rows, for products with `w`.
-ProductInput allocate_fp8(OpContext& ctx, View x, const Linear& w) {
-  const int64_t n_rows = x.dim(0), k = x.dim(1), n_blocks = (k + kQuantBlock - 1) / kQuantBlock;
+// Codes and scales of e4m3 rows [T, K], for products with `w`.
+ProductInput allocate_fp8(OpContext& ctx, int64_t n_rows, int64_t k, const Linear& w) {
+  const int64_t n_blocks = (k + kQuantBlock - 1) / kQuantBlock;
   const bool by_block = ctx.backend->reads_scales_by_block(w.w);
-  return {.x = x,
+  return {.x = {},
           .operand = ops::Operand::kFp8,
           .rounded = ctx.arena->allocate(DType::kF8E4M3, {n_rows, k}),
           .scale = by_block ? ctx.arena->allocate(DType::kF32, {n_blocks, (n_rows + 3) / 4 * 4})
                             : ctx.arena->allocate(DType::kF32, {n_rows, n_blocks}),
           .scale_by_block = by_block};
+}
+
+ProductInput allocate_fp8(OpContext& ctx, View x, const Linear& w) {
+  ProductInput out = allocate_fp8(ctx, x.dim(0), x.dim(1), w);
+  out.x = x;
+  return out;
 }
 
 // x [T, K] f32, as products with `w` take it.
@@ -46,6 +52,20 @@ ProductInput round_input(OpContext& ctx, View x, const Linear& w) {
       return out;
   }
   LEVIN_CHECK(false, "operand {}", static_cast<int>(w.input));
+}
+
+// run(norm) calls an op that norms x; its rows are rounded there or afterwards.
+template <class Run>
+ProductInput norm_and_round(OpContext& ctx, ops::NormRows norm, const Linear& w, const Run& run) {
+  norm.normed = ctx.arena->allocate(DType::kF32, {norm.x.dim(0), norm.x.dim(1)});
+  if (w.input != ops::Operand::kFp8) {
+    run(norm);
+    return round_input(ctx, norm.normed, w);
+  }
+  const ProductInput out = allocate_fp8(ctx, norm.normed, w);
+  norm.codes = out.rounded, norm.scale = out.scale, norm.scale_by_block = out.scale_by_block;
+  run(norm);
+  return out;
 }
 
 void multiply(OpContext& ctx, const ProductInput& x, const Linear& w, View out) {
@@ -143,31 +163,37 @@ void Pass::rms_norm_heads(View x, float eps) {
 }
 
 ProductInput Pass::norm_input(View x, const Vector& weight, float eps, const Linear& w) {
-  const View normed = allocate(DType::kF32, {x.dim(0), x.dim(1)});
-  ops::NormRows norm{.x = x, .weight = weight.view, .eps = eps, .normed = normed};
-  if (w.input != ops::Operand::kFp8) {
-    ops::norm_rows(ctx_, norm);
-    return round_input(ctx_, normed, w);
-  }
-  const ProductInput out = allocate_fp8(ctx_, normed, w);
-  norm.codes = out.rounded, norm.scale = out.scale, norm.scale_by_block = out.scale_by_block;
-  ops::norm_rows(ctx_, norm);
+  return norm_and_round(ctx_, {.x = x, .weight = weight.view, .eps = eps}, w,
+                        [&](const ops::NormRows& norm) { ops::norm_rows(ctx_, norm); });
+}
+
+ProductInput Pass::norm_input_and_append(ops::NormAndAppend a, const Linear& w) {
+  return norm_and_round(ctx_, a.norm, w, [&](const ops::NormRows& norm) {
+    a.norm = norm;
+    ops::norm_and_append(ctx_, a);
+  });
+}
+
+View matmul(OpContext& ctx, View x, const Linear& w) {
+  const View out = ctx.arena->allocate(DType::kF32, {x.dim(0), w.w.n()});
+  const ArenaScope rounded(*ctx.arena);
+  multiply(ctx, round_input(ctx, x, w), w, out);
   return out;
 }
 
-View Pass::matmul(View x, const Linear& w) {
-  const View out = allocate(DType::kF32, {x.dim(0), w.w.n()});
+View Pass::matmul(View x, const Linear& w) { return levin::matmul(ctx_, x, w); }
+
+View Pass::matmul(const ProductInput& x, const Linear& w) {
+  const View out = allocate(DType::kF32, {x.x.dim(0), w.w.n()});
   matmul_into(out, x, w);
   return out;
 }
 
-View Pass::matmul(const ProductInput& x, const Linear& w) {
+void Pass::matmul_into(View out, const ProductInput& x, const Linear& w) {
   const bool suits = x.operand == w.input &&
                      (x.operand != ops::Operand::kFp8 || x.scale_by_block == ctx_.backend->reads_scales_by_block(w.w));
-  if (!suits || x.operand == ops::Operand::kF32) return matmul(x.x, w);
-  const View out = allocate(DType::kF32, {x.x.dim(0), w.w.n()});
+  if (!suits || x.operand == ops::Operand::kF32) return matmul_into(out, x.x, w);
   multiply(ctx_, x, w, out);
-  return out;
 }
 
 std::vector<View> Pass::matmuls(const ProductInput& x, std::initializer_list<const Linear*> w) {
@@ -196,10 +222,26 @@ void Pass::matmul_into(View out, View x, const Linear& w) {
   multiply(ctx_, round_input(ctx_, x, w), w, out);
 }
 
-View Pass::matmul_per_head(View x, std::span<const Matrix> w) {
-  const View out = allocate(DType::kF32, {x.dim(0), x.dim(1), w.front().n()});
+View Pass::matmul_per_head(View x, std::span<const Matrix> w, DType type) {
+  const View out = allocate(type, {x.dim(0), x.dim(1), w.front().n()});
   const ArenaScope rounded = scope();
   ops::matmul_per_head(ctx_, {.x = round_heads(ctx_, x, numerics_.absorbed), .w = w, .out = out});
+  return out;
+}
+
+ProductInput Pass::matmul_per_head_input(View x, std::span<const Matrix> heads, const Linear& w) {
+  const int64_t n_rows = x.dim(0), width = x.dim(1) * heads.front().n();
+  if (w.input != ops::Operand::kFp8) {
+    return round_input(ctx_, matmul_per_head(x, heads).reshaped({n_rows, width}), w);
+  }
+  ProductInput out = allocate_fp8(ctx_, n_rows, width, w);
+  const ArenaScope rounded = scope();
+  ops::matmul_per_head(ctx_, {.x = round_heads(ctx_, x, numerics_.absorbed),
+                              .w = heads,
+                              .out = {},
+                              .codes = out.rounded,
+                              .scale = out.scale,
+                              .scale_by_block = out.scale_by_block});
   return out;
 }
 

@@ -1,6 +1,16 @@
 #include "model/weights.h"
 
+#include <algorithm>
+
 namespace levin {
+namespace {
+
+bool gate_and_up_can_be_joined(const ops::FfnWeights& w) {
+  const Matrix* const parts[] = {&w.gate, &w.up};
+  return w.gate.n() % kWeightBlock == 0 && can_be_joined(parts);
+}
+
+}  // namespace
 
 void WeightVisitor::matrix(Matrix& w) {
   Matrix* const alone = &w;
@@ -21,8 +31,13 @@ void WeightVisitor::heads(std::vector<Matrix>& w) {
 }
 
 void WeightVisitor::ffn(ops::FfnWeights& w) {
-  matrix(w.gate);
-  matrix(w.up);
+  if (gate_and_up_can_be_joined(w)) {
+    Matrix* const together[] = {&w.gate, &w.up};
+    matrices(together);
+  } else {
+    matrix(w.gate);
+    matrix(w.up);
+  }
   matrix(w.down);
 }
 
@@ -44,12 +59,23 @@ void WeightVisitor::moe(MoeWeights& w) {
   linear(w.gate);
   vector(w.bias);
   if (!w.hash_experts.empty()) tensor(w.hash_storage, w.hash_experts);
-  for (Matrix ops::FfnWeights::* part : {&ops::FfnWeights::gate, &ops::FfnWeights::up, &ops::FfnWeights::down}) {
-    std::vector<Matrix*> together;
-    for (ops::FfnWeights& expert : w.experts) together.push_back(&(expert.*part));
-    if (shared_is_alike) together.push_back(&(w.shared.value().*part));
-    matrices(together);
+  std::vector<ops::FfnWeights*> alike;
+  for (ops::FfnWeights& expert : w.experts) alike.push_back(&expert);
+  if (shared_is_alike) alike.push_back(&*w.shared);
+  const auto together = [&](std::initializer_list<Matrix ops::FfnWeights::*> parts) {
+    std::vector<Matrix*> all;
+    for (ops::FfnWeights* expert : alike) {
+      for (Matrix ops::FfnWeights::* part : parts) all.push_back(&(expert->*part));
+    }
+    matrices(all);
+  };
+  if (std::ranges::all_of(alike, [](const auto* expert) { return gate_and_up_can_be_joined(*expert); })) {
+    together({&ops::FfnWeights::gate, &ops::FfnWeights::up});
+  } else {
+    together({&ops::FfnWeights::gate});
+    together({&ops::FfnWeights::up});
   }
+  together({&ops::FfnWeights::down});
   if (w.shared && !shared_is_alike) ffn(*w.shared);
 }
 

@@ -29,7 +29,7 @@ class WeightVisitor {
  public:
   virtual ~WeightVisitor() = default;
   // Matrices that one call of an op takes together: heads or experts, which have one shape, or those of one input, one below the
-  // other; or one alone.
+  // other, such as each expert's gate and up; or one alone.
   virtual void matrices(std::span<Matrix* const> together) = 0;
   virtual void tensor(Buffer& storage, View& view) = 0;
 

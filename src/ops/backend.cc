@@ -89,7 +89,11 @@ void Backend::index_queries(const ops::IndexQueries& a) {
   const ArenaScope scratch(arena());
   const bool is_out = a.q.dtype() == DType::kF32;
   const View q = is_out ? a.q : arena().allocate(DType::kF32, {n_rows, n_heads, d});
-  if (q.bytes() != a.x.bytes()) copy_rows({.x = a.x.merged_first(), .out = q.merged_first()});
+  // Slices of wider rows, whose heads do not all lie at one stride, one by one.
+  const int64_t step = a.x.stride(0) == n_heads * a.x.stride(1) ? n_rows : 1;
+  for (int64_t t = 0; t < n_rows && q.bytes() != a.x.bytes(); t += step) {
+    copy_rows({.x = a.x.slice_first(t, step).merged_first(), .out = q.slice_first(t, step).merged_first()});
+  }
   rotate_index_heads(*this, q, a);
   View scale;  // [T, Hi]
   if (a.q.dtype() == DType::kBF16) round_to_bf16({.x = q.merged_first(), .out = a.q.merged_first()});

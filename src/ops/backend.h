@@ -20,6 +20,7 @@
 namespace levin {
 
 class Matrix;
+struct LatentFormat;
 
 namespace ops {
 struct AcceptDrafts;
@@ -27,6 +28,7 @@ struct AddInto;
 struct AppendIndexKeys;
 struct AppendLatent;
 struct Argmax;
+struct AttentionQueries;
 struct ChooseTokens;
 struct ContinueDrafts;
 struct CopyRows;
@@ -47,6 +49,7 @@ struct Matmul;
 struct MatmulPerHead;
 struct MeanStreams;
 struct NgramRows;
+struct NormAndAppend;
 struct NormRows;
 struct PlanIndex;
 struct PoolWindows;
@@ -62,6 +65,7 @@ struct RoundToFp4;
 struct RoundToFp8;
 struct RoundToNvfp4;
 struct RouteExperts;
+struct RoutedFfn;
 struct ScaleRows;
 struct SelectBlocks;
 struct SelectTopk;
@@ -135,6 +139,20 @@ class Backend {
   virtual void write_latent(const ops::WriteLatent& a);
   virtual void index_queries(const ops::IndexQueries& a);
   virtual void write_index_keys(const ops::WriteIndexKeys& a);
+
+  // Several ops in one launch, with their bits: whether this backend has one for these. Otherwise it has done nothing, and the
+  // ops are called one after another.
+  virtual bool norm_and_append(const ops::NormAndAppend&) { return false; }
+  virtual bool attention_queries(const ops::AttentionQueries&) { return false; }
+  virtual bool matmul_per_head_rounded(const ops::MatmulPerHead&) { return false; }  // out bf16, or codes
+  virtual bool add_expert_ffn(const ops::ExpertFfn&) { return false; }
+  virtual bool routed_ffn(const ops::RoutedFfn&) { return false; }
+
+  // What sparse_attention() with selected rows of one such cache multiplies queries as; it takes f32 in any case.
+  virtual DType query_type(const LatentFormat&, [[maybe_unused]] int64_t n_heads,
+                           [[maybe_unused]] int64_t n_topk) const {
+    return DType::kF32;
+  }
 
   // Whether the products with these weights read the scales of e4m3 rows block by block (QuantizeFp8::scale_by_block).
   virtual bool reads_scales_by_block(const Matrix&) const { return false; }

@@ -77,6 +77,10 @@ class CudaBackend : public Backend, public DeviceMemory {
   // Writes the device's clock in nanoseconds to `out`, in pinned memory, when all work so far is done. May be recorded.
   virtual void stamp_time(int64_t* out) = 0;
 
+  // How fast the device reads its memory: the best of a few passes over more than its caches hold. Waits; 0 where there is no
+  // room for that.
+  virtual double measure_read_gb_per_s() { return 0; }
+
   // Weights in the layout of the products: row major as they come, f16 as f32. kSm90: mxfp4 as kernels/cuda/gemm_mxfp4.h
   // packs it where N and K are multiples of 8.
   virtual Result<Matrix> upload(const RowMajorWeights& source) = 0;

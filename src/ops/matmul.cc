@@ -6,6 +6,7 @@
 #include "ops/backend.h"
 #include "ops/check_view.h"
 #include "ops/op_times.h"
+#include "ops/quantize.h"
 
 namespace levin::ops {
 namespace {
@@ -28,10 +29,22 @@ void check_input(const OpContext& ctx, const char* op, const View& x, const View
               x_scale.describe());
 }
 
+// As f32 first, then rounded.
+void round_products(OpContext& ctx, const MatmulPerHead& a) {
+  const ArenaScope scratch(*ctx.arena);
+  const int64_t n_rows = a.x.dim(0), n_heads = a.x.dim(1), n = a.w[0].n();
+  const View sums = ctx.arena->allocate(DType::kF32, {n_rows, n_heads, n});
+  matmul_per_head(ctx, {.x = a.x, .w = a.w, .out = sums});
+  if (!a.out.empty()) return round_to_bf16(ctx, {.x = sums.merged_first(), .out = a.out.merged_first()});
+  quantize_fp8(ctx, {.x = sums.reshaped({n_rows, n_heads * n}),
+                     .out = a.codes,
+                     .scale = a.scale,
+                     .scale_by_block = a.scale_by_block});
+}
+
 }  // namespace
 
-void matmul(OpContext& ctx, const Matmul& a) {
-  OpTimer timer(ctx, OpKind::kMatmul);
+void check_matmul(const OpContext& ctx, const Matmul& a) {
   LEVIN_CHECK(a.w != nullptr && !a.w->empty(), "matmul: no weight");
   LEVIN_CHECK(a.x.rank() == 2, "matmul: x is {}, expected [T, K]", a.x.describe());
   check_input(ctx, "matmul", a.x, a.x_scale, *a.w);
@@ -41,6 +54,11 @@ void matmul(OpContext& ctx, const Matmul& a) {
                 a.w->n(), a.w->k(), dtype_name(a.w->dtype()));
     check_scales_by_block("matmul", a.x_scale, a.x);
   }
+}
+
+void matmul(OpContext& ctx, const Matmul& a) {
+  OpTimer timer(ctx, OpKind::kMatmul);
+  check_matmul(ctx, a);
   if (a.x.dim(0) == 0) return;
   ctx.backend->matmul(a);
   timer.add([&] { return ctx.backend->work(a); });
@@ -54,9 +72,18 @@ void matmul_per_head(OpContext& ctx, const MatmulPerHead& a) {
               n_heads);
   const int64_t n = a.w[0].n();
   check_input(ctx, "matmul_per_head", a.x, View(), a.w[0]);
-  check_rows("matmul_per_head", "out", a.out, {a.x.dim(0), n_heads, n});
+  if (a.codes.empty()) {
+    check_rows("matmul_per_head", "out", a.out, {a.x.dim(0), n_heads, n});
+  } else {
+    check_view({"matmul_per_head", "codes", a.codes}, DType::kF8E4M3, {a.x.dim(0), n_heads * n});
+  }
   if (a.x.dim(0) == 0) return;
-  ctx.backend->matmul_per_head(a);
+  const bool rounds = !a.codes.empty() || a.out.dtype() != DType::kF32;
+  if (!rounds) {
+    ctx.backend->matmul_per_head(a);
+  } else if (!ctx.backend->matmul_per_head_rounded(a)) {
+    round_products(ctx, a);
+  }
   timer.add([&] { return ctx.backend->work(a); });
 }
 

@@ -4,7 +4,8 @@
 //   matmul_per_head  out[t,h,n] = sum_k x[t,h,k] w_h[n,k]
 //
 // x is f32, bf16 or e4m3 with a scale per row and 128 columns (ops/quantize.h); w is f32, bf16, e4m3 with a scale per
-// 128 x 128 block, or mxfp4, in the panel layout of tensor/matrix.h; out is f32.
+// 128 x 128 block, or mxfp4, in the panel layout of tensor/matrix.h; out is f32. matmul_per_head may round what comes out for the
+// op that follows: to bf16, or as quantize_fp8() does with rows [T, H * N].
 //
 // Order     of the sum over k, in blocks of 128. Inside a block: f32, k ascending, from zero. Blocks ascending:
 //           total = fma(block, s, total) from zero, s the product of the scales that apply (sx * sw; 1 without scales).
@@ -42,11 +43,15 @@ struct Matmul {
   View out;                     // [T, N] f32, overwritten; bf16 too where a tuned kernel of CUDA runs it
 };
 void matmul(OpContext& ctx, const Matmul& a);
+void check_matmul(const OpContext& ctx, const Matmul& a);  // the contract
 
 struct MatmulPerHead {
   View x;                     // [T, H, K] f32 or bf16
   std::span<const Matrix> w;  // H matrices [N, K]
-  View out;                   // [T, H, N] f32, overwritten
+  View out;                   // [T, H, N] f32 or bf16, overwritten; empty where `codes` are given
+  View codes = {};            // [T, H * N] f8_e4m3, written; may be empty
+  View scale = {};            // of the codes, as quantize_fp8() has it
+  bool scale_by_block = false;
 };
 void matmul_per_head(OpContext& ctx, const MatmulPerHead& a);
 

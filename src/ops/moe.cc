@@ -2,6 +2,7 @@
 
 #include "base/check.h"
 #include "ops/backend.h"
+#include "ops/norm.h"
 #include "ops/op_times.h"
 
 namespace levin::ops {
@@ -24,9 +25,23 @@ void check_tokens(const char* op, const View& x, const View& out) {
               "{}: x is {}, out {}, expected both [T, D], x f32 or bf16, out f32", op, x.describe(), out.describe());
 }
 
+// out += what run(memory) leaves there.
+template <class Run>
+void add_result(OpContext& ctx, const View& out, const Run& run) {
+  const ArenaScope scratch(*ctx.arena);
+  const View result = ctx.arena->allocate(DType::kF32, {out.dim(0), out.dim(1)});
+  run(result);
+  add_into(ctx, {.x = out, .y = result});
+}
+
 }  // namespace
 
 void ffn(OpContext& ctx, const Ffn& a) {
+  if (a.add) {
+    return add_result(ctx, a.out, [&](const View& result) {
+      ffn(ctx, {.x = a.x, .weights = a.weights, .limit = a.limit, .out = result});
+    });
+  }
   OpTimer timer(ctx, OpKind::kFfn);
   check_tokens("ffn", a.x, a.out);
   LEVIN_CHECK(a.weights != nullptr, "ffn: no weights");
@@ -52,8 +67,25 @@ void expert_ffn(OpContext& ctx, const ExpertFfn& a) {
   if (a.shared != nullptr) check_weights(ctx, "expert_ffn", *a.shared, a.x.dim(1));
   LEVIN_CHECK((a.stack != nullptr) == a.experts.empty(), "expert_ffn: {} experts {} a stack; one of the two is wanted",
               a.experts.size(), a.stack != nullptr ? "and" : "without");
-  ctx.backend->expert_ffn(a);
+  if (!a.add) {
+    ctx.backend->expert_ffn(a);
+  } else if (!ctx.backend->add_expert_ffn(a)) {
+    add_result(ctx, a.out, [&](const View& result) {
+      ExpertFfn alone = a;
+      alone.out = result, alone.add = false;
+      ctx.backend->expert_ffn(alone);
+    });
+  }
   timer.add([&] { return ctx.backend->work(a); });
+}
+
+void routed_ffn(OpContext& ctx, const RoutedFfn& a) {
+  {
+    OpTimer timer(ctx, OpKind::kFfn);
+    if (ctx.backend->routed_ffn(a)) return timer.add([&] { return ctx.backend->work(a.experts); });
+  }
+  route_experts(ctx, a.route);
+  expert_ffn(ctx, a.experts);
 }
 
 }  // namespace levin::ops

@@ -9,14 +9,15 @@
 //   expert_ffn      out[t,:] = sum_e weight[t,e] * down_e(silu_mul(gate_e(x_t), up_e(x_t))), e ascending, then +
 //                   shared(x_t); with weigh_hidden sum_e down_e(weight[t,e] * silu_mul(gate_e(x_t), up_e(x_t))), which
 //                   differs where the input of down is rounded
+//   routed_ffn      route_experts, then expert_ffn
 //
 // Selections  by (value descending, index ascending), -0 counting as +0; selects are handed on in ascending expert id,
 //             weights with them
 // Tree        silu, sigmoid, softplus: one f32 formula (kernels/cpu/simd_math.h). Sum of the winners' s: ascending
 //             expert id; weight = s / (sum + 1e-20) * factor in that order, s * factor if they are not normalised. A
 //             row with a score that is NaN gets the first experts with weight 0 and is marked in faults. out: fma(weight, y_e, total) ascending e from zero, then total + shared; with
-//             weigh_hidden the hidden values are multiplied once, and the weight here is 1. Products as in
-//             ops/matmul.h.
+//             weigh_hidden the hidden values are multiplied once, and the weight here is 1. What is to be added to out is
+//             complete before that: out + total, the last addition. Products as in ops/matmul.h.
 // Memory      expert_ffn takes as many tokens at a time as fit kExpertScratchBytes of scratch; at least one
 // CUDA        route_experts of sigmoid scores, up to 512 experts, 16 selects and 32 groups, with the bits of the CPU; ffn and
 //             expert_ffn of e4m3 weights with fp8 inputs (Operand::kFp8), widths multiples of 16, the experts one after
@@ -101,7 +102,8 @@ struct Ffn {
   View x;  // [T, D] f32; bf16 too where a tuned kernel of CUDA runs it
   const FfnWeights* weights = nullptr;
   float limit = kNoLimit;  // of silu_mul
-  View out;                // [T, D] f32, overwritten
+  View out;                // [T, D] f32, overwritten,
+  bool add = false;        // or added to
 };
 void ffn(OpContext& ctx, const Ffn& a);
 
@@ -124,8 +126,16 @@ struct ExpertFfn {
   const FfnWeights* shared = nullptr;   // may be null
   float limit = kNoLimit;               // of silu_mul, the shared block's too
   bool weigh_hidden = false;            // weights multiply what goes into down instead of what comes out
-  View out;                             // [T, D] f32, overwritten
+  View out;                             // [T, D] f32, overwritten,
+  bool add = false;                     // or added to
 };
 void expert_ffn(OpContext& ctx, const ExpertFfn& a);
+
+// The choice of experts and what they give, for backends that have them together; others run one op after the other.
+struct RoutedFfn {
+  RouteExperts route;
+  ExpertFfn experts;  // of the same tokens: topk and weights are those that `route` writes
+};
+void routed_ffn(OpContext& ctx, const RoutedFfn& a);
 
 }  // namespace levin::ops

@@ -41,10 +41,7 @@ void check_slots(std::string_view op, const View& seq, const View& slot, int64_t
   check_view({op, "slot", slot}, DType::kI32, {n_rows});
 }
 
-}  // namespace
-
-void norm_rows(OpContext& ctx, const NormRows& a) {
-  const OpTimer timer(ctx, OpKind::kNorm);
+void check(const NormRows& a) {
   check_input("norm_rows", a.x, 2);
   const int64_t n_rows = a.x.dim(0), d = a.x.dim(1);
   if (!a.residual.empty()) check_view({"norm_rows", "residual", a.residual}, DType::kF32, {n_rows, d});
@@ -54,22 +51,18 @@ void norm_rows(OpContext& ctx, const NormRows& a) {
   LEVIN_CHECK(a.codes.empty() == a.scale.empty(), "norm_rows: codes are {}, their scale {}", a.codes.describe(),
               a.scale.describe());
   if (a.scale_by_block) check_scales_by_block("norm_rows", a.scale, a.x);
-  ctx.backend->norm_rows(a);
 }
 
-void rotate_queries(OpContext& ctx, const RotateQueries& a) {
-  const OpTimer timer(ctx, OpKind::kRope);
+void check(const RotateQueries& a) {
   check_input("rotate_queries", a.x, 3);
   const int64_t n_rows = a.x.dim(0), n_heads = a.x.dim(1), d = a.x.dim(2);
   check_rotation("rotate_queries", a.rotation, n_rows, d);
   check_view({"rotate_queries", "out", a.out}, f32_or_bf16(a.out), {n_rows, n_heads, d});
   LEVIN_CHECK(a.out.dtype() == DType::kBF16 || a.out.bytes() == a.x.bytes(),
               "rotate_queries: out is {}, expected bf16, or x itself", a.out.describe());
-  ctx.backend->rotate_queries(a);
 }
 
-void write_latent(OpContext& ctx, const WriteLatent& a) {
-  const OpTimer timer(ctx, OpKind::kCacheRows);
+void check(const WriteLatent& a) {
   check_input("write_latent", a.x, 2);
   const int64_t n_rows = a.x.dim(0), d_latent = a.format.d_latent, d_rope = a.format.d_rope;
   check_view({"write_latent", "x", a.x}, a.x.dtype(), {n_rows, d_latent + d_rope});
@@ -80,11 +73,9 @@ void write_latent(OpContext& ctx, const WriteLatent& a) {
   if (!a.rotation.cos.empty()) check_rotation("write_latent", a.rotation, n_rows, d_rope);
   check_slots("write_latent", a.seq, a.slot, n_rows);
   check_cache("write_latent", a.cache, a.format.page_bytes());
-  ctx.backend->write_latent(a);
 }
 
-void index_queries(OpContext& ctx, const IndexQueries& a) {
-  const OpTimer timer(ctx, OpKind::kRound);
+void check(const IndexQueries& a) {
   check_input("index_queries", a.x, 3);
   const int64_t n_rows = a.x.dim(0), n_heads = a.x.dim(1), d = a.x.dim(2);
   check_columns("index_queries", a.rotation, a.rope_column, a.x);
@@ -93,11 +84,9 @@ void index_queries(OpContext& ctx, const IndexQueries& a) {
   check_view({"index_queries", "q", a.q}, a.q.dtype() == DType::kF8E4M3 ? DType::kF8E4M3 : f32_or_bf16(a.q),
              {n_rows, n_heads, d});
   check_view({"index_queries", "weights", a.weights}, DType::kF32, {n_rows, n_heads});
-  ctx.backend->index_queries(a);
 }
 
-void write_index_keys(OpContext& ctx, const WriteIndexKeys& a) {
-  const OpTimer timer(ctx, OpKind::kCacheRows);
+void check(const WriteIndexKeys& a) {
   check_input("write_index_keys", a.x, 2);
   const int64_t n_rows = a.x.dim(0), d = a.format.d_index;
   check_view({"write_index_keys", "x", a.x}, a.x.dtype(), {n_rows, d});
@@ -107,7 +96,64 @@ void write_index_keys(OpContext& ctx, const WriteIndexKeys& a) {
   check_hadamard("write_index_keys", a.hadamard, d);
   check_slots("write_index_keys", a.seq, a.slot, n_rows);
   check_cache("write_index_keys", a.cache, a.format.page_bytes());
+}
+
+}  // namespace
+
+void norm_rows(OpContext& ctx, const NormRows& a) {
+  const OpTimer timer(ctx, OpKind::kNorm);
+  check(a);
+  ctx.backend->norm_rows(a);
+}
+
+void rotate_queries(OpContext& ctx, const RotateQueries& a) {
+  const OpTimer timer(ctx, OpKind::kRope);
+  check(a);
+  ctx.backend->rotate_queries(a);
+}
+
+void write_latent(OpContext& ctx, const WriteLatent& a) {
+  const OpTimer timer(ctx, OpKind::kCacheRows);
+  check(a);
+  ctx.backend->write_latent(a);
+}
+
+void index_queries(OpContext& ctx, const IndexQueries& a) {
+  const OpTimer timer(ctx, OpKind::kRound);
+  check(a);
+  ctx.backend->index_queries(a);
+}
+
+void write_index_keys(OpContext& ctx, const WriteIndexKeys& a) {
+  const OpTimer timer(ctx, OpKind::kCacheRows);
+  check(a);
   ctx.backend->write_index_keys(a);
+}
+
+void norm_and_append(OpContext& ctx, const NormAndAppend& a) {
+  check(a.norm);
+  check(a.latent);
+  if (!a.keys.x.empty()) check(a.keys);
+  if (!a.product.x.empty()) check_matmul(ctx, a.product);
+  {
+    const OpTimer timer(ctx, OpKind::kCacheRows);
+    if (ctx.backend->norm_and_append(a)) return;
+  }
+  norm_rows(ctx, a.norm);
+  write_latent(ctx, a.latent);
+  if (!a.keys.x.empty()) write_index_keys(ctx, a.keys);
+  if (!a.product.x.empty()) matmul(ctx, a.product);
+}
+
+void attention_queries(OpContext& ctx, const AttentionQueries& a) {
+  check(a.rotate);
+  check(a.index);
+  {
+    const OpTimer timer(ctx, OpKind::kRound);
+    if (ctx.backend->attention_queries(a)) return;
+  }
+  rotate_queries(ctx, a.rotate);
+  index_queries(ctx, a.index);
 }
 
 }  // namespace levin::ops

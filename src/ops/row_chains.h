@@ -10,6 +10,11 @@
 //                     weights = (w * factor), times the head's scale where the keys are fp8
 //   write_index_keys  layer_norm, without a bias rms_norm, without a weight nothing -> rope of Dr columns -> hadamard -> round_to_fp4
 //                     -> append_index_keys
+//   norm_and_append   norm_rows, write_latent and write_index_keys of a step's tokens: what follows the down projections; and a
+//                     matmul of other rows
+//   attention_queries rotate_queries and index_queries: what follows the up projections
+//
+// The last two are for backends that have them in one launch; others run the chains that they name.
 //
 // Inputs    f32 or bf16; norm weights and biases, tables and head weights are f32
 // CUDA      kPlain: bf16 inputs only where its kernels have the whole chain, which is fp8 keys and rows without round_to_fp4.
@@ -19,6 +24,7 @@
 #pragma once
 
 #include "ops/context.h"
+#include "ops/matmul.h"
 #include "ops/rope.h"
 #include "tensor/formats.h"
 #include "tensor/view.h"
@@ -91,5 +97,20 @@ struct WriteIndexKeys {
   PagedRows cache;
 };
 void write_index_keys(OpContext& ctx, const WriteIndexKeys& a);
+
+// None of the parts reads what another writes.
+struct NormAndAppend {
+  NormRows norm;
+  WriteLatent latent;
+  WriteIndexKeys keys;  // x may be empty: none are written
+  Matmul product;       // x f32; it may be empty: nothing is multiplied
+};
+void norm_and_append(OpContext& ctx, const NormAndAppend& a);
+
+struct AttentionQueries {
+  RotateQueries rotate;
+  IndexQueries index;
+};
+void attention_queries(OpContext& ctx, const AttentionQueries& a);
 
 }  // namespace levin::ops

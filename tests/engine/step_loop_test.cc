@@ -289,6 +289,7 @@ std::vector<Drafted> drafted_answers(const LoopOptions& options, uint32_t wrong_
 // Not only tokens: a chain ends at the same draft on the host and on a device. Two of the fake model's drafts together have a
 // probability of 0.97, and five of 0.93.
 TEST_P(StepLoopTest, DraftsAreTheSameWhereverChainsEnd) {
+  if (where == Where::kHost) GTEST_SKIP() << "it is what devices are compared with";
   for (const double min_confidence : {0.0, 0.95, 0.98, 1.0}) {
     for (const uint32_t wrong_every : {0u, 1u, 4u}) {
       SCOPED_TRACE(testing::Message() << "confidence of " << min_confidence << ", wrong every " << wrong_every);

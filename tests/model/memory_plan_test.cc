@@ -335,6 +335,16 @@ TEST(ChooseContextTest, NamesTheLongestContextThatFits) {
       << context.error().message;
 }
 
+TEST(ChooseContextTest, NamesTheDeviceThatLacksTheMemory) {
+  const auto context = choose_context(
+      kSmallPlan,
+      {.asked_tokens = 128, .max_position = 1000, .available_bytes = 1024 + 12 * 70, .where = " on NVIDIA H100"});
+  ASSERT_FALSE(context.ok());
+  EXPECT_NE(context.error().message.find("available on NVIDIA H100; the longest context that fits is"),
+            std::string::npos)
+      << context.error().message;
+}
+
 TEST(ChooseContextTest, SaysWhenNothingFits) {
   for (const int64_t asked : {0, 64}) {
     const auto context = choose(asked, 500);

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 #include "base/check.h"
@@ -143,38 +144,53 @@ class ExpertFfnTest : public ::testing::TestWithParam<Case> {
     return c.weights == DType::kMxfp4 || (c.weights == DType::kF8E4M3 && c.f % 128 == 0);
   }
 
-  // The experts' matrices one after another in device memory, as models have them.
+  // The experts' matrices one after another in device memory, as models have them: gates, ups and downs, or each gate before
+  // its up.
   struct PlacedExperts {
     std::vector<Buffer> memory;
     std::vector<FfnWeights> experts;
   };
-  PlacedExperts placed_experts(TestDevice& device) const {
+  PlacedExperts placed_experts(TestDevice& device, bool joined = false) const {
     PlacedExperts placed{{}, std::vector<FfnWeights>(sources_.size())};
-    const auto place = [&](RowMajorWeights ExpertRows::* of, Matrix FfnWeights::* to) {
-      const RowMajorWeights& first = sources_.front().rows.*of;
-      const int64_t data_bytes = first.n * first.k;
+    struct Part {
+      RowMajorWeights ExpertRows::* of;
+      Matrix FfnWeights::* to;
+    };
+    const auto place = [&](std::initializer_list<Part> parts) {  // of one shape
+      const RowMajorWeights& first = sources_.front().rows.*parts.begin()->of;
+      const int64_t data_bytes = first.n * first.k, n_parts = std::ssize(parts) * std::ssize(sources_);
       const int64_t scale_bytes = (first.n + 127) / 128 * ((first.k + 127) / 128) * 4;
       const auto allocate = [&](int64_t n_bytes) {
-        Result<Buffer> buffer = device.cuda().allocate(n_bytes * std::ssize(sources_));
+        Result<Buffer> buffer = device.cuda().allocate(n_bytes * n_parts);
         LEVIN_CHECK(buffer.ok(), "{}", buffer.error().message);
         placed.memory.push_back(std::move(buffer).value());
         return placed.memory.back().data();
       };
       std::byte *data = allocate(data_bytes), *scales = allocate(scale_bytes);
-      for (size_t e = 0; e < sources_.size(); ++e, data += data_bytes, scales += scale_bytes) {
-        const RowMajorWeights& w = sources_[e].rows.*of;
-        device.cuda().copy_bytes_in(data, w.data, data_bytes);
-        device.cuda().copy_bytes_in(scales, w.scales, scale_bytes);
-        placed.experts[e].*to = matrix_on_device({.dtype = w.dtype,
-                                                  .n = w.n,
-                                                  .k = w.k,
-                                                  .data = Buffer::borrowed(data, data_bytes, Device::kCuda),
-                                                  .scales = Buffer::borrowed(scales, scale_bytes, Device::kCuda)});
+      for (size_t e = 0; e < sources_.size(); ++e) {
+        for (const Part& part : parts) {
+          const RowMajorWeights& w = sources_[e].rows.*part.of;
+          device.cuda().copy_bytes_in(data, w.data, data_bytes);
+          device.cuda().copy_bytes_in(scales, w.scales, scale_bytes);
+          placed.experts[e].*part.to =
+              matrix_on_device({.dtype = w.dtype,
+                                .n = w.n,
+                                .k = w.k,
+                                .data = Buffer::borrowed(data, data_bytes, Device::kCuda),
+                                .scales = Buffer::borrowed(scales, scale_bytes, Device::kCuda)});
+          data += data_bytes, scales += scale_bytes;
+        }
       }
     };
-    place(&ExpertRows::gate, &FfnWeights::gate);
-    place(&ExpertRows::up, &FfnWeights::up);
-    place(&ExpertRows::down, &FfnWeights::down);
+    const Part gate{&ExpertRows::gate, &FfnWeights::gate}, up{&ExpertRows::up, &FfnWeights::up},
+        down{&ExpertRows::down, &FfnWeights::down};
+    if (joined) {
+      place({gate, up});
+    } else {
+      place({gate});
+      place({up});
+    }
+    place({down});
     for (FfnWeights& w : placed.experts) w.input = w.hidden = GetParam().operand;
     return placed;
   }
@@ -369,30 +385,115 @@ TEST_P(ExpertFfnTest, OnCudaExpertsOneAfterAnotherGiveTheBitsOfAStack) {
   const Tokens t = random_tokens(6, kTokens);
   for (TestDevice* device : backends_under_test()) {
     if (!device->on_cuda() || !runs(*device) || GetParam().weights != DType::kF8E4M3) continue;
-    const PlacedExperts placed = placed_experts(*device);
     const FfnWeights shared = uploaded_shared(*device);
-    const Tensor want = run(*device, t, 0, kTokens), got(DType::kF32, {kTokens, GetParam().d});
-    Args on(*device);
-    ops::expert_ffn(device->ctx(), {.x = on.in(t.x),
-                                    .topk = on.in(t.topk),
-                                    .weights = on.in(t.weights),
-                                    .experts = placed.experts,
-                                    .shared = &shared,
-                                    .limit = kLimit,
-                                    .out = on.out(got)});
-    on.fetch();
-    EXPECT_TRUE(same_bits(got, want));
+    const Tensor want = run(*device, t, 0, kTokens);
+    for (const bool joined : {false, true}) {
+      const PlacedExperts placed = placed_experts(*device, joined);
+      const Tensor got(DType::kF32, {kTokens, GetParam().d});
+      Args on(*device);
+      ops::expert_ffn(device->ctx(), {.x = on.in(t.x),
+                                      .topk = on.in(t.topk),
+                                      .weights = on.in(t.weights),
+                                      .experts = placed.experts,
+                                      .shared = &shared,
+                                      .limit = kLimit,
+                                      .out = on.out(got)});
+      on.fetch();
+      EXPECT_TRUE(same_bits(got, want)) << (joined ? "gates before ups" : "gates, then ups");
+    }
   }
 }
 
-// Up to 16 tokens it is one more group of the experts' products.
+TEST_P(ExpertFfnTest, MayBeAddedToWhatIsThere) {
+  for (const int64_t n : {1, 9, 40}) {
+    const Tokens t = random_tokens(8, n);
+    const int64_t d = GetParam().d;
+    Random random(9);
+    const Tensor before = random_tensor(random, {n, d});
+    for (TestDevice* device : backends_under_test()) {
+      if (!runs(*device) || (device->on_cuda() && GetParam().weights != DType::kF8E4M3)) continue;
+      const PlacedExperts placed = device->on_cuda() ? placed_experts(*device, true) : PlacedExperts{};
+      const Tensor result(DType::kF32, {n, d}), sum(DType::kF32, {n, d});
+      std::copy_n(before.view().data<float>(), n * d, sum.view().data<float>());
+      Args on(*device);
+      ops::ExpertFfn args{.x = on.in(t.x),
+                          .topk = on.in(t.topk),
+                          .weights = on.in(t.weights),
+                          .experts = device->on_cuda() ? placed.experts : experts_,
+                          .limit = kLimit,
+                          .out = on.out(result)};
+      ops::expert_ffn(device->ctx(), args);
+      args.out = on.out(sum), args.add = true;
+      ops::expert_ffn(device->ctx(), args);
+      on.fetch();
+      for (int64_t i = 0; i < n * d; ++i) result.view().data<float>()[i] = before.at(i) + result.at(i);
+      EXPECT_TRUE(same_bits(sum, result)) << device->name() << ", " << n << " tokens";
+    }
+  }
+}
+
+// Scores with ties, padding and a token with a NaN.
+TEST_P(ExpertFfnTest, RoutedIsRoutingThenExperts) {
+  for (const int64_t n : {1, 9, 32, 33}) {
+    const Tokens t = random_tokens(10, n);
+    Random random(11);
+    Tensor logits = random_tensor(random, {n, kExperts}, 2), bias = random_tensor(random, {kExperts});
+    std::vector<int32_t> slots(static_cast<size_t>(n));
+    for (int64_t i = 0; i < n; ++i) slots[static_cast<size_t>(i)] = i % 5 == 4 ? -1 : static_cast<int32_t>(i);
+    if (n > 2) logits.at(2 * kExperts + 1) = std::numeric_limits<float>::quiet_NaN();
+    if (n > 3) logits.at(3 * kExperts + 1) = logits.at(3 * kExperts + 2) = 7;
+    bias.at(2) = bias.at(1);
+    const Tensor slot = Tensor::of(slots, {n});
+    struct Outputs {
+      Tensor topk, weights, faults, out;
+    };
+    const auto run_on = [&](TestDevice& device, const PlacedExperts& placed, bool together) {
+      Outputs o{Tensor(DType::kI32, {n, kActive}), Tensor(DType::kF32, {n, kActive}), Tensor(DType::kI32, {n}),
+                Tensor(DType::kF32, {n, GetParam().d})};
+      Args on(device);
+      const View topk = on.out(o.topk), weights = on.out(o.weights);
+      const ops::RoutedFfn args{.route = {.logits = on.in(logits),
+                                          .bias = on.in(bias),
+                                          .slot = on.in(slot),
+                                          .factor = 2.5f,
+                                          .topk = topk,
+                                          .weights = weights,
+                                          .faults = on.out(o.faults)},
+                                .experts = {.x = on.in(t.x),
+                                            .topk = topk,
+                                            .weights = weights,
+                                            .experts = device.on_cuda() ? placed.experts : experts_,
+                                            .limit = kLimit,
+                                            .out = on.out(o.out)}};
+      if (together) {
+        ops::routed_ffn(device.ctx(), args);
+      } else {
+        ops::route_experts(device.ctx(), args.route);
+        ops::expert_ffn(device.ctx(), args.experts);
+      }
+      on.fetch();
+      return o;
+    };
+    for (TestDevice* device : backends_under_test()) {
+      if (!runs(*device) || (device->on_cuda() && GetParam().weights != DType::kF8E4M3)) continue;
+      const PlacedExperts placed = device->on_cuda() ? placed_experts(*device, true) : PlacedExperts{};
+      const Outputs want = run_on(*device, placed, false), got = run_on(*device, placed, true);
+      EXPECT_TRUE(same_bits(got.topk, want.topk)) << device->name() << ", " << n << " tokens";
+      EXPECT_TRUE(same_bits(got.weights, want.weights)) << device->name() << ", " << n << " tokens";
+      EXPECT_TRUE(same_bits(got.faults, want.faults)) << device->name() << ", " << n << " tokens";
+      EXPECT_TRUE(same_bits(got.out, want.out)) << device->name() << ", " << n << " tokens";
+    }
+  }
+}
+
+// Up to 32 tokens it is one more group of the experts' products.
 TEST_P(ExpertFfnTest, OnCudaASharedBlockAfterTheExpertsGivesTheBitsOfOneElsewhere) {
-  const Tokens t = random_tokens(7, 17);
+  const Tokens t = random_tokens(7, 33);
   std::span<int32_t> picks(t.topk.view().data<int32_t>(), static_cast<size_t>(t.topk.view().n_elements()));
   std::replace(picks.begin(), picks.end(), 6, 5);
   for (TestDevice* device : backends_under_test()) {
     if (!device->on_cuda() || !runs(*device) || GetParam().weights != DType::kF8E4M3) continue;
-    const PlacedExperts placed = placed_experts(*device);
+    const PlacedExperts placed = placed_experts(*device, true);
     const FfnWeights elsewhere = uploaded(*device, sources_[6].rows);
     const std::span<const FfnWeights> experts = std::span(placed.experts).first(6);
     const auto run_with = [&](const FfnWeights& shared, int64_t n) {
@@ -408,7 +509,7 @@ TEST_P(ExpertFfnTest, OnCudaASharedBlockAfterTheExpertsGivesTheBitsOfOneElsewher
       on.fetch();
       return out;
     };
-    for (const int64_t n : {1, 5, 16, 17})
+    for (const int64_t n : {1, 5, 32, 33})
       EXPECT_TRUE(same_bits(run_with(placed.experts[6], n), run_with(elsewhere, n))) << n << " tokens";
   }
 }

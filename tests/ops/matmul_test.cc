@@ -7,6 +7,7 @@
 #include <map>
 #include <tuple>
 
+#include "base/check.h"
 #include "base/numbers.h"
 #include "kernels/cpu/kernels.h"
 #include "ops/quantize.h"
@@ -366,6 +367,73 @@ TEST(MatmulPerHeadTest, IsOneMatmulForEachHead) {
           ASSERT_TRUE(same_bits(one, out.view().reshaped({n_rows * kHeads, kN}).slice_first(i, 1)))
               << device->name() << ", row " << i / kHeads << ", head " << i % kHeads;
         }
+      }
+    }
+  }
+}
+
+// Matrices of bf16 one after another where the device can multiply with them.
+struct HeadWeights {
+  Buffer memory;
+  std::vector<Matrix> matrices;
+};
+HeadWeights head_weights(TestDevice& device, uint64_t seed, int64_t n_heads, int64_t n, int64_t k) {
+  Random random(seed);
+  HeadWeights w;
+  const int64_t n_bytes = n * k * 2;
+  if (device.on_cuda()) {
+    Result<Buffer> memory = device.cuda().allocate(n_heads * n_bytes);
+    LEVIN_CHECK(memory.ok(), "{}", memory.error().message);
+    w.memory = std::move(memory).value();
+  }
+  for (int64_t h = 0; h < n_heads; ++h) {
+    TestMatrix head = random_matrix(random, DType::kBF16, n, k);
+    if (!device.on_cuda()) {
+      w.matrices.push_back(std::move(head.packed));
+      continue;
+    }
+    std::vector<uint16_t> rows;
+    for (const float value : head.values) rows.push_back(f32_to_bf16(value));
+    std::byte* to = w.memory.data() + h * n_bytes;
+    device.cuda().copy_bytes_in(to, rows.data(), n_bytes);
+    LEVIN_CHECK(device.cuda().synchronize().ok(), "a copy failed");
+    w.matrices.push_back(matrix_on_device(
+        {.dtype = DType::kBF16, .n = n, .k = k, .data = Buffer::borrowed(to, n_bytes, Device::kCuda), .scales = {}}));
+  }
+  return w;
+}
+
+TEST(MatmulPerHeadTest, RoundsWhatComesOutAsTheOpsForThatDo) {
+  struct Shape {
+    int64_t n_heads, n, k;
+  };
+  for (const auto& [n_heads, n, k] : {Shape{5, 128, 512}, {16, 512, 128}, {3, 40, 64}, {132, 128, 256}}) {
+    for (TestDevice* device : backends_under_test()) {
+      if (!device->on_cuda() && n_heads > 16) continue;  // a case of the device's
+      const HeadWeights w = head_weights(*device, 6, n_heads, n, k);
+      for (const int64_t n_rows : {1, 8, 9, 40, 130}) {
+        SCOPED_TRACE(fmt::format("{}: {} rows, {} heads [{}, {}]", device->name(), n_rows, n_heads, n, k));
+        Random random(7);
+        const Tensor x = random_tensor(random, {n_rows, n_heads, k});
+        const int64_t width = n_heads * n;
+        const Tensor sums(DType::kF32, {n_rows, n_heads, n}), bf16(DType::kBF16, {n_rows, n_heads, n}),
+            got_bf16(DType::kBF16, {n_rows, n_heads, n}), codes(DType::kF8E4M3, {n_rows, width}),
+            scale(DType::kF32, {n_rows, (width + 127) / 128}), got_codes(DType::kF8E4M3, {n_rows, width}),
+            got_scale(DType::kF32, {n_rows, (width + 127) / 128});
+        Args args(*device);
+        OpContext& ctx = device->ctx();
+        const View in = args.in(x), on_device = args.out(sums);
+        ops::matmul_per_head(ctx, {.x = in, .w = w.matrices, .out = on_device});
+        ops::round_to_bf16(ctx, {.x = on_device.merged_first(), .out = args.out(bf16).merged_first()});
+        ops::quantize_fp8(ctx,
+                          {.x = on_device.reshaped({n_rows, width}), .out = args.out(codes), .scale = args.out(scale)});
+        ops::matmul_per_head(ctx, {.x = in, .w = w.matrices, .out = args.out(got_bf16)});
+        ops::matmul_per_head(
+            ctx, {.x = in, .w = w.matrices, .out = {}, .codes = args.out(got_codes), .scale = args.out(got_scale)});
+        args.fetch();
+        EXPECT_TRUE(same_bits(got_bf16, bf16));
+        EXPECT_TRUE(same_bits(got_codes, codes));
+        EXPECT_TRUE(same_bits(got_scale, scale));
       }
     }
   }

@@ -5,12 +5,14 @@
 
 #include <cmath>
 
+#include "base/check.h"
 #include "base/numbers.h"
 #include "ops/cache_rows.h"
 #include "ops/copies.h"
 #include "ops/norm.h"
 #include "ops/paged_cache.h"
 #include "ops/quantize.h"
+#include "ops/weights.h"
 
 namespace levin::testing {
 namespace {
@@ -247,6 +249,158 @@ TEST(WriteIndexKeysTest, IsNormRopeAndHadamardIntoTheCache) {
                                     .format = format,
                                     .cache = cache});
       });
+    }
+  }
+}
+
+// ---- several chains by one call ----
+
+// A matrix of f32 or bf16 where the device can multiply with it.
+const Matrix* placed(TestDevice& device, const TestMatrix& w, Matrix& memory) {
+  if (!device.on_cuda()) return &w.packed;
+  std::vector<uint16_t> bf16;
+  for (const float value : w.values) bf16.push_back(f32_to_bf16(value));
+  const bool is_f32 = w.packed.dtype() == DType::kF32;
+  Result<Matrix> uploaded =
+      device.cuda().upload({.data = is_f32 ? static_cast<const void*>(w.values.data()) : bf16.data(),
+                            .dtype = w.packed.dtype(),
+                            .n = w.packed.n(),
+                            .k = w.packed.k()});
+  LEVIN_CHECK(uploaded.ok(), "{}", uploaded.error().message);
+  memory = std::move(uploaded).value();
+  return &memory;
+}
+
+TEST(NormAndAppendTest, IsItsThreeChainsAndAProduct) {
+  constexpr int64_t kRows = 5, kOutputs = 6;
+  const LatentFormat latent_rows = latent_format(CacheDType::kFp8, kLatent, kRope);
+  const IndexKeyFormat key_rows = index_key_format(CacheDType::kFp8, kIndex);
+  for (const int64_t d : {144, 1536}) {
+    for (const bool with_keys : {true, false}) {
+      Random random(21);
+      const Tensor q = random_tensor(random, {kRows, d}), kv = random_tensor(random, {kRows, kLatent + kRope}),
+                   key = random_tensor(random, {kRows, kIndex}), q_weight = random_tensor(random, {d}),
+                   kv_weight = random_tensor(random, {kLatent}), key_weight = random_tensor(random, {kIndex}),
+                   key_bias = random_tensor(random, {kIndex}), h = random_tensor(random, {kRows, 1024});
+      const TestMatrix w = random_matrix(random, with_keys ? DType::kF32 : DType::kBF16, kOutputs, 1024);
+      const Table table(random, kRows);
+      const Slots s;
+      const Tensor sequences = i32_tensor(s.seq), slots = i32_tensor(s.slot);
+      struct Outputs {
+        Tensor normed, codes, scale, product;
+        PagedCache latent, keys;
+      };
+      // Rows begin .. begin + n - 1, by one call or by one for each chain.
+      const auto run = [&](TestDevice& device, int64_t begin, int64_t n, bool together) {
+        Outputs out{Tensor(DType::kF32, {n, d}),
+                    Tensor(DType::kF8E4M3, {n, d}),
+                    Tensor(DType::kF32, {n, (d + 127) / 128}),
+                    Tensor(DType::kF32, {n, kOutputs}),
+                    PagedCache(latent_rows.page_bytes(), 2, 192, 7),
+                    PagedCache(key_rows.page_bytes(), 2, 192, 8)};
+        Args args(device);
+        const auto rows = [&](const Tensor& x) { return args.in(x.view().slice_first(begin, n)); };
+        const View seq = rows(sequences), slot = rows(slots);
+        Matrix memory;
+        ops::NormAndAppend a{
+            .norm = {.x = rows(q),
+                     .weight = args.in(q_weight),
+                     .eps = kEps,
+                     .normed = args.out(out.normed),
+                     .codes = args.out(out.codes),
+                     .scale = args.out(out.scale)},
+            .latent = {.x = rows(kv),
+                       .weight = args.in(kv_weight),
+                       .eps = kEps,
+                       .rotation = table.on(args, kPairings[0], begin, n),
+                       .seq = seq,
+                       .slot = slot,
+                       .format = latent_rows,
+                       .cache = args.out(out.latent.rows())},
+            .keys = {},
+            .product = {.x = rows(h), .x_scale = {}, .w = placed(device, w, memory), .out = args.out(out.product)}};
+        if (with_keys) {
+          a.keys = {.x = rows(key),
+                    .weight = args.in(key_weight),
+                    .bias = args.in(key_bias),
+                    .eps = kEps,
+                    .rotation = table.on(args, kPairings[1], begin, n),
+                    .seq = seq,
+                    .slot = slot,
+                    .format = key_rows,
+                    .cache = args.out(out.keys.rows())};
+        }
+        if (together) {
+          ops::norm_and_append(device.ctx(), a);
+        } else {
+          ops::norm_rows(device.ctx(), a.norm);
+          ops::write_latent(device.ctx(), a.latent);
+          if (with_keys) ops::write_index_keys(device.ctx(), a.keys);
+          ops::matmul(device.ctx(), a.product);
+        }
+        args.fetch();
+        return out;
+      };
+      for (TestDevice* device : backends_under_test()) {
+        for (const auto& [begin, n] : {std::pair<int64_t, int64_t>{0, kRows}, {3, 1}}) {
+          const Outputs want = run(*device, begin, n, false), got = run(*device, begin, n, true);
+          ASSERT_TRUE(same_bits(got.normed, want.normed)) << device->name() << ", D " << d;
+          ASSERT_TRUE(same_bits(got.codes, want.codes)) << device->name() << ", D " << d;
+          ASSERT_TRUE(same_bits(got.scale, want.scale)) << device->name() << ", D " << d;
+          ASSERT_TRUE(same_bits(got.product, want.product)) << device->name() << ", D " << d;
+          ASSERT_TRUE(got.latent.same_bytes(want.latent)) << device->name() << ", D " << d;
+          ASSERT_TRUE(got.keys.same_bytes(want.keys)) << device->name() << ", D " << d;
+        }
+      }
+    }
+  }
+}
+
+TEST(AttentionQueriesTest, IsItsTwoChains) {
+  constexpr int64_t kRows = 4, kHeads = 5, kIndexHeads = 6, kHead = 192;
+  for (const DType type : {DType::kBF16, DType::kF32}) {
+    Random random(22);
+    const Tensor x = random_tensor(random, {kRows, kHeads * kHead + kIndexHeads * kIndex}),
+                 w = random_tensor(random, {kRows, kIndexHeads});
+    const Table table(random, kRows);
+    struct Outputs {
+      Tensor rope, codes, weights, x;
+    };
+    const auto run = [&](TestDevice& device, int64_t begin, int64_t n, bool together) {
+      Outputs out{Tensor(DType::kBF16, {n, kHeads, kRope}), Tensor(DType::kF8E4M3, {n, kIndexHeads, kIndex}),
+                  Tensor(DType::kF32, {n, kIndexHeads}),
+                  Tensor(DType::kF32, {n, kHeads * kHead + kIndexHeads * kIndex})};
+      std::copy_n(x.view().row<float>(begin), out.x.view().n_elements(), out.x.view().data<float>());
+      Args args(device);
+      const View rows = args.out(out.x);
+      const View rope = rows.slice_last(0, kHeads * kHead).split_last(kHeads, kHead).slice_last(128, kRope);
+      const View index = rows.slice_last(kHeads * kHead, kIndexHeads * kIndex).split_last(kIndexHeads, kIndex);
+      const ops::AttentionQueries a{.rotate = {.x = rope,
+                                               .rotation = table.on(args, kPairings[0], begin, n),
+                                               .out = type == DType::kF32 ? rope : args.out(out.rope)},
+                                    .index = {.x = index,
+                                              .w = args.in(w.view().slice_first(begin, n)),
+                                              .factor = 0.0361f,
+                                              .rotation = table.on(args, kPairings[1], begin, n),
+                                              .q = args.out(out.codes),
+                                              .weights = args.out(out.weights)}};
+      if (together) {
+        ops::attention_queries(device.ctx(), a);
+      } else {
+        ops::rotate_queries(device.ctx(), a.rotate);
+        ops::index_queries(device.ctx(), a.index);
+      }
+      args.fetch();
+      return out;
+    };
+    for (TestDevice* device : backends_under_test()) {
+      for (const auto& [begin, n] : {std::pair<int64_t, int64_t>{0, kRows}, {3, 1}}) {
+        const Outputs want = run(*device, begin, n, false), got = run(*device, begin, n, true);
+        ASSERT_TRUE(same_bits(got.rope, want.rope)) << device->name();
+        ASSERT_TRUE(same_bits(got.codes, want.codes)) << device->name();
+        ASSERT_TRUE(same_bits(got.weights, want.weights)) << device->name();
+        ASSERT_TRUE(same_bits(got.x, want.x)) << device->name();
+      }
     }
   }
 }

@@ -25,6 +25,12 @@ struct DownRows {
   View index_key = {};  // [T, Di], of a layer with an indexer
 };
 
+// What the queries are made of.
+struct QueryInput {
+  ProductInput c_q;   // [T, Rq], the normed query latent
+  View index_w = {};  // [T, Hi], the indexer's head weights; may be empty where they are not there yet
+};
+
 struct AttentionBlock {
   const ModelConfig& config;
   const LayerWeights& weights;
@@ -41,16 +47,28 @@ struct AttentionBlock {
   // Writes this step's rows into the layer's caches. Index keys even where the layer does not select: later steps may read
   // them.
   void append(Pass& p, const DownRows& down) const;
-  // h [T, D] and its projections -> [T, D]. Reads only from the caches, which hold the rows of these tokens.
-  View attend(Pass& p, const ProductInput& h, const DownRows& down, Topk& topk) const;
+  // The same, and the input of queries.
+  QueryInput append_and_norm(Pass& p, const ProductInput& h, const DownRows& down, const Topk& topk) const;
+  QueryInput norm(Pass& p, const DownRows& down) const;
+  // h [T, D] and what comes of it -> [T, D]. Reads only from the caches, which hold the rows of these tokens.
+  View attend(Pass& p, const ProductInput& h, const QueryInput& in, Topk& topk) const;
 
  private:
-  void append_latent(Pass& p, View kv) const;
-  void append_index_keys(Pass& p, View key) const;
-  // Computes what each token attends to, unless `topk` contains it already.
-  void select(Pass& p, const IndexerInput& in, Topk& topk) const;
-  void select(Pass& p, const IndexerInput& in, View slots) const;
-  void select_most_recent(Pass& p, View slots) const;
+  ops::WriteLatent latent_rows(Pass& p, View kv) const;
+  ops::WriteIndexKeys index_keys(Pass& p, View key) const;  // of a layer without an indexer: none
+  IndexKeys keys(Pass& p) const;                            // that the layer selects from
+  IndexerBlock indexer(Pass& p) const;
+  // Whether selecting takes scores; otherwise what to attend to is known beforehand.
+  bool scores(Pass& p, const Topk& topk) const;
+  // The queries of attention, the rotated part as `type`. With scores those of the indexer too.
+  struct Queries {
+    View nope;  // [T, H, Dn]
+    View rope;  // [T, H, Dr]
+    ops::IndexQueries index = {};
+  };
+  Queries queries(Pass& p, const IndexerInput& in, bool scores, DType type) const;
+  // Computes what each token attends to, unless `topk` contains it already. Without scores `index` is not looked at.
+  void select(Pass& p, const ops::IndexQueries& index, Topk& topk) const;
   float latent_eps(const Pass& p) const { return p.numerics().latent_norm_eps.value_or(config.norm_eps); }
 };
 

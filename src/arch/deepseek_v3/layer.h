@@ -24,9 +24,9 @@ struct DecoderLayer {
   ProductInput normed(Pass& p, View x) const {
     return p.norm_input(x, weights.attention_norm, config.norm_eps, weights.attention.q_down);
   }
-  // h is x normed, its rows are in the caches.
-  void forward_normed(Pass& p, View x, const ProductInput& h, const DownRows& down, Topk& topk) const;
-  View feed_forward(Pass& p, View h) const;  // h [T, D] normed -> [T, D]
+  // h is x normed, whose rows are in the caches.
+  void forward_normed(Pass& p, View x, const ProductInput& h, const QueryInput& in, Topk& topk) const;
+  void add_feed_forward(Pass& p, View x, View h) const;  // h [T, D] normed, x [T, D] updated
 };
 
 }  // namespace levin

@@ -4,7 +4,6 @@ namespace levin {
 namespace {
 
 void visit_indexer(WeightVisitor& v, IndexerWeights& w) {
-  v.linear(w.q_up);
   v.vector(w.k_norm);
   v.vector(w.k_norm_bias);
   v.linear(w.head_weights);
@@ -12,7 +11,6 @@ void visit_indexer(WeightVisitor& v, IndexerWeights& w) {
 
 void visit_attention(WeightVisitor& v, AttentionWeights& w) {
   v.vector(w.q_norm);
-  v.linear(w.q_up);
   v.vector(w.kv_norm);
   v.heads(w.k_up);
   v.heads(w.v_up);
@@ -21,10 +19,13 @@ void visit_attention(WeightVisitor& v, AttentionWeights& w) {
 
 void visit_layer(WeightVisitor& v, LayerWeights& w) {
   v.vector(w.attention_norm);
-  if (w.indexer)
+  if (w.indexer) {
     v.of_one_input({&w.attention.q_down, &w.indexer->k, &w.attention.kv_down});
-  else
+    v.of_one_input({&w.attention.q_up, &w.indexer->q_up});
+  } else {
     v.of_one_input({&w.attention.q_down, &w.attention.kv_down});
+    v.linear(w.attention.q_up);
+  }
   visit_attention(v, w.attention);
   if (w.indexer) visit_indexer(v, *w.indexer);
   v.vector(w.ffn_norm);

@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "kernels/cuda/gemm_f32_launch.h"
 #include "kernels/cuda/plan_thresholds.h"
+#include "tensor/row_formats.h"
 
 namespace levin::cuda {
 namespace {
@@ -93,6 +94,12 @@ GemmF32Plan plan_gemm_f32(const GemmF32Shape& shape) {
   return {i, tile.strip(), tile.tile_rows(), split, choose_cluster(shape, tile, split)};
 }
 
+bool rounds_rows(const GemmF32Plan& plan, const GemmF32Shape& shape) {
+  const GemmF32Tile& tile = tiles_of(shape.w_type)[static_cast<size_t>(plan.tile)];
+  return shape.n == kQuantBlock && plan.cluster == 1 && plan.split > 1 &&
+         tile.groups() / plan.split * plan.strip % kQuantBlock == 0;
+}
+
 std::vector<GemmF32Plan> gemm_f32_plans(const GemmF32Shape& shape) {
   std::vector<GemmF32Plan> plans;
   for_each_plan(shape, [&](const GemmF32Plan& plan, const GemmF32Tile&) { plans.push_back(plan); });
@@ -124,6 +131,10 @@ void gemm_f32(const GemmF32& a, const GemmF32Plan& plan, CUstream_st* stream) {
               a.x_ld, a.x_head_ld);
   LEVIN_CHECK(plan.split * plan.cluster <= ceil_div(a.k, kBlockK), "gemm_f32: {} slots for a K of {}",
               plan.split * plan.cluster, a.k);
+  const bool rounds = a.rounded.codes != nullptr;
+  LEVIN_CHECK(rounds == (a.out == nullptr), "gemm_f32: one of out and rounded rows is wanted");
+  LEVIN_CHECK(!rounds || rounds_rows(plan, {.w_type = a.w_type, .n = a.n}), "gemm_f32: {} cannot round rows of {}",
+              plan.describe(), a.n);
   if (a.w_type == DType::kBF16) return gemm_f32_bf16(a, plan, stream);
   if (a.w_type == DType::kF32) return gemm_f32_f32(a, plan, stream);
   gemm_f32_e4m3(a, plan, stream);

@@ -6,6 +6,7 @@
 //           zero; blocks ascending, total = fma(block, scale, total) from zero, scale 1 but for e4m3. So the bits are
 //           those of the plain kernels, whatever the plan: a thread has whole blocks of an output, and where several
 //           threads or thread blocks share its K, their blocks' sums are added one by one, in the order of k.
+// Out       f32, bf16, or e4m3 with a scale to 128 columns, bit for bit quantize_fp8() of the f32 sums
 // Kernel    gemm_f32_sm90.cuh, in instances for tiles of 1 to 64 rows; bound by the weights' bytes up to 8 rows, then by
 //           multiply-adds outside the matrix unit, which adds in another order
 // Limits    rows of weights are multiples of 16 bytes; ask gemm_f32_support() at load
@@ -16,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/cuda/quantize_fp8.h"
 #include "tensor/dtype.h"
 
 struct CUstream_st;
@@ -29,11 +31,14 @@ struct GemmF32 {
   const void* w = nullptr;   // [H, N, K], 16-byte aligned, dense
   DType w_type = DType::kBF16;
   const float* w_scale = nullptr;  // [H, ceil(N / 128), ceil(K / 128)], dense, e4m3 alone; null: ones
-  float* out = nullptr;            // [T, H, N]
-  int64_t out_ld = 0;              // elements between rows
-  int64_t out_head_ld = 0;         // and between heads
-  int n_tokens = 0;                // T
-  int n_heads = 1;                 // H
+  void* out = nullptr;             // [T, H, N] f32, or bf16: the sums rounded; null where `rounded` is given
+  bool out_is_bf16 = false;
+  int64_t out_ld = 0;       // elements between rows
+  int64_t out_head_ld = 0;  // and between heads
+  QuantizedRows
+      rounded;       // instead of out: codes and scales of rows [T, H * N], for plans of which rounds_rows() is true
+  int n_tokens = 0;  // T
+  int n_heads = 1;   // H
   int n = 0;
   int k = 0;
   // Weights may load while the previous kernel of the stream still runs: nothing on the stream writes them.
@@ -63,6 +68,9 @@ struct GemmF32Plan {
 GemmF32Plan plan_gemm_f32(const GemmF32Shape& shape);
 // All of the kernel's for a shape, for tests.
 std::vector<GemmF32Plan> gemm_f32_plans(const GemmF32Shape& shape);
+
+// Whether a thread block of the plan has all of N of the rows and heads that it multiplies, so that it can round them.
+bool rounds_rows(const GemmF32Plan& plan, const GemmF32Shape& shape);
 
 // Where they change with the rows, up to most_rows; for tests.
 std::vector<int64_t> gemm_f32_thresholds(const GemmF32Shape& shape, int64_t most_rows);

@@ -1,7 +1,7 @@
 // gemm_f32, sm_90a: the kernel, whose instances are in gemm_f32_*_sm90.cu. Eight warps in groups; a group multiplies a
 // strip of kStrip weight rows with kTileRows rows of x, over every n_slots-th block of 128 k.
 //
-//   in    x [T, H, K] f32, w [H, N, K] f32, bf16 or e4m3, a scale per 128 x 128 for the latter    out  [T, H, N] f32
+//   in    x [T, H, K] f32, w [H, N, K] f32, bf16 or e4m3, a scale per 128 x 128 for the latter    out  [T, H, N] f32, bf16 or e4m3
 //   grid  clusters, persistent over items: an item is a tile of rows and as many strips as the groups of a cluster have
 //   block kGroups groups of kRowGroups warps. A lane has outputs lane + 32 i of the strip, and the rows of its warp
 //   smem  Shared: a ring of stages for each group, each kStageK columns of the strip and of the rows; sums of blocks
@@ -17,6 +17,7 @@
 //         ring, so that nobody waits for a neighbour within a block of k
 #pragma once
 
+#include <cuda_bf16.h>
 #include <cuda_fp8.h>
 
 #include <algorithm>
@@ -32,6 +33,7 @@
 #include "kernels/cuda/prims/sync.cuh"
 #include "kernels/cuda/prims/tensor_map.h"
 #include "kernels/cuda/prims/tma.cuh"
+#include "kernels/cuda/tiles/quantize_row.cuh"
 #include "kernels/cuda/tiles/stage_ring.cuh"
 
 namespace levin::cuda::gemm_f32_kernel {
@@ -77,8 +79,10 @@ struct Params {
   CUtensorMap x_map;     // [T, H, K], boxes [kTileRows, 1, kStageK]
   CUtensorMap w_map;     // [H, N, K], boxes [kStrip, kStageK]
   const float* w_scale;  // [H, ceil(N / 128), ceil(K / 128)], or null
-  float* out;
+  void* out;
+  bool out_is_bf16;
   int64_t out_ld, out_head_ld;
+  QuantizedRows rounded;
   int n_tokens, n_heads, n, k;
   int n_k_blocks;
   int n_head_strips;  // of one head
@@ -244,7 +248,12 @@ struct Kernel {
   }
 
   __device__ __forceinline__ void store(float value, int row, int head, int n) const {
-    if (row < p.n_tokens && n < p.n) p.out[row * p.out_ld + head * p.out_head_ld + n] = value;
+    if (row >= p.n_tokens || n >= p.n) return;
+    const int64_t at = row * p.out_ld + head * p.out_head_ld + n;
+    if (p.out_is_bf16)
+      static_cast<__nv_bfloat16*>(p.out)[at] = __float2bfloat16_rn(value);
+    else
+      static_cast<float*>(p.out)[at] = value;
   }
 
   // ---- a group that has all of K adds its own sums; each thread keeps its totals in shared memory ----
@@ -335,6 +344,32 @@ struct Kernel {
     }
   }
 
+  // The same as codes, where a block has all columns of its heads: a warp rounds a row of one, by way of shared memory.
+  __device__ __forceinline__ void round_shared(const float (&total)[C::kPart], int item) {
+    constexpr int kStrips = std::max(1, kBlockK / C::kStrip);  // of a head
+    float* totals = &s.sums[0][0][0];
+    __syncthreads();  // everybody has added
+#pragma unroll
+    for (int i = 0; i < C::kPart; ++i)
+      if (shared_output(i) < n_shared_outputs()) totals[shared_output(i)] = total[i];
+    __syncthreads();
+    const int n_heads = (C::kGroups >> p.log2_split) / kStrips, column = lane * 4;
+    for (int i = warp; i < n_heads * C::kTileRows; i += kWarps) {
+      const int strip = i / C::kTileRows * kStrips + column / C::kStrip, tile_row = i % C::kTileRows;
+      const Place at = place_of(item, strip << p.log2_split);
+      const int row = at.first_row + tile_row;
+      const float4 four = *reinterpret_cast<const float4*>(totals + strip * C::kTileOutputs + tile_row * C::kStrip +
+                                                           column % C::kStrip);
+      const float v[4] = {four.x, four.y, four.z, four.w};
+      const uint32_t exponent = scale_exponent(largest_of_lanes<32>(v));
+      if (row >= p.n_tokens || at.head >= p.n_heads) continue;
+      const QuantizedRows& to = p.rounded;
+      reinterpret_cast<uint32_t*>(to.codes + row * to.code_row_bytes + at.head * kBlockK)[lane] =
+          e4m3_codes(v[0], v[1], v[2], v[3], inverse_power(exponent));
+      if (lane == 0) to.scale[at.head * to.scale_ld + row * to.scale_row_stride] = power_of_exponent(exponent);
+    }
+  }
+
   // Among all threads that share sums; after wait_joined() the sums may be written again.
   __device__ __forceinline__ void wait_written() const {
     if (p.cluster == 1)
@@ -422,7 +457,9 @@ struct Kernel {
         tell_joined();
         joined = false;
       }
-      if (n_slots > 1)
+      if (p.rounded.codes != nullptr)
+        round_shared(total, item);
+      else if (n_slots > 1)
         store_shared(total, item);
       else if (has_work)
         store_own(at);
@@ -479,6 +516,8 @@ void launch(const GemmF32& a, const GemmF32Plan& plan, CUstream_st* stream) {
                              .matrix_bytes = int64_t{a.n} * a.k * C::Weight::kBytes});
   p.w_scale = a.w_scale;
   p.out = a.out;
+  p.out_is_bf16 = a.out_is_bf16;
+  p.rounded = a.rounded;
   p.out_ld = a.out_ld;
   p.out_head_ld = a.out_head_ld;
   p.n_tokens = a.n_tokens;

@@ -5,9 +5,9 @@
 //                  may be one more group, of all tokens
 //   gather_rows    copies the e4m3 row and scales of each planned row's token to its place: the input of gemm_fp8 with
 //                  group_begin; or its bf16 row, for gemm_mxfp4
-//   plan_and_round plan_rows, quantize_fp8 and gather_rows by one launch, of few tokens
-//   combine_rows   out[t] = fma(weight, y of the index, total) over t's top-k indices in ascending expert id, from zero,
-//                  then + shared[t]
+//   plan_and_round plan_rows, quantize_fp8 and gather_rows by one launch, of few tokens; of fewer, route_tokens too
+//   combine_rows   total = fma(weight, y of the index, total) over t's top-k indices in ascending expert id, from zero,
+//                  then + shared[t]; out[t] = total, or out[t] + total
 //
 // Experts of this device are first_expert .. first_expert + n_experts_here - 1; pairs of other experts have no row.
 // Everything is read on the device: the same launches serve any routing, also in a graph.
@@ -74,8 +74,12 @@ struct GatherRows {
 };
 void gather_rows(const GatherRows& a, CUstream_st* stream);
 
-constexpr int kMaxTokensTogether = 128;  // beyond, plans of all blocks take longer than two launches
+// Tokens up to which the shared block is one more expert: of more it reads its weights fewer times as a product of its own.
+constexpr int kMaxTokensOfShared = 32;
+constexpr int kMaxTokensTogether = 128;  // beyond, plans of all blocks take longer than two launches,
+constexpr int kMaxTokensRouted = 32;     // and choices of all blocks than one
 struct PlanAndRound {
+  RouteTokens route;  // of the same tokens, whose topk the plan reads; without logits they are routed
   PlanRows plan;
   QuantizeFp8 input;  // of x [T, K]; `out` has the planned rows
 };
@@ -87,7 +91,8 @@ struct CombineRows {
   const int32_t* row_of = nullptr;        // [T, A]
   const void* shared = nullptr;           // [T, D] bf16, may be null
   const int32_t* first_shared = nullptr;  // instead: on the device, the row of y from which those of the tokens follow
-  float* out = nullptr;                   // [T, D], overwritten
+  float* out = nullptr;                   // [T, D], overwritten,
+  bool add = false;                       // or added to
   int n_tokens = 0;
   int n_active = 0;
   int d_model = 0;  // D, a multiple of 8

@@ -3,7 +3,8 @@
 //   route    a warp a token: scores in shared memory, groups one a lane, then n_active rounds of a warp-wide maximum
 //   plan     a block: who selected an expert, as a bit for each token, and rows numbered by counting bits, so that no order
 //            of threads shows. Alone a block of 1024 threads, as many tokens at a time; together with the rounding of rows a
-//            block a sorted row, each with a plan of its own: few tokens are planned in the time that a launch takes
+//            block a sorted row, each with a plan of its own, and choices: few tokens are routed and planned in the time that a
+//            launch takes
 //   gather   a block a sorted row, 16 bytes a thread
 //   combine  a thread 8 columns of a token
 #include <cuda_bf16.h>
@@ -23,13 +24,25 @@ constexpr int kRouteWarps = 4;
 constexpr int kLaneExperts = kMaxExperts / 32;
 constexpr float kMinusInfinity = -__builtin_huge_valf();
 
+// Of a warp's token, [E] each.
 struct RouteScores {
-  float score[kMaxExperts];
-  float biased[kMaxExperts];
+  float* score;
+  float* biased;
+
+  __device__ __forceinline__ RouteScores(float* memory, int warp, int n_experts)
+      : score(memory + warp * 2 * n_experts), biased(score + n_experts) {}
+};
+constexpr int route_scores_bytes(int n_experts, int n_warps) { return n_warps * 2 * n_experts * 4; }
+
+// What a lane has of a token's choice: index `lane` of it, where there are as many.
+struct Pick {
+  int expert;
+  float weight;
+  bool is_nan;  // of the token: a score is
 };
 
 // Sets to -infinity what lies outside the best groups; lane g holds group g.
-__device__ __forceinline__ void mask_groups(const RouteTokens& a, RouteScores& s, int lane) {
+__device__ __forceinline__ void mask_groups(const RouteTokens& a, const RouteScores& s, int lane) {
   const int size = a.n_experts / a.n_groups;
   float sum = kMinusInfinity;
   if (lane < a.n_groups) {
@@ -92,22 +105,10 @@ __device__ __forceinline__ int pick_experts(const RouteTokens& a, const RouteSco
   return sorted;
 }
 
-// Of a token that nothing is to be computed for: no experts, or the first ones with weight 0.
-__device__ __forceinline__ void fill_picks(const RouteTokens& a, int t, int lane, bool with_experts) {
-  if (lane >= a.n_active) return;
-  a.topk[int64_t{t} * a.n_active + lane] = with_experts ? lane : -1;
-  a.weights[int64_t{t} * a.n_active + lane] = 0;
-}
-
-__global__ void __launch_bounds__(kRouteWarps * 32) route_tokens_kernel(RouteTokens a) {
-  __shared__ RouteScores shared[kRouteWarps];
-  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const int t = static_cast<int>(blockIdx.x) * kRouteWarps + warp;
-  launch_dependents();
-  grid_dependency_wait();
-  if (t >= a.n_tokens) return;
-  if (a.slot != nullptr && a.slot[t] < 0) return fill_picks(a, t, lane, false);
-  RouteScores& s = shared[warp];
+// A warp routes a token. One that nothing is to be computed for gets no experts, or the first ones with weight 0.
+__device__ __forceinline__ Pick route_token(const RouteTokens& a, const RouteScores& s, int t) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  if (a.slot != nullptr && a.slot[t] < 0) return {-1, 0, false};
   bool is_nan = false;
   for (int e = lane; e < a.n_experts; e += 32) {
     const float score = sigmoid_f32(a.logits[int64_t{t} * a.n_experts + e]);
@@ -117,19 +118,30 @@ __global__ void __launch_bounds__(kRouteWarps * 32) route_tokens_kernel(RouteTok
     is_nan |= biased != biased;
   }
   __syncwarp();
-  if (__any_sync(0xffffffff, is_nan)) {
-    if (lane == 0 && a.fault != nullptr) a.fault[t] |= a.fault_bit;
-    return fill_picks(a, t, lane, true);
-  }
+  if (__any_sync(0xffffffff, is_nan)) return {lane, 0, true};
   if (a.n_groups > 1) mask_groups(a, s, lane);
   const int expert = pick_experts(a, s, lane);
   const float score = lane < a.n_active ? s.score[expert] : 0;
   float sum = 0;
   for (int i = 0; i < a.n_active; ++i) sum = __fadd_rn(sum, __shfl_sync(0xffffffff, score, i));
-  if (lane >= a.n_active) return;
   const float divisor = a.normalize ? __fadd_rn(sum, 1e-20f) : 1.0f;
-  a.topk[int64_t{t} * a.n_active + lane] = expert;
-  a.weights[int64_t{t} * a.n_active + lane] = __fmul_rn(__fdiv_rn(score, divisor), a.factor);
+  return {expert, __fmul_rn(__fdiv_rn(score, divisor), a.factor), false};
+}
+
+__device__ __forceinline__ void write_pick(const RouteTokens& a, int t, const Pick& pick) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  if (lane == 0 && pick.is_nan && a.fault != nullptr) a.fault[t] |= a.fault_bit;
+  if (lane >= a.n_active) return;
+  a.topk[int64_t{t} * a.n_active + lane] = pick.expert;
+  a.weights[int64_t{t} * a.n_active + lane] = pick.weight;
+}
+
+__global__ void __launch_bounds__(kRouteWarps * 32) route_tokens_kernel(const __grid_constant__ RouteTokens a) {
+  extern __shared__ float scores[];
+  const int warp = static_cast<int>(threadIdx.x) / 32, t = static_cast<int>(blockIdx.x) * kRouteWarps + warp;
+  launch_dependents();
+  grid_dependency_wait();
+  if (t < a.n_tokens) write_pick(a, t, route_token(a, RouteScores(scores, warp, a.n_experts), t));
 }
 
 constexpr int kPlanThreads = 1024;
@@ -280,15 +292,34 @@ __global__ void __launch_bounds__(kPlanThreads) plan_rows_kernel(const __grid_co
   write_shared(p, n_rows);
 }
 
-// Every block plans for itself, the first one for those who come later too.
+// Chooses the experts of all tokens, here and, where `writes`, for those who come later.
+__device__ __forceinline__ void route_all(const RouteTokens& a, int32_t* topk, float* scores, bool writes) {
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  for (int t = warp; t < a.n_tokens; t += kTogetherThreads / 32) {
+    __syncwarp();  // scores of the token before have been read
+    const Pick pick = route_token(a, RouteScores(scores, warp, a.n_experts), t);
+    if (lane < a.n_active) topk[t * a.n_active + lane] = pick.expert;
+    if (writes) write_pick(a, t, pick);
+  }
+  __syncthreads();
+}
+
+// Every block routes and plans for itself, the first one for those who come later too.
 __global__ void __launch_bounds__(kTogetherThreads) plan_and_round_kernel(const __grid_constant__ PlanAndRound a) {
-  extern __shared__ int32_t tables[];
+  extern __shared__ int32_t memory[];  // choices and scores, if the tokens are to be routed; tables
   __shared__ int own_token;
   launch_dependents();
   grid_dependency_wait();
-  const PlanRows& p = a.plan;
+  PlanRows p = a.plan;
+  int32_t* tables = memory;
   const int own = static_cast<int>(blockIdx.x);
   const bool writes = own == 0;
+  if (a.route.logits != nullptr) {
+    auto* scores = reinterpret_cast<float*>(memory + p.n_tokens * p.n_active);
+    route_all(a.route, memory, scores, writes);
+    p.topk = memory;
+    tables += p.n_tokens * p.n_active + route_scores_bytes(a.route.n_experts, kTogetherThreads / 32) / 4;
+  }
   if (threadIdx.x == 0) own_token = -1;
   const int n_rows = Planner(p, tables).run(writes ? p.plan.group_begin : nullptr, [&](int token, int pair, int row) {
     if (row == own) own_token = token;
@@ -363,7 +394,13 @@ __global__ void combine_rows_kernel(CombineRows a) {
 #pragma unroll
     for (int c = 0; c < 8; ++c) total[c] = __fadd_rn(total[c], v[c]);
   }
-  auto* to = reinterpret_cast<float4*>(a.out + int64_t{t} * a.d_model + column);
+  float* out = a.out + int64_t{t} * a.d_model + column;
+  if (a.add) {
+    load_8(v, out);
+#pragma unroll
+    for (int c = 0; c < 8; ++c) total[c] = __fadd_rn(v[c], total[c]);
+  }
+  auto* to = reinterpret_cast<float4*>(out);
   to[0] = {total[0], total[1], total[2], total[3]};
   to[1] = {total[4], total[5], total[6], total[7]};
 }
@@ -382,8 +419,10 @@ int ceil_div(int a, int b) { return (a + b - 1) / b; }
 }  // namespace
 
 void route_tokens(const RouteTokens& a, CUstream_st* stream) {
-  if (a.n_tokens > 0)
-    launch_kernel(route_tokens_kernel, make_launch(ceil_div(a.n_tokens, kRouteWarps), kRouteWarps * 32, stream), a);
+  if (a.n_tokens == 0) return;
+  Launch l = make_launch(ceil_div(a.n_tokens, kRouteWarps), kRouteWarps * 32, stream);
+  l.shared_bytes = route_scores_bytes(a.n_experts, kRouteWarps);
+  launch_kernel(route_tokens_kernel, l, a);
 }
 
 void plan_rows(const PlanRows& a, CUstream_st* stream) {
@@ -400,6 +439,9 @@ void plan_and_round(const PlanAndRound& a, CUstream_st* stream) {
   if (a.plan.n_tokens == 0) return;
   Launch l = make_launch(a.plan.n_rows(), kTogetherThreads, stream);
   l.shared_bytes = plan_tables_bytes(a.plan.n_experts_here, ceil_div(a.plan.n_tokens, 32));
+  if (a.route.logits != nullptr)
+    l.shared_bytes +=
+        4 * a.plan.n_tokens * a.plan.n_active + route_scores_bytes(a.route.n_experts, kTogetherThreads / 32);
   launch_kernel(plan_and_round_kernel, l, a);
 }
 

@@ -7,6 +7,9 @@
 //   write_latent      c and k of a token -> rms_norm of c, rope of k -> a row of the latent cache (656 or 1152 bytes)
 //   index_queries     heads of 128 -> rope -> Hadamard -> e4m3; the query's scale and `factor` go into the head's weight
 //   write_index_keys  k -> layer_norm -> rope -> Hadamard -> e4m3 -> a row of an index page and its scale
+//   norm_and_append   norm_rows, write_latent and write_index_keys of a step's tokens by one launch, and a product of other rows
+//                     with few outputs, in the order of ops/matmul.h
+//   attention_queries rotate_queries and index_queries by one launch
 //
 // Shapes    rows of norm_rows: a multiple of 16 up to kMaxNormWidth. Latent 512 + 64, index heads 128 of which the first
 //           64 are rotated, rotated parts 64 wide. Others are refused by chain_support().
@@ -28,8 +31,15 @@ constexpr int kMaxNormWidth = 28672;
 constexpr int kLatentWidth = 512;
 constexpr int kRopeWidth = 64;
 
+struct ChainWidths {
+  int d_model = 0;
+  int d_latent = kLatentWidth;
+  int d_rope = kRopeWidth;
+  int d_index = kIndexWidth;
+};
+
 // What the kernels lack for a model of these widths, in one line; empty if nothing.
-std::string chain_support(int d_model, int d_latent, int d_rope, int d_index);
+std::string chain_support(const ChainWidths& widths);
 
 // Rows of bf16, or f32, `ld` elements apart; 16-byte aligned, ld a multiple of 8.
 struct InputRows {
@@ -118,5 +128,38 @@ struct WriteIndexKeys {
   bool pdl = false;
 };
 void write_index_keys(const WriteIndexKeys& a, StreamHandle stream);
+
+// out[t, n] = sum_k x[t, k] * w[n, k]
+struct FewOutputs {
+  const float* x = nullptr;  // [T, K], rows x_ld apart, 16-byte aligned
+  int64_t x_ld = 0;          // a multiple of 4
+  const void* w = nullptr;   // [N, K] bf16, or f32, dense, 16-byte aligned
+  bool w_is_f32 = false;
+  float* out = nullptr;  // [T, N], rows out_ld apart
+  int64_t out_ld = 0;
+  int n_tokens = 0;  // up to kMaxFewOutputsTokens
+  int n = 0;
+  int k = 0;  // a multiple of 128 up to kMaxFewOutputsK
+};
+constexpr int kMaxFewOutputsTokens = 32;
+constexpr int kMaxFewOutputsK = 8192;
+
+// None of the parts reads what another writes. `pdl` of the parts is not looked at.
+struct NormAndAppend {
+  NormRows norm;  // up to kMaxSharedNormWidth wide
+  WriteLatent latent;
+  WriteIndexKeys keys;  // may have no tokens
+  FewOutputs product;   // the same
+  bool pdl = false;
+};
+constexpr int kMaxSharedNormWidth = 8192;
+void norm_and_append(const NormAndAppend& a, StreamHandle stream);
+
+struct AttentionQueries {
+  RotateQueries rotate;
+  IndexQueries index;
+  bool pdl = false;
+};
+void attention_queries(const AttentionQueries& a, StreamHandle stream);
 
 }  // namespace levin::cuda

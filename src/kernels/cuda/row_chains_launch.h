@@ -10,5 +10,7 @@ void launch_rotate_queries(const RotateQueries& a, StreamHandle stream);
 void launch_write_latent(const WriteLatent& a, StreamHandle stream);
 void launch_index_queries(const IndexQueries& a, StreamHandle stream);
 void launch_write_index_keys(const WriteIndexKeys& a, StreamHandle stream);
+void launch_norm_and_append(const NormAndAppend& a, StreamHandle stream);
+void launch_attention_queries(const AttentionQueries& a, StreamHandle stream);
 
 }  // namespace levin::cuda

@@ -8,6 +8,8 @@
 //                     and seven additions, because the tree of ops/norm.h is.
 #include <cuda_bf16.h>
 
+#include <algorithm>
+
 #include "kernels/cuda/prims/launch.h"
 #include "kernels/cuda/prims/sync.cuh"
 #include "kernels/cuda/row_chains_launch.h"
@@ -44,6 +46,9 @@ __device__ __forceinline__ uint2 pack_4(const float (&v)[4]) {
   const __nv_bfloat162 low = __floats2bfloat162_rn(v[0], v[1]), high = __floats2bfloat162_rn(v[2], v[3]);
   return {*reinterpret_cast<const uint32_t*>(&low), *reinterpret_cast<const uint32_t*>(&high)};
 }
+
+// Rows that warps have one each, in blocks of kRowWarps.
+__device__ __forceinline__ int64_t row_of_warp(int64_t block) { return block * kRowWarps + threadIdx.x / 32; }
 
 constexpr int kPartials = 128;  // of a row's sum, ops/norm.h
 
@@ -109,11 +114,9 @@ __device__ __forceinline__ void load_and_add(float (&v)[kLaneColumns], const Nor
   *reinterpret_cast<float4*>(residual + 4) = {v[4], v[5], v[6], v[7]};
 }
 
-__global__ void __launch_bounds__(kNormThreads) norm_rows_kernel(const __grid_constant__ NormRows a) {
-  extern __shared__ __align__(16) float row[];  // a.d values, then the partial sums
-  launch_dependents();
-  grid_dependency_wait();
-  const int t = static_cast<int>(blockIdx.x), first = static_cast<int>(threadIdx.x) * kLaneColumns;
+// Of a block: `row` has a.d values, then the partial sums.
+__device__ __forceinline__ void norm_row(const NormRows& a, int t, float* row) {
+  const int first = static_cast<int>(threadIdx.x) * kLaneColumns;
   for (int column = first; column < a.d; column += kNormThreads * kLaneColumns) {
     float v[kLaneColumns];
     load_and_add(v, a, t, column);
@@ -144,6 +147,13 @@ __global__ void __launch_bounds__(kNormThreads) norm_rows_kernel(const __grid_co
   }
 }
 
+__global__ void __launch_bounds__(kNormThreads) norm_rows_kernel(const __grid_constant__ NormRows a) {
+  extern __shared__ __align__(16) float row[];
+  launch_dependents();
+  grid_dependency_wait();
+  norm_row(a, static_cast<int>(blockIdx.x), row);
+}
+
 // --- write_latent
 
 // A latent of 512 columns to e4m3: a warp a block of 128 columns, 4 columns a lane.
@@ -154,21 +164,20 @@ __device__ __forceinline__ void store_latent_fp8(std::byte* row, const float (&v
   if (threadIdx.x % 32 == 0) reinterpret_cast<float*>(row + kLatentWidth)[block] = power_of_exponent(exponent);
 }
 
-__global__ void __launch_bounds__(kLatentThreads) write_latent_kernel(const __grid_constant__ WriteLatent a) {
-  __shared__ __align__(16) float latent[kLatentWidth];
-  __shared__ float partial[kPartials];
-  launch_dependents();
-  grid_dependency_wait();
-  const int64_t t = blockIdx.x;
+// Of a block of kLatentThreads, or more that only wait: `latent` has kLatentWidth values, then the partial sums.
+__device__ __forceinline__ void write_latent_row(const WriteLatent& a, int64_t t, float* latent) {
   const int column = static_cast<int>(threadIdx.x) * 4;
+  const bool works = threadIdx.x < kLatentThreads;
   int in_page = 0;
   std::byte* page = find_page(a.to, t, in_page);
   if (page == nullptr) return;
   const bool fp8 = a.format == LatentRows::kFp8;
   std::byte* row = page + in_page * (fp8 ? 656 : 1152);
-  float v[4];
-  load_4(v, a.x, t * a.x.ld + column);
-  *reinterpret_cast<float4*>(latent + column) = {v[0], v[1], v[2], v[3]};
+  float v[4] = {};
+  if (works) {
+    load_4(v, a.x, t * a.x.ld + column);
+    *reinterpret_cast<float4*>(latent + column) = {v[0], v[1], v[2], v[3]};
+  }
   if (threadIdx.x < kPairs) {
     const int pair = static_cast<int>(threadIdx.x);
     const int left = a.rotation.half_split ? pair : 2 * pair, right = left + (a.rotation.half_split ? kPairs : 1);
@@ -180,7 +189,9 @@ __global__ void __launch_bounds__(kLatentThreads) write_latent_kernel(const __gr
     to[right] = __float2bfloat16_rn(rotated.y);
   }
   __syncthreads();
-  const float inverse = inverse_root(sum_squares(latent, kLatentWidth, partial), kLatentWidth, a.eps);
+  const float sum = sum_squares(latent, kLatentWidth, latent + kLatentWidth);
+  if (!works) return;
+  const float inverse = inverse_root(sum, kLatentWidth, a.eps);
   const float4 weight = *reinterpret_cast<const float4*>(a.weight + column);
   const float factor[4] = {weight.x, weight.y, weight.z, weight.w};
 #pragma unroll
@@ -189,6 +200,13 @@ __global__ void __launch_bounds__(kLatentThreads) write_latent_kernel(const __gr
     store_latent_fp8(row, v);
   else
     reinterpret_cast<uint2*>(row)[threadIdx.x] = pack_4(v);
+}
+
+__global__ void __launch_bounds__(kLatentThreads) write_latent_kernel(const __grid_constant__ WriteLatent a) {
+  __shared__ __align__(16) float latent[kLatentWidth + kPartials];
+  launch_dependents();
+  grid_dependency_wait();
+  write_latent_row(a, blockIdx.x, latent);
 }
 
 // --- index rows: 128 columns in a warp, columns 4 * lane .. 4 * lane + 3 in each lane
@@ -271,11 +289,9 @@ __device__ __forceinline__ void layer_norm_row(float (&v)[4], const WriteIndexKe
   for (int i = 0; i < 4; ++i) v[i] = __fmaf_rn(a.weight[column + i], __fmul_rn(v[i], inverse), a.bias[column + i]);
 }
 
-__global__ void __launch_bounds__(kRowWarps * 32) index_queries_kernel(const __grid_constant__ IndexQueries a) {
-  launch_dependents();
-  grid_dependency_wait();
+// Of a warp: row is of (token, head).
+__device__ __forceinline__ void write_index_query(const IndexQueries& a, int64_t row) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int64_t row = int64_t{blockIdx.x} * kRowWarps + threadIdx.x / 32;
   if (row >= int64_t{a.n_tokens} * a.n_heads) return;
   const int64_t t = row / a.n_heads, head = row % a.n_heads;
   float v[4];
@@ -288,19 +304,22 @@ __global__ void __launch_bounds__(kRowWarps * 32) index_queries_kernel(const __g
   if (lane == 0) a.weights[row] = __fmul_rn(__fmul_rn(a.w[t * a.w_ld + head], a.factor), power_of_exponent(exponent));
 }
 
-__global__ void __launch_bounds__(kRowWarps * 32) write_index_keys_kernel(const __grid_constant__ WriteIndexKeys a) {
-  __shared__ __align__(16) float rows[kRowWarps][kIndexWidth];
+__global__ void __launch_bounds__(kRowWarps * 32) index_queries_kernel(const __grid_constant__ IndexQueries a) {
   launch_dependents();
   grid_dependency_wait();
-  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-  const int64_t t = int64_t{blockIdx.x} * kRowWarps + warp;
+  write_index_query(a, row_of_warp(blockIdx.x));
+}
+
+// Of a warp: `row` has kIndexWidth values.
+__device__ __forceinline__ void write_index_key(const WriteIndexKeys& a, int64_t t, float* row) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
   if (t >= a.n_tokens) return;
   int in_page = 0;
   std::byte* page = find_page(a.to, t, in_page);
   if (page == nullptr) return;
   float v[4];
   load_4(v, a.x, t * a.x.ld + 4 * lane);
-  layer_norm_row(v, a, rows[warp]);
+  layer_norm_row(v, a, row);
   rotate_row(v, a.rotation, t);
   if (a.hadamard) hadamard_row(v);
   const uint32_t exponent = scale_exponent(largest_of_lanes<32>(v));
@@ -309,11 +328,16 @@ __global__ void __launch_bounds__(kRowWarps * 32) write_index_keys_kernel(const 
   if (lane == 0) reinterpret_cast<float*>(page + kCodeBytes)[in_page] = power_of_exponent(exponent);
 }
 
-__global__ void __launch_bounds__(kRowWarps * 32) rotate_queries_kernel(const __grid_constant__ RotateQueries a) {
+__global__ void __launch_bounds__(kRowWarps * 32) write_index_keys_kernel(const __grid_constant__ WriteIndexKeys a) {
+  __shared__ __align__(16) float rows[kRowWarps][kIndexWidth];
   launch_dependents();
   grid_dependency_wait();
+  write_index_key(a, row_of_warp(blockIdx.x), rows[threadIdx.x / 32]);
+}
+
+// Of a warp: row is of (token, head).
+__device__ __forceinline__ void rotate_query(const RotateQueries& a, int64_t row) {
   const int pair = static_cast<int>(threadIdx.x) % 32;
-  const int64_t row = int64_t{blockIdx.x} * kRowWarps + threadIdx.x / 32;
   if (row >= int64_t{a.n_tokens} * a.n_heads) return;
   const int64_t t = row / a.n_heads, from = t * a.x.ld + row % a.n_heads * a.head_stride;
   const int left = a.rotation.half_split ? pair : 2 * pair, right = left + (a.rotation.half_split ? kPairs : 1);
@@ -322,6 +346,91 @@ __global__ void __launch_bounds__(kRowWarps * 32) rotate_queries_kernel(const __
   auto* out = reinterpret_cast<__nv_bfloat16*>(a.out) + row * kRopeWidth;
   out[left] = __float2bfloat16_rn(rotated.x);
   out[right] = __float2bfloat16_rn(rotated.y);
+}
+
+__global__ void __launch_bounds__(kRowWarps * 32) rotate_queries_kernel(const __grid_constant__ RotateQueries a) {
+  launch_dependents();
+  grid_dependency_wait();
+  rotate_query(a, row_of_warp(blockIdx.x));
+}
+
+// --- a product with few outputs: a block has one of all rows, a thread a block of 128 k of kRowsAtOnce rows
+
+constexpr int kBlockK = 128;
+constexpr int kRowsAtOnce = 4;
+constexpr int kGroupThreads = kMaxFewOutputsK / kBlockK;  // that share rows
+constexpr int kRowGroups = kNormThreads / kGroupThreads;
+constexpr int kSharedSums = kRowGroups * kRowsAtOnce * kGroupThreads;
+
+// Eight weights.
+__device__ __forceinline__ void load_weights(float (&w)[kLaneColumns], const FewOutputs& a, int64_t at) {
+  if (a.w_is_f32)
+    load_8(w, static_cast<const float*>(a.w) + at);
+  else
+    load_8(w, static_cast<const __nv_bfloat16*>(a.w) + at);
+}
+
+// `sums` has kSharedSums values.
+__device__ __forceinline__ void multiply_output(const FewOutputs& a, int n, float* sums) {
+  const int group = static_cast<int>(threadIdx.x) / kGroupThreads,
+            block = static_cast<int>(threadIdx.x) % kGroupThreads;
+  const int n_blocks = a.k / kBlockK;
+  float(*own)[kGroupThreads] = reinterpret_cast<float(*)[kGroupThreads]>(sums + group * kRowsAtOnce * kGroupThreads);
+  for (int base = 0; base < a.n_tokens; base += kRowGroups * kRowsAtOnce) {
+    const int first_row = base + group * kRowsAtOnce;
+    if (block < n_blocks && first_row < a.n_tokens) {
+      float sum[kRowsAtOnce] = {};
+#pragma unroll 2
+      for (int k = block * kBlockK; k < (block + 1) * kBlockK; k += kLaneColumns) {
+        float w[kLaneColumns];
+        load_weights(w, a, int64_t{n} * a.k + k);
+#pragma unroll
+        for (int r = 0; r < kRowsAtOnce; ++r) {
+          float x[kLaneColumns];
+          load_8(x, a.x + min(first_row + r, a.n_tokens - 1) * a.x_ld + k);
+#pragma unroll
+          for (int i = 0; i < kLaneColumns; ++i) sum[r] = __fmaf_rn(x[i], w[i], sum[r]);
+        }
+      }
+#pragma unroll
+      for (int r = 0; r < kRowsAtOnce; ++r) own[r][block] = sum[r];
+    }
+    __syncthreads();
+    const int row = first_row + block;
+    if (block < kRowsAtOnce && row < a.n_tokens) {
+      float total = 0;
+#pragma unroll 8
+      for (int b = 0; b < n_blocks; ++b) total = __fmaf_rn(own[block][b], 1.0f, total);
+      a.out[row * a.out_ld + n] = total;
+    }
+    __syncthreads();
+  }
+}
+
+// --- several chains by one launch: blocks share them out
+
+// A block an output of the product, then a block a row to norm, then a block a latent row, then a block for as many index keys as
+// it has warps.
+__global__ void __launch_bounds__(kNormThreads) norm_and_append_kernel(const __grid_constant__ NormAndAppend a) {
+  extern __shared__ __align__(16) float row[];
+  launch_dependents();
+  grid_dependency_wait();
+  const int n_tokens = a.norm.n_tokens, n_outputs = a.product.n_tokens > 0 ? a.product.n : 0;
+  const int block = static_cast<int>(blockIdx.x) - n_outputs, warp = static_cast<int>(threadIdx.x) / 32;
+  if (block < 0) return multiply_output(a.product, static_cast<int>(blockIdx.x), row);
+  if (block < n_tokens) return norm_row(a.norm, block, row);
+  if (block < 2 * n_tokens) return write_latent_row(a.latent, block - n_tokens, row);
+  write_index_key(a.keys, (block - 2 * n_tokens) * (kNormThreads / 32) + warp, row + warp * kIndexWidth);
+}
+
+// Blocks of rotated heads, then blocks of index queries.
+__global__ void __launch_bounds__(kRowWarps * 32)
+    attention_queries_kernel(const __grid_constant__ AttentionQueries a, int n_rotate_blocks) {
+  launch_dependents();
+  grid_dependency_wait();
+  const int block = static_cast<int>(blockIdx.x);
+  if (block < n_rotate_blocks) return rotate_query(a.rotate, row_of_warp(block));
+  write_index_query(a.index, row_of_warp(block - n_rotate_blocks));
 }
 
 Launch launch_of(int64_t n_blocks, int n_threads, bool pdl, StreamHandle stream) {
@@ -359,6 +468,24 @@ void launch_index_queries(const IndexQueries& a, StreamHandle stream) {
 
 void launch_write_index_keys(const WriteIndexKeys& a, StreamHandle stream) {
   launch_kernel(write_index_keys_kernel, launch_of(blocks_of_warps(a.n_tokens), kRowWarps * 32, a.pdl, stream), a);
+}
+
+void launch_norm_and_append(const NormAndAppend& a, StreamHandle stream) {
+  constexpr int kKeysOfBlock = kNormThreads / 32;
+  const int n_key_blocks = (a.keys.n_tokens + kKeysOfBlock - 1) / kKeysOfBlock;
+  const int n_outputs = a.product.n_tokens > 0 ? a.product.n : 0;
+  Launch l = launch_of(n_outputs + 2 * int64_t{a.norm.n_tokens} + n_key_blocks, kNormThreads, a.pdl, stream);
+  const int n_values =
+      std::max({a.norm.d + kPartials, kLatentWidth + kPartials, kKeysOfBlock * kIndexWidth, kSharedSums});
+  l.shared_bytes = n_values * static_cast<int>(sizeof(float));
+  launch_kernel(norm_and_append_kernel, l, a);
+}
+
+void launch_attention_queries(const AttentionQueries& a, StreamHandle stream) {
+  const int64_t n_rotate_blocks = blocks_of_warps(int64_t{a.rotate.n_tokens} * a.rotate.n_heads);
+  const int64_t n_index_blocks = blocks_of_warps(int64_t{a.index.n_tokens} * a.index.n_heads);
+  launch_kernel(attention_queries_kernel, launch_of(n_rotate_blocks + n_index_blocks, kRowWarps * 32, a.pdl, stream), a,
+                static_cast<int>(n_rotate_blocks));
 }
 
 }  // namespace levin::cuda

@@ -63,6 +63,7 @@ void select_topk(const SelectTopk& a, StreamHandle stream) {
   LEVIN_CHECK(topk_support(a.n_topk).empty(), "{}", topk_support(a.n_topk));
   LEVIN_CHECK(a.fault != nullptr && a.n_tokens >= 1, "top-k needs a place to report NaN and the rows of a request");
   LEVIN_CHECK(reinterpret_cast<uintptr_t>(a.histogram) % 16 == 0, "counts of scores must be 16-byte aligned");
+  LEVIN_CHECK(!a.settles_nan_rows || a.histogram != nullptr, "rows with NaN are settled at once with counts alone");
   if (a.n_rows > 0) launch_select_topk(a, n_split_for(a.n_rows, a.max_length), stream);
 }
 
@@ -91,7 +92,10 @@ void index_topk(const IndexTopk& a, const IndexPlan& plan, const IndexShape& sha
                .histogram = a.histogram,
                .topk = a.topk,
                .n_topk = a.n_topk,
-               .fault = a.fault},
+               .fault = a.fault,
+               .settles_nan_rows = a.settles_nan_rows,
+               .row_fault = a.row_fault,
+               .row_fault_bit = a.row_fault_bit},
               stream);
 }
 

@@ -8,8 +8,8 @@
 // it. A row with
 //           at most K candidates takes them all and its scores are not read.
 // Limits    K a multiple of 64 up to 2048 (topk_support()); rows of any length
-// NaN       sets *fault; where it would rank is not specified, but the row's indices are candidates all the same.
-//           settle_nan_rows() then gives rows with a NaN the first K of them
+// NaN       sets *fault; where it would rank is not specified, but the row's indices are candidates all the same. Rows with
+//           a NaN get the first K of them by settle_nan_rows(), or, where scores came counted, at once
 #pragma once
 
 #include <cstdint>
@@ -39,11 +39,16 @@ struct SelectTopk {
   int32_t* topk = nullptr;        // [rows, n_topk], written in full
   int n_topk = 0;
   uint32_t* fault = nullptr;  // set to 1 if a candidate is NaN
+  // With counts, whose kernel has set *fault: rows with a NaN take their first K candidates and are marked, as
+  // settle_nan_rows() would have them.
+  bool settles_nan_rows = false;
+  int32_t* row_fault = nullptr;  // [rows], may be null: `row_fault_bit` is set in those with a NaN
+  int32_t row_fault_bit = 1;
 };
 void select_topk(const SelectTopk& a, StreamHandle stream);
 
-// What a selection of logical positions is followed by where rows with a NaN must have a defined one: they take their first K
-// candidates and are marked. Costs a launch that reads one word where no score is NaN.
+// What a selection of logical positions without counts is followed by where rows with a NaN must have a defined one: they take
+// their first K candidates and are marked. Costs a launch that reads one word where no score is NaN.
 struct NanRows {
   const uint32_t* any = nullptr;  // the selection's fault word: 0, nothing is done
   const float* score = nullptr;   // as in SelectTopk, and so on
@@ -75,6 +80,9 @@ struct IndexTopk {
   int32_t* topk = nullptr;        // [rows, n_topk], written in full, all -1 for padding rows
   int n_topk = 0;
   uint32_t* fault = nullptr;
+  bool settles_nan_rows = false;  // as in SelectTopk
+  int32_t* row_fault = nullptr;
+  int32_t row_fault_bit = 1;
 };
 // The plan must have been built with skip_length at most first + n_topk.
 void index_topk(const IndexTopk& a, const IndexPlan& plan, const IndexShape& shape, StreamHandle stream);

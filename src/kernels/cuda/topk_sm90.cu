@@ -523,6 +523,23 @@ __device__ void take_all(const SelectTopk& a, const Row& row, int n_split) {
     topk_of(a)[i] = i < n ? place(row, row.first + i) : -1;
 }
 
+// Whether a candidate of the row is NaN; only looked for after a score has been. Called by the whole block.
+__device__ __forceinline__ bool has_nan(const SelectTopk& a, const Row& row) {
+  if (*a.fault == 0) return false;
+  bool nan = false;
+  for (int s = row.first + static_cast<int>(threadIdx.x); s < row.end; s += kThreads) nan |= isnan(row.score[s]);
+  return __syncthreads_or(nan) != 0;
+}
+
+// A row with a NaN: its first K candidates, as if there were no more. Other blocks do not use its counts either.
+__device__ void settle_nan_row(const SelectTopk& a, Row row, int n_split) {
+  row.end = row.first + a.n_topk;
+  take_all(a, row, n_split);
+  if (cluster_rank() != 0) return;
+  *own_counts(a) = {};
+  if (threadIdx.x == 0 && a.row_fault != nullptr) a.row_fault[row_index()] |= a.row_fault_bit;
+}
+
 __device__ __forceinline__ void clear(Shared& s) {
   for (int i = threadIdx.x; i < kDigits * kScoreBins / 4; i += kThreads)
     reinterpret_cast<uint4*>(s.bins)[i] = {0, 0, 0, 0};
@@ -546,6 +563,7 @@ __global__ void __launch_bounds__(kThreads, 2) select_topk_kernel(const SelectTo
   const Row row = row_of(a);
   const int n = row.end - row.first;
   if (n <= a.n_topk) return take_all(a, row, n_split);
+  if (a.settles_nan_rows && has_nan(a, row)) return settle_nan_row(a, row, n_split);
   const int n_blocks = min(n_split, max(1, n / kSelectMinKeys));
   if (rank >= n_blocks) return;
   __syncthreads();

@@ -30,6 +30,8 @@ struct IndexKeys {
 struct IndexerInput {
   ProductInput h;    // [T, D], normed input of the attention
   ProductInput c_q;  // [T, Rq], normed query latent
+  View q = {};       // [T, Hi * Di], q_up of c_q; empty: not multiplied yet
+  View w = {};       // [T, Hi], head_weights of h; the same
 };
 
 struct IndexerBlock {
@@ -38,11 +40,18 @@ struct IndexerBlock {
   const Linear& head_weights;  // [Hi, D], input always f32
   Rotation rotation;           // of the step's positions, if anything is rotated
 
-  // The queries of a step's tokens and the weights of their heads.
+  // Whether K slots are too few for all keys that a token may see: only then are there scores.
+  static bool has_scores(const IndexKeys& keys, int64_t n_topk) { return keys.n_visible - keys.first > n_topk; }
+
+  // What ops::index_queries() makes of a step's tokens, with memory for it: queries and the weights of their heads.
+  ops::IndexQueries queries(Pass& p, const IndexerInput& in) const;
+  // The same, made.
   ops::IndexQuery query(Pass& p, const IndexerInput& in, const IndexKeys& keys) const;
 
   // The best K keys of each token -> slots [T, K] i32, ascending, unused -1.
   void select(Pass& p, const IndexerInput& in, const IndexKeys& keys, View slots) const;
+  // The same of queries that were made.
+  static void select(Pass& p, const ops::IndexQueries& queries, const IndexKeys& keys, View slots);
 };
 
 }  // namespace levin

@@ -23,7 +23,11 @@ struct MoeBlock {
   MoeParams params;
   const MoeWeights& weights;
 
-  View forward(Pass& p, View h) const;  // h [T, D] normed -> [T, D]
+  View forward(Pass& p, View h) const;         // h [T, D] normed -> [T, D]
+  void add_to(Pass& p, View x, View h) const;  // x [T, D] += the same
+
+ private:
+  void run(Pass& p, View h, View out, bool add) const;
 };
 
 }  // namespace levin

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/draft_chain.h"
 #include "ops/cpu_backend.h"
 
 namespace levin {
@@ -48,27 +49,11 @@ int32_t n_right_rows(const ops::AcceptDrafts& a, const VerifiedRows& rows) {
   return rows.n_rows;
 }
 
-void start_chain(const ops::AcceptDrafts& a, const VerifiedRows& rows, int32_t n_right) {
+void start(const ops::AcceptDrafts& a, const VerifiedRows& rows, int32_t n_right) {
   auto chain = record_of<DraftChain>(a.chains, rows.chain);
-  const int32_t n_chosen = std::max(n_right - rows.n_known, 0);
-  chain.n_committed = n_right;
-  chain.position += n_right;
-  chain.rule.position += static_cast<uint32_t>(n_chosen);
-  chain.room -= n_chosen;
-  chain.n_wanted = n_right == 0 ? 0 : std::clamp(chain.room, 0, chain.n_wanted);
+  start_chain(chain, rows.n_known, n_right);
   set_record(a.chains, rows.chain, chain);
   at(a.wanted, rows.chain) = rows.first_row + std::max(n_right, 1) - 1;
-}
-
-// Adds a draft. Whether the chain continues after it.
-bool take_draft(const ChosenToken& chosen, double min_confidence, DraftChain& chain) {
-  if (chain.n_drafts >= chain.n_wanted) return false;
-  if (chosen.sound != 0) ++chain.n_drafts;
-  const bool wants_more = chosen.sound != 0 && chain.n_drafts < chain.n_wanted;
-  if (wants_more) chain.confidence *= static_cast<double>(chosen.probability);
-  if (wants_more && chain.confidence >= min_confidence) return true;
-  chain.n_wanted = chain.n_drafts;
-  return false;
 }
 
 }  // namespace
@@ -82,7 +67,7 @@ void CpuBackend::accept_drafts(const ops::AcceptDrafts& a) {
           record_of<ChosenToken>(a.chosen, rows.first_chosen + r - rows.n_known).token;
     }
     for (int32_t r = n_right; r < rows.n_rows; ++r) make_padding(a.step, rows.first_row + r);
-    if (rows.chain >= 0) start_chain(a, rows, n_right);
+    if (rows.chain >= 0) start(a, rows, n_right);
   }
 }
 

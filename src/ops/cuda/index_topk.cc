@@ -119,21 +119,11 @@ void OpsOnCuda::topk_of_rows(const ops::IndexTopk& a, int64_t max_length) {
       .histogram = reinterpret_cast<uint32_t*>(score_counts_.data()),
       .topk = dense_data<int32_t>(kOp, "topk", a.topk),
       .n_topk = static_cast<int>(n_topk),
-      .fault = plan.fault()};
+      .fault = plan.fault(),
+      .settles_nan_rows = true,
+      .row_fault = optional_data<int32_t>(kOp, "faults", a.faults),
+      .row_fault_bit = cuda::plain::kNanIndexScore};
   cuda::index_topk(rows, plan, shape, stream_.handle());
-  cuda::settle_nan_rows({.any = rows.fault,
-                         .score = rows.score,
-                         .score_stride = max_length,
-                         .first = a.query.first,
-                         .lengths = rows.in.lengths,
-                         .n_tokens = shape.n_tokens,
-                         .n_rows = n_rows,
-                         .max_length = max_length,
-                         .topk = rows.topk,
-                         .n_topk = rows.n_topk,
-                         .fault = optional_data<int32_t>(kOp, "faults", a.faults),
-                         .fault_bit = cuda::plain::kNanIndexScore},
-                        stream_.handle());
 }
 
 // As many as there are counts of, and scores in half of the scratch.

@@ -16,9 +16,6 @@ namespace {
 constexpr std::string_view kOp = "expert_ffn";
 constexpr int64_t kMaxPairs = 65535;  // rows of one launch around the grouped products
 
-// Tokens up to which the shared block is one more expert: of more it reads its weights fewer times as a product of its own.
-constexpr int kMaxTokensOfShared = 16;
-
 int64_t token_bytes(const ops::ExpertFfn& a, int64_t d_hidden) {
   return ops::tuned_token_bytes({.d_model = a.x.dim(1),
                                  .d_hidden = d_hidden,
@@ -54,34 +51,40 @@ OpForm form_of(const ops::RouteExperts& a) {
           .other_scores = a.score != ops::ExpertScore::kSigmoid || !a.chosen.empty()};
 }
 
+bool is_dense(const View& out) { return out.contiguous() && is_aligned_16(out.bytes()); }
+
+bool takes_routing(const ops::RouteExperts& a) { return why_not_sm90(form_of(a)).empty() && a.logits.contiguous(); }
+
+cuda::RouteTokens tuned(const ops::RouteExperts& a) {
+  constexpr std::string_view kRoute = "route_experts";
+  return {.logits = dense_data<float>(kRoute, "logits", a.logits),
+          .bias = optional_data<float>(kRoute, "bias", a.bias),
+          .slot = optional_data<int32_t>(kRoute, "slot", a.slot),
+          .topk = dense_data<int32_t>(kRoute, "topk", a.topk),
+          .weights = dense_data<float>(kRoute, "weights", a.weights),
+          .fault = optional_data<int32_t>(kRoute, "faults", a.faults),
+          .fault_bit = cuda::plain::kNanExpertScore,
+          .n_tokens = static_cast<int>(a.logits.dim(0)),
+          .n_experts = static_cast<int>(a.logits.dim(1)),
+          .n_active = static_cast<int>(a.topk.dim(1)),
+          .n_groups = a.n_groups,
+          .n_groups_kept = a.n_groups_kept,
+          .normalize = a.normalize,
+          .factor = a.factor};
+}
+
 }  // namespace
 
 void OpsOnCuda::route_experts(const ops::RouteExperts& a) {
-  constexpr std::string_view kRoute = "route_experts";
-  if (!why_not_sm90(form_of(a)).empty() || !a.logits.contiguous()) return PlainCuda::route_experts(a);
-  const int64_t n_experts = a.logits.dim(1);
+  if (!takes_routing(a)) return PlainCuda::route_experts(a);
   const Scratch scratch(arena_);
-  const float* bias = optional_data<float>(kRoute, "bias", a.bias);
-  if (bias == nullptr) {
-    std::byte* zeros = arena_.allocate_bytes(n_experts * 4);
-    cuda::fill_bytes(stream_, zeros, 0, n_experts * 4);
-    bias = reinterpret_cast<const float*>(zeros);
+  cuda::RouteTokens rows = tuned(a);
+  if (rows.bias == nullptr) {
+    std::byte* zeros = arena_.allocate_bytes(rows.n_experts * 4);
+    cuda::fill_bytes(stream_, zeros, 0, rows.n_experts * 4);
+    rows.bias = reinterpret_cast<const float*>(zeros);
   }
-  cuda::route_tokens({.logits = dense_data<float>(kRoute, "logits", a.logits),
-                      .bias = bias,
-                      .slot = optional_data<int32_t>(kRoute, "slot", a.slot),
-                      .topk = dense_data<int32_t>(kRoute, "topk", a.topk),
-                      .weights = dense_data<float>(kRoute, "weights", a.weights),
-                      .fault = optional_data<int32_t>(kRoute, "faults", a.faults),
-                      .fault_bit = cuda::plain::kNanExpertScore,
-                      .n_tokens = static_cast<int>(a.logits.dim(0)),
-                      .n_experts = static_cast<int>(n_experts),
-                      .n_active = static_cast<int>(a.topk.dim(1)),
-                      .n_groups = a.n_groups,
-                      .n_groups_kept = a.n_groups_kept,
-                      .normalize = a.normalize,
-                      .factor = a.factor},
-                     stream_.handle());
+  cuda::route_tokens(rows, stream_.handle());
 }
 
 OpsOnCuda::BlockWeights OpsOnCuda::stack_weights(const ops::ExpertFfn& a) {
@@ -102,7 +105,8 @@ OpsOnCuda::BlockWeights OpsOnCuda::stack_weights(const ops::ExpertFfn& a) {
 }
 
 // The rows of the products of all experts, each group's together.
-ProductRows OpsOnCuda::expert_rows(const ops::ExpertFfn& a, DType weights, const cuda::PlanRows& plan) {
+ProductRows OpsOnCuda::expert_rows(const ops::ExpertFfn& a, DType weights, const cuda::PlanRows& plan,
+                                   const cuda::RouteTokens* route) {
   const int n_rows = plan.n_rows(), d = static_cast<int>(a.x.dim(1));
   const ProductRows rows{
       .x = allocate_rounded(weights, n_rows, d),
@@ -111,7 +115,8 @@ ProductRows OpsOnCuda::expert_rows(const ops::ExpertFfn& a, DType weights, const
       .group_begin = plan.plan.group_begin};
   if (plan.n_tokens <= cuda::kMaxTokensTogether) {
     const View x = aligned_rows(a.x);
-    cuda::plan_and_round({.plan = plan,
+    cuda::plan_and_round({.route = route != nullptr ? *route : cuda::RouteTokens{},
+                          .plan = plan,
                           .input = {.x = device_bytes(kOp, "x", x),
                                     .x_is_f32 = x.dtype() == DType::kF32,
                                     .x_ld = x.stride(0),
@@ -131,17 +136,20 @@ ProductRows OpsOnCuda::expert_rows(const ops::ExpertFfn& a, DType weights, const
 
 // The same experts with the shared block as one more, where it stands after them.
 std::optional<OpsOnCuda::BlockWeights> OpsOnCuda::with_shared(const ops::ExpertFfn& a, const BlockWeights& experts) {
-  if (a.shared == nullptr || experts.joined() || a.x.dim(0) > kMaxTokensOfShared) return std::nullopt;
+  if (a.shared == nullptr || a.stack != nullptr || a.x.dim(0) > cuda::kMaxTokensOfShared) return std::nullopt;
   const BlockWeights shared = block_weights(*a.shared);
+  if (shared.joined() != experts.joined()) return std::nullopt;
   BlockWeights all = experts;
-  for (ProductWeights BlockWeights::* part : {&BlockWeights::gate, &BlockWeights::up, &BlockWeights::down}) {
+  for (ProductWeights BlockWeights::* part :
+       {&BlockWeights::gate, &BlockWeights::up, &BlockWeights::gate_up, &BlockWeights::down}) {
+    if ((experts.*part).n == 0) continue;
     if (!follows(shared.*part, experts.*part)) return std::nullopt;
     ++(all.*part).n_groups;
   }
   return all;
 }
 
-void OpsOnCuda::run_experts(const ops::ExpertFfn& a, const BlockWeights& experts) {
+void OpsOnCuda::run_experts(const ops::ExpertFfn& a, const BlockWeights& experts, const cuda::RouteTokens* route) {
   const int n_tokens = static_cast<int>(a.x.dim(0)), n_active = static_cast<int>(a.topk.dim(1));
   const int64_t d = a.x.dim(1);
   const Scratch scratch(arena_);
@@ -155,7 +163,7 @@ void OpsOnCuda::run_experts(const ops::ExpertFfn& a, const BlockWeights& experts
   plan.plan = {.group_begin = allocate_ids(plan.n_groups() + 1),
                .token_of = allocate_ids(plan.n_rows()),
                .row_of = allocate_ids(n_tokens * n_active)};
-  const ProductRows rows = expert_rows(a, experts.dtype, plan);
+  const ProductRows rows = expert_rows(a, experts.dtype, plan, route);
   std::byte* y = arena_.allocate_bytes(rows.n_rows * d * 2);
   run_block(rows, all ? *all : experts, a.limit, y, false);
   std::byte* shared = nullptr;
@@ -165,6 +173,7 @@ void OpsOnCuda::run_experts(const ops::ExpertFfn& a, const BlockWeights& experts
     run_block({.x = x, .n_rows = n_tokens, .rows_per_group = n_tokens}, block_weights(*a.shared), a.limit, shared,
               false);
   }
+  LEVIN_CHECK(!a.add || is_dense(a.out), "{}: rows are added to {}", kOp, a.out.describe());
   const View out = dense_out(a.out);
   cuda::combine_rows({.y = y,
                       .weights = dense_data<float>(kOp, "weights", a.weights),
@@ -172,6 +181,7 @@ void OpsOnCuda::run_experts(const ops::ExpertFfn& a, const BlockWeights& experts
                       .shared = shared,
                       .first_shared = all ? plan.plan.group_begin + plan.n_experts_here : nullptr,
                       .out = dense_data<float>(kOp, "out", out),
+                      .add = a.add,
                       .n_tokens = n_tokens,
                       .n_active = n_active,
                       .d_model = static_cast<int>(d)},
@@ -179,12 +189,19 @@ void OpsOnCuda::run_experts(const ops::ExpertFfn& a, const BlockWeights& experts
   finish(out, a.out);
 }
 
-// As many tokens at a time as half of the scratch has room for.
-void OpsOnCuda::expert_ffn(const ops::ExpertFfn& a) {
-  if (a.stack == nullptr && !takes_experts(a)) return PlainCuda::expert_ffn(a);
-  const BlockWeights experts = a.stack != nullptr ? stack_weights(a) : expert_weights(a);
+OpsOnCuda::BlockWeights OpsOnCuda::weights_of_experts(const ops::ExpertFfn& a) {
+  return a.stack != nullptr ? stack_weights(a) : expert_weights(a);
+}
+
+// As half of the scratch has room for.
+int64_t OpsOnCuda::tokens_at_once(const ops::ExpertFfn& a, const BlockWeights& experts) const {
   const int64_t fit = std::min(scratch_bytes_ / 2 / token_bytes(a, experts.d_hidden), kMaxPairs / a.topk.dim(1));
-  const int64_t step = even_step(a.x.dim(0), fit);
+  return std::max<int64_t>(1, fit);
+}
+
+void OpsOnCuda::run_all_experts(const ops::ExpertFfn& a) {
+  const BlockWeights experts = weights_of_experts(a);
+  const int64_t step = even_step(a.x.dim(0), tokens_at_once(a, experts));
   for (int64_t t = 0; t < a.x.dim(0); t += step) {
     const int64_t n = std::min(step, a.x.dim(0) - t);
     ops::ExpertFfn slice = a;
@@ -194,6 +211,29 @@ void OpsOnCuda::expert_ffn(const ops::ExpertFfn& a) {
     slice.out = a.out.slice_first(t, n);
     run_experts(slice, experts);
   }
+}
+
+void OpsOnCuda::expert_ffn(const ops::ExpertFfn& a) {
+  takes_experts(a) ? run_all_experts(a) : PlainCuda::expert_ffn(a);
+}
+
+bool OpsOnCuda::add_expert_ffn(const ops::ExpertFfn& a) {
+  if (!takes_experts(a) || !is_dense(a.out)) return false;
+  run_all_experts(a);
+  return true;
+}
+
+bool OpsOnCuda::routed_ffn(const ops::RoutedFfn& a) {
+  const ops::ExpertFfn& experts = a.experts;
+  const int64_t n_tokens = experts.x.dim(0);
+  const bool fits = takes_routing(a.route) && !a.route.bias.empty() && takes_experts(experts) && n_tokens > 0 &&
+                    n_tokens <= cuda::kMaxTokensRouted && (!experts.add || is_dense(experts.out));
+  if (!fits) return false;
+  const BlockWeights weights = weights_of_experts(experts);
+  if (tokens_at_once(experts, weights) < n_tokens) return false;
+  const cuda::RouteTokens route = tuned(a.route);
+  run_experts(experts, weights, &route);
+  return true;
 }
 
 }  // namespace levin

@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "base/check.h"
+#include "kernels/cuda/gemm_f32.h"
 #include "kernels/cuda/gemm_mxfp4.h"
 #include "kernels/cuda/index_scores.h"
 #include "kernels/cuda/moe.h"
@@ -59,6 +60,13 @@ struct ProductRows {
   const int32_t* group_begin = nullptr;  // as in gemm_fp8.h
 };
 
+// A product of f32 rows, and the kernel for it.
+struct F32Product {
+  cuda::GemmF32 a;
+  cuda::GemmF32Shape shape;
+  cuda::GemmF32Plan plan;
+};
+
 class OpsOnCuda final : public PlainCuda {
  public:
   static Result<std::unique_ptr<CudaBackend>> create(const CudaOptions& options, cuda::DeviceInfo device);
@@ -85,6 +93,12 @@ class OpsOnCuda final : public PlainCuda {
   void write_latent(const ops::WriteLatent& a) override;
   void index_queries(const ops::IndexQueries& a) override;
   void write_index_keys(const ops::WriteIndexKeys& a) override;
+  bool norm_and_append(const ops::NormAndAppend& a) override;
+  bool attention_queries(const ops::AttentionQueries& a) override;
+  bool matmul_per_head_rounded(const ops::MatmulPerHead& a) override;
+  bool add_expert_ffn(const ops::ExpertFfn& a) override;
+  bool routed_ffn(const ops::RoutedFfn& a) override;
+  DType query_type(const LatentFormat& rows, int64_t n_heads, int64_t n_topk) const override;
 
  private:
   // Takes what was allocated in its scope back.
@@ -126,17 +140,27 @@ class OpsOnCuda final : public PlainCuda {
   cuda::QuantizedRows round_input(std::string_view op, const View& x, DType weights);
   cuda::QuantizedRows product_rows(std::string_view op, const View& codes, const View& scale, bool scale_by_block);
   void multiply(const ProductRows& x, const ProductWeights& w, void* out, bool out_is_f32);
+  // What such a product is; `out` is the caller's. None where the kernel does not take it.
+  std::optional<F32Product> f32_product(std::string_view op, const View& x, const cuda::plain::Weights& w) const;
   bool multiply_f32(std::string_view op, const View& x, const cuda::plain::Weights& w, const View& out);
   cuda::QuantizedRows hidden_rows(const ProductRows& x, const BlockWeights& w, float limit);
   void run_block(const ProductRows& x, const BlockWeights& w, float limit, void* out, bool out_is_f32);
   void run_ffn(const ops::Ffn& a);
-  ProductRows expert_rows(const ops::ExpertFfn& a, DType weights, const cuda::PlanRows& plan);
+  // `route`: of tokens that are to be routed by the same launch; may be null.
+  ProductRows expert_rows(const ops::ExpertFfn& a, DType weights, const cuda::PlanRows& plan,
+                          const cuda::RouteTokens* route);
   static std::optional<BlockWeights> with_shared(const ops::ExpertFfn& a, const BlockWeights& experts);
-  void run_experts(const ops::ExpertFfn& a, const BlockWeights& experts);
+  void run_experts(const ops::ExpertFfn& a, const BlockWeights& experts, const cuda::RouteTokens* route = nullptr);
+  // All tokens, as many at a time as there is room for.
+  void run_all_experts(const ops::ExpertFfn& a);
+  BlockWeights weights_of_experts(const ops::ExpertFfn& a);
+  int64_t tokens_at_once(const ops::ExpertFfn& a, const BlockWeights& experts) const;
   static bool takes_experts(const ops::ExpertFfn& a);
   static BlockWeights stack_weights(const ops::ExpertFfn& a);
   static BlockWeights block_weights(const ops::FfnWeights& w);
   static BlockWeights expert_weights(const ops::ExpertFfn& a);
+  // Of n blocks of one shape.
+  static BlockWeights blocks_weights(const ops::FfnWeights& first, const ops::FfnWeights& last, int64_t n);
 
   cuda::DeviceArena arena_;
   int64_t scratch_bytes_ = 0;

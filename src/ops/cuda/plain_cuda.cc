@@ -199,10 +199,12 @@ cuda::plain::Weights plain_weights(const Matrix& w) {
 
 cuda::plain::Weights plain_weights(std::string_view op, const Matrix& first, const Matrix& last, int64_t n) {
   const int64_t n_bytes = first.n() * row_bytes(first.dtype(), first.k());
-  LEVIN_CHECK(last.device_data() == first.device_data() + (n - 1) * n_bytes && last.dtype() == first.dtype(),
+  cuda::plain::Weights w = plain_weights(first);
+  w.step = n > 1 && last.device_data() == first.device_data() + 2 * (n - 1) * n_bytes ? 2 : 1;
+  LEVIN_CHECK(last.device_data() == first.device_data() + w.step * (n - 1) * n_bytes && last.dtype() == first.dtype(),
               "{}: {} matrices [{}, {}] that do not stand one after another on the device", op, n, first.n(),
               first.k());
-  return plain_weights(first);
+  return w;
 }
 
 }  // namespace levin

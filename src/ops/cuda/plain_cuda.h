@@ -39,6 +39,17 @@ class PlainCuda : public CudaBackend {
   Result<std::unique_ptr<RecordedWork>> record(const std::function<void()>& enqueue) override;
   Result<Matrix> upload(const RowMajorWeights& source) override;
   Result<ops::ExpertStack> upload_experts(std::span<const ExpertRows> experts) override;
+  double measure_read_gb_per_s() override;
+
+  // Bytes alone. What only the device knows is taken as it comes out on average or at most: as many experts as tokens hit that
+  // choose evenly, as many keys as the tables of a step have room for, all the rows that may be selected.
+  OpWork work(const ops::ExpertFfn& a) const override;
+  OpWork work(const ops::Ffn& a) const override;
+  OpWork work(const ops::IndexScores& a) const override;
+  OpWork work(const ops::IndexTopk& a) const override;
+  OpWork work(const ops::Matmul& a) const override;
+  OpWork work(const ops::MatmulPerHead& a) const override;
+  OpWork work(const ops::SparseAttention& a) const override;
 
   void accept_drafts(const ops::AcceptDrafts& a) override;
   void add_into(const ops::AddInto& a) override;
@@ -109,7 +120,8 @@ class PlainCuda : public CudaBackend {
 cuda::plain::PagedCache plain_cache(std::string_view op, const PagedRows& cache);
 cuda::plain::Rotation plain_rotation(std::string_view op, const View& cos, const View& sin, ops::RopePairing pairing);
 cuda::plain::Weights plain_weights(const Matrix& w);
-// n matrices of one shape that stand one after another, as place_weights() leaves heads and experts.
+// n matrices of one shape that stand one after another, as place_weights() leaves heads and experts, or as gates and ups do where
+// each gate is followed by its up.
 cuda::plain::Weights plain_weights(std::string_view op, const Matrix& first, const Matrix& last, int64_t n);
 
 }  // namespace levin

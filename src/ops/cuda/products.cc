@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "base/check.h"
-#include "kernels/cuda/gemm_f32.h"
 #include "kernels/cuda/gemm_fp8.h"
 #include "ops/cuda/ops_on_cuda.h"
 #include "ops/kernel_registry.h"
@@ -116,6 +115,12 @@ ProductWeights stacked_weights(const Matrix& first, const Matrix& last, int64_t 
                   last.device_scales() == first.device_scales() + (n - 1) * n_scales,
               "{} matrices [{}, {}] that do not stand one after another on the device", n, first.n(), first.k());
   return weights_of(first, n);
+}
+
+// Gate and up as one matrix, where they stand together; empty otherwise.
+Matrix joined_gate_up(const ops::FfnWeights& w) {
+  const Matrix* const parts[] = {&w.gate, &w.up};
+  return joined_on_device(parts);
 }
 
 // mxfp4 as upload() packs it, its scales among the codes; place_weights() keeps it row by row.
@@ -339,20 +344,18 @@ void OpsOnCuda::multiply(const ProductRows& x, const ProductWeights& w, void* ou
   cuda::gemm_fp8(a, cuda::plan_gemm_fp8(shape), stream_.handle());
 }
 
-// f32 rows [T, H, K] times H matrices; false where they do not lie as the kernel reads them. The plain kernels give the same
+// f32 rows [T, H, K] times H matrices; none where they do not lie as the kernel reads them. The plain kernels give the same
 // bits, so that this may differ from call to call.
-bool OpsOnCuda::multiply_f32(std::string_view op, const View& x, const cuda::plain::Weights& w, const View& out) {
+std::optional<F32Product> OpsOnCuda::f32_product(std::string_view op, const View& x,
+                                                 const cuda::plain::Weights& w) const {
   const bool aligned = has_aligned_rows(x) && x.stride(1) % 4 == 0 && is_aligned_16(w.data);
-  if (x.dtype() != DType::kF32 || !aligned) return false;
+  if (x.dtype() != DType::kF32 || !aligned) return std::nullopt;
   const cuda::GemmF32 a{.x = device_data<float>(op, "x", x),
                         .x_ld = x.stride(0),
                         .x_head_ld = x.stride(1),
                         .w = w.data,
                         .w_type = w.dtype,
                         .w_scale = w.scales,
-                        .out = device_data<float>(op, "out", out),
-                        .out_ld = out.stride(0),
-                        .out_head_ld = out.stride(1),
                         .n_tokens = static_cast<int>(x.dim(0)),
                         .n_heads = static_cast<int>(x.dim(1)),
                         .n = static_cast<int>(w.n),
@@ -360,7 +363,17 @@ bool OpsOnCuda::multiply_f32(std::string_view op, const View& x, const cuda::pla
                         .pdl = true};
   const cuda::GemmF32Shape shape{
       .n_rows = a.n_tokens, .w_type = a.w_type, .n = a.n, .k = a.k, .n_heads = a.n_heads, .n_sms = device_.n_sms};
-  cuda::gemm_f32(a, cuda::plan_gemm_f32(shape), stream_.handle());
+  return F32Product{a, shape, cuda::plan_gemm_f32(shape)};
+}
+
+bool OpsOnCuda::multiply_f32(std::string_view op, const View& x, const cuda::plain::Weights& w, const View& out) {
+  std::optional<F32Product> product = f32_product(op, x, w);
+  if (!product) return false;
+  product->a.out = device_bytes(op, "out", out);
+  product->a.out_is_bf16 = out.dtype() == DType::kBF16;
+  product->a.out_ld = out.stride(0);
+  product->a.out_head_ld = out.stride(1);
+  cuda::gemm_f32(product->a, product->plan, stream_.handle());
   return true;
 }
 
@@ -369,6 +382,18 @@ void OpsOnCuda::matmul_per_head(const ops::MatmulPerHead& a) {
   const bool takes = why_not_sm90(form_of(a)).empty();
   if (takes && multiply_f32(kOp, a.x, plain_weights(kOp, a.w.front(), a.w.back(), std::ssize(a.w)), a.out)) return;
   PlainCuda::matmul_per_head(a);
+}
+
+bool OpsOnCuda::matmul_per_head_rounded(const ops::MatmulPerHead& a) {
+  constexpr std::string_view kOp = "matmul_per_head";
+  if (!why_not_sm90(form_of(a)).empty()) return false;
+  const cuda::plain::Weights w = plain_weights(kOp, a.w.front(), a.w.back(), std::ssize(a.w));
+  if (a.codes.empty()) return multiply_f32(kOp, a.x, w, a.out);
+  std::optional<F32Product> product = f32_product(kOp, a.x, w);
+  if (!product || !cuda::rounds_rows(product->plan, product->shape) || !has_aligned_rows(a.codes)) return false;
+  product->a.rounded = rounded_rows(kOp, a.codes, a.scale, a.scale_by_block);
+  cuda::gemm_f32(product->a, product->plan, stream_.handle());
+  return true;
 }
 
 bool OpsOnCuda::reads_scales_by_block(const Matrix& w) const {
@@ -404,24 +429,27 @@ void OpsOnCuda::matmul(const ops::Matmul& a) {
 
 // ---- feed-forward blocks ----
 
-OpsOnCuda::BlockWeights OpsOnCuda::block_weights(const ops::FfnWeights& w) {
-  return {.dtype = w.gate.dtype(),
-          .gate = weights_of(w.gate),
-          .up = weights_of(w.up),
-          .down = weights_of(w.down),
-          .gate_up = {.n = 0},
-          .d_hidden = w.gate.n()};
-}
+OpsOnCuda::BlockWeights OpsOnCuda::block_weights(const ops::FfnWeights& w) { return blocks_weights(w, w, 1); }
 
 OpsOnCuda::BlockWeights OpsOnCuda::expert_weights(const ops::ExpertFfn& a) {
-  const ops::FfnWeights &first = a.experts.front(), &last = a.experts.back();
-  const int64_t n = std::ssize(a.experts);
-  return {.dtype = first.gate.dtype(),
-          .gate = stacked_weights(first.gate, last.gate, n),
-          .up = stacked_weights(first.up, last.up, n),
-          .down = stacked_weights(first.down, last.down, n),
-          .gate_up = {.n = 0},
-          .d_hidden = first.gate.n()};
+  return blocks_weights(a.experts.front(), a.experts.back(), std::ssize(a.experts));
+}
+
+OpsOnCuda::BlockWeights OpsOnCuda::blocks_weights(const ops::FfnWeights& first, const ops::FfnWeights& last,
+                                                  int64_t n) {
+  BlockWeights w{.dtype = first.gate.dtype(),
+                 .gate = {},
+                 .up = {},
+                 .down = stacked_weights(first.down, last.down, n),
+                 .gate_up = {.n = 0},
+                 .d_hidden = first.gate.n()};
+  if (const Matrix joined = joined_gate_up(first); !joined.empty()) {
+    w.gate_up = stacked_weights(joined, joined_gate_up(last), n);
+  } else {
+    w.gate = stacked_weights(first.gate, last.gate, n);
+    w.up = stacked_weights(first.up, last.up, n);
+  }
+  return w;
 }
 
 // silu(gate) * up, rounded for the down product.
@@ -476,6 +504,8 @@ void OpsOnCuda::ffn(const ops::Ffn& a) {
   }
 }
 
-bool OpsOnCuda::takes_experts(const ops::ExpertFfn& a) { return why_not_sm90(form_of(a)).empty(); }
+bool OpsOnCuda::takes_experts(const ops::ExpertFfn& a) {
+  return a.stack != nullptr || why_not_sm90(form_of(a)).empty();
+}
 
 }  // namespace levin

@@ -75,6 +75,11 @@ void OpsOnCuda::attend(const ops::SparseAttention& a) {
   cuda::sparse_mla(rows, stream_.handle());
 }
 
+DType OpsOnCuda::query_type(const LatentFormat& rows, int64_t n_heads, int64_t n_topk) const {
+  const OpForm form{.op = kOp, .rows = rows, .n_heads = n_heads, .n_topk = n_topk};
+  return why_not_sm90(form).empty() ? DType::kBF16 : DType::kF32;
+}
+
 // As many rows at a time as a quarter of the scratch has room for as bf16 queries.
 void OpsOnCuda::sparse_attention(const ops::SparseAttention& a) {
   if (!why_not_sm90(form_of(a)).empty()) return PlainCuda::sparse_attention(a);

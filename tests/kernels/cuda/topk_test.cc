@@ -250,6 +250,44 @@ TEST_F(TopkTest, BehindTheScores) {
   }
 }
 
+// Rows of one block and of several; a row of few keys takes all. The second run finds the counts cleared, and no row with a NaN
+// but the word that says so.
+TEST_F(TopkTest, BehindTheScoresARowWithNanTakesItsFirstKeysAndNoOtherChanges) {
+  constexpr int kTopk = 512;
+  const IndexProblem healthy({.n_heads = 64, .lengths = {5000, 5000, 33333, 33333, 400}, .seed = 5});
+  IndexProblem sick = healthy;
+  for (const size_t row : {1, 3, 4}) sick.w[row * 64 + 9] = std::nanf("");
+  IndexOnDevice good(*stream_, healthy), bad(*stream_, sick);
+  const std::vector<int32_t> want = good.topk(kTopk, false);
+  const DeviceArray<float> score(*stream_, sick.n_rows * bad.score_stride());
+  const DeviceArray<int32_t> topk(*stream_, sick.n_rows * kTopk),
+      row_fault(*stream_, std::vector<int32_t>{0, 2, 0, 0, 0});
+  for (const IndexOnDevice* d : {&bad, &good}) {
+    const IndexPlan plan = bad.plan(bad.shape(), kTopk);
+    const uint32_t one = 1;
+    copy_to_device(*stream_, reinterpret_cast<std::byte*>(bad.fault_word()), &one, 4);
+    must(stream_->synchronize());
+    index_topk({.in = d->inputs(),
+                .score = score.data(),
+                .score_stride = bad.score_stride(),
+                .histogram = bad.histogram().data(),
+                .topk = topk.data(),
+                .n_topk = kTopk,
+                .fault = bad.fault_word(),
+                .settles_nan_rows = true,
+                .row_fault = row_fault.data(),
+                .row_fault_bit = 1},
+               plan, bad.shape(), stream_->handle());
+    const std::vector<int32_t> got = topk.host();
+    for (int64_t row = 0; row < sick.n_rows; ++row) {
+      const bool takes_first = d == &bad && (row == 1 || row == 3);
+      for (int i = 0; i < kTopk; ++i)
+        ASSERT_EQ(got[row * kTopk + i], takes_first ? i : want[row * kTopk + i]) << "row " << row << ", index " << i;
+    }
+    EXPECT_EQ(row_fault.host(), (std::vector<int32_t>{0, 3, 0, 1, 0}));
+  }
+}
+
 // A captured step replayed with ten times the keys selects what an eager step top-k indices.
 TEST_F(TopkTest, ReplaysWithLongerRows) {
   constexpr int kTopk = 512;

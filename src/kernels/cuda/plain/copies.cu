@@ -39,10 +39,31 @@ __global__ void scale_kernel(ScaleRows a) {
   }
 }
 
+constexpr int kReadThreads = 512, kReadsAtOnce = 8;
+
+__global__ void __launch_bounds__(kReadThreads) read_bytes_kernel(ReadBytes a) {
+  follow_earlier_kernels();
+  constexpr int64_t kBlockReads = kReadThreads * kReadsAtOnce;
+  const int64_t n = a.n_bytes / static_cast<int64_t>(sizeof(uint4)), first = blockIdx.x * kBlockReads + threadIdx.x;
+  uint32_t sum = 0;
+#pragma unroll
+  for (int i = 0; i < kReadsAtOnce; ++i) {
+    const int64_t at = first + i * kReadThreads;
+    if (at >= n) break;
+    const uint4 v = reinterpret_cast<const uint4*>(a.from)[at];
+    sum += v.x ^ v.y ^ v.z ^ v.w;
+  }
+  if (sum == 0x9E3779B9u) *a.unused = 1;
+}
+
 }  // namespace
 
 void copy_pieces(const CopyPieces& a, StreamHandle stream) { start(copy_pieces_kernel, {.x = a.n_pieces}, stream, a); }
 void copy_rows(const CopyRows& a, StreamHandle stream) { start(copy_rows_kernel, {.x = a.n_rows}, stream, a); }
+void read_bytes(const ReadBytes& a, StreamHandle stream) {
+  start(read_bytes_kernel, {.x = div_up(a.n_bytes, 16 * kReadThreads * kReadsAtOnce), .threads = kReadThreads}, stream,
+        a);
+}
 void scale_rows(const ScaleRows& a, StreamHandle stream) { start(scale_kernel, {.x = a.n_rows}, stream, a); }
 
 }  // namespace levin::cuda::plain

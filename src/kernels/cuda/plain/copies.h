@@ -48,4 +48,12 @@ struct ScaleRows {
 };
 void scale_rows(const ScaleRows& a, StreamHandle stream);
 
+// Reads memory, for measurements of how fast that is.
+struct ReadBytes {
+  const std::byte* from = nullptr;  // 16-byte aligned
+  int64_t n_bytes = 0;              // a multiple of 16
+  int32_t* unused = nullptr;        // written if the bytes have one improbable sum, so that they are read
+};
+void read_bytes(const ReadBytes& a, StreamHandle stream);
+
 }  // namespace levin::cuda::plain

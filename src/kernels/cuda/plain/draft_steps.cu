@@ -1,4 +1,5 @@
 // draft_steps.h: a block a sequence, which decides in one thread and edits its rows with all; a thread a chain.
+#include "base/draft_chain.h"
 #include "kernels/cuda/plain/draft_steps.h"
 #include "kernels/cuda/plain/launch.cuh"
 
@@ -22,14 +23,8 @@ __device__ int32_t n_right_rows(const AcceptDrafts& a, const VerifiedRows& rows)
   return rows.n_rows;
 }
 
-__device__ void start_chain(const AcceptDrafts& a, const VerifiedRows& rows, int32_t n_right) {
-  DraftChain& chain = a.chains[rows.chain];
-  const int32_t n_chosen = max(n_right - rows.n_known, 0);
-  chain.n_committed = n_right;
-  chain.position += n_right;
-  chain.rule.position += static_cast<uint32_t>(n_chosen);
-  chain.room -= n_chosen;
-  chain.n_wanted = n_right == 0 ? 0 : min(max(chain.room, 0), chain.n_wanted);
+__device__ void start(const AcceptDrafts& a, const VerifiedRows& rows, int32_t n_right) {
+  start_chain(a.chains[rows.chain], rows.n_known, n_right);
   a.wanted[rows.chain] = rows.first_row + max(n_right, 1) - 1;
 }
 
@@ -49,18 +44,7 @@ __global__ void accept_kernel(AcceptDrafts a) {
     else if (r >= rows.n_known)
       a.step.tokens[row] = a.chosen[rows.first_chosen + r - rows.n_known].token;
   }
-  if (threadIdx.x == 0 && rows.chain >= 0) start_chain(a, rows, n_right);
-}
-
-// Adds a draft. Whether the chain continues after it.
-__device__ bool take_draft(const ChosenToken& chosen, double min_confidence, DraftChain& chain) {
-  if (chain.n_drafts >= chain.n_wanted) return false;
-  if (chosen.sound != 0) ++chain.n_drafts;
-  const bool wants_more = chosen.sound != 0 && chain.n_drafts < chain.n_wanted;
-  if (wants_more) chain.confidence *= static_cast<double>(chosen.probability);
-  if (wants_more && chain.confidence >= min_confidence) return true;
-  chain.n_wanted = chain.n_drafts;
-  return false;
+  if (threadIdx.x == 0 && rows.chain >= 0) start(a, rows, n_right);
 }
 
 __global__ void continue_kernel(ContinueDrafts a) {

@@ -63,7 +63,7 @@ __device__ void read_weights(const Weights& w, int64_t matrix, int64_t row, int 
 }
 
 struct Tile {
-  int64_t matrix = 0;
+  int64_t matrix = 0;  // in memory
   int n_rows = 0;
   int64_t first = 0;
 };
@@ -71,10 +71,10 @@ struct Tile {
 __device__ Tile tile_of(const Product& a) {
   if (a.tiles != nullptr) {
     const PairTile tile = a.tiles[blockIdx.y];
-    return {tile.expert, tile.expert < 0 ? 0 : tile.n, tile.begin};
+    return {tile.expert * a.w.step, tile.expert < 0 ? 0 : tile.n, tile.begin};
   }
   const int64_t first = int64_t{blockIdx.y} * kRows;
-  return {blockIdx.z, static_cast<int>(a.n_rows - first < kRows ? a.n_rows - first : kRows), first};
+  return {blockIdx.z * a.w.step, static_cast<int>(a.n_rows - first < kRows ? a.n_rows - first : kRows), first};
 }
 
 __global__ void product_kernel(Product a) {

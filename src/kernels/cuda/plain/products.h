@@ -24,6 +24,7 @@ struct Weights {
   const uint8_t* group_scales = nullptr;
   int64_t n = 0;
   int64_t k = 0;
+  int64_t step = 1;  // of several matrices: 2, where another of this shape follows each
 };
 
 struct ProductInput {

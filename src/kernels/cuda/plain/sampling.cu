@@ -1,4 +1,4 @@
-// sampling.h: a block a row.
+// sampling.h: a block a row, whose logits it reads once, or twice for a choice with noise.
 #include "base/math_formulas.h"
 #include "base/philox.h"
 #include "kernels/cuda/plain/block_pieces.cuh"
@@ -8,22 +8,32 @@
 namespace levin::cuda::plain {
 namespace {
 
-constexpr int kRowThreads = 512;
+constexpr int kRowThreads = 1024;
+constexpr int kAtOnce = 16;  // logits that a thread has under way: a row is read by one SM, as fast as it can
 constexpr int kLogSumPartials = 16;
 constexpr double kGreedyTemperature = 1e-5;
 
-// The best of value(0 .. n-1), in all threads.
-template <class T, class Value>
-__device__ Ranked<T> best_of_row(int64_t n, const Value& value) {
-  Ranked<T> best{0, -1};
-  for (int64_t v = threadIdx.x; v < n; v += kRowThreads) best = better(best, Ranked<T>{value(v), v});
-  return best_of_block<kRowThreads>(best);
+// use(logits, first, n): so many of this thread's logits of a row, of ids first, first + kRowThreads, ...
+template <class Use>
+__device__ void for_some_logits(const float* x, int64_t n_vocab, const Use& use) {
+  for (int64_t first = threadIdx.x; first < n_vocab; first += kAtOnce * kRowThreads) {
+    const int64_t left = (n_vocab - first + kRowThreads - 1) / kRowThreads;
+    const int n = static_cast<int>(left < kAtOnce ? left : kAtOnce);
+    float some[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) some[i] = i < n ? x[first + i * kRowThreads] : 0.0f;
+    use(some, first, n);
+  }
 }
 
-__device__ bool has_nan(const float* x, int64_t n) {
-  bool nan = false;
-  for (int64_t v = threadIdx.x; v < n; v += kRowThreads) nan = nan || x[v] != x[v];
-  return __syncthreads_or(nan) != 0;
+// use(logit, id) for each of this thread's.
+template <class Use>
+__device__ void for_each_logit(const float* x, int64_t n_vocab, const Use& use) {
+  for_some_logits(x, n_vocab, [&](const float(&some)[kAtOnce], int64_t first, int n) {
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i)
+      if (i < n) use(some[i], first + i * kRowThreads);
+  });
 }
 
 // Writes a row's token, or its fault.
@@ -33,21 +43,29 @@ __device__ void choose(int64_t index, bool nan, int32_t* out, int32_t* fault) {
   *out = nan ? 0 : static_cast<int32_t>(index);
 }
 
-__global__ void argmax_kernel(Argmax a) {
+__global__ void __launch_bounds__(kRowThreads) argmax_kernel(Argmax a) {
   follow_earlier_kernels();
   const int64_t t = blockIdx.x;
   const float* x = a.logits.x + t * a.logits.ld;
-  const bool nan = has_nan(x, a.logits.n_vocab);
-  const Ranked<float> best = best_of_row<float>(a.logits.n_vocab, [&](int64_t v) { return x[v]; });
+  bool nan = false;
+  Ranked<float> mine{0, -1};
+  for_each_logit(x, a.logits.n_vocab, [&](float logit, int64_t v) {
+    nan = nan || logit != logit;
+    mine = better(mine, Ranked<float>{logit, v});
+  });
+  nan = __syncthreads_or(nan) != 0;
+  const Ranked<float> best = best_of_block<kRowThreads>(mine);
   choose(best.index, nan, a.out + t, a.fault == nullptr ? nullptr : a.fault + t);
 }
 
-__global__ void log_sum_exp_kernel(LogSumExp a) {
+__global__ void __launch_bounds__(kRowThreads) log_sum_exp_kernel(LogSumExp a) {
   follow_earlier_kernels();
   __shared__ double term[kRowThreads], partial[kLogSumPartials];
   const int64_t t = blockIdx.x, n = a.logits.n_vocab;
   const float* x = a.logits.x + t * a.logits.ld;
-  const double largest = best_of_row<float>(n, [&](int64_t v) { return x[v]; }).value;
+  Ranked<float> mine{0, -1};
+  for_each_logit(x, n, [&](float logit, int64_t v) { mine = better(mine, Ranked<float>{logit, v}); });
+  const double largest = best_of_block<kRowThreads>(mine).value;
   const int p = static_cast<int>(threadIdx.x);
   double sum = 0;
   for (int64_t first = 0; first < n; first += kRowThreads) {
@@ -81,19 +99,41 @@ __device__ int64_t token_of_row(const float* x, int64_t n, const ChoiceRule& rul
   if (rule.temperature < kGreedyTemperature) return largest.index;
   const double bound = largest.value / rule.temperature + noise(rule, largest.index);
   Ranked<double> best{0, -1};
-  for (int64_t v = threadIdx.x; v < n; v += kRowThreads) {
-    const double scaled = x[v] / rule.temperature;
+  for_each_logit(x, n, [&](float logit, int64_t v) {
+    const double scaled = logit / rule.temperature;
     if (scaled + kMaxGumbelNoise >= bound) best = better(best, Ranked<double>{scaled + noise(rule, v), v});
-  }
+  });
   return best_of_block<kRowThreads>(best).index;
 }
 
-// The probability of the largest logit; in thread 0.
-__device__ float probability_of(const float* x, int64_t n, float largest) {
+// A thread's logits, read once.
+struct LogitSums {
+  bool wrong = false;  // NaN or +infinity
+  Ranked<float> largest{0, -1};
+  float maximum = -INFINITY;  // of all but NaN
+  float sum = 0;              // of exp(logit - maximum)
+
+  __device__ void add(const float (&some)[kAtOnce], int64_t first, int n) {
+    const float before = maximum;
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      if (i >= n) continue;
+      wrong = wrong || !(some[i] < INFINITY);
+      largest = better(largest, Ranked<float>{some[i], first + i * kRowThreads});
+      maximum = fmaxf(maximum, some[i]);
+    }
+    if (maximum == -INFINITY) return;
+    sum *= expf(before - maximum);
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i)
+      if (i < n) sum += expf(some[i] - maximum);
+  }
+};
+
+// The probability of the largest logit of a sound row; in thread 0.
+__device__ float probability_of(const LogitSums& mine, float largest) {
   __shared__ float sum[kRowThreads];
-  float mine = 0;
-  for (int64_t v = threadIdx.x; v < n; v += kRowThreads) mine += expf(x[v] - largest);
-  sum[threadIdx.x] = mine;
+  sum[threadIdx.x] = mine.sum * expf(mine.maximum - largest);
   for (int half = kRowThreads / 2; half > 0; half /= 2) {
     __syncthreads();
     if (static_cast<int>(threadIdx.x) < half) sum[threadIdx.x] += sum[threadIdx.x + half];
@@ -101,19 +141,19 @@ __device__ float probability_of(const float* x, int64_t n, float largest) {
   return 1 / sum[0];
 }
 
-__global__ void choose_kernel(ChooseTokens a) {
+__global__ void __launch_bounds__(kRowThreads) choose_kernel(ChooseTokens a) {
   follow_earlier_kernels();
   const int64_t t = blockIdx.x, n = a.logits.n_vocab;
   const float* x = a.logits.x + t * a.logits.ld;
-  bool wrong = false;  // NaN or +infinity
-  for (int64_t v = threadIdx.x; v < n; v += kRowThreads) wrong = wrong || !(x[v] < INFINITY);
-  const Ranked<float> largest = best_of_row<float>(n, [&](int64_t v) { return x[v]; });
-  if (__syncthreads_or(wrong) != 0 || largest.value == -INFINITY) {
+  LogitSums mine;
+  for_some_logits(x, n, [&](const float(&some)[kAtOnce], int64_t first, int count) { mine.add(some, first, count); });
+  const Ranked<float> largest = best_of_block<kRowThreads>(mine.largest);
+  if (__syncthreads_or(mine.wrong) != 0 || largest.value == -INFINITY) {
     if (threadIdx.x == 0) a.out[t] = {};
     return;
   }
   const int64_t token = token_of_row(x, n, a.rules[t], largest);
-  const float probability = probability_of(x, n, largest.value);
+  const float probability = probability_of(mine, largest.value);
   if (threadIdx.x == 0) a.out[t] = {static_cast<int32_t>(token), 1, probability, 0};
 }
 
