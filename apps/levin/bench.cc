@@ -42,6 +42,8 @@ struct BenchCommand {
   bool json = false;
   bool csv = false;
   bool ops = false;
+  bool adaptive = false;
+  double temperature = 0;
   int64_t verify_rows = 0;
   std::string plot_file;
 };
@@ -73,10 +75,18 @@ std::vector<BenchCase> cases(const BenchCommand& command, int n_spec_steps) {
   for (const int64_t depth : command.depths) {
     for (const int64_t batch : command.batches) {
       out.push_back({.depth_tokens = depth, .batch = batch, .n_spec_steps = 0});
-      if (n_spec_steps > 0) out.push_back({.depth_tokens = depth, .batch = batch, .n_spec_steps = n_spec_steps});
+      if (n_spec_steps == 0) continue;
+      out.push_back({.depth_tokens = depth, .batch = batch, .n_spec_steps = n_spec_steps});
+      if (!command.adaptive) continue;
+      out.push_back({.depth_tokens = depth, .batch = batch, .n_spec_steps = n_spec_steps, .adapt_depth = true});
     }
   }
   return out;
+}
+
+// The drafts of a round, for people.
+std::string drafts_text(const BenchCase& what) {
+  return fmt::format("{}{}", what.adapt_depth ? "<=" : "", what.n_spec_steps);
 }
 
 io::JsonObject ops_json(const OpTimes& times) {
@@ -121,7 +131,9 @@ io::JsonValue row_json(const Repeated& repeated, bool with_ops) {
   io::JsonObject out = {{"depth", row.what.depth_tokens},
                         {"batch", row.what.batch},
                         {"spec_steps", row.what.n_spec_steps},
+                        {"adaptive", row.what.adapt_depth},
                         {"prefill_tokens_per_s", row.prefill_tokens_per_s},
+                        {"prompt_s", row.prompt_s},
                         {"decode_tokens_per_s", row.decode_tokens_per_s},
                         {"decode_step_ms", row.decode_step_ms},
                         {"mean_accept_length", row.mean_accept_length},
@@ -148,7 +160,8 @@ io::JsonValue row_json(const Repeated& repeated, bool with_ops) {
 }
 
 constexpr char kCsvHead[] =
-    "depth,batch,spec_steps,prefill_tokens_per_s,decode_tokens_per_s,decode_step_ms,mean_accept_length,repetitions,"
+    "depth,batch,spec_steps,adaptive,prefill_tokens_per_s,decode_tokens_per_s,decode_step_ms,mean_accept_length,"
+    "repetitions,"
     "prefill_min,prefill_max,decode_min,decode_max\n";
 
 // On a device also how often a step waits for it, and how long it has nothing to do between steps.
@@ -162,7 +175,7 @@ void print_row(const Repeated& repeated) {
   const BenchRow& row = repeated.row;
   fmt::print(
       "{:>8} {:>6} {:>6} {:>14.1f} {:>5.1f} {:>14.1f} {:>5.1f} {:>12.3f} {:>10.2f} {:>5}{}\n", row.what.depth_tokens,
-      row.what.batch, row.what.n_spec_steps, row.prefill_tokens_per_s, spread_percent(repeated.prefill),
+      row.what.batch, drafts_text(row.what), row.prefill_tokens_per_s, spread_percent(repeated.prefill),
       row.decode_tokens_per_s, spread_percent(repeated.decode), row.decode_step_ms, row.mean_accept_length,
       repeated.decode.size(),
       row.decode_step_waits > 0 ? fmt::format(" {:>10.2f} {:>8.1f}", row.decode_step_waits, row.decode_gap_us) : "");
@@ -171,10 +184,10 @@ void print_row(const Repeated& repeated) {
 void print_csv_row(const Repeated& repeated) {
   const BenchRow& row = repeated.row;
   const Range prefill = range_of(repeated.prefill), decode = range_of(repeated.decode);
-  fmt::print("{},{},{},{:.2f},{:.2f},{:.4f},{:.3f},{},{:.2f},{:.2f},{:.2f},{:.2f}\n", row.what.depth_tokens,
-             row.what.batch, row.what.n_spec_steps, row.prefill_tokens_per_s, row.decode_tokens_per_s,
-             row.decode_step_ms, row.mean_accept_length, repeated.decode.size(), prefill.low, prefill.high, decode.low,
-             decode.high);
+  fmt::print("{},{},{},{:d},{:.2f},{:.2f},{:.4f},{:.3f},{},{:.2f},{:.2f},{:.2f},{:.2f}\n", row.what.depth_tokens,
+             row.what.batch, row.what.n_spec_steps, row.what.adapt_depth, row.prefill_tokens_per_s,
+             row.decode_tokens_per_s, row.decode_step_ms, row.mean_accept_length, repeated.decode.size(), prefill.low,
+             prefill.high, decode.low, decode.high);
 }
 
 // Where the time goes: a row per kind of op that was used. Rates, and the time that the machine's limits allow as a share
@@ -250,7 +263,7 @@ Plot decode_plot(const std::vector<Repeated>& all) {
   Plot plot{.title = "Decode speed", .x_label = "context, tokens", .y_label = "tokens/s", .lines = {}};
   for (const Repeated& each : all) {
     const BenchCase& what = each.row.what;
-    const std::string name = fmt::format("batch {}, {} drafts", what.batch, what.n_spec_steps);
+    const std::string name = fmt::format("batch {}, {} drafts", what.batch, drafts_text(what));
     auto line = std::find_if(plot.lines.begin(), plot.lines.end(), [&](const PlotLine& l) { return l.name == name; });
     if (line == plot.lines.end()) line = plot.lines.insert(line, PlotLine{.name = name, .points = {}, .ranges = {}});
     const Range range = range_of(each.decode);
@@ -352,7 +365,8 @@ Status run_bench_command(EngineOptions options, BenchCommand command) {
                            .measure_ops = command.ops,
                            .verify_rows = command.verify_rows,
                            .min_confidence = options.min_confidence,
-                           .overlap = options.overlap};
+                           .overlap = options.overlap,
+                           .temperature = command.temperature};
   LEVIN_TRY(choose_depths(command, bench, parsed.config.max_position));
   const std::vector<BenchCase> all = cases(command, options.n_spec_steps);
   for (const BenchCase& what : all) {
@@ -386,6 +400,11 @@ void add_bench(CommandLine& line) {
       set_tokens(&bench->batches, {.min = 1, .max = 1024}));
   add("--decode-tokens", "N", "Tokens decoded per sequence", "64",
       set_int(&bench->decode_tokens, {.min = 1, .max = 1 << 20}));
+  add("--adaptive", "",
+      "With speculation on, also measure an adaptive number of drafts, which --spec auto gives requests", "",
+      set_flag(&bench->adaptive));
+  add("--temperature", "T", "Of the decoded tokens. Higher ones make more drafts right, whatever the weights", "0",
+      set_number(&bench->temperature, {.min = 0, .max = 100}));
   add("--repetitions", "N", "Runs of each case; the table shows their median and spread", "5, fewer for slow cases",
       set_int(&bench->n_repetitions, {.min = 1, .max = 10000}));
   add("--ops", "",

@@ -33,7 +33,7 @@ struct Diagnosis {
 };
 
 std::string tuned_kernels_text() {
-  return fmt::format("{} with --numerics official --kernels auto, for shapes that levin inspect names: {}",
+  return fmt::format("{} with --numerics official, the default there, for shapes that levin inspect names: {}",
                      cuda::kernel_set_name(cuda::KernelSet::kSm90), fmt::join(sm90_ops(), ", "));
 }
 

@@ -20,7 +20,14 @@ struct Given {
   std::string model;
   std::string revision = "main";
   int n_threads = 0;
+  std::optional<NumericsMode> numerics;
 };
+
+// A GPU has tuned kernels for `official`, a CPU for `fast`, which alone has a choice of caches.
+NumericsMode default_numerics(const EngineOptions& options) {
+  return options.device == Device::kCuda && options.kv_cache_dtype == "auto" ? NumericsMode::kOfficial
+                                                                             : NumericsMode::kFast;
+}
 
 std::filesystem::path hub_cache(const Environment& environment) {
   if (const std::string* folder = environment.find("HF_HUB_CACHE")) return *folder;
@@ -74,6 +81,7 @@ Status complete(EngineOptions& options, const Given& given, const Environment& e
   LEVIN_TRY(check_device(options, cpu));
   options.n_threads = given.n_threads > 0 ? given.n_threads : cpu.n_usable_cores();
   warn_of_threads(options.n_threads, cpu);
+  options.numerics = given.numerics.value_or(default_numerics(options));
   LEVIN_TRY(make_numerics(options.numerics, options.kv_cache_dtype));
   const ModelSearch search{
       .hub_cache = hub_cache(environment), .revision = given.revision, .demo_folder = find_demo_folder()};
@@ -143,8 +151,8 @@ void add_device_options(Command& command, EngineOptions& options, Given& given) 
   command.option(
       {.names = "--kernels",
        .value = "SET",
-       .purpose = "On a GPU: plain, or auto: tuned kernels for what they can do, with official numerics",
-       .default_text = "plain",
+       .purpose = "On a GPU: auto: tuned kernels for what they can do, with official numerics; or plain",
+       .default_text = "auto",
        .group = "Engine"},
       set_choice({"auto", "plain"}, [&options](size_t place) { options.kernels = static_cast<DeviceKernels>(place); }));
   command.option({.names = "--graphs",
@@ -156,8 +164,9 @@ void add_device_options(Command& command, EngineOptions& options, Given& given) 
   command.option(
       {.names = "--overlap",
        .value = "SWITCH",
-       .purpose = "On a GPU: deliver tokens while it computes the next ones, on or off; never changes the answer",
-       .default_text = "off",
+       .purpose =
+           "On a GPU: start the next step before the results of one are read, on or off; never changes the answer",
+       .default_text = "on",
        .group = "Engine"},
       set_choice({"on", "off"}, [&options](size_t place) { options.overlap = place == 0; }));
   command.option({.names = "--threads",
@@ -176,10 +185,10 @@ void add_device_options(Command& command, EngineOptions& options, Given& given) 
       {.names = "--numerics",
        .value = "MODE",
        .purpose = "reference (f32 throughout), official (as DeepSeek's code rounds) or fast (bf16 products, f32 sums)",
-       .default_text = "fast on cpu",
+       .default_text = "fast; on a GPU official, or with --kv-cache-dtype fast",
        .group = "Engine"},
       set_choice({"reference", "official", "fast"},
-                 [&options](size_t place) { options.numerics = static_cast<NumericsMode>(place); }));
+                 [&given](size_t place) { given.numerics = static_cast<NumericsMode>(place); }));
   command.option({.names = "--kv-cache-dtype",
                   .value = "DTYPE",
                   .purpose = "Type of KV cache rows with --numerics fast: auto, bf16 or fp8",

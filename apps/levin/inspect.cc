@@ -220,7 +220,8 @@ void print_text(const Inspection& i) {
   for (const ChosenKernel& k : i.kernels) fmt::print("  {:<12} {}\n", k.kernel, k.form.describe());
   if (!i.gpu_kernels.empty()) {
     fmt::print(
-        "\non a GPU    of compute capability 9.0 with --numerics official --kernels auto; elsewhere cuda-plain runs "
+        "\non a GPU    of compute capability 9.0 with --numerics official, the default there; elsewhere cuda-plain "
+        "runs "
         "all\n");
     for (const ChosenKernel& k : i.gpu_kernels) {
       fmt::print("  {:<12} {}{}\n", k.kernel, k.form.describe(), k.refused.empty() ? "" : "; " + k.refused);

@@ -89,7 +89,7 @@ Status measure_prefill(Runner& runner, const BenchOptions& options, BenchRow* ro
                          .pages = &pages};
   };
   for (int64_t begin = 0; begin < depth; begin += options.chunk_tokens) {
-    seconds_of_chunk(runner, chunk(begin, std::min(begin + options.chunk_tokens, depth)));
+    row->prompt_s += seconds_of_chunk(runner, chunk(begin, std::min(begin + options.chunk_tokens, depth)));
   }
   const SequenceChunk last = chunk(depth, depth + options.chunk_tokens);
   if (options.verify_rows > 0) row->verify = measure_verify(runner, options, last);
@@ -100,6 +100,7 @@ Status measure_prefill(Runner& runner, const BenchOptions& options, BenchRow* ro
     row->prefill_ops_s = seconds_of_chunk(runner, last);
   }
   runner.measure(nullptr);
+  row->prompt_s += row->prefill_s;
   row->prefill_tokens_per_s = static_cast<double>(options.chunk_tokens) / row->prefill_s;
   return {};
 }
@@ -127,12 +128,13 @@ struct DecodeRun {
 Result<DecodeRun> run_decode(Runner& runner, const BenchOptions& options, const BenchCase& what, OpTimes* times) {
   StepLoop loop(runner, {.chunk_tokens = options.chunk_tokens,
                          .n_spec_steps = what.n_spec_steps,
+                         .adapt_depth = what.adapt_depth,
                          .min_confidence = options.min_confidence,
                          .max_context_tokens = what.depth_tokens + options.decode_tokens + 2,
                          .max_running = what.batch,
                          .share_prefixes = false,
                          .prefill_first = true,
-                         .overlap = options.overlap});
+                         .overlap = options.overlap && runner.on_device()});
   DecodeRun run;
   std::vector<RequestId> ids;
   int64_t n_decoding = 0;
@@ -141,7 +143,7 @@ Result<DecodeRun> run_decode(Runner& runner, const BenchOptions& options, const 
         .prompt = random_tokens(std::max<int64_t>(what.depth_tokens, 1), runner.model().config().n_vocab,
                                 options.seed + 1 + static_cast<uint64_t>(i)),
         .max_tokens = options.decode_tokens + 1};
-    request.sampling.temperature = 0;
+    request.sampling.temperature = options.temperature;
     request.on_token = [&, first = true](const TokenEvent&) mutable {
       (first ? n_decoding : run.n_tokens) += 1;
       first = false;
@@ -150,8 +152,11 @@ Result<DecodeRun> run_decode(Runner& runner, const BenchOptions& options, const 
     LEVIN_ASSIGN(const RequestId id, loop.submit(std::move(request)));
     ids.push_back(id);
   }
-  while (n_decoding < what.batch && loop.step()) continue;      // prompts
-  if (run.n_tokens > 0) return no_room(runner, what, options);  // some had to wait for others to finish
+  while (n_decoding < what.batch && loop.step()) {  // prompts
+    const bool waits_for_others = n_decoding < what.batch && run.n_tokens > 0;
+    if (waits_for_others) return no_room(runner, what, options);
+  }
+  run.n_tokens = 0;  // that came with the last of the first tokens
   const int64_t n_waits_before = runner.n_waits();
   runner.measure(times);
   const Clock::time_point start = Clock::now();

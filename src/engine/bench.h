@@ -16,6 +16,7 @@ struct BenchCase {
   int64_t depth_tokens = 0;  // context length at which to measure
   int64_t batch = 1;         // sequences decoded together
   int n_spec_steps = 0;      // drafts per round; 0: no speculation
+  bool adapt_depth = false;  // up to that many, down to 0, as is fastest (engine/draft_depth.h)
 };
 
 struct BenchOptions {
@@ -26,7 +27,10 @@ struct BenchOptions {
   int64_t verify_rows = 0;  // also compare a pass of this many rows of one sequence with a pass of one row; 0: off
   double min_confidence = kDefaultMinConfidence;  // a chain of drafts stops below it (engine/step_loop.h)
   bool overlap = false;                           // as in EngineOptions
-  uint64_t seed = 1;                              // of the random token ids
+  // Of the tokens that are decoded. A draft is chosen with the noise of its position, so the higher the temperature, the more
+  // drafts are right, whatever the weights: this is how speculation is measured at some acceptance without a trained model.
+  double temperature = 0;
+  uint64_t seed = 1;  // of the random token ids
 };
 
 // A verification pass: target and head over some rows of one sequence.
@@ -45,6 +49,7 @@ struct BenchRow {
   double decode_gap_us = 0;  // median time between steps in which the model waits for the host (StepTimes::host_gap_s)
   double mean_accept_length = 0;  // tokens per verification pass; 1 without speculation
   double prefill_s = 0;           // of the chunk
+  double prompt_s = 0;            // of the tokens before the chunk, in chunks, and of the chunk: all of a prompt
   double decode_step_s = 0;       // mean duration of a step
   // Time by kind of op. On a device it is taken in runs of its own, without graphs and with events between the ops; empty
   // there without measure_ops.

@@ -75,7 +75,7 @@ Result<Room> plan_room(const EngineOptions& options, const ModelConfig& config, 
   }
   const int64_t scratch_bytes = device_workspace_bytes(plan);
   if (cuda != nullptr) {
-    plan.workspace_bytes = scratch_bytes + plan.step_rows_bytes;
+    plan.workspace_bytes = scratch_bytes + plan.step_rows_bytes + step_rows_bytes(config, kMostRowsAhead);
     request.available_bytes = std::max<int64_t>(0, cuda->available_bytes() - kDriverBytes);
     request.where = " on " + cuda->device().name;
   } else {
@@ -115,14 +115,16 @@ cuda::KernelSet device_kernels(const EngineOptions& options) {
   return tuned && has_tuned_kernels() ? cuda::KernelSet::kSm90 : cuda::KernelSet::kPlain;
 }
 
-Result<std::unique_ptr<CudaBackend>> open_device(const EngineOptions& options, const Architecture& family) {
+Result<std::unique_ptr<CudaBackend>> open_device(const EngineOptions& options, const ModelConfig& config) {
+  const Architecture& family = *config.family;
   if (options.device == Device::kCpu) return std::unique_ptr<CudaBackend>();
   if (!family.cuda_lacks.empty()) {
     return Error{ErrorKind::kUsage, fmt::format("--device cuda: {} runs on the CPU alone, CUDA lacks {}; leave "
                                                 "--device out",
                                                 family.name, family.cuda_lacks)};
   }
-  return open_cuda({.kernels = device_kernels(options)});
+  return open_cuda(
+      {.kernels = device_kernels(options), .scratch_bytes = tuned_scratch_bytes(config, options.chunk_tokens)});
 }
 
 // What runs each form in which the model calls the ops, so that no kernel is missed in a request.
@@ -255,7 +257,7 @@ struct Engine::State {
                       .max_context_tokens = room.n_context_tokens,
                       .max_running = options.max_running,
                       .share_prefixes = options.share_prefixes,
-                      .overlap = options.overlap,
+                      .overlap = options.overlap && cuda != nullptr,
                       .n_host_blocks = room.n_prefix_pages,
                       .disk = std::move(disk)}) {}
 };
@@ -268,7 +270,7 @@ Result<std::unique_ptr<Engine>> Engine::load(const EngineOptions& options, const
   LEVIN_ASSIGN(ParsedConfig parsed, load_model_config(options.model_folder, *options.registry, options.overrides));
   LEVIN_ASSIGN(const Numerics mode, make_numerics(options.numerics, options.kv_cache_dtype));
   const Numerics numerics = numerics_on(options.device, numerics_of_family(mode, *parsed.config.family));
-  LEVIN_ASSIGN(std::unique_ptr<CudaBackend> cuda, open_device(options, *parsed.config.family));
+  LEVIN_ASSIGN(std::unique_ptr<CudaBackend> cuda, open_device(options, parsed.config));
   LEVIN_ASSIGN(const std::optional<io::Checkpoint> checkpoint, open_checkpoint(options));
   LEVIN_ASSIGN(std::vector<ChosenKernel> chosen, choose_kernels_of(options, parsed.config, numerics, checkpoint));
   LEVIN_ASSIGN(const Room room, plan_room(options, parsed.config, numerics, checkpoint, cuda.get()));

@@ -10,6 +10,7 @@
 #include "model/cache_layout.h"
 #include "model/weight_table.h"
 #include "ops/index_topk.h"
+#include "ops/moe.h"
 #include "tensor/formats.h"
 #include "tensor/matrix.h"
 
@@ -140,6 +141,17 @@ int64_t step_rows_bytes(const ModelConfig& config, int64_t n_step_tokens) {
 int64_t device_workspace_bytes(const MemoryPlan& plan) {
   constexpr int64_t kOfOps = int64_t{768} << 20;
   return plan.workspace_bytes / 4 * 5 + kOfOps;
+}
+
+// A half is for the rows that experts work on, a quarter for queries as bf16.
+int64_t tuned_scratch_bytes(const ModelConfig& c, int64_t n_step_tokens) {
+  constexpr int64_t kLeast = int64_t{1} << 30, kMost = int64_t{4} << 30;
+  const int64_t experts = ops::tuned_token_bytes({.d_model = c.d_model,
+                                                  .d_hidden = c.d_expert,
+                                                  .d_shared = c.d_expert * c.n_shared_experts,
+                                                  .n_active = c.n_active});
+  const int64_t queries = c.n_heads * (c.d_latent + c.d_rope) * 2;
+  return std::clamp(n_step_tokens * std::max(2 * experts, 4 * queries), kLeast, kMost);
 }
 
 int64_t longest_context(const MemoryPlan& plan, int64_t available_bytes) {

@@ -46,6 +46,10 @@ int64_t step_rows_bytes(const ModelConfig& config, int64_t n_step_tokens);
 // The workspace of a step on a device. It is reserved at load and includes the scratch memory of ops.
 int64_t device_workspace_bytes(const MemoryPlan& plan);
 
+// The scratch of a device's tuned kernels, in addition to the workspace (ops/cuda_backend.h): what they need to take a step's
+// rows together, so that experts are read once a step, within limits. With less they take some rows at a time.
+int64_t tuned_scratch_bytes(const ModelConfig& config, int64_t n_step_tokens);
+
 // The longest context, a multiple of the page size, whose caches fit in addition to weights and workspace. 0 if those
 // alone do not fit; INT64_MAX if nothing grows with the context.
 int64_t longest_context(const MemoryPlan& plan, int64_t available_bytes);

@@ -9,17 +9,10 @@ namespace levin {
 Model::Model(ModelConfig config, Numerics numerics, ModelWeights weights)
     : config_(std::move(config)), numerics_(numerics), weights_(std::move(weights)) {}
 
-View Model::logits(OpContext& ctx, View hidden) const { return logits_of(ctx, hidden, weights_.head); }
+View Model::logits(OpContext& ctx, View hidden) const { return matmul(ctx, hidden, weights_.head); }  // [N, V]
 
 View Model::draft_logits(OpContext& ctx, View hidden) const {
-  return logits_of(ctx, hidden, weights_.draft_head ? *weights_.draft_head : weights_.head);
-}
-
-View Model::logits_of(OpContext& ctx, View hidden, const Linear& head) const {
-  const Step no_step;
-  const KvCache no_cache;
-  Pass p(ctx, numerics_, no_step, no_cache, nullptr);
-  return p.matmul(hidden, head);  // [N, V]
+  return matmul(ctx, hidden, weights_.draft_head ? *weights_.draft_head : weights_.head);
 }
 
 std::unique_ptr<Model> make_model(ModelConfig config, Numerics numerics, ModelWeights weights, Selection selection) {

@@ -96,8 +96,6 @@ class Model {
   const ModelWeights& weights() const { return weights_; }
 
  private:
-  View logits_of(OpContext& ctx, View hidden, const Linear& head) const;
-
   ModelConfig config_;
   Numerics numerics_;
   ModelWeights weights_;

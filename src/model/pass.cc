@@ -174,11 +174,14 @@ ProductInput Pass::norm_input_and_append(ops::NormAndAppend a, const Linear& w) 
   });
 }
 
-View Pass::matmul(View x, const Linear& w) {
-  const View out = allocate(DType::kF32, {x.dim(0), w.w.n()});
-  matmul_into(out, x, w);
+View matmul(OpContext& ctx, View x, const Linear& w) {
+  const View out = ctx.arena->allocate(DType::kF32, {x.dim(0), w.w.n()});
+  const ArenaScope rounded(*ctx.arena);
+  multiply(ctx, round_input(ctx, x, w), w, out);
   return out;
 }
+
+View Pass::matmul(View x, const Linear& w) { return levin::matmul(ctx_, x, w); }
 
 View Pass::matmul(const ProductInput& x, const Linear& w) {
   const View out = allocate(DType::kF32, {x.x.dim(0), w.w.n()});

@@ -15,13 +15,15 @@
 #include "model/step.h"
 #include "model/weights.h"
 #include "ops/context.h"
+#include "ops/index_topk.h"
 #include "ops/rope.h"
 #include "ops/row_chains.h"
 #include "tensor/view.h"
 
 namespace levin {
 
-// Called as a pass goes along, for traces and tests; empty functions cost nothing.
+// Called as a pass goes along, for traces and tests; empty functions cost nothing. The pass continues with what the rows hold
+// afterwards, so that a test may put other values in the place of x and of choices; a Runner hands out copies of them.
 struct Probe {
   std::function<void(int layer, View x)> on_layer_output;  // x [T, D] f32, residual stream after the layer
   std::function<void(int layer, View topk)> on_topk;       // topk [T, K] i32, slots that the layer attends to
@@ -30,6 +32,10 @@ struct Probe {
   // Of models that draft in blocks, what the draft layers are given of the trunk: part 0 [T, Nt * D] f32 as it is, part 1
   // [T, D] f32 joined.
   std::function<void(int part, View x)> on_taps;
+  // Before on_topk, unless every slot is taken: what the layer's indexer ranks its tokens by, where the model runs.
+  std::function<void(const ops::IndexQuery& query)> on_index_query = {};
+  // Of each layer that chooses experts, in order: logits [T, E] f32, experts [T, A] i32, weights [T, A] f32, where the model runs.
+  std::function<void(View logits, View experts, View weights)> on_experts = {};
 };
 
 // cos and sin of some positions, [N, Dr/2] each.
@@ -47,6 +53,9 @@ struct ProductInput {
   View scale = {};                            // of e4m3
   bool scale_by_block = false;                // ops/quantize.h
 };
+
+// [T, K] -> [T, N], rounding the input as `w` says.
+View matmul(OpContext& ctx, View x, const Linear& w);
 
 class Pass {
  public:
@@ -87,7 +96,7 @@ class Pass {
   ProductInput norm_input(View x, const Vector& weight, float eps, const Linear& w);
   // The same for `norm`, x and weight, by norm_and_append() with its other parts as they are.
   ProductInput norm_input_and_append(ops::NormAndAppend a, const Linear& w);
-  View matmul(View x, const Linear& w);                 // [T, K] -> [T, N]
+  View matmul(View x, const Linear& w);                 // the same as the function
   View matmul(const ProductInput& x, const Linear& w);  // the same
   // The same with several weights, by one call where these stand together (WeightVisitor::of_one_input).
   std::vector<View> matmuls(const ProductInput& x, std::initializer_list<const Linear*> w);

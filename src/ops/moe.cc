@@ -51,6 +51,10 @@ void ffn(OpContext& ctx, const Ffn& a) {
   timer.add([&] { return ctx.backend->work(a); });
 }
 
+int64_t tuned_token_bytes(const ExpertWidths& w) {
+  return w.n_active * (4 * w.d_model + 6 * w.d_hidden + 16) + 12 * w.d_model + 6 * w.d_shared + 64;
+}
+
 void expert_ffn(OpContext& ctx, const ExpertFfn& a) {
   OpTimer timer(ctx, OpKind::kFfn);
   check_tokens("expert_ffn", a.x, a.out);

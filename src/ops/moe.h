@@ -107,6 +107,16 @@ struct Ffn {
 };
 void ffn(OpContext& ctx, const Ffn& a);
 
+// Scratch of the tuned CUDA kernels for a token of expert_ffn, bytes: for each index and once, rounded inputs, gate and up,
+// hidden values, what experts give.
+struct ExpertWidths {
+  int64_t d_model = 0;
+  int64_t d_hidden = 0;
+  int64_t d_shared = 0;  // hidden width of the shared block; 0: none
+  int64_t n_active = 0;
+};
+int64_t tuned_token_bytes(const ExpertWidths& w);
+
 struct ExpertFfn {
   View x;                               // [T, D] f32; bf16 too where a tuned kernel of CUDA runs it
   View topk;                            // [T, A] i32, ascending expert ids

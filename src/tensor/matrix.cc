@@ -148,6 +148,11 @@ float round_block_to_e4m3(const Matrix& w, int64_t n, int64_t k, std::byte* out,
 
 int64_t Matrix::panel_bytes() const { return panel_bytes_of(dtype_, k_); }
 
+const std::byte* Matrix::panel(int64_t i) const {
+  LEVIN_CHECK(device() == Device::kCpu, "Matrix::panel: [{}, {}] lies on a device, which has its own layout", n_, k_);
+  return data_.data() + i * panel_bytes();
+}
+
 int64_t packed_matrix_bytes(DType dtype, int64_t n, int64_t k, bool has_scales) {
   return (n + kPanel - 1) / kPanel * panel_bytes_of(dtype, k) + (has_scales ? n_scales_of(n, k) * 4 : 0);
 }

@@ -88,7 +88,7 @@ class Matrix {
 
   int64_t n_panels() const { return (n_ + kPanel - 1) / kPanel; }
   int64_t panel_bytes() const;
-  const std::byte* panel(int64_t i) const { return data_.data() + i * panel_bytes(); }
+  const std::byte* panel(int64_t i) const;  // of a matrix on the host, in panels
 
   // The scales of the block row that panel i lies in: one f32 per 128 columns. Null for matrices without scales.
   const float* panel_scales(int64_t i) const {

@@ -388,6 +388,12 @@ TEST(DeviceTest, WhatCudaLacksIsNamedInOneLine) {
     EXPECT_EQ(result.exit_code, 0) << result.err;
     EXPECT_NE(doctor.out.find(device->name), std::string::npos) << doctor.out;
     EXPECT_NE(doctor.out.find("cuda-plain"), std::string::npos) << doctor.out;
+    const bool tuned = cuda::find_device(0, cuda::KernelSet::kSm90).ok();  // by default where there are such kernels
+    EXPECT_NE(result.err.find("numerics  official"), std::string::npos) << result.err;
+    EXPECT_NE(result.err.find(tuned ? "kernels   cuda-sm90 on " : "kernels   cuda-plain on "), std::string::npos)
+        << result.err;
+    const ProgramResult plain = run_levin({"run", "-p", "x", "-n", "1", "--device", "cuda", "--kernels", "plain"});
+    EXPECT_NE(plain.err.find("kernels   cuda-plain on "), std::string::npos) << plain.err;
     return;
   }
   expect_refusal(result, 5, "--device cuda: ");

@@ -53,7 +53,7 @@ TEST(InspectTest, NeedsNoMoreThanTheConfig) {
 
 TEST(InspectTest, NamesWhatRunsOnAGpuAndWhyNotTheTunedKernel) {
   const ProgramResult result = run_levin({"inspect", kReleasedConfig});
-  expect_in(result.out, "on a GPU    of compute capability 9.0 with --numerics official --kernels auto");
+  expect_in(result.out, "on a GPU    of compute capability 9.0 with --numerics official, the default there");
   expect_in(result.out, "  cuda-sm90    sparse_attention of 128 heads, fp8 rows of 512 + 64, 2048 indices\n");
   expect_in(result.out, "  cuda-sm90    matmul of bf16 [256, 7168]\n");
   expect_in(result.out, "  cuda-plain   norm_rows; cuda-sm90: rows between ops are f32, it writes bf16 or e4m3\n");

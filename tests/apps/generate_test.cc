@@ -301,6 +301,7 @@ TEST(BenchTest, PrintsARowACase) {
   EXPECT_EQ(std::count(csv.out.begin(), csv.out.end(), '\n'), 9);
   EXPECT_NE(must(io::read_file((dir / "plot.svg").string())).find("</svg>"), std::string::npos);
   EXPECT_NE(run({"--ops"}).out.find("of limit"), std::string::npos);
+  EXPECT_NE(run({"--adaptive", "--spec-steps", "2", "--temperature", "1"}).out.find("  <=2  "), std::string::npos);
 }
 
 TEST(BenchTest, RepeatsAndShowsTheSpread) {

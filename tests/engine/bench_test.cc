@@ -12,14 +12,14 @@ class BenchTest : public testing::Test {
  protected:
   static constexpr BenchOptions kOptions{.chunk_tokens = 32, .decode_tokens = 6};
 
-  Result<BenchRow> run(const BenchCase& what, int64_t n_cache_tokens) {
+  Result<BenchRow> run(const BenchCase& what, int64_t n_cache_tokens, const BenchOptions& options = kOptions) {
     Runner runner(*model_, {.cuda = tested_cuda(),
                             .isa = cpu_info().preferred_isa(),
                             .n_cache_tokens = n_cache_tokens,
                             .n_sequences = what.batch,
                             .n_step_tokens = kOptions.chunk_tokens,
                             .n_undone_tokens = 3});
-    return run_bench(runner, what, kOptions);
+    return run_bench(runner, what, options);
   }
 
   std::unique_ptr<Model> model_ = load_model(demo_model_folder("demo-v32"), {.numerics = NumericsMode::kFast});
@@ -39,6 +39,17 @@ TEST_F(BenchTest, HasRoomForDraftsToo) {
     const BenchCase what{.depth_tokens = depth, .batch = 4, .n_spec_steps = 3};
     EXPECT_GE(must(run(what, bench_cache_tokens(what, kOptions))).mean_accept_length, 1);
   }
+}
+
+// The noise of a position is the same for its draft and its token.
+TEST_F(BenchTest, DraftsAreRightAtAHighTemperature) {
+  const BenchCase what{.depth_tokens = 20, .batch = 4, .n_spec_steps = 3};
+  BenchOptions options{.chunk_tokens = 32, .decode_tokens = 24, .min_confidence = 0};
+  const double cold = must(run(what, bench_cache_tokens(what, options), options)).mean_accept_length;
+  options.temperature = 100;
+  const double hot = must(run(what, bench_cache_tokens(what, options), options)).mean_accept_length;
+  EXPECT_LT(cold, 2);
+  EXPECT_GT(hot, 3);
 }
 
 TEST_F(BenchTest, RefusesWhatTheCacheHasNoRoomFor) {

@@ -11,8 +11,10 @@
 
 #include "arch/load_config.h"
 #include "engine/device_runs.h"
+#include "engine/kernel_changes.h"
 #include "engine/knowing_drafter.h"
 #include "engine/loaded_model.h"
+#include "engine/near_plain.h"
 #include "ops/cuda_backend.h"
 
 namespace levin::test {
@@ -21,18 +23,22 @@ namespace {
 constexpr size_t kTextTokens = 6000;
 constexpr int64_t kAnswerTokensHere = 18;
 
-// A dense layer, two with experts and the MTP layer.
-std::unique_ptr<Model> three_layers(CudaBackend& cuda, const std::string& released) {
+// Of random weights, with its MTP layer.
+std::unique_ptr<Model> dummy_model(CudaBackend& cuda, const std::string& released,
+                                   std::initializer_list<const char*> changes) {
   std::vector<ConfigOverride> overrides;
-  for (const char* override : {"num_hidden_layers=3", "first_k_dense_replace=1"}) {
-    overrides.push_back(must(parse_config_override(override)));
-  }
+  for (const char* override : changes) overrides.push_back(must(parse_config_override(override)));
   ModelConfig config = must(load_model_config(fixture_folder(released), Registry::built_in(), overrides)).config;
   const Numerics numerics = numerics_of_family(must(make_numerics(NumericsMode::kOfficial, "auto")), *config.family);
   ThreadPool pool(static_cast<int>(std::thread::hardware_concurrency()));
   ModelWeights weights = must(dummy_weights(config, numerics, pool, MatrixForm::kRowsInPlace));
   must(place_weights(cuda, pool, weights));
   return make_model(std::move(config), numerics, std::move(weights), Selection::kIndexer);
+}
+
+std::string name_of(std::string name) {
+  std::replace(name.begin(), name.end(), '.', '_');
+  return test_name(name);
 }
 
 class RealShapesTest : public ::testing::TestWithParam<const char*> {
@@ -45,7 +51,7 @@ class RealShapesTest : public ::testing::TestWithParam<const char*> {
     std::map<std::string, std::unique_ptr<Model>>& models = loaded();
     if (!models.contains(GetParam())) {
       models.clear();
-      models[GetParam()] = three_layers(*tested_cuda(), GetParam());
+      models[GetParam()] = dummy_model(*tested_cuda(), GetParam(), {"num_hidden_layers=3", "first_k_dense_replace=1"});
     }
     model_ = models.at(GetParam()).get();
   }
@@ -79,20 +85,45 @@ class RealShapesTest : public ::testing::TestWithParam<const char*> {
 };
 
 INSTANTIATE_TEST_SUITE_P(Released, RealShapesTest, ::testing::Values("deepseek-v3.2", "glm-5.1"),
-                         [](const auto& released) {
-                           std::string name = test_name(released.param);
-                           std::replace(name.begin(), name.end(), '.', '_');
-                           return name;
-                         });
+                         [](const auto& released) { return name_of(released.param); });
 
-// The kernels of a step once or twice each, for tools that make them many times slower (tools/gpu_check --sanitize-steps).
-TEST_P(RealShapesTest, AShortTextHasTheSameBitsInTwoChunkings) {
-  constexpr size_t kTokens = 2300;  // more than are selected
-  const auto bits = [&](const GraphRun& run) { return bits_of(*model_, options(1), run, kTokens); };
-  const std::vector<float> graphs = bits({.chunk_tokens = 1200}), eager = bits({.graphs = false, .chunk_tokens = 2047});
-  ASSERT_EQ(graphs.size(), eager.size());
-  EXPECT_EQ(std::memcmp(graphs.data(), eager.data(), graphs.size() * sizeof(float)), 0);
+// The kernels of steps a few times each, for tools that make them many times slower (tools/gpu_check --sanitize-steps): of the
+// demonstration models, and of a layer of each kind in released widths, with fewer experts and tokens, which changes no shape
+// of a product, and less selected, so that a short text suffices.
+struct ShortText {
+  const char* name;
+  const char* released;  // or null: a demonstration model
+  size_t n_tokens;       // more than are selected
+};
+
+class ShortTextTest : public ::testing::TestWithParam<ShortText> {
+ protected:
+  static std::unique_ptr<Model> model() {
+    if (GetParam().released == nullptr)
+      return load_model(demo_model_folder(GetParam().name), {.numerics = NumericsMode::kOfficial});
+    return dummy_model(*tested_cuda(), GetParam().released,
+                       {"num_hidden_layers=2", "first_k_dense_replace=1", "n_routed_experts=16", "vocab_size=4096",
+                        "index_topk=1088"});
+  }
+};
+
+TEST_P(ShortTextTest, HasTheSameBitsByGraphsAndInCompany) {
+  if (tested_cuda() == nullptr) GTEST_SKIP() << "on a device alone: set LEVIN_TEST_DEVICE";
+  const std::unique_ptr<Model> short_model = model();
+  const size_t n_tokens = GetParam().n_tokens;
+  const RunnerOptions options = runner_options(2 * static_cast<int64_t>(n_tokens) + 4 * kPageTokens, 1);
+  const GraphRun eager{.graphs = false, .chunk_tokens = static_cast<int64_t>(n_tokens)};
+  const GraphRun graphs{.chunk_tokens = static_cast<int64_t>(n_tokens), .n_company = 1};
+  const std::vector<float> expected = bits_of(*short_model, options, eager, n_tokens),
+                           found = bits_of(*short_model, options, graphs, n_tokens);
+  ASSERT_EQ(found.size(), expected.size());
+  EXPECT_EQ(std::memcmp(found.data(), expected.data(), expected.size() * sizeof(float)), 0);
 }
+
+INSTANTIATE_TEST_SUITE_P(Steps, ShortTextTest,
+                         ::testing::Values(ShortText{"demo-v32", nullptr, 300}, ShortText{"demo-glm", nullptr, 300},
+                                           ShortText{"v3.2", "deepseek-v3.2", 1150}, ShortText{"glm", "glm-5.1", 1150}),
+                         [](const auto& text) { return name_of(text.param.name); });
 
 // Decode rows, verified rows and chained drafts: from graphs and kernel by kernel, alone and in batches that are
 // padded to the shapes of graphs.
@@ -108,6 +139,73 @@ TEST_P(RealShapesTest, RowsHaveTheSameBitsInAnyCompanyAndChunking) {
     expect_bits(run, expected);
   }
   expect_bits({.chunk_tokens = 61, .n_company = 7}, expected);
+}
+
+// One chunk of each number of rows, at the end of a text whose rows are in the caches, as the kernels of that number leave them.
+TEST_P(RealShapesTest, RowsHaveTheSameBitsWhereKernelsChange) {
+  constexpr int64_t kMostRows = 4096, kMostLogits = 128, kEnd = static_cast<int64_t>(kTextTokens);
+  const Ids text = random_ids(1, kTextTokens + 1, model_->config().n_vocab);
+  RunnerOptions wanted = options(1);
+  wanted.graphs = false;
+  Runner runner(*model_, wanted);
+  must(runner.ready());
+  SequencePages pages(runner.pools());
+  must(pages.grow(kEnd + 1));
+  struct Rows {
+    std::vector<float> hidden, logits,
+        drafted;  // of the trunk, [T, D]; [min(T, kMostLogits), V]; of the MTP layer, [T, D]
+  };
+  const auto last_rows = [&](int64_t end, int64_t n_rows) {
+    const auto chunk = [&](int64_t begin) {
+      return SequenceChunk{.tokens = std::span(text).subspan(static_cast<size_t>(begin), static_cast<size_t>(n_rows)),
+                           .first_position = static_cast<int32_t>(end - n_rows),
+                           .pages = &pages};
+    };
+    runner.begin_step();
+    const SequenceChunk of_trunk = chunk(end - n_rows), of_mtp = chunk(end - n_rows + 1);
+    const ForwardRows trunk = runner.trunk({&of_trunk, 1}), mtp = runner.mtp({&of_mtp, 1}, {.state = trunk.state});
+    const int64_t n_logits = std::min(n_rows, kMostLogits);
+    const auto values = [](const View& rows) {
+      return std::vector<float>(rows.data<float>(), rows.data<float>() + rows.n_elements());
+    };
+    return Rows{.hidden = values(runner.to_host(trunk.hidden)),
+                .logits = values(runner.logits(trunk.hidden.slice_first(n_rows - n_logits, n_logits))),
+                .drafted = values(runner.to_host(mtp.hidden))};
+  };
+  Rows expected;
+  const auto append = [](std::vector<float>& to, const std::vector<float>& from) {
+    to.insert(to.end(), from.begin(), from.end());
+  };
+  constexpr int64_t kSteps = 120;  // rows, which end with the text
+  static_assert(kEnd % kSteps == 0);
+  for (int64_t end = kSteps; end <= kEnd; end += kSteps) {
+    const Rows rows = last_rows(end, kSteps);
+    append(expected.hidden, rows.hidden);
+    append(expected.drafted, rows.drafted);
+    if (end > kEnd - 2 * kSteps) append(expected.logits, rows.logits);
+  }
+  const auto expect_end = [](const std::vector<float>& found, const std::vector<float>& all, const char* what) {
+    ASSERT_LE(found.size(), all.size());
+    EXPECT_EQ(std::memcmp(found.data(), &*(all.end() - std::ssize(found)), found.size() * sizeof(float)), 0) << what;
+  };
+  const std::set<int64_t> counts = rows_where_kernels_change(*model_, kMostRows, kEnd, tested_cuda()->device().n_sms);
+  EXPECT_GE(counts.size(), 30u);
+  fmt::print("{} numbers of rows\n", counts.size());
+  for (const int64_t n_rows : counts) {
+    SCOPED_TRACE(fmt::format("{} rows", n_rows));
+    const Rows rows = last_rows(kEnd, n_rows);
+    expect_end(rows.hidden, expected.hidden, "hidden rows");
+    expect_end(rows.logits, expected.logits, "logits");
+    expect_end(rows.drafted, expected.drafted, "rows of the MTP layer");
+  }
+}
+
+TEST_P(RealShapesTest, EachLayerIsNearThePlainKernels) {
+  const std::unique_ptr<CudaBackend> plain = must(open_cuda({.kernels = cuda::KernelSet::kPlain}));
+  const Ids text = random_ids(1, kTextTokens, model_->config().n_vocab);
+  const std::vector<Forced> ways = {Forced::kChoicesAndInputs, Forced::kChoices};
+  const auto found = differences_of_layers(*tested_cuda(), *plain, *model_, text, ways);
+  for (size_t way = 0; way < ways.size(); ++way) expect_near_plain(found[way], ways[way]);
 }
 
 // Whole answers, by the model's own drafter and by one whose drafts are all right, all wrong or some of each.

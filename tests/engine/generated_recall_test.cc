@@ -3,11 +3,10 @@
 // answers before are put back by writing over the generated tokens: undo is shortening.
 //
 // models/demo-v32/README.md has 0.990 at 13000 characters and 0.949 at 26000, teacher-forced.
-#include <gtest/gtest.h>
-
 #include "engine/digit_tokens.h"
 #include "engine/loaded_model.h"
 #include "engine/passkey.h"
+#include "engine/recall_test.h"
 #include "text/tokenizer.h"
 
 namespace levin::test {
@@ -61,23 +60,28 @@ void score_document(Runner& runner, const text::Tokenizer& tokenizer, const Pass
   }
 }
 
-double generated_recall(size_t n_characters, int n_documents) {
+double generated_recall(size_t n_characters, const PasskeyChoice& documents) {
   const std::unique_ptr<Model> model = load_model(demo_model_folder(), {.numerics = NumericsMode::kFast});
   const text::Tokenizer tokenizer = must(text::Tokenizer::load(demo_model_folder()));
   Runner runner(*model, runner_options(10000));
   Score score;
-  for (int i = 0; i < n_documents; ++i)
-    score_document(runner, tokenizer, passkey_document(200 + i, n_characters), &score);
+  for (const PasskeyDocument& document : passkey_documents(documents, n_characters))
+    score_document(runner, tokenizer, document, &score);
   const double share = static_cast<double>(score.n_right) / static_cast<double>(score.n_tokens);
   std::printf("%zu characters: %.3f of %ld digit tokens\n", n_characters, share, static_cast<long>(score.n_tokens));
   return share;
 }
 
-TEST(GeneratedRecall, IsTheTeacherForcedFigureAtAbout4kTokens) {
-  EXPECT_NEAR(generated_recall(13000, 12), 0.990, 0.08);
+}  // namespace
+
+TEST_P(RecallOfV32Test, ByGenerationIsTheTeacherForcedFigureAtAbout4kTokens) {
+  const PasskeyChoice documents{.first_seed = 200, .n_drawn = kMaxDocuments, .n = GetParam()};
+  EXPECT_NEAR(generated_recall(13000, documents), 0.990, 0.08);
 }
 
-TEST(GeneratedRecall, IsTheTeacherForcedFigureAtAbout8kTokens) { EXPECT_NEAR(generated_recall(26000, 6), 0.949, 0.08); }
+TEST_P(RecallOfV32Test, ByGenerationIsTheTeacherForcedFigureAtAbout8kTokens) {
+  const PasskeyChoice documents{.first_seed = 200, .n_drawn = kMaxDocuments / 2, .n = GetParam() / 2};
+  EXPECT_NEAR(generated_recall(26000, documents), 0.949, 0.08);
+}
 
-}  // namespace
 }  // namespace levin::test

@@ -290,6 +290,30 @@ TEST(LoadTest, AnEngineRunsAsManyRequestsAsItIsAskedTo) {
 }
 
 // In memory of their own, or none where none is given, and on disk for an engine to come.
+TEST(LoadTest, ADeviceThatLacksTheMemoryIsNamedWithTheLongestContext) {
+  EngineOptions options =
+      on_tested_device({.model_folder = demo_model_folder(), .max_model_len_tokens = 1'000'000'000});
+  options.overrides.push_back(must(parse_config_override("max_position_embeddings=1000000000")));
+  const auto engine = Engine::load(options, {});
+  ASSERT_FALSE(engine.ok());
+  EXPECT_EQ(engine.error().kind, ErrorKind::kOutOfMemory);
+  const std::string where = tested_cuda() == nullptr ? "" : " on " + tested_cuda()->device().name;
+  EXPECT_NE(engine.error().message.find(where + "; the longest context that fits is --max-model-len "),
+            std::string::npos)
+      << engine.error().message;
+}
+
+// On machines without a device too: the family is looked at first.
+TEST(LoadTest, AFamilyThatCudaLacksKernelsOfIsRefused) {
+  const TempDir folder;
+  must(materialise(fixture_folder("v41-flash"), folder.path()));
+  const auto engine = Engine::load({.model_folder = folder.path().string(), .device = Device::kCuda}, {});
+  ASSERT_FALSE(engine.ok());
+  EXPECT_EQ(engine.error().kind, ErrorKind::kUsage);
+  EXPECT_NE(engine.error().message.find("runs on the CPU alone, CUDA lacks "), std::string::npos)
+      << engine.error().message;
+}
+
 TEST_P(V4LoadTest, AnEngineSharesPrefixesOfDeepseekV4) {
   const TempDir folder, disk;
   must(materialise(fixture_folder(GetParam()), folder.path()));

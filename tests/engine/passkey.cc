@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <functional>
 #include <iterator>
 #include <random>
 #include <string_view>
@@ -128,6 +129,15 @@ PasskeyDocument passkey_document(uint64_t seed, size_t n_characters) {
     document.text += answer + ".\n";
   }
   return document;
+}
+
+std::vector<PasskeyDocument> passkey_documents(const PasskeyChoice& choice, size_t n_characters) {
+  std::vector<PasskeyDocument> documents;
+  for (int i = 0; i < choice.n_drawn; ++i)
+    documents.push_back(passkey_document(choice.first_seed + static_cast<uint64_t>(i), n_characters));
+  std::ranges::stable_sort(documents, std::greater(), [](const PasskeyDocument& d) { return d.answers.size(); });
+  documents.resize(static_cast<size_t>(choice.n));
+  return documents;
 }
 
 }  // namespace levin::test

@@ -19,4 +19,12 @@ struct PasskeyDocument {
 // A document of about n_characters before the questions; the same seed gives the same document.
 PasskeyDocument passkey_document(uint64_t seed, size_t n_characters);
 
+// Of the `n_drawn` documents from this seed on the n that ask for most numbers: those say most about recall for their length.
+struct PasskeyChoice {
+  uint64_t first_seed;
+  int n_drawn;
+  int n;
+};
+std::vector<PasskeyDocument> passkey_documents(const PasskeyChoice& choice, size_t n_characters);
+
 }  // namespace levin::test

@@ -1,7 +1,9 @@
 // Recall on the demonstration models: share of the digit tokens of planted numbers that the model puts first,
 // teacher-forced, at about 3,500 to 4,000 tokens. What is expected stands in the models' READMEs, measured in float32
 // by another program on documents of the same kind.
-#include <gtest/gtest.h>
+#include "engine/recall_test.h"
+
+#include <string_view>
 
 #include "engine/digit_tokens.h"
 #include "engine/loaded_model.h"
@@ -12,14 +14,14 @@ namespace levin::test {
 namespace {
 
 constexpr size_t kCharacters = 13000;
-constexpr int kDocuments = 12;
 
-struct DemoModel {
-  const char* name;
-  double published_recall;
+struct Published {
+  double recall;
   double most_recent_at_most;  // when the last tokens are selected instead
 };
-constexpr DemoModel kModels[] = {{"demo-v32", 0.990, 0.15}, {"demo-glm", 0.986, 0.25}};
+Published published(const RecallCase& c) {
+  return std::string_view(c.model) == "demo-glm" ? Published{0.986, 0.25} : Published{0.990, 0.15};
+}
 
 struct Score {
   int64_t n_right = 0;
@@ -52,39 +54,37 @@ void score_document(const Model& model, const text::Tokenizer& tokenizer, const 
   }
 }
 
-double recall(const std::string& name, const ModelChoices& choices) {
-  const std::unique_ptr<Model> model = load_model(demo_model_folder(name), choices);
-  const text::Tokenizer tokenizer = must(text::Tokenizer::load(demo_model_folder(name)));
+double recall(const RecallCase& c, const ModelChoices& choices) {
+  const std::unique_ptr<Model> model = load_model(demo_model_folder(c.model), choices);
+  const text::Tokenizer tokenizer = must(text::Tokenizer::load(demo_model_folder(c.model)));
   Score score;
-  for (int i = 0; i < kDocuments; ++i)
-    score_document(*model, tokenizer, passkey_document(100 + i, kCharacters), &score);
+  for (const PasskeyDocument& document :
+       passkey_documents({.first_seed = 100, .n_drawn = kMaxDocuments, .n = c.n_documents}, kCharacters))
+    score_document(*model, tokenizer, document, &score);
   std::printf("recall %.3f over %ld digit tokens\n", score.share(), static_cast<long>(score.n_tokens));
   return score.share();
 }
 
-class RecallTest : public ::testing::TestWithParam<DemoModel> {};
+}  // namespace
 
 TEST_P(RecallTest, IsThePublishedFigureInReference) {
-  EXPECT_NEAR(recall(GetParam().name, {}), GetParam().published_recall, 0.04);
+  EXPECT_NEAR(recall(GetParam(), {}), published(GetParam()).recall, 0.04);
 }
 
 TEST_P(RecallTest, IsThePublishedFigureInFast) {
-  EXPECT_NEAR(recall(GetParam().name, {.numerics = NumericsMode::kFast}), GetParam().published_recall, 0.04);
+  EXPECT_NEAR(recall(GetParam(), {.numerics = NumericsMode::kFast}), published(GetParam()).recall, 0.04);
 }
 
 TEST_P(RecallTest, CollapsesWhenTheMostRecentTokensAreSelected) {
-  EXPECT_LE(recall(GetParam().name, {.selection = Selection::kMostRecent}), GetParam().most_recent_at_most);
+  EXPECT_LE(recall(GetParam(), {.selection = Selection::kMostRecent}), published(GetParam()).most_recent_at_most);
 }
 
-INSTANTIATE_TEST_SUITE_P(Demo, RecallTest, ::testing::ValuesIn(kModels),
-                         [](const auto& model) { return test_name(model.param.name); });
-
 // GLM's demonstration model hardly notices; glm-shared in oracle_test.cc does.
-TEST(Recall, FallsWhenTheIndexersRopePairingIsFlipped) {
-  const double share = recall(
-      "demo-v32", {.change_config = [](ModelConfig& c) { c.index_rope_pairing = ops::RopePairing::kInterleaved; }});
+TEST_P(RecallOfV32Test, FallsWhenTheIndexersRopePairingIsFlipped) {
+  const double share =
+      recall({"demo-v32", GetParam()},
+             {.change_config = [](ModelConfig& c) { c.index_rope_pairing = ops::RopePairing::kInterleaved; }});
   EXPECT_LE(share, 0.60);
 }
 
-}  // namespace
 }  // namespace levin::test

@@ -310,6 +310,16 @@ Result<int64_t> choose(int64_t asked_tokens, int64_t available_bytes) {
                         {.asked_tokens = asked_tokens, .max_position = 1000, .available_bytes = available_bytes});
 }
 
+// DeepSeek-V3.2: 8 experts of 2048 for rows of 7168, and a shared one; queries of 128 heads of 576 are less.
+TEST(MemoryPlanTest, TunedKernelsTakeTheRowsOfAStepTogetherWithinLimits) {
+  const ModelConfig config = test::must(load_model_config(kRoot + "/tests/fixtures/deepseek-v3.2")).config;
+  constexpr int64_t kGiB = int64_t{1} << 30;
+  constexpr int64_t kTokenBytes = 8 * (4 * 7168 + 6 * 2048 + 16) + 12 * 7168 + 6 * 2048 + 64;
+  EXPECT_EQ(tuned_scratch_bytes(config, 512), kGiB);
+  EXPECT_EQ(tuned_scratch_bytes(config, 4096), 2 * kTokenBytes * 4096);
+  EXPECT_EQ(tuned_scratch_bytes(config, 16384), 4 * kGiB);
+}
+
 TEST(ChooseContextTest, TakesWhatIsAskedIfItFits) { EXPECT_EQ(test::must(choose(128, 1024 + 12 * 128)), 128); }
 
 TEST(ChooseContextTest, WithoutAskingTakesWhatModelAndMemoryAllow) {
@@ -322,6 +332,16 @@ TEST(ChooseContextTest, NamesTheLongestContextThatFits) {
   ASSERT_FALSE(context.ok());
   EXPECT_EQ(context.error().kind, ErrorKind::kOutOfMemory);
   EXPECT_NE(context.error().message.find("the longest context that fits is --max-model-len 64"), std::string::npos)
+      << context.error().message;
+}
+
+TEST(ChooseContextTest, NamesTheDeviceThatLacksTheMemory) {
+  const auto context = choose_context(
+      kSmallPlan,
+      {.asked_tokens = 128, .max_position = 1000, .available_bytes = 1024 + 12 * 70, .where = " on NVIDIA H100"});
+  ASSERT_FALSE(context.ok());
+  EXPECT_NE(context.error().message.find("available on NVIDIA H100; the longest context that fits is"),
+            std::string::npos)
       << context.error().message;
 }
 

@@ -331,6 +331,19 @@ TEST_P(ExpertFfnTest, GivesATokenTheSameBitsInAnyBatch) {
   }
 }
 
+// Scratch for some of the tokens: they are taken in slices, as even as can be.
+TEST_P(ExpertFfnTest, OnCudaScratchChangesNoBit) {
+  TestDevice* device = backends_under_test().back();
+  if (!device->on_cuda() || !runs(*device)) GTEST_SKIP() << why_no_cuda();
+  constexpr int64_t kTokens = 300;
+  const Tokens t = random_tokens(6, kTokens);
+  const Tensor together = run(*device, t, 0, kTokens);
+  Result<std::unique_ptr<CudaBackend>> backend = open_cuda({.scratch_bytes = int64_t{2} << 20});
+  ASSERT_TRUE(backend.ok()) << backend.error().message;
+  TestDevice other(std::move(backend).value());
+  EXPECT_TRUE(same_bits(run(other, t, 0, kTokens), together));
+}
+
 // On a CUDA device gate and up may differ from the plain ones in the last bit of bf16, and so a hidden value by one step
 // of e4m3, an eighth of it at worst; that is rare, so that all errors together are far below one such step in 32 terms.
 TEST_P(ExpertFfnTest, OnCudaIsNearItsPartsRoundedAsThere) {

@@ -63,7 +63,8 @@ TEST(Sm90FormsTest, OfTheIndexerAreThoseOfTheKernels) {
                           .keys = index_key_format(CacheDType::kFp8, d_index),
                           .n_heads = n_heads,
                           .n_topk = n_topk};
-        EXPECT_EQ(takes(form), cuda::index_support(n_heads, d_index, 1).empty() && cuda::topk_support(n_topk).empty())
+        EXPECT_EQ(takes(form), cuda::index_support({.n_heads = n_heads, .d_index = d_index}).empty() &&
+                                   cuda::topk_support(n_topk).empty())
             << form.describe();
       }
     }
@@ -73,11 +74,15 @@ TEST(Sm90FormsTest, OfTheIndexerAreThoseOfTheKernels) {
 TEST(Sm90FormsTest, OfAttentionAreThoseOfTheKernels) {
   for (const auto& [d_latent, d_rope] : {std::pair{512, 64}, {512, 32}, {448, 64}}) {
     const LatentFormat rows = latent_format(CacheDType::kFp8, d_latent, d_rope);
-    EXPECT_EQ(takes({.op = "write_latent", .rows = rows}), cuda::chain_support(16, d_latent, d_rope, 128).empty());
+    EXPECT_EQ(takes({.op = "write_latent", .rows = rows}),
+              cuda::chain_support({.d_model = 16, .d_latent = d_latent, .d_rope = d_rope}).empty());
     for (const int n_heads : {1, 128, 129}) {
       for (const int n_topk : {64, 96, 2048, 4096}) {
         const OpForm form{.op = "sparse_attention", .rows = rows, .n_heads = n_heads, .n_topk = n_topk};
-        EXPECT_EQ(takes(form), cuda::sparse_mla_support(n_heads, d_latent, d_rope, n_topk).empty()) << form.describe();
+        EXPECT_EQ(takes(form), cuda::sparse_mla_support(
+                                   {.n_heads = n_heads, .d_latent = d_latent, .d_rope = d_rope, .n_topk = n_topk})
+                                   .empty())
+            << form.describe();
       }
     }
   }

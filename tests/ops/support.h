@@ -39,7 +39,8 @@ class TestDevice {
   OpContext ctx_;
 };
 
-// Every kernel set this processor has, each on 1, 2 and 3 threads; the plain set on one thread comes first. Made once.
+// Every kernel set this processor has, each on 1, 2 and 3 threads (under a sanitizer fewer); the plain set on one thread comes
+// first. Made once.
 const std::vector<std::unique_ptr<TestDevice>>& devices_under_test();
 
 // The same, and a CUDA device where this build and this machine have one: for ops that have a kernel there. Bodies leave

@@ -271,6 +271,8 @@ TEST_F(JoinTest, MatricesThatStandOneAfterAnotherAreOne) {
   EXPECT_EQ(joined.scales().n_bytes(), 3 * kRowScales * 4);
 }
 
+TEST_F(JoinTest, OnADeviceHasNoPanels) { EXPECT_DEATH(place(40, 0, 0).panel(0), "\\[40, 256\\] lies on a device"); }
+
 TEST_F(JoinTest, OthersAreNot) {
   EXPECT_TRUE(join(place(256, 0, 0), place(40, 257, 2)).empty());  // a row between them
   EXPECT_TRUE(join(place(256, 0, 0), place(40, 256, 3)).empty());  // scales

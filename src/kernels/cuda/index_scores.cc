@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 
 #include "base/check.h"
+#include "kernels/cuda/alignment.h"
 #include "kernels/cuda/index_plan_launch.h"
 #include "kernels/cuda/index_scores_launch.h"
 #include "kernels/cuda/prims/tensor_map.h"
@@ -13,8 +14,6 @@ namespace {
 
 constexpr int64_t kIndexPageBytes = kIndexPageTokens * (kIndexWidth + 4);
 
-bool aligned_16(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
-
 void check_shape(const IndexShape& s) {
   LEVIN_CHECK(s.n_requests >= 0 && s.n_tokens >= 1 && s.n_tokens <= kMaxQueryTokens && s.n_blocks >= 1,
               "index shape: {} requests of {} tokens over {} blocks", s.n_requests, s.n_tokens, s.n_blocks);
@@ -22,8 +21,8 @@ void check_shape(const IndexShape& s) {
 }
 
 void check_inputs(const IndexScoreInputs& in, const IndexShape& shape) {
-  LEVIN_CHECK(index_support(in.n_heads, kIndexWidth, shape.n_tokens).empty(), "{}",
-              index_support(in.n_heads, kIndexWidth, shape.n_tokens));
+  const std::string refusal = index_support({.n_heads = in.n_heads, .n_tokens = shape.n_tokens});
+  LEVIN_CHECK(refusal.empty(), "{}", refusal);
   LEVIN_CHECK(in.n_rows <= int64_t{shape.n_requests} * shape.n_tokens, "{} query rows for {} requests of {} tokens",
               in.n_rows, shape.n_requests, shape.n_tokens);
   LEVIN_CHECK(aligned_16(in.q) && aligned_16(in.w) && aligned_16(in.pages), "q, w and pages must be 16-byte aligned");
@@ -53,12 +52,12 @@ IndexScoreMaps make_maps(const IndexScoreInputs& in, int n_tokens) {
 
 }  // namespace
 
-std::string index_support(int n_heads, int d_index, int n_tokens) {
-  if (n_heads != 16 && n_heads != 32 && n_heads != 64)
-    return fmt::format("index scores on CUDA have 16, 32 or 64 heads, not {}", n_heads);
-  if (d_index != kIndexWidth) return fmt::format("index scores on CUDA have width 128, not {}", d_index);
-  if (n_tokens < 1 || n_tokens > kMaxQueryTokens)
-    return fmt::format("index scores on CUDA take 1 to 8 query tokens of a request, not {}", n_tokens);
+std::string index_support(const IndexForm& form) {
+  if (form.n_heads != 16 && form.n_heads != 32 && form.n_heads != 64)
+    return fmt::format("index scores on CUDA have 16, 32 or 64 heads, not {}", form.n_heads);
+  if (form.d_index != kIndexWidth) return fmt::format("index scores on CUDA have width 128, not {}", form.d_index);
+  if (form.n_tokens < 1 || form.n_tokens > kMaxQueryTokens)
+    return fmt::format("index scores on CUDA take 1 to 8 query tokens of a request, not {}", form.n_tokens);
   return {};
 }
 

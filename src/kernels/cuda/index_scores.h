@@ -25,8 +25,14 @@
 
 namespace levin::cuda {
 
-// Empty if the kernels have this shape, otherwise one line that names what they lack.
-std::string index_support(int n_heads, int d_index, int n_tokens);
+struct IndexForm {
+  int n_heads = 0;
+  int d_index = kIndexWidth;
+  int n_tokens = 1;  // of a request
+};
+
+// Empty if the kernels have this form, otherwise one line that names what they lack.
+std::string index_support(const IndexForm& form);
 
 // What a plan was built for, and what a launch must agree with.
 struct IndexShape {

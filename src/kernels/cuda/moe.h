@@ -74,6 +74,8 @@ struct GatherRows {
 };
 void gather_rows(const GatherRows& a, CUstream_st* stream);
 
+// Tokens up to which the shared block is one more expert: of more it reads its weights fewer times as a product of its own.
+constexpr int kMaxTokensOfShared = 32;
 constexpr int kMaxTokensTogether = 128;  // beyond, plans of all blocks take longer than two launches,
 constexpr int kMaxTokensRouted = 32;     // and choices of all blocks than one
 struct PlanAndRound {

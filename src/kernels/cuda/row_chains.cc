@@ -5,12 +5,11 @@
 #include <string_view>
 
 #include "base/check.h"
+#include "kernels/cuda/alignment.h"
 #include "kernels/cuda/row_chains_launch.h"
 
 namespace levin::cuda {
 namespace {
-
-bool aligned_16(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
 
 void check_rows(std::string_view op, const InputRows& x) {
   LEVIN_CHECK(x.data != nullptr && aligned_16(x.data) && x.ld % 8 == 0, "{}: rows at {}, {} elements apart", op, x.data,
@@ -26,7 +25,7 @@ void check_slots(std::string_view op, const CacheSlots& to, int64_t least_page_b
 }
 
 void check(const NormRows& a) {
-  const std::string refused = chain_support(a.d, kLatentWidth, kRopeWidth, kIndexWidth);
+  const std::string refused = chain_support({.d_model = a.d});
   LEVIN_CHECK(refused.empty(), "{}", refused);
   check_rows("norm_rows", a.x);
   LEVIN_CHECK(aligned_16(a.weight) && aligned_16(a.residual) && aligned_16(a.normed) && aligned_16(a.normed_f32),
@@ -55,13 +54,14 @@ void check(const WriteIndexKeys& a) {
 
 }  // namespace
 
-std::string chain_support(int d_model, int d_latent, int d_rope, int d_index) {
-  if (d_model < 16 || d_model > kMaxNormWidth || d_model % 16 != 0)
-    return fmt::format("rows on CUDA are a multiple of 16 up to {} wide, not {}", kMaxNormWidth, d_model);
-  if (d_latent != kLatentWidth || d_rope != kRopeWidth)
+std::string chain_support(const ChainWidths& widths) {
+  if (widths.d_model < 16 || widths.d_model > kMaxNormWidth || widths.d_model % 16 != 0)
+    return fmt::format("rows on CUDA are a multiple of 16 up to {} wide, not {}", kMaxNormWidth, widths.d_model);
+  if (widths.d_latent != kLatentWidth || widths.d_rope != kRopeWidth)
     return fmt::format("cache rows on CUDA have latent width {} and rope width {}, not {} and {}", kLatentWidth,
-                       kRopeWidth, d_latent, d_rope);
-  if (d_index != kIndexWidth) return fmt::format("index heads on CUDA are {} wide, not {}", kIndexWidth, d_index);
+                       kRopeWidth, widths.d_latent, widths.d_rope);
+  if (widths.d_index != kIndexWidth)
+    return fmt::format("index heads on CUDA are {} wide, not {}", kIndexWidth, widths.d_index);
   return {};
 }
 

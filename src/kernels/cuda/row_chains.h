@@ -31,8 +31,15 @@ constexpr int kMaxNormWidth = 28672;
 constexpr int kLatentWidth = 512;
 constexpr int kRopeWidth = 64;
 
+struct ChainWidths {
+  int d_model = 0;
+  int d_latent = kLatentWidth;
+  int d_rope = kRopeWidth;
+  int d_index = kIndexWidth;
+};
+
 // What the kernels lack for a model of these widths, in one line; empty if nothing.
-std::string chain_support(int d_model, int d_latent, int d_rope, int d_index);
+std::string chain_support(const ChainWidths& widths);
 
 // Rows of bf16, or f32, `ld` elements apart; 16-byte aligned, ld a multiple of 8.
 struct InputRows {

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "kernels/cuda/alignment.h"
 #include "kernels/cuda/plan_thresholds.h"
 #include "kernels/cuda/prims/launch.h"
 #include "kernels/cuda/sparse_mla_launch.h"
@@ -12,10 +13,8 @@
 namespace levin::cuda {
 namespace {
 
-bool aligned_16(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
-
 void check(const SparseMla& a) {
-  const std::string refusal = sparse_mla_support(a.n_heads, 512, 64, a.n_topk);
+  const std::string refusal = sparse_mla_support({.n_heads = a.n_heads, .n_topk = a.n_topk});
   LEVIN_CHECK(refusal.empty(), "{}", refusal);
   LEVIN_CHECK(aligned_16(a.q_latent) && aligned_16(a.q_rope) && aligned_16(a.cache) && aligned_16(a.out),
               "q, cache and out must be 16-byte aligned");
@@ -132,15 +131,18 @@ SparseMla rows_of(const SparseMla& a, int64_t first, int64_t n_rows) {
   return some;
 }
 
+constexpr int64_t kFewestRowsToConvert = 512;
+
 }  // namespace
 
-std::string sparse_mla_support(int n_heads, int d_latent, int d_rope, int n_topk) {
-  if (d_latent != 512 || d_rope != 64)
-    return fmt::format("sparse attention on CUDA has latent width 512 and rope width 64, not {} and {}", d_latent,
-                       d_rope);
-  if (n_heads < 1 || n_heads > 128) return fmt::format("sparse attention on CUDA has 1 to 128 heads, not {}", n_heads);
-  if (n_topk < 64 || n_topk > 2048 || n_topk % 64 != 0)
-    return fmt::format("sparse attention on CUDA takes a multiple of 64 top-k indices up to 2048, not {}", n_topk);
+std::string sparse_mla_support(const MlaForm& form) {
+  if (form.d_latent != 512 || form.d_rope != 64)
+    return fmt::format("sparse attention on CUDA has latent width 512 and rope width 64, not {} and {}", form.d_latent,
+                       form.d_rope);
+  if (form.n_heads < 1 || form.n_heads > 128)
+    return fmt::format("sparse attention on CUDA has 1 to 128 heads, not {}", form.n_heads);
+  if (form.n_topk < 64 || form.n_topk > 2048 || form.n_topk % 64 != 0)
+    return fmt::format("sparse attention on CUDA takes a multiple of 64 top-k indices up to 2048, not {}", form.n_topk);
   return {};
 }
 
@@ -151,16 +153,18 @@ int64_t sparse_mla_scratch_bytes() {
 int64_t most_mla_pairs() { return std::min<int64_t>(n_sms(), kMlaTotals) / 2; }
 
 std::vector<int64_t> sparse_mla_thresholds(int n_heads, int n_topk, int64_t most_rows) {
-  return plan_thresholds(most_rows, [&](int64_t n_rows) {
+  std::vector<int64_t> found = plan_thresholds(most_rows, [&](int64_t n_rows) {
     return choose_sharing({.n_rows = n_rows, .n_heads = n_heads, .n_topk = n_topk});
   });
+  if (kFewestRowsToConvert <= most_rows) found.push_back(kFewestRowsToConvert);
+  return found;
 }
 
 // A row of 2048 top-k indices gains 0.2 us with 128 heads and 0.3 us with 64; a token of a request costs 1.3 ns.
 bool is_worth_converting(const SparseMla& a, int64_t n_tables) {
-  constexpr int64_t kFewestRows = 512, kTokensPerRow = 64;
+  constexpr int64_t kTokensPerRow = 64;
   const int64_t n_tokens = n_tables * a.tables.stride * kIndexPageTokens;
-  return a.format == LatentRows::kFp8 && a.tables.data != nullptr && a.n_rows >= kFewestRows &&
+  return a.format == LatentRows::kFp8 && a.tables.data != nullptr && a.n_rows >= kFewestRowsToConvert &&
          n_tokens <= a.n_rows * kTokensPerRow;
 }
 

@@ -36,8 +36,15 @@ enum class LatentRows : uint8_t {
   kConverted,  // those of convert_latent_rows(): FP8 rows as bf16, with the bits of FP8 rows in all results
 };
 
-// Empty if the kernels have this shape, otherwise one line that names what they lack.
-std::string sparse_mla_support(int n_heads, int d_latent, int d_rope, int n_topk);
+struct MlaForm {
+  int n_heads = 0;
+  int d_latent = 512;
+  int d_rope = 64;
+  int n_topk = 0;
+};
+
+// Empty if the kernels have this form, otherwise one line that names what they lack.
+std::string sparse_mla_support(const MlaForm& form);
 
 struct SparseMla {
   const void* q_latent = nullptr;      // [n_rows, n_heads, 512] bf16, 16-byte aligned
@@ -81,7 +88,7 @@ bool is_worth_converting(const SparseMla& a, int64_t n_tables);
 int64_t converted_latent_bytes(const PageTables& tables, int64_t n_tables);
 SparseMla convert_latent_rows(const SparseMla& a, int64_t n_tables, std::byte* workspace, StreamHandle stream);
 
-// plan_thresholds() of kAuto over FP8 rows on the calling thread's device, for tests.
+// plan_thresholds() of kAuto over FP8 rows on the calling thread's device, and the fewest rows to convert; for tests.
 std::vector<int64_t> sparse_mla_thresholds(int n_heads, int n_topk, int64_t most_rows);
 
 }  // namespace levin::cuda

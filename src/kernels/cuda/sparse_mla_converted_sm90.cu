@@ -18,6 +18,7 @@
 #include "kernels/cuda/sparse_mla_load.cuh"
 #include "kernels/cuda/sparse_mla_scores.cuh"
 #include "kernels/cuda/sparse_mla_values.cuh"
+#include "kernels/cuda/tiles/meeting.cuh"
 
 namespace levin::cuda::mla {
 namespace {
@@ -43,6 +44,7 @@ struct ConvertedRows {
   Mbarrier weight_full[2];
   Mbarrier query_full;
   Mbarrier query_empty;
+  Meeting<kHeadBarrier, kHeadThreads> sums_there;
 };
 static_assert(sizeof(ConvertedRows) <= kMaxSharedBytes, "too much shared memory");
 
@@ -338,7 +340,7 @@ __device__ __forceinline__ void write_row(ConvertedRows& s, HeadState& m, const 
     row_sum[kGroup][row] = m.sums.total_sum[0];
     row_sum[kGroup][row + 8] = m.sums.total_sum[1];
   }
-  named_barrier(kHeadBarrier, kHeadThreads);
+  s.sums_there.wait(static_cast<uint32_t>(w.n_done()));
   const float inverse[2] = {invert_sum(row_sum[0][row], row_sum[1][row]),
                             invert_sum(row_sum[0][row + 8], row_sum[1][row + 8])};
 #pragma unroll
@@ -490,6 +492,7 @@ __device__ __forceinline__ void init_barriers(ConvertedRows& s) {
   }
   s.query_full.init(kLoadThreads);
   s.query_empty.init(kHeadThreads / 32 * kWarpArrivals);
+  s.sums_there.init();
   fence_barrier_init();
 }
 

@@ -452,6 +452,12 @@ __device__ __forceinline__ void weigh_tile(S& s, const SparseMla& a, const Block
   store_weights(a, w, tile, score);
 }
 
+// Once all ceilings of a part are known, its queries and keys have been read and others take their places. racecheck does not
+// follow the stores between blocks that tell them; for it all threads of the cluster meet there.
+__device__ __forceinline__ void meet_for_racecheck() {
+  if constexpr (kForRacecheck) cluster_sync();
+}
+
 // From queries and keys to the weights of own tiles, which are sent.
 template <class S>
 __device__ __forceinline__ void score_role(S& s, const SparseMla& a, const BlockWork<S>& w, float scale_log2) {
@@ -477,6 +483,7 @@ __device__ __forceinline__ void score_role(S& s, const SparseMla& a, const Block
   weigh_tile(s, a, w, last, sums, S::kOwnTiles - 2 + group, scale_log2);
   const auto send = [&] {
     s.ceilings_full[S::kOwnTiles - 1].wait(0);  // queries and keys are not needed in any block of the part
+    meet_for_racecheck();
 #pragma unroll
     for (int r = 0; r < S::kRounds; ++r) send_weights(s, a, w, (2 * r + group) * S::kPartBlocks + w.place(), sums[r]);
     if (warp_index() < S::kSumHeads / 4) add_sums(s, w);
@@ -678,6 +685,7 @@ __device__ __forceinline__ void add_role(S& s, const SparseMla& a, const BlockWo
   named_barrier(kValuesBarrier + adder, 128);
   fence_async_shared();
   for (Mbarrier& ceilings_full : s.ceilings_full) ceilings_full.wait(0);
+  meet_for_racecheck();
   float acc[4 * kAdderFours];
   float4 own[kSumFours];
   add_part(s, w, adder, acc);
@@ -708,6 +716,7 @@ __device__ __forceinline__ void value_role(S& s, const SparseMla& a, const Block
     add_role(s, a, w, S::kAdders == 2 ? group : 0);
   } else {
     named_barrier(kScoresDoneBarrier, 128 + kValueThreads);  // no earlier: values of the first tiles are waited for
+    meet_for_racecheck();
     put_later_values(s, a, w, 0, [] {});
   }
 }

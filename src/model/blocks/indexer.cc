@@ -59,7 +59,9 @@ void IndexerBlock::select(Pass& p, const IndexerInput& in, const IndexKeys& keys
   if (!has_scores(keys, slots.dim(1))) {
     return ops::take_all(p.ctx(), {.visible = keys.visible, .first = keys.first, .topk = slots});
   }
-  ops::index_topk(p.ctx(), {.query = query(p, in, keys), .topk = slots, .faults = p.step().faults});
+  const ops::IndexQuery q = query(p, in, keys);
+  if (p.probe() != nullptr && p.probe()->on_index_query) p.probe()->on_index_query(q);
+  ops::index_topk(p.ctx(), {.query = q, .topk = slots, .faults = p.step().faults});
 }
 
 void IndexerBlock::select(Pass& p, const ops::IndexQueries& queries, const IndexKeys& keys, View slots) {

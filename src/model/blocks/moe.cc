@@ -38,16 +38,22 @@ void MoeBlock::run(Pass& p, View h, View out, bool add) const {
                                 .topk = topk,
                                 .weights = expert_weights,
                                 .faults = p.step().faults};
-  ops::routed_ffn(p.ctx(), {.route = route,
-                            .experts = {.x = h,
-                                        .topk = topk,
-                                        .weights = expert_weights,
-                                        .experts = weights.experts,
-                                        .shared = weights.shared ? &*weights.shared : nullptr,
-                                        .limit = params.limit,
-                                        .weigh_hidden = p.numerics().weigh_hidden,
-                                        .out = out,
-                                        .add = add}});
+  const ops::ExpertFfn experts{.x = h,
+                               .topk = topk,
+                               .weights = expert_weights,
+                               .experts = weights.experts,
+                               .shared = weights.shared ? &*weights.shared : nullptr,
+                               .limit = params.limit,
+                               .weigh_hidden = p.numerics().weigh_hidden,
+                               .out = out,
+                               .add = add};
+  if (p.probe() == nullptr || !p.probe()->on_experts) {
+    ops::routed_ffn(p.ctx(), {.route = route, .experts = experts});
+    return;
+  }
+  ops::route_experts(p.ctx(), route);
+  p.probe()->on_experts(logits, topk, expert_weights);
+  ops::expert_ffn(p.ctx(), experts);
 }
 
 }  // namespace levin

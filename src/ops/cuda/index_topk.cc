@@ -136,8 +136,9 @@ void OpsOnCuda::index_topk(const ops::IndexTopk& a) {
   if (a.topk.dim(0) == 0) return;
   if (!why_not_sm90(form_of(a.query, a.topk.dim(1))).empty()) return PlainCuda::index_topk(a);
   const int64_t n_rows = a.topk.dim(0), max_length = longest(a.query);
-  const int64_t step = rows_at_once(max_length, a.query.tokens_together);
-  if (n_rows <= step) return topk_of_rows(a, max_length);
+  const int64_t together = a.query.tokens_together, most = rows_at_once(max_length, a.query.tokens_together);
+  if (n_rows <= most) return topk_of_rows(a, max_length);
+  const int64_t step = even_step(n_rows / together, most / together) * together;
   for (int64_t row = 0; row < n_rows; row += step) {
     const int64_t count = std::min(step, n_rows - row);
     topk_of_rows({.query = rows_of(a.query, row, count),

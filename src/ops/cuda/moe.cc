@@ -16,13 +16,11 @@ namespace {
 constexpr std::string_view kOp = "expert_ffn";
 constexpr int64_t kMaxPairs = 65535;  // rows of one launch around the grouped products
 
-// Tokens up to which the shared block is one more expert: of more it reads its weights fewer times as a product of its own.
-constexpr int kMaxTokensOfShared = 32;
-
-// Scratch of one token, for each index and once: rounded inputs, gate and up, hidden values, what experts give.
-int64_t token_bytes(const ops::ExpertFfn& a, int64_t f) {
-  const int64_t d = a.x.dim(1), f_shared = a.shared == nullptr ? 0 : a.shared->gate.n();
-  return a.topk.dim(1) * (4 * d + 6 * f + 16) + 12 * d + 6 * f_shared + 64;
+int64_t token_bytes(const ops::ExpertFfn& a, int64_t d_hidden) {
+  return ops::tuned_token_bytes({.d_model = a.x.dim(1),
+                                 .d_hidden = d_hidden,
+                                 .d_shared = a.shared == nullptr ? 0 : a.shared->gate.n(),
+                                 .n_active = a.topk.dim(1)});
 }
 
 ProductWeights group_weights(const ops::ExpertStack& stack, bool gate_up) {
@@ -140,7 +138,7 @@ ProductRows OpsOnCuda::expert_rows(const ops::ExpertFfn& a, DType weights, const
 
 // The same experts with the shared block as one more, where it stands after them.
 std::optional<OpsOnCuda::BlockWeights> OpsOnCuda::with_shared(const ops::ExpertFfn& a, const BlockWeights& experts) {
-  if (a.shared == nullptr || a.stack != nullptr || a.x.dim(0) > kMaxTokensOfShared) return std::nullopt;
+  if (a.shared == nullptr || a.stack != nullptr || a.x.dim(0) > cuda::kMaxTokensOfShared) return std::nullopt;
   const BlockWeights shared = block_weights(*a.shared);
   if (shared.joined() != experts.joined()) return std::nullopt;
   BlockWeights all = experts;
@@ -205,7 +203,7 @@ int64_t OpsOnCuda::tokens_at_once(const ops::ExpertFfn& a, const BlockWeights& e
 
 void OpsOnCuda::run_all_experts(const ops::ExpertFfn& a) {
   const BlockWeights experts = weights_of_experts(a);
-  const int64_t step = tokens_at_once(a, experts);
+  const int64_t step = even_step(a.x.dim(0), tokens_at_once(a, experts));
   for (int64_t t = 0; t < a.x.dim(0); t += step) {
     const int64_t n = std::min(step, a.x.dim(0) - t);
     ops::ExpertFfn slice = a;

@@ -1,5 +1,6 @@
 #include "ops/cuda/ops_on_cuda.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/check.h"
@@ -17,6 +18,11 @@ bool is_aligned_16(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 =
 
 bool has_aligned_rows(const View& rows) {
   return is_aligned_16(rows.bytes()) && rows.stride(0) * dtype_bytes(rows.dtype()) % 16 == 0;
+}
+
+int64_t even_step(int64_t n_rows, int64_t most) {
+  const int64_t at_most = std::max<int64_t>(most, 1), n_slices = (n_rows + at_most - 1) / at_most;
+  return n_slices <= 1 ? at_most : (n_rows + n_slices - 1) / n_slices;
 }
 
 Result<std::unique_ptr<CudaBackend>> OpsOnCuda::create(const CudaOptions& options, cuda::DeviceInfo device) {

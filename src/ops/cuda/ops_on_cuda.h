@@ -33,6 +33,9 @@ cuda::QuantizedRows rounded_rows(std::string_view op, const View& codes, const V
 bool is_aligned_16(const void* p);
 bool has_aligned_rows(const View& rows);
 
+// As many rows at a time as make the fewest slices of n_rows, which have at most `most` rows, or one: about as many in each.
+int64_t even_step(int64_t n_rows, int64_t most);
+
 // Counts of the scores of as many rows as index_topk() takes at a time, in the bins of kernels/cuda/topk.h.
 constexpr int64_t kCountedRows = 4096;
 constexpr int64_t kHistogramBins = 2048;

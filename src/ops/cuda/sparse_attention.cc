@@ -84,8 +84,7 @@ DType OpsOnCuda::query_type(const LatentFormat& rows, int64_t n_heads, int64_t n
 void OpsOnCuda::sparse_attention(const ops::SparseAttention& a) {
   if (!why_not_sm90(form_of(a)).empty()) return PlainCuda::sparse_attention(a);
   const int64_t n_rows = a.q_latent.dim(0), row_bytes = a.q_latent.dim(1) * (a.q_latent.dim(2) + a.q_rope.dim(2)) * 2;
-  const int64_t step =
-      a.q_latent.dtype() == DType::kBF16 ? n_rows : std::max<int64_t>(1, scratch_bytes_ / 4 / row_bytes);
+  const int64_t step = a.q_latent.dtype() == DType::kBF16 ? n_rows : even_step(n_rows, scratch_bytes_ / 4 / row_bytes);
   for (int64_t row = 0; row < n_rows; row += step) attend(rows_of(a, row, std::min(step, n_rows - row)));
 }
 

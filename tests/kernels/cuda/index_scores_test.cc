@@ -275,10 +275,10 @@ TEST(IndexPlanTest, BelongsToOneShape) {
 }
 
 TEST(IndexPlanTest, RefusesOtherShapesByName) {
-  EXPECT_EQ(index_support(64, 128, 8), "");
-  EXPECT_NE(index_support(48, 128, 1).find("48"), std::string::npos);
-  EXPECT_NE(index_support(64, 64, 1).find("64"), std::string::npos);
-  EXPECT_NE(index_support(64, 128, 9).find("9"), std::string::npos);
+  EXPECT_EQ(index_support({.n_heads = 64, .n_tokens = 8}), "");
+  EXPECT_NE(index_support({.n_heads = 48}).find("48"), std::string::npos);
+  EXPECT_NE(index_support({.n_heads = 32, .d_index = 64}).find("64"), std::string::npos);
+  EXPECT_NE(index_support({.n_heads = 64, .n_tokens = 9}).find("9"), std::string::npos);
   EXPECT_EQ(topk_support(2048), "");
   EXPECT_NE(topk_support(100).find("100"), std::string::npos);
   EXPECT_NE(topk_support(4096).find("4096"), std::string::npos);

@@ -342,10 +342,10 @@ TEST_F(RowChainsTest, IndexRowsAreNormedRotatedAndRounded) {
 }
 
 TEST(RowChainsSupportTest, NamesWhatIsNotThere) {
-  EXPECT_EQ(chain_support(7168, 512, 64, 128), "");
-  EXPECT_NE(chain_support(7169, 512, 64, 128).find("7169"), std::string::npos);
-  EXPECT_NE(chain_support(7168, 448, 64, 128).find("448"), std::string::npos);
-  EXPECT_NE(chain_support(7168, 512, 64, 64).find("64"), std::string::npos);
+  EXPECT_EQ(chain_support({.d_model = 7168}), "");
+  EXPECT_NE(chain_support({.d_model = 7169}).find("7169"), std::string::npos);
+  EXPECT_NE(chain_support({.d_model = 7168, .d_latent = 448}).find("448"), std::string::npos);
+  EXPECT_NE(chain_support({.d_model = 7168, .d_index = 64}).find("64"), std::string::npos);
 }
 
 }  // namespace

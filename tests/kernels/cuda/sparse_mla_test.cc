@@ -310,11 +310,11 @@ TEST(ConversionTest, IsForManyRowsOfFewTokens) {
 }
 
 TEST(SparseMlaSupportTest, RefusesOtherShapesByName) {
-  EXPECT_EQ(sparse_mla_support(128, 512, 64, 2048), "");
-  EXPECT_EQ(sparse_mla_support(1, 512, 64, 64), "");
-  EXPECT_NE(sparse_mla_support(129, 512, 64, 2048).find("129"), std::string::npos);
-  EXPECT_NE(sparse_mla_support(64, 448, 64, 2048).find("448"), std::string::npos);
-  EXPECT_NE(sparse_mla_support(64, 512, 64, 100).find("100"), std::string::npos);
+  EXPECT_EQ(sparse_mla_support({.n_heads = 128, .n_topk = 2048}), "");
+  EXPECT_EQ(sparse_mla_support({.n_heads = 1, .n_topk = 64}), "");
+  EXPECT_NE(sparse_mla_support({.n_heads = 129, .n_topk = 2048}).find("129"), std::string::npos);
+  EXPECT_NE(sparse_mla_support({.n_heads = 64, .d_latent = 448, .n_topk = 2048}).find("448"), std::string::npos);
+  EXPECT_NE(sparse_mla_support({.n_heads = 64, .n_topk = 100}).find("100"), std::string::npos);
 }
 
 }  // namespace

@@ -1,9 +1,20 @@
-// draft_steps.h: a block a sequence, which decides in one thread and edits its rows with all; a thread a chain.
+// draft_steps.h: a block a sequence, which decides in one thread and edits its rows with all; a thread a chain, or a sequence of
+// the next round.
+#include "base/draft_chain.h"
 #include "kernels/cuda/plain/draft_steps.h"
 #include "kernels/cuda/plain/launch.cuh"
 
 namespace levin::cuda::plain {
 namespace {
+
+__device__ void set_row(const EditedStep& step, int64_t row, int32_t token, int32_t position) {
+  const int32_t slot = position + step.first_slot;
+  step.tokens[row] = token;
+  step.positions[row] = position;
+  step.slot[row] = slot;
+  step.visible[row] = slot + 1;
+  if (step.window != nullptr) step.window[row] = max(step.first_slot, slot + 1 - static_cast<int32_t>(step.n_window));
+}
 
 __device__ void make_padding(const EditedStep& step, int64_t row) {
   step.tokens[row] = step.positions[row] = 0;
@@ -22,14 +33,10 @@ __device__ int32_t n_right_rows(const AcceptDrafts& a, const VerifiedRows& rows)
   return rows.n_rows;
 }
 
-__device__ void start_chain(const AcceptDrafts& a, const VerifiedRows& rows, int32_t n_right) {
+__device__ void start(const AcceptDrafts& a, const VerifiedRows& rows, int32_t n_right) {
   DraftChain& chain = a.chains[rows.chain];
-  const int32_t n_chosen = max(n_right - rows.n_known, 0);
-  chain.n_committed = n_right;
-  chain.position += n_right;
-  chain.rule.position += static_cast<uint32_t>(n_chosen);
-  chain.room -= n_chosen;
-  chain.n_wanted = n_right == 0 ? 0 : min(max(chain.room, 0), chain.n_wanted);
+  const int32_t n_chosen = start_chain(chain, rows.n_known, n_right);
+  if (n_chosen > 0) chain.next_token = a.chosen[rows.first_chosen + n_chosen - 1].token;
   a.wanted[rows.chain] = rows.first_row + max(n_right, 1) - 1;
 }
 
@@ -49,18 +56,7 @@ __global__ void accept_kernel(AcceptDrafts a) {
     else if (r >= rows.n_known)
       a.step.tokens[row] = a.chosen[rows.first_chosen + r - rows.n_known].token;
   }
-  if (threadIdx.x == 0 && rows.chain >= 0) start_chain(a, rows, n_right);
-}
-
-// Adds a draft. Whether the chain continues after it.
-__device__ bool take_draft(const ChosenToken& chosen, double min_confidence, DraftChain& chain) {
-  if (chain.n_drafts >= chain.n_wanted) return false;
-  if (chosen.sound != 0) ++chain.n_drafts;
-  const bool wants_more = chosen.sound != 0 && chain.n_drafts < chain.n_wanted;
-  if (wants_more) chain.confidence *= static_cast<double>(chosen.probability);
-  if (wants_more && chain.confidence >= min_confidence) return true;
-  chain.n_wanted = chain.n_drafts;
-  return false;
+  if (threadIdx.x == 0 && rows.chain >= 0) start(a, rows, n_right);
 }
 
 __global__ void continue_kernel(ContinueDrafts a) {
@@ -71,13 +67,35 @@ __global__ void continue_kernel(ContinueDrafts a) {
   const ChosenToken chosen = a.chosen[n];
   if (!take_draft(chosen, a.min_confidence, chain)) return make_padding(a.step, n);
   ++chain.position, ++chain.rule.position;
-  const int32_t slot = chain.position + a.step.first_slot;
-  a.step.tokens[n] = chosen.token;
-  a.step.positions[n] = chain.position;
-  a.step.slot[n] = slot;
-  a.step.visible[n] = slot + 1;
-  if (a.step.window != nullptr)
-    a.step.window[n] = max(a.step.first_slot, slot + 1 - static_cast<int32_t>(a.step.n_window));
+  set_row(a.step, n, chosen.token, chain.position);
+}
+
+__global__ void carry_kernel(CarryDrafts a) {
+  follow_earlier_kernels();
+  const int64_t i = flat_index();
+  if (i >= a.n_sequences) return;
+  DraftChain chain = a.chains[a.which[i]];
+  take_draft(a.chosen[a.which[i]], 0, chain);
+  const int32_t n_rows = n_carried(chain);
+  ChoiceRule rule = first_rule(chain);
+  if (a.rules != nullptr) {
+    a.sequences[i].n_rows = n_rows;
+    a.next[i].rule = rule;
+    a.next[i].room = chain.room;
+    a.next[i].position = chain.next_position - 1;
+  }
+  for (int32_t j = 0; j < a.rows_each; ++j) {
+    const int64_t row = i * a.rows_each + j;
+    if (j < n_rows) {
+      a.step.seq[row] = static_cast<int32_t>(i);
+      set_row(a.step, row, carried_token(chain, j + a.shift), chain.next_position + j);
+    } else {
+      make_padding(a.step, row);
+    }
+    if (a.rules == nullptr) continue;
+    a.rules[row] = rule;
+    ++rule.position;
+  }
 }
 
 }  // namespace
@@ -87,6 +105,10 @@ void accept_drafts(const AcceptDrafts& a, StreamHandle stream) {
 }
 void continue_drafts(const ContinueDrafts& a, StreamHandle stream) {
   start(continue_kernel, {.x = div_up(a.n_chains, kThreads)}, stream, a);
+}
+
+void carry_drafts(const CarryDrafts& a, StreamHandle stream) {
+  start(carry_kernel, {.x = div_up(a.n_sequences, kThreads)}, stream, a);
 }
 
 }  // namespace levin::cuda::plain

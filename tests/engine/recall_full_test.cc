@@ -1,0 +1,15 @@
+#include "engine/recall_test.h"
+
+namespace levin::test {
+namespace {
+
+constexpr int kDocuments = kMaxDocuments;
+
+INSTANTIATE_TEST_SUITE_P(RecallFull, RecallTest,
+                         ::testing::Values(RecallCase{"demo-v32", kDocuments}, RecallCase{"demo-glm", kDocuments}),
+                         [](const auto& c) { return test_name(c.param.model); });
+INSTANTIATE_TEST_SUITE_P(RecallFull, RecallOfV32Test, ::testing::Values(kDocuments),
+                         [](const auto& n) { return "documents_" + std::to_string(n.param); });
+
+}  // namespace
+}  // namespace levin::test
