@@ -164,8 +164,9 @@ void add_device_options(Command& command, EngineOptions& options, Given& given) 
   command.option(
       {.names = "--overlap",
        .value = "SWITCH",
-       .purpose = "On a GPU: deliver tokens while it computes the next ones, on or off; never changes the answer",
-       .default_text = "off",
+       .purpose =
+           "On a GPU: start the next step before the results of one are read, on or off; never changes the answer",
+       .default_text = "on",
        .group = "Engine"},
       set_choice({"on", "off"}, [&options](size_t place) { options.overlap = place == 0; }));
   command.option({.names = "--threads",

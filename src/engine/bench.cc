@@ -134,7 +134,7 @@ Result<DecodeRun> run_decode(Runner& runner, const BenchOptions& options, const 
                          .max_running = what.batch,
                          .share_prefixes = false,
                          .prefill_first = true,
-                         .overlap = options.overlap});
+                         .overlap = options.overlap && runner.on_device()});
   DecodeRun run;
   std::vector<RequestId> ids;
   int64_t n_decoding = 0;
@@ -152,8 +152,11 @@ Result<DecodeRun> run_decode(Runner& runner, const BenchOptions& options, const 
     LEVIN_ASSIGN(const RequestId id, loop.submit(std::move(request)));
     ids.push_back(id);
   }
-  while (n_decoding < what.batch && loop.step()) continue;      // prompts
-  if (run.n_tokens > 0) return no_room(runner, what, options);  // some had to wait for others to finish
+  while (n_decoding < what.batch && loop.step()) {  // prompts
+    const bool waits_for_others = n_decoding < what.batch && run.n_tokens > 0;
+    if (waits_for_others) return no_room(runner, what, options);
+  }
+  run.n_tokens = 0;  // that came with the last of the first tokens
   const int64_t n_waits_before = runner.n_waits();
   runner.measure(times);
   const Clock::time_point start = Clock::now();

@@ -11,7 +11,8 @@
 //
 // A drafter may be able to do both where the tokens are chosen, before the host knows them (can_enqueue()). Then the loop
 // calls enqueue() after it has enqueued the trunk and its head, and waits for all of it at once; commit() and propose() of
-// that round only take in what is there. The drafts are the same.
+// that round only take in what is there. The drafts are the same. A round may then be enqueued before the results of the one
+// before it are there: carry() has its trunk compute from that one's drafts.
 //
 // What a drafter keeps of a sequence is its DraftState. Rows in the caches survive restarts and preemption with their
 // pages. The tap of the last committed token is not in them: the prefix cache keeps it at the end of every block and passes
@@ -71,21 +72,33 @@ struct EnqueuedEntry {
   int64_t first_position = 0;     // of the rows
   int64_t n_chosen = 0;           // rows that give tokens: the last ones; 0 inside a prompt
   int64_t room = 0;               // tokens that may follow the known ones, chosen ones and drafts together
+  // Of a round ahead: its place among the sequences of the round before, whose drafts `rows` will be. first_position is then
+  // the last that it may have, and room is for one draft at least, whatever is left.
+  int32_t place_before = -1;
 };
 
 struct EnqueuedRound {
-  View taps;    // [T, d_state] f32: of the rows of all entries, in order
-  View faults;  // [T] i32: their row status
-  View chosen;  // [sum of n_chosen, kChosenTokenWords] i32
+  View taps;           // [T, d_state] f32: of the rows of all entries, in order
+  View faults;         // [T] i32: their row status
+  View chosen;         // [sum of n_chosen, kChosenTokenWords] i32
+  int64_t step = 0;    // of the runner
+  bool ahead = false;  // the results of the round before, which was enqueued, are still to come
   int depth = 0;
   double min_confidence = 0;
   std::vector<EnqueuedEntry> entries;
 };
 
+// What a round ahead takes from the one before it, where the model runs.
+struct CarriedRows {
+  StepEdit edit;    // of the trunk's step
+  View rules = {};  // [rows, kChoiceRuleWords] i32: how tokens are chosen; empty: the host knows
+};
+
 struct DraftRound {
-  View taps;        // [T, d_state] f32, where the model runs
-  View first_taps;  // the first of them on the host, those of all chunks that are not of prompts; empty: not there
-  int depth = 0;    // maximum drafts of a sequence in this step
+  View taps;         // [T, d_state] f32, where the model runs
+  View first_taps;   // the first of them on the host, those of all chunks that are not of prompts; empty: not there
+  int64_t step = 0;  // of the runner
+  int depth = 0;     // maximum drafts of a sequence in this step
   bool enqueued = false;      // enqueue() was called for it
   double min_confidence = 0;  // of all drafts of a chain together, for it to get another one
   std::vector<DraftEntry> entries;
@@ -113,6 +126,8 @@ class Drafter {
   // Whether enqueue() could make the drafts of a round, whose views are empty yet.
   virtual bool can_enqueue(const EnqueuedRound& /*round*/) const { return false; }
   virtual void enqueue(const EnqueuedRound& /*round*/) {}
+  // Of a round ahead, before its trunk: it verifies the drafts of the round before, whatever they turn out to be.
+  virtual CarriedRows carry(const EnqueuedRound& /*round*/) { return {}; }
 };
 
 // No drafts: the loop decodes one token a step.

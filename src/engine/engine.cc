@@ -75,7 +75,7 @@ Result<Room> plan_room(const EngineOptions& options, const ModelConfig& config, 
   }
   const int64_t scratch_bytes = device_workspace_bytes(plan);
   if (cuda != nullptr) {
-    plan.workspace_bytes = scratch_bytes + plan.step_rows_bytes;
+    plan.workspace_bytes = scratch_bytes + plan.step_rows_bytes + step_rows_bytes(config, kMostRowsAhead);
     request.available_bytes = std::max<int64_t>(0, cuda->available_bytes() - kDriverBytes);
     request.where = " on " + cuda->device().name;
   } else {
@@ -257,7 +257,7 @@ struct Engine::State {
                       .max_context_tokens = room.n_context_tokens,
                       .max_running = options.max_running,
                       .share_prefixes = options.share_prefixes,
-                      .overlap = options.overlap,
+                      .overlap = options.overlap && cuda != nullptr,
                       .n_host_blocks = room.n_prefix_pages,
                       .disk = std::move(disk)}) {}
 };

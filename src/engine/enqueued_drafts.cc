@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 
 #include "base/check.h"
 
@@ -36,7 +37,7 @@ int64_t chain_position(const EnqueuedEntry& entry, int64_t step) {
 ops::DraftChain chain_of(const EnqueuedEntry& entry, int depth) {
   return {.rule = *entry.chooser->rule(0),
           .n_wanted = depth,
-          .room = static_cast<int32_t>(std::min<int64_t>(entry.room, std::ssize(entry.rows) + depth)),
+          .room = static_cast<int32_t>(std::min<int64_t>(entry.room, std::numeric_limits<int32_t>::max())),
           .position = static_cast<int32_t>(entry.first_position - 1)};
 }
 
@@ -56,21 +57,42 @@ bool EnqueuedDrafts::has_room(const EnqueuedEntry& entry, int depth) const {
 }
 
 void EnqueuedDrafts::start(const EnqueuedRound& round) {
+  if (!round.ahead) describe(round);
   heads_.clear();
   extend(round);
   for (int step = 0; step < round.depth && !chains_.empty(); ++step) {
     if (step > 0) continue_chains(round, step);
     heads_.push_back(runner_.start_draft_head(rows_.hidden, words_.slice_last(0, ops::kChoiceRuleWords)));
   }
+  is_followed_ = !heads_.empty() && chains_.size() == round.entries.size();
   words_on_host_ = runner_.fetch(words_);
 }
 
-void EnqueuedDrafts::extend(const EnqueuedRound& round) {
+CarriedRows EnqueuedDrafts::carry(const EnqueuedRound& round, const EnqueuedDrafts& before) {
+  describe(round);
+  std::vector<int32_t> which;
+  for (const EnqueuedEntry& entry : round.entries) which.push_back(entry.place_before);
+  const int64_t n_sequences = std::ssize(which), rows_each = round.entries.front().n_chosen;
+  const std::vector<ops::ChoiceRule> rules(static_cast<size_t>(n_sequences * rows_each));
+  carried_ = {.chosen = before.heads_.back().chosen_there,
+              .chains = before.words_,
+              .which = runner_.place(View::of(which.data(), {n_sequences, 1})).reshaped({n_sequences}),
+              .step = {},
+              .rows_each = static_cast<int32_t>(rows_each)};
+  const View rules_there = runner_.place(words_of(rules));
+  const auto edit = [=, this](OpContext& ctx, const Step& step) {
+    ops::CarryDrafts rows = carried_;
+    rows.step = edited(step);
+    rows.rules = rules_there, rows.sequences = sequences_, rows.next = words_;
+    ops::carry_drafts(ctx, rows);
+  };
+  return {.edit = edit, .rules = rules_there};
+}
+
+// What the device is told of the sequences; and which of them have chains.
+void EnqueuedDrafts::describe(const EnqueuedRound& round) {
   std::vector<ops::VerifiedRows> sequences;
   std::vector<ops::DraftChain> chains;
-  std::vector<std::vector<int32_t>> tokens;
-  std::vector<SequenceChunk> chunks;
-  std::vector<int32_t> last_rows;  // of the sequences with chains, if all of their rows are right
   chains_.clear();
   int64_t n_rows = 0, n_chosen = 0;
   for (const EnqueuedEntry& entry : round.entries) {
@@ -81,21 +103,37 @@ void EnqueuedDrafts::extend(const EnqueuedRound& round) {
             .first_chosen = static_cast<int32_t>(n_chosen)};
     n_rows += std::ssize(entry.rows);
     n_chosen += entry.n_chosen;
-    tokens.push_back(next_tokens(entry));
-    chunks.push_back(
-        {.tokens = tokens.back(), .first_position = static_cast<int32_t>(entry.first_position), .pages = entry.pages});
     if (!has_chain(entry)) continue;
     rows.chain = static_cast<int32_t>(chains.size());
     chains.push_back(chain_of(entry, round.depth));
-    last_rows.push_back(static_cast<int32_t>(n_rows - 1));
     chains_.push_back(entry);
   }
-  const View sequence_words = runner_.place(words_of(sequences));
+  sequences_ = runner_.place(words_of(sequences));
   words_ = chains.empty() ? View() : runner_.place(words_of(chains));
+}
+
+void EnqueuedDrafts::extend(const EnqueuedRound& round) {
+  std::vector<std::vector<int32_t>> tokens;
+  std::vector<SequenceChunk> chunks;
+  std::vector<int32_t> last_rows;  // of the sequences with chains, if all of their rows are right
+  int64_t n_rows = 0;
+  for (const EnqueuedEntry& entry : round.entries) {
+    n_rows += std::ssize(entry.rows);
+    tokens.push_back(next_tokens(entry));
+    chunks.push_back(
+        {.tokens = tokens.back(), .first_position = static_cast<int32_t>(entry.first_position), .pages = entry.pages});
+    if (has_chain(entry)) last_rows.push_back(static_cast<int32_t>(n_rows - 1));
+  }
   rows_ = runner_.edited_mtp(chunks, {.state = round.taps}, last_rows, [&](OpContext& ctx, const Step& step) {
+    if (round.ahead) {
+      ops::CarryDrafts rows = carried_;
+      rows.step = edited(step);
+      rows.shift = 1;
+      ops::carry_drafts(ctx, rows);
+    }
     ops::accept_drafts(ctx, {.chosen = round.chosen,
                              .faults = round.faults,
-                             .sequences = sequence_words,
+                             .sequences = sequences_,
                              .chains = words_,
                              .step = edited(step),
                              .wanted = *step.wanted});

@@ -4,6 +4,8 @@
 //   chain    a head and a step for each further draft; a sequence whose chain has ended has padding in it
 //            (ops::continue_drafts)
 //
+// A round ahead verifies the drafts of the round before, whose number and places the device alone knows (ops::carry_drafts).
+//
 // The host makes every step as if all drafts were accepted and none doubted, for which the scheduler has secured the pages, and
 // reads the choices when all is done. Rows of a sequence depend on its own alone, padding between them or not.
 #pragma once
@@ -28,6 +30,11 @@ class EnqueuedDrafts {
   // Of a round that has a rule for every token, and room.
   void start(const EnqueuedRound& round);
 
+  // Whether a round may follow before the results of this one are there: all of its sequences have chains.
+  bool is_followed() const { return is_followed_; }
+  // Of a round that follows `before`; called before start().
+  CarriedRows carry(const EnqueuedRound& round, const EnqueuedDrafts& before);
+
   // What came of a sequence that gives tokens, once the runner has waited.
   struct Result {
     int64_t n_committed = 0;                // rows that the device found right
@@ -37,12 +44,16 @@ class EnqueuedDrafts {
   std::optional<Result> result_of(const DraftState& state) const;
 
  private:
+  void describe(const EnqueuedRound& round);
   void extend(const EnqueuedRound& round);
   void continue_chains(const EnqueuedRound& round, int step);
   ops::EditedStep edited(const Step& step) const;
 
   Runner& runner_;
+  bool is_followed_ = false;
   std::vector<EnqueuedEntry> chains_;  // those that drafts are made for
+  ops::CarryDrafts carried_;           // of a round ahead, whatever the step
+  View sequences_;                     // [B, kVerifiedRowsWords] i32, on the device
   View words_;                         // [N, kDraftChainWords] i32, on the device
   View words_on_host_;                 // there once the runner has waited
   ForwardRows rows_;                   // of the last MTP step, [N, ...]

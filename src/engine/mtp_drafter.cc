@@ -49,14 +49,22 @@ int64_t MtpDrafter::n_committed(const DraftState& state, int64_t n_cached) const
 bool MtpDrafter::enqueues() const { return runner_.on_device() && !runner_.pools().kinds().mtp_entries; }
 
 bool MtpDrafter::can_enqueue(const EnqueuedRound& round) const {
+  if (round.ahead && !is_followed_) return false;
   return std::all_of(round.entries.begin(), round.entries.end(), [&](const EnqueuedEntry& entry) {
     const MtpState& state = own(*entry.state);
-    const bool is_extended = state.pending.empty() && state.n_draft_synced == entry.first_position;
-    return is_extended && (entry.n_chosen == 0 || entry.chooser->rule(0)) && enqueued_.has_room(entry, round.depth);
+    const bool is_extended = state.pending.empty() && (round.ahead || state.n_draft_synced == entry.first_position);
+    return is_extended && (entry.n_chosen == 0 || entry.chooser->rule(0)) && enqueued_[0].has_room(entry, round.depth);
   });
 }
 
-void MtpDrafter::enqueue(const EnqueuedRound& round) { enqueued_.start(round); }
+void MtpDrafter::enqueue(const EnqueuedRound& round) {
+  enqueued(round.step).start(round);
+  is_followed_ = enqueued(round.step).is_followed();
+}
+
+CarriedRows MtpDrafter::carry(const EnqueuedRound& round) {
+  return enqueued(round.step).carry(round, enqueued(round.step - 1));
+}
 
 void MtpDrafter::commit(DraftRound& round) {
   if (round.enqueued) return commit_enqueued(round);
@@ -189,7 +197,7 @@ void MtpDrafter::take(const SampledDraft& sampled, Drafting& drafting, const Dra
 // The device has gone by the same rule.
 void MtpDrafter::propose_enqueued(DraftRound& round) {
   for (DraftEntry& entry : round.entries) {
-    const std::optional<EnqueuedDrafts::Result> result = enqueued_.result_of(*entry.state);
+    const std::optional<EnqueuedDrafts::Result> result = enqueued(round.step).result_of(*entry.state);
     if (!result) continue;
     if (result->n_committed != entry.n_committed) {
       entry.error = Error{ErrorKind::kRuntime, fmt::format("the device found {} rows right, and the host {}",

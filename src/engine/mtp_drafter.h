@@ -13,6 +13,10 @@
 // can begin again.
 #pragma once
 
+#include <array>
+#include <memory>
+#include <vector>
+
 #include "engine/drafter.h"
 #include "engine/enqueued_drafts.h"
 #include "engine/sampler.h"
@@ -21,7 +25,8 @@ namespace levin {
 
 class MtpDrafter final : public Drafter {
  public:
-  explicit MtpDrafter(Runner& runner) : runner_(runner), sampler_(runner), enqueued_(runner) {}
+  explicit MtpDrafter(Runner& runner)
+      : runner_(runner), sampler_(runner), enqueued_{EnqueuedDrafts(runner), EnqueuedDrafts(runner)} {}
 
   int max_drafts() const override;
   bool needs_taps() const override { return true; }
@@ -33,6 +38,7 @@ class MtpDrafter final : public Drafter {
   bool enqueues() const override;
   bool can_enqueue(const EnqueuedRound& round) const override;
   void enqueue(const EnqueuedRound& round) override;
+  CarriedRows carry(const EnqueuedRound& round) override;
 
  private:
   // A sequence that is drafted for, and how likely its drafts so far are to be kept together.
@@ -48,14 +54,16 @@ class MtpDrafter final : public Drafter {
   static void take(const SampledDraft& sampled, Drafting& drafting, const DraftRound& round);
   bool has_room(DraftEntry& entry, const SequenceChunk& pairs) const;  // false: the entry has an error now
 
+  EnqueuedDrafts& enqueued(int64_t step) { return enqueued_[static_cast<size_t>(step % 2)]; }
   void commit_enqueued(DraftRound& round);
   void propose_enqueued(DraftRound& round);
 
   Runner& runner_;
   Sampler sampler_;
-  std::vector<Drafting> drafting_;  // of the round
-  ForwardRows rows_;                // of the last MTP step, [number drafting, ...]
-  EnqueuedDrafts enqueued_;         // of the round
+  std::vector<Drafting> drafting_;          // of the round
+  ForwardRows rows_;                        // of the last MTP step, [number drafting, ...]
+  std::array<EnqueuedDrafts, 2> enqueued_;  // of the last two steps
+  bool is_followed_ = false;                // the last of them
 };
 
 }  // namespace levin

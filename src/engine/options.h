@@ -36,7 +36,7 @@ struct EngineOptions {
   // Steps on a GPU: replay passes as graphs (engine/runner.h); record them all at load instead of at first use.
   bool graphs = true;
   bool graphs_at_load = false;
-  bool overlap = false;  // deliver tokens while the next ones are computed (engine/step_loop.h); for a GPU
+  bool overlap = true;  // the host reads the results of a step while the next one is computed (engine/step_loop.h)
   int n_threads = 1;
   std::optional<Isa> isa;  // CPU kernel set; empty: the fastest that the processor supports
   NumericsMode numerics = NumericsMode::kFast;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "engine/row_span.h"
+#include "ops/copies.h"
 
 namespace levin {
 namespace {
@@ -63,7 +64,8 @@ void fetch_first_taps(Runner& runner, Round& round) {
   if (n_rows > 0) round.first_taps = runner.fetch(round.rows.state.slice_first(0, n_rows));
 }
 
-void start_sampling(Sampler& sampler, Round& round) {
+// Of the entries that give tokens.
+std::vector<SampleRows> sample_rows(const Round& round) {
   std::vector<SampleRows> rows;
   for (const RoundEntry& entry : round.entries) {
     if (!entry.gives_token) continue;
@@ -71,9 +73,35 @@ void start_sampling(Sampler& sampler, Round& round) {
     rows.push_back({.chooser = &entry.sequence->chooser,
                     .first_row = first_row,
                     .drafts = std::span(entry.tokens).last(static_cast<size_t>(entry.n_drafts)),
-                    .faults = round.faults.slice_first(first_row, n_rows)});
+                    .faults = round.faults.slice_first(first_row, n_rows),
+                    .first_result = entry.first_result});
   }
-  sampler.start(round.rows.hidden, std::move(rows));
+  return rows;
+}
+
+bool decodes_by_rules(const Round& round) {
+  const bool by_rules = round.head && !round.head->chosen_there.empty();
+  return by_rules && std::all_of(round.entries.begin(), round.entries.end(), [](const RoundEntry& entry) {
+           return !entry.of_prompt && entry.gives_token && !entry.sequence->finished;
+         });
+}
+
+// Its tokens, and where it begins, are still to come.
+RoundEntry entry_ahead(const StepEntry& planned, const RoundEntry& before, int32_t place) {
+  const Sequence& s = *before.sequence;
+  const int64_t n_rows = planned.n_rows(), last_begin = s.n_prompt + s.max_tokens - n_rows;
+  RoundEntry entry{.sequence = before.sequence,
+                   .tokens = std::vector<int32_t>(static_cast<size_t>(n_rows), 0),
+                   .first_position = std::min(planned.first_position, last_begin),
+                   .first_row = place * n_rows,
+                   .n_drafts = planned.n_drafts,
+                   .first_result = place * n_rows,
+                   .place = place,
+                   .place_before = before.place,
+                   .gives_token = true,
+                   .sampled = {},
+                   .verified = {}};
+  return entry;
 }
 
 // Log probabilities of the tokens that follow these rows of the prompt. A preempted prompt's are known already.
@@ -126,7 +154,7 @@ Round plan_round(Scheduler& scheduler, const Sequences& sequences, const Drafter
   }
   Round round;
   for (const Restored& restored : plan.restored) restore(restored, *by_id.at(restored.id), drafter, runner, round);
-  int64_t n_rows = 0;
+  int64_t n_rows = 0, n_results = 0;
   for (const StepEntry& planned : plan.entries) {
     RoundEntry entry = entry_of(planned, *by_id.at(planned.id), last_depth);
     if (const Status room = check_room(chunk_of(entry), SlotRule::kAtPosition, runner.pools().kinds()); !room.ok()) {
@@ -134,7 +162,10 @@ Round plan_round(Scheduler& scheduler, const Sequences& sequences, const Drafter
       continue;
     }
     entry.first_row = n_rows;
+    entry.first_result = n_results;
+    entry.place = static_cast<int32_t>(std::ssize(round.entries));
     n_rows += entry.n_rows();
+    n_results += entry.gives_token ? 1 + entry.n_drafts : 0;
     round.entries.push_back(std::move(entry));
   }
   return round;
@@ -143,16 +174,74 @@ Round plan_round(Scheduler& scheduler, const Sequences& sequences, const Drafter
 void run_round(Runner& runner, Sampler& sampler, Round& round, bool keep_taps) {
   std::vector<SequenceChunk> chunks;
   for (const RoundEntry& entry : round.entries) chunks.push_back(chunk_of(entry));
-  runner.begin_step();
+  round.step = runner.begin_step();
   round.rows = runner.trunk(chunks);
   round.faults = runner.fetch(round.rows.faults);
   if (keep_taps) fetch_block_ends(runner, round);
   if (keep_taps && round.depth == 0) fetch_first_taps(runner, round);
-  start_sampling(sampler, round);
+  round.head = sampler.start(round.rows.hidden, sample_rows(round));
 }
 
-void sample_round(Runner& runner, Sampler& sampler, Round& round) {
-  std::vector<Sampled> sampled = sampler.finish();
+std::optional<Round> plan_round_ahead(Scheduler& scheduler, Runner& runner, const Round& last, int64_t n_drafts) {
+  const bool is_small = std::ssize(last.entries) * (1 + n_drafts) <= kMostRowsAhead;
+  if (!is_small || !decodes_by_rules(last)) return std::nullopt;
+  const std::optional<StepPlan> plan = scheduler.plan_ahead(n_drafts);
+  if (!plan) return std::nullopt;
+  Round round{.ahead = true};
+  auto before = last.entries.begin();  // in the scheduler's order too
+  for (const StepEntry& planned : plan->entries) {
+    const auto is_it = [&](const RoundEntry& entry) { return entry.sequence->id == planned.id; };
+    before = std::find_if(before, last.entries.end(), is_it);
+    if (before == last.entries.end()) return std::nullopt;
+    RoundEntry entry = entry_ahead(planned, *before, static_cast<int32_t>(std::ssize(round.entries)));
+    const bool has_room = check_room(chunk_of(entry), SlotRule::kAtPosition, runner.pools().kinds()).ok();
+    if (entry.first_position < 0 || !has_room) return std::nullopt;
+    round.entries.push_back(std::move(entry));
+  }
+  return round;
+}
+
+CarriedRows carry_tokens(Runner& runner, const Round& last, const Round& next) {
+  std::vector<int32_t> which;
+  for (const RoundEntry& entry : next.entries) which.push_back(entry.place_before);
+  const View tokens = runner.gather(last.head->chosen_there, which).slice_last(0, 1);  // ChosenToken::token
+  return {.edit = [tokens](OpContext& ctx, const Step& step) {
+    const int64_t n = tokens.dim(0);
+    ops::copy_rows(ctx, {.x = tokens, .out = step.tokens.slice_first(0, n).reshaped({n, 1})});
+  }};
+}
+
+void run_round_ahead(Runner& runner, Round& round, const CarriedRows& carried, bool keep_taps) {
+  std::vector<SequenceChunk> chunks;
+  std::vector<HeadRow> rows;
+  for (const RoundEntry& entry : round.entries) {
+    chunks.push_back(chunk_of(entry));
+    for (int64_t j = 0; j < entry.n_rows(); ++j)
+      rows.push_back(
+          {.number = static_cast<int32_t>(entry.first_row + j), .rule = entry.sequence->chooser.rule(1 + j)});
+  }
+  round.rows = runner.edited_trunk(chunks, carried.edit);
+  round.faults = runner.fetch(round.rows.faults);
+  if (keep_taps && round.depth == 0) fetch_first_taps(runner, round);
+  round.head = runner.start_head(round.rows.hidden, rows, carried.rules);
+}
+
+void catch_up(Runner& runner, Round& round, int last_depth, bool keep_taps) {
+  for (RoundEntry& entry : round.entries) {
+    const Sequence& s = *entry.sequence;
+    entry.first_position = s.n_cached;
+    entry.tokens.assign(1, s.tokens.back());
+    entry.tokens.insert(entry.tokens.end(), s.drafts.begin(), s.drafts.end());
+    entry.n_drafts = std::ssize(s.drafts);
+    entry.full_depth = entry.n_drafts == last_depth || s.low_confidence;
+  }
+  if (keep_taps) fetch_block_ends(runner, round);
+}
+
+void sample_round(Runner& runner, Round& round) {
+  runner.wait_for(round.step);
+  std::vector<Sampled> sampled;
+  if (round.head) sampled = Sampler::finish(*round.head, sample_rows(round));
   size_t n_sampled = 0;
   for (RoundEntry& entry : round.entries) {
     if (entry.gives_token) entry.sampled = std::move(sampled[n_sampled++]);

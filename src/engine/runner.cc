@@ -71,9 +71,9 @@ Runner::Runner(const Model& model, const RunnerOptions& options)
       graphs_(options.cuda != nullptr && options.graphs),
       isa_(options.isa),
       pool_(options.n_threads),
-      arena_(host_arena(options.cuda)),
-      device_rows_(device_arena(options.cuda)),
-      cpu_(pool_, arena_, options.isa),
+      sides_{{{.host_rows = host_arena(options.cuda), .device_rows = device_arena(options.cuda), .end = nullptr},
+              {.host_rows = host_arena(options.cuda), .device_rows = device_arena(options.cuda), .end = nullptr}}},
+      cpu_(pool_, sides_[0].host_rows, options.isa),
       host_(op_context(cpu_)),
       ctx_(options.cuda != nullptr ? op_context(*options.cuda) : host_),
       pools_(model.cache_layout().page_kinds(), {.n_tokens = options.n_cache_tokens,
@@ -84,27 +84,73 @@ Runner::Runner(const Model& model, const RunnerOptions& options)
     cache_ = KvCache(model.cache_layout(), pools_);
     return;
   }
-  Result<Buffer> stamps = cuda_->allocate_pinned(sizeof(Stamps));
-  if (!stamps.ok()) throw std::bad_alloc();
-  stamps_ = std::move(stamps).value();
-  new (stamps_.data()) Stamps;
-  device_rows_.reserve(step_rows_bytes(model.config(), std::max(options.n_step_tokens, kMostGraphRows)));
+  ready_ = open_sides(options);
+  if (!ready_.ok()) return;
   Result<KvCache> cache = KvCache::on_device(*cuda_, model.cache_layout(), pools_);
   if (cache.ok()) cache_ = std::move(cache).value();
   if (!cache.ok()) ready_ = cache.error();
 }
 
+// Steps ahead have few rows.
+Status Runner::open_sides(const RunnerOptions& options) {
+  LEVIN_ASSIGN(trunk_began_, cuda_->allocate(sizeof(Stamps::trunk_began)));
+  LEVIN_ASSIGN(stamps_, cuda_->allocate_pinned(std::ssize(sides_) * static_cast<int64_t>(sizeof(Stamps))));
+  auto* stamps = reinterpret_cast<Stamps*>(stamps_.data());
+  for (Side& side : sides_) {
+    side.stamps = new (stamps++) Stamps;
+    LEVIN_ASSIGN(side.end, cuda_->make_mark());
+  }
+  const ModelConfig& config = model_.config();
+  sides_[0].device_rows.reserve(step_rows_bytes(config, std::max(options.n_step_tokens, kMostGraphRows)));
+  sides_[1].device_rows.reserve(step_rows_bytes(config, kMostRowsAhead));
+  return {};
+}
+
+// Steps that may have any number of rows are those of the first side.
+int64_t Runner::begin_step() {
+  if (is_ahead_) wait();
+  step_ += step_ % 2 == 0 ? 2 : 1;
+  host_rows().reset();
+  device_rows().reset();
+  return step_;
+}
+
+int64_t Runner::begin_step_ahead() {
+  stamp_end();
+  side_of(step_).end->set();
+  is_ahead_ = true;
+  ++step_;
+  host_rows().reset();
+  device_rows().reset();
+  return step_;
+}
+
 void Runner::wait() {
   if (!on_device()) return;
   ++n_waits_;
-  cuda_->stamp_time(&stamps_on_host()->work_ended);
-  wait_for(*cuda_);
-  last_result_ = std::chrono::steady_clock::now();
-  read_stamps();
+  stamp_end();
+  levin::wait_for(*cuda_);
+  is_ahead_ = false;
+  note_results(side_of(step_));
 }
 
-void Runner::read_stamps() {
-  const Stamps stamps = *stamps_on_host();
+void Runner::wait_for(int64_t step) {
+  if (step == step_) return wait();
+  ++n_waits_;
+  if (const Status status = side_of(step).end->wait(); !status.ok()) throw DeviceFault(status.error());
+  note_results(side_of(step));
+}
+
+// A graph writes its stamps to one place.
+void Runner::stamp_end() {
+  Stamps& stamps = *side_of(step_).stamps;
+  cuda_->copy_bytes_out(&stamps.trunk_began, trunk_began_.data(), sizeof(stamps.trunk_began));
+  cuda_->stamp_time(&stamps.work_ended);
+}
+
+void Runner::note_results(const Side& side) {
+  last_result_ = std::chrono::steady_clock::now();
+  const Stamps stamps = *side.stamps;
   if (stamps.trunk_began != last_stamps_.trunk_began && last_stamps_.work_ended > 0)
     idle_before_trunk_s_ = 1e-9 * static_cast<double>(stamps.trunk_began - last_stamps_.work_ended);
   last_stamps_ = stamps;
@@ -117,7 +163,7 @@ void Runner::measure(OpTimes* times) {
 
 View Runner::fetch(View rows) {
   if (!on_device() || rows.empty()) return rows;
-  const View out = allocate_like(arena_, rows);
+  const View out = allocate_like(host_rows(), rows);
   cuda_->copy_bytes_out(out.bytes(), rows.bytes(), rows.n_elements() * dtype_bytes(rows.dtype()));
   return out;
 }
@@ -130,7 +176,7 @@ View Runner::to_host(View rows) {
 
 View Runner::gather(View rows, std::span<const int32_t> which) {
   if (!which.empty() && are_consecutive(which)) return rows.slice_first(which.front(), std::ssize(which));
-  Arena& results = on_device() ? device_rows_ : arena_;
+  Arena& results = rows_where_model_runs();
   const View out = results.allocate(rows.dtype(), {std::ssize(which), rows.dim(1)});
   if (which.empty()) return out;
   View indices = View::of(which.data(), {std::ssize(which)});
@@ -146,7 +192,7 @@ View Runner::gather(View rows, std::span<const int32_t> which) {
 
 View Runner::place(View host, View after) {
   const int64_t n_host = host.dim(0), n_after = after.empty() ? 0 : after.dim(0);
-  Arena& results = on_device() ? device_rows_ : arena_;
+  Arena& results = rows_where_model_runs();
   const View out = results.allocate(host.dtype(), {n_host + n_after, host.dim(1)});
   const View first = out.slice_first(0, n_host);
   if (on_device()) {
@@ -162,7 +208,7 @@ View Runner::place(View host, View after) {
 View Runner::kept(View rows) {
   if (!on_device() || rows.empty()) return rows;
   const View from = as_rows(rows);
-  const View out = device_rows_.allocate(from.dtype(), {from.dim(0), from.dim(1)});
+  const View out = device_rows().allocate(from.dtype(), {from.dim(0), from.dim(1)});
   if (from.dim(0) > 0) ops::copy_rows(ctx_, {.x = from, .out = out});
   return rows.rank() == 1 ? out.reshaped({rows.dim(0)}) : out;
 }
@@ -182,7 +228,7 @@ Probe Runner::on_host(const Probe* probe) {
   const auto copying = [this](const std::function<void(int, View)>& ask) -> std::function<void(int, View)> {
     if (!ask) return {};
     return [this, &ask](int layer, View rows) {
-      const ArenaScope scratch(arena_);
+      const ArenaScope scratch(host_rows());
       ask(layer, to_host(rows));
     };
   };
@@ -216,6 +262,10 @@ ForwardRows Runner::mtp(std::span<const SequenceChunk> chunks, const MtpRows& fr
   return forward({.form = mtp_form(from, wanted), .chunks = chunks, .wanted = wanted, .from = from, .probe = probe});
 }
 
+ForwardRows Runner::edited_trunk(std::span<const SequenceChunk> chunks, const StepEdit& edit) {
+  return forward({.form = Form::kTrunk, .chunks = chunks, .wanted = {}, .from = {}, .edit = &edit});
+}
+
 ForwardRows Runner::edited_mtp(std::span<const SequenceChunk> chunks, const MtpRows& from,
                                std::optional<std::span<const int32_t>> wanted, const StepEdit& edit) {
   return forward({.form = mtp_form(from, wanted), .chunks = chunks, .wanted = wanted, .from = from, .edit = &edit});
@@ -226,7 +276,7 @@ ForwardRows Runner::forward(const Forward& f) {
   const auto of_tokens = [&](View rows) {
     return rows.empty() || f.from.rows.empty() ? rows : gather(rows, f.from.rows);
   };
-  const Input in{.step = build_step(arena_, f.chunks, f.rule(), pools_.kinds(), f.wanted),
+  const Input in{.step = build_step(host_rows(), f.chunks, f.rule(), pools_.kinds(), f.wanted),
                  .mtp = {.state = of_tokens(f.from.state), .topk = of_tokens(f.from.topk)}};
   if (f.edit != nullptr) (*f.edit)(ctx_, in.step);
   const ForwardRows out = compute(f.form, in, f.probe);
@@ -235,7 +285,7 @@ ForwardRows Runner::forward(const Forward& f) {
 }
 
 ForwardRows Runner::draft_blocks(std::span<const SequenceChunk> blocks) {
-  Step step = build_block_step(arena_, blocks, pools_.kinds());
+  Step step = build_block_step(host_rows(), blocks, pools_.kinds());
   const auto compute_blocks = [&] { return model_.block_drafting()->draft_blocks(ctx_, step, cache_); };
   ForwardRows out;
   if (on_device()) {
@@ -271,7 +321,7 @@ DraftTerms Runner::draft_terms(View before, View state) {
 
 ForwardRows Runner::compute(Form form, const Input& in, const Probe* probe) {
   if (form != Form::kTrunk) return model_.mtp(ctx_, in.step, in.mtp, cache_, probe);
-  if (on_device()) cuda_->stamp_time(&stamps_on_host()->trunk_began);
+  if (on_device()) cuda_->stamp_time(reinterpret_cast<int64_t*>(trunk_began_.data()));
   ForwardRows out = model_.trunk(ctx_, in.step, cache_, probe);
   // A value that is no number stays one through residual stream and norm, so the end shows all rows that had any.
   ops::mark_unusable(ctx_, {.x = out.hidden, .faults = in.step.faults});
@@ -303,7 +353,7 @@ std::optional<StepShape> Runner::graph_shape(const Forward& f) const {
 
 // A step's input on the device: of one shape always at the same place after the arena's mark.
 Runner::Input Runner::send(const Forward& f, const std::optional<StepShape>& shape) {
-  Input in{.step = build_step(arena_, f.chunks, f.rule(), pools_.kinds(), f.wanted, shape), .mtp = {}};
+  Input in{.step = build_step(host_rows(), f.chunks, f.rule(), pools_.kinds(), f.wanted, shape), .mtp = {}};
   InputPack pack;
   for_each_view(in.step, [&](View& view) { pack.add(view); });
   if (f.form == Form::kTrunk) {
@@ -311,14 +361,14 @@ Runner::Input Runner::send(const Forward& f, const std::optional<StepShape>& sha
     return in;
   }
   const int64_t n_given = f.n_tokens(), n_rows = in.step.n_tokens();
-  View which = arena_.allocate(DType::kI32, {n_rows});
+  View which = host_rows().allocate(DType::kI32, {n_rows});
   int32_t* const rows = which.data<int32_t>();
   std::iota(rows, rows + n_rows, 0);
   std::copy(f.from.rows.begin(), f.from.rows.end(), rows);
-  RowInput state{.from = f.from.state, .padding = filled_row(arena_, model_.d_state(), 0.0f)};
+  RowInput state{.from = f.from.state, .padding = filled_row(host_rows(), model_.d_state(), 0.0f)};
   RowInput topk{.from = f.from.topk, .padding = {}};
   const bool gives_topk = f.form == Form::kMtpWithPicks || !f.from.topk.empty();
-  if (gives_topk) topk.padding = filled_row<int32_t>(arena_, model_.config().n_topk, -1);
+  if (gives_topk) topk.padding = filled_row<int32_t>(host_rows(), model_.config().n_topk, -1);
   for (View* view : {&which, &state.padding, &topk.padding}) pack.add(*view);
   pack.send(*cuda_);
   in.mtp.state = input_rows(state, which, n_given);
@@ -344,7 +394,7 @@ void Runner::record_pass(const PassKey& key) {
   Forward f{.form = key.form, .chunks = {}, .wanted = {}, .from = {}};
   if (key.form == Form::kMtpWanted) f.wanted = std::span(&kFirstRow, 1);
   if (key.form == Form::kMtpAppend) f.wanted = std::span<const int32_t>();
-  const ArenaScope scratch(*ctx_.arena), host_scratch(arena_);
+  const ArenaScope scratch(*ctx_.arena), host_scratch(host_rows());
   const Input in = send(f, key.shape);
   passes_.record(*cuda_, key, [&] { return compute(key.form, in, nullptr); });
 }
@@ -360,7 +410,7 @@ void Runner::record_passes(PassKey key) {
 
 void Runner::record_head(const HeadKey& key) {
   if (heads_.contains(key)) return;
-  const ArenaScope scratch(*ctx_.arena), host_scratch(arena_);
+  const ArenaScope scratch(*ctx_.arena), host_scratch(host_rows());
   const HeadInput in = send_head({}, key.n_rows);
   heads_.record(*cuda_, key, [&] { return compute_head(in, key.of_drafts); });
 }
@@ -412,8 +462,8 @@ Runner::HeadRows Runner::HeadRows::part(int64_t first, int64_t n) const {
 
 // Hidden rows and rules on the device, and rows of padding after them: always at the same place after the arena's mark.
 Runner::HeadInput Runner::send_head(const HeadRows& in, int64_t n_rows) {
-  View which = arena_.allocate(DType::kI32, {n_rows});
-  HeadInput out{.hidden = {}, .rules = arena_.allocate(DType::kI32, {n_rows, ops::kChoiceRuleWords})};
+  View which = host_rows().allocate(DType::kI32, {n_rows});
+  HeadInput out{.hidden = {}, .rules = host_rows().allocate(DType::kI32, {n_rows, ops::kChoiceRuleWords})};
   const int64_t n_given = std::ssize(in.rows);
   for (int64_t i = 0; i < n_rows; ++i) {
     const HeadRow row = i < n_given ? in.rows[static_cast<size_t>(i)] : HeadRow{};
@@ -462,9 +512,9 @@ Runner::HeadOutput Runner::start_head_on_device(const HeadRows& in, bool of_draf
     return std::count_if(some.begin(), some.end(), [](const HeadRow& row) { return !row.rule; });
   };
   const int64_t n_rows = std::ssize(in.rows), n_logits = n_with_logits(in.rows);
-  HeadOutput out{.logits = arena_.allocate(DType::kF32, {n_logits, model_.config().n_vocab}),
-                 .chosen = arena_.allocate(DType::kI32, {n_rows, ops::kChosenTokenWords})};
-  if (n_logits == 0) out.there = device_rows_.allocate(DType::kI32, {n_rows, ops::kChosenTokenWords});
+  HeadOutput out{.logits = host_rows().allocate(DType::kF32, {n_logits, model_.config().n_vocab}),
+                 .chosen = host_rows().allocate(DType::kI32, {n_rows, ops::kChosenTokenWords})};
+  if (n_logits == 0) out.there = device_rows().allocate(DType::kI32, {n_rows, ops::kChosenTokenWords});
   int64_t n_copied = 0;
   for (int64_t row = 0; row < n_rows; row += kDeviceHeadRows) {
     const int64_t n = std::min(kDeviceHeadRows, n_rows - row);

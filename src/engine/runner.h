@@ -3,11 +3,14 @@
 // A Runner executes; which tokens a step holds is for its caller to say. Tokens go in from the host. The rows that a pass
 // gives stay where the model runs, as input of the passes after it; gather() picks some of them, fetch() and to_host() bring
 // them to the host. Logits come to the host, or the tokens that a device chooses by them. Everything returned lives until the
-// next call of begin_step().
+// next call of begin_step(), or the second of begin_step_ahead().
 //
 // On a device weights, caches and scratch are there; a step's input goes in by one copy. Passes are enqueued, and only
 // wait(), to_host() and the calls that return logits or tokens wait for them, and for all fetches before. A fault of the
 // device throws a DeviceFault (tensor/device_memory.h).
+//
+// Ahead     a step may begin before the results of the last one are there. Its passes follow those of the last step, and
+//           the host waits for the results of either by itself: so a device has work while the host reads results
 //
 // Edits     a pass whose input depends on results that only the device has yet is given what the host knows, and ops that edit
 //           it there before it runs (ops/draft_steps.h)
@@ -17,6 +20,7 @@
 //           kernels take longer than their start, and passes with a probe are not recorded
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -39,6 +43,7 @@
 namespace levin {
 
 constexpr int64_t kMostGraphRows = 128;
+constexpr int64_t kMostRowsAhead = 512;  // of the trunk in a step ahead
 
 struct RunnerOptions {
   CudaBackend* cuda = nullptr;  // where the model's weights are; null: on the CPU
@@ -103,13 +108,16 @@ class Runner {
   // measured are not replayed as graphs.
   void measure(OpTimes* times);
 
-  // Everything returned before is gone.
-  void begin_step() {
-    arena_.reset();
-    device_rows_.reset();
-  }
+  // Everything returned before is gone. Steps are numbered in the order in which they begin.
+  int64_t begin_step();
+  // Whether steps may begin ahead: on a device, where no op is measured, and of a model whose caches keep all rows. Others
+  // write over rows that are still to be kept.
+  bool has_steps_ahead() const { return on_device() && keeps_all_rows() && ctx_.times == nullptr; }
+  // What the last step returned stays until the next one begins. What the one before it returned, which must have
+  // been waited for, is gone.
+  int64_t begin_step_ahead();
 
-  ArenaScope scope() { return ArenaScope(arena_); }  // frees at its end what came to the host since
+  ArenaScope scope() { return ArenaScope(host_rows()); }  // frees at its end what came to the host since
 
   // When the last result of the model was there.
   std::chrono::steady_clock::time_point last_result() const { return last_result_; }
@@ -122,7 +130,8 @@ class Runner {
   // `wanted`: the rows of all chunks' tokens whose output is asked for, ascending; nullopt: all.
   ForwardRows mtp(std::span<const SequenceChunk> chunks, const MtpRows& from,
                   std::optional<std::span<const int32_t>> wanted = std::nullopt, const Probe* probe = nullptr);
-  // The same of pairs that the device still changes. Without `wanted` all rows come out.
+  // The same of tokens, or of pairs, that the device still changes. Without `wanted` all rows come out.
+  ForwardRows edited_trunk(std::span<const SequenceChunk> chunks, const StepEdit& edit);
   ForwardRows edited_mtp(std::span<const SequenceChunk> chunks, const MtpRows& from,
                          std::optional<std::span<const int32_t>> wanted, const StepEdit& edit);
   // Blocks of drafts, of a model that makes such (block_drafting()).
@@ -131,8 +140,9 @@ class Runner {
   View logits(View hidden);                         // [N, D] -> [N, V] on the host
   View draft_logits(View hidden);                   // [N, D] -> [N, V] on the host, for choosing drafts
   // The head over some rows of hidden [T, D]: enqueued, or computed on the CPU. After wait() there is a result for each row.
-  HeadCall start_head(View hidden, std::span<const HeadRow> rows) {
-    return start_head({.hidden = hidden, .rows = rows}, false);
+  // `rules` [N, kChoiceRuleWords] i32, on a device: in place of those that the rows have.
+  HeadCall start_head(View hidden, std::span<const HeadRow> rows, View rules = {}) {
+    return start_head({.hidden = hidden, .rows = rows, .rules = rules}, false);
   }
   // The head for drafts over the rows of hidden [N, D] on a device, by rules [N, kChoiceRuleWords] i32 that are there too.
   HeadCall start_draft_head(View hidden, View rules);
@@ -145,7 +155,9 @@ class Runner {
   View place(View host, View after = {});  // [N, W], [M, W] -> [N + M, W]; host f32 or i32
   // A copy on the host, which is there once the runner has waited; on the CPU the rows themselves.
   View fetch(View rows);
-  void wait();              // for all passes and fetches so far
+  void wait();  // for all passes and fetches so far
+  // For those of one of the last two steps, and not for the step ahead of it.
+  void wait_for(int64_t step);
   View to_host(View rows);  // fetches and waits
 
   // Blocks of sequences and their records (kv/cache.h).
@@ -204,6 +216,13 @@ class Runner {
     int64_t trunk_began = 0;
     int64_t work_ended = 0;  // that was waited for
   };
+  // What belongs to every other step: two steps may be under way.
+  struct Side {
+    Arena host_rows;    // pinned where results come from a device
+    Arena device_rows;  // rows that passes gave, which the device's scratch does not outlive
+    std::unique_ptr<WorkMark> end;
+    Stamps* stamps = nullptr;  // pinned
+  };
   struct PassKey {
     Form form = Form::kTrunk;
     StepShape shape;
@@ -231,8 +250,13 @@ class Runner {
   void run_head(const HeadRows& in, bool of_drafts, const HeadOutput& to);
   HeadOutput start_head_on_device(const HeadRows& in, bool of_drafts);
   HeadCall start_head(const HeadRows& in, bool of_drafts);
-  Stamps* stamps_on_host() { return reinterpret_cast<Stamps*>(stamps_.data()); }
-  void read_stamps();
+  Status open_sides(const RunnerOptions& options);
+  Side& side_of(int64_t step) { return sides_[static_cast<size_t>(step % 2)]; }
+  Arena& host_rows() { return side_of(step_).host_rows; }
+  Arena& device_rows() { return side_of(step_).device_rows; }
+  Arena& rows_where_model_runs() { return on_device() ? device_rows() : host_rows(); }
+  void stamp_end();
+  void note_results(const Side& side);
   View logits_of(View hidden, bool of_drafts);
   void record_head(const HeadKey& key);
   View kept(View rows);
@@ -244,8 +268,9 @@ class Runner {
   bool graphs_;
   Isa isa_;
   ThreadPool pool_;
-  Arena arena_;        // of the host; pinned where results come from a device
-  Arena device_rows_;  // of the device: rows that passes gave, which its scratch does not outlive
+  std::array<Side, 2> sides_;
+  int64_t step_ = 0;
+  bool is_ahead_ = false;  // a step began ahead of another, and nobody has waited for all since
   CpuBackend cpu_;
   OpContext host_;
   OpContext ctx_;  // where the model runs
@@ -257,7 +282,8 @@ class Runner {
   int64_t n_waits_ = 0;
   std::chrono::steady_clock::time_point last_result_;
 
-  Buffer stamps_;  // pinned
+  Buffer stamps_;       // pinned
+  Buffer trunk_began_;  // of the device
   Stamps last_stamps_;
   std::optional<double> idle_before_trunk_s_;
 };

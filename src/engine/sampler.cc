@@ -37,28 +37,23 @@ double SampledDraft::confidence(double least) const {
   return row.chosen ? row.chosen->probability : max_prob(row.logits, least);
 }
 
-void Sampler::start(View hidden, std::vector<SampleRows> rows) {
-  rows_ = std::move(rows);
+std::optional<HeadCall> Sampler::start(View hidden, std::span<const SampleRows> rows) {
   std::vector<HeadRow> asked;
-  for (const SampleRows& sequence : rows_) {
+  for (const SampleRows& sequence : rows) {
     for (int64_t j = 0; j <= std::ssize(sequence.drafts); ++j) {
       asked.push_back({.number = static_cast<int32_t>(sequence.first_row + j), .rule = sequence.chooser->rule(j)});
     }
   }
-  head_.reset();
-  if (!asked.empty()) head_ = runner_.start_head(hidden, asked);
+  return asked.empty() ? std::nullopt : std::optional(runner_.start_head(hidden, asked));
 }
 
-std::vector<Sampled> Sampler::finish() {
-  runner_.wait();
-  if (!head_) return {};
-  const std::vector<HeadResult> results = Runner::results_of(*head_);
+std::vector<Sampled> Sampler::finish(const HeadCall& head, std::span<const SampleRows> rows) {
+  const std::vector<HeadResult> results = Runner::results_of(head);
   std::vector<Sampled> out;
-  size_t row = 0;
-  for (const SampleRows& sequence : rows_) {
-    const size_t n_rows = sequence.drafts.size() + 1;
-    out.push_back(verify(sequence, std::span(results).subspan(row, n_rows)));
-    row += n_rows;
+  out.reserve(rows.size());
+  for (const SampleRows& sequence : rows) {
+    const auto first = static_cast<size_t>(sequence.first_result);
+    out.push_back(verify(sequence, std::span(results).subspan(first, sequence.drafts.size() + 1)));
   }
   return out;
 }

@@ -1,8 +1,8 @@
 // From rows to tokens, for all sequences of a step together: the only place where logits become tokens, the target's own and
 // drafts alike.
 //
-// Verification of the target's tokens comes in two halves. start() enqueues the head for every row; finish() waits for it and
-// chooses. So the host can work while a device computes; on the CPU start() computes.
+// Verification of the target's tokens comes in two halves. start() enqueues the head for every row; finish() chooses once its
+// results are there. So the host can work while a device computes; on the CPU start() computes.
 //
 // A device chooses the tokens that logits and position alone decide (ops/logits.h); the host chooses those that depend on the
 // tokens before them, by penalties or a structure, and those whose logits somebody reads. The tokens are the same.
@@ -27,7 +27,8 @@ struct SampleRows {
   TokenChooser* chooser = nullptr;  // the sampled tokens are pushed to it
   int64_t first_row = 0;            // of the hidden states
   std::span<const int32_t> drafts;  // [S]; the next S + 1 rows
-  View faults;                      // [S + 1] i32 on the host, there after finish() has waited: row status; or empty
+  View faults;                      // [S + 1] i32 on the host, there with the head's results: row status; or empty
+  int64_t first_result = 0;         // of theirs among the head's results
 };
 
 struct SampledToken {
@@ -64,10 +65,9 @@ class Sampler {
  public:
   explicit Sampler(Runner& runner) : runner_(runner) {}
 
-  void start(View hidden, std::vector<SampleRows> rows);  // hidden [T, D]
-  std::vector<Sampled> finish();                          // of each of the rows of start()
-  // The tokens of all rows of start(), in order, where a device chooses all of them: [N, kChosenTokenWords] i32 there.
-  View chosen_there() const { return head_ ? head_->chosen_there : View(); }
+  // hidden [T, D]; the results are in the order of the rows. nullopt: there is no row.
+  std::optional<HeadCall> start(View hidden, std::span<const SampleRows> rows);
+  static std::vector<Sampled> finish(const HeadCall& head, std::span<const SampleRows> rows);
 
   // hidden [N, D], row i to rows[i]; by the head for drafts.
   std::vector<SampledDraft> choose_drafts(View hidden, std::span<const DraftRow> rows);
@@ -77,8 +77,6 @@ class Sampler {
 
  private:
   Runner& runner_;
-  std::vector<SampleRows> rows_;
-  std::optional<HeadCall> head_;  // nullopt: no row gives a token
 };
 
 }  // namespace levin

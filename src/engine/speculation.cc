@@ -25,7 +25,14 @@ DraftEntry draft_entry(const RoundEntry& entry, int depth) {
           .n_wanted = s.in_prompt() ? 0 : std::max<int64_t>(s.n_drafts_within(depth), 0)};
 }
 
-EnqueuedEntry enqueued_entry(const RoundEntry& entry) {
+// Drafts end before the last token of an answer, wherever a round ahead begins; one that it has room for costs nothing.
+int64_t room_of(const RoundEntry& entry, bool ahead) {
+  const Sequence& s = *entry.sequence;
+  if (!ahead) return s.max_tokens - s.n_answer_tokens() - 1;
+  return std::max<int64_t>(s.n_prompt + s.max_tokens - 2 - entry.first_position, 2);
+}
+
+EnqueuedEntry enqueued_entry(const RoundEntry& entry, bool ahead) {
   const Sequence& s = *entry.sequence;
   const int64_t end = entry.first_position + entry.n_rows();
   return {.state = s.draft_state.get(),
@@ -35,7 +42,8 @@ EnqueuedEntry enqueued_entry(const RoundEntry& entry) {
           .next_token = entry.gives_token ? 0 : s.tokens[static_cast<size_t>(end)],
           .first_position = entry.first_position,
           .n_chosen = entry.gives_token ? 1 + entry.n_drafts : 0,
-          .room = s.max_tokens - s.n_answer_tokens() - 1};
+          .room = room_of(entry, ahead),
+          .place_before = entry.place_before};
 }
 
 }  // namespace
@@ -52,8 +60,9 @@ void Speculation::observe(const Round& round) {
 }
 
 EnqueuedRound Speculation::enqueued_round(const Round& round) const {
-  EnqueuedRound out{.depth = *round.depth, .min_confidence = options_.min_confidence};
-  for (const RoundEntry& entry : round.entries) out.entries.push_back(enqueued_entry(entry));
+  EnqueuedRound out{
+      .step = round.step, .ahead = round.ahead, .depth = *round.depth, .min_confidence = options_.min_confidence};
+  for (const RoundEntry& entry : round.entries) out.entries.push_back(enqueued_entry(entry, round.ahead));
   return out;
 }
 
@@ -64,11 +73,13 @@ void Speculation::plan(Round& round) {
   round.drafts_enqueued = *round.depth > 0 && chains_are_long && drafter_->can_enqueue(enqueued_round(round));
 }
 
-void Speculation::enqueue(const Round& round, View chosen) {
+CarriedRows Speculation::carry(const Round& round) { return drafter_->carry(enqueued_round(round)); }
+
+void Speculation::enqueue(const Round& round) {
   EnqueuedRound drafts = enqueued_round(round);
   drafts.taps = round.rows.state;
   drafts.faults = round.rows.faults;
-  drafts.chosen = chosen;
+  if (round.head) drafts.chosen = round.head->chosen_there;
   drafter_->enqueue(drafts);
 }
 
@@ -76,6 +87,7 @@ void Speculation::draft(Round& round) {
   if (!round.depth) round.depth = choose_depth(round);
   DraftRound drafts{.taps = round.rows.state,
                     .first_taps = round.first_taps,
+                    .step = round.step,
                     .depth = *round.depth,
                     .enqueued = round.drafts_enqueued,
                     .min_confidence = options_.min_confidence};

@@ -32,7 +32,8 @@ class Speculation {
 
   // Before the round runs, of a drafter that enqueues: decides how many drafts it makes, and whether they are enqueued with it.
   void plan(Round& round);
-  void enqueue(const Round& round, View chosen);          // chosen: Sampler::chosen_there()
+  CarriedRows carry(const Round& round);                  // of a round ahead that enqueues, before its trunk
+  void enqueue(const Round& round);                       // after its head
   void observe(const Round& round);                       // what verification made of the drafts
   void draft(Round& round);                               // makes the next ones, for every sequence that continues
   void observe_time(const Round& round, double seconds);  // the round's duration

@@ -133,6 +133,7 @@ Result<RequestId> StepLoop::enqueue(GenerateRequest request) {
 bool StepLoop::step() {
   retire_finished();
   if (sequences_.empty()) {
+    if (std::exchange(ahead_, std::nullopt)) runner_.wait();
     busy_ = false;
     return false;
   }
@@ -152,7 +153,7 @@ bool StepLoop::run_step() {
   try {
     const Recovery recovery;
     phase_ = StepPhase::kPlanning;
-    round = plan();
+    round = next_round();
     compute_round(round);
     phase_ = StepPhase::kSettling;
     settle_round(scheduler_, speculation_.drafter(), round);
@@ -162,6 +163,18 @@ bool StepLoop::run_step() {
     end_round(round, thrown);
   }
   return !round.entries.empty();
+}
+
+// One that is enqueued already, unless all of its sequences have ended.
+Round StepLoop::next_round() {
+  if (!ahead_) return plan();
+  Round round = *std::exchange(ahead_, std::nullopt);
+  if (round.entries.empty()) {
+    runner_.wait();
+    return plan();
+  }
+  if (busy_) times_.host_gap_s = 0;
+  return round;
 }
 
 void StepLoop::compute_round(Round& round) {
@@ -178,6 +191,7 @@ void StepLoop::compute_round(Round& round) {
 // instead: then the prompts alone end, for which a step needs by far the most, if there are any. A device may still be at work
 // with memory of the step.
 void StepLoop::end_round(const Round& round, const std::exception& thrown) {
+  ahead_.reset();
   runner_.wait();
   const auto of_prompt = [](const RoundEntry& entry) { return entry.of_prompt; };
   const bool prompts_alone =
@@ -201,14 +215,42 @@ void StepLoop::run_in_order(Round& round) {
   if (speculation_.on()) speculation_.observe_time(round, seconds_since(start));
 }
 
-// deliver() is one round late, and comes while this one is computed.
+// Without a round ahead deliver() is one round late, and comes while this one is computed.
 void StepLoop::run_overlapped(Round& round) {
   const Clock::time_point start = Clock::now();
-  compute(round);
+  if (round.ahead) {
+    phase_ = StepPhase::kTrunk;
+    catch_up(runner_, round, speculation_.last_depth(), speculation_.drafter().needs_taps());
+  } else {
+    compute(round);
+  }
+  std::optional<Round> next = look_ahead(round);
   deliver();
   sample(round);
+  if (next) deliver();
   draft(round);
   if (speculation_.on()) speculation_.observe_time(round, seconds_since(start));
+  ahead_ = std::move(next);
+}
+
+// Both rounds make drafts that are enqueued; or both make none, and the first has none to verify.
+std::optional<Round> StepLoop::look_ahead(const Round& last) {
+  const bool drafts = last.drafts_enqueued;
+  const auto may_draft_later = [&](const Round& round) {
+    return speculation_.on() && !round.drafts_enqueued && round.depth != 0;
+  };
+  const bool has_fixed_rows = std::all_of(last.entries.begin(), last.entries.end(),
+                                          [](const RoundEntry& entry) { return entry.n_drafts == 0; });
+  if (!runner_.has_steps_ahead() || may_draft_later(last) || !(drafts || has_fixed_rows)) return std::nullopt;
+  std::optional<Round> next = plan_round_ahead(scheduler_, runner_, last, drafts ? *last.depth : 0);
+  if (!next) return std::nullopt;
+  speculation_.plan(*next);
+  if (next->drafts_enqueued != drafts || may_draft_later(*next)) return std::nullopt;
+  next->step = runner_.begin_step_ahead();
+  run_round_ahead(runner_, *next, drafts ? speculation_.carry(*next) : carry_tokens(runner_, last, *next),
+                  speculation_.drafter().needs_taps());
+  if (drafts) speculation_.enqueue(*next);
+  return next;
 }
 
 Round StepLoop::plan() {
@@ -223,12 +265,12 @@ void StepLoop::compute(Round& round) {
   if (busy_) times_.host_gap_s = seconds_since(runner_.last_result());
   speculation_.plan(round);
   run_round(runner_, sampler_, round, speculation_.drafter().needs_taps());
-  if (round.drafts_enqueued) speculation_.enqueue(round, sampler_.chosen_there());
+  if (round.drafts_enqueued) speculation_.enqueue(round);
 }
 
 void StepLoop::sample(Round& round) {
   phase_ = StepPhase::kChoosing;
-  sample_round(runner_, sampler_, round);
+  sample_round(runner_, round);
   if (times_.host_gap_s) times_.host_gap_s = runner_.idle_before_trunk_s().value_or(*times_.host_gap_s);
   commit_round(round);
   speculation_.observe(round);
@@ -257,6 +299,7 @@ void StepLoop::cancel(RequestId id) {
 }
 
 void StepLoop::retire_finished() {
+  if (ahead_) std::erase_if(ahead_->entries, [](const RoundEntry& entry) { return entry.sequence->finished; });
   for (const std::unique_ptr<Sequence>& s : sequences_) {
     if (!s->finished) continue;
     guarded(*s, [&] { s->deliver(); });

@@ -18,8 +18,9 @@
 // The loop comes in two orders, which give the same tokens:
 //
 //   in order     plan, run, sample, commit, deliver, draft, settle
-//   overlapped   the tokens of a round are delivered to their callers while a device computes the next one. An answer that
-//                its caller ends by then has rows in that round, which are dropped
+//   overlapped   where it can the next round is enqueued before the results of the last one are there (round.h, Ahead), so
+//                that a device does not wait for the host. Otherwise tokens are delivered to their callers while a device
+//                computes the next round. An answer that its caller ends by then has rows in that round, which are dropped
 //
 // Pure loop: one thread calls; nothing here knows about text, files or sockets.
 #pragma once
@@ -28,6 +29,7 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -92,12 +94,14 @@ class StepLoop {
  private:
   Result<RequestId> enqueue(GenerateRequest request);
   bool run_step();
+  Round next_round();
   void compute_round(Round& round);
   void end_round(const Round& round, const std::exception& thrown);
   Round plan();
   void run_in_order(Round& round);
   void run_overlapped(Round& round);
   void compute(Round& round);
+  std::optional<Round> look_ahead(const Round& last);
   void sample(Round& round);
   void draft(Round& round);
   void deliver();
@@ -114,8 +118,9 @@ class StepLoop {
   int64_t n_host_hit_tokens_ = 0;
   std::atomic<StepPhase> phase_ = StepPhase::kIdle;
   StepTimes times_;
-  bool busy_ = false;    // the last step ran a round and left something to do
-  Sequences sequences_;  // running and waiting, in order of submission
+  bool busy_ = false;           // the last step ran a round and left something to do
+  Sequences sequences_;         // running and waiting, in order of submission
+  std::optional<Round> ahead_;  // the next round, if it is enqueued already
   std::vector<std::pair<RequestId, std::unique_ptr<Generation>>> finished_;
 };
 

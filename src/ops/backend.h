@@ -24,6 +24,7 @@ struct LatentFormat;
 
 namespace ops {
 struct AcceptDrafts;
+struct CarryDrafts;
 struct AddInto;
 struct AppendIndexKeys;
 struct AppendLatent;
@@ -92,6 +93,7 @@ class Backend {
   virtual OpClock* clock() { return nullptr; }  // of ops that are enqueued; null: they are done when their calls return
 
   virtual void accept_drafts(const ops::AcceptDrafts& a) = 0;
+  virtual void carry_drafts(const ops::CarryDrafts& a) = 0;
   virtual void add_into(const ops::AddInto& a) = 0;
   virtual void append_index_keys(const ops::AppendIndexKeys& a) = 0;
   virtual void append_latent(const ops::AppendLatent& a) = 0;

@@ -33,6 +33,7 @@ class CpuBackend final : public Backend {
   const kernels::CpuKernels& kernels() const { return kernels_; }
 
   void accept_drafts(const ops::AcceptDrafts& a) override;
+  void carry_drafts(const ops::CarryDrafts& a) override;
   void add_into(const ops::AddInto& a) override;
   void append_index_keys(const ops::AppendIndexKeys& a) override;
   void append_latent(const ops::AppendLatent& a) override;

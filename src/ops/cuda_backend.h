@@ -58,6 +58,15 @@ class RecordedWork {
   virtual int64_t n_kernels() const { return 0; }
 };
 
+// A place in the work of a backend's stream: who waits for it does not wait for what was enqueued after it. Not to outlive the
+// backend.
+class WorkMark {
+ public:
+  virtual ~WorkMark() = default;
+  virtual void set() = 0;     // after all work so far; again and again
+  virtual Status wait() = 0;  // a fault of the device is an error
+};
+
 class CudaBackend : public Backend, public DeviceMemory {
  public:
   virtual const cuda::DeviceInfo& device() const = 0;
@@ -69,12 +78,15 @@ class CudaBackend : public Backend, public DeviceMemory {
   // arena: nothing is allocated, copied in or waited for meanwhile.
   virtual Result<std::unique_ptr<RecordedWork>> record(const std::function<void()>& enqueue) = 0;
 
+  virtual Result<std::unique_ptr<WorkMark>> make_mark() = 0;
+
   // Between host and device; contiguous views of one type and shape. `from` may change once copy_in returns; copy_out
   // waits for the stream.
   virtual void copy_in(const View& to, const View& from) = 0;
   virtual Status copy_out(const View& to, const View& from) = 0;
 
-  // Writes the device's clock in nanoseconds to `out`, in pinned memory, when all work so far is done. May be recorded.
+  // Writes the device's clock in nanoseconds to `out`, of the device or in pinned memory, when all work so far is done. May be
+  // recorded.
   virtual void stamp_time(int64_t* out) = 0;
 
   // How fast the device reads its memory: the best of a few passes over more than its caches hold. Waits; 0 where there is no

@@ -49,4 +49,20 @@ void continue_drafts(OpContext& ctx, const ContinueDrafts& a) {
   ctx.backend->continue_drafts(a);
 }
 
+void carry_drafts(OpContext& ctx, const CarryDrafts& a) {
+  const OpTimer timer(ctx, OpKind::kArgmax);
+  const int64_t n_chains = a.chains.dim(0), n_sequences = a.which.dim(0), n_rows = n_sequences * a.rows_each;
+  check_view({"carry_drafts", "chosen", a.chosen}, DType::kI32, {n_chains, kChosenTokenWords});
+  check_view({"carry_drafts", "chains", a.chains}, DType::kI32, {n_chains, kDraftChainWords});
+  check_step("carry_drafts", a.step, a.step.tokens.dim(0));
+  LEVIN_CHECK(a.step.tokens.dim(0) >= n_rows, "carry_drafts: a step of {} rows, of {} sequences with {} each",
+              a.step.tokens.dim(0), n_sequences, a.rows_each);
+  if (!a.rules.empty()) {
+    check_view({"carry_drafts", "rules", a.rules}, DType::kI32, {n_rows, kChoiceRuleWords});
+    check_view({"carry_drafts", "sequences", a.sequences}, DType::kI32, {n_sequences, kVerifiedRowsWords});
+    check_view({"carry_drafts", "next", a.next}, DType::kI32, {n_sequences, kDraftChainWords});
+  }
+  ctx.backend->carry_drafts(a);
+}
+
 }  // namespace levin::ops

@@ -1,5 +1,6 @@
-// Between the passes of a round that verifies drafts and makes the next ones: what was accepted, and how the steps of the draft
-// layer continue from there. As ops they run where the tokens are chosen, so no pass waits for a host that reads them.
+// Between the passes of a round that verifies drafts and makes the next ones: what was accepted, how the steps of the draft layer
+// continue from there, and where the next round begins. As ops they run where the tokens are chosen, so no pass waits for a host
+// that reads them.
 //
 // The host makes the steps as if every draft were accepted and none doubted, since pages and shapes follow from that. These
 // ops then edit the steps: tokens and positions become those that were chosen, and rows that are not to run become padding,
@@ -7,6 +8,8 @@
 //
 //   accept_drafts     after the target's choices, before the draft layer's step over the pairs (row, next token)
 //   continue_drafts   after the choice of drafts, before the draft layer's step over (its own row, draft)
+//   carry_drafts      after the choice of the last drafts, before the target's step of the next round, which verifies them; and
+//                     again before accept_drafts of that round, for the draft layer's step over the same rows
 //
 // A sequence's rows depend on the sequence's own words alone. No sums.
 #pragma once
@@ -30,16 +33,21 @@ struct VerifiedRows {
 };
 constexpr int64_t kVerifiedRowsWords = sizeof(VerifiedRows) / 4;
 
-// The drafts of one sequence in the making. Sixteen words.
+constexpr int32_t kMostChainDrafts = 16;
+
+// The drafts of one sequence in the making. Forty words.
 struct DraftChain {
-  ChoiceRule rule;           // of the next draft. The host's: of the first token that the target chooses
-  double confidence = 1;     // of all drafts so far together
-  int32_t n_wanted = 0;      // drafts, with those that there are; as many as there are: the chain has ended
-  int32_t room = 0;          // tokens that may still follow, chosen ones and drafts together
-  int32_t n_drafts = 0;      // that there are
-  int32_t position = 0;      // of the row that the next draft is chosen from. The host's: of the row before the first
-  int32_t n_committed = -1;  // rows of the sequence that are right; 0: it ends, since a row is at fault
-  int32_t unused = 0;
+  ChoiceRule rule;            // of the next draft. The host's: of the first token that the target chooses
+  double confidence = 1;      // of all drafts so far together
+  int32_t n_wanted = 0;       // drafts, with those that there are; as many as there are: the chain has ended
+  int32_t room = 0;           // one less than the tokens that may still follow, and so drafts; below 0: none may
+  int32_t n_drafts = 0;       // that there are
+  int32_t position = 0;       // of the row that the next draft is chosen from. The host's: of the row before the first
+  int32_t n_committed = -1;   // rows of the sequence that are right; 0: it ends, since a row is at fault
+  int32_t next_token = 0;     // the last that the target chose
+  int32_t next_position = 0;  // its position: where the next round begins
+  int32_t unused[7] = {};
+  int32_t drafts[kMostChainDrafts] = {};  // those that there are
 };
 constexpr int64_t kDraftChainWords = sizeof(DraftChain) / 4;
 
@@ -59,7 +67,7 @@ struct EditedStep {
 // computed from, tokens[row] as it comes in. From the first row on that is not right rows become padding; the others get
 // their chosen tokens. A row that is reached and has a fault, or whose choice is not sound, ends the sequence: all of its rows
 // become padding. A chain gets the rule, the position and the row where it starts: wanted[chain], any row of a sequence that
-// ends; and as many drafts as there is room for, none if the sequence ends.
+// ends; and as many drafts as there is room for, none if the sequence ends. Its next_token is read only where one was chosen.
 struct AcceptDrafts {
   View chosen;     // [M, kChosenTokenWords] i32: of ChosenToken
   View faults;     // [T] i32, row status of the target's step
@@ -80,5 +88,24 @@ struct ContinueDrafts {
   double min_confidence = 0;
 };
 void continue_drafts(OpContext& ctx, const ContinueDrafts& a);
+
+// Of sequence i the rows i * R + j, j < R, of a step: row j < n has the token j + shift of a list, and the position
+// next_position + j; the others become padding. The list is chain which[i]'s next_token and its drafts, with chosen[which[i]] as
+// the last if it is one that continue_drafts would take; then 0. n: next_token and the drafts; 0 if the sequence has ended, by
+// n_committed 0 or room below 0.
+// For row j rules[i * R + j] becomes the chain's with the position of the token after next_token and j drafts.
+// Of the next round `sequences` gets n as n_rows, `next` a chain's rule, room and position as accept_drafts takes them.
+struct CarryDrafts {
+  View chosen;            // [N, kChosenTokenWords] i32: of ChosenToken
+  View chains;            // [N, kDraftChainWords] i32: of DraftChain, as the last continue_drafts left them
+  View which;             // [B] i32, below N
+  EditedStep step;        // T >= B * rows_each
+  int32_t rows_each = 1;  // R
+  int32_t shift = 0;      // 0: what the rows compute from; 1: what follows it, as the draft layer takes it
+  View rules = {};        // [B * R, kChoiceRuleWords] i32: of ChoiceRule
+  View sequences = {};    // [B, kVerifiedRowsWords] i32: of VerifiedRows
+  View next = {};         // [B, kDraftChainWords] i32: of DraftChain; these three may be empty, all together
+};
+void carry_drafts(OpContext& ctx, const CarryDrafts& a);
 
 }  // namespace levin::ops

@@ -43,7 +43,10 @@ void Scheduler::remove(SequenceId id) {
 }
 
 StepPlan Scheduler::plan() {
-  for (const auto& [rank, id] : running_) commit_restored(at(id));
+  for (const auto& [rank, id] : running_) {
+    commit_restored(at(id));
+    at(id).n_planned_rows = 0;
+  }
   StepPlan plan;
   if (!options_.prefill_first) plan_decoding(plan);
   plan_prefill(plan);
@@ -52,6 +55,12 @@ StepPlan Scheduler::plan() {
   LEVIN_CHECK(!plan.entries.empty() || !plan.restored.empty() || sequences_.empty(), "nothing planned for {} sequences",
               sequences_.size());
   if (trace_ != nullptr) trace_->plan(plan);
+  return plan;
+}
+
+std::optional<StepPlan> Scheduler::plan_ahead(int64_t n_drafts) {
+  std::optional<StepPlan> plan = decoding_ahead(n_drafts);
+  if (trace_ != nullptr) trace_->plan_ahead(n_drafts, plan);
   return plan;
 }
 
@@ -130,9 +139,37 @@ void Scheduler::plan_decoding(StepPlan& plan) {
                               .n_tokens = 1,
                               .n_drafts = room_for_drafts(s) ? s.n_drafts : 0,
                               .gives_token = true});
+      s.n_planned_rows = plan.entries.back().n_rows();
     }
     next = running_.upper_bound(s.rank);  // those after it may have been preempted meanwhile
   }
+}
+
+// A sequence whose next token is its last one has no further row.
+std::optional<StepPlan> Scheduler::decoding_ahead(int64_t n_drafts) {
+  if (may_admit()) return std::nullopt;
+  StepPlan plan;
+  for (const auto& [rank, id] : running_) {
+    Sequence& s = at(id);
+    if (!s.decoding() || s.n_planned_rows == 0) return std::nullopt;
+    if (s.n_tokens() + 1 >= s.spec.limit_tokens) continue;
+    const StepEntry entry{.id = id,
+                          .first_position = s.n_cached + s.n_planned_rows,
+                          .n_tokens = 1,
+                          .n_drafts = n_drafts,
+                          .gives_token = true};
+    if (!cache_.grow(s.cache, slots_after(s, s.n_planned_rows + entry.n_rows()))) return std::nullopt;
+    plan.entries.push_back(entry);
+  }
+  if (plan.entries.empty()) return std::nullopt;
+  for (const StepEntry& entry : plan.entries) at(entry.id).n_planned_rows = entry.n_rows();
+  return plan;
+}
+
+bool Scheduler::may_admit() const {
+  if (waiting_.empty()) return false;
+  const bool is_full = std::ssize(running_) >= options_.max_running;
+  return !is_full || waiting_.begin()->first.first < running_.rbegin()->first.first;
 }
 
 void Scheduler::plan_prefill(StepPlan& plan) {

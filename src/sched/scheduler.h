@@ -21,6 +21,9 @@
 // Pages     of every kind are allocated as rows need them. If they run short, pages of unused cached prefixes are
 //           evicted, then the running sequence of lowest rank is preempted. A sequence for which no lower rank is left
 //           skips the step. So the highest rank always advances
+// Ahead     a step may be planned before the progress of the last one is known: plan_ahead(). Where a sequence then begins is
+//           not known either, so it gets pages for the case that all of its rows are right. Steps with prefill, admission or
+//           preemption are not planned ahead
 // Admission needs pages for all known tokens and one more for each running sequence, so that they are not preempted at
 //           once. A sequence of better priority (not one of earlier submission) preempts others to be admitted
 // Prefixes  are looked up at admission. Complete blocks are committed while their sequence runs, so that later
@@ -31,6 +34,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -133,6 +137,10 @@ class Scheduler {
   // Plans the next step. After the step, call advance() for each entry whose sequence continues or has filled pages.
   StepPlan plan();
   void advance(SequenceId id, const Progress& progress);
+  // Plans the step after the one last planned, of which advance() was not called yet; its caller executes it as well. Of every
+  // sequence in that one which may have another row the entry has one token and n_drafts drafts, and first_position is the
+  // last that it may begin at. nullopt: a sequence does not decode, one may be admitted, or pages are short.
+  std::optional<StepPlan> plan_ahead(int64_t n_drafts);
 
   void forget_prefixes();  // frees the pages of prefixes that no sequence uses
 
@@ -150,6 +158,7 @@ class Scheduler {
     int64_t n_cached = 0;
     int64_t n_committed = 0;
     int64_t n_drafts = 0;
+    int64_t n_planned_rows = 0;           // of the last plan, if it decodes there
     std::vector<RestoredBlock> restored;  // by the last plan
 
     int64_t n_tokens() const { return static_cast<int64_t>(spec.tokens->size()); }
@@ -162,6 +171,8 @@ class Scheduler {
   bool room_for_drafts(Sequence& s);
   void preempt(Sequence& s, StepPlan& plan);
   void plan_decoding(StepPlan& plan);
+  std::optional<StepPlan> decoding_ahead(int64_t n_drafts);
+  bool may_admit() const;
   void plan_prefill(StepPlan& plan);
   void admit(StepPlan& plan);
   bool admit_one(Sequence& s, StepPlan& plan);

@@ -12,6 +12,18 @@
 namespace levin {
 namespace {
 
+std::string step_words(const StepPlan& plan) {
+  std::string out = " step";
+  for (const StepEntry& e : plan.entries) {
+    fmt::format_to(std::back_inserter(out), " {}@{}+{}+{}", e.id, e.first_position, e.n_tokens, e.n_drafts);
+  }
+  return out;
+}
+
+std::string ahead_line(int64_t n_drafts, const std::optional<StepPlan>& plan) {
+  return fmt::format("ahead {}{}", n_drafts, plan ? step_words(*plan) : " none");
+}
+
 std::string plan_line(const StepPlan& plan) {
   std::string out = "plan back";
   const auto add = std::back_inserter(out);
@@ -20,11 +32,7 @@ std::string plan_line(const StepPlan& plan) {
   for (const Admitted& a : plan.admitted) fmt::format_to(add, " {}+{}", a.id, a.n_cached);
   out += " restored";
   for (const Restored& r : plan.restored) fmt::format_to(add, " {}+{}", r.id, r.n_cached);
-  out += " step";
-  for (const StepEntry& e : plan.entries) {
-    fmt::format_to(add, " {}@{}+{}+{}", e.id, e.first_position, e.n_tokens, e.n_drafts);
-  }
-  return out;
+  return out + step_words(plan);
 }
 
 // The words of a line before " : " and the numbers after it.
@@ -88,6 +96,7 @@ class Replay {
   std::string submit(const TraceLine& line);
   std::string remove(const TraceLine& line);
   std::string advance(const TraceLine& line);
+  std::string ahead(const TraceLine& line);
 
   std::optional<SequencePools> pools_;
   std::optional<CacheManager> cache_;
@@ -106,9 +115,9 @@ std::string Replay::play(std::string_view text) {
   if (call == "remove") return remove(*line);
   if (call == "forget") return scheduler_->forget_prefixes(), "";
   if (call == "advance") return advance(*line);
-  if (call != "plan") return fmt::format("there is no call '{}'", call);
+  if (call != "plan" && call != "ahead") return fmt::format("there is no call '{}'", call);
   ++n_plans_;
-  const std::string found = plan_line(scheduler_->plan());
+  const std::string found = call == "plan" ? plan_line(scheduler_->plan()) : ahead(*line);
   return found == text ? "" : fmt::format("the plan is now '{}'", found);
 }
 
@@ -172,6 +181,12 @@ std::string Replay::advance(const TraceLine& line) {
   return "";
 }
 
+std::string Replay::ahead(const TraceLine& line) {
+  const std::optional<int64_t> n_drafts = line.words.size() > 1 ? number<int64_t>(line.words[1]) : std::nullopt;
+  if (!n_drafts || *n_drafts < 0) return "it does not read as 'ahead N_DRAFTS none' or 'ahead N_DRAFTS step ...'";
+  return ahead_line(*n_drafts, scheduler_->plan_ahead(*n_drafts));
+}
+
 }  // namespace
 
 void TraceWriter::begin(const SchedulerOptions& o, const CacheManager& cache) {
@@ -207,6 +222,10 @@ void TraceWriter::remove(SequenceId id) {
 void TraceWriter::forget() { write_("forget"); }
 
 void TraceWriter::plan(const StepPlan& plan) { write_(plan_line(plan)); }
+
+void TraceWriter::plan_ahead(int64_t n_drafts, const std::optional<StepPlan>& plan) {
+  write_(ahead_line(n_drafts, plan));
+}
 
 void TraceWriter::advance(SequenceId id, const Progress& progress) {
   write_(fmt::format("advance {} {} {} {} {} :{}", id, progress.n_cached, progress.n_committed, progress.n_drafts,

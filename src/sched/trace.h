@@ -9,6 +9,7 @@
 //   remove ID
 //   forget
 //   advance ID N_CACHED N_COMMITTED N_DRAFTS N_RESUME : TOKEN...     those that came since the sequence's last line
+//   ahead N_DRAFTS none        or        ahead N_DRAFTS step ID@FIRST+TOKENS+DRAFTS...
 //   plan back ID... admitted ID+N_CACHED... restored ID+N_CACHED... step ID@FIRST+TOKENS+DRAFTS...
 //
 // Records in host memory are kept again by the replay; blocks that came from a disk are not in a trace, so a run that
@@ -19,6 +20,7 @@
 
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -36,6 +38,7 @@ class TraceWriter {
   void remove(SequenceId id);
   void forget();
   void plan(const StepPlan& plan);
+  void plan_ahead(int64_t n_drafts, const std::optional<StepPlan>& plan);
   void advance(SequenceId id, const Progress& progress);
 
  private:

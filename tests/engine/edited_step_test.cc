@@ -1,5 +1,5 @@
-// Steps of the MTP layer that are edited where they run (ops/draft_steps.h), with padding between sequences and inside them:
-// the same bits, in the caches too, as steps over the rows that are left.
+// Steps of the MTP layer and of the trunk that are edited where they run (ops/draft_steps.h), with padding between sequences and
+// inside them: the same bits, in the caches too, as steps over the rows that are left.
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 
@@ -131,6 +131,47 @@ class DraftRun {
     keep(rows.hidden, [](size_t i) { return kGoesOn[i]; });
   }
 
+  // The target over as many of the next tokens as are right, as a host makes the step.
+  void verify() {
+    std::vector<SequenceChunk> rows;
+    for (size_t i = 0; i < kSequences; ++i) {
+      if (kRight[i] == 0) continue;
+      rows.push_back(verified(0)[i]);
+      rows.back().tokens = rows.back().tokens.first(kRight[i]);
+    }
+    keep(runner_.trunk(rows).hidden);
+  }
+
+  // The same tokens as the chains of a round before hold them, in a step that the host makes without knowing them or their place.
+  void verify_carried() {
+    std::vector<ops::DraftChain> chains;
+    std::vector<int32_t> which;
+    std::vector<SequenceChunk> chunks = verified(0);
+    const Ids unknown(kVerified, 0);
+    for (size_t i = 0; i < kSequences; ++i) {
+      ops::DraftChain& chain = chains.emplace_back();
+      chain = {.n_committed = kRight[i] > 0 ? 1 : 0,
+               .next_token = texts_[i][kPrompts[i]],
+               .next_position = static_cast<int32_t>(kPrompts[i])};
+      for (size_t r = 1; r < kRight[i]; ++r) chain.drafts[chain.n_drafts++] = next(i, r - 1);
+      chain.n_wanted = chain.n_drafts;
+      which.push_back(static_cast<int32_t>(i));
+      chunks[i].tokens = unknown;
+      chunks[i].first_position += 3;
+    }
+    const std::vector<ops::ChosenToken> last(kSequences);
+    const View chain_words = placed(chains), last_words = placed(last),
+               which_words = placed(which).reshaped({std::ssize(which)});
+    const ForwardRows rows = runner_.edited_trunk(chunks, [&](OpContext& ctx, const Step& step) {
+      ops::carry_drafts(ctx, {.chosen = last_words,
+                              .chains = chain_words,
+                              .which = which_words,
+                              .step = edited(step),
+                              .rows_each = kVerified});
+    });
+    keep(rows.hidden, [](size_t row) { return row % kVerified < kRight[row / kVerified]; });
+  }
+
   // A step after it, which reads what the others wrote; and blocks of the caches.
   void go_on() {
     keep(runner_.trunk(verified(0)).hidden);
@@ -224,6 +265,23 @@ TEST_P(EditedStepTest, PaddingBetweenRowsIsAsIfItWereNotThere) {
   expect_same();
   host.go_on();
   edited.go_on();
+  expect_same();
+}
+
+TEST_P(EditedStepTest, RowsThatARoundCarriesOverAreThoseThatTheHostWouldMake) {
+  const std::unique_ptr<Model> model = load_fixture(GetParam());
+  DraftRun host(*model), carried(*model);
+  if (!host.runner().keeps_all_rows()) GTEST_SKIP() << "no round is ahead of the host";
+  const auto expect_same = [&] {
+    ASSERT_EQ(host.bits.size(), carried.bits.size());
+    EXPECT_EQ(std::memcmp(host.bits.data(), carried.bits.data(), host.bits.size() * sizeof(float)), 0);
+    EXPECT_EQ(page_contents(host.runner()), page_contents(carried.runner()));
+  };
+  host.verify();
+  carried.verify_carried();
+  expect_same();
+  host.go_on();
+  carried.go_on();
   expect_same();
 }
 

@@ -1,13 +1,15 @@
 // A CUDA device that is none: its memory is the host's, and what is enqueued runs when somebody waits. So what an engine does
 // with a device (copies in and out, recorded passes, where rows lie, when it waits) is tested where there is no GPU.
 //
-// Late    nothing has run before synchronize(): who reads a result without waiting reads what was there before
+// Late    nothing has run before synchronize(), or before a mark after it is waited for: who reads a result without waiting
+//         reads what was there before
 // Views   are tagged as the device's, so that host code which looks into one ends the process
 // Ops     those that a fake model (fake_model.h) and the engine call; its passes are enqueued by enqueue()
 #pragma once
 
 #include <algorithm>
 #include <cstring>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <numeric>
@@ -56,21 +58,23 @@ class FakeCuda final : public CudaBackend {
 
   // Runs `work` when somebody waits, or whenever what is being recorded is replayed.
   void enqueue(std::function<void()> work) {
-    (recording_ != nullptr ? *recording_ : queue_).push_back(std::move(work));
+    if (recording_ != nullptr) return recording_->push_back(std::move(work));
+    queue_.push_back(std::move(work));
   }
+  int64_t n_enqueued() const { return n_run_ + std::ssize(queue_); }  // works so far
 
   int64_t n_synchronized() const { return n_synchronized_; }
+  // Work that nobody has waited for yet; and how often somebody waited for other work alone.
+  int64_t n_outstanding() const { return std::ssize(queue_); }
+  int64_t n_waits_ahead() const { return n_waits_ahead_; }
   // Works for n waits more, and never again.
   void fail_after(int64_t n) { fails_after_ = n_synchronized_ + n; }
 
   const cuda::DeviceInfo& device() const override { return info_; }
   Arena& arena() override { return arena_; }
-  Status synchronize() override {
-    LEVIN_CHECK(recording_ == nullptr, "somebody waits while work is recorded");
-    if (fails_after_ == n_synchronized_) return Error{ErrorKind::kRuntime, "the fake device failed"};
-    ++n_synchronized_;
-    for (const std::function<void()>& work : std::exchange(queue_, {})) work();
-    return {};
+  Status synchronize() override { return run_until(n_enqueued()); }
+  Result<std::unique_ptr<WorkMark>> make_mark() override {
+    return std::unique_ptr<WorkMark>(std::make_unique<Mark>(*this));
   }
   Result<std::unique_ptr<RecordedWork>> record(const std::function<void()>& enqueue_ops) override {
     auto work = std::make_unique<Recorded>(*this);
@@ -122,6 +126,19 @@ class FakeCuda final : public CudaBackend {
                           .chains = seen_from_device(a.chains),
                           .step = seen_from_device(a.step),
                           .wanted = seen_from_device(a.wanted)});
+    });
+  }
+  void carry_drafts(const ops::CarryDrafts& a) override {
+    enqueue([this, a] {
+      cpu_.carry_drafts({.chosen = seen_from_device(a.chosen),
+                         .chains = seen_from_device(a.chains),
+                         .which = seen_from_device(a.which),
+                         .step = seen_from_device(a.step),
+                         .rows_each = a.rows_each,
+                         .shift = a.shift,
+                         .rules = seen_from_device(a.rules),
+                         .sequences = seen_from_device(a.sequences),
+                         .next = seen_from_device(a.next)});
     });
   }
   void continue_drafts(const ops::ContinueDrafts& a) override {
@@ -214,6 +231,34 @@ class FakeCuda final : public CudaBackend {
     std::vector<std::function<void()>> parts;
   };
 
+  struct Mark final : WorkMark {
+    explicit Mark(FakeCuda& fake) : device(fake) {}
+    void set() override { n_before = device.n_enqueued(); }
+    Status wait() override { return device.run_until(n_before); }
+    FakeCuda& device;
+    int64_t n_before = 0;
+  };
+
+  Status run_until(int64_t n) {
+    LEVIN_CHECK(recording_ == nullptr, "somebody waits while work is recorded");
+    if (fails_after_ == n_synchronized_) return Error{ErrorKind::kRuntime, "the fake device failed"};
+    ++n_synchronized_;
+    try {
+      while (n_run_ < n) {
+        const std::function<void()> work = std::move(queue_.front());
+        queue_.pop_front();
+        ++n_run_;
+        work();
+      }
+      n_waits_ahead_ += queue_.empty() ? 0 : 1;
+    } catch (...) {  // what follows a failure never runs
+      n_run_ = n_enqueued();
+      queue_.clear();
+      throw;
+    }
+    return {};
+  }
+
   static Error refusal() { return {ErrorKind::kRuntime, "the fake device holds no weights"}; }
   static void refuse(std::string_view op) { LEVIN_CHECK(false, "the fake device has no {}", op); }
 
@@ -227,9 +272,11 @@ class FakeCuda final : public CudaBackend {
   Arena arena_, host_arena_;
   ThreadPool pool_{1};
   CpuBackend cpu_{pool_, host_arena_, Isa::kPlain};
-  std::vector<std::function<void()>> queue_;
+  std::deque<std::function<void()>> queue_;
+  int64_t n_run_ = 0;
   std::vector<std::function<void()>>* recording_ = nullptr;
   int64_t n_synchronized_ = 0;
+  int64_t n_waits_ahead_ = 0;
   int64_t fails_after_ = -1;
   int64_t now_ = 0;
 };

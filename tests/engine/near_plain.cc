@@ -7,8 +7,8 @@
 #include <cmath>
 #include <iterator>
 #include <limits>
-#include <numbers>
 #include <memory>
+#include <numbers>
 #include <span>
 
 #include "engine/build_step.h"
@@ -25,12 +25,12 @@ const double kRounding = std::sqrt(2.0 / 12) * std::exp2(-3.5);  // r
 
 // What a layer has of the tokens of a chunk, on the host.
 struct LayerRows {
-  std::vector<float> x;         // [T, D]
-  std::vector<int32_t> picks;   // [T, K]
-  std::vector<float> scores;    // [T, S]; empty: every slot was taken, or the layer does not select
-  std::vector<float> logits;    // [T, E]
+  std::vector<float> x;          // [T, D]
+  std::vector<int32_t> picks;    // [T, K]
+  std::vector<float> scores;     // [T, S]; empty: every slot was taken, or the layer does not select
+  std::vector<float> logits;     // [T, E]
   std::vector<int32_t> experts;  // [T, A]
-  std::vector<float> weights;   // [T, A]
+  std::vector<float> weights;    // [T, A]
 };
 
 struct ChunkRows {
@@ -192,7 +192,8 @@ class DifferenceSums {
     if (plain.logits.empty()) return;
     sums_.logit_error += sum_of_errors(found.logits, plain.logits, n_tokens);
     for (int64_t t = 0; t < n_tokens; ++t)
-      sums_.n_other_experts += std::ssize(others(row_of(found.experts, t, n_tokens), row_of(plain.experts, t, n_tokens)));
+      sums_.n_other_experts +=
+          std::ssize(others(row_of(found.experts, t, n_tokens), row_of(plain.experts, t, n_tokens)));
     sums_.n_experts += std::ssize(plain.experts);
   }
 
@@ -206,7 +207,8 @@ class DifferenceSums {
 
  private:
   void add_selection(const LayerRows& found, const LayerRows& plain, int64_t t, int64_t n_tokens, int64_t n_visible) {
-    const std::span<const int32_t> picks = row_of(found.picks, t, n_tokens), plain_picks = row_of(plain.picks, t, n_tokens);
+    const std::span<const int32_t> picks = row_of(found.picks, t, n_tokens),
+                                   plain_picks = row_of(plain.picks, t, n_tokens);
     if (n_visible <= std::ssize(picks)) return;
     const auto seen = [&](const LayerRows& rows) {
       return row_of(rows.scores, t, n_tokens).first(static_cast<size_t>(n_visible));
@@ -215,13 +217,15 @@ class DifferenceSums {
     sums_.score_error += error_share(scores, plain_scores, mean_of(plain_scores));
     ++n_selecting_;
     double largest = 0;  // difference
-    for (size_t s = 0; s < scores.size(); ++s) largest = std::max(largest, std::abs(double{scores[s]} - plain_scores[s]));
+    for (size_t s = 0; s < scores.size(); ++s)
+      largest = std::max(largest, std::abs(double{scores[s]} - plain_scores[s]));
     const auto plain_score = [&](int32_t slot) { return double{plain_scores[static_cast<size_t>(slot)]}; };
     double least = std::numeric_limits<double>::infinity();  // score that was selected
     for (const int32_t slot : plain_picks) least = std::min(least, plain_score(slot));
     const std::vector<int32_t> added = others(picks, plain_picks), missing = others(plain_picks, picks);
     for (const std::vector<int32_t>* changed : {&added, &missing}) {
-      for (const int32_t slot : *changed) sums_.n_unexplained_picks += std::abs(plain_score(slot) - least) > 2 * largest;
+      for (const int32_t slot : *changed)
+        sums_.n_unexplained_picks += std::abs(plain_score(slot) - least) > 2 * largest;
     }
     sums_.n_picks += std::ssize(picks);
     sums_.n_other_picks += std::ssize(added);
@@ -240,8 +244,9 @@ std::string LayerDifference::describe() const {
       row_error, score_error, n_other_picks, n_picks, n_unexplained_picks, logit_error, n_other_experts, n_experts);
 }
 
-std::vector<std::vector<LayerDifference>> differences_of_layers(CudaBackend& tuned, CudaBackend& plain, const Model& model,
-                                                                const Ids& text, const std::vector<Forced>& ways) {
+std::vector<std::vector<LayerDifference>> differences_of_layers(CudaBackend& tuned, CudaBackend& plain,
+                                                                const Model& model, const Ids& text,
+                                                                const std::vector<Forced>& ways) {
   Run plain_run(plain, model, Forced::kNothing, std::ssize(text));
   std::vector<std::unique_ptr<Run>> runs;
   for (const Forced way : ways) runs.push_back(std::make_unique<Run>(tuned, model, way, std::ssize(text)));

@@ -15,9 +15,9 @@ namespace levin::test {
 
 // Of a layer. Errors are means over rows, of the length of a row's difference as a share of the plain row's length.
 struct LayerDifference {
-  double row_error = 0;    // of the residual stream after the layer
-  double score_error = 0;  // of index scores; of their spread: the share is of the row without its mean
-  double logit_error = 0;  // of router logits
+  double row_error = 0;                    // of the residual stream after the layer
+  double score_error = 0;                  // of index scores; of their spread: the share is of the row without its mean
+  double logit_error = 0;                  // of router logits
   int64_t n_picks = 0, n_other_picks = 0;  // of rows that select, and those that the plain run does not have
   // Picks whose plain score is further from the least that the plain run selected than twice the largest difference of a score
   // of their row: no error of scores explains them.
@@ -35,8 +35,9 @@ enum class Forced : uint8_t {
 };
 
 // For each of `ways` the differences of all layers. The weights lie in the memory of the device, which both sets read alike.
-std::vector<std::vector<LayerDifference>> differences_of_layers(CudaBackend& tuned, CudaBackend& plain, const Model& model,
-                                                                const Ids& text, const std::vector<Forced>& ways);
+std::vector<std::vector<LayerDifference>> differences_of_layers(CudaBackend& tuned, CudaBackend& plain,
+                                                                const Model& model, const Ids& text,
+                                                                const std::vector<Forced>& ways);
 
 // What errors may be. The sets add in other orders and round some values to bf16, 2^-9 of them, so a few values are rounded
 // to another e4m3 code, each a step of about 2^-3.5 away; that makes more codes of the next rounding differ, and so on, until

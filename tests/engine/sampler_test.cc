@@ -41,8 +41,10 @@ class SamplerTest : public ::testing::Test {
  protected:
   Sampled verify(TokenChooser& chooser, Rows& rows, const Tokens& drafts) {
     runner_.begin_step();
-    sampler_.start(rows.hidden(), {{.chooser = &chooser, .first_row = 0, .drafts = drafts, .faults = rows.faults()}});
-    return sampler_.finish().front();
+    const std::vector<SampleRows> asked = {
+        {.chooser = &chooser, .first_row = 0, .drafts = drafts, .faults = rows.faults()}};
+    const std::optional<HeadCall> head = sampler_.start(rows.hidden(), asked);
+    return Sampler::finish(*head, asked).front();
   }
 
   FakeModel model_;
@@ -116,9 +118,11 @@ TEST_F(SamplerTest, RowsOfSeveralSequencesAreSampledTogether) {
   Rows rows({4, 9, 5, 6});
   const Tokens drafts = {5};
   runner_.begin_step();
-  sampler_.start(rows.hidden(), {{.chooser = &one, .first_row = 0, .drafts = {}, .faults = {}},
-                                 {.chooser = &other, .first_row = 2, .drafts = drafts, .faults = {}}});
-  const std::vector<Sampled> sampled = sampler_.finish();
+  const std::vector<SampleRows> asked = {
+      {.chooser = &one, .first_row = 0, .drafts = {}, .faults = {}},
+      {.chooser = &other, .first_row = 2, .drafts = drafts, .faults = {}, .first_result = 1}};
+  const std::optional<HeadCall> head = sampler_.start(rows.hidden(), asked);
+  const std::vector<Sampled> sampled = Sampler::finish(*head, asked);
   ASSERT_EQ(sampled.size(), 2U);
   EXPECT_EQ(tokens_of(sampled[0]), (Tokens{4}));
   EXPECT_EQ(tokens_of(sampled[1]), (Tokens{5, 6}));
@@ -127,8 +131,7 @@ TEST_F(SamplerTest, RowsOfSeveralSequencesAreSampledTogether) {
 TEST_F(SamplerTest, AStepWhoseRowsGiveNoTokenHasNothingToSample) {
   Rows rows({4});
   runner_.begin_step();
-  sampler_.start(rows.hidden(), {});
-  EXPECT_TRUE(sampler_.finish().empty());
+  EXPECT_FALSE(sampler_.start(rows.hidden(), {}).has_value());
 }
 
 // ---- the rule of one sequence ----

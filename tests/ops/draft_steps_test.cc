@@ -192,6 +192,8 @@ void expect_accepted(const Accepted& found, const std::vector<Verified>& all, bo
       EXPECT_EQ(found.wanted[chain], first + n_right - 1);
       EXPECT_EQ(after.position, expected.positions[static_cast<size_t>(first + n_right - 1)]);
       EXPECT_EQ(after.rule.position, before.rule.position + static_cast<uint32_t>(n_chosen));
+      EXPECT_EQ(after.next_position, v.first_position + n_right);
+      EXPECT_EQ(after.next_token, n_chosen > 0 ? right.back() : before.next_token);
     } else {
       EXPECT_TRUE(found.wanted[chain] >= first && found.wanted[chain] < first + v.n_rows());
     }
@@ -305,6 +307,9 @@ TEST(ContinueDraftsTest, AChainContinuesWhileItsDraftsAreWantedAndLikely) {
     EXPECT_EQ(n_wanted, (Values{3, 2, 3, 0, 2, 0, 5}));
     EXPECT_EQ(positions, (Values{31, 30, 30, 30, 30, 30, 31}));
     EXPECT_EQ(rule_positions, (Values{41, 40, 40, 40, 40, 40, 41}));
+    EXPECT_EQ(found.chains[0].drafts[0], 11);
+    EXPECT_EQ(found.chains[2].drafts[2], 13);
+    EXPECT_EQ(found.chains[6].drafts[1], 17);
     EXPECT_EQ(found.chains[0].confidence, 0.75);
     EXPECT_EQ(found.chains[6].confidence, 0.875 * 0.875);
     // One that ends stays so, and a chain is the same alone.
@@ -314,6 +319,143 @@ TEST(ContinueDraftsTest, AChainContinuesWhileItsDraftsAreWantedAndLikely) {
       const Continued alone = continue_chains(*device, {chains[n]}, {choices[n]}, 0.7);
       EXPECT_EQ(std::memcmp(&alone.chains[0], &found.chains[n], sizeof(ops::DraftChain)), 0) << n;
       EXPECT_EQ(alone.rows.slot[0], found.rows.slot[n]) << n;
+    }
+  }
+}
+
+// ---- carry_drafts ----
+
+constexpr int32_t kRowsEach = 6;
+
+// A chain as continue_drafts leaves it, its last choice, and what is to come of it.
+struct Carried {
+  ops::DraftChain chain;
+  ops::ChosenToken last;
+  Values tokens;               // of the next round's rows
+  uint32_t rule_position = 0;  // of the token that the first of them gives
+};
+
+Carried random_chain(Random& random) {
+  Carried c{.chain = {.rule = {.seed = random.bits(), .temperature = 0.5, .choice = 3}}};
+  ops::DraftChain& chain = c.chain;
+  chain.next_token = static_cast<int32_t>(random.below(50));
+  chain.next_position = static_cast<int32_t>(20 + random.below(300));
+  chain.n_committed = random.below(9) == 0 ? 0 : 2;
+  chain.room = static_cast<int32_t>(random.below(7)) - 1;
+  chain.n_drafts = static_cast<int32_t>(random.below(kRowsEach - 1));
+  for (int32_t i = 0; i < chain.n_drafts; ++i) chain.drafts[i] = static_cast<int32_t>(random.below(50));
+  c.last = {.token = 70, .sound = random.below(5) == 0 ? 0 : 1, .probability = 0.5f};
+  const bool is_open = random.below(2) == 0, was_doubted = !is_open && chain.n_drafts > 0 && random.below(2) == 0;
+  chain.n_wanted = chain.n_drafts + (is_open ? 1 : 0);
+  const int32_t n_continued = chain.n_drafts - (was_doubted ? 1 : 0);
+  c.rule_position = static_cast<uint32_t>(40 + random.below(300));
+  chain.rule.position = c.rule_position + static_cast<uint32_t>(n_continued);
+  chain.position = chain.next_position - 1 + n_continued;
+  if (chain.n_committed == 0 || chain.room < 0) return c;
+  c.tokens = {chain.next_token};
+  c.tokens.insert(c.tokens.end(), chain.drafts, chain.drafts + chain.n_drafts);
+  if (is_open && c.last.sound != 0) c.tokens.push_back(c.last.token);
+  return c;
+}
+
+struct NextRound {
+  Rows rows;
+  std::vector<ops::ChoiceRule> rules;
+  std::vector<ops::VerifiedRows> sequences;
+  std::vector<ops::DraftChain> chains;
+};
+
+NextRound carry(TestDevice& device, const std::vector<Carried>& all, const Values& which, int32_t shift) {
+  std::vector<ops::DraftChain> chains;
+  std::vector<ops::ChosenToken> chosen;
+  for (const Carried& c : all) chains.push_back(c.chain), chosen.push_back(c.last);
+  Rows rows;
+  for (size_t r = 0; r < which.size() * kRowsEach + 1; ++r) rows.add(5, 900, 7);  // of which the last is nobody's
+  StepTensors step(rows);
+  Tensor rules = records(std::vector<ops::ChoiceRule>(which.size() * kRowsEach)),
+         sequences = records(std::vector<ops::VerifiedRows>(which.size(), {.first_row = 3, .chain = 1})),
+         next = records(std::vector<ops::DraftChain>(which.size(), {.n_wanted = 4}));
+  const Tensor chosen_rows = records(chosen), chain_rows = records(chains), which_rows = i32_tensor(which);
+  Args args(device);
+  ops::CarryDrafts call{.chosen = args.in(chosen_rows),
+                        .chains = args.in(chain_rows),
+                        .which = args.in(which_rows),
+                        .step = step.out(args, true),
+                        .rows_each = kRowsEach,
+                        .shift = shift};
+  if (shift == 0) call.rules = args.out(rules), call.sequences = args.out(sequences), call.next = args.out(next);
+  ops::carry_drafts(device.ctx(), call);
+  args.fetch();
+  return {step.rows(), values_of<ops::ChoiceRule>(rules), values_of<ops::VerifiedRows>(sequences),
+          values_of<ops::DraftChain>(next)};
+}
+
+Rows expected_rows(const std::vector<Carried>& all, const Values& which, int32_t shift) {
+  Rows out;
+  for (size_t i = 0; i < which.size(); ++i) {
+    const Carried& c = all[static_cast<size_t>(which[i])];
+    Values tokens = c.tokens;
+    tokens.push_back(0);
+    const auto n = static_cast<int32_t>(c.tokens.size());
+    for (int32_t j = 0; j < n; ++j)
+      out.add(tokens[static_cast<size_t>(j + shift)], c.chain.next_position + j, static_cast<int32_t>(i));
+    for (int32_t j = n; j < kRowsEach; ++j) out.add_padding();
+  }
+  out.add(5, 900, 7);
+  return out;
+}
+
+TEST(CarryDraftsTest, TheNextRoundVerifiesWhatTheChainsHold) {
+  for (TestDevice* device : backends_under_test()) {
+    SCOPED_TRACE(device->name());
+    Random random(3);
+    for (int round = 0; round < 40; ++round) {
+      std::vector<Carried> all;
+      for (int i = 0; i < 9; ++i) all.push_back(random_chain(random));
+      Values which;  // some sequences have ended
+      for (int32_t i = 0; i < 9; ++i) {
+        if (random.below(4) != 0) which.push_back(i);
+      }
+      if (which.empty()) continue;
+      const NextRound found = carry(*device, all, which, 0);
+      EXPECT_EQ(found.rows.tokens, expected_rows(all, which, 0).tokens);
+      EXPECT_TRUE(found.rows == expected_rows(all, which, 0));
+      EXPECT_TRUE(carry(*device, all, which, 1).rows == expected_rows(all, which, 1));
+      for (size_t i = 0; i < which.size(); ++i) {
+        const Carried& c = all[static_cast<size_t>(which[i])];
+        EXPECT_EQ(found.sequences[i].n_rows, std::ssize(c.tokens));
+        EXPECT_EQ(found.sequences[i].first_row, 3);
+        EXPECT_EQ(found.sequences[i].chain, 1);
+        const ops::DraftChain& next = found.chains[i];
+        EXPECT_EQ(next.room, c.chain.room);
+        EXPECT_EQ(next.position, c.chain.next_position - 1);
+        EXPECT_EQ(next.n_wanted, 4);
+        EXPECT_EQ(next.n_drafts, 0);
+        ops::ChoiceRule rule = c.chain.rule;
+        rule.position = c.rule_position;
+        EXPECT_EQ(std::memcmp(&next.rule, &rule, sizeof(rule)), 0);
+        for (size_t j = 0; j < kRowsEach; ++j, ++rule.position)
+          EXPECT_EQ(std::memcmp(&found.rules[i * kRowsEach + j], &rule, sizeof(rule)), 0) << j;
+      }
+    }
+  }
+}
+
+TEST(CarryDraftsTest, ASequenceIsTheSameInAnyCompany) {
+  for (TestDevice* device : backends_under_test()) {
+    SCOPED_TRACE(device->name());
+    Random random(4);
+    std::vector<Carried> all;
+    for (int i = 0; i < 12; ++i) all.push_back(random_chain(random));
+    const NextRound together = carry(*device, all, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}, 0);
+    for (size_t i = 0; i < all.size(); ++i) {
+      const NextRound alone = carry(*device, {all[i]}, {0}, 0);
+      for (size_t j = 0; j < kRowsEach; ++j) {
+        EXPECT_EQ(together.rows.tokens[i * kRowsEach + j], alone.rows.tokens[j]);
+        EXPECT_EQ(together.rows.slot[i * kRowsEach + j], alone.rows.slot[j]);
+        EXPECT_EQ(together.rows.window[i * kRowsEach + j], alone.rows.window[j]);
+      }
+      EXPECT_EQ(std::memcmp(&together.chains[i], alone.chains.data(), sizeof(ops::DraftChain)), 0);
     }
   }
 }

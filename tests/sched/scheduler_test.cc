@@ -40,6 +40,14 @@ class Bench {
     }
     return plan;
   }
+  // Of one sequence, whose token and first n_right drafts are right.
+  void advance(SequenceId id, int64_t first_position, int64_t n_right, int64_t n_drafts) {
+    const int64_t n_cached = first_position + 1 + n_right;
+    for (int64_t i = 0; i <= n_right; ++i) tokens_[id].push_back(7);
+    const std::vector<ResumeState> resume(static_cast<size_t>(n_cached / kPageTokens - first_position / kPageTokens),
+                                          std::make_shared<const std::vector<float>>());
+    scheduler_.advance(id, {.n_cached = n_cached, .n_committed = n_cached, .n_drafts = n_drafts, .resume = resume});
+  }
   void remove(SequenceId id) {
     scheduler_.remove(id);
     tokens_.erase(id);
@@ -199,6 +207,75 @@ TEST(Scheduler, ARemovedSequenceIsInNoPlan) {
   EXPECT_TRUE(bench.scheduler().plan().entries.empty());
   const SchedulerCounts counts = bench.scheduler().counts();
   EXPECT_EQ(counts.n_free_pages + counts.n_cached_pages, 10);
+}
+
+// ---- steps ahead ---------------------------------------------------------------------------------------------------
+
+StepEntry decoding(SequenceId id, int64_t first, int64_t n_drafts) {
+  return {.id = id, .first_position = first, .n_tokens = 1, .n_drafts = n_drafts, .gives_token = true};
+}
+
+TEST(Scheduler, AStepAheadBeginsWhereAllRowsBeforeItAreRight) {
+  Bench bench({.step_tokens = 100, .chunk_tokens = 100, .lookahead_tokens = 4});
+  bench.submit(1, 60);
+  bench.submit(2, 20);
+  EXPECT_FALSE(bench.scheduler().plan_ahead(3).has_value()) << "nobody decodes";
+  bench.step(2);
+  ASSERT_EQ(bench.scheduler().plan().entries, (std::vector<StepEntry>{decoding(1, 60, 2), decoding(2, 20, 2)}));
+  const auto ahead = bench.scheduler().plan_ahead(3);
+  ASSERT_TRUE(ahead.has_value());
+  EXPECT_EQ(ahead->entries, (std::vector<StepEntry>{decoding(1, 63, 3), decoding(2, 23, 3)}));
+  // All it may write, by the drafting after it too.
+  EXPECT_GE(bench.scheduler().pages(1).n_tokens(), 63 + 4 + 4);
+  bench.advance(1, 60, 0, 3);
+  bench.advance(2, 20, 2, 1);
+  const auto next = bench.scheduler().plan_ahead(3);
+  ASSERT_TRUE(next.has_value());
+  EXPECT_EQ(next->entries, (std::vector<StepEntry>{decoding(1, 61 + 4, 3), decoding(2, 23 + 4, 3)}));
+  bench.advance(1, 61, 3, 0);
+  bench.advance(2, 23, 1, 0);
+  bench.advance(1, 65, 0, 2);
+  bench.advance(2, 25, 0, 0);
+  EXPECT_EQ(bench.scheduler().plan().entries, (std::vector<StepEntry>{decoding(1, 66, 2), decoding(2, 26, 0)}));
+  const Result<int64_t> n_plans = replay_trace(bench.trace());
+  ASSERT_TRUE(n_plans.ok()) << n_plans.error().message;
+  EXPECT_EQ(*n_plans, 6);
+}
+
+TEST(Scheduler, ASequenceWhoseNextTokenIsItsLastIsInNoStepAhead) {
+  Bench bench({.step_tokens = 100, .chunk_tokens = 100});
+  bench.submit(1, 10, 2);
+  bench.submit(2, 20, 50);
+  bench.step();
+  bench.scheduler().plan();
+  const auto ahead = bench.scheduler().plan_ahead(0);
+  ASSERT_TRUE(ahead.has_value());
+  EXPECT_EQ(ahead->entries, (std::vector<StepEntry>{decoding(2, 21, 0)}));
+}
+
+TEST(Scheduler, NoStepIsAheadOfAPromptAnAdmissionOrAShortageOfPages) {
+  Bench prompts({.step_tokens = 100, .chunk_tokens = 100});
+  prompts.submit(1, 10);
+  prompts.step();
+  prompts.submit(2, 300);
+  prompts.step();
+  EXPECT_FALSE(prompts.scheduler().plan_ahead(0).has_value()) << "a prompt";
+  Bench full({.step_tokens = 100, .chunk_tokens = 100, .max_running = 1});
+  full.submit(1, 10);
+  full.step();
+  full.submit(2, 10);
+  full.scheduler().plan();
+  EXPECT_TRUE(full.scheduler().plan_ahead(0).has_value()) << "one that waits for a place";
+  full.advance(1, 10, 0, 0);
+  full.submit(3, 10, 100, -1);
+  EXPECT_FALSE(full.scheduler().plan_ahead(0).has_value()) << "one of better priority";
+  Bench small({.step_tokens = 100, .chunk_tokens = 100}, 3, false);
+  small.submit(1, 58, 60);
+  small.submit(2, 58, 60);
+  small.step();
+  small.step();
+  ASSERT_EQ(small.scheduler().plan().entries.size(), 2U);
+  EXPECT_FALSE(small.scheduler().plan_ahead(5).has_value()) << "two pages, one of which is there";
 }
 
 TEST(ScheduleTrace, ReplaysToTheSamePlans) {

@@ -46,8 +46,10 @@ int n_items(const GemmF32Shape& s, const GemmF32Tile& tile, int split) {
   return ceil_div(s.n_rows, tile.tile_rows()) * ceil_div(n_strips, tile.groups() / split);
 }
 
-// Groups that share a strip: all of a block's that have a block of k then.
+// Groups that share a strip: of many rows none, if strips alone keep all SMs busy; otherwise all of a block's that have a
+// block of k then.
 int split_of(const GemmF32Shape& s, const GemmF32Tile& tile) {
+  if (s.n_rows > kManyRows && n_items(s, tile, 1) >= s.n_sms) return 1;
   return std::min(tile.groups(), static_cast<int>(std::bit_floor(static_cast<unsigned>(ceil_div(s.k, kBlockK)))));
 }
 

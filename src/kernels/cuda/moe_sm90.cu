@@ -16,6 +16,7 @@
 #include "kernels/cuda/prims/sync.cuh"
 #include "kernels/cuda/tiles/f32_math.cuh"
 #include "kernels/cuda/tiles/quantize_row.cuh"
+#include "kernels/cuda/tiles/score_key.cuh"
 
 namespace levin::cuda {
 namespace {
@@ -46,15 +47,12 @@ __device__ __forceinline__ void mask_groups(const RouteTokens& a, const RouteSco
   const int size = a.n_experts / a.n_groups;
   float sum = kMinusInfinity;
   if (lane < a.n_groups) {
-    const float* x = s.biased + lane * size;
-    float first = x[0] > x[1] ? x[0] : x[1], second = x[0] > x[1] ? x[1] : x[0];
-    for (int i = 2; i < size; ++i) {
-      if (x[i] > first) {
-        second = first;
-        first = x[i];
-      } else if (x[i] > second) {
-        second = x[i];
-      }
+    float first = kMinusInfinity, second = kMinusInfinity;
+#pragma unroll 8
+    for (int i = 0; i < size; ++i) {
+      const float x = s.biased[lane * size + i];
+      second = fmaxf(second, fminf(first, x));
+      first = fmaxf(first, x);
     }
     sum = __fadd_rn(first, second);
   }
@@ -72,29 +70,25 @@ __device__ __forceinline__ void mask_groups(const RouteTokens& a, const RouteSco
 
 // The n_active experts with the largest values, ties to the lower id; lane i gets the i-th in ascending id.
 __device__ __forceinline__ int pick_experts(const RouteTokens& a, const RouteScores& s, int lane) {
-  uint32_t taken = 0;        // bit i: expert lane + 32 * i
+  uint32_t key[kLaneExperts];  // of expert lane + 32 * i; 0 of one that is taken or does not exist
+#pragma unroll
+  for (int i = 0; i < kLaneExperts; ++i) key[i] = lane + 32 * i < a.n_experts ? score_key(s.biased[lane + 32 * i]) : 0;
   int picked = kMaxExperts;  // of round `lane`
   for (int round = 0; round < a.n_active; ++round) {
-    float best = kMinusInfinity;
-    int best_expert = kMaxExperts;
-    for (int i = 0; i < kLaneExperts && lane + 32 * i < a.n_experts; ++i) {
-      const float value = s.biased[lane + 32 * i];
-      if (!(taken >> i & 1) && (best_expert == kMaxExperts || value > best)) {
-        best = value;
-        best_expert = lane + 32 * i;
-      }
+    uint32_t own = 0;
+    int own_expert = kMaxExperts;
+#pragma unroll
+    for (int i = 0; i < kLaneExperts; ++i) {
+      if (key[i] <= own) continue;
+      own = key[i];
+      own_expert = lane + 32 * i;
     }
-    for (int step = 16; step > 0; step /= 2) {
-      const float value = __shfl_xor_sync(0xffffffff, best, step);
-      const int expert = __shfl_xor_sync(0xffffffff, best_expert, step);
-      const bool better = value > best || (value == best && expert < best_expert) || best_expert == kMaxExperts;
-      if (expert != kMaxExperts && better) {
-        best = value;
-        best_expert = expert;
-      }
-    }
-    if (best_expert % 32 == lane) taken |= 1u << (best_expert / 32);
-    if (lane == round) picked = best_expert;
+    const uint32_t best = __reduce_max_sync(0xffffffff, own);
+    const int expert = __reduce_min_sync(0xffffffff, own == best ? own_expert : kMaxExperts);
+#pragma unroll
+    for (int i = 0; i < kLaneExperts; ++i)
+      if (expert == lane + 32 * i) key[i] = 0;
+    if (lane == round) picked = expert;
   }
   int sorted = kMaxExperts;
   for (int i = 0; i < a.n_active; ++i) {
@@ -220,36 +214,35 @@ class Planner {
     __syncthreads();
   }
 
-  // From counts to first rows, by one warp; returns how many rows there are.
+  // From counts to first rows; returns how many rows there are.
   __device__ __forceinline__ int begin_groups(int32_t* group_begin) {
-    __shared__ int n_rows;
-    __syncthreads();
-    if (warp_ == 0) {
-      int before = 0;
-      for (int base = 0; base < p_.n_experts_here; base += 32) {
-        const int e = base + lane_;
-        const int own = e < p_.n_experts_here ? tables_.next[e] : 0;
-        int upto = own;
-        for (int step = 1; step < 32; step *= 2) {
-          const int other = __shfl_up_sync(0xffffffff, upto, step);
-          if (lane_ >= step) upto += other;
-        }
-        if (e < p_.n_experts_here) {
-          tables_.next[e] = before + upto - own;
-          if (group_begin != nullptr) group_begin[e] = before + upto - own;
-        }
-        before += __shfl_sync(0xffffffff, upto, 31);
+    __shared__ int of_warp[32];
+    const int n_warps = static_cast<int>(blockDim.x) / 32;
+    int before = 0;
+    for (int base = 0; base < p_.n_experts_here; base += static_cast<int>(blockDim.x)) {
+      const int e = base + static_cast<int>(threadIdx.x), own = e < p_.n_experts_here ? tables_.next[e] : 0;
+      int upto = own;
+#pragma unroll
+      for (int step = 1; step < 32; step *= 2) {
+        const int other = __shfl_up_sync(0xffffffff, upto, step);
+        if (lane_ >= step) upto += other;
       }
-      if (lane_ == 0) {
-        n_rows = before;
-        if (group_begin != nullptr) {
-          group_begin[p_.n_experts_here] = before;
-          if (p_.has_shared) group_begin[p_.n_experts_here + 1] = before + p_.n_tokens;
-        }
+      if (lane_ == 31) of_warp[warp_] = upto;
+      __syncthreads();
+      const int sum = lane_ < n_warps ? of_warp[lane_] : 0;
+      const int first = before + __reduce_add_sync(0xffffffff, lane_ < warp_ ? sum : 0) + upto - own;
+      if (e < p_.n_experts_here) {
+        tables_.next[e] = first;
+        if (group_begin != nullptr) group_begin[e] = first;
       }
+      before += __reduce_add_sync(0xffffffff, sum);
+      __syncthreads();  // the sums of warps have been read
     }
-    __syncthreads();
-    return n_rows;
+    if (threadIdx.x == 0 && group_begin != nullptr) {
+      group_begin[p_.n_experts_here] = before;
+      if (p_.has_shared) group_begin[p_.n_experts_here + 1] = before + p_.n_tokens;
+    }
+    return before;
   }
 
   __device__ __forceinline__ void number_rows(int e) {
@@ -304,6 +297,8 @@ __device__ __forceinline__ void route_all(const RouteTokens& a, int32_t* topk, f
   __syncthreads();
 }
 
+__device__ __forceinline__ int round_up(int n, int to) { return (n + to - 1) / to * to; }
+
 // Every block routes and plans for itself, the first one for those who come later too.
 __global__ void __launch_bounds__(kTogetherThreads) plan_and_round_kernel(const __grid_constant__ PlanAndRound a) {
   extern __shared__ int32_t memory[];  // choices and scores, if the tokens are to be routed; tables
@@ -330,16 +325,21 @@ __global__ void __launch_bounds__(kTogetherThreads) plan_and_round_kernel(const 
   const int token = own < n_rows ? own_token : p.has_shared && own - n_rows < p.n_tokens ? own - n_rows : -1;
   if (token < 0) return;
   const QuantizeFp8& in = a.input;
-  for (int base = 0; base < in.k; base += kTogetherThreads * kLaneColumns) {  // blocks of a scale share a warp
-    const int column = base + static_cast<int>(threadIdx.x) * kLaneColumns;
-    float v[kLaneColumns] = {};
-    if (column < in.k) {
+  constexpr int kTurns = 4, kTurnColumns = kTogetherThreads * kLaneColumns;  // blocks of a scale share a warp
+  for (int base = static_cast<int>(threadIdx.x) * kLaneColumns; base < round_up(in.k, kTurnColumns);
+       base += kTurns * kTurnColumns) {
+    float v[kTurns][kLaneColumns] = {};
+#pragma unroll
+    for (int i = 0; i < kTurns; ++i) {
+      const int column = base + i * kTurnColumns;
+      if (column >= in.k) continue;
       if (in.x_is_f32)
-        load_8(v, static_cast<const float*>(in.x) + token * in.x_ld + column);
+        load_8(v[i], static_cast<const float*>(in.x) + token * in.x_ld + column);
       else
-        load_8(v, static_cast<const __nv_bfloat16*>(in.x) + token * in.x_ld + column);
+        load_8(v[i], static_cast<const __nv_bfloat16*>(in.x) + token * in.x_ld + column);
     }
-    round_8(v, in.out, own, column, in.k);
+#pragma unroll
+    for (int i = 0; i < kTurns; ++i) round_8(v[i], in.out, own, base + i * kTurnColumns, in.k);
   }
 }
 
@@ -372,33 +372,48 @@ __device__ __forceinline__ void load_bf16x8(float (&v)[8], const void* from, int
   }
 }
 
+// A lane has the row and the weight of one of the token's experts; rows are loaded several at a time, since each would wait
+// for memory by itself.
 __global__ void combine_rows_kernel(CombineRows a) {
+  constexpr int kAtOnce = 8;
   launch_dependents();
   grid_dependency_wait();
-  const int t = static_cast<int>(blockIdx.y);
+  const int t = static_cast<int>(blockIdx.y), lane = static_cast<int>(threadIdx.x) % 32;
   const int column = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x) * 8;
-  if (column >= a.d_model) return;
-  float total[8] = {}, v[8];
-  for (int i = 0; i < a.n_active; ++i) {
-    const int row = a.row_of[int64_t{t} * a.n_active + i];
-    if (row < 0) continue;
-    const float weight = a.weights[int64_t{t} * a.n_active + i];
-    load_bf16x8(v, a.y, int64_t{row} * a.d_model + column);
-#pragma unroll
-    for (int c = 0; c < 8; ++c) total[c] = __fmaf_rn(weight, v[c], total[c]);
+  const bool is_column = column < a.d_model;
+  int own_row = -1;
+  float own_weight = 0, total[8] = {}, v[kAtOnce][8] = {};
+  if (lane < a.n_active) {
+    own_row = a.row_of[int64_t{t} * a.n_active + lane];
+    own_weight = a.weights[int64_t{t} * a.n_active + lane];
   }
+  for (int first = 0; first < a.n_active; first += kAtOnce) {
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int row = __shfl_sync(0xffffffff, own_row, first + i);
+      if (row >= 0 && is_column) load_bf16x8(v[i], a.y, int64_t{row} * a.d_model + column);
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const float weight = __shfl_sync(0xffffffff, own_weight, first + i);
+      if (__shfl_sync(0xffffffff, own_row, first + i) < 0) continue;
+#pragma unroll
+      for (int c = 0; c < 8; ++c) total[c] = __fmaf_rn(weight, v[i][c], total[c]);
+    }
+  }
+  if (!is_column) return;
   if (a.shared != nullptr || a.first_shared != nullptr) {
     const void* rows = a.shared != nullptr ? a.shared : a.y;
     const int row = a.shared != nullptr ? t : *a.first_shared + t;
-    load_bf16x8(v, rows, int64_t{row} * a.d_model + column);
+    load_bf16x8(v[0], rows, int64_t{row} * a.d_model + column);
 #pragma unroll
-    for (int c = 0; c < 8; ++c) total[c] = __fadd_rn(total[c], v[c]);
+    for (int c = 0; c < 8; ++c) total[c] = __fadd_rn(total[c], v[0][c]);
   }
   float* out = a.out + int64_t{t} * a.d_model + column;
   if (a.add) {
-    load_8(v, out);
+    load_8(v[0], out);
 #pragma unroll
-    for (int c = 0; c < 8; ++c) total[c] = __fadd_rn(v[c], total[c]);
+    for (int c = 0; c < 8; ++c) total[c] = __fadd_rn(v[0][c], total[c]);
   }
   auto* to = reinterpret_cast<float4*>(out);
   to[0] = {total[0], total[1], total[2], total[3]};

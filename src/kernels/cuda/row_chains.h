@@ -14,7 +14,7 @@
 // Shapes    rows of norm_rows: a multiple of 16 up to kMaxNormWidth. Latent 512 + 64, index heads 128 of which the first
 //           64 are rotated, rotated parts 64 wide. Others are refused by chain_support().
 // Padding   a token with a negative slot is not written; its input is not read
-// Launch    with pdl the launch before may still run; only what it may have written is waited for
+// Launch    with pdl the launch before may still run; only what it may have written is waited for, which norm weights are not
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,7 @@
 // Chains of row work; contracts in row_chains.h.
 //
-//   norm_rows         a block a row, 8 columns a thread and turn; the row waits in shared memory for its norm
+//   norm_rows         a block a row, 8 columns a thread and turn, for most widths one turn; the row waits in shared memory for its
+//                     norm
 //   write_latent      a block a token, a warp for each scale; the rotated part by the first warp
 //   index rows        a warp a row of 128, 4 columns a lane: (token, head) of queries, token of keys
 //   rotate_queries    a warp a (token, head), a pair a lane
@@ -18,7 +19,8 @@
 namespace levin::cuda {
 namespace {
 
-constexpr int kNormThreads = 256;
+constexpr int kNormThreads = 256;  // at least, and of blocks that share out several chains
+constexpr int kMostNormThreads = 1024;
 constexpr int kLatentThreads = 128;
 constexpr int kRowWarps = 4;  // rows of a block where a warp has one
 constexpr int kPairs = kRopeWidth / 2;
@@ -114,10 +116,20 @@ __device__ __forceinline__ void load_and_add(float (&v)[kLaneColumns], const Nor
   *reinterpret_cast<float4*>(residual + 4) = {v[4], v[5], v[6], v[7]};
 }
 
-// Of a block: `row` has a.d values, then the partial sums.
-__device__ __forceinline__ void norm_row(const NormRows& a, int t, float* row) {
-  const int first = static_cast<int>(threadIdx.x) * kLaneColumns;
-  for (int column = first; column < a.d; column += kNormThreads * kLaneColumns) {
+// This thread's first weights. No kernel writes them, so that they are loaded while the one before may still run.
+struct EarlyWeights {
+  float first[kLaneColumns] = {};
+
+  __device__ __forceinline__ explicit EarlyWeights(const NormRows& a) {
+    const int column = static_cast<int>(threadIdx.x) * kLaneColumns;
+    if (column < a.d) load_8(first, a.weight + column);
+  }
+};
+
+// Of a block of any number of threads: `row` has a.d values, then the partial sums.
+__device__ __forceinline__ void norm_row(const NormRows& a, const EarlyWeights& early, int t, float* row) {
+  const int first = static_cast<int>(threadIdx.x) * kLaneColumns, turn = static_cast<int>(blockDim.x) * kLaneColumns;
+  for (int column = first; column < a.d; column += turn) {
     float v[kLaneColumns];
     load_and_add(v, a, t, column);
     *reinterpret_cast<float4*>(row + column) = {v[0], v[1], v[2], v[3]};
@@ -125,12 +137,14 @@ __device__ __forceinline__ void norm_row(const NormRows& a, int t, float* row) {
   }
   __syncthreads();
   const float inverse = inverse_root(sum_squares(row, a.d, row + a.d), a.d, a.eps);
-  for (int base = 0; base < a.d; base += kNormThreads * kLaneColumns) {  // all lanes: blocks of a scale share a warp
+  for (int base = 0; base < a.d; base += turn) {  // all lanes: blocks of a scale share a warp
     const int column = base + first;
     float v[kLaneColumns] = {}, weight[kLaneColumns];
     if (column < a.d) {
       load_8(v, row + column);
-      load_8(weight, a.weight + column);
+#pragma unroll
+      for (int i = 0; i < kLaneColumns; ++i) weight[i] = early.first[i];
+      if (base > 0) load_8(weight, a.weight + column);
 #pragma unroll
       for (int i = 0; i < kLaneColumns; ++i) v[i] = __fmul_rn(weight[i], __fmul_rn(v[i], inverse));
       if (a.normed != nullptr) {
@@ -147,11 +161,12 @@ __device__ __forceinline__ void norm_row(const NormRows& a, int t, float* row) {
   }
 }
 
-__global__ void __launch_bounds__(kNormThreads) norm_rows_kernel(const __grid_constant__ NormRows a) {
+__global__ void __launch_bounds__(kMostNormThreads) norm_rows_kernel(const __grid_constant__ NormRows a) {
   extern __shared__ __align__(16) float row[];
+  const EarlyWeights weights(a);
   launch_dependents();
   grid_dependency_wait();
-  norm_row(a, static_cast<int>(blockIdx.x), row);
+  norm_row(a, weights, static_cast<int>(blockIdx.x), row);
 }
 
 // --- write_latent
@@ -413,12 +428,13 @@ __device__ __forceinline__ void multiply_output(const FewOutputs& a, int n, floa
 // it has warps.
 __global__ void __launch_bounds__(kNormThreads) norm_and_append_kernel(const __grid_constant__ NormAndAppend a) {
   extern __shared__ __align__(16) float row[];
+  const EarlyWeights weights(a.norm);
   launch_dependents();
   grid_dependency_wait();
   const int n_tokens = a.norm.n_tokens, n_outputs = a.product.n_tokens > 0 ? a.product.n : 0;
   const int block = static_cast<int>(blockIdx.x) - n_outputs, warp = static_cast<int>(threadIdx.x) / 32;
   if (block < 0) return multiply_output(a.product, static_cast<int>(blockIdx.x), row);
-  if (block < n_tokens) return norm_row(a.norm, block, row);
+  if (block < n_tokens) return norm_row(a.norm, weights, block, row);
   if (block < 2 * n_tokens) return write_latent_row(a.latent, block - n_tokens, row);
   write_index_key(a.keys, (block - 2 * n_tokens) * (kNormThreads / 32) + warp, row + warp * kIndexWidth);
 }
@@ -447,7 +463,8 @@ int64_t blocks_of_warps(int64_t n_rows) { return (n_rows + kRowWarps - 1) / kRow
 }  // namespace
 
 void launch_norm_rows(const NormRows& a, StreamHandle stream) {
-  Launch l = launch_of(a.n_tokens, kNormThreads, a.pdl, stream);
+  const int n_threads = std::clamp((a.d / kLaneColumns + 31) / 32 * 32, kNormThreads, kMostNormThreads);
+  Launch l = launch_of(a.n_tokens, n_threads, a.pdl, stream);
   l.shared_bytes = (a.d + kPartials) * static_cast<int>(sizeof(float));
   launch_kernel(norm_rows_kernel, l, a);
 }

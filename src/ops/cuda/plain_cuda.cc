@@ -35,6 +35,17 @@ class GraphOnStream final : public RecordedWork {
   const cuda::Stream& stream_;
 };
 
+class EventOnStream final : public WorkMark {
+ public:
+  EventOnStream(cuda::Event event, const cuda::Stream& stream) : event_(std::move(event)), stream_(stream) {}
+  void set() override { event_.record(stream_); }
+  Status wait() override { return event_.synchronize(); }
+
+ private:
+  cuda::Event event_;
+  const cuda::Stream& stream_;
+};
+
 int64_t row_bytes(DType dtype, int64_t k) { return row_major_bytes(dtype, 1, k); }
 
 }  // namespace
@@ -113,6 +124,11 @@ void PlainCuda::stamp_time(int64_t* out) { cuda::plain::stamp_time(out, stream_.
 Result<std::unique_ptr<RecordedWork>> PlainCuda::record(const std::function<void()>& enqueue) {
   LEVIN_ASSIGN(cuda::Graph graph, cuda::Graph::capture(stream_, enqueue));
   return std::unique_ptr<RecordedWork>(std::make_unique<GraphOnStream>(std::move(graph), stream_));
+}
+
+Result<std::unique_ptr<WorkMark>> PlainCuda::make_mark() {
+  LEVIN_ASSIGN(cuda::Event event, cuda::Event::create());
+  return std::unique_ptr<WorkMark>(std::make_unique<EventOnStream>(std::move(event), stream_));
 }
 
 Result<Matrix> PlainCuda::upload(const RowMajorWeights& source) {

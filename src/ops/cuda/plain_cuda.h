@@ -37,6 +37,7 @@ class PlainCuda : public CudaBackend {
   Status synchronize() override;
   OpClock* clock() override { return &clock_; }
   Result<std::unique_ptr<RecordedWork>> record(const std::function<void()>& enqueue) override;
+  Result<std::unique_ptr<WorkMark>> make_mark() override;
   Result<Matrix> upload(const RowMajorWeights& source) override;
   Result<ops::ExpertStack> upload_experts(std::span<const ExpertRows> experts) override;
   double measure_read_gb_per_s() override;
@@ -52,6 +53,7 @@ class PlainCuda : public CudaBackend {
   OpWork work(const ops::SparseAttention& a) const override;
 
   void accept_drafts(const ops::AcceptDrafts& a) override;
+  void carry_drafts(const ops::CarryDrafts& a) override;
   void add_into(const ops::AddInto& a) override;
   void append_index_keys(const ops::AppendIndexKeys& a) override;
   void append_latent(const ops::AppendLatent& a) override;

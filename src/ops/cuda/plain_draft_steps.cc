@@ -51,4 +51,19 @@ void PlainCuda::continue_drafts(const ops::ContinueDrafts& a) {
                          stream_.handle());
 }
 
+void PlainCuda::carry_drafts(const ops::CarryDrafts& a) {
+  constexpr std::string_view kOp = "carry_drafts";
+  plain::carry_drafts({.chosen = records<plain::ChosenToken>(kOp, "chosen", a.chosen),
+                       .chains = records<plain::DraftChain>(kOp, "chains", a.chains),
+                       .which = dense_data<int32_t>(kOp, "which", a.which),
+                       .n_sequences = a.which.dim(0),
+                       .step = edited_step(kOp, a.step),
+                       .rows_each = a.rows_each,
+                       .shift = a.shift,
+                       .rules = records<plain::ChoiceRule>(kOp, "rules", a.rules),
+                       .sequences = records<plain::VerifiedRows>(kOp, "sequences", a.sequences),
+                       .next = records<plain::DraftChain>(kOp, "next", a.next)},
+                      stream_.handle());
+}
+
 }  // namespace levin

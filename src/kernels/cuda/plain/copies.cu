@@ -23,11 +23,21 @@ __global__ void copy_pieces_kernel(CopyPieces a) {
   }
 }
 
+// A block has kColumns of a row, whose loads are under way together.
+constexpr int kColumnsOfThread = 4, kColumns = kColumnsOfThread * kThreads;
+
 __global__ void copy_rows_kernel(CopyRows a) {
   follow_earlier_kernels();
   const int64_t i = blockIdx.x, row = a.rows != nullptr ? a.rows[i] : i / a.repeat;
   if (row < 0) return;
-  for (int64_t c = threadIdx.x; c < a.d; c += blockDim.x) a.out[i * a.out_ld + c] = a.x[row * a.x_ld + c];
+  const int64_t first = int64_t{blockIdx.y} * kColumns + threadIdx.x;
+  float v[kColumnsOfThread];
+#pragma unroll
+  for (int n = 0; n < kColumnsOfThread; ++n)
+    if (first + n * kThreads < a.d) v[n] = a.x[row * a.x_ld + first + n * kThreads];
+#pragma unroll
+  for (int n = 0; n < kColumnsOfThread; ++n)
+    if (first + n * kThreads < a.d) a.out[i * a.out_ld + first + n * kThreads] = v[n];
 }
 
 __global__ void scale_kernel(ScaleRows a) {
@@ -59,7 +69,9 @@ __global__ void __launch_bounds__(kReadThreads) read_bytes_kernel(ReadBytes a) {
 }  // namespace
 
 void copy_pieces(const CopyPieces& a, StreamHandle stream) { start(copy_pieces_kernel, {.x = a.n_pieces}, stream, a); }
-void copy_rows(const CopyRows& a, StreamHandle stream) { start(copy_rows_kernel, {.x = a.n_rows}, stream, a); }
+void copy_rows(const CopyRows& a, StreamHandle stream) {
+  start(copy_rows_kernel, {.x = a.n_rows, .y = div_up(a.d, kColumns)}, stream, a);
+}
 void read_bytes(const ReadBytes& a, StreamHandle stream) {
   start(read_bytes_kernel, {.x = div_up(a.n_bytes, 16 * kReadThreads * kReadsAtOnce), .threads = kReadThreads}, stream,
         a);

@@ -25,7 +25,10 @@ struct DraftChain {
   int32_t n_drafts = 0;
   int32_t position = 0;
   int32_t n_committed = -1;
-  int32_t unused = 0;
+  int32_t next_token = 0;
+  int32_t next_position = 0;
+  int32_t unused[7] = {};
+  int32_t drafts[16] = {};
 };
 // As ops::EditedStep.
 struct EditedStep {
@@ -58,5 +61,19 @@ struct ContinueDrafts {
   double min_confidence = 0;
 };
 void continue_drafts(const ContinueDrafts& a, StreamHandle stream);
+
+struct CarryDrafts {
+  const ChosenToken* chosen = nullptr;  // [n_chains]
+  const DraftChain* chains = nullptr;   // [n_chains]
+  const int32_t* which = nullptr;       // [n_sequences]
+  int64_t n_sequences = 0;
+  EditedStep step;
+  int32_t rows_each = 1;
+  int32_t shift = 0;
+  ChoiceRule* rules = nullptr;  // these three may be null
+  VerifiedRows* sequences = nullptr;
+  DraftChain* next = nullptr;
+};
+void carry_drafts(const CarryDrafts& a, StreamHandle stream);
 
 }  // namespace levin::cuda::plain

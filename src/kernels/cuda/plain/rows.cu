@@ -7,11 +7,15 @@
 namespace levin::cuda::plain {
 namespace {
 
+// A block has kColumns of a row, so that no thread waits for memory more than once.
+constexpr int kColumns = 4 * kThreads;
+
 __global__ void embed_kernel(Embed a) {
   follow_earlier_kernels();
-  const int64_t t = blockIdx.x, id = a.ids[t];
-  for (int64_t i = threadIdx.x; i < a.d; i += blockDim.x) {
-    a.out[t * a.out_ld + i] = id < 0 ? 0.0f : kernels::query_value(a.table, a.table_dtype, id * a.d + i);
+  const int64_t t = blockIdx.x, id = a.ids[t], first = int64_t{blockIdx.y} * kColumns + threadIdx.x;
+#pragma unroll
+  for (int64_t i = first; i < first + kColumns; i += kThreads) {
+    if (i < a.d) a.out[t * a.out_ld + i] = id < 0 ? 0.0f : kernels::query_value(a.table, a.table_dtype, id * a.d + i);
   }
 }
 
@@ -76,12 +80,14 @@ __global__ void rope_table_kernel(RopeTable a) {
 
 }  // namespace
 
-void embed(const Embed& a, StreamHandle stream) { start(embed_kernel, {.x = a.n_rows}, stream, a); }
+void embed(const Embed& a, StreamHandle stream) {
+  start(embed_kernel, {.x = a.n_rows, .y = div_up(a.d, kColumns)}, stream, a);
+}
 void rms_norm(const Norm& a, StreamHandle stream) { start(rms_norm_kernel, {.x = a.n_rows}, stream, a); }
 void layer_norm(const Norm& a, StreamHandle stream) { start(layer_norm_kernel, {.x = a.n_rows}, stream, a); }
 void add_into(const AddInto& a, StreamHandle stream) { start(add_kernel, {.x = a.n_rows}, stream, a); }
 void mark_unusable(const MarkUnusable& a, StreamHandle stream) {
-  start(mark_unusable_kernel, {.x = a.n_rows}, stream, a);
+  start(mark_unusable_kernel, {.x = a.n_rows, .threads = 512}, stream, a);
 }
 void rope(const Rope& a, StreamHandle stream) { start(rope_kernel, {.x = a.n_rows}, stream, a); }
 void rope_table(const RopeTable& a, StreamHandle stream) { start(rope_table_kernel, {.x = a.n_rows}, stream, a); }

@@ -12,6 +12,7 @@ constexpr int kRowThreads = 1024;
 constexpr int kAtOnce = 16;  // logits that a thread has under way: a row is read by one SM, as fast as it can
 constexpr int kLogSumPartials = 16;
 constexpr double kGreedyTemperature = 1e-5;
+constexpr float kLog2E = 1.4426950408889634f;
 
 // use(logits, first, n): so many of this thread's logits of a row, of ids first, first + kRowThreads, ...
 template <class Use>
@@ -106,38 +107,57 @@ __device__ int64_t token_of_row(const float* x, int64_t n, const ChoiceRule& rul
   return best_of_block<kRowThreads>(best).index;
 }
 
-// A thread's logits, read once.
+// A thread's logits, read once. Few instructions for each: a row is one SM's.
 struct LogitSums {
-  bool wrong = false;  // NaN or +infinity
-  Ranked<float> largest{0, -1};
   float maximum = -INFINITY;  // of all but NaN
-  float sum = 0;              // of exp(logit - maximum)
+  int64_t first = -1;         // the first of those that were read together with the first such one
+  float sum = 0;              // of exp(logit - maximum), NaN if a logit is
 
-  __device__ void add(const float (&some)[kAtOnce], int64_t first, int n) {
-    const float before = maximum;
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      if (i >= n) continue;
-      wrong = wrong || !(some[i] < INFINITY);
-      largest = better(largest, Ranked<float>{some[i], first + i * kRowThreads});
-      maximum = fmaxf(maximum, some[i]);
-    }
-    if (maximum == -INFINITY) return;
-    sum *= expf(before - maximum);
+  __device__ void add(const float (&some)[kAtOnce], int64_t first_id, int n) {
+    float largest = maximum;
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i)
-      if (i < n) sum += expf(some[i] - maximum);
+      if (i < n) largest = fmaxf(largest, some[i]);
+    if (largest > maximum) {
+      sum *= exp2f((maximum - largest) * kLog2E);
+      maximum = largest;
+      first = first_id;
+    }
+    const float shift = maximum == -INFINITY ? 0.0f : maximum * kLog2E;
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i)
+      if (i < n) sum += exp2f(__fmaf_rn(some[i], kLog2E, -shift));
   }
 };
 
-// The probability of the largest logit of a sound row; in thread 0.
+// The largest of all threads' in all threads.
+__device__ float largest_of_block(float mine) {
+  __shared__ float of_warp[kRowThreads / 32];
+  for (int step = 16; step > 0; step /= 2) mine = fmaxf(mine, __shfl_xor_sync(0xffffffff, mine, step));
+  if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = mine;
+  __syncthreads();
+  float largest = of_warp[threadIdx.x % 32];
+  for (int step = 16; step > 0; step /= 2) largest = fmaxf(largest, __shfl_xor_sync(0xffffffff, largest, step));
+  return largest;
+}
+
+// The lowest id of the row's largest logit, in all threads.
+__device__ int64_t id_of(float largest, const LogitSums& mine, const float* x, int64_t n_vocab) {
+  int64_t id = mine.maximum == largest ? mine.first : -1;
+  while (id >= 0 && id < n_vocab && x[id] != largest) id += kRowThreads;
+  const Ranked<float> own{largest, id};
+  return best_of_block<kRowThreads>(own).index;
+}
+
+// The probability of the largest logit, NaN if a logit is; in all threads.
 __device__ float probability_of(const LogitSums& mine, float largest) {
   __shared__ float sum[kRowThreads];
-  sum[threadIdx.x] = mine.sum * expf(mine.maximum - largest);
+  sum[threadIdx.x] = mine.maximum == -INFINITY ? mine.sum : mine.sum * exp2f((mine.maximum - largest) * kLog2E);
   for (int half = kRowThreads / 2; half > 0; half /= 2) {
     __syncthreads();
     if (static_cast<int>(threadIdx.x) < half) sum[threadIdx.x] += sum[threadIdx.x + half];
   }
+  __syncthreads();
   return 1 / sum[0];
 }
 
@@ -147,13 +167,13 @@ __global__ void __launch_bounds__(kRowThreads) choose_kernel(ChooseTokens a) {
   const float* x = a.logits.x + t * a.logits.ld;
   LogitSums mine;
   for_some_logits(x, n, [&](const float(&some)[kAtOnce], int64_t first, int count) { mine.add(some, first, count); });
-  const Ranked<float> largest = best_of_block<kRowThreads>(mine.largest);
-  if (__syncthreads_or(mine.wrong) != 0 || largest.value == -INFINITY) {
+  const float maximum = largest_of_block(mine.maximum), probability = probability_of(mine, maximum);
+  if (maximum == INFINITY || maximum == -INFINITY || probability != probability) {
     if (threadIdx.x == 0) a.out[t] = {};
     return;
   }
+  const Ranked<float> largest{maximum, id_of(maximum, mine, x, n)};
   const int64_t token = token_of_row(x, n, a.rules[t], largest);
-  const float probability = probability_of(mine, largest.value);
   if (threadIdx.x == 0) a.out[t] = {static_cast<int32_t>(token), 1, probability, 0};
 }
 
