@@ -9,12 +9,30 @@
 namespace levin {
 namespace {
 
-// One record a row.
-template <class T>
-View words_of(const std::vector<T>& records) {
-  return View::of(reinterpret_cast<const int32_t*>(records.data()),
-                  {std::ssize(records), static_cast<int64_t>(sizeof(T) / 4)});
-}
+// Records of several types, which go to the device in one copy. Of types with eight bytes in one first.
+class RecordPack {
+ public:
+  // Returns where they begin.
+  template <class T>
+  int64_t add(const std::vector<T>& records) {
+    const int64_t first = std::ssize(words_);
+    words_.resize(words_.size() + records.size() * sizeof(T) / 4);
+    if (!records.empty()) std::memcpy(words_.data() + first, records.data(), records.size() * sizeof(T));
+    return first;
+  }
+  void send(Runner& runner) {
+    const int64_t n = std::ssize(words_);
+    there_ = runner.place(View::of(words_.data(), {1, n})).reshaped({n});
+  }
+  // n records of so many words each, on the device.
+  View rows(int64_t first, int64_t n, int64_t n_words) const {
+    return n == 0 ? View() : there_.slice_first(first, n * n_words).reshaped({n, n_words});
+  }
+
+ private:
+  std::vector<int32_t> words_;
+  View there_;
+};
 
 // The tokens that follow the rows as far as the host knows them.
 std::vector<int32_t> next_tokens(const EnqueuedEntry& entry) {
@@ -70,29 +88,23 @@ void EnqueuedDrafts::start(const EnqueuedRound& round) {
 
 CarriedRows EnqueuedDrafts::carry(const EnqueuedRound& round, const EnqueuedDrafts& before) {
   describe(round);
-  std::vector<int32_t> which;
-  for (const EnqueuedEntry& entry : round.entries) which.push_back(entry.place_before);
-  const int64_t n_sequences = std::ssize(which), rows_each = round.entries.front().n_chosen;
-  const std::vector<ops::ChoiceRule> rules(static_cast<size_t>(n_sequences * rows_each));
-  carried_ = {.chosen = before.heads_.back().chosen_there,
-              .chains = before.words_,
-              .which = runner_.place(View::of(which.data(), {n_sequences, 1})).reshaped({n_sequences}),
-              .step = {},
-              .rows_each = static_cast<int32_t>(rows_each)};
-  const View rules_there = runner_.place(words_of(rules));
-  const auto edit = [=, this](OpContext& ctx, const Step& step) {
+  carried_.chosen = before.heads_.back().chosen_there;
+  carried_.chains = before.words_;
+  const auto edit = [this](OpContext& ctx, const Step& step) {
     ops::CarryDrafts rows = carried_;
     rows.step = edited(step);
-    rows.rules = rules_there, rows.sequences = sequences_, rows.next = words_;
+    rows.rules = rules_, rows.sequences = sequences_, rows.next = words_;
     ops::carry_drafts(ctx, rows);
   };
-  return {.edit = edit, .rules = rules_there};
+  return {.edit = edit, .rules = rules_};
 }
 
 // What the device is told of the sequences; and which of them have chains.
 void EnqueuedDrafts::describe(const EnqueuedRound& round) {
   std::vector<ops::VerifiedRows> sequences;
   std::vector<ops::DraftChain> chains;
+  std::vector<ops::ChoiceRule> rules;  // of a round ahead: written there
+  std::vector<int32_t> places_before;
   chains_.clear();
   int64_t n_rows = 0, n_chosen = 0;
   for (const EnqueuedEntry& entry : round.entries) {
@@ -103,13 +115,22 @@ void EnqueuedDrafts::describe(const EnqueuedRound& round) {
             .first_chosen = static_cast<int32_t>(n_chosen)};
     n_rows += std::ssize(entry.rows);
     n_chosen += entry.n_chosen;
+    places_before.push_back(entry.place_before);
     if (!has_chain(entry)) continue;
     rows.chain = static_cast<int32_t>(chains.size());
     chains.push_back(chain_of(entry, round.depth));
     chains_.push_back(entry);
   }
-  sequences_ = runner_.place(words_of(sequences));
-  words_ = chains.empty() ? View() : runner_.place(words_of(chains));
+  if (round.ahead) rules.resize(static_cast<size_t>(n_chosen));
+  RecordPack pack;
+  const int64_t first_chain = pack.add(chains), first_rule = pack.add(rules), first_sequence = pack.add(sequences),
+                first_place = pack.add(places_before);
+  pack.send(runner_);
+  words_ = pack.rows(first_chain, std::ssize(chains), ops::kDraftChainWords);
+  rules_ = pack.rows(first_rule, std::ssize(rules), ops::kChoiceRuleWords);
+  sequences_ = pack.rows(first_sequence, std::ssize(sequences), ops::kVerifiedRowsWords);
+  carried_ = {.which = pack.rows(first_place, std::ssize(sequences), 1).reshaped({std::ssize(sequences)}),
+              .rows_each = static_cast<int32_t>(round.entries.front().n_chosen)};
 }
 
 void EnqueuedDrafts::extend(const EnqueuedRound& round) {

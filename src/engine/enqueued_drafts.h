@@ -53,6 +53,7 @@ class EnqueuedDrafts {
   bool is_followed_ = false;
   std::vector<EnqueuedEntry> chains_;  // those that drafts are made for
   ops::CarryDrafts carried_;           // of a round ahead, whatever the step
+  View rules_;                         // of a round ahead: [rows, kChoiceRuleWords] i32, on the device
   View sequences_;                     // [B, kVerifiedRowsWords] i32, on the device
   View words_;                         // [N, kDraftChainWords] i32, on the device
   View words_on_host_;                 // there once the runner has waited

@@ -180,10 +180,8 @@ Round StepLoop::next_round() {
 void StepLoop::compute_round(Round& round) {
   if (round.entries.empty()) {
     deliver();
-  } else if (options_.overlap) {
-    run_overlapped(round);
   } else {
-    run_in_order(round);
+    run(round);
   }
 }
 
@@ -206,17 +204,7 @@ void StepLoop::end_round(const Round& round, const std::exception& thrown) {
   for (const std::unique_ptr<Sequence>& s : sequences_) end(*s);
 }
 
-void StepLoop::run_in_order(Round& round) {
-  const Clock::time_point start = Clock::now();
-  compute(round);
-  sample(round);
-  deliver();
-  draft(round);
-  if (speculation_.on()) speculation_.observe_time(round, seconds_since(start));
-}
-
-// Without a round ahead deliver() is one round late, and comes while this one is computed.
-void StepLoop::run_overlapped(Round& round) {
+void StepLoop::run(Round& round) {
   const Clock::time_point start = Clock::now();
   if (round.ahead) {
     phase_ = StepPhase::kTrunk;
@@ -224,10 +212,10 @@ void StepLoop::run_overlapped(Round& round) {
   } else {
     compute(round);
   }
-  std::optional<Round> next = look_ahead(round);
-  deliver();
+  std::optional<Round> next;
+  if (options_.overlap) next = look_ahead(round);
   sample(round);
-  if (next) deliver();
+  deliver();
   draft(round);
   if (speculation_.on()) speculation_.observe_time(round, seconds_since(start));
   ahead_ = std::move(next);

@@ -18,9 +18,8 @@
 // The loop comes in two orders, which give the same tokens:
 //
 //   in order     plan, run, sample, commit, deliver, draft, settle
-//   overlapped   where it can the next round is enqueued before the results of the last one are there (round.h, Ahead), so
-//                that a device does not wait for the host. Otherwise tokens are delivered to their callers while a device
-//                computes the next round. An answer that its caller ends by then has rows in that round, which are dropped
+//   overlapped   where it can the next round is enqueued before the results of the last one are read (round.h, Ahead), so that a
+//                device does not wait for the host
 //
 // Pure loop: one thread calls; nothing here knows about text, files or sockets.
 #pragma once
@@ -56,7 +55,7 @@ struct LoopOptions {
   int64_t max_waiting = 1 << 20;   // sequences that wait for their first step
   bool share_prefixes = true;
   bool prefill_first = false;       // no sequence decodes while one can be prefilled (sched/scheduler.h)
-  bool overlap = false;             // deliver tokens while the next round is computed
+  bool overlap = false;             // enqueue the next round before the results of one are read
   int64_t n_host_blocks = 0;        // capacity for records of prefixes in host memory, where prefixes are shared
   std::shared_ptr<PageStore> disk;  // and on disk; null: none
   TraceWriter* schedule_trace = nullptr;
@@ -98,8 +97,7 @@ class StepLoop {
   void compute_round(Round& round);
   void end_round(const Round& round, const std::exception& thrown);
   Round plan();
-  void run_in_order(Round& round);
-  void run_overlapped(Round& round);
+  void run(Round& round);
   void compute(Round& round);
   std::optional<Round> look_ahead(const Round& last);
   void sample(Round& round);
