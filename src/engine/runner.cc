@@ -91,6 +91,11 @@ Runner::Runner(const Model& model, const RunnerOptions& options)
   if (!cache.ok()) ready_ = cache.error();
 }
 
+// A step ahead that nobody waited for may still run, in memory that goes away here. A lost device has told others.
+Runner::~Runner() {
+  if (on_device()) static_cast<void>(cuda_->synchronize());
+}
+
 // Steps ahead have few rows.
 Status Runner::open_sides(const RunnerOptions& options) {
   LEVIN_ASSIGN(trunk_began_, cuda_->allocate(sizeof(Stamps::trunk_began)));

@@ -78,6 +78,7 @@ struct HeadCall {
 class Runner {
  public:
   Runner(const Model& model, const RunnerOptions& options);
+  ~Runner();
 
   // Whether the device had room for the caches; without that nothing may be run.
   const Status& ready() const { return ready_; }

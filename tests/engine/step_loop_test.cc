@@ -286,6 +286,20 @@ TEST_P(StepLoopTest, ARoundIsEnqueuedBeforeTheHostKnowsTheResultsOfTheLastOne) {
   }
 }
 
+// The caches and results of a round ahead are the runner's.
+TEST_P(StepLoopTest, ARunnerGoesWhenItsLastRoundIsDone) {
+  if (where == Where::kHost || !overlap) GTEST_SKIP() << "no round is ahead";
+  FakeCuda device;
+  const FakeModel model(0, tested_place());
+  {
+    Runner runner(model, runner_options(where, device, 64 * kPageTokens));
+    StepLoop loop(runner, in_its_order({.max_context_tokens = kContext}));
+    must(loop.submit(greedy(made_up(20, 312), 40)));
+    while (device.n_outstanding() == 0) ASSERT_TRUE(loop.step());
+  }
+  EXPECT_EQ(device.n_outstanding(), 0);
+}
+
 // One request with an option of the host's, or one that waits to be admitted: rounds wait for results as long as it is there.
 TEST_P(StepLoopTest, RoundsThatNeedTheHostWaitForResults) {
   if (where == Where::kHost || !overlap) GTEST_SKIP() << "no round is ahead";
