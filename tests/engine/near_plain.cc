@@ -290,6 +290,7 @@ void expect_near_plain(const std::vector<LayerDifference>& layers, Forced forced
       EXPECT_LE(found.row_error, row_tolerance(static_cast<int>(layer) + 1));
     }
     EXPECT_EQ(found.n_unexplained_picks, 0);
+    EXPECT_GT(found.n_picks, 0) << "no row selected";
     EXPECT_GT(found.row_error, 0) << "the tuned kernels were not used";
   }
 }

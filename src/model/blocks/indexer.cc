@@ -59,13 +59,15 @@ void IndexerBlock::select(Pass& p, const IndexerInput& in, const IndexKeys& keys
   if (!has_scores(keys, slots.dim(1))) {
     return ops::take_all(p.ctx(), {.visible = keys.visible, .first = keys.first, .topk = slots});
   }
-  const ops::IndexQuery q = query(p, in, keys);
-  if (p.probe() != nullptr && p.probe()->on_index_query) p.probe()->on_index_query(q);
-  ops::index_topk(p.ctx(), {.query = q, .topk = slots, .faults = p.step().faults});
+  const ops::IndexQueries queries = this->queries(p, in);
+  ops::index_queries(p.ctx(), queries);
+  select(p, queries, keys, slots);
 }
 
 void IndexerBlock::select(Pass& p, const ops::IndexQueries& queries, const IndexKeys& keys, View slots) {
-  ops::index_topk(p.ctx(), {.query = query_of(p, queries, keys), .topk = slots, .faults = p.step().faults});
+  const ops::IndexQuery query = query_of(p, queries, keys);
+  if (p.probe() != nullptr && p.probe()->on_index_query) p.probe()->on_index_query(query);
+  ops::index_topk(p.ctx(), {.query = query, .topk = slots, .faults = p.step().faults});
 }
 
 }  // namespace levin
