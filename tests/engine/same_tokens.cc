@@ -120,6 +120,7 @@ std::vector<std::vector<int32_t>> answers(const Model& model, const Circumstance
   }
   total += kCompany * (200 + max_tokens + 2 * kPageTokens);
   Runner runner(model, runner_options(total, circumstance.n_threads));
+  must(runner.ready());
   // Every draft is made, however doubtful, so that passes are as wide as the circumstance says
   StepLoop loop(runner, {.chunk_tokens = circumstance.chunk_tokens,
                          .n_spec_steps = circumstance.n_spec_steps,

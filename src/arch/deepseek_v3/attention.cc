@@ -35,7 +35,7 @@ QueryInput AttentionBlock::append_and_norm(Pass& p, const ProductInput& h, const
   const AttentionWeights& w = weights.attention;
   QueryInput out;
   ops::Matmul head_weights;
-  if (scores(p, topk)) {
+  if (scores(p, topk) && weights.indexer->head_weights.input == ops::Operand::kF32) {
     out.index_w = p.allocate(DType::kF32, {p.n_tokens(), config.n_index_heads});  // [T, Hi]
     head_weights = {.x = h.x, .x_scale = {}, .w = &weights.indexer->head_weights.w, .out = out.index_w};
   }
