@@ -53,7 +53,7 @@ struct SparseMla {
   int64_t q_rope_row_stride = 0;       // the same, heads 64 apart
   const int32_t* topk = nullptr;       // [n_rows, n_topk], ascending, -1 after the last
   PageTables tables;                   // data null: selects are physical slots; otherwise positions
-  const int32_t* table_row = nullptr;  // [n_rows] row of the tables, with tables only
+  const int32_t* table_row = nullptr;  // [n_rows] row of the tables, with tables only; below 0: padding
   LatentRows format = LatentRows::kFp8;
   const std::byte* cache = nullptr;  // slot s at page s / 64 (page_bytes apart), row s % 64; 16-byte aligned
   int64_t page_bytes = 0;            // a multiple of 16

@@ -33,7 +33,7 @@ __global__ void __launch_bounds__(kConvertThreads)
   if (last < 0) return;
   int highest = max(topk[last * kTileKeys + lane], topk[last * kTileKeys + lane + 32]);
   highest = __reduce_max_sync(0xffffffff, highest);
-  if (lane == 0) atomicMax(n_tokens + a.table_row[row], highest + 1);
+  if (lane == 0) atomicMax(n_tokens + table_row_of(a, row), highest + 1);
 }
 
 __global__ void __launch_bounds__(kConvertThreads)

@@ -390,7 +390,7 @@ class ConvertedLoader {
     RowWork w(a_);
     do {
       topk_ = a_.topk + w.row() * a_.n_topk + own_row_;
-      first_slot_ = a_.table_row[w.row()] * a_.tables.stride * kIndexPageTokens;
+      first_slot_ = table_row_of(a_, w.row()) * a_.tables.stride * kIndexPageTokens;
       ask_topk(0, w.n_tiles());
       ask_queries(w);
       if (w.n_tiles() > 0) load_tile<0>(w, 0);  // these keys arrive while the queries are put in order

@@ -207,7 +207,7 @@ __device__ __forceinline__ void find_slots(uint32_t (&slot)[kMlaPartTopk], const
     const int number = part * kMlaPartTopk + i * kFewRowsThreads + t;
     pick[i] = number < a.n_topk ? a.topk[row * a.n_topk + number] : -1;
   }
-  const int32_t* table = a.tables.data != nullptr ? a.tables.data + a.table_row[row] * a.tables.stride : nullptr;
+  const int32_t* table = a.tables.data != nullptr ? a.tables.data + table_row_of(a, row) * a.tables.stride : nullptr;
 #pragma unroll
   for (int i = 0; i < kTopk; ++i) {
     const int number = i * kFewRowsThreads + t;
