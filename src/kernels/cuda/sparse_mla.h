@@ -17,6 +17,7 @@
 //           index only.
 // Shapes    latent 512, rope 64; 1 to 128 heads; selects a multiple of 64 up to 2048 (sparse_mla_support()). Heads are
 //           worked on 64 at a time; those of the last group that do not exist are neither read nor written.
+// Padding   A row whose table_row is below 0 has no indices, whatever topk says.
 // Numerics  q bf16; cache rows bf16, or e4m3 with power-of-two f32 scales, which are exact in bf16.
 //           Scores |dot * c| < 2^22.
 #pragma once

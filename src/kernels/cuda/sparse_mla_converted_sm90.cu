@@ -80,7 +80,8 @@ class RowWork {
   // Counts the tiles that hold top-k indices: lane i looks at tile i.
   __device__ __forceinline__ void enter() {
     const int lane = threadIdx.x % 32;
-    const bool has_topk = lane < a_.n_topk / kTileKeys && a_.topk[row() * a_.n_topk + lane * kTileKeys] >= 0;
+    const bool has_topk =
+        lane < a_.n_topk / kTileKeys && a_.table_row[row()] >= 0 && a_.topk[row() * a_.n_topk + lane * kTileKeys] >= 0;
     n_tiles_ = 32 - __clz(static_cast<int>(__ballot_sync(0xffffffff, has_topk)));
   }
 
@@ -390,7 +391,7 @@ class ConvertedLoader {
     RowWork w(a_);
     do {
       topk_ = a_.topk + w.row() * a_.n_topk + own_row_;
-      first_slot_ = table_row_of(a_, w.row()) * a_.tables.stride * kIndexPageTokens;
+      first_slot_ = a_.table_row[w.row()] * a_.tables.stride * kIndexPageTokens;
       ask_topk(0, w.n_tiles());
       ask_queries(w);
       if (w.n_tiles() > 0) load_tile<0>(w, 0);  // these keys arrive while the queries are put in order

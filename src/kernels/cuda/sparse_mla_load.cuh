@@ -25,10 +25,6 @@ struct RowFormat<LatentRows::kBF16> {
   static constexpr int kScoreRegs = 88, kValueRegs = 96, kLoadRegs = 112;
 };
 
-// The row of the tables that a query row goes by. Padding, which has none, may pick what it did as a row of a request: it goes by
-// the first, whose pages exist.
-__device__ __forceinline__ int table_row_of(const SparseMla& a, int64_t row) { return max(a.table_row[row], 0); }
-
 // Slot of an index, -1 for none.
 __device__ __forceinline__ int topk_slot(int pick, const int32_t* table) {
   if (pick < 0 || table == nullptr) return pick;
@@ -132,7 +128,7 @@ class Fp8Loader {
         w_(w),
         thread_(static_cast<int>(threadIdx.x) - S::kFirstLoadThread),
         topk_(a.topk + w.row() * a.n_topk + w.first_tile() * kTileKeys + thread_ / 4),
-        table_(kTables ? a.tables.data + table_row_of(a, w.row()) * a.tables.stride : nullptr) {}
+        table_(kTables ? a.tables.data + a.table_row[w.row()] * a.tables.stride : nullptr) {}
 
   __device__ __forceinline__ void run() {
     if (w_.n_tiles() == 0) return;
@@ -296,7 +292,7 @@ __device__ __forceinline__ void load_bf16_rows(Shared& s, const SparseMla& a, co
   const int thread = threadIdx.x - kScoreThreads - kValueThreads;
   const int key = thread / 4, quarter = thread % 4;
   const int32_t* topk = a.topk + w.row() * a.n_topk + w.first_tile() * kTileKeys + key;
-  const int32_t* table = a.tables.data ? a.tables.data + table_row_of(a, w.row()) * a.tables.stride : nullptr;
+  const int32_t* table = a.tables.data ? a.tables.data + a.table_row[w.row()] * a.tables.stride : nullptr;
   KeyPieces pieces[kKeys];
   bool valid[kKeys];
   int slot[kKeys], next_pick[kKeys];
