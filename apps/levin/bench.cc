@@ -43,6 +43,7 @@ struct BenchCommand {
   bool csv = false;
   bool ops = false;
   bool adaptive = false;
+  bool fill_context = false;
   double temperature = 0;
   int64_t verify_rows = 0;
   std::string plot_file;
@@ -366,7 +367,8 @@ Status run_bench_command(EngineOptions options, BenchCommand command) {
                            .verify_rows = command.verify_rows,
                            .min_confidence = options.min_confidence,
                            .overlap = options.overlap,
-                           .temperature = command.temperature};
+                           .temperature = command.temperature,
+                           .fill_context = command.fill_context};
   LEVIN_TRY(choose_depths(command, bench, parsed.config.max_position));
   const std::vector<BenchCase> all = cases(command, options.n_spec_steps);
   for (const BenchCase& what : all) {
@@ -403,6 +405,11 @@ void add_bench(CommandLine& line) {
   add("--adaptive", "",
       "With speculation on, also measure an adaptive number of drafts, which --spec auto gives requests", "",
       set_flag(&bench->adaptive));
+  add("--fill-context", "",
+      "Fill contexts with copies of a few blocks of a computed prompt, in memory of each sequence's own, instead of "
+      "computing "
+      "them: deep contexts then take hardly any time",
+      "", set_flag(&bench->fill_context));
   add("--temperature", "T", "Of the decoded tokens. Higher ones make more drafts right, whatever the weights", "0",
       set_number(&bench->temperature, {.min = 0, .max = 100}));
   add("--repetitions", "N", "Runs of each case; the table shows their median and spread", "5, fewer for slow cases",

@@ -31,9 +31,9 @@ CacheOptions cache_options(const Runner& runner, const LoopOptions& options) {
           .max_host_blocks = options.n_host_blocks,
           .disk = options.disk,
           .block_bytes = runner.block_bytes(),
-          .copy_block = [&runner](const SequencePages& pages, int64_t block, std::span<std::byte> out) {
-            runner.copy_block(pages, block, out);
-          }};
+          .copy_block = [&runner](const SequencePages& pages, int64_t block,
+                                  std::span<std::byte> out) { runner.copy_block(pages, block, out); },
+          .assumed = options.assumed};
 }
 
 SchedulerOptions scheduler_options(const LoopOptions& options) {
