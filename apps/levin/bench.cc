@@ -223,11 +223,11 @@ void print_ops(const BenchRow& row, const BenchOptions& options) {
   print_op_table("decode step", row.decode_ops, row.decode_ops_step_s, row);
   if (row.limits.read_gb_per_s == 0) return;
   fmt::print(
-      "  a step reads {:.3f} GB of weights and cache, which takes {:.3f} ms at the measured {:.1f} GB/s: it takes "
-      "{:.2f} "
-      "times that\n",
+      "  a step reads {:.3f} GB of weights and cache, which takes {:.3f} ms at the measured {:.1f} GB/s: the median "
+      "step "
+      "takes {:.2f} times that\n",
       decode_step_gbytes(row), 1000 * decode_floor_s(row), row.limits.read_gb_per_s,
-      row.decode_step_s / decode_floor_s(row));
+      1e-3 * row.decode_step_ms / decode_floor_s(row));
   if (row.limits.fma_gflop_per_s == 0) return;
   fmt::print("  limits of these threads: {:.1f} GB/s read, {:.0f} GFLOP/s in f32, {:.0f} in bf16\n\n",
              row.limits.read_gb_per_s, gflop_per_s(row.limits, row.isa, false), gflop_per_s(row.limits, row.isa, true));
