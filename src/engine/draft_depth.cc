@@ -16,8 +16,9 @@ constexpr double kAcceptanceWeight = 0.05;  // down to this
 constexpr double kTimeWeight = 0.25;        // of the newest round
 constexpr double kOutlier = 1.25;           // a round is counted as at most this many times what was expected
 constexpr double kLeastDraftShare = 0.05;   // of plain decoding, that a draft is taken to cost until one was made
-constexpr double kClearlyFaster = 1.01;     // than the depth in use, for another to take its place
-constexpr double kSwitchShare = 0.05;       // of a round, that leaving a depth and coming back is taken to cost
+constexpr double kLeastGain = 1.02;      // of drafts over none: with them the answers of a batch end at different times
+constexpr double kClearlyFaster = 1.01;  // than the depth in use, for another to take its place
+constexpr double kSwitchShare = 0.05;    // of a round, that leaving a depth and coming back is taken to cost
 constexpr double kTrialShare = 0.01;
 constexpr int kTrialRounds = 2;        // the first changes over, the second tells what the depth costs
 constexpr int kShortestInterval = 16;  // rounds between trials
@@ -178,7 +179,7 @@ int DraftDepth::next_unknown(Costs& costs, int n_verified) const {
 double DraftDepth::tokens_per_s(const Costs& costs, Acceptance sequences, int depth) const {
   double tokens = 0;
   for (const DraftAcceptance& s : sequences) tokens += s.expected_tokens(depth);
-  return tokens / round_s(costs, depth);
+  return tokens / round_s(costs, depth) / (depth > 0 ? kLeastGain : 1);
 }
 
 int DraftDepth::fastest(const Costs& costs, Acceptance sequences) const {

@@ -188,14 +188,17 @@ struct MeasuredRounds {
   double better_tokens_per_s() const { return std::max(tokens_per_s(0), tokens_per_s(3)); }
 };
 
-// Three layers of DeepSeek-V3.2 on an H100, where drafts do not pay, by three guesses of what their rounds consist of; then
-// made up ones where they do.
+// Three layers of DeepSeek-V3.2 on an H100, where drafts do not pay, by three guesses of what their rounds consist of; twelve
+// of them on an H200, where it is nearly the same; then made up ones where drafts pay.
 const MeasuredRounds kMeasuredRounds[] = {
     {.n_sequences = 1, .plain_ms = 1.776, .drafts_ms = 6.53, .verify_share = 0.5, .right = {0.8, 0.7, 0.6}},
     {.n_sequences = 8, .plain_ms = 3.51, .drafts_ms = 15.08, .verify_share = 0.5, .right = {0.75, 0.65, 0.5}},
     {.n_sequences = 32, .plain_ms = 8.08, .drafts_ms = 33.07, .verify_share = 0.5, .right = {0.75, 0.65, 0.5}},
     {.n_sequences = 8, .plain_ms = 3.51, .drafts_ms = 15.08, .verify_share = 0.8, .right = {0.75, 0.65, 0.5}},
     {.n_sequences = 32, .plain_ms = 8.08, .drafts_ms = 33.07, .verify_share = 0.2, .right = {0.75, 0.65, 0.5}},
+    {.n_sequences = 1, .plain_ms = 3.385, .drafts_ms = 9.279, .verify_share = 0.7, .right = {0.79, 0.74, 0.69}},
+    {.n_sequences = 8, .plain_ms = 8.305, .drafts_ms = 26.68, .verify_share = 0.7, .right = {0.82, 0.77, 0.73}},
+    {.n_sequences = 32, .plain_ms = 17.72, .drafts_ms = 53.04, .verify_share = 0.7, .right = {0.82, 0.78, 0.74}},
     {.n_sequences = 1, .plain_ms = 2.6, .drafts_ms = 5.4, .verify_share = 0.6, .right = {0.85, 0.75, 0.65}},
     {.n_sequences = 8, .plain_ms = 8, .drafts_ms = 16, .verify_share = 0.7, .right = {0.85, 0.75, 0.65}},
     {.n_sequences = 32, .plain_ms = 18, .drafts_ms = 40, .verify_share = 0.8, .right = {0.85, 0.75, 0.65}}};
