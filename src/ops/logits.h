@@ -33,13 +33,14 @@ struct ChoiceRule {
   uint64_t unused = 0;
 };
 constexpr double kGreedyTemperature = 1e-5;
+constexpr float kMostProbability = 0x1.fffffep-1f;  // the others have some, be it less than f32 shows
 constexpr int64_t kChoiceRuleWords = sizeof(ChoiceRule) / 4;
 
 // What was chosen: a row of ChooseTokens::out.
 struct ChosenToken {
   int32_t token = 0;      // 0 of a row that is not sound
   int32_t sound = 0;      // whether all logits are finite or -infinity, and one is finite
-  float probability = 0;  // of the most likely token at temperature 1, within 1e-3; 0 of a row that is not sound
+  float probability = 0;  // of the most likely token at temperature 1, within 1e-3, below 1; not sound: 0
   int32_t unused = 0;
 };
 constexpr int64_t kChosenTokenWords = sizeof(ChosenToken) / 4;

@@ -123,12 +123,13 @@ TEST_F(CudaModelTest, AFaultEndsItsRequestAndNoOther) {
                     }
                   }});
   std::vector<Ids> prompts = prompts_for(*model);
+  for (const uint32_t n : {5, 41, 90, 150}) prompts.push_back(random_ids(n, n, model->config().n_vocab));
   for (Ids& prompt : prompts) std::replace(prompt.begin(), prompt.end(), kPoisoned, kPoisoned + 1);
-  Runner runner(*model, on_device(4 * kContextTokens));
+  Runner runner(*model, on_device(8 * kContextTokens));
   must(runner.ready());
   const std::vector<Ids> expected = tokens_of(answer(runner, prompts, {}));
   prompts[1][20] = kPoisoned;
-  const std::vector<std::unique_ptr<Generation>> answers = answer(runner, prompts, {.max_running = 4});
+  const std::vector<std::unique_ptr<Generation>> answers = answer(runner, prompts, {.max_running = 8});
   const std::vector<Ids> found = tokens_of(answers);
   for (size_t i = 0; i < prompts.size(); ++i) {
     SCOPED_TRACE(i);

@@ -36,6 +36,42 @@ std::unique_ptr<Model> dummy_model(CudaBackend& cuda, const std::string& release
   return make_model(std::move(config), numerics, std::move(weights), Selection::kIndexer);
 }
 
+struct AnswerRun {
+  int n_drafts = 0;
+  int64_t max_running = 1;
+  bool overlap = false;
+  int64_t max_tokens = 0;
+};
+
+// Greedy and sampled, every draft made. `drafter`: null for the model's own.
+std::vector<Ids> answers_of(const Model& model, const RunnerOptions& options, const std::vector<Ids>& prompts,
+                            const AnswerRun& run, std::unique_ptr<Drafter> drafter = nullptr) {
+  Runner runner(model, options);
+  must(runner.ready());
+  int64_t longest = 0;
+  for (const Ids& prompt : prompts) longest = std::max(longest, std::ssize(prompt));
+  const LoopOptions loop_options{.chunk_tokens = 512,
+                                 .n_spec_steps = run.n_drafts,
+                                 .min_confidence = 0,
+                                 .max_context_tokens = longest + run.max_tokens + 1,
+                                 .max_running = run.max_running,
+                                 .share_prefixes = false,
+                                 .overlap = run.overlap};
+  if (drafter == nullptr) drafter = make_drafter(runner, run.n_drafts);
+  StepLoop loop(runner, loop_options, std::move(drafter));
+  std::vector<RequestId> ids;
+  for (const Ids& prompt : prompts) {
+    GenerateRequest request{.prompt = prompt, .max_tokens = run.max_tokens};
+    request.sampling.temperature = ids.size() % 2 == 0 ? 0 : 0.8;
+    request.sampling.seed = 5;
+    ids.push_back(must(loop.submit(std::move(request))));
+  }
+  while (loop.step()) continue;
+  std::vector<std::unique_ptr<Generation>> done;
+  for (const RequestId id : ids) done.push_back(loop.take(id));
+  return tokens_of(done);
+}
+
 std::string name_of(std::string name) {
   std::replace(name.begin(), name.end(), '.', '_');
   return test_name(name);
@@ -98,26 +134,44 @@ struct ShortText {
 
 class ShortTextTest : public ::testing::TestWithParam<ShortText> {
  protected:
+  void SetUp() override {
+    if (tested_cuda() == nullptr) GTEST_SKIP() << "on a device alone: set LEVIN_TEST_DEVICE";
+  }
+
+  static RunnerOptions options() {
+    return runner_options(2 * static_cast<int64_t>(GetParam().n_tokens) + 4 * kPageTokens, 1);
+  }
   static std::unique_ptr<Model> model() {
     if (GetParam().released == nullptr)
       return load_model(demo_model_folder(GetParam().name), {.numerics = NumericsMode::kOfficial});
     return dummy_model(*tested_cuda(), GetParam().released,
                        {"num_hidden_layers=2", "first_k_dense_replace=1", "n_routed_experts=16", "vocab_size=4096",
-                        "index_topk=1088"});
+                        "eos_token_id=2", "index_topk=1088"});
   }
 };
 
 TEST_P(ShortTextTest, HasTheSameBitsByGraphsAndInCompany) {
-  if (tested_cuda() == nullptr) GTEST_SKIP() << "on a device alone: set LEVIN_TEST_DEVICE";
   const std::unique_ptr<Model> short_model = model();
   const size_t n_tokens = GetParam().n_tokens;
-  const RunnerOptions options = runner_options(2 * static_cast<int64_t>(n_tokens) + 4 * kPageTokens, 1);
   const GraphRun eager{.graphs = false, .chunk_tokens = static_cast<int64_t>(n_tokens)};
   const GraphRun graphs{.chunk_tokens = static_cast<int64_t>(n_tokens), .n_company = 1};
-  const std::vector<float> expected = bits_of(*short_model, options, eager, n_tokens),
-                           found = bits_of(*short_model, options, graphs, n_tokens);
+  const std::vector<float> expected = bits_of(*short_model, options(), eager, n_tokens),
+                           found = bits_of(*short_model, options(), graphs, n_tokens);
   ASSERT_EQ(found.size(), expected.size());
   EXPECT_EQ(std::memcmp(found.data(), expected.data(), expected.size() * sizeof(float)), 0);
+}
+
+// Drafts that are turned down and chains that end leave padding; the second request ends before the first.
+TEST_P(ShortTextTest, HasTheSameAnswersByRoundsAhead) {
+  constexpr int64_t kFewTokens = 9;
+  const std::unique_ptr<Model> short_model = model();
+  const int64_t n_vocab = short_model->config().n_vocab;
+  const std::vector<Ids> prompts = {random_ids(1, GetParam().n_tokens, n_vocab), random_ids(2, 20, n_vocab)};
+  RunnerOptions eager = options();
+  eager.graphs = false;
+  const std::vector<Ids> expected = answers_of(*short_model, eager, prompts, {.max_tokens = kFewTokens});
+  const AnswerRun ahead{.n_drafts = 3, .max_running = 2, .overlap = true, .max_tokens = kFewTokens};
+  EXPECT_EQ(answers_of(*short_model, options(), prompts, ahead), expected);
 }
 
 INSTANTIATE_TEST_SUITE_P(Steps, ShortTextTest,
@@ -214,40 +268,20 @@ TEST_P(RealShapesTest, AnswersAreTheSameWithAnyDrafts) {
   for (const size_t n : {size_t{5}, size_t{2100}, kTextTokens - 100, size_t{700}}) {
     prompts.push_back(random_ids(static_cast<uint32_t>(n), n, model_->config().n_vocab));
   }
-  const auto answers_of = [&](int n_drafts, std::unique_ptr<Drafter> drafter, int64_t max_running, bool graphs) {
-    RunnerOptions wanted = options(std::ssize(prompts));
-    wanted.graphs = graphs;
-    Runner runner(*model_, wanted);
-    must(runner.ready());
-    const LoopOptions loop_options{.chunk_tokens = 512,
-                                   .n_spec_steps = n_drafts,
-                                   .min_confidence = 0,
-                                   .max_context_tokens = static_cast<int64_t>(kTextTokens),
-                                   .max_running = max_running,
-                                   .share_prefixes = false};
-    if (drafter == nullptr) drafter = make_drafter(runner, n_drafts);
-    StepLoop loop(runner, loop_options, std::move(drafter));
-    std::vector<RequestId> ids;
-    for (const Ids& prompt : prompts) {
-      GenerateRequest request{.prompt = prompt, .max_tokens = kAnswerTokensHere};
-      request.sampling.temperature = ids.size() % 2 == 0 ? 0 : 0.8;
-      request.sampling.seed = 5;
-      ids.push_back(must(loop.submit(std::move(request))));
-    }
-    while (loop.step()) continue;
-    std::vector<std::unique_ptr<Generation>> done;
-    for (const RequestId id : ids) done.push_back(loop.take(id));
-    return tokens_of(done);
-  };
-  const std::vector<Ids> expected = answers_of(0, nullptr, 1, false);
+  RunnerOptions eager = options(std::ssize(prompts)), graphs = eager;
+  eager.graphs = false;
+  const std::vector<Ids> expected = answers_of(*model_, eager, prompts, {.max_tokens = kAnswerTokensHere});
   std::vector<Ids> texts = prompts;
   for (size_t i = 0; i < texts.size(); ++i) texts[i].insert(texts[i].end(), expected[i].begin(), expected[i].end());
   for (int n_drafts = 0; n_drafts <= 5; ++n_drafts) {
     SCOPED_TRACE(fmt::format("{} drafts", n_drafts));
-    EXPECT_EQ(answers_of(n_drafts, nullptr, 4, true), expected) << "of the model's own drafter";
+    const AnswerRun run{
+        .n_drafts = n_drafts, .max_running = 4, .overlap = n_drafts != 1, .max_tokens = kAnswerTokensHere};
+    EXPECT_EQ(answers_of(*model_, graphs, prompts, run), expected) << "of the model's own drafter";
     if (n_drafts == 0) continue;
     for (const Knowledge knowledge : {Knowledge::kRight, Knowledge::kWrong, Knowledge::kMixed}) {
-      EXPECT_EQ(answers_of(n_drafts, std::make_unique<KnowingDrafter>(texts, knowledge), 4, n_drafts % 2 == 1),
+      EXPECT_EQ(answers_of(*model_, n_drafts % 2 == 1 ? graphs : eager, prompts, run,
+                           std::make_unique<KnowingDrafter>(texts, knowledge)),
                 expected)
           << "knowledge " << static_cast<int>(knowledge);
     }

@@ -211,16 +211,17 @@ TEST_F(Sm90ModelTest, AFaultEndsItsRequestAndNoOther) {
                     }
                   }});
   std::vector<Ids> prompts = prompts_for(*model);
-  prompts.push_back(random_ids(9, 330, model->config().n_vocab));  // more than are selected
+  for (const uint32_t n : {330, 5, 41, 90})  // more than are selected, and fewer
+    prompts.push_back(random_ids(n, n, model->config().n_vocab));
   for (Ids& prompt : prompts) std::replace(prompt.begin(), prompt.end(), kPoisoned, kPoisoned + 1);
-  Runner runner(*model, on(*tuned_, 5 * kContextTokens));
+  Runner runner(*model, on(*tuned_, 8 * kContextTokens));
   must(runner.ready());
   const std::vector<Ids> expected = tokens_of(answer(runner, prompts, {}));
   for (const size_t poisoned : {size_t{1}, size_t{4}}) {
     SCOPED_TRACE(poisoned);
     std::vector<Ids> changed = prompts;
     changed[poisoned][20] = kPoisoned;
-    const std::vector<std::unique_ptr<Generation>> answers = answer(runner, changed, {.max_running = 5});
+    const std::vector<std::unique_ptr<Generation>> answers = answer(runner, changed, {.max_running = 8});
     const std::vector<Ids> found = tokens_of(answers);
     for (size_t i = 0; i < prompts.size(); ++i) {
       EXPECT_EQ(answers[i]->error.has_value(), i == poisoned) << i;

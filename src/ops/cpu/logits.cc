@@ -51,7 +51,7 @@ ops::ChosenToken choose_token(std::span<const float> x, const ops::ChoiceRule& r
     best = value;
     out.token = static_cast<int32_t>(v);
   }
-  out.probability = static_cast<float>(1 / sum);
+  out.probability = std::min(static_cast<float>(1 / sum), ops::kMostProbability);
   return out;
 }
 

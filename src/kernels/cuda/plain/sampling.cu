@@ -12,6 +12,7 @@ constexpr int kRowThreads = 1024;
 constexpr int kAtOnce = 16;  // logits that a thread has under way: a row is read by one SM, as fast as it can
 constexpr int kLogSumPartials = 16;
 constexpr double kGreedyTemperature = 1e-5;
+constexpr float kMostProbability = 0x1.fffffep-1f;  // as ops::kMostProbability
 constexpr float kLog2E = 1.4426950408889634f;
 
 // use(logits, first, n): so many of this thread's logits of a row, of ids first, first + kRowThreads, ...
@@ -174,7 +175,7 @@ __global__ void __launch_bounds__(kRowThreads) choose_kernel(ChooseTokens a) {
   }
   const Ranked<float> largest{maximum, id_of(maximum, mine, x, n)};
   const int64_t token = token_of_row(x, n, a.rules[t], largest);
-  if (threadIdx.x == 0) a.out[t] = {static_cast<int32_t>(token), 1, probability, 0};
+  if (threadIdx.x == 0) a.out[t] = {static_cast<int32_t>(token), 1, fminf(probability, kMostProbability), 0};
 }
 
 }  // namespace

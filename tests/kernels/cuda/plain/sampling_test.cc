@@ -80,6 +80,7 @@ TEST_F(PlainSamplingTest, TokensEqualTheHosts) {
                        .position = static_cast<uint32_t>(random.below(1 << 20)),
                        .choice = static_cast<uint32_t>(t % 3)});
     }
+    x.at(5 * v + v / 2) = 100;  // as good as certain
     // The last three rows are not sound.
     x.at((kRows - 3) * v + v / 2) = std::numeric_limits<float>::quiet_NaN();
     x.at((kRows - 2) * v) = std::numeric_limits<float>::infinity();
@@ -108,6 +109,7 @@ TEST_F(PlainSamplingTest, TokensEqualTheHosts) {
         EXPECT_EQ(chosen->sound, expected.ok() ? 1 : 0) << v << " row " << t;
         EXPECT_EQ(chosen->token, expected.ok() ? expected.token : 0) << v << " row " << t;
         EXPECT_NEAR(chosen->probability, max_prob(logits, 0), 2e-3) << v << " row " << t;
+        EXPECT_LT(chosen->probability, 1) << v << " row " << t;
       }
     }
   }
