@@ -45,8 +45,6 @@ std::vector<std::string> isa_names() {
   return names;
 }
 
-Error usage_error(std::string message) { return {ErrorKind::kUsage, std::move(message)}; }
-
 Status check_device(const EngineOptions& options, const CpuInfo& cpu) {
   if (options.device == Device::kCuda) {
     LEVIN_TRY(cuda::find_device(0, cuda::KernelSet::kPlain));

@@ -17,10 +17,10 @@ using io::JsonObject;
 using io::JsonValue;
 
 // Kinds of tokens.
-constexpr int32_t kNormal = 1;
-constexpr int32_t kControl = 3;
-constexpr int32_t kUserDefined = 4;
-constexpr int32_t kUnused = 5;
+constexpr int32_t kNormalToken = 1;
+constexpr int32_t kControlToken = 3;
+constexpr int32_t kUserDefinedToken = 4;
+constexpr int32_t kUnusedToken = 5;
 
 struct Vocabulary {
   std::vector<std::string> tokens;
@@ -42,11 +42,11 @@ Status put_token(const JsonFields& fields, const std::string& token, int64_t id,
 Result<Vocabulary> read_vocabulary(const JsonFields& file, const JsonFields& model, int64_t n_vocab) {
   Vocabulary out;
   for (int64_t id = 0; id < n_vocab; ++id) out.tokens.push_back(fmt::format("[PAD{}]", id));
-  out.kinds.assign(out.tokens.size(), kUnused);
+  out.kinds.assign(out.tokens.size(), kUnusedToken);
   LEVIN_ASSIGN(const JsonFields vocab, model.get_fields("vocab"));
   for (const io::JsonMember& member : vocab.object().members()) {
     LEVIN_ASSIGN(const int64_t id, vocab.get<int64_t>(member.key));
-    LEVIN_TRY(put_token(vocab, member.key, id, kNormal, &out));
+    LEVIN_TRY(put_token(vocab, member.key, id, kNormalToken, &out));
   }
   const JsonValue* added = file.find("added_tokens");
   if (added == nullptr || added->as_array() == nullptr) return out;
@@ -55,7 +55,7 @@ Result<Vocabulary> read_vocabulary(const JsonFields& file, const JsonFields& mod
     LEVIN_ASSIGN(const int64_t id, token.get<int64_t>("id"));
     LEVIN_ASSIGN(const std::string content, token.get<std::string>("content"));
     LEVIN_ASSIGN(const bool special, token.get_or("special", false));
-    LEVIN_TRY(put_token(file, content, id, special ? kControl : kUserDefined, &out));
+    LEVIN_TRY(put_token(file, content, id, special ? kControlToken : kUserDefinedToken, &out));
   }
   return out;
 }

@@ -6,10 +6,10 @@
 #include <optional>
 
 #include "apps/levin/commands.h"
-#include "apps/levin/load_report.h"
-#include "apps/levin/load_run.h"
-#include "apps/levin/plot.h"
 #include "apps/levin/standard_output.h"
+#include "apps/load/load_report.h"
+#include "apps/load/load_run.h"
+#include "apps/report/plot.h"
 #include "io/mapped_file.h"
 
 namespace levin::app {

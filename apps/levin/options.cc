@@ -15,6 +15,8 @@
 
 namespace levin::app {
 
+Error usage_error(std::string message) { return {ErrorKind::kUsage, std::move(message)}; }
+
 const std::string* Environment::find(std::string_view name) const {
   for (const auto& [key, value] : variables) {
     if (key == name && !value.empty()) return &value;
@@ -150,8 +152,6 @@ std::string CommandLine::Impl::help_of_all() const {
 }
 
 namespace {
-
-Error usage_error(std::string message) { return {ErrorKind::kUsage, std::move(message)}; }
 
 std::string did_you_mean(std::string_view word, const std::vector<std::string>& known) {
   const std::optional<std::string> near = closest(word, known);

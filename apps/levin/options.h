@@ -82,6 +82,8 @@ struct Environment {
 };
 Environment process_environment();
 
+Error usage_error(std::string message);  // of the kind that a wrong command line has
+
 class Command {
  public:
   ~Command();

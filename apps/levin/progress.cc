@@ -11,11 +11,10 @@ namespace levin::app {
 namespace {
 
 using std::chrono::milliseconds;
-using std::chrono::seconds;
 
 constexpr milliseconds kFirstDraw{300};  // shorter loads draw nothing
 constexpr milliseconds kRedraw{100};
-constexpr seconds kLineEvery{10};
+constexpr std::chrono::seconds kLineEvery{10};
 constexpr int kBarWidth = 30;
 
 }  // namespace

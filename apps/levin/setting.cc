@@ -34,7 +34,7 @@ std::string variable_of(std::string_view key) {
   return name;
 }
 
-std::string_view trimmed(std::string_view text) {
+std::string_view without_blanks(std::string_view text) {
   while (!text.empty() && std::isspace(static_cast<unsigned char>(text.front()))) text.remove_prefix(1);
   while (!text.empty() && std::isspace(static_cast<unsigned char>(text.back()))) text.remove_suffix(1);
   return text;
@@ -72,11 +72,11 @@ Result<ConfigFile> ConfigFile::read(const std::string& path, const std::vector<s
   std::string_view rest = text;
   for (int number = 1; !rest.empty(); ++number) {
     const size_t end = std::min(rest.find('\n'), rest.size());
-    const std::string_view line = trimmed(rest.substr(0, end));
+    const std::string_view line = without_blanks(rest.substr(0, end));
     rest.remove_prefix(std::min(end + 1, rest.size()));
     if (line.empty() || line.front() == '#' || line.front() == ';') continue;
     if (line.front() == '[' && line.back() == ']') {
-      section = trimmed(line.substr(1, line.size() - 2));
+      section = without_blanks(line.substr(1, line.size() - 2));
       if (!contains(commands, section))
         return fault(number, fmt::format("no command '{}'{}", section, suggestion(section, commands)));
       continue;
@@ -84,10 +84,10 @@ Result<ConfigFile> ConfigFile::read(const std::string& path, const std::vector<s
     const size_t equals = line.find('=');
     if (equals == std::string_view::npos)
       return fault(number, fmt::format("'{}' is not of the form 'name = value'", line));
-    const std::string key(trimmed(line.substr(0, equals)));
+    const std::string key(without_blanks(line.substr(0, equals)));
     if (!contains(known_keys, key))
       return fault(number, fmt::format("no option '{}'{}", key, suggestion(key, known_keys)));
-    file.entries_.push_back({section, key, std::string(unquoted(trimmed(line.substr(equals + 1))))});
+    file.entries_.push_back({section, key, std::string(unquoted(without_blanks(line.substr(equals + 1))))});
   }
   return file;
 }

@@ -7,12 +7,12 @@
 namespace levin::app {
 namespace {
 
-constexpr size_t kMaxBytes = size_t{16} << 20;
+constexpr size_t kMaxToolsBytes = size_t{16} << 20;
 
 }  // namespace
 
 Result<std::vector<io::JsonValue>> read_tools_file(const std::string& path) {
-  const Result<std::string> text = io::read_file(path, {.max_bytes = kMaxBytes});
+  const Result<std::string> text = io::read_file(path, {.max_bytes = kMaxToolsBytes});
   if (!text.ok()) return Error{ErrorKind::kUsage, text.error().message};
   LEVIN_ASSIGN(const io::JsonValue document,
                io::parse_json(*text, path, {.kind = ErrorKind::kUsage, .duplicates = io::DuplicateKeys::kLastWins}));

@@ -111,16 +111,15 @@ Candidate LogitRow<T>::argmax() const {
   return {top_, static_cast<int32_t>(b * kBlock) + static_cast<int32_t>(first)};
 }
 
-// Adds the tokens with lowest <= l/T < below, in order of id; infinity: no bound. Division keeps the order of logits, so blocks are judged by
-// their largest.
+// Adds the tokens of the band, in order of id. Division keeps the order of logits, so blocks are judged by their largest.
 template <class T>
-void LogitRow<T>::gather(double temperature, double lowest, double below, std::vector<Candidate>& out) const {
+void LogitRow<T>::gather(double temperature, const Band& band, std::vector<Candidate>& out) const {
   for (size_t b = 0; b < largest_.size(); ++b) {
-    if (largest_[b] / temperature < lowest) continue;
+    if (largest_[b] / temperature < band.lowest) continue;
     const std::span<const T> values = block(b);
     for (size_t i = 0; i < values.size(); ++i) {
       const double logit = values[i] / temperature;
-      if (logit < lowest || (logit >= below && below < -kNever) || logit == kNever) continue;
+      if (logit < band.lowest || (logit >= band.below && band.below < -kNever) || logit == kNever) continue;
       out.push_back({logit, static_cast<int32_t>(b * kBlock + i)});
     }
   }
@@ -136,7 +135,7 @@ std::vector<Candidate> LogitRow<T>::top_k(double temperature, int64_t k) const {
     lowest = maxima[static_cast<size_t>(k - 1)] / temperature;
   }
   std::vector<Candidate> out;
-  gather(temperature, lowest, -kNever, out);
+  gather(temperature, {.lowest = lowest, .below = -kNever}, out);
   if (std::ssize(out) <= k) return out;
   std::nth_element(out.begin(), out.begin() + (k - 1), out.end(), ranks_before);
   out.resize(static_cast<size_t>(k));
@@ -200,12 +199,12 @@ std::vector<Candidate> LogitRow<T>::top_p(double temperature, double p) const {
   size_t n_held = 0;
   for (double depth = kBand; below > kNever; depth += kBand) {
     const double lowest = depth < kAllBands ? largest - depth : kNever;
-    gather(temperature, lowest, below, out);
+    gather(temperature, {.lowest = lowest, .below = below}, out);
     std::sort(out.begin() + static_cast<int64_t>(n_held), out.end(), ranks_before);
     for (; n_held < out.size() && held < share + doubt; ++n_held) {
       if (held >= share - doubt) {  // too near to say
         out.clear();
-        gather(temperature, kNever, -kNever, out);
+        gather(temperature, {.lowest = kNever, .below = -kNever}, out);
         std::sort(out.begin(), out.end(), ranks_before);
         keep_ranked_top_p(out, p);
         return out;
@@ -232,7 +231,7 @@ std::vector<Candidate> LogitRow<T>::survivors(double temperature, int64_t k, dou
   } else if (p < 1) {
     out = top_p(temperature, p);
   } else {
-    gather(temperature, lowest, -kNever, out);
+    gather(temperature, {.lowest = lowest, .below = -kNever}, out);
   }
   std::erase_if(out, [lowest](const Candidate& c) { return c.logit < lowest; });
   return out;

@@ -52,7 +52,11 @@ class LogitRow {
   static constexpr int64_t kBlock = 64;
 
   std::span<const T> block(size_t b) const;
-  void gather(double temperature, double lowest, double below, std::vector<Candidate>& out) const;
+  struct Band {  // lowest <= l/T < below; infinity: no bound
+    double lowest;
+    double below;
+  };
+  void gather(double temperature, const Band& band, std::vector<Candidate>& out) const;
   std::vector<Candidate> top_k(double temperature, int64_t k) const;
   std::vector<Candidate> top_p(double temperature, double p) const;
   double rough_total_of(size_t b, double scale) const;

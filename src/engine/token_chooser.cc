@@ -44,11 +44,11 @@ std::optional<ops::ChoiceRule> TokenChooser::rule(int64_t n_drafts) const {
                          .choice = params.choice};
 }
 
-// Of the token after all that were pushed. After a complete structure only drafts are chosen, which are never accepted.
+// Of the token after all that were pushed. A structure may be complete before the first token, which must end the answer then.
 ChoiceContext TokenChooser::context() const {
   return {.history = &history_,
           .position = static_cast<uint32_t>(position()),
-          .mask = matcher_ && !matcher_->is_complete() ? matcher_->mask() : TokenMask()};
+          .mask = matcher_ ? matcher_->mask() : TokenMask()};
 }
 
 // Returns how many of them the structure allows.

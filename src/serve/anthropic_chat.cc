@@ -9,15 +9,6 @@
 namespace levin::serve {
 namespace {
 
-Error wrong(const std::string& where, std::string_view what) {
-  return {ErrorKind::kUsage, fmt::format("{} {}", where, what)};
-}
-
-const std::string* string_member(const io::JsonObject& object, std::string_view key) {
-  const io::JsonValue* value = object.find(key);
-  return value != nullptr ? value->as_string() : nullptr;
-}
-
 std::string string_or_empty(const io::JsonObject& object, std::string_view key) {
   const std::string* text = string_member(object, key);
   return text != nullptr ? *text : std::string();
@@ -33,7 +24,7 @@ Status add_block(const io::JsonValue& value, const std::string& where, Turn* tur
   const io::JsonObject* block = value.as_object();
   const std::string* type = block != nullptr ? string_member(*block, "type") : nullptr;
   if (type == nullptr)
-    return wrong(where, fmt::format("is {}, expected a block with a type", io::describe_json(value)));
+    return wrong_message(where, fmt::format("is {}, expected a block with a type", io::describe_json(value)));
   const bool of_assistant = turn->message.role == text::Role::kAssistant;
   if (*type == "text") {
     turn->message.content += string_or_empty(*block, "text");
@@ -43,7 +34,7 @@ Status add_block(const io::JsonValue& value, const std::string& where, Turn* tur
     return {};
   } else if (*type == "tool_use" && of_assistant) {
     const io::JsonValue* input = block->find("input");
-    if (string_member(*block, "name") == nullptr) return wrong(where, "has no name");
+    if (string_member(*block, "name") == nullptr) return wrong_message(where, "has no name");
     turn->message.tool_calls.push_back({.name = string_or_empty(*block, "name"),
                                         .arguments = input != nullptr ? io::dump_json(*input) : "{}",
                                         .id = string_or_empty(*block, "id")});
@@ -53,10 +44,10 @@ Status add_block(const io::JsonValue& value, const std::string& where, Turn* tur
     result.call_id = string_or_empty(*block, "tool_use_id");
     turn->results.push_back(std::move(result));
   } else {
-    return wrong(where,
-                 fmt::format("is a block of type {}, which is not supported here; this model reads text, tool_use and "
-                             "tool_result",
-                             *type));
+    return wrong_message(
+        where, fmt::format("is a block of type {}, which is not supported here; this model reads text, tool_use and "
+                           "tool_result",
+                           *type));
   }
   return {};
 }
@@ -64,17 +55,17 @@ Status add_block(const io::JsonValue& value, const std::string& where, Turn* tur
 Status add_message(const io::JsonValue& value, const std::string& where, std::vector<text::Message>* out) {
   const io::JsonObject* fields = value.as_object();
   const std::string* role = fields != nullptr ? string_member(*fields, "role") : nullptr;
-  if (role == nullptr) return wrong(where, "has no role; it is user or assistant");
+  if (role == nullptr) return wrong_message(where, "has no role; it is user or assistant");
   Turn turn;
   if (*role == "assistant") {
     turn.message.role = text::Role::kAssistant;
   } else if (*role == "system") {
     turn.message.role = text::Role::kSystem;
   } else if (*role != "user") {
-    return wrong(where, fmt::format("has the role {}, expected user or assistant", *role));
+    return wrong_message(where, fmt::format("has the role {}, expected user or assistant", *role));
   }
   const io::JsonValue* content = fields->find("content");
-  if (content == nullptr || content->is_null()) return wrong(where, "has no content");
+  if (content == nullptr || content->is_null()) return wrong_message(where, "has no content");
   if (const io::JsonArray* blocks = content->as_array()) {
     for (size_t i = 0; i < blocks->size(); ++i) {
       LEVIN_TRY(add_block((*blocks)[i], fmt::format("{}.content[{}]", where, i), &turn));
@@ -131,7 +122,7 @@ Result<CallForm> read_choice(const Body& body, const std::vector<io::JsonValue>&
   return out;
 }
 
-Status read_thinking(const Body& body, text::ChatRequest* request) {
+Status read_thinking_config(const Body& body, text::ChatRequest* request) {
   if (body.has("thinking")) {
     LEVIN_ASSIGN(const Body thinking, body.get_body("thinking"));
     const Result<std::string> type = thinking.get<std::string>("type");
@@ -201,7 +192,7 @@ Result<ChatAsk> read_anthropic_chat(const Body& body, bool thinking) {
   LEVIN_ASSIGN(ask.tools, read_anthropic_tools(body));
   LEVIN_ASSIGN(ask.calls, read_choice(body, ask.tools));
   LEVIN_ASSIGN(ask.form, read_form(body, "output_config"));
-  LEVIN_TRY(read_thinking(body, &ask.request));
+  LEVIN_TRY(read_thinking_config(body, &ask.request));
   LEVIN_TRY(read_context_management(body, &ask.request));
   LEVIN_ASSIGN(const std::string system, read_system(body));
   if (!system.empty()) messages.push_back({.role = text::Role::kSystem, .content = system});

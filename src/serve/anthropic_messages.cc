@@ -174,7 +174,7 @@ Status read_conversation(const ServedModel& model, const Body& body, AnswerPlan*
   return set_conversation(model, body, chat, plan);
 }
 
-Result<AnswerPlan> read_plan(const ServedModel& model, const Body& body) {
+Result<AnswerPlan> read_message_plan(const ServedModel& model, const Body& body) {
   AnswerPlan plan{.chat = true};
   LEVIN_ASSIGN(plan.ask, read_generation(body, model.defaults));
   LEVIN_ASSIGN(plan.ask.text.stop, read_strings(body, "stop_sequences"));
@@ -200,7 +200,7 @@ FieldList messages_fields() {
 
 void handle_messages(const ServedModel& model, const std::shared_ptr<Exchange>& exchange) {
   with_body(model, *exchange, ApiDialect::kAnthropic, [&](const RequestBody& body) -> std::optional<ApiError> {
-    Result<AnswerPlan> plan = read_plan(model, body.fields());
+    Result<AnswerPlan> plan = read_message_plan(model, body.fields());
     if (!plan.ok()) return bad_request(plan.error().message, body.param());
     std::unique_ptr<AnswerWriter> writer;
     if (plan->ask.stream) {

@@ -7,6 +7,15 @@
 
 namespace levin::serve {
 
+Error wrong_message(const std::string& where, std::string_view what) {
+  return {ErrorKind::kUsage, fmt::format("{} {}", where, what)};
+}
+
+const std::string* string_member(const io::JsonObject& object, std::string_view key) {
+  const io::JsonValue* value = object.find(key);
+  return value != nullptr ? value->as_string() : nullptr;
+}
+
 void set_effort(std::string_view effort, text::ChatRequest* request) {
   request->thinking = effort != "none" && effort != "minimal";
   if (effort == "low") request->effort = text::Effort::kLow;
@@ -17,38 +26,31 @@ void set_effort(std::string_view effort, text::ChatRequest* request) {
 
 namespace {
 
-Error wrong(const std::string& where, std::string_view what) {
-  return {ErrorKind::kUsage, fmt::format("{} {}", where, what)};
-}
-
-const std::string* string_member(const io::JsonObject& object, std::string_view key) {
-  const io::JsonValue* value = object.find(key);
-  return value != nullptr ? value->as_string() : nullptr;
-}
-
 Result<text::Role> read_role(const io::JsonObject& message, const std::string& where) {
   const std::string* role = string_member(message, "role");
-  if (role == nullptr) return wrong(where, "has no role; it is one of system, developer, user, assistant, tool");
+  if (role == nullptr)
+    return wrong_message(where, "has no role; it is one of system, developer, user, assistant, tool");
   if (*role == "system" || *role == "developer") return text::Role::kSystem;
   if (*role == "user") return text::Role::kUser;
   if (*role == "assistant") return text::Role::kAssistant;
   if (*role == "tool" || *role == "function") return text::Role::kTool;
   if (*role == "latest_reminder") return text::Role::kReminder;
-  return wrong(where, fmt::format("has the role \"{}\", expected system, developer, user, assistant or tool", *role));
+  return wrong_message(where,
+                       fmt::format("has the role \"{}\", expected system, developer, user, assistant or tool", *role));
 }
 
 Result<std::vector<text::ToolCall>> read_calls(const io::JsonValue& value, const std::string& where) {
   std::vector<text::ToolCall> calls;
   if (value.is_null()) return calls;
   const io::JsonArray* list = value.as_array();
-  if (list == nullptr) return wrong(where, "has tool_calls that are not a list");
+  if (list == nullptr) return wrong_message(where, "has tool_calls that are not a list");
   for (const io::JsonValue& entry : *list) {
     const io::JsonObject* call = entry.as_object();
     const io::JsonValue* function = call != nullptr ? call->find("function") : nullptr;
     const io::JsonObject* fields = function != nullptr ? function->as_object() : nullptr;
     const std::string* name = fields != nullptr ? string_member(*fields, "name") : nullptr;
     if (name == nullptr)
-      return wrong(where, fmt::format("has a call (number {}) without a function name", calls.size()));
+      return wrong_message(where, fmt::format("has a call (number {}) without a function name", calls.size()));
     const io::JsonValue* arguments = fields->find("arguments");
     const std::string* id = string_member(*call, "id");
     text::ToolCall out{.name = *name, .arguments = {}, .id = id != nullptr ? *id : std::string()};
@@ -74,7 +76,8 @@ void split_reasoning(text::Message* message) {
 
 Result<text::Message> read_message(const io::JsonValue& value, const std::string& where) {
   const io::JsonObject* fields = value.as_object();
-  if (fields == nullptr) return wrong(where, fmt::format("is {}, expected an object", io::describe_json(value)));
+  if (fields == nullptr)
+    return wrong_message(where, fmt::format("is {}, expected an object", io::describe_json(value)));
   text::Message message;
   LEVIN_ASSIGN(message.role, read_role(*fields, where));
   LEVIN_ASSIGN(message.content, content_text(fields->find("content"), fmt::format("{}.content", where)));
@@ -167,7 +170,8 @@ Result<std::string> content_text(const io::JsonValue* content, const std::string
   if (const std::string* text = content->as_string()) return *text;
   const io::JsonArray* parts = content->as_array();
   if (parts == nullptr)
-    return wrong(where, fmt::format("is {}, expected a string or a list of parts", io::describe_json(*content)));
+    return wrong_message(where,
+                         fmt::format("is {}, expected a string or a list of parts", io::describe_json(*content)));
   std::string out;
   for (const io::JsonValue& part : *parts) {
     if (const std::string* text = part.as_string()) {
@@ -178,7 +182,7 @@ Result<std::string> content_text(const io::JsonValue* content, const std::string
     const std::string* type = fields != nullptr ? string_member(*fields, "type") : nullptr;
     const std::string* text = fields != nullptr ? string_member(*fields, "text") : nullptr;
     if (type == nullptr || text == nullptr || (*type != "text" && *type != "input_text" && *type != "output_text")) {
-      return wrong(
+      return wrong_message(
           where, fmt::format("has a part of type {}; this model reads text only", type != nullptr ? *type : "unknown"));
     }
     out += *text;
@@ -319,7 +323,7 @@ Result<ChatAsk> read_chat(const Body& body, bool thinking) {
     ask.request.messages.push_back(std::move(message));
   }
   if (!ask.request.continue_last && ask.request.messages.back().role == text::Role::kAssistant) {
-    return wrong(
+    return wrong_message(
         fmt::format("messages[{}]", list->size() - 1),
         "is the assistant's; end with a user's or a tool's, or send \"continue_final_message\": true to have it "
         "continued");

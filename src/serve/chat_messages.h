@@ -19,6 +19,11 @@
 
 namespace levin::serve {
 
+// For readers of the dialects' messages. An error that names the place of what is wrong: "messages[3] has no role".
+Error wrong_message(const std::string& where, std::string_view what);
+// Null if it is absent or no string.
+const std::string* string_member(const io::JsonObject& object, std::string_view key);
+
 // Text of a "content": a string, null (nothing), or parts of these types.
 Result<std::string> content_text(const io::JsonValue* content, const std::string& where);
 

@@ -13,10 +13,8 @@
 namespace levin::serve {
 namespace {
 
-constexpr int64_t kMaxTopLogprobs = 20;
-
 // What all chunks and the whole answer carry.
-struct Frame {
+struct ChatFrame {
   std::string id = random_id("chatcmpl-");
   int64_t created_s = std::time(nullptr);
   const ServedModel* model = nullptr;
@@ -42,7 +40,7 @@ io::JsonObject call_json(const AnswerCall& call) {
 
 class WholeChat final : public AnswerWriter {
  public:
-  WholeChat(Frame frame, std::shared_ptr<Exchange> exchange)
+  WholeChat(ChatFrame frame, std::shared_ptr<Exchange> exchange)
       : frame_(std::move(frame)), exchange_(std::move(exchange)) {}
 
   void add(const Choice&, const Batch&) override {}
@@ -82,7 +80,7 @@ class WholeChat final : public AnswerWriter {
             {"stop_reason", stop_reason_json(choice)}};
   }
 
-  Frame frame_;
+  ChatFrame frame_;
   std::shared_ptr<Exchange> exchange_;
 };
 
@@ -90,7 +88,7 @@ class WholeChat final : public AnswerWriter {
 
 class ChatStream final : public AnswerWriter {
  public:
-  ChatStream(Frame frame, std::shared_ptr<Exchange> exchange, const AnswerPlan& plan)
+  ChatStream(ChatFrame frame, std::shared_ptr<Exchange> exchange, const AnswerPlan& plan)
       : frame_(std::move(frame)),
         exchange_(std::move(exchange)),
         prompts_(plan.prompts),
@@ -205,7 +203,7 @@ class ChatStream final : public AnswerWriter {
     counted_[static_cast<size_t>(choice.index)] = std::ssize(choice.tokens);
   }
 
-  Frame frame_;
+  ChatFrame frame_;
   std::shared_ptr<Exchange> exchange_;
   std::vector<std::vector<int32_t>> prompts_;
   int n_choices_;
@@ -216,7 +214,7 @@ class ChatStream final : public AnswerWriter {
 
 // ---- the request -------------------------------------------------------------------------------------------------
 
-Result<AnswerPlan> read_plan(const ServedModel& model, const Body& body) {
+Result<AnswerPlan> read_chat_plan(const ServedModel& model, const Body& body) {
   AnswerPlan plan{.chat = true};
   LEVIN_ASSIGN(plan.ask, read_generation(body, model.defaults));
   LEVIN_ASSIGN(const bool echo, body.get_or("echo", false));
@@ -253,9 +251,9 @@ FieldList chat_completion_fields() {
 
 void handle_chat_completions(const ServedModel& model, const std::shared_ptr<Exchange>& exchange) {
   const auto answer = [&](const RequestBody& body) -> std::optional<ApiError> {
-    Result<AnswerPlan> plan = read_plan(model, body.fields());
+    Result<AnswerPlan> plan = read_chat_plan(model, body.fields());
     if (!plan.ok()) return bad_request(plan.error().message, body.param());
-    Frame frame{.model = &model, .seed = plan->ask.sampling.seed, .logprobs = plan->ask.logprobs};
+    ChatFrame frame{.model = &model, .seed = plan->ask.sampling.seed, .logprobs = plan->ask.logprobs};
     std::unique_ptr<AnswerWriter> writer;
     if (plan->ask.stream) {
       writer = std::make_unique<ChatStream>(std::move(frame), exchange, *plan);

@@ -14,7 +14,6 @@ namespace levin::serve {
 namespace {
 
 constexpr int64_t kDefaultMaxTokens = 16;  // OpenAI's
-constexpr int64_t kMaxTopLogprobs = 20;
 constexpr size_t kMaxPrompts = 1024;
 
 struct CompletionAsk {

@@ -12,6 +12,7 @@ std::string_view openai_finish_reason(const Choice& choice);  // stop, length, t
 io::JsonValue stop_reason_json(const Choice& choice);         // the stop string or token id of the request; null
 io::JsonObject usage_json(const Usage& usage);
 
+inline constexpr int64_t kMaxTopLogprobs = 20;  // that a request may ask for
 // Log probabilities that JSON can hold: minus infinity becomes -9999.
 double finite_logprob(double logprob);
 // What a token shows as: its text, or "token_id:N" or "bytes:\x.." where its bytes are no text by themselves.

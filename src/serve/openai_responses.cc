@@ -46,7 +46,7 @@ io::JsonObject call_item(const std::string& id, const AnswerCall& call, bool com
           {"call_id", call.id}, {"name", call.name},       {"arguments", complete ? call.arguments : std::string()}};
 }
 
-struct Frame {
+struct ResponseFrame {
   std::string id = random_id("resp_");
   int64_t created_s = std::time(nullptr);
   std::string model;
@@ -71,7 +71,7 @@ struct Frame {
 
 class WholeResponse final : public AnswerWriter {
  public:
-  WholeResponse(Frame frame, std::shared_ptr<Exchange> exchange)
+  WholeResponse(ResponseFrame frame, std::shared_ptr<Exchange> exchange)
       : frame_(std::move(frame)), exchange_(std::move(exchange)) {}
 
   void add(const Choice&, const Batch&) override {}
@@ -89,14 +89,14 @@ class WholeResponse final : public AnswerWriter {
   void fail(const ApiError& error) override { exchange_->respond(error_response(error, ApiDialect::kOpenAi)); }
 
  private:
-  Frame frame_;
+  ResponseFrame frame_;
   std::shared_ptr<Exchange> exchange_;
 };
 
 // Item after item, each added, grown and done before the next; every event has a type and a rising number.
 class ResponseStream final : public AnswerWriter {
  public:
-  ResponseStream(Frame frame, std::shared_ptr<Exchange> exchange)
+  ResponseStream(ResponseFrame frame, std::shared_ptr<Exchange> exchange)
       : frame_(std::move(frame)), exchange_(std::move(exchange)) {}
 
   void begin() override {
@@ -221,7 +221,7 @@ class ResponseStream final : public AnswerWriter {
     send(type, std::move(event));
   }
 
-  Frame frame_;
+  ResponseFrame frame_;
   std::shared_ptr<Exchange> exchange_;
   int64_t n_sent_ = 0;
   Item item_ = Item::kNone;
@@ -260,7 +260,7 @@ io::JsonObject asked_by(const Body& body, const AnswerPlan& plan) {
   return out;
 }
 
-Result<AnswerPlan> read_plan(const ServedModel& model, const Body& body) {
+Result<AnswerPlan> read_response_plan(const ServedModel& model, const Body& body) {
   AnswerPlan plan{.chat = true};
   LEVIN_ASSIGN(plan.ask, read_generation(body, model.defaults));
   if (plan.ask.n_choices != 1) return body.refuse("n", "other than 1 is not supported on this route; leave it out");
@@ -304,9 +304,9 @@ FieldList responses_fields() {
 
 void handle_responses(const ServedModel& model, const std::shared_ptr<Exchange>& exchange) {
   with_body(model, *exchange, ApiDialect::kOpenAi, [&](const RequestBody& body) -> std::optional<ApiError> {
-    Result<AnswerPlan> plan = read_plan(model, body.fields());
+    Result<AnswerPlan> plan = read_response_plan(model, body.fields());
     if (!plan.ok()) return bad_request(plan.error().message, body.param());
-    Frame frame;
+    ResponseFrame frame;
     frame.model = model.name();
     frame.asked = asked_by(body.fields(), *plan);
     std::unique_ptr<AnswerWriter> writer;

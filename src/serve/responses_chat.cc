@@ -7,10 +7,6 @@
 namespace levin::serve {
 namespace {
 
-Error wrong(const std::string& where, std::string_view what) {
-  return {ErrorKind::kUsage, fmt::format("{} {}", where, what)};
-}
-
 std::string text_of(const io::JsonObject& object, std::string_view key) {
   const io::JsonValue* value = object.find(key);
   const std::string* text = value != nullptr ? value->as_string() : nullptr;
@@ -23,7 +19,8 @@ class InputReader {
 
   Status add(const io::JsonValue& value, const std::string& where) {
     const io::JsonObject* item = value.as_object();
-    if (item == nullptr) return wrong(where, fmt::format("is {}, expected an object", io::describe_json(value)));
+    if (item == nullptr)
+      return wrong_message(where, fmt::format("is {}, expected an object", io::describe_json(value)));
     const std::string type = text_of(*item, "type");
     if (type.empty() || type == "message") return add_message(*item, where);
     if (type == "reasoning") return add_reasoning(*item, where);
@@ -50,7 +47,8 @@ class InputReader {
     } else if (role == "system" || role == "developer") {
       messages_.push_back({.role = text::Role::kSystem, .content = std::move(content)});
     } else {
-      return wrong(where, fmt::format("has the role \"{}\", expected system, developer, user or assistant", role));
+      return wrong_message(where,
+                           fmt::format("has the role \"{}\", expected system, developer, user or assistant", role));
     }
     return {};
   }
@@ -62,7 +60,8 @@ class InputReader {
       const io::JsonArray* list = parts != nullptr ? parts->as_array() : nullptr;
       if (list == nullptr || list->empty()) continue;
       for (const io::JsonValue& part : *list) {
-        if (part.as_object() == nullptr) return wrong(where, fmt::format("has a {} that is not a list of parts", key));
+        if (part.as_object() == nullptr)
+          return wrong_message(where, fmt::format("has a {} that is not a list of parts", key));
         assistant().reasoning += text_of(*part.as_object(), "text");
       }
       return {};
@@ -73,7 +72,7 @@ class InputReader {
   Status add_call(const io::JsonObject& item, const std::string& where) {
     text::ToolCall call{
         .name = text_of(item, "name"), .arguments = text_of(item, "arguments"), .id = text_of(item, "call_id")};
-    if (call.name.empty()) return wrong(where, "is a call without a name");
+    if (call.name.empty()) return wrong_message(where, "is a call without a name");
     if (call.arguments.empty() && item.contains("input")) {
       call.arguments = io::dump_json(io::JsonObject{{"input", text_of(item, "input")}});
     }

@@ -1,10 +1,11 @@
 // What the load client makes of a server's bytes, and the statistics over them.
 #include <gtest/gtest.h>
 
-#include "apps/levin/http_client.h"
-#include "apps/levin/load_report.h"
 #include "apps/levin/machine_load.h"
-#include "apps/levin/plot.h"
+#include "apps/load/http_client.h"
+#include "apps/load/load_report.h"
+#include "apps/report/percentile.h"
+#include "apps/report/plot.h"
 #include "support/must.h"
 
 namespace levin::app {

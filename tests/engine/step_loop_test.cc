@@ -399,7 +399,7 @@ TEST_P(StepLoopTest, DraftsAreTheSameWhereverChainsEnd) {
 TEST_P(StepLoopTest, DraftsAreNotEnqueuedWhereChainsEndEarly) {
   Fake fake({.n_spec_steps = 5, .min_confidence = 1, .max_context_tokens = kContext});
   fake.runner.record_graphs(5);
-  fake.device.synchronize();
+  ASSERT_TRUE(fake.device.synchronize().ok());
   const int64_t before = fake.model.n_padding_steps;
   fake.answer(greedy(made_up(40, 7), 100));
   const int64_t n_padding_steps = fake.model.n_padding_steps - before;

@@ -76,6 +76,12 @@ class StructureTest : public testing::Test {
     return std::make_shared<grammar::Constraint>(must(std::move(rules).finish(root)), vocabulary_);
   }
 
+  std::shared_ptr<grammar::Constraint> text_constraint(std::string_view text) const {
+    grammar::RuleSet rules;
+    const grammar::RuleId root = must(rules.add(grammar::literal(text)));
+    return std::make_shared<grammar::Constraint>(must(std::move(rules).finish(root)), vocabulary_);
+  }
+
   GenerateRequest request(const std::string& schema, int i) const {
     GenerateRequest out{.prompt = {0, 17 + i, 99}, .max_tokens = 900};
     out.sampling = {
@@ -140,6 +146,23 @@ TEST_F(StructureTest, BeginsBehindTheReasoning) {
     ASSERT_NE(end, ids.end());
     EXPECT_EQ(tokenizer_->decode(std::vector(end + 1, ids.end())), "\"yes\"");
   }
+}
+
+// Nothing but the empty text meets it: the first token is one that ends the answer.
+TEST_F(StructureTest, MayBeMetBeforeTheFirstToken) {
+  GenerateRequest what = request("{}", 0);
+  what.structure = {.constraint = text_constraint("")};
+  for (const double temperature : {0.0, 2.0}) {
+    for (const int n_drafts : {0, 3}) {
+      what.sampling.temperature = temperature;
+      const auto answers = run({what, request(R"({"const": "yes"})", 1)}, n_drafts);
+      EXPECT_EQ(ids_of(*answers[0]), std::vector<int32_t>{kEos});
+      EXPECT_EQ(answers[0]->finish_reason, FinishReason::kStop);
+      EXPECT_EQ(tokenizer_->decode(ids_of(*answers[1])), "\"yes\"");
+    }
+  }
+  what.sampling.stop_tokens = {};
+  EXPECT_NE(run({what}, 0).front()->error->message.find("no token is left at position 3"), std::string::npos);
 }
 
 TEST_F(StructureTest, RefusesWhatContradictsIt) {

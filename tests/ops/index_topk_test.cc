@@ -247,7 +247,7 @@ TEST_P(IndexTopkTest, BitsDependOnTheRowAlone) {
                                      .topk = args.out(chosen)});
     args.fetch();
     ASSERT_TRUE(same_bits(topk, chosen)) << device->name() << ": the fused op and its parts";
-    for (int64_t t = 0; t < n_rows; ++t) {
+    for (const int64_t t : rows_alone(n_rows)) {
       ASSERT_TRUE(same_bits(p.scores(*device, t, 1, n_slots), score.view().slice_first(t, 1)))
           << device->name() << " row " << t;
       ASSERT_TRUE(same_bits(p.topk(*device, t, 1), topk.view().slice_first(t, 1))) << device->name() << " row " << t;
@@ -398,7 +398,6 @@ TEST(IndexTopkTest, ARowWithANanIsMarkedAndTheOthersStay) {
   bad.at(5) = std::numeric_limits<float>::quiet_NaN();
   p.append(bad, 0, 30);
   for (const auto& device : devices_under_test()) {
-    if (device->n_threads() != 1) continue;
     Tensor topk(DType::kI32, {4, 10}), faults(DType::kI32, {4});
     std::fill_n(faults.view().data<int32_t>(), 4, 0);
     ops::index_topk(device->ctx(), {.query = p.query(0, 4), .topk = topk, .faults = faults});

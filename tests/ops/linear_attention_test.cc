@@ -240,10 +240,10 @@ Outputs run_with_drafts(TestDevice& device, const Problem& p, int64_t n_undone) 
   const Rings rings(p, n_undone);
   Outputs found(p);
   Random random(77);
+  Problem mixed(p.c, 100);  // other tokens from `kept` on, which only grows
   for (int64_t begin = 0; begin < p.c.n_tokens;) {
     const int64_t end = std::min(p.c.n_tokens, begin + 1 + random.below(2 * n_undone));
     const int64_t kept = std::max(begin + 1, end - random.below(n_undone + 1));
-    Problem mixed(p.c, 100);  // other tokens from `kept` on
     std::copy_n(p.u.view().data<float>(), kept * p.u.view().dim(1), mixed.u.view().data<float>());
     std::copy_n(p.decay.view().data<float>(), kept * p.decay.view().dim(1), mixed.decay.view().data<float>());
     std::copy_n(p.beta.view().data<float>(), kept * p.beta.view().dim(1), mixed.beta.view().data<float>());

@@ -431,8 +431,11 @@ TEST(NormRowsTest, GivesF32RowsWithAndWithoutAWeight) {
         if (!with_residual) ops::norm_rows(device->ctx(), over);
         args.fetch();
         ASSERT_TRUE(same_bits(got, want)) << device->name();
-        if (with_residual) ASSERT_TRUE(same_bits(stream, sum)) << device->name();
-        if (!with_residual) ASSERT_TRUE(same_bits(in_place, want)) << device->name();
+        if (with_residual) {
+          ASSERT_TRUE(same_bits(stream, sum)) << device->name();
+        } else {
+          ASSERT_TRUE(same_bits(in_place, want)) << device->name();
+        }
       }
     }
   }

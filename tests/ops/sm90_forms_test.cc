@@ -19,11 +19,12 @@ TEST(Sm90FormsTest, OfProductsAreThoseOfTheKernels) {
   for (int n = 0; n <= 64; ++n) {
     for (int k = 1; k <= 64; ++k) {
       const OpForm form{.op = "matmul", .weights = DType::kF8E4M3, .fp8_input = true, .n = n, .k = k};
-      EXPECT_EQ(takes(form) && n > 0, cuda::gemm_fp8_support(n, k, 1).empty() && n > 0) << n << ", " << k;
+      EXPECT_EQ(takes(form) && n > 0, cuda::gemm_fp8_support({.n = n, .k = k}).empty() && n > 0) << n << ", " << k;
       OpForm block = form;
       block.op = "ffn";
       if (takes(block) && n > 0) {
-        EXPECT_TRUE(cuda::gemm_fp8_support(n, k, 1).empty() && cuda::gemm_fp8_support(k, n, 1).empty());
+        EXPECT_TRUE(cuda::gemm_fp8_support({.n = n, .k = k}).empty() &&
+                    cuda::gemm_fp8_support({.n = k, .k = n}).empty());
       }
     }
   }
@@ -35,7 +36,7 @@ TEST(Sm90FormsTest, OfProductsAreThoseOfTheKernels) {
                        .n = 32,
                        .k = 64};
   EXPECT_TRUE(takes(experts));
-  EXPECT_TRUE(cuda::gemm_fp8_support(32, 64, cuda::kMaxExperts).empty());
+  EXPECT_TRUE(cuda::gemm_fp8_support({.n = 32, .k = 64, .n_groups = cuda::kMaxExperts}).empty());
   OpForm more = experts;
   more.n_experts += 1;
   EXPECT_FALSE(takes(more));

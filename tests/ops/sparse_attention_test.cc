@@ -201,7 +201,7 @@ TEST_P(SparseAttentionTest, BitsDependOnTheRowAlone) {
       ASSERT_TRUE(same_bits(out, first)) << device->name();
     }
     ASSERT_TRUE(same_bits(shuffled.attend(*device, 0, p.c.n_rows), out)) << device->name();
-    for (int64_t t = 0; t < p.c.n_rows; ++t) {
+    for (const int64_t t : rows_alone(p.c.n_rows)) {
       ASSERT_TRUE(same_bits(p.attend(*device, t, 1), out.view().slice_first(t, 1))) << device->name() << " row " << t;
     }
   }
@@ -287,7 +287,7 @@ TEST_P(SharedRowsTest, HaveTheBitsOfRowsAlone) {
     if (!rounds(*device, p.c)) {
       ASSERT_TRUE(same_bits(out, plain)) << device->name();
     }
-    for (int64_t t = 0; t < n_rows; ++t) {
+    for (const int64_t t : rows_alone(n_rows)) {
       ASSERT_TRUE(same_bits(p.attend(*device, t, 1), out.view().slice_first(t, 1))) << device->name() << " row " << t;
     }
   }

@@ -178,7 +178,7 @@ TEST_P(StreamsTest, BitsDependOnTheRowAlone) {
     ASSERT_TRUE(same_bits(all.w.mix, want.w.mix)) << device->name();
     ASSERT_TRUE(same_bits(all.x, want.x)) << device->name();
     ASSERT_TRUE(same_bits(all.streams, want.streams)) << device->name();
-    for (int64_t t = 0; t < n_rows; ++t) {
+    for (const int64_t t : rows_alone(n_rows)) {
       const Result alone = run(*device, t, 1);
       ASSERT_TRUE(same_bits(alone.x, want.x.view().slice_first(t, 1))) << device->name() << " row " << t;
       ASSERT_TRUE(same_bits(alone.streams, want.streams.view().slice_first(t, 1))) << device->name() << " row " << t;

@@ -39,8 +39,8 @@ class TestDevice {
   OpContext ctx_;
 };
 
-// Every kernel set this processor has, each on 1, 2 and 3 threads (under a sanitizer fewer); the plain set on one thread comes
-// first. Made once.
+// Every kernel set this processor has, each on 1, 2 and 3 threads, under a sanitizer on one of these; the plain set on the fewest
+// comes first. Made once.
 const std::vector<std::unique_ptr<TestDevice>>& devices_under_test();
 
 // The same, and a CUDA device where this build and this machine have one: for ops that have a kernel there. Bodies leave
@@ -48,8 +48,12 @@ const std::vector<std::unique_ptr<TestDevice>>& devices_under_test();
 const std::vector<TestDevice*>& backends_under_test();
 std::string why_no_cuda();  // empty if there is one
 
-// The plain set on one thread.
+// The first of them.
 TestDevice& plain_device();
+
+// Those of n rows that a test runs alone, to compare them with the same rows in a batch: all; under a sanitizer, to which rows are
+// alike, the first, one in the middle and the last.
+std::vector<int64_t> rows_alone(int64_t n);
 
 // A tensor that owns its memory.
 class Tensor {

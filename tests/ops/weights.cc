@@ -43,9 +43,9 @@ float TestMatrix::group_scale(int64_t n, int64_t k) const {
 }
 
 std::vector<uint8_t> TestMatrix::device_group_scales() const {
-  std::vector<uint8_t> scales(static_cast<size_t>(group_scale_bytes(packed.dtype(), packed.n(), packed.k())));
-  copy_group_scales(source(), reinterpret_cast<std::byte*>(scales.data()));
-  return scales;
+  std::vector<uint8_t> out(static_cast<size_t>(group_scale_bytes(packed.dtype(), packed.n(), packed.k())));
+  copy_group_scales(source(), reinterpret_cast<std::byte*>(out.data()));
+  return out;
 }
 
 TestMatrix random_matrix(Random& random, DType dtype, int64_t n, int64_t k, bool scaled) {

@@ -97,6 +97,7 @@ TEST_F(AnswerFormTest, KnowsOtherForms) {
   const std::string digits = content(R"("structured_outputs": {"regex": "[0-9]{3}-[a-f]{2}"})");
   EXPECT_EQ(digits.size(), 6u) << digits;
   EXPECT_EQ(content(R"("regex": "(Ja|ja)pan!")").substr(1), "apan!");
+  EXPECT_EQ(content(R"("guided_choice": [""])"), "");
   EXPECT_EQ(content(R"("response_format": {"type": "text"})"), "The capital of Japan is Tokyo.");
 }
 

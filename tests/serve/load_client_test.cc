@@ -1,8 +1,8 @@
 // `levin load` against this server: the two must understand each other.
 #include <gtest/gtest.h>
 
-#include "apps/levin/load_report.h"
-#include "apps/levin/load_run.h"
+#include "apps/load/load_report.h"
+#include "apps/load/load_run.h"
 #include "serve/served_demo.h"
 
 namespace levin::test {

@@ -71,17 +71,17 @@ std::vector<int64_t> gemm_fp8_thresholds(const GemmFp8Shape& shape, int64_t most
   });
 }
 
-std::string gemm_fp8_support(int n, int k, int n_groups) {
-  if (n <= 0 || n % 8 != 0) return fmt::format("FP8 products on CUDA need outputs in multiples of 8, not {}", n);
-  if (k <= 0 || k % 16 != 0) return fmt::format("FP8 products on CUDA need inputs in multiples of 16, not {}", k);
-  if (n_groups < 1 || n_groups > kMaxGroups)
-    return fmt::format("FP8 products on CUDA take 1 to {} groups, not {}", kMaxGroups, n_groups);
+std::string gemm_fp8_support(const GroupedShape& w) {
+  if (w.n <= 0 || w.n % 8 != 0) return fmt::format("FP8 products on CUDA need outputs in multiples of 8, not {}", w.n);
+  if (w.k <= 0 || w.k % 16 != 0) return fmt::format("FP8 products on CUDA need inputs in multiples of 16, not {}", w.k);
+  if (w.n_groups < 1 || w.n_groups > kMaxGroups)
+    return fmt::format("FP8 products on CUDA take 1 to {} groups, not {}", kMaxGroups, w.n_groups);
   return {};
 }
 
 void gemm_fp8(const GemmFp8& a, const GemmFp8Plan& plan, CUstream_st* stream) {
   if (a.n_tokens == 0) return;
-  const std::string refused = gemm_fp8_support(a.n, a.k, a.n_groups);
+  const std::string refused = gemm_fp8_support({.n = a.n, .k = a.k, .n_groups = a.n_groups});
   LEVIN_CHECK(refused.empty(), "{}", refused);
   LEVIN_CHECK((a.n_groups == 1) == (a.group_begin == nullptr), "gemm_fp8: {} groups {} group_begin", a.n_groups,
               a.group_begin ? "with" : "without");

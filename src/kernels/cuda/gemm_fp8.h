@@ -18,11 +18,12 @@
 #include <string>
 #include <vector>
 
+#include "kernels/cuda/grouped_shape.h"
+
 struct CUstream_st;
 
 namespace levin::cuda {
 
-constexpr int kMaxGroups = 512;
 constexpr int kMaxGemvRows = 2;   // of a plan of GEMV rows,
 constexpr int kMaxGemvK = 16384;  // whose activations stay in shared memory
 
@@ -72,7 +73,7 @@ GemmFp8Plan plan_gemm_fp8(const GemmFp8Shape& shape);
 std::vector<int64_t> gemm_fp8_thresholds(const GemmFp8Shape& shape, int64_t most_rows);
 
 // Empty if the kernels can do it, otherwise the reason.
-std::string gemm_fp8_support(int n, int k, int n_groups);
+std::string gemm_fp8_support(const GroupedShape& w);
 
 void gemm_fp8(const GemmFp8& a, const GemmFp8Plan& plan, CUstream_st* stream);
 

@@ -87,17 +87,18 @@ std::vector<int64_t> gemm_mxfp4_thresholds(int64_t most_rows) {
   return plan_thresholds(most_rows, [](int64_t n_rows) { return plan_gemm_mxfp4(static_cast<int>(n_rows)); });
 }
 
-std::string gemm_mxfp4_support(int n, int k, int n_groups) {
-  if (n <= 0 || n % 8 != 0) return fmt::format("MXFP4 products on CUDA need outputs in multiples of 8, not {}", n);
-  if (k <= 0 || k % 8 != 0) return fmt::format("MXFP4 products on CUDA need inputs in multiples of 8, not {}", k);
-  if (n_groups < 1 || n_groups > kMaxGroups)
-    return fmt::format("MXFP4 products on CUDA take 1 to {} groups, not {}", kMaxGroups, n_groups);
+std::string gemm_mxfp4_support(const GroupedShape& w) {
+  if (w.n <= 0 || w.n % 8 != 0)
+    return fmt::format("MXFP4 products on CUDA need outputs in multiples of 8, not {}", w.n);
+  if (w.k <= 0 || w.k % 8 != 0) return fmt::format("MXFP4 products on CUDA need inputs in multiples of 8, not {}", w.k);
+  if (w.n_groups < 1 || w.n_groups > kMaxGroups)
+    return fmt::format("MXFP4 products on CUDA take 1 to {} groups, not {}", kMaxGroups, w.n_groups);
   return {};
 }
 
 void gemm_mxfp4(const GemmMxfp4& a, int tile_rows, CUstream_st* stream) {
   if (a.n_tokens == 0) return;
-  const std::string refused = gemm_mxfp4_support(a.n, a.k, a.n_groups);
+  const std::string refused = gemm_mxfp4_support({.n = a.n, .k = a.k, .n_groups = a.n_groups});
   LEVIN_CHECK(refused.empty(), "{}", refused);
   LEVIN_CHECK(a.scales != Mxfp4Scales::kNotExact, "gemm_mxfp4: weights that could not be packed");
   LEVIN_CHECK((a.n_groups == 1) == (a.group_begin == nullptr), "gemm_mxfp4: {} groups {} group_begin", a.n_groups,

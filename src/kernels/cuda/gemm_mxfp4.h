@@ -18,6 +18,8 @@
 #include <string>
 #include <vector>
 
+#include "kernels/cuda/grouped_shape.h"
+
 struct CUstream_st;
 
 namespace levin::cuda {
@@ -62,7 +64,7 @@ int plan_gemm_mxfp4(int rows_per_group);
 std::vector<int64_t> gemm_mxfp4_thresholds(int64_t most_rows);
 
 // Empty if the kernels can do it, otherwise the reason.
-std::string gemm_mxfp4_support(int n, int k, int n_groups);
+std::string gemm_mxfp4_support(const GroupedShape& w);
 
 void gemm_mxfp4(const GemmMxfp4& a, int tile_rows, CUstream_st* stream);
 

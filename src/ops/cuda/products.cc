@@ -22,8 +22,9 @@ constexpr int64_t kMaxRows = 65535;  // of one launch of quantize_fp8
 int64_t blocks_of(int64_t n) { return (n + kWeightBlock - 1) / kWeightBlock; }
 
 std::string weight_support(DType dtype, int64_t n, int64_t k, int n_groups) {
-  if (dtype == DType::kF8E4M3) return cuda::gemm_fp8_support(static_cast<int>(n), static_cast<int>(k), n_groups);
-  if (dtype == DType::kMxfp4) return cuda::gemm_mxfp4_support(static_cast<int>(n), static_cast<int>(k), n_groups);
+  const cuda::GroupedShape w{.n = static_cast<int>(n), .k = static_cast<int>(k), .n_groups = n_groups};
+  if (dtype == DType::kF8E4M3) return cuda::gemm_fp8_support(w);
+  if (dtype == DType::kMxfp4) return cuda::gemm_mxfp4_support(w);
   return fmt::format("weights on CUDA are f8_e4m3 or mxfp4, not {}", dtype_name(dtype));
 }
 

@@ -265,10 +265,10 @@ TEST_F(GemmFp8Test, ChainsThatOverlapGiveTheSameBits) {
 }
 
 TEST(GemmFp8PlanTest, RefusesByName) {
-  EXPECT_EQ(gemm_fp8_support(2112, 7168, 1), "");
-  EXPECT_NE(gemm_fp8_support(2113, 7168, 1).find("2113"), std::string::npos);
-  EXPECT_NE(gemm_fp8_support(2112, 7170, 1).find("7170"), std::string::npos);
-  EXPECT_NE(gemm_fp8_support(2112, 7168, 513).find("513"), std::string::npos);
+  EXPECT_EQ(gemm_fp8_support({.n = 2112, .k = 7168}), "");
+  EXPECT_NE(gemm_fp8_support({.n = 2113, .k = 7168}).find("2113"), std::string::npos);
+  EXPECT_NE(gemm_fp8_support({.n = 2112, .k = 7170}).find("7170"), std::string::npos);
+  EXPECT_NE(gemm_fp8_support({.n = 2112, .k = 7168, .n_groups = 513}).find("513"), std::string::npos);
 }
 
 TEST(GemmFp8PlanTest, FillsTheSms) {

@@ -255,10 +255,10 @@ TEST_F(GemmMxfp4Test, RoundsToBf16AtTheEnd) {
 }
 
 TEST(GemmMxfp4PlanTest, RefusesByName) {
-  EXPECT_EQ(gemm_mxfp4_support(4096, 7168, 256), "");
-  EXPECT_NE(gemm_mxfp4_support(4097, 7168, 1).find("4097"), std::string::npos);
-  EXPECT_NE(gemm_mxfp4_support(4096, 7170, 1).find("7170"), std::string::npos);
-  EXPECT_NE(gemm_mxfp4_support(4096, 7168, 513).find("513"), std::string::npos);
+  EXPECT_EQ(gemm_mxfp4_support({.n = 4096, .k = 7168, .n_groups = 256}), "");
+  EXPECT_NE(gemm_mxfp4_support({.n = 4097, .k = 7168}).find("4097"), std::string::npos);
+  EXPECT_NE(gemm_mxfp4_support({.n = 4096, .k = 7170}).find("7170"), std::string::npos);
+  EXPECT_NE(gemm_mxfp4_support({.n = 4096, .k = 7168, .n_groups = 513}).find("513"), std::string::npos);
 }
 
 TEST(GemmMxfp4PlanTest, PackingNamesScalesThatAreNotExact) {

@@ -1,4 +1,4 @@
-#include "apps/levin/load_run.h"
+#include "apps/load/load_run.h"
 
 #include <fmt/core.h>
 

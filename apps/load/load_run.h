@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "apps/levin/http_client.h"
+#include "apps/load/http_client.h"
 #include "base/result.h"
 #include "io/json.h"
 

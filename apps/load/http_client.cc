@@ -1,4 +1,4 @@
-#include "apps/levin/http_client.h"
+#include "apps/load/http_client.h"
 
 #include <fmt/core.h>
 #include <netdb.h>

@@ -1,4 +1,4 @@
-#include "apps/levin/plot.h"
+#include "apps/report/plot.h"
 
 #include <fmt/core.h>
 

@@ -1,13 +1,13 @@
-#include "apps/levin/load_report.h"
+#include "apps/load/load_report.h"
 
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <cmath>
 #include <iterator>
 #include <numeric>
 
-#include "apps/levin/plot.h"
+#include "apps/report/percentile.h"
+#include "apps/report/plot.h"
 
 namespace levin::app {
 namespace {
@@ -53,15 +53,6 @@ std::string repetitions_text(const std::vector<double>& throughput) {
 }
 
 }  // namespace
-
-double percentile(std::vector<double> values, double percent) {
-  if (values.empty()) return 0;
-  std::sort(values.begin(), values.end());
-  const double place = percent / 100 * static_cast<double>(values.size() - 1);
-  const size_t below = static_cast<size_t>(place);
-  const size_t above = std::min(below + 1, values.size() - 1);
-  return std::lerp(values[below], values[above], place - std::floor(place));
-}
 
 Spread spread_of(const std::vector<double>& values) {
   if (values.empty()) return {};

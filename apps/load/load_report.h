@@ -11,13 +11,10 @@
 #include <string>
 #include <vector>
 
-#include "apps/levin/load_run.h"
+#include "apps/load/load_run.h"
 #include "io/json.h"
 
 namespace levin::app {
-
-// Linear between the two nearest; 0 of nothing. `percent` 0 to 100.
-double percentile(std::vector<double> values, double percent);
 
 struct Spread {
   double mean = 0, p50 = 0, p90 = 0, p95 = 0, p99 = 0, max = 0;

@@ -1,2 +1,0 @@
-// Nothing but the headers that tests precompile (CMakeLists.txt).
-int main() {}
