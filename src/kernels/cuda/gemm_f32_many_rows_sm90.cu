@@ -19,15 +19,15 @@ namespace levin::cuda::gemm_f32_kernel {
 namespace {
 
 constexpr int kTileM = GemmF32ManyRows::kRows, kTileN = GemmF32ManyRows::kOutputs;
-constexpr int kStepK = 32;                         // of a stage: 128 bytes of a row
+constexpr int kStepK = 32;  // of a stage: 128 bytes of a row
 constexpr int kManyStages = 2;
 constexpr int kMathThreads = kWarps * 32;
-constexpr int kLoadThreads = kTileN;               // each has one output
+constexpr int kLoadThreads = kTileN;  // each has one output
 constexpr int kManyThreads = kMathThreads + kLoadThreads;
 constexpr int kMathRegs = 224, kLoadRegs = 56, kStartRegs = 168;
 static_assert(2 * kMathRegs + kLoadRegs == 3 * kStartRegs);
-constexpr int kOwnRows = 8, kOwnOutputs = 16;      // of a math thread
-constexpr int kFour = 4;                           // outputs, or k, that a thread has next to each other
+constexpr int kOwnRows = 8, kOwnOutputs = 16;  // of a math thread
+constexpr int kFour = 4;                       // outputs, or k, that a thread has next to each other
 constexpr int kOwnFours = kOwnRows * kOwnOutputs / kFour;
 
 struct ManyRows {

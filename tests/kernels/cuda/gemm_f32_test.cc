@@ -216,17 +216,19 @@ TEST_P(GemmF32Test, RoundsWhatItWouldHaveStored) {
   const F32Problem p(GetParam(), kRows, kHeads, kOutputs, 400);
   const std::vector<float> want = p.products();
   const DeviceArray<float> x(stream(), p.x), w_scale(stream(), p.w_scale.empty() ? std::vector<float>(1) : p.w_scale),
-      wanted(stream(), want), f32(stream(), kRows * kWidth), scale(stream(), kHeads * kRows), want_scale(stream(), kHeads * kRows);
+      wanted(stream(), want), f32(stream(), kRows * kWidth), scale(stream(), kHeads * kRows),
+      want_scale(stream(), kHeads * kRows);
   const DeviceArray<std::byte> w(stream(), p.w);
   const DeviceArray<uint16_t> bf16(stream(), kRows * kWidth);
   const DeviceArray<uint8_t> codes(stream(), kRows * kWidth), want_codes(stream(), kRows * kWidth);
-  quantize_fp8({.x = wanted.data(),
-                .x_is_f32 = true,
-                .x_ld = kWidth,
-                .out = {.codes = want_codes.data(), .code_row_bytes = kWidth, .scale = want_scale.data(), .scale_ld = kRows},
-                .n_tokens = kRows,
-                .k = kWidth},
-               stream().handle());
+  quantize_fp8(
+      {.x = wanted.data(),
+       .x_is_f32 = true,
+       .x_ld = kWidth,
+       .out = {.codes = want_codes.data(), .code_row_bytes = kWidth, .scale = want_scale.data(), .scale_ld = kRows},
+       .n_tokens = kRows,
+       .k = kWidth},
+      stream().handle());
   for (const GemmF32Plan& plan : gemm_f32_plans(p.shape(kRows))) {
     GemmF32 a{.x = x.data(),
               .x_ld = p.x_ld,
