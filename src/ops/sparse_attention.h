@@ -57,7 +57,7 @@ struct AttentionRows {
 struct SparseAttention {
   View q_latent;  // [T, H, Rk] f32, or bf16 over bf16 and fp8 rows; key up-projection absorbed
   View q_rope;    // [T, H, Dr] same dtype, rotated
-  View seq;       // [T] i32, row of the caches' tables; -1: padding, whose output means nothing
+  View seq;       // [T] i32, row of the caches' tables; -1: padding, which has no candidates
   float scale = 0;
   LatentFormat format;  // of all rows
   AttentionRows rows;

@@ -437,6 +437,42 @@ TEST(SparseAttentionRows, WithoutPicksGiveZeros) {
   }
 }
 
+// A draft that is not to be made leaves a row of padding, which has the picks of the draft before.
+void expect_padding_has_no_picks(const Case& c, const std::vector<TestDevice*>& devices) {
+  Problem p(c);
+  std::vector<Tensor> want;
+  for (TestDevice* device : devices) want.push_back(p.attend(*device, 0, c.n_rows));
+  const auto is_padding = [](int64_t t) { return t == 0 || t % 3 == 2; };
+  for (int64_t t = 0; t < c.n_rows; ++t) {
+    if (is_padding(t)) p.seq[static_cast<size_t>(t)] = -1;
+  }
+  const Tensor zeros(DType::kF32, {1, c.n_heads, p.format.d_value()});
+  for (size_t i = 0; i < want.size(); ++i) {
+    const Tensor out = p.attend(*devices[i], 0, c.n_rows);
+    for (int64_t t = 0; t < c.n_rows; ++t) {
+      const View row = out.view().slice_first(t, 1);
+      ASSERT_TRUE(same_bits(row, is_padding(t) ? zeros.view() : want[i].view().slice_first(t, 1)))
+          << ::testing::PrintToString(c) << " on " << devices[i]->name() << ", row " << t;
+    }
+  }
+}
+
+TEST(SparseAttentionRows, OfPaddingHaveNoPicksAndDisturbNobody) {
+  std::vector<TestDevice*> cpus, gpus;
+  for (TestDevice* device : backends_under_test()) (device->on_cuda() ? gpus : cpus).push_back(device);
+  for (const Case& c :
+       {Case{CacheDType::kF32, kF32, 5, 3, 40, 16, 100, 12}, Case{CacheDType::kBF16, kBF16, 5, 6, 64, 16, 100, 12},
+        Case{CacheDType::kFp8, kBF16, 3, 7, 512, 64, 700, 576}}) {
+    expect_padding_has_no_picks(c, cpus);
+    expect_padding_has_no_picks(c, gpus);
+  }
+  expect_padding_has_no_picks({CacheDType::kF32, kF32, 9, 4, 48, 16, 150, 20, 32}, cpus);
+  for (const int64_t n_rows : {1, 3, 4, 8, 16, 32, 40})  // blocks share rows in many ways
+    expect_padding_has_no_picks({CacheDType::kFp8, kBF16, n_rows, 128, 512, 64, 2100, 2048}, gpus);
+  expect_padding_has_no_picks({CacheDType::kFp8, kBF16, 8, 64, 512, 64, 2100, 2048}, gpus);
+  expect_padding_has_no_picks({CacheDType::kFp8, kBF16, 520, 1, 512, 64, 200, 128}, gpus);  // converted first
+}
+
 // One index has weight 1, so the result is its latent, exactly.
 TEST(SparseAttentionRows, WithOnePickGiveItsLatent) {
   for (const CacheDType cache : {CacheDType::kF32, CacheDType::kBF16, CacheDType::kFp8}) {

@@ -39,6 +39,8 @@ const CudaUnderTest& cuda_under_test() {
   return kCuda;
 }
 
+constexpr int32_t kNoPage = (1 << 25) - 1;  // far outside of all memory
+
 Buffer allocate_on(TestDevice& device, int64_t n_bytes) {
   Result<Buffer> buffer = device.cuda().allocate(n_bytes);
   LEVIN_CHECK(buffer.ok(), "{}", buffer.error().message);
@@ -104,6 +106,16 @@ View Args::in(const View& host) {
   return device;
 }
 
+// After a row of `guard`, so that reading the row before the first one shows.
+View Args::in_after(int32_t guard, const View& host) {
+  if (host.empty()) return host;
+  const int64_t n_rows = host.dim(0), width = host.dim(1);
+  Tensor guarded(DType::kI32, {n_rows + 1, width});
+  std::fill_n(guarded.view().data<int32_t>(), width, guard);
+  for (int64_t r = 0; r < n_rows; ++r) std::copy_n(host.row<int32_t>(r), width, guarded.view().row<int32_t>(r + 1));
+  return in(guarded).slice_first(1, n_rows);
+}
+
 View Args::out(const View& host) {
   const View device = in(host);
   if (device_.on_cuda() && !host.empty()) outs_.push_back({device, host});
@@ -115,7 +127,7 @@ PagedRows Args::in(const PagedRows& host) {
   PagedRows rows = host;
   const View pages(host.pages, DType::kI8, {host.n_pages * host.page_bytes});
   rows.pages = in(pages).bytes();
-  rows.tables = in(host.tables);
+  rows.tables = in_after(kNoPage, host.tables);
   return rows;
 }
 

@@ -101,6 +101,7 @@ class Args {
   };
   View allocate(DType dtype, std::initializer_list<int64_t> shape);
   View allocate_like(const View& host);
+  View in_after(int32_t guard, const View& host);  // [N, M] i32
 
   TestDevice& device_;
   std::vector<Buffer> memory_;

@@ -17,6 +17,7 @@
 //           index only.
 // Shapes    latent 512, rope 64; 1 to 128 heads; selects a multiple of 64 up to 2048 (sparse_mla_support()). Heads are
 //           worked on 64 at a time; those of the last group that do not exist are neither read nor written.
+// Padding   A row whose table_row is below 0 has no indices, whatever topk says.
 // Numerics  q bf16; cache rows bf16, or e4m3 with power-of-two f32 scales, which are exact in bf16.
 //           Scores |dot * c| < 2^22.
 #pragma once
@@ -53,7 +54,7 @@ struct SparseMla {
   int64_t q_rope_row_stride = 0;       // the same, heads 64 apart
   const int32_t* topk = nullptr;       // [n_rows, n_topk], ascending, -1 after the last
   PageTables tables;                   // data null: selects are physical slots; otherwise positions
-  const int32_t* table_row = nullptr;  // [n_rows] row of the tables, with tables only
+  const int32_t* table_row = nullptr;  // [n_rows] row of the tables, with tables only; below 0: padding
   LatentRows format = LatentRows::kFp8;
   const std::byte* cache = nullptr;  // slot s at page s / 64 (page_bytes apart), row s % 64; 16-byte aligned
   int64_t page_bytes = 0;            // a multiple of 16

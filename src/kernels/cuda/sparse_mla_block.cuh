@@ -80,6 +80,11 @@ struct Shared {
 };
 static_assert(sizeof(Shared) <= kMaxSharedBytes, "too much shared memory");
 
+// Whether a query row belongs to no request. It has no top-k indices then, whatever its list says.
+__device__ __forceinline__ bool is_padding(const SparseMla& a, int64_t row) {
+  return a.tables.data != nullptr && a.table_row[row] < 0;
+}
+
 // What this block does at a time, an item: the tiles of a row with one group of heads, or with all of them, or those of a
 // part. Items of a cluster follow each other, in turns over the clusters. Every warp walks by itself, with few registers:
 // what follows from the block's index is formed anew where it is used. With all heads the warpgroups 0 and 1 have a
@@ -134,8 +139,9 @@ class Work {
   // Counts the tiles that hold top-k indices: lane i looks at tile i.
   __device__ __forceinline__ void enter() {
     const int lane = threadIdx.x % 32;
+    const bool has_none = is_padding(a_, row());
     const bool has_topk = lane < a_.n_topk / kTileKeys && a_.topk[row() * a_.n_topk + lane * kTileKeys] >= 0;
-    n_row_tiles_ = 32 - __clz(static_cast<int>(__ballot_sync(0xffffffff, has_topk)));
+    n_row_tiles_ = 32 - __clz(static_cast<int>(__ballot_sync(0xffffffff, has_topk && !has_none)));
     n_tiles_ = whole_row() ? n_row_tiles_ : max(0, min(n_row_tiles_ - first_tile(), kPartTiles));
   }
 

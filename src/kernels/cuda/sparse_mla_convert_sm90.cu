@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(kConvertThreads)
     count_tokens_kernel(const __grid_constant__ SparseMla a, int32_t* n_tokens) {
   const int64_t row = int64_t{blockIdx.x} * kConvertWarps + threadIdx.x / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  if (row >= a.n_rows) return;
+  if (row >= a.n_rows || is_padding(a, row)) return;
   const int32_t* topk = a.topk + row * a.n_topk;
   const bool has_topk = lane < a.n_topk / kTileKeys && topk[lane * kTileKeys] >= 0;
   const int last = 31 - __clz(static_cast<int>(__ballot_sync(0xffffffff, has_topk)));

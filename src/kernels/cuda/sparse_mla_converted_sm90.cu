@@ -84,7 +84,8 @@ class RowWork {
   // Counts the tiles that hold top-k indices: lane i looks at tile i.
   __device__ __forceinline__ void enter() {
     const int lane = threadIdx.x % 32;
-    const bool has_topk = lane < a_.n_topk / kTileKeys && a_.topk[row() * a_.n_topk + lane * kTileKeys] >= 0;
+    const bool has_topk =
+        lane < a_.n_topk / kTileKeys && a_.table_row[row()] >= 0 && a_.topk[row() * a_.n_topk + lane * kTileKeys] >= 0;
     n_tiles_ = 32 - __clz(static_cast<int>(__ballot_sync(0xffffffff, has_topk)));
   }
 

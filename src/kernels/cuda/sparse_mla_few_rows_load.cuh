@@ -207,11 +207,12 @@ __device__ __forceinline__ void find_slots(uint32_t (&slot)[kMlaPartTopk], const
     const int number = part * kMlaPartTopk + i * kFewRowsThreads + t;
     pick[i] = number < a.n_topk ? a.topk[row * a.n_topk + number] : -1;
   }
+  const bool has_none = is_padding(a, row);
   const int32_t* table = a.tables.data != nullptr ? a.tables.data + a.table_row[row] * a.tables.stride : nullptr;
 #pragma unroll
   for (int i = 0; i < kTopk; ++i) {
     const int number = i * kFewRowsThreads + t;
-    slot[number] = static_cast<uint32_t>(topk_slot(pick[i], table));  // -1 is kNoSlot
+    slot[number] = static_cast<uint32_t>(topk_slot(has_none ? -1 : pick[i], table));  // -1 is kNoSlot
   }
 }
 

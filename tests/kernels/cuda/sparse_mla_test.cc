@@ -166,24 +166,26 @@ TEST_F(SparseMlaTest, RaggedRowsOneAfterAnother) {
   }
 }
 
+// The row between is padding: no row of the tables is its own.
 TEST_F(SparseMlaTest, PositionsThroughATableEqualSlots) {
   constexpr int kHeads = 80;
-  const MlaProblem p({.n_rows = 2, .n_heads = kHeads, .n_topk = 1600, .seed = 7});
+  const MlaProblem p({.n_rows = 3, .n_heads = kHeads, .n_topk = 1600, .seed = 7});
   const MlaOnDevice d(*stream_, p);
-  std::vector<int32_t> table(256, 0x3FFFFFFF);  // row 1: position page 127 - i is page i
-  for (int i = 0; i < 128; ++i) table[128 + i] = 127 - i;
+  std::vector<int32_t> table(3 * 128, 0x1FFFFFF);  // of rows -1, 0 and 1, in which position page 127 - i is page i
+  for (int i = 0; i < 128; ++i) table[2 * 128 + i] = 127 - i;
   std::vector<int32_t> positions = p.topk, slots = p.topk;
   for (int32_t& slot : slots) slot = (127 - slot / 64) * 64 + slot % 64;
+  std::fill_n(&slots[static_cast<size_t>(p.n_topk)], p.n_topk, -1);
   const DeviceArray<int32_t> table_device(*stream_, table), positions_device(*stream_, positions),
-      slots_device(*stream_, slots), rows(*stream_, std::vector<int32_t>{1, 1});
-  const DeviceArray<float> by_slot(*stream_, 2 * kHeads * 512), by_position(*stream_, 2 * kHeads * 512);
+      slots_device(*stream_, slots), rows(*stream_, std::vector<int32_t>{1, -1, 1});
+  const DeviceArray<float> by_slot(*stream_, 3 * kHeads * 512), by_position(*stream_, 3 * kHeads * 512);
   for (const MlaSplit split : kSplits) {
     SparseMla a = d.args(by_slot.data(), true);
     a.topk = slots_device.data();
     sparse_mla(a, stream_->handle(), split);
     a.out = by_position.data();
     a.topk = positions_device.data();
-    a.tables = {.data = table_device.data(), .stride = 128};
+    a.tables = {.data = table_device.data() + 128, .stride = 128};
     a.table_row = rows.data();
     sparse_mla(a, stream_->handle(), split);
     EXPECT_EQ(bits(by_position.host()), bits(by_slot.host()));
@@ -285,6 +287,17 @@ TEST_F(SparseMlaTest, RepeatsItself) {
   for (int i = 0; i < 3; ++i)
     for (const MlaSplit split : kSplits) ASSERT_EQ(bits(d.run(split)), first);
 }
+
+// Little enough for racecheck to follow a form within a minute.
+class SparseMlaFormTest : public SparseMlaTest, public ::testing::WithParamInterface<MlaSplit> {};
+
+TEST_P(SparseMlaFormTest, ARowOfTwoParts) {
+  const MlaProblem p({.n_rows = 1, .n_heads = 66, .n_topk = 1088, .seed = 16});
+  const MlaOnDevice d(*stream_, p);
+  EXPECT_EQ(bits(d.run(GetParam())), bits(d.run(MlaSplit::kWholeRows)));
+}
+
+INSTANTIATE_TEST_SUITE_P(Forms, SparseMlaFormTest, ::testing::ValuesIn(kSplits));
 
 // Blocks of some forms wait for each other: launches on two streams must not keep each other's blocks off the device.
 TEST_F(SparseMlaTest, TwoStreamsAtTheSameTime) {

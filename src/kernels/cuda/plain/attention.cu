@@ -189,7 +189,8 @@ __global__ void __launch_bounds__(kBlock) attention_kernel(SparseAttention a, fl
   for (int64_t v = j; v < d_value; v += kTile) so_far[v] = 0;
   if (j == 0) tiles.softmax[head] = {-INFINITY, 0.0f};
 
-  const Candidates rows = candidates_of(a.rows, t), more = candidates_of(a.more, t);
+  Candidates rows, more;
+  if (seq >= 0) rows = candidates_of(a.rows, t), more = candidates_of(a.more, t);  // padding has none
   const int64_t n_seen = rows.n + more.n;
   for (int64_t begin = 0; begin < n_seen; begin += kTile) {
     const int n = static_cast<int>(n_seen - begin < kTile ? n_seen - begin : kTile);

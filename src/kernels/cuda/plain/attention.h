@@ -24,7 +24,7 @@ struct SparseAttention {
   DType q_dtype = DType::kF32;
   int64_t q_latent_ld = 0, q_latent_head_ld = 0;
   int64_t q_rope_ld = 0, q_rope_head_ld = 0;
-  const int32_t* seq = nullptr;  // [T], row of the caches' tables
+  const int32_t* seq = nullptr;  // [T], row of the caches' tables; below 0: padding, which has no candidates
   float scale = 0;
   LatentFormat format;  // of all rows
   AttentionRows rows;

@@ -174,6 +174,18 @@ TEST_F(PlainAttentionTest, WindowsEntriesAndSinks) {
   }
 }
 
+// Whatever it picks.
+TEST_F(PlainAttentionTest, PaddingHasNoCandidates) {
+  Problem p({latent_format(CacheDType::kF32, 64, 16), 5, 300}, 4);
+  p.seq = i32_tensor({0, -1, 1, -1});
+  Random random(8);
+  const Tensor topk = random_topk(random, {200, 200, 65, 3}, 200, 300), end = i32_tensor({5, 5, 70, 0});
+  check(p, {.rows = {.cache = p.cache.rows(), .topk = topk}});
+  check(
+      p,
+      {.rows = {.cache = p.cache.rows(), .end = end}, .more = {.cache = p.other.rows(), .topk = topk}, .sink = p.sink});
+}
+
 TEST_F(PlainAttentionTest, TheModelsWidths) {
   const Problem p({latent_format(CacheDType::kFp8, 512, 64), 128, 2500}, 2);
   Random random(7);
