@@ -63,7 +63,7 @@ std::vector<int32_t> random_topk(const MlaCase& c, int n_variants) {
 void bench_prefill(const Stream& stream, int n_heads, const MlaCache& cache, const DeviceArray<uint8_t>& scratch) {
   constexpr int64_t kRows = 4096, kPages = 1024;
   const DeviceArray<uint16_t> q_latent(stream, cuda::MlaProblem::random_bf16(kRows * n_heads * 512, 1)),
-      q_rope(stream, cuda::MlaProblem::random_bf16(kRows * n_heads * 64, 2)), out(stream, kRows * n_heads * 512);
+      q_rope(stream, cuda::MlaProblem::random_bf16(kRows * n_heads * 64, 2)), out(stream, kRows * n_heads * 512 * 2);
   std::mt19937_64 generator(5);
   std::vector<int32_t> positions, pages(kPages);
   for (int64_t i = 0; i < kRows * 2048; ++i)
@@ -102,6 +102,9 @@ void bench_prefill(const Stream& stream, int n_heads, const MlaCache& cache, con
            converted = cuda::convert_latent_rows(a, 1, rows, stream.handle());
            cuda::sparse_mla(converted, stream.handle());
          }));
+  converted.out_f32 = true;
+  report("converted rows and f32 output",
+         time_in_graph(stream, timing, [&](int) { cuda::sparse_mla(converted, stream.handle()); }));
 }
 
 void bench_mla(const Stream& stream, int only_requests) {

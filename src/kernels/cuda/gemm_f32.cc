@@ -26,7 +26,14 @@ std::span<const GemmF32Tile> tiles_of(DType w_type) {
   return kE4m3Tiles;
 }
 
-// Calls use(plan, tile) for each plan of a shape.
+GemmF32Plan strips_plan(size_t index, const GemmF32Tile& tile, int split, int cluster) {
+  return {GemmF32Kernel::kStrips, static_cast<int>(index), tile.strip(), tile.tile_rows(), split, cluster};
+}
+GemmF32Plan many_rows_plan() {
+  return {.kernel = GemmF32Kernel::kManyRows, .strip = GemmF32ManyRows::kOutputs, .rows = GemmF32ManyRows::kRows};
+}
+
+// Calls use(plan) for each plan of a shape.
 template <class Use>
 void for_each_plan(const GemmF32Shape& s, const Use& use) {
   const std::span<const GemmF32Tile> tiles = tiles_of(s.w_type);
@@ -35,10 +42,11 @@ void for_each_plan(const GemmF32Shape& s, const Use& use) {
       for (const int cluster : kClusters) {
         const int n_slots = split * cluster;
         if (n_slots > ceil_div(s.k, kBlockK) || !tiles[i].takes_slots(n_slots)) continue;
-        use(GemmF32Plan{static_cast<int>(i), tiles[i].strip(), tiles[i].tile_rows(), split, cluster}, tiles[i]);
+        use(strips_plan(i, tiles[i], split, cluster));
       }
     }
   }
+  use(many_rows_plan());
 }
 
 int n_items(const GemmF32Shape& s, const GemmF32Tile& tile, int split) {
@@ -83,20 +91,30 @@ int choose_cluster(const GemmF32Shape& s, const GemmF32Tile& tile, int split) {
   return best;
 }
 
+// Tiles of 256 rows where they keep all SMs busy; fewer rows would leave most of one empty.
+bool has_many_rows(const GemmF32Shape& s) {
+  constexpr int kFewestRows = 192;
+  const int n_strips = s.n_heads * ceil_div(s.n, GemmF32ManyRows::kOutputs);
+  return s.n_rows >= kFewestRows && ceil_div(s.n_rows, GemmF32ManyRows::kRows) * n_strips >= s.n_sms;
+}
+
 }  // namespace
 
 std::string GemmF32Plan::describe() const {
+  if (kernel == GemmF32Kernel::kManyRows) return fmt::format("tiles of {} by {} rows", strip, rows);
   return fmt::format("strips of {} by {} rows, K in {} x {}", strip, rows, split, cluster);
 }
 
 GemmF32Plan plan_gemm_f32(const GemmF32Shape& shape) {
+  if (has_many_rows(shape)) return many_rows_plan();
   const int i = choose_tile(shape);
   const GemmF32Tile& tile = tiles_of(shape.w_type)[static_cast<size_t>(i)];
   const int split = split_of(shape, tile);
-  return {i, tile.strip(), tile.tile_rows(), split, choose_cluster(shape, tile, split)};
+  return strips_plan(static_cast<size_t>(i), tile, split, choose_cluster(shape, tile, split));
 }
 
 bool rounds_rows(const GemmF32Plan& plan, const GemmF32Shape& shape) {
+  if (plan.kernel == GemmF32Kernel::kManyRows) return shape.n == kQuantBlock;
   const GemmF32Tile& tile = tiles_of(shape.w_type)[static_cast<size_t>(plan.tile)];
   return shape.n == kQuantBlock && plan.cluster == 1 && plan.split > 1 &&
          tile.groups() / plan.split * plan.strip % kQuantBlock == 0;
@@ -104,7 +122,7 @@ bool rounds_rows(const GemmF32Plan& plan, const GemmF32Shape& shape) {
 
 std::vector<GemmF32Plan> gemm_f32_plans(const GemmF32Shape& shape) {
   std::vector<GemmF32Plan> plans;
-  for_each_plan(shape, [&](const GemmF32Plan& plan, const GemmF32Tile&) { plans.push_back(plan); });
+  for_each_plan(shape, [&](const GemmF32Plan& plan) { plans.push_back(plan); });
   return plans;
 }
 
@@ -137,6 +155,7 @@ void gemm_f32(const GemmF32& a, const GemmF32Plan& plan, CUstream_st* stream) {
   LEVIN_CHECK(rounds == (a.out == nullptr), "gemm_f32: one of out and rounded rows is wanted");
   LEVIN_CHECK(!rounds || rounds_rows(plan, {.w_type = a.w_type, .n = a.n}), "gemm_f32: {} cannot round rows of {}",
               plan.describe(), a.n);
+  if (plan.kernel == GemmF32Kernel::kManyRows) return gemm_f32_many_rows(a, stream);
   if (a.w_type == DType::kBF16) return gemm_f32_bf16(a, plan, stream);
   if (a.w_type == DType::kF32) return gemm_f32_f32(a, plan, stream);
   gemm_f32_e4m3(a, plan, stream);

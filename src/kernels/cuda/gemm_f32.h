@@ -7,8 +7,9 @@
 //           those of the plain kernels, whatever the plan: a thread has whole blocks of an output, and where several
 //           threads or thread blocks share its K, their blocks' sums are added one by one, in the order of k.
 // Out       f32, bf16, or e4m3 with a scale to 128 columns, bit for bit quantize_fp8() of the f32 sums
-// Kernel    gemm_f32_sm90.cuh, in instances for tiles of 1 to 64 rows; bound by the weights' bytes up to 8 rows, then by
+// Kernels   strips (gemm_f32_sm90.cuh): instances for tiles of 1 to 64 rows; bound by the weights' bytes up to 8 rows, then by
 //           multiply-adds outside the matrix unit, which adds in another order
+//           many rows (gemm_f32_many_rows_sm90.cu): tiles of 256 rows and 128 outputs, bound by multiply-adds
 // Limits    rows of weights are multiples of 16 bytes; ask gemm_f32_support() at load
 // Memory    no scratch; safe to capture
 #pragma once
@@ -54,15 +55,18 @@ struct GemmF32Shape {
   int n_sms = 132;
 };
 
+enum class GemmF32Kernel : uint8_t { kStrips, kManyRows };
+
 // Which instance runs, and who shares a strip of weights. It changes speed only, never a bit of the result.
 struct GemmF32Plan {
-  int tile = 0;     // an instance, by its number (gemm_f32_launch.h),
+  GemmF32Kernel kernel = GemmF32Kernel::kStrips;
+  int tile = 0;     // of strips, an instance by its number (gemm_f32_launch.h),
   int strip = 0;    // which multiplies so many outputs
   int rows = 0;     // of so many rows at a time
   int split = 1;    // groups of a thread block that share the K of a strip, a power of two
   int cluster = 1;  // thread blocks that share it
 
-  std::string describe() const;  // "128 x 8, K in 8 x 2"
+  std::string describe() const;  // "strips of 128 by 8 rows, K in 8 x 2"
   friend bool operator==(const GemmF32Plan&, const GemmF32Plan&) = default;
 };
 GemmF32Plan plan_gemm_f32(const GemmF32Shape& shape);

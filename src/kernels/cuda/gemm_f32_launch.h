@@ -23,6 +23,11 @@ struct GemmF32Tile {
   constexpr bool takes_slots(int n) const { return n == 1 || outputs * rows <= kMostTotals * n; }
 };
 
+// What a block of the kernel for many rows has at a time.
+struct GemmF32ManyRows {
+  static constexpr int kRows = 256, kOutputs = 128;
+};
+
 // Ascending by rows, for choose_tile().
 inline constexpr GemmF32Tile kBf16Tiles[] = {{1, 1, 1, 2, 128}, {2, 1, 1, 3, 128}, {2, 4, 1, 2, 128}, {1, 8, 1, 2, 128},
                                              {2, 8, 1, 2, 128}, {8, 8, 2, 2, 64},  {4, 8, 2, 2, 128}, {4, 16, 2, 3, 64},
@@ -35,5 +40,6 @@ inline constexpr GemmF32Tile kF32Tiles[] = {
 void gemm_f32_bf16(const GemmF32& a, const GemmF32Plan& plan, CUstream_st* stream);
 void gemm_f32_e4m3(const GemmF32& a, const GemmF32Plan& plan, CUstream_st* stream);
 void gemm_f32_f32(const GemmF32& a, const GemmF32Plan& plan, CUstream_st* stream);
+void gemm_f32_many_rows(const GemmF32& a, CUstream_st* stream);
 
 }  // namespace levin::cuda

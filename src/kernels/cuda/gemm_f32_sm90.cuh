@@ -39,6 +39,7 @@
 namespace levin::cuda::gemm_f32_kernel {
 
 constexpr int kBlockK = 128;
+constexpr int64_t kCachedBytes = 32 << 20;  // of weights that L2 keeps, so that each tile of rows may read them all
 constexpr int kWarps = GemmF32Tile::kWarps;
 constexpr int kThreads = kWarps * 32;
 constexpr int kPiece = 16;  // bytes of a load from shared memory
@@ -81,15 +82,18 @@ struct Params {
   const float* w_scale;  // [H, ceil(N / 128), ceil(K / 128)], or null
   void* out;
   bool out_is_bf16;
+  bool has_whole_fours;  // four outputs from a multiple of four on are aligned; of many rows
   int64_t out_ld, out_head_ld;
   QuantizedRows rounded;
   int n_tokens, n_heads, n, k;
   int n_k_blocks;
   int n_head_strips;  // of one head
   int n_row_tiles;
+  int n_strip_items;  // items of a tile of rows
   int n_items;
-  int log2_split;  // groups of a block that share a strip: slots of a block
-  int cluster;     // blocks that share a strip
+  bool strips_first;  // in the order of items; otherwise tiles of rows are
+  int log2_split;     // groups of a block that share a strip: slots of a block
+  int cluster;        // blocks that share a strip
 };
 
 template <class WeightOf, GemmF32Tile kTile>
@@ -160,8 +164,10 @@ struct Kernel {
 
   // Of all heads' strips one after another, each item has the next kGroups / split.
   __device__ __forceinline__ Place place_of(int item, int of_group) const {
-    const int strip = item / p.n_row_tiles * (C::kGroups >> p.log2_split) + (of_group >> p.log2_split);
-    return {item % p.n_row_tiles * C::kTileRows, strip / p.n_head_strips, strip % p.n_head_strips * C::kStrip};
+    const int strip_item = p.strips_first ? item % p.n_strip_items : item / p.n_row_tiles;
+    const int row_tile = p.strips_first ? item / p.n_strip_items : item % p.n_row_tiles;
+    const int strip = strip_item * (C::kGroups >> p.log2_split) + (of_group >> p.log2_split);
+    return {row_tile * C::kTileRows, strip / p.n_head_strips, strip % p.n_head_strips * C::kStrip};
   }
 
   // The stages of this group in the order in which they are multiplied, as loads walk them.
@@ -169,9 +175,18 @@ struct Kernel {
     int item, block, k;
     Place place;
   };
-  __device__ __forceinline__ Walk begin() const { return {cluster, slot, slot * kBlockK, place_of(cluster, group)}; }
-  __device__ __forceinline__ bool is_valid(const Walk& at) const {
-    return at.item < p.n_items && at.place.head < p.n_heads;
+  __device__ __forceinline__ Walk begin() const {
+    Walk at{cluster, slot, slot * kBlockK, place_of(cluster, group)};
+    find_strip(at);
+    return at;
+  }
+  __device__ __forceinline__ bool is_valid(const Walk& at) const { return at.item < p.n_items; }
+  // Goes on to an item in which this group has a strip: the last of a tile of rows may have fewer than groups.
+  __device__ __forceinline__ void find_strip(Walk& at) const {
+    while (at.item < p.n_items && at.place.head >= p.n_heads) {
+      at.item += n_clusters();
+      at.place = place_of(at.item, group);
+    }
   }
   __device__ __forceinline__ void advance(Walk& at) const {
     at.k += C::kStageK;
@@ -180,6 +195,7 @@ struct Kernel {
     if (at.block >= p.n_k_blocks) {
       at.block = slot, at.item += n_clusters();
       at.place = place_of(at.item, group);
+      find_strip(at);
     }
     at.k = at.block * kBlockK;
   }
@@ -485,14 +501,15 @@ __global__ void __launch_bounds__(kThreads, 1) gemm_f32_kernel(const __grid_cons
 
 inline int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
-inline CUtensorMap x_map(const GemmF32& a, int box_rows, int box_columns) {
+inline CUtensorMap x_map(const GemmF32& a, int box_rows, int box_columns, Swizzle swizzle = Swizzle::kNone) {
   return make_tensor_map({.matrix = {.data = a.x,
                                      .type = CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
                                      .n_rows = a.n_heads,
                                      .n_columns = a.k,
                                      .row_bytes = (a.n_heads == 1 ? a.x_ld : a.x_head_ld) * 4,
                                      .box_rows = 1,
-                                     .box_columns = box_columns},
+                                     .box_columns = box_columns,
+                                     .swizzle = swizzle},
                           .n_matrices = a.n_tokens,
                           .matrix_bytes = a.x_ld * 4,
                           .box_matrices = box_rows});
@@ -529,7 +546,9 @@ void launch(const GemmF32& a, const GemmF32Plan& plan, CUstream_st* stream) {
   p.n_row_tiles = ceil_div(a.n_tokens, C::kTileRows);
   p.log2_split = log2_split;
   p.cluster = plan.cluster;
-  p.n_items = p.n_row_tiles * ceil_div(a.n_heads * p.n_head_strips, C::kGroups >> log2_split);
+  p.n_strip_items = ceil_div(a.n_heads * p.n_head_strips, C::kGroups >> log2_split);
+  p.n_items = p.n_row_tiles * p.n_strip_items;
+  p.strips_first = int64_t{a.n_heads} * a.n * a.k * C::Weight::kBytes <= kCachedBytes;
   const int n_clusters = std::min(p.n_items, std::max(1, n_sms() / plan.cluster));
   Launch l;
   l.grid = dim3(static_cast<unsigned>(n_clusters * plan.cluster));

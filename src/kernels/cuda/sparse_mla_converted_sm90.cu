@@ -2,12 +2,13 @@
 //
 //   in, out, order, parts, edge  as in sparse_mla_sm90.cuh, and the same bits
 //   grid  a block for every SM, which go from item to item, an item being a row and a group of 64 heads
-//   block  2 head + 1 load warpgroup
+//   block  2 head warpgroups + 2 load warps + 2 write warps
 //   smem  struct ConvertedRows below: two key tiles of 64 indices, the queries of 64 heads. A tile's weights lie over its
 //         rope, which is not needed any more then.
-//   flow  Load warpgroup: queries, and indices -> rows -> tiles, by cp.async. Head warpgroup g has the scores and weights of
+//   flow  Load warps: queries, and indices -> rows -> tiles, by cp.async. Head warpgroup g has the scores and weights of
 //         tiles g, g+2, ..., and value columns 256g .. 256g+255 of all tiles, in order. A tile is loaded in halves, the
-//         first being that of the value columns of its own warpgroup, which are free first.
+//         first being that of the value columns of its own warpgroup, which are free first. Head warpgroups leave the sums
+//         of a part in scratch memory and go on; write warps merge the parts of a row there, and write the row.
 //   order of work  Group 0 adds the other's last tile before it computes its own scores, group 1 after them: each of
 //         the two waits for weights while the other multiplies, and no two products wait for one load.
 //   cost  a tile: 36 wgmma m64n64k16 + 8 m64n256k16 = 2176 tensor cycles; 72 KB from L2, 0.3 MB through shared memory
@@ -18,7 +19,6 @@
 #include "kernels/cuda/sparse_mla_load.cuh"
 #include "kernels/cuda/sparse_mla_scores.cuh"
 #include "kernels/cuda/sparse_mla_values.cuh"
-#include "kernels/cuda/tiles/meeting.cuh"
 
 namespace levin::cuda::mla {
 namespace {
@@ -31,20 +31,24 @@ constexpr int kRowChunks = (kLatent + kRope) / 64;
 constexpr int kRopeChunk = kRowChunks - 1;
 constexpr int kFours = kHalfLatent / 8;  // groups of four sums of a thread: two neighbouring columns of two heads
 constexpr int kGroupBarrier = 1;         // of head warpgroup 0; 2 of the other
-constexpr int kHeadBarrier = 3;          // of both
+constexpr int kKeyLoadThreads = 64, kWriteWarps = 2;
+static_assert(kKeyLoadThreads + 32 * kWriteWarps == kLoadThreads);
+static_assert(kMaxParts == 2);
 
 struct ConvertedRows {
   alignas(1024) uint8_t key[2][kRowChunks][kChunkBytes];  // of the even and the odd tile
   uint8_t query[kRowChunks][kChunkBytes];
-  int32_t running_max[2][kMlaHeadGroup];  // after the even and the odd tile
-  float row_sum[2][2][kMlaHeadGroup];     // of this item and the next, over the even and the odd tiles
-  float bias[2][kTileKeys];               // of a last tile: 0, or -inf for an invalid index
-  Mbarrier key_full[2][2];                // a tile's own half; its other half and rope
-  Mbarrier key_empty[2][2];               // the value columns of a warpgroup
+  int32_t running_max[2][kMlaHeadGroup];   // after the even and the odd tile
+  float2 merge[kMaxParts][kMlaHeadGroup];  // factors of each part: of the parts before it, and its own
+  float row_sum[2][kMlaHeadGroup];         // over the even and the odd tiles
+  float bias[2][kTileKeys];                // of a last tile: 0, or -inf for an invalid index
+  Mbarrier key_full[2][2];                 // a tile's own half; its other half and rope
+  Mbarrier key_empty[2][2];                // the value columns of a warpgroup
   Mbarrier weight_full[2];
   Mbarrier query_full;
   Mbarrier query_empty;
-  Meeting<kHeadBarrier, kHeadThreads> sums_there;
+  Mbarrier part_full[kMaxParts];   // sums in scratch memory and their factors; with the last part those of the weights
+  Mbarrier part_empty[kMaxParts];  // each once for every row, whether it has the part or not
 };
 static_assert(sizeof(ConvertedRows) <= kMaxSharedBytes, "too much shared memory");
 
@@ -125,22 +129,37 @@ __device__ __forceinline__ void merge_part_sums(HeadState& m, MergeFactors (&f)[
   merge_sums(m.sums, m.acc_max);
 }
 
-// A part's values in scratch memory, kFours float4 of each head thread of a block, 256 threads apart. Of a block: see
-// scratch_slot().
-static_assert(kFours * kHeadThreads * sizeof(float4) <= kMlaTotalBytes);
-__device__ __forceinline__ float4* total_slot(const SparseMla& a) {
-  return reinterpret_cast<float4*>(a.scratch + kMlaCounterBytes) + int64_t{read_block_index()} * kFours * kHeadThreads +
-         read_thread_index();
+// A part's values in scratch memory, columns in the order of converted rows. Of a block: see scratch_slot().
+static_assert(kMaxParts * kMlaHeadGroup * kLatent * sizeof(float) <= kMlaTotalBytes);
+__device__ __forceinline__ float* part_values(const SparseMla& a, int part) {
+  return reinterpret_cast<float*>(a.scratch + kMlaCounterBytes + int64_t{read_block_index()} * kMlaTotalBytes) +
+         part * kMlaHeadGroup * kLatent;
 }
 
-// The first part of two: nothing is there to add it to, but it is brought into the same form.
-static_assert(kMaxParts == 2);
-__device__ __forceinline__ void put_first_part(HeadState& m, const SparseMla& a) {
+// Leaves the sums of a finished part to the write warps.
+template <int kGroup>
+__device__ __forceinline__ void put_part(ConvertedRows& s, HeadState& m, const SparseMla& a, int part, int n_done) {
   MergeFactors f[2];
   merge_part_sums(m, f);
-  float4* slot = total_slot(a);
+  const int lane = read_thread_index() % 32, row = own_row();
+  s.part_empty[part].wait_without_clock((n_done & 1) ^ 1);
+  float* to = part_values(a, part) + row * kLatent + kGroup * kHalfLatent + 2 * (lane % 4);
 #pragma unroll
-  for (int j = 0; j < kFours; ++j) __stcg(slot + j * kHeadThreads, merge_four(m.acc, j, f, {0, 0, 0, 0}));
+  for (int j = 0; j < kFours; ++j) {
+    __stcg(reinterpret_cast<float2*>(to + 8 * j), float2{m.acc[4 * j], m.acc[4 * j + 1]});
+    __stcg(reinterpret_cast<float2*>(to + 8 * kLatent + 8 * j), float2{m.acc[4 * j + 2], m.acc[4 * j + 3]});
+  }
+  if (kGroup == 0 && lane % 4 == 0) {  // the other warpgroup has the same
+    s.merge[part][row] = {f[0].total, f[0].part};
+    s.merge[part][row + 8] = {f[1].total, f[1].part};
+  }
+}
+
+// The first part of two.
+template <int kGroup>
+__device__ __forceinline__ void put_first_part(ConvertedRows& s, HeadState& m, const SparseMla& a, int n_done) {
+  put_part<kGroup>(s, m, a, 0, n_done);
+  s.part_full[0].arrive_as_warp();
   start_part(m);
 }
 
@@ -284,11 +303,11 @@ __device__ __forceinline__ void attend_tile(ConvertedRows& s, HeadState& m, cons
       release_tile<kGroup>(s, m, 1 - kGroup);
     }
     multiply_tile<kGroup>(s, score, second, turn);
-    if (begins_later_part(tile)) put_first_part(m, a);
+    if (begins_later_part(tile)) put_first_part<kGroup>(s, m, a, w.n_done());
     wgmma_wait<0>();
   } else {
     multiply_tile<kGroup>(s, score, second, turn);
-    if (begins_later_part(tile - 1)) put_first_part(m, a);
+    if (begins_later_part(tile - 1)) put_first_part<kGroup>(s, m, a, w.n_done());
     add_other_tile<kGroup>(s, m, w.turn<1 - kGroup>(tile - 1));
     wgmma_wait<1>();
   }
@@ -315,73 +334,105 @@ __device__ __forceinline__ void attend_tile(ConvertedRows& s, HeadState& m, cons
   release_tile<kGroup>(s, m, kGroup);
 }
 
-// Columns 8j .. 8j + 31 of a warpgroup's.
-template <int kGroup, bool kF32>
-__device__ __forceinline__ void store_columns(const SparseMla& a, const RowWork& w, int j, const float4* value,
-                                              const float (&inverse)[2]) {
-  if constexpr (!kF32) return store_32_columns(a, w, kGroup * kHalfLatent + 8 * j, value, inverse);
-#pragma unroll
-  for (int i = 0; i < 4; ++i)
-    store_output<LatentRows::kFp8, true>(a, w, kGroup * kHalfLatent, j + i, value[i], inverse);
-}
-
-// The values of the first part that are read together.
-constexpr int kFoursAtOnce = 16;
-using FirstPart = float4[kFoursAtOnce];
-
-// Merges the last part and writes the row. Of the first part, `four` holds the first values already.
-template <int kGroup, bool kF32>
-__device__ __forceinline__ void write_row(ConvertedRows& s, HeadState& m, const SparseMla& a, const RowWork& w,
-                                          FirstPart& four) {
-  MergeFactors f[2];
-  merge_part_sums(m, f);
-  float(&row_sum)[2][kMlaHeadGroup] = s.row_sum[w.n_done() & 1];
-  const int row = own_row();
+// The last part of a row, and the sums of its weights.
+template <int kGroup>
+__device__ __forceinline__ void put_last_part(ConvertedRows& s, HeadState& m, const SparseMla& a, const RowWork& w) {
+  const bool is_first = w.n_tiles() <= kPartTiles;
+  put_part<kGroup>(s, m, a, is_first ? 0 : 1, w.n_done());
+  if (is_first) {
+    s.part_full[0].arrive_as_warp();
+    s.part_empty[1].wait_without_clock((w.n_done() & 1) ^ 1);
+  }
   if (read_thread_index() % 4 == 0) {
-    row_sum[kGroup][row] = m.sums.total_sum[0];
-    row_sum[kGroup][row + 8] = m.sums.total_sum[1];
+    s.row_sum[kGroup][own_row()] = m.sums.total_sum[0];
+    s.row_sum[kGroup][own_row() + 8] = m.sums.total_sum[1];
   }
-  s.sums_there.wait(static_cast<uint32_t>(w.n_done()));
-  const float inverse[2] = {invert_sum(row_sum[0][row], row_sum[1][row]),
-                            invert_sum(row_sum[0][row + 8], row_sum[1][row + 8])};
-#pragma unroll
-  for (int first = 0; first < kFours; first += kFoursAtOnce) {
-    if (first > 0) read_total<kHeadThreads>(four, total_slot(a), first, w.n_tiles() <= kPartTiles);
-#pragma unroll
-    for (int j = 0; j < kFoursAtOnce; ++j) four[j] = merge_four(m.acc, first + j, f, four[j]);
-#pragma unroll
-    for (int j = 0; j < kFoursAtOnce; j += 4) store_columns<kGroup, kF32>(a, w, first + j, four + j, inverse);
-  }
+  s.part_full[1].arrive_as_warp();
 }
 
-// All tiles of a row, and the row's output. Values of the first part are requested before the other warpgroup's last tile is
-// added: there are registers for them once the last scores are done.
-template <int kGroup, bool kF32>
+// All tiles of a row.
+template <int kGroup>
 __device__ __forceinline__ void attend_row(ConvertedRows& s, const SparseMla& a, const RowWork& w, float scale_log2) {
   HeadState m;
   start_row(m);
   s.query_full.wait_without_clock(w.n_done() & 1);
   if (w.n_tiles() <= kGroup) s.query_empty.arrive_as_warp();
   for (int tile = kGroup; tile < w.n_tiles(); tile += 2) attend_tile<kGroup>(s, m, a, w, tile, scale_log2);
-  if (kGroup == 1 && begins_later_part(w.n_tiles() - 1)) put_first_part(m, a);  // no own tile of the next part did
-  FirstPart four;
-  read_total<kHeadThreads>(four, total_slot(a), 0, w.n_tiles() <= kPartTiles);
+  if (kGroup == 1 && begins_later_part(w.n_tiles() - 1))
+    put_first_part<kGroup>(s, m, a, w.n_done());  // no own tile of the next part did
   if (w.n_tiles() > 0 && (w.n_tiles() - 1) % 2 != kGroup) {
     add_other_tile<kGroup>(s, m, w.turn<1 - kGroup>(w.n_tiles() - 1));
     release_tile<kGroup>(s, m, 1 - kGroup);
   }
-  write_row<kGroup, kF32>(s, m, a, w, four);
+  put_last_part<kGroup>(s, m, a, w);
 }
 
-template <int kGroup, bool kF32>
+template <int kGroup>
 __device__ __forceinline__ void head_role(ConvertedRows& s, const SparseMla& a, float scale_log2) {
   RowWork w(a);
   do {
-    attend_row<kGroup, kF32>(s, a, w, scale_log2);
+    attend_row<kGroup>(s, a, w, scale_log2);
   } while (w.advance());
 }
 
-// Eight lanes share a key or head; a thread has four of them, 16 apart, and in every chunk of their rows the same piece.
+// Merges the parts of each row and writes it. A warp has every other head, a lane four columns of each 128.
+template <bool kF32>
+class RowWriter {
+ public:
+  __device__ __forceinline__ RowWriter(ConvertedRows& s, const SparseMla& a)
+      : s_(s), a_(a), warp_(warp_index() % kWriteWarps), lane_(static_cast<int>(threadIdx.x) % 32) {}
+
+  __device__ __forceinline__ void run() {
+    RowWork w(a_);
+    do {
+      for (Mbarrier& full : s_.part_full) full.wait_without_clock(w.n_done() & 1);
+      const int n_heads = min(kMlaHeadGroup, a_.n_heads - w.first_head());
+      for (int head = warp_; head < n_heads; head += kWriteWarps)
+        write_head(head, (w.row() * a_.n_heads + w.first_head() + head) * kLatent, w.n_tiles() > kPartTiles);
+      for (Mbarrier& empty : s_.part_empty) empty.arrive_as_warp();
+    } while (w.advance());
+  }
+
+ private:
+  static constexpr int kSteps = kLatent / 128;
+
+  // A first part has nothing to be added to, but is brought into the same form.
+  __device__ __forceinline__ static float4 merge(const float2& f, const float4& part, const float4& before) {
+    return {fmaf(part.x, f.y, before.x * f.x), fmaf(part.y, f.y, before.y * f.x), fmaf(part.z, f.y, before.z * f.x),
+            fmaf(part.w, f.y, before.w * f.x)};
+  }
+
+  __device__ __forceinline__ void write_head(int head, int64_t to, bool has_two) const {
+    const float* from = part_values(a_, 0) + head * kLatent + 4 * lane_;
+    float4 value[kSteps], last[kSteps];
+#pragma unroll
+    for (int i = 0; i < kSteps; ++i) {
+      value[i] = __ldcg(reinterpret_cast<const float4*>(from + 128 * i));
+      if (has_two) last[i] = __ldcg(reinterpret_cast<const float4*>(from + kMlaHeadGroup * kLatent + 128 * i));
+    }
+    const float inverse = invert_sum(s_.row_sum[0][head], s_.row_sum[1][head]);
+#pragma unroll
+    for (int i = 0; i < kSteps; ++i) {
+      float4 v = merge(s_.merge[0][head], value[i], {0, 0, 0, 0});
+      if (has_two) v = merge(s_.merge[1][head], last[i], v);
+      store(to + 128 * i + 4 * lane_, {v.z * inverse, v.x * inverse, v.w * inverse, v.y * inverse});
+    }
+  }
+  __device__ __forceinline__ void store(int64_t to, const float4& v) const {
+    if constexpr (kF32) {
+      *reinterpret_cast<float4*>(static_cast<float*>(a_.out) + to) = v;
+    } else {
+      const __nv_bfloat162 pair[2] = {__floats2bfloat162_rn(v.x, v.y), __floats2bfloat162_rn(v.z, v.w)};
+      *reinterpret_cast<uint2*>(static_cast<uint16_t*>(a_.out) + to) = *reinterpret_cast<const uint2*>(pair);
+    }
+  }
+
+  ConvertedRows& s_;
+  const SparseMla& a_;
+  int warp_, lane_;
+};
+
+// Eight lanes share a key or head; a thread has eight of them, 8 apart, and in every chunk of their rows the same piece.
 class ConvertedLoader {
  public:
   __device__ __forceinline__ ConvertedLoader(ConvertedRows& s, const SparseMla& a)
@@ -405,7 +456,7 @@ class ConvertedLoader {
   }
 
  private:
-  static constexpr int kRows = 4, kRowStep = 16;
+  static constexpr int kRows = 8, kRowStep = 8;
 
   __device__ __forceinline__ uint32_t offset(int i) const { return swizzle_128(own_row_, piece_) + i * kRowStep * 128; }
 
@@ -486,18 +537,21 @@ class ConvertedLoader {
 __device__ __forceinline__ void init_barriers(ConvertedRows& s) {
   for (int parity = 0; parity < 2; ++parity) {
     for (int i = 0; i < 2; ++i) {
-      s.key_full[parity][i].init(kLoadThreads);
+      s.key_full[parity][i].init(kKeyLoadThreads);
       s.key_empty[parity][i].init(4 * kWarpArrivals);
     }
     s.weight_full[parity].init(128);
   }
-  s.query_full.init(kLoadThreads);
+  s.query_full.init(kKeyLoadThreads);
   s.query_empty.init(kHeadThreads / 32 * kWarpArrivals);
-  s.sums_there.init();
+  for (int part = 0; part < kMaxParts; ++part) {
+    s.part_full[part].init(kHeadThreads / 32 * kWarpArrivals);
+    s.part_empty[part].init(kWriteWarps * kWarpArrivals);
+  }
   fence_barrier_init();
 }
 
-// kF32: of the output. Code that every row skips would have to be fetched all the same.
+// kF32: of the output.
 template <bool kF32>
 __global__ void __launch_bounds__(kConvertedThreads, 1)
     converted_kernel(const __grid_constant__ SparseMla a, float scale_log2) {
@@ -509,13 +563,16 @@ __global__ void __launch_bounds__(kConvertedThreads, 1)
   __syncthreads();
   if (warp_index() < 4) {
     setmaxnreg_inc<kHeadRegs>();
-    head_role<0, kF32>(s, a, scale_log2);
+    head_role<0>(s, a, scale_log2);
   } else if (warp_index() < 8) {
     setmaxnreg_inc<kHeadRegs>();
-    head_role<1, kF32>(s, a, scale_log2);
+    head_role<1>(s, a, scale_log2);
   } else {
     setmaxnreg_dec<kLoadRegs>();
-    ConvertedLoader(s, a).run();
+    if (warp_index() < (kHeadThreads + kKeyLoadThreads) / 32)
+      ConvertedLoader(s, a).run();
+    else
+      RowWriter<kF32>(s, a).run();
   }
 }
 

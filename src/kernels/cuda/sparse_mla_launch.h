@@ -12,12 +12,12 @@ constexpr int kMlaPartTopk = 1024;  // a row's sums start afresh here
 constexpr int kMlaMaxParts = 2;
 constexpr int mla_parts(int n_topk) { return (n_topk + kMlaPartTopk - 1) / kMlaPartTopk; }
 
-// Scratch memory: words that say which parts have come, then a record for each half of a part. Whole rows keep their
-// merged parts in the same place, up to kMlaTotalBytes for each block.
+// Scratch memory: words that say which parts have come, then a record for each half of a part. Whole rows keep
+// what they have of their parts in the same place, up to kMlaTotalBytes for each block.
 constexpr int kMlaRecords = 512;  // of a launch
 constexpr int kMlaCounterBytes = kMlaRecords * 4;
 constexpr int kMlaPartRecordBytes = 64 * 1024 + 2048 + 512;
-constexpr int64_t kMlaTotalBytes = 136 * 1024;
+constexpr int64_t kMlaTotalBytes = 256 * 1024;
 constexpr int64_t kMlaTotals = 144;  // blocks that do whole rows at the same time; no chip has more SMs
 constexpr int64_t kMlaMergeBytes = std::max(kMlaTotals * kMlaTotalBytes, int64_t{kMlaRecords} * kMlaPartRecordBytes);
 // Few rows in clusters: the weights of a row and 64 heads, between the block that has them and those that need them.

@@ -173,7 +173,7 @@ TEST_P(GemmF32Test, GivesTheBitsOfItsTreeInEveryPlan) {
   }
   check_all_plans({GetParam(), 2, 5, 33, 128});
   check_all_plans({GetParam(), 5, 1, 1, 2048});
-  check_all_plans({GetParam(), 200, 2, 130, 144});
+  check_all_plans({GetParam(), 300, 2, 130, 272});
 }
 
 TEST_P(GemmF32Test, GivesARowTheBitsThatItHasAloneWhateverThePlan) {
@@ -207,6 +207,57 @@ TEST_P(GemmF32Test, KeepsWhatIsNoNumberInItsRow) {
       ASSERT_TRUE(same) << plan.describe() << ", row " << i / 100 << ", output " << i % 100 << ": " << got[i]
                         << ", not " << expected[i];
     }
+  }
+}
+
+// Rows of 300 and 128 outputs, so that every way of storing is whole.
+TEST_P(GemmF32Test, RoundsWhatItWouldHaveStored) {
+  constexpr int kRows = 300, kHeads = 3, kOutputs = 128, kWidth = kHeads * kOutputs;
+  const F32Problem p(GetParam(), kRows, kHeads, kOutputs, 400);
+  const std::vector<float> want = p.products();
+  const DeviceArray<float> x(stream(), p.x), w_scale(stream(), p.w_scale.empty() ? std::vector<float>(1) : p.w_scale),
+      wanted(stream(), want), f32(stream(), kRows * kWidth), scale(stream(), kHeads * kRows),
+      want_scale(stream(), kHeads * kRows);
+  const DeviceArray<std::byte> w(stream(), p.w);
+  const DeviceArray<uint16_t> bf16(stream(), kRows * kWidth);
+  const DeviceArray<uint8_t> codes(stream(), kRows * kWidth), want_codes(stream(), kRows * kWidth);
+  quantize_fp8(
+      {.x = wanted.data(),
+       .x_is_f32 = true,
+       .x_ld = kWidth,
+       .out = {.codes = want_codes.data(), .code_row_bytes = kWidth, .scale = want_scale.data(), .scale_ld = kRows},
+       .n_tokens = kRows,
+       .k = kWidth},
+      stream().handle());
+  for (const GemmF32Plan& plan : gemm_f32_plans(p.shape(kRows))) {
+    GemmF32 a{.x = x.data(),
+              .x_ld = p.x_ld,
+              .x_head_ld = p.x_head_ld,
+              .w = w.data(),
+              .w_type = p.w_type,
+              .w_scale = p.w_scale.empty() ? nullptr : w_scale.data(),
+              .out = f32.data(),
+              .out_ld = kWidth,
+              .out_head_ld = kOutputs,
+              .n_tokens = kRows,
+              .n_heads = kHeads,
+              .n = kOutputs,
+              .k = p.k};
+    f32.fill(0xFF);
+    gemm_f32(a, plan, stream().handle());
+    ASSERT_TRUE(same_bits(f32.host(), want)) << plan.describe();
+    a.out = bf16.data(), a.out_is_bf16 = true;
+    bf16.fill(0xFF);
+    gemm_f32(a, plan, stream().handle());
+    const std::vector<uint16_t> rounded = bf16.host();
+    for (size_t i = 0; i < want.size(); ++i) ASSERT_EQ(rounded[i], f32_to_bf16(want[i])) << plan.describe();
+    if (!rounds_rows(plan, p.shape(kRows))) continue;
+    a.out = nullptr, a.out_is_bf16 = false;
+    a.rounded = {.codes = codes.data(), .code_row_bytes = kWidth, .scale = scale.data(), .scale_ld = kRows};
+    codes.fill(0xFF), scale.fill(0xFF);
+    gemm_f32(a, plan, stream().handle());
+    ASSERT_EQ(codes.host(), want_codes.host()) << plan.describe();
+    ASSERT_EQ(scale.host(), want_scale.host()) << plan.describe();
   }
 }
 
