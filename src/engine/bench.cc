@@ -7,6 +7,7 @@
 #include <memory>
 #include <random>
 
+#include "engine/row_span.h"
 #include "engine/step_loop.h"
 
 namespace levin {
@@ -14,7 +15,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int kLimitSamples = 10;  // of a few milliseconds
+constexpr int kLimitSamples = 10;       // of a few milliseconds
+constexpr int64_t kExampleBlocks = 16;  // that contexts are filled with
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
@@ -76,8 +78,57 @@ double seconds_of_chunk(Runner& runner, const SequenceChunk& chunk) {
   return seconds_since(start);
 }
 
-// One chunk after `depth` tokens, which are run first; verify passes before it.
-Status measure_prefill(Runner& runner, const BenchOptions& options, BenchRow* row) {
+// Computes a block of random tokens, in the draft layers too, and copies it.
+BlockRecord example_block(Runner& runner, const BenchOptions& options, SequencePages& pages, int64_t block) {
+  const int64_t n_tokens = runner.block_tokens(), end = (block + 1) * n_tokens;
+  const std::vector<int32_t> tokens = random_tokens(end + 1, runner.model().config().n_vocab, options.seed);
+  const int64_t n_step = std::min(n_tokens, runner.max_chunk_tokens());
+  BlockRecord record{.state = {}, .rows = std::vector<std::byte>(static_cast<size_t>(runner.block_bytes()))};
+  for (int64_t begin = block * n_tokens; begin < end; begin += n_step) {
+    const int64_t n = std::min(n_step, end - begin);
+    const auto chunk = [&](int64_t first) {
+      return SequenceChunk{.tokens = std::span(tokens).subspan(static_cast<size_t>(first), static_cast<size_t>(n)),
+                           .first_position = static_cast<int32_t>(begin),
+                           .pages = &pages};
+    };
+    const SequenceChunk rows = chunk(begin), pairs = chunk(begin + 1);
+    runner.begin_step();
+    const View state = runner.trunk({&rows, 1}).state;
+    if (!runner.model().has_mtp()) continue;
+    runner.mtp({&pairs, 1}, {.state = state});
+    const std::span<const float> values = row_span(runner.to_host(state.slice_first(n - 1, 1)), 0);
+    record.state.assign(values.begin(), values.end());
+  }
+  runner.wait();
+  runner.copy_block(pages, block, record.rows);
+  return record;
+}
+
+// None: contexts are computed.
+Result<BlockRecords> blocks_to_fill_with(Runner& runner, const BenchOptions& options) {
+  if (!options.fill_context) return BlockRecords();
+  if (!runner.keeps_all_rows()) {
+    return Error{ErrorKind::kUsage,
+                 "--fill-context copies blocks of the cache, and this model keeps windows and states; leave it out"};
+  }
+  SequencePages pages(runner.pools());
+  LEVIN_TRY(pages.grow(kExampleBlocks * runner.block_tokens() + 1));
+  BlockRecords records;
+  for (int64_t block = 0; block < kExampleBlocks; ++block)
+    records.push_back(std::make_shared<const BlockRecord>(example_block(runner, options, pages, block)));
+  return records;
+}
+
+// The rows of whole blocks before `depth`. Returns how many tokens that are.
+int64_t fill(Runner& runner, const BlockRecords& records, const SequencePages& pages, int64_t depth) {
+  const int64_t n_blocks = records.empty() ? 0 : depth / runner.block_tokens();
+  for (int64_t block = 0; block < n_blocks; ++block)
+    runner.set_block(pages, block, records[static_cast<size_t>(block) % records.size()]->rows);
+  return n_blocks * runner.block_tokens();
+}
+
+// One chunk after `depth` tokens, which are run first, or filled in; verify passes before it.
+Status measure_prefill(Runner& runner, const BenchOptions& options, const BlockRecords& assumed, BenchRow* row) {
   const int64_t depth = row->what.depth_tokens;
   const std::vector<int32_t> tokens =
       random_tokens(depth + options.chunk_tokens, runner.model().config().n_vocab, options.seed);
@@ -88,7 +139,7 @@ Status measure_prefill(Runner& runner, const BenchOptions& options, BenchRow* ro
                          .first_position = static_cast<int32_t>(begin),
                          .pages = &pages};
   };
-  for (int64_t begin = 0; begin < depth; begin += options.chunk_tokens) {
+  for (int64_t begin = fill(runner, assumed, pages, depth); begin < depth; begin += options.chunk_tokens) {
     row->prompt_s += seconds_of_chunk(runner, chunk(begin, std::min(begin + options.chunk_tokens, depth)));
   }
   const SequenceChunk last = chunk(depth, depth + options.chunk_tokens);
@@ -100,7 +151,7 @@ Status measure_prefill(Runner& runner, const BenchOptions& options, BenchRow* ro
     row->prefill_ops_s = seconds_of_chunk(runner, last);
   }
   runner.measure(nullptr);
-  row->prompt_s += row->prefill_s;
+  row->prompt_s = assumed.empty() ? row->prompt_s + row->prefill_s : 0;
   row->prefill_tokens_per_s = static_cast<double>(options.chunk_tokens) / row->prefill_s;
   return {};
 }
@@ -125,7 +176,8 @@ struct DecodeRun {
 };
 
 // All sequences of a case, from the first step after their prompts on. times: of the ops of these steps, as sums; may be null.
-Result<DecodeRun> run_decode(Runner& runner, const BenchOptions& options, const BenchCase& what, OpTimes* times) {
+Result<DecodeRun> run_decode(Runner& runner, const BenchOptions& options, const BenchCase& what,
+                             const BlockRecords& assumed, OpTimes* times) {
   StepLoop loop(runner, {.chunk_tokens = options.chunk_tokens,
                          .n_spec_steps = what.n_spec_steps,
                          .adapt_depth = what.adapt_depth,
@@ -134,7 +186,8 @@ Result<DecodeRun> run_decode(Runner& runner, const BenchOptions& options, const 
                          .max_running = what.batch,
                          .share_prefixes = false,
                          .prefill_first = true,
-                         .overlap = options.overlap && runner.on_device()});
+                         .overlap = options.overlap && runner.on_device(),
+                         .assumed = assumed});
   DecodeRun run;
   std::vector<RequestId> ids;
   int64_t n_decoding = 0;
@@ -176,9 +229,10 @@ Result<DecodeRun> run_decode(Runner& runner, const BenchOptions& options, const 
   return run;
 }
 
-Status measure_decode(Runner& runner, const BenchOptions& options, BenchRow* row) {
+Status measure_decode(Runner& runner, const BenchOptions& options, const BlockRecords& assumed, BenchRow* row) {
   const bool apart = measures_apart(runner);
-  LEVIN_ASSIGN(const DecodeRun run, run_decode(runner, options, row->what, apart ? nullptr : &row->decode_ops));
+  LEVIN_ASSIGN(const DecodeRun run,
+               run_decode(runner, options, row->what, assumed, apart ? nullptr : &row->decode_ops));
   row->decode_tokens_per_s = static_cast<double>(run.n_tokens) / run.seconds;
   row->decode_step_ms = median(run.step_ms);
   row->decode_gap_us = run.gap_us.empty() ? 0 : median(run.gap_us);
@@ -187,7 +241,7 @@ Status measure_decode(Runner& runner, const BenchOptions& options, BenchRow* row
   row->decode_step_waits = static_cast<double>(run.n_waits) / run.n_steps();
   double n_measured = run.n_steps();
   if (apart && options.measure_ops) {
-    LEVIN_ASSIGN(const DecodeRun of_ops, run_decode(runner, options, row->what, &row->decode_ops));
+    LEVIN_ASSIGN(const DecodeRun of_ops, run_decode(runner, options, row->what, assumed, &row->decode_ops));
     row->decode_ops_step_s = of_ops.seconds / of_ops.n_steps();
     n_measured = of_ops.n_steps();
   }
@@ -214,9 +268,10 @@ Result<BenchRow> run_bench(Runner& runner, const BenchCase& what, const BenchOpt
   const auto sample = [&] {
     for (int i = 0; probe != nullptr && i < kLimitSamples; ++i) probe->sample();
   };
-  LEVIN_TRY(measure_prefill(runner, options, &row));
+  LEVIN_ASSIGN(const BlockRecords assumed, blocks_to_fill_with(runner, options));
+  LEVIN_TRY(measure_prefill(runner, options, assumed, &row));
   sample();
-  LEVIN_TRY(measure_decode(runner, options, &row));
+  LEVIN_TRY(measure_decode(runner, options, assumed, &row));
   sample();
   if (probe != nullptr) row.limits = probe->best();
   return row;

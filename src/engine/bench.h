@@ -31,6 +31,9 @@ struct BenchOptions {
   // drafts are right, whatever the weights: this is how speculation is measured at some acceptance without a trained model.
   double temperature = 0;
   uint64_t seed = 1;  // of the random token ids
+  // Contexts are filled with copies of a few blocks that were computed, in memory of each sequence's own, instead of being
+  // computed: deep ones cost hardly any time then. For models whose caches keep all rows.
+  bool fill_context = false;
 };
 
 // A verification pass: target and head over some rows of one sequence.
@@ -49,8 +52,8 @@ struct BenchRow {
   double decode_gap_us = 0;  // median time between steps in which the model waits for the host (StepTimes::host_gap_s)
   double mean_accept_length = 0;  // tokens per verification pass; 1 without speculation
   double prefill_s = 0;           // of the chunk
-  double prompt_s = 0;            // of the tokens before the chunk, in chunks, and of the chunk: all of a prompt
-  double decode_step_s = 0;       // mean duration of a step
+  double prompt_s = 0;       // of the tokens before the chunk, in chunks, and of the chunk: all of a prompt; 0: filled
+  double decode_step_s = 0;  // mean duration of a step
   // Time by kind of op. On a device it is taken in runs of its own, without graphs and with events between the ops; empty
   // there without measure_ops.
   OpTimes prefill_ops;             // seconds of the chunk

@@ -73,6 +73,8 @@ void Speculation::plan(Round& round) {
   round.drafts_enqueued = *round.depth > 0 && chains_are_long && drafter_->can_enqueue(enqueued_round(round));
 }
 
+void Speculation::give_up(const Round& round) { given_up_depth_ = round.depth; }
+
 CarriedRows Speculation::carry(const Round& round) { return drafter_->carry(enqueued_round(round)); }
 
 void Speculation::enqueue(const Round& round) {
@@ -121,24 +123,34 @@ void Speculation::observe_chains(const DraftRound& round) {
   chain_share_ += kShareWeight * (share - chain_share_);
 }
 
+// The first drafts of an answer are made with its prompt.
 int Speculation::choose_depth(const Round& round) {
   if (!options_.adapt_depth) return options_.max_depth;
+  if (given_up_depth_) return *std::exchange(given_up_depth_, std::nullopt);
   std::vector<DraftAcceptance> sequences;
+  bool decodes = false;
   for (const RoundEntry& entry : round.entries) {
     const Sequence& s = *entry.sequence;
-    if (!s.finished && entry.gives_token) sequences.push_back(s.acceptance);
+    if (s.finished || !entry.gives_token) continue;
+    sequences.push_back(s.acceptance);
+    decodes = decodes || !entry.of_prompt;
   }
-  return sequences.empty() ? last_depth_ : depth_.next(sequences);
+  if (sequences.empty()) return last_depth_;
+  const int n_verified = round.ahead ? decided_depth_ : last_depth_;
+  decided_depth_ = decodes ? depth_.next(sequences, n_verified) : depth_.first(sequences);
+  return decided_depth_;
 }
 
-// Only a round that verified what another of its depth had made, for the same sequences and nothing else, tells what its
-// depth costs.
+// Only a round of nothing but decoding, in which all sequences had the drafts that they were to have, tells what drafts cost.
 void Speculation::observe_time(const Round& round, double seconds) {
-  const bool steady = std::all_of(round.entries.begin(), round.entries.end(), [](const RoundEntry& entry) {
+  const bool alone = std::all_of(round.entries.begin(), round.entries.end(), [](const RoundEntry& entry) {
     return !entry.of_prompt && !entry.sequence->finished && entry.full_depth;
   });
   const int depth = round.depth.value_or(0);
-  if (steady && depth == last_depth_ && options_.adapt_depth) depth_.observe(std::ssize(round.entries), depth, seconds);
+  if (alone && options_.adapt_depth) {
+    depth_.observe(
+        {.n_sequences = std::ssize(round.entries), .n_verified = last_depth_, .n_made = depth, .seconds = seconds});
+  }
   last_depth_ = depth;
 }
 

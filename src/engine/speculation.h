@@ -5,6 +5,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "engine/draft_depth.h"
 #include "engine/drafter.h"
@@ -32,10 +33,11 @@ class Speculation {
 
   // Before the round runs, of a drafter that enqueues: decides how many drafts it makes, and whether they are enqueued with it.
   void plan(Round& round);
-  CarriedRows carry(const Round& round);                  // of a round ahead that enqueues, before its trunk
-  void enqueue(const Round& round);                       // after its head
-  void observe(const Round& round);                       // what verification made of the drafts
-  void draft(Round& round);                               // makes the next ones, for every sequence that continues
+  void give_up(const Round& round);       // one that was planned and does not run: the next has its depth
+  CarriedRows carry(const Round& round);  // of a round ahead that enqueues, before its trunk
+  void enqueue(const Round& round);       // after its head
+  void observe(const Round& round);       // what verification made of the drafts
+  void draft(Round& round);               // makes the next ones, for every sequence that continues
   void observe_time(const Round& round, double seconds);  // the round's duration
 
  private:
@@ -48,7 +50,9 @@ class Speculation {
   DraftDepth depth_;
   DraftAcceptance typical_;
   int last_depth_ = 0;
-  double chain_share_ = 1;  // average over recent rounds
+  int decided_depth_ = 0;              // of the last round for which one was chosen, which may still be under way
+  std::optional<int> given_up_depth_;  // chosen, and not used
+  double chain_share_ = 1;             // average over recent rounds
 };
 
 }  // namespace levin

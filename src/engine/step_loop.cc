@@ -31,9 +31,9 @@ CacheOptions cache_options(const Runner& runner, const LoopOptions& options) {
           .max_host_blocks = options.n_host_blocks,
           .disk = options.disk,
           .block_bytes = runner.block_bytes(),
-          .copy_block = [&runner](const SequencePages& pages, int64_t block, std::span<std::byte> out) {
-            runner.copy_block(pages, block, out);
-          }};
+          .copy_block = [&runner](const SequencePages& pages, int64_t block,
+                                  std::span<std::byte> out) { runner.copy_block(pages, block, out); },
+          .assumed = options.assumed};
 }
 
 SchedulerOptions scheduler_options(const LoopOptions& options) {
@@ -233,7 +233,10 @@ std::optional<Round> StepLoop::look_ahead(const Round& last) {
   std::optional<Round> next = plan_round_ahead(scheduler_, runner_, last, drafts ? *last.depth : 0);
   if (!next) return std::nullopt;
   speculation_.plan(*next);
-  if (next->drafts_enqueued != drafts || may_draft_later(*next)) return std::nullopt;
+  if (next->drafts_enqueued != drafts || may_draft_later(*next)) {
+    speculation_.give_up(*next);
+    return std::nullopt;
+  }
   next->step = runner_.begin_step_ahead();
   run_round_ahead(runner_, *next, drafts ? speculation_.carry(*next) : carry_tokens(runner_, last, *next),
                   speculation_.drafter().needs_taps());

@@ -58,6 +58,7 @@ struct LoopOptions {
   bool overlap = false;             // enqueue the next round before the results of one are read
   int64_t n_host_blocks = 0;        // capacity for records of prefixes in host memory, where prefixes are shared
   std::shared_ptr<PageStore> disk;  // and on disk; null: none
+  BlockRecords assumed;             // not empty: of all prompts, as in kv/prefix_index.h
   TraceWriter* schedule_trace = nullptr;
 };
 

@@ -7,12 +7,18 @@
 
 namespace levin {
 
+namespace {
+
+PrefixIndex index_of(SequencePools& pools, const CacheOptions& options) {
+  if (!options.assumed.empty()) return PrefixIndex(options.assumed);
+  if (!options.share_prefixes) return {nullptr, 0, nullptr};
+  return {pools.keeps_all_rows() ? &pools.rows() : nullptr, options.max_host_blocks, options.disk};
+}
+
+}  // namespace
+
 CacheManager::CacheManager(SequencePools& pools, CacheOptions options)
-    : pools_(&pools),
-      options_(std::move(options)),
-      index_(options_.share_prefixes && pools.keeps_all_rows() ? &pools.rows() : nullptr,
-             options_.share_prefixes ? options_.max_host_blocks : 0,
-             options_.share_prefixes ? options_.disk : nullptr) {
+    : pools_(&pools), options_(std::move(options)), index_(index_of(pools, options_)) {
   LEVIN_CHECK(!index_.shares_pages() || options_.n_block_tokens == kPageTokens,
               "blocks of {} tokens cannot be shared as pages of {}", options_.n_block_tokens, kPageTokens);
   LEVIN_CHECK(!index_.keeps_records() || options_.copy_block, "records of blocks are kept and nothing copies them");

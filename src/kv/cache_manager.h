@@ -28,6 +28,7 @@ struct CacheOptions {
   // Copies a block out of the caches (KvCache::copy_block), as block_bytes bytes; required if records are kept.
   int64_t block_bytes = 0;
   std::function<void(const SequencePages& pages, int64_t block, std::span<std::byte> out)> copy_block;
+  BlockRecords assumed;  // not empty: as in kv/prefix_index.h, in place of all cached prefixes
 };
 
 // The pages and block keys of one sequence.

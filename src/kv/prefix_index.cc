@@ -9,11 +9,14 @@ PrefixIndex::PrefixIndex(PagePool* pages, int64_t max_host_blocks, std::shared_p
   if (pages != nullptr) pages_.emplace(*pages);
 }
 
+PrefixIndex::PrefixIndex(BlockRecords assumed) : PrefixIndex(nullptr, 0, nullptr) { assumed_ = std::move(assumed); }
+
 bool PrefixIndex::has_record(const BlockKey& key) const {
-  return memory_.find(key) != nullptr || (disk_ && disk_->has(key));
+  return !assumed_.empty() || memory_.find(key) != nullptr || (disk_ && disk_->has(key));
 }
 
 PrefixIndex::Found PrefixIndex::find_record(const BlockKey& key, const BlockPlace& place) {
+  if (!assumed_.empty()) return {.record = assumed_[static_cast<size_t>(key[0]) % assumed_.size()]};
   if (std::shared_ptr<const BlockRecord> record = memory_.find(key)) return {.record = std::move(record)};
   std::optional<BlockRecord> read = disk_ ? disk_->read(key, place) : std::nullopt;
   if (!read) return {};

@@ -8,12 +8,16 @@
 //            host memory
 //
 // In each place the blocks before a resident block are resident as well. One thread calls.
+//
+// For measurements blocks can be assumed: every block then counts as one with a record, which is one of a few that the index
+// is given. Nothing else is kept in host memory or on disk then.
 #pragma once
 
 #include <functional>
 #include <memory>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "kv/page_memory.h"
 #include "kv/page_store.h"
@@ -21,11 +25,14 @@
 
 namespace levin {
 
+using BlockRecords = std::vector<std::shared_ptr<const BlockRecord>>;
+
 class PrefixIndex {
  public:
   // pages: null if blocks are not shared as pages. max_host_blocks: capacity in host memory, may be 0. disk: may be
   // null.
   PrefixIndex(PagePool* pages, int64_t max_host_blocks, std::shared_ptr<PageStore> disk);
+  explicit PrefixIndex(BlockRecords assumed);  // at least one
 
   // The key from which the keys of all first blocks are derived: the fingerprint if there is a disk.
   BlockKey first_key() const { return disk_ ? disk_->first_key() : BlockKey{}; }
@@ -34,7 +41,7 @@ class PrefixIndex {
   SharedPages& pages() { return *pages_; }  // only if shares_pages()
   const SharedPages& pages() const { return *pages_; }
 
-  bool keeps_records() const { return max_host_blocks_ > 0 || disk_ != nullptr; }
+  bool keeps_records() const { return max_host_blocks_ > 0 || disk_ != nullptr || !assumed_.empty(); }
   bool has_record(const BlockKey& key) const;  // if so, find_record() may still fail to read it from disk
   struct Found {
     std::shared_ptr<const BlockRecord> record;  // null: there is none
@@ -54,6 +61,7 @@ class PrefixIndex {
   int64_t max_host_blocks_;
   PageMemory memory_;
   std::optional<SharedPages> pages_;
+  BlockRecords assumed_;
 };
 
 }  // namespace levin

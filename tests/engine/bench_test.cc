@@ -52,6 +52,18 @@ TEST_F(BenchTest, DraftsAreRightAtAHighTemperature) {
   EXPECT_GT(hot, 3);
 }
 
+// Every sequence has rows of its own: a cache of fewer pages than that is refused as ever.
+TEST_F(BenchTest, FillsContextsInsteadOfComputingThem) {
+  BenchOptions options = kOptions;
+  options.fill_context = true;
+  const BenchCase what{.depth_tokens = 1500, .batch = 4, .n_spec_steps = 3};
+  const BenchRow row = must(run(what, bench_cache_tokens(what, options), options));
+  EXPECT_EQ(row.prompt_s, 0);
+  EXPECT_GT(row.prefill_tokens_per_s, 0);
+  EXPECT_GE(row.mean_accept_length, 1);
+  EXPECT_FALSE(run(what, 2 * bench_cache_tokens(what, options) / what.batch, options).ok());
+}
+
 TEST_F(BenchTest, RefusesWhatTheCacheHasNoRoomFor) {
   const BenchCase what{.depth_tokens = 150, .batch = 4};
   for (const int64_t n_cache_tokens : {int64_t{256}, int64_t{512}}) {  // of one sequence, of two

@@ -1,9 +1,11 @@
 """What bench_sparse_mla times, by FlashMLA: builds its sparse Hopper kernels from source and times them, after Levin's if asked to.
 
-    python3 flashmla.py --sources DIR --cutlass DIR [--build DIR] [--bench PROGRAM]
+    python3 flashmla.py --sources DIR [--cutlass DIR] [--build DIR] [--bench PROGRAM]
 
-    --sources  a checkout of FlashMLA              --cutlass  the include folder of the CUTLASS that it names
+    --sources  a checkout of FlashMLA              --cutlass  the include folder of its CUTLASS, if that is not its submodule
     --build    where its objects are kept          --bench    bench_sparse_mla, timed before it on the same device
+
+tools/gpu_opponents brings the sources and calls this.
 
 Needs torch with a CUDA device, and nvcc. One line a shape, as bench_sparse_mla prints them: kind, shape, us, TFLOP/s. Rows are cold, as there:
 2048 indices of 64 thousand consecutive slots, rows of 656 bytes in a cache of one million slots, launches inside a graph, medians of its
@@ -120,7 +122,7 @@ def bench_prefill(module, heads):
 def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sources", type=pathlib.Path, required=True)
-    parser.add_argument("--cutlass", type=pathlib.Path, required=True)
+    parser.add_argument("--cutlass", type=pathlib.Path)
     parser.add_argument("--build", type=pathlib.Path, default=pathlib.Path("build/flashmla"))
     parser.add_argument("--bench", type=pathlib.Path)
     return parser.parse_args()
@@ -128,7 +130,7 @@ def parse():
 
 def main():
     wanted = parse()
-    module = build(wanted.sources, wanted.cutlass, wanted.build)
+    module = build(wanted.sources, wanted.cutlass or wanted.sources / "csrc/cutlass/include", wanted.build)
     print(f"# torch {torch.__version__}, {torch.cuda.get_device_name(0)}", flush=True)
     if wanted.bench is not None:
         subprocess.run([wanted.bench.resolve()], check=True)

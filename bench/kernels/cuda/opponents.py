@@ -1,29 +1,70 @@
 """The public way to what bench_index times: paged logits of DeepGEMM, then torch.topk. One line a shape, as bench_index prints them.
 
-    python3 opponents.py [--only scores|topk] [--heads H] [--tokens N] [--batch B] [--length L]
+    python3 opponents.py [--sources DIR] [--build DIR] [--only scores|topk] [--heads H] [--tokens N] [--batch B] [--length L]
 
-Needs torch with a CUDA device, and DeepGEMM built from source against that very torch (its develop.sh); without it only torch.topk is timed.
+Needs torch with a CUDA device. --sources names a recursive checkout of DeepGEMM, which is built against that very torch, or what tools/gpu_opponents
+brings; otherwise a DeepGEMM that is installed is taken, and without one only torch.topk is timed.
 Keys rotate through 1.1 GB, so that they are cold; times are medians of replayed graphs. DeepGEMM's plan of a step is not timed, nor is ours.
 Its kernels are launched as ours, each before the one ahead has ended. More query tokens of a request than its Hopper kernel takes (two) are
 given to it flattened, one request each.
 """
 
 import argparse
+import os
+import pathlib
+import shutil
+import sys
 
 import torch
+from torch.utils import cpp_extension
 
 from graph_time import time_us
 
-try:
-    import deep_gemm
-except ImportError as error:
-    deep_gemm = None
-    print(f"# no DeepGEMM: {error}")
+deep_gemm = None  # load_deep_gemm()
 
 PAGES, PAGE_TOKENS, PAGE_BYTES, N_TOPK = 131072, 64, 8448, 2048
 LAUNCHES = 24
 SCORE_SHAPES = ((1, 8192), (1, 65536), (8, 32768), (32, 8192), (32, 65536), (128, 8192), (256, 8192))
 TOPK_SHAPES = ((1, 4096), (1, 8192), (1, 16384), (1, 65536), (4, 8192), (4, 32768), (4, 65536), (32, 65536))
+
+
+def build_deep_gemm(sources, build_dir):
+    """Its package in build_dir, where its kernels are compiled too when they are first called."""
+    third_party = sources.resolve() / "third-party"
+    includes = [third_party / name / "include" for name in ("cutlass", "fmt")]
+    for include in includes:
+        if not include.is_dir():
+            raise SystemExit(f"no folder {include}: --sources names a recursive checkout of DeepGEMM")
+    package = build_dir.resolve() / "deep_gemm"
+    shutil.copytree(sources / "deep_gemm", package, dirs_exist_ok=True)
+    for name in ("cutlass", "cute"):
+        link = package / "include" / name
+        link.unlink(missing_ok=True)
+        link.symlink_to(includes[0] / name)
+    cccl = pathlib.Path(cpp_extension.CUDA_HOME) / "include" / "cccl"
+    sys.modules["deep_gemm._C"] = cpp_extension.load(
+        name="_C",
+        sources=[str(sources.resolve() / "csrc" / "python_api.cpp")],
+        build_directory=str(package),
+        extra_include_paths=[str(path) for path in (package / "include", *includes, cccl)],
+        extra_cflags=["-O3", "-w"],
+        extra_ldflags=["-lnvrtc"],
+        with_cuda=True,
+    )
+    os.environ.setdefault("DG_JIT_CACHE_DIR", str(build_dir.resolve() / "jit"))
+    sys.path.insert(0, str(package.parent))
+
+
+def load_deep_gemm(sources, build_dir):
+    global deep_gemm
+    if sources is not None:
+        build_deep_gemm(sources, build_dir)
+    try:
+        import deep_gemm
+    except ImportError as error:
+        print(f"# no DeepGEMM: {error}")
+        return
+    deep_gemm.set_pdl(True)
 
 
 def random_e4m3(*shape):
@@ -94,6 +135,8 @@ def bench_topk(pages, shape):
 
 def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sources", type=pathlib.Path)
+    parser.add_argument("--build", type=pathlib.Path, default=pathlib.Path("build/deepgemm"))
     parser.add_argument("--only", choices=("scores", "topk"))
     for name in ("heads", "tokens", "batch", "length"):
         parser.add_argument(f"--{name}", type=int, default=0, help="0 for all")
@@ -102,11 +145,11 @@ def parse():
 
 def main():
     wanted = parse()
+    load_deep_gemm(wanted.sources, wanted.build)
     torch.manual_seed(1)
     print(f"# torch {torch.__version__}, {torch.cuda.get_device_name(0)}, DeepGEMM {getattr(deep_gemm, '__version__', 'none')}")
     pages = make_pages()
     if deep_gemm is not None:
-        deep_gemm.set_pdl(True)
         for n_tokens in (1, 2, 3):
             print(f"# difference from plain arithmetic, n={n_tokens}: {PagedLogits(pages, 64, n_tokens, 2, 4096).difference():.1e}")
     only = (wanted.heads, wanted.tokens, wanted.batch, wanted.length)

@@ -35,6 +35,18 @@ struct RouteScores {
 };
 constexpr int route_scores_bytes(int n_experts, int n_warps) { return n_warps * 2 * n_experts * 4; }
 
+// A lane's of a row of a value for each expert: of experts lane, lane + 32 ... They are all on their way together.
+struct LaneExperts {
+  float of[kLaneExperts] = {};
+
+  __device__ __forceinline__ LaneExperts(const float* row, int n_experts) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+    for (int i = 0; i < kLaneExperts; ++i)
+      if (lane + 32 * i < n_experts) of[i] = row[lane + 32 * i];
+  }
+};
+
 // What a lane has of a token's choice: index `lane` of it, where there are as many.
 struct Pick {
   int expert;
@@ -100,13 +112,17 @@ __device__ __forceinline__ int pick_experts(const RouteTokens& a, const RouteSco
 }
 
 // A warp routes a token. One that nothing is to be computed for gets no experts, or the first ones with weight 0.
-__device__ __forceinline__ Pick route_token(const RouteTokens& a, const RouteScores& s, int t) {
+__device__ __forceinline__ Pick route_token(const RouteTokens& a, const RouteScores& s, const LaneExperts& bias,
+                                            int t) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   if (a.slot != nullptr && a.slot[t] < 0) return {-1, 0, false};
+  const LaneExperts logits(a.logits + int64_t{t} * a.n_experts, a.n_experts);
   bool is_nan = false;
-  for (int e = lane; e < a.n_experts; e += 32) {
-    const float score = sigmoid_f32(a.logits[int64_t{t} * a.n_experts + e]);
-    const float biased = __fadd_rn(score, a.bias[e]);
+#pragma unroll
+  for (int i = 0; i < kLaneExperts; ++i) {
+    const int e = lane + 32 * i;
+    if (e >= a.n_experts) continue;
+    const float score = sigmoid_f32(logits.of[i]), biased = __fadd_rn(score, bias.of[i]);
     s.score[e] = score;
     s.biased[e] = biased;
     is_nan |= biased != biased;
@@ -134,8 +150,9 @@ __global__ void __launch_bounds__(kRouteWarps * 32) route_tokens_kernel(const __
   extern __shared__ float scores[];
   const int warp = static_cast<int>(threadIdx.x) / 32, t = static_cast<int>(blockIdx.x) * kRouteWarps + warp;
   launch_dependents();
+  const LaneExperts bias(a.bias, a.n_experts);  // which no kernel writes
   grid_dependency_wait();
-  if (t < a.n_tokens) write_pick(a, t, route_token(a, RouteScores(scores, warp, a.n_experts), t));
+  if (t < a.n_tokens) write_pick(a, t, route_token(a, RouteScores(scores, warp, a.n_experts), bias, t));
 }
 
 constexpr int kPlanThreads = 1024;
@@ -285,12 +302,18 @@ __global__ void __launch_bounds__(kPlanThreads) plan_rows_kernel(const __grid_co
   write_shared(p, n_rows);
 }
 
+// What is needed of a bias to route all tokens, and where they are routed already nothing.
+__device__ __forceinline__ LaneExperts bias_of(const RouteTokens& a) {
+  return LaneExperts(a.bias, a.logits != nullptr ? a.n_experts : 0);
+}
+
 // Chooses the experts of all tokens, here and, where `writes`, for those who come later.
-__device__ __forceinline__ void route_all(const RouteTokens& a, int32_t* topk, float* scores, bool writes) {
+__device__ __forceinline__ void route_all(const RouteTokens& a, const LaneExperts& bias, int32_t* topk, float* scores,
+                                          bool writes) {
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   for (int t = warp; t < a.n_tokens; t += kTogetherThreads / 32) {
     __syncwarp();  // scores of the token before have been read
-    const Pick pick = route_token(a, RouteScores(scores, warp, a.n_experts), t);
+    const Pick pick = route_token(a, RouteScores(scores, warp, a.n_experts), bias, t);
     if (lane < a.n_active) topk[t * a.n_active + lane] = pick.expert;
     if (writes) write_pick(a, t, pick);
   }
@@ -304,6 +327,7 @@ __global__ void __launch_bounds__(kTogetherThreads) plan_and_round_kernel(const 
   extern __shared__ int32_t memory[];  // choices and scores, if the tokens are to be routed; tables
   __shared__ int own_token;
   launch_dependents();
+  const LaneExperts bias = bias_of(a.route);
   grid_dependency_wait();
   PlanRows p = a.plan;
   int32_t* tables = memory;
@@ -311,7 +335,7 @@ __global__ void __launch_bounds__(kTogetherThreads) plan_and_round_kernel(const 
   const bool writes = own == 0;
   if (a.route.logits != nullptr) {
     auto* scores = reinterpret_cast<float*>(memory + p.n_tokens * p.n_active);
-    route_all(a.route, memory, scores, writes);
+    route_all(a.route, bias, memory, scores, writes);
     p.topk = memory;
     tables += p.n_tokens * p.n_active + route_scores_bytes(a.route.n_experts, kTogetherThreads / 32) / 4;
   }

@@ -13,6 +13,7 @@
 
 #include "kernels/cuda/prims/launch.h"
 #include "kernels/cuda/prims/sync.cuh"
+#include "kernels/cuda/prims/tma.cuh"
 #include "kernels/cuda/row_chains_launch.h"
 #include "kernels/cuda/tiles/quantize_row.cuh"
 
@@ -369,56 +370,83 @@ __global__ void __launch_bounds__(kRowWarps * 32) rotate_queries_kernel(const __
   rotate_query(a, row_of_warp(blockIdx.x));
 }
 
-// --- a product with few outputs: a block has one of all rows, a thread a block of 128 k of kRowsAtOnce rows
+// --- a product with few outputs: a block has one of all rows, a thread a block of 128 k of a row. The weights are in shared
+// memory by the time that the kernel before ends, and rows come there by coalesced copies: what a thread reads itself would be
+// a sector of a line each time, and each time the latency of memory
 
 constexpr int kBlockK = 128;
-constexpr int kRowsAtOnce = 4;
-constexpr int kGroupThreads = kMaxFewOutputsK / kBlockK;  // that share rows
-constexpr int kRowGroups = kNormThreads / kGroupThreads;
-constexpr int kSharedSums = kRowGroups * kRowsAtOnce * kGroupThreads;
+constexpr int kGroupThreads = kMaxFewOutputsK / kBlockK;  // that share a row
+constexpr int kRowsAtOnce = kNormThreads / kGroupThreads;
+constexpr int kStagedBlockK = kBlockK + 4;  // in shared memory, so that 16-byte reads of eight lanes meet no bank twice
+constexpr int kSharedSums = kRowsAtOnce * kGroupThreads;
 
-// Eight weights.
-__device__ __forceinline__ void load_weights(float (&w)[kLaneColumns], const FewOutputs& a, int64_t at) {
-  if (a.w_is_f32)
-    load_8(w, static_cast<const float*>(a.w) + at);
-  else
-    load_8(w, static_cast<const __nv_bfloat16*>(a.w) + at);
+__host__ __device__ constexpr int staged_values(int k) { return k / kBlockK * kStagedBlockK; }
+__device__ __forceinline__ int staged_at(int k) { return k / kBlockK * kStagedBlockK + k % kBlockK; }
+
+__host__ __device__ int shared_values_of(const FewOutputs& a) {
+  return kSharedSums + (1 + min(a.n_tokens, kRowsAtOnce)) * staged_values(a.k);
 }
 
-// `sums` has kSharedSums values.
-__device__ __forceinline__ void multiply_output(const FewOutputs& a, int n, float* sums) {
+// No kernel writes weights, so this need not wait for the one before.
+__device__ __forceinline__ void stage_weights(const FewOutputs& a, int n, float* staged) {
+#pragma unroll 4
+  for (int k = static_cast<int>(threadIdx.x) * kLaneColumns; k < a.k; k += kNormThreads * kLaneColumns) {
+    const int64_t at = int64_t{n} * a.k + k;
+    float w[kLaneColumns];
+    if (a.w_is_f32)
+      load_8(w, static_cast<const float*>(a.w) + at);
+    else
+      load_8(w, static_cast<const __nv_bfloat16*>(a.w) + at);
+    auto* to = reinterpret_cast<float4*>(staged + staged_at(k));
+    to[0] = {w[0], w[1], w[2], w[3]};
+    to[1] = {w[4], w[5], w[6], w[7]};
+  }
+}
+
+__device__ __forceinline__ void stage_rows(const FewOutputs& a, int first_row, float* staged) {
+  const int n_rows = min(a.n_tokens - first_row, kRowsAtOnce);
+  for (int r = 0; r < n_rows; ++r) {
+    const float* from = a.x + (first_row + r) * a.x_ld;
+    float* to = staged + r * staged_values(a.k);
+    for (int k = static_cast<int>(threadIdx.x) * 4; k < a.k; k += kNormThreads * 4)
+      async_copy_16(to + staged_at(k), from + k, true);
+  }
+  async_copy_commit();
+  async_copy_wait<0>();
+  __syncthreads();
+}
+
+__device__ __forceinline__ float multiply_block(const float* x, const float* w) {
+  float sum = 0;
+#pragma unroll 8
+  for (int k = 0; k < kBlockK; k += 4) {
+    const float4 xs = *reinterpret_cast<const float4*>(x + k), ws = *reinterpret_cast<const float4*>(w + k);
+    sum = __fmaf_rn(xs.x, ws.x, sum);
+    sum = __fmaf_rn(xs.y, ws.y, sum);
+    sum = __fmaf_rn(xs.z, ws.z, sum);
+    sum = __fmaf_rn(xs.w, ws.w, sum);
+  }
+  return sum;
+}
+
+// `shared` has sums, weights that are there already, and rows.
+__device__ __forceinline__ void multiply_output(const FewOutputs& a, int n, float* shared) {
   const int group = static_cast<int>(threadIdx.x) / kGroupThreads,
             block = static_cast<int>(threadIdx.x) % kGroupThreads;
   const int n_blocks = a.k / kBlockK;
-  float(*own)[kGroupThreads] = reinterpret_cast<float(*)[kGroupThreads]>(sums + group * kRowsAtOnce * kGroupThreads);
-  for (int base = 0; base < a.n_tokens; base += kRowGroups * kRowsAtOnce) {
-    const int first_row = base + group * kRowsAtOnce;
-    if (block < n_blocks && first_row < a.n_tokens) {
-      float sum[kRowsAtOnce] = {};
-#pragma unroll 2
-      for (int k = block * kBlockK; k < (block + 1) * kBlockK; k += kLaneColumns) {
-        float w[kLaneColumns];
-        load_weights(w, a, int64_t{n} * a.k + k);
-#pragma unroll
-        for (int r = 0; r < kRowsAtOnce; ++r) {
-          float x[kLaneColumns];
-          load_8(x, a.x + min(first_row + r, a.n_tokens - 1) * a.x_ld + k);
-#pragma unroll
-          for (int i = 0; i < kLaneColumns; ++i) sum[r] = __fmaf_rn(x[i], w[i], sum[r]);
-        }
-      }
-#pragma unroll
-      for (int r = 0; r < kRowsAtOnce; ++r) own[r][block] = sum[r];
-    }
+  float *own = shared + group * kGroupThreads, *w = shared + kSharedSums, *rows = w + staged_values(a.k);
+  for (int base = 0; base < a.n_tokens; base += kRowsAtOnce) {
+    const int row = base + group;
+    stage_rows(a, base, rows);
+    if (block < n_blocks && row < a.n_tokens)
+      own[block] = multiply_block(rows + group * staged_values(a.k) + block * kStagedBlockK, w + block * kStagedBlockK);
     __syncthreads();
-    const int row = first_row + block;
-    if (block < kRowsAtOnce && row < a.n_tokens) {
+    if (block == 0 && row < a.n_tokens) {
       float total = 0;
 #pragma unroll 8
-      for (int b = 0; b < n_blocks; ++b) total = __fmaf_rn(own[block][b], 1.0f, total);
+      for (int b = 0; b < n_blocks; ++b) total = __fmaf_rn(own[b], 1.0f, total);
       a.out[row * a.out_ld + n] = total;
     }
-    __syncthreads();
   }
 }
 
@@ -429,10 +457,11 @@ __device__ __forceinline__ void multiply_output(const FewOutputs& a, int n, floa
 __global__ void __launch_bounds__(kNormThreads) norm_and_append_kernel(const __grid_constant__ NormAndAppend a) {
   extern __shared__ __align__(16) float row[];
   const EarlyWeights weights(a.norm);
-  launch_dependents();
-  grid_dependency_wait();
   const int n_tokens = a.norm.n_tokens, n_outputs = a.product.n_tokens > 0 ? a.product.n : 0;
   const int block = static_cast<int>(blockIdx.x) - n_outputs, warp = static_cast<int>(threadIdx.x) / 32;
+  launch_dependents();
+  if (block < 0) stage_weights(a.product, static_cast<int>(blockIdx.x), row + kSharedSums);
+  grid_dependency_wait();
   if (block < 0) return multiply_output(a.product, static_cast<int>(blockIdx.x), row);
   if (block < n_tokens) return norm_row(a.norm, weights, block, row);
   if (block < 2 * n_tokens) return write_latent_row(a.latent, block - n_tokens, row);
@@ -492,8 +521,8 @@ void launch_norm_and_append(const NormAndAppend& a, StreamHandle stream) {
   const int n_key_blocks = (a.keys.n_tokens + kKeysOfBlock - 1) / kKeysOfBlock;
   const int n_outputs = a.product.n_tokens > 0 ? a.product.n : 0;
   Launch l = launch_of(n_outputs + 2 * int64_t{a.norm.n_tokens} + n_key_blocks, kNormThreads, a.pdl, stream);
-  const int n_values =
-      std::max({a.norm.d + kPartials, kLatentWidth + kPartials, kKeysOfBlock * kIndexWidth, kSharedSums});
+  const int n_values = std::max({a.norm.d + kPartials, kLatentWidth + kPartials, kKeysOfBlock * kIndexWidth,
+                                 n_outputs > 0 ? shared_values_of(a.product) : 0});
   l.shared_bytes = n_values * static_cast<int>(sizeof(float));
   launch_kernel(norm_and_append_kernel, l, a);
 }

@@ -10,8 +10,9 @@
 //         rows -> bf16 tiles, which both head warpgroups multiply. Head warpgroup g has heads 64g .. 64g+63, alone: scores
 //         over its half of the depth; the halves are exchanged and added, in both blocks alike; weights, which stay in
 //         registers; its 256 value columns. Scores of tile i+1 are computed before the values of tile i, and their halves
-//         travel meanwhile; at the end of a part the merged parts are read from scratch memory instead. In parts the pairs of
-//         a row send each other half of their columns by way of scratch memory, and merge the others.
+//         travel meanwhile, where a row's first part ends too: its sums go to scratch memory, and are read from there while
+//         the row's last values are added. In parts the pairs of a row send each other half of their columns by way of scratch
+//         memory, and merge the others.
 //   cost  a tile and block: 36 wgmma m64n64k16 + 8 m64n256k16 = 2176 tensor cycles; 32 KB sent to the other block; 64 x
 //         288 values converted at 9 instructions for four
 //   why   the block of sparse_mla_sm90.cuh converts a tile for 64 heads, and its load warpgroup is busy four fifths of the
@@ -101,7 +102,7 @@ __device__ __forceinline__ void merge_part_sums(RowTotal& total, const HeadState
   }
 }
 
-// Merged parts of a whole row in scratch memory: kTotalFours float4 of each head thread of a block, 256 threads apart, the
+// The first part of a whole row in scratch memory: kTotalFours float4 of each head thread of a block, 256 threads apart, the
 // values and then the RowTotal. Of a block: see scratch_slot().
 constexpr int kTotalFours = kFours + 2;
 static_assert(kTotalFours * kHeadThreads * sizeof(float4) <= kMlaTotalBytes);
@@ -110,7 +111,7 @@ __device__ __forceinline__ float4* total_slot(const SparseMla& a) {
          int64_t{read_block_index()} * kTotalFours * kHeadThreads + read_thread_index();
 }
 
-// What of the merged parts is read while the last values of a part are added: its registers are then free.
+// What of it is read while the last values of a row are added: its registers are then free.
 constexpr int kFoursAhead = 8, kFoursAtOnce = 12;
 static_assert((kFours - kFoursAhead) % kFoursAtOnce == 0);
 struct TotalAhead {
@@ -139,22 +140,15 @@ __device__ __forceinline__ void merge_fours(float4 (&total)[kCount], const HeadS
   for (int j = 0; j < kCount; ++j) total[j] = merge_four(m.acc, first + j, f, total[j]);
 }
 
-// Adds a finished part of a whole row, all kPartTiles tiles of it, to the total in scratch memory.
-__device__ __forceinline__ void merge_part(TotalAhead& total, const HeadState& m, float4* slot, bool first_part) {
+// Leaves the first part of a row, all kPartTiles tiles of it, in scratch memory as the total so far, and starts the other.
+__device__ __forceinline__ void store_first_part(HeadState& m, float4* slot) {
+  RowTotal total;
   MergeFactors f[2];
-  merge_part_sums(total.sums, m, false, f);
-  write_row_total(slot, total.sums);
-  merge_fours(total.four, m, 0, f);
+  merge_part_sums(total, m, false, f);
+  write_row_total(slot, total);
 #pragma unroll
-  for (int j = 0; j < kFoursAhead; ++j) slot[j * kHeadThreads] = total.four[j];
-#pragma unroll
-  for (int first = kFoursAhead; first < kFours; first += kFoursAtOnce) {
-    float4 four[kFoursAtOnce];
-    read_total<kHeadThreads>(four, slot, first, first_part);
-    merge_fours(four, m, first, f);
-#pragma unroll
-    for (int j = 0; j < kFoursAtOnce; ++j) slot[(first + j) * kHeadThreads] = four[j];
-  }
+  for (int j = 0; j < kFours; ++j) slot[j * kHeadThreads] = merge_four(m.acc, j, f, {0, 0, 0, 0});
+  start_part(m);
 }
 
 // A tile's scores turned into weights, as a wgmma A operand; acc is brought to the new maximum.
@@ -366,16 +360,17 @@ __device__ __forceinline__ void merge_with_other_part(const HeadState& m, const 
   }
 }
 
-// The part that begins at tile `first` of this block's, up to the last values, which are still being added. The scores of a tile
-// are computed before the values of the tile before.
-template <class W>
-__device__ __forceinline__ int attend_tiles(AllHeads& s, HeadState& m, const W& w, int first, float scale_log2) {
+// All tiles of this block's row or part, up to the values of the last, which are still being added. The scores of a tile are
+// computed before the values of the tile before, over the end of a row's first part too.
+template <bool kParts>
+__device__ __forceinline__ void attend_tiles(AllHeads& s, HeadState& m, const SparseMla& a, const HeadsWork<kParts>& w,
+                                             float scale_log2) {
   float score[32];
   uint32_t weight[16];
   start_part(m);
-  start_tile(s, score, m, w.base() + first);
-  const int last = min(first + kPartTiles, w.n_tiles()) - 1;
-  for (int tile = first; tile < last; ++tile) {
+  start_tile(s, score, m, w.base());
+  const int last = w.n_tiles() - 1;
+  for (int tile = 0; tile < last; ++tile) {
     const int number = w.base() + tile;
     receive_tile(s, m, weight, score, number, false, scale_log2);  // only a row's last tile can have invalid indices
     multiply_tile(s, score, m, number + 1);
@@ -384,33 +379,27 @@ __device__ __forceinline__ int attend_tiles(AllHeads& s, HeadState& m, const W& 
     wgmma_touch(score);
     send_scores(s, score, head_group(), number + 1, cluster_rank() ^ 1);
     release_tile(s, m, number);
+    if (!kParts && tile + 1 == kPartTiles) store_first_part(m, total_slot(a));
   }
-  receive_tile(s, m, weight, score, w.base() + last, last + 1 == w.n_tiles(), scale_log2);
+  receive_tile(s, m, weight, score, w.base() + last, true, scale_log2);
   multiply_values(s, m, weight, w.base() + last);
-  return last;
 }
 
-// All parts of a row, one after the other: at a part's end the total so far is read instead of the next scores.
+// A whole row. While the last values are added its first part is read, if there is one.
 __device__ __forceinline__ void attend_row(AllHeads& s, HeadState& m, const SparseMla& a, const HeadsWork<false>& w,
                                            float scale_log2) {
-  for (int first = 0; first < w.n_tiles(); first += kPartTiles) {
-    const int last = attend_tiles(s, m, w, first, scale_log2);
-    float4* slot = total_slot(a);
-    TotalAhead total;
-    read_ahead(total, slot, first == 0);
-    release_tile(s, m, w.base() + last);
-    if (last + 1 < w.n_tiles())
-      merge_part(total, m, slot, first == 0);
-    else
-      write_row(total, m, slot, a, w);
-  }
+  attend_tiles<false>(s, m, a, w, scale_log2);
+  TotalAhead total;
+  read_ahead(total, total_slot(a), w.n_tiles() <= kPartTiles);
+  release_tile(s, m, w.base() + w.n_tiles() - 1);
+  write_row(total, m, total_slot(a), a, w);
 }
 
 // One part of a row, whose other part another pair has at the same time.
 __device__ __forceinline__ void attend_row(AllHeads& s, HeadState& m, const SparseMla& a, const HeadsWork<true>& w,
                                            float scale_log2) {
-  const int last = attend_tiles(s, m, w, 0, scale_log2);
-  release_tile(s, m, w.base() + last);
+  attend_tiles<true>(s, m, a, w, scale_log2);
+  release_tile(s, m, w.base() + w.n_tiles() - 1);
   if (w.n_used_parts() == kMaxParts) return merge_with_other_part(m, a, w);
   TotalAhead total;
   read_ahead(total, nullptr, true);

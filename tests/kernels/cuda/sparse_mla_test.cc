@@ -288,6 +288,17 @@ TEST_F(SparseMlaTest, RepeatsItself) {
     for (const MlaSplit split : kSplits) ASSERT_EQ(bits(d.run(split)), first);
 }
 
+// Little enough for racecheck to follow a form within a minute.
+class SparseMlaFormTest : public SparseMlaTest, public ::testing::WithParamInterface<MlaSplit> {};
+
+TEST_P(SparseMlaFormTest, ARowOfTwoParts) {
+  const MlaProblem p({.n_rows = 1, .n_heads = 66, .n_topk = 1088, .seed = 16});
+  const MlaOnDevice d(*stream_, p);
+  EXPECT_EQ(bits(d.run(GetParam())), bits(d.run(MlaSplit::kWholeRows)));
+}
+
+INSTANTIATE_TEST_SUITE_P(Forms, SparseMlaFormTest, ::testing::ValuesIn(kSplits));
+
 // Blocks of some forms wait for each other: launches on two streams must not keep each other's blocks off the device.
 TEST_F(SparseMlaTest, TwoStreamsAtTheSameTime) {
   const Stream other = must(Stream::create());

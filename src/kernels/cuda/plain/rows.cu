@@ -42,7 +42,11 @@ __global__ void layer_norm_kernel(Norm a) {
 
 __global__ void add_kernel(AddInto a) {
   follow_earlier_kernels();
-  for (int64_t i = threadIdx.x; i < a.d; i += blockDim.x) a.x[blockIdx.x * a.x_ld + i] += a.y[blockIdx.x * a.y_ld + i];
+  const int64_t t = blockIdx.x, first = int64_t{blockIdx.y} * kColumns + threadIdx.x;
+#pragma unroll
+  for (int64_t i = first; i < first + kColumns; i += kThreads) {
+    if (i < a.d) a.x[t * a.x_ld + i] += a.y[t * a.y_ld + i];
+  }
 }
 
 __global__ void mark_unusable_kernel(MarkUnusable a) {
@@ -85,7 +89,9 @@ void embed(const Embed& a, StreamHandle stream) {
 }
 void rms_norm(const Norm& a, StreamHandle stream) { start(rms_norm_kernel, {.x = a.n_rows}, stream, a); }
 void layer_norm(const Norm& a, StreamHandle stream) { start(layer_norm_kernel, {.x = a.n_rows}, stream, a); }
-void add_into(const AddInto& a, StreamHandle stream) { start(add_kernel, {.x = a.n_rows}, stream, a); }
+void add_into(const AddInto& a, StreamHandle stream) {
+  start(add_kernel, {.x = a.n_rows, .y = div_up(a.d, kColumns)}, stream, a);
+}
 void mark_unusable(const MarkUnusable& a, StreamHandle stream) {
   start(mark_unusable_kernel, {.x = a.n_rows, .threads = 512}, stream, a);
 }
