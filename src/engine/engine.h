@@ -73,7 +73,8 @@ class Engine {
   // Submits one request and steps until it has finished.
   Result<Generation> generate(GenerateRequest request);
 
-  // Log probability of every id given the preceding ones (raw, temperature 1); 0 for the first. Leaves no rows cached.
+  // Natural logarithm of the probability of every id given the preceding ones (raw, temperature 1), one for each; 0 for
+  // the first. Leaves no rows cached. kUsage for more ids than the context or one outside the vocabulary.
   Result<std::vector<double>> score(const std::vector<int32_t>& ids);
 
   // Measures one case (engine/bench.h); the cache must have room for bench_cache_tokens().

@@ -125,7 +125,8 @@ class Runner {
   // How long the device had nothing to do before the last trunk that was waited for, by its own clock; nullopt: nobody knows.
   std::optional<double> idle_before_trunk_s() const { return idle_before_trunk_s_; }
 
-  // Trunk over the chunks' tokens.
+  // Trunk over the chunks' tokens: T rows, those of all chunks in their order (ForwardRows, model/model.h). A chunk
+  // without room throws a StepFault (check_room(), engine/build_step.h).
   ForwardRows trunk(std::span<const SequenceChunk> chunks, const Probe* probe = nullptr);
   // MTP over pairs: tokens[j] stands after position first_position + j, its row of `from` belongs to that position.
   // `wanted`: the rows of all chunks' tokens whose output is asked for, ascending; nullopt: all.

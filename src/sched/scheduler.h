@@ -129,6 +129,7 @@ class Scheduler {
   // `trace` may be null; otherwise it records every call and plan.
   Scheduler(const SchedulerOptions& options, CacheManager& cache, TraceWriter* trace = nullptr);
 
+  // Queues a sequence whose id is not known yet; anything but kAccepted leaves it out and changes nothing.
   Submission submit(const SequenceSpec& spec);
   // Removes a finished or cancelled sequence, which is in no later plan. Its pages are released; complete blocks stay
   // in the prefix index.
