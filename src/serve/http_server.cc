@@ -218,7 +218,7 @@ class Server final : public HttpServer {
   asio::awaitable<void> serve(std::shared_ptr<Connection> connection);
   void take(tcp::socket socket);
   error_code accept_with_spare(tcp::acceptor& acceptor);
-  void turn_away(tcp::socket socket, const std::string& message);
+  void turn_away(tcp::socket& socket, const std::string& message);
   void keep_spare();
   void note(const std::string& line);
 
@@ -229,6 +229,7 @@ class Server final : public HttpServer {
   std::list<tcp::acceptor> acceptors_;  // one for each address of the host
   uint16_t port_ = 0;                   // of all of them
   bool loopback_only_ = true;
+  asio::posix::stream_descriptor null_{io_};   // what the spare one is a copy of
   asio::posix::stream_descriptor spare_{io_};  // given up for a moment to say 503 where there are no descriptors left
   std::chrono::steady_clock::time_point noted_{};
   std::set<std::shared_ptr<Connection>> connections_;
@@ -476,7 +477,7 @@ asio::awaitable<void> Server::accept(tcp::acceptor& acceptor) {
 
 void Server::take(tcp::socket socket) {
   if (connections_.size() >= options_.max_connections) {
-    turn_away(std::move(socket), "too many connections; try again later");
+    turn_away(socket, "too many connections; try again later");
     return note(fmt::format("all {} connections are taken; new ones get status 503", options_.max_connections));
   }
   auto connection = std::make_shared<Connection>(*this, std::move(socket), stopping_);
@@ -496,8 +497,14 @@ error_code Server::accept_with_spare(tcp::acceptor& acceptor) {
     take(std::move(socket));
     return {};
   }
-  turn_away(std::move(socket), "no file descriptors are left; try again later");
-  keep_spare();
+  turn_away(socket, "no file descriptors are left; try again later");
+  // the client's descriptor becomes the spare without being free in between, when another thread could take it
+  const int fd = socket.release(ignored);
+  if (null_.is_open() && ::dup3(null_.native_handle(), fd, O_CLOEXEC) == fd) {
+    spare_.assign(fd, ignored);
+  } else {
+    ::close(fd);
+  }
   note(
       fmt::format("no file descriptors are left with {} connections open; new ones get status 503. Raise the limit of "
                   "descriptors (ulimit -n)",
@@ -505,7 +512,7 @@ error_code Server::accept_with_spare(tcp::acceptor& acceptor) {
   return {};
 }
 
-void Server::turn_away(tcp::socket socket, const std::string& message) {
+void Server::turn_away(tcp::socket& socket, const std::string& message) {
   HttpResponse response = refusal_(503, message);
   const size_t length = response.body.size();
   const std::string text = response_head({}, response, false, &length) + response.body;
@@ -518,9 +525,12 @@ void Server::turn_away(tcp::socket socket, const std::string& message) {
 }
 
 void Server::keep_spare() {
-  const int fd = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
   error_code ignored;
-  if (fd >= 0) spare_.assign(fd, ignored);
+  for (asio::posix::stream_descriptor* descriptor : {&null_, &spare_}) {
+    if (descriptor->is_open()) continue;
+    const int fd = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+    if (fd >= 0) descriptor->assign(fd, ignored);
+  }
 }
 
 // Once in a while: where there is one such case there are thousands.
