@@ -31,8 +31,8 @@ std::unique_ptr<BlockOnTheWay> BlockCopies::start(std::span<const Piece> pieces,
   std::unique_ptr<Slot> slot = free_slot();
   std::byte* to = slot->pinned.data();
   for (const Piece& piece : pieces) {
-    LEVIN_CHECK(slot->pinned.data() + std::ssize(out) - to >= piece.n_bytes, "{} bytes are too few for a block's record",
-                out.size());
+    LEVIN_CHECK(slot->pinned.data() + std::ssize(out) - to >= piece.n_bytes,
+                "{} bytes are too few for a block's record", out.size());
     stream_->copy_bytes_out(to, piece.from, piece.n_bytes);
     to += piece.n_bytes;
   }

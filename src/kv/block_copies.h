@@ -22,8 +22,8 @@ namespace levin {
 class BlockOnTheWay {
  public:
   virtual ~BlockOnTheWay() = default;
-  virtual bool is_there() = 0;    // finish() would not wait
-  virtual Status finish() = 0;    // waits, and fills the record; once. A fault of the device is an error
+  virtual bool is_there() = 0;  // finish() would not wait
+  virtual Status finish() = 0;  // waits, and fills the record; once. A fault of the device is an error
 };
 
 class BlockCopies {
@@ -40,7 +40,7 @@ class BlockCopies {
   std::unique_ptr<BlockOnTheWay> start(std::span<const Piece> pieces, std::span<std::byte> out);
 
   void follow() { stream_->follow(); }  // later copies begin after all steps so far
-  void hold();                        // later steps begin after all copies so far
+  void hold();                          // later steps begin after all copies so far
 
  private:
   struct Slot {
@@ -55,7 +55,7 @@ class BlockCopies {
   int64_t block_bytes_;
   std::vector<std::unique_ptr<Slot>> free_;
   std::unique_ptr<CopyStream> stream_;  // ends before the memory that it writes to
-  bool has_copies_ = false;         // since hold()
+  bool has_copies_ = false;             // since hold()
 };
 
 }  // namespace levin
