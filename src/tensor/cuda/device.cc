@@ -124,6 +124,12 @@ Status Event::synchronize() const {
   return {};
 }
 
+bool Event::is_past() const {
+  if (cudaEventQuery(handle()) != cudaErrorNotReady) return true;
+  cudaGetLastError();  // it is an answer and no error
+  return false;
+}
+
 float Event::ms_since(const Event& earlier) const {
   float ms = 0;
   check_enqueued(cudaEventElapsedTime(&ms, earlier.handle(), handle()), "event time");
@@ -276,11 +282,6 @@ Result<Graph> Graph::capture_if(const Stream& stream, const std::function<void(G
   graph.count_nodes(body);
   LEVIN_TRY(graph.instantiate(std::move(whole)));
   return graph;
-}
-
-bool Graph::can_leave_out() {
-  int driver = 0;
-  return cudaDriverGetVersion(&driver) == cudaSuccess && driver >= 12040;
 }
 
 void Graph::count_nodes(CUgraph_st* graph) {
