@@ -194,20 +194,25 @@ void check_batches(const Stream& stream, int n, int k) {
   fmt::print("batches,{},{},{} of 14 batch sizes differ from 4096 rows\n", n, k, n_different);
 }
 
-void bench_grouped(const Stream& stream, int n, int k, int rows_per_group) {
-  constexpr int kGroups = 32, kCopies = 2;  // two copies are 1.9 GB: cold
-  const int n_tokens = kGroups * rows_per_group;
-  const DeviceArray<uint8_t> w(stream, int64_t{kCopies} * kGroups * n * k),
+struct Groups {
+  int n, rows;  // of each
+};
+
+void bench_grouped(const Stream& stream, int n, int k, const Groups& groups) {
+  constexpr int kCopies = 2;  // of nine groups or more: cold
+  const int n_groups = groups.n, rows_per_group = groups.rows;
+  const int n_tokens = n_groups * rows_per_group;
+  const DeviceArray<uint8_t> w(stream, int64_t{kCopies} * n_groups * n * k),
       x(stream, cuda::random_e4m3(int64_t{n_tokens} * k, 5));
   const std::vector<uint8_t> one = cuda::random_e4m3(int64_t{n} * k, 6);
-  for (int i = 0; i < kCopies * kGroups; ++i)
+  for (int i = 0; i < kCopies * n_groups; ++i)
     cuda::copy_to_device(stream, reinterpret_cast<std::byte*>(w.data()) + int64_t{i} * n * k, one.data(),
                          int64_t{n} * k);
   const DeviceArray<float> x_scale(stream, cuda::random_scales(n_tokens * blocks_of(k), 7));
-  const DeviceArray<float> w_scale(stream, cuda::random_scales(kGroups * blocks_of(n) * blocks_of(k), 8));
+  const DeviceArray<float> w_scale(stream, cuda::random_scales(n_groups * blocks_of(n) * blocks_of(k), 8));
   const DeviceArray<uint16_t> out(stream, int64_t{n_tokens} * n);
-  std::vector<int32_t> begin(kGroups + 1);
-  for (int g = 0; g <= kGroups; ++g) begin[g] = g * rows_per_group;
+  std::vector<int32_t> begin(n_groups + 1);
+  for (int g = 0; g <= n_groups; ++g) begin[g] = g * rows_per_group;
   const DeviceArray<int32_t> group_begin(stream, begin);
   GemmFp8 a;
   a.x = x.data();
@@ -219,17 +224,17 @@ void bench_grouped(const Stream& stream, int n, int k, int rows_per_group) {
   a.n_tokens = n_tokens;
   a.n = n;
   a.k = k;
-  a.n_groups = kGroups;
+  a.n_groups = n_groups;
   a.group_begin = group_begin.data();
   a.pdl = true;
-  const GemmFp8Plan plan = cuda::plan_gemm_fp8({rows_per_group, n, k, kGroups, 132});
+  const GemmFp8Plan plan = cuda::plan_gemm_fp8({rows_per_group, n, k, n_groups, 132});
   const double us = time_in_graph(stream, {8, 7}, [&](int i) {
-    a.w = w.data() + int64_t{i % kCopies} * kGroups * n * k;
+    a.w = w.data() + int64_t{i % kCopies} * n_groups * n * k;
     cuda::gemm_fp8(a, plan, stream.handle());
   });
   Floor floor = dense_floor(n_tokens, n, k);
-  floor.bytes += (kGroups - 1.0) * n * k;
-  fmt::print("grouped,{}x{},{},{},{},{:.2f},{:.2f},{:.3f},,,{:.1f},\n", kGroups, rows_per_group, n, k, plan.describe(),
+  floor.bytes += (n_groups - 1.0) * n * k;
+  fmt::print("grouped,{}x{},{},{},{},{:.2f},{:.2f},{:.3f},,,{:.1f},\n", n_groups, rows_per_group, n, k, plan.describe(),
              us, floor.us(), floor.us() / us, floor.flop * 1e-6 / us);
   std::fflush(stdout);
 }
@@ -283,12 +288,14 @@ int run(const Options& options) {
   fmt::print("kind,T,N,K,plan,us,floor_us,share,opponent_us,speedup,tflops,disagreement\n");
   Summary summary;
   for (const auto& [n, k] :
-       {std::pair{2112, 7168}, {24576, 1536}, {32768, 512}, {7168, 16384}, {4096, 7168}, {7168, 2048}})
+       {std::pair{2112, 7168}, {24576, 1536}, {32768, 512}, {7168, 16384}, {7168, 18432}, {4096, 7168}, {7168, 2048}})
     if (options.only_n == 0 || (n == options.only_n && k == options.only_k))
       bench_dense(stream, opponent.get(), options, n, k, summary);
   if (options.only_n == 0) {
-    for (const auto& [n, k] : {std::pair{4096, 7168}, {7168, 2048}})
-      for (const int rows : {1, 2, 4, 8, 16, 32, 64, 256}) bench_grouped(stream, n, k, rows);
+    for (const auto& [n, k] : {std::pair{4096, 7168}, {7168, 2048}}) {
+      bench_grouped(stream, n, k, {9, 1});  // one token, the shared expert among them
+      for (const int rows : {1, 2, 4, 8, 16, 32, 64, 256}) bench_grouped(stream, n, k, {32, rows});
+    }
     for (const auto& [n, k] : {std::pair{2112, 7168}, {7168, 2048}}) check_batches(stream, n, k);
   }
   print_summary(summary);

@@ -25,7 +25,7 @@ struct CUstream_st;
 namespace levin::cuda {
 
 constexpr int kMaxGemvRows = 2;   // of a plan of GEMV rows,
-constexpr int kMaxGemvK = 16384;  // whose activations stay in shared memory
+constexpr int kMaxGemvK = 32768;  // whose activations stay in shared memory
 
 struct GemmFp8 {
   const uint8_t* x = nullptr;  // [T, K] e4m3, 16-byte aligned
@@ -53,15 +53,14 @@ enum class GemmKernel : uint8_t { kGemv, kRows, kTiles };
 struct GemmFp8Plan {
   GemmKernel kernel = GemmKernel::kRows;
   int rows = 8;    // rows of a tile: 2 (kGemv); 8, 16, 32, 64 (kRows); 128, 256 (kTiles)
-  int width = 64;  // columns of a tile: 32 (kGemv); 16, 32, 48, 56, 64 (kRows); 128, 136 (kTiles)
+  int width = 64;  // columns of a tile: 32, 48, 56 (kGemv); 16, 32, 48, 56, 64 (kRows); 128, 136 (kTiles)
 
   std::string describe() const;  // "rows 8x64"
   friend bool operator==(const GemmFp8Plan&, const GemmFp8Plan&) = default;
 };
 
-// rows_per_group: how many rows a group has typically; T for dense products.
 struct GemmFp8Shape {
-  int rows_per_group = 0;
+  int rows_per_group = 0;  // typically; T for dense products
   int n = 0;
   int k = 0;
   int n_groups = 1;

@@ -17,7 +17,7 @@ namespace {
 
 std::vector<GemmFp8Plan> all_plans() {
   std::vector<GemmFp8Plan> plans;
-  plans.push_back({GemmKernel::kGemv, kMaxGemvRows, 32});
+  for (const int width : {32, 48, 56}) plans.push_back({GemmKernel::kGemv, kMaxGemvRows, width});
   for (const int rows : {8, 16, 32, 64})
     for (const int width : {16, 32, 48, 56, 64}) plans.push_back({GemmKernel::kRows, rows, width});
   plans.push_back({GemmKernel::kTiles, 128, 128});
@@ -174,7 +174,7 @@ TEST_F(GemmFp8Test, FewRowsOfLargeProductsHaveTheSameBits) {
   struct Case {
     int n, k;
   };
-  for (const Case& c : {Case{17000, 384}, Case{2112, 7168}, Case{1000, 16384}}) {
+  for (const Case& c : {Case{17000, 384}, Case{2112, 7168}, Case{1000, 16384}, Case{600, 18432}}) {
     const GemmProblem p(8, c.n, c.k, 1, 31);
     const OnDevice device(*stream_, p);
     const std::vector<float> all = device.run({GemmKernel::kRows, 8, 64}, 0, 8);
@@ -238,7 +238,9 @@ TEST_F(GemmFp8Test, ChainsThatOverlapGiveTheSameBits) {
   const GemmProblem p(16, 512, 512, 1, 11);
   const OnDevice device(*stream_, p);
   const DeviceArray<float> first(*stream_, 16 * 512), second(*stream_, 16 * 512);
-  for (const GemmFp8Plan& plan : {GemmFp8Plan{GemmKernel::kRows, 16, 32}, {GemmKernel::kGemv, kMaxGemvRows, 32}}) {
+  for (const GemmFp8Plan& plan : {GemmFp8Plan{GemmKernel::kRows, 16, 32},
+                                  {GemmKernel::kGemv, kMaxGemvRows, 32},
+                                  {GemmKernel::kGemv, kMaxGemvRows, 56}}) {
     GemmFp8 a = device.args(first.data(), true), b = device.args(second.data(), true);
     if (plan.kernel == GemmKernel::kGemv) a.n_tokens = b.n_tokens = kMaxGemvRows;
     b.x_scale = first.data();
@@ -274,6 +276,7 @@ TEST(GemmFp8PlanTest, RefusesByName) {
 TEST(GemmFp8PlanTest, FillsTheSms) {
   EXPECT_EQ(plan_gemm_fp8({1, 2112, 7168, 1, 132}).describe(), "few rows 2x32");
   EXPECT_EQ(plan_gemm_fp8({3, 2112, 7168, 1, 132}).describe(), "rows 8x16");
+  EXPECT_EQ(plan_gemm_fp8({1, 7168, 16384, 1, 132}).describe(), "few rows 2x56");
   EXPECT_EQ(plan_gemm_fp8({1, 7168, 2048, 32, 132}).describe(), "rows 8x64");
   EXPECT_EQ(plan_gemm_fp8({16, 7168, 2048, 1, 132}).describe(), "rows 16x56");
   EXPECT_EQ(plan_gemm_fp8({4096, 2112, 7168, 1, 132}).describe(), "tiles 256x136");
