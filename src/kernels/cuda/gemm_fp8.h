@@ -12,6 +12,8 @@
 //           tiles (gemm_fp8_tiles_sm90.cu): 128 or 256 rows by 128 or 136 columns in cluster pairs; compute-bound work
 // Limits    K a multiple of 16, N a multiple of 8, at most kMaxGroups groups; ask gemm_fp8_support() at load
 // Memory    no scratch; safe to capture; group_begin is read on the device
+// Overlap   a product with group_begin lets the next kernel of the stream start once group_begin is complete: the kernel after
+//           that one may read it before its own grid_dependency_wait() (`groups_settled`)
 #pragma once
 
 #include <cstdint>
@@ -43,6 +45,8 @@ struct GemmFp8 {
   int n_groups = 1;  // G
   const int32_t* group_begin =
       nullptr;  // [G + 1] on the device: rows group_begin[g] .. group_begin[g+1]-1 use w[g]; null if G is 1
+  // A product with the same group_begin is the last kernel but one of the stream.
+  bool groups_settled = false;
   bool pdl =
       false;  // weights may load while the previous kernel of the stream still runs: nothing on the stream writes them
 };
