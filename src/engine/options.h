@@ -46,11 +46,11 @@ struct EngineOptions {
   int n_spec_steps = 0;                           // maximum drafts per round; 0: no speculation
   bool adapt_spec_depth = false;                  // adapt the number of drafts, down to 0, to what is fastest
   double min_confidence = kDefaultMinConfidence;  // a chain of drafts stops below it (engine/step_loop.h)
-  // Maximum number of running requests; more wait. For models with windows and state per sequence (DeepSeek-V4,
+  // Maximum number of running requests; more wait. For models with windows and state per sequence (DeepSeek-V4 and V4.1,
   // GLM-5.3-Flash) the memory of all of them is allocated at load.
   int64_t max_running = 1;
   bool share_prefixes = true;  // reuse the cache rows of earlier requests with the same prefix
-  // Host memory for prefixes if cache pages cannot be shared (DeepSeek-V4, GLM-5.3-Flash); empty: choose_prefix_bytes()
+  // Host memory for prefixes if cache pages cannot be shared (DeepSeek-V4 and V4.1, GLM-5.3-Flash); empty: choose_prefix_bytes()
   std::optional<int64_t> prefix_memory_bytes;
   std::string cache_dir;                              // prefix cache on disk (kv/page_store.h); empty: none
   int64_t cache_dir_bytes = int64_t{16} << 30;        // its maximum size

@@ -84,6 +84,16 @@ class FakeCuda final : public CudaBackend {
     return std::unique_ptr<RecordedWork>(std::move(work));
   }
 
+  Result<std::unique_ptr<RecordedWork>> record_for_rows(const View& seq,
+                                                        const std::function<void()>& enqueue_ops) override {
+    auto work = std::make_unique<Recorded>(*this);
+    work->seq = seen_from_device(seq);
+    recording_ = &work->parts;
+    enqueue_ops();
+    recording_ = nullptr;
+    return std::unique_ptr<RecordedWork>(std::move(work));
+  }
+
   Result<Buffer> allocate(int64_t n_bytes) override { return block(n_bytes); }
   Result<Buffer> allocate_pinned(int64_t n_bytes) override { return Buffer(n_bytes); }
   int64_t available_bytes() const override { return int64_t{1} << 30; }
@@ -224,11 +234,22 @@ class FakeCuda final : public CudaBackend {
  private:
   struct Recorded final : RecordedWork {
     explicit Recorded(FakeCuda& fake) : device(fake) {}
+    // Decided when the work's turn has come, which the ops in it may change.
     void replay() override {
-      for (const std::function<void()>& part : parts) device.enqueue(part);
+      if (!seq.empty())
+        device.enqueue([this] {
+          runs = std::any_of(seq.data<int32_t>(), seq.data<int32_t>() + seq.dim(0), [](int32_t s) { return s >= 0; });
+        });
+      for (const std::function<void()>& part : parts) {
+        device.enqueue([this, &part] {
+          if (runs) part();
+        });
+      }
     }
     FakeCuda& device;
     std::vector<std::function<void()>> parts;
+    View seq;  // of rows that may be padding; empty: it runs anyway
+    bool runs = true;
   };
 
   struct Mark final : WorkMark {

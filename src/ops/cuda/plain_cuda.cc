@@ -8,6 +8,7 @@
 
 #include "base/numbers.h"
 #include "kernels/cuda/plain/dummies.h"
+#include "kernels/cuda/plain/graph_condition.h"
 #include "kernels/cuda/plain/time_stamp.h"
 #include "ops/cuda/ops_on_cuda.h"
 #include "ops/moe.h"
@@ -123,6 +124,17 @@ void PlainCuda::stamp_time(int64_t* out) { cuda::plain::stamp_time(out, stream_.
 
 Result<std::unique_ptr<RecordedWork>> PlainCuda::record(const std::function<void()>& enqueue) {
   LEVIN_ASSIGN(cuda::Graph graph, cuda::Graph::capture(stream_, enqueue));
+  return std::unique_ptr<RecordedWork>(std::make_unique<GraphOnStream>(std::move(graph), stream_));
+}
+
+Result<std::unique_ptr<RecordedWork>> PlainCuda::record_for_rows(const View& seq,
+                                                                 const std::function<void()>& enqueue) {
+  if (!cuda::Graph::can_leave_out()) return record(enqueue);
+  const int32_t* rows = dense_data<int32_t>("record_for_rows", "seq", seq);
+  const auto decide = [&](cuda::GraphCondition condition) {
+    cuda::plain::set_if_has_rows({.condition = condition, .seq = rows, .n = seq.dim(0)}, stream_.handle());
+  };
+  LEVIN_ASSIGN(cuda::Graph graph, cuda::Graph::capture_if(stream_, decide, enqueue));
   return std::unique_ptr<RecordedWork>(std::make_unique<GraphOnStream>(std::move(graph), stream_));
 }
 

@@ -37,6 +37,7 @@ class PlainCuda : public CudaBackend {
   Status synchronize() override;
   OpClock* clock() override { return &clock_; }
   Result<std::unique_ptr<RecordedWork>> record(const std::function<void()>& enqueue) override;
+  Result<std::unique_ptr<RecordedWork>> record_for_rows(const View& seq, const std::function<void()>& enqueue) override;
   Result<std::unique_ptr<WorkMark>> make_mark() override;
   Result<Matrix> upload(const RowMajorWeights& source) override;
   Result<ops::ExpertStack> upload_experts(std::span<const ExpertRows> experts) override;
