@@ -312,12 +312,13 @@ int run(const Options& options) {
   fmt::print("kind,T,N,K,plan,us,floor_us,share,opponent_us,speedup,tflops,disagreement\n");
   Summary summary;
   for (const auto& [n, k] :
-       {std::pair{2112, 7168}, {24576, 1536}, {32768, 512}, {7168, 16384}, {4096, 7168}, {7168, 2048}})
+       {std::pair{2112, 7168}, {24576, 1536}, {32768, 512}, {7168, 16384}, {7168, 18432}, {4096, 7168}, {7168, 2048}})
     if (!options.only_grouped && (options.only_n == 0 || (n == options.only_n && k == options.only_k)))
       bench_dense(stream, opponent.get(), options, n, k, summary);
   if (options.only_n == 0) {
     for (const auto& [n, k] : {std::pair{4096, 7168}, {7168, 2048}})
       for (const GroupRows& rows : {GroupRows{256, 128, true},
+                                    {9, 1},  // one token, the shared expert among them
                                     {32, 1},
                                     {32, 2},
                                     {32, 4},
