@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <utility>
 
 #include "base/check.h"
 
@@ -78,10 +79,8 @@ void EnqueuedDrafts::start(const EnqueuedRound& round) {
   if (!round.ahead) describe(round);
   heads_.clear();
   extend(round);
-  for (int step = 0; step < round.depth && !chains_.empty(); ++step) {
-    if (step > 0) continue_chains(round, step);
-    heads_.push_back(runner_.start_draft_head(rows_.hidden, words_.slice_last(0, kChoiceRuleWords)));
-  }
+  if (round.depth > 0 && !chains_.empty()) heads_.push_back(runner_.start_draft_head(rows_.hidden, rules_of_chains()));
+  for (int step = 1; step < round.depth && !chains_.empty(); ++step) continue_chains(round, step);
   is_followed_ = !heads_.empty() && chains_.size() == round.entries.size();
   words_on_host_ = runner_.fetch(words_);
 }
@@ -177,7 +176,9 @@ void EnqueuedDrafts::continue_chains(const EnqueuedRound& round, int step) {
                                .step = edited(mtp_step),
                                .min_confidence = round.min_confidence});
   };
-  rows_ = runner_.edited_mtp(chunks, from, std::nullopt, edit);
+  DraftStep drafts = runner_.edited_draft_step(chunks, from, rules_of_chains(), edit);
+  rows_ = drafts.rows;
+  heads_.push_back(std::move(drafts.head));
 }
 
 ops::EditedStep EnqueuedDrafts::edited(const Step& step) const {

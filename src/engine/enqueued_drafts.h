@@ -1,8 +1,8 @@
 // The MTP layer's drafts of a round, enqueued on a device after the trunk and the head that verify the last ones.
 //
 //   extend   over all rows of the round, of which those that are not accepted become padding (ops::accept_drafts)
-//   chain    a head and a step for each further draft; a sequence whose chain has ended has padding in it
-//            (ops::continue_drafts)
+//   chain    a head for the first draft, then a step and a head for each further one; a sequence whose chain has ended has
+//            padding in it (ops::continue_drafts), and a step that has nothing else does not run
 //
 // A round ahead verifies the drafts of the round before, whose number and places the device alone knows (ops::carry_drafts).
 //
@@ -47,6 +47,7 @@ class EnqueuedDrafts {
   void describe(const EnqueuedRound& round);
   void extend(const EnqueuedRound& round);
   void continue_chains(const EnqueuedRound& round, int step);
+  View rules_of_chains() const { return words_.slice_last(0, kChoiceRuleWords); }
   ops::EditedStep edited(const Step& step) const;
 
   Runner& runner_;

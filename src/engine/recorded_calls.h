@@ -20,12 +20,15 @@ class RecordedCalls {
   int64_t n_recorded() const { return std::ssize(calls_); }
   bool contains(const Key& key) const { return calls_.contains(key); }
 
-  // Runs the call first: what its kernels load and allocate is there from then on, as a recording needs.
-  void record(CudaBackend& cuda, const Key& key, const std::function<Out()>& call) {
+  // Runs the call first: what its kernels load and allocate is there from then on, as a recording needs. `seq`: not of padding
+  // alone (CudaBackend::record_for_rows); empty: always.
+  void record(CudaBackend& cuda, const Key& key, const std::function<Out()>& call, const View& seq = {}) {
     run(cuda, call);
     wait_for(cuda);
     Recorded recorded;
-    Result<std::unique_ptr<RecordedWork>> work = cuda.record([&] { recorded.out = run(cuda, call); });
+    const auto enqueue = [&] { recorded.out = run(cuda, call); };
+    Result<std::unique_ptr<RecordedWork>> work =
+        seq.empty() ? cuda.record(enqueue) : cuda.record_for_rows(seq, enqueue);
     if (!work.ok()) throw DeviceFault(work.error());
     recorded.work = std::move(work).value();
     calls_.emplace(key, std::move(recorded));

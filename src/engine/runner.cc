@@ -57,6 +57,11 @@ View filled_row(Arena& arena, int64_t width, T value) {
   return out;
 }
 
+// [N, kChoiceRuleWords] i32 that choose the largest logit.
+View no_rules(Arena& arena, int64_t n) {
+  return filled_row<int32_t>(arena, n * kChoiceRuleWords, 0).reshaped({n, kChoiceRuleWords});
+}
+
 bool are_consecutive(std::span<const int32_t> rows) {
   return std::adjacent_find(rows.begin(), rows.end(), [](int32_t a, int32_t b) { return b != a + 1; }) == rows.end();
 }
@@ -115,6 +120,7 @@ Status Runner::open_sides(const RunnerOptions& options) {
 int64_t Runner::begin_step() {
   if (is_ahead_) wait();
   step_ += step_ % 2 == 0 ? 2 : 1;
+  hold_for_copies();
   host_rows().reset();
   device_rows().reset();
   return step_;
@@ -125,9 +131,27 @@ int64_t Runner::begin_step_ahead() {
   side_of(step_).end->set();
   is_ahead_ = true;
   ++step_;
+  hold_for_copies();
   host_rows().reset();
   device_rows().reset();
   return step_;
+}
+
+// Of blocks: what is being copied changes if its pages have other owners now, or where steps write over rows.
+void Runner::hold_for_copies() {
+  const int64_t n_freed = pools_.rows().n_freed();
+  if (std::exchange(n_freed_pages_, n_freed) != n_freed || !keeps_all_rows()) cache_.hold_steps();
+}
+
+// Steps are waited for before their blocks are complete, but a pass of the MTP layer alone may not be.
+std::unique_ptr<BlockOnTheWay> Runner::start_copy(const SequencePages& pages, int64_t block, std::span<std::byte> out) {
+  if (std::exchange(has_unwaited_pass_, false)) cache_.follow_steps();
+  return cache_.start_copy(pages, block, out);
+}
+
+void Runner::set_block(const SequencePages& pages, int64_t block, std::span<const std::byte> record) {
+  hold_for_copies();
+  cache_.set_block(pages, block, record);
 }
 
 void Runner::wait() {
@@ -135,7 +159,7 @@ void Runner::wait() {
   ++n_waits_;
   stamp_end();
   levin::wait_for(*cuda_);
-  is_ahead_ = false;
+  is_ahead_ = has_unwaited_pass_ = false;
   note_results(side_of(step_));
 }
 
@@ -219,13 +243,14 @@ View Runner::kept(View rows) {
 }
 
 ForwardRows Runner::kept(const ForwardRows& rows) {
-  if (rows.hidden.empty()) return {};
   const View hidden = kept(rows.hidden);
   return {.hidden = hidden,
           .state = rows.state.bytes() == rows.hidden.bytes() ? hidden : kept(rows.state),
           .topk = kept(rows.topk),
           .faults = kept(rows.faults)};
 }
+
+Runner::PassOutput Runner::kept(const PassOutput& out) { return {.rows = kept(out.rows), .chosen = kept(out.chosen)}; }
 
 Probe Runner::on_host(const Probe* probe) {
   if (probe == nullptr) return {};
@@ -264,7 +289,10 @@ Runner::Form Runner::mtp_form(const MtpRows& from, const std::optional<std::span
 
 ForwardRows Runner::mtp(std::span<const SequenceChunk> chunks, const MtpRows& from,
                         std::optional<std::span<const int32_t>> wanted, const Probe* probe) {
-  return forward({.form = mtp_form(from, wanted), .chunks = chunks, .wanted = wanted, .from = from, .probe = probe});
+  const ForwardRows rows =
+      forward({.form = mtp_form(from, wanted), .chunks = chunks, .wanted = wanted, .from = from, .probe = probe});
+  has_unwaited_pass_ = on_device();
+  return rows;
 }
 
 ForwardRows Runner::edited_trunk(std::span<const SequenceChunk> chunks, const StepEdit& edit) {
@@ -276,8 +304,27 @@ ForwardRows Runner::edited_mtp(std::span<const SequenceChunk> chunks, const MtpR
   return forward({.form = mtp_form(from, wanted), .chunks = chunks, .wanted = wanted, .from = from, .edit = &edit});
 }
 
+// Rows whose logits go beyond one graph of the head, and steps that are not recorded, get it by itself.
+DraftStep Runner::edited_draft_step(std::span<const SequenceChunk> pairs, const MtpRows& from, View rules,
+                                    const StepEdit& edit) {
+  Forward f{.form = mtp_form(from, {}), .chunks = pairs, .wanted = {}, .from = from, .edit = &edit};
+  const std::optional<StepShape> shape = graph_shape(f);
+  if (!shape || shape->n_rows > kDeviceHeadRows) {
+    const ForwardRows rows = forward(f);
+    return {.rows = rows, .head = start_draft_head(rows.hidden, rules)};
+  }
+  f.form = from.topk.empty() ? Form::kDrafts : Form::kDraftsWithPicks;
+  f.rules = rules;
+  const PassOutput out = forward_on_device(f);
+  return {.rows = out.rows,
+          .head = {.by_rule = std::vector<bool>(pairs.size(), true),
+                   .logits = {},
+                   .chosen = fetch(out.chosen),
+                   .chosen_there = out.chosen}};
+}
+
 ForwardRows Runner::forward(const Forward& f) {
-  if (on_device()) return forward_on_device(f);
+  if (on_device()) return forward_on_device(f).rows;
   const auto of_tokens = [&](View rows) {
     return rows.empty() || f.from.rows.empty() ? rows : gather(rows, f.from.rows);
   };
@@ -334,19 +381,35 @@ ForwardRows Runner::compute(Form form, const Input& in, const Probe* probe) {
   return out;
 }
 
-ForwardRows Runner::forward_on_device(const Forward& f) {
+// The hidden rows of drafts have served their purpose.
+Runner::PassOutput Runner::compute_pass(Form form, const Input& in, const Probe* probe) {
+  ForwardRows rows = compute(form, in, probe);
+  if (!gives_drafts(form)) return {.rows = rows};
+  const View chosen = compute_head({.hidden = rows.hidden, .rules = in.rules}, true).chosen;
+  rows.hidden = {};
+  return {.rows = rows, .chosen = chosen};
+}
+
+Runner::PassOutput Runner::forward_on_device(const Forward& f) {
   const std::optional<StepShape> shape = graph_shape(f);
   if (shape) record_pass({f.form, *shape});
   const ArenaScope scratch(*ctx_.arena);
+  const PassOutput out = run_pass(f, shape);
+  return kept({.rows = {.hidden = first_rows(out.rows.hidden, f.n_rows()),
+                        .state = first_rows(out.rows.state, f.n_rows()),
+                        .topk = first_rows(out.rows.topk, f.n_rows()),
+                        .faults = first_rows(out.rows.faults, f.n_rows())},
+               .chosen = first_rows(out.chosen, f.n_rows())});
+}
+
+// Rules may be what the edit changes.
+Runner::PassOutput Runner::run_pass(const Forward& f, const std::optional<StepShape>& shape) {
   const Input in = send(f, shape);
   if (f.edit != nullptr) (*f.edit)(ctx_, in.step);
+  if (!f.rules.empty()) ops::copy_rows(ctx_, {.x = f.rules, .out = in.rules.slice_first(0, f.n_rows())});
+  if (shape) return passes_.replay({f.form, *shape});
   const Probe asked = on_host(f.probe);
-  const ForwardRows out =
-      shape ? passes_.replay({f.form, *shape}) : compute(f.form, in, f.probe != nullptr ? &asked : nullptr);
-  return kept({.hidden = first_rows(out.hidden, f.n_rows()),
-               .state = first_rows(out.state, f.n_rows()),
-               .topk = first_rows(out.topk, f.n_rows()),
-               .faults = first_rows(out.faults, f.n_rows())});
+  return compute_pass(f.form, in, f.probe != nullptr ? &asked : nullptr);
 }
 
 std::optional<StepShape> Runner::graph_shape(const Forward& f) const {
@@ -358,7 +421,8 @@ std::optional<StepShape> Runner::graph_shape(const Forward& f) const {
 
 // A step's input on the device: of one shape always at the same place after the arena's mark.
 Runner::Input Runner::send(const Forward& f, const std::optional<StepShape>& shape) {
-  Input in{.step = build_step(host_rows(), f.chunks, f.rule(), pools_.kinds(), f.wanted, shape), .mtp = {}};
+  Input in{
+      .step = build_step(host_rows(), f.chunks, f.rule(), pools_.kinds(), f.wanted, shape), .mtp = {}, .rules = {}};
   InputPack pack;
   for_each_view(in.step, [&](View& view) { pack.add(view); });
   if (f.form == Form::kTrunk) {
@@ -372,9 +436,10 @@ Runner::Input Runner::send(const Forward& f, const std::optional<StepShape>& sha
   std::copy(f.from.rows.begin(), f.from.rows.end(), rows);
   RowInput state{.from = f.from.state, .padding = filled_row(host_rows(), model_.d_state(), 0.0f)};
   RowInput topk{.from = f.from.topk, .padding = {}};
-  const bool gives_topk = f.form == Form::kMtpWithPicks || !f.from.topk.empty();
+  const bool gives_topk = takes_picks(f.form) || !f.from.topk.empty();
   if (gives_topk) topk.padding = filled_row<int32_t>(host_rows(), model_.config().n_topk, -1);
-  for (View* view : {&which, &state.padding, &topk.padding}) pack.add(*view);
+  if (gives_drafts(f.form)) in.rules = no_rules(host_rows(), n_rows);
+  for (View* view : {&which, &state.padding, &topk.padding, &in.rules}) pack.add(*view);
   pack.send(*cuda_);
   in.mtp.state = input_rows(state, which, n_given);
   if (gives_topk) in.mtp.topk = input_rows(topk, which, n_given);
@@ -401,7 +466,8 @@ void Runner::record_pass(const PassKey& key) {
   if (key.form == Form::kMtpAppend) f.wanted = std::span<const int32_t>();
   const ArenaScope scratch(*ctx_.arena), host_scratch(host_rows());
   const Input in = send(f, key.shape);
-  passes_.record(*cuda_, key, [&] { return compute(key.form, in, nullptr); });
+  passes_.record(
+      *cuda_, key, [&] { return compute_pass(key.form, in, nullptr); }, gives_drafts(key.form) ? in.step.seq : View());
 }
 
 // All that a form's rows and pages allow.
@@ -425,14 +491,17 @@ void Runner::record_graphs(int n_drafts) {
   std::vector<Form> forms = {Form::kTrunk};
   const bool drafts = model_.has_mtp() && n_drafts > 0;
   if (drafts) forms.insert(forms.end(), {Form::kMtpWanted, Form::kMtpAppend});
-  if (drafts && n_drafts > 1)
-    forms.push_back(model_.config().share_topk_across_drafts ? Form::kMtpWithPicks : Form::kMtp);
+  const bool shares = model_.config().share_topk_across_drafts;
+  if (drafts && n_drafts > 1) forms.push_back(shares ? Form::kMtpWithPicks : Form::kMtp);
+  if (drafts && n_drafts > 1) forms.push_back(shares ? Form::kDraftsWithPicks : Form::kDrafts);
   const int64_t last_pages = padded_pages((pools_.limits().n_tokens + kPageTokens - 1) / kPageTokens);
   for (int64_t n_rows = 1; n_rows <= kMostGraphRows; n_rows = padded_rows(n_rows + 1)) {
     const int64_t n_sequences = std::min(n_rows, pools_.max_sequences());
     for (int64_t n_pages = padded_pages(1); n_pages <= last_pages; n_pages = padded_pages(n_pages + 1)) {
-      for (const Form form : forms)
+      for (const Form form : forms) {
+        if (gives_drafts(form) && n_rows > kDeviceHeadRows) continue;
         record_passes({form, {.n_rows = n_rows, .n_sequences = n_sequences, .n_pages = n_pages}});
+      }
       // Of one sequence several rows see the caches in the trunk alone.
       for (int64_t chunk = 2; chunk <= std::min<int64_t>(n_rows, kMostRowsTogether); chunk = rows_together(chunk) + 1) {
         record_pass({Form::kTrunk,

@@ -75,6 +75,12 @@ struct HeadCall {
   View chosen_there;          // the same on the device, if it chooses all of them
 };
 
+// A step of drafts: rows of the MTP layer, and the drafts that the head chose by them.
+struct DraftStep {
+  ForwardRows rows;  // hidden may be empty
+  HeadCall head;
+};
+
 constexpr int64_t kScoreRows = 64;  // rows of a prompt whose logits are on the host at a time
 
 class Runner {
@@ -138,6 +144,11 @@ class Runner {
   ForwardRows edited_trunk(std::span<const SequenceChunk> chunks, const StepEdit& edit);
   ForwardRows edited_mtp(std::span<const SequenceChunk> chunks, const MtpRows& from,
                          std::optional<std::span<const int32_t>> wanted, const StepEdit& edit);
+  // On a device: pairs that it still changes, one of each chunk, and the head for drafts over their rows, by rules [N,
+  // kChoiceRuleWords] i32 that are there too. Recorded as one graph, of which nothing runs if all of the pairs have become
+  // padding: what the step gives then means nothing.
+  DraftStep edited_draft_step(std::span<const SequenceChunk> pairs, const MtpRows& from, View rules,
+                              const StepEdit& edit);
   // Blocks of drafts, of a model that makes such (block_drafting()).
   ForwardRows draft_blocks(std::span<const SequenceChunk> blocks);
   DraftTerms draft_terms(View before, View state);  // before [N] i32 of the host, state [N, D]; terms on the host
@@ -170,13 +181,13 @@ class Runner {
   void copy_block(const SequencePages& pages, int64_t block, std::span<std::byte> out) const {
     cache_.copy_block(pages, block, out);
   }
-  void set_block(const SequencePages& pages, int64_t block, std::span<const std::byte> record) {
-    cache_.set_block(pages, block, record);
-  }
+  // The same in parallel with the steps that follow.
+  std::unique_ptr<BlockOnTheWay> start_copy(const SequencePages& pages, int64_t block, std::span<std::byte> out);
+  void set_block(const SequencePages& pages, int64_t block, std::span<const std::byte> record);
 
  private:
-  // Of a pass through trunk or MTP layer: which of its rows come out, and what goes in.
-  enum class Form : uint8_t { kTrunk, kMtp, kMtpWithPicks, kMtpWanted, kMtpAppend };
+  // Of a pass through trunk or MTP layer: which of its rows come out, and what goes in. Drafts: with the head for them.
+  enum class Form : uint8_t { kTrunk, kMtp, kMtpWithPicks, kMtpWanted, kMtpAppend, kDrafts, kDraftsWithPicks };
   struct Forward {
     Form form = Form::kTrunk;
     std::span<const SequenceChunk> chunks;
@@ -184,6 +195,7 @@ class Runner {
     MtpRows from;
     const Probe* probe = nullptr;
     const StepEdit* edit = nullptr;
+    View rules = {};  // of drafts, on the device
 
     SlotRule rule() const { return form == Form::kTrunk ? SlotRule::kAtPosition : SlotRule::kAfterPosition; }
     int64_t n_tokens() const;
@@ -192,6 +204,7 @@ class Runner {
   struct Input {
     Step step;
     MtpInput mtp;
+    View rules;  // [T, kChoiceRuleWords] i32, of drafts
   };
   // Rows of one kind on their way into a pass, and the row that stands for those that padding lacks.
   struct RowInput {
@@ -227,6 +240,10 @@ class Runner {
     std::unique_ptr<WorkMark> end;
     Stamps* stamps = nullptr;  // pinned
   };
+  struct PassOutput {
+    ForwardRows rows;
+    View chosen = {};  // [T, kChosenTokenWords] i32, of drafts
+  };
   struct PassKey {
     Form form = Form::kTrunk;
     StepShape shape;
@@ -241,8 +258,12 @@ class Runner {
   bool replays() const { return graphs_ && ctx_.times == nullptr; }
   static Form mtp_form(const MtpRows& from, const std::optional<std::span<const int32_t>>& wanted);
   ForwardRows forward(const Forward& f);
-  ForwardRows forward_on_device(const Forward& f);
+  PassOutput forward_on_device(const Forward& f);
+  PassOutput run_pass(const Forward& f, const std::optional<StepShape>& shape);
   ForwardRows compute(Form form, const Input& in, const Probe* probe);
+  PassOutput compute_pass(Form form, const Input& in, const Probe* probe);
+  static bool gives_drafts(Form form) { return form == Form::kDrafts || form == Form::kDraftsWithPicks; }
+  static bool takes_picks(Form form) { return form == Form::kMtpWithPicks || form == Form::kDraftsWithPicks; }
   std::optional<StepShape> graph_shape(const Forward& f) const;
   Input send(const Forward& f, const std::optional<StepShape>& shape);
   View input_rows(const RowInput& in, View which, int64_t n_given);
@@ -259,12 +280,14 @@ class Runner {
   Arena& host_rows() { return side_of(step_).host_rows; }
   Arena& device_rows() { return side_of(step_).device_rows; }
   Arena& rows_where_model_runs() { return on_device() ? device_rows() : host_rows(); }
+  void hold_for_copies();
   void stamp_end();
   void note_results(const Side& side);
   View logits_of(View hidden, bool of_drafts);
   void record_head(const HeadKey& key);
   View kept(View rows);
   ForwardRows kept(const ForwardRows& rows);
+  PassOutput kept(const PassOutput& out);
   Probe on_host(const Probe* probe);  // the same, whose functions get rows of the host
 
   const Model& model_;
@@ -274,15 +297,17 @@ class Runner {
   ThreadPool pool_;
   std::array<Side, 2> sides_;
   int64_t step_ = 0;
-  bool is_ahead_ = false;  // a step began ahead of another, and nobody has waited for all since
+  bool has_unwaited_pass_ = false;  // of the MTP layer by itself, whose rows may be copied already
+  bool is_ahead_ = false;           // a step began ahead of another, and nobody has waited for all since
   CpuBackend cpu_;
   OpContext host_;
   OpContext ctx_;  // where the model runs
   Status ready_;
   SequencePools pools_;
   KvCache cache_;
-  RecordedCalls<PassKey, ForwardRows> passes_;
+  RecordedCalls<PassKey, PassOutput> passes_;
   RecordedCalls<HeadKey, HeadOutput> heads_;
+  int64_t n_freed_pages_ = 0;  // before the last step
   int64_t n_waits_ = 0;
   Clock::time_point last_result_;
 

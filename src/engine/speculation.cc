@@ -8,11 +8,6 @@
 namespace levin {
 namespace {
 
-// Drafts are enqueued where the longest chain of a round has had at least this share of the drafts that were asked for. A
-// waiting host leaves out the passes after it; on an H100 the two were equally fast at about this share.
-constexpr double kLeastChainShare = 0.75;
-constexpr double kShareWeight = 0.125;  // of the last round in the average
-
 DraftEntry draft_entry(const RoundEntry& entry, int depth) {
   Sequence& s = *entry.sequence;
   return {.state = s.draft_state.get(),
@@ -69,8 +64,7 @@ EnqueuedRound Speculation::enqueued_round(const Round& round) const {
 void Speculation::plan(Round& round) {
   if (!on() || !drafter_->enqueues()) return;
   round.depth = choose_depth(round);
-  const bool chains_are_long = *round.depth == 1 || chain_share_ >= kLeastChainShare;
-  round.drafts_enqueued = *round.depth > 0 && chains_are_long && drafter_->can_enqueue(enqueued_round(round));
+  round.drafts_enqueued = *round.depth > 0 && drafter_->can_enqueue(enqueued_round(round));
 }
 
 void Speculation::give_up(const Round& round) { given_up_depth_ = round.depth; }
@@ -104,23 +98,11 @@ void Speculation::draft(Round& round) {
     if (entry.of_prompt && entry.sequence->n_answer_tokens() == 1) entry.sequence->note_prompt_done();
   }
   drafter_->propose(drafts);
-  observe_chains(drafts);
   for (size_t i = 0; i < sequences.size(); ++i) {
     sequences[i]->drafts = std::move(drafts.entries[i].drafts);
     sequences[i]->low_confidence = drafts.entries[i].low_confidence;
     if (const std::optional<Error>& error = drafts.entries[i].error) sequences[i]->fail_internally(error->message);
   }
-}
-
-void Speculation::observe_chains(const DraftRound& round) {
-  int64_t n_wanted = 0, n_longest = 0;
-  for (const DraftEntry& entry : round.entries) {
-    n_wanted = std::max(n_wanted, entry.n_wanted);
-    n_longest = std::max<int64_t>(n_longest, std::ssize(entry.drafts));
-  }
-  if (n_wanted < 2) return;
-  const double share = static_cast<double>(n_longest) / static_cast<double>(n_wanted);
-  chain_share_ += kShareWeight * (share - chain_share_);
 }
 
 // The first drafts of an answer are made with its prompt.

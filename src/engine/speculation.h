@@ -42,7 +42,6 @@ class Speculation {
 
  private:
   EnqueuedRound enqueued_round(const Round& round) const;
-  void observe_chains(const DraftRound& round);
   int choose_depth(const Round& round);
 
   std::unique_ptr<Drafter> drafter_;
@@ -52,7 +51,6 @@ class Speculation {
   int last_depth_ = 0;
   int decided_depth_ = 0;              // of the last round for which one was chosen, which may still be under way
   std::optional<int> given_up_depth_;  // chosen, and not used
-  double chain_share_ = 1;             // average over recent rounds
 };
 
 }  // namespace levin

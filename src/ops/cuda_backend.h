@@ -11,7 +11,7 @@
 // Sets      kPlain runs every op, of any shape and type, with the bits of the CPU's plain kernels. kSm90 has tuned kernels for
 //           some ops and forms (why_not_sm90(), ops/kernel_registry.h), which op headers name under CUDA, and the plain ones
 //           for the others; what runs a row does not depend on how many there are
-// Order     everything is enqueued on one stream, in the order of the calls
+// Order     everything is enqueued on one stream, in the order of the calls; a CopyStream has one of its own
 // Errors    none; a row with a NaN that an op cannot rank is marked in the row status that it is given
 // Memory    scratch comes from arena(): one block reserved at the start, whose addresses never change
 // Threads   one at a time
@@ -58,15 +58,6 @@ class RecordedWork {
   virtual int64_t n_kernels() const { return 0; }
 };
 
-// A place in the work of a backend's stream: who waits for it does not wait for what was enqueued after it. Not to outlive the
-// backend.
-class WorkMark {
- public:
-  virtual ~WorkMark() = default;
-  virtual void set() = 0;     // after all work so far; again and again
-  virtual Status wait() = 0;  // a fault of the device is an error
-};
-
 class CudaBackend : public Backend, public DeviceMemory {
  public:
   virtual const cuda::DeviceInfo& device() const = 0;
@@ -77,6 +68,10 @@ class CudaBackend : public Backend, public DeviceMemory {
   // Records the ops that `enqueue` calls instead of running them. The same calls have run before, from the same place of the
   // arena: nothing is allocated, copied in or waited for meanwhile.
   virtual Result<std::unique_ptr<RecordedWork>> record(const std::function<void()>& enqueue) = 0;
+  // The same of work over a step's rows, which a replay leaves out if all of them are padding by then: seq [T] i32 negative. What
+  // the work gives is then what was there.
+  virtual Result<std::unique_ptr<RecordedWork>> record_for_rows(const View& seq,
+                                                                const std::function<void()>& enqueue) = 0;
 
   virtual Result<std::unique_ptr<WorkMark>> make_mark() = 0;
 

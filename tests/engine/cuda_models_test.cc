@@ -14,6 +14,7 @@
 #include "engine/oracle_trace.h"
 #include "engine/step_loop.h"
 #include "model/memory_plan.h"
+#include "ops/copies.h"
 #include "ops/cuda_backend.h"
 
 namespace levin::test {
@@ -177,6 +178,32 @@ TEST_F(CudaModelTest, NoGraphIsRecordedAfterAllThatDraftingAsksFor) {
   }
 }
 
+// Decided by what stands there when it is this work's turn, not when it was recorded or enqueued.
+TEST_F(CudaModelTest, WorkOverPaddingAloneIsLeftOut) {
+  constexpr int64_t kApart = 256;
+  const Buffer memory = must(cuda_->allocate(3 * kApart));
+  const View seq(memory.data(), DType::kI32, {3}, Device::kCuda);
+  const View from(memory.data() + kApart, DType::kI32, {1, 1}, Device::kCuda);
+  const View to(memory.data() + 2 * kApart, DType::kI32, {1, 1}, Device::kCuda);
+  OpContext ctx = op_context(*cuda_);
+  const auto copy = [&] { ops::copy_rows(ctx, {.x = from, .out = to}); };
+  copy();
+  must(cuda_->synchronize());
+  const std::unique_ptr<RecordedWork> work = must(cuda_->record_for_rows(seq, copy));
+  int32_t value = 0, last = 0;
+  for (const Ids& rows : {Ids{0, -1, -1}, Ids{-1, -1, -1}, Ids{-1, -1, 4}, Ids{-1, -1, -1}, Ids{1, 2, 3}}) {
+    ++value;
+    cuda_->copy_bytes_in(seq.bytes(), rows.data(), 3 * sizeof(int32_t));
+    cuda_->copy_bytes_in(from.bytes(), &value, sizeof(value));
+    work->replay();
+    const bool runs = std::any_of(rows.begin(), rows.end(), [](int32_t s) { return s >= 0; });
+    if (runs) last = value;
+    int32_t found = 0;
+    must(cuda_->copy_out(View::of(&found, {1, 1}), to));
+    EXPECT_EQ(found, last) << value;
+  }
+}
+
 // ---- waits ----
 
 // Greedy and sampled rows alike: trunk, head and choice together, then MTP pass, head and choice of each draft. Rows whose
@@ -234,6 +261,31 @@ TEST_F(CudaModelTest, PrefixesComeBackFromHostMemory) {
     EXPECT_GT(answers[1]->n_hit_tokens, 0);
     const std::vector<Ids> tokens = tokens_of(answers);
     EXPECT_EQ(tokens[1], tokens[0]);
+  }
+}
+
+// Large ones, which would otherwise be under way while the memory is written before and after them.
+TEST_F(CudaModelTest, CopiesOnTheirOwnStreamFollowWhatTheyReadAndHoldWhatWritesOverIt) {
+  constexpr int64_t kBytes = int64_t{32} << 20;
+  const Buffer memory = must(cuda_->allocate(kBytes)), pinned = must(cuda_->allocate_pinned(kBytes));
+  const std::unique_ptr<CopyStream> copies = must(cuda_->open_copy_stream());
+  const std::unique_ptr<WorkMark> copied = must(copies->make_mark());
+  const auto write = [&](int round) {
+    const std::vector<std::byte> bytes(static_cast<size_t>(kBytes), static_cast<std::byte>(round));
+    cuda_->copy_bytes_in(memory.data(), bytes.data(), kBytes);
+  };
+  for (int round = 1; round < 20; round += 2) {
+    write(round);
+    copies->follow();
+    copies->copy_bytes_out(pinned.data(), memory.data(), kBytes);
+    copied->set();
+    copies->hold();
+    write(round + 1);
+    must(copied->wait());
+    EXPECT_TRUE(copied->is_past());
+    const auto is_of_round = [&](std::byte b) { return b == static_cast<std::byte>(round); };
+    EXPECT_TRUE(std::all_of(pinned.data(), pinned.data() + kBytes, is_of_round)) << round;
+    must(cuda_->synchronize());
   }
 }
 

@@ -395,16 +395,25 @@ TEST_P(StepLoopTest, DraftsAreTheSameWhereverChainsEnd) {
   }
 }
 
-// Drafts that a waiting host would not make are not worth a step without a wait.
-TEST_P(StepLoopTest, DraftsAreNotEnqueuedWhereChainsEndEarly) {
+// A chain's end is known on the device alone. The steps after it have nothing but padding; graphs leave them out.
+TEST_P(StepLoopTest, StepsAfterTheEndOfAllChainsDoNotRun) {
+  if (where == Where::kHost) GTEST_SKIP() << "of devices";
   Fake fake({.n_spec_steps = 5, .min_confidence = 1, .max_context_tokens = kContext});
   fake.runner.record_graphs(5);
   ASSERT_TRUE(fake.device.synchronize().ok());
-  const int64_t before = fake.model.n_padding_steps;
-  fake.answer(greedy(made_up(40, 7), 100));
-  const int64_t n_padding_steps = fake.model.n_padding_steps - before;
-  EXPECT_EQ(n_padding_steps > 0, where != Where::kHost) << "the first rounds";
-  EXPECT_LT(n_padding_steps, 20);
+  const int64_t n_padding_before = fake.model.n_padding_steps, n_waits_before = fake.runner.n_waits();
+  must(fake.loop.submit(greedy(made_up(40, 7), 100)));
+  int64_t n_steps = 0;
+  while (fake.loop.step()) ++n_steps;
+  EXPECT_GT(n_steps, 30);
+  EXPECT_LE(fake.runner.n_waits() - n_waits_before, n_steps + 1) << "a round in vain is waited for too";
+  // Of each round four; of an answer that has ended the step over its tokens runs with padding.
+  const int64_t n_padding_steps = fake.model.n_padding_steps - n_padding_before;
+  if (where == Where::kEager) {
+    EXPECT_GT(n_padding_steps, 3 * n_steps);
+  } else {
+    EXPECT_LE(n_padding_steps, 1);
+  }
 }
 
 // Of the device's clock, which steps by a microsecond with every stamp: after the last work of a step comes the trunk.
@@ -509,6 +518,45 @@ TEST_P(StepLoopTest, PrefixesComeBackFromHostMemory) {
     const int64_t n_computed = fake.model.n_trunk_rows;
     fake.expect_answers({greedy(prompt, 20)});
     EXPECT_LT(fake.model.n_trunk_rows - n_computed, 100) << "the prefix was computed again";
+  }
+}
+
+// They are copied in parallel with the steps, each of which waits for its own results alone.
+TEST_P(StepLoopTest, NoStepWaitsForRecords) {
+  if (where == Where::kHost) GTEST_SKIP() << "of devices";
+  for (const bool late : {false, true}) {
+    Fake fake({.chunk_tokens = 64, .n_spec_steps = 3, .max_context_tokens = kContext, .n_host_blocks = 64});
+    fake.device.copies_aside_late = late;
+    fake.runner.record_graphs(3);
+    must(fake.loop.submit(greedy(made_up(300, 50), 300)));
+    const int64_t before = fake.device.n_synchronized();
+    int64_t n_steps = 0;
+    while (fake.loop.step()) ++n_steps;
+    EXPECT_LE(fake.device.n_synchronized() - before, n_steps + 1) << "a round in vain is waited for too";
+    EXPECT_GE(fake.device.n_copies_aside(), 9);
+  }
+}
+
+// A record is what its block was when it was complete: copied no earlier than the last pass that writes it, and no later than
+// its pages have another owner. A sequence that resumes from it gets the answer that it would have computed.
+TEST_P(StepLoopTest, RecordsAreCopiedBetweenTheStepsThatWriteTheirBlocks) {
+  if (where == Where::kHost) GTEST_SKIP() << "of devices";
+  for (const bool late : {false, true}) {
+    for (const int depth : {0, 3}) {
+      SCOPED_TRACE(testing::Message() << (late ? "late" : "early") << " copies, " << depth << " drafts");
+      Fake fake({.chunk_tokens = 64, .n_spec_steps = depth, .max_context_tokens = kContext, .n_host_blocks = 64}, 2,
+                8 * kPageTokens);
+      fake.device.copies_aside_late = late;
+      // After a prefix that is found, nobody waits for the MTP layer's pass over the next chunk, which completes the last block.
+      const Tokens prefix = made_up(128, 40), prompt = joined(prefix, made_up(72, 41));
+      fake.expect_answers({greedy(joined(prefix, made_up(10, 42)), 10)});
+      std::vector<GenerateRequest> requests = {greedy(prompt, 20)};
+      for (uint64_t i = 0; i < 3; ++i) requests.push_back(greedy(made_up(400, 43 + i), 10));  // in the same pages
+      fake.expect_answers(requests);
+      const int64_t n_computed = fake.model.n_trunk_rows;
+      fake.expect_answers({greedy(prompt, 20)});
+      EXPECT_LT(fake.model.n_trunk_rows - n_computed, 100) << "the prefix was computed again";
+    }
   }
 }
 

@@ -2,23 +2,25 @@
 
 #include <fmt/core.h>
 
+#include <span>
+
 #include "base/check.h"
 #include "kernels/cuda/plan_thresholds.h"
 
 namespace levin::cuda {
 namespace {
 
+constexpr int kRowsWidths[] = {64, 56, 48, 32, 16}, kGemvWidths[] = {32, 56, 48};
+
 int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
-// The widest strip that leaves the busiest SM the fewest columns. Groups have strips enough; they take the
-// widest.
-int rows_kernel_width(const GemmFp8Shape& s) {
-  constexpr int kWidths[] = {64, 56, 48, 32, 16};
-  if (s.n_groups > 1) return kWidths[0];
-  int best = kWidths[0], best_columns = 1 << 30;
-  for (const int width : kWidths) {
+// The first width that leaves the busiest SM about the fewest columns. Groups have strips enough; they take the first.
+int choose_width(const GemmFp8Shape& s, std::span<const int> widths) {
+  if (s.n_groups > 1) return widths[0];
+  int best = 0, best_columns = 1 << 30;
+  for (const int width : widths) {
     const int columns = ceil_div(ceil_div(s.n, width), s.n_sms) * width;
-    if (columns < best_columns) {
+    if (columns < best_columns - best_columns / 16) {
       best = width;
       best_columns = columns;
     }
@@ -26,8 +28,10 @@ int rows_kernel_width(const GemmFp8Shape& s) {
   return best;
 }
 
-// The tile whose rounds over the SMs cover the fewest elements; small tiles load more for each of them.
+// The tile whose rounds over the SMs cover the fewest elements; small tiles load more for each of them. Groups differ
+// in their rows: the largest tile reads weights the fewest times, and leaves out what it has no rows for.
 GemmFp8Plan tiles_plan(const GemmFp8Shape& s) {
+  if (s.n_groups > 1) return {GemmKernel::kTiles, 256, 128};
   struct Choice {
     int rows, width;
     double cost;  // of one element, relative
@@ -36,7 +40,7 @@ GemmFp8Plan tiles_plan(const GemmFp8Shape& s) {
   GemmFp8Plan best;
   double best_cost = 1e300;
   for (const Choice& c : kChoices) {
-    const int pairs = s.n_groups * ceil_div(s.rows_per_group, c.rows) * ceil_div(ceil_div(s.n, c.width), 2);
+    const int pairs = ceil_div(s.rows_per_group, c.rows) * ceil_div(ceil_div(s.n, c.width), 2);
     const double cost = c.cost * ceil_div(pairs, s.n_sms / 2) * c.rows * c.width;
     if (cost < best_cost) {
       best = GemmFp8Plan{GemmKernel::kTiles, c.rows, c.width};
@@ -58,9 +62,9 @@ GemmFp8Plan plan_gemm_fp8(const GemmFp8Shape& s) {
   const bool few_tiles = s.n_groups == 1 && ceil_div(s.n, 128) <= s.n_sms / 2;
   if (s.rows_per_group > (few_tiles ? 128 : 64)) return tiles_plan(s);
   if (s.n_groups == 1 && s.rows_per_group <= kMaxGemvRows && s.k % 128 == 0 && s.k <= kMaxGemvK)
-    return {GemmKernel::kGemv, kMaxGemvRows, 32};
+    return {GemmKernel::kGemv, kMaxGemvRows, choose_width(s, kGemvWidths)};
   const int rows = s.rows_per_group <= 8 ? 8 : s.rows_per_group <= 16 ? 16 : s.rows_per_group <= 32 ? 32 : 64;
-  return {GemmKernel::kRows, rows, rows_kernel_width(s)};
+  return {GemmKernel::kRows, rows, choose_width(s, kRowsWidths)};
 }
 
 std::vector<int64_t> gemm_fp8_thresholds(const GemmFp8Shape& shape, int64_t most_rows) {

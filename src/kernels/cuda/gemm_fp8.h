@@ -12,6 +12,8 @@
 //           tiles (gemm_fp8_tiles_sm90.cu): 128 or 256 rows by 128 or 136 columns in cluster pairs; compute-bound work
 // Limits    K a multiple of 16, N a multiple of 8, at most kMaxGroups groups; ask gemm_fp8_support() at load
 // Memory    no scratch; safe to capture; group_begin is read on the device
+// Overlap   a product with group_begin lets the next kernel of the stream start once group_begin is complete: the kernel after
+//           that one may read it before its own grid_dependency_wait() (`groups_settled`)
 #pragma once
 
 #include <cstdint>
@@ -25,7 +27,7 @@ struct CUstream_st;
 namespace levin::cuda {
 
 constexpr int kMaxGemvRows = 2;   // of a plan of GEMV rows,
-constexpr int kMaxGemvK = 16384;  // whose activations stay in shared memory
+constexpr int kMaxGemvK = 32768;  // whose activations stay in shared memory
 
 struct GemmFp8 {
   const uint8_t* x = nullptr;  // [T, K] e4m3, 16-byte aligned
@@ -43,6 +45,8 @@ struct GemmFp8 {
   int n_groups = 1;  // G
   const int32_t* group_begin =
       nullptr;  // [G + 1] on the device: rows group_begin[g] .. group_begin[g+1]-1 use w[g]; null if G is 1
+  // A product with the same group_begin is the last kernel but one of the stream.
+  bool groups_settled = false;
   bool pdl =
       false;  // weights may load while the previous kernel of the stream still runs: nothing on the stream writes them
 };
@@ -53,15 +57,14 @@ enum class GemmKernel : uint8_t { kGemv, kRows, kTiles };
 struct GemmFp8Plan {
   GemmKernel kernel = GemmKernel::kRows;
   int rows = 8;    // rows of a tile: 2 (kGemv); 8, 16, 32, 64 (kRows); 128, 256 (kTiles)
-  int width = 64;  // columns of a tile: 32 (kGemv); 16, 32, 48, 56, 64 (kRows); 128, 136 (kTiles)
+  int width = 64;  // columns of a tile: 32, 48, 56 (kGemv); 16, 32, 48, 56, 64 (kRows); 128, 136 (kTiles)
 
   std::string describe() const;  // "rows 8x64"
   friend bool operator==(const GemmFp8Plan&, const GemmFp8Plan&) = default;
 };
 
-// rows_per_group: how many rows a group has typically; T for dense products.
 struct GemmFp8Shape {
-  int rows_per_group = 0;
+  int rows_per_group = 0;  // typically; T for dense products
   int n = 0;
   int k = 0;
   int n_groups = 1;

@@ -42,6 +42,7 @@ struct Params {
   void* out;
   const int32_t* group_begin;
   int n_tokens, n, n_k_blocks, n_groups;
+  bool groups_settled;
   bool out_is_f32;
 };
 
@@ -286,7 +287,8 @@ __global__ void __launch_bounds__(kThreads, 1) gemm_fp8_rows_kernel(const __grid
   Shared<C>& s = *reinterpret_cast<Shared<C>*>(
       raw_shared + (kSwizzleAlignment - shared_address(raw_shared) % kSwizzleAlignment) % kSwizzleAlignment);
   const int warp = warp_index();
-  launch_dependents();
+  const bool waits = p.group_begin != nullptr && !p.groups_settled;
+  if (!waits) launch_dependents();
   if (threadIdx.x == 0) {
     prefetch_map(p.w_map);
     prefetch_map(p.x_map);
@@ -294,7 +296,10 @@ __global__ void __launch_bounds__(kThreads, 1) gemm_fp8_rows_kernel(const __grid
     fence_barrier_init();
   }
   if (warp == kMathThreads / 32) {
-    if (p.group_begin) grid_dependency_wait();  // an earlier kernel wrote it
+    if (waits) {
+      grid_dependency_wait();  // the kernel before wrote group_begin; those that start from here on find it complete
+      launch_dependents();
+    }
     s.walk.fill(p.group_begin, p.n_groups, p.n_tokens, (p.n + C::kWidth - 1) / C::kWidth);
   }
   __syncthreads();
@@ -334,6 +339,7 @@ void run(const GemmFp8& a, CUstream_st* stream) {
                  a.n,
                  n_k_blocks,
                  a.n_groups,
+                 a.groups_settled,
                  a.out_is_f32};
   const int n_strips = (a.n + kWidth - 1) / kWidth;
   const int most_items = a.group_begin ? n_strips * a.n_groups * 2 : n_strips * ((a.n_tokens + kRows - 1) / kRows);

@@ -115,8 +115,8 @@ __device__ __forceinline__ int pick_experts(const RouteTokens& a, const RouteSco
 __device__ __forceinline__ Pick route_token(const RouteTokens& a, const RouteScores& s, const LaneExperts& bias,
                                             int t) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
+  const LaneExperts logits(a.logits + int64_t{t} * a.n_experts, a.n_experts);  // on their way with the slot
   if (a.slot != nullptr && a.slot[t] < 0) return {-1, 0, false};
-  const LaneExperts logits(a.logits + int64_t{t} * a.n_experts, a.n_experts);
   bool is_nan = false;
 #pragma unroll
   for (int i = 0; i < kLaneExperts; ++i) {
@@ -320,7 +320,31 @@ __device__ __forceinline__ void route_all(const RouteTokens& a, const LaneExpert
   __syncthreads();
 }
 
-__device__ __forceinline__ int round_up(int n, int to) { return (n + to - 1) / to * to; }
+// A thread's columns of a row that the block rounds, in turns of all threads. They are all on their way together.
+struct RowPieces {
+  static constexpr int kTurns = 4, kTurnColumns = kTogetherThreads * kLaneColumns, kColumns = kTurns * kTurnColumns;
+  float v[kTurns][kLaneColumns];
+
+  static __device__ __forceinline__ int column(int first, int turn) {
+    return first + turn * kTurnColumns + static_cast<int>(threadIdx.x) * kLaneColumns;
+  }
+  __device__ __forceinline__ void load(const QuantizeFp8& in, int token, int first) {
+#pragma unroll
+    for (int i = 0; i < kTurns; ++i) {
+      for (float& value : v[i]) value = 0;
+      if (column(first, i) >= in.k) continue;
+      if (in.x_is_f32)
+        load_8(v[i], static_cast<const float*>(in.x) + token * in.x_ld + column(first, i));
+      else
+        load_8(v[i], static_cast<const __nv_bfloat16*>(in.x) + token * in.x_ld + column(first, i));
+    }
+  }
+  // Blocks of a scale share a warp, so all threads call.
+  __device__ __forceinline__ void round(const QuantizeFp8& in, int row, int first) const {
+#pragma unroll
+    for (int i = 0; i < kTurns; ++i) round_8(v[i], in.out, row, column(first, i), in.k);
+  }
+};
 
 // Every block routes and plans for itself, the first one for those who come later too.
 __global__ void __launch_bounds__(kTogetherThreads) plan_and_round_kernel(const __grid_constant__ PlanAndRound a) {
@@ -330,6 +354,9 @@ __global__ void __launch_bounds__(kTogetherThreads) plan_and_round_kernel(const 
   const LaneExperts bias = bias_of(a.route);
   grid_dependency_wait();
   PlanRows p = a.plan;
+  RowPieces pieces;
+  const bool is_lone = p.n_tokens == 1;  // then it is known whose row this is
+  if (is_lone) pieces.load(a.input, 0, 0);
   int32_t* tables = memory;
   const int own = static_cast<int>(blockIdx.x);
   const bool writes = own == 0;
@@ -348,22 +375,9 @@ __global__ void __launch_bounds__(kTogetherThreads) plan_and_round_kernel(const 
   __syncthreads();
   const int token = own < n_rows ? own_token : p.has_shared && own - n_rows < p.n_tokens ? own - n_rows : -1;
   if (token < 0) return;
-  const QuantizeFp8& in = a.input;
-  constexpr int kTurns = 4, kTurnColumns = kTogetherThreads * kLaneColumns;  // blocks of a scale share a warp
-  for (int base = static_cast<int>(threadIdx.x) * kLaneColumns; base < round_up(in.k, kTurnColumns);
-       base += kTurns * kTurnColumns) {
-    float v[kTurns][kLaneColumns] = {};
-#pragma unroll
-    for (int i = 0; i < kTurns; ++i) {
-      const int column = base + i * kTurnColumns;
-      if (column >= in.k) continue;
-      if (in.x_is_f32)
-        load_8(v[i], static_cast<const float*>(in.x) + token * in.x_ld + column);
-      else
-        load_8(v[i], static_cast<const __nv_bfloat16*>(in.x) + token * in.x_ld + column);
-    }
-#pragma unroll
-    for (int i = 0; i < kTurns; ++i) round_8(v[i], in.out, own, base + i * kTurnColumns, in.k);
+  for (int first = 0; first < a.input.k; first += RowPieces::kColumns) {
+    if (!is_lone || first > 0) pieces.load(a.input, token, first);
+    pieces.round(a.input, own, first);
   }
 }
 
@@ -397,7 +411,7 @@ __device__ __forceinline__ void load_bf16x8(float (&v)[8], const void* from, int
 }
 
 // A lane has the row and the weight of one of the token's experts; rows are loaded several at a time, since each would wait
-// for memory by itself.
+// for memory by itself, and so is all else that is added.
 __global__ void combine_rows_kernel(CombineRows a) {
   constexpr int kAtOnce = 8;
   launch_dependents();
@@ -406,11 +420,17 @@ __global__ void combine_rows_kernel(CombineRows a) {
   const int column = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x) * 8;
   const bool is_column = column < a.d_model;
   int own_row = -1;
-  float own_weight = 0, total[8] = {}, v[kAtOnce][8] = {};
+  float own_weight = 0, total[8] = {}, v[kAtOnce][8] = {}, shared[8], before[8];
+  const bool has_shared = a.shared != nullptr || a.first_shared != nullptr;
+  const int first_shared = a.first_shared != nullptr ? *a.first_shared : 0;
+  float* out = a.out + int64_t{t} * a.d_model + column;
+  if (a.add && is_column) load_8(before, out);
   if (lane < a.n_active) {
     own_row = a.row_of[int64_t{t} * a.n_active + lane];
     own_weight = a.weights[int64_t{t} * a.n_active + lane];
   }
+  if (has_shared && is_column)
+    load_bf16x8(shared, a.shared != nullptr ? a.shared : a.y, int64_t{first_shared + t} * a.d_model + column);
   for (int first = 0; first < a.n_active; first += kAtOnce) {
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
@@ -426,18 +446,10 @@ __global__ void combine_rows_kernel(CombineRows a) {
     }
   }
   if (!is_column) return;
-  if (a.shared != nullptr || a.first_shared != nullptr) {
-    const void* rows = a.shared != nullptr ? a.shared : a.y;
-    const int row = a.shared != nullptr ? t : *a.first_shared + t;
-    load_bf16x8(v[0], rows, int64_t{row} * a.d_model + column);
 #pragma unroll
-    for (int c = 0; c < 8; ++c) total[c] = __fadd_rn(total[c], v[0][c]);
-  }
-  float* out = a.out + int64_t{t} * a.d_model + column;
-  if (a.add) {
-    load_8(v[0], out);
-#pragma unroll
-    for (int c = 0; c < 8; ++c) total[c] = __fadd_rn(v[0][c], total[c]);
+  for (int c = 0; c < 8; ++c) {
+    if (has_shared) total[c] = __fadd_rn(total[c], shared[c]);
+    if (a.add) total[c] = __fadd_rn(before[c], total[c]);
   }
   auto* to = reinterpret_cast<float4*>(out);
   to[0] = {total[0], total[1], total[2], total[3]};

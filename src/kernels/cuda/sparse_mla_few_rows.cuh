@@ -6,6 +6,7 @@
 
 #include "kernels/cuda/prims/mbarrier.cuh"
 #include "kernels/cuda/sparse_mla_few_rows_load.cuh"
+#include "kernels/cuda/tiles/group_barriers.cuh"
 
 namespace levin::cuda::mla {
 
@@ -53,6 +54,9 @@ struct FewRows {
   Mbarrier heads_full;
   Mbarrier others_ready;  // the block with the same columns of the other part can take sums
   Mbarrier sums_full[kAdders];
+  GroupBarriers<kKeysBarrier, 2, kFewRowsThreads> keys_full;
+  GroupBarriers<kLaterKeysBarrier, 2, 128 + kValueThreads> later_keys_full;
+  GroupBarriers<kScoresDoneBarrier, 2, 128 + kValueThreads> scores_done;
 };
 static_assert(sizeof(FewRows<8>) <= kMaxSharedBytes && sizeof(FewRows<4>) <= kMaxSharedBytes, "too much shared memory");
 

@@ -207,11 +207,11 @@ template <class S>
 __device__ __forceinline__ void score_tile(S& s, const BlockWork<S>& w, float (&score)[32], int i, float scale_log2) {
   const int group = warp_index() / 4, tile = i * S::kPartBlocks + w.place();
   if (i < 2)
-    named_barrier(kKeysBarrier + group, kFewRowsThreads);
+    s.keys_full.arrive_and_wait(group, 0);
   else
-    named_barrier(kLaterKeysBarrier + group, 128 + kValueThreads);
+    s.later_keys_full.arrive_and_wait(group, i / 2 - 1);
   multiply_tile(score, s.query, s.key[group]);
-  if (i < S::kOwnTiles - 1) named_barrier_arrive(kScoresDoneBarrier + group, 128 + kValueThreads);
+  if (i < S::kOwnTiles - 1) s.scores_done.arrive(group);
   drop_invalid(s.slot + tile * kTileKeys, score);
   int32_t ceiling[2];
   find_ceilings(score, ceiling, nullptr, scale_log2);
@@ -258,7 +258,7 @@ __device__ __forceinline__ void score_role(S& s, const SparseMla& a, const Block
     arrange_queries(s.query, kQueryBarrier);
     keys.put(s.key[0], warp_index());
   }
-  named_barrier_arrive(kKeysBarrier + 1 - group, kFewRowsThreads);
+  s.keys_full.arrive(1 - group);
   float last[32];
   WeightSums<S> sums = {};
 #pragma unroll 1
@@ -448,18 +448,28 @@ __device__ __forceinline__ void put_later_keys(S& s, const SparseMla& a, const B
 #pragma unroll 1
   for (int i = 2; i < S::kOwnTiles; i += 2) {
     const bool last = i + 2 == S::kOwnTiles;
-    named_barrier(kScoresDoneBarrier, 128 + kValueThreads);
+    s.scores_done.arrive_and_wait(0, i / 2 - 1);
+    s.keys_full.show_passed(0, 0);
     even.put(s.key[0], warp);
-    named_barrier_arrive(kLaterKeysBarrier, 128 + kValueThreads);
+    s.later_keys_full.arrive(0);
     odd.load_rope(a, own_slots(s, w, i + 1), warp);
     if (!last) even.load(a, own_slots(s, w, i + 2), warp);
-    named_barrier(kScoresDoneBarrier + 1, 128 + kValueThreads);
+    s.scores_done.arrive_and_wait(1, i / 2 - 1);
+    s.keys_full.show_passed(1, 0);
     odd.put(s.key[1], warp);
-    named_barrier_arrive(kLaterKeysBarrier + 1, 128 + kValueThreads);
+    s.later_keys_full.arrive(1);
     if (last) break;
     even.load_rope(a, own_slots(s, w, i + 2), warp);
     odd.load(a, own_slots(s, w, i + 3), warp);
   }
+}
+
+// Until the first score warpgroup has multiplied its last keys, by the value warps.
+template <class S>
+__device__ __forceinline__ void wait_for_first_keys(S& s) {
+  s.scores_done.arrive_and_wait(0, S::kRounds - 1);
+  s.keys_full.show_passed(0, 0);
+  if constexpr (S::kRounds > 1) s.later_keys_full.show_passed(0, S::kRounds - 2);
 }
 
 // An adder: its first values, the sums of the part, and the merge.
@@ -468,7 +478,7 @@ __device__ __forceinline__ void add_role(S& s, const SparseMla& a, const BlockWo
   put_values<kFirstTiles>(
       s, a, w, adder, 0,
       [&](int tile) {
-        if (tile == 0) named_barrier(kScoresDoneBarrier, 128 + kValueThreads);
+        if (tile == 0) wait_for_first_keys(s);
       },
       [](int) {});
   named_barrier(kValuesBarrier + adder, 128);
@@ -495,16 +505,16 @@ __device__ __forceinline__ void value_role(S& s, const SparseMla& a, const Block
     second.load(a, own_slots(s, w, 1), warp);
     second.load_rope(a, own_slots(s, w, 1), warp);
     first.put(s.key[0], warp_index());
-    named_barrier_arrive(kKeysBarrier, kFewRowsThreads);
+    s.keys_full.arrive(0);
     if constexpr (S::kRounds > 1) third.load(a, own_slots(s, w, 2), warp);
     second.put(s.key[1], warp);
-    named_barrier_arrive(kKeysBarrier + 1, kFewRowsThreads);
+    s.keys_full.arrive(1);
   }
   if constexpr (S::kRounds > 1) put_later_keys(s, a, w, warp, third);
   if (S::kAdders == 2 || group == 0) {
     add_role(s, a, w, S::kAdders == 2 ? group : 0);
   } else {
-    named_barrier(kScoresDoneBarrier, 128 + kValueThreads);  // no earlier: values of the first tiles are waited for
+    wait_for_first_keys(s);  // no earlier: values of the first tiles are waited for
     meet_for_racecheck();
     put_later_values(s, a, w, 0, [] {});
   }
@@ -523,6 +533,9 @@ __device__ __forceinline__ void init_barriers(S& s, const SparseMla& a, const Bl
   }
   for (Mbarrier& ceilings_full : s.ceilings_full) ceilings_full.init(1);
   for (Mbarrier& weights_full : s.weights_full) weights_full.init(1);
+  s.keys_full.init();
+  s.later_keys_full.init();
+  s.scores_done.init();
   fence_barrier_init();
   s.query_full.arrive_expect_bytes(query_heads(a, w) * kHeadBytes);
   for (Mbarrier& ceilings_full : s.ceilings_full) ceilings_full.arrive_expect_bytes(sizeof(s.ceiling) / S::kOwnTiles);

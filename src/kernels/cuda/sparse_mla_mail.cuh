@@ -6,6 +6,7 @@
 
 #include "kernels/cuda/prims/mbarrier.cuh"
 #include "kernels/cuda/sparse_mla_few_rows_load.cuh"
+#include "kernels/cuda/tiles/group_barriers.cuh"
 
 namespace levin::cuda::mla {
 
@@ -81,6 +82,9 @@ struct MailBlock {
   Mbarrier values_full[kPartTiles];
   Mbarrier others_ready;  // the block of the other part can take sums
   Mbarrier sums_full[kGroups];
+  // Of a key place: those that wait and those that put.
+  GroupBarriers<kKeysBarrier, kKeyPlaces, kFewRowsThreads> keys_full;
+  GroupBarriers<kLaterKeysBarrier, kKeyPlaces, kScoreThreads / kKeyPlaces + kValueThreads> later_keys_full;
 
   __device__ __forceinline__ DeepTile& key(int place) {
     return *reinterpret_cast<DeepTile*>(chunk[place * kDeepChunks]);

@@ -171,6 +171,11 @@ template <class S>
 __device__ __forceinline__ void wait_for_place(const S& s, int tile) {
   s.scores_done[0].wait(0);
   if (S::kGroups > 1 || tile >= kDeepChunks) s.scores_done[1].wait(0);
+#pragma unroll
+  for (int place = 0; place < S::kKeyPlaces; ++place) {
+    s.keys_full.show_passed(place, 0);
+    if constexpr (S::kRounds > 1) s.later_keys_full.show_passed(place, S::kRounds - 2);
+  }
 }
 
 // This block's columns of the tiles tile_of(0), tile_of(1), ..., by a warpgroup, each when its place is free. A loop rather than
@@ -201,21 +206,15 @@ __device__ __forceinline__ void put_values(S& s, const SparseMla& a, const Block
   __syncwarp();
 }
 
-// Threads of a key place's barriers: those that wait and those that put.
-template <class S>
-constexpr int kFirstKeysThreads = kFewRowsThreads;
-template <class S>
-constexpr int kLaterKeysThreads = kScoreThreads / S::kKeyPlaces + kValueThreads;
-
 // Scores of the own tile of a round and their ceilings, which are sent.
 template <class S>
 __device__ __forceinline__ void score_tile(S& s, const SparseMla& a, const BlockWork<S>& w, float (&score)[32],
                                            int round, float scale_log2) {
   const int group = warp_index() / 4, tile = w.own_tile(round, group), place = w.key_place(group);
   if (round == 0)
-    named_barrier(kKeysBarrier + place, kFirstKeysThreads<S>);
+    s.keys_full.arrive_and_wait(place, 0);
   else
-    named_barrier(kLaterKeysBarrier + place, kLaterKeysThreads<S>);
+    s.later_keys_full.arrive_and_wait(place, round - 1);
   multiply_tile(score, s.query(S::kGroups == 1 ? 0 : group), s.key(place));
   (round + 1 == S::kRounds ? s.scores_done : s.round_done)[group].arrive();
   drop_invalid(s.slot + tile * kTileKeys, score);
@@ -250,7 +249,7 @@ __device__ __forceinline__ void score_own_tiles(S& s, const SparseMla& a, const 
     for (int g = 0; g < S::kGroups; ++g) arrange_queries(s.query(g), kQueryBarrier);
     keys.put(s.key(0), warp_index());
   }
-  if (S::kKeyPlaces > 1) named_barrier_arrive(kKeysBarrier + 1 - group, kFirstKeysThreads<S>);
+  if (S::kKeyPlaces > 1) s.keys_full.arrive(1 - group);
   float last[32];
 #pragma unroll 1
   for (int r = 0; r < S::kRounds; ++r) {  // scores of a round, then the weights of the one before
@@ -511,13 +510,15 @@ __device__ __forceinline__ void put_later_keys(S& s, const SparseMla& a, const B
   for (int r = 1; r < S::kRounds; ++r) {
     const bool last = r + 1 == S::kRounds;
     s.round_done[0].wait((r - 1) % 2);
+    s.keys_full.show_passed(0, 0);
     even.put(s.key(0), warp);
-    named_barrier_arrive(kLaterKeysBarrier, kLaterKeysThreads<S>);
+    s.later_keys_full.arrive(0);
     odd.load_rope(a, own_slots(s, w, r, 1), warp);
     if (!last) even.load(a, own_slots(s, w, r + 1, 0), warp);
     s.round_done[1].wait((r - 1) % 2);
+    s.keys_full.show_passed(1, 0);
     odd.put(s.key(1), warp);
-    named_barrier_arrive(kLaterKeysBarrier + 1, kLaterKeysThreads<S>);
+    s.later_keys_full.arrive(1);
     if (last) break;
     even.load_rope(a, own_slots(s, w, r + 1, 0), warp);
     odd.load(a, own_slots(s, w, r + 1, 1), warp);
@@ -535,14 +536,15 @@ __device__ __forceinline__ void put_keys_of_one_place(S& s, const SparseMla& a, 
     next.load(a, own_slots(s, w, 1, 0), warp);
     next.load_rope(a, own_slots(s, w, 1, 0), warp);
     first.put(s.key(0), warp_index());
-    named_barrier_arrive(kKeysBarrier, kFirstKeysThreads<S>);
+    s.keys_full.arrive(0);
   }
 #pragma unroll 1
   for (int r = 1; r < S::kRounds; ++r) {
     s.round_done[0].wait((r - 1) % 2);
     s.round_done[1].wait((r - 1) % 2);
+    s.keys_full.show_passed(0, 0);
     next.put(s.key(0), warp);
-    named_barrier_arrive(kLaterKeysBarrier, kLaterKeysThreads<S>);
+    s.later_keys_full.arrive(0);
     if (r + 1 == S::kRounds) break;
     next.load(a, own_slots(s, w, r + 1, 0), warp);
     next.load_rope(a, own_slots(s, w, r + 1, 0), warp);
@@ -559,9 +561,9 @@ __device__ __forceinline__ void put_keys_of_two_places(S& s, const SparseMla& a,
     second.load(a, own_slots(s, w, 0, 1), warp);
     second.load_rope(a, own_slots(s, w, 0, 1), warp);
     first.put(s.key(0), warp_index());
-    named_barrier_arrive(kKeysBarrier, kFirstKeysThreads<S>);
+    s.keys_full.arrive(0);
     second.put(s.key(1), warp);
-    named_barrier_arrive(kKeysBarrier + 1, kFirstKeysThreads<S>);
+    s.keys_full.arrive(1);
     if constexpr (S::kRounds > 1) third.load(a, own_slots(s, w, 1, 0), warp);
   }
   if constexpr (S::kRounds > 1) put_later_keys(s, a, w, warp, third);
@@ -595,6 +597,8 @@ __device__ __forceinline__ void init_barriers(S& s, const SparseMla& a, const Bl
   }
   for (Mbarrier& full : s.sums_full) full.init(1);
   for (Mbarrier& full : s.values_full) full.init(128);
+  s.keys_full.init();
+  s.later_keys_full.init();
   fence_barrier_init();
   int n_heads = 0;
   for (int group = 0; group < S::kGroups; ++group) n_heads += query_heads(a, w, group);

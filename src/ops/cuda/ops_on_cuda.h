@@ -57,7 +57,8 @@ struct ProductRows {
   cuda::QuantizedRows x;  // codes and scales for e4m3, values for mxfp4
   int n_rows = 0;
   int rows_per_group = 0;                // typically
-  const int32_t* group_begin = nullptr;  // as in gemm_fp8.h
+  const int32_t* group_begin = nullptr;  // as in gemm_fp8.h,
+  bool groups_settled = false;           // this too
 };
 
 // A product of f32 rows, and the kernel for it.

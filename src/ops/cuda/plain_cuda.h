@@ -37,7 +37,9 @@ class PlainCuda : public CudaBackend {
   Status synchronize() override;
   OpClock* clock() override { return &clock_; }
   Result<std::unique_ptr<RecordedWork>> record(const std::function<void()>& enqueue) override;
+  Result<std::unique_ptr<RecordedWork>> record_for_rows(const View& seq, const std::function<void()>& enqueue) override;
   Result<std::unique_ptr<WorkMark>> make_mark() override;
+  Result<std::unique_ptr<CopyStream>> open_copy_stream() override;
   Result<Matrix> upload(const RowMajorWeights& source) override;
   Result<ops::ExpertStack> upload_experts(std::span<const ExpertRows> experts) override;
   double measure_read_gb_per_s() override;

@@ -339,6 +339,7 @@ void OpsOnCuda::multiply(const ProductRows& x, const ProductWeights& w, void* ou
   a.x_scale_ld = x.x.scale_ld;
   a.w = reinterpret_cast<const uint8_t*>(w.data);
   a.w_scale = w.scales;
+  a.groups_settled = x.groups_settled;
   set_shape(a);
   const cuda::GemmFp8Shape shape = {
       .rows_per_group = x.rows_per_group, .n = w.n, .k = a.k, .n_groups = w.n_groups, .n_sms = device_.n_sms};
@@ -481,6 +482,7 @@ cuda::QuantizedRows OpsOnCuda::hidden_rows(const ProductRows& x, const BlockWeig
 void OpsOnCuda::run_block(const ProductRows& x, const BlockWeights& w, float limit, void* out, bool out_is_f32) {
   ProductRows hidden = x;
   hidden.x = hidden_rows(x, w, limit);
+  hidden.groups_settled = true;  // the product before the activation has read them
   multiply(hidden, w.down, out, out_is_f32);
 }
 

@@ -34,6 +34,42 @@ Error out_of_memory(int64_t n_bytes, const char* where, cudaError_t code) {
       code, fmt::format("{} of {} bytes failed, {} of {} free on the device", where, n_bytes, free_bytes, total_bytes));
 }
 
+Result<cudaGraph_t> end_capture(const Stream& stream) {
+  cudaGraph_t recorded = nullptr;
+  if (const cudaError_t code = cudaStreamEndCapture(stream.handle(), &recorded); code != cudaSuccess)
+    return cuda_error(code, "ending a graph capture");
+  return recorded;
+}
+
+Status capture_into(const Stream& stream, cudaGraph_t graph, const std::function<void()>& enqueue) {
+  if (const cudaError_t code =
+          cudaStreamBeginCaptureToGraph(stream.handle(), graph, nullptr, nullptr, 0, cudaStreamCaptureModeThreadLocal);
+      code != cudaSuccess)
+    return cuda_error(code, "beginning the capture of a part of a graph");
+  enqueue();
+  const Result<cudaGraph_t> recorded = end_capture(stream);
+  return recorded.ok() ? Status() : Status(recorded.error());
+}
+
+// After the one node of the graph, whose kernel sets the condition. Returns what is to hold the work, which belongs to the graph.
+Result<cudaGraph_t> add_branch(cudaGraph_t graph, GraphCondition condition) {
+  cudaGraphNode_t decision = nullptr, branch = nullptr;
+  size_t n_nodes = 1;
+  cudaGraphGetNodes(graph, &decision, &n_nodes);
+  cudaGraphNodeParams params{};
+  params.type = cudaGraphNodeTypeConditional;
+  params.conditional.handle = condition;
+  params.conditional.type = cudaGraphCondTypeIf;
+  params.conditional.size = 1;
+#if CUDART_VERSION >= 13000
+  const cudaError_t code = cudaGraphAddNode(&branch, graph, &decision, nullptr, 1, &params);
+#else
+  const cudaError_t code = cudaGraphAddNode(&branch, graph, &decision, 1, &params);
+#endif
+  if (code != cudaSuccess) return cuda_error(code, "adding a branch to a graph");
+  return params.conditional.phGraph_out[0];
+}
+
 }  // namespace
 
 Status use_device(int index) {
@@ -86,6 +122,12 @@ Status Event::synchronize() const {
   if (const cudaError_t code = cudaEventSynchronize(handle()); code != cudaSuccess)
     return cuda_error(code, "the CUDA device failed");
   return {};
+}
+
+bool Event::is_past() const {
+  if (cudaEventQuery(handle()) != cudaErrorNotReady) return true;
+  cudaGetLastError();  // it is an answer and no error
+  return false;
 }
 
 float Event::ms_since(const Event& earlier) const {
@@ -209,6 +251,7 @@ View DeviceArena::allocate(DType dtype, std::initializer_list<int64_t> shape) {
   return View(allocate_bytes(n_bytes), dtype, shape, Device::kCuda);
 }
 
+void Graph::Destroy::operator()(CUgraph_st* graph) const { cudaGraphDestroy(graph); }
 void Graph::Destroy::operator()(CUgraphExec_st* graph) const { cudaGraphExecDestroy(graph); }
 
 Result<Graph> Graph::capture(const Stream& stream, const std::function<void()>& enqueue) {
@@ -216,26 +259,51 @@ Result<Graph> Graph::capture(const Stream& stream, const std::function<void()>& 
       code != cudaSuccess)
     return cuda_error(code, "beginning a graph capture");
   enqueue();
-  cudaGraph_t recorded = nullptr;
-  if (const cudaError_t code = cudaStreamEndCapture(stream.handle(), &recorded); code != cudaSuccess)
-    return cuda_error(code, "ending a graph capture");
+  LEVIN_ASSIGN(const cudaGraph_t recorded, end_capture(stream));
   Graph graph;
+  graph.count_nodes(recorded);
+  LEVIN_TRY(graph.instantiate(Template(recorded)));
+  return graph;
+}
+
+Result<Graph> Graph::capture_if(const Stream& stream, const std::function<void(GraphCondition)>& decide,
+                                const std::function<void()>& enqueue) {
+  cudaGraph_t made = nullptr;
+  if (const cudaError_t code = cudaGraphCreate(&made, 0); code != cudaSuccess)
+    return cuda_error(code, "making a graph");
+  Template whole(made);
+  GraphCondition condition = 0;
+  if (const cudaError_t code = cudaGraphConditionalHandleCreate(&condition, whole.get()); code != cudaSuccess)
+    return cuda_error(code, "making a condition of a graph");
+  LEVIN_TRY(capture_into(stream, whole.get(), [&] { decide(condition); }));
+  LEVIN_ASSIGN(const cudaGraph_t body, add_branch(whole.get(), condition));
+  LEVIN_TRY(capture_into(stream, body, enqueue));
+  Graph graph;
+  graph.count_nodes(body);
+  LEVIN_TRY(graph.instantiate(std::move(whole)));
+  return graph;
+}
+
+void Graph::count_nodes(CUgraph_st* graph) {
   size_t n_nodes = 0;
-  cudaGraphGetNodes(recorded, nullptr, &n_nodes);
+  cudaGraphGetNodes(graph, nullptr, &n_nodes);
   std::vector<cudaGraphNode_t> nodes(n_nodes);
-  cudaGraphGetNodes(recorded, nodes.data(), &n_nodes);
+  cudaGraphGetNodes(graph, nodes.data(), &n_nodes);
   for (const cudaGraphNode_t node : nodes) {
     cudaGraphNodeType type{};
     cudaGraphNodeGetType(node, &type);
-    ++graph.n_nodes_;
-    graph.n_kernels_ += type == cudaGraphNodeTypeKernel;
+    ++n_nodes_;
+    n_kernels_ += type == cudaGraphNodeTypeKernel;
   }
+}
+
+Status Graph::instantiate(Template graph) {
   cudaGraphExec_t raw = nullptr;
-  const cudaError_t code = cudaGraphInstantiate(&raw, recorded, 0);
-  cudaGraphDestroy(recorded);
-  if (code != cudaSuccess) return cuda_error(code, "instantiating a graph");
-  graph.graph_.reset(raw);
-  return graph;
+  if (const cudaError_t code = cudaGraphInstantiate(&raw, graph.get(), 0); code != cudaSuccess)
+    return cuda_error(code, "instantiating a graph");
+  template_ = std::move(graph);
+  graph_.reset(raw);
+  return {};
 }
 
 void Graph::launch(const Stream& stream) const {

@@ -18,6 +18,7 @@
 
 struct CUstream_st;
 struct CUevent_st;
+struct CUgraph_st;
 struct CUgraphExec_st;
 
 namespace levin::cuda {
@@ -52,6 +53,7 @@ class Event {
 
   void record(const Stream& stream) const;
   Status synchronize() const;
+  bool is_past() const;                        // synchronize() would not wait
   float ms_since(const Event& earlier) const;  // both recorded and complete
   CUevent_st* handle() const { return event_.get(); }
 
@@ -156,11 +158,17 @@ class DeviceArena {
   int64_t peak_ = 0;
 };
 
+// What a kernel sets to 0 to leave out work of the graph that it runs in: a cudaGraphConditionalHandle.
+using GraphCondition = unsigned long long;
+
 // Recorded work that runs again with the same addresses: what changes between runs is read from device memory.
 class Graph {
  public:
   // Records what `enqueue` puts on the stream (and on streams it forks to and joins from) instead of running it.
   static Result<Graph> capture(const Stream& stream, const std::function<void()>& enqueue);
+  // The same, of work that runs if the condition is not 0. `decide` puts one kernel on the stream, which sets it.
+  static Result<Graph> capture_if(const Stream& stream, const std::function<void(GraphCondition)>& decide,
+                                  const std::function<void()>& enqueue);
 
   void launch(const Stream& stream) const;
   int64_t n_nodes() const { return n_nodes_; }      // kernels, copies and fills
@@ -168,10 +176,17 @@ class Graph {
 
  private:
   struct Destroy {
+    void operator()(CUgraph_st* graph) const;
     void operator()(CUgraphExec_st* graph) const;
   };
+  using Template = std::unique_ptr<CUgraph_st, Destroy>;
+
+  void count_nodes(CUgraph_st* graph);
+  Status instantiate(Template graph);
+
   int64_t n_nodes_ = 0;
   int64_t n_kernels_ = 0;
+  Template template_;  // its conditions belong to it
   std::unique_ptr<CUgraphExec_st, Destroy> graph_;
 };
 

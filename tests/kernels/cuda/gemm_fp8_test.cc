@@ -11,13 +11,15 @@
 
 #include "gemm_problem.h"
 #include "kernels/cuda/device_array.h"
+#include "kernels/cuda/moe.h"
+#include "kernels/cuda/quantize_fp8.h"
 
 namespace levin::cuda {
 namespace {
 
 std::vector<GemmFp8Plan> all_plans() {
   std::vector<GemmFp8Plan> plans;
-  plans.push_back({GemmKernel::kGemv, kMaxGemvRows, 32});
+  for (const int width : {32, 48, 56}) plans.push_back({GemmKernel::kGemv, kMaxGemvRows, width});
   for (const int rows : {8, 16, 32, 64})
     for (const int width : {16, 32, 48, 56, 64}) plans.push_back({GemmKernel::kRows, rows, width});
   plans.push_back({GemmKernel::kTiles, 128, 128});
@@ -174,7 +176,7 @@ TEST_F(GemmFp8Test, FewRowsOfLargeProductsHaveTheSameBits) {
   struct Case {
     int n, k;
   };
-  for (const Case& c : {Case{17000, 384}, Case{2112, 7168}, Case{1000, 16384}}) {
+  for (const Case& c : {Case{17000, 384}, Case{2112, 7168}, Case{1000, 16384}, Case{600, 18432}}) {
     const GemmProblem p(8, c.n, c.k, 1, 31);
     const OnDevice device(*stream_, p);
     const std::vector<float> all = device.run({GemmKernel::kRows, 8, 64}, 0, 8);
@@ -191,7 +193,7 @@ TEST_F(GemmFp8Test, FewRowsOfLargeProductsHaveTheSameBits) {
 
 TEST_F(GemmFp8Test, GroupsEqualTheirOwnDenseProducts) {
   const std::vector<std::vector<int32_t>> cases = {
-      {0, 1, 1, 4, 20}, {0, 0, 0, 0, 1}, {0, 300, 301, 430, 430}, {0, 5, 70, 326, 390}};
+      {0, 1, 1, 4, 20}, {0, 0, 0, 0, 1}, {0, 300, 301, 430, 430}, {0, 5, 70, 326, 390}, {0, 200, 392, 512, 769}};
   for (const std::vector<int32_t>& begin : cases) {
     const int n_groups = static_cast<int>(begin.size()) - 1, n_tokens = begin.back(), n = 320;
     const GemmProblem p(n_tokens, n, 768, n_groups, 1000 + static_cast<uint64_t>(n_tokens));
@@ -238,7 +240,9 @@ TEST_F(GemmFp8Test, ChainsThatOverlapGiveTheSameBits) {
   const GemmProblem p(16, 512, 512, 1, 11);
   const OnDevice device(*stream_, p);
   const DeviceArray<float> first(*stream_, 16 * 512), second(*stream_, 16 * 512);
-  for (const GemmFp8Plan& plan : {GemmFp8Plan{GemmKernel::kRows, 16, 32}, {GemmKernel::kGemv, kMaxGemvRows, 32}}) {
+  for (const GemmFp8Plan& plan : {GemmFp8Plan{GemmKernel::kRows, 16, 32},
+                                  {GemmKernel::kGemv, kMaxGemvRows, 32},
+                                  {GemmKernel::kGemv, kMaxGemvRows, 56}}) {
     GemmFp8 a = device.args(first.data(), true), b = device.args(second.data(), true);
     if (plan.kernel == GemmKernel::kGemv) a.n_tokens = b.n_tokens = kMaxGemvRows;
     b.x_scale = first.data();
@@ -264,6 +268,63 @@ TEST_F(GemmFp8Test, ChainsThatOverlapGiveTheSameBits) {
   }
 }
 
+// As a layer's experts: rows planned anew each time, a product, the rounding of what it gives, and a product that reads the
+// groups before that rounding ends. Plans alternate, so that the groups of the one before would show.
+TEST_F(GemmFp8Test, ProductsThatOverlapTheirPlanGiveTheSameBits) {
+  constexpr int kTokens = 6, kActive = 3, kExperts = 40, kGroups = kExperts + 1, kWide = 512, kHidden = 256;
+  constexpr int kRows = kTokens * (kActive + 1);
+  const GemmProblem up(kRows, kWide, kHidden, kGroups, 51), down(kRows, 320, kWide, kGroups, 52);
+  const OnDevice up_device(*stream_, up), down_device(*stream_, down);
+  const DeviceArray<float> wide(*stream_, kRows * kWide), out(*stream_, 2 * kRows * 320);
+  const DeviceArray<uint8_t> codes(*stream_, kRows * kWide);
+  const DeviceArray<float> scale(*stream_, kWide / 128 * kRows);
+  const DeviceArray<int32_t> group_begin(*stream_, kGroups + 1), token_of(*stream_, kRows),
+      row_of(*stream_, kTokens * kActive);
+  std::vector<int32_t> picks[2];
+  for (int t = 0; t < kTokens; ++t)
+    for (int i = 0; i < kActive; ++i) picks[0].push_back(3 * i + t % 3), picks[1].push_back(39 - 5 * (2 - i) - t % 2);
+  const DeviceArray<int32_t> topk[2] = {{*stream_, picks[0]}, {*stream_, picks[1]}};
+  const auto layer = [&](int which, bool overlaps) {
+    plan_rows({.topk = topk[which].data(),
+               .plan = {group_begin.data(), token_of.data(), row_of.data()},
+               .n_tokens = kTokens,
+               .n_active = kActive,
+               .n_experts_here = kExperts,
+               .has_shared = true},
+              stream_->handle());
+    GemmFp8 a = up_device.args(wide.data(), true);
+    a.group_begin = group_begin.data();
+    a.pdl = overlaps;
+    gemm_fp8(a, {GemmKernel::kRows, 8, 64}, stream_->handle());
+    const QuantizedRows rounded{
+        .codes = codes.data(), .code_row_bytes = kWide, .scale = scale.data(), .scale_ld = kRows};
+    quantize_fp8({.x = wide.data(),
+                  .x_is_f32 = true,
+                  .x_ld = kWide,
+                  .out = rounded,
+                  .n_tokens = kRows,
+                  .k = kWide,
+                  .pdl = overlaps},
+                 stream_->handle());
+    GemmFp8 b = down_device.args(out.data() + which * kRows * 320, true);
+    b.x = codes.data();
+    b.x_scale = scale.data();
+    b.group_begin = group_begin.data();
+    b.pdl = b.groups_settled = overlaps;
+    gemm_fp8(b, {GemmKernel::kRows, 8, 64}, stream_->handle());
+  };
+  layer(0, false), layer(1, false);
+  const std::vector<float> expected = out.host();
+  const Graph graph = must(Graph::capture(*stream_, [&] {
+    for (int i = 0; i < 20; ++i) layer(i % 2, true);
+  }));
+  for (int repeat = 0; repeat < 20; ++repeat) {
+    out.fill(0xFF);
+    graph.launch(*stream_);
+    EXPECT_EQ(count_different(out.host(), expected.data()), 0) << "repeat " << repeat;
+  }
+}
+
 TEST(GemmFp8PlanTest, RefusesByName) {
   EXPECT_EQ(gemm_fp8_support({.n = 2112, .k = 7168}), "");
   EXPECT_NE(gemm_fp8_support({.n = 2113, .k = 7168}).find("2113"), std::string::npos);
@@ -274,6 +335,7 @@ TEST(GemmFp8PlanTest, RefusesByName) {
 TEST(GemmFp8PlanTest, FillsTheSms) {
   EXPECT_EQ(plan_gemm_fp8({1, 2112, 7168, 1, 132}).describe(), "few rows 2x32");
   EXPECT_EQ(plan_gemm_fp8({3, 2112, 7168, 1, 132}).describe(), "rows 8x16");
+  EXPECT_EQ(plan_gemm_fp8({1, 7168, 16384, 1, 132}).describe(), "few rows 2x56");
   EXPECT_EQ(plan_gemm_fp8({1, 7168, 2048, 32, 132}).describe(), "rows 8x64");
   EXPECT_EQ(plan_gemm_fp8({16, 7168, 2048, 1, 132}).describe(), "rows 16x56");
   EXPECT_EQ(plan_gemm_fp8({4096, 2112, 7168, 1, 132}).describe(), "tiles 256x136");

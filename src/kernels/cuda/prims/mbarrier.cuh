@@ -91,6 +91,7 @@ struct alignas(8) Mbarrier {
     if (try_wait(parity)) return;
     const uint64_t begin = now_ns();
     while (!try_wait(parity)) {
+      rest_for_racecheck();
       if (now_ns() - begin > kWatchdogNs) __trap();
     }
   }
@@ -99,11 +100,14 @@ struct alignas(8) Mbarrier {
   // (its remark C7512).
   __device__ __forceinline__ void wait_without_clock(uint32_t parity) const {
     if (try_wait(parity)) return;
-    while (!try_wait(parity)) {
-    }
+    while (!try_wait(parity)) rest_for_racecheck();
   }
 
  private:
+  // racecheck records every look at a barrier, which takes most of its time where blocks wait for each other.
+  __device__ __forceinline__ static void rest_for_racecheck() {
+    if constexpr (kForRacecheck) __nanosleep(20'000);
+  }
   __device__ __forceinline__ static uint64_t now_ns() {
     uint64_t now;
     asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
