@@ -5,8 +5,9 @@
 
 namespace levin {
 
-constexpr double kGreedyTemperature = 1e-5;           // below it: the largest logit, without noise
-constexpr float kMostProbability = 0x1.fffffep-1f;  // of a chosen token: the others have some, be it less than f32 shows
+constexpr double kGreedyTemperature = 1e-5;  // below it: the largest logit, without noise
+constexpr float kMostProbability =
+    0x1.fffffep-1f;  // of a chosen token: the others have some, be it less than f32 shows
 
 // What decides a row's choice besides its logits. Eight words.
 struct ChoiceRule {
