@@ -5,8 +5,10 @@
 
 namespace levin {
 
-constexpr double kGreedyTemperature = 1e-5;           // below it: the largest logit, without noise
-constexpr float kMostProbability = 0x1.fffffep-1f;  // of a chosen token: the others have some, be it less than f32 shows
+// A temperature below it chooses the largest logit, without noise.
+constexpr double kGreedyTemperature = 1e-5;
+// Of a chosen token: the others have some, be it less than f32 shows.
+constexpr float kMostProbability = 0x1.fffffep-1f;
 
 // What decides a row's choice besides its logits. Eight words.
 struct ChoiceRule {
