@@ -1,5 +1,5 @@
 # Writes TEXT, a text file, as the definition of a function that returns it:
-#   cmake -D TEXT=page.html -D OUT=page_html.cc -D HEADER=serve/page.h -D FUNCTION=levin::serve::page_html -P embed.cmake
+#   cmake -D TEXT=page.html -D OUT=page_html.cc -D HEADER=serve/page_document.h -D FUNCTION=levin::serve::page_html -P embed.cmake
 file(READ "${TEXT}" text)
 string(FIND "${text}" ")embedded\"" end_mark)
 if(NOT end_mark EQUAL -1)

@@ -17,10 +17,10 @@
 #include <memory>
 #include <optional>
 
+#include "base/clock.h"
+
 namespace levin::app {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 Error usage_error(std::string message) { return {ErrorKind::kUsage, std::move(message)}; }
 Error broken(std::string message) { return {ErrorKind::kRuntime, std::move(message)}; }

@@ -11,14 +11,10 @@
 namespace levin::app {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 constexpr size_t kWords = 6000;  // that prompts are cut from; longer ones go round
 constexpr const char* kVocabulary[] = {"river", "stone", "apple", "tiger", "cloud",  "lamp",   "chair", "green",
                                        "seven", "paper", "north", "quiet", "engine", "silver", "under", "window",
                                        "a",     "of",    "and",   "the",   "letter", "walks",  "long",  "before"};
-
-double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
 const io::JsonValue* member(const io::JsonValue* value, std::string_view key) {
   const io::JsonObject* object = value != nullptr ? value->as_object() : nullptr;

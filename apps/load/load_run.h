@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "apps/load/http_client.h"
+#include "base/clock.h"
 #include "base/result.h"
 #include "io/json.h"
 
@@ -93,7 +94,7 @@ class LoadClient {
   Status find_model();
   void find_tokens();
   io::JsonValue prompt(std::mt19937_64& random) const;
-  RequestRecord send(int64_t i, std::chrono::steady_clock::time_point begin) const;
+  RequestRecord send(int64_t i, Clock::time_point begin) const;
   SpeculationCount speculation() const;
 
   LoadOptions options_;

@@ -21,10 +21,9 @@
 #include <vector>
 
 #include "base/result.h"
+#include "base/token_choice.h"
 
 namespace levin {
-
-constexpr double kGreedyTemperature = 1e-5;  // below it: plain argmax
 
 // Limits of parameters, over HTTP and on the command line. They are far beyond any use and far from overflow in double:
 // with all of them together a logit of 3e38 stays finite, in an answer of 2^31 tokens.

@@ -3,22 +3,18 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <chrono>
 #include <memory>
 #include <random>
 
+#include "base/clock.h"
 #include "engine/row_span.h"
 #include "engine/step_loop.h"
 
 namespace levin {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 constexpr int kLimitSamples = 10;       // of a few milliseconds
 constexpr int64_t kExampleBlocks = 16;  // that contexts are filled with
-
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 std::vector<int32_t> random_tokens(int64_t n_tokens, int64_t n_vocab, uint64_t seed) {
   std::mt19937_64 engine(seed);

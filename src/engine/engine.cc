@@ -3,12 +3,12 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <chrono>
 #include <limits>
 #include <optional>
 #include <utility>
 
 #include "arch/load_config.h"
+#include "base/clock.h"
 #include "base/memory.h"
 #include "engine/bench.h"
 #include "engine/engine_load.h"
@@ -26,13 +26,7 @@
 namespace levin {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
-
 double mebibytes(int64_t n_bytes) { return static_cast<double>(n_bytes) / (1024.0 * 1024.0); }
-
-constexpr int64_t kScoreRows = 64;  // whose logits are held at a time
 
 // Nothing for dummy weights.
 Result<std::optional<io::Checkpoint>> open_checkpoint(const EngineOptions& options) {

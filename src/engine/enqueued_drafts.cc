@@ -53,7 +53,7 @@ int64_t chain_position(const EnqueuedEntry& entry, int64_t step) {
   return entry.first_position + std::min(n_rows - 1 + step, n_known(entry) + entry.room - 2);
 }
 
-ops::DraftChain chain_of(const EnqueuedEntry& entry, int depth) {
+DraftChain chain_of(const EnqueuedEntry& entry, int depth) {
   return {.rule = *entry.chooser->rule(0),
           .n_wanted = depth,
           .room = static_cast<int32_t>(std::min<int64_t>(entry.room, std::numeric_limits<int32_t>::max())),
@@ -100,14 +100,14 @@ CarriedRows EnqueuedDrafts::carry(const EnqueuedRound& round, const EnqueuedDraf
 
 // What the device is told of the sequences; and which of them have chains.
 void EnqueuedDrafts::describe(const EnqueuedRound& round) {
-  std::vector<ops::VerifiedRows> sequences;
-  std::vector<ops::DraftChain> chains;
-  std::vector<ops::ChoiceRule> rules;  // of a round ahead: written there
+  std::vector<VerifiedRows> sequences;
+  std::vector<DraftChain> chains;
+  std::vector<ChoiceRule> rules;  // of a round ahead: written there
   std::vector<int32_t> places_before;
   chains_.clear();
   int64_t n_rows = 0, n_chosen = 0;
   for (const EnqueuedEntry& entry : round.entries) {
-    ops::VerifiedRows& rows = sequences.emplace_back();
+    VerifiedRows& rows = sequences.emplace_back();
     rows = {.first_row = static_cast<int32_t>(n_rows),
             .n_rows = static_cast<int32_t>(entry.rows.size()),
             .n_known = static_cast<int32_t>(n_known(entry)),
@@ -125,9 +125,9 @@ void EnqueuedDrafts::describe(const EnqueuedRound& round) {
   const int64_t first_chain = pack.add(chains), first_rule = pack.add(rules), first_sequence = pack.add(sequences),
                 first_place = pack.add(places_before);
   pack.send(runner_);
-  words_ = pack.rows(first_chain, std::ssize(chains), ops::kDraftChainWords);
-  rules_ = pack.rows(first_rule, std::ssize(rules), ops::kChoiceRuleWords);
-  sequences_ = pack.rows(first_sequence, std::ssize(sequences), ops::kVerifiedRowsWords);
+  words_ = pack.rows(first_chain, std::ssize(chains), kDraftChainWords);
+  rules_ = pack.rows(first_rule, std::ssize(rules), kChoiceRuleWords);
+  sequences_ = pack.rows(first_sequence, std::ssize(sequences), kVerifiedRowsWords);
   carried_ = {.which = pack.rows(first_place, std::ssize(sequences), 1).reshaped({std::ssize(sequences)}),
               .rows_each = static_cast<int32_t>(round.entries.front().n_chosen)};
 }
@@ -197,12 +197,11 @@ std::optional<EnqueuedDrafts::Result> EnqueuedDrafts::result_of(const DraftState
       std::find_if(chains_.begin(), chains_.end(), [&](const EnqueuedEntry& entry) { return entry.state == &state; });
   if (found == chains_.end()) return std::nullopt;
   const int64_t n = found - chains_.begin();
-  ops::DraftChain chain;
+  DraftChain chain;
   std::memcpy(static_cast<void*>(&chain), words_on_host_.row<int32_t>(n), sizeof(chain));
   Result result{.n_committed = chain.n_committed, .choices = {}};
   for (const HeadCall& head : heads_)
-    std::memcpy(static_cast<void*>(&result.choices.emplace_back()), head.chosen.row<int32_t>(n),
-                sizeof(ops::ChosenToken));
+    std::memcpy(static_cast<void*>(&result.choices.emplace_back()), head.chosen.row<int32_t>(n), sizeof(ChosenToken));
   return result;
 }
 

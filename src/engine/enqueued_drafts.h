@@ -37,8 +37,8 @@ class EnqueuedDrafts {
 
   // What came of a sequence that gives tokens, once the runner has waited.
   struct Result {
-    int64_t n_committed = 0;                // rows that the device found right
-    std::vector<ops::ChosenToken> choices;  // [depth]; those after the end of its chain mean nothing
+    int64_t n_committed = 0;           // rows that the device found right
+    std::vector<ChosenToken> choices;  // [depth]; those after the end of its chain mean nothing
   };
   // nullopt: the sequence had no room for drafts.
   std::optional<Result> result_of(const DraftState& state) const;
@@ -47,7 +47,7 @@ class EnqueuedDrafts {
   void describe(const EnqueuedRound& round);
   void extend(const EnqueuedRound& round);
   void continue_chains(const EnqueuedRound& round, int step);
-  View rules_of_chains() const { return words_.slice_last(0, ops::kChoiceRuleWords); }
+  View rules_of_chains() const { return words_.slice_last(0, kChoiceRuleWords); }
   ops::EditedStep edited(const Step& step) const;
 
   Runner& runner_;

@@ -13,13 +13,13 @@ namespace levin {
 struct HeadRow {
   int32_t number = 0;  // among the hidden states
   // How, if logits and position alone decide. A device then chooses; the CPU leaves it to the caller, who has the logits.
-  std::optional<ops::ChoiceRule> rule;
+  std::optional<ChoiceRule> rule;
 };
 
 // Its logits [V], or its token if that was chosen where the logits are.
 struct HeadResult {
   std::span<const float> logits;
-  std::optional<ops::ChosenToken> chosen;
+  std::optional<ChosenToken> chosen;
 };
 
 }  // namespace levin

@@ -10,8 +10,6 @@
 namespace levin {
 namespace {
 
-constexpr int64_t kScoreRows = 64;  // of a prompt whose logits are held at a time
-
 // Copies blocks that exist as records into the sequence's pages.
 void restore(const Restored& restored, Sequence& s, const Drafter& drafter, Runner& runner, Round& round) {
   for (const RestoredBlock& block : restored.blocks) {

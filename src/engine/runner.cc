@@ -59,7 +59,7 @@ View filled_row(Arena& arena, int64_t width, T value) {
 
 // [N, kChoiceRuleWords] i32 that choose the largest logit.
 View no_rules(Arena& arena, int64_t n) {
-  return filled_row<int32_t>(arena, n * ops::kChoiceRuleWords, 0).reshaped({n, ops::kChoiceRuleWords});
+  return filled_row<int32_t>(arena, n * kChoiceRuleWords, 0).reshaped({n, kChoiceRuleWords});
 }
 
 bool are_consecutive(std::span<const int32_t> rows) {
@@ -159,7 +159,7 @@ void Runner::stamp_end() {
 }
 
 void Runner::note_results(const Side& side) {
-  last_result_ = std::chrono::steady_clock::now();
+  last_result_ = Clock::now();
   const Stamps stamps = *side.stamps;
   if (stamps.trunk_began != last_stamps_.trunk_began && last_stamps_.work_ended > 0)
     idle_before_trunk_s_ = 1e-9 * static_cast<double>(stamps.trunk_began - last_stamps_.work_ended);
@@ -310,7 +310,7 @@ ForwardRows Runner::forward(const Forward& f) {
                  .mtp = {.state = of_tokens(f.from.state), .topk = of_tokens(f.from.topk)}};
   if (f.edit != nullptr) (*f.edit)(ctx_, in.step);
   const ForwardRows out = compute(f.form, in, f.probe);
-  last_result_ = std::chrono::steady_clock::now();
+  last_result_ = Clock::now();
   return out;
 }
 
@@ -327,7 +327,7 @@ ForwardRows Runner::draft_blocks(std::span<const SequenceChunk> blocks) {
   } else {
     out = compute_blocks();
   }
-  last_result_ = std::chrono::steady_clock::now();
+  last_result_ = Clock::now();
   return out;
 }
 
@@ -345,7 +345,7 @@ DraftTerms Runner::draft_terms(View before, View state) {
   } else {
     out = compute_terms();
   }
-  last_result_ = std::chrono::steady_clock::now();
+  last_result_ = Clock::now();
   return out;
 }
 
@@ -501,7 +501,7 @@ View Runner::compute_logits(View hidden, bool of_drafts) {
 
 Runner::HeadOutput Runner::compute_head(const HeadInput& in, bool of_drafts) {
   const HeadOutput out{.logits = compute_logits(in.hidden, of_drafts),
-                       .chosen = ctx_.arena->allocate(DType::kI32, {in.hidden.dim(0), ops::kChosenTokenWords})};
+                       .chosen = ctx_.arena->allocate(DType::kI32, {in.hidden.dim(0), kChosenTokenWords})};
   ops::choose_tokens(ctx_, {.x = out.logits, .rules = in.rules, .out = out.chosen});
   return out;
 }
@@ -515,11 +515,11 @@ Runner::HeadRows Runner::HeadRows::part(int64_t first, int64_t n) const {
 // Hidden rows and rules on the device, and rows of padding after them: always at the same place after the arena's mark.
 Runner::HeadInput Runner::send_head(const HeadRows& in, int64_t n_rows) {
   View which = host_rows().allocate(DType::kI32, {n_rows});
-  HeadInput out{.hidden = {}, .rules = host_rows().allocate(DType::kI32, {n_rows, ops::kChoiceRuleWords})};
+  HeadInput out{.hidden = {}, .rules = host_rows().allocate(DType::kI32, {n_rows, kChoiceRuleWords})};
   const int64_t n_given = std::ssize(in.rows);
   for (int64_t i = 0; i < n_rows; ++i) {
     const HeadRow row = i < n_given ? in.rows[static_cast<size_t>(i)] : HeadRow{};
-    const ops::ChoiceRule rule = row.rule.value_or(ops::ChoiceRule{});
+    const ChoiceRule rule = row.rule.value_or(ChoiceRule{});
     which.data<int32_t>()[i] = row.number;
     std::memcpy(out.rules.row<int32_t>(i), &rule, sizeof(rule));
   }
@@ -565,8 +565,8 @@ Runner::HeadOutput Runner::start_head_on_device(const HeadRows& in, bool of_draf
   };
   const int64_t n_rows = std::ssize(in.rows), n_logits = n_with_logits(in.rows);
   HeadOutput out{.logits = host_rows().allocate(DType::kF32, {n_logits, model_.config().n_vocab}),
-                 .chosen = host_rows().allocate(DType::kI32, {n_rows, ops::kChosenTokenWords})};
-  if (n_logits == 0) out.there = device_rows().allocate(DType::kI32, {n_rows, ops::kChosenTokenWords});
+                 .chosen = host_rows().allocate(DType::kI32, {n_rows, kChosenTokenWords})};
+  if (n_logits == 0) out.there = device_rows().allocate(DType::kI32, {n_rows, kChosenTokenWords});
   int64_t n_copied = 0;
   for (int64_t row = 0; row < n_rows; row += kDeviceHeadRows) {
     const int64_t n = std::min(kDeviceHeadRows, n_rows - row);
@@ -600,7 +600,7 @@ HeadCall Runner::start_head(const HeadRows& in, bool of_drafts) {
 
 HeadCall Runner::start_draft_head(View hidden, View rules) {
   std::vector<HeadRow> rows(static_cast<size_t>(hidden.dim(0)));
-  for (size_t i = 0; i < rows.size(); ++i) rows[i] = {.number = static_cast<int32_t>(i), .rule = ops::ChoiceRule{}};
+  for (size_t i = 0; i < rows.size(); ++i) rows[i] = {.number = static_cast<int32_t>(i), .rule = ChoiceRule{}};
   return start_head({.hidden = hidden, .rows = rows, .rules = rules}, true);
 }
 
@@ -610,7 +610,7 @@ std::vector<HeadResult> Runner::results_of(const HeadCall& call) {
   for (size_t i = 0; i < results.size(); ++i) {
     if (call.by_rule[i]) {
       std::memcpy(static_cast<void*>(&results[i].chosen.emplace()), call.chosen.row<int32_t>(static_cast<int64_t>(i)),
-                  sizeof(ops::ChosenToken));
+                  sizeof(ChosenToken));
     } else {
       results[i].logits = row_span(call.logits, n_logits++);
     }
@@ -633,7 +633,7 @@ View Runner::logits_of(View hidden, bool of_drafts) {
     return out;
   }
   const View out = compute_logits(hidden, of_drafts);
-  last_result_ = std::chrono::steady_clock::now();
+  last_result_ = Clock::now();
   return out;
 }
 

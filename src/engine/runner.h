@@ -21,13 +21,13 @@
 #pragma once
 
 #include <array>
-#include <chrono>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/cpu.h"
 #include "base/thread_pool.h"
 #include "engine/build_step.h"
@@ -81,6 +81,8 @@ struct DraftStep {
   HeadCall head;
 };
 
+constexpr int64_t kScoreRows = 64;  // rows of a prompt whose logits are on the host at a time
+
 class Runner {
  public:
   Runner(const Model& model, const RunnerOptions& options);
@@ -127,7 +129,7 @@ class Runner {
   ArenaScope scope() { return ArenaScope(host_rows()); }  // frees at its end what came to the host since
 
   // When the last result of the model was there.
-  std::chrono::steady_clock::time_point last_result() const { return last_result_; }
+  Clock::time_point last_result() const { return last_result_; }
   // How long the device had nothing to do before the last trunk that was waited for, by its own clock; nullopt: nobody knows.
   std::optional<double> idle_before_trunk_s() const { return idle_before_trunk_s_; }
 
@@ -304,7 +306,7 @@ class Runner {
   RecordedCalls<PassKey, PassOutput> passes_;
   RecordedCalls<HeadKey, HeadOutput> heads_;
   int64_t n_waits_ = 0;
-  std::chrono::steady_clock::time_point last_result_;
+  Clock::time_point last_result_;
 
   Buffer stamps_;       // pinned
   Buffer trunk_began_;  // of the device

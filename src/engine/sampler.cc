@@ -66,7 +66,7 @@ std::vector<SampledDraft> Sampler::choose_drafts(View hidden, std::span<const Dr
   const std::vector<HeadResult> results = runner_.draft_head(hidden, asked);
   std::vector<SampledDraft> out;
   for (size_t i = 0; i < rows.size(); ++i) {
-    const std::optional<ops::ChosenToken>& chosen = results[i].chosen;
+    const std::optional<ChosenToken>& chosen = results[i].chosen;
     out.push_back(chosen ? draft_of(*chosen) : choose_draft(results[i].logits, rows[i]));
   }
   return out;
@@ -76,7 +76,7 @@ SampledDraft Sampler::choose_draft(std::span<const float> logits, const DraftRow
   return {.token = row.chooser->choose_draft(logits, row.drafts), .row = {.logits = logits, .chosen = std::nullopt}};
 }
 
-SampledDraft Sampler::draft_of(const ops::ChosenToken& chosen) {
+SampledDraft Sampler::draft_of(const ChosenToken& chosen) {
   return {.token = chosen.sound != 0 ? std::optional(chosen.token) : std::nullopt,
           .row = {.logits = {}, .chosen = chosen}};
 }

@@ -73,7 +73,7 @@ class Sampler {
   std::vector<SampledDraft> choose_drafts(View hidden, std::span<const DraftRow> rows);
   // The same of a row's logits [V] on the host.
   static SampledDraft choose_draft(std::span<const float> logits, const DraftRow& row);
-  static SampledDraft draft_of(const ops::ChosenToken& chosen);  // that a device chose
+  static SampledDraft draft_of(const ChosenToken& chosen);  // that a device chose
 
  private:
   Runner& runner_;

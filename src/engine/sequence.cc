@@ -8,8 +8,6 @@
 namespace levin {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 Error error_of(RowFault fault, int64_t position) {
   if (fault == RowFault::kNothingLeft) {
     return {ErrorKind::kUsage,
@@ -51,7 +49,7 @@ void Sequence::begin(const Admitted& admitted, const Drafter& drafter) {
   low_confidence = false;
   n_fill = n_tokens();
   if (n_answer_tokens() == 0) out->n_hit_tokens = n_cached;
-  if (!out->queue_s) out->queue_s = std::chrono::duration<double>(Clock::now() - submitted).count();
+  if (!out->queue_s) out->queue_s = seconds_since(submitted);
 }
 
 void Sequence::resume(int64_t n, const ResumeState& tap, const Drafter& drafter) {
@@ -102,7 +100,7 @@ void Sequence::append(const SampledToken& sampled, bool is_last) {
   tokens.push_back(sampled.token);
   TokenEvent& event = out->tokens.emplace_back(TokenEvent{.token = sampled.token, .logprobs = std::nullopt});
   if (request.logprobs) event.logprobs = row_logprobs(sampled.logits, sampled.token, request.n_top_logprobs);
-  out->decode_s = std::chrono::duration<double>(Clock::now() - prompt_done).count();
+  out->decode_s = seconds_since(prompt_done);
   const bool stops = is_last && chooser.ends_answer(sampled.token);
   finished = stops || n_answer_tokens() == max_tokens;
   if (finished) out->finish_reason = stops ? FinishReason::kStop : FinishReason::kLength;

@@ -14,7 +14,6 @@
 // Knows sampled tokens and drafts, and neither the model, the cache nor the other sequences.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <exception>
 #include <memory>
@@ -23,6 +22,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/device_fault.h"
 #include "base/recovery.h"
 #include "engine/draft_depth.h"
@@ -59,8 +59,8 @@ struct Sequence {
   std::vector<RowLogprobs> prompt_logprobs;
   std::unique_ptr<Generation> out = std::make_unique<Generation>();
   bool finished = false;
-  std::chrono::steady_clock::time_point submitted = std::chrono::steady_clock::now();
-  std::chrono::steady_clock::time_point prompt_done;
+  Clock::time_point submitted = Clock::now();
+  Clock::time_point prompt_done;
 
   Sequence(const Drafter& drafter, GenerateRequest request, SamplingPlan plan, int64_t block_tokens);
 

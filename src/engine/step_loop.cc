@@ -3,18 +3,14 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/device_fault.h"
 #include "base/recovery.h"
 
 namespace levin {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 // What model and drafter can do of what is asked. Chunks and drafts change no token.
 LoopOptions within_reach(const Runner& runner, const Drafter& drafter, LoopOptions options) {

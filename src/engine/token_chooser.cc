@@ -34,14 +34,14 @@ std::optional<int32_t> TokenChooser::choose_draft(std::span<const float> logits,
   return choice.ok() ? std::optional(choice.token) : std::nullopt;
 }
 
-std::optional<ops::ChoiceRule> TokenChooser::rule(int64_t n_drafts) const {
+std::optional<ChoiceRule> TokenChooser::rule(int64_t n_drafts) const {
   const bool by_logits_alone = plan_.by_logits_alone(history_.n_answer_tokens() + n_drafts);
   if (matcher_ || needs_logits_ || !by_logits_alone) return std::nullopt;
   const SamplingParams& params = plan_.params();
-  return ops::ChoiceRule{.seed = params.seed,
-                         .temperature = params.temperature,
-                         .position = static_cast<uint32_t>(position() + n_drafts),
-                         .choice = params.choice};
+  return ChoiceRule{.seed = params.seed,
+                    .temperature = params.temperature,
+                    .position = static_cast<uint32_t>(position() + n_drafts),
+                    .choice = params.choice};
 }
 
 // Of the token after all that were pushed. A structure may be complete before the first token, which must end the answer then.

@@ -23,7 +23,7 @@ class DraftChooser {
   virtual std::optional<int32_t> choose_draft(std::span<const float> logits, std::span<const int32_t> drafts) = 0;
   // How the token after n drafts is chosen, if logits and position alone decide: then a device may choose it. Rules of one
   // sequence differ in the position alone, and if the next token has one so has every token after it.
-  virtual std::optional<ops::ChoiceRule> rule(int64_t /*n_drafts*/) const { return std::nullopt; }
+  virtual std::optional<ChoiceRule> rule(int64_t /*n_drafts*/) const { return std::nullopt; }
   // Whether the draft layer's logits alone tell how likely a draft is to be accepted. With a structure they do not: it
   // excludes tokens of which they know nothing.
   virtual bool logits_tell_confidence() const = 0;
@@ -42,7 +42,7 @@ class TokenChooser final : public DraftChooser {
   bool ends_answer(int32_t token) const;       // the last token: it is a stop token, or completes the structure
 
   std::optional<int32_t> choose_draft(std::span<const float> logits, std::span<const int32_t> drafts) override;
-  std::optional<ops::ChoiceRule> rule(int64_t n_drafts) const override;
+  std::optional<ChoiceRule> rule(int64_t n_drafts) const override;
   bool logits_tell_confidence() const override { return !matcher_; }
 
  private:

@@ -78,7 +78,7 @@ class CudaBackend : public Backend, public DeviceMemory {
   // arena: nothing is allocated, copied in or waited for meanwhile.
   virtual Result<std::unique_ptr<RecordedWork>> record(const std::function<void()>& enqueue) = 0;
   // The same of work over a step's rows, which a replay leaves out if all of them are padding by then: seq [T] i32 negative. What
-  // the work gives is then what was there. A driver older than CUDA 12.4 leaves nothing out.
+  // the work gives is then what was there.
   virtual Result<std::unique_ptr<RecordedWork>> record_for_rows(const View& seq,
                                                                 const std::function<void()>& enqueue) = 0;
 

@@ -16,40 +16,12 @@
 
 #include <cstdint>
 
+#include "base/draft_chain.h"
 #include "ops/context.h"
 #include "ops/logits.h"
 #include "tensor/view.h"
 
 namespace levin::ops {
-
-// The rows of one sequence in the target's step, and in the draft layer's step over the same rows. Eight words.
-struct VerifiedRows {
-  int32_t first_row = 0;
-  int32_t n_rows = 0;
-  int32_t n_known = 0;       // of the rows: the first ones, whose next tokens are a prompt's. All are right
-  int32_t first_chosen = 0;  // in `chosen`: the token that follows the first of the others
-  int32_t chain = -1;        // the chain of drafts that starts at the last right row; -1: none
-  int32_t unused[3] = {};
-};
-constexpr int64_t kVerifiedRowsWords = sizeof(VerifiedRows) / 4;
-
-constexpr int32_t kMostChainDrafts = 16;
-
-// The drafts of one sequence in the making. Forty words.
-struct DraftChain {
-  ChoiceRule rule;            // of the next draft. The host's: of the first token that the target chooses
-  double confidence = 1;      // of all drafts so far together
-  int32_t n_wanted = 0;       // drafts, with those that there are; as many as there are: the chain has ended
-  int32_t room = 0;           // one less than the tokens that may still follow, and so drafts; below 0: none may
-  int32_t n_drafts = 0;       // that there are
-  int32_t position = 0;       // of the row that the next draft is chosen from. The host's: of the row before the first
-  int32_t n_committed = -1;   // rows of the sequence that are right; 0: it ends, since a row is at fault
-  int32_t next_token = 0;     // the last that the target chose
-  int32_t next_position = 0;  // its position: where the next round begins
-  int32_t unused[7] = {};
-  int32_t drafts[kMostChainDrafts] = {};  // those that there are
-};
-constexpr int64_t kDraftChainWords = sizeof(DraftChain) / 4;
 
 // What is edited of a step of the draft layer (model/step.h): all [T] i32.
 struct EditedStep {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "base/token_choice.h"
 #include "ops/context.h"
 #include "tensor/view.h"
 
@@ -23,27 +24,6 @@ struct Argmax {
   View out;  // [T] i32
 };
 void argmax(OpContext& ctx, const Argmax& a);
-
-// What decides a row's choice besides its logits. Eight words of a row of ChooseTokens::rules.
-struct ChoiceRule {
-  uint64_t seed = 0;
-  double temperature = 0;  // below 1e-5: the largest logit
-  uint32_t position = 0;   // of the token to be chosen
-  uint32_t choice = 0;
-  uint64_t unused = 0;
-};
-constexpr double kGreedyTemperature = 1e-5;
-constexpr float kMostProbability = 0x1.fffffep-1f;  // the others have some, be it less than f32 shows
-constexpr int64_t kChoiceRuleWords = sizeof(ChoiceRule) / 4;
-
-// What was chosen: a row of ChooseTokens::out.
-struct ChosenToken {
-  int32_t token = 0;      // 0 of a row that is not sound
-  int32_t sound = 0;      // whether all logits are finite or -infinity, and one is finite
-  float probability = 0;  // of the most likely token at temperature 1, within 1e-3, below 1; not sound: 0
-  int32_t unused = 0;
-};
-constexpr int64_t kChosenTokenWords = sizeof(ChosenToken) / 4;
 
 // The choice of decode/sampling.h for rows that it depends on logits and place alone: without penalties, bias, masks and
 // cuts. out[t]: argmax_v x[t,v] / temperature + noise(seed, position, choice, v), ties to the lowest id.

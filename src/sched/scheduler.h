@@ -88,7 +88,7 @@ struct Restored {
 };
 
 struct StepPlan {
-  std::vector<SequenceId> preempted;  // preempted: their rows and drafts are lost
+  std::vector<SequenceId> preempted;  // their rows and drafts are lost
   std::vector<Admitted> admitted;     // their only rows are those of the prefix-cache hit
   std::vector<Restored> restored;     // to be applied after admission
   std::vector<StepEntry> entries;     // each id once; empty only if there are blocks to restore, or no sequences

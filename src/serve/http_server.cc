@@ -15,9 +15,11 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
-#include <boost/asio/write.hpp>
-#include <boost/beast/core.hpp>
-#include <boost/beast/http.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/core/string.hpp>
+#include <boost/beast/core/tcp_stream.hpp>
+#include <boost/beast/http/parser.hpp>
+#include <boost/beast/http/string_body.hpp>
 #include <future>
 #include <list>
 #include <set>
@@ -35,6 +37,7 @@ using boost::system::error_code;
 
 constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
 constexpr uint32_t kMaxHeadBytes = 64 << 10;
+constexpr size_t kReadBytes = 16 << 10;  // at a time
 constexpr std::string_view kComment = ": still here\n\n";
 constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
 constexpr auto kGiveUpTime = std::chrono::seconds(2);
@@ -160,8 +163,12 @@ HttpRequest plain_request(const http::request<http::string_body>& message) {
   return request;
 }
 
+using Parser = http::request_parser<http::string_body>;
+
 class Server;
 
+// Its two coroutines read() and write() are the only callers of the stream's own: each further caller would have the compiler make
+// its operations again.
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
   Connection(Server& server, tcp::socket socket, bool late)
@@ -178,6 +185,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
   }
 
  private:
+  asio::awaitable<error_code> read();
+  asio::awaitable<error_code> write(std::string_view bytes);
+  asio::awaitable<error_code> parse(Parser& parser, bool (Parser::*is_done)() const);
   asio::awaitable<std::shared_ptr<Output>> read_request();
   asio::awaitable<bool> write_answer();
   asio::awaitable<void> watch();
@@ -265,29 +275,58 @@ asio::awaitable<void> Connection::run() {
   co_await linger();
 }
 
+// More bytes into the buffer.
+asio::awaitable<error_code> Connection::read() {
+  const auto [ec, n] = co_await stream_.async_read_some(buffer_.prepare(kReadBytes), kAwait);
+  buffer_.commit(n);
+  co_return ec;
+}
+
+asio::awaitable<error_code> Connection::write(std::string_view bytes) {
+  while (!bytes.empty()) {
+    const auto [ec, n] = co_await stream_.async_write_some(asio::const_buffer(bytes.data(), bytes.size()), kAwait);
+    if (ec) co_return ec;
+    bytes.remove_prefix(n);
+  }
+  co_return error_code();
+}
+
+// Has the parser take what comes until it is done with the head or with all of a request.
+asio::awaitable<error_code> Connection::parse(Parser& parser, bool (Parser::*is_done)() const) {
+  while (!(parser.*is_done)()) {
+    error_code ec = http::error::need_more;
+    if (buffer_.size() > 0) buffer_.consume(parser.put(buffer_.data(), ec));
+    if (ec == http::error::need_more) {
+      ec = co_await read();
+      if (ec == asio::error::eof && !parser.got_some()) ec = http::error::end_of_stream;
+      if (ec == asio::error::eof) {
+        ec = {};
+        parser.put_eof(ec);
+      }
+    }
+    if (ec) co_return ec;
+  }
+  co_return error_code();
+}
+
 // The next request; nullptr when the connection is to be closed, after an answer if there is somebody to read one.
 asio::awaitable<std::shared_ptr<Output>> Connection::read_request() {
   const HttpServerOptions& options = server_.options();
-  http::request_parser<http::string_body> parser;
+  Parser parser;
   parser.header_limit(kMaxHeadBytes);
   parser.body_limit(options.max_body_bytes);
   if (buffer_.size() == 0) {  // wait for its first byte
     stream_.expires_after(options.idle_timeout);
-    const auto [ec, n] = co_await stream_.async_read_some(buffer_.prepare(4096), kAwait);
-    if (ec) co_return nullptr;
-    buffer_.commit(n);
+    if (co_await read()) co_return nullptr;
   }
   reading_ = true;
   stream_.expires_after(options.head_timeout);
-  auto [ec, n_head] = co_await http::async_read_header(stream_, buffer_, parser, kAwait);
-  if (!ec && beast::iequals(parser.get()[http::field::expect], "100-continue")) {
-    const auto [write_ec, n] = co_await asio::async_write(stream_, asio::buffer(kContinue), kAwait);
-    ec = write_ec;
-  }
+  error_code ec = co_await parse(parser, &Parser::is_header_done);
+  if (!ec && beast::iequals(parser.get()[http::field::expect], "100-continue")) ec = co_await write(kContinue);
   if (!ec) {
     stream_.expires_after(options.body_timeout);
-    const auto [body_ec, n_body] = co_await http::async_read(stream_, buffer_, parser, kAwait);
-    ec = body_ec;
+    parser.eager(true);
+    ec = co_await parse(parser, &Parser::is_done);
   }
   if (ec == http::error::body_limit) {
     co_await refuse(413, fmt::format("the body is longer than the {} bytes that are allowed", options.max_body_bytes));
@@ -326,7 +365,7 @@ asio::awaitable<bool> Connection::write_answer() {
     } else if (!output.unsent.empty()) {
       const std::string bytes = std::exchange(output.unsent, {});
       stream_.expires_after(options.write_timeout);
-      const auto [ec, n] = co_await asio::async_write(stream_, asio::buffer(bytes), kAwait);
+      const error_code ec = co_await write(bytes);
       stream_.expires_never();
       if (ec) output.leave();
     } else if (output.ended) {
@@ -371,7 +410,7 @@ asio::awaitable<void> Connection::refuse(int status, std::string message) {
   const size_t length = response.body.size();
   const std::string text = response_head({}, response, false, &length) + response.body;
   stream_.expires_after(server_.options().write_timeout);
-  co_await asio::async_write(stream_, asio::buffer(text), kAwait);
+  co_await write(text);
   co_await linger();
 }
 
@@ -380,10 +419,9 @@ asio::awaitable<void> Connection::linger() {
   error_code ignored;
   stream_.socket().shutdown(tcp::socket::shutdown_send, ignored);
   stream_.expires_after(std::chrono::seconds(2));
-  std::string rest(size_t{64} << 10, '\0');
-  for (int i = 0; i < 2000 && !server_.stopping(); ++i) {
-    const auto [ec, n] = co_await stream_.async_read_some(asio::buffer(rest), kAwait);
-    if (ec) break;
+  for (int i = 0; i < 8000 && !server_.stopping(); ++i) {
+    buffer_.clear();
+    if (co_await read()) break;
   }
   stream_.socket().close(ignored);
 }

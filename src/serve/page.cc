@@ -4,6 +4,8 @@
 
 #include <string>
 
+#include "serve/page_document.h"
+
 namespace levin::serve {
 namespace {
 

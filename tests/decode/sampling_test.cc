@@ -375,17 +375,17 @@ TEST(MaxProb, IsThatOfTheSoftmax) {
 
 // ---- rows that a device may choose from ----
 
-ops::ChosenToken chosen_by_op(const std::vector<float>& logits, const ops::ChoiceRule& rule) {
+ChosenToken chosen_by_op(const std::vector<float>& logits, const ChoiceRule& rule) {
   ThreadPool pool(1);
   Arena arena;
   CpuBackend cpu(pool, arena, Isa::kPlain);
   OpContext ctx = op_context(cpu);
   const auto n_vocab = static_cast<int64_t>(logits.size());
-  const View rules = arena.allocate(DType::kI32, {1, ops::kChoiceRuleWords});
-  const View out = arena.allocate(DType::kI32, {1, ops::kChosenTokenWords});
+  const View rules = arena.allocate(DType::kI32, {1, kChoiceRuleWords});
+  const View out = arena.allocate(DType::kI32, {1, kChosenTokenWords});
   std::memcpy(rules.bytes(), &rule, sizeof(rule));
   ops::choose_tokens(ctx, {.x = View::of(logits.data(), {1, n_vocab}), .rules = rules, .out = out});
-  ops::ChosenToken chosen;
+  ChosenToken chosen;
   std::memcpy(&chosen, out.bytes(), sizeof(chosen));
   return chosen;
 }
@@ -406,7 +406,7 @@ TEST(ChooseTokensOp, ChoosesAsTheRuleDoes) {
     const SamplingPlan plan = plan_of(params, logits.size());
     ASSERT_TRUE(plan.by_logits_alone(0));
     const Choice expected = choose_token(logits, plan, {.history = nullptr, .position = position, .mask = {}});
-    const ops::ChosenToken found = chosen_by_op(
+    const ChosenToken found = chosen_by_op(
         logits,
         {.seed = params.seed, .temperature = params.temperature, .position = position, .choice = params.choice});
     EXPECT_EQ(found.sound != 0, expected.ok()) << i;

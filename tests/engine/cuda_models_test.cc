@@ -14,6 +14,7 @@
 #include "engine/oracle_trace.h"
 #include "engine/step_loop.h"
 #include "model/memory_plan.h"
+#include "ops/copies.h"
 #include "ops/cuda_backend.h"
 
 namespace levin::test {
@@ -174,6 +175,32 @@ TEST_F(CudaModelTest, NoGraphIsRecordedAfterAllThatDraftingAsksFor) {
       answer(runner, prompts_for(*model), {.n_spec_steps = 3, .max_running = 4, .chunk_tokens = chunk_tokens});
     }
     EXPECT_EQ(runner.n_graphs(), n_recorded);
+  }
+}
+
+// Decided by what stands there when it is this work's turn, not when it was recorded or enqueued.
+TEST_F(CudaModelTest, WorkOverPaddingAloneIsLeftOut) {
+  constexpr int64_t kApart = 256;
+  const Buffer memory = must(cuda_->allocate(3 * kApart));
+  const View seq(memory.data(), DType::kI32, {3}, Device::kCuda);
+  const View from(memory.data() + kApart, DType::kI32, {1, 1}, Device::kCuda);
+  const View to(memory.data() + 2 * kApart, DType::kI32, {1, 1}, Device::kCuda);
+  OpContext ctx = op_context(*cuda_);
+  const auto copy = [&] { ops::copy_rows(ctx, {.x = from, .out = to}); };
+  copy();
+  must(cuda_->synchronize());
+  const std::unique_ptr<RecordedWork> work = must(cuda_->record_for_rows(seq, copy));
+  int32_t value = 0, last = 0;
+  for (const Ids& rows : {Ids{0, -1, -1}, Ids{-1, -1, -1}, Ids{-1, -1, 4}, Ids{-1, -1, -1}, Ids{1, 2, 3}}) {
+    ++value;
+    cuda_->copy_bytes_in(seq.bytes(), rows.data(), 3 * sizeof(int32_t));
+    cuda_->copy_bytes_in(from.bytes(), &value, sizeof(value));
+    work->replay();
+    const bool runs = std::any_of(rows.begin(), rows.end(), [](int32_t s) { return s >= 0; });
+    if (runs) last = value;
+    int32_t found = 0;
+    must(cuda_->copy_out(View::of(&found, {1, 1}), to));
+    EXPECT_EQ(found, last) << value;
   }
 }
 

@@ -81,9 +81,9 @@ class DraftRun {
 
   // Over all rows, those that are not right made padding where the step runs.
   void draft_edited() {
-    std::vector<ops::VerifiedRows> sequences;
-    std::vector<ops::DraftChain> chains;
-    std::vector<ops::ChosenToken> chosen;
+    std::vector<VerifiedRows> sequences;
+    std::vector<DraftChain> chains;
+    std::vector<ChosenToken> chosen;
     std::vector<int32_t> faults(kSequences * kVerified, 0), wanted;
     for (size_t i = 0; i < kSequences; ++i) {
       const auto first = static_cast<int32_t>(i * kVerified);
@@ -113,7 +113,7 @@ class DraftRun {
                                .wanted = *step.wanted});
     });
     keep(rows.hidden, [](size_t i) { return kRight[i] > 0; });
-    std::vector<ops::ChosenToken> second;
+    std::vector<ChosenToken> second;
     std::vector<SequenceChunk> chain;
     const Ids draft = {kDraft};
     for (size_t i = 0; i < kSequences; ++i) {
@@ -144,12 +144,12 @@ class DraftRun {
 
   // The same tokens as the chains of a round before hold them, in a step that the host makes without knowing them or their place.
   void verify_carried() {
-    std::vector<ops::DraftChain> chains;
+    std::vector<DraftChain> chains;
     std::vector<int32_t> which;
     std::vector<SequenceChunk> chunks = verified(0);
     const Ids unknown(kVerified, 0);
     for (size_t i = 0; i < kSequences; ++i) {
-      ops::DraftChain& chain = chains.emplace_back();
+      DraftChain& chain = chains.emplace_back();
       chain = {.n_committed = kRight[i] > 0 ? 1 : 0,
                .next_token = texts_[i][kPrompts[i]],
                .next_position = static_cast<int32_t>(kPrompts[i])};
@@ -159,7 +159,7 @@ class DraftRun {
       chunks[i].tokens = unknown;
       chunks[i].first_position += 3;
     }
-    const std::vector<ops::ChosenToken> last(kSequences);
+    const std::vector<ChosenToken> last(kSequences);
     const View chain_words = placed(chains), last_words = placed(last),
                which_words = placed(which).reshaped({std::ssize(which)});
     const ForwardRows rows = runner_.edited_trunk(chunks, [&](OpContext& ctx, const Step& step) {

@@ -138,12 +138,12 @@ TEST_F(SamplerTest, AStepWhoseRowsGiveNoTokenHasNothingToSample) {
 
 TEST(TokenChooserTest, TokensThatADeviceChoseAreThoseOfLogits) {
   const TokenChooser chooser = make_chooser();
-  EXPECT_EQ(chooser.choose({.logits = {}, .chosen = ops::ChosenToken{.token = 6, .sound = 1}}).token, 6);
-  EXPECT_EQ(chooser.choose({.logits = {}, .chosen = ops::ChosenToken{}}).fault, RowFault::kNotNumbers);
+  EXPECT_EQ(chooser.choose({.logits = {}, .chosen = ChosenToken{.token = 6, .sound = 1}}).token, 6);
+  EXPECT_EQ(chooser.choose({.logits = {}, .chosen = ChosenToken{}}).fault, RowFault::kNotNumbers);
 }
 
 TEST(TokenChooserTest, ADeviceMayChooseWhereNobodyNeedsTheLogits) {
-  const std::optional<ops::ChoiceRule> rule = make_chooser().rule(2);
+  const std::optional<ChoiceRule> rule = make_chooser().rule(2);
   ASSERT_TRUE(rule.has_value());
   EXPECT_EQ(rule->position, 5U) << "after three tokens and two drafts";
   EXPECT_EQ(rule->temperature, 0);

@@ -78,11 +78,11 @@ struct StepTensors {
 // What is known of one sequence, and what is to come of it.
 struct Verified {
   int32_t first_position = 0;
-  Values known;                          // next tokens of a prompt's rows
-  Values drafts;                         // of the rows after the first that chooses
-  std::vector<ops::ChosenToken> chosen;  // of those rows; none inside a prompt
-  Values faults;                         // of all rows
-  std::optional<ops::DraftChain> chain;
+  Values known;                     // next tokens of a prompt's rows
+  Values drafts;                    // of the rows after the first that chooses
+  std::vector<ChosenToken> chosen;  // of those rows; none inside a prompt
+  Values faults;                    // of all rows
+  std::optional<DraftChain> chain;
 
   int64_t n_rows() const { return std::ssize(known) + std::ssize(chosen); }
 };
@@ -103,14 +103,14 @@ std::optional<Values> committed(const Verified& v) {
 
 struct Accepted {
   Rows rows;
-  std::vector<ops::DraftChain> chains;
+  std::vector<DraftChain> chains;
   Values wanted;
 };
 
 Accepted accept(TestDevice& device, const std::vector<Verified>& all, bool has_window) {
-  std::vector<ops::VerifiedRows> sequences;
-  std::vector<ops::DraftChain> chains;
-  std::vector<ops::ChosenToken> chosen;
+  std::vector<VerifiedRows> sequences;
+  std::vector<DraftChain> chains;
+  std::vector<ChosenToken> chosen;
   Values faults, wanted;
   Rows rows;
   for (size_t b = 0; b < all.size(); ++b) {
@@ -141,7 +141,7 @@ Accepted accept(TestDevice& device, const std::vector<Verified>& all, bool has_w
                                     .step = step.out(args, has_window),
                                     .wanted = args.out(wanted_rows)});
   args.fetch();
-  return {step.rows(), values_of<ops::DraftChain>(chain_rows), values_of<int32_t>(wanted_rows)};
+  return {step.rows(), values_of<DraftChain>(chain_rows), values_of<int32_t>(wanted_rows)};
 }
 
 Verified random_sequence(Random& random) {
@@ -182,8 +182,8 @@ void expect_accepted(const Accepted& found, const std::vector<Verified>& all, bo
       expected.add(right[r], v.first_position + static_cast<int32_t>(r), static_cast<int32_t>(b));
     for (int64_t r = std::ssize(right); r < v.n_rows(); ++r) expected.add_padding();
     if (!v.chain) continue;
-    const ops::DraftChain& before = *v.chain;
-    const ops::DraftChain& after = found.chains[chain];
+    const DraftChain& before = *v.chain;
+    const DraftChain& after = found.chains[chain];
     const auto n_right = static_cast<int32_t>(right.size());
     const int32_t n_chosen = n_right == 0 ? 0 : n_right - static_cast<int32_t>(v.known.size());
     EXPECT_EQ(after.n_committed, n_right);
@@ -240,7 +240,7 @@ TEST(AcceptDraftsTest, ASequenceIsTheSameInAnyCompany) {
         EXPECT_EQ(together.rows.window[row], alone.rows.window[static_cast<size_t>(r)]);
       }
       if (!v.chain) continue;
-      EXPECT_EQ(std::memcmp(&together.chains[chain++], alone.chains.data(), sizeof(ops::DraftChain)), 0);
+      EXPECT_EQ(std::memcmp(&together.chains[chain++], alone.chains.data(), sizeof(DraftChain)), 0);
     }
   }
 }
@@ -249,11 +249,11 @@ TEST(AcceptDraftsTest, ASequenceIsTheSameInAnyCompany) {
 
 struct Continued {
   Rows rows;
-  std::vector<ops::DraftChain> chains;
+  std::vector<DraftChain> chains;
 };
 
-Continued continue_chains(TestDevice& device, const std::vector<ops::DraftChain>& chains,
-                          const std::vector<ops::ChosenToken>& chosen, double min_confidence) {
+Continued continue_chains(TestDevice& device, const std::vector<DraftChain>& chains,
+                          const std::vector<ChosenToken>& chosen, double min_confidence) {
   Rows rows;
   for (size_t n = 0; n < chains.size(); ++n) rows.add(0, 500, static_cast<int32_t>(n));
   rows.add_padding();
@@ -265,15 +265,15 @@ Continued continue_chains(TestDevice& device, const std::vector<ops::DraftChain>
                                       .step = step.out(args, true),
                                       .min_confidence = min_confidence});
   args.fetch();
-  return {step.rows(), values_of<ops::DraftChain>(chain_rows)};
+  return {step.rows(), values_of<DraftChain>(chain_rows)};
 }
 
 TEST(ContinueDraftsTest, AChainContinuesWhileItsDraftsAreWantedAndLikely) {
   const auto chain = [](int32_t n_drafts, int32_t n_wanted, double confidence) {
-    return ops::DraftChain{
+    return DraftChain{
         .rule = {.position = 40}, .confidence = confidence, .n_wanted = n_wanted, .n_drafts = n_drafts, .position = 30};
   };
-  const std::vector<ops::DraftChain> chains = {
+  const std::vector<DraftChain> chains = {
       chain(0, 3, 1),    // continues
       chain(1, 3, 0.9),  // is doubted: 0.9 * 0.75 < 0.7
       chain(2, 3, 1),    // has its last draft, however unlikely
@@ -283,11 +283,10 @@ TEST(ContinueDraftsTest, AChainContinuesWhileItsDraftsAreWantedAndLikely) {
       chain(1, 5, 0.875),
   };
   const auto chosen = [](int32_t token, float probability, int32_t sound = 1) {
-    return ops::ChosenToken{.token = token, .sound = sound, .probability = probability};
+    return ChosenToken{.token = token, .sound = sound, .probability = probability};
   };
-  const std::vector<ops::ChosenToken> choices = {chosen(11, 0.75f), chosen(12, 0.75f), chosen(13, 0.01f),
-                                                 chosen(0, 0, 0),   chosen(15, 1),     chosen(16, 1),
-                                                 chosen(17, 0.875f)};
+  const std::vector<ChosenToken> choices = {chosen(11, 0.75f), chosen(12, 0.75f), chosen(13, 0.01f), chosen(0, 0, 0),
+                                            chosen(15, 1),     chosen(16, 1),     chosen(17, 0.875f)};
   for (TestDevice* device : backends_under_test()) {
     SCOPED_TRACE(device->name());
     const Continued found = continue_chains(*device, chains, choices, 0.7);
@@ -299,7 +298,7 @@ TEST(ContinueDraftsTest, AChainContinuesWhileItsDraftsAreWantedAndLikely) {
     EXPECT_EQ(found.rows.tokens, expected.tokens);
     EXPECT_TRUE(found.rows == expected);
     Values n_drafts, n_wanted, positions, rule_positions;
-    for (const ops::DraftChain& c : found.chains) {
+    for (const DraftChain& c : found.chains) {
       n_drafts.push_back(c.n_drafts), n_wanted.push_back(c.n_wanted), positions.push_back(c.position);
       rule_positions.push_back(static_cast<int32_t>(c.rule.position));
     }
@@ -317,7 +316,7 @@ TEST(ContinueDraftsTest, AChainContinuesWhileItsDraftsAreWantedAndLikely) {
     EXPECT_EQ(again.rows.seq, (Values{0, -1, -1, -1, -1, -1, 6, -1}));
     for (size_t n = 0; n < chains.size(); ++n) {
       const Continued alone = continue_chains(*device, {chains[n]}, {choices[n]}, 0.7);
-      EXPECT_EQ(std::memcmp(&alone.chains[0], &found.chains[n], sizeof(ops::DraftChain)), 0) << n;
+      EXPECT_EQ(std::memcmp(&alone.chains[0], &found.chains[n], sizeof(DraftChain)), 0) << n;
       EXPECT_EQ(alone.rows.slot[0], found.rows.slot[n]) << n;
     }
   }
@@ -329,15 +328,15 @@ constexpr int32_t kRowsEach = 6;
 
 // A chain as continue_drafts leaves it, its last choice, and what is to come of it.
 struct Carried {
-  ops::DraftChain chain;
-  ops::ChosenToken last;
+  DraftChain chain;
+  ChosenToken last;
   Values tokens;               // of the next round's rows
   uint32_t rule_position = 0;  // of the token that the first of them gives
 };
 
 Carried random_chain(Random& random) {
   Carried c{.chain = {.rule = {.seed = random.bits(), .temperature = 0.5, .choice = 3}}};
-  ops::DraftChain& chain = c.chain;
+  DraftChain& chain = c.chain;
   chain.next_token = static_cast<int32_t>(random.below(50));
   chain.next_position = static_cast<int32_t>(20 + random.below(300));
   chain.n_committed = random.below(9) == 0 ? 0 : 2;
@@ -360,21 +359,21 @@ Carried random_chain(Random& random) {
 
 struct NextRound {
   Rows rows;
-  std::vector<ops::ChoiceRule> rules;
-  std::vector<ops::VerifiedRows> sequences;
-  std::vector<ops::DraftChain> chains;
+  std::vector<ChoiceRule> rules;
+  std::vector<VerifiedRows> sequences;
+  std::vector<DraftChain> chains;
 };
 
 NextRound carry(TestDevice& device, const std::vector<Carried>& all, const Values& which, int32_t shift) {
-  std::vector<ops::DraftChain> chains;
-  std::vector<ops::ChosenToken> chosen;
+  std::vector<DraftChain> chains;
+  std::vector<ChosenToken> chosen;
   for (const Carried& c : all) chains.push_back(c.chain), chosen.push_back(c.last);
   Rows rows;
   for (size_t r = 0; r < which.size() * kRowsEach + 1; ++r) rows.add(5, 900, 7);  // of which the last is nobody's
   StepTensors step(rows);
-  Tensor rules = records(std::vector<ops::ChoiceRule>(which.size() * kRowsEach)),
-         sequences = records(std::vector<ops::VerifiedRows>(which.size(), {.first_row = 3, .chain = 1})),
-         next = records(std::vector<ops::DraftChain>(which.size(), {.n_wanted = 4}));
+  Tensor rules = records(std::vector<ChoiceRule>(which.size() * kRowsEach)),
+         sequences = records(std::vector<VerifiedRows>(which.size(), {.first_row = 3, .chain = 1})),
+         next = records(std::vector<DraftChain>(which.size(), {.n_wanted = 4}));
   const Tensor chosen_rows = records(chosen), chain_rows = records(chains), which_rows = i32_tensor(which);
   Args args(device);
   ops::CarryDrafts call{.chosen = args.in(chosen_rows),
@@ -386,8 +385,7 @@ NextRound carry(TestDevice& device, const std::vector<Carried>& all, const Value
   if (shift == 0) call.rules = args.out(rules), call.sequences = args.out(sequences), call.next = args.out(next);
   ops::carry_drafts(device.ctx(), call);
   args.fetch();
-  return {step.rows(), values_of<ops::ChoiceRule>(rules), values_of<ops::VerifiedRows>(sequences),
-          values_of<ops::DraftChain>(next)};
+  return {step.rows(), values_of<ChoiceRule>(rules), values_of<VerifiedRows>(sequences), values_of<DraftChain>(next)};
 }
 
 Rows expected_rows(const std::vector<Carried>& all, const Values& which, int32_t shift) {
@@ -426,12 +424,12 @@ TEST(CarryDraftsTest, TheNextRoundVerifiesWhatTheChainsHold) {
         EXPECT_EQ(found.sequences[i].n_rows, std::ssize(c.tokens));
         EXPECT_EQ(found.sequences[i].first_row, 3);
         EXPECT_EQ(found.sequences[i].chain, 1);
-        const ops::DraftChain& next = found.chains[i];
+        const DraftChain& next = found.chains[i];
         EXPECT_EQ(next.room, c.chain.room);
         EXPECT_EQ(next.position, c.chain.next_position - 1);
         EXPECT_EQ(next.n_wanted, 4);
         EXPECT_EQ(next.n_drafts, 0);
-        ops::ChoiceRule rule = c.chain.rule;
+        ChoiceRule rule = c.chain.rule;
         rule.position = c.rule_position;
         EXPECT_EQ(std::memcmp(&next.rule, &rule, sizeof(rule)), 0);
         for (size_t j = 0; j < kRowsEach; ++j, ++rule.position)
@@ -455,7 +453,7 @@ TEST(CarryDraftsTest, ASequenceIsTheSameInAnyCompany) {
         EXPECT_EQ(together.rows.slot[i * kRowsEach + j], alone.rows.slot[j]);
         EXPECT_EQ(together.rows.window[i * kRowsEach + j], alone.rows.window[j]);
       }
-      EXPECT_EQ(std::memcmp(&together.chains[i], alone.chains.data(), sizeof(ops::DraftChain)), 0);
+      EXPECT_EQ(std::memcmp(&together.chains[i], alone.chains.data(), sizeof(DraftChain)), 0);
     }
   }
 }

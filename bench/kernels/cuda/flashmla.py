@@ -58,7 +58,8 @@ def build(sources, cutlass, build_dir):
         raise SystemExit(f"no cutlass/cutlass.h in {cutlass}: --cutlass names the include folder of CUTLASS")
     build_dir.mkdir(parents=True, exist_ok=True)
     bindings = build_dir / "bindings.cpp"
-    bindings.write_text(BINDINGS)
+    if not bindings.exists() or bindings.read_text() != BINDINGS:  # a newer file would be compiled again
+        bindings.write_text(BINDINGS)
     sys.setdlopenflags(os.RTLD_LAZY | os.RTLD_GLOBAL)  # its Blackwell kernels are named, never called and not built
     flags = ["-O3", "-std=c++20", "-DNDEBUG", "-w"]
     undefine = [f"-U__CUDA_NO_{name}__" for name in ("HALF_OPERATORS", "HALF_CONVERSIONS", "HALF2_OPERATORS", "BFLOAT16_CONVERSIONS")]

@@ -1,7 +1,8 @@
 // FP8 products: our plan's instance next to cuBLASLt over the dense shapes of the models, and the grouped products of an
 // expert layer.
 //
-//   bench_gemm_fp8 [--opponent PATH] [--all-plans] [--no-overlap] [--rest MS] [--warm MS] [--tokens 1,2,4] [--shape NxK]
+//   bench_gemm_fp8 [--opponent PATH] [--all-plans] [--no-overlap] [--rest MS] [--warm MS] [--tokens 1,2,4]
+//                  [--shape NxK | --grouped]
 //   CSV to stdout, summary last
 //
 // Weights rotate through copies of together 512 MB, so that they are cold; output is compared between the two before
@@ -16,6 +17,7 @@
 #include <vector>
 
 #include "cublaslt_opponent.h"
+#include "device_data.h"
 #include "device_timing.h"
 #include "kernels/cuda/gemm_fp8.h"
 #include "kernels/cuda/gemm_problem.h"
@@ -42,6 +44,7 @@ struct Options {
   int warm_ms = 500;           // of large batches, without rests: each side at the clocks of its own power draw
   bool overlap = true;         // our kernels may start while the one before them runs
   int only_n = 0, only_k = 0;  // one dense shape instead of all
+  bool only_grouped = false;
   std::vector<int> tokens = {1, 2, 4, 8, 16, 32, 64, 128, 4096};
 };
 
@@ -194,26 +197,41 @@ void check_batches(const Stream& stream, int n, int k) {
   fmt::print("batches,{},{},{} of 14 batch sizes differ from 4096 rows\n", n, k, n_different);
 }
 
-struct Groups {
-  int n, rows;  // of each
+// Rows of each group: as many, or as chance shares them out.
+struct GroupRows {
+  int n_groups, mean;
+  bool by_chance;
+
+  std::vector<int32_t> begin() const {
+    std::vector<int32_t> at(n_groups + 1, 0);
+    uint64_t state = 9;
+    for (int row = 0; row < n_groups * mean; ++row) {
+      state = state * 6364136223846793005u + 1442695040888963407u;
+      ++at[1 + (by_chance ? static_cast<int>((state >> 33) % n_groups) : row / mean)];
+    }
+    for (int g = 0; g < n_groups; ++g) at[g + 1] += at[g];
+    return at;
+  }
 };
 
-void bench_grouped(const Stream& stream, int n, int k, const Groups& groups) {
-  constexpr int kCopies = 2;  // of nine groups or more: cold
-  const int n_groups = groups.n, rows_per_group = groups.rows;
-  const int n_tokens = n_groups * rows_per_group;
-  const DeviceArray<uint8_t> w(stream, int64_t{kCopies} * n_groups * n * k),
-      x(stream, cuda::random_e4m3(int64_t{n_tokens} * k, 5));
-  const std::vector<uint8_t> one = cuda::random_e4m3(int64_t{n} * k, 6);
-  for (int i = 0; i < kCopies * n_groups; ++i)
-    cuda::copy_to_device(stream, reinterpret_cast<std::byte*>(w.data()) + int64_t{i} * n * k, one.data(),
-                         int64_t{n} * k);
+std::vector<GemmFp8Plan> grouped_plans(const GroupRows& rows, int n, int k, bool all) {
+  std::vector<GemmFp8Plan> plans = {cuda::plan_gemm_fp8({rows.mean, n, k, rows.n_groups, 132})};
+  if (!all || plans[0].kernel != GemmKernel::kTiles) return plans;
+  for (const int tile_rows : {128, 256}) plans.push_back({GemmKernel::kTiles, tile_rows, 128});
+  return plans;
+}
+
+// Weights of 32 experts and more are cold: 0.47 GB and more each time, from two copies.
+void bench_grouped(const Stream& stream, const Options& options, int n, int k, const GroupRows& rows) {
+  constexpr int kCopies = 2, kMostRows = 8192;
+  const int n_groups = rows.n_groups, n_tokens = n_groups * rows.mean;
+  const DeviceArray<uint8_t> w(stream, int64_t{kCopies} * n_groups * n * k), x(stream, int64_t{n_tokens} * k);
+  repeat(stream, w, cuda::random_e4m3(int64_t{n} * k, 6));
+  repeat(stream, x, cuda::random_e4m3(int64_t{std::min(n_tokens, kMostRows)} * k, 5));
   const DeviceArray<float> x_scale(stream, cuda::random_scales(n_tokens * blocks_of(k), 7));
   const DeviceArray<float> w_scale(stream, cuda::random_scales(n_groups * blocks_of(n) * blocks_of(k), 8));
   const DeviceArray<uint16_t> out(stream, int64_t{n_tokens} * n);
-  std::vector<int32_t> begin(n_groups + 1);
-  for (int g = 0; g <= n_groups; ++g) begin[g] = g * rows_per_group;
-  const DeviceArray<int32_t> group_begin(stream, begin);
+  const DeviceArray<int32_t> group_begin(stream, rows.begin());
   GemmFp8 a;
   a.x = x.data();
   a.x_row_bytes = k;
@@ -227,22 +245,28 @@ void bench_grouped(const Stream& stream, int n, int k, const Groups& groups) {
   a.n_groups = n_groups;
   a.group_begin = group_begin.data();
   a.pdl = true;
-  const GemmFp8Plan plan = cuda::plan_gemm_fp8({rows_per_group, n, k, n_groups, 132});
-  const double us = time_in_graph(stream, {8, 7}, [&](int i) {
-    a.w = w.data() + int64_t{i % kCopies} * n_groups * n * k;
-    cuda::gemm_fp8(a, plan, stream.handle());
-  });
   Floor floor = dense_floor(n_tokens, n, k);
   floor.bytes += (n_groups - 1.0) * n * k;
-  fmt::print("grouped,{}x{},{},{},{},{:.2f},{:.2f},{:.3f},,,{:.1f},\n", n_groups, rows_per_group, n, k, plan.describe(),
-             us, floor.us(), floor.us() / us, floor.flop * 1e-6 / us);
-  std::fflush(stdout);
+  std::vector<uint16_t> first;
+  for (const GemmFp8Plan& plan : grouped_plans(rows, n, k, options.all_plans)) {
+    const double us = time_in_graph(stream, {n_groups > 32 ? 2 : 8, 7}, [&](int i) {
+      a.w = w.data() + int64_t{i % kCopies} * n_groups * n * k;
+      cuda::gemm_fp8(a, plan, stream.handle());
+    });
+    const std::vector<uint16_t> now = out.host();
+    if (first.empty()) first = now;
+    fmt::print("grouped,{}x{}{},{},{},{},{:.2f},{:.2f},{:.3f},,,{:.1f},{}\n", n_groups, rows.mean,
+               rows.by_chance ? " by chance" : "", n, k, plan.describe(), us, floor.us(), floor.us() / us,
+               floor.flop * 1e-6 / us, now == first ? "" : "DIFFERS");
+    std::fflush(stdout);
+  }
 }
 
 Options parse(int argc, char** argv) {
   Options o;
   for (int i = 1; i < argc; ++i) {
     if (!std::strcmp(argv[i], "--all-plans")) o.all_plans = true;
+    if (!std::strcmp(argv[i], "--grouped")) o.only_grouped = true;
     if (!std::strcmp(argv[i], "--no-overlap")) o.overlap = false;
     if (!std::strcmp(argv[i], "--rest") && i + 1 < argc) o.rest_ms = std::atoi(argv[++i]);
     if (!std::strcmp(argv[i], "--warm") && i + 1 < argc) o.warm_ms = std::atoi(argv[++i]);
@@ -289,14 +313,25 @@ int run(const Options& options) {
   Summary summary;
   for (const auto& [n, k] :
        {std::pair{2112, 7168}, {24576, 1536}, {32768, 512}, {7168, 16384}, {7168, 18432}, {4096, 7168}, {7168, 2048}})
-    if (options.only_n == 0 || (n == options.only_n && k == options.only_k))
+    if (!options.only_grouped && (options.only_n == 0 || (n == options.only_n && k == options.only_k)))
       bench_dense(stream, opponent.get(), options, n, k, summary);
   if (options.only_n == 0) {
-    for (const auto& [n, k] : {std::pair{4096, 7168}, {7168, 2048}}) {
-      bench_grouped(stream, n, k, {9, 1});  // one token, the shared expert among them
-      for (const int rows : {1, 2, 4, 8, 16, 32, 64, 256}) bench_grouped(stream, n, k, {32, rows});
-    }
-    for (const auto& [n, k] : {std::pair{2112, 7168}, {7168, 2048}}) check_batches(stream, n, k);
+    for (const auto& [n, k] : {std::pair{4096, 7168}, {7168, 2048}})
+      for (const GroupRows& rows : {GroupRows{256, 128, true},
+                                    {9, 1},  // one token, the shared expert among them
+                                    {32, 1},
+                                    {32, 2},
+                                    {32, 4},
+                                    {32, 8},
+                                    {32, 16},
+                                    {32, 32},
+                                    {32, 64},
+                                    {32, 128},
+                                    {32, 128, true},
+                                    {32, 256}})
+        bench_grouped(stream, options, n, k, rows);
+    for (const auto& [n, k] : {std::pair{2112, 7168}, {7168, 2048}})
+      if (!options.only_grouped) check_batches(stream, n, k);
   }
   print_summary(summary);
   return 0;

@@ -48,7 +48,8 @@ def build_deep_gemm(sources, build_dir):
         build_directory=str(package),
         extra_include_paths=[str(path) for path in (package / "include", *includes, cccl)],
         extra_cflags=["-O3", "-w"],
-        extra_ldflags=["-lnvrtc"],
+        # Where the compiler links a C++ library of its own into it, std::regex must not find the locale of torch's.
+        extra_ldflags=["-lnvrtc", "-Wl,--exclude-libs,ALL"],
         with_cuda=True,
     )
     os.environ.setdefault("DG_JIT_CACHE_DIR", str(build_dir.resolve() / "jit"))

@@ -183,12 +183,11 @@ void time_rows(const Stream& stream) {
                       stream.handle());
     });
   }
-  const DeviceArray<plain::ChoiceRule> rules(stream, std::vector<plain::ChoiceRule>(8, {.seed = 1, .temperature = 1}));
+  const DeviceArray<ChoiceRule> rules(stream, std::vector<ChoiceRule>(8, {.seed = 1, .temperature = 1}));
   for (const int64_t n_rows : {1, 8}) {
     const plain::Logits logits{.x = as<float>(x), .ld = 129280, .n_rows = n_rows, .n_vocab = 129280};
     report(stream, "choice of 129280", n_rows, [&] {
-      plain::choose_tokens({.logits = logits, .rules = rules.data(), .out = as<plain::ChosenToken>(out)},
-                           stream.handle());
+      plain::choose_tokens({.logits = logits, .rules = rules.data(), .out = as<ChosenToken>(out)}, stream.handle());
     });
     report(stream, "log_sum_exp of 129280", n_rows,
            [&] { plain::log_sum_exp({.logits = logits, .out = as<double>(out)}, stream.handle()); });

@@ -1,6 +1,9 @@
 // Sparse attention of a decode step, and of a prefill step (4096 rows).
 //
-//   bench_sparse_mla [--only B]      CSV to stdout: kind, shape, us, floor us, share of floor, rate; B: that batch alone
+//   bench_sparse_mla [--only B] [--form NAME]
+//
+// CSV to stdout: kind, shape, us, floor us, share of floor, rate. B: that batch alone; NAME: that form alone, as in the
+// first column.
 //
 // The cache is larger than L2 and the launches of a graph rotate through it, so that rows are cold, as in every layer of
 // a step.
@@ -107,7 +110,7 @@ void bench_prefill(const Stream& stream, int n_heads, const MlaCache& cache, con
          time_in_graph(stream, timing, [&](int) { cuda::sparse_mla(converted, stream.handle()); }));
 }
 
-void bench_mla(const Stream& stream, int only_requests) {
+void bench_mla(const Stream& stream, int only_requests, const std::string& only_form) {
   const DeviceArray<uint8_t> scratch(stream, cuda::sparse_mla_scratch_bytes());
   cuda::clear_sparse_mla_scratch(reinterpret_cast<std::byte*>(scratch.data()), stream.handle());
   const MlaCache cache(stream);
@@ -152,6 +155,7 @@ void bench_mla(const Stream& stream, int only_requests) {
              {"four blocks", cuda::MlaSplit::kFourBlocks},
              {"eight apart", cuda::MlaSplit::kEightApart},
              {"eight apart, all heads", cuda::MlaSplit::kEightApartAllHeads}}) {
+      if (!only_form.empty() && only_form != name) continue;
       if (n_rows > 1000 && split != cuda::MlaSplit::kAuto) continue;
       const double us = time_in_graph(stream, timing, [&](int i) {
         cuda::SparseMla launch = a;
@@ -172,14 +176,17 @@ void bench_mla(const Stream& stream, int only_requests) {
 int main(int n_args, char** args) {
   using namespace levin;
   int only_requests = 0;
-  for (int i = 1; i + 1 < n_args; ++i)
+  std::string only_form;
+  for (int i = 1; i + 1 < n_args; ++i) {
     if (std::strcmp(args[i], "--only") == 0) only_requests = std::atoi(args[i + 1]);
+    if (std::strcmp(args[i], "--form") == 0) only_form = args[i + 1];
+  }
   if (const std::string why = cuda::why_no_device(); !why.empty()) {
     fmt::print(stderr, "{}\n", why);
     return 1;
   }
   const cuda::Stream stream = cuda::must(cuda::Stream::create());
   fmt::print("kind,shape,us,floor us,share of floor,rate\n");
-  bench::bench_mla(stream, only_requests);
+  bench::bench_mla(stream, only_requests, only_form);
   return 0;
 }

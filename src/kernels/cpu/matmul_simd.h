@@ -55,6 +55,7 @@ LEVIN_INLINE void prefetch(const std::byte* p) {
 
 // The two forms of an operand, for R rows of a tile.
 struct Plain {
+  static constexpr bool kFullTiles = false;
   template <class Element, int R>
   LEVIN_INLINE PlainRows<Element, R> rows(const TileArgs& t) {
     PlainRows<Element, R> rows{};
@@ -64,6 +65,7 @@ struct Plain {
   }
 };
 struct Grouped {
+  static constexpr bool kFullTiles = true;
   template <class Element, int R>
   LEVIN_INLINE GroupedRows<Element> rows(const TileArgs& t) {
     return {static_cast<const Element*>(t.grouped), t.group_rows};
@@ -93,18 +95,16 @@ template <class V, class W, class Form, int R, int P>
   if constexpr (W::kStep > 1) {
     if (t.n_k % W::kStep != 0) W::template rest<R, P>(w, w_stride, x, t.n_k % W::kStep, acc);
   }
+  // One path for all of a tile: at first nothing is loaded to add to, and of the last panel perhaps not all lanes are stored.
+  const int n_last = static_cast<int>(t.n_last);
   LEVIN_UNROLL
   for (int r = 0; r < R; ++r) {
     LEVIN_UNROLL
     for (int p = 0; p < P; ++p) {
       float* out = t.out + r * t.out_stride + p * kLanes;
-      const F32 scale = V::broadcast(t.scale[r * kMaxPanels + p]);
-      if (p + 1 < P || t.n_last == kLanes) {
-        V::store(out, V::fma(acc[r][p], scale, t.first ? V::zero() : V::load(out)));
-      } else {
-        const int n = static_cast<int>(t.n_last);
-        V::store_n(out, V::fma(acc[r][p], scale, t.first ? V::zero() : V::load_n(out, n)), n);
-      }
+      const int n = p + 1 < P ? int{kLanes} : n_last;
+      const F32 total = V::load_n(out, t.first ? 0 : n);
+      V::store_n(out, V::fma(acc[r][p], V::broadcast(t.scale[r * kMaxPanels + p]), total), n);
     }
   }
 }
@@ -123,23 +123,25 @@ struct TileShape<Avx2> {  // 16 registers, two to a vector
 };
 #endif
 
-// Where a panel brings scales, they take registers too: tiles that fill all of them have a panel less.
-template <class V, class W>
+// Where a panel brings scales, they take registers too: tiles that fill all of them have a panel less. Tiles of a group all have the
+// panels of one that is full.
+template <class V, class W, class Form>
 constexpr int tile_panels(int n_rows) {
-  const int n = TileShape<V>::panels(n_rows);
+  const int n = TileShape<V>::panels(Form::kFullTiles ? TileShape<V>::kMaxRows : n_rows);
   constexpr bool kHasScales = W::kStep > kWordK;
   return kHasScales && (n == 2 || n == 3) ? n - 1 : n;
 }
 
 template <class V, class W, class Form, int R>
 LEVIN_INLINE void run_tile_of(int n_panels, const TileArgs& t) {
-  if constexpr (tile_panels<V, W>(R) == 4) {
+  constexpr int kMost = tile_panels<V, W, Form>(R);
+  if constexpr (kMost == 4) {
     if (n_panels == 4) return run_tile<V, W, Form, R, 4>(t);
   }
-  if constexpr (tile_panels<V, W>(R) >= 3) {
+  if constexpr (kMost >= 3) {
     if (n_panels == 3) return run_tile<V, W, Form, R, 3>(t);
   }
-  if constexpr (tile_panels<V, W>(R) >= 2) {
+  if constexpr (kMost >= 2) {
     if (n_panels == 2) return run_tile<V, W, Form, R, 2>(t);
   }
   run_tile<V, W, Form, R, 1>(t);
@@ -241,7 +243,7 @@ void product_few_rows(const ProductJob& job) {
   constexpr int64_t kMaxRows = TileShape<V>::kMaxRows;
   const int64_t n_rows = job.row_end - job.row_begin;
   const int64_t n_blocks = (job.k + kPromoteBlock - 1) / kPromoteBlock;
-  const int64_t max_panels = tile_panels<V, W>(static_cast<int>(smaller(n_rows, kMaxRows)));
+  const int64_t max_panels = tile_panels<V, W, Plain>(static_cast<int>(smaller(n_rows, kMaxRows)));
   constexpr int64_t next_tile = kPromoteBlock / W::kStep * W::kStepBytes;  // bytes, within a panel
   for (int64_t panel = job.panel_begin; panel < job.panel_end; panel += max_panels) {
     const int n_panels = static_cast<int>(smaller(max_panels, job.panel_end - panel));

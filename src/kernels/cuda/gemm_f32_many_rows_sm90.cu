@@ -278,20 +278,9 @@ namespace levin::cuda {
 
 void gemm_f32_many_rows(const GemmF32& a, CUstream_st* stream) {
   using namespace gemm_f32_kernel;
-  Params p{};
+  Params p = product_params(a);
   p.x_map = x_map(a, kTileM, kStepK, Swizzle::k128);
-  p.w_scale = a.w_scale;
-  p.out = a.out;
-  p.out_is_bf16 = a.out_is_bf16;
-  p.rounded = a.rounded;
-  p.out_ld = a.out_ld;
-  p.out_head_ld = a.out_head_ld;
   p.has_whole_fours = a.out_ld % 4 == 0 && (a.n_heads == 1 || a.out_head_ld % 4 == 0) && aligned_16(a.out);
-  p.n_tokens = a.n_tokens;
-  p.n_heads = a.n_heads;
-  p.n = a.n;
-  p.k = a.k;
-  p.n_k_blocks = ceil_div(a.k, kBlockK);
   p.n_head_strips = ceil_div(a.n, kTileN);
   p.n_items = ceil_div(a.n_tokens, kTileM) * a.n_heads * p.n_head_strips;
   const Launch l{.grid = dim3(static_cast<unsigned>(std::min(p.n_items, n_sms()))),

@@ -515,11 +515,26 @@ inline CUtensorMap x_map(const GemmF32& a, int box_rows, int box_columns, Swizzl
                           .box_matrices = box_rows});
 }
 
+// What does not depend on tiles.
+inline Params product_params(const GemmF32& a) {
+  return {.w_scale = a.w_scale,
+          .out = a.out,
+          .out_is_bf16 = a.out_is_bf16,
+          .out_ld = a.out_ld,
+          .out_head_ld = a.out_head_ld,
+          .rounded = a.rounded,
+          .n_tokens = a.n_tokens,
+          .n_heads = a.n_heads,
+          .n = a.n,
+          .k = a.k,
+          .n_k_blocks = ceil_div(a.k, kBlockK)};
+}
+
 template <class C>
 void launch(const GemmF32& a, const GemmF32Plan& plan, CUstream_st* stream) {
   static_assert(C::kSharedBytes <= kMaxSharedBytes);
   const int log2_split = std::countr_zero(static_cast<unsigned>(plan.split));
-  Params p;
+  Params p = product_params(a);
   p.x_map = x_map(a, C::kTileRows, C::kStageK);
   p.w_map = make_tensor_map({.matrix = {.data = a.w,
                                         .type = C::Weight::kMapType,
@@ -531,17 +546,6 @@ void launch(const GemmF32& a, const GemmF32Plan& plan, CUstream_st* stream) {
                                         .swizzle = C::kRowBytes == 128 ? Swizzle::k128 : Swizzle::k64},
                              .n_matrices = a.n_heads,
                              .matrix_bytes = int64_t{a.n} * a.k * C::Weight::kBytes});
-  p.w_scale = a.w_scale;
-  p.out = a.out;
-  p.out_is_bf16 = a.out_is_bf16;
-  p.rounded = a.rounded;
-  p.out_ld = a.out_ld;
-  p.out_head_ld = a.out_head_ld;
-  p.n_tokens = a.n_tokens;
-  p.n_heads = a.n_heads;
-  p.n = a.n;
-  p.k = a.k;
-  p.n_k_blocks = ceil_div(a.k, kBlockK);
   p.n_head_strips = ceil_div(a.n, C::kStrip);
   p.n_row_tiles = ceil_div(a.n_tokens, C::kTileRows);
   p.log2_split = log2_split;

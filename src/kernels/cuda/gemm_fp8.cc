@@ -28,8 +28,10 @@ int choose_width(const GemmFp8Shape& s, std::span<const int> widths) {
   return best;
 }
 
-// The tile whose rounds over the SMs cover the fewest elements; small tiles load more for each of them.
+// The tile whose rounds over the SMs cover the fewest elements; small tiles load more for each of them. Groups differ
+// in their rows: the largest tile reads weights the fewest times, and leaves out what it has no rows for.
 GemmFp8Plan tiles_plan(const GemmFp8Shape& s) {
+  if (s.n_groups > 1) return {GemmKernel::kTiles, 256, 128};
   struct Choice {
     int rows, width;
     double cost;  // of one element, relative
@@ -38,7 +40,7 @@ GemmFp8Plan tiles_plan(const GemmFp8Shape& s) {
   GemmFp8Plan best;
   double best_cost = 1e300;
   for (const Choice& c : kChoices) {
-    const int pairs = s.n_groups * ceil_div(s.rows_per_group, c.rows) * ceil_div(ceil_div(s.n, c.width), 2);
+    const int pairs = ceil_div(s.rows_per_group, c.rows) * ceil_div(ceil_div(s.n, c.width), 2);
     const double cost = c.cost * ceil_div(pairs, s.n_sms / 2) * c.rows * c.width;
     if (cost < best_cost) {
       best = GemmFp8Plan{GemmKernel::kTiles, c.rows, c.width};

@@ -2,14 +2,14 @@
 //
 //   in    x [T, K] e4m3, w [G, N, K] e4m3, scales as in gemm_fp8.h         out  [T, N] bf16 or f32
 //   grid  one pair per two SMs, persistent over (group, pair of column tiles, row tile)
-//   block 2 math warpgroups, each kRows / 2 rows in waves of 64, + 1 warpgroup of which one thread loads
+//   block 2 math warpgroups that take turns with waves of 64 rows, + 1 warpgroup of which one thread loads
 //   smem  struct Shared: a ring of stages of 128 k of both operands with their scales, one strip per warp for stores
-//   flow  loader: wait empty (both blocks') -> own weights, and half of the rows for both blocks -> full.
+//   flow  loader: wait empty (both blocks') -> own weights, and every other wave's rows for both blocks -> full.
 //         math: wait full -> per wave and half of the columns 4 wgmma, and while they run, the promotion of the half before
 //         -> empty (of both blocks).
 //         end of a tile: registers -> strip -> global
-//   edge  the odd column tile of a pair loads zeros and stores nothing; rows beyond a group are a neighbour's and are
-//         not stored
+//   edge  the odd column tile of a pair loads zeros and stores nothing; waves beyond a group are neither loaded nor
+//         multiplied; rows beyond it in its last wave are a neighbour's and are not stored
 //   cost  2 * T * N * K flop; a tile loads kRows / 2 + kWidth bytes per k from L2
 //   why   256 rows x 128 columns halve the loads of 128 x 128, and 64 accumulators + 128 totals are what the registers
 //         hold; as two halves that take turns they keep the matrix unit busy while the other half is promoted. 136
@@ -38,11 +38,11 @@ constexpr int kPair = 2;  // blocks in a cluster
 constexpr int kMathWarpgroups = 2;
 constexpr int kMathThreads = kMathWarpgroups * 128;
 constexpr int kThreads = kMathThreads + 128;
-constexpr int kLoadRegisters = 24;
-constexpr int kMathRegisters = 240;
+constexpr int kWaveRows = 64;
+constexpr int kTurnRows = kMathWarpgroups * kWaveRows;  // from a warpgroup's wave to its next
 
 struct Params {
-  CUtensorMap x_map;        // [T, K], boxes [kRows / 2, 128]
+  CUtensorMap x_map;        // [T, K], boxes [kBoxRows, 128]
   CUtensorMap w_map;        // [G, N, K], boxes [kWidth, 128]
   CUtensorMap x_scale_map;  // RowScales
   const float* w_scale;
@@ -52,19 +52,26 @@ struct Params {
   bool out_is_f32;
 };
 
-template <int kRowsOf, int kWidthOf>
+// kSkips: waves of a group's tile that have no rows are left out. A dense product has few such tiles, and is 2 to 5%
+// faster without the branches and the registers that this takes.
+template <int kRowsOf, int kWidthOf, bool kSkipsOf>
 struct Config {
   static constexpr int kRows = kRowsOf;
   static constexpr int kWidth = kWidthOf;
-  static constexpr int kWaves = kRows / (64 * kMathWarpgroups);  // of 64 rows, for each warpgroup
+  static constexpr int kWaves = kRows / kTurnRows;  // of each warpgroup
   static constexpr int kXBytes = kRows * kBlockK;
   static constexpr int kWBytes = kWidth * kBlockK;
   static constexpr int kStages = kRows == 256 ? 4 : 6;
-  using Scales = RowScales<kRows / kMathWarpgroups, 1>;  // of one warpgroup's rows
-  static constexpr int kStageBytes = kXBytes + kWBytes + kMathWarpgroups * Scales::kBytes;
+  using Scales = RowScales<kTurnRows, 1>;                                // of a wave of each warpgroup
+  static constexpr int kStageBytes = kWBytes + kWaves * Scales::kBytes;  // without the rows
   static constexpr bool kCrosses = kBlockK % kWidth != 0;  // a tile may straddle two blocks of weight scales
   static constexpr int kScaleRows = kCrosses ? 2 : 1;
   static constexpr int kHalf = kWidth / 2;  // columns
+  static constexpr bool kSkips = kSkipsOf;
+  static constexpr int kBoxRows = kSkips ? kWaveRows : kRows / kPair;  // of a copy of rows
+  static constexpr int kBoxes = kRows / kBoxRows;
+  static constexpr int kLoadRegisters = kSkips ? 40 : 24;
+  static constexpr int kMathRegisters = kSkips ? 232 : 240;
 };
 
 template <class C>
@@ -75,7 +82,7 @@ struct Shared {
   };
   Stage stages[C::kStages];
   WarpStrip strips[kMathThreads / 32];
-  typename C::Scales scales[C::kStages][kMathWarpgroups];
+  typename C::Scales scales[C::kStages][C::kWaves];
   RingBarriers<C::kStages> ring;
   GroupWalk<C::kRows, kMaxGroups> walk;
 };
@@ -105,14 +112,24 @@ class Loader {
  private:
   __device__ void load(const TilePlace& place, int block, int stage) {
     Mbarrier& full = s_.ring.full[stage];
-    full.arrive_expect_bytes(C::kStageBytes);
-    constexpr int kHalfRows = C::kRows / kPair;
-    tma_load_2d_multicast(s_.stages[stage].x + rank_ * (C::kXBytes / kPair), p_.x_map, full, block * kBlockK,
-                          place.first_row + rank_ * kHalfRows, (1 << kPair) - 1);
+    const int n_boxes = n_loaded_boxes(place);
+    full.arrive_expect_bytes(C::kStageBytes + n_boxes * C::kBoxRows * kBlockK);
+#pragma unroll
+    for (int i = 0; i < C::kBoxes / kPair; ++i) {
+      const int box = i * kPair + rank_;
+      if (C::kSkips && box >= n_boxes) continue;
+      tma_load_2d_multicast(s_.stages[stage].x + box * (C::kBoxRows * kBlockK), p_.x_map, full, block * kBlockK,
+                            place.first_row + box * C::kBoxRows, (1 << kPair) - 1);
+    }
     tma_load_3d(s_.stages[stage].w, p_.w_map, full, block * kBlockK, place.column_tile * C::kWidth, place.group);
 #pragma unroll
-    for (int g = 0; g < kMathWarpgroups; ++g)
-      s_.scales[stage][g].load(p_.x_scale_map, place.first_row + g * (C::kRows / kMathWarpgroups), block, full);
+    for (int wave = 0; wave < C::kWaves; ++wave)
+      s_.scales[stage][wave].load(p_.x_scale_map, place.first_row + wave * kTurnRows, block, full);
+  }
+
+  __device__ __forceinline__ static int n_loaded_boxes(const TilePlace& place) {
+    if constexpr (!C::kSkips) return C::kBoxes;
+    return min((place.end_row - place.first_row + C::kBoxRows - 1) / C::kBoxRows, C::kBoxes);
   }
 
   const Params& p_;
@@ -131,9 +148,8 @@ class Math {
         s_(s),
         lane_(static_cast<int>(threadIdx.x) % 32),
         warp_(warp_index()),
-        first_row_(warp_ / 4 * (C::kRows / kMathWarpgroups) + warp_ % 4 * 16),
         rank_(static_cast<int>(cluster_rank())),
-        x_low_(descriptor_low(s.stages[0].x + warp_ / 4 * C::kWaves * 64 * kBlockK)),
+        x_low_(descriptor_low(s.stages[0].x + warp_ / 4 * kWaveRows * kBlockK)),
         w_low_(descriptor_low(s.stages[0].w)) {}
 
   __device__ void run() {
@@ -148,14 +164,14 @@ class Math {
       for (int wave = 0; wave < C::kWaves; ++wave)
 #pragma unroll
         for (float& value : totals[wave]) value = 0;
-      sum_tile(totals, place);
+      sum_waves(totals, place);
       item += static_cast<int>(gridDim.x) / kPair;
       if (item < n_items) next = begin(item, group);
 #pragma unroll
       for (int wave = 0; wave < C::kWaves; ++wave) {
-        const int row = place.first_row + first_row_ + 64 * wave;
+        const int row = place.first_row + warp_row() + kTurnRows * wave;
         store_rows<C::kWidth>(
-            totals[wave], s_.strips[warp_],
+            totals[wave], s_.strips[own_warp()],
             RowTarget{p_.out, p_.out_is_f32, p_.n, row, place.end_row - row, place.column_tile * C::kWidth});
       }
     }
@@ -173,6 +189,28 @@ class Math {
     return place;
   }
 
+  // The waves of this warpgroup that have rows of the group. Comparisons, and no clamp to the number of waves: ptxas 13.0
+  // branches on a predicate of the clamping instruction, and tiles with rows for more waves than there are came out zero.
+  __device__ __forceinline__ void sum_waves(Totals& totals, const TilePlace& place) {
+    const int n_rows = place.end_row - place.first_row - warp_ / 4 * kWaveRows;
+    if (!C::kSkips || n_rows > (C::kWaves - 1) * kTurnRows)
+      sum_tile<C::kWaves>(totals, place);
+    else if (C::kWaves > 1 && n_rows > 0)
+      sum_tile<1>(totals, place);
+    else
+      pass_tile();
+  }
+
+  // A tile without a wave of this warpgroup.
+  __device__ __forceinline__ void pass_tile() {
+    for (int block = 0; block < p_.n_k_blocks; ++block) {
+      s_.ring.full[at_.stage].wait(at_.parity);
+      release(at_.stage);
+      at_.advance();
+    }
+  }
+
+  template <int kWaves>
   __device__ __forceinline__ void sum_tile(Totals& totals, const TilePlace& place) {
     Sums sums;
     if constexpr (C::kCrosses) {
@@ -180,8 +218,8 @@ class Math {
     } else {
       s_.ring.full[at_.stage].wait(at_.parity);
       multiply<0, 0, C::kHalf>(sums, at_.stage);
-      for (int block = 0; block + 1 < p_.n_k_blocks; ++block) sum_halves<false>(totals, sums, place, block);
-      sum_halves<true>(totals, sums, place, p_.n_k_blocks - 1);
+      for (int block = 0; block + 1 < p_.n_k_blocks; ++block) sum_halves<kWaves, false>(totals, sums, place, block);
+      sum_halves<kWaves, true>(totals, sums, place, p_.n_k_blocks - 1);
     }
   }
 
@@ -196,32 +234,37 @@ class Math {
 
   // One block of k, where the first half of the first wave is under way. At the end the next block's is, unless this
   // is the last.
-  template <bool kLast>
+  template <int kWaves, bool kLast>
   __device__ __forceinline__ void sum_halves(Totals& totals, Sums& sums, const TilePlace& place, int block) {
     const BlockScales scales = scales_of(place, block);
     const int stage = at_.stage;
     at_.advance();
-    sum_wave_halves<0, kLast>(totals[0], sums, stage, scales);
-    if constexpr (C::kWaves == 2) sum_wave_halves<1, kLast>(totals[1], sums, stage, scales);
+    sum_wave_halves<0, kWaves == 1, kLast>(totals[0], sums, stage, scales);
+    if constexpr (kWaves == 2) sum_wave_halves<1, true, kLast>(totals[1], sums, stage, scales);
   }
 
   struct BlockScales {
-    const float* of_rows;  // of the warpgroup
+    const float* of_rows;  // of this lane's first and, 8 further, second; those of its next wave are a Scales further
     float w_first, w_second;
     int first_block_columns;  // of the tile, to which w_first applies
   };
 
+  // A tile that crosses has no registers left to keep the warp's number in.
+  __device__ __forceinline__ int own_warp() const { return C::kCrosses ? read_thread_index() / 32 : warp_; }
+  // The first row of this warp's in a turn.
+  __device__ __forceinline__ int warp_row() const { return own_warp() / 4 * kWaveRows + own_warp() % 4 * 16; }
+
   __device__ __forceinline__ BlockScales scales_of(const TilePlace& place, int block) {
     if (block % 32 == 0) weight_scales_.turn(block);
-    return {s_.scales[at_.stage][warp_ / 4].of[0] + C::Scales::skew(place.first_row), weight_scales_.get(0, block),
-            C::kCrosses ? weight_scales_.get(C::kScaleRows - 1, block) : 0,
+    return {s_.scales[at_.stage][0].of[0] + warp_row() + lane_ / 4 + C::Scales::skew(place.first_row),
+            weight_scales_.get(0, block), C::kCrosses ? weight_scales_.get(C::kScaleRows - 1, block) : 0,
             kBlockK - place.column_tile * C::kWidth % kBlockK};
   }
 
   template <int kWave>
   __device__ __forceinline__ void sum_wave(Sums& totals, Sums& sums, const BlockScales& b) {
-    const int row = warp_ % 4 * 16 + 64 * kWave + lane_ / 4;
-    const PromoteScales scales = promote_scales(b.of_rows[row], b.of_rows[row + 8], b.w_first, b.w_second);
+    const float* of_rows = b.of_rows + kWave * (sizeof(typename C::Scales) / sizeof(float));
+    const PromoteScales scales = promote_scales(of_rows[0], of_rows[8], b.w_first, b.w_second);
     multiply<kWave, 0, C::kWidth>(sums, at_.stage);
     wgmma_wait<0>();
     wgmma_touch(sums);
@@ -230,11 +273,10 @@ class Math {
   }
 
   // While a half is promoted, the next one's product runs: a warpgroup that waited for its own would leave the unit idle.
-  template <int kWave, bool kLast>
+  template <int kWave, bool kLastWave, bool kLast>
   __device__ __forceinline__ void sum_wave_halves(Sums& totals, Sums& sums, int stage, const BlockScales& b) {
-    constexpr bool kLastWave = kWave + 1 == C::kWaves;
-    const int row = warp_ % 4 * 16 + 64 * kWave + lane_ / 4;
-    const float low = b.of_rows[row], high = b.of_rows[row + 8];
+    const float* of_rows = b.of_rows + kWave * (sizeof(typename C::Scales) / sizeof(float));
+    const float low = of_rows[0], high = of_rows[8];
     multiply<kWave, C::kHalf, C::kHalf>(sums, stage);
     const PromoteScales scales = promote_scales(low, high, b.w_first, 0);
     wgmma_wait<1>();
@@ -262,7 +304,7 @@ class Math {
   __device__ __forceinline__ void multiply(Sums& sums, int stage) {
     const uint32_t at = static_cast<uint32_t>(stage) * (sizeof(s_.stages[0]) / 16);
     wgmma_fence();
-    multiply_block<kCount>(columns<kFirst, kCount>(sums), x_low_ + at + kWave * (64 * kBlockK / 16),
+    multiply_block<kCount>(columns<kFirst, kCount>(sums), x_low_ + at + kWave * (kTurnRows * kBlockK / 16),
                            w_low_ + at + kFirst * (kBlockK / 16));
     wgmma_commit();
   }
@@ -281,7 +323,7 @@ class Math {
 
   const Params& p_;
   Shared<C>& s_;
-  int lane_, warp_, first_row_, rank_;
+  int lane_, warp_, rank_;
   uint32_t x_low_, w_low_;
   RingPosition<C::kStages> at_;
   WeightScales<C::kScaleRows> weight_scales_;
@@ -308,25 +350,25 @@ __global__ void __launch_bounds__(kThreads, 1) gemm_fp8_tiles_kernel(const __gri
   __syncthreads();
   cluster_sync();  // the other block's barriers are ready
   if (warp >= kMathThreads / 32) {
-    setmaxnreg_dec<kLoadRegisters>();
+    setmaxnreg_dec<C::kLoadRegisters>();
     if (warp == kMathThreads / 32 && elect_one()) Loader<C>(p, s).run();
   } else {
-    setmaxnreg_inc<kMathRegisters>();
+    setmaxnreg_inc<C::kMathRegisters>();
     Math<C>(p, s).run();
   }
   __syncwarp();
   cluster_sync();  // nobody leaves while the other may still load into it or arrive at it
 }
 
-template <int kRows, int kWidth>
+template <int kRows, int kWidth, bool kSkips>
 void run(const GemmFp8& a, CUstream_st* stream) {
-  using C = Config<kRows, kWidth>;
+  using C = Config<kRows, kWidth, kSkips>;
   MatrixMap x;
   x.data = a.x;
   x.n_rows = a.n_tokens;
   x.n_columns = a.k;
   x.row_bytes = a.x_row_bytes;
-  x.box_rows = kRows / kPair;
+  x.box_rows = C::kBoxRows;
   x.box_columns = kBlockK;
   x.swizzle = Swizzle::k128;
   MatrixStackMap w;
@@ -366,11 +408,13 @@ void run(const GemmFp8& a, CUstream_st* stream) {
 
 void gemm_fp8_tiles(const GemmFp8& a, const GemmFp8Plan& plan, CUstream_st* stream) {
   if (plan.rows == 128)
-    run<128, 128>(a, stream);
-  else if (plan.width == 128)
-    run<256, 128>(a, stream);
+    run<128, 128, false>(a, stream);
+  else if (plan.width != 128)
+    run<256, 136, false>(a, stream);
+  else if (a.n_groups == 1)
+    run<256, 128, false>(a, stream);
   else
-    run<256, 136>(a, stream);
+    run<256, 128, true>(a, stream);
 }
 
 }  // namespace levin::cuda

@@ -9,8 +9,9 @@
 //   flow  load warps: one brings queries, weights and lengths of each request of the run, one or one for each math
 //         warpgroup its pages, each one swizzled box and 256 bytes of scales. Math warpgroup g takes pages g,
 //         g + kMathGroups, ...: per chunk of columns (tokens x heads) four wgmma with the keys as rows, then relu,
-//         weight, sum over heads, scale, store. It waits for its next page while the last products of this one run.
-//         Histograms go to global memory when the run leaves a request.
+//         weight, sum over heads, scale, store. Where tokens fill several chunks it goes through a few pages chunk
+//         after chunk. It waits for its next page while the products of this one run. Histograms go to global memory
+//         when the run leaves a request.
 //   edge  keys after a row's length are computed from whatever the page holds and not stored; padding rows have length
 //         0, and a request of padding alone is not in the plan; where a request has fewer rows, those after it are read and
 //         neither stored nor counted
@@ -95,9 +96,8 @@ struct ScoreConfig {
   // During the products and sums of several tokens one load warp gets too few turns to ask for all pages in time; more
   // of them begin later, which one token and chunk after chunk do not make up for.
   static constexpr int kLoadWarps = kTokens > 1 && kChunks == 1 ? kMathGroups : 1;
-  // The weights of all tokens stay in registers where the products leave room.
-  static constexpr bool kHoldWeights =
-      kChunks == 1 && kTokens * kHeads / 4 + kChunkTokens * kHeads / 2 <= kMathRegs - 40;
+  // The weights of a chunk stay in registers where the products leave room.
+  static constexpr bool kHoldWeights = kChunkTokens * kHeads * 3 / 4 <= kMathRegs - 40;
   static constexpr int kQueryBytes = kTokens * kHeads * kIndexWidth;
   static constexpr int kQueryStages = 2 * kQueryBytes <= 65536 ? 2 : 1;
   static constexpr int kQueryBoxRows = query_box_rows(kTokens * kHeads);
@@ -107,6 +107,9 @@ struct ScoreConfig {
   // A multiple of the warpgroups: each stage then has one reader, which cannot run a lap ahead of a late page.
   static constexpr int kStages = (kFit < 16 ? kFit : 16) / kMathGroups * kMathGroups;
   static_assert(kStages >= 2 * kMathGroups, "every math warpgroup needs a page and the next");
+  // Pages that a warpgroup scores together, chunk after chunk, while one place is free for the next. The weights of a
+  // chunk are then in registers for all of them, and are not read from shared memory between the sums.
+  static constexpr int kMostPages = kChunks == 1 ? 1 << 20 : kStages / kMathGroups - 1;
 
   struct Shared {
     alignas(1024) uint8_t query[kQueryStages][kQueryBytes];
@@ -268,25 +271,17 @@ class RunScorer {
       n_candidates_[i] = is_paired(i) || lane.second_of_pair() == 0 ? s.n_candidates[query_stage][token] : 0;
       n_counted_[i] = n_candidates_[i] > p.min_ranked ? n_candidates_[i] : 0;
     }
-    if constexpr (Config::kHoldWeights) {
-#pragma unroll
-      for (int t = 0; t < Config::kTokens; ++t)
-#pragma unroll
-        for (int j = 0; j < Config::kHeads / 8; ++j) held_[t][j] = shared_weight(t, j);
-    }
   }
 
   __device__ __forceinline__ void run(const ScoreRun& run, Ring& at) {
-    int i = run.first_page_of(lane_.group, Config::kMathGroups);
-    if (i >= run.n_pages) return;
-    int slot = (run.page + i) * kIndexPageTokens + lane_.key - p_.first;
-    s_.key_ring.full[stage(at)].wait(at.parity);
-    for (; i < run.n_pages; i += Config::kMathGroups) {
-      const int now = stage(at);
-      at.advance();
-      score_page<0>(now, slot, i + Config::kMathGroups < run.n_pages, at);
-      slot += Config::kMathGroups * kIndexPageTokens;
-    }
+    const int first = run.first_page_of(lane_.group, Config::kMathGroups);
+    if (first >= run.n_pages) return;
+    const int n_pages = (run.n_pages - first + Config::kMathGroups - 1) / Config::kMathGroups;
+    const int slot = (run.page + first) * kIndexPageTokens + lane_.key - p_.first;
+    wait_for_page(at);
+    for (int done = 0; done < n_pages; done += Config::kMostPages)
+      score_pages<0>({min(n_pages - done, Config::kMostPages), done + Config::kMostPages < n_pages}, at,
+                     slot + done * kSlotStep);
     if constexpr (Config::kCounts) {
       if (isnan(worst_)) atomicOr(p_.fault, 1u);
     }
@@ -294,6 +289,7 @@ class RunScorer {
 
  private:
   static constexpr int kHeads = Config::kHeads;
+  static constexpr int kSlotStep = Config::kMathGroups * kIndexPageTokens;
   static constexpr int kChunkPairs = (Config::kChunkTokens + 1) / 2;
   static constexpr int kPairs = kChunkPairs * (Config::kChunks - 1) + (Config::kLastTokens + 1) / 2;
   __device__ __forceinline__ static constexpr int pair_token(int i) {
@@ -307,47 +303,79 @@ class RunScorer {
   __device__ __forceinline__ float2 shared_weight(int t, int j) const {
     return load_shared_float2(weights_ + t * kHeads + 8 * j);
   }
-  __device__ __forceinline__ float2 weight(int t, int j) const {
-    if constexpr (Config::kHoldWeights)
-      return held_[t][j];
-    else
-      return shared_weight(t, j);
-  }
+  __device__ __forceinline__ void wait_for_page(const Ring& at) const { s_.key_ring.full[stage(at)].wait(at.parity); }
 
-  // Chunks kChunk and following of the page in `stage`. The wait for the next page is hidden by the last products.
-  template <int kChunk>
-  __device__ __forceinline__ void score_page(int stage, int slot, bool more, const Ring& next) {
-    constexpr bool kLast = kChunk + 1 == Config::kChunks;
-    constexpr int kCount = kLast ? Config::kLastTokens : Config::kChunkTokens;
-    float product[kCount * kHeads / 2];
+  // Weights of the tokens from kFirst on, held or read when they are wanted.
+  template <int kFirst, int kCount>
+  struct Weights {
+    const RunScorer& scorer;
+    float2 held[Config::kHoldWeights ? kCount : 1][kHeads / 8];
+
+    __device__ __forceinline__ explicit Weights(const RunScorer& of) : scorer(of) {
+      if constexpr (Config::kHoldWeights) {
 #pragma unroll
-    for (float& value : product) value = 0;
-    start_products<kCount * kHeads>(product, descriptor_low(s_.key[0]) + stage * (kKeyTileBytes / 16),
-                                    query_low_ + kChunk * Config::kChunkTokens * kHeads * (kIndexWidth / 16));
-    const float scale = s_.key_scale[stage][lane_.key];
-    if constexpr (kLast) {
-      if (more) s_.key_ring.full[this->stage(next)].wait(next.parity);
+        for (int t = 0; t < kCount; ++t)
+#pragma unroll
+          for (int j = 0; j < kHeads / 8; ++j) held[t][j] = scorer.shared_weight(kFirst + t, j);
+      }
     }
-    wgmma_wait<0>();
-    wgmma_touch(product);
-    if constexpr (kLast) {
-      s_.key_ring.empty[stage].arrive_as_warp();
+    __device__ __forceinline__ float2 get(int t, int j) const {
+      if constexpr (Config::kHoldWeights)
+        return held[t][j];
+      else
+        return scorer.shared_weight(kFirst + t, j);
     }
-    finish_chunk<kChunk, kCount>(product, scale, slot);
-    if constexpr (!kLast) score_page<kChunk + 1>(stage, slot, more, next);
+  };
+
+  struct Pages {
+    int n;
+    bool more;  // come after them
+  };
+
+  // Chunks kChunk and following of the pages at `ring`, which is moved behind them. The wait for a page is hidden by
+  // the products of the one before it.
+  template <int kChunk>
+  __device__ __forceinline__ void score_pages(const Pages& pages, Ring& ring, int slot) {
+    constexpr bool kFirst = kChunk == 0, kLast = kChunk + 1 == Config::kChunks;
+    constexpr int kCount = kLast ? Config::kLastTokens : Config::kChunkTokens;
+    const Weights<kChunk * Config::kChunkTokens, kCount> weights(*this);
+    Ring at = ring;
+#pragma unroll 1
+    for (int i = 0; i < pages.n; ++i) {
+      const int now = stage(at);
+      at.advance();
+      float product[kCount * kHeads / 2];
+#pragma unroll
+      for (float& value : product) value = 0;
+      start_products<kCount * kHeads>(product, descriptor_low(s_.key[0]) + now * (kKeyTileBytes / 16),
+                                      query_low_ + kChunk * Config::kChunkTokens * kHeads * (kIndexWidth / 16));
+      const float scale = s_.key_scale[now][lane_.key];
+      const bool is_last = i + 1 == pages.n;
+      if ((kFirst && !is_last) || (kLast && is_last && pages.more)) wait_for_page(at);
+      wgmma_wait<0>();
+      wgmma_touch(product);
+      if constexpr (kLast) s_.key_ring.empty[now].arrive_as_warp();
+      finish_chunk<kChunk, kCount>(product, weights, scale, slot + i * kSlotStep);
+    }
+    if constexpr (!kLast)
+      score_pages<kChunk + 1>(pages, ring, slot);
+    else
+      ring = at;
   }
 
   // Relu, weight and the sum over this lane's heads for both its rows, over the row's four lanes, times the key's scale.
   // The rows' relus run on different units of the SM; both keep a NaN, which is then noticed in every slot.
   template <int kChunk, int kCount>
-  __device__ __forceinline__ void finish_chunk(const float (&product)[kCount * kHeads / 2], float scale, int slot) {
+  __device__ __forceinline__ void finish_chunk(const float (&product)[kCount * kHeads / 2],
+                                               const Weights<kChunk * Config::kChunkTokens, kCount>& weights,
+                                               float scale, int slot) {
     float upper[kCount] = {}, lower[kCount] = {};
 #pragma unroll
     for (int j = 0; j < kHeads / 8; ++j) {
 #pragma unroll
       for (int t = 0; t < kCount; ++t) {
         const float* d = product + t * kHeads / 2 + 4 * j;
-        const float2 w = weight(kChunk * Config::kChunkTokens + t, j);
+        const float2 w = weights.get(t, j);
         upper[t] = fmaf(w.x, relu(d[0]), upper[t]);
         lower[t] = fmaf(w.x, d[2] + fabsf(d[2]), lower[t]);
         upper[t] = fmaf(w.y, relu(d[1]), upper[t]);
@@ -389,7 +417,6 @@ class RunScorer {
   float worst_ = 0;  // NaN once a counted score is
   int n_candidates_[kPairs];
   int n_counted_[kPairs];  // the same of a row that is ranked, otherwise 0
-  float2 held_[Config::kHoldWeights ? Config::kTokens : 1][kHeads / 8];
 };
 
 // Adds the block's counts of one request to global memory and clears them, between two barriers of the math threads.

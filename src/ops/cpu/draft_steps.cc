@@ -9,10 +9,7 @@
 namespace levin {
 namespace {
 
-using ops::ChosenToken;
-using ops::DraftChain;
 using ops::EditedStep;
-using ops::VerifiedRows;
 
 template <class T>
 T record_of(const View& rows, int64_t i) {
@@ -113,7 +110,7 @@ void CpuBackend::carry_drafts(const ops::CarryDrafts& a) {
     auto chain = record_of<DraftChain>(a.chains, n);
     take_draft(record_of<ChosenToken>(a.chosen, n), 0, chain);
     const int32_t n_rows = n_carried(chain);
-    const ops::ChoiceRule rule = first_rule(chain);
+    const ChoiceRule rule = first_rule(chain);
     for (int32_t j = 0; j < a.rows_each; ++j) {
       const int64_t row = int64_t{i} * a.rows_each + j;
       if (j < n_rows) {
@@ -123,7 +120,7 @@ void CpuBackend::carry_drafts(const ops::CarryDrafts& a) {
         make_padding(a.step, row);
       }
       if (a.rules.empty()) continue;
-      ops::ChoiceRule own = rule;
+      ChoiceRule own = rule;
       own.position += static_cast<uint32_t>(j);
       set_record(a.rules, row, own);
     }

@@ -28,20 +28,20 @@ kernels::ArgmaxResult argmax_of_numbers(const float* x, int64_t n) {
   return best;
 }
 
-double noise_of(const ops::ChoiceRule& rule, int64_t token) {
+double noise_of(const ChoiceRule& rule, int64_t token) {
   const PhiloxBlock bits = philox4x32_10({static_cast<uint32_t>(token / 4), rule.position, rule.choice, 0},
                                          {static_cast<uint32_t>(rule.seed), static_cast<uint32_t>(rule.seed >> 32)});
   const double u = (static_cast<double>(bits[static_cast<size_t>(token % 4)]) + 0.5) * 0x1p-32;
   return -log_exact(-log_exact(u));
 }
 
-ops::ChosenToken choose_token(std::span<const float> x, const ops::ChoiceRule& rule) {
+ChosenToken choose_token(std::span<const float> x, const ChoiceRule& rule) {
   const auto is_wrong = [](float l) { return !(l < std::numeric_limits<float>::infinity()); };
   if (std::any_of(x.begin(), x.end(), is_wrong)) return {};
   const double largest = *std::max_element(x.begin(), x.end());
   if (largest == -std::numeric_limits<double>::infinity()) return {};
-  const bool greedy = rule.temperature < ops::kGreedyTemperature;
-  ops::ChosenToken out{.token = -1, .sound = 1};
+  const bool greedy = rule.temperature < kGreedyTemperature;
+  ChosenToken out{.token = -1, .sound = 1};
   double best = 0, sum = 0;
   for (int64_t v = 0; v < std::ssize(x); ++v) {
     const double l = x[static_cast<size_t>(v)];
@@ -51,7 +51,7 @@ ops::ChosenToken choose_token(std::span<const float> x, const ops::ChoiceRule& r
     best = value;
     out.token = static_cast<int32_t>(v);
   }
-  out.probability = std::min(static_cast<float>(1 / sum), ops::kMostProbability);
+  out.probability = std::min(static_cast<float>(1 / sum), kMostProbability);
   return out;
 }
 
@@ -98,9 +98,9 @@ void CpuBackend::argmax(const ops::Argmax& a) {
 void CpuBackend::choose_tokens(const ops::ChooseTokens& a) {
   pool_.parallel_for(a.x.dim(0), 1, [&](int64_t begin, int64_t end, int) {
     for (int64_t t = begin; t < end; ++t) {
-      ops::ChoiceRule rule;
+      ChoiceRule rule;
       std::memcpy(static_cast<void*>(&rule), a.rules.row<int32_t>(t), sizeof(rule));
-      const ops::ChosenToken chosen = choose_token({a.x.row<float>(t), static_cast<size_t>(a.x.dim(1))}, rule);
+      const ChosenToken chosen = choose_token({a.x.row<float>(t), static_cast<size_t>(a.x.dim(1))}, rule);
       std::memcpy(a.out.row<int32_t>(t), &chosen, sizeof(chosen));
     }
   });

@@ -129,7 +129,6 @@ Result<std::unique_ptr<RecordedWork>> PlainCuda::record(const std::function<void
 
 Result<std::unique_ptr<RecordedWork>> PlainCuda::record_for_rows(const View& seq,
                                                                  const std::function<void()>& enqueue) {
-  if (!cuda::Graph::can_leave_out()) return record(enqueue);
   const int32_t* rows = dense_data<int32_t>("record_for_rows", "seq", seq);
   const auto decide = [&](cuda::GraphCondition condition) {
     cuda::plain::set_if_has_rows({.condition = condition, .seq = rows, .n = seq.dim(0)}, stream_.handle());

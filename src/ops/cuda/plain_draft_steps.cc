@@ -8,9 +8,6 @@ namespace {
 
 namespace plain = cuda::plain;
 
-static_assert(sizeof(plain::VerifiedRows) == sizeof(ops::VerifiedRows));
-static_assert(sizeof(plain::DraftChain) == sizeof(ops::DraftChain));
-
 template <class T>
 T* records(std::string_view op, std::string_view name, const View& rows) {
   return reinterpret_cast<T*>(optional_data<int32_t>(op, name, rows));
@@ -31,11 +28,11 @@ plain::EditedStep edited_step(std::string_view op, const ops::EditedStep& step) 
 
 void PlainCuda::accept_drafts(const ops::AcceptDrafts& a) {
   constexpr std::string_view kOp = "accept_drafts";
-  plain::accept_drafts({.chosen = records<plain::ChosenToken>(kOp, "chosen", a.chosen),
+  plain::accept_drafts({.chosen = records<ChosenToken>(kOp, "chosen", a.chosen),
                         .faults = dense_data<int32_t>(kOp, "faults", a.faults),
-                        .sequences = records<plain::VerifiedRows>(kOp, "sequences", a.sequences),
+                        .sequences = records<VerifiedRows>(kOp, "sequences", a.sequences),
                         .n_sequences = a.sequences.dim(0),
-                        .chains = records<plain::DraftChain>(kOp, "chains", a.chains),
+                        .chains = records<DraftChain>(kOp, "chains", a.chains),
                         .step = edited_step(kOp, a.step),
                         .wanted = optional_data<int32_t>(kOp, "wanted", a.wanted)},
                        stream_.handle());
@@ -43,8 +40,8 @@ void PlainCuda::accept_drafts(const ops::AcceptDrafts& a) {
 
 void PlainCuda::continue_drafts(const ops::ContinueDrafts& a) {
   constexpr std::string_view kOp = "continue_drafts";
-  plain::continue_drafts({.chosen = records<plain::ChosenToken>(kOp, "chosen", a.chosen),
-                          .chains = records<plain::DraftChain>(kOp, "chains", a.chains),
+  plain::continue_drafts({.chosen = records<ChosenToken>(kOp, "chosen", a.chosen),
+                          .chains = records<DraftChain>(kOp, "chains", a.chains),
                           .n_chains = a.chains.dim(0),
                           .step = edited_step(kOp, a.step),
                           .min_confidence = a.min_confidence},
@@ -53,16 +50,16 @@ void PlainCuda::continue_drafts(const ops::ContinueDrafts& a) {
 
 void PlainCuda::carry_drafts(const ops::CarryDrafts& a) {
   constexpr std::string_view kOp = "carry_drafts";
-  plain::carry_drafts({.chosen = records<plain::ChosenToken>(kOp, "chosen", a.chosen),
-                       .chains = records<plain::DraftChain>(kOp, "chains", a.chains),
+  plain::carry_drafts({.chosen = records<ChosenToken>(kOp, "chosen", a.chosen),
+                       .chains = records<DraftChain>(kOp, "chains", a.chains),
                        .which = dense_data<int32_t>(kOp, "which", a.which),
                        .n_sequences = a.which.dim(0),
                        .step = edited_step(kOp, a.step),
                        .rows_each = a.rows_each,
                        .shift = a.shift,
-                       .rules = records<plain::ChoiceRule>(kOp, "rules", a.rules),
-                       .sequences = records<plain::VerifiedRows>(kOp, "sequences", a.sequences),
-                       .next = records<plain::DraftChain>(kOp, "next", a.next)},
+                       .rules = records<ChoiceRule>(kOp, "rules", a.rules),
+                       .sequences = records<VerifiedRows>(kOp, "sequences", a.sequences),
+                       .next = records<DraftChain>(kOp, "next", a.next)},
                       stream_.handle());
 }
 

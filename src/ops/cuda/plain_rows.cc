@@ -54,15 +54,13 @@ void PlainCuda::argmax(const ops::Argmax& a) {
 }
 
 void PlainCuda::choose_tokens(const ops::ChooseTokens& a) {
-  static_assert(sizeof(plain::ChoiceRule) == sizeof(ops::ChoiceRule));
-  static_assert(sizeof(plain::ChosenToken) == sizeof(ops::ChosenToken));
   constexpr std::string_view kOp = "choose_tokens";
   plain::choose_tokens({.logits = {.x = device_data<float>(kOp, "x", a.x),
                                    .ld = a.x.stride(0),
                                    .n_rows = a.x.dim(0),
                                    .n_vocab = a.x.dim(1)},
-                        .rules = reinterpret_cast<const plain::ChoiceRule*>(dense_data<int32_t>(kOp, "rules", a.rules)),
-                        .out = reinterpret_cast<plain::ChosenToken*>(dense_data<int32_t>(kOp, "out", a.out))},
+                        .rules = reinterpret_cast<const ChoiceRule*>(dense_data<int32_t>(kOp, "rules", a.rules)),
+                        .out = reinterpret_cast<ChosenToken*>(dense_data<int32_t>(kOp, "out", a.out))},
                        stream_.handle());
 }
 

@@ -278,11 +278,6 @@ Result<Graph> Graph::capture_if(const Stream& stream, const std::function<void(G
   return graph;
 }
 
-bool Graph::can_leave_out() {
-  int driver = 0;
-  return cudaDriverGetVersion(&driver) == cudaSuccess && driver >= 12040;
-}
-
 void Graph::count_nodes(CUgraph_st* graph) {
   size_t n_nodes = 0;
   cudaGraphGetNodes(graph, nullptr, &n_nodes);

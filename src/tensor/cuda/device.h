@@ -165,11 +165,9 @@ class Graph {
  public:
   // Records what `enqueue` puts on the stream (and on streams it forks to and joins from) instead of running it.
   static Result<Graph> capture(const Stream& stream, const std::function<void()>& enqueue);
-  // The same, of work that runs if the condition is not 0. `decide` puts one kernel on the stream, which sets it. Of drivers
-  // that can_leave_out().
+  // The same, of work that runs if the condition is not 0. `decide` puts one kernel on the stream, which sets it.
   static Result<Graph> capture_if(const Stream& stream, const std::function<void(GraphCondition)>& decide,
                                   const std::function<void()>& enqueue);
-  static bool can_leave_out();
 
   void launch(const Stream& stream) const;
   int64_t n_nodes() const { return n_nodes_; }      // kernels, copies and fills

@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 
 #include <array>
+#include <cstdlib>
 #include <memory>
 
 namespace levin::cuda {
@@ -79,6 +80,9 @@ DriverFacts ask_driver(int device_index) {
     facts.load_error = "libcuda.so.1 lacks cuDriverGetVersion, cuInit or cuDeviceGetCount";
     return facts;
   }
+  // Read by cuInit. Kernels are loaded, and on cards without machine code translated, with the context and not when they first
+  // run: nothing of that is left once a server is ready.
+  setenv("CUDA_MODULE_LOADING", "EAGER", 0);
   driver_version(&facts.driver_cuda);
   facts.init_error = init(0);
   if (facts.init_error != 0 || count(&facts.n_devices) != 0) return facts;

@@ -193,7 +193,7 @@ TEST_F(GemmFp8Test, FewRowsOfLargeProductsHaveTheSameBits) {
 
 TEST_F(GemmFp8Test, GroupsEqualTheirOwnDenseProducts) {
   const std::vector<std::vector<int32_t>> cases = {
-      {0, 1, 1, 4, 20}, {0, 0, 0, 0, 1}, {0, 300, 301, 430, 430}, {0, 5, 70, 326, 390}};
+      {0, 1, 1, 4, 20}, {0, 0, 0, 0, 1}, {0, 300, 301, 430, 430}, {0, 5, 70, 326, 390}, {0, 200, 392, 512, 769}};
   for (const std::vector<int32_t>& begin : cases) {
     const int n_groups = static_cast<int>(begin.size()) - 1, n_tokens = begin.back(), n = 320;
     const GemmProblem p(n_tokens, n, 768, n_groups, 1000 + static_cast<uint64_t>(n_tokens));

@@ -1,6 +1,7 @@
 // Device memory, streams, events, graphs and the arena, on a real device.
 #include "tensor/cuda/device.h"
 
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -33,6 +34,18 @@ std::vector<int32_t> counting(int32_t n, int32_t first) {
 TEST_F(DeviceTest, CopiesThereAndBack) {
   const std::vector<int32_t> values = counting(100'000, 7);
   EXPECT_EQ(DeviceArray<int32_t>(*stream_, values).host(), values);
+}
+
+// And not when they first run.
+TEST_F(DeviceTest, KernelsAreLoadedWithTheContext) {
+  constexpr int kEager = 1;  // CU_MODULE_EAGER_LOADING
+  void* driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+  ASSERT_NE(driver, nullptr);
+  const auto ask = reinterpret_cast<int (*)(int*)>(dlsym(driver, "cuModuleGetLoadingMode"));
+  ASSERT_NE(ask, nullptr);
+  int mode = 0;
+  EXPECT_EQ(ask(&mode), 0);
+  EXPECT_EQ(mode, kEager);
 }
 
 TEST_F(DeviceTest, TooLargeAnAllocationIsAnErrorThatNamesTheSize) {

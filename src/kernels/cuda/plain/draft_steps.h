@@ -3,33 +3,11 @@
 
 #include <cstdint>
 
+#include "base/draft_chain.h"
 #include "kernels/cuda/plain/sampling.h"
 
 namespace levin::cuda::plain {
 
-// As ops::VerifiedRows.
-struct VerifiedRows {
-  int32_t first_row = 0;
-  int32_t n_rows = 0;
-  int32_t n_known = 0;
-  int32_t first_chosen = 0;
-  int32_t chain = -1;
-  int32_t unused[3] = {};
-};
-// As ops::DraftChain.
-struct DraftChain {
-  ChoiceRule rule;
-  double confidence = 1;
-  int32_t n_wanted = 0;
-  int32_t room = 0;
-  int32_t n_drafts = 0;
-  int32_t position = 0;
-  int32_t n_committed = -1;
-  int32_t next_token = 0;
-  int32_t next_position = 0;
-  int32_t unused[7] = {};
-  int32_t drafts[16] = {};
-};
 // As ops::EditedStep.
 struct EditedStep {
   int32_t* tokens = nullptr;

@@ -11,8 +11,6 @@ namespace {
 constexpr int kRowThreads = 1024;
 constexpr int kAtOnce = 16;  // logits that a thread has under way: a row is read by one SM, as fast as it can
 constexpr int kLogSumPartials = 16;
-constexpr double kGreedyTemperature = 1e-5;
-constexpr float kMostProbability = 0x1.fffffep-1f;  // as ops::kMostProbability
 constexpr float kLog2E = 1.4426950408889634f;
 
 // use(logits, first, n): so many of this thread's logits of a row, of ids first, first + kRowThreads, ...

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "base/token_choice.h"
 #include "kernels/cuda/plain/faults.h"
 #include "kernels/cuda/plain/paged_cache.h"
 
@@ -33,22 +34,6 @@ struct LogSumExp {
   double* out = nullptr;  // [T]
 };
 void log_sum_exp(const LogSumExp& a, StreamHandle stream);
-
-// What decides a row's choice besides its logits, as ops::ChoiceRule.
-struct ChoiceRule {
-  uint64_t seed = 0;
-  double temperature = 0;  // below 1e-5: argmax
-  uint32_t position = 0;   // of the token to be chosen
-  uint32_t choice = 0;
-  uint64_t unused = 0;
-};
-// As ops::ChosenToken.
-struct ChosenToken {
-  int32_t token = 0;
-  int32_t sound = 0;
-  float probability = 0;
-  int32_t unused = 0;
-};
 
 // The token argmax_v (x[t, v] / temperature + g(v)), ties to the lowest id; x = -infinity is never chosen.
 struct ChooseTokens {

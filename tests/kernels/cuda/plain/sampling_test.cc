@@ -85,9 +85,8 @@ TEST_F(PlainSamplingTest, TokensEqualTheHosts) {
     x.at((kRows - 3) * v + v / 2) = std::numeric_limits<float>::quiet_NaN();
     x.at((kRows - 2) * v) = std::numeric_limits<float>::infinity();
     for (int64_t i = 0; i < v; ++i) x.at((kRows - 1) * v + i) = -std::numeric_limits<float>::infinity();
-    Tensor out = unset(DType::kI32, {kRows, ops::kChosenTokenWords});
-    const Tensor of_cpu(DType::kI32, {kRows, ops::kChosenTokenWords}),
-        words(DType::kI32, {kRows, ops::kChoiceRuleWords});
+    Tensor out = unset(DType::kI32, {kRows, kChosenTokenWords});
+    const Tensor of_cpu(DType::kI32, {kRows, kChosenTokenWords}), words(DType::kI32, {kRows, kChoiceRuleWords});
     std::memcpy(words.view().bytes(), rules.data(), rules.size() * sizeof(ChoiceRule));
     ops::choose_tokens(cpu(), {.x = x, .rules = words, .out = of_cpu});
     DeviceArgs args(*stream_);
@@ -105,7 +104,7 @@ TEST_F(PlainSamplingTest, TokensEqualTheHosts) {
       ASSERT_TRUE(plan.ok()) << plan.error().message;
       const Choice expected = choose_token(logits, *plan, {.position = rule.position});
       for (const Tensor* tensor : std::initializer_list<const Tensor*>{&out, &of_cpu}) {
-        const auto* chosen = reinterpret_cast<const ops::ChosenToken*>(tensor->view().row<int32_t>(t));
+        const auto* chosen = reinterpret_cast<const ChosenToken*>(tensor->view().row<int32_t>(t));
         EXPECT_EQ(chosen->sound, expected.ok() ? 1 : 0) << v << " row " << t;
         EXPECT_EQ(chosen->token, expected.ok() ? expected.token : 0) << v << " row " << t;
         EXPECT_NEAR(chosen->probability, max_prob(logits, 0), 2e-3) << v << " row " << t;
