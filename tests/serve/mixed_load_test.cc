@@ -51,7 +51,7 @@ std::vector<int32_t> prompt_of(int i) {
 }
 
 // No step begins before so many requests have come, so that they are computed side by side.
-class Gate {
+class StartGate {
  public:
   void await(int n) { n_awaited_ = n_come_ + n; }
   void come() { ++n_come_; }
@@ -94,7 +94,7 @@ class PoisonedRequestTest : public ::testing::Test {
   }
 
   TempCheckpoint model_;
-  Gate gate_;
+  StartGate gate_;
   std::unique_ptr<ServedDemo> demo_;
   std::vector<std::string> alone_;
 };
