@@ -34,6 +34,7 @@ struct DriverFacts {
   DeviceInfo device;  // the one asked for, if it exists
 };
 
+// Sets CUDA_MODULE_LOADING of this process to EAGER where it is not set: the first call comes before other threads.
 DriverFacts ask_driver(int device_index);
 
 // The device, or one line that says what is missing: a build with kernels, a driver, a newer driver, a device, one that the
