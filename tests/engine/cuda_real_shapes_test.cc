@@ -132,6 +132,7 @@ struct ShortText {
   size_t n_tokens;                 // more than are selected
   const char* released = nullptr;  // or a demonstration model
   const char* topk = nullptr;
+  int64_t n_answer_tokens = 9;
 };
 
 class ShortTextTest : public ::testing::TestWithParam<ShortText> {
@@ -165,14 +166,14 @@ TEST_P(ShortTextTest, HasTheSameBitsByGraphsAndInCompany) {
 
 // Drafts that are turned down and chains that end leave padding; the second request ends before the first.
 TEST_P(ShortTextTest, HasTheSameAnswersByRoundsAhead) {
-  constexpr int64_t kFewTokens = 9;
   const std::unique_ptr<Model> short_model = model();
+  const int64_t n_answer = GetParam().n_answer_tokens;
   const int64_t n_vocab = short_model->config().n_vocab;
   const std::vector<Ids> prompts = {random_ids(1, GetParam().n_tokens, n_vocab), random_ids(2, 20, n_vocab)};
   RunnerOptions eager = options();
   eager.graphs = false;
-  const std::vector<Ids> expected = answers_of(*short_model, eager, prompts, {.max_tokens = kFewTokens});
-  const AnswerRun ahead{.n_drafts = 3, .max_running = 2, .overlap = true, .max_tokens = kFewTokens};
+  const std::vector<Ids> expected = answers_of(*short_model, eager, prompts, {.max_tokens = n_answer});
+  const AnswerRun ahead{.n_drafts = 3, .max_running = 2, .overlap = true, .max_tokens = n_answer};
   EXPECT_EQ(answers_of(*short_model, options(), prompts, ahead), expected);
 }
 
@@ -180,8 +181,8 @@ INSTANTIATE_TEST_SUITE_P(Steps, ShortTextTest,
                          ::testing::Values(ShortText{"demo-v32", 300}, ShortText{"demo-glm", 300},
                                            ShortText{"v3.2", 1150, "deepseek-v3.2", "index_topk=1088"},
                                            ShortText{"glm", 1150, "glm-5.1", "index_topk=1088"},
-                                           ShortText{"v3.2.few", 150, "deepseek-v3.2", "index_topk=128"},
-                                           ShortText{"glm.few", 150, "glm-5.1", "index_topk=128"}),
+                                           ShortText{"v3.2.few", 150, "deepseek-v3.2", "index_topk=128", 3},
+                                           ShortText{"glm.few", 150, "glm-5.1", "index_topk=128", 3}),
                          [](const auto& text) { return name_of(text.param.name); });
 
 // Decode rows, verified rows and chained drafts: from graphs and kernel by kernel, alone and in batches that are
