@@ -120,6 +120,7 @@ Status Runner::open_sides(const RunnerOptions& options) {
 int64_t Runner::begin_step() {
   if (is_ahead_) wait();
   step_ += step_ % 2 == 0 ? 2 : 1;
+  hold_for_copies();
   host_rows().reset();
   device_rows().reset();
   return step_;
@@ -130,9 +131,27 @@ int64_t Runner::begin_step_ahead() {
   side_of(step_).end->set();
   is_ahead_ = true;
   ++step_;
+  hold_for_copies();
   host_rows().reset();
   device_rows().reset();
   return step_;
+}
+
+// Of blocks: what is being copied changes if its pages have other owners now, or where steps write over rows.
+void Runner::hold_for_copies() {
+  const int64_t n_freed = pools_.rows().n_freed();
+  if (std::exchange(n_freed_pages_, n_freed) != n_freed || !keeps_all_rows()) cache_.hold_steps();
+}
+
+// Steps are waited for before their blocks are complete, but a pass of the MTP layer alone may not be.
+std::unique_ptr<BlockCopy> Runner::start_copy(const SequencePages& pages, int64_t block, std::span<std::byte> out) {
+  if (std::exchange(has_unwaited_pass_, false)) cache_.follow_steps();
+  return cache_.start_copy(pages, block, out);
+}
+
+void Runner::set_block(const SequencePages& pages, int64_t block, std::span<const std::byte> record) {
+  hold_for_copies();
+  cache_.set_block(pages, block, record);
 }
 
 void Runner::wait() {
@@ -140,7 +159,7 @@ void Runner::wait() {
   ++n_waits_;
   stamp_end();
   levin::wait_for(*cuda_);
-  is_ahead_ = false;
+  is_ahead_ = has_unwaited_pass_ = false;
   note_results(side_of(step_));
 }
 
@@ -270,7 +289,10 @@ Runner::Form Runner::mtp_form(const MtpRows& from, const std::optional<std::span
 
 ForwardRows Runner::mtp(std::span<const SequenceChunk> chunks, const MtpRows& from,
                         std::optional<std::span<const int32_t>> wanted, const Probe* probe) {
-  return forward({.form = mtp_form(from, wanted), .chunks = chunks, .wanted = wanted, .from = from, .probe = probe});
+  const ForwardRows rows =
+      forward({.form = mtp_form(from, wanted), .chunks = chunks, .wanted = wanted, .from = from, .probe = probe});
+  has_unwaited_pass_ = on_device();
+  return rows;
 }
 
 ForwardRows Runner::edited_trunk(std::span<const SequenceChunk> chunks, const StepEdit& edit) {

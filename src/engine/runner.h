@@ -181,9 +181,9 @@ class Runner {
   void copy_block(const SequencePages& pages, int64_t block, std::span<std::byte> out) const {
     cache_.copy_block(pages, block, out);
   }
-  void set_block(const SequencePages& pages, int64_t block, std::span<const std::byte> record) {
-    cache_.set_block(pages, block, record);
-  }
+  // The same in parallel with the steps that follow.
+  std::unique_ptr<BlockCopy> start_copy(const SequencePages& pages, int64_t block, std::span<std::byte> out);
+  void set_block(const SequencePages& pages, int64_t block, std::span<const std::byte> record);
 
  private:
   // Of a pass through trunk or MTP layer: which of its rows come out, and what goes in. Drafts: with the head for them.
@@ -280,6 +280,7 @@ class Runner {
   Arena& host_rows() { return side_of(step_).host_rows; }
   Arena& device_rows() { return side_of(step_).device_rows; }
   Arena& rows_where_model_runs() { return on_device() ? device_rows() : host_rows(); }
+  void hold_for_copies();
   void stamp_end();
   void note_results(const Side& side);
   View logits_of(View hidden, bool of_drafts);
@@ -296,7 +297,8 @@ class Runner {
   ThreadPool pool_;
   std::array<Side, 2> sides_;
   int64_t step_ = 0;
-  bool is_ahead_ = false;  // a step began ahead of another, and nobody has waited for all since
+  bool has_unwaited_pass_ = false;  // of the MTP layer by itself, whose rows may be copied already
+  bool is_ahead_ = false;           // a step began ahead of another, and nobody has waited for all since
   CpuBackend cpu_;
   OpContext host_;
   OpContext ctx_;  // where the model runs
@@ -305,6 +307,7 @@ class Runner {
   KvCache cache_;
   RecordedCalls<PassKey, PassOutput> passes_;
   RecordedCalls<HeadKey, HeadOutput> heads_;
+  int64_t n_freed_pages_ = 0;  // before the last step
   int64_t n_waits_ = 0;
   Clock::time_point last_result_;
 

@@ -21,14 +21,14 @@ LoopOptions within_reach(const Runner& runner, const Drafter& drafter, LoopOptio
   return options;
 }
 
-CacheOptions cache_options(const Runner& runner, const LoopOptions& options) {
+CacheOptions cache_options(Runner& runner, const LoopOptions& options) {
   return {.n_block_tokens = runner.block_tokens(),
           .share_prefixes = options.share_prefixes,
           .max_host_blocks = options.n_host_blocks,
           .disk = options.disk,
           .block_bytes = runner.block_bytes(),
           .copy_block = [&runner](const SequencePages& pages, int64_t block,
-                                  std::span<std::byte> out) { runner.copy_block(pages, block, out); },
+                                  std::span<std::byte> out) { return runner.start_copy(pages, block, out); },
           .assumed = options.assumed};
 }
 
@@ -138,6 +138,7 @@ bool StepLoop::step() {
   const bool computed = run_step();
   retire_finished();
   busy_ = computed && !sequences_.empty();
+  if (sequences_.empty()) cache_.finish_records();  // there may be no next step for long
   times_.step_s = seconds_since(start);
   phase_ = StepPhase::kIdle;
   return true;

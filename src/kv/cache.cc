@@ -137,6 +137,8 @@ Result<KvCache> KvCache::on_device(DeviceMemory& memory, const CacheLayout& layo
   KvCache cache;
   cache.memory_ = &memory;
   LEVIN_TRY(cache.allocate(layout, pools, [&memory](int64_t n_bytes) { return memory.allocate(n_bytes); }));
+  LEVIN_ASSIGN(std::unique_ptr<CopyStream> stream, memory.open_copy_stream());
+  if (stream != nullptr) cache.copies_ = std::make_unique<BlockCopies>(memory, std::move(stream), cache.block_bytes());
   return cache;
 }
 
@@ -285,6 +287,26 @@ void KvCache::copy_block(const SequencePages& pages, int64_t block, std::span<st
     to += n_bytes;
   });
   if (memory_ != nullptr) wait_for(*memory_);
+}
+
+std::unique_ptr<BlockCopy> KvCache::start_copy(const SequencePages& pages, int64_t block,
+                                               std::span<std::byte> out) const {
+  if (copies_ == nullptr) {
+    copy_block(pages, block, out);
+    return nullptr;
+  }
+  std::vector<BlockCopies::Piece> pieces;
+  for_each_piece(pages, block, StatePlace::kEnd,
+                 [&](const std::byte* from, int64_t n_bytes) { pieces.push_back({.from = from, .n_bytes = n_bytes}); });
+  return copies_->start(pieces, out);
+}
+
+void KvCache::follow_steps() const {
+  if (copies_ != nullptr) copies_->follow();
+}
+
+void KvCache::hold_steps() const {
+  if (copies_ != nullptr) copies_->hold();
 }
 
 void KvCache::set_block(const SequencePages& pages, int64_t block, std::span<const std::byte> record) {

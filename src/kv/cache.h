@@ -14,9 +14,11 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <vector>
 
+#include "kv/block_copies.h"
 #include "kv/sequence_pages.h"
 #include "tensor/buffer.h"
 #include "tensor/device_memory.h"
@@ -86,6 +88,10 @@ class KvCache {
   // tokens must have been computed; where rows are overwritten (a window, compressor state), within the last
   // CacheLimits::open_blocks() blocks.
   void copy_block(const SequencePages& pages, int64_t block, std::span<std::byte> out) const;
+  // The same of a device's caches, in parallel with the steps there (kv/block_copies.h). Null: the record is there already.
+  std::unique_ptr<BlockCopy> start_copy(const SequencePages& pages, int64_t block, std::span<std::byte> out) const;
+  void follow_steps() const;  // copies from now on may read what steps wrote that nobody has waited for
+  void hold_steps() const;    // steps from now on may write over what is being copied
   // Overwrites block n with a record. The sequence must have pages for its tokens and the blocks before it, and no
   // computed tokens after it.
   void set_block(const SequencePages& pages, int64_t block, std::span<const std::byte> record);
@@ -115,7 +121,8 @@ class KvCache {
     Buffer recurrent;
   };
   std::vector<Layer> layers_;
-  DeviceMemory* memory_ = nullptr;  // null: host memory
+  DeviceMemory* memory_ = nullptr;       // null: host memory
+  std::unique_ptr<BlockCopies> copies_;  // null: they wait
   CacheLimits limits_;
   int64_t n_window_ = 0;
   int64_t n_block_tokens_ = kPageTokens;

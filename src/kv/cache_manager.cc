@@ -146,10 +146,10 @@ void CacheManager::keep_records(SequenceCache& s, std::span<const int32_t> token
   for (size_t i = 0; i < resume.size(); ++i) {
     const int64_t block = s.n_committed_blocks_ + static_cast<int64_t>(i);
     index_.keep_record(s.keys_[static_cast<size_t>(block)], place(s, tokens, block), [&] {
-      BlockRecord record{.state = *resume[i],
-                         .rows = std::vector<std::byte>(static_cast<size_t>(options_.block_bytes))};
-      options_.copy_block(s.pages_, block, record.rows);
-      return record;
+      auto record = std::make_shared<BlockRecord>(
+          BlockRecord{.state = *resume[i], .rows = std::vector<std::byte>(static_cast<size_t>(options_.block_bytes))});
+      std::unique_ptr<BlockCopy> copy = options_.copy_block(s.pages_, block, record->rows);
+      return PrefixIndex::NewRecord{std::move(record), std::move(copy)};
     });
   }
 }

@@ -25,9 +25,10 @@ struct CacheOptions {
   bool share_prefixes = true;
   int64_t max_host_blocks = 0;      // records in host memory
   std::shared_ptr<PageStore> disk;  // null: no prefix cache on disk
-  // Copies a block out of the caches (KvCache::copy_block), as block_bytes bytes; required if records are kept.
+  // Copies a block out of the caches (KvCache::start_copy), as block_bytes bytes; required if records are kept.
   int64_t block_bytes = 0;
-  std::function<void(const SequencePages& pages, int64_t block, std::span<std::byte> out)> copy_block;
+  std::function<std::unique_ptr<BlockCopy>(const SequencePages& pages, int64_t block, std::span<std::byte> out)>
+      copy_block;
   BlockRecords assumed;  // not empty: as in kv/prefix_index.h, in place of all cached prefixes
 };
 
@@ -101,7 +102,8 @@ class CacheManager {
   void commit(SequenceCache& s, std::span<const int32_t> tokens, int64_t n_committed,
               std::span<const ResumeState> resume);
 
-  void forget_prefixes();  // frees the pages of prefixes that no sequence uses; records stay
+  void finish_records() { index_.finish_records(); }  // waits for those that are being copied
+  void forget_prefixes();                             // frees the pages of prefixes that no sequence uses; records stay
   CacheUsage usage() const;
 
  private:

@@ -32,6 +32,7 @@ void PagePool::retain(int32_t page) {
 void PagePool::release(int32_t page) {
   LEVIN_CHECK(page >= 0 && page < n_pages() && n_refs_[page] > 0, "release of page {} which nobody holds", page);
   if (--n_refs_[page] > 0) return;
+  ++n_freed_;
   free_.push_back(page);
   std::push_heap(free_.begin(), free_.end(), std::greater<>());
 }

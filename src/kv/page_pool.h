@@ -28,13 +28,15 @@ class PagePool {
 
   // The free page with the lowest number, with one reference; -1 if none is free.
   int32_t allocate();
-  void retain(int32_t page);   // adds a reference; the page must be in use
-  void release(int32_t page);  // removes a reference; the page is free when none is left
+  void retain(int32_t page);                    // adds a reference; the page must be in use
+  void release(int32_t page);                   // removes a reference; the page is free when none is left
+  int64_t n_freed() const { return n_freed_; }  // pages that became free, so far
   int32_t n_references(int32_t page) const { return n_refs_[page]; }
 
  private:
   std::vector<int32_t> n_refs_;  // per page; 0: free
   std::vector<int32_t> free_;    // a heap, lowest page on top
+  int64_t n_freed_ = 0;
 };
 
 class BlockTable {

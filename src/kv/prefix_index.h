@@ -9,16 +9,21 @@
 //
 // In each place the blocks before a resident block are resident as well. One thread calls.
 //
+// A record that a device is still copying (kv/block_copies.h) has its place in host memory from the start, and who looks for it
+// waits for it: what is present there does not depend on how fast copies are. It is written to disk when it is complete.
+//
 // For measurements blocks can be assumed: every block then counts as one with a record, which is one of a few that the index
 // is given. Nothing else is kept in host memory or on disk then.
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <vector>
 
+#include "kv/block_copies.h"
 #include "kv/page_memory.h"
 #include "kv/page_store.h"
 #include "kv/shared_pages.h"
@@ -33,6 +38,7 @@ class PrefixIndex {
   // null.
   PrefixIndex(PagePool* pages, int64_t max_host_blocks, std::shared_ptr<PageStore> disk);
   explicit PrefixIndex(BlockRecords assumed);  // at least one
+  ~PrefixIndex();                              // finishes its records, unless the device has failed
 
   // The key from which the keys of all first blocks are derived: the fingerprint if there is a disk.
   BlockKey first_key() const { return disk_ ? disk_->first_key() : BlockKey{}; }
@@ -50,18 +56,37 @@ class PrefixIndex {
   Found find_record(const BlockKey& key, const BlockPlace& place);
   // Stores a record in host memory and on disk, where it is missing and there is room. copy() makes the record; it is
   // called only if needed.
-  void keep_record(const BlockKey& key, const BlockPlace& place, const std::function<BlockRecord()>& copy);
+  struct NewRecord {
+    std::shared_ptr<BlockRecord> record;
+    std::unique_ptr<BlockCopy> copy;  // to it; null: it is there
+  };
+  void keep_record(const BlockKey& key, const BlockPlace& place, const std::function<NewRecord()>& copy);
+  void finish_records();                             // waits; throws a DeviceFault
   void use_records(std::span<const BlockKey> path);  // marks blocks 0, 1, 2, ... as the most recently used
 
   const PageMemory& memory() const { return memory_; }
   PageStore* disk() const { return disk_.get(); }
 
  private:
+  struct Pending {
+    BlockKey key, before;
+    std::vector<int32_t> tokens;
+    std::shared_ptr<const BlockRecord> record;  // whose rows `copy` fills
+    std::unique_ptr<BlockCopy> copy;
+    bool on_disk = false;  // is to be
+  };
+  bool is_pending(const BlockKey& key) const;
+  bool is_pending_for_disk(const BlockKey& key) const;
+  Status finish_first();
+  void finish_one();  // the same; throws a DeviceFault
+
   std::shared_ptr<PageStore> disk_;
   int64_t max_host_blocks_;
   PageMemory memory_;
   std::optional<SharedPages> pages_;
   BlockRecords assumed_;
+  std::deque<Pending> pending_;
+  int64_t n_pending_bytes_ = 0;
 };
 
 }  // namespace levin

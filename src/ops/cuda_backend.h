@@ -11,7 +11,7 @@
 // Sets      kPlain runs every op, of any shape and type, with the bits of the CPU's plain kernels. kSm90 has tuned kernels for
 //           some ops and forms (why_not_sm90(), ops/kernel_registry.h), which op headers name under CUDA, and the plain ones
 //           for the others; what runs a row does not depend on how many there are
-// Order     everything is enqueued on one stream, in the order of the calls
+// Order     everything is enqueued on one stream, in the order of the calls; a CopyStream has one of its own
 // Errors    none; a row with a NaN that an op cannot rank is marked in the row status that it is given
 // Memory    scratch comes from arena(): one block reserved at the start, whose addresses never change
 // Threads   one at a time
@@ -56,15 +56,6 @@ class RecordedWork {
   // Launches, copies and fills that it consists of, and launches among them; 0 where nobody counts.
   virtual int64_t n_parts() const { return 0; }
   virtual int64_t n_kernels() const { return 0; }
-};
-
-// A place in the work of a backend's stream: who waits for it does not wait for what was enqueued after it. Not to outlive the
-// backend.
-class WorkMark {
- public:
-  virtual ~WorkMark() = default;
-  virtual void set() = 0;     // after all work so far; again and again
-  virtual Status wait() = 0;  // a fault of the device is an error
 };
 
 class CudaBackend : public Backend, public DeviceMemory {

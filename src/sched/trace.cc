@@ -136,7 +136,9 @@ std::string Replay::begin(const TraceLine& line) {
                                        .share_prefixes = (*v)[6] != 0,
                                        .max_host_blocks = (*v)[8],
                                        .disk = nullptr,
-                                       .copy_block = [](const SequencePages&, int64_t, std::span<std::byte>) {}});
+                                       .copy_block = [](const SequencePages&, int64_t, std::span<std::byte>) {
+                                         return std::unique_ptr<BlockCopy>();
+                                       }});
   scheduler_.emplace(SchedulerOptions{.step_tokens = (*v)[1],
                                       .chunk_tokens = (*v)[2],
                                       .max_running = (*v)[3],

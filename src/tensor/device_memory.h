@@ -1,11 +1,13 @@
 // Memory of a device and the ways in and out of it, for what keeps data there and computes nothing: caches and weights.
 //
-// Order     everything is enqueued on one stream, in the order of the calls
+// Order     everything is enqueued on one stream, in the order of the calls; but for copies to the host that have a stream of
+//           their own (CopyStream)
 // Threads   one at a time
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 
 #include "base/device_fault.h"
@@ -21,6 +23,25 @@ struct CopyIn {
   std::byte* to = nullptr;
   const std::byte* from = nullptr;
   int64_t n_bytes = 0;
+};
+
+// A place in the work of a stream: who waits for it does not wait for what was enqueued after it. Not to outlive the memory.
+class WorkMark {
+ public:
+  virtual ~WorkMark() = default;
+  virtual void set() = 0;      // after all work so far; again and again
+  virtual bool is_past() = 0;  // wait() would not wait
+  virtual Status wait() = 0;   // a fault of the device is an error
+};
+
+// A stream for copies to pinned memory of the host, in parallel with all other work. Not to outlive the memory.
+class CopyStream {
+ public:
+  virtual ~CopyStream() = default;  // waits for the copies
+  virtual void copy_bytes_out(void* to, const std::byte* from, int64_t n_bytes) = 0;
+  virtual Result<std::unique_ptr<WorkMark>> make_mark() = 0;  // of these copies
+  virtual void follow() = 0;                                  // later copies begin after all other work so far
+  virtual void hold() = 0;                                    // later other work begins after all copies so far
 };
 
 class DeviceMemory {
@@ -42,6 +63,8 @@ class DeviceMemory {
   virtual void make_dummies(std::byte* to, const DummyTensor& tensor, int64_t n) = 0;
   // To the host; there when synchronize() has returned.
   virtual void copy_bytes_out(void* to, const std::byte* from, int64_t n_bytes) = 0;
+  // Null: copies have no stream of their own.
+  virtual Result<std::unique_ptr<CopyStream>> open_copy_stream() { return std::unique_ptr<CopyStream>(); }
   // Waits for all of it; a fault of the device is an error.
   virtual Status synchronize() = 0;
 };

@@ -264,6 +264,31 @@ TEST_F(CudaModelTest, PrefixesComeBackFromHostMemory) {
   }
 }
 
+// Large ones, which would otherwise be under way while the memory is written before and after them.
+TEST_F(CudaModelTest, CopiesOnTheirOwnStreamFollowWhatTheyReadAndHoldWhatWritesOverIt) {
+  constexpr int64_t kBytes = int64_t{32} << 20;
+  const Buffer memory = must(cuda_->allocate(kBytes)), pinned = must(cuda_->allocate_pinned(kBytes));
+  const std::unique_ptr<CopyStream> copies = must(cuda_->open_copy_stream());
+  const std::unique_ptr<WorkMark> copied = must(copies->make_mark());
+  const auto write = [&](int round) {
+    const std::vector<std::byte> bytes(static_cast<size_t>(kBytes), static_cast<std::byte>(round));
+    cuda_->copy_bytes_in(memory.data(), bytes.data(), kBytes);
+  };
+  for (int round = 1; round < 20; round += 2) {
+    write(round);
+    copies->follow();
+    copies->copy_bytes_out(pinned.data(), memory.data(), kBytes);
+    copied->set();
+    copies->hold();
+    write(round + 1);
+    must(copied->wait());
+    EXPECT_TRUE(copied->is_past());
+    const auto is_of_round = [&](std::byte b) { return b == static_cast<std::byte>(round); };
+    EXPECT_TRUE(std::all_of(pinned.data(), pinned.data() + kBytes, is_of_round)) << round;
+    must(cuda_->synchronize());
+  }
+}
+
 // ---- memory ----
 
 TEST_F(CudaModelTest, TheReservedScratchIsEnough) {

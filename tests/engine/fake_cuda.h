@@ -3,6 +3,8 @@
 //
 // Late    nothing has run before synchronize(), or before a mark after it is waited for: who reads a result without waiting
 //         reads what was there before
+// Aside   copies of a CopyStream run as early as they may, or as late as they may: what does not wait for them, or what they do not
+//         wait for, shows
 // Views   are tagged as the device's, so that host code which looks into one ends the process
 // Ops     those that a fake model (fake_model.h) and the engine call; its passes are enqueued by enqueue()
 #pragma once
@@ -75,6 +77,11 @@ class FakeCuda final : public CudaBackend {
   Status synchronize() override { return run_until(n_enqueued()); }
   Result<std::unique_ptr<WorkMark>> make_mark() override {
     return std::unique_ptr<WorkMark>(std::make_unique<Mark>(*this));
+  }
+  bool copies_aside_late = false;
+  int64_t n_copies_aside() const { return n_copies_aside_; }  // that have begun
+  Result<std::unique_ptr<CopyStream>> open_copy_stream() override {
+    return std::unique_ptr<CopyStream>(std::make_unique<Aside>(*this));
   }
   Result<std::unique_ptr<RecordedWork>> record(const std::function<void()>& enqueue_ops) override {
     auto work = std::make_unique<Recorded>(*this);
@@ -255,21 +262,75 @@ class FakeCuda final : public CudaBackend {
   struct Mark final : WorkMark {
     explicit Mark(FakeCuda& fake) : device(fake) {}
     void set() override { n_before = device.n_enqueued(); }
+    bool is_past() override { return device.n_run_ >= n_before; }
     Status wait() override { return device.run_until(n_before); }
     FakeCuda& device;
     int64_t n_before = 0;
+  };
+
+  // Copies next to the queue: each of them after so many works of the queue.
+  struct Aside final : CopyStream {
+    struct Copy {
+      int64_t after = 0;
+      std::function<void()> run;
+    };
+    struct AsideMark final : WorkMark {
+      explicit AsideMark(Aside& copies) : aside(copies) {}
+      void set() override { n_before = aside.n_begun(); }
+      bool is_past() override { return aside.n_done >= n_before; }
+      Status wait() override {
+        LEVIN_TRY(aside.device.work_until(aside.after));
+        aside.run_until(n_before);
+        return {};
+      }
+      Aside& aside;
+      int64_t n_before = 0;
+    };
+    explicit Aside(FakeCuda& fake) : device(fake) { device.asides_.push_back(this); }
+    ~Aside() override { std::erase(device.asides_, this); }
+    void copy_bytes_out(void* to, const std::byte* from, int64_t n_bytes) override {
+      ++device.n_copies_aside_;
+      copies.push_back({after, [=] { std::memcpy(to, from, static_cast<size_t>(n_bytes)); }});
+      run_what_may();
+    }
+    Result<std::unique_ptr<WorkMark>> make_mark() override {
+      return std::unique_ptr<WorkMark>(std::make_unique<AsideMark>(*this));
+    }
+    void follow() override { after = device.n_enqueued(); }
+    void hold() override {
+      device.enqueue([this, n = n_begun()] { run_until(n); });
+    }
+    int64_t n_begun() const { return n_done + std::ssize(copies); }
+    void run_until(int64_t n) {
+      for (; n_done < n; ++n_done) {
+        copies.front().run();
+        copies.pop_front();
+      }
+    }
+    void run_what_may() {
+      while (!device.copies_aside_late && !copies.empty() && copies.front().after <= device.n_run_)
+        run_until(n_done + 1);
+    }
+    FakeCuda& device;
+    std::deque<Copy> copies;
+    int64_t n_done = 0, after = 0;
   };
 
   Status run_until(int64_t n) {
     LEVIN_CHECK(recording_ == nullptr, "somebody waits while work is recorded");
     if (fails_after_ == n_synchronized_) return Error{ErrorKind::kRuntime, "the fake device failed"};
     ++n_synchronized_;
+    return work_until(n);
+  }
+
+  Status work_until(int64_t n) {
     try {
       while (n_run_ < n) {
         const std::function<void()> work = std::move(queue_.front());
         queue_.pop_front();
         ++n_run_;
         work();
+        for (Aside* aside : asides_) aside->run_what_may();
       }
       n_waits_ahead_ += queue_.empty() ? 0 : 1;
     } catch (...) {  // what follows a failure never runs
@@ -296,6 +357,8 @@ class FakeCuda final : public CudaBackend {
   std::deque<std::function<void()>> queue_;
   int64_t n_run_ = 0;
   std::vector<std::function<void()>>* recording_ = nullptr;
+  std::vector<Aside*> asides_;
+  int64_t n_copies_aside_ = 0;
   int64_t n_synchronized_ = 0;
   int64_t n_waits_ahead_ = 0;
   int64_t fails_after_ = -1;

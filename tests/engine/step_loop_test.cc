@@ -423,6 +423,45 @@ TEST_P(StepLoopTest, PrefixesComeBackFromHostMemory) {
   }
 }
 
+// They are copied in parallel with the steps, each of which waits for its own results alone.
+TEST_P(StepLoopTest, NoStepWaitsForRecords) {
+  if (where == Where::kHost) GTEST_SKIP() << "of devices";
+  for (const bool late : {false, true}) {
+    Fake fake({.chunk_tokens = 64, .n_spec_steps = 3, .max_context_tokens = kContext, .n_host_blocks = 64});
+    fake.device.copies_aside_late = late;
+    fake.runner.record_graphs(3);
+    must(fake.loop.submit(greedy(made_up(300, 50), 300)));
+    const int64_t before = fake.device.n_synchronized();
+    int64_t n_steps = 0;
+    while (fake.loop.step()) ++n_steps;
+    EXPECT_LE(fake.device.n_synchronized() - before, n_steps + 1) << "a round in vain is waited for too";
+    EXPECT_GE(fake.device.n_copies_aside(), 9);
+  }
+}
+
+// A record is what its block was when it was complete: copied no earlier than the last pass that writes it, and no later than
+// its pages have another owner. A sequence that resumes from it gets the answer that it would have computed.
+TEST_P(StepLoopTest, RecordsAreCopiedBetweenTheStepsThatWriteTheirBlocks) {
+  if (where == Where::kHost) GTEST_SKIP() << "of devices";
+  for (const bool late : {false, true}) {
+    for (const int depth : {0, 3}) {
+      SCOPED_TRACE(testing::Message() << (late ? "late" : "early") << " copies, " << depth << " drafts");
+      Fake fake({.chunk_tokens = 64, .n_spec_steps = depth, .max_context_tokens = kContext, .n_host_blocks = 64}, 2,
+                8 * kPageTokens);
+      fake.device.copies_aside_late = late;
+      // After a prefix that is found, nobody waits for the MTP layer's pass over the next chunk, which completes the last block.
+      const Tokens prefix = made_up(128, 40), prompt = joined(prefix, made_up(72, 41));
+      fake.expect_answers({greedy(joined(prefix, made_up(10, 42)), 10)});
+      std::vector<GenerateRequest> requests = {greedy(prompt, 20)};
+      for (uint64_t i = 0; i < 3; ++i) requests.push_back(greedy(made_up(400, 43 + i), 10));  // in the same pages
+      fake.expect_answers(requests);
+      const int64_t n_computed = fake.model.n_trunk_rows;
+      fake.expect_answers({greedy(prompt, 20)});
+      EXPECT_LT(fake.model.n_trunk_rows - n_computed, 100) << "the prefix was computed again";
+    }
+  }
+}
+
 TEST_P(StepLoopTest, ARowWithoutNumbersEndsItsRequestAlone) {
   Fake fake({.chunk_tokens = 16, .n_spec_steps = 3, .max_context_tokens = kContext});
   Tokens poisoned = made_up(40, 50);

@@ -54,8 +54,11 @@ class World {
                         .max_host_blocks = pressure.n_host_blocks,
                         .disk = nullptr,
                         .block_bytes = kPageTokens * static_cast<int64_t>(sizeof(uint64_t)),
-                        .copy_block = [this](const SequencePages& pages, int64_t block,
-                                             std::span<std::byte> out) { copy_block(pages, block, out); }}),
+                        .copy_block =
+                            [this](const SequencePages& pages, int64_t block, std::span<std::byte> out) {
+                              copy_block(pages, block, out);
+                              return std::unique_ptr<BlockCopy>();
+                            }}),
         scheduler_(pressure.options, cache_, trace),
         rows_(static_cast<size_t>(pools_.rows().n_pages()) * kPageTokens, kUnwritten) {}
 

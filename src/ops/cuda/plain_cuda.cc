@@ -40,10 +40,41 @@ class EventOnStream final : public WorkMark {
  public:
   EventOnStream(cuda::Event event, const cuda::Stream& stream) : event_(std::move(event)), stream_(stream) {}
   void set() override { event_.record(stream_); }
+  bool is_past() override { return event_.is_past(); }
   Status wait() override { return event_.synchronize(); }
 
  private:
   cuda::Event event_;
+  const cuda::Stream& stream_;
+};
+
+class CopiesOnStream final : public CopyStream {
+ public:
+  struct Parts {
+    cuda::Stream copies;
+    cuda::Event computed, copied;
+  };
+  CopiesOnStream(Parts parts, const cuda::Stream& stream) : own_(std::move(parts)), stream_(stream) {}
+  ~CopiesOnStream() override { static_cast<void>(own_.copies.synchronize()); }  // a lost device has told others
+
+  void copy_bytes_out(void* to, const std::byte* from, int64_t n_bytes) override {
+    if (n_bytes > 0) cuda::copy_to_host(own_.copies, to, from, n_bytes);
+  }
+  Result<std::unique_ptr<WorkMark>> make_mark() override {
+    LEVIN_ASSIGN(cuda::Event event, cuda::Event::create());
+    return std::unique_ptr<WorkMark>(std::make_unique<EventOnStream>(std::move(event), own_.copies));
+  }
+  void follow() override {
+    own_.computed.record(stream_);
+    own_.copies.wait(own_.computed);
+  }
+  void hold() override {
+    own_.copied.record(own_.copies);
+    stream_.wait(own_.copied);
+  }
+
+ private:
+  Parts own_;
   const cuda::Stream& stream_;
 };
 
@@ -140,6 +171,14 @@ Result<std::unique_ptr<RecordedWork>> PlainCuda::record_for_rows(const View& seq
 Result<std::unique_ptr<WorkMark>> PlainCuda::make_mark() {
   LEVIN_ASSIGN(cuda::Event event, cuda::Event::create());
   return std::unique_ptr<WorkMark>(std::make_unique<EventOnStream>(std::move(event), stream_));
+}
+
+Result<std::unique_ptr<CopyStream>> PlainCuda::open_copy_stream() {
+  LEVIN_ASSIGN(cuda::Stream copies, cuda::Stream::create());
+  LEVIN_ASSIGN(cuda::Event computed, cuda::Event::create());
+  LEVIN_ASSIGN(cuda::Event copied, cuda::Event::create());
+  CopiesOnStream::Parts parts{std::move(copies), std::move(computed), std::move(copied)};
+  return std::unique_ptr<CopyStream>(std::make_unique<CopiesOnStream>(std::move(parts), stream_));
 }
 
 Result<Matrix> PlainCuda::upload(const RowMajorWeights& source) {

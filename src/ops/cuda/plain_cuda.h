@@ -39,6 +39,7 @@ class PlainCuda : public CudaBackend {
   Result<std::unique_ptr<RecordedWork>> record(const std::function<void()>& enqueue) override;
   Result<std::unique_ptr<RecordedWork>> record_for_rows(const View& seq, const std::function<void()>& enqueue) override;
   Result<std::unique_ptr<WorkMark>> make_mark() override;
+  Result<std::unique_ptr<CopyStream>> open_copy_stream() override;
   Result<Matrix> upload(const RowMajorWeights& source) override;
   Result<ops::ExpertStack> upload_experts(std::span<const ExpertRows> experts) override;
   double measure_read_gb_per_s() override;

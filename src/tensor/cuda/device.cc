@@ -124,6 +124,12 @@ Status Event::synchronize() const {
   return {};
 }
 
+bool Event::is_past() const {
+  if (cudaEventQuery(handle()) != cudaErrorNotReady) return true;
+  cudaGetLastError();  // it is an answer and no error
+  return false;
+}
+
 float Event::ms_since(const Event& earlier) const {
   float ms = 0;
   check_enqueued(cudaEventElapsedTime(&ms, earlier.handle(), handle()), "event time");

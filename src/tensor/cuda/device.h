@@ -53,6 +53,7 @@ class Event {
 
   void record(const Stream& stream) const;
   Status synchronize() const;
+  bool is_past() const;                        // synchronize() would not wait
   float ms_since(const Event& earlier) const;  // both recorded and complete
   CUevent_st* handle() const { return event_.get(); }
 
