@@ -58,8 +58,6 @@ bool knows(const Architecture* family, std::string_view key) {
   return std::find(keys.begin(), keys.end(), key) != keys.end();
 }
 
-Error invalid(std::string message) { return {ErrorKind::kModelInvalid, std::move(message)}; }
-
 }  // namespace
 
 const Registry& Registry::built_in() {
@@ -81,15 +79,15 @@ Result<const Architecture*> Registry::family_of(const io::JsonFields& config) co
     const auto other = std::find_if(std::begin(kOtherKeys), std::end(kOtherKeys),
                                     [&](const OtherKeys& keys) { return member.key.starts_with(keys.prefix); });
     if (other == std::end(kOtherKeys) || member.value.is_null() || knows(family, member.key)) continue;
-    return invalid(fmt::format("{}: {}, which is not supported", config.name_of(member.key), other->what));
+    return invalid_model(fmt::format("{}: {}, which is not supported", config.name_of(member.key), other->what));
   }
   if (family != nullptr) return family;
   const auto other = std::find_if(std::begin(kOtherModels), std::end(kOtherModels),
                                   [&](const OtherModel& m) { return m.type == type; });
   const bool known = other != std::end(kOtherModels);
-  return invalid(fmt::format("{} is \"{}\"{}; this version runs {}", config.name_of("model_type"), type,
-                             known ? fmt::format(": {}", other->what) : ", a model this program does not know",
-                             supported_text(families_)));
+  return invalid_model(fmt::format("{} is \"{}\"{}; this version runs {}", config.name_of("model_type"), type,
+                                   known ? fmt::format(": {}", other->what) : ", a model this program does not know",
+                                   supported_text(families_)));
 }
 
 }  // namespace levin

@@ -26,6 +26,8 @@ struct Error {
   int exit_code() const { return static_cast<int>(kind); }
 };
 
+inline Error invalid_model(std::string message) { return {ErrorKind::kModelInvalid, std::move(message)}; }
+
 // Either a value or an Error. Look at ok() first; value() on an error stops the process.
 template <class T>
 class [[nodiscard]] Result {

@@ -13,7 +13,6 @@
 namespace levin {
 namespace {
 
-constexpr double kNever = -std::numeric_limits<double>::infinity();
 constexpr double kBand = 2;           // of l/T: tokens are ranked band by band
 constexpr double kAllBands = 40;      // what lies deeper below the largest is one band
 constexpr double kMinExponent = -50;  // smaller terms are beyond the precision of a rough total

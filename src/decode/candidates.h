@@ -18,6 +18,8 @@
 
 namespace levin {
 
+constexpr double kNever = -std::numeric_limits<double>::infinity();  // the logit of a token that may not be chosen
+
 struct Candidate {
   double logit = 0;  // after penalties; divided by T where sampling is meant
   int32_t token = -1;

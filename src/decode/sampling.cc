@@ -14,8 +14,6 @@
 namespace levin {
 namespace {
 
-constexpr double kNever = -std::numeric_limits<double>::infinity();
-
 Error out_of_range(const char* name, double value, const char* allowed) {
   return {ErrorKind::kUsage, fmt::format("{} is {}, expected {}", name, value, allowed)};
 }

@@ -75,16 +75,12 @@ bool is_in(std::string_view word, std::span<const std::string_view> list) {
   return std::find(list.begin(), list.end(), word) != list.end();
 }
 
-Error wrong(const std::string& path, std::string_view what) {
-  return {ErrorKind::kUsage, fmt::format("{} {}", path, what)};
-}
-
 Result<int64_t> count_at(const JsonObject& schema, std::string_view key, int64_t fallback, const std::string& path) {
   const JsonValue* value = schema.find(key);
   if (value == nullptr) return fallback;
   const std::optional<int64_t> count = value->as_number() != nullptr ? value->to_int64() : std::nullopt;
   if (count && *count >= 0) return *count;
-  return wrong(path, fmt::format("has {} {}, expected a whole number from 0", key, io::describe_json(*value)));
+  return schema_error(path, fmt::format("has {} {}, expected a whole number from 0", key, io::describe_json(*value)));
 }
 
 Result<CountRange> count_range(const JsonObject& schema, std::string_view min, std::string_view max,
@@ -98,7 +94,7 @@ Result<CountRange> count_range(const JsonObject& schema, std::string_view min, s
 Result<const std::string*> string_at(const JsonObject& schema, std::string_view key, const std::string& path) {
   const JsonValue* value = schema.find(key);
   if (value == nullptr || value->as_string() != nullptr) return value != nullptr ? value->as_string() : nullptr;
-  return wrong(path, fmt::format("has {} {}, expected a string", key, io::describe_json(*value)));
+  return schema_error(path, fmt::format("has {} {}, expected a string", key, io::describe_json(*value)));
 }
 
 }  // namespace
@@ -110,15 +106,16 @@ Status SchemaReader::check_keywords(const JsonObject& schema, const std::string&
     const bool* flag = m.value.as_bool();
     if (m.key == "uniqueItems" && flag != nullptr && !*flag) continue;
     if (m.key == "nullable" && flag != nullptr && !*flag) continue;
-    return wrong(path, fmt::format("has the keyword \"{}\", which is not supported", m.key));
+    return schema_error(path, fmt::format("has the keyword \"{}\", which is not supported", m.key));
   }
   return {};
 }
 
 Result<const JsonValue*> SchemaReader::find_reference(const std::string& reference, const std::string& path) const {
   const auto missing = [&] {
-    return wrong(path, fmt::format("refers to \"{}\", which is not in the schema; only references inside it are known",
-                                   reference));
+    return schema_error(
+        path,
+        fmt::format("refers to \"{}\", which is not in the schema; only references inside it are known", reference));
   };
   if (reference.empty() || reference[0] != '#') return missing();
   const JsonValue* at = &root_;
@@ -159,7 +156,7 @@ Result<JsonValue> SchemaReader::resolve(const JsonValue& schema, const std::stri
     }
     const JsonValue* all = object->find("allOf");
     if (all == nullptr) return at;
-    if (all->as_array() == nullptr) return wrong(path, "has an allOf that is not a list");
+    if (all->as_array() == nullptr) return schema_error(path, "has an allOf that is not a list");
     JsonObject rest = *object;
     rest.erase("allOf");
     JsonValue joined(std::move(rest));
@@ -168,14 +165,15 @@ Result<JsonValue> SchemaReader::resolve(const JsonValue& schema, const std::stri
     }
     at = std::move(joined);
   }
-  return wrong(path, "refers to itself without anything between");
+  return schema_error(path, "refers to itself without anything between");
 }
 
 Result<Expression> SchemaReader::value_of(const JsonValue& schema, const std::string& path) {
   if (n_in_document_ > kMaxValues || ++n_values_ > kMaxValues || depth_ > kMaxDepth) {
-    return wrong(path, fmt::format("has or makes more than {} parts, or is deeper than {}; references with other "
-                                   "keywords are written out",
-                                   kMaxValues, kMaxDepth));
+    return schema_error(path,
+                        fmt::format("has or makes more than {} parts, or is deeper than {}; references with other "
+                                    "keywords are written out",
+                                    kMaxValues, kMaxDepth));
   }
   ++depth_;
   Result<Expression> out = value_at_depth(schema, path);
@@ -186,7 +184,7 @@ Result<Expression> SchemaReader::value_of(const JsonValue& schema, const std::st
 Result<Expression> SchemaReader::value_at_depth(const JsonValue& schema, const std::string& path) {
   if (const bool* any = schema.as_bool()) return *any ? forms_.any_value() : choice({});
   const JsonObject* object = schema.as_object();
-  if (object == nullptr) return wrong(path, fmt::format("is {}, expected a schema", io::describe_json(schema)));
+  if (object == nullptr) return schema_error(path, fmt::format("is {}, expected a schema", io::describe_json(schema)));
   LEVIN_TRY(check_keywords(*object, path));
   LEVIN_ASSIGN(const std::string* reference, string_at(*object, "$ref", path));
   const bool alone = std::all_of(object->members().begin(), object->members().end(), [](const io::JsonMember& m) {
@@ -216,8 +214,9 @@ Result<Expression> SchemaReader::alternatives(const JsonObject& schema, std::str
                                               const std::string& path) {
   const JsonArray* list = schema.find(keyword)->as_array();
   if (list == nullptr || list->empty())
-    return wrong(path, fmt::format("has {} that is not a non-empty list of schemas", keyword));
-  if (list->size() > kMaxParts) return wrong(path, fmt::format("has {} with more than {} parts", keyword, kMaxParts));
+    return schema_error(path, fmt::format("has {} that is not a non-empty list of schemas", keyword));
+  if (list->size() > kMaxParts)
+    return schema_error(path, fmt::format("has {} with more than {} parts", keyword, kMaxParts));
   JsonObject rest = schema;
   rest.erase(keyword);
   for (const std::string_view key : kDefinitions) rest.erase(key);
@@ -243,9 +242,10 @@ Result<Expression> SchemaReader::alternatives(const JsonObject& schema, std::str
   for (size_t i = 0; keyword == "oneOf" && unsupported_ == Unsupported::kRefused && i < resolved.size(); ++i) {
     for (size_t j = 0; j < i; ++j) {
       if (are_apart(resolved[j], resolved[i])) continue;
-      return wrong(path, fmt::format("has a oneOf whose parts {} and {} may both be met by one value; use anyOf, or a "
-                                     "required property with another const in each",
-                                     j, i));
+      return schema_error(path,
+                          fmt::format("has a oneOf whose parts {} and {} may both be met by one value; use anyOf, or a "
+                                      "required property with another const in each",
+                                      j, i));
     }
   }
   return choice(std::move(parts));
@@ -257,14 +257,14 @@ Result<Expression> SchemaReader::listed(const JsonObject& schema, const std::str
         is_in(m.key, kDefinitions))
       continue;
     if (unsupported_ == Unsupported::kRefused) {
-      return wrong(path, fmt::format("has \"{}\" together with enum or const, which is not supported", m.key));
+      return schema_error(path, fmt::format("has \"{}\" together with enum or const, which is not supported", m.key));
     }
   }
   LEVIN_ASSIGN(const std::vector<std::string> types, types_of(schema, path));
   const JsonValue* list = schema.find("enum");
   const JsonValue* only = schema.find("const");
   if (list != nullptr && (list->as_array() == nullptr || list->as_array()->empty())) {
-    return wrong(path, "has an enum that is not a non-empty list of values");
+    return schema_error(path, "has an enum that is not a non-empty list of values");
   }
   std::vector<Expression> parts;
   for (const JsonValue& value : list != nullptr ? *list->as_array() : JsonArray{*only}) {
@@ -295,7 +295,7 @@ Result<SchemaReader::StringShape> SchemaReader::string_shape(const JsonObject& s
   const bool counted = schema.contains("minLength") || schema.contains("maxLength");
   const int n_said = (counted ? 1 : 0) + (pattern != nullptr ? 1 : 0) + (of_format ? 1 : 0);
   if (n_said > 1 && unsupported_ == Unsupported::kRefused) {
-    return wrong(path, "has two of pattern, format and a length; say it in one pattern");
+    return schema_error(path, "has two of pattern, format and a length; say it in one pattern");
   }
   if (pattern == nullptr && !of_format) return out;
   const Result<Expression> parsed = parse_regex(pattern != nullptr ? *pattern : *of_format,
@@ -304,7 +304,7 @@ Result<SchemaReader::StringShape> SchemaReader::string_shape(const JsonObject& s
     out.pattern = *parsed;
     out.n_characters = {};
   } else if (unsupported_ == Unsupported::kRefused) {
-    return wrong(path, fmt::format("has a pattern that cannot be used: {}", parsed.error().message));
+    return schema_error(path, fmt::format("has a pattern that cannot be used: {}", parsed.error().message));
   }
   return out;
 }
@@ -322,12 +322,12 @@ Result<Expression> SchemaReader::number_of(const JsonObject& schema, bool intege
     const JsonValue* value = schema.find(key);
     if (value == nullptr) continue;
     if (value->as_number() == nullptr) {
-      return wrong(path, fmt::format("has {} {}, expected a number", key, io::describe_json(*value)));
+      return schema_error(path, fmt::format("has {} {}, expected a number", key, io::describe_json(*value)));
     }
     LEVIN_ASSIGN(const Decimal decimal, parse_decimal(value->as_number()->text()));
     const Bound bound{.value = decimal, .open = key.starts_with("exclusive")};
     std::optional<Bound>& side = key.ends_with("inimum") ? range.low : range.high;
-    if (side) return wrong(path, fmt::format("has {} and another bound of the same side", key));
+    if (side) return schema_error(path, fmt::format("has {} and another bound of the same side", key));
     side = bound;
   }
   return integer ? integer_in(range) : number_in(range);
@@ -337,9 +337,9 @@ Result<Expression> SchemaReader::array_of(const JsonObject& schema, const std::s
   LEVIN_ASSIGN(const CountRange n_items, count_range(schema, "minItems", "maxItems", path));
   std::vector<Expression> first;
   if (const JsonValue* list = schema.find("prefixItems")) {
-    if (list->as_array() == nullptr) return wrong(path, "has prefixItems that are not a list");
+    if (list->as_array() == nullptr) return schema_error(path, "has prefixItems that are not a list");
     if (list->as_array()->size() > kMaxParts) {
-      return wrong(path, fmt::format("has more than {} prefixItems", kMaxParts));
+      return schema_error(path, fmt::format("has more than {} prefixItems", kMaxParts));
     }
     for (const JsonValue& item : *list->as_array()) {
       LEVIN_ASSIGN(Expression form, value_of(item, fmt::format("{}.prefixItems[{}]", path, first.size())));
@@ -365,7 +365,7 @@ Result<SchemaReader::PlainForms> SchemaReader::plain_forms(const JsonValue& sche
   PlainForms out;
   LEVIN_ASSIGN(const JsonValue plain, resolve(schema, path));
   if (n_in_document_ > kMaxValues || ++n_values_ > kMaxValues || depth_ > kMaxDepth) {
-    return wrong(path, "makes the schema too large");
+    return schema_error(path, "makes the schema too large");
   }
   ++depth_;
   const Status added = add_plain_forms(plain, path, suffix, &out);
@@ -378,7 +378,7 @@ Status SchemaReader::add_plain_forms(const JsonValue& schema, const std::string&
                                      PlainForms* out) {
   static const JsonObject kNothingSaid;
   const JsonObject* object = schema.as_bool() != nullptr && *schema.as_bool() ? &kNothingSaid : schema.as_object();
-  if (object == nullptr) return wrong(path, "admits nothing");
+  if (object == nullptr) return schema_error(path, "admits nothing");
   LEVIN_TRY(check_keywords(*object, path));
   for (const std::string_view keyword : {"anyOf", "oneOf"}) {
     const JsonValue* list = object->find(keyword);
@@ -439,7 +439,7 @@ Status SchemaReader::add_listed_plain(const JsonObject& schema, const std::strin
 Status SchemaReader::add_plain_string(const JsonObject& schema, const std::string& path, const Expression& suffix,
                                       PlainForms* out) {
   LEVIN_ASSIGN(const StringShape shape, string_shape(schema, Writing::kPlain, path));
-  if (shape.n_characters.min > shape.n_characters.max) return wrong(path, "admits no string");
+  if (shape.n_characters.min > shape.n_characters.max) return schema_error(path, "admits no string");
   const bool counted = shape.n_characters.min > 0 || shape.n_characters.max != kNoLimit;
   const Expression character = one_of(all_but({}), Writing::kPlain, counted ? EdgeKind::kCounts : EdgeKind::kPlain);
   Expression text = shape.pattern ? *shape.pattern : repeat(character, 0);

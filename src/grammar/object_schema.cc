@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "grammar/json_schema.h"
+#include "grammar/schema_values.h"
 
 namespace levin::grammar {
 
@@ -11,10 +12,6 @@ using io::JsonObject;
 using io::JsonValue;
 
 namespace {
-
-Error wrong(const std::string& path, std::string_view what) {
-  return {ErrorKind::kUsage, fmt::format("{} {}", path, what)};
-}
 
 // Anything where it is not said.
 JsonValue additional(const JsonObject& schema) {
@@ -53,7 +50,7 @@ Result<SchemaReader::NamePatterns> SchemaReader::name_patterns(const JsonObject&
   NamePatterns out;
   const JsonValue* value = schema.find("patternProperties");
   if (value == nullptr) return out;
-  if (value->as_object() == nullptr) return wrong(path, "has patternProperties that are not an object");
+  if (value->as_object() == nullptr) return schema_error(path, "has patternProperties that are not an object");
   std::vector<std::string> patterns;
   for (const io::JsonMember& m : value->as_object()->members()) {
     patterns.push_back(m.key);
@@ -63,7 +60,7 @@ Result<SchemaReader::NamePatterns> SchemaReader::name_patterns(const JsonObject&
   Result<NameClasses> classes = NameClasses::of(patterns, names);
   if (!classes.ok() && unsupported_ == Unsupported::kPassedOver) return NamePatterns();
   if (!classes.ok())
-    return wrong(path, fmt::format("has patternProperties that cannot be used: {}", classes.error().message));
+    return schema_error(path, fmt::format("has patternProperties that cannot be used: {}", classes.error().message));
   out.classes = std::move(*classes);
   return out;
 }

@@ -29,10 +29,6 @@ constexpr TypedKeyword kTypedKeywords[] = {
     {"minimum", "number"},           {"maximum", "number"},  {"exclusiveMinimum", "number"},
     {"exclusiveMaximum", "number"}};
 
-Error wrong(const std::string& path, std::string_view what) {
-  return {ErrorKind::kUsage, fmt::format("{} {}", path, what)};
-}
-
 const JsonObject kNoMembers;
 const JsonValue kAnything = true;
 
@@ -90,7 +86,7 @@ bool differ_in_a_property(const JsonObject& a, const JsonObject& b) {
 Result<JsonValue> join_properties(std::string_view key, const JsonValue& a, const JsonValue& b,
                                   const std::string& path) {
   if (a.as_object() == nullptr || b.as_object() == nullptr)
-    return wrong(path, fmt::format("has {} that are not an object", key));
+    return schema_error(path, fmt::format("has {} that are not an object", key));
   JsonObject out = *a.as_object();
   for (const JsonMember& m : b.as_object()->members()) {
     const JsonValue* mine = out.find(m.key);
@@ -119,17 +115,21 @@ Result<JsonValue> join_keyword(std::string_view key, const JsonValue& a, const J
     for (const JsonValue& entry : as_list(a)) {
       if (contains(as_list(b), entry)) both.push_back(entry);
     }
-    if (both.empty()) return wrong(path, fmt::format("joins two schemas whose {} have nothing in common", key));
+    if (both.empty()) return schema_error(path, fmt::format("joins two schemas whose {} have nothing in common", key));
     return JsonValue(std::move(both));
   }
   const std::optional<double> x = a.to_double(), y = b.to_double();
   const bool lower = key.starts_with("min") || key == "exclusiveMinimum";
   const bool upper = key.starts_with("max") || key == "exclusiveMaximum";
   if (x && y && (lower || upper)) return (*x < *y) == lower ? b : a;
-  return wrong(path, fmt::format("joins two schemas that say different things about \"{}\"", key));
+  return schema_error(path, fmt::format("joins two schemas that say different things about \"{}\"", key));
 }
 
 }  // namespace
+
+Error schema_error(const std::string& path, std::string_view what) {
+  return {ErrorKind::kUsage, fmt::format("{} {}", path, what)};
+}
 
 bool is_type_name(std::string_view type) {
   return std::find(std::begin(kTypes), std::end(kTypes), type) != std::end(kTypes);
@@ -177,7 +177,7 @@ Result<std::vector<std::string>> types_of(const JsonObject& schema, const std::s
   if (const JsonValue* type = schema.find("type")) {
     for (const JsonValue& entry : as_list(*type)) {
       if (entry.as_string() == nullptr || !is_type_name(*entry.as_string())) {
-        return wrong(path, fmt::format("has the type {}, which JSON does not know", io::describe_json(entry)));
+        return schema_error(path, fmt::format("has the type {}, which JSON does not know", io::describe_json(entry)));
       }
       out.push_back(*entry.as_string());
     }
@@ -215,7 +215,7 @@ std::string unescape_pointer(std::string_view part) {
 Result<JsonValue> join_schemas(const JsonValue& a, const JsonValue& b, const std::string& path) {
   for (const auto& [one, other] : {std::pair(&a, &b), std::pair(&b, &a)}) {
     if (const bool* any = one->as_bool()) return *any ? *other : *one;
-    if (one->as_object() == nullptr) return wrong(path, "combines something that is not a schema");
+    if (one->as_object() == nullptr) return schema_error(path, "combines something that is not a schema");
   }
   JsonObject out = *a.as_object();
   const JsonObject& more = *b.as_object();
@@ -225,7 +225,8 @@ Result<JsonValue> join_schemas(const JsonValue& a, const JsonValue& b, const std
     const JsonValue* mine = out.find(key);
     const JsonValue* theirs = more.find(key);
     if (closed && theirs != nullptr && (mine == nullptr ? out.contains("additionalProperties") : !(*mine == *theirs))) {
-      return wrong(path, fmt::format("joins schemas with other {}, and additionalProperties in one of them", key));
+      return schema_error(path,
+                          fmt::format("joins schemas with other {}, and additionalProperties in one of them", key));
     }
   }
   for (const JsonMember& m : more.members()) {
@@ -271,15 +272,16 @@ Result<ObjectShape> object_shape(const JsonObject& schema, const std::string& pa
   ObjectShape out;
   const JsonValue* properties = schema.find("properties");
   if (properties != nullptr && properties->as_object() == nullptr)
-    return wrong(path, "has properties that are not an object");
+    return schema_error(path, "has properties that are not an object");
   const JsonObject& known = properties != nullptr ? *properties->as_object() : kNoMembers;
   std::vector<std::string> only_required;
   std::set<std::string, std::less<>> required;
   if (const JsonValue* list = schema.find("required")) {
-    if (list->as_array() == nullptr) return wrong(path, "has a required that is not a list");
+    if (list->as_array() == nullptr) return schema_error(path, "has a required that is not a list");
     for (const JsonValue& entry : *list->as_array()) {
       const std::string* name = entry.as_string();
-      if (name == nullptr) return wrong(path, fmt::format("requires {}, expected a name", io::describe_json(entry)));
+      if (name == nullptr)
+        return schema_error(path, fmt::format("requires {}, expected a name", io::describe_json(entry)));
       if (required.insert(*name).second && !known.contains(*name)) only_required.push_back(*name);
     }
   }

@@ -11,6 +11,9 @@
 
 namespace levin::grammar {
 
+// kUsage: of what stands at `path` of a schema, "has ..., expected ...".
+Error schema_error(const std::string& path, std::string_view what);
+
 bool is_type_name(std::string_view type);
 std::string_view type_of_keyword(std::string_view keyword);  // "minItems": "array"; empty: of no type
 bool is_annotation(std::string_view keyword);                // says nothing about values

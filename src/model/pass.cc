@@ -130,6 +130,13 @@ View Pass::embed(View table) {
   return out;
 }
 
+View Pass::concatenate(View a, View b) {
+  const View out = allocate(DType::kF32, {a.dim(0), a.dim(1) + b.dim(1)});
+  ops::copy_rows(ctx_, {.x = a, .out = out.slice_last(0, a.dim(1))});
+  ops::copy_rows(ctx_, {.x = b, .out = out.slice_last(a.dim(1), b.dim(1))});
+  return out;
+}
+
 View Pass::rms_norm(View x, const Vector& weight, float eps) {
   const View out = allocate(DType::kF32, {x.dim(0), x.dim(1)});
   ops::norm_rows(ctx_, {.x = x, .weight = weight.view, .eps = eps, .normed = out});

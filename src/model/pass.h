@@ -68,6 +68,9 @@ class Pass {
   const Step& step() const { return step_; }
   const KvCache& cache() const { return cache_; }
   const Probe* probe() const { return probe_; }
+  void show_taps(int part, View x) const {  // to the probe, if it asks for them
+    if (probe_ != nullptr && probe_->on_taps) probe_->on_taps(part, x);
+  }
   OpContext& ctx() { return ctx_; }
   int64_t n_tokens() const { return step_.n_tokens(); }
 
@@ -86,6 +89,7 @@ class Pass {
 
   View rows_of(View x, View rows);                                     // [T, D] f32, [N] i32 -> [N, D], a copy
   View embed(View table);                                              // -> [T, D]
+  View concatenate(View a, View b);                                    // [T, N], [T, M] f32 -> [T, N + M]
   View rms_norm(View x, const Vector& weight, float eps);              // [T, D] -> [T, D]
   View rms_norm(View x, float eps);                                    // the same without a weight
   View add_and_norm(View x, View y, const Vector& weight, float eps);  // x += y -> rms_norm of x

@@ -32,12 +32,11 @@ constexpr NumberKey kNumbers[] = {
     {"mscale_all_dim", &RopeKeys::mscale_all_dim},
 };
 
-Error invalid(std::string message) { return {ErrorKind::kModelInvalid, std::move(message)}; }
-
 template <class T>
 Status take(std::optional<T>& slot, const T& value, const io::JsonFields& where, std::string_view key) {
   if (slot && *slot != value)
-    return invalid(fmt::format("{} is {}, but another key of the config says {}", where.name_of(key), value, *slot));
+    return invalid_model(
+        fmt::format("{} is {}, but another key of the config says {}", where.name_of(key), value, *slot));
   slot = value;
   return {};
 }
@@ -67,8 +66,9 @@ Status read_rope_object(const io::JsonFields& object, double rotated_share, Rope
       LEVIN_ASSIGN(const bool truncate, object.get<bool>(member.key));
       if (!truncate) return object.unexpected(member.key, "true, the only value implemented");
     } else {
-      return invalid(fmt::format("{} is not known to this version, and keys of a rope setting change the mathematics",
-                                 object.name_of(member.key)));
+      return invalid_model(
+          fmt::format("{} is not known to this version, and keys of a rope setting change the mathematics",
+                      object.name_of(member.key)));
     }
   }
   return {};
@@ -83,7 +83,7 @@ bool positive(double value) { return std::isfinite(value) && value > 0; }
 // cos and sin are never multiplied by a gain: `default_mscale` is what an absent mscale stands for.
 Result<Yarn> make_yarn(const RopeKeys& keys, std::string_view source, double default_mscale) {
   const auto missing = [&](std::string_view key) {
-    return invalid(fmt::format("{}: rope type yarn needs {}", source, key));
+    return invalid_model(fmt::format("{}: rope type yarn needs {}", source, key));
   };
   if (!keys.factor) return missing("factor");
   if (!keys.original) return missing("original_max_position_embeddings");
@@ -94,31 +94,34 @@ Result<Yarn> make_yarn(const RopeKeys& keys, std::string_view source, double def
             .mscale = keys.mscale.value_or(default_mscale),
             .mscale_all_dim = keys.mscale_all_dim.value_or(0)};
   if (!in_range(yarn.factor, 1, 1e6))
-    return invalid(fmt::format("{}: yarn factor is {}, expected a number from 1 to 1e6", source, yarn.factor));
+    return invalid_model(fmt::format("{}: yarn factor is {}, expected a number from 1 to 1e6", source, yarn.factor));
   if (!positive(yarn.original_max_position) || !positive(yarn.beta_fast) || !positive(yarn.beta_slow)) {
-    return invalid(
+    return invalid_model(
         fmt::format("{}: yarn original_max_position_embeddings is {}, beta_fast {}, beta_slow {}; all must be above 0",
                     source, yarn.original_max_position, yarn.beta_fast, yarn.beta_slow));
   }
   // cos and sin would be multiplied by the ratio of the two gains; every released model has 1.
   if (static_cast<float>(yarn_gain(yarn.factor, yarn.mscale) / yarn_gain(yarn.factor, yarn.mscale_all_dim)) != 1.0f) {
-    return invalid(fmt::format("{}: yarn mscale is {} and mscale_all_dim {}; this version implements equal values only",
-                               source, yarn.mscale, yarn.mscale_all_dim));
+    return invalid_model(
+        fmt::format("{}: yarn mscale is {} and mscale_all_dim {}; this version implements equal values only", source,
+                    yarn.mscale, yarn.mscale_all_dim));
   }
   return yarn;
 }
 
 Result<double> theta_of(const RopeKeys& keys, const io::JsonFields& fields, std::string_view key) {
-  if (!keys.theta) return invalid(fmt::format("{}: {} is missing, also from rope_parameters", fields.where(), key));
+  if (!keys.theta)
+    return invalid_model(fmt::format("{}: {} is missing, also from rope_parameters", fields.where(), key));
   if (in_range(*keys.theta, 1.001, 1e12)) return *keys.theta;
-  return invalid(fmt::format("{} is {}, expected a number above 1, at most 1e12", fields.name_of(key), *keys.theta));
+  return invalid_model(
+      fmt::format("{} is {}, expected a number above 1, at most 1e12", fields.name_of(key), *keys.theta));
 }
 
 Result<std::optional<Yarn>> yarn_of(const RopeKeys& keys, const io::JsonFields& fields, double default_mscale) {
   const std::string type = keys.type.value_or(keys.factor ? "(not given)" : "default");
   if (type == "default") return std::optional<Yarn>();
   if (type != "yarn") {
-    return invalid(
+    return invalid_model(
         fmt::format("{}: rope type is '{}', which this version does not implement; implemented: yarn, default",
                     fields.where(), type));
   }
@@ -191,7 +194,7 @@ Status parse_two_rope_configs(const io::JsonFields& fields, const ModelConfig& c
   LEVIN_ASSIGN(ropes->theta, theta_of(plain, fields, "rope_theta"));
   LEVIN_ASSIGN(ropes->compressed_theta, theta_of(compressed, fields, "compress_rope_theta"));
   LEVIN_ASSIGN(const std::optional<Yarn> none, yarn_of(plain, fields, 0));
-  if (none) return invalid(fmt::format("{}: rope type yarn for layers without compression", fields.where()));
+  if (none) return invalid_model(fmt::format("{}: rope type yarn for layers without compression", fields.where()));
   LEVIN_ASSIGN(ropes->compressed_yarn, yarn_of(compressed, fields, 0));
   warn_of_stretch(ropes->compressed_yarn, fields, config.max_position, warnings);
   return {};

@@ -18,8 +18,6 @@ namespace {
 using io::StoredDtype;
 using io::StoredTensor;
 
-Error invalid(std::string message) { return {ErrorKind::kModelInvalid, std::move(message)}; }
-
 template <class T>
 T element(const StoredTensor& tensor, int64_t i) {
   T value;
@@ -97,11 +95,11 @@ Status check_finite(const StoredTensor& tensor) {
   int64_t i = 0;
   while (std::isfinite(element_as_f32(tensor, i))) ++i;
   const float value = element_as_f32(tensor, i);
-  return invalid(fmt::format("{}{} is {} ({}); weights must be finite", tensor.name, position_text(tensor, i),
-                             std::isnan(value) ? "NaN"
-                             : value > 0       ? "infinite"
-                                               : "minus infinite",
-                             io::dtype_name(tensor.dtype)));
+  return invalid_model(fmt::format("{}{} is {} ({}); weights must be finite", tensor.name, position_text(tensor, i),
+                                   std::isnan(value) ? "NaN"
+                                   : value > 0       ? "infinite"
+                                                     : "minus infinite",
+                                   io::dtype_name(tensor.dtype)));
 }
 
 // Of 128 x 128 blocks. Copied, because tensors in files are not aligned.
@@ -115,8 +113,8 @@ Result<std::vector<float>> read_scales(const StoredTensor& scales) {
   }
   const auto bad = std::find_if(values.begin(), values.end(), [](float s) { return !std::isfinite(s) || s <= 0; });
   if (bad == values.end()) return values;
-  return invalid(fmt::format("{}{} is {}; scales must be finite and above 0", scales.name,
-                             position_text(scales, bad - values.begin()), *bad));
+  return invalid_model(fmt::format("{}{} is {}; scales must be finite and above 0", scales.name,
+                                   position_text(scales, bad - values.begin()), *bad));
 }
 
 // The e8m0 codes of an MXFP4 matrix. A group of zeros may have any scale and gets one that matrices take.
@@ -133,10 +131,10 @@ Result<std::vector<uint8_t>> read_group_scales(const StoredTensor& tensor, const
     const bool zeros =
         std::all_of(pairs.begin(), pairs.end(), [](std::byte b) { return (b & std::byte{0x77}) == std::byte{}; });
     if (!zeros || codes[i] == 0xFF) {
-      return invalid(fmt::format("{}{} is {}; scales of MXFP4 groups must be from 2^{} to 2^{}", scales.name,
-                                 position_text(scales, static_cast<int64_t>(i)),
-                                 codes[i] == 0xFF ? "NaN" : fmt::format("2^{}", codes[i] - 127), kMxMinScale - 127,
-                                 kMxMaxScale - 127));
+      return invalid_model(fmt::format("{}{} is {}; scales of MXFP4 groups must be from 2^{} to 2^{}", scales.name,
+                                       position_text(scales, static_cast<int64_t>(i)),
+                                       codes[i] == 0xFF ? "NaN" : fmt::format("2^{}", codes[i] - 127),
+                                       kMxMinScale - 127, kMxMaxScale - 127));
     }
     codes[i] = kMxMinScale;
   }
@@ -146,7 +144,7 @@ Result<std::vector<uint8_t>> read_group_scales(const StoredTensor& tensor, const
 // The e4m3 codes of the scales of an NVFP4 matrix, whose factor must be right as well.
 Result<std::vector<uint8_t>> read_nvfp4_scales(const StoredTensor& tensor, const StoredScales& scales) {
   if (!std::isfinite(scales.factor) || scales.factor <= 0) {
-    return invalid(
+    return invalid_model(
         fmt::format("{}: the scale of the whole NVFP4 matrix, or its reciprocal, is {}; it must be finite and "
                     "above 0",
                     tensor.name, scales.factor));
@@ -156,8 +154,8 @@ Result<std::vector<uint8_t>> read_nvfp4_scales(const StoredTensor& tensor, const
   std::memcpy(codes.data(), groups.bytes.data(), codes.size());
   const auto bad = std::find_if(codes.begin(), codes.end(), [](uint8_t code) { return code >= 0x7F; });
   if (bad == codes.end()) return codes;
-  return invalid(fmt::format("{}{} is {}; scales of NVFP4 groups must be finite and not negative", groups.name,
-                             position_text(groups, bad - codes.begin()), e4m3_to_f32(*bad)));
+  return invalid_model(fmt::format("{}{} is {}; scales of NVFP4 groups must be finite and not negative", groups.name,
+                                   position_text(groups, bad - codes.begin()), e4m3_to_f32(*bad)));
 }
 
 std::array<float, 256> e4m3_values() {
@@ -332,14 +330,14 @@ Status store_expert_ids(const StoredTensor& tensor, int64_t n_experts, MoeWeight
     for (int64_t a = 0; a < n_active; ++a) {
       const auto id = element<int64_t>(tensor, token * n_active + a);
       if (id < 0 || id >= n_experts) {
-        return invalid(fmt::format("{}{} is {}; expert ids are 0 to {}", tensor.name,
-                                   position_text(tensor, token * n_active + a), id, n_experts - 1));
+        return invalid_model(fmt::format("{}{} is {}; expert ids are 0 to {}", tensor.name,
+                                         position_text(tensor, token * n_active + a), id, n_experts - 1));
       }
       ids[a] = static_cast<int32_t>(id);
     }
     std::sort(ids, ids + n_active);
     if (const int32_t* twice = std::adjacent_find(ids, ids + n_active); twice != ids + n_active) {
-      return invalid(fmt::format("{}: row {} names expert {} twice", tensor.name, token, *twice));
+      return invalid_model(fmt::format("{}: row {} names expert {} twice", tensor.name, token, *twice));
     }
   }
   return {};

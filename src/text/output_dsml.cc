@@ -11,7 +11,7 @@
 namespace levin::text {
 namespace {
 
-constexpr char kMark = '\xFF';  // no byte of UTF-8
+constexpr char kDsmlMark = '\xFF';  // no byte of UTF-8
 constexpr std::string_view kMarkText = "｜DSML｜";
 // How the mark is found written; the first is the token.
 constexpr std::array<std::string_view, 6> kForms = {"\xFF", kMarkText, "|DSML|", "DSML｜", "｜DSML|", "|DSML｜"};
@@ -19,7 +19,7 @@ constexpr size_t kMaxTagBytes = 1 << 16;
 
 bool is_space(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
 
-size_t leading_space(std::string_view text) {
+size_t n_leading_spaces(std::string_view text) {
   size_t n = 0;
   while (n < text.size() && is_space(text[n])) ++n;
   return n;
@@ -35,7 +35,7 @@ size_t without_line_breaks(std::string_view text) {
 std::string with_marks_spelled(std::string_view text) {
   std::string result;
   for (const char c : text) {
-    if (c == kMark) {
+    if (c == kDsmlMark) {
       result += kMarkText;
     } else {
       result.push_back(c);
@@ -84,7 +84,7 @@ class DsmlReader : public OutputReader {
 
   const TokenId mark_;
   std::vector<Tag> tags_;
-  std::string buffer_;  // not yet looked at; valid UTF-8 but for kMark, which stands for the token
+  std::string buffer_;  // not yet looked at; valid UTF-8 but for kDsmlMark, which stands for the token
   State state_ = State::kText;
   bool at_end_ = false;
   bool dropping_ = false;             // in text between tags that does not belong there
@@ -127,7 +127,7 @@ void DsmlReader::push(TokenId id) {
     }
   } else if (id == mark_) {
     buffer_ += decoder_.finish();
-    buffer_.push_back(kMark);
+    buffer_.push_back(kDsmlMark);
   } else if (!is_silent(id)) {
     buffer_ += decoder_.push(id);
   }
@@ -174,7 +174,7 @@ bool DsmlReader::step() {
 void DsmlReader::emit_first(size_t n_bytes) {
   std::string_view text = std::string_view(buffer_).substr(0, n_bytes);
   if (skip_space_) {
-    text.remove_prefix(leading_space(text));
+    text.remove_prefix(n_leading_spaces(text));
     skip_space_ = text.empty();
   }
   emit_text(text);
@@ -217,13 +217,13 @@ bool DsmlReader::step_text() {
     case Match::kNo:
       break;
   }
-  const bool has_mark = rest[0] == kMark || rest.starts_with("<\xFF") || rest.starts_with("</\xFF");
+  const bool has_mark = rest[0] == kDsmlMark || rest.starts_with("<\xFF") || rest.starts_with("</\xFF");
   if (!has_mark) {
     emit_first(at + 1);
     return true;
   }
   emit_first(before);
-  buffer_.erase(0, buffer_.find(kMark) + 1);
+  buffer_.erase(0, buffer_.find(kDsmlMark) + 1);
   fault();
   state_ = State::kDamagedTag;
   return true;
@@ -253,7 +253,7 @@ void DsmlReader::enter_tag_from_text(const Tag& tag) {
 // Inside a block, between tags: drops anything up to the next tag and takes that. False: no whole tag yet.
 bool DsmlReader::skip_to_tag(const Tag*& tag) {
   while (true) {
-    const size_t n_space = leading_space(buffer_);
+    const size_t n_space = n_leading_spaces(buffer_);
     const size_t at = std::min(buffer_.find('<', n_space), buffer_.size());
     if (at > n_space && !dropping_) fault();
     dropping_ = dropping_ || at > n_space;
@@ -275,7 +275,7 @@ bool DsmlReader::skip_to_tag(const Tag*& tag) {
 bool DsmlReader::step_block() {
   if (!in_wrapper_) {
     // After an invoke without a block around it: another one, or the answer continues.
-    buffer_.erase(0, leading_space(buffer_));
+    buffer_.erase(0, n_leading_spaces(buffer_));
     if (buffer_.empty()) return false;
     const Tag* tag = nullptr;
     const Match match = buffer_[0] == '<' ? match_tag(buffer_, tag) : Match::kNo;
@@ -300,14 +300,14 @@ bool DsmlReader::step_block() {
 // name="f"> after the word invoke.
 bool DsmlReader::step_invoke_tag() {
   constexpr std::string_view kName = "name=\"";
-  const size_t start = leading_space(buffer_);
+  const size_t start = n_leading_spaces(buffer_);
   const std::string_view rest = std::string_view(buffer_).substr(start);
   const size_t end = rest.find("\">");
-  if (end == std::string_view::npos && rest.size() < kMaxTagBytes && rest.find(kMark) == std::string_view::npos) {
+  if (end == std::string_view::npos && rest.size() < kMaxTagBytes && rest.find(kDsmlMark) == std::string_view::npos) {
     return false;
   }
   if (end == std::string_view::npos || !rest.starts_with(kName) || end < kName.size() ||
-      rest.substr(0, end).find(kMark) != std::string_view::npos) {
+      rest.substr(0, end).find(kDsmlMark) != std::string_view::npos) {
     fault();
     state_ = in_wrapper_ ? State::kBlock : State::kDamagedTag;
     return true;
@@ -344,7 +344,7 @@ bool DsmlReader::step_invoke_body() {
 // name="k" string="true|false"> after the word parameter.
 bool DsmlReader::step_parameter_tag() {
   constexpr std::string_view kName = "name=\"";
-  const size_t start = leading_space(buffer_);
+  const size_t start = n_leading_spaces(buffer_);
   const std::string_view rest = std::string_view(buffer_).substr(start);
   const size_t end = rest.find("\">");
   if (end == std::string_view::npos && rest.size() < kMaxTagBytes) return false;

@@ -8,12 +8,12 @@
 namespace levin::text {
 namespace {
 
-constexpr std::string_view kSpace = " \t\r\n";
+constexpr std::string_view kTagSpace = " \t\r\n";
 
-std::string_view strip(std::string_view text) {
-  const size_t first = text.find_first_not_of(kSpace);
+std::string_view strip_tag_space(std::string_view text) {
+  const size_t first = text.find_first_not_of(kTagSpace);
   if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(kSpace) - first + 1);
+  return text.substr(first, text.find_last_not_of(kTagSpace) - first + 1);
 }
 
 // Whether a schema allows strings and nothing else.
@@ -90,10 +90,10 @@ class TagReader : public OutputReader {
   void add_text(std::string_view text) {
     text_ += text;
     if (state_ == State::kText) {
-      const size_t n_shown = text_.find_last_not_of(kSpace) + 1;
+      const size_t n_shown = text_.find_last_not_of(kTagSpace) + 1;
       emit_text(std::string_view(text_).substr(0, n_shown));
       text_.erase(0, n_shown);
-    } else if ((state_ == State::kBetween || state_ == State::kAfterKey) && !strip(text_).empty()) {
+    } else if ((state_ == State::kBetween || state_ == State::kAfterKey) && !strip_tag_space(text_).empty()) {
       fault();
       text_.clear();
     }
@@ -137,7 +137,7 @@ class TagReader : public OutputReader {
   }
 
   void name_is_complete() {
-    name_ = std::string(strip(text_));
+    name_ = std::string(strip_tag_space(text_));
     text_.clear();
     begin_call(name_);
   }
@@ -187,7 +187,7 @@ class TagReader : public OutputReader {
     if (!dropped_ && !streams_) {
       const auto parsed = io::parse_json(text_, "value", {.duplicates = io::DuplicateKeys::kLastWins});
       const bool is_json = parsed.ok() && parsed->as_string() == nullptr;
-      emit(OutputEvent::Kind::kArguments, is_json ? std::string(strip(text_)) : json_string(text_));
+      emit(OutputEvent::Kind::kArguments, is_json ? std::string(strip_tag_space(text_)) : json_string(text_));
     }
     text_.clear();
     state_ = State::kBetween;

@@ -9,10 +9,10 @@
 namespace levin::text {
 namespace {
 
-constexpr std::string_view kFile = "tokenizer_config.json";
+constexpr std::string_view kConfigFile = "tokenizer_config.json";
 
-Error invalid(std::string_view message) {
-  return Error{ErrorKind::kModelInvalid, fmt::format("{}: {}", kFile, message)};
+Error invalid_config(std::string_view message) {
+  return Error{ErrorKind::kModelInvalid, fmt::format("{}: {}", kConfigFile, message)};
 }
 
 // A token's name, written as a string or as an object with "content".
@@ -36,7 +36,7 @@ Result<std::optional<TokenId>> token_of(const io::JsonFields& config, std::strin
   if (name == nullptr) return config.unexpected(key, "the name of a token, or an object with \"content\"");
   const AddedToken* token = find_token(added, *name);
   if (token == nullptr) {
-    return invalid(fmt::format("{} is \"{}\", which is not among added_tokens of tokenizer.json", key, *name));
+    return invalid_config(fmt::format("{} is \"{}\", which is not among added_tokens of tokenizer.json", key, *name));
   }
   return std::optional<TokenId>(token->id);
 }
@@ -49,9 +49,9 @@ Status check_added_tokens(const io::JsonFields& config, const std::vector<AddedT
     const std::string* name = name_of(member.value);
     const AddedToken* token = name != nullptr ? find_token(added, *name) : nullptr;
     if (token == nullptr || fmt::format("{}", token->id) != member.key) {
-      return invalid(fmt::format("added_tokens_decoder.{} is \"{}\", but tokenizer.json has {}", member.key,
-                                 name != nullptr ? *name : "",
-                                 token != nullptr ? fmt::format("it as {}", token->id) : "no such added token"));
+      return invalid_config(fmt::format("added_tokens_decoder.{} is \"{}\", but tokenizer.json has {}", member.key,
+                                        name != nullptr ? *name : "",
+                                        token != nullptr ? fmt::format("it as {}", token->id) : "no such added token"));
     }
   }
   return {};
@@ -62,16 +62,16 @@ Status check_added_tokens(const io::JsonFields& config, const std::vector<AddedT
 Result<TokenizerConfig> parse_tokenizer_config(std::string_view json, const std::vector<AddedToken>& added) {
   TokenizerConfig result;
   if (json.empty()) return result;
-  LEVIN_ASSIGN(const io::JsonValue value, io::parse_json(json, kFile));
-  LEVIN_ASSIGN(const io::JsonFields config, io::JsonFields::of(value, kFile));
+  LEVIN_ASSIGN(const io::JsonValue value, io::parse_json(json, kConfigFile));
+  LEVIN_ASSIGN(const io::JsonFields config, io::JsonFields::of(value, kConfigFile));
   LEVIN_ASSIGN(result.bos, token_of(config, "bos_token", added));
   LEVIN_ASSIGN(result.eos, token_of(config, "eos_token", added));
   LEVIN_ASSIGN(result.pad, token_of(config, "pad_token", added));
   LEVIN_ASSIGN(result.add_bos_token, config.get_or("add_bos_token", false));
-  if (result.add_bos_token && !result.bos) return invalid("add_bos_token is true, but there is no bos_token");
+  if (result.add_bos_token && !result.bos) return invalid_config("add_bos_token is true, but there is no bos_token");
   LEVIN_ASSIGN(const bool add_eos_token, config.get_or("add_eos_token", false));
   if (add_eos_token)
-    return invalid("add_eos_token is true, which is not implemented: a prompt continues after its text");
+    return invalid_config("add_eos_token is true, which is not implemented: a prompt continues after its text");
   LEVIN_TRY(check_added_tokens(config, added));
   return result;
 }

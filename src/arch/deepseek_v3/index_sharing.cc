@@ -11,8 +11,6 @@ namespace {
 
 using io::JsonFields;
 
-Error invalid(std::string message) { return {ErrorKind::kModelInvalid, std::move(message)}; }
-
 // One of the ways to say which layers have an indexer of their own.
 struct Schedule {
   std::string_view key;
@@ -29,7 +27,7 @@ Status trim_to_trunk(const JsonFields& fields, const ModelConfig& config, Schedu
                                    config.n_mtp_layers > 0 ? ", and at most one more for the MTP layer" : "", n));
   }
   if (n > config.n_layers && !owns.back()) {
-    return invalid(
+    return invalid_model(
         fmt::format("{} makes the MTP layer, its last entry, \"shared\", but that layer always has its own "
                     "indexer; make it \"full\" or leave it out",
                     fields.name_of(schedule->key)));
@@ -45,8 +43,8 @@ Result<Schedule> schedule_of_list(const JsonFields& fields, std::string_view key
   for (const std::string& entry : entries) {
     const bool full = entry == "full" || entry == "F";
     if (!full && entry != "shared" && entry != "S") {
-      return invalid(fmt::format("{}[{}] is \"{}\", expected \"full\" or \"shared\"", fields.name_of(key),
-                                 schedule.owns_indexer.size(), entry));
+      return invalid_model(fmt::format("{}[{}] is \"{}\", expected \"full\" or \"shared\"", fields.name_of(key),
+                                       schedule.owns_indexer.size(), entry));
     }
     schedule.owns_indexer.push_back(full);
   }
@@ -92,8 +90,9 @@ Status check_agreement(const JsonFields& fields, const Schedule& a, const Schedu
   const auto [in_a, in_b] = std::mismatch(a.owns_indexer.begin(), a.owns_indexer.end(), b.owns_indexer.begin());
   if (in_a == a.owns_indexer.end()) return {};
   const auto word = [](bool owns) { return owns ? "full" : "shared"; };
-  return invalid(fmt::format("{} makes layer {} \"{}\", and {} makes it \"{}\"; correct one of them or leave it out",
-                             fields.name_of(a.key), in_a - a.owns_indexer.begin(), word(*in_a), b.key, word(*in_b)));
+  return invalid_model(
+      fmt::format("{} makes layer {} \"{}\", and {} makes it \"{}\"; correct one of them or leave it out",
+                  fields.name_of(a.key), in_a - a.owns_indexer.begin(), word(*in_a), b.key, word(*in_b)));
 }
 
 Status read_schedule(const JsonFields& fields, ModelConfig* config) {
@@ -108,7 +107,7 @@ Status read_schedule(const JsonFields& fields, ModelConfig* config) {
   for (Schedule& schedule : schedules) {
     LEVIN_TRY(trim_to_trunk(fields, *config, &schedule));
     if (!schedule.owns_indexer.front()) {
-      return invalid(
+      return invalid_model(
           fmt::format("{} makes layer 0 \"shared\", and there is no layer below whose top-k indices it could share",
                       fields.name_of(schedule.key)));
     }

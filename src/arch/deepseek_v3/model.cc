@@ -6,19 +6,10 @@
 #include "arch/deepseek_v3/mla.h"
 #include "base/check.h"
 #include "model/wanted_rows.h"
-#include "ops/copies.h"
 #include "ops/index_topk.h"
 
 namespace levin {
 namespace {
-
-// [a ; b] row by row: [T, N], [T, M] -> [T, N + M].
-View concatenate(Pass& p, View a, View b) {
-  const View out = p.allocate(DType::kF32, {a.dim(0), a.dim(1) + b.dim(1)});
-  ops::copy_rows(p.ctx(), {.x = a, .out = out.slice_last(0, a.dim(1))});
-  ops::copy_rows(p.ctx(), {.x = b, .out = out.slice_last(a.dim(1), b.dim(1))});
-  return out;
-}
 
 Topk no_topk(Pass& p, int64_t n_topk) { return {.slots = p.allocate(DType::kI32, {p.n_tokens(), n_topk})}; }
 
@@ -51,7 +42,7 @@ ForwardRows DeepseekV32::mtp(OpContext& ctx, const Step& step, const MtpInput& i
   p.prepare_rope(rope_frequencies_);
   const View e = p.rms_norm(p.embed(weights().embed), w.embed_norm, config().norm_eps);  // [T, D]
   const View h = p.rms_norm(in.state, w.hidden_norm, config().norm_eps);                 // [T, D]
-  const View z = p.matmul(concatenate(p, e, h), w.eh_proj);                              // [T, D], embedding first
+  const View z = p.matmul(p.concatenate(e, h), w.eh_proj);                               // [T, D], embedding first
   const int layer = config().n_layers;
   const DecoderLayer decoder{config(), w.layer, layer, selection_};
   decoder.append(p, z);

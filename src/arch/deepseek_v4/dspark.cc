@@ -8,13 +8,6 @@
 #include "ops/logits.h"
 
 namespace levin {
-namespace {
-
-void show_taps(Pass& p, int part, View x) {
-  if (p.probe() != nullptr && p.probe()->on_taps) p.probe()->on_taps(part, x);
-}
-
-}  // namespace
 
 View DsparkBlock::allocate_taps(Pass& p) const {
   return p.allocate(DType::kF32, {p.n_tokens(), config.n_mtp_layers * config.d_model});
@@ -30,8 +23,8 @@ void DsparkBlock::take(Pass& p, int layer, View streams, View taps) const {
 void DsparkBlock::append(Pass& p, View taps) const {
   const ArenaScope scratch = p.scope();
   const View x = p.rms_norm(p.matmul(taps, weights.tap_join), weights.tap_norm, config.norm_eps);  // [T, D]
-  show_taps(p, 0, taps);
-  show_taps(p, 1, x);
+  p.show_taps(0, taps);
+  p.show_taps(1, x);
   for (int stage = 0; stage < config.n_mtp_layers; ++stage) attention(stage).append(p, x);
 }
 

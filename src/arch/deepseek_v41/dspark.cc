@@ -6,13 +6,6 @@
 #include "ops/logits.h"
 
 namespace levin {
-namespace {
-
-void show_taps(Pass& p, int part, View x) {
-  if (p.probe() != nullptr && p.probe()->on_taps) p.probe()->on_taps(part, x);
-}
-
-}  // namespace
 
 View V41DsparkBlock::allocate_taps(Pass& p) const {
   return p.allocate(DType::kF32, {p.n_tokens(), config.n_mtp_layers * config.d_model});
@@ -29,8 +22,8 @@ void V41DsparkBlock::append(Pass& p, View taps) const {
   const ArenaScope scratch = p.scope();
   const V41DsparkWeights& w = *weights.dspark;
   const View x = p.rms_norm(p.matmul(taps, w.tap_join), w.tap_norm, config.norm_eps);  // [T, D]
-  show_taps(p, 0, taps);
-  show_taps(p, 1, x);
+  p.show_taps(0, taps);
+  p.show_taps(1, x);
   for (int i = 0; i < config.n_mtp_layers; ++i) stage(i).attention().append(p, x);
 }
 

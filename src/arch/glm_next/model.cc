@@ -19,14 +19,6 @@ View spread(Pass& p, View x, int64_t n_streams) {
   return out;
 }
 
-// [a ; b] row by row: [T, N], [T, M] -> [T, N + M].
-View concatenate(Pass& p, View a, View b) {
-  const View out = p.allocate(DType::kF32, {a.dim(0), a.dim(1) + b.dim(1)});
-  ops::copy_rows(p.ctx(), {.x = a, .out = out.slice_last(0, a.dim(1))});
-  ops::copy_rows(p.ctx(), {.x = b, .out = out.slice_last(a.dim(1), b.dim(1))});
-  return out;
-}
-
 }  // namespace
 
 GlmNext::GlmNext(ModelConfig config, Numerics numerics, ModelWeights weights, Selection selection)
@@ -53,7 +45,7 @@ ForwardRows GlmNext::mtp(OpContext& ctx, const Step& step, const MtpInput& in, c
   Pass p(ctx, numerics(), step, cache, probe);
   const View e = p.rms_norm(p.embed(weights().embed), w.embed_norm, c.norm_eps);  // [T, D]
   const View h = p.rms_norm(in.state, w.hidden_norm, c.norm_eps);                 // [T, D]
-  const View z = p.matmul(concatenate(p, e, h), w.join);                          // [T, D], embedding first
+  const View z = p.matmul(p.concatenate(e, h), w.join);                           // [T, D], embedding first
   const PooledAttentionBlock attention{c, w.attention, c.n_layers, selection_};
   attention.append(p, p.rms_norm(z, w.attention_norm, c.norm_eps));
   WantedRows wanted(p);
