@@ -125,13 +125,14 @@ INSTANTIATE_TEST_SUITE_P(Released, RealShapesTest, ::testing::Values("deepseek-v
 
 // The kernels of steps a few times each, for tools that make them many times slower (tools/gpu_check --sanitize-steps): of the
 // demonstration models, and of a layer of each kind in released widths, with fewer experts and tokens, which changes no shape
-// of a product, and less selected, so that a short text suffices. "few" is short enough for racecheck; its top-k indices are one
-// part of sparse attention, the others' two.
+// of a product, and less selected, so that a short text suffices. "few" is short enough for racecheck; of released widths its
+// top-k indices are one part of sparse attention, the others' two.
 struct ShortText {
   const char* name;
-  size_t n_tokens;                 // more than are selected
-  const char* released = nullptr;  // or a demonstration model
-  const char* topk = nullptr;
+  size_t n_tokens;  // more than are selected
+  const char* demo = nullptr;
+  const char* released = nullptr;  // where it is no demonstration model
+  int64_t n_topk = 0;              // 0: the model's own
   int64_t n_answer_tokens = 9;
 };
 
@@ -145,11 +146,18 @@ class ShortTextTest : public ::testing::TestWithParam<ShortText> {
     return runner_options(2 * static_cast<int64_t>(GetParam().n_tokens) + 4 * kPageTokens, 1);
   }
   static std::unique_ptr<Model> model() {
-    if (GetParam().released == nullptr)
-      return load_model(demo_model_folder(GetParam().name), {.numerics = NumericsMode::kOfficial});
-    return dummy_model(*tested_cuda(), GetParam().released,
+    const ShortText& text = GetParam();
+    if (text.demo != nullptr) {
+      const auto select_less = [&](ModelConfig& config) {
+        if (text.n_topk > 0) config.n_topk = text.n_topk;
+      };
+      return load_model(demo_model_folder(text.demo),
+                        {.numerics = NumericsMode::kOfficial, .change_config = select_less});
+    }
+    const std::string topk = fmt::format("index_topk={}", text.n_topk);
+    return dummy_model(*tested_cuda(), text.released,
                        {"num_hidden_layers=2", "first_k_dense_replace=1", "n_routed_experts=16", "vocab_size=4096",
-                        "eos_token_id=2", GetParam().topk});
+                        "eos_token_id=2", topk.c_str()});
   }
 };
 
@@ -178,11 +186,14 @@ TEST_P(ShortTextTest, HasTheSameAnswersByRoundsAhead) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Steps, ShortTextTest,
-                         ::testing::Values(ShortText{"demo-v32", 300}, ShortText{"demo-glm", 300},
-                                           ShortText{"v3.2", 1150, "deepseek-v3.2", "index_topk=1088"},
-                                           ShortText{"glm", 1150, "glm-5.1", "index_topk=1088"},
-                                           ShortText{"v3.2.few", 150, "deepseek-v3.2", "index_topk=128", 3},
-                                           ShortText{"glm.few", 150, "glm-5.1", "index_topk=128", 3}),
+                         ::testing::Values(ShortText{.name = "demo-v32", .n_tokens = 300, .demo = "demo-v32"},
+                                           ShortText{.name = "demo-glm", .n_tokens = 300, .demo = "demo-glm"},
+                                           ShortText{"demo-v32.few", 80, "demo-v32", nullptr, 64, 3},
+                                           ShortText{"demo-glm.few", 80, "demo-glm", nullptr, 64, 3},
+                                           ShortText{"v3.2", 1150, nullptr, "deepseek-v3.2", 1088},
+                                           ShortText{"glm", 1150, nullptr, "glm-5.1", 1088},
+                                           ShortText{"v3.2.few", 150, nullptr, "deepseek-v3.2", 128, 3},
+                                           ShortText{"glm.few", 150, nullptr, "glm-5.1", 128, 3}),
                          [](const auto& text) { return name_of(text.param.name); });
 
 // Decode rows, verified rows and chained drafts: from graphs and kernel by kernel, alone and in batches that are
