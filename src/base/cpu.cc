@@ -57,13 +57,6 @@ std::string_view isa_name(Isa isa) {
   return "unknown";
 }
 
-std::optional<Isa> isa_from_name(std::string_view name) {
-  for (const auto& [value, known] : kNames) {
-    if (known == name) return value;
-  }
-  return std::nullopt;
-}
-
 std::span<const Isa> built_isas() { return kBuilt; }
 
 std::vector<Isa> usable_isas() {

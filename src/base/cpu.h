@@ -1,7 +1,6 @@
 // What this processor can do, and which kernel set that selects.
 #pragma once
 
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -12,8 +11,7 @@ namespace levin {
 // Kernel sets for the CPU, each a superset of the one before. kPlain is portable C++ and the oracle of the others.
 enum class Isa { kPlain, kAvx2, kAvx512, kAvx512Bf16, kAmxBf16 };
 
-std::string_view isa_name(Isa isa);                       // "plain", "avx2", "avx512", "avx512-bf16", "amx-bf16"
-std::optional<Isa> isa_from_name(std::string_view name);  // the reverse; empty when the name is none of these
+std::string_view isa_name(Isa isa);  // "plain", "avx2", "avx512", "avx512-bf16", "amx-bf16"
 
 // The kernel sets of this build, ascending and kPlain among them (CMake: LEVIN_ISAS).
 std::span<const Isa> built_isas();

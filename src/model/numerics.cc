@@ -58,13 +58,6 @@ Numerics fixed_numerics(NumericsMode mode) {
 
 }  // namespace
 
-std::optional<NumericsMode> numerics_mode_from_name(std::string_view name) {
-  for (const auto& [mode, known] : kModes) {
-    if (known == name) return mode;
-  }
-  return std::nullopt;
-}
-
 std::string_view numerics_mode_name(NumericsMode mode) {
   for (const auto& [value, name] : kModes) {
     if (value == mode) return name;

@@ -46,7 +46,6 @@ struct Numerics {
   std::string describe() const;  // one line for the start-up print
 };
 
-std::optional<NumericsMode> numerics_mode_from_name(std::string_view name);
 std::string_view numerics_mode_name(NumericsMode mode);
 
 // `kv_cache_dtype` is "auto", "bf16" or "fp8"; other than auto it is for `fast` alone (the other modes fix their

@@ -9,12 +9,6 @@ namespace {
 
 constexpr Isa kAll[] = {Isa::kPlain, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16, Isa::kAmxBf16};
 
-TEST(CpuTest, NamesOfKernelSetsReadBack) {
-  for (const Isa isa : kAll) EXPECT_EQ(isa_from_name(isa_name(isa)), isa);
-  for (const char* name : {"", "AVX2", "avx512_bf16", "plain ", "sse"})
-    EXPECT_EQ(isa_from_name(name), std::nullopt) << name;
-}
-
 TEST(CpuTest, ASetIsSupportedWithAllThoseBeforeIt) {
   const CpuInfo cpu = cpu_info();
   EXPECT_TRUE(cpu.supports(Isa::kPlain));

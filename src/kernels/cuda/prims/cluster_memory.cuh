@@ -71,14 +71,6 @@ __device__ __forceinline__ void cluster_store_async(uint32_t to, uint32_t v, uin
                : "memory");
 }
 
-// Copies n_bytes, a multiple of 16, from this block's shared memory to a cluster_address() and counts them on the barrier at
-// another one, in the same block. The source must stay, and this block, until the copy has been counted.
-__device__ __forceinline__ void cluster_copy(uint32_t to, uint32_t from, uint32_t n_bytes, uint32_t barrier) {
-  asm volatile("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
-               "r"(from), "r"(n_bytes), "r"(barrier)
-               : "memory");
-}
-
 // One arrival on the same barrier of block `rank`, ordered after this thread's shared-memory accesses only.
 // An arrival that releases all memory to the cluster would wait until every earlier write has been acknowledged.
 __device__ __forceinline__ void cluster_arrive_relaxed(const Mbarrier& own, uint32_t rank) {
