@@ -65,7 +65,8 @@ Result<Room> plan_room(const EngineOptions& options, const ModelConfig& config, 
                          .available_bytes = available_host_bytes()};
   int64_t prefix_bytes = 0;
   if (options.share_prefixes && plan.block_bytes > 0) {
-    prefix_bytes = options.prefix_memory_bytes.value_or(choose_prefix_bytes(plan, request));
+    const MemoryPlan on_host = cuda == nullptr ? plan : MemoryPlan{.block_bytes = plan.block_bytes};
+    prefix_bytes = options.prefix_memory_bytes.value_or(choose_prefix_bytes(on_host, request));
   }
   const int64_t scratch_bytes = device_workspace_bytes(plan);
   if (cuda != nullptr) {
@@ -77,6 +78,7 @@ Result<Room> plan_room(const EngineOptions& options, const ModelConfig& config, 
   }
   const Result<int64_t> n_tokens = choose_context(plan, request);
   if (n_tokens.ok()) {
+    LEVIN_TRY(check_cache_tokens(plan, request, options.cache_tokens));
     return Room{.n_context_tokens = *n_tokens,
                 .n_prefix_pages = plan.block_bytes > 0 ? prefix_bytes / plan.block_bytes : 0,
                 .scratch_bytes = scratch_bytes,
@@ -339,6 +341,7 @@ Result<Generation> Engine::generate(GenerateRequest request) {
 Status Engine::check(const GenerateRequest& request) const { return state_->loop.check(request); }
 Result<RequestId> Engine::submit(GenerateRequest request) { return state_->loop.submit(std::move(request)); }
 bool Engine::step() { return state_->loop.step(); }
+void Engine::finish_records() { state_->loop.finish_records(); }
 void Engine::cancel(RequestId id) { state_->loop.cancel(id); }
 std::unique_ptr<Generation> Engine::take(RequestId id) { return state_->loop.take(id); }
 const StepTimes& Engine::last_step() const { return state_->loop.last_step(); }

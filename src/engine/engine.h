@@ -61,8 +61,9 @@ class Engine {
   // Queues a request. Errors: kUsage names an invalid field, kRuntime means that the queue is full, kOutOfMemory that
   // the request could never fit the cache.
   Result<RequestId> submit(GenerateRequest request);
-  bool step();                                     // runs one step for all requests; false: nothing is left to do
-  void cancel(RequestId id);                       // the request is in no later step; it ends with the tokens it has
+  bool step();                // runs one step for all requests; false: nothing is left to do
+  void finish_records();      // waits for block records that a device still copies; step() does at the end
+  void cancel(RequestId id);  // the request is in no later step; it ends with the tokens it has
   std::unique_ptr<Generation> take(RequestId id);  // result of a finished request, once; nullptr while it runs
   EngineLoad load() const;
   const StepTimes& last_step() const;

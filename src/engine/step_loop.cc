@@ -130,6 +130,7 @@ bool StepLoop::step() {
   retire_finished();
   if (sequences_.empty()) {
     if (std::exchange(ahead_, std::nullopt)) runner_.wait();
+    cache_.finish_records();  // there may be no next step for long
     busy_ = false;
     return false;
   }
@@ -138,7 +139,6 @@ bool StepLoop::step() {
   const bool computed = run_step();
   retire_finished();
   busy_ = computed && !sequences_.empty();
-  if (sequences_.empty()) cache_.finish_records();  // there may be no next step for long
   times_.step_s = seconds_since(start);
   phase_ = StepPhase::kIdle;
   return true;

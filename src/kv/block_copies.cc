@@ -29,6 +29,7 @@ class BlockCopies::Copy final : public BlockCopy {
 
 std::unique_ptr<BlockCopy> BlockCopies::start(std::span<const Piece> pieces, std::span<std::byte> out) {
   std::unique_ptr<Slot> slot = free_slot();
+  if (slot == nullptr) return nullptr;
   std::byte* to = slot->pinned.data();
   for (const Piece& piece : pieces) {
     LEVIN_CHECK(slot->pinned.data() + std::ssize(out) - to >= piece.n_bytes,
@@ -49,7 +50,7 @@ std::unique_ptr<BlockCopies::Slot> BlockCopies::free_slot() {
   }
   Result<Buffer> pinned = memory_->allocate_pinned(block_bytes_);
   Result<std::unique_ptr<WorkMark>> copied = stream_->make_mark();
-  if (!pinned.ok() || !copied.ok()) throw std::bad_alloc();
+  if (!pinned.ok() || !copied.ok()) return nullptr;
   return std::make_unique<Slot>(Slot{.pinned = std::move(pinned).value(), .copied = std::move(copied).value()});
 }
 

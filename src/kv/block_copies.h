@@ -36,7 +36,7 @@ class BlockCopies {
   BlockCopies(DeviceMemory& memory, std::unique_ptr<CopyStream> stream, int64_t block_bytes)
       : memory_(&memory), block_bytes_(block_bytes), stream_(std::move(stream)) {}
 
-  // Of block_bytes in all, to `out`, which must stay where it is until then. Throws bad_alloc.
+  // Of block_bytes in all, to `out`, which must stay where it is until then. Null: there is no pinned memory for it.
   std::unique_ptr<BlockCopy> start(std::span<const Piece> pieces, std::span<std::byte> out);
 
   void follow() { stream_->follow(); }  // later copies begin after all steps so far
@@ -49,7 +49,7 @@ class BlockCopies {
   };
   class Copy;
 
-  std::unique_ptr<Slot> free_slot();
+  std::unique_ptr<Slot> free_slot();  // null: there is no memory for one
 
   DeviceMemory* memory_;
   int64_t block_bytes_;

@@ -291,14 +291,15 @@ void KvCache::copy_block(const SequencePages& pages, int64_t block, std::span<st
 
 std::unique_ptr<BlockCopy> KvCache::start_copy(const SequencePages& pages, int64_t block,
                                                std::span<std::byte> out) const {
-  if (copies_ == nullptr) {
-    copy_block(pages, block, out);
-    return nullptr;
+  if (copies_ != nullptr) {
+    std::vector<BlockCopies::Piece> pieces;
+    for_each_piece(pages, block, StatePlace::kEnd, [&](const std::byte* from, int64_t n_bytes) {
+      pieces.push_back({.from = from, .n_bytes = n_bytes});
+    });
+    if (std::unique_ptr<BlockCopy> copy = copies_->start(pieces, out)) return copy;
   }
-  std::vector<BlockCopies::Piece> pieces;
-  for_each_piece(pages, block, StatePlace::kEnd,
-                 [&](const std::byte* from, int64_t n_bytes) { pieces.push_back({.from = from, .n_bytes = n_bytes}); });
-  return copies_->start(pieces, out);
+  copy_block(pages, block, out);
+  return nullptr;
 }
 
 void KvCache::follow_steps() const {

@@ -50,18 +50,19 @@ void PrefixIndex::keep_record(const BlockKey& key, const BlockPlace& place, cons
       disk_ && !is_pending_for_disk(key) && (is_pending_for_disk(place.before) || disk_->wants(key, place.before));
   if (!in_memory && !on_disk) return;
   NewRecord made = copy();
-  if (in_memory) memory_.keep(key, place.before, made.record);
   if (made.copy == nullptr) {
     if (on_disk) disk_->write(key, place, *made.record);
+    if (in_memory) memory_.keep(key, place.before, std::move(made.record));
     return;
   }
-  n_pending_bytes_ += std::ssize(made.record->rows);
   pending_.push_back({.key = key,
                       .before = place.before,
                       .tokens = {place.tokens.begin(), place.tokens.end()},
-                      .record = std::move(made.record),
+                      .record = made.record,
                       .copy = std::move(made.copy),
                       .on_disk = on_disk});
+  n_pending_bytes_ += std::ssize(made.record->rows);
+  if (in_memory) memory_.keep(key, place.before, std::move(made.record));  // pending by now: nobody takes it unfilled
   while (n_pending_bytes_ > kMostPendingBytes) finish_one();
 }
 
@@ -81,6 +82,7 @@ Status PrefixIndex::finish_first() {
   LEVIN_TRY(first.copy->finish());
   if (first.on_disk && disk_->wants(first.key, first.before))
     disk_->write(first.key, {.before = first.before, .tokens = first.tokens}, *first.record);
+  if (first.used != nullptr) disk_->use(*first.used);
   return {};
 }
 
@@ -94,7 +96,14 @@ void PrefixIndex::finish_records() {
 
 void PrefixIndex::use_records(std::span<const BlockKey> path) {
   memory_.use(path);
-  if (disk_) disk_->use(path);
+  if (!disk_) return;
+  disk_->use(path);
+  std::shared_ptr<const std::vector<BlockKey>> used;  // again when what is not on disk yet is
+  for (Pending& record : pending_) {
+    if (!record.on_disk || std::find(path.rbegin(), path.rend(), record.key) == path.rend()) continue;
+    if (used == nullptr) used = std::make_shared<const std::vector<BlockKey>>(path.begin(), path.end());
+    record.used = used;
+  }
 }
 
 }  // namespace levin

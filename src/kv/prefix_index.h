@@ -73,7 +73,8 @@ class PrefixIndex {
     std::vector<int32_t> tokens;
     std::shared_ptr<const BlockRecord> record;  // whose rows `copy` fills
     std::unique_ptr<BlockCopy> copy;
-    bool on_disk = false;  // is to be
+    bool on_disk = false;                               // is to be
+    std::shared_ptr<const std::vector<BlockKey>> used;  // the path that was used meanwhile; null: none
   };
   bool is_pending(const BlockKey& key) const;
   bool is_pending_for_disk(const BlockKey& key) const;

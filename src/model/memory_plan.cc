@@ -193,4 +193,15 @@ Result<int64_t> choose_context(const MemoryPlan& plan, const ContextRequest& req
   return Error{ErrorKind::kOutOfMemory, std::move(message)};
 }
 
+Status check_cache_tokens(const MemoryPlan& plan, const ContextRequest& request, int64_t n_tokens) {
+  const int64_t most = longest_context(plan, request.available_bytes);
+  if (n_tokens <= most) return {};
+  return Error{ErrorKind::kOutOfMemory,
+               fmt::format("a cache of {} tokens takes {:.2f} GiB, which do not fit into the {:.2f} GiB available{} in "
+                           "addition to weights and "
+                           "workspace; the largest that fits is of {} tokens (--cache-tokens)",
+                           n_tokens, static_cast<double>(plan.cache_bytes(n_tokens)) / kGiB,
+                           static_cast<double>(request.available_bytes) / kGiB, request.where, most)};
+}
+
 }  // namespace levin

@@ -68,4 +68,7 @@ int64_t choose_prefix_bytes(const MemoryPlan& plan, const ContextRequest& reques
 // fit, naming the bytes needed and available and the longest context that would fit.
 Result<int64_t> choose_context(const MemoryPlan& plan, const ContextRequest& request);
 
+// kOutOfMemory if the caches of all sequences together, --cache-tokens, do not fit; 0 tokens do.
+Status check_cache_tokens(const MemoryPlan& plan, const ContextRequest& request, int64_t n_tokens);
+
 }  // namespace levin

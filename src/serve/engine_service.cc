@@ -95,6 +95,7 @@ void EngineService::work() try {
     for (auto& [ticket, done] : over) finish(ticket, std::move(done));
     wake_answers();
     tell_load();
+    if (running_.empty()) engine_.finish_records();  // there may be no next step for long
   }
 } catch (const DeviceFault& fault) {
   lose({ErrorKind::kNoDevice, fault.what()});

@@ -80,6 +80,7 @@ class FakeCuda final : public CudaBackend {
   }
   bool copies_aside_late = false;
   int64_t n_copies_aside() const { return n_copies_aside_; }  // that have begun
+  int64_t n_waits_aside() const { return n_waits_aside_; }    // for such copies
   Result<std::unique_ptr<CopyStream>> open_copy_stream() override {
     return std::unique_ptr<CopyStream>(std::make_unique<Aside>(*this));
   }
@@ -279,6 +280,8 @@ class FakeCuda final : public CudaBackend {
       void set() override { n_before = aside.n_begun(); }
       bool is_past() override { return aside.n_done >= n_before; }
       Status wait() override {
+        if (!is_past()) ++aside.device.n_waits_aside_;
+        if (aside.device.has_failed()) return failure();
         LEVIN_TRY(aside.device.work_until(aside.after));
         aside.run_until(n_before);
         return {};
@@ -318,7 +321,7 @@ class FakeCuda final : public CudaBackend {
 
   Status run_until(int64_t n) {
     LEVIN_CHECK(recording_ == nullptr, "somebody waits while work is recorded");
-    if (fails_after_ == n_synchronized_) return Error{ErrorKind::kRuntime, "the fake device failed"};
+    if (has_failed()) return failure();
     ++n_synchronized_;
     return work_until(n);
   }
@@ -341,6 +344,8 @@ class FakeCuda final : public CudaBackend {
     return {};
   }
 
+  bool has_failed() const { return fails_after_ == n_synchronized_; }
+  static Error failure() { return {ErrorKind::kRuntime, "the fake device failed"}; }
   static Error refusal() { return {ErrorKind::kRuntime, "the fake device holds no weights"}; }
   static void refuse(std::string_view op) { LEVIN_CHECK(false, "the fake device has no {}", op); }
 
@@ -359,6 +364,7 @@ class FakeCuda final : public CudaBackend {
   std::vector<std::function<void()>>* recording_ = nullptr;
   std::vector<Aside*> asides_;
   int64_t n_copies_aside_ = 0;
+  int64_t n_waits_aside_ = 0;
   int64_t n_synchronized_ = 0;
   int64_t n_waits_ahead_ = 0;
   int64_t fails_after_ = -1;

@@ -193,15 +193,37 @@ TEST(MtpDrafterTest, PairsWithoutRoomAreAnErrorOfTheirSequence) {
 // Wherever in a step it shows, and nothing waits for the device afterwards, nor when the loop goes.
 TEST_P(StepFailureTest, ALostDeviceIsThrownOutOfTheStep) {
   if (where == Where::kHost) GTEST_SKIP() << "the host is no device";
-  for (int64_t n_waits = 0; n_waits < 12; ++n_waits) {
-    Fake fake({.chunk_tokens = 16, .n_spec_steps = 3, .min_confidence = 0, .max_context_tokens = kContext}, 2);
-    for (uint64_t i = 0; i < 3; ++i) must(fake.loop.submit(greedy(made_up(40, 70 + i), 100)));
-    fake.device.fail_after(n_waits);
-    const auto run = [&] {
-      while (fake.loop.step()) continue;
-    };
-    EXPECT_THROW(run(), DeviceFault) << n_waits;
+  for (const int64_t n_host_blocks : {0, 64}) {  // with records on their way, too
+    for (int64_t n_waits = 0; n_waits < 12; ++n_waits) {
+      Fake fake({.chunk_tokens = 16,
+                 .n_spec_steps = 3,
+                 .min_confidence = 0,
+                 .max_context_tokens = kContext,
+                 .n_host_blocks = n_host_blocks},
+                2);
+      fake.device.copies_aside_late = true;
+      for (uint64_t i = 0; i < 3; ++i) must(fake.loop.submit(greedy(made_up(40, 70 + i), 100)));
+      fake.device.fail_after(n_waits);
+      const auto run = [&] {
+        while (fake.loop.step()) continue;
+      };
+      EXPECT_THROW(run(), DeviceFault) << n_waits;
+    }
   }
+}
+
+// All answers are there, and their records are not: that shows when the loop has nothing else to do.
+TEST_P(StepFailureTest, ADeviceIsLostWhileRecordsAreCopied) {
+  if (where == Where::kHost) GTEST_SKIP() << "the host is no device";
+  Fake fake({.chunk_tokens = 64, .max_context_tokens = kContext, .n_host_blocks = 64});
+  fake.device.copies_aside_late = true;
+  const RequestId id = must(fake.loop.submit(greedy(made_up(200, 80), 4)));
+  std::unique_ptr<Generation> answer;
+  while (answer == nullptr && fake.loop.step()) answer = fake.loop.take(id);
+  ASSERT_NE(answer, nullptr);
+  EXPECT_FALSE(answer->error.has_value());
+  fake.device.fail_after(0);
+  EXPECT_THROW(fake.loop.finish_records(), DeviceFault);
 }
 
 }  // namespace

@@ -433,8 +433,12 @@ TEST_P(StepLoopTest, NoStepWaitsForRecords) {
     must(fake.loop.submit(greedy(made_up(300, 50), 300)));
     const int64_t before = fake.device.n_synchronized();
     int64_t n_steps = 0;
-    while (fake.loop.step()) ++n_steps;
+    while (fake.loop.step()) {
+      ++n_steps;
+      EXPECT_EQ(fake.device.n_waits_aside(), 0);
+    }
     EXPECT_LE(fake.device.n_synchronized() - before, n_steps + 1) << "a round in vain is waited for too";
+    if (late) EXPECT_GE(fake.device.n_waits_aside(), 1) << "records are finished when there is nothing else to do";
     EXPECT_GE(fake.device.n_copies_aside(), 9);
   }
 }

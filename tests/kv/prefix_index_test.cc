@@ -37,16 +37,14 @@ class FakeCopy final : public BlockCopy {
 
 // An index in host memory and, with a folder, on disk, whose blocks hold their own keys.
 struct World {
-  World(Copies how, int64_t max_host_blocks, const std::filesystem::path& folder = {})
-      : copies(how), index(nullptr, max_host_blocks, store(folder)) {}
+  World(Copies how, int64_t max_host_blocks, const std::filesystem::path& folder = {},
+        int64_t max_disk_bytes = int64_t{1} << 20)
+      : copies(how), index(nullptr, max_host_blocks, store(folder, max_disk_bytes)) {}
 
-  static std::shared_ptr<PageStore> store(const std::filesystem::path& folder) {
+  static std::shared_ptr<PageStore> store(const std::filesystem::path& folder, int64_t max_bytes) {
     if (folder.empty()) return nullptr;
-    return must(PageStore::open({.folder = folder,
-                                 .max_bytes = int64_t{1} << 20,
-                                 .n_tokens = kBlockTokens,
-                                 .n_row_bytes = kRowBytes,
-                                 .n_state = 1}));
+    return must(PageStore::open(
+        {.folder = folder, .max_bytes = max_bytes, .n_tokens = kBlockTokens, .n_row_bytes = kRowBytes, .n_state = 1}));
   }
 
   void keep(const BlockKey& key, const BlockPlace& place) {
@@ -65,6 +63,11 @@ struct World {
   Copies copies;
   PrefixIndex index;
 };
+
+int64_t bytes_of_files(const PrefixIndex& index) {
+  index.disk()->flush();
+  return index.disk()->counts().n_bytes;
+}
 
 struct Block {
   BlockKey key, before;
@@ -146,6 +149,37 @@ TEST(PrefixIndexTest, RecordsThatAreStillCopiedComeToDisk) {
       expect_own_rows(found, block);
       EXPECT_TRUE(found.from_disk);
     }
+  }
+}
+
+// A use of a path counts for blocks that come to disk only after it: the end of a path goes before its beginning.
+TEST(PrefixIndexTest, FilesThatAreWrittenLaterKeepTheOrderOfUse) {
+  std::mt19937 random(5);
+  for (const Copies copies : {Copies::kNone, Copies::kDoneLate}) {
+    SCOPED_TRACE(testing::Message() << "copies " << static_cast<int>(copies));
+    const TempDir measured, folder;
+    World one(copies, 0, measured.path());
+    const std::vector<Block> path = made_up_paths(one.index.first_key(), random).front();
+    one.keep(path[0].key, path[0].place());
+    one.index.finish_records();
+    const int64_t file_bytes = bytes_of_files(one.index);
+
+    World world(copies, 0, folder.path(), 6 * file_bytes + file_bytes / 2);
+    std::vector<BlockKey> keys;
+    for (const Block& block : path) {
+      world.keep(block.key, block.place());
+      keys.push_back(block.key);
+    }
+    world.index.use_records(keys);
+    world.index.finish_records();
+    EXPECT_EQ(bytes_of_files(world.index), 6 * file_bytes);
+    const std::vector<int32_t> other = {77, 78};
+    const BlockKey key = levin::key_after(world.index.first_key(), other);
+    world.keep(key, {.before = world.index.first_key(), .tokens = other});
+    world.index.finish_records();
+    EXPECT_EQ(bytes_of_files(world.index), 6 * file_bytes);
+    for (size_t i = 0; i < path.size(); ++i)
+      EXPECT_EQ(world.index.has_record(path[i].key), i + 1 < path.size()) << "block " << i;
   }
 }
 

@@ -264,6 +264,20 @@ TEST(MemoryPlanTest, EqualsWhatTheDemonstrationModelTakes) {
   EXPECT_EQ(m.plan.n_mtp_parameters, 3'903'368);
 }
 
+TEST(MemoryPlanTest, ACacheForAllSequencesHasToFit) {
+  const MemoryPlan plan = load(kRoot + "/models/demo-v32", NumericsMode::kFast, 0).plan;
+  ContextRequest request{.asked_tokens = 1024, .where = " on a card"};
+  request.available_bytes = plan.total_bytes(4096);
+  EXPECT_TRUE(check_cache_tokens(plan, request, 0).ok());
+  EXPECT_TRUE(check_cache_tokens(plan, request, 4096).ok());
+  const Status refused = check_cache_tokens(plan, request, 4096 + 1);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().kind, ErrorKind::kOutOfMemory);
+  EXPECT_NE(refused.error().message.find("4097 tokens"), std::string::npos) << refused.error().message;
+  EXPECT_NE(refused.error().message.find("of 4096 tokens (--cache-tokens)"), std::string::npos)
+      << refused.error().message;
+}
+
 TEST(MemoryPlanTest, CountsTheHeadOfDrafts) {
   for (const char* fixture : {"v32-official", "v32-odd"}) {
     test::TempCheckpoint model = test::TempCheckpoint::from_fixture(fixture);

@@ -119,12 +119,14 @@ void Event::record(const Stream& stream) const {
 }
 
 Status Event::synchronize() const {
-  if (const cudaError_t code = cudaEventSynchronize(handle()); code != cudaSuccess)
-    return cuda_error(code, "the CUDA device failed");
+  cudaError_t code = cudaEventSynchronize(handle());
+  if (code == cudaSuccess) code = cudaGetLastError();  // a launch that was refused
+  if (code != cudaSuccess) return cuda_error(code, "the CUDA device failed");
   return {};
 }
 
 bool Event::is_past() const {
+  if (cudaPeekAtLastError() != cudaSuccess) return false;  // synchronize() tells; the answer below would cover it up
   if (cudaEventQuery(handle()) != cudaErrorNotReady) return true;
   cudaGetLastError();  // it is an answer and no error
   return false;
