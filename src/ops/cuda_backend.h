@@ -88,7 +88,7 @@ class CudaBackend : public Backend, public DeviceMemory {
   // room for that.
   virtual double measure_read_gb_per_s() { return 0; }
 
-  // Weights in the layout of the products: row major as they come, f16 as f32. kSm90: mxfp4 as kernels/cuda/gemm_mxfp4.h
+  // Weights in the layout of the products: row major as they come, f16 as f32. kSm90: mxfp4 as kernels/cuda/gemm/gemm_mxfp4.h
   // packs it where N and K are multiples of 8.
   virtual Result<Matrix> upload(const RowMajorWeights& source) = 0;
   // The experts of a layer, all of one type and shape, stacked for the grouped products of kSm90. F a multiple of 128 for

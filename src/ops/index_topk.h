@@ -20,7 +20,7 @@
 // Skipping  a row with at most K candidates takes them all without scoring
 // Memory    scores of as many query rows at a time as fit kIndexScoreBytes; at least one row
 // CUDA      fp8 keys of width 128, 16, 32 or 64 heads; K a multiple of 64 up to 2048; q and w dense. The tree is that of
-//           kernels/cuda/index_scores.h; scores within the rounding of both trees, the same bits in any batch. Lengths are
+//           kernels/cuda/index/index_scores.h; scores within the rounding of both trees, the same bits in any batch. Lengths are
 //           read on the device: one beyond the table or the score row is cut there
 // Misuse    wrong shape or dtype stops the process and names the argument
 // Source    DeepSeek-V3.2 report, sparse attention, indexer equation; model_spec.md 4.4, 4.5

@@ -19,9 +19,9 @@
 //           had been stored as bf16.
 //           The order does not depend on T, N or the threads, so a row's result is the same in any batch.
 // CUDA      matmul of e4m3 with e4m3 weights, N a multiple of 8 and K of 16, and of bf16 with mxfp4 ones that upload() packed;
-//           out f32 or bf16. The orders are those of kernels/cuda/gemm_fp8.h and gemm_mxfp4.h: the same blocks, and inside
+//           out f32 or bf16. The orders are those of kernels/cuda/gemm/gemm_fp8.h and gemm_mxfp4.h: the same blocks, and inside
 //           a block the sums of the matrix unit. Both ops with f32 x and f32, bf16 or e4m3 w, whose rows are multiples of
-//           16 bytes, in the order above (kernels/cuda/gemm_f32.h). The matrices of matmul_per_head follow one another in
+//           16 bytes, in the order above (kernels/cuda/gemm/gemm_f32.h). The matrices of matmul_per_head follow one another in
 //           memory (model/place_weights.h). All other products run on the plain set, whose order is that of the plain CPU
 //           kernels
 // Misuse    wrong shape or dtype stops the process and names the argument

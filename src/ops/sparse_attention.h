@@ -34,7 +34,7 @@
 //           The chain of tiles is never cut on the CPU, where one thread has all tiles of a row.
 // CUDA      The tuned kernel takes fp8 rows of latent 512 and rope 64, 1 to 128 heads, and indices in multiples of 64 up to
 //           2048, without `more` and sinks. Queries in f32 are rounded to bf16 first; bf16 queries have dense heads, and
-//           rows a multiple of 8 elements apart. Its order is that of kernels/cuda/sparse_mla.h, which begins new sums at
+//           rows a multiple of 8 elements apart. Its order is that of kernels/cuda/sparse_mla/sparse_mla.h, which begins new sums at
 //           index 1024. The p_j are rounded to bf16 as above: the error is at most 2^-8 of the sum of |p v|
 // Source    model_spec.md 4.3, 6.3
 #pragma once

@@ -4,11 +4,11 @@
 #include <vector>
 
 #include "engine/build_step.h"
-#include "kernels/cuda/gemm_f32.h"
-#include "kernels/cuda/gemm_fp8.h"
-#include "kernels/cuda/moe.h"
-#include "kernels/cuda/sparse_mla.h"
-#include "kernels/cuda/topk.h"
+#include "kernels/cuda/gemm/gemm_f32.h"
+#include "kernels/cuda/gemm/gemm_fp8.h"
+#include "kernels/cuda/index/topk.h"
+#include "kernels/cuda/moe/moe.h"
+#include "kernels/cuda/sparse_mla/sparse_mla.h"
 #include "model/op_forms.h"
 #include "ops/kernel_registry.h"
 

@@ -1,13 +1,13 @@
 // The registry takes no form for cuda-sm90 that its kernels refuse.
 #include <gtest/gtest.h>
 
-#include "kernels/cuda/gemm_f32.h"
-#include "kernels/cuda/gemm_fp8.h"
-#include "kernels/cuda/index_scores.h"
-#include "kernels/cuda/moe.h"
-#include "kernels/cuda/row_chains.h"
-#include "kernels/cuda/sparse_mla.h"
-#include "kernels/cuda/topk.h"
+#include "kernels/cuda/gemm/gemm_f32.h"
+#include "kernels/cuda/gemm/gemm_fp8.h"
+#include "kernels/cuda/index/index_scores.h"
+#include "kernels/cuda/index/topk.h"
+#include "kernels/cuda/moe/moe.h"
+#include "kernels/cuda/rows/row_chains.h"
+#include "kernels/cuda/sparse_mla/sparse_mla.h"
 #include "ops/kernel_registry.h"
 
 namespace levin {

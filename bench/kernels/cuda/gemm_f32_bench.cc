@@ -18,7 +18,7 @@
 #include "cublaslt_opponent.h"
 #include "device_data.h"
 #include "device_timing.h"
-#include "kernels/cuda/gemm_f32.h"
+#include "kernels/cuda/gemm/gemm_f32.h"
 #include "kernels/cuda/plain/products.h"
 
 namespace levin::bench {

@@ -19,7 +19,7 @@
 #include "cublaslt_opponent.h"
 #include "device_data.h"
 #include "device_timing.h"
-#include "kernels/cuda/gemm_fp8.h"
+#include "kernels/cuda/gemm/gemm_fp8.h"
 #include "kernels/cuda/gemm_problem.h"
 
 namespace levin::bench {

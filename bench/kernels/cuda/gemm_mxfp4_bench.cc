@@ -14,7 +14,7 @@
 #include "base/check.h"
 #include "device_data.h"
 #include "device_timing.h"
-#include "kernels/cuda/gemm_mxfp4.h"
+#include "kernels/cuda/gemm/gemm_mxfp4.h"
 #include "kernels/cuda/mla_problem.h"
 
 namespace levin::bench {

@@ -17,7 +17,7 @@
 #include "device_data.h"
 #include "device_timing.h"
 #include "kernels/cuda/gemm_problem.h"
-#include "kernels/cuda/topk.h"
+#include "kernels/cuda/index/topk.h"
 
 namespace levin::bench {
 namespace {

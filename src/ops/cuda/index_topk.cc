@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "kernels/cuda/index/topk.h"
 #include "kernels/cuda/plain/faults.h"
-#include "kernels/cuda/topk.h"
 #include "ops/cuda/ops_on_cuda.h"
 #include "ops/kernel_registry.h"
 

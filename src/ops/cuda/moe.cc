@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "base/check.h"
-#include "kernels/cuda/moe.h"
+#include "kernels/cuda/moe/moe.h"
 #include "kernels/cuda/plain/faults.h"
 #include "ops/cuda/ops_on_cuda.h"
 #include "ops/kernel_registry.h"

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
-#include "kernels/cuda/sparse_mla.h"
+#include "kernels/cuda/sparse_mla/sparse_mla.h"
 
 namespace levin {
 

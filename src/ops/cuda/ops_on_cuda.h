@@ -10,11 +10,11 @@
 #include <string_view>
 
 #include "base/check.h"
-#include "kernels/cuda/gemm_f32.h"
-#include "kernels/cuda/gemm_mxfp4.h"
-#include "kernels/cuda/index_scores.h"
-#include "kernels/cuda/moe.h"
-#include "kernels/cuda/quantize_fp8.h"
+#include "kernels/cuda/gemm/gemm_f32.h"
+#include "kernels/cuda/gemm/gemm_mxfp4.h"
+#include "kernels/cuda/index/index_scores.h"
+#include "kernels/cuda/moe/moe.h"
+#include "kernels/cuda/rows/quantize_fp8.h"
 #include "ops/cuda/plain_cuda.h"
 #include "ops/index_topk.h"
 #include "ops/moe.h"
@@ -36,7 +36,7 @@ bool has_aligned_rows(const View& rows);
 // As many rows at a time as make the fewest slices of n_rows, which have at most `most` rows, or one: about as many in each.
 int64_t even_step(int64_t n_rows, int64_t most);
 
-// Counts of the scores of as many rows as index_topk() takes at a time, in the bins of kernels/cuda/topk.h.
+// Counts of the scores of as many rows as index_topk() takes at a time, in the bins of kernels/cuda/index/topk.h.
 constexpr int64_t kCountedRows = 4096;
 constexpr int64_t kHistogramBins = 2048;
 constexpr int64_t kScoreCountBytes = kCountedRows * kHistogramBins * 4;

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/check.h"
-#include "kernels/cuda/gemm_fp8.h"
+#include "kernels/cuda/gemm/gemm_fp8.h"
 #include "ops/cuda/ops_on_cuda.h"
 #include "ops/kernel_registry.h"
 #include "ops/matmul.h"

@@ -1,4 +1,4 @@
-#include "kernels/cuda/row_chains.h"
+#include "kernels/cuda/rows/row_chains.h"
 
 #include <optional>
 

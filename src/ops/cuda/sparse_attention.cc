@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "kernels/cuda/sparse_mla.h"
+#include "kernels/cuda/sparse_mla/sparse_mla.h"
 #include "ops/cuda/ops_on_cuda.h"
 #include "ops/kernel_registry.h"
 #include "ops/quantize.h"

@@ -1,5 +1,5 @@
 // Products of f32 rows on the device: the bits of the tree in ops/matmul.h, of every plan, type and batch.
-#include "kernels/cuda/gemm_f32.h"
+#include "kernels/cuda/gemm/gemm_f32.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // FP8 products on the device: every instance against sums in double, and all instances against each other bit for bit.
-#include "kernels/cuda/gemm_fp8.h"
+#include "kernels/cuda/gemm/gemm_fp8.h"
 
 #include <gtest/gtest.h>
 
@@ -11,8 +11,8 @@
 
 #include "gemm_problem.h"
 #include "kernels/cuda/device_array.h"
-#include "kernels/cuda/moe.h"
-#include "kernels/cuda/quantize_fp8.h"
+#include "kernels/cuda/moe/moe.h"
+#include "kernels/cuda/rows/quantize_fp8.h"
 
 namespace levin::cuda {
 namespace {

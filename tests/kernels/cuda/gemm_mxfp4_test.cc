@@ -1,5 +1,5 @@
 // MXFP4 products on the device against the plain CPU kernel, and against themselves in other tiles, batches and groups.
-#include "kernels/cuda/gemm_mxfp4.h"
+#include "kernels/cuda/gemm/gemm_mxfp4.h"
 
 #include <gtest/gtest.h>
 

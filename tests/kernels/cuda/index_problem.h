@@ -12,8 +12,8 @@
 #include "base/numbers.h"
 #include "gemm_problem.h"
 #include "kernels/cuda/device_array.h"
-#include "kernels/cuda/index_scores.h"
-#include "kernels/cuda/topk.h"
+#include "kernels/cuda/index/index_scores.h"
+#include "kernels/cuda/index/topk.h"
 
 namespace levin::cuda {
 

@@ -1,6 +1,6 @@
 // Index scores on the device: against double, native tokens against one at a time, any schedule, any layout of lengths,
 // padding.
-#include "kernels/cuda/index_scores.h"
+#include "kernels/cuda/index/index_scores.h"
 
 #include <gtest/gtest.h>
 

@@ -10,7 +10,7 @@
 #include "base/check.h"
 #include "base/numbers.h"
 #include "kernels/cuda/device_array.h"
-#include "kernels/cuda/sparse_mla.h"
+#include "kernels/cuda/sparse_mla/sparse_mla.h"
 
 namespace levin::cuda {
 

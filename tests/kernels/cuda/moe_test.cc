@@ -1,6 +1,6 @@
 // The experts' surroundings on the device: routing as the plain CPU kernel does it, rows sorted as a stable sort would,
 // and a whole expert layer whose tokens do not notice their neighbours.
-#include "kernels/cuda/moe.h"
+#include "kernels/cuda/moe/moe.h"
 
 #include <gtest/gtest.h>
 
@@ -14,7 +14,7 @@
 #include "gemm_problem.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cuda/device_array.h"
-#include "kernels/cuda/gemm_fp8.h"
+#include "kernels/cuda/gemm/gemm_fp8.h"
 
 namespace levin::cuda {
 namespace {

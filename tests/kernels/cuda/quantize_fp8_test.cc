@@ -1,5 +1,5 @@
 // Rounding of activations on the device: the same codes and scales as the scalar codecs give.
-#include "kernels/cuda/quantize_fp8.h"
+#include "kernels/cuda/rows/quantize_fp8.h"
 
 #include <gtest/gtest.h>
 

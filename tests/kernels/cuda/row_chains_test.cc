@@ -1,5 +1,5 @@
 // Chains of row work on the device: bit for bit what the plain CPU kernels make of the same values, one after another.
-#include "kernels/cuda/row_chains.h"
+#include "kernels/cuda/rows/row_chains.h"
 
 #include <gtest/gtest.h>
 

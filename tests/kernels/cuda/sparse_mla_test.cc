@@ -1,6 +1,6 @@
 // Sparse attention on the device: against double; whole rows against rows in parts, rows in any batch, positions
 // against slots, bit for bit.
-#include "kernels/cuda/sparse_mla.h"
+#include "kernels/cuda/sparse_mla/sparse_mla.h"
 
 #include <gtest/gtest.h>
 

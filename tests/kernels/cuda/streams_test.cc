@@ -8,10 +8,10 @@
 #include "base/numbers.h"
 #include "gemm_problem.h"
 #include "kernels/cuda/device_array.h"
-#include "kernels/cuda/gemm_fp8.h"
+#include "kernels/cuda/gemm/gemm_fp8.h"
+#include "kernels/cuda/index/topk.h"
 #include "kernels/cuda/index_problem.h"
-#include "kernels/cuda/row_chains.h"
-#include "kernels/cuda/topk.h"
+#include "kernels/cuda/rows/row_chains.h"
 
 namespace levin::cuda {
 namespace {

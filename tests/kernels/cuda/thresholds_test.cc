@@ -18,10 +18,10 @@
 #include "count_different.h"
 #include "gemm_problem.h"
 #include "index_problem.h"
-#include "kernels/cuda/gemm_f32.h"
-#include "kernels/cuda/gemm_fp8.h"
-#include "kernels/cuda/gemm_mxfp4.h"
-#include "kernels/cuda/topk.h"
+#include "kernels/cuda/gemm/gemm_f32.h"
+#include "kernels/cuda/gemm/gemm_fp8.h"
+#include "kernels/cuda/gemm/gemm_mxfp4.h"
+#include "kernels/cuda/index/topk.h"
 #include "mla_problem.h"
 
 namespace levin::cuda {

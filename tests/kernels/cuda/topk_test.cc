@@ -1,5 +1,5 @@
 // Selection on the device: one set in one order, on easy rows and on rows of ties, alone and after the scores.
-#include "kernels/cuda/topk.h"
+#include "kernels/cuda/index/topk.h"
 
 #include <gtest/gtest.h>
 

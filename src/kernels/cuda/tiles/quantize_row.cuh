@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/quantize_fp8.h"
+#include "kernels/cuda/rows/quantize_fp8.h"
 
 namespace levin::cuda {
 

@@ -1,0 +1,164 @@
+#include "kernels/cuda/gemm/gemm_f32.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <bit>
+#include <span>
+
+#include "base/check.h"
+#include "kernels/cuda/gemm/gemm_f32_launch.h"
+#include "kernels/cuda/plan_thresholds.h"
+#include "tensor/row_formats.h"
+
+namespace levin::cuda {
+namespace {
+
+constexpr int kBlockK = 128;
+constexpr int kClusters[] = {1, 2, 4, 7, 8};  // sizes
+constexpr int kFewOutputs = 1024, kManyRows = 64;
+
+int ceil_div(int64_t a, int64_t b) { return static_cast<int>((a + b - 1) / b); }
+
+std::span<const GemmF32Tile> tiles_of(DType w_type) {
+  if (w_type == DType::kBF16) return kBf16Tiles;
+  if (w_type == DType::kF32) return kF32Tiles;
+  return kE4m3Tiles;
+}
+
+GemmF32Plan strips_plan(size_t index, const GemmF32Tile& tile, int split, int cluster) {
+  return {GemmF32Kernel::kStrips, static_cast<int>(index), tile.strip(), tile.tile_rows(), split, cluster};
+}
+GemmF32Plan many_rows_plan() {
+  return {.kernel = GemmF32Kernel::kManyRows, .strip = GemmF32ManyRows::kOutputs, .rows = GemmF32ManyRows::kRows};
+}
+
+// Calls use(plan) for each plan of a shape.
+template <class Use>
+void for_each_plan(const GemmF32Shape& s, const Use& use) {
+  const std::span<const GemmF32Tile> tiles = tiles_of(s.w_type);
+  for (size_t i = 0; i < tiles.size(); ++i) {
+    for (int split = 1; split <= tiles[i].groups(); split *= 2) {
+      for (const int cluster : kClusters) {
+        const int n_slots = split * cluster;
+        if (n_slots > ceil_div(s.k, kBlockK) || !tiles[i].takes_slots(n_slots)) continue;
+        use(strips_plan(i, tiles[i], split, cluster));
+      }
+    }
+  }
+  use(many_rows_plan());
+}
+
+int n_items(const GemmF32Shape& s, const GemmF32Tile& tile, int split) {
+  const int n_strips = s.n_heads * ceil_div(s.n, tile.strip());
+  return ceil_div(s.n_rows, tile.tile_rows()) * ceil_div(n_strips, tile.groups() / split);
+}
+
+// Groups that share a strip: of many rows none, if strips alone keep all SMs busy; otherwise all of a block's that have a
+// block of k then.
+int split_of(const GemmF32Shape& s, const GemmF32Tile& tile) {
+  if (s.n_rows > kManyRows && n_items(s, tile, 1) >= s.n_sms) return 1;
+  return std::min(tile.groups(), static_cast<int>(std::bit_floor(static_cast<unsigned>(ceil_div(s.k, kBlockK)))));
+}
+
+// Up to kFewOutputs outputs are in strips of 32, so that many SMs share them, until rows make enough of them busy.
+bool is_few_outputs(const GemmF32Shape& s) { return s.n_heads * s.n <= kFewOutputs && s.n_rows <= kManyRows; }
+
+// The instance with the fewest rows in a tile that are enough, or with the most, whose strip fits the outputs; the one for
+// many rows only where it keeps all SMs busy.
+int choose_tile(const GemmF32Shape& s) {
+  const std::span<const GemmF32Tile> tiles = tiles_of(s.w_type);
+  int best = -1;
+  for (size_t i = 0; i < tiles.size(); ++i) {
+    const GemmF32Tile& tile = tiles[i];
+    if ((tile.outputs == 1) != is_few_outputs(s) || tile.strip() > std::max(ceil_div(s.n, 128) * 128, 128)) continue;
+    if (tile.groups() == 1 && best >= 0 && n_items(s, tile, 1) < s.n_sms) continue;
+    const int rows = tile.tile_rows(), before = best < 0 ? 0 : tiles[static_cast<size_t>(best)].tile_rows();
+    if (before < s.n_rows && rows > before) best = static_cast<int>(i);
+  }
+  return best;
+}
+
+// Thread blocks that share a strip where there are SMs for them: the fewest that make the fewest rounds.
+int choose_cluster(const GemmF32Shape& s, const GemmF32Tile& tile, int split) {
+  const int n_blocks = ceil_div(s.k, kBlockK), items = n_items(s, tile, split);
+  int best = 1, fewest = ceil_div(n_blocks, split);
+  for (const int cluster : kClusters) {
+    const int n_slots = split * cluster, n_rounds = ceil_div(n_blocks, n_slots);
+    if (items * cluster > s.n_sms || n_slots > n_blocks || !tile.takes_slots(n_slots)) continue;
+    if (n_rounds < fewest) fewest = n_rounds, best = cluster;
+  }
+  return best;
+}
+
+// Tiles of 256 rows where they keep all SMs busy; fewer rows would leave most of one empty.
+bool has_many_rows(const GemmF32Shape& s) {
+  constexpr int kFewestRows = 192;
+  const int n_strips = s.n_heads * ceil_div(s.n, GemmF32ManyRows::kOutputs);
+  return s.n_rows >= kFewestRows && ceil_div(s.n_rows, GemmF32ManyRows::kRows) * n_strips >= s.n_sms;
+}
+
+}  // namespace
+
+std::string GemmF32Plan::describe() const {
+  if (kernel == GemmF32Kernel::kManyRows) return fmt::format("tiles of {} by {} rows", strip, rows);
+  return fmt::format("strips of {} by {} rows, K in {} x {}", strip, rows, split, cluster);
+}
+
+GemmF32Plan plan_gemm_f32(const GemmF32Shape& shape) {
+  if (has_many_rows(shape)) return many_rows_plan();
+  const int i = choose_tile(shape);
+  const GemmF32Tile& tile = tiles_of(shape.w_type)[static_cast<size_t>(i)];
+  const int split = split_of(shape, tile);
+  return strips_plan(static_cast<size_t>(i), tile, split, choose_cluster(shape, tile, split));
+}
+
+bool rounds_rows(const GemmF32Plan& plan, const GemmF32Shape& shape) {
+  if (plan.kernel == GemmF32Kernel::kManyRows) return shape.n == kQuantBlock;
+  const GemmF32Tile& tile = tiles_of(shape.w_type)[static_cast<size_t>(plan.tile)];
+  return shape.n == kQuantBlock && plan.cluster == 1 && plan.split > 1 &&
+         tile.groups() / plan.split * plan.strip % kQuantBlock == 0;
+}
+
+std::vector<GemmF32Plan> gemm_f32_plans(const GemmF32Shape& shape) {
+  std::vector<GemmF32Plan> plans;
+  for_each_plan(shape, [&](const GemmF32Plan& plan) { plans.push_back(plan); });
+  return plans;
+}
+
+std::vector<int64_t> gemm_f32_thresholds(const GemmF32Shape& shape, int64_t most_rows) {
+  return plan_thresholds(most_rows, [&](int64_t n_rows) {
+    GemmF32Shape s = shape;
+    s.n_rows = static_cast<int>(n_rows);
+    return plan_gemm_f32(s);
+  });
+}
+
+std::string gemm_f32_support(DType w_type, int64_t k) {
+  if (w_type != DType::kF32 && w_type != DType::kBF16 && w_type != DType::kF8E4M3)
+    return fmt::format("products of f32 rows on CUDA have weights in f32, bf16 or f8_e4m3, not {}", dtype_name(w_type));
+  const int64_t multiple = 16 / dtype_bytes(w_type);
+  if (k > 0 && k % multiple == 0) return {};
+  return fmt::format("products of f32 rows with {} weights on CUDA need K a multiple of {}, not {}", dtype_name(w_type),
+                     multiple, k);
+}
+
+void gemm_f32(const GemmF32& a, const GemmF32Plan& plan, CUstream_st* stream) {
+  if (a.n_tokens == 0) return;
+  const std::string refused = gemm_f32_support(a.w_type, a.k);
+  LEVIN_CHECK(refused.empty(), "{}", refused);
+  LEVIN_CHECK(a.x_ld % 4 == 0 && (a.n_heads == 1 || a.x_head_ld % 4 == 0), "gemm_f32: rows {} and heads {} apart",
+              a.x_ld, a.x_head_ld);
+  LEVIN_CHECK(plan.split * plan.cluster <= ceil_div(a.k, kBlockK), "gemm_f32: {} slots for a K of {}",
+              plan.split * plan.cluster, a.k);
+  const bool rounds = a.rounded.codes != nullptr;
+  LEVIN_CHECK(rounds == (a.out == nullptr), "gemm_f32: one of out and rounded rows is wanted");
+  LEVIN_CHECK(!rounds || rounds_rows(plan, {.w_type = a.w_type, .n = a.n}), "gemm_f32: {} cannot round rows of {}",
+              plan.describe(), a.n);
+  if (plan.kernel == GemmF32Kernel::kManyRows) return gemm_f32_many_rows(a, stream);
+  if (a.w_type == DType::kBF16) return gemm_f32_bf16(a, plan, stream);
+  if (a.w_type == DType::kF32) return gemm_f32_f32(a, plan, stream);
+  gemm_f32_e4m3(a, plan, stream);
+}
+
+}  // namespace levin::cuda

@@ -1,0 +1,45 @@
+// Between gemm_f32.cc, which plans and checks, and the instances of the kernel, which trust.
+#pragma once
+
+#include "kernels/cuda/gemm/gemm_f32.h"
+
+namespace levin::cuda {
+
+// An instance: who has what of a product, and how it comes. gemm_f32_sm90.cuh explains the terms.
+struct GemmF32Tile {
+  int outputs;     // of a lane; a strip has 32 times as many
+  int rows;        // of a warp
+  int row_groups;  // warps of a group, each with rows of its own
+  int stages;      // of a group's ring
+  int row_bytes;   // of a weight row in a stage
+
+  static constexpr int kWarps = 8;
+  static constexpr int kMostTotals = 32;  // that a thread has registers for beside its sums
+
+  constexpr int strip() const { return 32 * outputs; }
+  constexpr int tile_rows() const { return rows * row_groups; }
+  constexpr int groups() const { return kWarps / row_groups; }
+  // Whether so many slots may share a strip: where there are several, all threads share the totals.
+  constexpr bool takes_slots(int n) const { return n == 1 || outputs * rows <= kMostTotals * n; }
+};
+
+// What a block of the kernel for many rows has at a time.
+struct GemmF32ManyRows {
+  static constexpr int kRows = 256, kOutputs = 128;
+};
+
+// Ascending by rows, for choose_tile().
+inline constexpr GemmF32Tile kBf16Tiles[] = {{1, 1, 1, 2, 128}, {2, 1, 1, 3, 128}, {2, 4, 1, 2, 128}, {1, 8, 1, 2, 128},
+                                             {2, 8, 1, 2, 128}, {8, 8, 2, 2, 64},  {4, 8, 2, 2, 128}, {4, 16, 2, 3, 64},
+                                             {8, 8, 4, 2, 64},  {8, 8, 8, 3, 128}};
+inline constexpr GemmF32Tile kE4m3Tiles[] = {{1, 1, 1, 2, 128}, {2, 1, 1, 2, 128}, {1, 8, 1, 2, 64}, {2, 8, 1, 2, 64},
+                                             {4, 8, 2, 2, 64},  {4, 16, 2, 2, 64}, {8, 8, 8, 3, 64}};
+inline constexpr GemmF32Tile kF32Tiles[] = {
+    {1, 1, 1, 2, 128}, {2, 1, 1, 3, 128}, {1, 8, 1, 2, 128}, {2, 8, 1, 2, 128}, {4, 8, 8, 3, 128}};
+
+void gemm_f32_bf16(const GemmF32& a, const GemmF32Plan& plan, CUstream_st* stream);
+void gemm_f32_e4m3(const GemmF32& a, const GemmF32Plan& plan, CUstream_st* stream);
+void gemm_f32_f32(const GemmF32& a, const GemmF32Plan& plan, CUstream_st* stream);
+void gemm_f32_many_rows(const GemmF32& a, CUstream_st* stream);
+
+}  // namespace levin::cuda

@@ -1,0 +1,596 @@
+// sparse_mla over converted rows, sm_90a, for prefill. A block attends with 64 heads of one query row.
+//
+//   in, out, order, parts, edge  as in sparse_mla_sm90.cuh, and the same bits
+//   grid  a block for every SM, which go from item to item, an item being a row and a group of 64 heads
+//   block  2 head warpgroups + 2 load warps + 2 write warps
+//   smem  struct ConvertedRows below: two key tiles of 64 indices, the queries of 64 heads. A tile's weights lie over its
+//         rope, which is not needed any more then.
+//   flow  Load warps: queries, and indices -> rows -> tiles, by cp.async. Head warpgroup g has the scores and weights of
+//         tiles g, g+2, ..., and value columns 256g .. 256g+255 of all tiles, in order. A tile is loaded in halves, the
+//         first being that of the value columns of its own warpgroup, which are free first. Head warpgroups leave the sums
+//         of a part in scratch memory and go on; write warps merge the parts of a row there, and write the row.
+//   order of work  Group 0 adds the other's last tile before it computes its own scores, group 1 after them: each of
+//         the two waits for weights while the other multiplies, and no two products wait for one load.
+//   cost  a tile: 36 wgmma m64n64k16 + 8 m64n256k16 = 2176 tensor cycles; 72 KB from L2, 0.3 MB through shared memory
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/cuda/prims/launch.h"
+#include "kernels/cuda/sparse_mla/load.cuh"
+#include "kernels/cuda/sparse_mla/scores.cuh"
+#include "kernels/cuda/sparse_mla/values.cuh"
+
+namespace levin::cuda::mla {
+namespace {
+
+constexpr int kHeadThreads = 256;
+constexpr int kConvertedThreads = kHeadThreads + kLoadThreads;
+constexpr int kHeadRegs = 224, kLoadRegs = 56, kStartRegs = 168;
+static_assert(2 * kHeadRegs + kLoadRegs == 3 * kStartRegs);
+constexpr int kRowChunks = (kLatent + kRope) / 64;
+constexpr int kRopeChunk = kRowChunks - 1;
+constexpr int kFours = kHalfLatent / 8;  // groups of four sums of a thread: two neighbouring columns of two heads
+constexpr int kGroupBarrier = 1;         // of head warpgroup 0; 2 of the other
+constexpr int kKeyLoadThreads = 64, kWriteWarps = 2;
+static_assert(kKeyLoadThreads + 32 * kWriteWarps == kLoadThreads);
+static_assert(kMaxParts == 2);
+
+struct ConvertedRows {
+  alignas(1024) uint8_t key[2][kRowChunks][kChunkBytes];  // of the even and the odd tile
+  uint8_t query[kRowChunks][kChunkBytes];
+  int32_t running_max[2][kMlaHeadGroup];   // after the even and the odd tile
+  float2 merge[kMaxParts][kMlaHeadGroup];  // factors of each part: of the parts before it, and its own
+  float row_sum[2][kMlaHeadGroup];         // over the even and the odd tiles
+  float bias[2][kTileKeys];                // of a last tile: 0, or -inf for an invalid index
+  Mbarrier key_full[2][2];                 // a tile's own half; its other half and rope
+  Mbarrier key_empty[2][2];                // the value columns of a warpgroup
+  Mbarrier weight_full[2];
+  Mbarrier query_full;
+  Mbarrier query_empty;
+  Mbarrier part_full[kMaxParts];   // sums in scratch memory and their factors; with the last part those of the weights
+  Mbarrier part_empty[kMaxParts];  // each once for every row, whether it has the part or not
+};
+static_assert(sizeof(ConvertedRows) <= kMaxSharedBytes, "too much shared memory");
+
+// The items of a block, each warp walking by itself.
+class RowWork {
+ public:
+  __device__ __forceinline__ explicit RowWork(const SparseMla& a) : a_(a), item_(static_cast<int>(blockIdx.x)) {
+    enter();
+  }
+  // False after the last item.
+  __device__ __forceinline__ bool advance() {
+    item_ += static_cast<int>(gridDim.x);
+    if (item_ >= static_cast<int>(a_.n_rows) * n_groups()) return false;
+    n_earlier_[0] += (n_tiles_ + 1) / 2;
+    n_earlier_[1] += n_tiles_ / 2;
+    ++n_done_;
+    enter();
+    return true;
+  }
+
+  __device__ __forceinline__ int64_t row() const { return item_ / n_groups(); }
+  __device__ __forceinline__ int first_head() const { return item_ % n_groups() * kMlaHeadGroup; }
+  __device__ __forceinline__ int n_tiles() const { return n_tiles_; }
+  __device__ __forceinline__ int n_done() const { return n_done_; }
+  // Tiles that were in the place of `tile` before it: the parity of its barriers.
+  template <int kParity>
+  __device__ __forceinline__ int turn(int tile) const {
+    return n_earlier_[kParity] + tile / 2;
+  }
+
+ private:
+  __device__ __forceinline__ int n_groups() const { return a_.n_heads > kMlaHeadGroup ? 2 : 1; }
+  // Counts the tiles that hold top-k indices: lane i looks at tile i.
+  __device__ __forceinline__ void enter() {
+    const int lane = threadIdx.x % 32;
+    const bool has_topk =
+        lane < a_.n_topk / kTileKeys && a_.table_row[row()] >= 0 && a_.topk[row() * a_.n_topk + lane * kTileKeys] >= 0;
+    n_tiles_ = 32 - __clz(static_cast<int>(__ballot_sync(0xffffffff, has_topk)));
+  }
+
+  const SparseMla& a_;
+  int item_;
+  int n_tiles_;
+  int n_earlier_[2] = {0, 0};  // even and odd tiles of earlier items
+  int n_done_ = 0;
+};
+
+// A head warpgroup's thread has heads row and row + 8 of the group (own_row()), index h below, and in `acc` columns
+// 8j + 2 * (lane % 4) and the next of them in acc[4j + 2h] and the next.
+struct HeadState {
+  float acc[4 * kFours];
+  int32_t acc_max[2];  // running maximum of the tiles in acc, which is relative to it
+  ScoreState sums;     // of own tiles
+};
+
+__device__ __forceinline__ void start_part(HeadState& m) {
+#pragma unroll
+  for (int i = 0; i < 4 * kFours; ++i) m.acc[i] = 0;
+  m.acc_max[0] = m.acc_max[1] = kNoCeiling;
+}
+
+__device__ __forceinline__ void start_row(HeadState& m) {
+  start_part(m);
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    m.sums.sum[h] = m.sums.total_sum[h] = 0;
+    m.sums.sum_max[h] = m.sums.total_max[h] = kNoCeiling;
+  }
+}
+
+// Merges the sums of a finished part; returns the factors for its values.
+__device__ __forceinline__ void merge_part_sums(HeadState& m, MergeFactors (&f)[2]) {
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    int32_t total_max = m.sums.total_max[h];
+    f[h] = merge_factors(total_max, m.acc_max[h]);
+  }
+  merge_sums(m.sums, m.acc_max);
+}
+
+// A part's values in scratch memory, columns in the order of converted rows. Of a block: see scratch_slot().
+static_assert(kMaxParts * kMlaHeadGroup * kLatent * sizeof(float) <= kMlaTotalBytes);
+__device__ __forceinline__ float* part_values(const SparseMla& a, int part) {
+  return reinterpret_cast<float*>(a.scratch + kMlaCounterBytes + int64_t{read_block_index()} * kMlaTotalBytes) +
+         part * kMlaHeadGroup * kLatent;
+}
+
+// Leaves the sums of a finished part to the write warps.
+template <int kGroup>
+__device__ __forceinline__ void put_part(ConvertedRows& s, HeadState& m, const SparseMla& a, int part, int n_done) {
+  MergeFactors f[2];
+  merge_part_sums(m, f);
+  const int lane = read_thread_index() % 32, row = own_row();
+  s.part_empty[part].wait_without_clock((n_done & 1) ^ 1);
+  float* to = part_values(a, part) + row * kLatent + kGroup * kHalfLatent + 2 * (lane % 4);
+#pragma unroll
+  for (int j = 0; j < kFours; ++j) {
+    __stcg(reinterpret_cast<float2*>(to + 8 * j), float2{m.acc[4 * j], m.acc[4 * j + 1]});
+    __stcg(reinterpret_cast<float2*>(to + 8 * kLatent + 8 * j), float2{m.acc[4 * j + 2], m.acc[4 * j + 3]});
+  }
+  if (kGroup == 0 && lane % 4 == 0) {  // the other warpgroup has the same
+    s.merge[part][row] = {f[0].total, f[0].part};
+    s.merge[part][row + 8] = {f[1].total, f[1].part};
+  }
+}
+
+// The first part of two.
+template <int kGroup>
+__device__ __forceinline__ void put_first_part(ConvertedRows& s, HeadState& m, const SparseMla& a, int n_done) {
+  put_part<kGroup>(s, m, a, 0, n_done);
+  s.part_full[0].arrive_as_warp();
+  start_part(m);
+}
+
+// Brings the values so far to a later tile's maximum.
+__device__ __forceinline__ void rescale(HeadState& m, const int32_t (&maximum)[2]) {
+  float factor[2];
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    factor[h] = power_of_two(m.acc_max[h] - maximum[h]);
+    m.acc_max[h] = maximum[h];
+  }
+  if (__any_sync(0xffffffff, factor[0] != 1 || factor[1] != 1)) {
+#pragma unroll
+    for (int i = 0; i < 4 * kFours; ++i) m.acc[i] *= factor[i / 2 % 2];
+  }
+}
+
+// Starts or goes on with the scores over one half of the latent columns.
+template <int kHalf>
+__device__ __forceinline__ void multiply_latent(float (&score)[32], const ConvertedRows& s, int tile_parity) {
+#pragma unroll
+  for (int c = 0; c < kChunks; ++c) {
+    const uint64_t query = wgmma_descriptor(s.query[kHalf * kChunks + c]);
+    const uint64_t key = wgmma_descriptor(s.key[tile_parity][kHalf * kChunks + c]);
+#pragma unroll
+    for (int k = 0; k < 128; k += 32)
+      Wgmma<64>::bf16<0, 0>(score, query + descriptor_step(k), key + descriptor_step(k), c > 0 || k > 0);
+  }
+}
+template <int kHalf>
+__device__ __forceinline__ void multiply_rope(float (&score)[32], const ConvertedRows& s, int tile_parity) {
+  const uint64_t query = wgmma_descriptor(s.query[kRopeChunk]), key = wgmma_descriptor(s.key[tile_parity][kRopeChunk]);
+#pragma unroll
+  for (int k = 64 * kHalf; k < 64 * kHalf + 64; k += 32)
+    Wgmma<64>::bf16<0, 0>(score, query + descriptor_step(k), key + descriptor_step(k), true);
+}
+
+// Starts the scores of a tile: over the half of the depth that comes first, and over the other. Fences: see
+// start_scores().
+template <int kGroup>
+__device__ __forceinline__ void multiply_tile(const ConvertedRows& s, float (&first)[32], float (&second)[32],
+                                              int turn) {
+  s.key_full[kGroup][0].wait_without_clock(turn & 1);
+  fence_async_shared();
+  wgmma_fence();
+  multiply_latent<kGroup>(first, s, kGroup);
+  s.key_full[kGroup][1].wait_without_clock(turn & 1);
+  fence_async_shared();
+  wgmma_fence();
+  multiply_rope<kGroup>(first, s, kGroup);
+  multiply_latent<1 - kGroup>(second, s, kGroup);
+  multiply_rope<1 - kGroup>(second, s, kGroup);
+  wgmma_commit();
+}
+
+template <int kGroup>
+__device__ __forceinline__ uint64_t value_descriptor(const ConvertedRows& s, int tile_parity) {
+  return wgmma_descriptor_mn_major(s.key[tile_parity][kGroup * kChunks], kChunkBytes);
+}
+
+// Starts acc += weights x values of a tile of the other warpgroup.
+template <int kGroup>
+__device__ __forceinline__ void add_other_tile(ConvertedRows& s, HeadState& m, int turn) {
+  constexpr int kOther = 1 - kGroup;
+  s.weight_full[kOther].wait_without_clock(turn & 1);
+  fence_async_shared();
+  const int32_t maximum[2] = {s.running_max[kOther][own_row()], s.running_max[kOther][own_row() + 8]};
+  rescale(m, maximum);
+  const uint64_t weight = wgmma_descriptor(s.key[kOther][kRopeChunk]), value = value_descriptor<kGroup>(s, kOther);
+  wgmma_touch(m.acc);
+  wgmma_fence();
+#pragma unroll
+  for (int k = 0; k < kTileKeys / 16; ++k)
+    Wgmma<256>::bf16<0, 1>(m.acc, weight + descriptor_step(32 * k), value + descriptor_step(2048 * k), true);
+  wgmma_commit();
+}
+
+// The same of an own tile.
+template <int kGroup>
+__device__ __forceinline__ void add_own_tile(ConvertedRows& s, HeadState& m, const uint32_t (&weight)[16]) {
+  const uint64_t value = value_descriptor<kGroup>(s, kGroup);
+  wgmma_touch(m.acc);
+  wgmma_fence();
+#pragma unroll
+  for (int k = 0; k < kTileKeys / 16; ++k) {
+    const uint32_t operand[4] = {weight[4 * k], weight[4 * k + 1], weight[4 * k + 2], weight[4 * k + 3]};
+    Wgmma<256>::bf16<1>(m.acc, operand, value + descriptor_step(2048 * k), true);
+  }
+  wgmma_commit();
+}
+
+// Once the values of a tile are added.
+template <int kGroup>
+__device__ __forceinline__ void release_tile(ConvertedRows& s, HeadState& m, int tile_parity) {
+  wgmma_wait<0>();
+  wgmma_touch(m.acc);
+  s.key_empty[tile_parity][kGroup].arrive_as_warp();
+  __syncwarp();
+}
+
+// The bias of a row's last tile; null if all of its selects are valid.
+template <int kGroup>
+__device__ __forceinline__ const float* last_bias(ConvertedRows& s, const SparseMla& a, const RowWork& w) {
+  const int32_t* topk = a.topk + w.row() * a.n_topk + (w.n_tiles() - 1) * kTileKeys;
+  if (topk[kTileKeys - 1] >= 0) return nullptr;
+  const int t = read_thread_index() % 128;
+  if (t < kTileKeys) s.bias[kGroup][t] = topk[t] >= 0 ? 0.0f : -INFINITY;
+  named_barrier(kGroupBarrier + kGroup, 128);
+  return s.bias[kGroup];
+}
+
+// Publishes a tile's weights and running maximum. No warp writes weights before all have multiplied the rope below them.
+template <int kGroup>
+__device__ __forceinline__ void publish_weights(ConvertedRows& s, const uint32_t (&weight)[16],
+                                                const int32_t (&maximum)[2]) {
+  const int lane = read_thread_index() % 32, row = own_row();
+  named_barrier(kGroupBarrier + kGroup, 128);
+#pragma unroll
+  for (int i = 0; i < 16; ++i)
+    *reinterpret_cast<uint32_t*>(s.key[kGroup][kRopeChunk] +
+                                 swizzle_128(row + 8 * (i % 2), 16 * (i / 2) + 4 * (lane % 4))) = weight[i];
+  if (lane % 4 == 0) {
+    s.running_max[kGroup][row] = maximum[0];
+    s.running_max[kGroup][row + 8] = maximum[1];
+  }
+  fence_async_shared();
+  s.weight_full[kGroup].arrive();
+  __syncwarp();
+}
+
+// Scores, weights and values of an own tile, and the values of the other warpgroup's tile before it. The first part goes to
+// scratch memory while the scores of the warpgroup's first tile of the next part are multiplied.
+template <int kGroup>
+__device__ __forceinline__ void attend_tile(ConvertedRows& s, HeadState& m, const SparseMla& a, const RowWork& w,
+                                            int tile, float scale_log2) {
+  const int turn = w.turn<kGroup>(tile);
+  float score[32], second[32];
+  if (kGroup == 0) {
+    if (tile > 0) {
+      add_other_tile<kGroup>(s, m, w.turn<1 - kGroup>(tile - 1));
+      release_tile<kGroup>(s, m, 1 - kGroup);
+    }
+    multiply_tile<kGroup>(s, score, second, turn);
+    if (begins_later_part(tile)) put_first_part<kGroup>(s, m, a, w.n_done());
+    wgmma_wait<0>();
+  } else {
+    multiply_tile<kGroup>(s, score, second, turn);
+    if (begins_later_part(tile - 1)) put_first_part<kGroup>(s, m, a, w.n_done());
+    add_other_tile<kGroup>(s, m, w.turn<1 - kGroup>(tile - 1));
+    wgmma_wait<1>();
+  }
+  wgmma_touch(score);
+  wgmma_touch(second);
+  if (tile + 2 >= w.n_tiles()) s.query_empty.arrive_as_warp();
+#pragma unroll
+  for (int i = 0; i < 32; ++i) score[i] += second[i];
+  int32_t maximum[2];
+  find_ceilings(score, maximum, tile + 1 == w.n_tiles() ? last_bias<kGroup>(s, a, w) : nullptr, scale_log2);
+#pragma unroll
+  for (int h = 0; h < 2; ++h) maximum[h] = max(m.acc_max[h], maximum[h]);
+  weigh(m.sums.sum, m.sums.sum_max, score, maximum, scale_log2);
+  uint32_t weight[16];
+#pragma unroll
+  for (int i = 0; i < 16; ++i) {
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(score[2 * i], score[2 * i + 1]);
+    weight[i] = *reinterpret_cast<const uint32_t*>(&pair);
+  }
+  if (kGroup == 1) release_tile<kGroup>(s, m, 1 - kGroup);
+  publish_weights<kGroup>(s, weight, maximum);
+  rescale(m, maximum);
+  add_own_tile<kGroup>(s, m, weight);
+  release_tile<kGroup>(s, m, kGroup);
+}
+
+// The last part of a row, and the sums of its weights.
+template <int kGroup>
+__device__ __forceinline__ void put_last_part(ConvertedRows& s, HeadState& m, const SparseMla& a, const RowWork& w) {
+  const bool is_first = w.n_tiles() <= kPartTiles;
+  put_part<kGroup>(s, m, a, is_first ? 0 : 1, w.n_done());
+  if (is_first) {
+    s.part_full[0].arrive_as_warp();
+    s.part_empty[1].wait_without_clock((w.n_done() & 1) ^ 1);
+  }
+  if (read_thread_index() % 4 == 0) {
+    s.row_sum[kGroup][own_row()] = m.sums.total_sum[0];
+    s.row_sum[kGroup][own_row() + 8] = m.sums.total_sum[1];
+  }
+  s.part_full[1].arrive_as_warp();
+}
+
+// All tiles of a row.
+template <int kGroup>
+__device__ __forceinline__ void attend_row(ConvertedRows& s, const SparseMla& a, const RowWork& w, float scale_log2) {
+  HeadState m;
+  start_row(m);
+  s.query_full.wait_without_clock(w.n_done() & 1);
+  if (w.n_tiles() <= kGroup) s.query_empty.arrive_as_warp();
+  for (int tile = kGroup; tile < w.n_tiles(); tile += 2) attend_tile<kGroup>(s, m, a, w, tile, scale_log2);
+  if (kGroup == 1 && begins_later_part(w.n_tiles() - 1))
+    put_first_part<kGroup>(s, m, a, w.n_done());  // no own tile of the next part did
+  if (w.n_tiles() > 0 && (w.n_tiles() - 1) % 2 != kGroup) {
+    add_other_tile<kGroup>(s, m, w.turn<1 - kGroup>(w.n_tiles() - 1));
+    release_tile<kGroup>(s, m, 1 - kGroup);
+  }
+  put_last_part<kGroup>(s, m, a, w);
+}
+
+template <int kGroup>
+__device__ __forceinline__ void head_role(ConvertedRows& s, const SparseMla& a, float scale_log2) {
+  RowWork w(a);
+  do {
+    attend_row<kGroup>(s, a, w, scale_log2);
+  } while (w.advance());
+}
+
+// Merges the parts of each row and writes it. A warp has every other head, a lane four columns of each 128.
+template <bool kF32>
+class RowWriter {
+ public:
+  __device__ __forceinline__ RowWriter(ConvertedRows& s, const SparseMla& a)
+      : s_(s), a_(a), warp_(warp_index() % kWriteWarps), lane_(static_cast<int>(threadIdx.x) % 32) {}
+
+  __device__ __forceinline__ void run() {
+    RowWork w(a_);
+    do {
+      for (Mbarrier& full : s_.part_full) full.wait_without_clock(w.n_done() & 1);
+      const int n_heads = min(kMlaHeadGroup, a_.n_heads - w.first_head());
+      for (int head = warp_; head < n_heads; head += kWriteWarps)
+        write_head(head, (w.row() * a_.n_heads + w.first_head() + head) * kLatent, w.n_tiles() > kPartTiles);
+      for (Mbarrier& empty : s_.part_empty) empty.arrive_as_warp();
+    } while (w.advance());
+  }
+
+ private:
+  static constexpr int kSteps = kLatent / 128;
+
+  // A first part has nothing to be added to, but is brought into the same form.
+  __device__ __forceinline__ static float4 merge(const float2& f, const float4& part, const float4& before) {
+    return {fmaf(part.x, f.y, before.x * f.x), fmaf(part.y, f.y, before.y * f.x), fmaf(part.z, f.y, before.z * f.x),
+            fmaf(part.w, f.y, before.w * f.x)};
+  }
+
+  __device__ __forceinline__ void write_head(int head, int64_t to, bool has_two) const {
+    const float* from = part_values(a_, 0) + head * kLatent + 4 * lane_;
+    float4 value[kSteps], last[kSteps];
+#pragma unroll
+    for (int i = 0; i < kSteps; ++i) {
+      value[i] = __ldcg(reinterpret_cast<const float4*>(from + 128 * i));
+      if (has_two) last[i] = __ldcg(reinterpret_cast<const float4*>(from + kMlaHeadGroup * kLatent + 128 * i));
+    }
+    const float inverse = invert_sum(s_.row_sum[0][head], s_.row_sum[1][head]);
+#pragma unroll
+    for (int i = 0; i < kSteps; ++i) {
+      float4 v = merge(s_.merge[0][head], value[i], {0, 0, 0, 0});
+      if (has_two) v = merge(s_.merge[1][head], last[i], v);
+      store(to + 128 * i + 4 * lane_, {v.z * inverse, v.x * inverse, v.w * inverse, v.y * inverse});
+    }
+  }
+  __device__ __forceinline__ void store(int64_t to, const float4& v) const {
+    if constexpr (kF32) {
+      *reinterpret_cast<float4*>(static_cast<float*>(a_.out) + to) = v;
+    } else {
+      const __nv_bfloat162 pair[2] = {__floats2bfloat162_rn(v.x, v.y), __floats2bfloat162_rn(v.z, v.w)};
+      *reinterpret_cast<uint2*>(static_cast<uint16_t*>(a_.out) + to) = *reinterpret_cast<const uint2*>(pair);
+    }
+  }
+
+  ConvertedRows& s_;
+  const SparseMla& a_;
+  int warp_, lane_;
+};
+
+// Eight lanes share a key or head; a thread has eight of them, 8 apart, and in every chunk of their rows the same piece.
+class ConvertedLoader {
+ public:
+  __device__ __forceinline__ ConvertedLoader(ConvertedRows& s, const SparseMla& a)
+      : s_(s), a_(a), own_row_((static_cast<int>(threadIdx.x) - kHeadThreads) / 8), piece_(threadIdx.x % 8 * 16) {}
+
+  __device__ __forceinline__ void run() {
+    RowWork w(a_);
+    do {
+      topk_ = a_.topk + w.row() * a_.n_topk + own_row_;
+      first_slot_ = a_.table_row[w.row()] * a_.tables.stride * kIndexPageTokens;
+      ask_topk(0, w.n_tiles());
+      ask_queries(w);
+      if (w.n_tiles() > 0) load_tile<0>(w, 0);  // these keys arrive while the queries are put in order
+      put_queries_in_order();
+      for (int tile = 0; tile < w.n_tiles(); tile += 2) {
+        if (tile > 0) load_tile<0>(w, tile);
+        if (tile + 1 < w.n_tiles()) load_tile<1>(w, tile + 1);
+      }
+    } while (w.advance());
+    async_copy_wait<0>();
+  }
+
+ private:
+  static constexpr int kRows = 8, kRowStep = 8;
+
+  __device__ __forceinline__ uint32_t offset(int i) const { return swizzle_128(own_row_, piece_) + i * kRowStep * 128; }
+
+  __device__ __forceinline__ void ask_topk(int tile, int n_tiles) {
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) pick_[i] = tile < n_tiles ? topk_[tile * kTileKeys + i * kRowStep] : -1;
+  }
+
+  __device__ __forceinline__ void ask_queries(const RowWork& w) {
+    const auto* latent = static_cast<const uint16_t*>(a_.q_latent) + w.row() * a_.q_latent_row_stride;
+    const auto* rope = static_cast<const uint16_t*>(a_.q_rope) + w.row() * a_.q_rope_row_stride;
+    s_.query_empty.wait_without_clock((w.n_done() & 1) ^ 1);
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      const int head = w.first_head() + own_row_ + i * kRowStep, valid_head = min(head, a_.n_heads - 1);
+      const bool valid = head < a_.n_heads;
+#pragma unroll
+      for (int c = 0; c < kRopeChunk; ++c)
+        async_copy_16(s_.query[c] + offset(i), latent + int64_t{valid_head} * kLatent + c * 64 + piece_ / 2, valid);
+      async_copy_16(s_.query[kRopeChunk] + offset(i), rope + int64_t{valid_head} * kRope + piece_ / 2, valid);
+    }
+    async_copy_commit();
+  }
+  // The latent columns of queries in the order of those of rows: each thread changes what it has copied itself.
+  __device__ __forceinline__ void put_queries_in_order() {
+    async_copy_wait<0>();
+#pragma unroll 2
+    for (int c = 0; c < kRopeChunk; ++c) {
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) {
+        uint4& v = *reinterpret_cast<uint4*>(s_.query[c] + offset(i));
+        v = {odd_of(v.x, v.y), even_of(v.x, v.y), odd_of(v.z, v.w), even_of(v.z, v.w)};
+      }
+    }
+    fence_async_shared();
+    s_.query_full.arrive();
+  }
+
+  template <int kFirstChunk, int kEndChunk>
+  __device__ __forceinline__ void copy_chunks(int parity, const std::byte* const (&row)[kRows], uint32_t valid) {
+#pragma unroll
+    for (int c = kFirstChunk; c < kEndChunk; ++c)
+#pragma unroll
+      for (int i = 0; i < kRows; ++i)
+        async_copy_16(s_.key[parity][c] + offset(i), row[i] + c * 128, (valid >> i & 1) != 0);
+  }
+
+  template <int kParity>
+  __device__ __forceinline__ void load_tile(const RowWork& w, int tile) {
+    constexpr int kOther = 1 - kParity;
+    const uint32_t parity = (w.turn<kParity>(tile) & 1) ^ 1;
+    const std::byte* row[kRows];
+    uint32_t valid = 0;
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      row[i] = a_.cache + (first_slot_ + max(pick_[i], 0)) * kConvertedRowBytes + piece_;
+      valid |= static_cast<uint32_t>(pick_[i] >= 0) << i;
+    }
+    ask_topk(tile + 1, w.n_tiles());
+    s_.key_empty[kParity][kParity].wait_without_clock(parity);
+    copy_chunks<kParity * kChunks, kParity * kChunks + kChunks>(kParity, row, valid);
+    s_.key_full[kParity][0].arrive_after_async_copies();
+    s_.key_empty[kParity][kOther].wait_without_clock(parity);
+    copy_chunks<kOther * kChunks, kOther * kChunks + kChunks>(kParity, row, valid);
+    copy_chunks<kRopeChunk, kRowChunks>(kParity, row, valid);
+    s_.key_full[kParity][1].arrive_after_async_copies();
+  }
+
+  ConvertedRows& s_;
+  const SparseMla& a_;
+  int own_row_;
+  int piece_;  // bytes
+  const int32_t* topk_ = nullptr;
+  int64_t first_slot_ = 0;
+  int pick_[kRows];
+};
+
+__device__ __forceinline__ void init_barriers(ConvertedRows& s) {
+  for (int parity = 0; parity < 2; ++parity) {
+    for (int i = 0; i < 2; ++i) {
+      s.key_full[parity][i].init(kKeyLoadThreads);
+      s.key_empty[parity][i].init(4 * kWarpArrivals);
+    }
+    s.weight_full[parity].init(128);
+  }
+  s.query_full.init(kKeyLoadThreads);
+  s.query_empty.init(kHeadThreads / 32 * kWarpArrivals);
+  for (int part = 0; part < kMaxParts; ++part) {
+    s.part_full[part].init(kHeadThreads / 32 * kWarpArrivals);
+    s.part_empty[part].init(kWriteWarps * kWarpArrivals);
+  }
+  fence_barrier_init();
+}
+
+// kF32: of the output.
+template <bool kF32>
+__global__ void __launch_bounds__(kConvertedThreads, 1)
+    converted_kernel(const __grid_constant__ SparseMla a, float scale_log2) {
+  extern __shared__ __align__(1024) uint8_t shared_bytes[];
+  ConvertedRows& s = *reinterpret_cast<ConvertedRows*>(shared_bytes);
+  if (threadIdx.x == 0) init_barriers(s);
+  launch_dependents();
+  grid_dependency_wait();
+  __syncthreads();
+  if (warp_index() < 4) {
+    setmaxnreg_inc<kHeadRegs>();
+    head_role<0>(s, a, scale_log2);
+  } else if (warp_index() < 8) {
+    setmaxnreg_inc<kHeadRegs>();
+    head_role<1>(s, a, scale_log2);
+  } else {
+    setmaxnreg_dec<kLoadRegs>();
+    if (warp_index() < (kHeadThreads + kKeyLoadThreads) / 32)
+      ConvertedLoader(s, a).run();
+    else
+      RowWriter<kF32>(s, a).run();
+  }
+}
+
+}  // namespace
+}  // namespace levin::cuda::mla
+
+namespace levin::cuda {
+
+void launch_sparse_mla_converted(const SparseMla& a, StreamHandle stream) {
+  constexpr float kLog2E = 1.44269504088896340736f;
+  const int64_t n_items = a.n_rows * ((a.n_heads + kMlaHeadGroup - 1) / kMlaHeadGroup);
+  const int64_t n_blocks = std::min({n_items, int64_t{n_sms()}, kMlaTotals});
+  const Launch l{.grid = {static_cast<unsigned>(n_blocks)},
+                 .block = {mla::kConvertedThreads},
+                 .shared_bytes = sizeof(mla::ConvertedRows),
+                 .pdl = true,
+                 .stream = stream};
+  launch_kernel(a.out_f32 ? mla::converted_kernel<true> : mla::converted_kernel<false>, l, a, a.scale * kLog2E);
+}
+
+}  // namespace levin::cuda
