@@ -33,6 +33,7 @@ class PrefixTrialTest : public testing::TestWithParam<const char*> {};
 
 TEST_P(PrefixTrialTest, EveryAnswerIsThatOfTheRequestAlone) {
   constexpr int64_t kTrials = 20;
+  if (const std::string why = why_not_on_tested_device(fixture_folder(GetParam())); !why.empty()) GTEST_SKIP() << why;
   const std::unique_ptr<Model> model = load_fixture(GetParam(), {.numerics = NumericsMode::kFast});
   expect_right_answers(*model, runner_options(0, 1), kTrials);
 }
