@@ -11,6 +11,7 @@ namespace levin {
 namespace {
 
 constexpr int64_t kMaxPendingRows = kPageTokens;  // of taps kept for a sequence that is not drafted for
+constexpr int64_t kMostJoinedRows = 512;          // of a pass that sequences join before they have to
 
 struct MtpState final : DraftState {
   int64_t n_draft_synced = 0;  // MTP rows of positions 0 .. n_draft_synced-1 come from the trunk's own state
@@ -68,16 +69,34 @@ CarriedRows MtpDrafter::carry(const EnqueuedRound& round) {
 
 void MtpDrafter::commit(DraftRound& round) {
   if (round.enqueued) return commit_enqueued(round);
-  const int64_t d_state = runner_.model().d_state();
   std::vector<DraftEntry*> running, waiting;
+  int64_t n_rows = 0;
+  bool has_full = false;
   for (DraftEntry& entry : round.entries) {
-    const int64_t n_pending = std::ssize(own(*entry.state).pending) / d_state + entry.n_committed;
-    const bool waits = round.depth == 0 && !entry.of_prompt && n_pending < kMaxPendingRows;
+    const bool is_full = n_pending_rows(entry) >= kMaxPendingRows;
+    const bool waits = round.depth == 0 && !entry.of_prompt && !is_full;
+    has_full |= is_full && !entry.of_prompt;
+    if (!waits) n_rows += n_pending_rows(entry);
     (waits ? waiting : running).push_back(&entry);
+  }
+  // A pass reads the experts whole for few rows: sequences that began at different times go together from the first pass on.
+  if (has_full) {
+    std::erase_if(waiting, [&](DraftEntry* entry) {
+      const int64_t n = n_pending_rows(*entry);
+      if (n_rows + n > kMostJoinedRows) return false;
+      n_rows += n;
+      running.push_back(entry);
+      return true;
+    });
   }
   drafting_.clear();
   if (!waiting.empty()) keep_taps(round, waiting);
   if (!running.empty()) extend(round.taps, running);
+}
+
+// With those of this round.
+int64_t MtpDrafter::n_pending_rows(const DraftEntry& entry) const {
+  return std::ssize(own(*entry.state).pending) / runner_.model().d_state() + entry.n_committed;
 }
 
 // Keeps the taps of sequences that are not drafted for on the host, since rows of a step are gone with it.

@@ -9,8 +9,8 @@
 // then read what came of it. Rounds that need the host in between do not go that way: those with tokens that it chooses or
 // with pending pairs, and all of an MTP layer with entries of its own, whose number depends on what was accepted.
 //
-// Pairs of a sequence that is not drafted for wait, up to kMaxPendingRows of them, so that plain rounds cost nothing and drafting
-// can begin again.
+// Pairs of a sequence that is not drafted for wait, up to kMaxPendingRows of them, so that plain rounds cost little and drafting
+// can begin again. When those of one sequence run, those of others run with them.
 #pragma once
 
 #include <array>
@@ -55,6 +55,7 @@ class MtpDrafter final : public Drafter {
   bool has_room(DraftEntry& entry, const SequenceChunk& pairs) const;  // false: the entry has an error now
 
   EnqueuedDrafts& enqueued(int64_t step) { return enqueued_[static_cast<size_t>(step % 2)]; }
+  int64_t n_pending_rows(const DraftEntry& entry) const;
   void commit_enqueued(DraftRound& round);
   void propose_enqueued(DraftRound& round);
 

@@ -410,6 +410,52 @@ TEST(MtpDrafterTest, TokensWhoseDraftRowsArePendingAreNotCommitted) {
   EXPECT_EQ(model.n_stale_rows, 0);
 }
 
+// Pairs that have to run take those of other sequences with them, up to 512 rows.
+TEST(MtpDrafterTest, SequencesWithPendingRowsRunTogether) {
+  constexpr size_t kSequences = 10;
+  const FakeModel model;
+  Runner runner(model, {.n_cache_tokens = kSequences * 2 * kPageTokens});
+  const Tokens tokens = made_up(70, 33);
+  MtpDrafter drafter(runner);
+  std::vector<std::unique_ptr<SequencePages>> pages;
+  std::vector<std::unique_ptr<DraftState>> states;
+  for (size_t i = 0; i < kSequences; ++i) {
+    pages.push_back(std::make_unique<SequencePages>(runner.pools()));
+    must(pages.back()->grow(2 * kPageTokens));
+    states.push_back(drafter.open());
+  }
+  // Rows first, first + 1, ... of every sequence: `n_of_first` of the first one, n of the others.
+  const auto commit = [&](const std::vector<int64_t>& first, int64_t n_of_first, int64_t n) {
+    std::vector<SequenceChunk> chunks;
+    DraftRound round;
+    int64_t n_rows = 0;
+    for (size_t i = 0; i < kSequences; ++i) {
+      const int64_t n_own = i == 0 ? n_of_first : n;
+      chunks.push_back({.tokens = std::span(tokens).subspan(static_cast<size_t>(first[i]), static_cast<size_t>(n_own)),
+                        .first_position = static_cast<int32_t>(first[i]),
+                        .pages = pages[i].get()});
+      round.entries.push_back({.state = states[i].get(),
+                               .pages = pages[i].get(),
+                               .tokens = std::span(tokens).first(static_cast<size_t>(first[i] + n_own + 1)),
+                               .first_row = n_rows,
+                               .n_committed = n_own});
+      n_rows += n_own;
+    }
+    round.taps = runner.trunk(chunks).state;
+    drafter.commit(round);
+  };
+  commit(std::vector<int64_t>(kSequences, 0), 60, 60);
+  EXPECT_EQ(model.n_mtp_steps, 0);
+  commit(std::vector<int64_t>(kSequences, 60), 4, 1);
+  EXPECT_EQ(model.n_mtp_steps, 1);
+  EXPECT_EQ(drafter.n_committed(*states[0], 64), 64);
+  for (size_t i = 1; i < kSequences; ++i) {
+    const bool has_run = 64 + static_cast<int64_t>(i) * 61 <= 512;
+    EXPECT_EQ(drafter.n_committed(*states[i], 61), has_run ? 61 : 1) << i;
+  }
+  EXPECT_EQ(model.n_stale_rows, 0);
+}
+
 // Of prefixes whose pages others took, the records in host memory are left.
 TEST_P(StepLoopTest, PrefixesComeBackFromHostMemory) {
   for (const int depth : {0, 3}) {
