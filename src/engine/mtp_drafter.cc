@@ -79,7 +79,7 @@ void MtpDrafter::commit(DraftRound& round) {
     if (!waits) n_rows += n_pending_rows(entry);
     (waits ? waiting : running).push_back(&entry);
   }
-  // A pass reads the experts whole for few rows: sequences that began at different times go together from the first pass on.
+  // 64 rows read nearly all experts already, so sequences that began at different times share a pass.
   if (has_full) {
     std::erase_if(waiting, [&](DraftEntry* entry) {
       const int64_t n = n_pending_rows(*entry);

@@ -50,7 +50,7 @@ class RestartTest : public ::testing::TestWithParam<const char*> {
                         .max_context_tokens = 2048,
                         .n_host_blocks = c.n_memory_pages,
                         .disk = std::move(store)}) {}
-    // With its records where they belong: the next step would come too late for who reads them here.
+    // Finishes the records, which the loop leaves to its next step: tests read them between requests.
     Answered run(GenerateRequest request) {
       const RequestId id = must(loop.submit(std::move(request)));
       while (loop.step()) {

@@ -424,19 +424,19 @@ TEST(MtpDrafterTest, SequencesWithPendingRowsRunTogether) {
     must(pages.back()->grow(2 * kPageTokens));
     states.push_back(drafter.open());
   }
-  // Rows first, first + 1, ... of every sequence: `n_of_first` of the first one, n of the others.
-  const auto commit = [&](const std::vector<int64_t>& first, int64_t n_of_first, int64_t n) {
+  // Rows from position `first` on of every sequence: n_of_first of the first sequence, n of the others.
+  const auto commit = [&](int64_t first, int64_t n_of_first, int64_t n) {
     std::vector<SequenceChunk> chunks;
     DraftRound round;
     int64_t n_rows = 0;
     for (size_t i = 0; i < kSequences; ++i) {
       const int64_t n_own = i == 0 ? n_of_first : n;
-      chunks.push_back({.tokens = std::span(tokens).subspan(static_cast<size_t>(first[i]), static_cast<size_t>(n_own)),
-                        .first_position = static_cast<int32_t>(first[i]),
+      chunks.push_back({.tokens = std::span(tokens).subspan(static_cast<size_t>(first), static_cast<size_t>(n_own)),
+                        .first_position = static_cast<int32_t>(first),
                         .pages = pages[i].get()});
       round.entries.push_back({.state = states[i].get(),
                                .pages = pages[i].get(),
-                               .tokens = std::span(tokens).first(static_cast<size_t>(first[i] + n_own + 1)),
+                               .tokens = std::span(tokens).first(static_cast<size_t>(first + n_own + 1)),
                                .first_row = n_rows,
                                .n_committed = n_own});
       n_rows += n_own;
@@ -444,9 +444,9 @@ TEST(MtpDrafterTest, SequencesWithPendingRowsRunTogether) {
     round.taps = runner.trunk(chunks).state;
     drafter.commit(round);
   };
-  commit(std::vector<int64_t>(kSequences, 0), 60, 60);
+  commit(0, 60, 60);
   EXPECT_EQ(model.n_mtp_steps, 0);
-  commit(std::vector<int64_t>(kSequences, 60), 4, 1);
+  commit(60, 4, 1);
   EXPECT_EQ(model.n_mtp_steps, 1);
   EXPECT_EQ(drafter.n_committed(*states[0], 64), 64);
   for (size_t i = 1; i < kSequences; ++i) {
