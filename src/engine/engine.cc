@@ -13,6 +13,7 @@
 #include "engine/bench.h"
 #include "engine/engine_load.h"
 #include "engine/fingerprint.h"
+#include "engine/graph_plan.h"
 #include "engine/runner.h"
 #include "engine/step_loop.h"
 #include "engine/trace.h"
@@ -35,6 +36,14 @@ Result<std::optional<io::Checkpoint>> open_checkpoint(const EngineOptions& optio
   return std::optional(std::move(checkpoint));
 }
 
+bool has_tuned_kernels() { return cuda::find_device(0, cuda::KernelSet::kSm90).ok(); }
+
+// The tuned kernels round as `official` does, and no other mode.
+cuda::KernelSet device_kernels(const EngineOptions& options) {
+  const bool tuned = options.kernels == DeviceKernels::kAuto && options.numerics == NumericsMode::kOfficial;
+  return tuned && has_tuned_kernels() ? cuda::KernelSet::kSm90 : cuda::KernelSet::kPlain;
+}
+
 // What memory is set up for, decided before anything is read.
 struct Room {
   int64_t n_context_tokens = 0;
@@ -51,6 +60,18 @@ int64_t available_host_bytes() {
 
 // Device memory in addition to what is planned: what the driver takes for its own while kernels run.
 constexpr int64_t kDriverBytes = int64_t{256} << 20;
+
+// Of any context that is chosen within the options.
+int64_t most_graphs_bytes(const EngineOptions& options, const ModelConfig& config, const MemoryPlan& plan) {
+  const int64_t longest = options.max_model_len_tokens > 0 ? options.max_model_len_tokens : config.max_position;
+  const GraphPlan graphs = plan_graphs({.n_sequences = options.max_running,
+                                        .n_tokens = std::max(longest + 1, options.cache_tokens),
+                                        .n_drafts = plan.mtp_weights_bytes > 0 ? options.n_spec_steps : 0,
+                                        .shares_topk = config.share_topk_across_drafts});
+  // what keeps windows and states has no tuned attention
+  const bool tuned = device_kernels(options) == cuda::KernelSet::kSm90 && plan.sequence_bytes == 0;
+  return graphs_bytes(graphs, config.n_layers, tuned);
+}
 
 // `cuda` is null on the CPU. On a device weights, caches and workspace lie there, and prefixes on the host.
 Result<Room> plan_room(const EngineOptions& options, const ModelConfig& config, const Numerics& numerics,
@@ -71,6 +92,7 @@ Result<Room> plan_room(const EngineOptions& options, const ModelConfig& config, 
   const int64_t scratch_bytes = device_workspace_bytes(plan);
   if (cuda != nullptr) {
     plan.workspace_bytes = scratch_bytes + plan.step_rows_bytes + step_rows_bytes(config, kMostRowsAhead);
+    if (options.graphs) plan.graphs_bytes = most_graphs_bytes(options, config, plan);
     request.available_bytes = std::max<int64_t>(0, cuda->available_bytes() - kDriverBytes);
     request.where = " on " + cuda->device().name;
   } else {
@@ -101,14 +123,6 @@ Result<ModelWeights> read_weights(const EngineOptions& options, const ModelConfi
   if (weights.ok() && options.n_spec_steps > 0) add_draft_head(numerics, pool, *weights);
   if (weights.ok() && cuda != nullptr) LEVIN_TRY(place_weights(*cuda, pool, *weights));
   return weights;
-}
-
-bool has_tuned_kernels() { return cuda::find_device(0, cuda::KernelSet::kSm90).ok(); }
-
-// The tuned kernels round as `official` does, and no other mode.
-cuda::KernelSet device_kernels(const EngineOptions& options) {
-  const bool tuned = options.kernels == DeviceKernels::kAuto && options.numerics == NumericsMode::kOfficial;
-  return tuned && has_tuned_kernels() ? cuda::KernelSet::kSm90 : cuda::KernelSet::kPlain;
 }
 
 Result<std::unique_ptr<CudaBackend>> open_device(const EngineOptions& options, const ModelConfig& config) {
@@ -211,6 +225,15 @@ Result<std::unique_ptr<PageStore>> open_disk(const EngineOptions& options, const
                           .note = options.note});
 }
 
+Status record_graphs(Runner& runner, int n_drafts) {
+  const Status status = runner.record_graphs(n_drafts);
+  if (status.ok()) return {};
+  Error error = status.error();
+  error.message += fmt::format(" after {} graphs; give a smaller --max-model-len or --cache-tokens, or --graphs off",
+                               runner.n_graphs());
+  return error;
+}
+
 }  // namespace
 
 struct Engine::State {
@@ -226,6 +249,7 @@ struct Engine::State {
   Runner runner;
   StepLoop loop;
   int64_t n_graphs_at_load = 0;
+  int64_t graph_bytes_at_load = 0;   // of the device
   std::optional<LimitProbe> limits;  // made when a case is first measured with them
   std::optional<double> device_read_gb_per_s;
 
@@ -286,8 +310,12 @@ Result<std::unique_ptr<Engine>> Engine::load(const EngineOptions& options, const
   auto state = std::make_unique<State>(std::move(cuda), options, std::move(warnings), std::move(kernels), room, isa,
                                        std::move(model), std::move(disk));
   LEVIN_TRY(state->runner.ready());
-  if (options.graphs_at_load) state->runner.record_graphs(options.n_spec_steps);
-  state->n_graphs_at_load = state->runner.n_graphs();
+  if (state->cuda != nullptr && options.graphs_at_load) {
+    const int64_t available_before = state->cuda->available_bytes();
+    LEVIN_TRY(record_graphs(state->runner, options.n_spec_steps));
+    state->n_graphs_at_load = state->runner.n_graphs();
+    state->graph_bytes_at_load = available_before - state->cuda->available_bytes();
+  }
   state->weights = weights_load;
   state->load_s = seconds_since(start);
   return std::unique_ptr<Engine>(new Engine(std::move(state)));
@@ -309,6 +337,10 @@ std::string Engine::describe() const {
                                    ? fmt::format("; host memory for prefixes of {} tokens",
                                                  state_->room.n_prefix_pages * state_->runner.block_tokens())
                                    : "";
+  const std::string graphs =
+      state_->n_graphs_at_load > 0
+          ? fmt::format("graphs    {}, {:.1f} MiB\n", state_->n_graphs_at_load, mebibytes(state_->graph_bytes_at_load))
+          : "";
   const std::string overrides =
       state_->options.overrides.empty() ? "" : fmt::format("override  {}\n", overrides_text(state_->options.overrides));
   return fmt::format(
@@ -318,12 +350,13 @@ std::string Engine::describe() const {
       "kernels   {}, {} thread{}\n"
       "{}"
       "cache     {}, {:.1f} MiB{}\n"
+      "{}"
       "loaded    in {:.2f} s{}",
       c.family->name, c.n_layers, drafter_text(*state_->model), c.n_experts, c.n_active, c.n_vocab, overrides,
       numerics().describe(), state_->kernels.name(), state_->options.n_threads,
       state_->options.n_threads == 1 ? "" : "s", kernel_choice_text(state_->options, state_->kernels),
       cache_text(state_->room.n_context_tokens, state_->options.cache_tokens), mebibytes(state_->runner.cache_bytes()),
-      prefixes, state_->load_s, weights_rate_text(state_->weights));
+      prefixes, graphs, state_->load_s, weights_rate_text(state_->weights));
 }
 
 Result<Generation> Engine::generate(GenerateRequest request) {

@@ -21,17 +21,18 @@ class RecordedCalls {
   bool contains(const Key& key) const { return calls_.contains(key); }
 
   // Runs the call first: what its kernels load and allocate is there from then on, as a recording needs. `seq`: not of padding
-  // alone (CudaBackend::record_for_rows); empty: always.
-  void record(CudaBackend& cuda, const Key& key, const std::function<Out()>& call, const View& seq = {}) {
+  // alone (CudaBackend::record_for_rows); empty: always. kOutOfMemory leaves nothing recorded and the device as it was.
+  Status record(CudaBackend& cuda, const Key& key, const std::function<Out()>& call, const View& seq = {}) {
     run(cuda, call);
     wait_for(cuda);
     Recorded recorded;
     const auto enqueue = [&] { recorded.out = run(cuda, call); };
     Result<std::unique_ptr<RecordedWork>> work =
         seq.empty() ? cuda.record(enqueue) : cuda.record_for_rows(seq, enqueue);
-    if (!work.ok()) throw DeviceFault(work.error());
+    if (!work.ok()) return work.error();
     recorded.work = std::move(work).value();
     calls_.emplace(key, std::move(recorded));
+    return {};
   }
 
   const Out& replay(const Key& key) {

@@ -15,8 +15,6 @@
 namespace levin {
 namespace {
 
-constexpr int64_t kDeviceHeadRows = 64;
-
 Arena device_arena(CudaBackend* cuda) {
   if (cuda == nullptr) return {};
   const auto block = [cuda](int64_t n_bytes) {
@@ -391,8 +389,8 @@ Runner::PassOutput Runner::compute_pass(Form form, const Input& in, const Probe*
 }
 
 Runner::PassOutput Runner::forward_on_device(const Forward& f) {
-  const std::optional<StepShape> shape = graph_shape(f);
-  if (shape) record_pass({f.form, *shape});
+  std::optional<StepShape> shape = graph_shape(f);
+  if (shape && !is_recorded(PassKey{f.form, *shape})) shape.reset();
   const ArenaScope scratch(*ctx_.arena);
   const PassOutput out = run_pass(f, shape);
   return kept({.rows = {.hidden = first_rows(out.rows.hidden, f.n_rows()),
@@ -458,63 +456,51 @@ View Runner::input_rows(const RowInput& in, View which, int64_t n_given) {
 }
 
 // Of a step that is all padding, which leaves the caches as they are.
-void Runner::record_pass(const PassKey& key) {
-  if (passes_.contains(key)) return;
+Status Runner::record_pass(const PassKey& key) {
+  if (passes_.contains(key)) return {};
   constexpr int32_t kFirstRow = 0;
   Forward f{.form = key.form, .chunks = {}, .wanted = {}, .from = {}};
   if (key.form == Form::kMtpWanted) f.wanted = std::span(&kFirstRow, 1);
   if (key.form == Form::kMtpAppend) f.wanted = std::span<const int32_t>();
   const ArenaScope scratch(*ctx_.arena), host_scratch(host_rows());
   const Input in = send(f, key.shape);
-  passes_.record(
+  return passes_.record(
       *cuda_, key, [&] { return compute_pass(key.form, in, nullptr); }, gives_drafts(key.form) ? in.step.seq : View());
 }
 
-// All that a form's rows and pages allow.
-void Runner::record_passes(PassKey key) {
-  if (key.form != Form::kMtpWanted) return record_pass(key);
-  for (const int64_t n_wanted : wanted_counts(key.shape.n_rows)) {
-    key.shape.n_wanted = n_wanted;
-    record_pass(key);
-  }
-}
-
-void Runner::record_head(const HeadKey& key) {
-  if (heads_.contains(key)) return;
+Status Runner::record_head(const HeadKey& key) {
+  if (heads_.contains(key)) return {};
   const ArenaScope scratch(*ctx_.arena), host_scratch(host_rows());
   const HeadInput in = send_head({}, key.n_rows);
-  heads_.record(*cuda_, key, [&] { return compute_head(in, key.of_drafts); });
+  return heads_.record(*cuda_, key, [&] { return compute_head(in, key.of_drafts); });
 }
 
-void Runner::record_graphs(int n_drafts) {
-  if (!graphs_) return;
-  std::vector<Form> forms = {Form::kTrunk};
-  const bool drafts = model_.has_mtp() && n_drafts > 0;
-  if (drafts) forms.insert(forms.end(), {Form::kMtpWanted, Form::kMtpAppend});
-  const bool shares = model_.config().share_topk_across_drafts;
-  if (drafts && n_drafts > 1) forms.push_back(shares ? Form::kMtpWithPicks : Form::kMtp);
-  if (drafts && n_drafts > 1) forms.push_back(shares ? Form::kDraftsWithPicks : Form::kDrafts);
-  const int64_t last_pages = padded_pages((pools_.limits().n_tokens + kPageTokens - 1) / kPageTokens);
-  for (int64_t n_rows = 1; n_rows <= kMostGraphRows; n_rows = padded_rows(n_rows + 1)) {
-    const int64_t n_sequences = std::min(n_rows, pools_.max_sequences());
-    for (int64_t n_pages = padded_pages(1); n_pages <= last_pages; n_pages = padded_pages(n_pages + 1)) {
-      for (const Form form : forms) {
-        if (gives_drafts(form) && n_rows > kDeviceHeadRows) continue;
-        record_passes({form, {.n_rows = n_rows, .n_sequences = n_sequences, .n_pages = n_pages}});
-      }
-      // Of one sequence several rows see the caches in the trunk alone.
-      for (int64_t chunk = 2; chunk <= std::min<int64_t>(n_rows, kMostRowsTogether); chunk = rows_together(chunk) + 1) {
-        record_pass({Form::kTrunk,
-                     {.n_rows = n_rows,
-                      .n_sequences = n_sequences,
-                      .n_pages = n_pages,
-                      .rows_together = rows_together(chunk)}});
-      }
-    }
-    if (n_rows > kDeviceHeadRows) continue;
-    record_head({.of_drafts = false, .n_rows = n_rows});
-    if (drafts) record_head({.of_drafts = true, .n_rows = n_rows});
-  }
+Status Runner::record_graphs(int n_drafts) {
+  if (!graphs_) return {};
+  const GraphPlan plan = plan_graphs({.n_sequences = pools_.max_sequences(),
+                                      .n_tokens = pools_.limits().n_tokens,
+                                      .n_drafts = model_.has_mtp() ? n_drafts : 0,
+                                      .shares_topk = model_.config().share_topk_across_drafts});
+  for (const PassKey& key : plan.passes) LEVIN_TRY(record_pass(key));
+  for (const HeadKey& key : plan.heads) LEVIN_TRY(record_head(key));
+  return {};
+}
+
+// What has no graph, for want of memory, runs kernel by kernel, with the same bits.
+bool Runner::is_recorded(const PassKey& key) {
+  if (has_graph_memory_) note_recording(record_pass(key));
+  return passes_.contains(key);
+}
+
+bool Runner::is_recorded(const HeadKey& key) {
+  if (has_graph_memory_) note_recording(record_head(key));
+  return heads_.contains(key);
+}
+
+void Runner::note_recording(const Status& status) {
+  if (status.ok()) return;
+  if (status.error().kind != ErrorKind::kOutOfMemory) throw DeviceFault(status.error());
+  has_graph_memory_ = false;
 }
 
 View Runner::compute_logits(View hidden, bool of_drafts) {
@@ -561,11 +547,12 @@ Runner::HeadInput Runner::send_head(const HeadRows& in, int64_t n_rows) {
 void Runner::run_head(const HeadRows& given, bool of_drafts, const HeadOutput& to) {
   const std::span<const HeadRow> rows = given.rows;
   const int64_t n_rows = std::ssize(rows);
-  const HeadKey key{of_drafts, replays() ? padded_rows(n_rows) : n_rows};
-  if (replays()) record_head(key);
+  HeadKey key{of_drafts, padded_rows(n_rows)};
+  const bool recorded = replays() && is_recorded(key);
+  if (!recorded) key.n_rows = n_rows;
   const ArenaScope scratch(*ctx_.arena);
   const HeadInput in = send_head(given, key.n_rows);
-  const HeadOutput out = replays() ? heads_.replay(key) : compute_head(in, of_drafts);
+  const HeadOutput out = recorded ? heads_.replay(key) : compute_head(in, of_drafts);
   const auto copy_out = [&](const View& host, const View& device) {
     cuda_->copy_bytes_out(host.bytes(), device.bytes(), device.n_elements() * dtype_bytes(device.dtype()));
   };

@@ -17,7 +17,8 @@
 //
 // Graphs    passes over few rows are recorded once for each padded shape (StepShape) and form of pass, and replayed: the host
 //           starts one graph instead of every kernel. The bits are the same. Passes of more than kMostGraphRows rows, where
-//           kernels take longer than their start, and passes with a probe are not recorded
+//           kernels take longer than their start, and passes with a probe are not recorded, nor what the device has no
+//           memory for any more
 #pragma once
 
 #include <array>
@@ -31,6 +32,7 @@
 #include "base/cpu.h"
 #include "base/thread_pool.h"
 #include "engine/build_step.h"
+#include "engine/graph_plan.h"
 #include "engine/head_rows.h"
 #include "engine/recorded_calls.h"
 #include "kv/cache.h"
@@ -42,7 +44,6 @@
 
 namespace levin {
 
-constexpr int64_t kMostGraphRows = 128;
 constexpr int64_t kMostRowsAhead = 512;  // of the trunk in a step ahead
 
 struct RunnerOptions {
@@ -103,8 +104,9 @@ class Runner {
   int64_t cache_bytes() const { return cache_.n_bytes(); }
   int64_t peak_scratch_bytes() const { return ctx_.arena->peak_bytes(); }
 
-  // Records all graphs that steps with so many drafts may ask for, so that none is recorded later.
-  void record_graphs(int n_drafts);
+  // Records all graphs that steps with so many drafts may ask for, so that none is recorded later. kOutOfMemory where the
+  // device has no room for all of them.
+  Status record_graphs(int n_drafts);
   int64_t n_graphs() const { return passes_.n_recorded() + heads_.n_recorded(); }
   int64_t n_waits() const { return n_waits_; }  // of the host for the device, so far
 
@@ -186,8 +188,7 @@ class Runner {
   void set_block(const SequencePages& pages, int64_t block, std::span<const std::byte> record);
 
  private:
-  // Of a pass through trunk or MTP layer: which of its rows come out, and what goes in. Drafts: with the head for them.
-  enum class Form : uint8_t { kTrunk, kMtp, kMtpWithPicks, kMtpWanted, kMtpAppend, kDrafts, kDraftsWithPicks };
+  using Form = PassForm;
   struct Forward {
     Form form = Form::kTrunk;
     std::span<const SequenceChunk> chunks;
@@ -244,16 +245,6 @@ class Runner {
     ForwardRows rows;
     View chosen = {};  // [T, kChosenTokenWords] i32, of drafts
   };
-  struct PassKey {
-    Form form = Form::kTrunk;
-    StepShape shape;
-    auto operator<=>(const PassKey&) const = default;
-  };
-  struct HeadKey {
-    bool of_drafts = false;
-    int64_t n_rows = 0;
-    auto operator<=>(const HeadKey&) const = default;
-  };
 
   bool replays() const { return graphs_ && ctx_.times == nullptr; }
   static Form mtp_form(const MtpRows& from, const std::optional<std::span<const int32_t>>& wanted);
@@ -262,13 +253,14 @@ class Runner {
   PassOutput run_pass(const Forward& f, const std::optional<StepShape>& shape);
   ForwardRows compute(Form form, const Input& in, const Probe* probe);
   PassOutput compute_pass(Form form, const Input& in, const Probe* probe);
-  static bool gives_drafts(Form form) { return form == Form::kDrafts || form == Form::kDraftsWithPicks; }
-  static bool takes_picks(Form form) { return form == Form::kMtpWithPicks || form == Form::kDraftsWithPicks; }
   std::optional<StepShape> graph_shape(const Forward& f) const;
   Input send(const Forward& f, const std::optional<StepShape>& shape);
   View input_rows(const RowInput& in, View which, int64_t n_given);
-  void record_pass(const PassKey& key);
-  void record_passes(PassKey key);
+  Status record_pass(const PassKey& key);
+  Status record_head(const HeadKey& key);
+  bool is_recorded(const PassKey& key);
+  bool is_recorded(const HeadKey& key);
+  void note_recording(const Status& status);
   View compute_logits(View hidden, bool of_drafts);
   HeadOutput compute_head(const HeadInput& in, bool of_drafts);
   HeadInput send_head(const HeadRows& in, int64_t n_rows);
@@ -284,7 +276,6 @@ class Runner {
   void stamp_end();
   void note_results(const Side& side);
   View logits_of(View hidden, bool of_drafts);
-  void record_head(const HeadKey& key);
   View kept(View rows);
   ForwardRows kept(const ForwardRows& rows);
   PassOutput kept(const PassOutput& out);
@@ -293,6 +284,7 @@ class Runner {
   const Model& model_;
   CudaBackend* cuda_;
   bool graphs_;
+  bool has_graph_memory_ = true;  // for more of them
   Isa isa_;
   ThreadPool pool_;
   std::array<Side, 2> sides_;

@@ -183,6 +183,7 @@ Result<int64_t> choose_context(const MemoryPlan& plan, const ContextRequest& req
                                     gib(plan.workspace_bytes));
   if (plan.sequence_bytes > 0)
     message += fmt::format(", {:.2f} GiB of windows and state of running requests", gib(plan.sequence_bytes));
+  if (plan.graphs_bytes > 0) message += fmt::format(", {:.2f} GiB of graphs (--graphs off)", gib(plan.graphs_bytes));
   if (plan.prefix_bytes > 0)
     message += fmt::format(", {:.2f} GiB for cached prefixes (--prefix-memory)", gib(plan.prefix_bytes));
   if (n_tokens > 0)

@@ -22,6 +22,7 @@ struct MemoryPlan {
   int64_t sequence_bytes = 0;          // windows and compressor state of all sequences, for any context
   int64_t workspace_bytes = 0;         // of one step, an estimate
   int64_t step_rows_bytes = 0;         // that a step's passes leave on a device for one another (step_rows_bytes())
+  int64_t graphs_bytes = 0;            // of recorded passes on a device; the caller's to set (engine/graph_plan.h)
   // Prefix cache in host memory, for models whose cache pages cannot be shared: tokens and bytes of a block's record
   // (kv/cache.h), and the memory reserved for records (choose_prefix_bytes()). 0 if pages are shared.
   int64_t block_tokens = 0;
@@ -31,7 +32,7 @@ struct MemoryPlan {
   int64_t n_mtp_parameters = 0;
 
   int64_t cache_bytes(int64_t n_tokens) const { return n_tokens * (latent_bytes_per_token + index_bytes_per_token); }
-  int64_t fixed_bytes() const { return weights_bytes + workspace_bytes + sequence_bytes + prefix_bytes; }
+  int64_t fixed_bytes() const { return weights_bytes + workspace_bytes + sequence_bytes + graphs_bytes + prefix_bytes; }
   int64_t total_bytes(int64_t n_tokens) const { return fixed_bytes() + cache_bytes(n_tokens); }
 };
 

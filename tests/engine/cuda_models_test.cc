@@ -168,7 +168,7 @@ TEST_F(CudaModelTest, NoGraphIsRecordedAfterAllThatDraftingAsksFor) {
     const std::unique_ptr<Model> model = load(fixture);
     Runner runner(*model, on_device(4 * kContextTokens));
     must(runner.ready());
-    runner.record_graphs(3);
+    must(runner.record_graphs(3));
     const int64_t n_recorded = runner.n_graphs();
     EXPECT_GT(n_recorded, 0);
     for (const int64_t chunk_tokens : {5, 64}) {

@@ -13,6 +13,7 @@
 #include <cstring>
 #include <deque>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <numeric>
 #include <utility>
@@ -84,12 +85,9 @@ class FakeCuda final : public CudaBackend {
   Result<std::unique_ptr<CopyStream>> open_copy_stream() override {
     return std::unique_ptr<CopyStream>(std::make_unique<Aside>(*this));
   }
+  int64_t n_graphs_left = std::numeric_limits<int64_t>::max();  // for which there is memory
   Result<std::unique_ptr<RecordedWork>> record(const std::function<void()>& enqueue_ops) override {
-    auto work = std::make_unique<Recorded>(*this);
-    recording_ = &work->parts;
-    enqueue_ops();
-    recording_ = nullptr;
-    return std::unique_ptr<RecordedWork>(std::move(work));
+    return record_for_rows({}, enqueue_ops);
   }
 
   Result<std::unique_ptr<RecordedWork>> record_for_rows(const View& seq,
@@ -99,6 +97,8 @@ class FakeCuda final : public CudaBackend {
     recording_ = &work->parts;
     enqueue_ops();
     recording_ = nullptr;
+    if (n_graphs_left == 0) return Error{ErrorKind::kOutOfMemory, "instantiating a graph: out of memory"};
+    --n_graphs_left;
     return std::unique_ptr<RecordedWork>(std::move(work));
   }
 

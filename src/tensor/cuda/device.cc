@@ -264,7 +264,7 @@ Result<Graph> Graph::capture(const Stream& stream, const std::function<void()>& 
   LEVIN_ASSIGN(const cudaGraph_t recorded, end_capture(stream));
   Graph graph;
   graph.count_nodes(recorded);
-  LEVIN_TRY(graph.instantiate(Template(recorded)));
+  LEVIN_TRY(graph.instantiate(Template(recorded), stream));
   return graph;
 }
 
@@ -282,7 +282,7 @@ Result<Graph> Graph::capture_if(const Stream& stream, const std::function<void(G
   LEVIN_TRY(capture_into(stream, body, enqueue));
   Graph graph;
   graph.count_nodes(body);
-  LEVIN_TRY(graph.instantiate(std::move(whole)));
+  LEVIN_TRY(graph.instantiate(std::move(whole), stream));
   return graph;
 }
 
@@ -299,12 +299,15 @@ void Graph::count_nodes(CUgraph_st* graph) {
   }
 }
 
-Status Graph::instantiate(Template graph) {
+// The upload takes the device memory that the first launch otherwise takes.
+Status Graph::instantiate(Template graph, const Stream& stream) {
   cudaGraphExec_t raw = nullptr;
   if (const cudaError_t code = cudaGraphInstantiate(&raw, graph.get(), 0); code != cudaSuccess)
     return cuda_error(code, "instantiating a graph");
   template_ = std::move(graph);
   graph_.reset(raw);
+  if (const cudaError_t code = cudaGraphUpload(raw, stream.handle()); code != cudaSuccess)
+    return cuda_error(code, "uploading a graph");
   return {};
 }
 

@@ -164,7 +164,8 @@ using GraphCondition = unsigned long long;
 // Recorded work that runs again with the same addresses: what changes between runs is read from device memory.
 class Graph {
  public:
-  // Records what `enqueue` puts on the stream (and on streams it forks to and joins from) instead of running it.
+  // Records what `enqueue` puts on the stream (and on streams it forks to and joins from) instead of running it. All device memory
+  // that launches need is taken here; kOutOfMemory where there is too little.
   static Result<Graph> capture(const Stream& stream, const std::function<void()>& enqueue);
   // The same, of work that runs if the condition is not 0. `decide` puts one kernel on the stream, which sets it.
   static Result<Graph> capture_if(const Stream& stream, const std::function<void(GraphCondition)>& decide,
@@ -182,7 +183,7 @@ class Graph {
   using Template = std::unique_ptr<CUgraph_st, Destroy>;
 
   void count_nodes(CUgraph_st* graph);
-  Status instantiate(Template graph);
+  Status instantiate(Template graph, const Stream& stream);
 
   int64_t n_nodes_ = 0;
   int64_t n_kernels_ = 0;
