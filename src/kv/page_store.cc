@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/recovery.h"
 #include "io/mapped_file.h"
 
 namespace levin {
@@ -350,12 +351,23 @@ void PageStore::work() {
     waiting_.pop_front();
     writing_ = true;
     lock.unlock();
-    write_one(next);
-    stay_within_budget();
+    write_guarded(next);
     lock.lock();
     writing_ = false;
     n_waiting_bytes_ -= std::ssize(next.bytes);
     changed_.notify_all();
+  }
+}
+
+// What is thrown costs a page, which the next read of it finds missing.
+void PageStore::write_guarded(const Waiting& waiting) {
+  try {
+    const Recovery recovery;
+    write_one(waiting);
+    stay_within_budget();
+  } catch (const std::exception& thrown) {
+    const std::lock_guard lock(mutex_);
+    if (!std::exchange(failing_, true)) note(fmt::format("cache pages are not stored: {}", thrown.what()));
   }
 }
 

@@ -118,6 +118,7 @@ class PageStore {
   void forget(Files::iterator file);
   void work();
   void write_one(const Waiting& waiting);
+  void write_guarded(const Waiting& waiting);
   void stay_within_budget();
   void set_times();
   void note(const std::string& line) const;

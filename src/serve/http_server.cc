@@ -226,7 +226,9 @@ class Server final : public HttpServer {
   Error cannot_listen(error_code why) const;
   asio::awaitable<void> accept(tcp::acceptor& acceptor);
   asio::awaitable<void> serve(std::shared_ptr<Connection> connection);
+  void run();
   void take(tcp::socket socket);
+  void add_connection(tcp::socket socket);
   error_code accept_with_spare(tcp::acceptor& acceptor);
   void turn_away(tcp::socket& socket, const std::string& message);
   void keep_spare();
@@ -493,8 +495,20 @@ Status Server::open() {
   if (acceptors_.empty()) return cannot_listen(failed);
   keep_spare();
   for (tcp::acceptor& acceptor : acceptors_) asio::co_spawn(io_, accept(acceptor), asio::detached);
-  thread_ = std::thread([this] { io_.run(); });
+  thread_ = std::thread([this] { run(); });
   return {};
+}
+
+// What a handler throws ends that handler.
+void Server::run() {
+  while (true) {
+    try {
+      io_.run();
+      return;
+    } catch (const std::exception& thrown) {
+      note(fmt::format("an event was dropped: {}", thrown.what()));
+    }
+  }
 }
 
 asio::awaitable<void> Server::accept(tcp::acceptor& acceptor) {
@@ -514,6 +528,14 @@ asio::awaitable<void> Server::accept(tcp::acceptor& acceptor) {
 }
 
 void Server::take(tcp::socket socket) {
+  try {
+    add_connection(std::move(socket));
+  } catch (const std::exception& thrown) {  // the others stay, and the next may find memory
+    note(fmt::format("a connection was not taken: {}", thrown.what()));
+  }
+}
+
+void Server::add_connection(tcp::socket socket) {
   if (connections_.size() >= options_.max_connections) {
     turn_away(socket, "too many connections; try again later");
     return note(fmt::format("all {} connections are taken; new ones get status 503", options_.max_connections));
@@ -583,6 +605,8 @@ asio::awaitable<void> Server::serve(std::shared_ptr<Connection> connection) {
   try {
     co_await connection->run();
   } catch (const boost::system::system_error&) {  // the socket is unusable: NOLINT(bugprone-empty-catch)
+  } catch (const std::exception& thrown) {
+    note(fmt::format("a connection was closed: {}", thrown.what()));
   }
   connection->close();
   connections_.erase(connection);

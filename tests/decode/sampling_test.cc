@@ -331,20 +331,27 @@ TEST(SamplingPlan, AHundredThousandRequestsAreRefusedOrAnswered) {
     for (uint32_t position = 0; position < 4; ++position) {
       std::vector<float> logits(kVocab);
       for (float& l : logits) l = logit();
-      const ChoiceContext context{.history = &history, .position = position};
+      std::vector<uint64_t> mask;  // of a structure, which may leave few tokens or none
+      if (below(3) == 0) mask = {random() & random(), below(2) == 0 ? random() : 0};
+      const auto in_mask = [&](int64_t token) { return mask.empty() || (mask[token / 64] >> (token % 64) & 1) != 0; };
+      const ChoiceContext context{.history = &history, .position = position, .mask = mask};
       const Choice choice = choose_token(logits, *plan, context), again = choose_token(logits, *plan, context);
       ASSERT_EQ(choice.token, again.token);
-      if (!choice.ok()) {  // only where minus infinity stands for every token that is left
+      const auto in = [](const std::vector<int32_t>& list, int32_t token) {
+        return std::find(list.begin(), list.end(), token) != list.end();
+      };
+      const auto is_left = [&](int32_t token) {
+        const bool stops_too_soon = in(params.stop_tokens, token) && position < params.min_tokens;
+        const bool allowed = params.allowed_tokens.empty() || in(params.allowed_tokens, token);
+        return in_mask(token) && allowed && !in(params.banned_tokens, token) && !stops_too_soon;
+      };
+      if (!choice.ok()) {  // only where every token that is left has minus infinity
         ASSERT_EQ(choice.fault, RowFault::kNothingLeft);
+        for (int32_t token = 0; token < kVocab; ++token) ASSERT_FALSE(is_left(token) && std::isfinite(logits[token]));
         break;
       }
-      const auto in = [&](const std::vector<int32_t>& list) {
-        return std::find(list.begin(), list.end(), choice.token) != list.end();
-      };
-      ASSERT_FALSE(in(params.banned_tokens));
-      ASSERT_TRUE(params.allowed_tokens.empty() || in(params.allowed_tokens));
-      const bool stops = in(params.stop_tokens);
-      ASSERT_FALSE(stops && position < params.min_tokens);
+      ASSERT_TRUE(is_left(choice.token));
+      const bool stops = in(params.stop_tokens, choice.token);
       history.push(choice.token);
       ++n_tokens;
       if (stops) break;

@@ -254,6 +254,56 @@ TEST_P(StepLoopTest, SequencesThatEndLeaveARoundAheadToTheOthers) {
   }
 }
 
+// Fields of sampling at random, against each other.
+GenerateRequest random_request(std::mt19937_64& random) {
+  const auto below = [&](uint64_t n) { return static_cast<int64_t>(random() % n); };
+  const auto tokens = [&](uint64_t most) {
+    std::vector<int32_t> out(below(3) == 0 ? static_cast<size_t>(below(most)) : 0);
+    for (int32_t& token : out) token = static_cast<int32_t>(below(kFakeVocab));
+    return out;
+  };
+  GenerateRequest request = greedy(made_up(1 + below(60), random()), 1 + below(24));
+  request.sampling = {.temperature = 0.6 * static_cast<double>(below(3)),
+                      .top_k = below(3) == 0 ? below(20) : 0,
+                      .top_p = below(2) == 0 ? 1 : 0.8,
+                      .min_p = below(3) == 0 ? 0.05 : 0,
+                      .repetition_penalty = below(3) == 0 ? 1.3 : 1,
+                      .presence_penalty = below(3) == 0 ? 5 : 0,
+                      .banned_tokens = tokens(90),
+                      .allowed_tokens = tokens(6),
+                      .stop_tokens = tokens(5),
+                      .min_tokens = below(3) == 0 ? below(8) : 0,
+                      .seed = random()};
+  return request;
+}
+
+TEST_P(StepLoopTest, RandomRequestsTogetherAnswerAsAlone) {
+  const LoopOptions options{.chunk_tokens = 33, .n_spec_steps = 3, .max_context_tokens = kContext, .max_running = 6};
+  Fake together(options, 3), alone(options, 3);
+  std::mt19937_64 random(71);
+  int64_t n_answers = 0, n_refused = 0;
+  for (int round = 0; round < 40; ++round) {
+    std::vector<GenerateRequest> requests;
+    std::vector<RequestId> ids;
+    for (int i = 0; i < 8; ++i) {
+      GenerateRequest request = random_request(random);
+      const Result<RequestId> id = together.loop.submit(request);
+      n_refused += !id.ok();
+      if (!id.ok()) continue;
+      ids.push_back(*id);
+      requests.push_back(std::move(request));
+    }
+    while (together.loop.step()) continue;
+    for (size_t i = 0; i < ids.size(); ++i, ++n_answers) {
+      const std::unique_ptr<Generation> found = together.loop.take(ids[i]), expected = alone.answer(requests[i]);
+      ASSERT_EQ(answer_of(*found), answer_of(*expected)) << "round " << round << ", request " << i;
+      ASSERT_EQ(found->finish_reason, expected->finish_reason);
+    }
+  }
+  EXPECT_GT(n_answers, 200);
+  EXPECT_GT(n_refused, 0);
+}
+
 struct Drafted {
   Tokens tokens;
   int64_t n_drafted = 0, n_accepted = 0, n_verify_passes = 0;
@@ -301,7 +351,7 @@ TEST_P(StepLoopTest, DraftsAreTheSameWhereverChainsEnd) {
 TEST_P(StepLoopTest, StepsAfterTheEndOfAllChainsDoNotRun) {
   if (where == Where::kHost) GTEST_SKIP() << "of devices";
   Fake fake({.n_spec_steps = 5, .min_confidence = 1, .max_context_tokens = kContext});
-  fake.runner.record_graphs(5);
+  must(fake.runner.record_graphs(5));
   ASSERT_TRUE(fake.device.synchronize().ok());
   const int64_t n_padding_before = fake.model.n_padding_steps, n_waits_before = fake.runner.n_waits();
   must(fake.loop.submit(greedy(made_up(40, 7), 100)));
@@ -318,11 +368,28 @@ TEST_P(StepLoopTest, StepsAfterTheEndOfAllChainsDoNotRun) {
   }
 }
 
+// What was recorded before is replayed, the rest runs kernel by kernel.
+TEST_P(StepLoopTest, WithoutMemoryForMoreGraphsAnswersStayTheSame) {
+  if (where == Where::kHost || where == Where::kEager) GTEST_SKIP() << "no graphs";
+  for (const int64_t n_graphs : {0, 1, 3}) {
+    Fake fake({.n_spec_steps = 3, .max_context_tokens = kContext});
+    fake.device.n_graphs_left = n_graphs;
+    const Status all = fake.runner.record_graphs(3);
+    ASSERT_FALSE(all.ok());
+    EXPECT_EQ(all.error().kind, ErrorKind::kOutOfMemory);
+    const std::vector<int32_t> prompt = made_up(40, 9);
+    const RequestId id = must(fake.loop.submit(greedy(prompt, 60)));
+    while (fake.loop.step()) continue;
+    EXPECT_EQ(answer_of(*fake.loop.take(id)), fake_answer(prompt, 60));
+    EXPECT_EQ(fake.runner.n_graphs(), n_graphs);
+  }
+}
+
 // Of the device's clock, which steps by a microsecond with every stamp: after the last work of a step comes the trunk.
 TEST_P(StepLoopTest, TheGapBetweenStepsIsTakenFromTheDevicesClock) {
   if (where == Where::kHost) GTEST_SKIP() << "of devices";
   Fake fake({.n_spec_steps = 3, .max_context_tokens = kContext});
-  fake.runner.record_graphs(3);  // which run the trunk
+  must(fake.runner.record_graphs(3));  // which run the trunk
   must(fake.loop.submit(greedy(made_up(20, 8), 40)));
   fake.loop.step();
   EXPECT_FALSE(fake.loop.last_step().host_gap_s.has_value());
@@ -475,7 +542,7 @@ TEST_P(StepLoopTest, NoStepWaitsForRecords) {
   for (const bool late : {false, true}) {
     Fake fake({.chunk_tokens = 64, .n_spec_steps = 3, .max_context_tokens = kContext, .n_host_blocks = 64});
     fake.device.copies_aside_late = late;
-    fake.runner.record_graphs(3);
+    must(fake.runner.record_graphs(3));
     must(fake.loop.submit(greedy(made_up(300, 50), 300)));
     const int64_t before = fake.device.n_synchronized();
     int64_t n_steps = 0;
