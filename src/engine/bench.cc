@@ -193,6 +193,7 @@ Result<DecodeRun> run_decode(Runner& runner, const BenchOptions& options, const 
                                 options.seed + 1 + static_cast<uint64_t>(i)),
         .max_tokens = options.decode_tokens + 1};
     request.sampling.temperature = options.temperature;
+    request.sampling.seed = options.seed + static_cast<uint64_t>(i);  // of one seed all would draw the same noise
     request.on_token = [&, first = true](const TokenEvent&) mutable {
       (first ? n_decoding : run.n_tokens) += 1;
       first = false;

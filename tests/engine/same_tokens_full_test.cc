@@ -27,20 +27,24 @@ std::string part_name(const Row& row) {
                      last);
 }
 
+std::vector<Circumstance> product_of(NumericsMode mode, double temperature, int n_spec_steps) {
+  std::vector<Circumstance> circumstances = all_circumstances();
+  std::erase_if(circumstances, [&](const Circumstance& c) {
+    return c.numerics != mode || c.temperature != temperature || c.n_spec_steps != n_spec_steps;
+  });
+  return circumstances;
+}
+
 // Model, mode, temperature, number of drafts.
 class WholeProduct : public testing::TestWithParam<std::tuple<const char*, NumericsMode, double, int>> {};
 
 TEST_P(WholeProduct, UpTo512Tokens) {
   const auto [name, mode, temperature, n_spec_steps] = GetParam();
   const std::filesystem::path folder = demo_model_folder(name);
-  std::vector<Circumstance> circumstances = all_circumstances();
-  std::erase_if(circumstances, [&](const Circumstance& c) {
-    return c.numerics != mode || c.temperature != temperature || c.n_spec_steps != n_spec_steps;
-  });
   std::vector<std::vector<int32_t>> prompts = chat_prompts(folder);
   prompts.push_back(text_prompt(folder, 4, 200));
   prompts.push_back(text_prompt(folder, 5, 512));
-  expect_same(folder, circumstances, prompts, 48);
+  expect_same(folder, product_of(mode, temperature, n_spec_steps), prompts, 48);
 }
 
 INSTANTIATE_TEST_SUITE_P(SameTokensFull, WholeProduct,
@@ -66,14 +70,8 @@ INSTANTIATE_TEST_SUITE_P(SameTokensFull, EveryPair,
                                           testing::Values(int64_t{4096}, int64_t{12000})),
                          [](const auto& row) { return part_name(row); });
 
-template <class Row>
-std::string fixture_part_name(const Row& row) {
-  const auto [name, mode, temperature] = row.param;
-  return fmt::format("{}_{}_at_{}", test_name(name), numerics_mode_name(mode), temperature == 0 ? "0" : "0_8");
-}
-
-// Fixture, mode, temperature.
-class WholeProductOfFixture : public testing::TestWithParam<std::tuple<const char*, NumericsMode, double>> {
+// Fixture, mode, temperature, number of drafts.
+class WholeProductOfFixture : public testing::TestWithParam<std::tuple<const char*, NumericsMode, double, int>> {
  protected:
   void SetUp() override {
     const std::string why_not = why_not_on_tested_device(fixture_folder(std::get<0>(GetParam())));
@@ -82,19 +80,18 @@ class WholeProductOfFixture : public testing::TestWithParam<std::tuple<const cha
 };
 
 TEST_P(WholeProductOfFixture, UpTo512Tokens) {
-  const auto [name, mode, temperature] = GetParam();
-  std::vector<Circumstance> circumstances = all_circumstances();
-  std::erase_if(circumstances,
-                [&](const Circumstance& c) { return c.numerics != mode || c.temperature != temperature; });
+  const auto [name, mode, temperature, n_spec_steps] = GetParam();
   const TempDir folder;
   must(materialise(fixture_folder(name), folder.path()));
-  expect_same(folder.path(), circumstances, random_prompts(folder.path(), 8, {3, 50, 270, 512}), 48);
+  expect_same(folder.path(), product_of(mode, temperature, n_spec_steps),
+              random_prompts(folder.path(), 8, {3, 50, 270, 512}), 48);
 }
 
 INSTANTIATE_TEST_SUITE_P(SameTokensFull, WholeProductOfFixture,
                          testing::Combine(testing::Values("v4-flash", "v4-fp4", "v4-dspark", "glm-next", "v41-flash"),
-                                          testing::ValuesIn(kAllNumerics), testing::ValuesIn(kTemperatures)),
-                         [](const auto& row) { return fixture_part_name(row); });
+                                          testing::ValuesIn(kAllNumerics), testing::ValuesIn(kTemperatures),
+                                          testing::Range(0, kMaxDrafts + 1)),
+                         [](const auto& row) { return part_name(row); });
 
 }  // namespace
 }  // namespace levin::test

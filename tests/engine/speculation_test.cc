@@ -5,6 +5,8 @@
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "engine/loaded_model.h"
 #include "engine/prompt_sets.h"
 #include "engine/step_loop.h"
@@ -16,8 +18,21 @@ constexpr int64_t kMostTokens = 96;
 
 struct Answers {
   std::vector<std::vector<int32_t>> tokens;
+  std::vector<SpeculationStats> each;
   SpeculationStats total;
 };
+
+// The standard error of the mean acceptance length, had the prompts been drawn from many: that of a ratio of sums.
+double standard_error(const Answers& answers) {
+  double squares = 0;
+  for (const SpeculationStats& s : answers.each) {
+    const double passes = static_cast<double>(s.n_verify_passes);
+    const double excess = passes * (s.mean_accept_length() - answers.total.mean_accept_length());
+    squares += excess * excess;
+  }
+  const double n = static_cast<double>(answers.each.size());
+  return std::sqrt(n / (n - 1) * squares) / static_cast<double>(answers.total.n_verify_passes);
+}
 
 Answers answer(const std::string& name, const std::string& set, NumericsMode numerics, double min_confidence) {
   const std::filesystem::path folder = demo_model_folder(name);
@@ -34,17 +49,14 @@ Answers answer(const std::string& name, const std::string& set, NumericsMode num
     const std::unique_ptr<Generation> done = loop.take(id);
     std::vector<int32_t>& tokens = answers.tokens.emplace_back();
     for (const TokenEvent& event : done->tokens) tokens.push_back(event.token);
+    answers.each.push_back(done->speculation);
     answers.total.n_kept += done->speculation.n_kept;
     answers.total.n_drafted += done->speculation.n_drafted;
     answers.total.n_verify_passes += done->speculation.n_verify_passes;
   }
-  fmt::print("{}, {}, {}, drafts after {}: mean acceptance length {:.2f}\n", name, set, numerics_mode_name(numerics),
-             min_confidence, answers.total.mean_accept_length());
+  fmt::print("{}, {}, {}, drafts after {}: mean acceptance length {:.2f}, standard error {:.2f}\n", name, set,
+             numerics_mode_name(numerics), min_confidence, answers.total.mean_accept_length(), standard_error(answers));
   return answers;
-}
-
-double tokens_per_pass(const std::string& name, const std::string& set, NumericsMode numerics, double min_confidence) {
-  return answer(name, set, numerics, min_confidence).total.mean_accept_length();
 }
 
 // The least that is accepted. Where no other program measured: what was measured here, less 0.05.
@@ -54,7 +66,7 @@ struct Bar {
   double reference;
   double official;
   double official_all;  // every draft made
-  double tuned;         // official on a GPU's tuned kernels, which round at other places
+  double tuned;         // official on a GPU's tuned kernels, which round at other places (expect_kept_in_official)
   double tuned_all;
   double fast;
   double fast_all;
@@ -68,31 +80,41 @@ std::string why_not(NumericsMode mode) {
   return fmt::format("the tuned kernels run {} as official, which has tests of its own", numerics_mode_name(mode));
 }
 
+void expect_kept(const Bar& bar, NumericsMode numerics, double min_confidence, double least) {
+  EXPECT_GE(answer(bar.model, bar.set, numerics, min_confidence).total.mean_accept_length(), least);
+}
+
+// Where tuned kernels round otherwise, greedy answers part from the CPU's at some token, and go through other text from there.
+// What they keep is then another sample of what the CPU's answers keep: with answers to few prompts it may be below by chance, by
+// two standard errors in one case of forty.
+void expect_kept_in_official(const Bar& bar, double min_confidence, double on_cpu, double tuned) {
+  if (!tests_tuned_kernels()) return expect_kept(bar, NumericsMode::kOfficial, min_confidence, on_cpu);
+  const Answers answers = answer(bar.model, bar.set, NumericsMode::kOfficial, min_confidence);
+  EXPECT_GE(answers.total.mean_accept_length(), tuned);
+  EXPECT_GE(answers.total.mean_accept_length(), on_cpu - 2 * standard_error(answers));
+}
+
 TEST_P(Speculation, KeepsTokensInReference) {
   if (const std::string why = why_not(NumericsMode::kReference); !why.empty()) GTEST_SKIP() << why;
-  EXPECT_GE(tokens_per_pass(GetParam().model, GetParam().set, NumericsMode::kReference, kDefaultMinConfidence),
-            GetParam().reference);
+  expect_kept(GetParam(), NumericsMode::kReference, kDefaultMinConfidence, GetParam().reference);
 }
 
 TEST_P(Speculation, KeepsTokensInOfficial) {
-  EXPECT_GE(tokens_per_pass(GetParam().model, GetParam().set, NumericsMode::kOfficial, kDefaultMinConfidence),
-            tests_tuned_kernels() ? GetParam().tuned : GetParam().official);
+  expect_kept_in_official(GetParam(), kDefaultMinConfidence, GetParam().official, GetParam().tuned);
 }
 
 TEST_P(Speculation, KeepsTokensInOfficialWhenEveryDraftIsMade) {
-  EXPECT_GE(tokens_per_pass(GetParam().model, GetParam().set, NumericsMode::kOfficial, 0),
-            tests_tuned_kernels() ? GetParam().tuned_all : GetParam().official_all);
+  expect_kept_in_official(GetParam(), 0, GetParam().official_all, GetParam().tuned_all);
 }
 
 TEST_P(Speculation, KeepsTokensInFast) {
   if (const std::string why = why_not(NumericsMode::kFast); !why.empty()) GTEST_SKIP() << why;
-  EXPECT_GE(tokens_per_pass(GetParam().model, GetParam().set, NumericsMode::kFast, kDefaultMinConfidence),
-            GetParam().fast);
+  expect_kept(GetParam(), NumericsMode::kFast, kDefaultMinConfidence, GetParam().fast);
 }
 
 TEST_P(Speculation, KeepsTokensInFastWhenEveryDraftIsMade) {
   if (const std::string why = why_not(NumericsMode::kFast); !why.empty()) GTEST_SKIP() << why;
-  EXPECT_GE(tokens_per_pass(GetParam().model, GetParam().set, NumericsMode::kFast, 0), GetParam().fast_all);
+  expect_kept(GetParam(), NumericsMode::kFast, 0, GetParam().fast_all);
 }
 
 INSTANTIATE_TEST_SUITE_P(Demo, Speculation,
