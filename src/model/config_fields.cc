@@ -31,6 +31,18 @@ Status read_indexed_moe_dims(const JsonFields& fields, ModelConfig* config) {
   return {};
 }
 
+Status read_expert_numbers(const JsonFields& fields, ModelConfig* config) {
+  LEVIN_ASSIGN(config->expert_factor, read_real(fields, "routed_scaling_factor", {1e-6, 1e6}));
+  LEVIN_ASSIGN(config->normalize_expert_weights, fields.get<bool>("norm_topk_prob"));
+  return {};
+}
+
+Status read_stream_numbers(const JsonFields& fields, ModelConfig* config) {
+  LEVIN_ASSIGN(config->ffn_limit, read_real(fields, "swiglu_limit", {1e-3, 1e6}));
+  LEVIN_ASSIGN(config->stream_eps, read_real(fields, "hc_eps", {1e-12, 0.1}));
+  return {};
+}
+
 Result<float> read_real(const JsonFields& fields, std::string_view key, RealRange range) {
   LEVIN_ASSIGN(const double value, fields.get<double>(key));
   if (value >= range.min && value <= range.max) return static_cast<float>(value);

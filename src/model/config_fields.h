@@ -37,6 +37,11 @@ Status read_dim(const io::JsonFields& fields, const Dim<T, Owner>& dim, Owner* c
 // The sizes of heads, indexer and experts, whose keys are the same in every family that has both an indexer and experts.
 Status read_indexed_moe_dims(const io::JsonFields& fields, ModelConfig* config);
 
+// routed_scaling_factor and norm_topk_prob.
+Status read_expert_numbers(const io::JsonFields& fields, ModelConfig* config);
+// Of models with residual streams: swiglu_limit and hc_eps.
+Status read_stream_numbers(const io::JsonFields& fields, ModelConfig* config);
+
 struct RealRange {
   double min;
   double max;

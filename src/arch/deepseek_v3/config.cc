@@ -86,9 +86,7 @@ Status read_numbers(const JsonFields& fields, ModelConfig* config) {
     LEVIN_TRY(read_dim(fields, dim, config));
   }
   for (const Dim<int>& dim : kCounts) LEVIN_TRY(read_dim(fields, dim, config));
-  LEVIN_ASSIGN(config->expert_factor, read_real(fields, "routed_scaling_factor", {1e-6, 1e6}));
-  LEVIN_ASSIGN(config->normalize_expert_weights, fields.get<bool>("norm_topk_prob"));
-  return {};
+  return read_expert_numbers(fields, config);
 }
 
 Status check_layer_types(const JsonFields& fields, const ModelConfig& config) {

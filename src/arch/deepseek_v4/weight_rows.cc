@@ -1,4 +1,6 @@
-// The tensors of DeepSeek-V4 (model_spec.md 6.1, 7.2): names without a prefix, `<name>.scale` next to `<name>.weight`.
+// The tensors of DeepSeek-V4 (model_spec.md 6.1, 7.2): names without a prefix.
+#include "arch/deepseek_v4/weight_rows.h"
+
 #include <fmt/core.h>
 
 #include <memory>
@@ -6,22 +8,55 @@
 
 #include "arch/deepseek_v4/config.h"
 #include "arch/deepseek_v4/parts.h"
-#include "arch/deepseek_v4/weights.h"
-#include "model/weight_table_builder.h"
 
 namespace levin::deepseek_v4 {
-namespace {
 
 using io::StoredTensor;
 
-std::string scale_name(std::string_view weight_name) {
+std::string PartsBuilder::scale_name(std::string_view weight_name) {
   constexpr std::string_view kWeight = "weight";
   return std::string(weight_name.substr(0, weight_name.size() - kWeight.size())) + "scale";
 }
 
-class Builder : public TableBuilder {
+void PartsBuilder::stream_mix(const std::string& prefix, StreamMixWeights& out) {
+  const int64_t m = config_.n_streams, n = 2 * m + m * m;
+  f32_matrix(prefix + "fn", {n, m * config_.d_model}, out.fn, io::StoredDtype::kF32);
+  vector(prefix + "base", {n}, out.base);
+  vector(prefix + "scale", {3}, out.scale);
+}
+
+void PartsBuilder::expert(const std::string& prefix, Storage storage, int64_t d_hidden, ops::FfnWeights& out) {
+  ffn({.gate = prefix + "w1.weight", .up = prefix + "w3.weight", .down = prefix + "w2.weight", .storage = storage},
+      d_hidden, out);
+}
+
+void PartsBuilder::experts(const std::string& prefix, int64_t n_experts, MoeWeights& out) {
+  const ModelConfig& c = config_;
+  out.experts.resize(static_cast<size_t>(n_experts));
+  for (int64_t e = 0; e < n_experts; ++e) {
+    expert(fmt::format("{}experts.{}.", prefix, e), Storage::kExpertMatrix, c.d_expert,
+           out.experts[static_cast<size_t>(e)]);
+  }
+  expert(prefix + "shared_experts.", Storage::kMatrix, c.n_shared_experts * c.d_expert, out.shared.emplace());
+}
+
+void PartsBuilder::row_groups(std::string name, const RowGroups& groups, std::vector<Matrix>& out) {
+  const auto store = [&out, n_groups = groups.n_groups](const StoredTensor& tensor, const StoredScales* scales,
+                                                        MatrixForm form) {
+    return store_row_groups(tensor, scales, n_groups, form, &out);
+  };
+  add({.name = std::move(name),
+       .shape = {groups.n_groups * groups.n, groups.k},
+       .storage = Storage::kMatrix,
+       .parts = {{.count = groups.n_groups, .n = groups.n, .k = groups.k, .between_blocks = groups.between_blocks}},
+       .store = store});
+}
+
+namespace {
+
+class Builder : public PartsBuilder {
  public:
-  Builder(const ModelConfig& config, const Numerics* numerics) : TableBuilder(config, numerics, scale_name) {}
+  Builder(const ModelConfig& config, const Numerics* numerics) : PartsBuilder(config, numerics) {}
 
   std::vector<WeightRow> build(ModelWeights& w);
 
@@ -31,22 +66,11 @@ class Builder : public TableBuilder {
   void attention(const std::string& prefix, const LayerCompression& compression, V4AttentionWeights& out);
   void compressor(const std::string& prefix, const LayerCompression& compression, int64_t d, CompressorWeights& out);
   void moe(const std::string& prefix, bool by_token_id, MoeWeights& out);
-  void expert(const std::string& prefix, Storage storage, int64_t d_hidden, ops::FfnWeights& out);
-  void out_down(std::string name, V4AttentionWeights& out);
   void hash_experts(std::string name, MoeWeights& out);
-  void stream_mix(const std::string& prefix, StreamMixWeights& out);
   void stream_head(const std::string& prefix, StreamHeadWeights& out);
   void mtp(const std::string& prefix, V4MtpWeights& out);
   void dspark(const DsparkConfig& dspark, DsparkWeights& out);
 };
-
-// hc_attn_fn, hc_attn_base, hc_attn_scale
-void Builder::stream_mix(const std::string& prefix, StreamMixWeights& out) {
-  const int64_t m = config_.n_streams, n = 2 * m + m * m;
-  f32_matrix(prefix + "fn", {n, m * config_.d_model}, out.fn, io::StoredDtype::kF32);
-  vector(prefix + "base", {n}, out.base);
-  vector(prefix + "scale", {3}, out.scale);
-}
 
 void Builder::stream_head(const std::string& prefix, StreamHeadWeights& out) {
   const int64_t m = config_.n_streams;
@@ -64,21 +88,6 @@ void Builder::compressor(const std::string& prefix, const LayerCompression& comp
   vector(prefix + "norm.weight", {d}, out.norm);
 }
 
-// Block-diagonal: rows of group g apply to the heads of that group.
-void Builder::out_down(std::string name, V4AttentionWeights& out) {
-  const ModelConfig& c = config_;
-  const int64_t n = own(c).d_out_lora, k = c.n_heads / own(c).n_out_groups * c.d_head();
-  const auto store = [&out, n_groups = own(c).n_out_groups](const StoredTensor& tensor, const StoredScales* scales,
-                                                            MatrixForm form) {
-    return store_row_groups(tensor, scales, n_groups, form, &out.out_down);
-  };
-  add({.name = std::move(name),
-       .shape = {own(c).n_out_groups * n, k},
-       .storage = Storage::kMatrix,
-       .parts = {{.count = own(c).n_out_groups, .n = n, .k = k, .between_blocks = n % kWeightBlock == 0}},
-       .store = store});
-}
-
 void Builder::attention(const std::string& prefix, const LayerCompression& compression, V4AttentionWeights& out) {
   const ModelConfig& c = config_;
   const int64_t d_head = c.d_head();
@@ -88,8 +97,14 @@ void Builder::attention(const std::string& prefix, const LayerCompression& compr
   matrix(prefix + "wq_b.weight", {c.n_heads * d_head, c.d_q_lora}, out.q_up);
   matrix(prefix + "wkv.weight", {d_head, c.d_model}, out.kv);
   vector(prefix + "kv_norm.weight", {d_head}, out.kv_norm);
-  out_down(prefix + "wo_a.weight", out);
-  matrix(prefix + "wo_b.weight", {c.d_model, own(c).n_out_groups * own(c).d_out_lora}, out.out_up);
+  const int64_t n_groups = own(c).n_out_groups, d_out = own(c).d_out_lora;
+  row_groups(prefix + "wo_a.weight",
+             {.n_groups = n_groups,
+              .n = d_out,
+              .k = c.n_heads / n_groups * d_head,
+              .between_blocks = d_out % kWeightBlock == 0},
+             out.out_down);
+  matrix(prefix + "wo_b.weight", {c.d_model, n_groups * d_out}, out.out_up);
   if (compression.kind == Compression::kNone) return;
   compressor(prefix + "compressor.", compression, d_head, out.compressor.emplace());
   if (compression.kind != Compression::kIndexed) return;
@@ -97,11 +112,6 @@ void Builder::attention(const std::string& prefix, const LayerCompression& compr
   matrix(prefix + "indexer.wq_b.weight", {c.n_index_heads * c.d_index, c.d_q_lora}, indexer.q_up);
   f32_matrix(prefix + "indexer.weights_proj.weight", {c.n_index_heads, c.d_model}, indexer.head_weights);
   compressor(prefix + "indexer.compressor.", compression, c.d_index, indexer.compressor);
-}
-
-void Builder::expert(const std::string& prefix, Storage storage, int64_t d_hidden, ops::FfnWeights& out) {
-  ffn({.gate = prefix + "w1.weight", .up = prefix + "w3.weight", .down = prefix + "w2.weight", .storage = storage},
-      d_hidden, out);
 }
 
 void Builder::hash_experts(std::string name, MoeWeights& out) {
@@ -123,12 +133,7 @@ void Builder::moe(const std::string& prefix, bool by_token_id, MoeWeights& out) 
   } else {
     vector(prefix + "gate.bias", {c.n_experts}, out.bias);
   }
-  out.experts.resize(static_cast<size_t>(c.n_experts));
-  for (int64_t e = 0; e < c.n_experts; ++e) {
-    expert(fmt::format("{}experts.{}.", prefix, e), Storage::kExpertMatrix, c.d_expert,
-           out.experts[static_cast<size_t>(e)]);
-  }
-  expert(prefix + "shared_experts.", Storage::kMatrix, c.n_shared_experts * c.d_expert, out.shared.emplace());
+  experts(prefix, c.n_experts, out);
 }
 
 void Builder::layer(const std::string& prefix, int layer_idx, V4LayerWeights& out) {

@@ -118,11 +118,8 @@ Status read_numbers(const JsonFields& fields, ModelConfig* config) {
   for (const Dim<int64_t>& dim : kDims) LEVIN_TRY(read_dim(fields, dim, config));
   for (const Dim<int64_t, DeepseekV41Config>& dim : kOwnDims) LEVIN_TRY(read_dim(fields, dim, &own(*config)));
   LEVIN_TRY(read_dim(fields, kSinkhornSteps, config));
-  LEVIN_ASSIGN(config->expert_factor, read_real(fields, "routed_scaling_factor", {1e-6, 1e6}));
-  LEVIN_ASSIGN(config->normalize_expert_weights, fields.get<bool>("norm_topk_prob"));
-  LEVIN_ASSIGN(config->ffn_limit, read_real(fields, "swiglu_limit", {1e-3, 1e6}));
-  LEVIN_ASSIGN(config->stream_eps, read_real(fields, "hc_eps", {1e-12, 0.1}));
-  return {};
+  LEVIN_TRY(read_expert_numbers(fields, config));
+  return read_stream_numbers(fields, config);
 }
 
 // A head is d_nope columns, then d_rope rotated ones.

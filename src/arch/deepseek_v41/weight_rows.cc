@@ -1,4 +1,6 @@
-// The tensors of DeepSeek-V4.1 (model_spec.md 11.8): names without a prefix, `<name>.scale` next to `<name>.weight`.
+// The tensors of DeepSeek-V4.1 (model_spec.md 11.8): names without a prefix.
+#include "arch/deepseek_v4/weight_rows.h"
+
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -7,25 +9,17 @@
 
 #include "arch/deepseek_v41/parts.h"
 #include "arch/deepseek_v41/weights.h"
-#include "model/weight_table_builder.h"
 
 namespace levin::deepseek_v41 {
 namespace {
-
-using io::StoredTensor;
-
-std::string scale_name(std::string_view weight_name) {
-  constexpr std::string_view kWeight = "weight";
-  return std::string(weight_name.substr(0, weight_name.size() - kWeight.size())) + "scale";
-}
 
 struct Experts {
   int64_t n = 0;
 };
 
-class Builder : public TableBuilder {
+class Builder : public deepseek_v4::PartsBuilder {
  public:
-  Builder(const ModelConfig& config, const Numerics* numerics) : TableBuilder(config, numerics, scale_name) {}
+  Builder(const ModelConfig& config, const Numerics* numerics) : PartsBuilder(config, numerics) {}
 
   std::vector<WeightRow> build(ModelWeights& w);
 
@@ -34,36 +28,10 @@ class Builder : public TableBuilder {
   void layer(int layer_idx, Experts experts, V41LayerWeights& out);
   void attention(const std::string& prefix, int layer_idx, V41AttentionWeights& out);
   void indexer(const std::string& prefix, bool makes_keys, V41IndexerWeights& out);
-  void moe(const std::string& prefix, Experts experts, MoeWeights& out);
-  void expert(const std::string& prefix, Storage storage, int64_t d_hidden, ops::FfnWeights& out);
-  void out_down(std::string name, V41AttentionWeights& out);
-  void stream_mix(const std::string& prefix, StreamMixWeights& out);
+  void moe(const std::string& prefix, int64_t n_experts, MoeWeights& out);
   void engram(const std::string& prefix, size_t index, EngramWeights& out);
   void dspark(const V41DsparkConfig& dspark, V41DsparkWeights& out);
 };
-
-// hc_attn_fn, hc_attn_base, hc_attn_scale
-void Builder::stream_mix(const std::string& prefix, StreamMixWeights& out) {
-  const int64_t m = config_.n_streams, n = 2 * m + m * m;
-  f32_matrix(prefix + "fn", {n, m * config_.d_model}, out.fn, io::StoredDtype::kF32);
-  vector(prefix + "base", {n}, out.base);
-  vector(prefix + "scale", {3}, out.scale);
-}
-
-// Block-diagonal: rows of group g apply to the heads of that group.
-void Builder::out_down(std::string name, V41AttentionWeights& out) {
-  const ModelConfig& c = config_;
-  const int64_t n = own(c).d_out_lora, k = c.n_heads / own(c).n_out_groups * c.d_head();
-  const auto store = [&out, n_groups = own(c).n_out_groups](const StoredTensor& tensor, const StoredScales* scales,
-                                                            MatrixForm form) {
-    return store_row_groups(tensor, scales, n_groups, form, &out.out_down);
-  };
-  add({.name = std::move(name),
-       .shape = {own(c).n_out_groups * n, k},
-       .storage = Storage::kMatrix,
-       .parts = {{.count = own(c).n_out_groups, .n = n, .k = k}},
-       .store = store});
-}
 
 void Builder::indexer(const std::string& prefix, bool makes_keys, V41IndexerWeights& out) {
   const ModelConfig& c = config_;
@@ -83,8 +51,10 @@ void Builder::attention(const std::string& prefix, int layer_idx, V41AttentionWe
   matrix(prefix + "wq_b.weight", {c.n_heads * d_head, c.d_q_lora}, out.q_up);
   matrix(prefix + "wkv.weight", {d_head, c.d_model}, out.kv);
   vector(prefix + "kv_norm.weight", {d_head}, out.kv_norm);
-  out_down(prefix + "wo_a.weight", out);
-  matrix(prefix + "wo_b.weight", {c.d_model, own(c).n_out_groups * own(c).d_out_lora}, out.out_up);
+  const int64_t n_groups = own(c).n_out_groups, d_out = own(c).d_out_lora;
+  row_groups(prefix + "wo_a.weight", {.n_groups = n_groups, .n = d_out, .k = c.n_heads / n_groups * d_head},
+             out.out_down);
+  matrix(prefix + "wo_b.weight", {c.d_model, n_groups * d_out}, out.out_up);
   const bool makes = makes_entries(c, layer_idx);
   if (makes) {
     V41CompressorWeights& compressor = out.compressor.emplace();
@@ -96,21 +66,11 @@ void Builder::attention(const std::string& prefix, int layer_idx, V41AttentionWe
   if (c.has_indexer(layer_idx)) indexer(prefix + "indexer.", makes, out.indexer.emplace());
 }
 
-void Builder::expert(const std::string& prefix, Storage storage, int64_t d_hidden, ops::FfnWeights& out) {
-  ffn({.gate = prefix + "w1.weight", .up = prefix + "w3.weight", .down = prefix + "w2.weight", .storage = storage},
-      d_hidden, out);
-}
-
-void Builder::moe(const std::string& prefix, Experts experts, MoeWeights& out) {
+void Builder::moe(const std::string& prefix, int64_t n_experts, MoeWeights& out) {
   const ModelConfig& c = config_;
-  f32_matrix(prefix + "gate.weight", {experts.n, c.d_model}, out.gate);
-  vector(prefix + "gate.bias", {experts.n}, out.bias);
-  out.experts.resize(static_cast<size_t>(experts.n));
-  for (int64_t e = 0; e < experts.n; ++e) {
-    expert(fmt::format("{}experts.{}.", prefix, e), Storage::kExpertMatrix, c.d_expert,
-           out.experts[static_cast<size_t>(e)]);
-  }
-  expert(prefix + "shared_experts.", Storage::kMatrix, c.n_shared_experts * c.d_expert, out.shared.emplace());
+  f32_matrix(prefix + "gate.weight", {n_experts, c.d_model}, out.gate);
+  vector(prefix + "gate.bias", {n_experts}, out.bias);
+  experts(prefix, n_experts, out);
 }
 
 void Builder::engram(const std::string& prefix, size_t index, EngramWeights& out) {
@@ -135,7 +95,7 @@ void Builder::layer(int layer_idx, Experts experts, V41LayerWeights& out) {
   attention(prefix + "attn.", layer_idx, out.attention);
   stream_mix(prefix + "hc_ffn_", out.ffn_streams);
   vector(prefix + "ffn_norm.weight", {config_.d_model}, out.ffn_norm);
-  moe(prefix + "ffn.", experts, out.moe);
+  moe(prefix + "ffn.", experts.n, out.moe);
 }
 
 // The first stage's names have what goes before the stages, the last one's what comes after them.
