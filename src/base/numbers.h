@@ -118,9 +118,4 @@ LEVIN_HOST_DEVICE inline float e2m1_pow2_scale(float amax) {
   return pow2_at_least((amax > kE2m1MinAmax ? amax : kE2m1MinAmax) * (1.0f / kE2m1Max));
 }
 
-LEVIN_HOST_DEVICE inline bool is_power_of_two(float x) {
-  const uint32_t bits = std::bit_cast<uint32_t>(x);
-  return (bits >> 23) != 0 && (bits >> 23) < 0xFF && (bits & 0x7FFFFFu) == 0;
-}
-
 }  // namespace levin

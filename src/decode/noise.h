@@ -20,10 +20,7 @@ struct NoisePlace {
 
 // x of the tokens 4 * (token / 4) and the three after it.
 PhiloxBlock noise_bits(const NoisePlace& place, uint32_t token);
-double gumbel_of(uint32_t x);  // g
-inline double gumbel_noise(const NoisePlace& place, uint32_t token) {
-  return gumbel_of(noise_bits(place, token)[token % 4]);
-}
+double gumbel_of(uint32_t x);  // g; of a token, x is lane token % 4 of its noise_bits()
 
 // No noise is larger: g at the largest u.
 constexpr double kMaxGumbelNoise = 22.8739;

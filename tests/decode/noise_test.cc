@@ -16,6 +16,8 @@ TEST(Philox, GivesThePublishedAnswers) {
             (PhiloxBlock{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
 }
 
+double gumbel_noise(const NoisePlace& place, uint32_t token) { return gumbel_of(noise_bits(place, token)[token % 4]); }
+
 TEST(Gumbel, HasTheDistributionsMeanAndVariance) {
   double sum = 0, squares = 0;
   constexpr int kDraws = 200000;

@@ -134,8 +134,9 @@ int32_t choose_by_the_book(const std::vector<float>& logits, const SamplingParam
   int32_t token = -1;
   for (const auto& [negative, id] : ranked) {
     if (params.min_p > 0 && -negative < largest + std::log(params.min_p)) continue;
-    const double noisy = -negative + gumbel_noise({.seed = params.seed, .position = position, .choice = params.choice},
-                                                  static_cast<uint32_t>(id));
+    const NoisePlace place{.seed = params.seed, .position = position, .choice = params.choice};
+    const uint32_t x = noise_bits(place, static_cast<uint32_t>(id))[static_cast<size_t>(id % 4)];
+    const double noisy = -negative + gumbel_of(x);
     if (noisy > best || (noisy == best && id < token)) {
       best = noisy;
       token = id;

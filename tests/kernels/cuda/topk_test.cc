@@ -288,7 +288,7 @@ TEST_F(TopkTest, BehindTheScoresARowWithNanTakesItsFirstKeysAndNoOtherChanges) {
   }
 }
 
-// A captured step replayed with ten times the keys selects what an eager step top-k indices.
+// A captured step replayed with ten times the keys selects what an eager step does.
 TEST_F(TopkTest, ReplaysWithLongerRows) {
   constexpr int kTopk = 512;
   std::vector<int32_t> longer = {6000, 6001, 30000, 30001, 0, 0, 11000, 11001}, shorter;
@@ -327,43 +327,6 @@ TEST_F(TopkTest, ReplaysWithLongerRows) {
   must(stream_->synchronize());
   graph.launch(*stream_);
   EXPECT_EQ(topk.host(), eager);
-}
-
-// Prefill in runs of a few rows selects what decode top-k indices for each row alone.
-TEST_F(TopkTest, PrefillInBoundedMemory) {
-  constexpr int kRows = 45, kTopk = 256;
-  std::vector<int32_t> visible;
-  for (int t = 0; t < kRows; ++t) visible.push_back(3000 - kRows + 1 + t);
-  IndexProblem p({.n_heads = 64, .n_tokens = 1, .lengths = visible, .seed = 4});
-  for (int t = 1; t < kRows; ++t)
-    std::copy_n(p.tables.end() - p.table_width, p.table_width, p.tables.begin() + (t - 1) * p.table_width);
-  IndexOnDevice d(*stream_, p);
-  const std::vector<int32_t> expected = d.topk(kTopk, false);
-  const IndexScoreInputs in = d.inputs();
-  for (const int64_t rows_at_once : {8, 16, 48}) {
-    const int64_t n_bytes = prefill_scratch_bytes(rows_at_once, p.max_length, 132);
-    const DeviceArray<uint8_t> scratch(*stream_, n_bytes);
-    scratch.fill(0xCD);
-    const DeviceArray<int32_t> topk(*stream_, int64_t{kRows} * kTopk);
-    prefill_index_topk({.q = in.q,
-                        .w = in.w,
-                        .visible = in.lengths.data,
-                        .n_rows = kRows,
-                        .n_heads = 64,
-                        .table = in.tables.data,
-                        .pages = in.pages,
-                        .n_pages = in.n_pages,
-                        .page_bytes = in.page_bytes,
-                        .max_length = p.max_length,
-                        .topk = topk.data(),
-                        .n_topk = kTopk,
-                        .n_blocks = 132,
-                        .scratch = reinterpret_cast<std::byte*>(scratch.data()),
-                        .scratch_bytes = n_bytes,
-                        .fault = d.fault_word()},
-                       stream_->handle());
-    EXPECT_EQ(topk.host(), expected) << rows_at_once << " rows at once";
-  }
 }
 
 }  // namespace

@@ -112,8 +112,7 @@ void index_scores(const IndexScores& a, const IndexPlan& plan, const IndexShape&
                            .histogram = a.histogram,
                            .min_ranked = a.min_ranked,
                            .fault = a.fault,
-                           .first = a.in.first,
-                           .reread = a.in.reread};
+                           .first = a.in.first};
   const IndexScoreMaps maps = make_maps(a.in, shape.n_tokens);
   switch (a.in.n_heads) {
     case 16:

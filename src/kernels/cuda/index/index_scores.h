@@ -82,7 +82,6 @@ struct IndexScoreInputs {
   int64_t n_pages = 0;
   int64_t page_bytes = 0;  // at least 8448, a multiple of 16
   int32_t first = 0;       // the first slot that holds a key
-  bool reread = false;     // keys will be read again soon (prefill): keep them in L2
 };
 
 struct IndexScores {

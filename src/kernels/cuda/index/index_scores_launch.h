@@ -25,7 +25,6 @@ struct IndexScoreParams {
   int64_t min_ranked;
   uint32_t* fault;
   int32_t first;
-  bool reread;
 };
 
 struct IndexScoreMaps {

@@ -75,8 +75,8 @@ struct ScoreRun {
   int n_pages;
   int ordinal;  // pages of the block before this run
 
-  // The block's pages fall to n warps or warpgroups in turn: the first of this run that falls to `taker`.
-  __device__ __forceinline__ int first_page_of(int taker, int n) const { return (taker + n - ordinal % n) % n; }
+  // The block's pages fall to n warps or warpgroups in turn: the first of this run that falls to the i-th.
+  __device__ __forceinline__ int first_page_of(int i, int n) const { return (i + n - ordinal % n) % n; }
 };
 
 template <int kHeadsOf, int kTokensOf, bool kCountsOf>
@@ -174,7 +174,6 @@ __device__ __forceinline__ void load_keys_role(typename Config::Shared& s, const
                                                const PlanBlock& block, const CUtensorMap& key_map, int warp) {
   constexpr int kStep = Config::kLoadWarps;
   const int lane = threadIdx.x % 32;
-  const uint64_t policy = p.reread ? kEvictNormal : kEvictFirst;
   RingPosition<Config::kStages / kStep> at;
   for_each_run(p.plan, block, [&](const ScoreRun& run) {
     const int first = run.first_page_of(warp, kStep);
@@ -193,9 +192,9 @@ __device__ __forceinline__ void load_keys_role(typename Config::Shared& s, const
           Mbarrier& full = s.key_ring.full[stage];
           s.key_ring.empty[stage].wait(at.parity ^ 1);
           full.arrive_expect_bytes(kKeyTileBytes + kIndexPageTokens * 4);
-          tma_load_3d(s.key[stage], key_map, full, 0, 0, page, policy);
+          tma_load_3d(s.key[stage], key_map, full, 0, 0, page, kEvictFirst);
           bulk_load(s.key_scale[stage], p.pages + page * p.page_bytes + kKeyTileBytes, kIndexPageTokens * 4, full,
-                    policy);
+                    kEvictFirst);
         }
         at.advance();
       }
@@ -332,7 +331,7 @@ class RunScorer {
     bool more;  // come after them
   };
 
-  // Chunks kChunk and following of the pages at `ring`, which is moved behind them. The wait for a page is hidden by
+  // Chunks kChunk and following of the pages at `ring`, which is moved past them. The wait for a page is hidden by
   // the products of the one before it.
   template <int kChunk>
   __device__ __forceinline__ void score_pages(const Pages& pages, Ring& ring, int slot) {

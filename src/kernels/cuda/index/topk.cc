@@ -2,8 +2,6 @@
 
 #include <fmt/core.h>
 
-#include <algorithm>
-
 #include "base/check.h"
 #include "kernels/cuda/index/topk_launch.h"
 #include "kernels/cuda/plan_thresholds.h"
@@ -25,31 +23,6 @@ int n_split_for(int64_t n_rows, int64_t max_length) {
   };
   while (n_split > 1 && is_too_many(n_split)) n_split /= 2;
   return n_split;
-}
-
-// How prefill cuts its scratch for runs of n_rows: plan, histograms, scores.
-struct PrefillScratch {
-  int64_t histogram_offset;
-  int64_t score_offset;
-  int64_t score_stride;
-  int64_t n_bytes;
-};
-
-IndexShape prefill_shape(int64_t n_rows, int64_t max_length, int n_blocks) {
-  return {.n_requests = static_cast<int>((n_rows + kMaxQueryTokens - 1) / kMaxQueryTokens),
-          .n_tokens = kMaxQueryTokens,
-          .n_blocks = n_blocks,
-          .max_length = max_length};
-}
-
-PrefillScratch prefill_scratch(int64_t n_rows, int64_t max_length, int n_blocks) {
-  const auto round = [](int64_t n_bytes) { return (n_bytes + 255) / 256 * 256; };
-  PrefillScratch s{};
-  s.score_stride = (max_length + 63) / 64 * 64;
-  s.histogram_offset = round(index_plan_bytes(prefill_shape(n_rows, max_length, n_blocks)));
-  s.score_offset = s.histogram_offset + n_rows * kScoreBins * 4;
-  s.n_bytes = s.score_offset + n_rows * s.score_stride * 4;
-  return s;
 }
 
 }  // namespace
@@ -97,50 +70,6 @@ void index_topk(const IndexTopk& a, const IndexPlan& plan, const IndexShape& sha
                .row_fault = a.row_fault,
                .row_fault_bit = a.row_fault_bit},
               stream);
-}
-
-int64_t prefill_scratch_bytes(int64_t n_rows_at_once, int64_t max_length, int n_blocks) {
-  return prefill_scratch(n_rows_at_once, max_length, n_blocks).n_bytes;
-}
-
-void prefill_index_topk(const PrefillIndexTopk& a, StreamHandle stream) {
-  int64_t rows_at_once = (a.n_rows + kMaxQueryTokens - 1) / kMaxQueryTokens * kMaxQueryTokens;
-  while (rows_at_once > kMaxQueryTokens &&
-         prefill_scratch_bytes(rows_at_once, a.max_length, a.n_blocks) > a.scratch_bytes)
-    rows_at_once = std::max<int64_t>(kMaxQueryTokens, rows_at_once / 2 / kMaxQueryTokens * kMaxQueryTokens);
-  const PrefillScratch cut = prefill_scratch(rows_at_once, a.max_length, a.n_blocks);
-  LEVIN_CHECK(cut.n_bytes <= a.scratch_bytes,
-              "{} bytes of scratch for prefill index scores, {} needed for eight rows of {} keys", a.scratch_bytes,
-              cut.n_bytes, a.max_length);
-  uint32_t* histogram = reinterpret_cast<uint32_t*>(a.scratch + cut.histogram_offset);
-  cudaMemsetAsync(histogram, 0, static_cast<size_t>(rows_at_once * kScoreBins * 4), stream);
-  for (int64_t row = 0; row < a.n_rows; row += rows_at_once) {
-    const int64_t n_rows = std::min(rows_at_once, a.n_rows - row);
-    const IndexShape shape = prefill_shape(n_rows, a.max_length, a.n_blocks);
-    const RowLengths lengths{a.visible + row, kMaxQueryTokens, 1};
-    const IndexPlan plan = build_index_plan(
-        {.lengths = lengths, .n_rows = n_rows, .shape = shape, .skip_length = a.first + a.n_topk, .memory = a.scratch},
-        stream);
-    index_topk({.in = {.q = static_cast<const std::byte*>(a.q) + row * a.n_heads * kIndexWidth,
-                       .w = a.w + row * a.n_heads,
-                       .n_rows = n_rows,
-                       .n_heads = a.n_heads,
-                       .lengths = lengths,
-                       .tables = {.data = a.table, .stride = 0},
-                       .pages = a.pages,
-                       .n_pages = a.n_pages,
-                       .page_bytes = a.page_bytes,
-                       .first = a.first,
-                       .reread = true},
-                .physical = a.physical,
-                .score = reinterpret_cast<float*>(a.scratch + cut.score_offset),
-                .score_stride = cut.score_stride,
-                .histogram = histogram,
-                .topk = a.topk + row * a.n_topk,
-                .n_topk = a.n_topk,
-                .fault = a.fault},
-               plan, shape, stream);
-  }
 }
 
 }  // namespace levin::cuda

@@ -87,29 +87,4 @@ struct IndexTopk {
 // The plan must have been built with skip_length at most first + n_topk.
 void index_topk(const IndexTopk& a, const IndexPlan& plan, const IndexShape& shape, StreamHandle stream);
 
-// Many query tokens of one sequence in bounded memory: rows in runs whose scores fit `scratch`, each run eight tokens
-// to a request.
-struct PrefillIndexTopk {
-  const void* q = nullptr;           // [n_rows, n_heads, 128] e4m3
-  const float* w = nullptr;          // [n_rows, n_heads]
-  const int32_t* visible = nullptr;  // [n_rows] lengths
-  int64_t n_rows = 0;
-  int n_heads = 0;
-  const int32_t* table = nullptr;  // the sequence's block table
-  const std::byte* pages = nullptr;
-  int64_t n_pages = 0;
-  int64_t page_bytes = 0;
-  int64_t max_length = 0;
-  int32_t first = 0;
-  bool physical = false;
-  int32_t* topk = nullptr;  // [n_rows, n_topk]
-  int n_topk = 0;
-  int n_blocks = 0;
-  std::byte* scratch = nullptr;
-  int64_t scratch_bytes = 0;  // at least prefill_scratch_bytes() of one run of 8 rows; any contents
-  uint32_t* fault = nullptr;
-};
-int64_t prefill_scratch_bytes(int64_t n_rows_at_once, int64_t max_length, int n_blocks);
-void prefill_index_topk(const PrefillIndexTopk& a, StreamHandle stream);
-
 }  // namespace levin::cuda

@@ -1,27 +1,9 @@
-// copies.h: a block a piece or a row.
+// copies.h: a block a row.
 #include "kernels/cuda/plain/copies.h"
 #include "kernels/cuda/plain/launch.cuh"
 
 namespace levin::cuda::plain {
 namespace {
-
-template <class T>
-__device__ void copy(const Piece& piece) {
-  const T* from = reinterpret_cast<const T*>(piece.from);
-  T* to = reinterpret_cast<T*>(piece.to);
-  for (int64_t i = threadIdx.x; i < piece.n_bytes / static_cast<int64_t>(sizeof(T)); i += blockDim.x) to[i] = from[i];
-}
-
-__global__ void copy_pieces_kernel(CopyPieces a) {
-  follow_earlier_kernels();
-  const Piece piece = a.pieces[blockIdx.x];
-  const auto places = reinterpret_cast<uintptr_t>(piece.from) | reinterpret_cast<uintptr_t>(piece.to);
-  if ((places | static_cast<uintptr_t>(piece.n_bytes)) % 4 == 0) {
-    copy<uint32_t>(piece);
-  } else {
-    copy<uint8_t>(piece);
-  }
-}
 
 // A block has kColumns of a row, whose loads are under way together.
 constexpr int kColumnsOfThread = 4, kColumns = kColumnsOfThread * kThreads;
@@ -68,7 +50,6 @@ __global__ void __launch_bounds__(kReadThreads) read_bytes_kernel(ReadBytes a) {
 
 }  // namespace
 
-void copy_pieces(const CopyPieces& a, StreamHandle stream) { start(copy_pieces_kernel, {.x = a.n_pieces}, stream, a); }
 void copy_rows(const CopyRows& a, StreamHandle stream) {
   start(copy_rows_kernel, {.x = a.n_rows, .y = div_up(a.d, kColumns)}, stream, a);
 }

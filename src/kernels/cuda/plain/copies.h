@@ -1,4 +1,4 @@
-// Copies within device memory: pieces of block records, and the row copies between the ops of a model.
+// The row copies between the ops of a model, and a read of memory for measurements.
 #pragma once
 
 #include <cstddef>
@@ -7,19 +7,6 @@
 #include "kernels/cuda/plain/paged_cache.h"
 
 namespace levin::cuda::plain {
-
-// Pieces of any size, each from one place to another: the record of a block of tokens is gathered into one run of bytes, or
-// scattered back, with one list. Both places and sizes are multiples of 4 bytes or copied byte by byte.
-struct Piece {
-  const std::byte* from = nullptr;
-  std::byte* to = nullptr;
-  int64_t n_bytes = 0;  // 0: nothing
-};
-struct CopyPieces {
-  const Piece* pieces = nullptr;  // [n_pieces], in device memory
-  int64_t n_pieces = 0;           // capacity
-};
-void copy_pieces(const CopyPieces& a, StreamHandle stream);
 
 // out[i,:] = x[rows[i],:], f32. Rows null: i / repeat, so that each row of x comes `repeat` times; a negative row leaves
 // out[i,:] as it is. With out a slice of wider rows two calls put rows side by side.

@@ -10,7 +10,6 @@ namespace {
 
 constexpr int kRowThreads = 1024;
 constexpr int kAtOnce = 16;  // logits that a thread has under way: a row is read by one SM, as fast as it can
-constexpr int kLogSumPartials = 16;
 constexpr float kLog2E = 1.4426950408889634f;
 
 // use(logits, first, n): so many of this thread's logits of a row, of ids first, first + kRowThreads, ...
@@ -57,32 +56,6 @@ __global__ void __launch_bounds__(kRowThreads) argmax_kernel(Argmax a) {
   const Ranked<float> best = best_of_block<kRowThreads>(mine);
   choose(best.index, nan, a.out + t, a.fault == nullptr ? nullptr : a.fault + t);
 }
-
-__global__ void __launch_bounds__(kRowThreads) log_sum_exp_kernel(LogSumExp a) {
-  follow_earlier_kernels();
-  __shared__ double term[kRowThreads], partial[kLogSumPartials];
-  const int64_t t = blockIdx.x, n = a.logits.n_vocab;
-  const float* x = a.logits.x + t * a.logits.ld;
-  Ranked<float> mine{0, -1};
-  for_each_logit(x, n, [&](float logit, int64_t v) { mine = better(mine, Ranked<float>{logit, v}); });
-  const double largest = best_of_block<kRowThreads>(mine).value;
-  const int p = static_cast<int>(threadIdx.x);
-  double sum = 0;
-  for (int64_t first = 0; first < n; first += kRowThreads) {
-    __syncthreads();
-    if (first + p < n) term[p] = exp_of(x[first + p] - largest);
-    __syncthreads();
-    const int n_terms = static_cast<int>(n - first < kRowThreads ? n - first : kRowThreads);
-    for (int i = p; p < kLogSumPartials && i < n_terms; i += kLogSumPartials) sum += term[i];
-  }
-  if (p < kLogSumPartials) partial[p] = sum;
-  for (int half = kLogSumPartials / 2; half > 0; half /= 2) {
-    __syncthreads();
-    if (p < half) partial[p] += partial[p + half];
-  }
-  if (p == 0) a.out[t] = largest + log_of(partial[0]);
-}
-static_assert(kRowThreads % kLogSumPartials == 0, "every turn begins with sum 0");
 
 __device__ double noise(const ChoiceRule& rule, int64_t v) {
   const PhiloxBlock bits = philox4x32_10({static_cast<uint32_t>(v / 4), rule.position, rule.choice, 0},
@@ -180,9 +153,6 @@ __global__ void __launch_bounds__(kRowThreads) choose_kernel(ChooseTokens a) {
 
 void argmax(const Argmax& a, StreamHandle stream) {
   start(argmax_kernel, {.x = a.logits.n_rows, .threads = kRowThreads}, stream, a);
-}
-void log_sum_exp(const LogSumExp& a, StreamHandle stream) {
-  start(log_sum_exp_kernel, {.x = a.logits.n_rows, .threads = kRowThreads}, stream, a);
 }
 void choose_tokens(const ChooseTokens& a, StreamHandle stream) {
   start(choose_kernel, {.x = a.logits.n_rows, .threads = kRowThreads}, stream, a);

@@ -1,4 +1,4 @@
-// From logits to tokens: argmax, log-sum-exp, and the choice with noise. Contracts: ops/logits.h, decode/sampling.h,
+// From logits to tokens: argmax, and the choice with noise. Contracts: ops/logits.h, decode/sampling.h,
 // decode/noise.h; a token depends on its row alone, not on the batch.
 //
 // Faults    a row with a logit that is NaN chooses token 0 and has kNanLogit set
@@ -25,15 +25,6 @@ struct Argmax {
   int32_t* fault = nullptr;  // [T], may be null
 };
 void argmax(const Argmax& a, StreamHandle stream);
-
-// out[t] = ln sum_v exp(x[t, v]) in double precision, as the log-probabilities of decode/sampling.h have it.
-// Tree      largest + log of kLogSumPartials sums, exp(x[v] - largest) into sum v mod kLogSumPartials ascending, folded by
-//           halves
-struct LogSumExp {
-  Logits logits;
-  double* out = nullptr;  // [T]
-};
-void log_sum_exp(const LogSumExp& a, StreamHandle stream);
 
 // The token argmax_v (x[t, v] / temperature + g(v)), ties to the lowest id; x = -infinity is never chosen.
 struct ChooseTokens {
