@@ -333,9 +333,9 @@ TEST(GemmFp8PlanTest, RefusesByName) {
 }
 
 TEST(GemmFp8PlanTest, FillsTheSms) {
-  EXPECT_EQ(plan_gemm_fp8({1, 2112, 7168, 1, 132}).describe(), "few rows 2x32");
+  EXPECT_EQ(plan_gemm_fp8({1, 2112, 7168, 1, 132}).describe(), "GEMV 2x32");
   EXPECT_EQ(plan_gemm_fp8({3, 2112, 7168, 1, 132}).describe(), "rows 8x16");
-  EXPECT_EQ(plan_gemm_fp8({1, 7168, 16384, 1, 132}).describe(), "few rows 2x56");
+  EXPECT_EQ(plan_gemm_fp8({1, 7168, 16384, 1, 132}).describe(), "GEMV 2x56");
   EXPECT_EQ(plan_gemm_fp8({1, 7168, 2048, 32, 132}).describe(), "rows 8x64");
   EXPECT_EQ(plan_gemm_fp8({16, 7168, 2048, 1, 132}).describe(), "rows 16x56");
   EXPECT_EQ(plan_gemm_fp8({4096, 2112, 7168, 1, 132}).describe(), "tiles 256x136");

@@ -14,7 +14,7 @@ struct GemmF32Tile {
   int row_bytes;   // of a weight row in a stage
 
   static constexpr int kWarps = 8;
-  static constexpr int kMostTotals = 32;  // that a thread has registers for beside its sums
+  static constexpr int kMostTotals = 32;  // that a thread has registers for in addition to its sums
 
   constexpr int strip() const { return 32 * outputs; }
   constexpr int tile_rows() const { return rows * row_groups; }

@@ -181,7 +181,7 @@ struct Kernel {
     return at;
   }
   __device__ __forceinline__ bool is_valid(const Walk& at) const { return at.item < p.n_items; }
-  // Goes on to an item in which this group has a strip: the last of a tile of rows may have fewer than groups.
+  // Advances to an item in which this group has a strip: the last of a tile of rows may have fewer than groups.
   __device__ __forceinline__ void find_strip(Walk& at) const {
     while (at.item < p.n_items && at.place.head >= p.n_heads) {
       at.item += n_clusters();

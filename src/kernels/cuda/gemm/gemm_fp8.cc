@@ -53,7 +53,7 @@ GemmFp8Plan tiles_plan(const GemmFp8Shape& s) {
 }  // namespace
 
 std::string GemmFp8Plan::describe() const {
-  constexpr const char* kNames[] = {"few rows", "rows", "tiles"};
+  constexpr const char* kNames[] = {"GEMV", "rows", "tiles"};
   return fmt::format("{} {}x{}", kNames[static_cast<int>(kernel)], rows, width);
 }
 
@@ -92,7 +92,9 @@ void gemm_fp8(const GemmFp8& a, const GemmFp8Plan& plan, CUstream_st* stream) {
   switch (plan.kernel) {
     case GemmKernel::kGemv:
       LEVIN_CHECK(a.n_tokens <= kMaxGemvRows && a.n_groups == 1 && a.k % 128 == 0 && a.k <= kMaxGemvK,
-                  "gemm_fp8: {} rows of {} in {} groups are no few rows", a.n_tokens, a.k, a.n_groups);
+                  "gemm_fp8: {} rows of {} in {} groups; the GEMV kernel takes up to {} rows of one group, K a "
+                  "multiple of 128 up to {}",
+                  a.n_tokens, a.k, a.n_groups, kMaxGemvRows, kMaxGemvK);
       return gemm_fp8_gemv(a, plan, stream);
     case GemmKernel::kRows:
       return gemm_fp8_rows(a, plan, stream);

@@ -289,17 +289,17 @@ class Fold {
   __device__ Fold(const Params& p, Shared<C>& s) : p_(p), s_(s), lane_(static_cast<int>(threadIdx.x) % 32) {}
 
   __device__ void run() {
-    uint32_t n_taken = 0;
-    s_.sums_turns.give_back(0);
-    s_.sums_turns.give_back(1);
+    uint32_t n_consumed = 0;
+    s_.sums_turns.release(0);
+    s_.sums_turns.release(1);
     for (int strip = 0; strip < strips_of_block(p_); ++strip) {
       float totals[kOutputs] = {};
       for (int block = 0; block < p_.n_k_blocks; block += kBlocks) {
-        const int buffer = static_cast<int>(n_taken % 2);
-        s_.sums_turns.wait_full(buffer, n_taken / 2);
+        const int buffer = static_cast<int>(n_consumed % 2);
+        s_.sums_turns.wait_full(buffer, n_consumed / 2);
         promote(totals, s_.sums[buffer], strip, block);
-        s_.sums_turns.give_back(buffer);
-        ++n_taken;
+        s_.sums_turns.release(buffer);
+        ++n_consumed;
       }
 #pragma unroll
       for (int o = 0; o < kOutputs; ++o) store(totals[o], token(o), strip_of_block(strip) * C::kWidth + row(o));
