@@ -1,4 +1,5 @@
-# The CUDA language for the kernels: sm_90a machine code ahead of time, the runtime linked statically. Included when LEVIN_CUDA is on.
+# The CUDA language for the kernels: machine code ahead of time, the runtime linked statically. Included when LEVIN_CUDA is on. The
+# flags here are those of the tuned kernels, for sm_90a; src/kernels/cuda/plain names the architectures of the plain ones itself.
 # Flags that all targets share are with levin_flags: contraction is off on the device as on the host.
 include(CheckLanguage)
 if(NOT CMAKE_CUDA_COMPILER)
