@@ -5,6 +5,7 @@
 #include <set>
 
 #include "ops/cache_rows.h"
+#include "ops/kernel_registry.h"
 #include "ops/paged_cache.h"
 
 namespace levin::testing {
@@ -152,10 +153,12 @@ bool has_own_tree(const TestDevice& device, const Case& c) {
   return c.d % (device.isa() == Isa::kAmxBf16 ? 32 : 2) == 0;
 }
 
-// Whether there is a kernel for the case.
+// Whether a tuned kernel runs the case on a CUDA device.
 bool runs(const TestDevice& device, const Case& c) {
-  return !device.on_cuda() || (c.dtype == CacheDType::kFp8 && c.d == 128 && c.n_topk % 64 == 0 && c.n_topk <= 2048 &&
-                               (c.n_heads == 16 || c.n_heads == 32 || c.n_heads == 64));
+  return !device.on_cuda() ||
+         why_not_sm90(
+             {.op = "index_topk", .keys = index_key_format(c.dtype, c.d), .n_heads = c.n_heads, .n_topk = c.n_topk})
+             .empty();
 }
 
 class IndexTopkTest : public ::testing::TestWithParam<Case> {};
