@@ -7,8 +7,9 @@
 namespace levin::app {
 
 std::string model_text(const ModelConfig& c) {
-  return fmt::format("width       {}, vocabulary {}, positions {}\n", c.d_model, c.n_vocab, c.max_position) +
-         c.family->describe(c);
+  const std::string shared =
+      fmt::format("width       {}, vocabulary {}, positions {}\n", c.d_model, c.n_vocab, c.max_position);
+  return c.family->describe == nullptr ? shared : shared + c.family->describe(c);
 }
 
 io::JsonObject model_json(const ModelConfig& c) {
@@ -30,7 +31,7 @@ io::JsonObject model_json(const ModelConfig& c) {
       {"d_expert", c.d_expert},
       {"rope_theta", c.rope_theta},
   };
-  c.family->describe_json(c, &out);
+  if (c.family->describe_json != nullptr) c.family->describe_json(c, &out);
   return out;
 }
 

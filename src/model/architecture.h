@@ -71,9 +71,9 @@ struct Architecture {
   std::string_view cuda_lacks = {};
 
   // For `levin inspect`: one line for each part of the model, each with a label of twelve columns; and as JSON, the
-  // sizes of those parts by name.
-  std::string (*describe)(const ModelConfig& config);
-  void (*describe_json)(const ModelConfig& config, io::JsonObject* out);
+  // sizes of those parts by name. Null: what every family has, alone. A family of the registry has both.
+  std::string (*describe)(const ModelConfig& config) = nullptr;
+  void (*describe_json)(const ModelConfig& config, io::JsonObject* out) = nullptr;
 
   text::ChatMaker make_chat = nullptr;  // null: the family has no chat format; prompts are text or token ids
   const GgufNames* gguf = nullptr;      // null: the family cannot be exported as GGUF
