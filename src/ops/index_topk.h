@@ -68,8 +68,8 @@ struct IndexTopk {
 };
 void index_topk(OpContext& ctx, const IndexTopk& a);
 
-// The indices of rows that see at most K candidates each, and so take them all: index_topk() without its query. On CUDA a row
-// that sees more is not noticed, and takes the first K.
+// The indices of rows that see at most K candidates each, and so take them all: index_topk() without its query. A row must not see
+// more, which stops the process only where the host can read `visible`: on the CPU.
 struct TakeAll {
   View visible;  // [T] i32
   int32_t first = 0;

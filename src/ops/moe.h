@@ -55,8 +55,8 @@ struct RouteExperts {
   // [V, A] i32: the winners by token id, in any order, which are not looked for then; empty: the best
   View chosen;
   View tokens;  // [T] i32, rows of `chosen`; may be empty, for row t
-  // [T] i32, may be empty. On CUDA a row with slot < 0 is padding, with indices -1: no expert is read for it. The CPU
-  // routes it as any other row
+  // [T] i32, may be empty. A row with slot < 0 is padding, of which nobody reads a result: its indices and weights are those of any
+  // other row, or its indices are -1 and its weights 0, where the backend's expert_ffn() then reads no expert for it
   View slot = {};
   int n_groups = 1;
   int n_groups_kept = 1;

@@ -26,7 +26,7 @@ struct RoundToBf16 {
 void round_to_bf16(OpContext& ctx, const RoundToBf16& a);
 
 struct QuantizeFp8 {
-  View x;      // [T, K] f32, on CUDA f32 or bf16
+  View x;      // [T, K] f32; bf16 too where a tuned kernel of CUDA runs it
   View out;    // [T, K] f8_e4m3; or bf16: the rounded values themselves, which bf16 holds exactly
   View scale;  // [T, ceil(K / 128)] f32; empty for bf16
   // scale is [ceil(K / 128), T rounded up to a multiple of 4], for products whose weights ask for it
