@@ -5,6 +5,12 @@
 #include "arch/deepseek_v41/parts.h"
 
 namespace levin {
+namespace {
+
+constexpr std::string_view kCudaLacks =
+    "ngram_rows, read_table_soon, table_rows, gate_streams, select_blocks, keep_blocks, round_to_fp8, round_to_nvfp4";
+
+}  // namespace
 
 constinit const Architecture kDeepseekV41{.name = "DeepSeek-V4.1",
                                           .releases = "DeepSeek-V4.1-Flash, text alone",
@@ -23,9 +29,7 @@ constinit const Architecture kDeepseekV41{.name = "DeepSeek-V4.1",
                                           .own_workspace = deepseek_v41::own_workspace,
                                           .adjust_numerics = deepseek_v41::adjust_numerics,
                                           .make_model = deepseek_v41::make_model,
-                                          .cuda_lacks =
-                                              "ngram_rows, read_table_soon, table_rows, gate_streams, select_blocks, "
-                                              "keep_blocks, round_to_fp8, round_to_nvfp4",
+                                          .cuda_lacks = kCudaLacks,
                                           .describe = deepseek_v41::describe,
                                           .describe_json = deepseek_v41::describe_json,
                                           .make_chat = text::make_deepseek_v41_chat};

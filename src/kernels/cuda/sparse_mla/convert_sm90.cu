@@ -2,7 +2,7 @@
 //
 //   in    pages of 64 rows of 656 bytes, through a page table for each request       out  [tables, stride, 64, 1152] bytes
 //   grid  last top-k indices: 8 query rows a block; conversion: pages of a table x tables; 8 warps, a row each at a time
-//   flow  The last index of any query of a request bounds its pages: entries of the table behind it are not read.
+//   flow  The last index of any query of a request bounds its pages: entries of the table after it are not read.
 #include <algorithm>
 #include <cstdint>
 

@@ -8,7 +8,7 @@
 //   flow  Load warps: queries, and indices -> rows -> tiles, by cp.async. Head warpgroup g has the scores and weights of
 //         tiles g, g+2, ..., and value columns 256g .. 256g+255 of all tiles, in order. A tile is loaded in halves, the
 //         first being that of the value columns of its own warpgroup, which are free first. Head warpgroups leave the sums
-//         of a part in scratch memory and go on; write warps merge the parts of a row there, and write the row.
+//         of a part in scratch memory and continue; write warps merge the parts of a row there, and write the row.
 //   order of work  Group 0 adds the other's last tile before it computes its own scores, group 1 after them: each of
 //         the two waits for weights while the other multiplies, and no two products wait for one load.
 //   cost  a tile: 36 wgmma m64n64k16 + 8 m64n256k16 = 2176 tensor cycles; 72 KB from L2, 0.3 MB through shared memory
@@ -177,7 +177,7 @@ __device__ __forceinline__ void rescale(HeadState& m, const int32_t (&maximum)[2
   }
 }
 
-// Starts or goes on with the scores over one half of the latent columns.
+// Starts or continues the scores over one half of the latent columns.
 template <int kHalf>
 __device__ __forceinline__ void multiply_latent(float (&score)[32], const ConvertedRows& s, int tile_parity) {
 #pragma unroll

@@ -23,7 +23,7 @@ constexpr int64_t kMlaMergeBytes = std::max(kMlaTotals * kMlaTotalBytes, int64_t
 // Few rows in clusters: the weights of a row and 64 heads, between the block that has them and those that need them.
 constexpr int64_t kMlaWeightBytes = int64_t{kMlaMaxParts} * kMlaPartTopk * kMlaHeadGroup * 2;
 constexpr int64_t kMlaFewRowsItems = kMlaMergeBytes / kMlaWeightBytes;  // of a launch
-// Few rows apart: what the blocks of a row and 64 heads tell each other (struct PartMail of each part), behind the state of the
+// Few rows apart: what the blocks of a row and 64 heads tell each other (struct PartMail of each part), after the state of the
 // last launch. Launches take turns with two buffers: each leaves the other one's words as kNoMail.
 constexpr int64_t kMlaMailStateBytes = 128;
 constexpr int64_t kMlaMailBytes = int64_t{kMlaMaxParts} * (kMlaPartTopk / 64 * (128 * 80 + 64 * 4) + 64 * 4);

@@ -183,7 +183,7 @@ class Fp8Loader {
     return kTables && pick_ >= 0 ? entry_ * kIndexPageTokens + pick_ % kIndexPageTokens : pick_;
   }
 
-  // Until all but the last kPending rows that were asked for have arrived, with what was asked for beside them.
+  // Until all but the last kPending rows that were asked for have arrived, with what was asked for along with them.
   template <int kPending>
   __device__ __forceinline__ void wait_for_rows() {
     async_copy_wait<kPending>();
@@ -245,7 +245,7 @@ class Fp8Loader {
   }
 
   S& s_;
-  RingPosition<kStages>& at_;  // goes on from item to item
+  RingPosition<kStages>& at_;  // continues from item to item
   const SparseMla& a_;
   const W& w_;
   int thread_;

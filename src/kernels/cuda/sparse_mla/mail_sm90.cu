@@ -12,7 +12,7 @@
 //         warpgroups. Score warpgroups: scores of own tiles, of every other one, or with two groups of all for a group each;
 //         their ceilings, and then their weights, go to L2, where the blocks of the part read them (struct PartMail). A score
 //         warpgroup fetches the weights of all tiles of a group for its adder, a value warpgroup, and adds up their sums. Value
-//         columns are put in place by whoever has nothing else to do. The blocks of a cluster send each other their sums of half
+//         columns are put in place by warps that have nothing else to do. The blocks of a cluster send each other their sums of half
 //         of their columns, and merge the others.
 //   cost  one group, a block: 72 wgmma m64n64k16 for scores, 64 m64n64k16 for values = 4352 tensor cycles; 148 KB of
 //         cache rows, 37 KB of queries and 160 KB of weights read; 8 KB of sums sent. Two groups: twice the products, queries
@@ -314,7 +314,7 @@ __device__ __forceinline__ void add_tile(S& s, PartSums<S>& m, const OwnMail& ma
   for (int h = 0; h < 2; ++h) {
     factor[h] = factor_from_last(factors[h]);
     m.sum[parity][h] = fmaf(m.sum[parity][h], factor_from_last_but_one(factors[h]), tile_sum[h]);
-    if (tile == kPartTiles - 1) m.sum[0][h] *= factor[h];  // the last even tile's maximum is behind
+    if (tile == kPartTiles - 1) m.sum[0][h] *= factor[h];  // of even tiles: still at the maximum of the last of them
   }
   if (__any_sync(0xffffffff, factor[0] != 1 || factor[1] != 1)) {
 #pragma unroll

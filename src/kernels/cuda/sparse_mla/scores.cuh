@@ -267,7 +267,7 @@ __device__ __forceinline__ void finish_sums(Shared& s, ScoreState& m, const W& w
   merge_sums(m, part_max);
 }
 
-// The sums over this warpgroup's tiles: for this block's values and, behind a cluster barrier, for the other parts'.
+// The sums over this warpgroup's tiles: for this block's values and, after a cluster barrier, for the other parts'.
 __device__ __forceinline__ void publish_sums(Shared& s, const float (&sum)[2], int n_done) {
   s.sum_empty.wait((n_done & 1) ^ 1);
   if (threadIdx.x % 4 == 0) {

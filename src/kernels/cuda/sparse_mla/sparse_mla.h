@@ -68,7 +68,7 @@ struct SparseMla {
 };
 
 // What blocks tell each other of the rows being worked on, 50 MB. One launch at a time may use it: a stream has its own, since
-// launches on another may run beside. Cleared by its owner once, and again after a launch that did not end; a launch that ends
+// launches on another may run at the same time. Cleared by its owner once, and again after a launch that did not end; a launch that ends
 // leaves it as the next one expects it.
 int64_t sparse_mla_scratch_bytes();
 void clear_sparse_mla_scratch(std::byte* scratch, StreamHandle stream);

@@ -315,7 +315,7 @@ __device__ __forceinline__ uint32_t shares_of_merge(uint32_t* word, int part, in
 }
 
 // Leaves a part in scratch memory. The blocks that hold the parts of a row each merge their share of the columns when all are
-// there: the order of the additions is that of the parts, whoever adds.
+// there: the order of the additions is that of the parts, whichever block adds.
 template <LatentRows kFormat, class W>
 __device__ __forceinline__ void share_part(Shared& s, const ValueState& m, const SparseMla& a, const W& w) {
   s.sum_full.wait(w.n_done() & 1);
