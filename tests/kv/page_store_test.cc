@@ -250,6 +250,23 @@ TEST_F(PageStoreTest, DamageIsNoticed) {
   }
 }
 
+// Here by the function that takes its messages.
+TEST_F(PageStoreTest, WhatIsThrownWhileAPageIsWrittenCostsThatPage) {
+  PageStoreOptions o = options();
+  o.note = [](const std::string&) { throw std::bad_alloc(); };
+  const std::unique_ptr<PageStore> store = open(o);
+  const Path before = path(*store, 1, 2), lost = path(*store, 2, 2), after = path(*store, 3, 2);
+  write(*store, before);
+  const fs::path folder = files().front().parent_path(), aside = folder_.path() / "aside";
+  fs::rename(folder, aside);
+  write(*store, lost);
+  fs::rename(aside, folder);
+  write(*store, after);
+  EXPECT_EQ(n_readable(*store, before), 2u);
+  EXPECT_EQ(n_readable(*store, lost), 0u);
+  EXPECT_EQ(n_readable(*store, after), 2u);
+}
+
 TEST_F(PageStoreTest, AFolderThatVanishesStopsNobody) {
   const std::unique_ptr<PageStore> store = open();
   const Path p = path(*store, 1, 3), q = path(*store, 2, 3);
