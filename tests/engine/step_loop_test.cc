@@ -268,7 +268,7 @@ GenerateRequest random_request(std::mt19937_64& random) {
                       .top_p = below(2) == 0 ? 1 : 0.8,
                       .min_p = below(3) == 0 ? 0.05 : 0,
                       .repetition_penalty = below(3) == 0 ? 1.3 : 1,
-                      .presence_penalty = below(3) == 0 ? 5 : 0,
+                      .presence_penalty = below(3) == 0 ? 5.0 : 0.0,
                       .banned_tokens = tokens(90),
                       .allowed_tokens = tokens(6),
                       .stop_tokens = tokens(5),
