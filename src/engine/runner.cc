@@ -457,7 +457,6 @@ View Runner::input_rows(const RowInput& in, View which, int64_t n_given) {
 
 // Of a step that is all padding, which leaves the caches as they are.
 Status Runner::record_pass(const PassKey& key) {
-  if (passes_.contains(key)) return {};
   constexpr int32_t kFirstRow = 0;
   Forward f{.form = key.form, .chunks = {}, .wanted = {}, .from = {}};
   if (key.form == Form::kMtpWanted) f.wanted = std::span(&kFirstRow, 1);
@@ -469,7 +468,6 @@ Status Runner::record_pass(const PassKey& key) {
 }
 
 Status Runner::record_head(const HeadKey& key) {
-  if (heads_.contains(key)) return {};
   const ArenaScope scratch(*ctx_.arena), host_scratch(host_rows());
   const HeadInput in = send_head({}, key.n_rows);
   return heads_.record(*cuda_, key, [&] { return compute_head(in, key.of_drafts); });
@@ -481,19 +479,23 @@ Status Runner::record_graphs(int n_drafts) {
                                       .n_tokens = pools_.limits().n_tokens,
                                       .n_drafts = model_.has_mtp() ? n_drafts : 0,
                                       .shares_topk = model_.config().share_topk_across_drafts});
-  for (const PassKey& key : plan.passes) LEVIN_TRY(record_pass(key));
-  for (const HeadKey& key : plan.heads) LEVIN_TRY(record_head(key));
+  for (const PassKey& key : plan.passes) {
+    if (!passes_.contains(key)) LEVIN_TRY(record_pass(key));
+  }
+  for (const HeadKey& key : plan.heads) {
+    if (!heads_.contains(key)) LEVIN_TRY(record_head(key));
+  }
   return {};
 }
 
 // What has no graph, for want of memory, runs kernel by kernel, with the same bits.
 bool Runner::is_recorded(const PassKey& key) {
-  if (has_graph_memory_) note_recording(record_pass(key));
+  if (has_graph_memory_ && !passes_.contains(key)) note_recording(record_pass(key));
   return passes_.contains(key);
 }
 
 bool Runner::is_recorded(const HeadKey& key) {
-  if (has_graph_memory_) note_recording(record_head(key));
+  if (has_graph_memory_ && !heads_.contains(key)) note_recording(record_head(key));
   return heads_.contains(key);
 }
 

@@ -130,7 +130,7 @@ bool StepLoop::step() {
   retire_finished();
   if (sequences_.empty()) {
     if (std::exchange(ahead_, std::nullopt)) runner_.wait();
-    finish_records();  // there may be no next step for long
+    cache_.finish_records();  // there may be no next step for long
     busy_ = false;
     return false;
   }
@@ -142,17 +142,6 @@ bool StepLoop::step() {
   times_.step_s = seconds_since(start);
   phase_ = StepPhase::kIdle;
   return true;
-}
-
-// Records serve later requests alone: one that cannot be kept is forgotten, those after it stay for the next call.
-void StepLoop::finish_records() {
-  try {
-    const Recovery recovery;
-    cache_.finish_records();
-  } catch (const DeviceFault&) {
-    throw;
-  } catch (const std::exception&) {
-  }
 }
 
 // False: nothing was computed, all that was planned has been restored.

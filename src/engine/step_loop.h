@@ -79,7 +79,7 @@ class StepLoop {
   // One step for all sequences. False: nothing is left to do. What goes wrong within it, by an error of ours or for lack of
   // memory, ends one sequence where it concerns one, and otherwise those of the round, or its prompts; a lost device is thrown.
   bool step();
-  void finish_records();  // waits for block records that a device still copies
+  void finish_records() { cache_.finish_records(); }  // waits for block records that a device still copies
 
   void cancel(RequestId id);  // ends it before its next token
   // The result of a finished request, once; nullptr while it runs.

@@ -315,7 +315,23 @@ std::optional<BlockRecord> PageStore::read(const BlockKey& key, const BlockPlace
 
 // ---- writing -----------------------------------------------------------------------------------------------------
 
+// What is thrown costs a page: it serves later requests alone.
+template <class Work>
+void PageStore::guarded(const Work& work) {
+  try {
+    const Recovery recovery;
+    work();
+  } catch (const std::exception& thrown) {
+    const std::lock_guard lock(mutex_);
+    if (!std::exchange(failing_, true)) note(fmt::format("cache pages are not stored: {}", thrown.what()));
+  }
+}
+
 void PageStore::write(const BlockKey& key, const BlockPlace& place, const BlockRecord& record) {
+  guarded([&] { enqueue(key, place, record); });
+}
+
+void PageStore::enqueue(const BlockKey& key, const BlockPlace& place, const BlockRecord& record) {
   Waiting waiting{.key = key, .path = path_of(key), .bytes = encode(place, record)};
   {
     const std::lock_guard lock(mutex_);
@@ -351,23 +367,14 @@ void PageStore::work() {
     waiting_.pop_front();
     writing_ = true;
     lock.unlock();
-    write_guarded(next);
+    guarded([&] {
+      write_one(next);
+      stay_within_budget();
+    });
     lock.lock();
     writing_ = false;
     n_waiting_bytes_ -= std::ssize(next.bytes);
     changed_.notify_all();
-  }
-}
-
-// What is thrown costs a page, which the next read of it finds missing.
-void PageStore::write_guarded(const Waiting& waiting) {
-  try {
-    const Recovery recovery;
-    write_one(waiting);
-    stay_within_budget();
-  } catch (const std::exception& thrown) {
-    const std::lock_guard lock(mutex_);
-    if (!std::exchange(failing_, true)) note(fmt::format("cache pages are not stored: {}", thrown.what()));
   }
 }
 

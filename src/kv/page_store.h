@@ -118,7 +118,9 @@ class PageStore {
   void forget(Files::iterator file);
   void work();
   void write_one(const Waiting& waiting);
-  void write_guarded(const Waiting& waiting);
+  template <class Work>
+  void guarded(const Work& work);
+  void enqueue(const BlockKey& key, const BlockPlace& place, const BlockRecord& record);
   void stay_within_budget();
   void set_times();
   void note(const std::string& line) const;

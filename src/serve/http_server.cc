@@ -228,7 +228,6 @@ class Server final : public HttpServer {
   asio::awaitable<void> serve(std::shared_ptr<Connection> connection);
   void run();
   void take(tcp::socket socket);
-  void add_connection(tcp::socket socket);
   error_code accept_with_spare(tcp::acceptor& acceptor);
   void turn_away(tcp::socket& socket, const std::string& message);
   void keep_spare();
@@ -528,21 +527,19 @@ asio::awaitable<void> Server::accept(tcp::acceptor& acceptor) {
 }
 
 void Server::take(tcp::socket socket) {
+  std::shared_ptr<Connection> connection;
   try {
-    add_connection(std::move(socket));
+    if (connections_.size() >= options_.max_connections) {
+      turn_away(socket, "too many connections; try again later");
+      return note(fmt::format("all {} connections are taken; new ones get status 503", options_.max_connections));
+    }
+    connection = std::make_shared<Connection>(*this, std::move(socket), stopping_);
+    connections_.insert(connection);
+    asio::co_spawn(io_, serve(connection), asio::detached);
   } catch (const std::exception& thrown) {  // the others stay, and the next may find memory
+    connections_.erase(connection);
     note(fmt::format("a connection was not taken: {}", thrown.what()));
   }
-}
-
-void Server::add_connection(tcp::socket socket) {
-  if (connections_.size() >= options_.max_connections) {
-    turn_away(socket, "too many connections; try again later");
-    return note(fmt::format("all {} connections are taken; new ones get status 503", options_.max_connections));
-  }
-  auto connection = std::make_shared<Connection>(*this, std::move(socket), stopping_);
-  connections_.insert(connection);
-  asio::co_spawn(io_, serve(std::move(connection)), asio::detached);
 }
 
 // Accepts in place of the spare descriptor. Where no other turns up to be the next spare, the client gets 503.

@@ -63,13 +63,17 @@ class Server:
 
 
 def loses_its_device(options, serve_options):
-    """Exit code of this test for one server."""
+    """Exit code of this test for one server, which has answered a request before, so that pages of its prompt are kept."""
     signal_file = tempfile.mktemp()
     server = Server(options, serve_options, dict(os.environ, LD_PRELOAD=options.breaker, LEVIN_TEST_BREAK_DEVICE_AT=signal_file))
     port = server.wait_until_ready()
     if port is None:
         print("the server did not start:", server.text())
         return NO_GPU if server.process.poll() == NO_DEVICE else 1
+    status, text = ask(port, False, max_tokens=20)
+    if status != 200:
+        print("no answer before the fault:", status, text)
+        return 1
     replies = []
     clients = [threading.Thread(target=lambda i=i: replies.append(ask(port, i % 2 == 0))) for i in range(6)]
     for client in clients:
@@ -101,14 +105,15 @@ def loses_its_device(options, serve_options):
 
 
 def answer_of_a_new_server(options, serve_options):
-    """To a prompt that the server that lost its device had, or None."""
+    """To the prompt that the server that lost its device had: text and cached tokens; or None."""
     server = Server(options, serve_options, os.environ)
     port = server.wait_until_ready()
     status, text = ask(port, False, max_tokens=20) if port else (0, server.text())
     server.process.terminate()
     code = server.wait_for_exit_code()
     if status == 200 and code == 0:
-        return json.loads(text)["choices"][0]["text"]
+        reply = json.loads(text)
+        return reply["choices"][0]["text"], reply["usage"]["prompt_tokens_details"]["cached_tokens"]
     print(f"a new server: status {status}, exit code {code}: {text}")
     return None
 
@@ -128,9 +133,10 @@ def main():
         code = loses_its_device(options, with_pages)
         if code:
             return code
-        answers = [answer_of_a_new_server(options, o) for o in (options.serve_options, with_pages)]
-    print(f"new servers, without and with the page files that were left: {answers}")
-    return 0 if answers[0] and answers[0] == answers[1] else 1
+        computed, read = (answer_of_a_new_server(options, o) for o in (options.serve_options, with_pages))
+    print(f"new servers, without and with the page files that were left: {computed}, {read}")
+    right = computed and read and computed[0] == read[0] and computed[1] == 0 and read[1] > 0
+    return 0 if right else 1
 
 
 sys.exit(main())

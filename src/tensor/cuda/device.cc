@@ -14,8 +14,11 @@
 namespace levin::cuda {
 namespace {
 
+// The runtime also keeps the code as its last one. Who lacks memory may continue, and synchronize() must not take that for a launch
+// that was refused.
 Error cuda_error(cudaError_t code, const std::string& what) {
   const ErrorKind kind = code == cudaErrorMemoryAllocation ? ErrorKind::kOutOfMemory : ErrorKind::kRuntime;
+  if (kind == ErrorKind::kOutOfMemory) cudaGetLastError();
   return Error{kind, fmt::format("{}: {} ({})", what, cudaGetErrorString(code), cudaGetErrorName(code))};
 }
 
