@@ -17,25 +17,19 @@
 
 #include "kernels/cuda/prims/launch.h"
 #include "kernels/cuda/sparse_mla/load.cuh"
-#include "kernels/cuda/sparse_mla/scores.cuh"
-#include "kernels/cuda/sparse_mla/values.cuh"
+#include "kernels/cuda/sparse_mla/whole_depth.cuh"
 
 namespace levin::cuda::mla {
 namespace {
 
-constexpr int kHeadThreads = 256;
 constexpr int kConvertedThreads = kHeadThreads + kLoadThreads;
-constexpr int kHeadRegs = 224, kLoadRegs = 56, kStartRegs = 168;
-static_assert(2 * kHeadRegs + kLoadRegs == 3 * kStartRegs);
-constexpr int kRowChunks = (kLatent + kRope) / 64;
-constexpr int kRopeChunk = kRowChunks - 1;
-constexpr int kFours = kHalfLatent / 8;  // groups of four sums of a thread: two neighbouring columns of two heads
-constexpr int kGroupBarrier = 1;         // of head warpgroup 0; 2 of the other
 constexpr int kKeyLoadThreads = 64, kWriteWarps = 2;
 static_assert(kKeyLoadThreads + 32 * kWriteWarps == kLoadThreads);
 static_assert(kMaxParts == 2);
 
 struct ConvertedRows {
+  static constexpr int kProductColumns = 256;
+
   alignas(1024) uint8_t key[2][kRowChunks][kChunkBytes];  // of the even and the odd tile
   uint8_t query[kRowChunks][kChunkBytes];
   int32_t running_max[2][kMlaHeadGroup];   // after the even and the odd tile
@@ -71,6 +65,7 @@ class RowWork {
 
   __device__ __forceinline__ int64_t row() const { return item_ / n_groups(); }
   __device__ __forceinline__ int first_head() const { return item_ % n_groups() * kMlaHeadGroup; }
+  __device__ __forceinline__ const int32_t* topk() const { return a_.topk + row() * a_.n_topk; }
   __device__ __forceinline__ int n_tiles() const { return n_tiles_; }
   __device__ __forceinline__ int n_done() const { return n_done_; }
   // Tiles that were in the place of `tile` before it: the parity of its barriers.
@@ -95,29 +90,6 @@ class RowWork {
   int n_earlier_[2] = {0, 0};  // even and odd tiles of earlier items
   int n_done_ = 0;
 };
-
-// A head warpgroup's thread has heads row and row + 8 of the group (own_row()), index h below, and in `acc` columns
-// 8j + 2 * (lane % 4) and the next of them in acc[4j + 2h] and the next.
-struct HeadState {
-  float acc[4 * kFours];
-  int32_t acc_max[2];  // running maximum of the tiles in acc, which is relative to it
-  ScoreState sums;     // of own tiles
-};
-
-__device__ __forceinline__ void start_part(HeadState& m) {
-#pragma unroll
-  for (int i = 0; i < 4 * kFours; ++i) m.acc[i] = 0;
-  m.acc_max[0] = m.acc_max[1] = kNoCeiling;
-}
-
-__device__ __forceinline__ void start_row(HeadState& m) {
-  start_part(m);
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    m.sums.sum[h] = m.sums.total_sum[h] = 0;
-    m.sums.sum_max[h] = m.sums.total_max[h] = kNoCeiling;
-  }
-}
 
 // Merges the sums of a finished part; returns the factors for its values.
 __device__ __forceinline__ void merge_part_sums(HeadState& m, MergeFactors (&f)[2]) {
@@ -163,177 +135,6 @@ __device__ __forceinline__ void put_first_part(ConvertedRows& s, HeadState& m, c
   start_part(m);
 }
 
-// Brings the values so far to a later tile's maximum.
-__device__ __forceinline__ void rescale(HeadState& m, const int32_t (&maximum)[2]) {
-  float factor[2];
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    factor[h] = power_of_two(m.acc_max[h] - maximum[h]);
-    m.acc_max[h] = maximum[h];
-  }
-  if (__any_sync(0xffffffff, factor[0] != 1 || factor[1] != 1)) {
-#pragma unroll
-    for (int i = 0; i < 4 * kFours; ++i) m.acc[i] *= factor[i / 2 % 2];
-  }
-}
-
-// Starts or continues the scores over one half of the latent columns.
-template <int kHalf>
-__device__ __forceinline__ void multiply_latent(float (&score)[32], const ConvertedRows& s, int tile_parity) {
-#pragma unroll
-  for (int c = 0; c < kChunks; ++c) {
-    const uint64_t query = wgmma_descriptor(s.query[kHalf * kChunks + c]);
-    const uint64_t key = wgmma_descriptor(s.key[tile_parity][kHalf * kChunks + c]);
-#pragma unroll
-    for (int k = 0; k < 128; k += 32)
-      Wgmma<64>::bf16<0, 0>(score, query + descriptor_step(k), key + descriptor_step(k), c > 0 || k > 0);
-  }
-}
-template <int kHalf>
-__device__ __forceinline__ void multiply_rope(float (&score)[32], const ConvertedRows& s, int tile_parity) {
-  const uint64_t query = wgmma_descriptor(s.query[kRopeChunk]), key = wgmma_descriptor(s.key[tile_parity][kRopeChunk]);
-#pragma unroll
-  for (int k = 64 * kHalf; k < 64 * kHalf + 64; k += 32)
-    Wgmma<64>::bf16<0, 0>(score, query + descriptor_step(k), key + descriptor_step(k), true);
-}
-
-// Starts the scores of a tile: over the half of the depth that comes first, and over the other. Fences: see
-// start_scores().
-template <int kGroup>
-__device__ __forceinline__ void multiply_tile(const ConvertedRows& s, float (&first)[32], float (&second)[32],
-                                              int turn) {
-  s.key_full[kGroup][0].wait_without_clock(turn & 1);
-  fence_async_shared();
-  wgmma_fence();
-  multiply_latent<kGroup>(first, s, kGroup);
-  s.key_full[kGroup][1].wait_without_clock(turn & 1);
-  fence_async_shared();
-  wgmma_fence();
-  multiply_rope<kGroup>(first, s, kGroup);
-  multiply_latent<1 - kGroup>(second, s, kGroup);
-  multiply_rope<1 - kGroup>(second, s, kGroup);
-  wgmma_commit();
-}
-
-template <int kGroup>
-__device__ __forceinline__ uint64_t value_descriptor(const ConvertedRows& s, int tile_parity) {
-  return wgmma_descriptor_mn_major(s.key[tile_parity][kGroup * kChunks], kChunkBytes);
-}
-
-// Starts acc += weights x values of a tile of the other warpgroup.
-template <int kGroup>
-__device__ __forceinline__ void add_other_tile(ConvertedRows& s, HeadState& m, int turn) {
-  constexpr int kOther = 1 - kGroup;
-  s.weight_full[kOther].wait_without_clock(turn & 1);
-  fence_async_shared();
-  const int32_t maximum[2] = {s.running_max[kOther][own_row()], s.running_max[kOther][own_row() + 8]};
-  rescale(m, maximum);
-  const uint64_t weight = wgmma_descriptor(s.key[kOther][kRopeChunk]), value = value_descriptor<kGroup>(s, kOther);
-  wgmma_touch(m.acc);
-  wgmma_fence();
-#pragma unroll
-  for (int k = 0; k < kTileKeys / 16; ++k)
-    Wgmma<256>::bf16<0, 1>(m.acc, weight + descriptor_step(32 * k), value + descriptor_step(2048 * k), true);
-  wgmma_commit();
-}
-
-// The same of an own tile.
-template <int kGroup>
-__device__ __forceinline__ void add_own_tile(ConvertedRows& s, HeadState& m, const uint32_t (&weight)[16]) {
-  const uint64_t value = value_descriptor<kGroup>(s, kGroup);
-  wgmma_touch(m.acc);
-  wgmma_fence();
-#pragma unroll
-  for (int k = 0; k < kTileKeys / 16; ++k) {
-    const uint32_t operand[4] = {weight[4 * k], weight[4 * k + 1], weight[4 * k + 2], weight[4 * k + 3]};
-    Wgmma<256>::bf16<1>(m.acc, operand, value + descriptor_step(2048 * k), true);
-  }
-  wgmma_commit();
-}
-
-// Once the values of a tile are added.
-template <int kGroup>
-__device__ __forceinline__ void release_tile(ConvertedRows& s, HeadState& m, int tile_parity) {
-  wgmma_wait<0>();
-  wgmma_touch(m.acc);
-  s.key_empty[tile_parity][kGroup].arrive_as_warp();
-  __syncwarp();
-}
-
-// The bias of a row's last tile; null if all of its selects are valid.
-template <int kGroup>
-__device__ __forceinline__ const float* last_bias(ConvertedRows& s, const SparseMla& a, const RowWork& w) {
-  const int32_t* topk = a.topk + w.row() * a.n_topk + (w.n_tiles() - 1) * kTileKeys;
-  if (topk[kTileKeys - 1] >= 0) return nullptr;
-  const int t = read_thread_index() % 128;
-  if (t < kTileKeys) s.bias[kGroup][t] = topk[t] >= 0 ? 0.0f : -INFINITY;
-  named_barrier(kGroupBarrier + kGroup, 128);
-  return s.bias[kGroup];
-}
-
-// Publishes a tile's weights and running maximum. No warp writes weights before all have multiplied the rope below them.
-template <int kGroup>
-__device__ __forceinline__ void publish_weights(ConvertedRows& s, const uint32_t (&weight)[16],
-                                                const int32_t (&maximum)[2]) {
-  const int lane = read_thread_index() % 32, row = own_row();
-  named_barrier(kGroupBarrier + kGroup, 128);
-#pragma unroll
-  for (int i = 0; i < 16; ++i)
-    *reinterpret_cast<uint32_t*>(s.key[kGroup][kRopeChunk] +
-                                 swizzle_128(row + 8 * (i % 2), 16 * (i / 2) + 4 * (lane % 4))) = weight[i];
-  if (lane % 4 == 0) {
-    s.running_max[kGroup][row] = maximum[0];
-    s.running_max[kGroup][row + 8] = maximum[1];
-  }
-  fence_async_shared();
-  s.weight_full[kGroup].arrive();
-  __syncwarp();
-}
-
-// Scores, weights and values of an own tile, and the values of the other warpgroup's tile before it. The first part goes to
-// scratch memory while the scores of the warpgroup's first tile of the next part are multiplied.
-template <int kGroup>
-__device__ __forceinline__ void attend_tile(ConvertedRows& s, HeadState& m, const SparseMla& a, const RowWork& w,
-                                            int tile, float scale_log2) {
-  const int turn = w.turn<kGroup>(tile);
-  float score[32], second[32];
-  if (kGroup == 0) {
-    if (tile > 0) {
-      add_other_tile<kGroup>(s, m, w.turn<1 - kGroup>(tile - 1));
-      release_tile<kGroup>(s, m, 1 - kGroup);
-    }
-    multiply_tile<kGroup>(s, score, second, turn);
-    if (begins_later_part(tile)) put_first_part<kGroup>(s, m, a, w.n_done());
-    wgmma_wait<0>();
-  } else {
-    multiply_tile<kGroup>(s, score, second, turn);
-    if (begins_later_part(tile - 1)) put_first_part<kGroup>(s, m, a, w.n_done());
-    add_other_tile<kGroup>(s, m, w.turn<1 - kGroup>(tile - 1));
-    wgmma_wait<1>();
-  }
-  wgmma_touch(score);
-  wgmma_touch(second);
-  if (tile + 2 >= w.n_tiles()) s.query_empty.arrive_as_warp();
-#pragma unroll
-  for (int i = 0; i < 32; ++i) score[i] += second[i];
-  int32_t maximum[2];
-  find_ceilings(score, maximum, tile + 1 == w.n_tiles() ? last_bias<kGroup>(s, a, w) : nullptr, scale_log2);
-#pragma unroll
-  for (int h = 0; h < 2; ++h) maximum[h] = max(m.acc_max[h], maximum[h]);
-  weigh(m.sums.sum, m.sums.sum_max, score, maximum, scale_log2);
-  uint32_t weight[16];
-#pragma unroll
-  for (int i = 0; i < 16; ++i) {
-    const __nv_bfloat162 pair = __floats2bfloat162_rn(score[2 * i], score[2 * i + 1]);
-    weight[i] = *reinterpret_cast<const uint32_t*>(&pair);
-  }
-  if (kGroup == 1) release_tile<kGroup>(s, m, 1 - kGroup);
-  publish_weights<kGroup>(s, weight, maximum);
-  rescale(m, maximum);
-  add_own_tile<kGroup>(s, m, weight);
-  release_tile<kGroup>(s, m, kGroup);
-}
-
 // The last part of a row, and the sums of its weights.
 template <int kGroup>
 __device__ __forceinline__ void put_last_part(ConvertedRows& s, HeadState& m, const SparseMla& a, const RowWork& w) {
@@ -357,7 +158,8 @@ __device__ __forceinline__ void attend_row(ConvertedRows& s, const SparseMla& a,
   start_row(m);
   s.query_full.wait_without_clock(w.n_done() & 1);
   if (w.n_tiles() <= kGroup) s.query_empty.arrive_as_warp();
-  for (int tile = kGroup; tile < w.n_tiles(); tile += 2) attend_tile<kGroup>(s, m, a, w, tile, scale_log2);
+  for (int tile = kGroup; tile < w.n_tiles(); tile += 2)
+    attend_tile<kGroup>(s, m, w, tile, scale_log2, [&] { put_first_part<kGroup>(s, m, a, w.n_done()); });
   if (kGroup == 1 && begins_later_part(w.n_tiles() - 1))
     put_first_part<kGroup>(s, m, a, w.n_done());  // no own tile of the next part did
   if (w.n_tiles() > 0 && (w.n_tiles() - 1) % 2 != kGroup) {
@@ -444,9 +246,9 @@ class ConvertedLoader {
       topk_ = a_.topk + w.row() * a_.n_topk + own_row_;
       first_slot_ = a_.table_row[w.row()] * a_.tables.stride * kIndexPageTokens;
       ask_topk(0, w.n_tiles());
-      ask_queries(w);
+      queries().ask(w, w.n_done());
       if (w.n_tiles() > 0) load_tile<0>(w, 0);  // these keys arrive while the queries are put in order
-      put_queries_in_order();
+      queries().put_in_order();
       for (int tile = 0; tile < w.n_tiles(); tile += 2) {
         if (tile > 0) load_tile<0>(w, tile);
         if (tile + 1 < w.n_tiles()) load_tile<1>(w, tile + 1);
@@ -458,41 +260,15 @@ class ConvertedLoader {
  private:
   static constexpr int kRows = 8, kRowStep = 8;
 
+  __device__ __forceinline__ QueryLoader<kKeyLoadThreads, ConvertedRows> queries() {
+    return {s_, a_, read_thread_index() - kHeadThreads};
+  }
+
   __device__ __forceinline__ uint32_t offset(int i) const { return swizzle_128(own_row_, piece_) + i * kRowStep * 128; }
 
   __device__ __forceinline__ void ask_topk(int tile, int n_tiles) {
 #pragma unroll
     for (int i = 0; i < kRows; ++i) pick_[i] = tile < n_tiles ? topk_[tile * kTileKeys + i * kRowStep] : -1;
-  }
-
-  __device__ __forceinline__ void ask_queries(const RowWork& w) {
-    const auto* latent = static_cast<const uint16_t*>(a_.q_latent) + w.row() * a_.q_latent_row_stride;
-    const auto* rope = static_cast<const uint16_t*>(a_.q_rope) + w.row() * a_.q_rope_row_stride;
-    s_.query_empty.wait_without_clock((w.n_done() & 1) ^ 1);
-#pragma unroll
-    for (int i = 0; i < kRows; ++i) {
-      const int head = w.first_head() + own_row_ + i * kRowStep, valid_head = min(head, a_.n_heads - 1);
-      const bool valid = head < a_.n_heads;
-#pragma unroll
-      for (int c = 0; c < kRopeChunk; ++c)
-        async_copy_16(s_.query[c] + offset(i), latent + int64_t{valid_head} * kLatent + c * 64 + piece_ / 2, valid);
-      async_copy_16(s_.query[kRopeChunk] + offset(i), rope + int64_t{valid_head} * kRope + piece_ / 2, valid);
-    }
-    async_copy_commit();
-  }
-  // The latent columns of queries in the order of those of rows: each thread changes what it has copied itself.
-  __device__ __forceinline__ void put_queries_in_order() {
-    async_copy_wait<0>();
-#pragma unroll 2
-    for (int c = 0; c < kRopeChunk; ++c) {
-#pragma unroll
-      for (int i = 0; i < kRows; ++i) {
-        uint4& v = *reinterpret_cast<uint4*>(s_.query[c] + offset(i));
-        v = {odd_of(v.x, v.y), even_of(v.x, v.y), odd_of(v.z, v.w), even_of(v.z, v.w)};
-      }
-    }
-    fence_async_shared();
-    s_.query_full.arrive();
   }
 
   template <int kFirstChunk, int kEndChunk>
@@ -568,7 +344,7 @@ __global__ void __launch_bounds__(kConvertedThreads, 1)
     setmaxnreg_inc<kHeadRegs>();
     head_role<1>(s, a, scale_log2);
   } else {
-    setmaxnreg_dec<kLoadRegs>();
+    setmaxnreg_dec<kDeepLoadRegs>();
     if (warp_index() < (kHeadThreads + kKeyLoadThreads) / 32)
       ConvertedLoader(s, a).run();
     else

@@ -12,8 +12,8 @@ constexpr int kMlaPartTopk = 1024;  // a row's sums start afresh here
 constexpr int kMlaMaxParts = 2;
 constexpr int mla_parts(int n_topk) { return (n_topk + kMlaPartTopk - 1) / kMlaPartTopk; }
 
-// Scratch memory: words that say which parts have come, then a record for each half of a part. Whole rows keep
-// what they have of their parts in the same place, up to kMlaTotalBytes for each block.
+// Scratch memory: words that say which parts have come, then a record for each half of a part. Whole rows keep what they have of
+// their parts, or what the other block sends, in the same place, up to kMlaTotalBytes for each block.
 constexpr int kMlaRecords = 512;  // of a launch
 constexpr int kMlaCounterBytes = kMlaRecords * 4;
 constexpr int kMlaPartRecordBytes = 64 * 1024 + 2048 + 512;
@@ -36,7 +36,7 @@ constexpr int kConvertedRowBytes = (512 + 64) * 2;
 int64_t most_mla_pairs();
 
 enum class MlaSharing : uint8_t {
-  kWholeRows,      // a pair of blocks does a row with 64 heads
+  kWholeRows,      // a pair of blocks does a row with 64 heads, of FP8 rows a part each
   kClusters,       // the parts of a row have a pair each, all in one cluster
   kPairs,          // the same without a cluster; at most kMlaRecords halves of parts in a launch
   kAllHeads,       // a pair of blocks does a row with all of more than 64 heads; FP8 rows only
@@ -48,6 +48,8 @@ enum class MlaSharing : uint8_t {
 };
 
 void launch_sparse_mla_fp8(const SparseMla& a, MlaSharing sharing, StreamHandle stream);
+// Whole rows of it: a pair of blocks for 64 heads of a row, a part each.
+void launch_sparse_mla_part_blocks(const SparseMla& a, StreamHandle stream);
 // FP8 rows and more than 64 heads, a pair of blocks for all heads of a row, or of each of its two parts.
 void launch_sparse_mla_all_heads(const SparseMla& a, MlaSharing sharing, StreamHandle stream);
 // FP8 rows and more than 1024 top-k indices, n_blocks (8 or 4) for each part of a row and 64 heads, all in one cluster.

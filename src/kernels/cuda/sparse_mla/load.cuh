@@ -59,12 +59,13 @@ __device__ __forceinline__ uint4 multiply_8(const uint4& v, uint32_t pair) {
 }
 
 // What one factor cannot say of scales beyond kMaxFactorScale, which no sane row has.
-__device__ __forceinline__ void multiply_rest(KeyTile& tile, float2 scale, uint32_t low, uint32_t high) {
+__device__ __forceinline__ void multiply_rest(uint8_t (*latent)[kChunkBytes], float2 scale, uint32_t low,
+                                              uint32_t high) {
 #pragma unroll 1
   for (int c = 0; c < kChunks; ++c) {
     const uint32_t rest = power_pair(fmaxf(c < 2 ? scale.x : scale.y, kMaxFactorScale) / kMaxFactorScale);
-    uint4& first = *reinterpret_cast<uint4*>(tile.latent[c] + low);
-    uint4& second = *reinterpret_cast<uint4*>(tile.latent[c] + high);
+    uint4& first = *reinterpret_cast<uint4*>(latent[c] + low);
+    uint4& second = *reinterpret_cast<uint4*>(latent[c] + high);
     first = multiply_8(first, rest);
     second = multiply_8(second, rest);
   }
@@ -93,7 +94,7 @@ struct RawRow {
       if (next != nullptr) codes[c] = next->pieces[c][thread];
     }
     *reinterpret_cast<uint4*>(tile.rope + swizzle_64(key, quarter)) = rope;
-    if (fmaxf(scale.x, scale.y) > kMaxFactorScale) multiply_rest(tile, scale, low, high);
+    if (fmaxf(scale.x, scale.y) > kMaxFactorScale) multiply_rest(tile.latent, scale, low, high);
     if (next == nullptr) return;
     rope = next->pieces[kChunks][thread];
     scale = next->scale[thread / 4];

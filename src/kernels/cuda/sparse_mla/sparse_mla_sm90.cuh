@@ -1,4 +1,5 @@
-// sparse_mla, sm_90a. A pair of blocks attends with 64 heads of one query row over its selected cache rows.
+// sparse_mla, sm_90a. A pair of blocks attends with 64 heads of one query row over its selected cache rows, or 1024 of them.
+// Whole rows are BF16 rows here; FP8 rows have part_blocks_sm90.cu for them.
 //
 //   in    q [rows, H, 512 + 64] bf16, topk [rows, K], cache rows        out  [rows, H, 512] bf16 or f32
 //   grid  whole rows, pairs: two blocks for every two SMs, which go from item to item, an item being a row and
@@ -175,13 +176,16 @@ template <LatentRows kFormat, bool kTables>
 void launch(const SparseMla& a, MlaSharing sharing, StreamHandle stream) {
   switch (sharing) {
     case MlaSharing::kWholeRows:
-    case MlaSharing::kAllHeads:  // have kernels of their own
+    case MlaSharing::kAllHeads:  // these have kernels of their own
     case MlaSharing::kAllHeadsParts:
     case MlaSharing::kEightBlocks:
     case MlaSharing::kFourBlocks:
     case MlaSharing::kEightApart:
     case MlaSharing::kEightApartAllHeads:
-      return launch_as<MlaSharing::kWholeRows, kFormat, kTables>(a, stream);
+      if constexpr (kFormat == LatentRows::kBF16)
+        return launch_as<MlaSharing::kWholeRows, kFormat, kTables>(a, stream);
+      else
+        return launch_sparse_mla_part_blocks(a, stream);
     case MlaSharing::kClusters:
       return launch_as<MlaSharing::kClusters, kFormat, kTables>(a, stream);
     case MlaSharing::kPairs:
