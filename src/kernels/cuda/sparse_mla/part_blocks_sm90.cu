@@ -21,6 +21,7 @@
 #include "kernels/cuda/prims/launch.h"
 #include "kernels/cuda/sparse_mla/load.cuh"
 #include "kernels/cuda/sparse_mla/whole_depth.cuh"
+#include "kernels/cuda/tiles/group_barriers.cuh"
 
 namespace levin::cuda::mla {
 namespace {
@@ -48,6 +49,7 @@ struct PartBlock {
   Mbarrier weight_full[2];
   Mbarrier query_full;
   Mbarrier query_empty;
+  GroupBarriers<kMergeBarrier, 1, kHeadThreads> sums_shared;  // an item's row_sum, and what is sent, are written
   Mbarrier part_full[2];  // what the other block sends of every other row is in scratch memory
 };
 static_assert(sizeof(PartBlock) <= kMaxSharedBytes, "too much shared memory");
@@ -146,7 +148,7 @@ __device__ __forceinline__ void send_half(PartBlock& s, const HeadState& m, cons
   for (int j = 0; j < kHalfFours; ++j) __stcg(&to.four[j][thread], four_sums(m, w.part() == 0, j));
   __stcg(&to.sums[thread], float4{sum[0], sum[1], __int_as_float(m.acc_max[0]), __int_as_float(m.acc_max[1])});
   __threadfence();
-  named_barrier(kMergeBarrier, kHeadThreads);
+  s.sums_shared.arrive_and_wait(0, w.item_parity());
   if (thread == 0) cluster_arrive_relaxed(s.part_full[w.n_merged() % 2], cluster_rank() ^ 1);
 }
 
@@ -212,7 +214,7 @@ __device__ __forceinline__ void merge_halves(PartBlock& s, const HeadState& m, c
 // Writes a row that has one part only.
 template <int kGroup>
 __device__ __forceinline__ void write_row(PartBlock& s, const HeadState& m, const SparseMla& a, const PartWork& w) {
-  named_barrier(kMergeBarrier, kHeadThreads);  // the sums of both warpgroups are there
+  s.sums_shared.arrive_and_wait(0, w.item_parity());
   RowMerge merge;
 #pragma unroll
   for (int h = 0; h < 2; ++h)
@@ -398,6 +400,7 @@ __device__ __forceinline__ void init_barriers(PartBlock& s) {
   }
   s.query_full.init(kPartLoadThreads);
   s.query_empty.init(kHeadThreads / 32 * kWarpArrivals);
+  s.sums_shared.init();
   for (Mbarrier& full : s.part_full) full.init(1);
   fence_barrier_init();
 }
