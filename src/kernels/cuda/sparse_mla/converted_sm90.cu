@@ -25,6 +25,8 @@ namespace {
 constexpr int kConvertedThreads = kHeadThreads + kLoadThreads;
 constexpr int kKeyLoadThreads = 64, kWriteWarps = 2;
 static_assert(kKeyLoadThreads + 32 * kWriteWarps == kLoadThreads);
+constexpr int kConvertedLoadRegs = 56, kStartRegs = 168;
+static_assert(2 * kHeadRegs + kConvertedLoadRegs == 3 * kStartRegs);
 static_assert(kMaxParts == 2);
 
 struct ConvertedRows {
@@ -311,15 +313,7 @@ class ConvertedLoader {
 };
 
 __device__ __forceinline__ void init_barriers(ConvertedRows& s) {
-  for (int parity = 0; parity < 2; ++parity) {
-    for (int i = 0; i < 2; ++i) {
-      s.key_full[parity][i].init(kKeyLoadThreads);
-      s.key_empty[parity][i].init(4 * kWarpArrivals);
-    }
-    s.weight_full[parity].init(128);
-  }
-  s.query_full.init(kKeyLoadThreads);
-  s.query_empty.init(kHeadThreads / 32 * kWarpArrivals);
+  init_tile_barriers(s, kKeyLoadThreads, kKeyLoadThreads, kKeyLoadThreads);
   for (int part = 0; part < kMaxParts; ++part) {
     s.part_full[part].init(kHeadThreads / 32 * kWarpArrivals);
     s.part_empty[part].init(kWriteWarps * kWarpArrivals);
@@ -344,7 +338,7 @@ __global__ void __launch_bounds__(kConvertedThreads, 1)
     setmaxnreg_inc<kHeadRegs>();
     head_role<1>(s, a, scale_log2);
   } else {
-    setmaxnreg_dec<kDeepLoadRegs>();
+    setmaxnreg_dec<kConvertedLoadRegs>();
     if (warp_index() < (kHeadThreads + kKeyLoadThreads) / 32)
       ConvertedLoader(s, a).run();
     else

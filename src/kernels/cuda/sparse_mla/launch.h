@@ -48,7 +48,7 @@ enum class MlaSharing : uint8_t {
 };
 
 void launch_sparse_mla_fp8(const SparseMla& a, MlaSharing sharing, StreamHandle stream);
-// Whole rows of it: a pair of blocks for 64 heads of a row, a part each.
+// FP8 rows, whole: a pair of blocks for 64 heads of a row, a part each.
 void launch_sparse_mla_part_blocks(const SparseMla& a, StreamHandle stream);
 // FP8 rows and more than 64 heads, a pair of blocks for all heads of a row, or of each of its two parts.
 void launch_sparse_mla_all_heads(const SparseMla& a, MlaSharing sharing, StreamHandle stream);

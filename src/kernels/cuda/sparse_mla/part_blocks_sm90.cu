@@ -10,7 +10,7 @@
 //         of the next are on their way to shared memory and half to registers. Head warpgroup g: as in
 //         converted_sm90.cu, the scores and weights of tiles g, g+2, ... and value columns 256g .. 256g+255 of all tiles. In
 //         the end each block sends the other half of its columns by way of scratch memory, and merges and writes the rest.
-//   cost  a tile: 36 wgmma m64n64k16 + 8 m64n256k16 = 2176 tensor cycles; 42 KB from memory; 64 x 512 values converted at 9
+//   cost  a tile: 36 wgmma m64n64k16 + 16 m64n128k16 = 2176 tensor cycles; 42 KB from memory; 64 x 512 values converted at 9
 //         instructions for four
 //   why   Blocks that share the depth exchange halves of all scores, and a tile's time is that of its chain of waits. Here a
 //         pair exchanges once a row, and each value is still converted once.
@@ -28,8 +28,8 @@ namespace {
 
 constexpr int kPartLoadThreads = 256;
 constexpr int kPartThreads = kHeadThreads + kPartLoadThreads;
-constexpr int kPartHeadRegs = 224, kPartLoadRegs = 32;
-static_assert(kPartHeadRegs + kPartLoadRegs == 65536 / 256);
+constexpr int kPartLoadRegs = 32;
+static_assert(kHeadRegs + kPartLoadRegs == 65536 / 256);
 constexpr int kCopiedChunks = kChunks / 2;  // of a half row, by way of shared memory
 constexpr int kMergeBarrier = 3;            // named; of both head warpgroups
 static_assert(kMaxParts == 2);
@@ -392,14 +392,7 @@ __device__ __forceinline__ void load_role(PartBlock& s, const SparseMla& a, int 
 }
 
 __device__ __forceinline__ void init_barriers(PartBlock& s) {
-  for (int parity = 0; parity < 2; ++parity) {
-    s.key_full[parity][0].init(kPartLoadThreads);
-    s.key_full[parity][1].init(2 * kPartLoadThreads);  // rope arrives by itself
-    for (int half = 0; half < 2; ++half) s.key_empty[parity][half].init(4 * kWarpArrivals);
-    s.weight_full[parity].init(128);
-  }
-  s.query_full.init(kPartLoadThreads);
-  s.query_empty.init(kHeadThreads / 32 * kWarpArrivals);
+  init_tile_barriers(s, kPartLoadThreads, 2 * kPartLoadThreads, kPartLoadThreads);  // rope arrives by itself
   s.sums_shared.init();
   for (Mbarrier& full : s.part_full) full.init(1);
   fence_barrier_init();
@@ -415,10 +408,10 @@ __global__ void __launch_bounds__(kPartThreads, 1)
   grid_dependency_wait();
   cluster_sync();
   if (warp_index() < 4) {
-    setmaxnreg_inc<kPartHeadRegs>();
+    setmaxnreg_inc<kHeadRegs>();
     head_role<0>(s, a, n_parts, scale_log2);
   } else if (warp_index() < 8) {
-    setmaxnreg_inc<kPartHeadRegs>();
+    setmaxnreg_inc<kHeadRegs>();
     head_role<1>(s, a, n_parts, scale_log2);
   } else {
     setmaxnreg_dec<kPartLoadRegs>();

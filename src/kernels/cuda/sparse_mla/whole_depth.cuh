@@ -1,5 +1,5 @@
 // A block that attends with 64 heads over the whole depth, for kernels whose tiles lie there as rows of 576 bf16: what its two
-// head warpgroups do with a tile (converted_sm90.cu, fp8_sm90.cu), and how queries come to it.
+// head warpgroups do with a tile (converted_sm90.cu, part_blocks_sm90.cu), and how queries come to it.
 //
 // S, its shared memory, has key tiles of 64 indices for even and odd tiles, queries, and what the warpgroups tell each other. Its
 // kProductColumns is 256, or 128 in a kernel that starts with fewer than 158 registers a thread: ptxas refuses larger products.
@@ -17,8 +17,7 @@
 namespace levin::cuda::mla {
 
 constexpr int kHeadThreads = 256;
-constexpr int kHeadRegs = 224, kDeepLoadRegs = 56, kStartRegs = 168;
-static_assert(2 * kHeadRegs + kDeepLoadRegs == 3 * kStartRegs);
+constexpr int kHeadRegs = 224;
 constexpr int kRowChunks = (kLatent + kRope) / 64;
 constexpr int kRopeChunk = kRowChunks - 1;
 constexpr int kFours = kHalfLatent / 8;  // groups of four sums of a thread: two neighbouring columns of two heads
@@ -224,6 +223,20 @@ __device__ __forceinline__ void attend_tile(S& s, HeadState& m, const W& w, int 
   rescale(m, maximum);
   add_own_tile<kGroup>(s, m, weight);
   release_tile<kGroup>(s, m, kGroup);
+}
+
+// What both kernels' barriers of tiles and queries wait for. `first` and `second` arrivals fill a tile's own half of the depth, and
+// the other with the rope. One thread, as Mbarrier::init().
+template <class S>
+__device__ __forceinline__ void init_tile_barriers(S& s, uint32_t first, uint32_t second, uint32_t n_load_threads) {
+  for (int parity = 0; parity < 2; ++parity) {
+    s.key_full[parity][0].init(first);
+    s.key_full[parity][1].init(second);
+    for (Mbarrier& empty : s.key_empty[parity]) empty.init(4 * kWarpArrivals);
+    s.weight_full[parity].init(128);
+  }
+  s.query_full.init(n_load_threads);
+  s.query_empty.init(kHeadThreads / 32 * kWarpArrivals);
 }
 
 // Queries by kThreads threads. Eight of them share a head; a thread has several, kRowStep apart, and in every chunk of them the
