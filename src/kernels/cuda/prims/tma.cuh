@@ -81,6 +81,9 @@ __device__ __forceinline__ void fence_async_shared() { asm volatile("fence.proxy
 // The same for global memory and the copy engine.
 __device__ __forceinline__ void fence_async_global() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 
+// Brings the line that an address is in to L2. Nothing waits for it.
+__device__ __forceinline__ void prefetch_l2(const void* from) { asm volatile("prefetch.global.L2 [%0];" ::"l"(from)); }
+
 // Copies of 4, 8 or 16 bytes by ordinary threads; `valid == false` writes zeros and reads nothing.
 __device__ __forceinline__ void async_copy_4(void* to, const void* from, bool valid) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(to)), "l"(from), "r"(valid ? 4 : 0)

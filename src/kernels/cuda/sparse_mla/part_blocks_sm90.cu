@@ -281,10 +281,13 @@ class PartLoader {
     if (kTables) first_entry_ = static_cast<int>(a_.table_row[w.row()] * a_.tables.stride);
     ask_topk(w, 0);
     ask_slot(w, 1);
-    enter_row();
+    find_row();
+    slot_ = ahead_;
+    ask_slot(w, 2);
     ask_copies(0);
     ask_held(0);
     queries().ask(w, w.item_parity());
+    find_row();
     for (int unit = 0; unit < 2 * w.n_tiles(); ++unit) {
       put_unit(w, unit);
       if (unit == 0) queries().put_in_order();
@@ -294,6 +297,7 @@ class PartLoader {
  private:
   using Format = RowFormat<LatentRows::kFp8>;
   static constexpr int kHeldChunks = kChunks - kCopiedChunks;
+  static constexpr int kLastLine = Format::kRowBytes - 1 - (512 + 128);  // to a row's last byte
 
   // Formed anew where they are used: registers are short.
   __device__ __forceinline__ static int thread() { return read_thread_index() - kHeadThreads; }
@@ -309,9 +313,14 @@ class PartLoader {
     if (kTables) entry_ = pick_ < 0 ? 0 : a_.tables.data[first_entry_ + pick_ / kIndexPageTokens];
     ask_topk(w, tile);
   }
-  // The row of this slot becomes the one that is asked for.
-  __device__ __forceinline__ void enter_row() {
-    slot_ = kTables && next_ >= 0 ? entry_ * kIndexPageTokens + next_ % kIndexPageTokens : next_;
+  // The row after the one that is asked for, now on its way to L2: when it is asked for itself, a unit has no time to wait for
+  // memory. Four lanes share its lines, at most seven.
+  __device__ __forceinline__ void find_row() {
+    ahead_ = kTables && next_ >= 0 ? entry_ * kIndexPageTokens + next_ % kIndexPageTokens : next_;
+    if (ahead_ < 0) return;
+    const std::byte* line = slot_row(a_, ahead_, Format::kRowBytes) + thread() % 4 * 128;
+    prefetch_l2(line);
+    if (thread() % 4 < 2) prefetch_l2(line + 512 + thread() % 4 * kLastLine);
   }
   __device__ __forceinline__ bool is_valid() const { return slot_ >= 0; }
   // This lane's 16 bytes of each 64.
@@ -352,12 +361,13 @@ class PartLoader {
     __syncwarp();
     const float2 scale = s_.scale[key()];
     __syncwarp();  // all lanes have it
-    if (side == 0) ask_slot(w, tile + 2);
+    if (side == 0) ask_slot(w, tile + 3);
     s_.key_empty[parity][half].wait_without_clock((w.turn(tile, parity) & 1) ^ 1);
     if (side == 1) {
       copy_rope(s_.key[parity][kRopeChunk]);
       s_.key_full[parity][1].arrive_after_async_copies();
-      enter_row();
+      slot_ = ahead_;
+      find_row();
     }
     uint8_t(*latent)[kChunkBytes] = &s_.key[parity][half * kChunks];
     const uint32_t at = swizzle_128(key(), thread() % 4 * 32);
@@ -375,9 +385,10 @@ class PartLoader {
   const SparseMla& a_;
   int first_entry_ = 0;  // of the page table
   int pick_;             // of the tile after that of next_
-  int next_;             // of the tile whose row is entered next
+  int next_;             // of the tile whose row is found next
   int entry_;            // of the page table, for it
   int slot_;             // of the row that is asked for next
+  int ahead_;            // of the one after it
   uint4 held_[kHeldChunks];
 };
 static_assert(kCopiedChunks == 2, "the chunks of a scale");
