@@ -7,9 +7,10 @@
 //   smem  struct PartBlock below: two key tiles of 64 indices over the whole depth, the queries of 64 heads, and half of the
 //         cache row pieces that come next
 //   flow  Load warpgroups: queries, and indices -> rows -> bf16 tiles, in halves of the depth. While one is converted, half of the pieces
-//         of the next are on their way to shared memory and half to registers. Head warpgroup g: as in
-//         converted_sm90.cu, the scores and weights of tiles g, g+2, ... and value columns 256g .. 256g+255 of all tiles. In
-//         the end each block sends the other half of its columns by way of scratch memory, and merges and writes the rest.
+//         of the next are on their way to shared memory and half to registers, from L2, where a row comes a tile before. Head
+//         warpgroup g: as in converted_sm90.cu, the scores and weights of tiles g, g+2, ... and value columns 256g .. 256g+255
+//         of all tiles. In the end each block sends the other half of its columns by way of scratch memory, and merges and
+//         writes the rest.
 //   cost  a tile: 36 wgmma m64n64k16 + 16 m64n128k16 = 2176 tensor cycles; 42 KB from memory; 64 x 512 values converted at 9
 //         instructions for four
 //   why   Blocks that share the depth exchange halves of all scores, and a tile's time is that of its chain of waits. Here a
@@ -297,7 +298,7 @@ class PartLoader {
  private:
   using Format = RowFormat<LatentRows::kFp8>;
   static constexpr int kHeldChunks = kChunks - kCopiedChunks;
-  static constexpr int kLastLine = Format::kRowBytes - 1 - (512 + 128);  // to a row's last byte
+  static constexpr int kLastLine = Format::kRowBytes - 1 - (512 + 128);  // so that lane 1 has a row's last byte
 
   // Formed anew where they are used: registers are short.
   __device__ __forceinline__ static int thread() { return read_thread_index() - kHeadThreads; }
@@ -313,8 +314,8 @@ class PartLoader {
     if (kTables) entry_ = pick_ < 0 ? 0 : a_.tables.data[first_entry_ + pick_ / kIndexPageTokens];
     ask_topk(w, tile);
   }
-  // The row after the one that is asked for, now on its way to L2: when it is asked for itself, a unit has no time to wait for
-  // memory. Four lanes share its lines, at most seven.
+  // The row after the one that is asked for. It comes to L2 now: when it is asked for itself, there is no time left to wait for
+  // memory. Its four lanes bring its lines, at most seven.
   __device__ __forceinline__ void find_row() {
     ahead_ = kTables && next_ >= 0 ? entry_ * kIndexPageTokens + next_ % kIndexPageTokens : next_;
     if (ahead_ < 0) return;
