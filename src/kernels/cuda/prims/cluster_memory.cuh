@@ -77,6 +77,13 @@ __device__ __forceinline__ void cluster_arrive_relaxed(const Mbarrier& own, uint
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(cluster_address(own.address(), rank)) : "memory");
 }
 
+// One that releases all memory: what this thread wrote, and what others did before a barrier of this block, global memory too.
+__device__ __forceinline__ void cluster_arrive_release(const Mbarrier& own, uint32_t rank) {
+  asm volatile(
+      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(cluster_address(own.address(), rank))
+      : "memory");
+}
+
 // The first half of a cluster barrier for a thread that has written nothing the others will read: it only must not leave
 // before they have read, or has initialised barriers and fenced that. It orders no writes, not even those to shared memory
 // after a block barrier, since additions may still be under way there; for that, cluster_sync().

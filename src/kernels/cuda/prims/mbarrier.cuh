@@ -87,6 +87,19 @@ struct alignas(8) Mbarrier {
     return done != 0;
   }
 
+  // The same, after which all that other blocks of the cluster wrote before cluster_arrive_release() is seen.
+  __device__ __forceinline__ bool try_wait_of_cluster(uint32_t parity) const {
+    uint32_t done;
+    asm volatile(
+        "{\n .reg .pred p;\n"
+        "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n"
+        "selp.b32 %0, 1, 0, p;\n}\n"
+        : "=r"(done)
+        : "r"(address()), "r"(parity)
+        : "memory");
+    return done != 0;
+  }
+
   __device__ __forceinline__ void wait(uint32_t parity) const {
     if (try_wait(parity)) return;
     const uint64_t begin = now_ns();
@@ -101,6 +114,11 @@ struct alignas(8) Mbarrier {
   __device__ __forceinline__ void wait_without_clock(uint32_t parity) const {
     if (try_wait(parity)) return;
     while (!try_wait(parity)) rest_for_racecheck();
+  }
+
+  // As wait_without_clock().
+  __device__ __forceinline__ void wait_of_cluster(uint32_t parity) const {
+    while (!try_wait_of_cluster(parity)) rest_for_racecheck();
   }
 
  private:

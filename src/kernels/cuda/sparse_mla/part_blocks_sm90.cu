@@ -6,11 +6,11 @@
 //   cluster  a pair, which has both parts of a row at the same time      block  2 head + 2 load warpgroups
 //   smem  struct PartBlock below: two key tiles of 64 indices over the whole depth, the queries of 64 heads, and half of the
 //         cache row pieces that come next
-//   flow  Load warpgroups: queries, and indices -> rows -> bf16 tiles, in halves of the depth. While one is converted, half of the pieces
-//         of the next are on their way to shared memory and half to registers, from L2, where a row comes a tile before. Head
-//         warpgroup g: as in converted_sm90.cu, the scores and weights of tiles g, g+2, ... and value columns 256g .. 256g+255
-//         of all tiles. In the end each block sends the other half of its columns by way of scratch memory, and merges and
-//         writes the rest.
+//   flow  Load warpgroups: queries, and indices -> rows -> bf16 tiles, in halves of the depth, from L2, where a row comes a tile
+//         before. Of a half, half of the pieces have been copied to shared memory; the others come to registers while those are
+//         converted. Head warpgroup g: as in converted_sm90.cu, the scores and weights of tiles g, g+2, ... and value columns
+//         256g .. 256g+255 of all tiles. In the end each block sends the other half of its columns by way of scratch memory, and
+//         merges and writes the rest.
 //   cost  a tile: 36 wgmma m64n64k16 + 16 m64n128k16 = 2176 tensor cycles; 42 KB from memory; 64 x 512 values converted at 9
 //         instructions for four
 //   why   Blocks that share the depth exchange halves of all scores, and a tile's time is that of its chain of waits. Here a
@@ -32,7 +32,7 @@ constexpr int kPartThreads = kHeadThreads + kPartLoadThreads;
 constexpr int kPartLoadRegs = 32;
 static_assert(kHeadRegs + kPartLoadRegs == 65536 / 256);
 constexpr int kCopiedChunks = kChunks / 2;  // of a half row, by way of shared memory
-constexpr int kMergeBarrier = 3;            // named; of both head warpgroups
+constexpr int kMergeBarrier = 3;            // the first of four; named, of the two head warps with the same heads
 static_assert(kMaxParts == 2);
 
 struct PartBlock {
@@ -45,13 +45,15 @@ struct PartBlock {
   int32_t running_max[2][kMlaHeadGroup];         // after the even and the odd tile
   float row_sum[2][2][kMlaHeadGroup];            // of an item, in turns: over its even and its odd tiles
   float bias[2][kTileKeys];                      // of a last tile: 0, or -inf for an invalid index
+  int32_t ahead[kTileKeys];                      // of a tile to come: indices, then the page table's entries
+  int32_t n_next_tiles[2];                       // of the row of the item after, in turns
   Mbarrier key_full[2][2];                       // a tile's own half; its other half and rope
   Mbarrier key_empty[2][2];                      // the value columns of a warpgroup
   Mbarrier weight_full[2];
   Mbarrier query_full;
   Mbarrier query_empty;
-  GroupBarriers<kMergeBarrier, 1, kHeadThreads> sums_shared;  // an item's row_sum, and what is sent, are written
-  Mbarrier part_full[2];  // what the other block sends of every other row is in scratch memory
+  GroupBarriers<kMergeBarrier, 4, 64> sums_shared;  // of 16 heads: an item's row_sum, and what is sent, are written
+  Mbarrier part_full[2][4];  // of 16 heads: what the other block sends of every other row is in scratch memory
 };
 static_assert(sizeof(PartBlock) <= kMaxSharedBytes, "too much shared memory");
 
@@ -60,15 +62,27 @@ class PartWork {
  public:
   __device__ __forceinline__ PartWork(const SparseMla& a, int n_parts)
       : a_(a), n_parts_(n_parts), item_(static_cast<int>(blockIdx.x) / n_parts) {
-    enter();
+    enter(count(ask(item_)));
   }
   __device__ __forceinline__ bool is_at_end() const { return item_ >= static_cast<int>(a_.n_rows) * n_groups(); }
-  __device__ __forceinline__ void advance() {
-    item_ += static_cast<int>(gridDim.x) / n_parts_;
+  // To the next item, whose row has so many tiles.
+  __device__ __forceinline__ void advance(int n_row_tiles) {
+    item_ = next();
     const uint32_t n_even = (n_tiles_ + 1) / 2, n_odd = n_tiles_ / 2, has_tiles = n_tiles_ > 0 ? 1 : 0;
     parities_ ^= (n_even & 1) | (n_odd & 1) << 1 | has_tiles << 2;
     n_merged_ += has_both_parts() ? 1 : 0;
-    enter();
+    enter(n_row_tiles);
+  }
+
+  // What count() counts the tiles of the next item's row by, which takes a while to come.
+  struct RowAhead {
+    int32_t table_row;
+    int32_t topk;  // the first of this lane's tile
+  };
+  __device__ __forceinline__ RowAhead ask_next() const { return ask(next()); }
+  // Tiles that hold top-k indices: lane i looks at tile i. All lanes call.
+  __device__ __forceinline__ static int count(const RowAhead& row) {
+    return 32 - __clz(static_cast<int>(__ballot_sync(0xffffffff, min(row.table_row, row.topk) >= 0)));
   }
 
   __device__ __forceinline__ int64_t row() const { return item_ / n_groups(); }
@@ -91,13 +105,16 @@ class PartWork {
 
  private:
   __device__ __forceinline__ int n_groups() const { return a_.n_heads > kMlaHeadGroup ? 2 : 1; }
-  // Counts the tiles that hold top-k indices: lane i looks at tile i.
-  __device__ __forceinline__ void enter() {
-    if (is_at_end()) return;
+  __device__ __forceinline__ int next() const { return item_ + static_cast<int>(gridDim.x) / n_parts_; }
+  __device__ __forceinline__ RowAhead ask(int item) const {
     const int lane = threadIdx.x % 32;
-    const bool has_topk =
-        lane < a_.n_topk / kTileKeys && !is_padding(a_, row()) && a_.topk[row() * a_.n_topk + lane * kTileKeys] >= 0;
-    n_row_tiles_ = 32 - __clz(static_cast<int>(__ballot_sync(0xffffffff, has_topk)));
+    const int64_t row = item / n_groups();
+    if (row >= a_.n_rows) return {-1, -1};
+    return {a_.tables.data == nullptr ? 0 : a_.table_row[row],
+            lane < a_.n_topk / kTileKeys ? a_.topk[row * a_.n_topk + lane * kTileKeys] : -1};
+  }
+  __device__ __forceinline__ void enter(int n_row_tiles) {
+    n_row_tiles_ = n_row_tiles;
     n_tiles_ = max(0, min(n_row_tiles_ - part() * kPartTiles, kPartTiles));
   }
 
@@ -123,20 +140,38 @@ __device__ __forceinline__ HalfPart& half_part(const SparseMla& a, int block, in
   return reinterpret_cast<HalfPart*>(a.scratch + kMlaCounterBytes + int64_t{block} * kMlaTotalBytes)[turn % 2];
 }
 
+// A thread's columns that this block merges.
+struct OwnColumns {
+  float4 four[kHalfFours];
+  int32_t maximum[2];
+};
 __device__ __forceinline__ float4 four_sums(const HeadState& m, bool second_half, int j) {
   const float *x = m.acc + 4 * j, *y = x + 4 * kHalfFours;
   return {second_half ? y[0] : x[0], second_half ? y[1] : x[1], second_half ? y[2] : x[2], second_half ? y[3] : x[3]};
 }
+// Chosen once, so that the registers of the other columns are free for what the other block sends.
+__device__ __forceinline__ void keep_own(OwnColumns& own, const HeadState& m, bool second_half) {
+#pragma unroll
+  for (int j = 0; j < kHalfFours; ++j) {
+    own.four[j] = four_sums(m, second_half, j);
+    asm volatile("" : "+f"(own.four[j].x), "+f"(own.four[j].y), "+f"(own.four[j].z), "+f"(own.four[j].w));
+  }
+#pragma unroll
+  for (int h = 0; h < 2; ++h) own.maximum[h] = m.acc_max[h];
+}
 
-// The sums of the weights of own tiles over the row's four lanes, for both warpgroups.
-template <int kGroup>
+__device__ __forceinline__ int head_group() { return read_thread_index() / 128; }
+// Which of the four sixteens of heads a warp has; a warp of each group has the same.
+__device__ __forceinline__ int sixteen() { return read_thread_index() / 32 % 4; }
+
+// The sums of the weights of own tiles over the row's four lanes, for both groups.
 __device__ __forceinline__ void share_sums(PartBlock& s, const HeadState& m, float (&sum)[2], int item_parity) {
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     sum[h] = m.sums.sum[h] * power_of_two(m.sums.sum_max[h] - m.acc_max[h]);
     sum[h] += __shfl_xor_sync(0xffffffff, sum[h], 1);
     sum[h] += __shfl_xor_sync(0xffffffff, sum[h], 2);
-    if (read_thread_index() % 4 == 0) s.row_sum[item_parity][kGroup][own_row() + 8 * h] = sum[h];
+    if (read_thread_index() % 4 == 0) s.row_sum[item_parity][head_group()][own_row() + 8 * h] = sum[h];
   }
 }
 
@@ -148,15 +183,16 @@ __device__ __forceinline__ void send_half(PartBlock& s, const HeadState& m, cons
 #pragma unroll
   for (int j = 0; j < kHalfFours; ++j) __stcg(&to.four[j][thread], four_sums(m, w.part() == 0, j));
   __stcg(&to.sums[thread], float4{sum[0], sum[1], __int_as_float(m.acc_max[0]), __int_as_float(m.acc_max[1])});
-  __threadfence();
-  s.sums_shared.arrive_and_wait(0, w.item_parity());
-  if (thread == 0) cluster_arrive_relaxed(s.part_full[w.n_merged() % 2], cluster_rank() ^ 1);
+  s.sums_shared.arrive_and_wait(sixteen(), w.item_parity());
+  if (thread < 128 && thread % 32 == 0)  // for both warps
+    cluster_arrive_release(s.part_full[w.n_merged() % 2][sixteen()], cluster_rank() ^ 1);
 }
 
 // Columns 8j .. 8j + 31 from first_column on.
+template <bool kF32>
 __device__ __forceinline__ void store_columns(const SparseMla& a, const PartWork& w, int first_column,
                                               const float4 (&value)[4], const float (&inverse)[2]) {
-  if (!a.out_f32) return store_32_columns(a, w, first_column, value, inverse);
+  if constexpr (!kF32) return store_32_columns(a, w, first_column, value, inverse);
 #pragma unroll
   for (int j = 0; j < 4; ++j) store_output<LatentRows::kFp8, true>(a, w, first_column, j, value[j], inverse);
 }
@@ -176,46 +212,46 @@ struct RowMerge {
 };
 
 // Merges this block's columns of both parts of a row, the earlier first, and writes them.
-template <int kGroup>
-__device__ __forceinline__ void merge_halves(PartBlock& s, const HeadState& m, const SparseMla& a, const PartWork& w) {
-  s.part_full[w.n_merged() % 2].wait_without_clock(w.n_merged() / 2 & 1);
-  __threadfence();
+template <bool kF32>
+__device__ __forceinline__ void merge_halves(PartBlock& s, const OwnColumns& own, const SparseMla& a,
+                                             const PartWork& w) {
+  s.part_full[w.n_merged() % 2][sixteen()].wait_of_cluster(w.n_merged() / 2 & 1);
   const int thread = read_thread_index(), row = own_row();
   const bool later = w.part() == 1;
   const HalfPart& from = half_part(a, read_block_index(), w.n_merged());
   const float4 even = __ldcg(&from.sums[thread % 128]), odd = __ldcg(&from.sums[128 + thread % 128]);
+  float4 theirs[kHalfFours];
+#pragma unroll
+  for (int j = 0; j < kHalfFours; ++j) theirs[j] = __ldcg(&from.four[j][thread]);
   RowMerge merge;
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    const float own[2] = {s.row_sum[w.item_parity()][0][row + 8 * h], s.row_sum[w.item_parity()][1][row + 8 * h]};
+    const float sum[2] = {s.row_sum[w.item_parity()][0][row + 8 * h], s.row_sum[w.item_parity()][1][row + 8 * h]};
     const float other[2] = {h == 0 ? even.x : even.y, h == 0 ? odd.x : odd.y};
-    const int32_t own_max = m.acc_max[h], other_max = __float_as_int(h == 0 ? even.z : even.w);
-    merge.add(0, h, later ? other_max : own_max, later ? other[0] : own[0], later ? other[1] : own[1]);
-    merge.add(1, h, later ? own_max : other_max, later ? own[0] : other[0], later ? own[1] : other[1]);
+    const int32_t own_max = own.maximum[h], other_max = __float_as_int(h == 0 ? even.z : even.w);
+    merge.add(0, h, later ? other_max : own_max, later ? other[0] : sum[0], later ? other[1] : sum[1]);
+    merge.add(1, h, later ? own_max : other_max, later ? sum[0] : other[0], later ? sum[1] : other[1]);
   }
   const float inverse[2] = {merge.inverse(0), merge.inverse(1)};
-  const int first_column = kGroup * kHalfLatent + w.part() * (kHalfLatent / kMaxParts);
+  const int first_column = head_group() * kHalfLatent + w.part() * (kHalfLatent / kMaxParts);
 #pragma unroll
   for (int first = 0; first < kHalfFours; first += 4) {
     float4 value[4];
 #pragma unroll
-    for (int j = 0; j < 4; ++j) value[j] = __ldcg(&from.four[first + j][thread]);
-#pragma unroll
     for (int j = 0; j < 4; ++j) {
-      const float4 own = four_sums(m, later, first + j), other = value[j];
-      const float part[kMaxParts][4] = {
-          {later ? other.x : own.x, later ? other.y : own.y, later ? other.z : own.z, later ? other.w : own.w},
-          {later ? own.x : other.x, later ? own.y : other.y, later ? own.z : other.z, later ? own.w : other.w}};
+      const float4 x = own.four[first + j], y = theirs[first + j];
+      const float part[kMaxParts][4] = {{later ? y.x : x.x, later ? y.y : x.y, later ? y.z : x.z, later ? y.w : x.w},
+                                        {later ? x.x : y.x, later ? x.y : y.y, later ? x.z : y.z, later ? x.w : y.w}};
       value[j] = merge_four(part[1], 0, merge.factor[1], merge_four(part[0], 0, merge.factor[0], {0, 0, 0, 0}));
     }
-    store_columns(a, w, first_column + 8 * first, value, inverse);
+    store_columns<kF32>(a, w, first_column + 8 * first, value, inverse);
   }
 }
 
 // Writes a row that has one part only.
-template <int kGroup>
+template <bool kF32>
 __device__ __forceinline__ void write_row(PartBlock& s, const HeadState& m, const SparseMla& a, const PartWork& w) {
-  s.sums_shared.arrive_and_wait(0, w.item_parity());
+  s.sums_shared.arrive_and_wait(sixteen(), w.item_parity());
   RowMerge merge;
 #pragma unroll
   for (int h = 0; h < 2; ++h)
@@ -227,23 +263,22 @@ __device__ __forceinline__ void write_row(PartBlock& s, const HeadState& m, cons
     float4 value[4];
 #pragma unroll
     for (int j = 0; j < 4; ++j) value[j] = merge_four(m.acc, first + j, merge.factor[0], {0, 0, 0, 0});
-    store_columns(a, w, kGroup * kHalfLatent + 8 * first, value, inverse);
+    store_columns<kF32>(a, w, head_group() * kHalfLatent + 8 * first, value, inverse);
   }
 }
 
 // A row without top-k indices.
-template <int kGroup>
+template <bool kF32>
 __device__ __forceinline__ void write_zeros(const SparseMla& a, const PartWork& w) {
   const float4 zeros[4] = {};
 #pragma unroll 1
   for (int column = 0; column < kHalfLatent; column += 32)
-    store_columns(a, w, kGroup * kHalfLatent + column, zeros, {0, 0});
+    store_columns<kF32>(a, w, head_group() * kHalfLatent + column, zeros, {0, 0});
 }
 
-// All tiles of a part, and what follows for the row.
+// All tiles of a part.
 template <int kGroup>
-__device__ __forceinline__ void attend_part(PartBlock& s, const SparseMla& a, const PartWork& w, float scale_log2) {
-  HeadState m;
+__device__ __forceinline__ void attend_tiles(PartBlock& s, HeadState& m, const PartWork& w, float scale_log2) {
   start_row(m);
   s.query_full.wait_without_clock(w.item_parity());
   if (w.n_tiles() <= kGroup) s.query_empty.arrive_as_warp();
@@ -252,47 +287,73 @@ __device__ __forceinline__ void attend_part(PartBlock& s, const SparseMla& a, co
     add_other_tile<kGroup>(s, m, w.turn<1 - kGroup>(w.n_tiles() - 1));
     release_tile<kGroup>(s, m, 1 - kGroup);
   }
-  float sum[2];
-  share_sums<kGroup>(s, m, sum, w.item_parity());
-  if (!w.has_both_parts()) return write_row<kGroup>(s, m, a, w);
-  send_half(s, m, a, w, sum);
-  merge_halves<kGroup>(s, m, a, w);
 }
 
-template <int kGroup>
+// And what follows for the row. Both groups run the same code, which is fetched once for both.
+template <bool kF32>
+__device__ __forceinline__ void finish_part(PartBlock& s, const HeadState& m, const SparseMla& a, const PartWork& w,
+                                            const float (&sum)[2]) {
+  if (!w.has_both_parts()) return write_row<kF32>(s, m, a, w);
+  send_half(s, m, a, w, sum);
+  OwnColumns own;
+  keep_own(own, m, w.part() == 1);
+  merge_halves<kF32>(s, own, a, w);
+}
+
 __device__ __forceinline__ void head_role(PartBlock& s, const SparseMla& a, int n_parts, float scale_log2) {
-  for (PartWork w(a, n_parts); !w.is_at_end(); w.advance()) {
-    if (w.n_tiles() > 0)
-      attend_part<kGroup>(s, a, w, scale_log2);
-    else if (w.part() == 0)
-      write_zeros<kGroup>(a, w);
+  const bool is_odd = warp_index() >= 4;
+  for (PartWork w(a, n_parts); !w.is_at_end();) {
+    if (w.n_tiles() > 0) {
+      HeadState m;
+      if (is_odd)
+        attend_tiles<1>(s, m, w, scale_log2);
+      else
+        attend_tiles<0>(s, m, w, scale_log2);
+      float sum[2];
+      share_sums(s, m, sum, w.item_parity());
+      if (a.out_f32)
+        finish_part<true>(s, m, a, w, sum);
+      else
+        finish_part<false>(s, m, a, w, sum);
+      w.advance(s.n_next_tiles[w.item_parity()]);
+      continue;
+    }
+    if (w.part() == 0 && a.out_f32) write_zeros<true>(a, w);
+    if (w.part() == 0 && !a.out_f32) write_zeros<false>(a, w);
+    w.advance(w.count(w.ask_next()));
   }
   cluster_sync();  // nobody leaves while the other may signal here
 }
 
 // Cache rows to tiles, half the depth of a tile at a time, a unit: first the half that the tile's own warpgroup adds, whose place
-// is free first. Four lanes share a key, each with 16 bytes of every 64. Of the next unit, two of four such pieces are copied to
-// shared memory, and two to registers, as soon as the ones before are converted.
+// is free first. Four lanes share a key, each with 16 bytes of every 64. Two of four such pieces are copied to shared memory a unit
+// ahead. The other two are loaded once there is a place for them, and come while the first two are converted: registers that
+// wait for a load are waited for at the next branch, so no load is on its way from one unit to the next.
 template <bool kTables>
 class PartLoader {
  public:
   __device__ __forceinline__ PartLoader(PartBlock& s, const SparseMla& a) : s_(s), a_(a) {}
 
-  __device__ __forceinline__ void load_part(const PartWork& w) {
+  // Returns how many tiles the row of the item after has.
+  __device__ __forceinline__ int load_part(const PartWork& w) {
+    const PartWork::RowAhead row_ahead = w.ask_next();
     if (kTables) first_entry_ = static_cast<int>(a_.table_row[w.row()] * a_.tables.stride);
-    ask_topk(w, 0);
-    ask_slot(w, 1);
-    find_row();
-    slot_ = ahead_;
-    ask_slot(w, 2);
+    const int first = topk(w, 0), second = topk(w, 1);
+    ask_topk(w, 2);
+    slot_ = slot(first, kTables ? entry(first) : 0);
+    ahead_ = slot(second, kTables ? entry(second) : 0);
     ask_copies(0);
-    ask_held(0);
+    bring(slot_);
     queries().ask(w, w.item_parity());
-    find_row();
-    for (int unit = 0; unit < 2 * w.n_tiles(); ++unit) {
-      put_unit(w, unit);
-      if (unit == 0) queries().put_in_order();
+    bring(ahead_);
+    const int n_next_tiles = w.count(row_ahead);
+    if (thread() == 0) s_.n_next_tiles[w.item_parity()] = n_next_tiles;
+    for (int tile = 0; tile < w.n_tiles(); ++tile) {
+      put_unit<0>(w, tile);
+      if (tile == 0) queries().put_in_order();
+      put_unit<1>(w, tile);
     }
+    return n_next_tiles;
   }
 
  private:
@@ -300,53 +361,68 @@ class PartLoader {
   static constexpr int kHeldChunks = kChunks - kCopiedChunks;
   static constexpr int kLastLine = Format::kRowBytes - 1 - (512 + 128);  // so that lane 1 has a row's last byte
 
-  // Formed anew where they are used: registers are short.
-  __device__ __forceinline__ static int thread() { return read_thread_index() - kHeadThreads; }
-  __device__ __forceinline__ static int key() { return thread() / 4; }
-  __device__ __forceinline__ QueryLoader<kPartLoadThreads, PartBlock> queries() { return {s_, a_, thread()}; }
+  // Formed anew where it is used: registers are short.
+  __device__ __forceinline__ static uint32_t thread() { return read_thread_index() - kHeadThreads; }
+  __device__ __forceinline__ static uint32_t key() { return thread() / 4; }
+  __device__ __forceinline__ static uint32_t quarter() { return thread() % 4; }
+  __device__ __forceinline__ QueryLoader<kPartLoadThreads, PartBlock> queries() {
+    return {s_, a_, static_cast<int>(thread())};
+  }
 
+  __device__ __forceinline__ int topk(const PartWork& w, int tile) const {
+    return tile < w.n_tiles() ? w.topk()[tile * kTileKeys + key()] : -1;
+  }
+  __device__ __forceinline__ const int32_t* entry_of(int pick) const {
+    return a_.tables.data + first_entry_ + static_cast<uint32_t>(max(pick, 0)) / kIndexPageTokens;
+  }
+  __device__ __forceinline__ int entry(int pick) const { return *entry_of(pick); }
+  __device__ __forceinline__ static int slot(int pick, int entry) {
+    return kTables && pick >= 0 ? entry * kIndexPageTokens + pick % kIndexPageTokens : pick;
+  }
+  // Asks for the index of this key in a tile, and with tables for the page table's entry of the one that has come, in its place.
   __device__ __forceinline__ void ask_topk(const PartWork& w, int tile) {
-    pick_ = tile < w.n_tiles() ? w.topk()[tile * kTileKeys + key()] : -1;
+    if (quarter() == 0 && tile < w.n_tiles()) async_copy_4(&s_.ahead[key()], w.topk() + tile * kTileKeys + key(), true);
   }
-  // Asks for what the slot of the index that is there follows from, and for the index of `tile`, the one after.
-  __device__ __forceinline__ void ask_slot(const PartWork& w, int tile) {
-    next_ = pick_;
-    if (kTables) entry_ = pick_ < 0 ? 0 : a_.tables.data[first_entry_ + pick_ / kIndexPageTokens];
-    ask_topk(w, tile);
+  __device__ __forceinline__ void ask_entry() {
+    if (kTables && quarter() == 0) async_copy_4(&s_.ahead[key()], entry_of(next_), next_ >= 0);
   }
-  // The row after the one that is asked for. It comes to L2 now: when it is asked for itself, there is no time left to wait for
-  // memory. Its four lanes bring its lines, at most seven.
-  __device__ __forceinline__ void find_row() {
-    ahead_ = kTables && next_ >= 0 ? entry_ * kIndexPageTokens + next_ % kIndexPageTokens : next_;
-    if (ahead_ < 0) return;
-    const std::byte* line = slot_row(a_, ahead_, Format::kRowBytes) + thread() % 4 * 128;
+  __device__ __forceinline__ static int index_ahead(const PartWork& w, int tile, int came) {
+    return tile + 2 < w.n_tiles() ? came : -1;
+  }
+  // `offset` bytes into a row. Without an index it is some row: its codes are multiplied by scales that come as zeros.
+  __device__ __forceinline__ const std::byte* row_at(int slot, uint32_t offset) const {
+    const uint32_t valid = max(slot, 0);
+    return a_.cache + uint64_t{valid / kIndexPageTokens} * static_cast<uint32_t>(a_.page_bytes) +
+           (valid % kIndexPageTokens * Format::kRowBytes + offset);
+  }
+  // A row comes to L2 now: when it is asked for itself, there is no time left to wait for memory. Its four lanes bring its lines,
+  // at most seven.
+  __device__ __forceinline__ void bring(int slot) const {
+    if (slot < 0) return;
+    const std::byte* line = row_at(slot, quarter() * 128);
     prefetch_l2(line);
-    if (thread() % 4 < 2) prefetch_l2(line + 512 + thread() % 4 * kLastLine);
-  }
-  __device__ __forceinline__ bool is_valid() const { return slot_ >= 0; }
-  // This lane's 16 bytes of each 64.
-  __device__ __forceinline__ const std::byte* row() const {
-    return slot_row(a_, max(slot_, 0), Format::kRowBytes) + thread() % 4 * 16;
+    if (quarter() < 2) prefetch_l2(line + 512 + quarter() * kLastLine);
   }
 
-  // Asks for the pieces of half a row that come by way of shared memory, and for its scales.
+  // Asks for the pieces of half a row that come by way of shared memory, and for its scales, which are zero without an index.
   __device__ __forceinline__ void ask_copies(int half) {
-    const std::byte* from = row() + half * kHalfLatent;
+    const std::byte* from = row_at(slot_, half * kHalfLatent + quarter() * 16);
 #pragma unroll
-    for (int c = 0; c < kCopiedChunks; ++c) async_copy_16(&s_.codes[c][thread()], from + c * 64, is_valid());
-    if (thread() % 4 == 0) async_copy_8(&s_.scale[key()], row() + Format::kScaleOffset + half * 8, is_valid());
+    for (int c = 0; c < kCopiedChunks; ++c) async_copy_16(&s_.codes[c][thread()], from + c * 64, true);
+    if (quarter() == 0) async_copy_8(&s_.scale[key()], row_at(slot_, Format::kScaleOffset + half * 8), slot_ >= 0);
     async_copy_commit();
   }
   // And for the others.
-  __device__ __forceinline__ void ask_held(int half) {
-    const std::byte* from = row() + half * kHalfLatent + kCopiedChunks * 64;
+  __device__ __forceinline__ void ask_held(uint4 (&held)[kHeldChunks], int half) const {
+    const std::byte* from = row_at(slot_, half * kHalfLatent + kCopiedChunks * 64 + quarter() * 16);
 #pragma unroll
-    for (int c = 0; c < kHeldChunks; ++c) held_[c] = load_16(from + c * 64, is_valid());
+    for (int c = 0; c < kHeldChunks; ++c) held[c] = load_16(from + c * 64, true);
   }
   __device__ __forceinline__ void copy_rope(uint8_t* to) {
-    const uint32_t at = swizzle_128(key(), thread() % 4 * 16);
-    async_copy_16(to + at, row() + Format::kRopeOffset, is_valid());
-    async_copy_16(to + (at ^ 64), row() + Format::kRopeOffset + 64, is_valid());
+    const uint32_t at = swizzle_128(key(), quarter() * 16);
+    const std::byte* from = row_at(slot_, Format::kRopeOffset + quarter() * 16);
+    async_copy_16(to + at, from, slot_ >= 0);
+    async_copy_16(to + (at ^ 64), from + 64, slot_ >= 0);
   }
 
   __device__ __forceinline__ static void put(uint8_t* chunk, uint32_t at, const uint4& codes, uint32_t factor) {
@@ -354,51 +430,57 @@ class PartLoader {
     *reinterpret_cast<uint4*>(chunk + (at ^ 16)) = convert_8(codes.z, codes.w, factor);
   }
 
-  __device__ __forceinline__ void put_unit(const PartWork& w, int unit) {
-    const int tile = unit / 2, side = unit % 2, parity = tile % 2, half = parity ^ side;
-    const int next_half = side == 0 ? half ^ 1 : half;
-    const bool more = unit + 1 < 2 * w.n_tiles();
+  template <int kSide>
+  __device__ __forceinline__ void put_unit(const PartWork& w, int tile) {
+    const int parity = tile % 2, half = parity ^ kSide;
+    const int next_half = kSide == 0 ? half ^ 1 : half;
+    const bool more = kSide == 0 || tile + 1 < w.n_tiles();
     async_copy_wait<0>();
     __syncwarp();
     const float2 scale = s_.scale[key()];
-    __syncwarp();  // all lanes have it
-    if (side == 0) ask_slot(w, tile + 3);
+    const int came = s_.ahead[key()];
+    __syncwarp();  // all lanes have them
+    if (kSide == 0 && kTables) {
+      next_ = index_ahead(w, tile, came);
+      ask_entry();
+    }
     s_.key_empty[parity][half].wait_without_clock((w.turn(tile, parity) & 1) ^ 1);
-    if (side == 1) {
+    uint4 held[kHeldChunks];
+    ask_held(held, half);
+    if (kSide == 1) {
       copy_rope(s_.key[parity][kRopeChunk]);
       s_.key_full[parity][1].arrive_after_async_copies();
       slot_ = ahead_;
-      find_row();
+      ahead_ = slot(kTables ? next_ : index_ahead(w, tile, came), came);
+      bring(ahead_);
+      ask_topk(w, tile + 3);
     }
+    __syncwarp();  // the loads stay here: the compiler would save registers by asking for them when they are needed
     uint8_t(*latent)[kChunkBytes] = &s_.key[parity][half * kChunks];
-    const uint32_t at = swizzle_128(key(), thread() % 4 * 32);
+    const uint32_t at = swizzle_128(key(), quarter() * 32);
 #pragma unroll
     for (int c = 0; c < kCopiedChunks; ++c) put(latent[c], at, s_.codes[c][thread()], code_factor(scale.x));
     if (more) ask_copies(next_half);
 #pragma unroll
-    for (int c = 0; c < kHeldChunks; ++c) put(latent[kCopiedChunks + c], at, held_[c], code_factor(scale.y));
-    if (more) ask_held(next_half);
+    for (int c = 0; c < kHeldChunks; ++c) put(latent[kCopiedChunks + c], at, held[c], code_factor(scale.y));
     if (fmaxf(scale.x, scale.y) > kMaxFactorScale) multiply_rest(latent, scale, at, at ^ 16);
-    s_.key_full[parity][side].arrive();  // without a fence, see start_scores()
+    s_.key_full[parity][kSide].arrive();  // without a fence, see start_scores()
   }
 
   PartBlock& s_;
   const SparseMla& a_;
   int first_entry_ = 0;  // of the page table
-  int pick_;             // of the tile after that of next_
-  int next_;             // of the tile whose row is found next
-  int entry_;            // of the page table, for it
+  int next_;             // index of the tile whose row is found next
   int slot_;             // of the row that is asked for next
   int ahead_;            // of the one after it
-  uint4 held_[kHeldChunks];
 };
 static_assert(kCopiedChunks == 2, "the chunks of a scale");
 
 template <bool kTables>
 __device__ __forceinline__ void load_role(PartBlock& s, const SparseMla& a, int n_parts) {
   PartLoader<kTables> loader(s, a);
-  for (PartWork w(a, n_parts); !w.is_at_end(); w.advance())
-    if (w.n_tiles() > 0) loader.load_part(w);
+  for (PartWork w(a, n_parts); !w.is_at_end();)
+    w.advance(w.n_tiles() > 0 ? loader.load_part(w) : w.count(w.ask_next()));
   __syncwarp();
   cluster_sync();
 }
@@ -406,7 +488,8 @@ __device__ __forceinline__ void load_role(PartBlock& s, const SparseMla& a, int 
 __device__ __forceinline__ void init_barriers(PartBlock& s) {
   init_tile_barriers(s, kPartLoadThreads, 2 * kPartLoadThreads, kPartLoadThreads);  // rope arrives by itself
   s.sums_shared.init();
-  for (Mbarrier& full : s.part_full) full.init(1);
+  for (auto& turn : s.part_full)
+    for (Mbarrier& full : turn) full.init(1);
   fence_barrier_init();
 }
 
@@ -419,12 +502,9 @@ __global__ void __launch_bounds__(kPartThreads, 1)
   launch_dependents();
   grid_dependency_wait();
   cluster_sync();
-  if (warp_index() < 4) {
+  if (warp_index() < kHeadThreads / 32) {
     setmaxnreg_inc<kHeadRegs>();
-    head_role<0>(s, a, n_parts, scale_log2);
-  } else if (warp_index() < 8) {
-    setmaxnreg_inc<kHeadRegs>();
-    head_role<1>(s, a, n_parts, scale_log2);
+    head_role(s, a, n_parts, scale_log2);
   } else {
     setmaxnreg_dec<kPartLoadRegs>();
     load_role<kTables>(s, a, n_parts);
