@@ -77,7 +77,8 @@ __device__ __forceinline__ void cluster_arrive_relaxed(const Mbarrier& own, uint
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(cluster_address(own.address(), rank)) : "memory");
 }
 
-// One that releases all memory: what this thread wrote, and what others did before a barrier of this block, global memory too.
+// One that releases all memory, global memory too: what this thread wrote, and what other threads of the block wrote before a
+// barrier of the block that it has passed.
 __device__ __forceinline__ void cluster_arrive_release(const Mbarrier& own, uint32_t rank) {
   asm volatile(
       "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(cluster_address(own.address(), rank))

@@ -87,7 +87,7 @@ struct alignas(8) Mbarrier {
     return done != 0;
   }
 
-  // The same, after which all that other blocks of the cluster wrote before cluster_arrive_release() is seen.
+  // The same, after which what other blocks of the cluster wrote before cluster_arrive_release() is visible.
   __device__ __forceinline__ bool try_wait_of_cluster(uint32_t parity) const {
     uint32_t done;
     asm volatile(

@@ -1,7 +1,8 @@
 // sparse_mla over FP8 rows, sm_90a. A block attends with 64 heads of one query row to 1024 of its top-k indices; a pair of blocks
 // does both parts of a row.
 //
-//   in, out, order, parts, edge  as in sparse_mla_sm90.cuh, and the same bits
+//   in, out, order, parts, edge  as in sparse_mla_sm90.cuh, and the same bits; but for an invalid index it reads the codes of
+//         some row, and multiplies them by zero
 //   grid  a block for every SM, which go from item to item, an item being a part of a row with a group of 64 heads
 //   cluster  a pair, which has both parts of a row at the same time      block  2 head + 2 load warpgroups
 //   smem  struct PartBlock below: two key tiles of 64 indices over the whole depth, the queries of 64 heads, and half of the
@@ -74,10 +75,10 @@ class PartWork {
     enter(n_row_tiles);
   }
 
-  // What count() counts the tiles of the next item's row by, which takes a while to come.
+  // Of the next item's row. It is asked for early, since it takes a while to come, and count() uses it.
   struct RowAhead {
     int32_t table_row;
-    int32_t topk;  // the first of this lane's tile
+    int32_t topk;  // the first index of this lane's tile
   };
   __device__ __forceinline__ RowAhead ask_next() const { return ask(next()); }
   // Tiles that hold top-k indices: lane i looks at tile i. All lanes call.
@@ -128,8 +129,8 @@ class PartWork {
 };
 
 // Half the columns of a part, for the block that merges them, with the sums of the weights of each warpgroup's tiles and what all
-// is relative to. A block receives them in two places in turns: when it sends again what a place is for, the other block has
-// sent what it wrote after it had read the place.
+// is relative to. A block receives them in two places in turns: before one is written again, what the other block sent after it
+// had read that place has come.
 constexpr int kHalfFours = kFours / kMaxParts;
 struct HalfPart {
   float4 four[kHalfFours][kHeadThreads];
@@ -192,9 +193,12 @@ __device__ __forceinline__ void send_half(PartBlock& s, const HeadState& m, cons
 template <bool kF32>
 __device__ __forceinline__ void store_columns(const SparseMla& a, const PartWork& w, int first_column,
                                               const float4 (&value)[4], const float (&inverse)[2]) {
-  if constexpr (!kF32) return store_32_columns(a, w, first_column, value, inverse);
+  if constexpr (kF32) {
 #pragma unroll
-  for (int j = 0; j < 4; ++j) store_output<LatentRows::kFp8, true>(a, w, first_column, j, value[j], inverse);
+    for (int j = 0; j < 4; ++j) store_output<LatentRows::kFp8, true>(a, w, first_column, j, value[j], inverse);
+  } else {
+    store_32_columns(a, w, first_column, value, inverse);
+  }
 }
 
 // The sums of a row's weights, merged part after part, and the factors of the parts' values.
@@ -315,6 +319,7 @@ __device__ __forceinline__ void head_role(PartBlock& s, const SparseMla& a, int 
         finish_part<true>(s, m, a, w, sum);
       else
         finish_part<false>(s, m, a, w, sum);
+      __syncwarp();  // lanes without a head of the model came past some stores: products need all together
       w.advance(s.n_next_tiles[w.item_parity()]);
       continue;
     }
@@ -327,8 +332,8 @@ __device__ __forceinline__ void head_role(PartBlock& s, const SparseMla& a, int 
 
 // Cache rows to tiles, half the depth of a tile at a time, a unit: first the half that the tile's own warpgroup adds, whose place
 // is free first. Four lanes share a key, each with 16 bytes of every 64. Two of four such pieces are copied to shared memory a unit
-// ahead. The other two are loaded once there is a place for them, and come while the first two are converted: registers that
-// wait for a load are waited for at the next branch, so no load is on its way from one unit to the next.
+// ahead. The other two are loaded once there is a place for them, and come while the first two are converted: ptxas waits at the
+// next branch for loads into registers that are still on their way, so none is from one unit to the next.
 template <bool kTables>
 class PartLoader {
  public:
@@ -396,7 +401,7 @@ class PartLoader {
            (valid % kIndexPageTokens * Format::kRowBytes + offset);
   }
   // A row comes to L2 now: when it is asked for itself, there is no time left to wait for memory. Its four lanes bring its lines,
-  // at most seven.
+  // at most six.
   __device__ __forceinline__ void bring(int slot) const {
     if (slot < 0) return;
     const std::byte* line = row_at(slot, quarter() * 128);

@@ -22,7 +22,8 @@ void check(const SparseMla& a) {
               a.q_latent_row_stride, a.q_rope_row_stride);
   LEVIN_CHECK(a.scratch != nullptr && aligned_16(a.scratch), "sparse attention needs its scratch memory");
   LEVIN_CHECK(a.scale > 0, "a softmax scale of {}", a.scale);
-  LEVIN_CHECK(a.page_bytes % 16 == 0 && a.page_bytes <= UINT32_MAX, "latent pages of {} bytes", a.page_bytes);
+  LEVIN_CHECK(a.page_bytes > 0 && a.page_bytes % 16 == 0 && a.page_bytes <= UINT32_MAX, "latent pages of {} bytes",
+              a.page_bytes);
   LEVIN_CHECK(a.tables.data == nullptr || a.table_row != nullptr, "positions need the table row of each query");
 }
 

@@ -57,7 +57,7 @@ struct SparseMla {
   const int32_t* table_row = nullptr;  // [n_rows] row of the tables, with tables only; below 0: padding
   LatentRows format = LatentRows::kFp8;
   const std::byte* cache = nullptr;  // slot s at page s / 64 (page_bytes apart), row s % 64; 16-byte aligned
-  int64_t page_bytes = 0;            // a multiple of 16
+  int64_t page_bytes = 0;            // a multiple of 16, below 2^32
   void* out = nullptr;               // [n_rows, n_heads, 512] bf16, or f32
   bool out_f32 = false;
   std::byte* scratch = nullptr;  // sparse_mla_scratch_bytes(), see there; 16-byte aligned
