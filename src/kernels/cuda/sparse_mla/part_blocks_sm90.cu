@@ -107,6 +107,7 @@ class PartWork {
  private:
   __device__ __forceinline__ int n_groups() const { return a_.n_heads > kMlaHeadGroup ? 2 : 1; }
   __device__ __forceinline__ int next() const { return item_ + static_cast<int>(gridDim.x) / n_parts_; }
+  // Both at once: is_padding() would wait for one before it asks for the other.
   __device__ __forceinline__ RowAhead ask(int item) const {
     const int lane = threadIdx.x % 32;
     const int64_t row = item / n_groups();
@@ -129,8 +130,8 @@ class PartWork {
 };
 
 // Half the columns of a part, for the block that merges them, with the sums of the weights of each warpgroup's tiles and what all
-// is relative to. A block receives them in two places in turns: before one is written again, what the other block sent after it
-// had read that place has come.
+// is relative to. A block receives them in two places in turns: before the other writes one again, it has received what this one
+// sent after reading it.
 constexpr int kHalfFours = kFours / kMaxParts;
 struct HalfPart {
   float4 four[kHalfFours][kHeadThreads];
@@ -319,7 +320,7 @@ __device__ __forceinline__ void head_role(PartBlock& s, const SparseMla& a, int 
         finish_part<true>(s, m, a, w, sum);
       else
         finish_part<false>(s, m, a, w, sum);
-      __syncwarp();  // lanes without a head of the model came past some stores: products need all together
+      __syncwarp();  // lanes skip the stores of heads that the model does not have, and products need all lanes together
       w.advance(s.n_next_tiles[w.item_parity()]);
       continue;
     }
@@ -475,7 +476,7 @@ class PartLoader {
   PartBlock& s_;
   const SparseMla& a_;
   int first_entry_ = 0;  // of the page table
-  int next_;             // index of the tile whose row is found next
+  int next_;             // with tables: index of the tile whose entry is on its way
   int slot_;             // of the row that is asked for next
   int ahead_;            // of the one after it
 };
