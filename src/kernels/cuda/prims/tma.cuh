@@ -84,6 +84,13 @@ __device__ __forceinline__ void fence_async_global() { asm volatile("fence.proxy
 // Brings the line that an address is in to L2. Nothing waits for it.
 __device__ __forceinline__ void prefetch_l2(const void* from) { asm volatile("prefetch.global.L2 [%0];" ::"l"(from)); }
 
+// Stores what L2 should keep longer than other lines.
+__device__ __forceinline__ void store_to_stay(float4* to, const float4& v) {
+  asm volatile("st.global.L2::cache_hint.v4.f32 [%0], {%1, %2, %3, %4}, %5;" ::"l"(to), "f"(v.x), "f"(v.y), "f"(v.z),
+               "f"(v.w), "l"(kEvictLast)
+               : "memory");
+}
+
 // Copies of 4, 8 or 16 bytes by ordinary threads; `valid == false` writes zeros and reads nothing.
 __device__ __forceinline__ void async_copy_4(void* to, const void* from, bool valid) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(to)), "l"(from), "r"(valid ? 4 : 0)

@@ -2,15 +2,17 @@
 //
 //   in, out, order, parts, edge  as in sparse_mla_sm90.cuh, and the same bits
 //   grid  a block for every SM, which go from item to item, an item being a row and a group of 64 heads
-//   block  2 head warpgroups + 2 load warps + 2 write warps
+//   block  2 head warpgroups + a load warpgroup
 //   smem  struct ConvertedRows below: two key tiles of 64 indices, the queries of 64 heads. A tile's weights lie over its
 //         rope, which is not needed any more then.
 //   flow  Load warps: queries, and indices -> rows -> tiles, by cp.async. Head warpgroup g has the scores and weights of
 //         tiles g, g+2, ..., and value columns 256g .. 256g+255 of all tiles, in order. A tile is loaded in halves, the
-//         first being that of the value columns of its own warpgroup, which are free first. Head warpgroups leave the sums
-//         of a part in scratch memory and continue; write warps merge the parts of a row there, and write the row.
-//   order of work  Group 0 adds the other's last tile before it computes its own scores, group 1 after them: each of
-//         the two waits for weights while the other multiplies, and no two products wait for one load.
+//         first being that of the value columns of its own warpgroup, which are free first. A thread leaves the sums of a
+//         row's first part in scratch memory, while the next scores are multiplied, and reads them again when it has
+//         those of the second, merges and writes its columns.
+//   order of work  Group 0 adds the other's last tile before its own scores, which stand behind it in the queue of products,
+//         group 1 after them: each of the two waits for weights while the other multiplies, and no two products wait for one
+//         load.
 //   cost  a tile: 36 wgmma m64n64k16 + 8 m64n256k16 = 2176 tensor cycles; 72 KB from L2, 0.3 MB through shared memory
 #include <algorithm>
 #include <cstdint>
@@ -18,14 +20,14 @@
 #include "kernels/cuda/prims/launch.h"
 #include "kernels/cuda/sparse_mla/load.cuh"
 #include "kernels/cuda/sparse_mla/whole_depth.cuh"
+#include "kernels/cuda/tiles/group_barriers.cuh"
 
 namespace levin::cuda::mla {
 namespace {
 
 constexpr int kConvertedThreads = kHeadThreads + kLoadThreads;
-constexpr int kKeyLoadThreads = 64, kWriteWarps = 2;
-static_assert(kKeyLoadThreads + 32 * kWriteWarps == kLoadThreads);
 constexpr int kConvertedLoadRegs = 56, kStartRegs = 168;
+constexpr int kSumBarrier = 3;  // the first of four; named, of the two head warps with the same heads
 static_assert(2 * kHeadRegs + kConvertedLoadRegs == 3 * kStartRegs);
 static_assert(kMaxParts == 2);
 
@@ -34,36 +36,39 @@ struct ConvertedRows {
 
   alignas(1024) uint8_t key[2][kRowChunks][kChunkBytes];  // of the even and the odd tile
   uint8_t query[kRowChunks][kChunkBytes];
-  int32_t running_max[2][kMlaHeadGroup];   // after the even and the odd tile
-  float2 merge[kMaxParts][kMlaHeadGroup];  // factors of each part: of the parts before it, and its own
-  float row_sum[2][kMlaHeadGroup];         // over the even and the odd tiles
-  float bias[2][kTileKeys];                // of a last tile: 0, or -inf for an invalid index
-  Mbarrier key_full[2][2];                 // a tile's own half; its other half and rope
-  Mbarrier key_empty[2][2];                // the value columns of a warpgroup
+  int32_t running_max[2][kMlaHeadGroup];  // after the even and the odd tile
+  float row_sum[2][2][kMlaHeadGroup];     // of an item, in turns: over its even and its odd tiles
+  int32_t n_tiles[2];                     // of an item, in turns; there before its queries are
+  float bias[2][kTileKeys];               // of a last tile: 0, or -inf for an invalid index
+  Mbarrier key_full[2][2];                // a tile's own half; its other half and rope
+  Mbarrier key_empty[2][2];               // the value columns of a warpgroup
   Mbarrier weight_full[2];
   Mbarrier query_full;
   Mbarrier query_empty;
-  Mbarrier part_full[kMaxParts];   // sums in scratch memory and their factors; with the last part those of the weights
-  Mbarrier part_empty[kMaxParts];  // each once for every row, whether it has the part or not
+  GroupBarriers<kSumBarrier, 4, 64> sums_shared;  // of 16 heads: an item's row_sum is written
 };
 static_assert(sizeof(ConvertedRows) <= kMaxSharedBytes, "too much shared memory");
 
 // The items of a block, each warp walking by itself.
 class RowWork {
  public:
-  __device__ __forceinline__ explicit RowWork(const SparseMla& a) : a_(a), item_(static_cast<int>(blockIdx.x)) {
-    enter();
-  }
-  // False after the last item.
-  __device__ __forceinline__ bool advance() {
+  __device__ __forceinline__ explicit RowWork(const SparseMla& a) : a_(a), item_(static_cast<int>(blockIdx.x)) {}
+
+  __device__ __forceinline__ bool is_at_end() const { return item_ >= static_cast<int>(a_.n_rows) * n_groups(); }
+  __device__ __forceinline__ void advance() {
     item_ += static_cast<int>(gridDim.x);
-    if (item_ >= static_cast<int>(a_.n_rows) * n_groups()) return false;
     n_earlier_[0] += (n_tiles_ + 1) / 2;
     n_earlier_[1] += n_tiles_ / 2;
     ++n_done_;
-    enter();
-    return true;
   }
+
+  // Tiles of this item that hold top-k indices: lane i looks at tile i. All lanes call.
+  __device__ __forceinline__ int count_tiles() const {
+    const int lane = threadIdx.x % 32;
+    const int32_t first = lane < a_.n_topk / kTileKeys ? a_.topk[row() * a_.n_topk + lane * kTileKeys] : -1;
+    return 32 - __clz(static_cast<int>(__ballot_sync(0xffffffff, min(first, a_.table_row[row()]) >= 0)));
+  }
+  __device__ __forceinline__ void enter(int n_tiles) { n_tiles_ = n_tiles; }
 
   __device__ __forceinline__ int64_t row() const { return item_ / n_groups(); }
   __device__ __forceinline__ int first_head() const { return item_ % n_groups() * kMlaHeadGroup; }
@@ -78,22 +83,15 @@ class RowWork {
 
  private:
   __device__ __forceinline__ int n_groups() const { return a_.n_heads > kMlaHeadGroup ? 2 : 1; }
-  // Counts the tiles that hold top-k indices: lane i looks at tile i.
-  __device__ __forceinline__ void enter() {
-    const int lane = threadIdx.x % 32;
-    const bool has_topk =
-        lane < a_.n_topk / kTileKeys && a_.table_row[row()] >= 0 && a_.topk[row() * a_.n_topk + lane * kTileKeys] >= 0;
-    n_tiles_ = 32 - __clz(static_cast<int>(__ballot_sync(0xffffffff, has_topk)));
-  }
 
   const SparseMla& a_;
   int item_;
-  int n_tiles_;
+  int n_tiles_ = 0;
   int n_earlier_[2] = {0, 0};  // even and odd tiles of earlier items
   int n_done_ = 0;
 };
 
-// Merges the sums of a finished part; returns the factors for its values.
+// Merges the sums of a finished part's weights; returns the factors for its values.
 __device__ __forceinline__ void merge_part_sums(HeadState& m, MergeFactors (&f)[2]) {
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
@@ -103,166 +101,115 @@ __device__ __forceinline__ void merge_part_sums(HeadState& m, MergeFactors (&f)[
   merge_sums(m.sums, m.acc_max);
 }
 
-// A part's values in scratch memory, columns in the order of converted rows. Of a block: see scratch_slot().
-static_assert(kMaxParts * kMlaHeadGroup * kLatent * sizeof(float) <= kMlaTotalBytes);
-__device__ __forceinline__ float* part_values(const SparseMla& a, int part) {
-  return reinterpret_cast<float*>(a.scratch + kMlaCounterBytes + int64_t{read_block_index()} * kMlaTotalBytes) +
-         part * kMlaHeadGroup * kLatent;
+// A thread's first part of a row in scratch memory: fours of sums, kHeadThreads apart. Of a block: see scratch_slot().
+static_assert(kFours * kHeadThreads * sizeof(float4) <= kMlaTotalBytes);
+__device__ __forceinline__ float4* first_part(const SparseMla& a) {
+  return reinterpret_cast<float4*>(a.scratch + kMlaCounterBytes + int64_t{read_block_index()} * kMlaTotalBytes) +
+         read_thread_index();
 }
 
-// Leaves the sums of a finished part to the write warps.
-template <int kGroup>
-__device__ __forceinline__ void put_part(ConvertedRows& s, HeadState& m, const SparseMla& a, int part, int n_done) {
+// Leaves the first part of two. It stays in L2, where keys would take its place before it is read again.
+__device__ __forceinline__ void leave_first_part(HeadState& m, const SparseMla& a) {
   MergeFactors f[2];
   merge_part_sums(m, f);
-  const int lane = read_thread_index() % 32, row = own_row();
-  s.part_empty[part].wait_without_clock((n_done & 1) ^ 1);
-  float* to = part_values(a, part) + row * kLatent + kGroup * kHalfLatent + 2 * (lane % 4);
+  float4* to = first_part(a);
 #pragma unroll
-  for (int j = 0; j < kFours; ++j) {
-    __stcg(reinterpret_cast<float2*>(to + 8 * j), float2{m.acc[4 * j], m.acc[4 * j + 1]});
-    __stcg(reinterpret_cast<float2*>(to + 8 * kLatent + 8 * j), float2{m.acc[4 * j + 2], m.acc[4 * j + 3]});
-  }
-  if (kGroup == 0 && lane % 4 == 0) {  // the other warpgroup has the same
-    s.merge[part][row] = {f[0].total, f[0].part};
-    s.merge[part][row + 8] = {f[1].total, f[1].part};
-  }
-}
-
-// The first part of two.
-template <int kGroup>
-__device__ __forceinline__ void put_first_part(ConvertedRows& s, HeadState& m, const SparseMla& a, int n_done) {
-  put_part<kGroup>(s, m, a, 0, n_done);
-  s.part_full[0].arrive_as_warp();
+  for (int j = 0; j < kFours; ++j) store_to_stay(to + j * kHeadThreads, merge_four(m.acc, j, f, {0, 0, 0, 0}));
   start_part(m);
 }
 
-// The last part of a row, and the sums of its weights.
-template <int kGroup>
-__device__ __forceinline__ void put_last_part(ConvertedRows& s, HeadState& m, const SparseMla& a, const RowWork& w) {
-  const bool is_first = w.n_tiles() <= kPartTiles;
-  put_part<kGroup>(s, m, a, is_first ? 0 : 1, w.n_done());
-  if (is_first) {
-    s.part_full[0].arrive_as_warp();
-    s.part_empty[1].wait_without_clock((w.n_done() & 1) ^ 1);
-  }
+// Adds the last part to the first, if there are two, and writes the row.
+template <bool kF32>
+__device__ __forceinline__ void write_row(ConvertedRows& s, HeadState& m, const SparseMla& a, const RowWork& w) {
+  constexpr int kAhead = 8;  // fours on their way, as many as there are registers for
+  const bool has_two = w.n_tiles() > kPartTiles;
+  const int turn = w.n_done() % 2;
+  MergeFactors f[2];
+  merge_part_sums(m, f);
   if (read_thread_index() % 4 == 0) {
-    s.row_sum[kGroup][own_row()] = m.sums.total_sum[0];
-    s.row_sum[kGroup][own_row() + 8] = m.sums.total_sum[1];
+    s.row_sum[turn][head_group()][own_row()] = m.sums.total_sum[0];
+    s.row_sum[turn][head_group()][own_row() + 8] = m.sums.total_sum[1];
   }
-  s.part_full[1].arrive_as_warp();
+  s.sums_shared.arrive_and_wait(sixteen(), turn);
+  const float inverse[2] = {invert_sum(s.row_sum[turn][0][own_row()], s.row_sum[turn][1][own_row()]),
+                            invert_sum(s.row_sum[turn][0][own_row() + 8], s.row_sum[turn][1][own_row() + 8])};
+  const float4* first = first_part(a);
+  float4 before[kAhead];
+#pragma unroll
+  for (int j = 0; j < kAhead; ++j) before[j] = __ldcg(first + j * kHeadThreads);
+#pragma unroll
+  for (int begin = 0; begin < kFours; begin += 4) {
+    float4 value[4];
+#pragma unroll
+    for (int j = begin; j < begin + 4; ++j) {
+      float4& earlier = before[j % kAhead];
+      value[j - begin] = merge_four(m.acc, j, f, has_two ? earlier : float4{0, 0, 0, 0});
+      if (j + kAhead < kFours) earlier = __ldcg(first + (j + kAhead) * kHeadThreads);
+    }
+    store_columns<kF32>(a, w, head_group() * kHalfLatent + 8 * begin, value, inverse);
+  }
+  __syncwarp();  // products need all lanes together
 }
 
 // All tiles of a row.
 template <int kGroup>
-__device__ __forceinline__ void attend_row(ConvertedRows& s, const SparseMla& a, const RowWork& w, float scale_log2) {
-  HeadState m;
+__device__ __forceinline__ void attend_tiles(ConvertedRows& s, HeadState& m, const SparseMla& a, const RowWork& w,
+                                             float scale_log2) {
   start_row(m);
-  s.query_full.wait_without_clock(w.n_done() & 1);
   if (w.n_tiles() <= kGroup) s.query_empty.arrive_as_warp();
   for (int tile = kGroup; tile < w.n_tiles(); tile += 2)
-    attend_tile<kGroup>(s, m, w, tile, scale_log2, [&] { put_first_part<kGroup>(s, m, a, w.n_done()); });
-  if (kGroup == 1 && begins_later_part(w.n_tiles() - 1))
-    put_first_part<kGroup>(s, m, a, w.n_done());  // no own tile of the next part did
+    attend_tile<kGroup>(s, m, w, tile, scale_log2, [&] { leave_first_part(m, a); });
+  if (kGroup == 1 && begins_later_part(w.n_tiles() - 1)) leave_first_part(m, a);  // no own tile of the next part did
   if (w.n_tiles() > 0 && (w.n_tiles() - 1) % 2 != kGroup) {
     add_other_tile<kGroup>(s, m, w.turn<1 - kGroup>(w.n_tiles() - 1));
-    release_tile<kGroup>(s, m, 1 - kGroup);
+    wait_for_values<0>(m);
+    release_tile<kGroup>(s, 1 - kGroup);
   }
-  put_last_part<kGroup>(s, m, a, w);
 }
 
-template <int kGroup>
-__device__ __forceinline__ void head_role(ConvertedRows& s, const SparseMla& a, float scale_log2) {
-  RowWork w(a);
-  do {
-    attend_row<kGroup>(s, a, w, scale_log2);
-  } while (w.advance());
-}
-
-// Merges the parts of each row and writes it. A warp has every other head, a lane four columns of each 128.
 template <bool kF32>
-class RowWriter {
- public:
-  __device__ __forceinline__ RowWriter(ConvertedRows& s, const SparseMla& a)
-      : s_(s), a_(a), warp_(warp_index() % kWriteWarps), lane_(static_cast<int>(threadIdx.x) % 32) {}
-
-  __device__ __forceinline__ void run() {
-    RowWork w(a_);
-    do {
-      for (Mbarrier& full : s_.part_full) full.wait_without_clock(w.n_done() & 1);
-      const int n_heads = min(kMlaHeadGroup, a_.n_heads - w.first_head());
-      for (int head = warp_; head < n_heads; head += kWriteWarps)
-        write_head(head, (w.row() * a_.n_heads + w.first_head() + head) * kLatent, w.n_tiles() > kPartTiles);
-      for (Mbarrier& empty : s_.part_empty) empty.arrive_as_warp();
-    } while (w.advance());
+__device__ __forceinline__ void head_role(ConvertedRows& s, const SparseMla& a, float scale_log2) {
+  const bool is_odd = warp_index() >= 4;
+  for (RowWork w(a); !w.is_at_end(); w.advance()) {
+    s.query_full.wait_without_clock(w.n_done() & 1);
+    w.enter(s.n_tiles[w.n_done() % 2]);
+    HeadState m;
+    if (is_odd)
+      attend_tiles<1>(s, m, a, w, scale_log2);
+    else
+      attend_tiles<0>(s, m, a, w, scale_log2);
+    write_row<kF32>(s, m, a, w);
   }
+}
 
- private:
-  static constexpr int kSteps = kLatent / 128;
-
-  // A first part has nothing to be added to, but is brought into the same form.
-  __device__ __forceinline__ static float4 merge(const float2& f, const float4& part, const float4& before) {
-    return {fmaf(part.x, f.y, before.x * f.x), fmaf(part.y, f.y, before.y * f.x), fmaf(part.z, f.y, before.z * f.x),
-            fmaf(part.w, f.y, before.w * f.x)};
-  }
-
-  __device__ __forceinline__ void write_head(int head, int64_t to, bool has_two) const {
-    const float* from = part_values(a_, 0) + head * kLatent + 4 * lane_;
-    float4 value[kSteps], last[kSteps];
-#pragma unroll
-    for (int i = 0; i < kSteps; ++i) {
-      value[i] = __ldcg(reinterpret_cast<const float4*>(from + 128 * i));
-      if (has_two) last[i] = __ldcg(reinterpret_cast<const float4*>(from + kMlaHeadGroup * kLatent + 128 * i));
-    }
-    const float inverse = invert_sum(s_.row_sum[0][head], s_.row_sum[1][head]);
-#pragma unroll
-    for (int i = 0; i < kSteps; ++i) {
-      float4 v = merge(s_.merge[0][head], value[i], {0, 0, 0, 0});
-      if (has_two) v = merge(s_.merge[1][head], last[i], v);
-      store(to + 128 * i + 4 * lane_, {v.z * inverse, v.x * inverse, v.w * inverse, v.y * inverse});
-    }
-  }
-  __device__ __forceinline__ void store(int64_t to, const float4& v) const {
-    if constexpr (kF32) {
-      *reinterpret_cast<float4*>(static_cast<float*>(a_.out) + to) = v;
-    } else {
-      const __nv_bfloat162 pair[2] = {__floats2bfloat162_rn(v.x, v.y), __floats2bfloat162_rn(v.z, v.w)};
-      *reinterpret_cast<uint2*>(static_cast<uint16_t*>(a_.out) + to) = *reinterpret_cast<const uint2*>(pair);
-    }
-  }
-
-  ConvertedRows& s_;
-  const SparseMla& a_;
-  int warp_, lane_;
-};
-
-// Eight lanes share a key or head; a thread has eight of them, 8 apart, and in every chunk of their rows the same piece.
+// Eight lanes share a key or head; a thread has four of them, 16 apart, and in every chunk of their rows the same piece.
 class ConvertedLoader {
  public:
   __device__ __forceinline__ ConvertedLoader(ConvertedRows& s, const SparseMla& a)
       : s_(s), a_(a), own_row_((static_cast<int>(threadIdx.x) - kHeadThreads) / 8), piece_(threadIdx.x % 8 * 16) {}
 
   __device__ __forceinline__ void run() {
-    RowWork w(a_);
-    do {
+    for (RowWork w(a_); !w.is_at_end(); w.advance()) {
+      w.enter(w.count_tiles());
       topk_ = a_.topk + w.row() * a_.n_topk + own_row_;
       first_slot_ = a_.table_row[w.row()] * a_.tables.stride * kIndexPageTokens;
       ask_topk(0, w.n_tiles());
       queries().ask(w, w.n_done());
+      if (threadIdx.x == kHeadThreads) s_.n_tiles[w.n_done() % 2] = w.n_tiles();
       if (w.n_tiles() > 0) load_tile<0>(w, 0);  // these keys arrive while the queries are put in order
       queries().put_in_order();
       for (int tile = 0; tile < w.n_tiles(); tile += 2) {
         if (tile > 0) load_tile<0>(w, tile);
         if (tile + 1 < w.n_tiles()) load_tile<1>(w, tile + 1);
       }
-    } while (w.advance());
+    }
     async_copy_wait<0>();
   }
 
  private:
-  static constexpr int kRows = 8, kRowStep = 8;
+  static constexpr int kRowStep = kLoadThreads / 8, kRows = kTileKeys / kRowStep;
 
-  __device__ __forceinline__ QueryLoader<kKeyLoadThreads, ConvertedRows> queries() {
+  __device__ __forceinline__ QueryLoader<kLoadThreads, ConvertedRows> queries() {
     return {s_, a_, read_thread_index() - kHeadThreads};
   }
 
@@ -313,11 +260,8 @@ class ConvertedLoader {
 };
 
 __device__ __forceinline__ void init_barriers(ConvertedRows& s) {
-  init_tile_barriers(s, kKeyLoadThreads, kKeyLoadThreads, kKeyLoadThreads);
-  for (int part = 0; part < kMaxParts; ++part) {
-    s.part_full[part].init(kHeadThreads / 32 * kWarpArrivals);
-    s.part_empty[part].init(kWriteWarps * kWarpArrivals);
-  }
+  init_tile_barriers(s, kLoadThreads, kLoadThreads, kLoadThreads);
+  s.sums_shared.init();
   fence_barrier_init();
 }
 
@@ -331,18 +275,12 @@ __global__ void __launch_bounds__(kConvertedThreads, 1)
   launch_dependents();
   grid_dependency_wait();
   __syncthreads();
-  if (warp_index() < 4) {
+  if (warp_index() < kHeadThreads / 32) {
     setmaxnreg_inc<kHeadRegs>();
-    head_role<0>(s, a, scale_log2);
-  } else if (warp_index() < 8) {
-    setmaxnreg_inc<kHeadRegs>();
-    head_role<1>(s, a, scale_log2);
+    head_role<kF32>(s, a, scale_log2);
   } else {
     setmaxnreg_dec<kConvertedLoadRegs>();
-    if (warp_index() < (kHeadThreads + kKeyLoadThreads) / 32)
-      ConvertedLoader(s, a).run();
-    else
-      RowWriter<kF32>(s, a).run();
+    ConvertedLoader(s, a).run();
   }
 }
 

@@ -162,10 +162,6 @@ __device__ __forceinline__ void keep_own(OwnColumns& own, const HeadState& m, bo
   for (int h = 0; h < 2; ++h) own.maximum[h] = m.acc_max[h];
 }
 
-__device__ __forceinline__ int head_group() { return read_thread_index() / 128; }
-// Which of the four sixteens of heads a warp has; a warp of each group has the same.
-__device__ __forceinline__ int sixteen() { return read_thread_index() / 32 % 4; }
-
 // The sums of the weights of own tiles over the row's four lanes, for both groups.
 __device__ __forceinline__ void share_sums(PartBlock& s, const HeadState& m, float (&sum)[2], int item_parity) {
 #pragma unroll
@@ -188,18 +184,6 @@ __device__ __forceinline__ void send_half(PartBlock& s, const HeadState& m, cons
   s.sums_shared.arrive_and_wait(sixteen(), w.item_parity());
   if (thread < 128 && thread % 32 == 0)  // for both warps
     cluster_arrive_release(s.part_full[w.n_merged() % 2][sixteen()], cluster_rank() ^ 1);
-}
-
-// Columns 8j .. 8j + 31 from first_column on.
-template <bool kF32>
-__device__ __forceinline__ void store_columns(const SparseMla& a, const PartWork& w, int first_column,
-                                              const float4 (&value)[4], const float (&inverse)[2]) {
-  if constexpr (kF32) {
-#pragma unroll
-    for (int j = 0; j < 4; ++j) store_output<LatentRows::kFp8, true>(a, w, first_column, j, value[j], inverse);
-  } else {
-    store_32_columns(a, w, first_column, value, inverse);
-  }
 }
 
 // The sums of a row's weights, merged part after part, and the factors of the parts' values.
@@ -290,7 +274,8 @@ __device__ __forceinline__ void attend_tiles(PartBlock& s, HeadState& m, const P
   for (int tile = kGroup; tile < w.n_tiles(); tile += 2) attend_tile<kGroup>(s, m, w, tile, scale_log2, [] {});
   if ((w.n_tiles() - 1) % 2 != kGroup) {
     add_other_tile<kGroup>(s, m, w.turn<1 - kGroup>(w.n_tiles() - 1));
-    release_tile<kGroup>(s, m, 1 - kGroup);
+    wait_for_values<0>(m);
+    release_tile<kGroup>(s, 1 - kGroup);
   }
 }
 
@@ -320,7 +305,7 @@ __device__ __forceinline__ void head_role(PartBlock& s, const SparseMla& a, int 
         finish_part<true>(s, m, a, w, sum);
       else
         finish_part<false>(s, m, a, w, sum);
-      __syncwarp();  // lanes skip the stores of heads that the model does not have, and products need all lanes together
+      __syncwarp();  // products need all lanes together
       w.advance(s.n_next_tiles[w.item_parity()]);
       continue;
     }

@@ -112,6 +112,27 @@ __device__ __forceinline__ int first_column(const W& w) {
   return w.half() * kHalfLatent + static_cast<int>(threadIdx.x / 128 - kScoreThreads / 128) * 128;
 }
 
+// Stores for heads that the model has. By predicate: at a branch ptxas waits for loads still on their way, and many of these
+// stand between loads.
+__device__ __forceinline__ void store_if(bool valid, float* to, const float2& v) {
+  asm volatile("{\n .reg .pred p;\n setp.ne.u32 p, %0, 0;\n @p st.global.v2.f32 [%1], {%2, %3};\n}\n" ::"r"(
+                   static_cast<uint32_t>(valid)),
+               "l"(to), "f"(v.x), "f"(v.y)
+               : "memory");
+}
+__device__ __forceinline__ void store_if(bool valid, uint16_t* to, uint32_t v) {
+  asm volatile(
+      "{\n .reg .pred p;\n setp.ne.u32 p, %0, 0;\n @p st.global.u32 [%1], %2;\n}\n" ::"r"(static_cast<uint32_t>(valid)),
+      "l"(to), "r"(v)
+      : "memory");
+}
+__device__ __forceinline__ void store_if(bool valid, uint16_t* to, const uint4& v) {
+  asm volatile("{\n .reg .pred p;\n setp.ne.u32 p, %0, 0;\n @p st.global.v4.u32 [%1], {%2, %3, %4, %5};\n}\n" ::"r"(
+                   static_cast<uint32_t>(valid)),
+               "l"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+               : "memory");
+}
+
 // Columns first_column + 8j + 2 * (lane % 4) and the next of both heads of this thread. All lanes call. f32 or bf16 is
 // decided before the first of many calls: code that each of them skips would have to be fetched all the same.
 template <LatentRows kFormat, bool kF32, class W>
@@ -122,14 +143,14 @@ __device__ __forceinline__ void store_output(const SparseMla& a, const W& w, int
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const int head = w.first_head() + own_row() + 8 * h;
-    if (head >= a.n_heads) continue;
     const int64_t at = (w.row() * a.n_heads + head) * kLatent + column;
     const float2 v = h == 0 ? float2{columns.x * inverse[0], columns.y * inverse[0]}
                             : float2{columns.z * inverse[1], columns.w * inverse[1]};
     if constexpr (kF32) {
-      *reinterpret_cast<float2*>(static_cast<float*>(a.out) + at) = v;
+      store_if(head < a.n_heads, static_cast<float*>(a.out) + at, v);
     } else {
-      *reinterpret_cast<__nv_bfloat162*>(static_cast<uint16_t*>(a.out) + at) = __floats2bfloat162_rn(v.x, v.y);
+      const __nv_bfloat162 pair = __floats2bfloat162_rn(v.x, v.y);
+      store_if(head < a.n_heads, static_cast<uint16_t*>(a.out) + at, *reinterpret_cast<const uint32_t*>(&pair));
     }
   }
 }
@@ -165,11 +186,11 @@ __device__ __forceinline__ void store_32_columns(const SparseMla& a, const W& w,
     }
     transpose_quad(word);
     const int head = w.first_head() + own_row() + 8 * h;
-    if (head >= a.n_heads) continue;
     uint16_t* to = static_cast<uint16_t*>(a.out) + (w.row() * a.n_heads + head) * kLatent + first_column +
                    8 * static_cast<int>(threadIdx.x % 4);
-    *reinterpret_cast<uint4*>(to) = {even_of(word[1], word[0]), odd_of(word[1], word[0]), even_of(word[3], word[2]),
-                                     odd_of(word[3], word[2])};
+    store_if(head < a.n_heads, to,
+             uint4{even_of(word[1], word[0]), odd_of(word[1], word[0]), even_of(word[3], word[2]),
+                   odd_of(word[3], word[2])});
   }
 }
 

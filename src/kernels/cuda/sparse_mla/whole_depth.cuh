@@ -31,6 +31,10 @@ struct HeadState {
   ScoreState sums;     // of own tiles
 };
 
+__device__ __forceinline__ int head_group() { return read_thread_index() / 128; }
+// Which of the four sixteens of heads a warp has; a warp of each group has the same.
+__device__ __forceinline__ int sixteen() { return read_thread_index() / 32 % 4; }
+
 __device__ __forceinline__ void start_part(HeadState& m) {
 #pragma unroll
   for (int i = 0; i < 4 * kFours; ++i) m.acc[i] = 0;
@@ -80,14 +84,18 @@ __device__ __forceinline__ void multiply_rope(float (&score)[32], const S& s, in
     Wgmma<64>::bf16<0, 0>(score, query + descriptor_step(k), key + descriptor_step(k), true);
 }
 
-// Starts the scores of a tile: over the half of the depth that comes first, and over the other. Fences: see
-// start_scores().
+// Starts the scores of a tile, a group of products for each half of the depth, the half that comes first before the other.
+// Fences: see start_scores().
 template <int kGroup, class S>
-__device__ __forceinline__ void multiply_tile(const S& s, float (&first)[32], float (&second)[32], int turn) {
+__device__ __forceinline__ void multiply_first_half(const S& s, float (&first)[32], int turn) {
   s.key_full[kGroup][0].wait_without_clock(turn & 1);
   fence_async_shared();
   wgmma_fence();
   multiply_latent<kGroup>(first, s, kGroup);
+  wgmma_commit();
+}
+template <int kGroup, class S>
+__device__ __forceinline__ void multiply_second_half(const S& s, float (&first)[32], float (&second)[32], int turn) {
   s.key_full[kGroup][1].wait_without_clock(turn & 1);
   fence_async_shared();
   wgmma_fence();
@@ -143,11 +151,16 @@ __device__ __forceinline__ void add_own_tile(S& s, HeadState& m, const uint32_t 
   wgmma_commit();
 }
 
+// Until values are added, but for the last kPending groups of products.
+template <int kPending>
+__device__ __forceinline__ void wait_for_values(HeadState& m) {
+  wgmma_wait<kPending>();
+  wgmma_touch(m.acc);
+}
+
 // Once the values of a tile are added.
 template <int kGroup, class S>
-__device__ __forceinline__ void release_tile(S& s, HeadState& m, int tile_parity) {
-  wgmma_wait<0>();
-  wgmma_touch(m.acc);
+__device__ __forceinline__ void release_tile(S& s, int tile_parity) {
   s.key_empty[tile_parity][kGroup].arrive_as_warp();
   __syncwarp();
 }
@@ -189,17 +202,18 @@ __device__ __forceinline__ void attend_tile(S& s, HeadState& m, const W& w, int 
   const int turn = w.turn<kGroup>(tile);
   float score[32], second[32];
   if (kGroup == 0) {
-    if (tile > 0) {
-      add_other_tile<kGroup>(s, m, w.turn<1 - kGroup>(tile - 1));
-      release_tile<kGroup>(s, m, 1 - kGroup);
-    }
-    multiply_tile<kGroup>(s, score, second, turn);
+    if (tile > 0) add_other_tile<kGroup>(s, m, w.template turn<1 - kGroup>(tile - 1));
+    multiply_first_half<kGroup>(s, score, turn);
+    wait_for_values<1>(m);
+    if (tile > 0) release_tile<kGroup>(s, 1 - kGroup);
+    multiply_second_half<kGroup>(s, score, second, turn);
     if (begins_later_part(tile)) leave_part();
     wgmma_wait<0>();
   } else {
-    multiply_tile<kGroup>(s, score, second, turn);
+    multiply_first_half<kGroup>(s, score, turn);
+    multiply_second_half<kGroup>(s, score, second, turn);
     if (begins_later_part(tile - 1)) leave_part();
-    add_other_tile<kGroup>(s, m, w.turn<1 - kGroup>(tile - 1));
+    add_other_tile<kGroup>(s, m, w.template turn<1 - kGroup>(tile - 1));
     wgmma_wait<1>();
   }
   wgmma_touch(score);
@@ -218,11 +232,27 @@ __device__ __forceinline__ void attend_tile(S& s, HeadState& m, const W& w, int 
     const __nv_bfloat162 pair = __floats2bfloat162_rn(score[2 * i], score[2 * i + 1]);
     weight[i] = *reinterpret_cast<const uint32_t*>(&pair);
   }
-  if (kGroup == 1) release_tile<kGroup>(s, m, 1 - kGroup);
+  if (kGroup == 1) {
+    wait_for_values<0>(m);
+    release_tile<kGroup>(s, 1 - kGroup);
+  }
   publish_weights<kGroup>(s, weight, maximum);
   rescale(m, maximum);
   add_own_tile<kGroup>(s, m, weight);
-  release_tile<kGroup>(s, m, kGroup);
+  wait_for_values<0>(m);
+  release_tile<kGroup>(s, kGroup);
+}
+
+// Columns 8j .. 8j + 31 from first_column on.
+template <bool kF32, class W>
+__device__ __forceinline__ void store_columns(const SparseMla& a, const W& w, int first_column, const float4* value,
+                                              const float (&inverse)[2]) {
+  if constexpr (kF32) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) store_output<LatentRows::kFp8, true>(a, w, first_column, j, value[j], inverse);
+  } else {
+    store_32_columns(a, w, first_column, value, inverse);
+  }
 }
 
 // What both kernels' barriers of tiles and queries wait for. `first` and `second` arrivals fill a tile's own half of the depth, and
