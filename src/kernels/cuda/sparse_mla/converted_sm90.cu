@@ -10,7 +10,7 @@
 //         first being that of the value columns of its own warpgroup, which are free first. A thread leaves the sums of a
 //         row's first part in scratch memory, while the next scores are multiplied, and reads them again when it has
 //         those of the second, merges and writes its columns.
-//   order of work  Group 0 adds the other's last tile before its own scores, which stand behind it in the queue of products,
+//   order of work  Group 0 adds the other's last tile before its own scores, which stand after it in the queue of products,
 //         group 1 after them: each of the two waits for weights while the other multiplies, and no two products wait for one
 //         load.
 //   cost  a tile: 36 wgmma m64n64k16 + 8 m64n256k16 = 2176 tensor cycles; 72 KB from L2, 0.3 MB through shared memory

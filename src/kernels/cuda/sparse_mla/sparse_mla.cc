@@ -44,12 +44,21 @@ bool has_all_heads_parts(const SparseMla& a) {
   return has_all_heads_kernel(a) && mla_parts(a.n_topk) == kMlaMaxParts && most_mla_pairs() >= kMlaMaxParts;
 }
 
-// Waves of blocks times what a block spends: its tiles, and before and after them as much as on three. In halves of the
-// time of a tile with 64 heads; a tile with 128 takes three.
-int64_t cost(int64_t n_blocks, int n_tiles, int tile_cost = 2) {
+// Waves of blocks times what a block spends: its tiles, and before and after them as much as on three. In quarters of the time of
+// a tile of 128 heads with half of the depth, which one of 64 with the whole depth takes as well.
+constexpr int kHalfTile = 3, kWholeTile = 4;
+int64_t cost(int64_t n_blocks, int n_tiles, int tile_cost) {
   constexpr int64_t kFixedTiles = 3;
   const int64_t n_waves = (n_blocks + n_sms() - 1) / n_sms();
   return n_waves * (n_tiles + kFixedTiles) * tile_cost;
+}
+
+// FP8 rows: a block for each part of a row with 64 heads (part_blocks_sm90.cu). BF16 rows: two, which share the depth.
+int64_t whole_rows_cost(const SparseMla& a) {
+  const int64_t n_items = a.n_rows * head_groups(a);
+  const int n_tiles = a.n_topk / 64, n_parts = mla_parts(a.n_topk);
+  if (a.format == LatentRows::kFp8) return cost(n_items * n_parts, std::min(n_tiles, kMlaPartTopk / 64), kWholeTile);
+  return cost(n_items * 2, n_tiles, kHalfTile);
 }
 
 MlaSharing choose_sharing(const SparseMla& a) {
@@ -65,17 +74,17 @@ MlaSharing choose_sharing(const SparseMla& a) {
   if (fits_apart(MlaSharing::kEightApartAllHeads)) return MlaSharing::kEightApartAllHeads;
   if (n_parts > 1 && n_blocks * n_parts <= kClusterBlocks) return MlaSharing::kClusters;
   MlaSharing best = MlaSharing::kWholeRows;
-  int64_t least = cost(n_blocks, n_tiles);
+  int64_t least = whole_rows_cost(a);
   const auto consider = [&](MlaSharing sharing, int64_t its_cost) {
     if (its_cost >= least) return;
     best = sharing;
     least = its_cost;
   };
   if (n_parts > 1 && n_blocks * n_parts <= kMlaRecords)
-    consider(MlaSharing::kPairs, cost(n_blocks * n_parts, kMlaPartTopk / 64));
-  if (has_all_heads_kernel(a)) consider(MlaSharing::kAllHeads, cost(a.n_rows * 2, n_tiles, 3));
+    consider(MlaSharing::kPairs, cost(n_blocks * n_parts, kMlaPartTopk / 64, kHalfTile));
+  if (has_all_heads_kernel(a)) consider(MlaSharing::kAllHeads, cost(a.n_rows * 2, n_tiles, kWholeTile));
   if (has_all_heads_parts(a) && a.n_rows * kMlaMaxParts <= most_mla_pairs())
-    consider(MlaSharing::kAllHeadsParts, cost(a.n_rows * 2 * kMlaMaxParts, kMlaPartTopk / 64, 3));
+    consider(MlaSharing::kAllHeadsParts, cost(a.n_rows * 2 * kMlaMaxParts, kMlaPartTopk / 64, kWholeTile));
   return best;
 }
 
