@@ -13,7 +13,7 @@
 
 namespace levin::cuda {
 
-// How long L2 should keep what a load brings in: the values the createpolicy instruction makes for these fractions.
+// How long L2 should keep what a load brings in or a store leaves: the values the createpolicy instruction makes for these fractions.
 constexpr uint64_t kEvictNormal = 0x1000000000000000;
 constexpr uint64_t kEvictFirst = 0x12F0000000000000;
 constexpr uint64_t kEvictLast = 0x14F0000000000000;

@@ -27,7 +27,7 @@ namespace {
 
 constexpr int kConvertedThreads = kHeadThreads + kLoadThreads;
 constexpr int kConvertedLoadRegs = 56, kStartRegs = 168;
-constexpr int kSumBarrier = 3;  // the first of four; named, of the two head warps with the same heads
+constexpr int kSumBarrier = 3;  // the first of four, named, each of the two head warps with the same heads
 static_assert(2 * kHeadRegs + kConvertedLoadRegs == 3 * kStartRegs);
 static_assert(kMaxParts == 2);
 
@@ -39,7 +39,7 @@ struct ConvertedRows {
   int32_t running_max[2][kMlaHeadGroup];  // after the even and the odd tile
   float row_sum[2][2][kMlaHeadGroup];     // of an item, in turns: over its even and its odd tiles
   int32_t n_tiles[2];                     // of an item, in turns; there before its queries are
-  float bias[2][kTileKeys];               // of a last tile: 0, or -inf for an invalid index
+  alignas(8) float bias[2][kTileKeys];    // of a last tile: 0, or -inf for an invalid index
   Mbarrier key_full[2][2];                // a tile's own half; its other half and rope
   Mbarrier key_empty[2][2];               // the value columns of a warpgroup
   Mbarrier weight_full[2];
@@ -108,7 +108,7 @@ __device__ __forceinline__ float4* first_part(const SparseMla& a) {
          read_thread_index();
 }
 
-// Leaves the first part of two. It stays in L2, where keys would take its place before it is read again.
+// Leaves the first part of two. L2 is asked to keep it: keys would otherwise take its place before it is read again.
 __device__ __forceinline__ void leave_first_part(HeadState& m, const SparseMla& a) {
   MergeFactors f[2];
   merge_part_sums(m, f);
@@ -121,7 +121,7 @@ __device__ __forceinline__ void leave_first_part(HeadState& m, const SparseMla& 
 // Adds the last part to the first, if there are two, and writes the row.
 template <bool kF32>
 __device__ __forceinline__ void write_row(ConvertedRows& s, HeadState& m, const SparseMla& a, const RowWork& w) {
-  constexpr int kAhead = 8;  // fours on their way, as many as there are registers for
+  constexpr int kAhead = 8;  // fours on their way, as many as there are registers for; not used if there is one part
   const bool has_two = w.n_tiles() > kPartTiles;
   const int turn = w.n_done() % 2;
   MergeFactors f[2];

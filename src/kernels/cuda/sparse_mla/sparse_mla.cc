@@ -44,8 +44,8 @@ bool has_all_heads_parts(const SparseMla& a) {
   return has_all_heads_kernel(a) && mla_parts(a.n_topk) == kMlaMaxParts && most_mla_pairs() >= kMlaMaxParts;
 }
 
-// Waves of blocks times what a block spends: its tiles, and before and after them as much as on three. In quarters of the time of
-// a tile of 128 heads with half of the depth, which one of 64 with the whole depth takes as well.
+// Waves of blocks times what a block spends: its tiles, and before and after them as much as on three. By measured times, a tile
+// with 64 heads over the whole depth takes as long as one with 128 over half of it, and with 64 over half of it three quarters.
 constexpr int kHalfTile = 3, kWholeTile = 4;
 int64_t cost(int64_t n_blocks, int n_tiles, int tile_cost) {
   constexpr int64_t kFixedTiles = 3;

@@ -84,7 +84,7 @@ __device__ __forceinline__ void multiply_rope(float (&score)[32], const S& s, in
     Wgmma<64>::bf16<0, 0>(score, query + descriptor_step(k), key + descriptor_step(k), true);
 }
 
-// Starts the scores of a tile, a group of products for each half of the depth, the half that comes first before the other.
+// Starts the scores of a tile, in two groups of products: what needs the half of the keys that comes first, and the rest.
 // Fences: see start_scores().
 template <int kGroup, class S>
 __device__ __forceinline__ void multiply_first_half(const S& s, float (&first)[32], int turn) {
@@ -151,7 +151,7 @@ __device__ __forceinline__ void add_own_tile(S& s, HeadState& m, const uint32_t 
   wgmma_commit();
 }
 
-// Until values are added, but for the last kPending groups of products.
+// Until all products have been added but the newest kPending groups, none of which may be of values.
 template <int kPending>
 __device__ __forceinline__ void wait_for_values(HeadState& m) {
   wgmma_wait<kPending>();
@@ -199,7 +199,7 @@ __device__ __forceinline__ void publish_weights(S& s, const uint32_t (&weight)[1
 template <int kGroup, class S, class W, class F>
 __device__ __forceinline__ void attend_tile(S& s, HeadState& m, const W& w, int tile, float scale_log2,
                                             const F& leave_part) {
-  const int turn = w.turn<kGroup>(tile);
+  const int turn = w.template turn<kGroup>(tile);
   float score[32], second[32];
   if (kGroup == 0) {
     if (tile > 0) add_other_tile<kGroup>(s, m, w.template turn<1 - kGroup>(tile - 1));
@@ -243,7 +243,7 @@ __device__ __forceinline__ void attend_tile(S& s, HeadState& m, const W& w, int 
   release_tile<kGroup>(s, kGroup);
 }
 
-// Columns 8j .. 8j + 31 from first_column on.
+// The 32 columns from first_column on.
 template <bool kF32, class W>
 __device__ __forceinline__ void store_columns(const SparseMla& a, const W& w, int first_column, const float4* value,
                                               const float (&inverse)[2]) {
