@@ -183,9 +183,6 @@ __device__ __forceinline__ void weigh_tile(HeadState& m, uint32_t (&weight)[16],
   }
 }
 
-// Of this warpgroup, formed anew where it is used: what follows from it would be kept in local memory.
-__device__ __forceinline__ int head_group() { return read_thread_index() / 128; }
-
 // A value that all lanes have, as one that the compiler knows to be such: descriptors are then stepped once for the warp.
 __device__ __forceinline__ int uniform(int value) { return __shfl_sync(0xffffffff, value, 0); }
 
@@ -231,10 +228,10 @@ __device__ __forceinline__ void release_tile(AllHeads& s, HeadState& m, int numb
   __syncwarp();
 }
 
-// Columns 8j .. 8j + 31.
+// Fours j .. j + 3 of this block's half, which are 32 columns.
 template <class W>
-__device__ __forceinline__ void store_columns(const SparseMla& a, const W& w, int j, const float4* value,
-                                              const float (&inverse)[2]) {
+__device__ __forceinline__ void store_fours(const SparseMla& a, const W& w, int j, const float4* value,
+                                            const float (&inverse)[2]) {
   if (!a.out_f32) return store_32_columns(a, w, w.half() * kHalfLatent + 8 * j, value, inverse);
 #pragma unroll
   for (int i = 0; i < 4; ++i)
@@ -252,14 +249,14 @@ __device__ __forceinline__ void write_row(TotalAhead& total, const HeadState& m,
                             invert_sum(total.sums.sum[0][1], total.sums.sum[1][1])};
   merge_fours(total.four, m, 0, f);
 #pragma unroll
-  for (int j = 0; j < kFoursAhead; j += 4) store_columns(a, w, j, total.four + j, inverse);
+  for (int j = 0; j < kFoursAhead; j += 4) store_fours(a, w, j, total.four + j, inverse);
 #pragma unroll
   for (int first = kFoursAhead; first < kFours; first += kFoursAtOnce) {
     float4 four[kFoursAtOnce];
     read_total<kHeadThreads>(four, slot, first, first_part);
     merge_fours(four, m, first, f);
 #pragma unroll
-    for (int j = 0; j < kFoursAtOnce; j += 4) store_columns(a, w, first + j, four + j, inverse);
+    for (int j = 0; j < kFoursAtOnce; j += 4) store_fours(a, w, first + j, four + j, inverse);
   }
 }
 
@@ -268,7 +265,7 @@ template <class W>
 __device__ __forceinline__ void write_zeros(const SparseMla& a, const W& w) {
   const float4 zeros[4] = {};
 #pragma unroll 1
-  for (int j = 0; j < kFours; j += 4) store_columns(a, w, j, zeros, {0, 0});
+  for (int j = 0; j < kFours; j += 4) store_fours(a, w, j, zeros, {0, 0});
 }
 
 // Half the columns of a part, for the block that merges them: kHalfFours float4 of each head thread, 256 threads apart, the sums
@@ -356,7 +353,7 @@ __device__ __forceinline__ void merge_with_other_part(const HeadState& m, const 
         value[j] = merge_four(of_part, 0, f[p], value[j]);
       }
     }
-    store_columns(a, w, w.part() * kHalfFours + first, value, inverse);
+    store_fours(a, w, w.part() * kHalfFours + first, value, inverse);
   }
 }
 

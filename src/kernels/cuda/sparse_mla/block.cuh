@@ -181,6 +181,10 @@ __device__ __forceinline__ MergeFactors merge_factors(int32_t& total_max, int32_
   return f;
 }
 
+// Which of a kernel's head warpgroups a thread is in, where those stand first. Formed anew where it is used: what follows from it
+// would be kept in local memory.
+__device__ __forceinline__ int head_group() { return read_thread_index() / 128; }
+
 // Thread t of a score or value warpgroup has heads row and row + 8 of the group, row = 16 * (t / 32) + t % 32 / 4;
 // index h in 0, 1 below.
 __device__ __forceinline__ int own_row() {

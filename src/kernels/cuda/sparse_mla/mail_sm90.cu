@@ -440,15 +440,6 @@ __device__ __forceinline__ void send_sums(S& s, const BlockWork<S>& w, const Par
   __syncwarp();
 }
 
-// 32 columns from first_column on.
-template <class S>
-__device__ __forceinline__ void store_columns(const SparseMla& a, const BlockWork<S>& w, int first_column,
-                                              const float4* value, const float (&inverse)[2]) {
-  if (!a.out_f32) return store_32_columns(a, w, first_column, value, inverse);
-#pragma unroll
-  for (int j = 0; j < 4; ++j) store_output<LatentRows::kFp8, true>(a, w, first_column, j, value[j], inverse);
-}
-
 // Merges this block's share of the columns over the parts, ascending, and writes it.
 template <class S>
 __device__ __forceinline__ void write_own_columns(S& s, const SparseMla& a, const BlockWork<S>& w,

@@ -194,6 +194,24 @@ __device__ __forceinline__ void store_32_columns(const SparseMla& a, const W& w,
   }
 }
 
+// The 32 columns from first_column on, of FP8 rows. kF32: of the output.
+template <bool kF32, class W>
+__device__ __forceinline__ void store_columns(const SparseMla& a, const W& w, int first_column, const float4* value,
+                                              const float (&inverse)[2]) {
+  if constexpr (kF32) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) store_output<LatentRows::kFp8, true>(a, w, first_column, j, value[j], inverse);
+  } else {
+    store_32_columns(a, w, first_column, value, inverse);
+  }
+}
+template <class W>
+__device__ __forceinline__ void store_columns(const SparseMla& a, const W& w, int first_column, const float4* value,
+                                              const float (&inverse)[2]) {
+  if (!a.out_f32) return store_columns<false>(a, w, first_column, value, inverse);
+  store_columns<true>(a, w, first_column, value, inverse);
+}
+
 template <LatentRows kFormat, bool kF32, class W>
 __device__ __forceinline__ void write_whole_row(Shared& s, ValueState& m, const SparseMla& a, const W& w,
                                                 const float4* total) {

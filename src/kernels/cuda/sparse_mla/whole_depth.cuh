@@ -31,7 +31,6 @@ struct HeadState {
   ScoreState sums;     // of own tiles
 };
 
-__device__ __forceinline__ int head_group() { return read_thread_index() / 128; }
 // Which of the four sixteens of heads a warp has; a warp of each group has the same.
 __device__ __forceinline__ int sixteen() { return read_thread_index() / 32 % 4; }
 
@@ -241,18 +240,6 @@ __device__ __forceinline__ void attend_tile(S& s, HeadState& m, const W& w, int 
   add_own_tile<kGroup>(s, m, weight);
   wait_for_values<0>(m);
   release_tile<kGroup>(s, kGroup);
-}
-
-// The 32 columns from first_column on.
-template <bool kF32, class W>
-__device__ __forceinline__ void store_columns(const SparseMla& a, const W& w, int first_column, const float4* value,
-                                              const float (&inverse)[2]) {
-  if constexpr (kF32) {
-#pragma unroll
-    for (int j = 0; j < 4; ++j) store_output<LatentRows::kFp8, true>(a, w, first_column, j, value[j], inverse);
-  } else {
-    store_32_columns(a, w, first_column, value, inverse);
-  }
 }
 
 // What both kernels' barriers of tiles and queries wait for. `first` and `second` arrivals fill a tile's own half of the depth, and
