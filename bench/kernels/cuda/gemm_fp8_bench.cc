@@ -131,7 +131,10 @@ std::vector<GemmFp8Plan> plans_for(int n_tokens, int n, int k, bool all) {
   std::vector<GemmFp8Plan> plans = {chosen};
   if (!all) return plans;
   if (chosen.kernel != GemmKernel::kTiles) {
-    for (const int width : {16, 32, 48, 56, 64}) plans.push_back({GemmKernel::kRows, std::max(8, chosen.rows), width});
+    for (const int width : {16, 32, 48, 56, 64}) {
+      if (n_tokens <= 8) plans.push_back({GemmKernel::kFewRows, 8, width});
+      plans.push_back({GemmKernel::kRows, std::max(16, chosen.rows), width});
+    }
     if (n_tokens == 64) plans.push_back({GemmKernel::kTiles, 128, 128});
   } else {
     if (n_tokens <= 256) plans.push_back({GemmKernel::kRows, 64, cuda::plan_gemm_fp8({64, n, k, 1, 132}).width});
@@ -216,6 +219,8 @@ struct GroupRows {
 
 std::vector<GemmFp8Plan> grouped_plans(const GroupRows& rows, int n, int k, bool all) {
   std::vector<GemmFp8Plan> plans = {cuda::plan_gemm_fp8({rows.mean, n, k, rows.n_groups, 132})};
+  if (all && plans[0].kernel == GemmKernel::kFewRows)
+    for (const int width : {32, 48, 56, 64}) plans.push_back({GemmKernel::kFewRows, 8, width});
   if (!all || plans[0].kernel != GemmKernel::kTiles) return plans;
   for (const int tile_rows : {128, 256}) plans.push_back({GemmKernel::kTiles, tile_rows, 128});
   return plans;
@@ -228,7 +233,7 @@ void bench_grouped(const Stream& stream, const Options& options, int n, int k, c
   const DeviceArray<uint8_t> w(stream, int64_t{kCopies} * n_groups * n * k), x(stream, int64_t{n_tokens} * k);
   repeat(stream, w, cuda::random_e4m3(int64_t{n} * k, 6));
   repeat(stream, x, cuda::random_e4m3(int64_t{std::min(n_tokens, kMostRows)} * k, 5));
-  const DeviceArray<float> x_scale(stream, cuda::random_scales(n_tokens * blocks_of(k), 7));
+  const DeviceArray<float> x_scale(stream, cuda::random_scales(round_up(n_tokens, 4) * blocks_of(k), 7));
   const DeviceArray<float> w_scale(stream, cuda::random_scales(n_groups * blocks_of(n) * blocks_of(k), 8));
   const DeviceArray<uint16_t> out(stream, int64_t{n_tokens} * n);
   const DeviceArray<int32_t> group_begin(stream, rows.begin());
@@ -236,7 +241,7 @@ void bench_grouped(const Stream& stream, const Options& options, int n, int k, c
   a.x = x.data();
   a.x_row_bytes = k;
   a.x_scale = x_scale.data();
-  a.x_scale_ld = n_tokens;
+  a.x_scale_ld = round_up(n_tokens, 4);
   a.w_scale = w_scale.data();
   a.out = out.data();
   a.n_tokens = n_tokens;

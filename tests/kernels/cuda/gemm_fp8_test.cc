@@ -20,8 +20,10 @@ namespace {
 std::vector<GemmFp8Plan> all_plans() {
   std::vector<GemmFp8Plan> plans;
   for (const int width : {32, 48, 56}) plans.push_back({GemmKernel::kGemv, kMaxGemvRows, width});
-  for (const int rows : {8, 16, 32, 64})
-    for (const int width : {16, 32, 48, 56, 64}) plans.push_back({GemmKernel::kRows, rows, width});
+  for (const int width : {16, 32, 48, 56, 64}) {
+    plans.push_back({GemmKernel::kFewRows, 8, width});
+    for (const int rows : {16, 32, 64}) plans.push_back({GemmKernel::kRows, rows, width});
+  }
   plans.push_back({GemmKernel::kTiles, 128, 128});
   plans.push_back({GemmKernel::kTiles, 256, 128});
   plans.push_back({GemmKernel::kTiles, 256, 136});
@@ -179,10 +181,11 @@ TEST_F(GemmFp8Test, FewRowsOfLargeProductsHaveTheSameBits) {
   for (const Case& c : {Case{17000, 384}, Case{2112, 7168}, Case{1000, 16384}, Case{600, 18432}}) {
     const GemmProblem p(8, c.n, c.k, 1, 31);
     const OnDevice device(*stream_, p);
-    const std::vector<float> all = device.run({GemmKernel::kRows, 8, 64}, 0, 8);
+    const std::vector<float> all = device.run({GemmKernel::kRows, 16, 64}, 0, 8);
     for (const GemmFp8Plan& plan : all_plans()) {
-      if (plan.kernel != GemmKernel::kGemv) continue;
-      for (const auto& [first, count] : {std::pair{0, 1}, {7, 1}, {3, 2}, {0, 2}}) {
+      if (plan.kernel != GemmKernel::kGemv && plan.kernel != GemmKernel::kFewRows) continue;
+      for (const auto& [first, count] : {std::pair{0, 1}, {7, 1}, {3, 2}, {0, 2}, {1, 5}, {0, 8}}) {
+        if (!does(plan, count, c.k)) continue;
         const std::vector<float> some = device.run(plan, first, count);
         EXPECT_EQ(count_different(some, all.data() + int64_t{first} * c.n), 0)
             << plan.describe() << " rows " << first << "+" << count << " N=" << c.n << " K=" << c.k;
@@ -241,6 +244,7 @@ TEST_F(GemmFp8Test, ChainsThatOverlapGiveTheSameBits) {
   const OnDevice device(*stream_, p);
   const DeviceArray<float> first(*stream_, 16 * 512), second(*stream_, 16 * 512);
   for (const GemmFp8Plan& plan : {GemmFp8Plan{GemmKernel::kRows, 16, 32},
+                                  {GemmKernel::kFewRows, 8, 48},
                                   {GemmKernel::kGemv, kMaxGemvRows, 32},
                                   {GemmKernel::kGemv, kMaxGemvRows, 56}}) {
     GemmFp8 a = device.args(first.data(), true), b = device.args(second.data(), true);
@@ -295,7 +299,7 @@ TEST_F(GemmFp8Test, ProductsThatOverlapTheirPlanGiveTheSameBits) {
     GemmFp8 a = up_device.args(wide.data(), true);
     a.group_begin = group_begin.data();
     a.pdl = overlaps;
-    gemm_fp8(a, {GemmKernel::kRows, 8, 64}, stream_->handle());
+    gemm_fp8(a, {GemmKernel::kFewRows, 8, 64}, stream_->handle());
     const QuantizedRows rounded{
         .codes = codes.data(), .code_row_bytes = kWide, .scale = scale.data(), .scale_ld = kRows};
     quantize_fp8({.x = wide.data(),
@@ -311,7 +315,7 @@ TEST_F(GemmFp8Test, ProductsThatOverlapTheirPlanGiveTheSameBits) {
     b.x_scale = scale.data();
     b.group_begin = group_begin.data();
     b.pdl = b.groups_settled = overlaps;
-    gemm_fp8(b, {GemmKernel::kRows, 8, 64}, stream_->handle());
+    gemm_fp8(b, {GemmKernel::kFewRows, 8, 64}, stream_->handle());
   };
   layer(0, false), layer(1, false);
   const std::vector<float> expected = out.host();
@@ -334,9 +338,9 @@ TEST(GemmFp8PlanTest, RefusesByName) {
 
 TEST(GemmFp8PlanTest, FillsTheSms) {
   EXPECT_EQ(plan_gemm_fp8({1, 2112, 7168, 1, 132}).describe(), "GEMV 2x32");
-  EXPECT_EQ(plan_gemm_fp8({3, 2112, 7168, 1, 132}).describe(), "rows 8x16");
+  EXPECT_EQ(plan_gemm_fp8({3, 2112, 7168, 1, 132}).describe(), "few rows 8x16");
   EXPECT_EQ(plan_gemm_fp8({1, 7168, 16384, 1, 132}).describe(), "GEMV 2x56");
-  EXPECT_EQ(plan_gemm_fp8({1, 7168, 2048, 32, 132}).describe(), "rows 8x64");
+  EXPECT_EQ(plan_gemm_fp8({1, 7168, 2048, 32, 132}).describe(), "few rows 8x48");
   EXPECT_EQ(plan_gemm_fp8({16, 7168, 2048, 1, 132}).describe(), "rows 16x56");
   EXPECT_EQ(plan_gemm_fp8({4096, 2112, 7168, 1, 132}).describe(), "tiles 256x136");
   EXPECT_EQ(plan_gemm_fp8({4096, 7168, 2048, 1, 132}).describe(), "tiles 256x128");

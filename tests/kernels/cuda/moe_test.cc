@@ -50,6 +50,9 @@ TEST_F(MoeTest, RoutesAsThePlainCpuKernel) {
                              {20, 256, 8, 8, 4, 3, true},
                              {5, 16, 2, 4, 2, 5, false},
                              {4, 384, 6, 1, 1, 100, true},
+                             {6, 60, 4, 5, 3, 50, true},
+                             {9, 96, 4, 32, 3, 1 << 20, true},
+                             {3, 512, 16, 8, 4, 1 << 20, true},
                              {3, 40, 16, 1, 1, 4, true}}) {
     const std::vector<float> logits = random_logits(c, static_cast<uint64_t>(c.n_experts + c.n_values));
     std::vector<float> bias(static_cast<size_t>(c.n_experts)), weights(static_cast<size_t>(c.n_tokens) * c.n_active),
@@ -207,6 +210,13 @@ TEST_F(MoeTest, SortsRowsByExpertAndToken) {
   }
 }
 
+// Every seventh token is padding.
+std::vector<int32_t> slots_with_padding(int n_tokens) {
+  std::vector<int32_t> slots(static_cast<size_t>(n_tokens));
+  for (int t = 0; t < n_tokens; ++t) slots[static_cast<size_t>(t)] = t % 7 == 6 ? -1 : t;
+  return slots;
+}
+
 // The same plan and the same rows by one launch.
 TEST_F(MoeTest, PlansAndRoundsFewTokensTogether) {
   constexpr int kD = 528, kBlocks = 5;
@@ -245,6 +255,74 @@ TEST_F(MoeTest, PlansAndRoundsFewTokensTogether) {
     if (c.n_tokens > 0) together.expect();
     EXPECT_EQ(got.host(), want.host());
     EXPECT_EQ(got_scale.host(), want_scale.host());
+  }
+}
+
+// Choices too: what the launch gives is what routing, planning and rounding give apart.
+TEST_F(MoeTest, RoutesPlansAndRoundsTogether) {
+  constexpr int kD = 528, kBlocks = 5, kExperts = 256, kActive = 8;
+  for (const int n_tokens : {1, 2, 8, 9, 19, kMaxTokensRouted}) {
+    SCOPED_TRACE(std::to_string(n_tokens) + " tokens");
+    const DeviceArray<float> x(*stream_, random_scales(n_tokens * kD, 7)),
+        logits(*stream_, random_logits({n_tokens, kExperts, kActive, 8, 4, 1 << 20, true}, 8)),
+        bias(*stream_, random_scales(kExperts, 9));
+    const DeviceArray<int32_t> slot(*stream_, slots_with_padding(n_tokens));
+    struct Out {
+      Out(const Stream& stream, int n_tokens)
+          : n_rows(n_tokens * (kActive + 1)),
+            topk(stream, n_tokens * kActive),
+            group_begin(stream, kExperts + 2),
+            token_of(stream, n_rows),
+            row_of(stream, n_tokens * kActive),
+            weights(stream, n_tokens * kActive),
+            codes(stream, n_rows * kD),
+            scale(stream, kBlocks * scale_ld()) {
+        token_of.fill(0x55), codes.fill(0x55), scale.fill(0x55);
+      }
+      int scale_ld() const { return (n_rows + 3) / 4 * 4; }
+      int n_rows;
+      DeviceArray<int32_t> topk, group_begin, token_of, row_of;
+      DeviceArray<float> weights;
+      DeviceArray<uint8_t> codes;
+      DeviceArray<float> scale;
+    };
+    const auto parts_of = [&](const Out& out) {
+      return PlanAndRound{.route = {.logits = logits.data(),
+                                    .bias = bias.data(),
+                                    .slot = slot.data(),
+                                    .topk = out.topk.data(),
+                                    .weights = out.weights.data(),
+                                    .n_tokens = n_tokens,
+                                    .n_experts = kExperts,
+                                    .n_active = kActive,
+                                    .n_groups = 8,
+                                    .n_groups_kept = 4},
+                          .plan = {.topk = out.topk.data(),
+                                   .plan = {out.group_begin.data(), out.token_of.data(), out.row_of.data()},
+                                   .n_tokens = n_tokens,
+                                   .n_active = kActive,
+                                   .n_experts_here = kExperts,
+                                   .has_shared = true},
+                          .input = {.x = x.data(),
+                                    .x_is_f32 = true,
+                                    .x_ld = kD,
+                                    .out = {out.codes.data(), kD, out.scale.data(), out.scale_ld()},
+                                    .n_tokens = n_tokens,
+                                    .k = kD}};
+    };
+    const Out apart(*stream_, n_tokens), together(*stream_, n_tokens);
+    PlanAndRound parts = parts_of(apart);
+    route_tokens(parts.route, stream_->handle());
+    parts.route = {};
+    plan_and_round(parts, stream_->handle());
+    plan_and_round(parts_of(together), stream_->handle());
+    EXPECT_EQ(together.topk.host(), apart.topk.host());
+    EXPECT_EQ(together.weights.host(), apart.weights.host());
+    EXPECT_EQ(together.group_begin.host(), apart.group_begin.host());
+    EXPECT_EQ(together.token_of.host(), apart.token_of.host());
+    EXPECT_EQ(together.row_of.host(), apart.row_of.host());
+    EXPECT_EQ(together.codes.host(), apart.codes.host());
+    EXPECT_EQ(together.scale.host(), apart.scale.host());
   }
 }
 
@@ -359,7 +437,7 @@ TEST_F(MoeTest, AnExpertLayersTokensDoNotNoticeTheirNeighbours) {
       return std::vector(values.begin() + first * width, values.begin() + (first + count) * width);
     };
     const std::vector<float> some =
-        layer.run(part(x, kD), part(topk, kActive), part(weights, kActive), {GemmKernel::kRows, 8, 64});
+        layer.run(part(x, kD), part(topk, kActive), part(weights, kActive), {GemmKernel::kFewRows, 8, 64});
     int n_different = 0;
     for (int i = 0; i < count * kD; ++i)
       n_different += std::bit_cast<uint32_t>(some[static_cast<size_t>(i)]) !=

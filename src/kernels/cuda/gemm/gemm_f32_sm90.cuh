@@ -117,7 +117,8 @@ struct Config {
   // Outputs of a thread that adds sums of several slots. A thread of 64 sums has no registers for as many totals: there are
   // two slots then at least, or one, where each warp has its totals in shared memory.
   static constexpr int kPart = std::min(kOutputs * kRows, GemmF32Tile::kMostTotals);
-  static constexpr int kRanksAtOnce = kPart == 1 ? 4 : 1;  // whose sums are loaded together
+  static constexpr int kScales = (kStrip + kBlockK - 1) / kBlockK;  // of a strip's weights in a block of k
+  static constexpr int kRanksAtOnce = kPart == 1 ? 4 : 1;           // whose sums are loaded together
   static_assert(kRowBytes == 64 || kRowBytes == 128);
   static_assert(kStageK <= kBlockK && kBlockK % kStageK == 0);
 
@@ -125,6 +126,7 @@ struct Config {
     RingBarriers<kStages> rings[kGroups];
     alignas(1024) uint8_t stages[kGroups][kStages][kStageBytes];
     float sums[kGroups][kTileRows][kStrip];
+    float scales[kGroups][kScales];  // of the blocks that the sums are of
   };
   static constexpr int kSharedBytes = static_cast<int>(sizeof(Shared)) + 1024;
 };
@@ -255,12 +257,17 @@ struct Kernel {
     }
   }
 
-  // Those of an output's blocks of k; null: ones.
-  __device__ __forceinline__ const float* scales_of(const Place& at, int output) const {
-    const int n = at.first_n + output;
-    if (Weight::kBytes != 1 || p.w_scale == nullptr || n >= p.n || at.head >= p.n_heads) return nullptr;
-    const int n_scale_rows = (p.n + kBlockK - 1) / kBlockK;
-    return p.w_scale + (int64_t{at.head} * n_scale_rows + n / kBlockK) * p.n_k_blocks;
+  // Of this group's strip in a block of k. Asked for before the products, since they come from far.
+  using Scales = float[C::kScales];
+  __device__ __forceinline__ void load_scales(Scales& scales, const Place& at, int block) const {
+#pragma unroll
+    for (int i = 0; i < C::kScales; ++i) {
+      const int n = at.first_n + i * kBlockK;
+      const bool is_there = Weight::kBytes == 1 && p.w_scale != nullptr && n < p.n && at.head < p.n_heads;
+      if (!is_there || block >= p.n_k_blocks) continue;
+      const int n_scale_rows = (p.n + kBlockK - 1) / kBlockK;
+      scales[i] = __ldg(p.w_scale + (int64_t{at.head} * n_scale_rows + n / kBlockK) * p.n_k_blocks + block);
+    }
   }
 
   __device__ __forceinline__ void store(float value, int row, int head, int n) const {
@@ -277,15 +284,12 @@ struct Kernel {
   __device__ __forceinline__ float& own_total(int o, int r) const {
     return s.sums[group][warp % C::kRowGroups * C::kRows + r][lane + 32 * o];
   }
-  __device__ __forceinline__ void add_own(const Sums& sums, const Place& at, int block) const {
+  __device__ __forceinline__ void add_own(const Sums& sums, const Scales& scales, int block) const {
 #pragma unroll
-    for (int o = 0; o < C::kOutputs; ++o) {
-      const float* scales = scales_of(at, lane + 32 * o);
-      const float scale = scales == nullptr ? 1.0f : __ldg(scales + block);
+    for (int o = 0; o < C::kOutputs; ++o)
 #pragma unroll
       for (int r = 0; r < C::kRows; ++r)
-        own_total(o, r) = __fmaf_rn(sums[o][r], scale, block == 0 ? 0.0f : own_total(o, r));
-    }
+        own_total(o, r) = __fmaf_rn(sums[o][r], scales[o * 32 / kBlockK], block == 0 ? 0.0f : own_total(o, r));
   }
   __device__ __forceinline__ void store_own(const Place& at) const {
 #pragma unroll
@@ -300,7 +304,11 @@ struct Kernel {
   __device__ __forceinline__ int n_shared_outputs() const { return (C::kGroups >> p.log2_split) * C::kTileOutputs; }
   __device__ __forceinline__ int shared_output(int i) const { return (i * p.cluster + rank) * kThreads + thread; }
 
-  __device__ __forceinline__ void write_sums(const Sums& sums) {
+  __device__ __forceinline__ void write_sums(const Sums& sums, const Scales& scales) {
+    if (Weight::kBytes == 1 && is_leader()) {
+#pragma unroll
+      for (int i = 0; i < C::kScales; ++i) s.scales[group][i] = scales[i];
+    }
 #pragma unroll
     for (int o = 0; o < C::kOutputs; ++o)
 #pragma unroll
@@ -309,21 +317,24 @@ struct Kernel {
   // What the groups that share a strip hold of an output, in the order of their slots.
   template <int kRanks>
   struct SlotSums {
-    float of[kRanks][C::kGroups];
+    float of[kRanks][C::kGroups], scale[kRanks][C::kGroups];
   };
+  __device__ __forceinline__ float load_from(const float* from, int of_rank) const {
+    return p.cluster == 1 ? *from : __uint_as_float(cluster_load_u32(from, static_cast<uint32_t>(of_rank)));
+  }
   template <int kRanks>
-  __device__ __forceinline__ void load_slots(SlotSums<kRanks>& sums, const float* first, int first_rank, int n) const {
+  __device__ __forceinline__ void load_slots(SlotSums<kRanks>& sums, const float* first, const float* first_scale,
+                                             int first_rank, int n) const {
 #pragma unroll
     for (int r = 0; r < kRanks; ++r)
 #pragma unroll
       for (int g = 0; g < C::kGroups; ++g) {
         if (g >= split || (first_rank + r) * split + g >= n) continue;
-        const float* from = first + g * C::kTileOutputs;
-        sums.of[r][g] =
-            p.cluster == 1 ? *from : __uint_as_float(cluster_load_u32(from, static_cast<uint32_t>(first_rank + r)));
+        sums.of[r][g] = load_from(first + g * C::kTileOutputs, first_rank + r);
+        sums.scale[r][g] = Weight::kBytes == 1 ? load_from(first_scale + g * C::kScales, first_rank + r) : 1.0f;
       }
   }
-  __device__ void add_slots(float (&total)[C::kPart], int item, int first_block) const {
+  __device__ void add_slots(float (&total)[C::kPart], int first_block) const {
     constexpr int kRanks = C::kRanksAtOnce;
     const int n = min(n_slots, p.n_k_blocks - first_block);
 #pragma unroll
@@ -332,19 +343,16 @@ struct Kernel {
       if (output >= n_shared_outputs()) break;
       const int of_group = output / C::kTileOutputs << p.log2_split;
       const float* first = &s.sums[of_group][0][0] + output % C::kTileOutputs;
-      const float* scales = nullptr;
-      if constexpr (Weight::kBytes == 1) scales = scales_of(place_of(item, of_group), output % C::kStrip);
+      const float* first_scale = &s.scales[of_group][output % C::kStrip / kBlockK];
       for (int rank_0 = 0; rank_0 < p.cluster; rank_0 += kRanks) {
         SlotSums<kRanks> sums;
-        load_slots<kRanks>(sums, first, rank_0, n);
+        load_slots<kRanks>(sums, first, first_scale, rank_0, n);
 #pragma unroll
         for (int r = 0; r < kRanks; ++r)
 #pragma unroll
           for (int g = 0; g < C::kGroups; ++g) {
-            const int from = (rank_0 + r) * split + g;
-            if (g >= split || from >= n) continue;
-            const float scale = scales == nullptr ? 1.0f : __ldg(scales + first_block + from);
-            total[i] = __fmaf_rn(sums.of[r][g], scale, total[i]);
+            if (g >= split || (rank_0 + r) * split + g >= n) continue;
+            total[i] = __fmaf_rn(sums.of[r][g], sums.scale[r][g], total[i]);
           }
       }
     }
@@ -452,6 +460,10 @@ struct Kernel {
   __device__ void run() {
     RingPosition<C::kStages> read;
     Loads loads{begin()};
+    Scales scales;
+#pragma unroll
+    for (float& scale : scales) scale = 1.0f;
+    load_scales(scales, loads.at.place, slot);
     load_first(loads);
     bool joined = true;
     for (int item = cluster; item < p.n_items; item += n_clusters()) {
@@ -461,15 +473,16 @@ struct Kernel {
       for (int first_block = 0; first_block < p.n_k_blocks; first_block += n_slots) {
         const int block = first_block + slot;
         Sums sums = {};
+        if (item != cluster || first_block != 0) load_scales(scales, at, block);
         if (block < p.n_k_blocks && has_work) multiply_block(sums, block, read, loads);
         if (n_slots == 1) {
-          if (has_work) add_own(sums, at, block);
+          if (has_work) add_own(sums, scales, block);
           continue;
         }
         if (!joined) wait_joined();
-        write_sums(sums);
+        write_sums(sums, scales);
         wait_written();
-        add_slots(total, item, first_block);
+        add_slots(total, first_block);
         tell_joined();
         joined = false;
       }

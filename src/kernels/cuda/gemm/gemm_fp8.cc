@@ -14,9 +14,9 @@ constexpr int kRowsWidths[] = {64, 56, 48, 32, 16}, kGemvWidths[] = {32, 56, 48}
 
 int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
-// The first width that leaves the busiest SM about the fewest columns. Groups have strips enough; they take the first.
-int choose_width(const GemmFp8Shape& s, std::span<const int> widths) {
-  if (s.n_groups > 1) return widths[0];
+// The first width that leaves the busiest SM about the fewest columns. Groups have strips enough; they take `of_groups`.
+int choose_width(const GemmFp8Shape& s, std::span<const int> widths, int of_groups) {
+  if (s.n_groups > 1) return of_groups;
   int best = 0, best_columns = 1 << 30;
   for (const int width : widths) {
     const int columns = ceil_div(ceil_div(s.n, width), s.n_sms) * width;
@@ -53,7 +53,7 @@ GemmFp8Plan tiles_plan(const GemmFp8Shape& s) {
 }  // namespace
 
 std::string GemmFp8Plan::describe() const {
-  constexpr const char* kNames[] = {"GEMV", "rows", "tiles"};
+  constexpr const char* kNames[] = {"GEMV", "few rows", "rows", "tiles"};
   return fmt::format("{} {}x{}", kNames[static_cast<int>(kernel)], rows, width);
 }
 
@@ -62,9 +62,10 @@ GemmFp8Plan plan_gemm_fp8(const GemmFp8Shape& s) {
   const bool few_tiles = s.n_groups == 1 && ceil_div(s.n, 128) <= s.n_sms / 2;
   if (s.rows_per_group > (few_tiles ? 128 : 64)) return tiles_plan(s);
   if (s.n_groups == 1 && s.rows_per_group <= kMaxGemvRows && s.k % 128 == 0 && s.k <= kMaxGemvK)
-    return {GemmKernel::kGemv, kMaxGemvRows, choose_width(s, kGemvWidths)};
-  const int rows = s.rows_per_group <= 8 ? 8 : s.rows_per_group <= 16 ? 16 : s.rows_per_group <= 32 ? 32 : 64;
-  return {GemmKernel::kRows, rows, choose_width(s, kRowsWidths)};
+    return {GemmKernel::kGemv, kMaxGemvRows, choose_width(s, kGemvWidths, 0)};
+  if (s.rows_per_group <= 8) return {GemmKernel::kFewRows, 8, choose_width(s, kRowsWidths, 48)};
+  const int rows = s.rows_per_group <= 16 ? 16 : s.rows_per_group <= 32 ? 32 : 64;
+  return {GemmKernel::kRows, rows, choose_width(s, kRowsWidths, 64)};
 }
 
 std::vector<int64_t> gemm_fp8_thresholds(const GemmFp8Shape& shape, int64_t most_rows) {
@@ -96,6 +97,8 @@ void gemm_fp8(const GemmFp8& a, const GemmFp8Plan& plan, CUstream_st* stream) {
                   "multiple of 128 up to {}",
                   a.n_tokens, a.k, a.n_groups, kMaxGemvRows, kMaxGemvK);
       return gemm_fp8_gemv(a, plan, stream);
+    case GemmKernel::kFewRows:
+      return gemm_fp8_few_rows(a, plan, stream);
     case GemmKernel::kRows:
       return gemm_fp8_rows(a, plan, stream);
     case GemmKernel::kTiles:

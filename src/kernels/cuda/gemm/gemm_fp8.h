@@ -8,7 +8,8 @@
 //           or the group: a row's bits depend on its own values and the weights alone. K is never split.
 // Kernels   GEMV rows (gemm_fp8_gemv_sm90.cu): 1 or 2 rows of a dense product, K a multiple of 128; the shortest path
 //           from the kernel before to the one after
-//           rows (gemm_fp8_rows_sm90.cu): up to 64 rows with a strip of weights; bandwidth-bound work
+//           few rows (gemm_fp8_few_rows_sm90.cu): up to 8 rows with a strip of weights, dense or grouped; bandwidth-bound
+//           rows (gemm_fp8_rows_sm90.cu): up to 64 rows, likewise
 //           tiles (gemm_fp8_tiles_sm90.cu): 128 or 256 rows by 128 or 136 columns in cluster pairs; compute-bound work
 // Limits    K a multiple of 16, N a multiple of 8, at most kMaxGroups groups; ask gemm_fp8_support() at load
 // Memory    no scratch; safe to capture; group_begin is read on the device
@@ -51,15 +52,15 @@ struct GemmFp8 {
       false;  // weights may load while the previous kernel of the stream still runs: nothing on the stream writes them
 };
 
-enum class GemmKernel : uint8_t { kGemv, kRows, kTiles };
+enum class GemmKernel : uint8_t { kGemv, kFewRows, kRows, kTiles };
 
 // Which instance runs. It changes speed only, never a bit of the result.
 struct GemmFp8Plan {
   GemmKernel kernel = GemmKernel::kRows;
-  int rows = 8;    // rows of a tile: 2 (kGemv); 8, 16, 32, 64 (kRows); 128, 256 (kTiles)
-  int width = 64;  // columns of a tile: 32, 48, 56 (kGemv); 16, 32, 48, 56, 64 (kRows); 128, 136 (kTiles)
+  int rows = 16;   // rows of a tile: 2 (kGemv); 8 (kFewRows); 16, 32, 64 (kRows); 128, 256 (kTiles)
+  int width = 64;  // columns of a tile: 32, 48, 56 (kGemv); 16, 32, 48, 56, 64 (kFewRows, kRows); 128, 136 (kTiles)
 
-  std::string describe() const;  // "rows 8x64"
+  std::string describe() const;  // "rows 16x64"
   friend bool operator==(const GemmFp8Plan&, const GemmFp8Plan&) = default;
 };
 
@@ -82,6 +83,7 @@ void gemm_fp8(const GemmFp8& a, const GemmFp8Plan& plan, CUstream_st* stream);
 
 // The families; the plan must be one of theirs.
 void gemm_fp8_gemv(const GemmFp8& a, const GemmFp8Plan& plan, CUstream_st* stream);
+void gemm_fp8_few_rows(const GemmFp8& a, const GemmFp8Plan& plan, CUstream_st* stream);
 void gemm_fp8_rows(const GemmFp8& a, const GemmFp8Plan& plan, CUstream_st* stream);
 void gemm_fp8_tiles(const GemmFp8& a, const GemmFp8Plan& plan, CUstream_st* stream);
 

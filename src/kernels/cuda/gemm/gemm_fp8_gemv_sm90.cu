@@ -113,19 +113,6 @@ __device__ __forceinline__ int strip_of_block(int i) {
   return static_cast<int>(blockIdx.x) + i * static_cast<int>(gridDim.x);
 }
 
-// As RingPosition, where the number of stages is known at launch.
-struct RingPlace {
-  int n_stages;
-  int stage = 0;
-  uint32_t parity = 0;
-  __device__ __forceinline__ void advance() {
-    if (++stage == n_stages) {
-      stage = 0;
-      parity ^= 1;
-    }
-  }
-};
-
 template <class C>
 __device__ void load_weights(const Params& p, Shared<C>& s) {
   RingPlace at{p.layout.n_stages}, landed{p.layout.n_stages};
@@ -241,7 +228,7 @@ class Math {
     const uint32_t w = w_low_ + static_cast<uint32_t>(next_.stage) * (C::kStageBytes / 16);
     const uint32_t x = x_low_ + static_cast<uint32_t>(begun_block_) * (kRowsOfBlock / 16);
     wgmma_fence();
-    multiply_blocks<8, 1024>(tiles, TilePair{w, x, C::kTileBytes, C::kPack * kRowsOfBlock});
+    multiply_blocks<8>(tiles, TilePair{w, x, C::kTileBytes, C::kPack * kRowsOfBlock});
     wgmma_commit();
     next_.advance();
     begun_block_ += kBlocks;

@@ -1,4 +1,4 @@
-// gemm_fp8 for few rows, sm_90a. A block multiplies up to kRows token rows with strips of kWidth weight rows, all of K.
+// gemm_fp8 for 16 to 64 rows, sm_90a. A block multiplies up to kRows token rows with strips of kWidth weight rows, all of K.
 //
 //   in    x [T, K] e4m3, w [G, N, K] e4m3, scales as in gemm_fp8.h         out  [T, N] bf16 or f32
 //   grid  at most one block per SM, persistent over strips; grouped: over (group, strip, kRows rows)
@@ -60,9 +60,8 @@ struct Config {
   static constexpr int kStages = std::min(kRingBytes / kStageBytes, 16);
   static constexpr bool kCrosses = kBlockK % kWidth != 0;  // a strip may straddle two blocks of weight scales
   static constexpr int kScaleRows = kCrosses ? 2 : 1;
-  static constexpr uint32_t kGroupBytes = kRows == 8 ? 0 : 1024;  // 8 rows are read again for the other 56
 
-  static_assert(kRows == 8 || kBlocks * (kXBytes + kWBytes) >= (kBlocks - 1) * kXBytes + 64 * kBlockK,
+  static_assert(kBlocks * (kXBytes + kWBytes) >= (kBlocks - 1) * kXBytes + 64 * kBlockK,
                 "padding rows must lie in the stage");
 };
 
@@ -225,7 +224,7 @@ class Math {
     s_.ring.full[next_.stage].wait(next_.parity);
     const uint32_t at = static_cast<uint32_t>(next_.stage) * (sizeof(Stage<C>) / 16);
     wgmma_fence();
-    multiply_blocks<C::kWidth, C::kGroupBytes>(blocks, TilePair{x_low_ + at, w_low_ + at, C::kXBytes, C::kWBytes});
+    multiply_blocks<C::kWidth>(blocks, TilePair{x_low_ + at, w_low_ + at, C::kXBytes, C::kWBytes});
     wgmma_commit();
     next_.advance();
   }
@@ -246,7 +245,7 @@ class Math {
     for (int b = 0; b < C::kBlocks; ++b) {
       wgmma_touch(blocks[b]);
       if (padding_only || stage_of_item * C::kBlocks + b >= p_.n_k_blocks) continue;
-      promote_block<C::kWidth, C::kCrosses, (C::kRows > 8)>(total, blocks[b], scales[b], skews.first_block_columns);
+      promote_block<C::kWidth, C::kCrosses>(total, blocks[b], scales[b], skews.first_block_columns);
     }
     s_.ring.empty[done_.stage].arrive_as_warp();
     done_.advance();
@@ -259,16 +258,15 @@ class Math {
       const int block = stage_of_item * C::kBlocks + b;
       if (block % 32 == 0) weight_scales_.turn(block);
       const float* rows = s_.scales[done_.stage].of[b] + skews.row;
-      scales[b] =
-          promote_scales(rows[row_ % C::kRows], C::kRows > 8 ? rows[(row_ + 8) % C::kRows] : 0,
-                         weight_scales_.get(0, block), C::kCrosses ? weight_scales_.get(C::kScaleRows - 1, block) : 0);
+      scales[b] = promote_scales(rows[row_ % C::kRows], rows[(row_ + 8) % C::kRows], weight_scales_.get(0, block),
+                                 C::kCrosses ? weight_scales_.get(C::kScaleRows - 1, block) : 0);
     }
   }
 
   __device__ __forceinline__ void store(const float (&total)[C::kWidth / 2], const TilePlace& place) {
     const int row = place.first_row + warp_row_;
     if (C::kRows < 64 && warp_row_ >= C::kRows) return;
-    const int n_rows = min(min(16, C::kRows), place.end_row - row);
+    const int n_rows = min(16, place.end_row - row);
     store_rows<C::kWidth>(total, s_.strips[warp_row_ / 16],
                           RowTarget{p_.out, p_.out_is_f32, p_.n, row, n_rows, place.column_tile * C::kWidth});
   }
@@ -373,8 +371,6 @@ void run_width(const GemmFp8& a, int width, CUstream_st* stream) {
 
 void gemm_fp8_rows(const GemmFp8& a, const GemmFp8Plan& plan, CUstream_st* stream) {
   switch (plan.rows) {
-    case 8:
-      return run_width<8>(a, plan.width, stream);
     case 16:
       return run_width<16>(a, plan.width, stream);
     case 32:

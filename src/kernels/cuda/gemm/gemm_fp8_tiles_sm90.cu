@@ -269,7 +269,7 @@ class Math {
     wgmma_wait<0>();
     wgmma_touch(sums);
     if (kWave + 1 == C::kWaves) release(at_.stage);
-    promote_block<C::kWidth, C::kCrosses, true>(totals, sums, scales, b.first_block_columns);
+    promote_block<C::kWidth, C::kCrosses>(totals, sums, scales, b.first_block_columns);
   }
 
   // While a half is promoted, the next one's product runs: a warpgroup that waited for its own would leave the unit idle.
@@ -296,7 +296,7 @@ class Math {
   __device__ __forceinline__ void promote_half(Sums& totals, Sums& sums, const PromoteScales& scales) {
     auto& half = columns<kFirst, C::kHalf>(sums);
     wgmma_touch(half);
-    promote_block<C::kHalf, false, true>(columns<kFirst, C::kHalf>(totals), half, scales, C::kHalf);
+    promote_block<C::kHalf, false>(columns<kFirst, C::kHalf>(totals), half, scales, C::kHalf);
   }
 
   // Starts the products of a wave's rows and the tile's columns kFirst .. kFirst + kCount - 1 over a stage.

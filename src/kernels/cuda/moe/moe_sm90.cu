@@ -1,10 +1,10 @@
 // Routing, sorting, gathering and combining for the experts; contracts in moe.h.
 //
-//   route    a warp a token: scores in shared memory, groups one a lane, then n_active rounds of a warp-wide maximum
+//   route    a warp a token: scores in shared memory, a few lanes a group, then n_active rounds of a warp-wide maximum
 //   plan     a block: who selected an expert, as a bit for each token, and rows numbered by counting bits, so that no order
-//            of threads shows. Alone a block of 1024 threads, as many tokens at a time; together with the rounding of rows a
-//            block a sorted row, each with a plan of its own, and choices: few tokens are routed and planned in the time that a
-//            launch takes
+//            of threads shows. Alone a block of 1024 threads, as many tokens at a time; together with the rounding of rows
+//            blocks share out the sorted rows, each with a plan of its own, and choices: few tokens are routed and planned in
+//            the time that a launch takes
 //   gather   a block a sorted row, 16 bytes a thread
 //   combine  a thread 8 columns of a token
 #include <cuda_bf16.h>
@@ -54,51 +54,72 @@ struct Pick {
   bool is_nan;  // of the token: a score is
 };
 
-// Sets to -infinity what lies outside the best groups; lane g holds group g.
+// Sets to -infinity what lies outside the best groups. As many lanes as there are for it share a group, and begin at different
+// places of it, so that they read different banks.
 __device__ __forceinline__ void mask_groups(const RouteTokens& a, const RouteScores& s, int lane) {
-  const int size = a.n_experts / a.n_groups;
-  float sum = kMinusInfinity;
-  if (lane < a.n_groups) {
-    float first = kMinusInfinity, second = kMinusInfinity;
-#pragma unroll 8
-    for (int i = 0; i < size; ++i) {
-      const float x = s.biased[lane * size + i];
-      second = fmaxf(second, fminf(first, x));
-      first = fmaxf(first, x);
+  const int size = a.n_experts / a.n_groups, n_lanes = 1 << (31 - __clz(32 / a.n_groups));
+  const int group = lane / n_lanes, n_turns = group < a.n_groups ? (size + n_lanes - 1) / n_lanes : 0;
+  const int first_turn = n_turns > 0 ? group % n_turns : 0;
+  float* own = s.biased + group * size;
+  const auto for_each_own = [&](const auto& use) {
+#pragma unroll 4
+    for (int i = 0; i < n_turns; ++i) {
+      const int turn = first_turn + i < n_turns ? first_turn + i : first_turn + i - n_turns;
+      const int expert = turn * n_lanes + lane % n_lanes;  // of the group
+      if (expert < size) use(own[expert]);
     }
-    sum = __fadd_rn(first, second);
+  };
+  float first = kMinusInfinity, second = kMinusInfinity;
+  for_each_own([&](const float& x) {
+    second = fmaxf(second, fminf(first, x));
+    first = fmaxf(first, x);
+  });
+  for (int step = 1; step < n_lanes; step *= 2) {
+    const float other = __shfl_xor_sync(0xffffffff, first, step);
+    second = fmaxf(fminf(first, other), fmaxf(second, __shfl_xor_sync(0xffffffff, second, step)));
+    first = fmaxf(first, other);
   }
+  const float sum = __fadd_rn(first, second);
   int n_better = 0;
   for (int other = 0; other < a.n_groups; ++other) {
-    const float value = __shfl_sync(0xffffffff, sum, other);
-    n_better += value > sum || (value == sum && other < lane);
+    const float value = __shfl_sync(0xffffffff, sum, other * n_lanes);
+    n_better += value > sum || (value == sum && other < group);
   }
-  __syncwarp();  // groups are read across lanes before they are masked
-  const uint32_t kept = __ballot_sync(0xffffffff, lane < a.n_groups && n_better < a.n_groups_kept);
-  for (int e = lane; e < a.n_experts; e += 32)
-    if (!(kept >> (e / size) & 1)) s.biased[e] = kMinusInfinity;
+  if (n_better >= a.n_groups_kept) for_each_own([](float& x) { x = kMinusInfinity; });
   __syncwarp();
 }
 
-// The n_active experts with the largest values, ties to the lower id; lane i gets the i-th in ascending id.
-__device__ __forceinline__ int pick_experts(const RouteTokens& a, const RouteScores& s, int lane) {
-  uint32_t key[kLaneExperts];  // of expert lane + 32 * i; 0 of one that is taken or does not exist
+// A value for each of kCount experts of a lane, and the largest of them: the first, where there are several.
+template <int kCount>
+__device__ __forceinline__ int largest_of(const uint32_t (&key)[kCount], uint32_t& value) {
+  uint32_t best[kCount];
+  int at[kCount];
 #pragma unroll
-  for (int i = 0; i < kLaneExperts; ++i) key[i] = lane + 32 * i < a.n_experts ? score_key(s.biased[lane + 32 * i]) : 0;
+  for (int i = 0; i < kCount; ++i) best[i] = key[i], at[i] = i;
+#pragma unroll
+  for (int step = 1; step < kCount; step *= 2)
+#pragma unroll
+    for (int i = 0; i + step < kCount; i += 2 * step)
+      if (best[i + step] > best[i]) best[i] = best[i + step], at[i] = at[i + step];
+  value = best[0];
+  return at[0];
+}
+
+// The n_active experts with the largest values, ties to the lower id; lane i gets the i-th in ascending id. A lane has up to
+// kCount experts.
+template <int kCount>
+__device__ __forceinline__ int pick_experts(const RouteTokens& a, const RouteScores& s, int lane) {
+  uint32_t key[kCount];  // of expert lane + 32 * i; 0 of one that is taken or does not exist
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) key[i] = lane + 32 * i < a.n_experts ? score_key(s.biased[lane + 32 * i]) : 0;
   int picked = kMaxExperts;  // of round `lane`
   for (int round = 0; round < a.n_active; ++round) {
-    uint32_t own = 0;
-    int own_expert = kMaxExperts;
-#pragma unroll
-    for (int i = 0; i < kLaneExperts; ++i) {
-      if (key[i] <= own) continue;
-      own = key[i];
-      own_expert = lane + 32 * i;
-    }
+    uint32_t own;
+    const int own_expert = lane + 32 * largest_of(key, own);
     const uint32_t best = __reduce_max_sync(0xffffffff, own);
-    const int expert = __reduce_min_sync(0xffffffff, own == best ? own_expert : kMaxExperts);
+    const int expert = __reduce_min_sync(0xffffffff, own == best && own > 0 ? own_expert : kMaxExperts);
 #pragma unroll
-    for (int i = 0; i < kLaneExperts; ++i)
+    for (int i = 0; i < kCount; ++i)
       if (expert == lane + 32 * i) key[i] = 0;
     if (lane == round) picked = expert;
   }
@@ -130,7 +151,9 @@ __device__ __forceinline__ Pick route_token(const RouteTokens& a, const RouteSco
   __syncwarp();
   if (__any_sync(0xffffffff, is_nan)) return {lane, 0, true};
   if (a.n_groups > 1) mask_groups(a, s, lane);
-  const int expert = pick_experts(a, s, lane);
+  constexpr int kFewLaneExperts = kLaneExperts / 2;
+  const int expert = a.n_experts <= 32 * kFewLaneExperts ? pick_experts<kFewLaneExperts>(a, s, lane)
+                                                         : pick_experts<kLaneExperts>(a, s, lane);
   const float score = lane < a.n_active ? s.score[expert] : 0;
   float sum = 0;
   for (int i = 0; i < a.n_active; ++i) sum = __fadd_rn(sum, __shfl_sync(0xffffffff, score, i));
@@ -156,7 +179,8 @@ __global__ void __launch_bounds__(kRouteWarps * 32) route_tokens_kernel(const __
 }
 
 constexpr int kPlanThreads = 1024;
-constexpr int kTogetherThreads = 256;
+// Of a block that plans and rounds, and of one that routes more tokens than the first has warps.
+constexpr int kTogetherThreads = 256, kRoutingThreads = 1024;
 
 // Who selected which expert, of a chunk of as many tokens as the block has threads: a bit for each lane of each warp.
 struct PlanTables {
@@ -311,7 +335,7 @@ __device__ __forceinline__ LaneExperts bias_of(const RouteTokens& a) {
 __device__ __forceinline__ void route_all(const RouteTokens& a, const LaneExperts& bias, int32_t* topk, float* scores,
                                           bool writes) {
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  for (int t = warp; t < a.n_tokens; t += kTogetherThreads / 32) {
+  for (int t = warp; t < a.n_tokens; t += static_cast<int>(blockDim.x) / 32) {
     __syncwarp();  // scores of the token before have been read
     const Pick pick = route_token(a, RouteScores(scores, warp, a.n_experts), bias, t);
     if (lane < a.n_active) topk[t * a.n_active + lane] = pick.expert;
@@ -321,8 +345,10 @@ __device__ __forceinline__ void route_all(const RouteTokens& a, const LaneExpert
 }
 
 // A thread's columns of a row that the block rounds, in turns of all threads. They are all on their way together.
+template <int kThreads>
 struct RowPieces {
-  static constexpr int kTurns = 4, kTurnColumns = kTogetherThreads * kLaneColumns, kColumns = kTurns * kTurnColumns;
+  static constexpr int kTurns = 1024 / kThreads, kTurnColumns = kThreads * kLaneColumns,
+                       kColumns = kTurns * kTurnColumns;
   float v[kTurns][kLaneColumns];
 
   static __device__ __forceinline__ int column(int first, int turn) {
@@ -346,38 +372,40 @@ struct RowPieces {
   }
 };
 
-// Every block routes and plans for itself, the first one for those who come later too.
-__global__ void __launch_bounds__(kTogetherThreads) plan_and_round_kernel(const __grid_constant__ PlanAndRound a) {
-  extern __shared__ int32_t memory[];  // choices and scores, if the tokens are to be routed; tables
-  __shared__ int own_token;
+// Every block routes and plans for itself, the first one for those who come later too; then it rounds every gridDim-th row.
+template <int kThreads>
+__global__ void __launch_bounds__(kThreads) plan_and_round_kernel(const __grid_constant__ PlanAndRound a) {
+  // Choices and scores, if the tokens are to be routed; the tokens of the experts' rows; tables.
+  extern __shared__ int32_t memory[];
   launch_dependents();
   const LaneExperts bias = bias_of(a.route);
   grid_dependency_wait();
   PlanRows p = a.plan;
-  RowPieces pieces;
+  RowPieces<kThreads> pieces;
   const bool is_lone = p.n_tokens == 1;  // then it is known whose row this is
   if (is_lone) pieces.load(a.input, 0, 0);
-  int32_t* tables = memory;
-  const int own = static_cast<int>(blockIdx.x);
-  const bool writes = own == 0;
+  int32_t* token_of = memory;
+  const bool writes = blockIdx.x == 0;
   if (a.route.logits != nullptr) {
     auto* scores = reinterpret_cast<float*>(memory + p.n_tokens * p.n_active);
     route_all(a.route, bias, memory, scores, writes);
     p.topk = memory;
-    tables += p.n_tokens * p.n_active + route_scores_bytes(a.route.n_experts, kTogetherThreads / 32) / 4;
+    token_of += p.n_tokens * p.n_active + route_scores_bytes(a.route.n_experts, kThreads / 32) / 4;
   }
-  if (threadIdx.x == 0) own_token = -1;
+  int32_t* tables = token_of + p.n_tokens * p.n_active;
   const int n_rows = Planner(p, tables).run(writes ? p.plan.group_begin : nullptr, [&](int token, int pair, int row) {
-    if (row == own) own_token = token;
+    if (row >= 0) token_of[row] = token;
     if (writes) write_pair(p.plan, token, pair, row);
   });
   if (writes) write_shared(p, n_rows);
   __syncthreads();
-  const int token = own < n_rows ? own_token : p.has_shared && own - n_rows < p.n_tokens ? own - n_rows : -1;
-  if (token < 0) return;
-  for (int first = 0; first < a.input.k; first += RowPieces::kColumns) {
-    if (!is_lone || first > 0) pieces.load(a.input, token, first);
-    pieces.round(a.input, own, first);
+  const int n_all = n_rows + (p.has_shared ? p.n_tokens : 0);
+  for (int row = static_cast<int>(blockIdx.x); row < n_all; row += static_cast<int>(gridDim.x)) {
+    const int token = row < n_rows ? token_of[row] : row - n_rows;
+    for (int first = 0; first < a.input.k; first += RowPieces<kThreads>::kColumns) {
+      if (!is_lone || first > 0) pieces.load(a.input, token, first);
+      pieces.round(a.input, row, first);
+    }
   }
 }
 
@@ -487,13 +515,19 @@ void gather_rows(const GatherRows& a, CUstream_st* stream) {
 }
 
 void plan_and_round(const PlanAndRound& a, CUstream_st* stream) {
-  if (a.plan.n_tokens == 0) return;
-  Launch l = make_launch(a.plan.n_rows(), kTogetherThreads, stream);
-  l.shared_bytes = plan_tables_bytes(a.plan.n_experts_here, ceil_div(a.plan.n_tokens, 32));
-  if (a.route.logits != nullptr)
-    l.shared_bytes +=
-        4 * a.plan.n_tokens * a.plan.n_active + route_scores_bytes(a.route.n_experts, kTogetherThreads / 32);
-  launch_kernel(plan_and_round_kernel, l, a);
+  const int n_tokens = a.plan.n_tokens, n_pairs = n_tokens * a.plan.n_active;
+  if (n_tokens == 0) return;
+  const bool routes = a.route.logits != nullptr;
+  // A token takes a warp several microseconds: many are routed at once, by no more blocks than there are SMs.
+  const bool routes_many = routes && n_tokens > kTogetherThreads / 32;
+  const int n_threads = routes_many ? kRoutingThreads : kTogetherThreads;
+  Launch l = make_launch(routes_many ? std::min(a.plan.n_rows(), n_sms()) : a.plan.n_rows(), n_threads, stream);
+  l.shared_bytes = 4 * n_pairs + plan_tables_bytes(a.plan.n_experts_here, ceil_div(n_tokens, 32));
+  if (routes) l.shared_bytes += 4 * n_pairs + route_scores_bytes(a.route.n_experts, n_threads / 32);
+  if (routes_many)
+    launch_kernel(plan_and_round_kernel<kRoutingThreads>, l, a);
+  else
+    launch_kernel(plan_and_round_kernel<kTogetherThreads>, l, a);
 }
 
 void combine_rows(const CombineRows& a, CUstream_st* stream) {

@@ -370,24 +370,33 @@ __global__ void __launch_bounds__(kRowWarps * 32) rotate_queries_kernel(const __
   rotate_query(a, row_of_warp(blockIdx.x));
 }
 
-// --- a product with few outputs: a block has one of all rows, a thread a block of 128 k of a row. The weights are in shared
-// memory by the time that the kernel before ends, and rows come there by coalesced copies: what a thread reads itself would be
-// a sector of a line each time, and each time the latency of memory
+// --- a product with few outputs: a block has one or two of a few rows, a thread a block of 128 k of a row. The weights are in
+// shared memory by the time that the kernel before ends, and rows come there by coalesced copies: what a thread reads itself
+// would be a sector of a line each time, and each time the latency of memory
 
 constexpr int kBlockK = 128;
 constexpr int kGroupThreads = kMaxFewOutputsK / kBlockK;  // that share a row
 constexpr int kRowsAtOnce = kNormThreads / kGroupThreads;
 constexpr int kStagedBlockK = kBlockK + 4;  // in shared memory, so that 16-byte reads of eight lanes meet no bank twice
-constexpr int kSharedSums = kRowsAtOnce * kGroupThreads;
+constexpr int kSharedSums = kRowsAtOnce * kGroupThreads;  // of an output
 
 __host__ __device__ constexpr int staged_values(int k) { return k / kBlockK * kStagedBlockK; }
 __device__ __forceinline__ int staged_at(int k) { return k / kBlockK * kStagedBlockK + k % kBlockK; }
 
-__host__ __device__ int shared_values_of(const FewOutputs& a) {
-  return kSharedSums + (1 + min(a.n_tokens, kRowsAtOnce)) * staged_values(a.k);
+// Of a block. Of a lone group of rows one, since more would wait for more weights; of others two, so that rows are read less often.
+__host__ __device__ constexpr int outputs_at_once(const FewOutputs& a) { return a.n_tokens > kRowsAtOnce ? 2 : 1; }
+__host__ __device__ constexpr int output_groups(const FewOutputs& a) {
+  return (a.n + outputs_at_once(a) - 1) / outputs_at_once(a);
+}
+__host__ __device__ constexpr int product_blocks(const FewOutputs& a) {
+  return output_groups(a) * ((a.n_tokens + kRowsAtOnce - 1) / kRowsAtOnce);
 }
 
-// No kernel writes weights, so this need not wait for the one before.
+__host__ __device__ int shared_values_of(const FewOutputs& a) {
+  return outputs_at_once(a) * kSharedSums + (outputs_at_once(a) + min(a.n_tokens, kRowsAtOnce)) * staged_values(a.k);
+}
+
+// Of one output. No kernel writes weights, so this need not wait for the one before.
 __device__ __forceinline__ void stage_weights(const FewOutputs& a, int n, float* staged) {
 #pragma unroll 4
   for (int k = static_cast<int>(threadIdx.x) * kLaneColumns; k < a.k; k += kNormThreads * kLaneColumns) {
@@ -416,53 +425,74 @@ __device__ __forceinline__ void stage_rows(const FewOutputs& a, int first_row, f
   __syncthreads();
 }
 
-__device__ __forceinline__ float multiply_block(const float* x, const float* w) {
-  float sum = 0;
+// w: of the outputs, staged_values(k) apart.
+template <int kOutputs>
+__device__ __forceinline__ void multiply_block(float (&sums)[kOutputs], const float* x, const float* w, int w_ld) {
 #pragma unroll 8
   for (int k = 0; k < kBlockK; k += 4) {
-    const float4 xs = *reinterpret_cast<const float4*>(x + k), ws = *reinterpret_cast<const float4*>(w + k);
-    sum = __fmaf_rn(xs.x, ws.x, sum);
-    sum = __fmaf_rn(xs.y, ws.y, sum);
-    sum = __fmaf_rn(xs.z, ws.z, sum);
-    sum = __fmaf_rn(xs.w, ws.w, sum);
-  }
-  return sum;
-}
-
-// `shared` has sums, weights that are there already, and rows.
-__device__ __forceinline__ void multiply_output(const FewOutputs& a, int n, float* shared) {
-  const int group = static_cast<int>(threadIdx.x) / kGroupThreads,
-            block = static_cast<int>(threadIdx.x) % kGroupThreads;
-  const int n_blocks = a.k / kBlockK;
-  float *own = shared + group * kGroupThreads, *w = shared + kSharedSums, *rows = w + staged_values(a.k);
-  for (int base = 0; base < a.n_tokens; base += kRowsAtOnce) {
-    const int row = base + group;
-    stage_rows(a, base, rows);
-    if (block < n_blocks && row < a.n_tokens)
-      own[block] = multiply_block(rows + group * staged_values(a.k) + block * kStagedBlockK, w + block * kStagedBlockK);
-    __syncthreads();
-    if (block == 0 && row < a.n_tokens) {
-      float total = 0;
-#pragma unroll 8
-      for (int b = 0; b < n_blocks; ++b) total = __fmaf_rn(own[b], 1.0f, total);
-      a.out[row * a.out_ld + n] = total;
+    const float4 xs = *reinterpret_cast<const float4*>(x + k);
+#pragma unroll
+    for (int o = 0; o < kOutputs; ++o) {
+      const float4 ws = *reinterpret_cast<const float4*>(w + o * w_ld + k);
+      sums[o] = __fmaf_rn(xs.x, ws.x, sums[o]);
+      sums[o] = __fmaf_rn(xs.y, ws.y, sums[o]);
+      sums[o] = __fmaf_rn(xs.z, ws.z, sums[o]);
+      sums[o] = __fmaf_rn(xs.w, ws.w, sums[o]);
     }
   }
 }
 
+// What a block of the product has: outputs from first_output on of rows from first_row on.
+struct FewOutputsPart {
+  int first_output, first_row;
+
+  __device__ __forceinline__ FewOutputsPart(const FewOutputs& a, int block)
+      : first_output(block % output_groups(a) * outputs_at_once(a)),
+        first_row(block / output_groups(a) * kRowsAtOnce) {}
+};
+
+// `shared` has sums, weights and rows.
+template <int kOutputs>
+__device__ __forceinline__ void multiply_outputs(const FewOutputs& a, int part_block, float* shared) {
+  const FewOutputsPart part(a, part_block);
+  const int group = static_cast<int>(threadIdx.x) / kGroupThreads,
+            block = static_cast<int>(threadIdx.x) % kGroupThreads;
+  const int n_blocks = a.k / kBlockK, row = part.first_row + group, row_values = staged_values(a.k);
+  float *own = shared + group * kGroupThreads, *w = shared + kOutputs * kSharedSums, *rows = w + kOutputs * row_values;
+#pragma unroll
+  for (int o = 0; o < kOutputs; ++o)
+    if (part.first_output + o < a.n) stage_weights(a, part.first_output + o, w + o * row_values);
+  grid_dependency_wait();
+  stage_rows(a, part.first_row, rows);
+  if (block < n_blocks && row < a.n_tokens) {
+    float sums[kOutputs] = {};
+    const int at = block * kStagedBlockK;
+    multiply_block<kOutputs>(sums, rows + group * row_values + at, w + at, row_values);
+#pragma unroll
+    for (int o = 0; o < kOutputs; ++o) own[o * kSharedSums + block] = sums[o];
+  }
+  __syncthreads();
+  const int output = part.first_output + block;
+  if (block >= kOutputs || output >= a.n || row >= a.n_tokens) return;
+  float total = 0;
+#pragma unroll 8
+  for (int b = 0; b < n_blocks; ++b) total = __fmaf_rn(own[block * kSharedSums + b], 1.0f, total);
+  a.out[row * a.out_ld + output] = total;
+}
+
 // --- several chains by one launch: blocks share them out
 
-// A block an output of the product, then a block a row to norm, then a block a latent row, then a block for as many index keys as
-// it has warps.
+// The product's blocks, then a block a row to norm, then a block a latent row, then a block for as many index keys as it has warps.
 __global__ void __launch_bounds__(kNormThreads) norm_and_append_kernel(const __grid_constant__ NormAndAppend a) {
   extern __shared__ __align__(16) float row[];
   const EarlyWeights weights(a.norm);
-  const int n_tokens = a.norm.n_tokens, n_outputs = a.product.n_tokens > 0 ? a.product.n : 0;
-  const int block = static_cast<int>(blockIdx.x) - n_outputs, warp = static_cast<int>(threadIdx.x) / 32;
+  const int n_tokens = a.norm.n_tokens, n_product_blocks = product_blocks(a.product);
+  const int block = static_cast<int>(blockIdx.x) - n_product_blocks, warp = static_cast<int>(threadIdx.x) / 32;
   launch_dependents();
-  if (block < 0) stage_weights(a.product, static_cast<int>(blockIdx.x), row + kSharedSums);
+  if (block < 0 && outputs_at_once(a.product) == 1)
+    return multiply_outputs<1>(a.product, static_cast<int>(blockIdx.x), row);
+  if (block < 0) return multiply_outputs<2>(a.product, static_cast<int>(blockIdx.x), row);
   grid_dependency_wait();
-  if (block < 0) return multiply_output(a.product, static_cast<int>(blockIdx.x), row);
   if (block < n_tokens) return norm_row(a.norm, weights, block, row);
   if (block < 2 * n_tokens) return write_latent_row(a.latent, block - n_tokens, row);
   write_index_key(a.keys, (block - 2 * n_tokens) * (kNormThreads / 32) + warp, row + warp * kIndexWidth);
@@ -519,10 +549,10 @@ void launch_write_index_keys(const WriteIndexKeys& a, StreamHandle stream) {
 void launch_norm_and_append(const NormAndAppend& a, StreamHandle stream) {
   constexpr int kKeysOfBlock = kNormThreads / 32;
   const int n_key_blocks = (a.keys.n_tokens + kKeysOfBlock - 1) / kKeysOfBlock;
-  const int n_outputs = a.product.n_tokens > 0 ? a.product.n : 0;
-  Launch l = launch_of(n_outputs + 2 * int64_t{a.norm.n_tokens} + n_key_blocks, kNormThreads, a.pdl, stream);
+  Launch l =
+      launch_of(product_blocks(a.product) + 2 * int64_t{a.norm.n_tokens} + n_key_blocks, kNormThreads, a.pdl, stream);
   const int n_values = std::max({a.norm.d + kPartials, kLatentWidth + kPartials, kKeysOfBlock * kIndexWidth,
-                                 n_outputs > 0 ? shared_values_of(a.product) : 0});
+                                 a.product.n_tokens > 0 ? shared_values_of(a.product) : 0});
   l.shared_bytes = n_values * static_cast<int>(sizeof(float));
   launch_kernel(norm_and_append_kernel, l, a);
 }

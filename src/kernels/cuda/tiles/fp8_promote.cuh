@@ -19,22 +19,18 @@ __device__ __forceinline__ PromoteScales promote_scales(float sx_low, float sx_h
   return {{sx_low * sw_first, sx_low * sw_second}, {sx_high * sw_first, sx_high * sw_second}};
 }
 
-// kCrosses: columns from first_block_columns (a multiple of 8) on use the second scale. kUpperRows: rows r + 8 are
-// wanted too.
-template <int N, bool kCrosses, bool kUpperRows>
+// kCrosses: columns from first_block_columns (a multiple of 8) on use the second scale.
+template <int N, bool kCrosses>
 __device__ __forceinline__ void promote_block(float (&total)[N / 2], const float (&block)[N / 2],
                                               const PromoteScales& s, int first_block_columns) {
 #pragma unroll
   for (int j = 0; j < N / 8; ++j) {
     const bool first = !kCrosses || 8 * j < first_block_columns;
-    const float low = first ? s.low[0] : s.low[1];
+    const float low = first ? s.low[0] : s.low[1], high = first ? s.high[0] : s.high[1];
     total[4 * j] = __fmaf_rn(block[4 * j], low, total[4 * j]);
     total[4 * j + 1] = __fmaf_rn(block[4 * j + 1], low, total[4 * j + 1]);
-    if constexpr (kUpperRows) {
-      const float high = first ? s.high[0] : s.high[1];
-      total[4 * j + 2] = __fmaf_rn(block[4 * j + 2], high, total[4 * j + 2]);
-      total[4 * j + 3] = __fmaf_rn(block[4 * j + 3], high, total[4 * j + 3]);
-    }
+    total[4 * j + 2] = __fmaf_rn(block[4 * j + 2], high, total[4 * j + 2]);
+    total[4 * j + 3] = __fmaf_rn(block[4 * j + 3], high, total[4 * j + 3]);
   }
 }
 
@@ -55,13 +51,13 @@ struct TilePair {
   uint32_t a, b;            // low words of the first block's descriptors
   uint32_t a_step, b_step;  // bytes from block to block
 };
-template <int N, uint32_t kGroupBytesOfA, int kBlocks>
+template <int N, int kBlocks>
 __device__ __forceinline__ void multiply_blocks(float (&blocks)[kBlocks][N / 2], const TilePair& t) {
 #pragma unroll
   for (int step = 0; step < 4; ++step) {
 #pragma unroll
     for (int b = 0; b < kBlocks; ++b) {
-      Wgmma<N>::e4m3(blocks[b], join_descriptor(t.a + (b * t.a_step + step * 32) / 16, descriptor_high(kGroupBytesOfA)),
+      Wgmma<N>::e4m3(blocks[b], join_descriptor(t.a + (b * t.a_step + step * 32) / 16, descriptor_high()),
                      join_descriptor(t.b + (b * t.b_step + step * 32) / 16, descriptor_high()), step != 0);
     }
   }

@@ -27,6 +27,20 @@ struct RingPosition {
   }
 };
 
+// The same, where the number of stages is known at launch.
+struct RingPlace {
+  int n_stages;
+  int stage = 0;
+  uint32_t parity = 0;
+
+  __device__ __forceinline__ void advance() {
+    if (++stage == n_stages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+};
+
 template <int kStages>
 struct RingBarriers {
   Mbarrier full[kStages];
