@@ -13,8 +13,8 @@
 //   why   Weights are the M operand, since instructions of 8 columns are the shortest: with tokens as M a stage took as long
 //         for 16 weight rows as for 64. A block's stages are one sequence across its strips, so that the matrix unit always
 //         has the next.
-//         Rows come by ordinary copies of a warp: the copy engine takes as long for 128 bytes of a row as for a piece of the
-//         weights. No more weights are asked for at a time than keep memory busy (as in gemm_fp8_gemv_sm90.cu)
+//         Rows come by ordinary copies of a warp, which leave out those that a group does not have. No more weights are asked
+//         for at a time than keep memory busy (as in gemm_fp8_gemv_sm90.cu)
 #include <cuda_bf16.h>
 
 #include <algorithm>
@@ -42,7 +42,7 @@ constexpr int kThreads = kMathThreads + 32;
 constexpr int kMaxStages = 16;
 constexpr int kXBytes = kRows * kBlockK;  // of one block of k
 
-// Shared memory of a block that streams its weights, beside which the blocks of a norm still find room; and of one whose weights
+// Shared memory of a block that streams its weights, which leaves room for the blocks of a norm; and of one whose weights
 // would fit that, of which two blocks share an SM, so that those of the next kernel start early.
 constexpr int kDeepBytes = 184 * 1024, kHalfBytes = 113 * 1024;
 
