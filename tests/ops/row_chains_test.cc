@@ -272,7 +272,7 @@ const Matrix* placed(TestDevice& device, const TestMatrix& w, Matrix& memory) {
 }
 
 TEST(NormAndAppendTest, IsItsThreeChainsAndAProduct) {
-  constexpr int64_t kRows = 5, kOutputs = 6;
+  constexpr int64_t kRows = 5, kOutputs = 7;
   const LatentFormat latent_rows = latent_format(CacheDType::kFp8, kLatent, kRope);
   const IndexKeyFormat key_rows = index_key_format(CacheDType::kFp8, kIndex);
   for (const int64_t d : {144, 1536}) {

@@ -260,24 +260,31 @@ TEST_F(MoeTest, PlansAndRoundsFewTokensTogether) {
 
 // Choices too: what the launch gives is what routing, planning and rounding give apart.
 TEST_F(MoeTest, RoutesPlansAndRoundsTogether) {
-  constexpr int kD = 528, kBlocks = 5, kExperts = 256, kActive = 8;
-  for (const int n_tokens : {1, 2, 8, 9, 19, kMaxTokensRouted}) {
-    SCOPED_TRACE(std::to_string(n_tokens) + " tokens");
+  constexpr int kD = 528, kBlocks = 5;
+  struct Case {
+    int n_tokens, n_experts, n_active;
+    bool shared;
+  };
+  for (const Case& c : {Case{1, 256, 8, true}, Case{2, 256, 8, false}, Case{8, 256, 8, true}, Case{9, 64, 6, true},
+                        Case{19, 256, 8, false}, Case{kMaxTokensRouted, 256, 8, true},
+                        Case{kMaxTokensRouted, kMaxExperts, kMaxActive, true}}) {
+    const int n_tokens = c.n_tokens, n_pairs = n_tokens * c.n_active;
+    SCOPED_TRACE(std::to_string(n_tokens) + " tokens, " + std::to_string(c.n_experts) + " experts");
     const DeviceArray<float> x(*stream_, random_scales(n_tokens * kD, 7)),
-        logits(*stream_, random_logits({n_tokens, kExperts, kActive, 8, 4, 1 << 20, true}, 8)),
-        bias(*stream_, random_scales(kExperts, 9));
+        logits(*stream_, random_logits({n_tokens, c.n_experts, c.n_active, 8, 4, 1 << 20, true}, 8)),
+        bias(*stream_, random_scales(c.n_experts, 9));
     const DeviceArray<int32_t> slot(*stream_, slots_with_padding(n_tokens));
     struct Out {
-      Out(const Stream& stream, int n_tokens)
-          : n_rows(n_tokens * (kActive + 1)),
-            topk(stream, n_tokens * kActive),
-            group_begin(stream, kExperts + 2),
+      Out(const Stream& stream, const Case& c, int n_pairs)
+          : n_rows(n_pairs + c.n_tokens),
+            topk(stream, n_pairs),
+            group_begin(stream, c.n_experts + 2),
             token_of(stream, n_rows),
-            row_of(stream, n_tokens * kActive),
-            weights(stream, n_tokens * kActive),
+            row_of(stream, n_pairs),
+            weights(stream, n_pairs),
             codes(stream, n_rows * kD),
             scale(stream, kBlocks * scale_ld()) {
-        token_of.fill(0x55), codes.fill(0x55), scale.fill(0x55);
+        group_begin.fill(0x55), token_of.fill(0x55), codes.fill(0x55), scale.fill(0x55);
       }
       int scale_ld() const { return (n_rows + 3) / 4 * 4; }
       int n_rows;
@@ -293,16 +300,16 @@ TEST_F(MoeTest, RoutesPlansAndRoundsTogether) {
                                     .topk = out.topk.data(),
                                     .weights = out.weights.data(),
                                     .n_tokens = n_tokens,
-                                    .n_experts = kExperts,
-                                    .n_active = kActive,
+                                    .n_experts = c.n_experts,
+                                    .n_active = c.n_active,
                                     .n_groups = 8,
                                     .n_groups_kept = 4},
                           .plan = {.topk = out.topk.data(),
                                    .plan = {out.group_begin.data(), out.token_of.data(), out.row_of.data()},
                                    .n_tokens = n_tokens,
-                                   .n_active = kActive,
-                                   .n_experts_here = kExperts,
-                                   .has_shared = true},
+                                   .n_active = c.n_active,
+                                   .n_experts_here = c.n_experts,
+                                   .has_shared = c.shared},
                           .input = {.x = x.data(),
                                     .x_is_f32 = true,
                                     .x_ld = kD,
@@ -310,7 +317,7 @@ TEST_F(MoeTest, RoutesPlansAndRoundsTogether) {
                                     .n_tokens = n_tokens,
                                     .k = kD}};
     };
-    const Out apart(*stream_, n_tokens), together(*stream_, n_tokens);
+    const Out apart(*stream_, c, n_pairs), together(*stream_, c, n_pairs);
     PlanAndRound parts = parts_of(apart);
     route_tokens(parts.route, stream_->handle());
     parts.route = {};

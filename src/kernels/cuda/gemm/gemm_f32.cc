@@ -54,15 +54,15 @@ int n_items(const GemmF32Shape& s, const GemmF32Tile& tile, int split) {
   return ceil_div(s.n_rows, tile.tile_rows()) * ceil_div(n_strips, tile.groups() / split);
 }
 
-// Whether strips alone keep the SMs busy: of many rows always if there are enough, of fewer if their rounds are at least four
-// fifths full.
+// Whether whole strips keep the SMs busy: above kManyRows rows one round is enough, below rounds must be at least four fifths full.
+// Groups always share the strips of one row.
 bool are_strips_enough(const GemmF32Shape& s, const GemmF32Tile& tile) {
   const int items = n_items(s, tile, 1), n_rounds = ceil_div(items, s.n_sms);
   if (s.n_rows > kManyRows) return items >= s.n_sms;
   return s.n_rows > 1 && items * 5 >= n_rounds * s.n_sms * 4;
 }
 
-// Groups that share a strip: none if strips are enough, since adding their sums takes longer than what is left of a round;
+// Groups that share a strip: none if strips are enough, since adding partial sums takes longer than the idle rest of a round;
 // otherwise all of a block's that have a block of k then.
 int split_of(const GemmF32Shape& s, const GemmF32Tile& tile) {
   if (are_strips_enough(s, tile)) return 1;

@@ -257,7 +257,8 @@ struct Kernel {
     }
   }
 
-  // Of this group's strip in a block of k. Asked for before the products, since they come from far.
+  // Of this group's strip in a block of k, asked for before the products, which hide the latency of memory. Where there is none the
+  // value before stays, for outputs and blocks that are not used.
   using Scales = float[C::kScales];
   __device__ __forceinline__ void load_scales(Scales& scales, const Place& at, int block) const {
 #pragma unroll

@@ -10,11 +10,12 @@
 namespace levin::cuda {
 namespace {
 
-constexpr int kRowsWidths[] = {64, 56, 48, 32, 16}, kGemvWidths[] = {32, 56, 48};
+constexpr int kStripWidths[] = {64, 56, 48, 32, 16}, kGemvWidths[] = {32, 56, 48};
 
 int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
-// The first width that leaves the busiest SM about the fewest columns. Groups have strips enough; they take `of_groups`.
+// The first width that leaves the busiest SM about the fewest columns. Groups have strips enough; they take `of_groups`, which was
+// the fastest.
 int choose_width(const GemmFp8Shape& s, std::span<const int> widths, int of_groups) {
   if (s.n_groups > 1) return of_groups;
   int best = 0, best_columns = 1 << 30;
@@ -62,10 +63,10 @@ GemmFp8Plan plan_gemm_fp8(const GemmFp8Shape& s) {
   const bool few_tiles = s.n_groups == 1 && ceil_div(s.n, 128) <= s.n_sms / 2;
   if (s.rows_per_group > (few_tiles ? 128 : 64)) return tiles_plan(s);
   if (s.n_groups == 1 && s.rows_per_group <= kMaxGemvRows && s.k % 128 == 0 && s.k <= kMaxGemvK)
-    return {GemmKernel::kGemv, kMaxGemvRows, choose_width(s, kGemvWidths, 0)};
-  if (s.rows_per_group <= 8) return {GemmKernel::kFewRows, 8, choose_width(s, kRowsWidths, 48)};
+    return {GemmKernel::kGemv, kMaxGemvRows, choose_width(s, kGemvWidths, kGemvWidths[0])};
+  if (s.rows_per_group <= 8) return {GemmKernel::kFewRows, 8, choose_width(s, kStripWidths, 48)};
   const int rows = s.rows_per_group <= 16 ? 16 : s.rows_per_group <= 32 ? 32 : 64;
-  return {GemmKernel::kRows, rows, choose_width(s, kRowsWidths, 64)};
+  return {GemmKernel::kRows, rows, choose_width(s, kStripWidths, 64)};
 }
 
 std::vector<int64_t> gemm_fp8_thresholds(const GemmFp8Shape& shape, int64_t most_rows) {

@@ -9,7 +9,7 @@
 // Kernels   GEMV rows (gemm_fp8_gemv_sm90.cu): 1 or 2 rows of a dense product, K a multiple of 128; the shortest path
 //           from the kernel before to the one after
 //           few rows (gemm_fp8_few_rows_sm90.cu): up to 8 rows with a strip of weights, dense or grouped; bandwidth-bound
-//           rows (gemm_fp8_rows_sm90.cu): up to 64 rows, likewise
+//           rows (gemm_fp8_rows_sm90.cu): 9 to 64 rows, likewise, or 128 that have few tiles, in two rounds
 //           tiles (gemm_fp8_tiles_sm90.cu): 128 or 256 rows by 128 or 136 columns in cluster pairs; compute-bound work
 // Limits    K a multiple of 16, N a multiple of 8, at most kMaxGroups groups; ask gemm_fp8_support() at load
 // Memory    no scratch; safe to capture; group_begin is read on the device

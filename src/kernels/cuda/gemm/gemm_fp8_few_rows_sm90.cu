@@ -9,7 +9,7 @@
 //         math: wait full -> 4 wgmma a block -> promote the stage before -> empty; at a strip's end: totals -> global
 //   edge  weights are padded to the matrix unit's 64 rows by reading on in shared memory: those sums are not stored, and
 //         rows do not mix. Rows beyond a group and K load as zero; rows and columns beyond a group and N are not stored
-//   cost  reads N*K weight bytes once, T*K activation bytes once per strip (from L2); bandwidth-bound
+//   cost  reads N*K weight bytes once for each eight rows of a group, T*K activation bytes once per strip (from L2); bandwidth-bound
 //   why   Weights are the M operand, since instructions of 8 columns are the shortest: with tokens as M a stage took as long
 //         for 16 weight rows as for 64. A block's stages are one sequence across its strips, so that the matrix unit always
 //         has the next.
@@ -42,11 +42,12 @@ constexpr int kThreads = kMathThreads + 32;
 constexpr int kMaxStages = 16;
 constexpr int kXBytes = kRows * kBlockK;  // of one block of k
 
-// Shared memory of a block that streams its weights, which leaves room for the blocks of a norm; and of one whose weights
-// would fit that, of which two blocks share an SM, so that those of the next kernel start early.
+// Shared memory of a block that streams its weights, which leaves room for a block of norm_rows; and of one whose weights would
+// fit that, of which two share an SM, so that those of the next kernel start early.
 constexpr int kDeepBytes = 184 * 1024, kHalfBytes = 113 * 1024;
+static_assert(kDeepBytes <= kMaxSharedBytes);
 
-// Bytes of weights that an SM asks for at a time, about: together they keep memory busy.
+// Bytes of weights that a block asks for at a time, about: together they keep memory busy.
 constexpr int kBytesInFlight = 80 * 1024, kBytesInFlightOfGroups = 48 * 1024;
 
 struct Params {
@@ -95,7 +96,7 @@ struct Cursor {
   TilePlace place;
 };
 
-// The warp that loads. As many stages as keep memory busy are on their way: each waits for the one so many before it.
+// The warp that loads. A load waits until the stage n_in_flight before it has landed.
 template <class C>
 class Loader {
  public:
@@ -105,7 +106,7 @@ class Loader {
   __device__ void run() {
     Cursor weights = first(), rows = weights;
     RingPlace at{p_.n_stages}, rows_at{p_.n_stages}, landed{p_.n_stages};
-    // Weights go out first, rows when the previous kernel has written them.
+    // Weights are requested first, rows when the previous kernel has written them.
     int n = 0;
     for (; n < p_.n_in_flight && valid(weights); ++n) {
       load_weights(weights, at.stage);
@@ -167,6 +168,7 @@ class Loader {
 #pragma unroll
     for (int row = 0; row < kRows; ++row) {
       const bool is_there = row < n_rows && k < p_.k;
+      // p_.x: any valid address, from which nothing is read
       async_copy_16(to + swizzle_128(row, lane_ % 8 * 16), is_there ? from + row * p_.x_row_bytes : p_.x, is_there);
     }
     const int block = first_block + lane_ / kRows, row = lane_ % kRows;
@@ -345,13 +347,15 @@ void run(const GemmFp8& a, CUstream_st* stream) {
   w.n_matrices = a.n_groups;
   w.matrix_bytes = int64_t{a.n} * a.k;
   const int n_k_blocks = ceil_div(a.k, kBlockK), n_strips = ceil_div(a.n, kWidth);
+  // Of groups about: two tiles of rows each.
   const int most_items = n_strips * (a.group_begin ? a.n_groups * 2 : ceil_div(a.n_tokens, kRows));
   const int n_blocks = std::min(n_sms(), most_items);
-  const int stage_bytes = static_cast<int>(sizeof(Stage<C>));
-  const int fixed = static_cast<int>(sizeof(Shared<C>)) + C::kPaddingBytes + kSwizzleAlignment;
+  constexpr int kStageBytes = static_cast<int>(sizeof(Stage<C>));
+  constexpr int kFixedBytes = static_cast<int>(sizeof(Shared<C>)) + C::kPaddingBytes + kSwizzleAlignment;
+  static_assert((kHalfBytes - kFixedBytes) / kStageBytes >= 2, "Math holds two stages");
   const int most_stages_of_block = ceil_div(most_items, n_blocks) * ceil_div(n_k_blocks, kBlocks);
-  const bool streams = a.group_begin != nullptr || most_stages_of_block > (kDeepBytes - fixed) / stage_bytes;
-  const int n_stages = std::min(((streams ? kDeepBytes : kHalfBytes) - fixed) / stage_bytes, kMaxStages);
+  const bool streams = a.group_begin != nullptr || most_stages_of_block > (kDeepBytes - kFixedBytes) / kStageBytes;
+  const int n_stages = std::min(((streams ? kDeepBytes : kHalfBytes) - kFixedBytes) / kStageBytes, kMaxStages);
   const int bytes_in_flight = a.group_begin != nullptr ? kBytesInFlightOfGroups : kBytesInFlight;
   const int n_in_flight = std::min(ceil_div(bytes_in_flight, kBlocks * C::kWBytes), n_stages);
   const Params p{
@@ -361,7 +365,7 @@ void run(const GemmFp8& a, CUstream_st* stream) {
   Launch l;
   l.grid = dim3(static_cast<unsigned>(n_blocks));
   l.block = dim3(kThreads);
-  l.shared_bytes = fixed + n_stages * stage_bytes;
+  l.shared_bytes = kFixedBytes + n_stages * kStageBytes;
   l.pdl = a.pdl;
   l.stream = stream;
   launch_kernel(gemm_fp8_few_rows_kernel<C>, l, p);

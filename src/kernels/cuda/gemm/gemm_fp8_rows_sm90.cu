@@ -1,4 +1,4 @@
-// gemm_fp8 for 16 to 64 rows, sm_90a. A block multiplies up to kRows token rows with strips of kWidth weight rows, all of K.
+// gemm_fp8 for 9 to 64 rows, sm_90a. A block multiplies up to kRows token rows with strips of kWidth weight rows, all of K.
 //
 //   in    x [T, K] e4m3, w [G, N, K] e4m3, scales as in gemm_fp8.h         out  [T, N] bf16 or f32
 //   grid  at most one block per SM, persistent over strips; grouped: over (group, strip, kRows rows)

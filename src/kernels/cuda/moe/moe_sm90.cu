@@ -54,8 +54,8 @@ struct Pick {
   bool is_nan;  // of the token: a score is
 };
 
-// Sets to -infinity what lies outside the best groups. As many lanes as there are for it share a group, and begin at different
-// places of it, so that they read different banks.
+// Sets to -infinity what lies outside the best groups. A power of two of lanes shares each group; groups begin at different
+// offsets, so that lanes read different banks.
 __device__ __forceinline__ void mask_groups(const RouteTokens& a, const RouteScores& s, int lane) {
   const int size = a.n_experts / a.n_groups, n_lanes = 1 << (31 - __clz(32 / a.n_groups));
   const int group = lane / n_lanes, n_turns = group < a.n_groups ? (size + n_lanes - 1) / n_lanes : 0;
@@ -331,12 +331,15 @@ __device__ __forceinline__ LaneExperts bias_of(const RouteTokens& a) {
   return LaneExperts(a.bias, a.logits != nullptr ? a.n_experts : 0);
 }
 
-// Chooses the experts of all tokens, here and, where `writes`, for those who come later.
-__device__ __forceinline__ void route_all(const RouteTokens& a, const LaneExperts& bias, int32_t* topk, float* scores,
-                                          bool writes) {
+// Chooses the experts of all tokens, here and, where `writes`, for those who come later. Where warps have several tokens they read
+// the bias again for each: there are no registers to keep it in.
+template <int kThreads>
+__device__ __forceinline__ void route_all(const RouteTokens& a, const LaneExperts& early_bias, int32_t* topk,
+                                          float* scores, bool writes) {
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  for (int t = warp; t < a.n_tokens; t += static_cast<int>(blockDim.x) / 32) {
+  for (int t = warp; t < a.n_tokens; t += kThreads / 32) {
     __syncwarp();  // scores of the token before have been read
+    const LaneExperts bias = kThreads == kTogetherThreads ? early_bias : bias_of(a);
     const Pick pick = route_token(a, RouteScores(scores, warp, a.n_experts), bias, t);
     if (lane < a.n_active) topk[t * a.n_active + lane] = pick.expert;
     if (writes) write_pick(a, t, pick);
@@ -347,7 +350,7 @@ __device__ __forceinline__ void route_all(const RouteTokens& a, const LaneExpert
 // A thread's columns of a row that the block rounds, in turns of all threads. They are all on their way together.
 template <int kThreads>
 struct RowPieces {
-  static constexpr int kTurns = 1024 / kThreads, kTurnColumns = kThreads * kLaneColumns,
+  static constexpr int kTurns = kRoutingThreads / kThreads, kTurnColumns = kThreads * kLaneColumns,
                        kColumns = kTurns * kTurnColumns;
   float v[kTurns][kLaneColumns];
 
@@ -382,13 +385,14 @@ __global__ void __launch_bounds__(kThreads) plan_and_round_kernel(const __grid_c
   grid_dependency_wait();
   PlanRows p = a.plan;
   RowPieces<kThreads> pieces;
-  const bool is_lone = p.n_tokens == 1;  // then it is known whose row this is
+  // Then it is known whose row this is, and a block has one.
+  const bool is_lone = kThreads == kTogetherThreads && p.n_tokens == 1;
   if (is_lone) pieces.load(a.input, 0, 0);
   int32_t* token_of = memory;
   const bool writes = blockIdx.x == 0;
   if (a.route.logits != nullptr) {
     auto* scores = reinterpret_cast<float*>(memory + p.n_tokens * p.n_active);
-    route_all(a.route, bias, memory, scores, writes);
+    route_all<kThreads>(a.route, bias, memory, scores, writes);
     p.topk = memory;
     token_of += p.n_tokens * p.n_active + route_scores_bytes(a.route.n_experts, kThreads / 32) / 4;
   }

@@ -40,12 +40,13 @@ __device__ __forceinline__ void wgmma_touch(float (&d)[kRegs]) {
   for (int i = 0; i < kRegs; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
 
-// Descriptor of a K-major operand in 128-byte-swizzled tiles (tiles/swizzle.cuh): rows of 128 bytes, groups of 8 rows
-// `group_bytes` apart (1024 when dense; 0 reads the same 8 rows again and again). Adding descriptor_step(bytes) moves
-// along k inside the 128 bytes.
-__device__ __forceinline__ uint64_t wgmma_descriptor(const void* tile, uint32_t group_bytes = 1024) {
+constexpr uint32_t kGroupBytes = 1024;  // of 8 rows
+
+// Descriptor of a K-major operand in 128-byte-swizzled tiles (tiles/swizzle.cuh): rows of 128 bytes, in dense groups of 8.
+// Adding descriptor_step(bytes) moves along k inside the 128 bytes.
+__device__ __forceinline__ uint64_t wgmma_descriptor(const void* tile) {
   const uint64_t address = static_cast<uint32_t>(__cvta_generic_to_shared(tile));
-  return ((address & 0x3FFFF) >> 4) | (uint64_t{1} << 16) | (uint64_t{group_bytes >> 4} << 32) | (uint64_t{1} << 62);
+  return ((address & 0x3FFFF) >> 4) | (uint64_t{1} << 16) | (uint64_t{kGroupBytes >> 4} << 32) | (uint64_t{1} << 62);
 }
 
 // Descriptor of an MN-major (transposed) bf16 operand in 128-byte-swizzled tiles: each 1024-byte tile holds 8 k-rows of
@@ -62,7 +63,7 @@ __device__ __forceinline__ uint64_t wgmma_descriptor_mn_major(const void* tile, 
 __device__ __forceinline__ uint32_t descriptor_low(const void* tile) {
   return (static_cast<uint32_t>(__cvta_generic_to_shared(tile)) & 0x3FFFF) >> 4 | 1u << 16;
 }
-constexpr uint32_t descriptor_high(uint32_t group_bytes = 1024) { return group_bytes >> 4 | 1u << 30; }
+constexpr uint32_t descriptor_high() { return kGroupBytes >> 4 | 1u << 30; }
 __device__ __forceinline__ uint64_t join_descriptor(uint32_t low, uint32_t high) {
   uint64_t descriptor;
   asm("mov.b64 %0, {%1, %2};" : "=l"(descriptor) : "r"(low), "r"(high));

@@ -370,7 +370,7 @@ __global__ void __launch_bounds__(kRowWarps * 32) rotate_queries_kernel(const __
   rotate_query(a, row_of_warp(blockIdx.x));
 }
 
-// --- a product with few outputs: a block has one or two of a few rows, a thread a block of 128 k of a row. The weights are in
+// --- a product with few outputs: a block has one or two outputs of up to four rows, a thread a block of 128 k of a row. The weights are in
 // shared memory by the time that the kernel before ends, and rows come there by coalesced copies: what a thread reads itself
 // would be a sector of a line each time, and each time the latency of memory
 
@@ -383,7 +383,8 @@ constexpr int kSharedSums = kRowsAtOnce * kGroupThreads;  // of an output
 __host__ __device__ constexpr int staged_values(int k) { return k / kBlockK * kStagedBlockK; }
 __device__ __forceinline__ int staged_at(int k) { return k / kBlockK * kStagedBlockK + k % kBlockK; }
 
-// Of a block. Of a lone group of rows one, since more would wait for more weights; of others two, so that rows are read less often.
+// Outputs of a block: one if there is a single group of rows, so that it waits for fewer weights; otherwise two, so that rows are
+// read half as often.
 __host__ __device__ constexpr int outputs_at_once(const FewOutputs& a) { return a.n_tokens > kRowsAtOnce ? 2 : 1; }
 __host__ __device__ constexpr int output_groups(const FewOutputs& a) {
   return (a.n + outputs_at_once(a) - 1) / outputs_at_once(a);
@@ -395,6 +396,8 @@ __host__ __device__ constexpr int product_blocks(const FewOutputs& a) {
 __host__ __device__ int shared_values_of(const FewOutputs& a) {
   return outputs_at_once(a) * kSharedSums + (outputs_at_once(a) + min(a.n_tokens, kRowsAtOnce)) * staged_values(a.k);
 }
+
+static_assert(4 * (2 * kSharedSums + (2 + kRowsAtOnce) * staged_values(kMaxFewOutputsK)) <= kMaxSharedBytes);
 
 // Of one output. No kernel writes weights, so this need not wait for the one before.
 __device__ __forceinline__ void stage_weights(const FewOutputs& a, int n, float* staged) {
