@@ -385,7 +385,7 @@ __global__ void __launch_bounds__(kThreads) plan_and_round_kernel(const __grid_c
   grid_dependency_wait();
   PlanRows p = a.plan;
   RowPieces<kThreads> pieces;
-  // Then it is known whose row this is, and a block has one.
+  // All rows are a lone token's, and a block has one of them: it need not wait for the plan.
   const bool is_lone = kThreads == kTogetherThreads && p.n_tokens == 1;
   if (is_lone) pieces.load(a.input, 0, 0);
   int32_t* token_of = memory;
