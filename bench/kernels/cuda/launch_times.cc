@@ -76,10 +76,15 @@ extern "C" int InitializeInjection() {
                  path == nullptr ? "not set" : path);
     return 0;
   }
-  cuptiActivityRegisterCallbacks(give_buffer, take_buffer);
+  CUptiResult result = cuptiActivityRegisterCallbacks(give_buffer, take_buffer);
   for (const CUpti_ActivityKind kind :
        {CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL, CUPTI_ACTIVITY_KIND_MEMCPY, CUPTI_ACTIVITY_KIND_MEMSET})
-    cuptiActivityEnable(kind);
+    if (result == CUPTI_SUCCESS) result = cuptiActivityEnable(kind);
+  if (result != CUPTI_SUCCESS) {
+    const char* why = "unknown";
+    cuptiGetResultString(result, &why);
+    std::fprintf(stderr, "launch_times: CUPTI records no launches: %s\n", why);
+  }
   std::atexit(write_rest);
   return 1;
 }

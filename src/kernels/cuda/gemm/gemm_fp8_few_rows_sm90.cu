@@ -90,36 +90,30 @@ struct Shared {
   Stage<C> stages[];
 };
 
-// The loader's place: which stage of which work item comes next.
-struct Cursor {
-  int item = 0, stage_of_item = 0, group = 0;
-  TilePlace place;
-};
-
 // The warp that loads. A load waits until the stage n_in_flight before it has landed.
 template <class C>
 class Loader {
  public:
   __device__ Loader(const Params& p, Shared<C>& s)
-      : p_(p), s_(s), lane_(static_cast<int>(threadIdx.x) % 32), n_items_(s.walk.n_items()) {}
+      : p_(p), s_(s), lane_(static_cast<int>(threadIdx.x) % 32), stages_(s.walk) {}
 
   __device__ void run() {
-    Cursor weights = first(), rows = weights;
+    StageCursor weights = stages_.first(), rows = weights;
     RingPlace at{p_.n_stages}, rows_at{p_.n_stages}, landed{p_.n_stages};
     // Weights are requested first, rows when the previous kernel has written them.
     int n = 0;
-    for (; n < p_.n_in_flight && valid(weights); ++n) {
+    for (; n < p_.n_in_flight && stages_.valid(weights); ++n) {
       load_weights(weights, at.stage);
       at.advance();
-      advance(weights);
+      stages_.template advance<kBlocks>(weights, p_.n_k_blocks);
     }
     grid_dependency_wait();
     for (int i = 0; i < n; ++i) {
       load_rows(rows, rows_at.stage);
       rows_at.advance();
-      advance(rows);
+      stages_.template advance<kBlocks>(rows, p_.n_k_blocks);
     }
-    for (; valid(weights); advance(weights)) {
+    for (; stages_.valid(weights); stages_.template advance<kBlocks>(weights, p_.n_k_blocks)) {
       s_.ring.full[landed.stage].wait(landed.parity);
       landed.advance();
       s_.ring.empty[at.stage].wait(at.parity ^ 1);
@@ -130,22 +124,7 @@ class Loader {
   }
 
  private:
-  __device__ Cursor first() {
-    Cursor c;
-    c.item = static_cast<int>(blockIdx.x);
-    if (valid(c)) c.place = s_.walk.find(c.item, c.group);
-    return c;
-  }
-  __device__ bool valid(const Cursor& c) const { return c.item < n_items_; }
-
-  __device__ void advance(Cursor& c) {
-    if ((++c.stage_of_item) * kBlocks < p_.n_k_blocks) return;
-    c.stage_of_item = 0;
-    c.item += static_cast<int>(gridDim.x);
-    if (valid(c)) c.place = s_.walk.find(c.item, c.group);
-  }
-
-  __device__ __forceinline__ void load_weights(const Cursor& c, int stage) {
+  __device__ __forceinline__ void load_weights(const StageCursor& c, int stage) {
     Mbarrier& full = s_.ring.full[stage];
     const int first_block = c.stage_of_item * kBlocks;
     if (lane_ == 0) {
@@ -160,7 +139,7 @@ class Loader {
   }
 
   // A lane has 16 bytes of each row and a scale.
-  __device__ __forceinline__ void load_rows(const Cursor& c, int stage) {
+  __device__ __forceinline__ void load_rows(const StageCursor& c, int stage) {
     const int first_block = c.stage_of_item * kBlocks, k = first_block * kBlockK + lane_ * 16;
     const int n_rows = c.place.end_row - c.place.first_row;
     const uint8_t* from = p_.x + c.place.first_row * p_.x_row_bytes + k;
@@ -180,7 +159,8 @@ class Loader {
 
   const Params& p_;
   Shared<C>& s_;
-  int lane_, n_items_;
+  int lane_;
+  ItemStages<GroupWalk<kRows, kMaxGroups>> stages_;
 };
 
 // The warpgroup that multiplies.
@@ -314,7 +294,7 @@ __global__ void __launch_bounds__(kThreads, 1) gemm_fp8_few_rows_kernel(const __
   if (!waits) launch_dependents();
   if (threadIdx.x == 0) {
     prefetch_map(p.w_map);
-    s.ring.init(1 + 32, kMathThreads / 32 * kWarpArrivals);
+    s.ring.init(1 + 32, kMathThreads / 32 * kWarpArrivals);  // full: the weights' bytes, and each lane's copies
     fence_barrier_init();
   }
   if (warp == kMathThreads / 32) {

@@ -80,37 +80,31 @@ struct Shared {
   GroupWalk<C::kRows, kMaxGroups> walk;
 };
 
-// The loader's place: which stage of which work item comes next.
-struct Cursor {
-  int item = 0, stage_of_item = 0, group = 0;
-  TilePlace place;
-};
-
 // One thread that issues all copies.
 template <class C>
 class Loader {
  public:
-  __device__ Loader(const Params& p, Shared<C>& s) : p_(p), s_(s), n_items_(s.walk.n_items()) {}
+  __device__ Loader(const Params& p, Shared<C>& s) : p_(p), s_(s), stages_(s.walk) {}
 
   __device__ void run() {
-    Cursor weights = first(), rows = weights;
+    StageCursor weights = stages_.first(), rows = weights;
     RingPosition<C::kStages> at, rows_at;
     // Until the ring is full nothing waits: weights go out first, activations when the previous kernel has written
     // them.
-    for (int i = 0; i < C::kStages && valid(weights); ++i) {
+    for (int i = 0; i < C::kStages && stages_.valid(weights); ++i) {
       load_weights(weights, at.stage);
       at.advance();
-      advance(weights);
+      stages_.template advance<C::kBlocks>(weights, p_.n_k_blocks);
     }
     grid_dependency_wait();
-    for (int i = 0; i < C::kStages && valid(rows); ++i) {
+    for (int i = 0; i < C::kStages && stages_.valid(rows); ++i) {
       load_rows(rows, rows_at.stage);
       rows_at.advance();
-      advance(rows);
+      stages_.template advance<C::kBlocks>(rows, p_.n_k_blocks);
     }
     // From here on both walk together: a reader holds two stages at once, so no stage may wait for activations after a
     // full ring.
-    for (; valid(weights); advance(weights)) {
+    for (; stages_.valid(weights); stages_.template advance<C::kBlocks>(weights, p_.n_k_blocks)) {
       s_.ring.empty[at.stage].wait(at.parity ^ 1);
       load_weights(weights, at.stage);
       load_rows(weights, at.stage);
@@ -119,23 +113,8 @@ class Loader {
   }
 
  private:
-  __device__ Cursor first() {
-    Cursor c;
-    c.item = static_cast<int>(blockIdx.x);
-    if (valid(c)) c.place = s_.walk.find(c.item, c.group);
-    return c;
-  }
-  __device__ bool valid(const Cursor& c) const { return c.item < n_items_; }
-
-  __device__ void advance(Cursor& c) {
-    if ((++c.stage_of_item) * C::kBlocks < p_.n_k_blocks) return;
-    c.stage_of_item = 0;
-    c.item += static_cast<int>(gridDim.x);
-    if (valid(c)) c.place = s_.walk.find(c.item, c.group);
-  }
-
   // Opens the stage: announces the bytes of both operands and starts the weights.
-  __device__ void load_weights(const Cursor& c, int stage) {
+  __device__ void load_weights(const StageCursor& c, int stage) {
     Mbarrier& full = s_.ring.full[stage];
     full.arrive_expect_bytes(C::kStageBytes + C::Scales::kBytes);
 #pragma unroll
@@ -145,7 +124,7 @@ class Loader {
     }
   }
 
-  __device__ void load_rows(const Cursor& c, int stage) {
+  __device__ void load_rows(const StageCursor& c, int stage) {
     Mbarrier& full = s_.ring.full[stage];
     const int first_block = c.stage_of_item * C::kBlocks;
 #pragma unroll
@@ -156,7 +135,7 @@ class Loader {
 
   const Params& p_;
   Shared<C>& s_;
-  int n_items_;
+  ItemStages<GroupWalk<C::kRows, kMaxGroups>> stages_;
 };
 
 template <class C>

@@ -76,24 +76,24 @@ struct Shared {
 template <class C>
 class Loader {
  public:
-  __device__ Loader(const Params& p, Shared<C>& s) : p_(p), s_(s), n_items_(s.walk.n_items()) {}
+  __device__ Loader(const Params& p, Shared<C>& s) : p_(p), s_(s), stages_(s.walk) {}
 
   // Until the ring is full nothing waits: weights go out first, rows when the previous kernel has written them.
   __device__ void run() {
-    Cursor weights = first(), rows = weights;
+    StageCursor weights = stages_.first(), rows = weights;
     RingPosition<C::kStages> at, rows_at;
-    for (int i = 0; i < C::kStages && valid(weights); ++i) {
+    for (int i = 0; i < C::kStages && stages_.valid(weights); ++i) {
       load_weights(weights, at.stage);
       at.advance();
-      advance(weights);
+      stages_.template advance<1>(weights, p_.n_tiles);
     }
     grid_dependency_wait();
-    for (int i = 0; i < C::kStages && valid(rows); ++i) {
+    for (int i = 0; i < C::kStages && stages_.valid(rows); ++i) {
       load_rows(rows, rows_at.stage);
       rows_at.advance();
-      advance(rows);
+      stages_.template advance<1>(rows, p_.n_tiles);
     }
-    for (; valid(weights); advance(weights)) {
+    for (; stages_.valid(weights); stages_.template advance<1>(weights, p_.n_tiles)) {
       s_.ring.empty[at.stage].wait(at.parity ^ 1);
       load_weights(weights, at.stage);
       load_rows(weights, at.stage);
@@ -102,49 +102,29 @@ class Loader {
   }
 
  private:
-  struct Cursor {
-    int item = 0, tile = 0, group = 0;
-    TilePlace place;
-  };
-
-  __device__ Cursor first() {
-    Cursor c;
-    c.item = static_cast<int>(blockIdx.x);
-    if (valid(c)) c.place = s_.walk.find(c.item, c.group);
-    return c;
-  }
-  __device__ bool valid(const Cursor& c) const { return c.item < n_items_; }
-
-  __device__ void advance(Cursor& c) {
-    if (++c.tile < p_.n_tiles) return;
-    c.tile = 0;
-    c.item += static_cast<int>(gridDim.x);
-    if (valid(c)) c.place = s_.walk.find(c.item, c.group);
-  }
-
   // Opens the stage: announces the bytes of both operands and starts the weights.
-  __device__ void load_weights(const Cursor& c, int stage) {
+  __device__ void load_weights(const StageCursor& c, int stage) {
     Mbarrier& full = s_.ring.full[stage];
     full.arrive_expect_bytes(C::kStageBytes);
     const std::byte* matrix = p_.w + c.place.group * p_.group_bytes;
 #pragma unroll
     for (int i = 0; i < kStrips; ++i) {
       const int strip = min(c.place.column_tile * kStrips + i, p_.n_strips - 1);
-      bulk_load(s_.stages[stage].w[i], matrix + (int64_t{strip} * p_.n_tiles + c.tile) * kMxTileBytes, kMxTileBytes,
-                full, C::kRows > 64 ? kEvictNormal : kEvictFirst);
+      bulk_load(s_.stages[stage].w[i], matrix + (int64_t{strip} * p_.n_tiles + c.stage_of_item) * kMxTileBytes,
+                kMxTileBytes, full, C::kRows > 64 ? kEvictNormal : kEvictFirst);
     }
   }
 
-  __device__ void load_rows(const Cursor& c, int stage) {
+  __device__ void load_rows(const StageCursor& c, int stage) {
 #pragma unroll
     for (int i = 0; i < 2; ++i)
-      tma_load_2d(s_.stages[stage].x[i], p_.x_map, s_.ring.full[stage], c.tile * kMxTileColumns + i * kChunkColumns,
-                  c.place.first_row, kEvictLast);
+      tma_load_2d(s_.stages[stage].x[i], p_.x_map, s_.ring.full[stage],
+                  c.stage_of_item * kMxTileColumns + i * kChunkColumns, c.place.first_row, kEvictLast);
   }
 
   const Params& p_;
   Shared<C>& s_;
-  int n_items_;
+  ItemStages<GroupWalk<C::kRows, kMaxGroups>> stages_;
 };
 
 template <class C>

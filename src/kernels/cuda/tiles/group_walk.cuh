@@ -87,4 +87,38 @@ struct GroupWalk {
   static constexpr int kBand = 8;
 };
 
+// Where a loader is: which stage of which work item of its block comes next.
+struct StageCursor {
+  int item = 0, stage_of_item = 0, group = 0;
+  TilePlace place;
+};
+
+// The stages of a block's items, one item after another: those numbered blockIdx.x, blockIdx.x + gridDim.x ...
+template <class Walk>
+class ItemStages {
+ public:
+  __device__ explicit ItemStages(const Walk& walk) : walk_(walk), n_items_(walk.n_items()) {}
+
+  __device__ StageCursor first() const {
+    StageCursor c;
+    c.item = static_cast<int>(blockIdx.x);
+    if (valid(c)) c.place = walk_.find(c.item, c.group);
+    return c;
+  }
+  __device__ bool valid(const StageCursor& c) const { return c.item < n_items_; }
+
+  // An item has n_parts, of which a stage has kParts.
+  template <int kParts>
+  __device__ void advance(StageCursor& c, int n_parts) const {
+    if ((++c.stage_of_item) * kParts < n_parts) return;
+    c.stage_of_item = 0;
+    c.item += static_cast<int>(gridDim.x);
+    if (valid(c)) c.place = walk_.find(c.item, c.group);
+  }
+
+ private:
+  const Walk& walk_;
+  int n_items_;
+};
+
 }  // namespace levin::cuda
