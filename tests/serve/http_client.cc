@@ -4,21 +4,26 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <charconv>
 #include <cstdlib>
+#include <cstring>
 
 #include "base/check.h"
 
 namespace levin::test {
 
-HttpClient::HttpClient(uint16_t port) {
-  socket_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+HttpClient::HttpClient() : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+  LEVIN_CHECK(socket_ >= 0, "no socket for a client: {}", std::strerror(errno));
+}
+
+void HttpClient::connect(uint16_t port) {
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_port = htons(port);
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   LEVIN_CHECK(::connect(socket_, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0,
-              "nobody listens on port {}", port);
+              "cannot connect to port {}: {}", port, std::strerror(errno));
   const timeval limit{.tv_sec = 30, .tv_usec = 0};
   ::setsockopt(socket_, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
 }

@@ -17,11 +17,13 @@ struct Reply {
 
 class HttpClient {
  public:
-  explicit HttpClient(uint16_t port);
+  HttpClient();  // has its descriptor; connect() next
+  explicit HttpClient(uint16_t port) : HttpClient() { connect(port); }
   ~HttpClient();
   HttpClient(const HttpClient&) = delete;
   HttpClient& operator=(const HttpClient&) = delete;
 
+  void connect(uint16_t port);
   bool send(std::string_view bytes);         // false: the server has closed
   Reply read_reply(bool head_only = false);  // gives up after 30 s without a byte
   std::string read_some();                   // what comes next; empty at the end
