@@ -26,6 +26,8 @@ using serve::HttpServer;
 using serve::HttpServerOptions;
 using std::chrono::milliseconds;
 
+constexpr std::chrono::seconds kPatience{60};  // with what takes milliseconds on an idle machine
+
 class HttpServerTest : public ::testing::Test {
  protected:
   void start(HttpServerOptions options) {
@@ -53,12 +55,14 @@ class HttpServerTest : public ::testing::Test {
       exchange->on_disconnect([this] { note_disconnect(); });
       exchange->begin_stream({.content_type = "text/plain"});
       for (int i = 0; i < 100; ++i) exchange->send(std::string(size_t{1} << 20, 'x'));
-      held_ = std::move(exchange);
-      return;
+      return hold(std::move(exchange));
     }
     // "/hold" and "/wait": until the test says, as a stream and as a whole
     exchange->on_disconnect([this] { note_disconnect(); });
     if (path == "/hold") exchange->begin_stream({.content_type = "text/event-stream"});
+    hold(std::move(exchange));
+  }
+  void hold(std::shared_ptr<Exchange> exchange) {
     const std::lock_guard lock(mutex_);
     held_ = std::move(exchange);
     changed_.notify_all();
@@ -70,11 +74,11 @@ class HttpServerTest : public ::testing::Test {
   }
   bool wait_for_disconnect() {
     std::unique_lock lock(mutex_);
-    return changed_.wait_for(lock, std::chrono::seconds(10), [&] { return disconnected_; });
+    return changed_.wait_for(lock, kPatience, [&] { return disconnected_; });
   }
   std::shared_ptr<Exchange> wait_for_held() {
     std::unique_lock lock(mutex_);
-    changed_.wait_for(lock, std::chrono::seconds(10), [&] { return held_ != nullptr; });
+    changed_.wait_for(lock, kPatience, [&] { return held_ != nullptr; });
     return std::move(held_);
   }
   uint16_t port() const { return server_->port(); }
@@ -86,6 +90,17 @@ class HttpServerTest : public ::testing::Test {
   std::shared_ptr<Exchange> held_;
   std::thread worker_;
 };
+
+// What comes up to and with `end`, in however many pieces, or to the end of the connection.
+std::string read_to(HttpClient& client, std::string_view end) {
+  std::string all;
+  while (!all.ends_with(end)) {
+    const std::string next = client.read_some();
+    if (next.empty()) break;
+    all += next;
+  }
+  return all;
+}
 
 TEST_F(HttpServerTest, AnswersOneAfterTheOtherOnAConnection) {
   start({});
@@ -190,12 +205,13 @@ TEST_F(HttpServerTest, CommentsKeepASilentStreamAlive) {
   client.send("GET /hold HTTP/1.1\r\nHost: h\r\n\r\n");
   const std::shared_ptr<Exchange> exchange = wait_for_held();
   ASSERT_NE(exchange, nullptr);
-  std::this_thread::sleep_for(milliseconds(200));
+  EXPECT_EQ(client.read_reply(true).status, 200);
+  const std::string comment = "e\r\n: still here\n\n\r\n";
+  EXPECT_TRUE(read_to(client, comment + comment).ends_with(comment + comment));
   exchange->send("data: x\n\n");
   exchange->end();
-  const std::string body = client.read_reply().body;
-  EXPECT_NE(body.find(": still here\n\n: still here\n\n"), std::string::npos) << body;
-  EXPECT_EQ(events_of(body), std::vector<std::string>{"x"});
+  const std::string rest = read_to(client, "0\r\n\r\n");
+  EXPECT_TRUE(rest.ends_with("9\r\ndata: x\n\n\r\n0\r\n\r\n")) << rest;
 }
 
 TEST_F(HttpServerTest, NoticesAClientThatLeaves) {
@@ -214,17 +230,6 @@ TEST_F(HttpServerTest, NoticesAClientThatLeavesBeforeAWholeAnswer) {
   const std::shared_ptr<Exchange> exchange = wait_for_held();
   client.close();
   EXPECT_TRUE(wait_for_disconnect());
-}
-
-// What comes up to and with `end`, in however many pieces, or to the end of the connection.
-std::string read_to(HttpClient& client, std::string_view end) {
-  std::string all;
-  while (!all.ends_with(end)) {
-    const std::string next = client.read_some();
-    if (next.empty()) break;
-    all += next;
-  }
-  return all;
 }
 
 TEST_F(HttpServerTest, AnswersAClientThatHasClosedItsOwnSide) {
@@ -347,10 +352,15 @@ TEST_F(HttpServerTest, StoppingStillTalksToThoseWhoCome) {
   const std::shared_ptr<Exchange> exchange = wait_for_held();
   worker_ = std::thread(
       [&] { server_->stop(milliseconds(3000), [&] { exchange->respond({.status = 503, .body = "over"}); }); });
-  std::this_thread::sleep_for(milliseconds(200));
-  const Reply late = ask(port(), "/echo", "late");  // the handler's to refuse
-  EXPECT_EQ(late.body, "late");
-  EXPECT_NE(late.head.find("Connection: close"), std::string::npos) << late.head;
+  // The handler's to refuse, before stopping has begun as well.
+  const auto says_close = [](const Reply& reply) { return reply.head.find("Connection: close") != std::string::npos; };
+  Reply late;
+  for (int i = 0; i < 100 && !says_close(late); ++i) {
+    std::this_thread::sleep_for(milliseconds(10));
+    late = ask(port(), "/echo", "late");
+    EXPECT_EQ(late.body, "late");
+  }
+  EXPECT_TRUE(says_close(late)) << late.head;
   EXPECT_EQ(busy.read_reply().body, "over");
   worker_.join();
 }
