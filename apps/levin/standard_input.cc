@@ -45,7 +45,7 @@ Result<std::string> read_all() {
 std::string without_last_newline(std::string text) {
   for (const char* newline : {"\r\n", "\n"}) {
     if (!text.ends_with(newline)) continue;
-    text.resize(text.size() - std::strlen(newline));
+    text.erase(text.size() - std::strlen(newline));
     break;
   }
   return text;

@@ -219,8 +219,8 @@ namespace {
 // YaRN's ramp begins and ends at these pairs (of r/2): pairs below turn fast and keep their frequency, pairs above are
 // slowed down.
 struct YarnRamp {
-  double first;
-  double last;
+  double first = 0;
+  double last = 0;
 };
 
 YarnRamp yarn_ramp(const Yarn& yarn, double theta, double width) {
@@ -239,17 +239,16 @@ YarnRamp yarn_ramp(const Yarn& yarn, double theta, double width) {
 // Every step in f32 and in the reference's order, because an ulp here is multiplied by the position.
 std::vector<float> rope_frequencies(double theta, const std::optional<Yarn>& yarn, int64_t d_rope) {
   const float width = static_cast<float>(d_rope);
-  const std::optional<YarnRamp> ramp =
-      yarn ? std::optional(yarn_ramp(*yarn, theta, static_cast<double>(d_rope))) : std::nullopt;
+  const YarnRamp ramp = yarn ? yarn_ramp(*yarn, theta, static_cast<double>(d_rope)) : YarnRamp{};
   std::vector<float> frequencies(static_cast<size_t>(d_rope / 2));
   for (size_t j = 0; j < frequencies.size(); ++j) {
     const float exponent = static_cast<float>(2 * j) / width;
     const float period = static_cast<float>(pow_exact(theta, static_cast<double>(exponent)));
     frequencies[j] = 1.0f / period;
-    if (!ramp) continue;
+    if (!yarn) continue;
     const float slowed = 1.0f / (static_cast<float>(yarn->factor) * period);
     const float position =
-        (static_cast<float>(j) - static_cast<float>(ramp->first)) / static_cast<float>(ramp->last - ramp->first);
+        (static_cast<float>(j) - static_cast<float>(ramp.first)) / static_cast<float>(ramp.last - ramp.first);
     const float kept = 1.0f - std::clamp(position, 0.0f, 1.0f);
     frequencies[j] = slowed * (1.0f - kept) + frequencies[j] * kept;
   }

@@ -23,7 +23,7 @@ std::string spelling(const Tokenizer& tokenizer, const ByteAlphabet& alphabet, T
 std::string without_stand_in(std::string text) {
   constexpr std::string_view kStandIn = "\xEE\x80\x80";  // U+E000
   for (size_t at = text.find(kStandIn); at != std::string::npos; at = text.find(kStandIn, at + 1))
-    text.replace(at, kStandIn.size(), " ");
+    text.replace(at, kStandIn.size(), 1, ' ');
   return text;
 }
 

@@ -551,7 +551,9 @@ TEST_P(StepLoopTest, NoStepWaitsForRecords) {
       EXPECT_EQ(fake.device.n_waits_aside(), 0);
     }
     EXPECT_LE(fake.device.n_synchronized() - before, n_steps + 1) << "a round in vain is waited for too";
-    if (late) EXPECT_GE(fake.device.n_waits_aside(), 1) << "records are finished when there is nothing else to do";
+    if (late) {
+      EXPECT_GE(fake.device.n_waits_aside(), 1) << "records are finished when there is nothing else to do";
+    }
     EXPECT_GE(fake.device.n_copies_aside(), 9);
   }
 }

@@ -23,9 +23,9 @@ struct Shape {
 
 // What rows see: of two sequences, filled to n_slots each.
 struct Problem {
-  Problem(const Shape& s, int64_t n_rows)
+  Problem(const Shape& s, int64_t n)
       : shape(s),
-        n_rows(n_rows),
+        n_rows(n),
         cache(s.format.page_bytes(), 2, s.n_slots, 7),
         other(s.format.page_bytes(), 2, s.n_slots, 8),
         q_latent(s.q_dtype, {n_rows, s.n_heads, s.format.d_latent}),
