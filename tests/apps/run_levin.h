@@ -24,7 +24,7 @@ struct ProgramSurroundings {
   int interrupt_signal = SIGINT;             // in place of Ctrl-C
   std::optional<std::string> out_file = {};  // where standard output goes instead of the result; "": it is closed
   int64_t address_space_bytes = 0;           // at most (ulimit -v); 0: as the caller's
-  int timeout_s = 60;                        // then it is killed
+  int timeout_s = 300;                       // then it is killed
 };
 
 ProgramResult run_levin(const std::vector<std::string>& arguments, const ProgramSurroundings& surroundings = {});

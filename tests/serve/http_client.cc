@@ -24,7 +24,7 @@ void HttpClient::connect(uint16_t port) {
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   LEVIN_CHECK(::connect(socket_, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0,
               "cannot connect to port {}: {}", port, std::strerror(errno));
-  const timeval limit{.tv_sec = 30, .tv_usec = 0};
+  const timeval limit{.tv_sec = 120, .tv_usec = 0};
   ::setsockopt(socket_, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
 }
 

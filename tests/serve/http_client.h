@@ -25,7 +25,7 @@ class HttpClient {
 
   void connect(uint16_t port);
   bool send(std::string_view bytes);         // false: the server has closed
-  Reply read_reply(bool head_only = false);  // gives up after 30 s without a byte
+  Reply read_reply(bool head_only = false);  // gives up after two minutes without a byte
   std::string read_some();                   // what comes next; empty at the end
   void end_sending();                        // closes this side alone
   void close();
