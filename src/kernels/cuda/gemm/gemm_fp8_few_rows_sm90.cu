@@ -19,11 +19,10 @@
 
 #include <algorithm>
 
-#include "kernels/cuda/gemm/gemm_fp8.h"
+#include "kernels/cuda/gemm/gemm_fp8_maps.h"
 #include "kernels/cuda/prims/launch.h"
 #include "kernels/cuda/prims/mbarrier.cuh"
 #include "kernels/cuda/prims/sync.cuh"
-#include "kernels/cuda/prims/tensor_map.h"
 #include "kernels/cuda/prims/tma.cuh"
 #include "kernels/cuda/tiles/fp8_promote.cuh"
 #include "kernels/cuda/tiles/group_walk.cuh"
@@ -316,16 +315,6 @@ int ceil_div(int a, int b) { return (a + b - 1) / b; }
 template <int kWidth>
 void run(const GemmFp8& a, CUstream_st* stream) {
   using C = Config<kWidth>;
-  MatrixStackMap w;
-  w.matrix.data = a.w;
-  w.matrix.n_rows = a.n;
-  w.matrix.n_columns = a.k;
-  w.matrix.row_bytes = a.k;
-  w.matrix.box_rows = kWidth;
-  w.matrix.box_columns = kBlockK;
-  w.matrix.swizzle = Swizzle::k128;
-  w.n_matrices = a.n_groups;
-  w.matrix_bytes = int64_t{a.n} * a.k;
   const int n_k_blocks = ceil_div(a.k, kBlockK), n_strips = ceil_div(a.n, kWidth);
   // Of groups about: two tiles of rows each.
   const int most_items = n_strips * (a.group_begin ? a.n_groups * 2 : ceil_div(a.n_tokens, kRows));
@@ -338,10 +327,23 @@ void run(const GemmFp8& a, CUstream_st* stream) {
   const int n_stages = std::min(((streams ? kDeepBytes : kHalfBytes) - kFixedBytes) / kStageBytes, kMaxStages);
   const int bytes_in_flight = a.group_begin != nullptr ? kBytesInFlightOfGroups : kBytesInFlight;
   const int n_in_flight = std::min(ceil_div(bytes_in_flight, kBlocks * C::kWBytes), n_stages);
-  const Params p{
-      make_tensor_map(w), a.x, a.x_row_bytes, a.x_scale,  a.x_scale_ld, a.w_scale, a.out,       a.group_begin,
-      a.n_tokens,         a.n, a.k,           n_k_blocks, a.n_groups,   n_stages,  n_in_flight, a.groups_settled,
-      a.out_is_f32};
+  const Params p{fp8_weights_map(a, kWidth),
+                 a.x,
+                 a.x_row_bytes,
+                 a.x_scale,
+                 a.x_scale_ld,
+                 a.w_scale,
+                 a.out,
+                 a.group_begin,
+                 a.n_tokens,
+                 a.n,
+                 a.k,
+                 n_k_blocks,
+                 a.n_groups,
+                 n_stages,
+                 n_in_flight,
+                 a.groups_settled,
+                 a.out_is_f32};
   Launch l;
   l.grid = dim3(static_cast<unsigned>(n_blocks));
   l.block = dim3(kThreads);

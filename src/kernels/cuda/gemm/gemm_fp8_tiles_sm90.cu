@@ -16,11 +16,10 @@
 //         columns divide widths such as 2112 into full rounds. What was tried: docs/deep_dives/products.md
 #include <algorithm>
 
-#include "kernels/cuda/gemm/gemm_fp8.h"
+#include "kernels/cuda/gemm/gemm_fp8_maps.h"
 #include "kernels/cuda/prims/launch.h"
 #include "kernels/cuda/prims/mbarrier.cuh"
 #include "kernels/cuda/prims/sync.cuh"
-#include "kernels/cuda/prims/tensor_map.h"
 #include "kernels/cuda/prims/tma.cuh"
 #include "kernels/cuda/tiles/fp8_promote.cuh"
 #include "kernels/cuda/tiles/group_walk.cuh"
@@ -363,25 +362,9 @@ __global__ void __launch_bounds__(kThreads, 1) gemm_fp8_tiles_kernel(const __gri
 template <int kRows, int kWidth, bool kSkips>
 void run(const GemmFp8& a, CUstream_st* stream) {
   using C = Config<kRows, kWidth, kSkips>;
-  MatrixMap x;
-  x.data = a.x;
-  x.n_rows = a.n_tokens;
-  x.n_columns = a.k;
-  x.row_bytes = a.x_row_bytes;
-  x.box_rows = C::kBoxRows;
-  x.box_columns = kBlockK;
-  x.swizzle = Swizzle::k128;
-  MatrixStackMap w;
-  w.matrix = x;
-  w.matrix.data = a.w;
-  w.matrix.n_rows = a.n;
-  w.matrix.row_bytes = a.k;
-  w.matrix.box_rows = kWidth;
-  w.n_matrices = a.n_groups;
-  w.matrix_bytes = int64_t{a.n} * a.k;
   const int n_k_blocks = (a.k + kBlockK - 1) / kBlockK;
-  const Params p{make_tensor_map(x),
-                 make_tensor_map(w),
+  const Params p{fp8_rows_map(a, C::kBoxRows),
+                 fp8_weights_map(a, kWidth),
                  C::Scales::map(a.x_scale, a.x_scale_ld, a.n_tokens, n_k_blocks),
                  a.w_scale,
                  a.out,
