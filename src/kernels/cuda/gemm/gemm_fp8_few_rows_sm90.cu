@@ -289,20 +289,14 @@ __global__ void __launch_bounds__(kThreads, 1) gemm_fp8_few_rows_kernel(const __
   Shared<C>& s = *reinterpret_cast<Shared<C>*>(
       raw_shared + (kSwizzleAlignment - shared_address(raw_shared) % kSwizzleAlignment) % kSwizzleAlignment);
   const int warp = warp_index();
-  const bool waits = p.group_begin != nullptr && !p.groups_settled;
+  const bool waits = waits_for_groups(p);
   if (!waits) launch_dependents();
   if (threadIdx.x == 0) {
     prefetch_map(p.w_map);
     s.ring.init(1 + 32, kMathThreads / 32 * kWarpArrivals);  // full: the weights' bytes, and each lane's copies
     fence_barrier_init();
   }
-  if (warp == kMathThreads / 32) {
-    if (waits) {
-      grid_dependency_wait();  // the kernel before wrote group_begin; those that start from here on find it complete
-      launch_dependents();
-    }
-    s.walk.fill(p.group_begin, p.n_groups, p.n_tokens, (p.n + C::kWidth - 1) / C::kWidth);
-  }
+  if (warp == kMathThreads / 32) fill_walk(s.walk, p, waits, (p.n + C::kWidth - 1) / C::kWidth);
   __syncthreads();
   if (warp < kMathThreads / 32)
     Math<C>(p, s).run();

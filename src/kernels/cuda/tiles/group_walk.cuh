@@ -7,6 +7,8 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/prims/sync.cuh"
+
 namespace levin::cuda {
 
 struct TilePlace {
@@ -86,6 +88,23 @@ struct GroupWalk {
  private:
   static constexpr int kBand = 8;
 };
+
+// Whether the kernel before may still write the groups of a product's Params.
+template <class Params>
+__device__ __forceinline__ bool waits_for_groups(const Params& p) {
+  return p.group_begin != nullptr && !p.groups_settled;
+}
+
+// One warp; then a block barrier. The kernels after may start once the groups are there: here, or before, by the caller, where
+// nothing waits for them.
+template <class Walk, class Params>
+__device__ __forceinline__ void fill_walk(Walk& walk, const Params& p, bool waits, int n_column_tiles) {
+  if (waits) {
+    grid_dependency_wait();
+    launch_dependents();
+  }
+  walk.fill(p.group_begin, p.n_groups, p.n_tokens, n_column_tiles);
+}
 
 // Where a loader is: which stage of which work item of its block comes next.
 struct StageCursor {
