@@ -99,9 +99,10 @@ class F32OnDevice {
         w_(stream, p.w),
         scale_(stream, p.w_scale.empty() ? std::vector<float>(1) : p.w_scale) {}
 
-  // [count, H, N] of the rows from `first`. Rows of the result, and heads, are apart; what lies between stays as it was.
-  std::vector<float> run(const GemmF32Plan& plan, int first, int count) const {
-    const int64_t head_ld = p_.n + 3, ld = p_.n_heads * head_ld + 5;
+  // [count, H, N] of the rows from `first`. Rows of the result, and heads, are apart; what lies between stays as it was. `fours`:
+  // rows and heads begin where four values may be stored at once.
+  std::vector<float> run(const GemmF32Plan& plan, int first, int count, bool fours = false) const {
+    const int64_t head_ld = fours ? (p_.n + 7) / 4 * 4 : p_.n + 3, ld = p_.n_heads * head_ld + (fours ? 4 : 5);
     const DeviceArray<float> out(stream_, (int64_t{count} + 1) * ld);
     out.fill(0xFF);
     gemm_f32({.x = x_.data() + first * p_.x_ld,
@@ -159,6 +160,7 @@ class GemmF32Test : public ::testing::TestWithParam<DType> {
     const std::vector<float> expected = p.products();
     for (const GemmF32Plan& plan : gemm_f32_plans(p.shape(p.n_tokens))) {
       ASSERT_TRUE(same_bits(device.run(plan, 0, p.n_tokens), expected)) << plan.describe();
+      ASSERT_TRUE(same_bits(device.run(plan, 0, p.n_tokens, true), expected)) << plan.describe();
     }
   }
 
@@ -170,14 +172,19 @@ TEST_P(GemmF32Test, GivesTheBitsOfItsTreeInEveryPlan) {
     check_all_plans({GetParam(), rows, 1, 40, 16});
     check_all_plans({GetParam(), rows, 1, 200, 1040});
     check_all_plans({GetParam(), rows, 3, 75, 272});
+    check_all_plans({GetParam(), rows, 2, 160, 1168});
   }
   check_all_plans({GetParam(), 2, 5, 33, 128});
+  check_all_plans({GetParam(), 20, 3, 6, 272});
   check_all_plans({GetParam(), 5, 1, 1, 2048});
   check_all_plans({GetParam(), 300, 2, 130, 272});
+  // several items for a block, and a last turn of slots that is not full
+  check_all_plans({GetParam(), 140, 35, 160, 528});
+  check_all_plans({GetParam(), 140, 35, 130, 880});
 }
 
 TEST_P(GemmF32Test, GivesARowTheBitsThatItHasAloneWhateverThePlan) {
-  const F32Problem p(GetParam(), 90, 2, 300, 1168);
+  const F32Problem p(GetParam(), 90, 2, 320, 1168);
   const F32OnDevice device(stream(), p);
   const std::vector<float> all = device.run(plan_gemm_f32(p.shape(90)), 0, 90);
   const size_t row = all.size() / 90;
@@ -212,8 +219,8 @@ TEST_P(GemmF32Test, KeepsWhatIsNoNumberInItsRow) {
 
 // Rows of 300 and 128 outputs, so that every way of storing is whole.
 TEST_P(GemmF32Test, RoundsWhatItWouldHaveStored) {
-  constexpr int kRows = 300, kHeads = 3, kOutputs = 128, kWidth = kHeads * kOutputs;
-  const F32Problem p(GetParam(), kRows, kHeads, kOutputs, 400);
+  constexpr int kRows = 300, kHeads = 20, kOutputs = 128, kWidth = kHeads * kOutputs;
+  const F32Problem p(GetParam(), kRows, kHeads, kOutputs, 528);
   const std::vector<float> want = p.products();
   const DeviceArray<float> x(stream(), p.x), w_scale(stream(), p.w_scale.empty() ? std::vector<float>(1) : p.w_scale),
       wanted(stream(), want), f32(stream(), kRows * kWidth), scale(stream(), kHeads * kRows),

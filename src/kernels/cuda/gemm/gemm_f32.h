@@ -9,6 +9,7 @@
 // Out       f32, bf16, or e4m3 with a scale to 128 columns, bit for bit quantize_fp8() of the f32 sums
 // Kernels   strips (gemm_f32_sm90.cuh): instances for tiles of 1 to 64 rows; bound by the weights' bytes up to 8 rows, then by
 //           multiply-adds outside the matrix unit, which adds in another order
+//           warp tiles (gemm_f32_warp_tiles_sm90.cu): tens of rows, four outputs or more, weights bf16 or e4m3
 //           many rows (gemm_f32_many_rows_sm90.cu): tiles of 256 rows and 128 outputs, bound by multiply-adds
 // Limits    rows of weights are multiples of 16 bytes; ask gemm_f32_support() at load
 // Memory    no scratch; safe to capture
@@ -55,15 +56,15 @@ struct GemmF32Shape {
   int n_sms = 132;
 };
 
-enum class GemmF32Kernel : uint8_t { kStrips, kManyRows };
+enum class GemmF32Kernel : uint8_t { kStrips, kWarpTiles, kManyRows };
 
 // Which instance runs, and who shares a strip of weights. It changes speed only, never a bit of the result.
 struct GemmF32Plan {
   GemmF32Kernel kernel = GemmF32Kernel::kStrips;
-  int tile = 0;     // of strips, an instance by its number (gemm_f32_launch.h),
+  int tile = 0;     // of strips or warp tiles, an instance by its number (gemm_f32_launch.h),
   int strip = 0;    // which multiplies so many outputs
   int rows = 0;     // of so many rows at a time
-  int split = 1;    // groups of a thread block that share the K of a strip, a power of two
+  int split = 1;    // groups or slots of a thread block that share the K of a strip, a power of two
   int cluster = 1;  // thread blocks that share it
 
   std::string describe() const;  // "strips of 128 by 8 rows, K in 8 x 2"

@@ -27,7 +27,6 @@ constexpr int kManyThreads = kMathThreads + kLoadThreads;
 constexpr int kMathRegs = 224, kLoadRegs = 56, kStartRegs = 168;
 static_assert(2 * kMathRegs + kLoadRegs == 3 * kStartRegs);
 constexpr int kOwnRows = 8, kOwnOutputs = 16;  // of a math thread
-constexpr int kFour = 4;                       // outputs, or k, that a thread has next to each other
 constexpr int kOwnFours = kOwnRows * kOwnOutputs / kFour;
 
 struct ManyRows {
@@ -179,31 +178,7 @@ struct MathRows {
       if (row >= p.n_tokens) continue;
       const int64_t to = row * p.out_ld + at.head * p.out_head_ld + first_n;
 #pragma unroll
-      for (int j = 0; j < kOwnOutputs; j += kFour) store_four(sum[i] + j, to + j * 8, first_n + j * 8);
-    }
-  }
-  // Outputs n to n + 3 of a row, whole where they may be.
-  __device__ __forceinline__ void store_four(const float* v, int64_t to, int n) const {
-    const bool whole = p.has_whole_fours && n + kFour <= p.n;
-    if (p.out_is_bf16) {
-      auto* out = static_cast<__nv_bfloat16*>(p.out) + to;
-      if (whole) {
-        const __nv_bfloat162 pair[2] = {__floats2bfloat162_rn(v[0], v[1]), __floats2bfloat162_rn(v[2], v[3])};
-        *reinterpret_cast<uint2*>(out) = *reinterpret_cast<const uint2*>(pair);
-        return;
-      }
-#pragma unroll
-      for (int o = 0; o < kFour; ++o)
-        if (n + o < p.n) out[o] = __float2bfloat16_rn(v[o]);
-    } else {
-      float* out = static_cast<float*>(p.out) + to;
-      if (whole) {
-        *reinterpret_cast<float4*>(out) = {v[0], v[1], v[2], v[3]};
-        return;
-      }
-#pragma unroll
-      for (int o = 0; o < kFour; ++o)
-        if (n + o < p.n) out[o] = v[o];
+      for (int j = 0; j < kOwnOutputs; j += kFour) store_four(p, sum[i] + j, to + j * 8, first_n + j * 8);
     }
   }
   // Codes with a scale to a row of a head, which eight lanes have.

@@ -3,7 +3,7 @@
 //
 //   in    x [T, H, K] f32, w [H, N, K] f32, bf16 or e4m3, a scale per 128 x 128 for the latter    out  [T, H, N] f32, bf16 or e4m3
 //   grid  clusters, persistent over items: an item is a tile of rows and as many strips as the groups of a cluster have
-//   block kGroups groups of kRowGroups warps. A lane has outputs lane + 32 i of the strip, and the rows of its warp
+//   block kGroups groups of kRowGroups warps. The lanes of a warp share out its rows and the strip's outputs
 //   smem  Shared: a ring of stages for each group, each kStageK columns of the strip and of the rows; sums of blocks
 //   flow  per stage: first lane of a group: wait empty -> copies -> full. Its warps: wait full -> multiply -> empty.
 //         Per block of k: sums -> shared memory -> barrier -> each thread adds those of its outputs, slots ascending
@@ -96,6 +96,33 @@ struct Params {
   int cluster;        // blocks that share a strip
 };
 
+constexpr int kFour = 4;  // columns, or outputs, that a thread has next to each other
+
+// Outputs n to n + 3 of a row, whole where they may be.
+__device__ __forceinline__ void store_four(const Params& p, const float* v, int64_t to, int n) {
+  const bool whole = p.has_whole_fours && n + kFour <= p.n;
+  if (p.out_is_bf16) {
+    auto* out = static_cast<__nv_bfloat16*>(p.out) + to;
+    if (whole) {
+      const __nv_bfloat162 pair[2] = {__floats2bfloat162_rn(v[0], v[1]), __floats2bfloat162_rn(v[2], v[3])};
+      *reinterpret_cast<uint2*>(out) = *reinterpret_cast<const uint2*>(pair);
+      return;
+    }
+#pragma unroll
+    for (int o = 0; o < kFour; ++o)
+      if (n + o < p.n) out[o] = __float2bfloat16_rn(v[o]);
+  } else {
+    float* out = static_cast<float*>(p.out) + to;
+    if (whole) {
+      *reinterpret_cast<float4*>(out) = {v[0], v[1], v[2], v[3]};
+      return;
+    }
+#pragma unroll
+    for (int o = 0; o < kFour; ++o)
+      if (n + o < p.n) out[o] = v[o];
+  }
+}
+
 template <class WeightOf, GemmF32Tile kTile>
 struct Config {
   using Weight = WeightOf;
@@ -106,8 +133,9 @@ struct Config {
   static constexpr int kUnroll = kOutputs * kRows <= 16 ? 2 : 1;  // pieces of a stage
   static constexpr int kRowBytes = kTile.row_bytes;
   static constexpr int kGroups = kWarps / kRowGroups;
-  static constexpr int kStrip = 32 * kOutputs;
-  static constexpr int kTileRows = kRowGroups * kRows;
+  static constexpr int kOutputLanes = 32 / kTile.row_lanes;  // lanes that have rows in common
+  static constexpr int kStrip = kTile.strip();
+  static constexpr int kTileRows = kTile.tile_rows();
   static constexpr int kStageK = kRowBytes / Weight::kBytes;
   static constexpr int kPieceK = kPiece / Weight::kBytes;
   static constexpr int kWBytes = kStrip * kRowBytes;
@@ -163,6 +191,12 @@ struct Kernel {
 
   __device__ __forceinline__ int n_clusters() const { return static_cast<int>(gridDim.x) / p.cluster; }
   __device__ __forceinline__ bool is_leader() const { return warp % C::kRowGroups == 0 && lane == 0; }
+
+  // Of this lane, in a tile.
+  __device__ __forceinline__ int own_output(int o) const { return lane % C::kOutputLanes + C::kOutputLanes * o; }
+  __device__ __forceinline__ int own_row(int r) const {
+    return (warp % C::kRowGroups * (32 / C::kOutputLanes) + lane / C::kOutputLanes) * C::kRows + r;
+  }
 
   // Of all heads' strips one after another, each item has the next kGroups / split.
   __device__ __forceinline__ Place place_of(int item, int of_group) const {
@@ -243,16 +277,15 @@ struct Kernel {
   }
 
   __device__ __forceinline__ void multiply_stage(Sums& sums, int stage, int n_pieces) const {
-    const uint8_t* w_rows = s.stages[group][stage] + lane * C::kRowBytes;
-    const float* x = reinterpret_cast<const float*>(s.stages[group][stage] + C::kWBytes) +
-                     warp % C::kRowGroups * C::kRows * C::kStageK;
-    const int turn = C::kRowBytes == 128 ? lane % 8 : lane / 2 % 4;  // the swizzle of rows lane + 32 i
+    const uint8_t* w_rows = s.stages[group][stage] + own_output(0) * C::kRowBytes;
+    const float* x = reinterpret_cast<const float*>(s.stages[group][stage] + C::kWBytes) + own_row(0) * C::kStageK;
+    const int turn = C::kRowBytes == 128 ? lane % 8 : lane / 2 % 4;  // the swizzle of this lane's outputs
 #pragma unroll(C::kUnroll)
     for (int piece = 0; piece < n_pieces; ++piece) {
       uint4 w[C::kOutputs];
 #pragma unroll
       for (int o = 0; o < C::kOutputs; ++o)
-        w[o] = *reinterpret_cast<const uint4*>(w_rows + o * 32 * C::kRowBytes + (piece ^ turn) * kPiece);
+        w[o] = *reinterpret_cast<const uint4*>(w_rows + o * C::kOutputLanes * C::kRowBytes + (piece ^ turn) * kPiece);
       multiply_four<0>(sums, w, x + piece * C::kPieceK);
     }
   }
@@ -282,22 +315,21 @@ struct Kernel {
 
   // ---- a group that has all of K adds its own sums; each thread keeps its totals in shared memory ----
 
-  __device__ __forceinline__ float& own_total(int o, int r) const {
-    return s.sums[group][warp % C::kRowGroups * C::kRows + r][lane + 32 * o];
-  }
+  __device__ __forceinline__ float& own_total(int o, int r) const { return s.sums[group][own_row(r)][own_output(o)]; }
   __device__ __forceinline__ void add_own(const Sums& sums, const Scales& scales, int block) const {
 #pragma unroll
     for (int o = 0; o < C::kOutputs; ++o)
 #pragma unroll
       for (int r = 0; r < C::kRows; ++r)
-        own_total(o, r) = __fmaf_rn(sums[o][r], scales[o * 32 / kBlockK], block == 0 ? 0.0f : own_total(o, r));
+        own_total(o, r) =
+            __fmaf_rn(sums[o][r], scales[o * C::kOutputLanes / kBlockK], block == 0 ? 0.0f : own_total(o, r));
   }
   __device__ __forceinline__ void store_own(const Place& at) const {
 #pragma unroll
     for (int o = 0; o < C::kOutputs; ++o)
 #pragma unroll
       for (int r = 0; r < C::kRows; ++r)
-        store(own_total(o, r), at.first_row + warp % C::kRowGroups * C::kRows + r, at.head, at.first_n + lane + 32 * o);
+        store(own_total(o, r), at.first_row + own_row(r), at.head, at.first_n + own_output(o));
   }
 
   // ---- others add the sums of all slots: a thread has outputs (i * cluster + rank) * kThreads + thread of the item ----
@@ -313,7 +345,7 @@ struct Kernel {
 #pragma unroll
     for (int o = 0; o < C::kOutputs; ++o)
 #pragma unroll
-      for (int r = 0; r < C::kRows; ++r) s.sums[group][warp % C::kRowGroups * C::kRows + r][lane + 32 * o] = sums[o][r];
+      for (int r = 0; r < C::kRows; ++r) s.sums[group][own_row(r)][own_output(o)] = sums[o][r];
   }
   // What the groups that share a strip hold of an output, in the order of their slots.
   template <int kRanks>
