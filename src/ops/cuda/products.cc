@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "kernels/cuda/gemm/gemm_fp8.h"
+#include "kernels/cuda/sparse_mla/sparse_mla.h"
 #include "ops/cuda/ops_on_cuda.h"
 #include "ops/kernel_registry.h"
 #include "ops/matmul.h"
@@ -394,6 +395,8 @@ bool OpsOnCuda::matmul_per_head_rounded(const ops::MatmulPerHead& a) {
   std::optional<F32Product> product = f32_product(kOp, a.x, w);
   if (!product || !cuda::rounds_rows(product->plan, product->shape) || !has_aligned_rows(a.codes)) return false;
   product->a.rounded = rounded_rows(kOp, a.codes, a.scale, a.scale_by_block);
+  product->a.n_busy_sms =
+      cuda::sparse_mla_few_rows_blocks(a.x.dim(0), product->a.n_heads);  // values come from attention
   cuda::gemm_f32(product->a, product->plan, stream_.handle());
   return true;
 }

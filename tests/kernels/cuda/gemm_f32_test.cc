@@ -101,7 +101,7 @@ class F32OnDevice {
 
   // [count, H, N] of the rows from `first`. Rows of the result, and heads, are apart; what lies between stays as it was. `fours`:
   // rows and heads begin where four values may be stored at once.
-  std::vector<float> run(const GemmF32Plan& plan, int first, int count, bool fours = false) const {
+  std::vector<float> run(const GemmF32Plan& plan, int first, int count, bool fours = false, int n_busy_sms = 0) const {
     const int64_t head_ld = fours ? (p_.n + 7) / 4 * 4 : p_.n + 3, ld = p_.n_heads * head_ld + (fours ? 4 : 5);
     const DeviceArray<float> out(stream_, (int64_t{count} + 1) * ld);
     out.fill(0xFF);
@@ -117,7 +117,8 @@ class F32OnDevice {
               .n_tokens = count,
               .n_heads = p_.n_heads,
               .n = p_.n,
-              .k = p_.k},
+              .k = p_.k,
+              .n_busy_sms = n_busy_sms},
              plan, stream_.handle());
     std::vector<float> dense;
     int64_t n_touched = 0;
@@ -161,6 +162,7 @@ class GemmF32Test : public ::testing::TestWithParam<DType> {
     for (const GemmF32Plan& plan : gemm_f32_plans(p.shape(p.n_tokens))) {
       ASSERT_TRUE(same_bits(device.run(plan, 0, p.n_tokens), expected)) << plan.describe();
       ASSERT_TRUE(same_bits(device.run(plan, 0, p.n_tokens, true), expected)) << plan.describe();
+      ASSERT_TRUE(same_bits(device.run(plan, 0, p.n_tokens, true, 130), expected)) << plan.describe();
     }
   }
 

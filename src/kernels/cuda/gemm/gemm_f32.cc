@@ -78,11 +78,13 @@ bool are_strips_enough(const GemmF32Shape& s, const GemmF32Tile& tile) {
   return s.n_rows > 1 && items * 5 >= n_rounds * s.n_sms * 4;
 }
 
-// Groups that share a strip: none if strips are enough, since adding partial sums takes longer than the idle rest of a round;
-// otherwise all of a block's that have a block of k then.
+// Groups that share a strip: none if strips are enough or blocks of k are few, since adding partial sums takes longer than the idle
+// rest of a round; otherwise all of a block's that have a block of k then.
 int split_of(const GemmF32Shape& s, const GemmF32Tile& tile) {
-  if (are_strips_enough(s, tile)) return 1;
-  return std::min(tile.groups(), static_cast<int>(std::bit_floor(static_cast<unsigned>(ceil_div(s.k, kBlockK)))));
+  constexpr int kFewestBlocks = 4;
+  const int n_blocks = ceil_div(s.k, kBlockK);
+  if (n_blocks < kFewestBlocks || are_strips_enough(s, tile)) return 1;
+  return std::min(tile.groups(), static_cast<int>(std::bit_floor(static_cast<unsigned>(n_blocks))));
 }
 
 // Up to kFewOutputs outputs are in strips of 32, so that many SMs share them, until rows make enough of them busy.

@@ -45,6 +45,8 @@ struct GemmF32 {
   int k = 0;
   // Weights may load while the previous kernel of the stream still runs: nothing on the stream writes them.
   bool pdl = false;
+  // That the previous kernel keeps to its end, and this one's blocks so cannot have before: fewer blocks may then be faster.
+  int n_busy_sms = 0;
 };
 
 struct GemmF32Shape {

@@ -145,8 +145,8 @@ struct Config {
   // Outputs of a thread that adds sums of several slots. A thread of 64 sums has no registers for as many totals: there are
   // two slots then at least, or one, where each warp has its totals in shared memory.
   static constexpr int kPart = std::min(kOutputs * kRows, GemmF32Tile::kMostTotals);
-  static constexpr int kScales = (kStrip + kBlockK - 1) / kBlockK;  // of a strip's weights in a block of k
-  static constexpr int kRanksAtOnce = kPart == 1 ? 4 : 1;           // whose sums are loaded together
+  static constexpr int kScales = (kStrip + kBlockK - 1) / kBlockK;          // of a strip's weights in a block of k
+  static constexpr int kRanksAtOnce = kPart == 1 ? 4 : kPart <= 8 ? 2 : 1;  // whose sums are loaded together
   static_assert(kRowBytes == 64 || kRowBytes == 128);
   static_assert(kStageK <= kBlockK && kBlockK % kStageK == 0);
 
@@ -352,23 +352,27 @@ struct Kernel {
   struct SlotSums {
     float of[kRanks][C::kGroups], scale[kRanks][C::kGroups];
   };
-  __device__ __forceinline__ float load_from(const float* from, int of_rank) const {
-    return p.cluster == 1 ? *from : __uint_as_float(cluster_load_u32(from, static_cast<uint32_t>(of_rank)));
+  template <bool kInCluster>
+  static __device__ __forceinline__ float load_from(const float* from, int of_rank) {
+    return kInCluster ? __uint_as_float(cluster_load_u32(from, static_cast<uint32_t>(of_rank))) : *from;
   }
-  template <int kRanks>
+  // Those that do not exist are the last ones again: at a branch the compiler would wait for all loads on their way.
+  template <bool kInCluster, int kRanks>
   __device__ __forceinline__ void load_slots(SlotSums<kRanks>& sums, const float* first, const float* first_scale,
-                                             int first_rank, int n) const {
+                                             int first_rank) const {
 #pragma unroll
     for (int r = 0; r < kRanks; ++r)
 #pragma unroll
       for (int g = 0; g < C::kGroups; ++g) {
-        if (g >= split || (first_rank + r) * split + g >= n) continue;
-        sums.of[r][g] = load_from(first + g * C::kTileOutputs, first_rank + r);
-        sums.scale[r][g] = Weight::kBytes == 1 ? load_from(first_scale + g * C::kScales, first_rank + r) : 1.0f;
+        const int of_rank = min(first_rank + r, p.cluster - 1), of_group = min(g, split - 1);
+        sums.of[r][g] = load_from<kInCluster>(first + of_group * C::kTileOutputs, of_rank);
+        sums.scale[r][g] =
+            Weight::kBytes == 1 ? load_from<kInCluster>(first_scale + of_group * C::kScales, of_rank) : 1.0f;
       }
   }
+  template <bool kInCluster>
   __device__ void add_slots(float (&total)[C::kPart], int first_block) const {
-    constexpr int kRanks = C::kRanksAtOnce;
+    constexpr int kRanks = kInCluster ? C::kRanksAtOnce : 1;
     const int n = min(n_slots, p.n_k_blocks - first_block);
 #pragma unroll
     for (int i = 0; i < C::kPart; ++i) {
@@ -379,13 +383,13 @@ struct Kernel {
       const float* first_scale = &s.scales[of_group][output % C::kStrip / kBlockK];
       for (int rank_0 = 0; rank_0 < p.cluster; rank_0 += kRanks) {
         SlotSums<kRanks> sums;
-        load_slots<kRanks>(sums, first, first_scale, rank_0, n);
+        load_slots<kInCluster>(sums, first, first_scale, rank_0);
 #pragma unroll
         for (int r = 0; r < kRanks; ++r)
 #pragma unroll
           for (int g = 0; g < C::kGroups; ++g) {
-            if (g >= split || (rank_0 + r) * split + g >= n) continue;
-            total[i] = __fmaf_rn(sums.of[r][g], sums.scale[r][g], total[i]);
+            const float sum = __fmaf_rn(sums.of[r][g], sums.scale[r][g], total[i]);
+            total[i] = g < split && (rank_0 + r) * split + g < n ? sum : total[i];
           }
       }
     }
@@ -515,7 +519,7 @@ struct Kernel {
         if (!joined) wait_joined();
         write_sums(sums, scales);
         wait_written();
-        add_slots(total, first_block);
+        p.cluster == 1 ? add_slots<false>(total, first_block) : add_slots<true>(total, first_block);
         tell_joined();
         joined = false;
       }
@@ -561,6 +565,13 @@ inline CUtensorMap x_map(const GemmF32& a, int box_rows, int box_columns, Swizzl
                           .box_matrices = box_rows});
 }
 
+// As many as have room at once. Where SMs are busy and those left are enough with two items each, only so many: they have loaded
+// their weights when the others become free.
+inline int clusters_of_launch(int n_items, int cluster, int n_busy_sms) {
+  const int most = std::min(n_items, std::max(1, n_sms() / cluster)), n_free = (n_sms() - n_busy_sms) / cluster;
+  return most > n_free && n_items <= 2 * n_free ? ceil_div(n_items, 2) : most;
+}
+
 // What does not depend on tiles.
 inline Params product_params(const GemmF32& a) {
   return {.w_scale = a.w_scale,
@@ -599,7 +610,7 @@ void launch(const GemmF32& a, const GemmF32Plan& plan, CUstream_st* stream) {
   p.n_strip_items = ceil_div(a.n_heads * p.n_head_strips, C::kGroups >> log2_split);
   p.n_items = p.n_row_tiles * p.n_strip_items;
   p.strips_first = int64_t{a.n_heads} * a.n * a.k * C::Weight::kBytes <= kCachedBytes;
-  const int n_clusters = std::min(p.n_items, std::max(1, n_sms() / plan.cluster));
+  const int n_clusters = clusters_of_launch(p.n_items, plan.cluster, a.n_busy_sms);
   Launch l;
   l.grid = dim3(static_cast<unsigned>(n_clusters * plan.cluster));
   l.block = dim3(kThreads);

@@ -61,19 +61,19 @@ __device__ __forceinline__ void mask_groups(const RouteTokens& a, const RouteSco
   const int group = lane / n_lanes, n_turns = group < a.n_groups ? (size + n_lanes - 1) / n_lanes : 0;
   const int first_turn = n_turns > 0 ? group % n_turns : 0;
   float* own = s.biased + group * size;
-  const auto for_each_own = [&](const auto& use) {
-#pragma unroll 4
-    for (int i = 0; i < n_turns; ++i) {
-      const int turn = first_turn + i < n_turns ? first_turn + i : first_turn + i - n_turns;
-      const int expert = turn * n_lanes + lane % n_lanes;  // of the group
-      if (expert < size) use(own[expert]);
-    }
+  // Of the group, in the i-th turn; from `size` on there is none.
+  const auto expert_at = [&](int i) {
+    const int turn = first_turn + i < n_turns ? first_turn + i : first_turn + i - n_turns;
+    return turn * n_lanes + lane % n_lanes;
   };
   float first = kMinusInfinity, second = kMinusInfinity;
-  for_each_own([&](const float& x) {
+#pragma unroll 4
+  for (int i = 0; i < n_turns; ++i) {  // without branches, at which the compiler would wait for each value
+    const int expert = expert_at(i);
+    const float value = own[min(expert, size - 1)], x = expert < size ? value : kMinusInfinity;
     second = fmaxf(second, fminf(first, x));
     first = fmaxf(first, x);
-  });
+  }
   for (int step = 1; step < n_lanes; step *= 2) {
     const float other = __shfl_xor_sync(0xffffffff, first, step);
     second = fmaxf(fminf(first, other), fmaxf(second, __shfl_xor_sync(0xffffffff, second, step)));
@@ -81,11 +81,15 @@ __device__ __forceinline__ void mask_groups(const RouteTokens& a, const RouteSco
   }
   const float sum = __fadd_rn(first, second);
   int n_better = 0;
+#pragma unroll 8
   for (int other = 0; other < a.n_groups; ++other) {
     const float value = __shfl_sync(0xffffffff, sum, other * n_lanes);
     n_better += value > sum || (value == sum && other < group);
   }
-  if (n_better >= a.n_groups_kept) for_each_own([](float& x) { x = kMinusInfinity; });
+  if (n_better >= a.n_groups_kept) {
+    for (int i = 0; i < n_turns; ++i)
+      if (expert_at(i) < size) own[expert_at(i)] = kMinusInfinity;
+  }
   __syncwarp();
 }
 
@@ -111,7 +115,10 @@ template <int kCount>
 __device__ __forceinline__ int pick_experts(const RouteTokens& a, const RouteScores& s, int lane) {
   uint32_t key[kCount];  // of expert lane + 32 * i; 0 of one that is taken or does not exist
 #pragma unroll
-  for (int i = 0; i < kCount; ++i) key[i] = lane + 32 * i < a.n_experts ? score_key(s.biased[lane + 32 * i]) : 0;
+  for (int i = 0; i < kCount; ++i) {
+    const uint32_t own = score_key(s.biased[min(lane + 32 * i, a.n_experts - 1)]);
+    key[i] = lane + 32 * i < a.n_experts ? own : 0;
+  }
   int picked = kMaxExperts;  // of round `lane`
   for (int round = 0; round < a.n_active; ++round) {
     uint32_t own;
@@ -124,6 +131,7 @@ __device__ __forceinline__ int pick_experts(const RouteTokens& a, const RouteSco
     if (lane == round) picked = expert;
   }
   int sorted = kMaxExperts;
+#pragma unroll 8
   for (int i = 0; i < a.n_active; ++i) {
     const int expert = __shfl_sync(0xffffffff, picked, i);
     const int rank = __popc(__ballot_sync(0xffffffff, picked < expert));
@@ -156,6 +164,7 @@ __device__ __forceinline__ Pick route_token(const RouteTokens& a, const RouteSco
                                                          : pick_experts<kLaneExperts>(a, s, lane);
   const float score = lane < a.n_active ? s.score[expert] : 0;
   float sum = 0;
+#pragma unroll 8
   for (int i = 0; i < a.n_active; ++i) sum = __fadd_rn(sum, __shfl_sync(0xffffffff, score, i));
   const float divisor = a.normalize ? __fadd_rn(sum, 1e-20f) : 1.0f;
   return {expert, __fmul_rn(__fdiv_rn(score, divisor), a.factor), false};
@@ -182,26 +191,26 @@ constexpr int kPlanThreads = 1024;
 // Of a block that plans and rounds, and of one that routes more tokens than the first has warps.
 constexpr int kTogetherThreads = 256, kRoutingThreads = 1024;
 
-// Who selected which expert, of a chunk of as many tokens as the block has threads: a bit for each lane of each warp.
+// Who selected which expert, of a chunk of as many tokens as the block has threads: a bit for each, in words of 32.
 struct PlanTables {
   int32_t* next;       // [E]: at first how many selected it, then the row after those placed so far
-  uint32_t* selected;  // [warps, E]
-  int32_t* first_row;  // [warps, E]: of the first of them
+  uint32_t* selected;  // [words, E]
+  int32_t* first_row;  // [words, E]: of the first of them
 
-  __device__ __forceinline__ PlanTables(int32_t* memory, int n_experts, int n_warps)
+  __device__ __forceinline__ PlanTables(int32_t* memory, int n_experts, int n_words)
       : next(memory),
         selected(reinterpret_cast<uint32_t*>(memory + n_experts)),
-        first_row(memory + n_experts + n_warps * n_experts) {}
+        first_row(memory + n_experts + n_words * n_experts) {}
 };
-int plan_tables_bytes(int n_experts, int n_warps) { return 4 * n_experts * (1 + 2 * n_warps); }
+int plan_tables_bytes(int n_experts, int n_words) { return 4 * n_experts * (1 + 2 * n_words); }
 
 // A block that plans all rows; its threads call together.
 class Planner {
  public:
   __device__ __forceinline__ Planner(const PlanRows& p, int32_t* memory)
       : p_(p),
-        n_warps_((min(p.n_tokens, static_cast<int>(blockDim.x)) + 31) / 32),
-        tables_(memory, p.n_experts_here, n_warps_),
+        n_words_((min(p.n_tokens, static_cast<int>(blockDim.x)) + 31) / 32),
+        tables_(memory, p.n_experts_here, n_words_),
         lane_(static_cast<int>(threadIdx.x) % 32),
         warp_(static_cast<int>(threadIdx.x) / 32) {}
 
@@ -212,17 +221,21 @@ class Planner {
     const int n_chunks = (p_.n_tokens + static_cast<int>(blockDim.x) - 1) / static_cast<int>(blockDim.x);
     for_each_expert([&](int e) { tables_.next[e] = 0; });
     for (int chunk = 0; chunk < n_chunks; ++chunk) {
+      if (chunk > 0) __syncthreads();  // of the one before everything is read
       mark(chunk);
       for_each_expert([&](int e) {
-        for (int w = 0; w < n_warps_; ++w) tables_.next[e] += __popc(tables_.selected[w * p_.n_experts_here + e]);
+        for (int w = 0; w < n_words_; ++w) tables_.next[e] += __popc(tables_.selected[w * p_.n_experts_here + e]);
       });
     }
     const int n_rows = begin_groups(group_begin);
     for (int chunk = 0; chunk < n_chunks; ++chunk) {
-      if (n_chunks > 1) mark(chunk);
+      if (n_chunks > 1) {
+        __syncthreads();
+        mark(chunk);
+      }
       for_each_expert([&](int e) { number_rows(e); });
       __syncthreads();
-      for_each_pair(chunk, [&](int token, int pair, int e) { place(token, pair, e < 0 ? -1 : row_of(e)); });
+      for_each_pair(chunk, [&](int token, int pair, int e) { place(token, pair, e < 0 ? -1 : row_of(token, e)); });
     }
     return n_rows;
   }
@@ -233,24 +246,28 @@ class Planner {
     for (int e = static_cast<int>(threadIdx.x); e < p_.n_experts_here; e += static_cast<int>(blockDim.x)) f(e);
   }
 
-  // Of this thread's token of the chunk; e is -1 for experts elsewhere.
+  // Of the chunk's tokens; e is -1 for experts elsewhere.
   template <class F>
   __device__ __forceinline__ void for_each_pair(int chunk, F f) {
-    const int token = chunk * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x);
-    if (token >= p_.n_tokens) return;
-    for (int i = 0; i < p_.n_active; ++i) {
-      const int pair = token * p_.n_active + i, e = p_.topk[pair] - p_.first_expert;
-      f(token, pair, e >= 0 && e < p_.n_experts_here ? e : -1);
+    const int n_chunk = static_cast<int>(blockDim.x), first = chunk * n_chunk * p_.n_active;
+    const int end = min(p_.n_tokens, (chunk + 1) * n_chunk) * p_.n_active;
+    for (int pair = first + static_cast<int>(threadIdx.x); pair < end; pair += static_cast<int>(blockDim.x)) {
+      const int e = p_.topk[pair] - p_.first_expert;
+      f(pair / p_.n_active, pair, e >= 0 && e < p_.n_experts_here ? e : -1);
     }
   }
+  // Where a token's bit is in the tables of its chunk, of a power of two of tokens.
+  __device__ __forceinline__ int table_at(int token, int e) const {
+    return (token & (static_cast<int>(blockDim.x) - 1)) / 32 * p_.n_experts_here + e;
+  }
+  static __device__ __forceinline__ uint32_t bit_of(int token) { return 1u << token % 32; }
 
   __device__ __forceinline__ void mark(int chunk) {
-    __syncthreads();  // of the chunk before everything is read
-    for (int i = static_cast<int>(threadIdx.x); i < n_warps_ * p_.n_experts_here; i += static_cast<int>(blockDim.x))
+    for (int i = static_cast<int>(threadIdx.x); i < n_words_ * p_.n_experts_here; i += static_cast<int>(blockDim.x))
       tables_.selected[i] = 0;
     __syncthreads();
-    for_each_pair(chunk, [&](int, int, int e) {
-      if (e >= 0) atomicOr(&tables_.selected[warp_ * p_.n_experts_here + e], 1u << lane_);
+    for_each_pair(chunk, [&](int token, int, int e) {
+      if (e >= 0) atomicOr(&tables_.selected[table_at(token, e)], bit_of(token));
     });
     __syncthreads();
   }
@@ -261,6 +278,7 @@ class Planner {
     const int n_warps = static_cast<int>(blockDim.x) / 32;
     int before = 0;
     for (int base = 0; base < p_.n_experts_here; base += static_cast<int>(blockDim.x)) {
+      if (base > 0) __syncthreads();  // the sums of warps have been read
       const int e = base + static_cast<int>(threadIdx.x), own = e < p_.n_experts_here ? tables_.next[e] : 0;
       int upto = own;
 #pragma unroll
@@ -277,7 +295,6 @@ class Planner {
         if (group_begin != nullptr) group_begin[e] = first;
       }
       before += __reduce_add_sync(0xffffffff, sum);
-      __syncthreads();  // the sums of warps have been read
     }
     if (threadIdx.x == 0 && group_begin != nullptr) {
       group_begin[p_.n_experts_here] = before;
@@ -288,20 +305,20 @@ class Planner {
 
   __device__ __forceinline__ void number_rows(int e) {
     int row = tables_.next[e];
-    for (int at = e; at < n_warps_ * p_.n_experts_here; at += p_.n_experts_here) {
+    for (int at = e; at < n_words_ * p_.n_experts_here; at += p_.n_experts_here) {
       tables_.first_row[at] = row;
       row += __popc(tables_.selected[at]);
     }
     tables_.next[e] = row;
   }
 
-  __device__ __forceinline__ int row_of(int e) const {
-    const int at = warp_ * p_.n_experts_here + e;
-    return tables_.first_row[at] + __popc(tables_.selected[at] & ((1u << lane_) - 1));
+  __device__ __forceinline__ int row_of(int token, int e) const {
+    const int at = table_at(token, e);
+    return tables_.first_row[at] + __popc(tables_.selected[at] & (bit_of(token) - 1));
   }
 
   const PlanRows& p_;
-  int n_warps_;
+  int n_words_;
   PlanTables tables_;
   int lane_, warp_;
 };
@@ -357,16 +374,17 @@ struct RowPieces {
   static __device__ __forceinline__ int column(int first, int turn) {
     return first + turn * kTurnColumns + static_cast<int>(threadIdx.x) * kLaneColumns;
   }
-  __device__ __forceinline__ void load(const QuantizeFp8& in, int token, int first) {
+  // Columns beyond the row are its last ones again: at a branch the compiler would wait for those before it.
+  template <class X>
+  __device__ __forceinline__ void load(const X* row, int first, int k) {
 #pragma unroll
-    for (int i = 0; i < kTurns; ++i) {
-      for (float& value : v[i]) value = 0;
-      if (column(first, i) >= in.k) continue;
-      if (in.x_is_f32)
-        load_8(v[i], static_cast<const float*>(in.x) + token * in.x_ld + column(first, i));
-      else
-        load_8(v[i], static_cast<const __nv_bfloat16*>(in.x) + token * in.x_ld + column(first, i));
-    }
+    for (int i = 0; i < kTurns; ++i) load_8(v[i], row + min(column(first, i), k - kLaneColumns));
+  }
+  __device__ __forceinline__ void load(const QuantizeFp8& in, int token, int first) {
+    if (in.x_is_f32)
+      load(static_cast<const float*>(in.x) + token * in.x_ld, first, in.k);
+    else
+      load(static_cast<const __nv_bfloat16*>(in.x) + token * in.x_ld, first, in.k);
   }
   // Blocks of a scale share a warp, so all threads call.
   __device__ __forceinline__ void round(const QuantizeFp8& in, int row, int first) const {

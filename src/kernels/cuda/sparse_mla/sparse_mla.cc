@@ -184,6 +184,20 @@ std::string sparse_mla_support(const MlaForm& form) {
   return {};
 }
 
+int sparse_mla_few_rows_blocks(int64_t n_rows, int n_heads) {
+  const SparseMla a{.n_rows = n_rows, .n_heads = n_heads, .n_topk = kMlaMaxParts * kMlaPartTopk};
+  const int64_t n_items = n_rows * head_groups(a) * kMlaMaxParts;
+  switch (choose_sharing(a)) {
+    case MlaSharing::kEightBlocks:
+    case MlaSharing::kEightApart:
+      return static_cast<int>(n_items * 8);
+    case MlaSharing::kFourBlocks:
+      return static_cast<int>(n_items * 4);
+    default:
+      return 0;
+  }
+}
+
 int64_t sparse_mla_scratch_bytes() { return kMlaMailOffset + kMlaMailStateBytes + 2 * kMlaMailItems * kMlaMailBytes; }
 
 void clear_sparse_mla_scratch(std::byte* scratch, StreamHandle stream) {

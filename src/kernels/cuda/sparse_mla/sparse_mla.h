@@ -92,6 +92,9 @@ enum class MlaSplit : uint8_t {
 };
 void sparse_mla(const SparseMla& a, StreamHandle stream, MlaSplit split = MlaSplit::kAuto);
 
+// Blocks of the launch of kAuto, each of which has an SM to itself, where that is one for few FP8 rows; otherwise 0.
+int sparse_mla_few_rows_blocks(int64_t n_rows, int n_heads);
+
 // Whether convert_latent_rows() and attention over its rows should be faster than attention over FP8 rows.
 bool is_worth_converting(const SparseMla& a, int64_t n_tables);
 

@@ -65,8 +65,8 @@ __device__ __forceinline__ uint32_t bf16_of_codes(uint16_t codes, float scale) {
   return *reinterpret_cast<const uint32_t*>(&pair);
 }
 
-// Rounds this lane's 8 columns from `column` of row t with its block's scale. Lanes beyond K hold zeros and write
-// nothing.
+// Rounds this lane's 8 columns from `column` of row t with its block's scale. Lanes beyond K hold zeros, or what
+// is in their block anyway, and write nothing.
 __device__ __forceinline__ void round_8(const float (&v)[kLaneColumns], const QuantizedRows& out, int t, int column,
                                         int k) {
   const uint32_t exponent = scale_exponent(largest_of_lanes<kBlockLanes>(v));
