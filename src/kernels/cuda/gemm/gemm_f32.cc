@@ -78,13 +78,14 @@ bool are_strips_enough(const GemmF32Shape& s, const GemmF32Tile& tile) {
   return s.n_rows > 1 && items * 5 >= n_rounds * s.n_sms * 4;
 }
 
-// Groups that share a strip: none if strips are enough or blocks of k are few, since adding partial sums takes longer than the idle
-// rest of a round; otherwise all of a block's that have a block of k then.
+// Whether several slots may share the blocks of k at all: adding the sums of two or three takes longer than they save.
+bool has_blocks_to_share(const GemmF32Shape& s) { return ceil_div(s.k, kBlockK) > 3; }
+
+// Groups that share a strip: none if strips are enough, since adding partial sums takes longer than the idle rest of a round;
+// otherwise all of a block's that have a block of k then.
 int split_of(const GemmF32Shape& s, const GemmF32Tile& tile) {
-  constexpr int kFewestBlocks = 4;
-  const int n_blocks = ceil_div(s.k, kBlockK);
-  if (n_blocks < kFewestBlocks || are_strips_enough(s, tile)) return 1;
-  return std::min(tile.groups(), static_cast<int>(std::bit_floor(static_cast<unsigned>(n_blocks))));
+  if (!has_blocks_to_share(s) || are_strips_enough(s, tile)) return 1;
+  return std::min(tile.groups(), static_cast<int>(std::bit_floor(static_cast<unsigned>(ceil_div(s.k, kBlockK)))));
 }
 
 // Up to kFewOutputs outputs are in strips of 32, so that many SMs share them, until rows make enough of them busy.
@@ -110,6 +111,7 @@ int choose_tile(const GemmF32Shape& s) {
 int choose_cluster(const GemmF32Shape& s, const GemmF32Tile& tile, int split) {
   const int n_blocks = ceil_div(s.k, kBlockK), items = n_items(s, tile, split);
   int best = 1, fewest = ceil_div(n_blocks, split);
+  if (!has_blocks_to_share(s)) return best;
   for (const int cluster : kClusters) {
     const int n_slots = split * cluster, n_rounds = ceil_div(n_blocks, n_slots);
     if (items * cluster > (cluster > 4 ? s.n_sms / 2 : s.n_sms) || n_slots > n_blocks || !tile.takes_slots(n_slots))

@@ -164,17 +164,18 @@ struct Chunk {
   uint32_t ties;
   int32_t slot;  // where position 32 * lane of the chunk goes, and the 31 after it
 
-  __device__ __forceinline__ void find(const Row& row, int base, int end) {
+  __device__ __forceinline__ void load(const Row& row, int base, int end) {
     const int lane = threadIdx.x % 32;
     n = end - base;
     candidates = bits_below((n - lane + 31) / 32) & ~bits_below((row.first - base - lane + 31) / 32);
-    if (32 * lane < n) slot = place(row, base + 32 * lane);
-  }
-  // All on their way together: at a branch the compiler would wait for those before it.
-  __device__ __forceinline__ void load(const Row& row, int base) {
-    const float* from = row.score + base + threadIdx.x % 32;
+    const float* from = row.score + base + lane;
 #pragma unroll
-    for (int i = 0; i < kPerLane; ++i) score[i] = candidates >> i & 1 ? from[32 * i] : 0.0f;
+    for (int i = 0; i < kPerLane; i += kGroup) {
+      if (32 * i >= n) break;
+#pragma unroll
+      for (int j = i; j < i + kGroup; ++j) score[j] = candidates >> j & 1 ? from[32 * j] : 0.0f;
+    }
+    if (32 * lane < n) slot = place(row, base + 32 * lane);
   }
 
   __device__ __forceinline__ void compare(const Bounds& bounds) {
@@ -213,9 +214,7 @@ struct WarpScores {
 
   __device__ __forceinline__ void load(const Row& row, int base) {
 #pragma unroll
-    for (int i = 0; i < kChunks; ++i) chunk[i].find(row, base + i * kChunk, end);
-#pragma unroll
-    for (int i = 0; i < kChunks; ++i) chunk[i].load(row, base + i * kChunk);
+    for (int i = 0; i < kChunks; ++i) chunk[i].load(row, base + i * kChunk, end);
   }
 
   // f() for every window of the run, with its chunks here; all lanes call together.
@@ -524,9 +523,9 @@ __device__ void take_all(const SelectTopk& a, const Row& row, int n_split) {
     topk_of(a)[i] = i < n ? place(row, row.first + i) : -1;
 }
 
-// Whether a candidate of the row is NaN; only looked for after a score has been, by `fault`. Called by the whole block.
-__device__ __forceinline__ bool has_nan(uint32_t fault, const Row& row) {
-  if (fault == 0) return false;
+// Whether a candidate of the row is NaN; only looked for after a score has been. Called by the whole block.
+__device__ __forceinline__ bool has_nan(const SelectTopk& a, const Row& row) {
+  if (*a.fault == 0) return false;
   bool nan = false;
   for (int s = row.first + static_cast<int>(threadIdx.x); s < row.end; s += kThreads) nan |= isnan(row.score[s]);
   return __syncthreads_or(nan) != 0;
@@ -559,13 +558,12 @@ __global__ void __launch_bounds__(kThreads, 2) select_topk_kernel(const SelectTo
   clear(s);
   launch_dependents();
   grid_dependency_wait();
-  const uint32_t fault = *a.fault;  // on its way with what follows
   BinCounts counted{};
   if (a.histogram != nullptr) counted = *own_counts(a);
   const Row row = row_of(a);
   const int n = row.end - row.first;
   if (n <= a.n_topk) return take_all(a, row, n_split);
-  if (a.settles_nan_rows && has_nan(fault, row)) return settle_nan_row(a, row, n_split);
+  if (a.settles_nan_rows && has_nan(a, row)) return settle_nan_row(a, row, n_split);
   const int n_blocks = min(n_split, max(1, n / kSelectMinKeys));
   if (rank >= n_blocks) return;
   __syncthreads();
