@@ -7,19 +7,21 @@
 //   smem  struct AllHeads below: kStages half key tiles of 64 indices, the block's half of the queries of all heads, what the
 //         other block sends, cache rows on their way
 //   flow  Block h of a pair holds half the depth, which is also its half of the value columns. Load warpgroup: indices ->
-//         rows -> bf16 tiles, which both head warpgroups multiply. Head warpgroup g has heads 64g .. 64g+63, alone: scores
-//         over its half of the depth; the halves are exchanged and added, in both blocks alike; weights, which stay in
-//         registers; its 256 value columns. Scores of tile i+1 are computed before the values of tile i, and their halves
-//         travel meanwhile, where a row's first part ends too: its sums go to scratch memory, and are read from there while
-//         the row's last values are added. In parts the pairs of a row send each other half of their columns by way of scratch
-//         memory, and merge the others.
-//   cost  a tile and block: 36 wgmma m64n64k16 + 8 m64n256k16 = 2176 tensor cycles; 32 KB sent to the other block; 64 x
+//         rows -> bf16 tiles, which both head warpgroups multiply. Head warpgroup g has heads 64g .. 64g+63. A thread has two of
+//         them, of which it weighs one and the same thread of the other block the other one: it sends its half of the other's
+//         scores, adds what comes to its own, and sends the weights, which stay in registers in both blocks. Then its 256 value
+//         columns, for both. Scores of tile i+1 are computed before the values of tile i, and weighed while these are added,
+//         but where a row's first part ends: its sums go to scratch memory, and are read from there while the row's last
+//         values are added. In parts the pairs of a row send each other half of their columns by way of scratch memory, and
+//         merge the others.
+//   cost  a tile and block: 36 wgmma m64n64k16 + 8 m64n256k16 = 2176 tensor cycles; 25 KB sent to the other block; 64 x
 //         288 values converted at 9 instructions for four
 //   why   the block of sparse_mla_sm90.cuh converts a tile for 64 heads, and its load warpgroup is busy four fifths of the
 //         time; here the same work serves 128. The two head warpgroups wait for the other block and for rows only, so
 //         that one multiplies while the other weighs.
 #include <algorithm>
 #include <cstdint>
+#include <initializer_list>
 
 #include "kernels/cuda/prims/launch_together.h"
 #include "kernels/cuda/prims/shared_words.cuh"
@@ -32,7 +34,7 @@ namespace {
 
 constexpr int kHeadThreads = 256;
 constexpr int kAllHeadsThreads = kHeadThreads + kLoadThreads;
-constexpr int kHeadRegs = 216, kLoadRegs = 72, kStartRegs = 168;
+constexpr int kHeadRegs = 224, kLoadRegs = 56, kStartRegs = 168;
 static_assert(2 * kHeadRegs + kLoadRegs == 3 * kStartRegs);
 constexpr int kFours = kHalfLatent / 8;  // groups of four sums of a thread: two neighbouring columns of two heads
 constexpr int kHeadBarrier = 1;          // of head warpgroup 0; 2 of the other
@@ -44,71 +46,110 @@ struct AllHeads {
 
   KeyTile key[kStages];
   alignas(1024) uint8_t query[2][kChunks][kChunkBytes];  // of each group of heads
-  alignas(16) float4 exchange[2][8][128];                // the other block's half of its scores, one slot per thread
+  // What the other block sends, in slots of each thread: its half of the scores of own heads; weights of the others, what
+  // they are relative to, and what their sums are multiplied by in the end.
+  alignas(16) float4 score[2][4][128];
+  alignas(16) float4 weight[2][2][128];
+  int32_t maximum[2][128];
+  float inverse[2][128];
   RawKeys raw[kRawStages];
   int32_t pick[kPickStages][kTileKeys / 2];
   int32_t entry[kEntryStages][kTileKeys / 2];
   float bias[kStages][kTileKeys];
   RingBarriers<kStages> key_ring;
-  Mbarrier exchange_full[2];
-  Mbarrier exchange_empty[2];
+  Mbarrier score_full[2];
+  Mbarrier weight_full[2];
+  Mbarrier inverse_full[2];
 };
 static_assert(sizeof(AllHeads) <= kMaxSharedBytes, "too much shared memory");
 
 template <bool kParts>
 using HeadsWork = Work<kParts ? MlaSharing::kPairs : MlaSharing::kWholeRows, true>;
 
-// A head warpgroup's thread has heads row and row + 8 of its group (own_row()), index h below, and in `acc` columns
-// 8j + 2 * (lane % 4) and the next of them in acc[4j + 2h] and the next.
+// A head warpgroup's thread has two heads of its group, row and row + 8 (own_row()), in block 1 of a pair the other way round:
+// index h below, and in `acc` columns 8j + 2 * (lane % 4) and the next of them in acc[4j + 2h] and the next. The first of them
+// is its own, which it weighs; the other is weighed by the same thread of the other block.
 struct HeadState {
   uint32_t rope[2][4];  // the queries' rope half as wgmma A operands
   float acc[4 * kFours];
-  int32_t maximum[2];          // running maximum of the part, which acc is relative to
-  int32_t earlier_maximum[2];  // the same before its last tile
-  float sum[2][2];  // in this lane's columns, of the weights of every other tile: of those up to the last but
-                    // one, relative to earlier_maximum, and of those up to the last, relative to maximum
+  int32_t maximum[2];          // running maximum of the part: of acc, and of the own head's weights
+  int32_t earlier_maximum[1];  // the own head's before its last tile
+  float sum
+      [2]
+      [1];  // of the own head in this lane's columns, of the weights of every other tile: of those up to the last but
+            // one, relative to earlier_maximum, and of those up to the last, relative to maximum
 };
+
+// A head's weights of a tile in a thread's columns, in pairs of bf16.
+struct Weights {
+  uint32_t pair[8];
+
+  __device__ __forceinline__ void set(const float (&weight)[16]) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const __nv_bfloat162 two = __floats2bfloat162_rn(weight[2 * i], weight[2 * i + 1]);
+      pair[i] = *reinterpret_cast<const uint32_t*>(&two);
+    }
+  }
+  // Four of the pairs as they are sent.
+  __device__ __forceinline__ float4 four(int i) const {
+    return {__uint_as_float(pair[4 * i]), __uint_as_float(pair[4 * i + 1]), __uint_as_float(pair[4 * i + 2]),
+            __uint_as_float(pair[4 * i + 3])};
+  }
+  __device__ __forceinline__ void set_four(int i, const float4& v) {
+    pair[4 * i] = __float_as_uint(v.x), pair[4 * i + 1] = __float_as_uint(v.y);
+    pair[4 * i + 2] = __float_as_uint(v.z), pair[4 * i + 3] = __float_as_uint(v.w);
+  }
+};
+
+// By how much the heads of a thread are in another order than its rows.
+template <class W>
+__device__ __forceinline__ int head_swap(const W& w) {
+  return 8 * w.half();
+}
 
 // The sums of the parts of a row that have been merged, over the row's four lanes, relative to 2^maximum.
 struct RowTotal {
-  float sum[2][2] = {{0, 0}, {0, 0}};  // of the even and the odd tiles
+  float sum[2] = {0, 0};  // of the own head: of the even and the odd tiles
   int32_t maximum[2] = {kNoCeiling, kNoCeiling};
 };
 
 __device__ __forceinline__ void start_part(HeadState& m) {
 #pragma unroll
   for (int i = 0; i < 4 * kFours; ++i) m.acc[i] = 0;
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    m.maximum[h] = m.earlier_maximum[h] = kNoCeiling;
-    m.sum[0][h] = m.sum[1][h] = 0;
-  }
+  m.maximum[0] = m.maximum[1] = m.earlier_maximum[0] = kNoCeiling;
+  m.sum[0][0] = m.sum[1][0] = 0;
 }
 
 // Merges the sums of a finished part, whose last tile is an even or an odd one; returns the factors for its values.
 __device__ __forceinline__ void merge_part_sums(RowTotal& total, const HeadState& m, bool last_is_even,
                                                 MergeFactors (&f)[2]) {
 #pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    f[h] = merge_factors(total.maximum[h], m.maximum[h]);
-    float part_sum[2] = {m.sum[0][h] * power_of_two(m.earlier_maximum[h] - m.maximum[h]), m.sum[1][h]};
+  for (int h = 0; h < 2; ++h) f[h] = merge_factors(total.maximum[h], m.maximum[h]);
+  float part_sum[2] = {m.sum[0][0] * power_of_two(m.earlier_maximum[0] - m.maximum[0]), m.sum[1][0]};
 #pragma unroll
-    for (float& sum : part_sum) {
-      sum += __shfl_xor_sync(0xffffffff, sum, 1);
-      sum += __shfl_xor_sync(0xffffffff, sum, 2);
-    }
-    total.sum[0][h] = fmaf(last_is_even ? part_sum[1] : part_sum[0], f[h].part, total.sum[0][h] * f[h].total);
-    total.sum[1][h] = fmaf(last_is_even ? part_sum[0] : part_sum[1], f[h].part, total.sum[1][h] * f[h].total);
+  for (float& sum : part_sum) {
+    sum += __shfl_xor_sync(0xffffffff, sum, 1);
+    sum += __shfl_xor_sync(0xffffffff, sum, 2);
   }
+  total.sum[0] = fmaf(last_is_even ? part_sum[1] : part_sum[0], f[0].part, total.sum[0] * f[0].total);
+  total.sum[1] = fmaf(last_is_even ? part_sum[0] : part_sum[1], f[0].part, total.sum[1] * f[0].total);
 }
 
 // The first part of a whole row in scratch memory: kTotalFours float4 of each head thread of a block, 256 threads apart, the
 // values and then the RowTotal. Of a block: see scratch_slot().
-constexpr int kTotalFours = kFours + 2;
+constexpr int kTotalFours = kFours + 1;
 static_assert(kTotalFours * kHeadThreads * sizeof(float4) <= kMlaTotalBytes);
 __device__ __forceinline__ float4* total_slot(const SparseMla& a) {
   return reinterpret_cast<float4*>(a.scratch + kMlaCounterBytes) +
          int64_t{read_block_index()} * kTotalFours * kHeadThreads + read_thread_index();
+}
+
+__device__ __forceinline__ float4 pack_row_total(const RowTotal& total) {
+  return {total.sum[0], total.sum[1], __int_as_float(total.maximum[0]), __int_as_float(total.maximum[1])};
+}
+__device__ __forceinline__ RowTotal unpack_row_total(const float4& v) {
+  return {{v.x, v.y}, {__float_as_int(v.z), __float_as_int(v.w)}};
 }
 
 // What of it is read while the last values of a row are added: its registers are then free.
@@ -122,14 +163,7 @@ __device__ __forceinline__ void read_ahead(TotalAhead& total, const float4* slot
   total.sums = {};
   read_total<kHeadThreads>(total.four, slot, 0, first_part);
   if (first_part) return;
-  const float4 sum = __ldcg(slot + kFours * kHeadThreads), maximum = __ldcg(slot + (kFours + 1) * kHeadThreads);
-  total.sums.sum[0][0] = sum.x, total.sums.sum[0][1] = sum.y;
-  total.sums.sum[1][0] = sum.z, total.sums.sum[1][1] = sum.w;
-  total.sums.maximum[0] = __float_as_int(maximum.x), total.sums.maximum[1] = __float_as_int(maximum.y);
-}
-__device__ __forceinline__ void write_row_total(float4* slot, const RowTotal& total) {
-  slot[kFours * kHeadThreads] = {total.sum[0][0], total.sum[0][1], total.sum[1][0], total.sum[1][1]};
-  slot[(kFours + 1) * kHeadThreads] = {__int_as_float(total.maximum[0]), __int_as_float(total.maximum[1]), 0, 0};
+  total.sums = unpack_row_total(__ldcg(slot + kFours * kHeadThreads));
 }
 
 // Merges kCount times four values, from `first` on.
@@ -145,42 +179,24 @@ __device__ __forceinline__ void store_first_part(HeadState& m, float4* slot) {
   RowTotal total;
   MergeFactors f[2];
   merge_part_sums(total, m, false, f);
-  write_row_total(slot, total);
+  slot[kFours * kHeadThreads] = pack_row_total(total);
 #pragma unroll
   for (int j = 0; j < kFours; ++j) slot[j * kHeadThreads] = merge_four(m.acc, j, f, {0, 0, 0, 0});
   start_part(m);
 }
 
-// A tile's scores turned into weights, as a wgmma A operand; acc is brought to the new maximum.
-__device__ __forceinline__ void weigh_tile(HeadState& m, uint32_t (&weight)[16], float (&score)[32], const float* bias,
-                                           float scale_log2) {
-  int32_t ceiling[2];
-  float factor[2];
+// The own head's scores of a tile turned into weights; returns what brings its sums to the new maximum.
+__device__ __forceinline__ float weigh_own_head(HeadState& m, float (&score)[16], const float* bias, float scale_log2) {
+  int32_t ceiling[1];
   find_ceilings(score, ceiling, bias, scale_log2);
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    const int32_t before = m.maximum[h];
-    m.maximum[h] = max(before, ceiling[h]);
-    factor[h] = power_of_two(before - m.maximum[h]);
-    ceiling[h] = before;
-  }
-  weigh(m.sum[0], m.earlier_maximum, score, m.maximum, scale_log2);
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    const float sum = m.sum[0][h];
-    m.sum[0][h] = m.sum[1][h];
-    m.sum[1][h] = sum;
-    m.earlier_maximum[h] = ceiling[h];
-  }
-#pragma unroll
-  for (int i = 0; i < 16; ++i) {
-    const __nv_bfloat162 pair = __floats2bfloat162_rn(score[2 * i], score[2 * i + 1]);
-    weight[i] = *reinterpret_cast<const uint32_t*>(&pair);
-  }
-  if (__any_sync(0xffffffff, factor[0] != 1 || factor[1] != 1)) {
-#pragma unroll
-    for (int i = 0; i < 4 * kFours; ++i) m.acc[i] *= factor[i / 2 % 2];
-  }
+  const int32_t before = m.maximum[0], now[1] = {max(before, ceiling[0])};
+  weigh(m.sum[0], m.earlier_maximum, score, now, scale_log2);
+  const float sum = m.sum[0][0];
+  m.sum[0][0] = m.sum[1][0];
+  m.sum[1][0] = sum;
+  m.earlier_maximum[0] = before;
+  m.maximum[0] = now[0];
+  return power_of_two(before - now[0]);
 }
 
 // A value that all lanes have, as one that the compiler knows to be such: descriptors are then stepped once for the warp.
@@ -194,36 +210,118 @@ __device__ __forceinline__ void multiply_tile(AllHeads& s, float (&score)[32], c
 }
 
 // Starts acc += weights x values of one tile.
-__device__ __forceinline__ void multiply_values(AllHeads& s, HeadState& m, const uint32_t (&weight)[16], int number) {
+__device__ __forceinline__ void multiply_values(AllHeads& s, HeadState& m, const Weights& own, const Weights& other,
+                                                int number) {
   const uint64_t value = wgmma_descriptor_mn_major(s.key[uniform(number % kStages)].latent[0], kChunkBytes);
   wgmma_touch(m.acc);
   wgmma_fence();
 #pragma unroll
   for (int k = 0; k < kTileKeys / 16; ++k) {
-    const uint32_t operand[4] = {weight[4 * k], weight[4 * k + 1], weight[4 * k + 2], weight[4 * k + 3]};
+    const uint32_t operand[4] = {own.pair[2 * k], other.pair[2 * k], own.pair[2 * k + 1], other.pair[2 * k + 1]};
     Wgmma<256>::bf16<1>(m.acc, operand, value + descriptor_step(2048 * k), true);
   }
   wgmma_commit();
 }
 
-// A tile whose scores were not computed ahead: this block's half of them, sent to the other block.
-__device__ __forceinline__ void start_tile(AllHeads& s, float (&score)[32], const HeadState& m, int number) {
-  multiply_tile(s, score, m, number);
-  wgmma_wait<0>();
-  wgmma_touch(score);
-  send_scores(s, score, head_group(), number, cluster_rank() ^ 1);
+// Messages between a thread and the same thread of the other block, by stores that count their bytes there. A message's place
+// is free when the next of its kind is sent. Scores go out after the other's weights of the tile before have been read here,
+// which it sends when it has read the scores before; weights after the other's scores of their tile, which it sends when it
+// has read the weights before; and both follow each other so from row to row too.
+constexpr int kScoreBytes = 128 * 64, kWeightBytes = 128 * (32 + 4), kInverseBytes = 128 * 4;  // of a warpgroup
+
+__device__ __forceinline__ void expect(Mbarrier& full, uint32_t n_bytes) {
+  if (read_thread_index() % 128 == 0) full.arrive_expect_bytes(n_bytes);
+}
+template <class T>
+__device__ __forceinline__ uint32_t address_there(const T* own) {
+  return cluster_address(shared_address(own), cluster_rank() ^ 1);
 }
 
-// Adds the other block's half to the scores of a tile that start_tile() or the tile before has begun, and weighs them.
-__device__ __forceinline__ void receive_tile(AllHeads& s, HeadState& m, uint32_t (&weight)[16], float (&score)[32],
-                                             int number, bool some_invalid, float scale_log2) {
-  add_received(s, score, head_group(), number, cluster_rank() ^ 1);
-  weigh_tile(m, weight, score, some_invalid ? s.bias[number % kStages] : nullptr, scale_log2);
+template <int... kSlots>
+__device__ __forceinline__ void send_other_head(uint32_t to, const float (&score)[32], uint32_t barrier,
+                                                std::integer_sequence<int, kSlots...>) {
+  (cluster_store_async<kSlots * 128 * static_cast<int>(sizeof(float4))>(
+       to, {score[8 * kSlots + 2], score[8 * kSlots + 3], score[8 * kSlots + 6], score[8 * kSlots + 7]}, barrier),
+   ...);
 }
 
-__device__ __forceinline__ void release_tile(AllHeads& s, HeadState& m, int number) {
+// Sends this half of the other head's scores and keeps that of the own head's.
+__device__ __forceinline__ void share_scores(AllHeads& s, float (&own)[16], const float (&score)[32]) {
+  const int group = head_group(), t = read_thread_index() % 128;
+  expect(s.score_full[group], kScoreBytes);
+  send_other_head(address_there(&s.score[group][0][t]), score, address_there(&s.score_full[group]),
+                  std::make_integer_sequence<int, 4>());
+#pragma unroll
+  for (int i = 0; i < 16; ++i) own[i] = score[i / 2 * 4 + i % 2];
+}
+
+// Adds the other block's half to the own head's scores.
+__device__ __forceinline__ void add_other_half(AllHeads& s, float (&own)[16], int number) {
+  const int group = head_group(), t = read_thread_index() % 128;
+  s.score_full[group].wait(number & 1);
+#pragma unroll
+  for (int first = 0; first < 4; first += 2) {  // as many as there are registers for
+    float4 received[2];
+#pragma unroll
+    for (int v = 0; v < 2; ++v) received[v] = load_shared_float4(&s.score[group][first + v][t]);
+#pragma unroll
+    for (int v = 0; v < 2; ++v) {
+      float* to = &own[4 * (first + v)];
+      to[0] += received[v].x;
+      to[1] += received[v].y;
+      to[2] += received[v].z;
+      to[3] += received[v].w;
+    }
+  }
+}
+
+__device__ __forceinline__ void send_weights(AllHeads& s, const Weights& own, int32_t maximum) {
+  const int group = head_group(), t = read_thread_index() % 128;
+  expect(s.weight_full[group], kWeightBytes);
+  const uint32_t barrier = address_there(&s.weight_full[group]), to = address_there(&s.weight[group][0][t]);
+  cluster_store_async(to, own.four(0), barrier);
+  cluster_store_async<128 * sizeof(float4)>(to, own.four(1), barrier);
+  cluster_store_async(address_there(&s.maximum[group][t]), static_cast<uint32_t>(maximum), barrier);
+}
+
+// The other head's weights; returns its maximum.
+__device__ __forceinline__ int32_t receive_weights(AllHeads& s, Weights& other, int number) {
+  const int group = head_group(), t = read_thread_index() % 128;
+  s.weight_full[group].wait(number & 1);
+#pragma unroll
+  for (int i = 0; i < 2; ++i) other.set_four(i, load_shared_float4(&s.weight[group][i][t]));
+  return s.maximum[group][t];
+}
+
+// What both heads' sums are multiplied by in the end, the other's from the other block. n_before: earlier rows with tiles.
+__device__ __forceinline__ void share_inverse(AllHeads& s, float (&inverse)[2], const RowTotal& total, int n_before) {
+  const int group = head_group(), t = read_thread_index() % 128;
+  inverse[0] = invert_sum(total.sum[0], total.sum[1]);
+  expect(s.inverse_full[group], kInverseBytes);
+  cluster_store_async(address_there(&s.inverse[group][t]), __float_as_uint(inverse[0]),
+                      address_there(&s.inverse_full[group]));
+  s.inverse_full[group].wait(n_before & 1);
+  inverse[1] = s.inverse[group][t];
+}
+
+// Adds the values of a tile with the weights of both heads, which changes what `acc` is relative to.
+__device__ __forceinline__ void start_values(AllHeads& s, HeadState& m, const Weights& own, const Weights& other,
+                                             float own_factor, int32_t other_maximum, int number) {
+  const float factor[2] = {own_factor, power_of_two(m.maximum[1] - other_maximum)};
+  m.maximum[1] = other_maximum;
+  if (__any_sync(0xffffffff, factor[0] != 1 || factor[1] != 1)) {
+#pragma unroll
+    for (int i = 0; i < 4 * kFours; ++i) m.acc[i] *= factor[i / 2 % 2];
+  }
+  multiply_values(s, m, own, other, number);
+}
+
+__device__ __forceinline__ void wait_for_values(HeadState& m) {
   wgmma_wait<0>();
   wgmma_touch(m.acc);
+}
+
+__device__ __forceinline__ void release_tile(AllHeads& s, int number) {
   s.key_ring.empty[number % kStages].arrive_as_warp();
   __syncwarp();
 }
@@ -232,21 +330,21 @@ __device__ __forceinline__ void release_tile(AllHeads& s, HeadState& m, int numb
 template <class W>
 __device__ __forceinline__ void store_fours(const SparseMla& a, const W& w, int j, const float4* value,
                                             const float (&inverse)[2]) {
-  if (!a.out_f32) return store_32_columns(a, w, w.half() * kHalfLatent + 8 * j, value, inverse);
+  if (!a.out_f32) return store_32_columns(a, w, w.half() * kHalfLatent + 8 * j, value, inverse, head_swap(w));
 #pragma unroll
   for (int i = 0; i < 4; ++i)
-    store_output<LatentRows::kFp8, true>(a, w, w.half() * kHalfLatent, j + i, value[i], inverse);
+    store_output<LatentRows::kFp8, true>(a, w, w.half() * kHalfLatent, j + i, value[i], inverse, head_swap(w));
 }
 
 // Merges the last part of a whole row and writes the row.
 template <class W>
-__device__ __forceinline__ void write_row(TotalAhead& total, const HeadState& m, const float4* slot, const SparseMla& a,
-                                          const W& w) {
+__device__ __forceinline__ void write_row(AllHeads& s, TotalAhead& total, const HeadState& m, const float4* slot,
+                                          const SparseMla& a, const W& w, int n_before) {
   const bool first_part = w.n_tiles() <= kPartTiles;
   MergeFactors f[2];
   merge_part_sums(total.sums, m, w.n_tiles() % 2 != 0, f);
-  const float inverse[2] = {invert_sum(total.sums.sum[0][0], total.sums.sum[1][0]),
-                            invert_sum(total.sums.sum[0][1], total.sums.sum[1][1])};
+  float inverse[2];
+  share_inverse(s, inverse, total.sums, n_before);
   merge_fours(total.four, m, 0, f);
 #pragma unroll
   for (int j = 0; j < kFoursAhead; j += 4) store_fours(a, w, j, total.four + j, inverse);
@@ -270,7 +368,7 @@ __device__ __forceinline__ void write_zeros(const SparseMla& a, const W& w) {
 
 // Half the columns of a part, for the block that merges them: kHalfFours float4 of each head thread, 256 threads apart, the sums
 // of the weights and what both are relative to. A word for each warpgroup says that they are there.
-constexpr int kHalfFours = kFours / kMaxParts, kShareFours = kHalfFours + 2;
+constexpr int kHalfFours = kFours / kMaxParts, kShareFours = kHalfFours + 1;
 static_assert(kShareFours * kHeadThreads * sizeof(float4) <= kMlaTotalBytes);
 template <class W>
 __device__ __forceinline__ int share_index(const W& w, int part) {
@@ -298,7 +396,8 @@ __device__ __forceinline__ void exchange_shares(const SparseMla& a, int own, int
 
 // Merges this block's columns of both parts of a row, the earlier first, and writes them.
 template <class W>
-__device__ __forceinline__ void merge_with_other_part(const HeadState& m, const SparseMla& a, const W& w) {
+__device__ __forceinline__ void merge_with_other_part(AllHeads& s, const HeadState& m, const SparseMla& a, const W& w,
+                                                      int n_before) {
   RowTotal part;
   MergeFactors unused[2];
   merge_part_sums(part, m, w.n_tiles() % 2 != 0, unused);
@@ -314,29 +413,24 @@ __device__ __forceinline__ void merge_with_other_part(const HeadState& m, const 
   float4* to = share_slot(a, other);
 #pragma unroll
   for (int j = 0; j < kHalfFours; ++j) __stcg(to + j * kHeadThreads, choose(!later, four(0, j), four(1, j)));
-  __stcg(to + kHalfFours * kHeadThreads, float4{part.sum[0][0], part.sum[0][1], part.sum[1][0], part.sum[1][1]});
-  __stcg(to + (kHalfFours + 1) * kHeadThreads,
-         float4{__int_as_float(part.maximum[0]), __int_as_float(part.maximum[1]), 0, 0});
+  __stcg(to + kHalfFours * kHeadThreads, pack_row_total(part));
   exchange_shares(a, own, other);
   const float4* from = share_slot(a, own);
-  const float4 sum = __ldcg(from + kHalfFours * kHeadThreads), maximum = __ldcg(from + (kHalfFours + 1) * kHeadThreads);
-  const float other_sum[2][2] = {{sum.x, sum.y}, {sum.z, sum.w}};
-  const int32_t other_max[2] = {__float_as_int(maximum.x), __float_as_int(maximum.y)};
+  const RowTotal others = unpack_row_total(__ldcg(from + kHalfFours * kHeadThreads));
   RowTotal total;
   MergeFactors f[kMaxParts][2];
 #pragma unroll
   for (int p = 0; p < kMaxParts; ++p) {
     const bool is_own = p == w.part();
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      f[p][h] = merge_factors(total.maximum[h], is_own ? part.maximum[h] : other_max[h]);
+    for (int h = 0; h < 2; ++h) f[p][h] = merge_factors(total.maximum[h], is_own ? part.maximum[h] : others.maximum[h]);
 #pragma unroll
-      for (int parity = 0; parity < 2; ++parity)
-        total.sum[parity][h] = fmaf(is_own ? part.sum[parity][h] : other_sum[parity][h], f[p][h].part,
-                                    total.sum[parity][h] * f[p][h].total);
-    }
+    for (int parity = 0; parity < 2; ++parity)
+      total.sum[parity] =
+          fmaf(is_own ? part.sum[parity] : others.sum[parity], f[p][0].part, total.sum[parity] * f[p][0].total);
   }
-  const float inverse[2] = {invert_sum(total.sum[0][0], total.sum[1][0]), invert_sum(total.sum[0][1], total.sum[1][1])};
+  float inverse[2];
+  share_inverse(s, inverse, total, n_before);
 #pragma unroll
   for (int first = 0; first < kHalfFours; first += 4) {
     float4 value[4];
@@ -357,61 +451,84 @@ __device__ __forceinline__ void merge_with_other_part(const HeadState& m, const 
   }
 }
 
-// All tiles of this block's row or part, up to the values of the last, which are still being added. The scores of a tile are
-// computed before the values of the tile before, over the end of a row's first part too.
+// Weighs the own head's scores of a tile, of which this block's half has been shared.
+__device__ __forceinline__ float weigh_tile(AllHeads& s, HeadState& m, float (&own_score)[16], int number, bool is_last,
+                                            float scale_log2) {
+  add_other_half(s, own_score, number);
+  const float* bias = is_last ? s.bias[number % kStages] : nullptr;  // only a row's last tile can have invalid indices
+  return weigh_own_head(m, own_score, bias, scale_log2);
+}
+
+// All tiles of this block's row or part, up to the values of the last, which are still being added.
 template <bool kParts>
 __device__ __forceinline__ void attend_tiles(AllHeads& s, HeadState& m, const SparseMla& a, const HeadsWork<kParts>& w,
                                              float scale_log2) {
-  float score[32];
-  uint32_t weight[16];
-  start_part(m);
-  start_tile(s, score, m, w.base());
   const int last = w.n_tiles() - 1;
+  float score[32], own_score[16];
+  Weights own, other;
+  start_part(m);
+  multiply_tile(s, score, m, w.base());
+  wgmma_wait<0>();
+  wgmma_touch(score);
+  share_scores(s, own_score, score);
+  float factor = weigh_tile(s, m, own_score, w.base(), last == 0, scale_log2);
+  own.set(own_score);
+  send_weights(s, own, m.maximum[0]);
   for (int tile = 0; tile < last; ++tile) {
     const int number = w.base() + tile;
-    receive_tile(s, m, weight, score, number, false, scale_log2);  // only a row's last tile can have invalid indices
     multiply_tile(s, score, m, number + 1);
-    multiply_values(s, m, weight, number);
-    wgmma_wait<1>();
+    const int32_t other_maximum = receive_weights(s, other, number);
+    wgmma_wait<0>();
     wgmma_touch(score);
-    send_scores(s, score, head_group(), number + 1, cluster_rank() ^ 1);
-    release_tile(s, m, number);
-    if (!kParts && tile + 1 == kPartTiles) store_first_part(m, total_slot(a));
+    share_scores(s, own_score, score);
+    start_values(s, m, own, other, factor, other_maximum, number);
+    if (!kParts && tile + 1 == kPartTiles) {
+      wait_for_values(m);
+      store_first_part(m, total_slot(a));
+    }
+    factor = weigh_tile(s, m, own_score, number + 1, tile + 1 == last, scale_log2);
+    wait_for_values(m);
+    release_tile(s, number);
+    own.set(own_score);
+    send_weights(s, own, m.maximum[0]);
   }
-  receive_tile(s, m, weight, score, w.base() + last, true, scale_log2);
-  multiply_values(s, m, weight, w.base() + last);
+  const int32_t other_maximum = receive_weights(s, other, w.base() + last);
+  start_values(s, m, own, other, factor, other_maximum, w.base() + last);
 }
 
 // A whole row. While the last values are added its first part is read, if there is one.
 __device__ __forceinline__ void attend_row(AllHeads& s, HeadState& m, const SparseMla& a, const HeadsWork<false>& w,
-                                           float scale_log2) {
+                                           float scale_log2, int n_before) {
   attend_tiles<false>(s, m, a, w, scale_log2);
   TotalAhead total;
   read_ahead(total, total_slot(a), w.n_tiles() <= kPartTiles);
-  release_tile(s, m, w.base() + w.n_tiles() - 1);
-  write_row(total, m, total_slot(a), a, w);
+  wait_for_values(m);
+  release_tile(s, w.base() + w.n_tiles() - 1);
+  write_row(s, total, m, total_slot(a), a, w, n_before);
 }
 
 // One part of a row, whose other part another pair has at the same time.
 __device__ __forceinline__ void attend_row(AllHeads& s, HeadState& m, const SparseMla& a, const HeadsWork<true>& w,
-                                           float scale_log2) {
+                                           float scale_log2, int n_before) {
   attend_tiles<true>(s, m, a, w, scale_log2);
-  release_tile(s, m, w.base() + w.n_tiles() - 1);
-  if (w.n_used_parts() == kMaxParts) return merge_with_other_part(m, a, w);
+  wait_for_values(m);
+  release_tile(s, w.base() + w.n_tiles() - 1);
+  if (w.n_used_parts() == kMaxParts) return merge_with_other_part(s, m, a, w, n_before);
   TotalAhead total;
   read_ahead(total, nullptr, true);
-  write_row(total, m, nullptr, a, w);
+  write_row(s, total, m, nullptr, a, w, n_before);
 }
 
 template <bool kParts>
 __device__ __forceinline__ void head_role(AllHeads& s, const SparseMla& a, float scale_log2) {
   HeadsWork<kParts> w(a, kMaxParts);
+  int n_attended = 0;  // rows with tiles
   do {
     HeadState m;
     load_queries<LatentRows::kFp8, 128>(s.query[head_group()], m.rope, a, w, read_thread_index() % 128,
-                                        kHeadBarrier + head_group());
+                                        kHeadBarrier + head_group(), head_swap(w));
     if (w.n_row_tiles() == 0 && w.part() == 0) write_zeros(a, w);
-    if (w.n_tiles() > 0) attend_row(s, m, a, w, scale_log2);
+    if (w.n_tiles() > 0) attend_row(s, m, a, w, scale_log2, n_attended++);
   } while (w.advance());
   cluster_sync();  // nobody leaves while others may read or signal here
 }
@@ -430,8 +547,7 @@ __device__ __forceinline__ void load_role(AllHeads& s, const SparseMla& a) {
 __device__ __forceinline__ void init_barriers(AllHeads& s) {
   s.key_ring.init(kLoadThreads, kHeadThreads / 32 * kWarpArrivals);
   for (int g = 0; g < 2; ++g) {
-    s.exchange_full[g].init(1);   // and the bytes of the other block
-    s.exchange_empty[g].init(4);  // warps of the other block
+    for (Mbarrier* full : {&s.score_full[g], &s.weight_full[g], &s.inverse_full[g]}) full->init(1);  // and bytes
   }
   fence_barrier_init();
 }

@@ -39,10 +39,10 @@ __device__ __forceinline__ void merge_sums(ScoreState& m, const int32_t (&part_m
 
 // The queries of 64 heads from first_head on, this block's half of their depth: latent to shared memory, rope to registers.
 // kThreads threads call together, `thread` counting them; `barrier` is theirs. They wait for each other before they write
-// unless nothing was there before.
+// unless nothing was there before. `swap`: 8 to exchange heads row and row + 8 of sixteen, or 0.
 template <LatentRows kFormat, int kThreads, class W>
 __device__ __forceinline__ void load_queries(uint8_t (&query)[kChunks][kChunkBytes], uint32_t (&rope_operand)[2][4],
-                                             const SparseMla& a, const W& w, int thread, int barrier) {
+                                             const SparseMla& a, const W& w, int thread, int barrier, int swap = 0) {
   const auto* latent =
       static_cast<const uint16_t*>(a.q_latent) + w.row() * a.q_latent_row_stride + w.half() * kHalfLatent;
   const auto* rope = static_cast<const uint16_t*>(a.q_rope) + w.row() * a.q_rope_row_stride + w.half() * kHalfRope;
@@ -61,12 +61,12 @@ __device__ __forceinline__ void load_queries(uint8_t (&query)[kChunks][kChunkByt
   for (int k = 0; k < kPieces; ++k) {
     if (kFormat == LatentRows::kFp8)
       v[k] = {odd_of(v[k].x, v[k].y), even_of(v[k].x, v[k].y), odd_of(v[k].z, v[k].w), even_of(v[k].z, v[k].w)};
-    *reinterpret_cast<uint4*>(query[chunk] + swizzle_128(head + kStep * k, piece * 16)) = v[k];
+    *reinterpret_cast<uint4*>(query[chunk] + swizzle_128((head + kStep * k) ^ swap, piece * 16)) = v[k];
   }
   const int lane = thread % 32;
 #pragma unroll
   for (int r = 0; r < 4; ++r) {
-    const int own_head = w.first_head() + 16 * (thread / 32 % 4) + lane / 4 + 8 * (r % 2);
+    const int own_head = w.first_head() + 16 * (thread / 32 % 4) + (lane / 4 + 8 * (r % 2) ^ swap);
 #pragma unroll
     for (int step = 0; step < 2; ++step) {
       const int column = 16 * step + 8 * (r / 2) + 2 * (lane % 4);
@@ -138,8 +138,10 @@ __device__ __forceinline__ void add_received(S& s, float (&score)[32], int group
   __syncwarp();
 }
 
-// Scores of invalid top-k indices to -inf; returns the ceilings of the tile's highest in both rows, in the log2 domain.
-__device__ __forceinline__ void find_ceilings(float (&score)[32], int32_t (&ceiling)[2], const float* bias,
+// Scores of invalid top-k indices to -inf; returns the ceilings of the tile's highest in each row, in the log2 domain. A thread
+// has kRows rows, two columns of each in turns.
+template <int kRows>
+__device__ __forceinline__ void find_ceilings(float (&score)[16 * kRows], int32_t (&ceiling)[kRows], const float* bias,
                                               float scale_log2) {
   if (bias != nullptr) {
     const float* own = bias + 2 * (read_thread_index() % 4);
@@ -147,17 +149,18 @@ __device__ __forceinline__ void find_ceilings(float (&score)[32], int32_t (&ceil
     for (int j = 0; j < 8; ++j) {
       const float2 b = *reinterpret_cast<const float2*>(own + 8 * j);
 #pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        score[4 * j + 2 * h] += b.x;
-        score[4 * j + 2 * h + 1] += b.y;
+      for (int h = 0; h < kRows; ++h) {
+        score[2 * (kRows * j + h)] += b.x;
+        score[2 * (kRows * j + h) + 1] += b.y;
       }
     }
   }
 #pragma unroll
-  for (int h = 0; h < 2; ++h) {
+  for (int h = 0; h < kRows; ++h) {
     float highest = fmaxf(score[2 * h], score[2 * h + 1]);
 #pragma unroll
-    for (int j = 1; j < 8; ++j) highest = fmaxf(highest, fmaxf(score[4 * j + 2 * h], score[4 * j + 2 * h + 1]));
+    for (int j = 1; j < 8; ++j)
+      highest = fmaxf(highest, fmaxf(score[2 * (kRows * j + h)], score[2 * (kRows * j + h) + 1]));
     highest = fmaxf(highest, __shfl_xor_sync(0xffffffff, highest, 1));
     highest = fmaxf(highest, __shfl_xor_sync(0xffffffff, highest, 2));
     ceiling[h] = ceiling_bits(highest * scale_log2);
@@ -165,17 +168,18 @@ __device__ __forceinline__ void find_ceilings(float (&score)[32], int32_t (&ceil
 }
 
 // Scores to weights relative to the running maximum; adds them to the lane's sums, which are relative to 2^sum_max.
-__device__ __forceinline__ void weigh(float (&sum)[2], int32_t (&sum_max)[2], float (&score)[32],
-                                      const int32_t (&maximum)[2], float scale_log2) {
+template <int kRows>
+__device__ __forceinline__ void weigh(float (&sum)[kRows], int32_t (&sum_max)[kRows], float (&score)[16 * kRows],
+                                      const int32_t (&maximum)[kRows], float scale_log2) {
 #pragma unroll
-  for (int h = 0; h < 2; ++h) {
+  for (int h = 0; h < kRows; ++h) {
     const float below = -ceiling_value(maximum[h]);
     float tile_sum[2] = {0, 0};
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
-        float& v = score[4 * j + 2 * h + e];
+        float& v = score[2 * (kRows * j + h) + e];
         v = exp2_flushed(fmaf(v, scale_log2, below));
         tile_sum[e] += v;
       }

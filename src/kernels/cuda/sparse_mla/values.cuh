@@ -134,15 +134,16 @@ __device__ __forceinline__ void store_if(bool valid, uint16_t* to, const uint4& 
 }
 
 // Columns first_column + 8j + 2 * (lane % 4) and the next of both heads of this thread. All lanes call. f32 or bf16 is
-// decided before the first of many calls: code that each of them skips would have to be fetched all the same.
+// decided before the first of many calls: code that each of them skips would have to be fetched all the same. `swap`: as in
+// load_queries().
 template <LatentRows kFormat, bool kF32, class W>
 __device__ __forceinline__ void store_output(const SparseMla& a, const W& w, int first_column, int j,
-                                             const float4& value, const float (&inverse)[2]) {
+                                             const float4& value, const float (&inverse)[2], int swap = 0) {
   const int column = first_column + 8 * j + 2 * (threadIdx.x % 4);
   const float4 columns = kFormat == LatentRows::kFp8 ? sort_columns(value) : value;
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    const int head = w.first_head() + own_row() + 8 * h;
+    const int head = w.first_head() + (own_row() + 8 * h ^ swap);
     const int64_t at = (w.row() * a.n_heads + head) * kLatent + column;
     const float2 v = h == 0 ? float2{columns.x * inverse[0], columns.y * inverse[0]}
                             : float2{columns.z * inverse[1], columns.w * inverse[1]};
@@ -174,7 +175,7 @@ __device__ __forceinline__ void transpose_quad(uint32_t (&word)[4]) {
 // bytes of a row.
 template <class W>
 __device__ __forceinline__ void store_32_columns(const SparseMla& a, const W& w, int first_column, const float4* value,
-                                                 const float (&inverse)[2]) {
+                                                 const float (&inverse)[2], int swap = 0) {
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     uint32_t word[4];
@@ -185,7 +186,7 @@ __device__ __forceinline__ void store_32_columns(const SparseMla& a, const W& w,
       word[i] = *reinterpret_cast<const uint32_t*>(&pair);
     }
     transpose_quad(word);
-    const int head = w.first_head() + own_row() + 8 * h;
+    const int head = w.first_head() + (own_row() + 8 * h ^ swap);
     uint16_t* to = static_cast<uint16_t*>(a.out) + (w.row() * a.n_heads + head) * kLatent + first_column +
                    8 * static_cast<int>(threadIdx.x % 4);
     store_if(head < a.n_heads, to,
