@@ -45,8 +45,9 @@ bool has_all_heads_parts(const SparseMla& a) {
 }
 
 // Waves of blocks times what a block spends: its tiles, and before and after them as much as on three. By measured times, a tile
-// with 64 heads over the whole depth takes as long as one with 128 over half of it, and with 64 over half of it three quarters.
-constexpr int kHalfTile = 3, kWholeTile = 4;
+// with 128 heads over half of the depth takes seven eighths of one with 64 over all of it, and with 64 over half of it three
+// quarters.
+constexpr int kHalfTile = 6, kAllHeadsTile = 7, kWholeTile = 8;
 int64_t cost(int64_t n_blocks, int n_tiles, int tile_cost) {
   constexpr int64_t kFixedTiles = 3;
   const int64_t n_waves = (n_blocks + n_sms() - 1) / n_sms();
@@ -82,9 +83,9 @@ MlaSharing choose_sharing(const SparseMla& a) {
   };
   if (n_parts > 1 && n_blocks * n_parts <= kMlaRecords)
     consider(MlaSharing::kPairs, cost(n_blocks * n_parts, kMlaPartTopk / 64, kHalfTile));
-  if (has_all_heads_kernel(a)) consider(MlaSharing::kAllHeads, cost(a.n_rows * 2, n_tiles, kWholeTile));
+  if (has_all_heads_kernel(a)) consider(MlaSharing::kAllHeads, cost(a.n_rows * 2, n_tiles, kAllHeadsTile));
   if (has_all_heads_parts(a) && a.n_rows * kMlaMaxParts <= most_mla_pairs())
-    consider(MlaSharing::kAllHeadsParts, cost(a.n_rows * 2 * kMlaMaxParts, kMlaPartTopk / 64, kWholeTile));
+    consider(MlaSharing::kAllHeadsParts, cost(a.n_rows * 2 * kMlaMaxParts, kMlaPartTopk / 64, kAllHeadsTile));
   return best;
 }
 
