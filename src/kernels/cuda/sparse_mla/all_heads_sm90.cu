@@ -74,10 +74,9 @@ struct HeadState {
   float acc[4 * kFours];
   int32_t maximum[2];          // running maximum of the part: of acc, and of the own head's weights
   int32_t earlier_maximum[1];  // the own head's before its last tile
-  float sum
-      [2]
-      [1];  // of the own head in this lane's columns, of the weights of every other tile: of those up to the last but
-            // one, relative to earlier_maximum, and of those up to the last, relative to maximum
+  // Of the own head in this lane's columns, of the weights of every other tile: of those up to the last but one, relative to
+  // earlier_maximum, and of those up to the last, relative to maximum.
+  float sum[2][1];
 };
 
 // A head's weights of a tile in a thread's columns, in pairs of bf16.
@@ -257,22 +256,9 @@ __device__ __forceinline__ void share_scores(AllHeads& s, float (&own)[16], cons
 
 // Adds the other block's half to the own head's scores.
 __device__ __forceinline__ void add_other_half(AllHeads& s, float (&own)[16], int number) {
-  const int group = head_group(), t = read_thread_index() % 128;
+  const int group = head_group();
   s.score_full[group].wait(number & 1);
-#pragma unroll
-  for (int first = 0; first < 4; first += 2) {  // as many as there are registers for
-    float4 received[2];
-#pragma unroll
-    for (int v = 0; v < 2; ++v) received[v] = load_shared_float4(&s.score[group][first + v][t]);
-#pragma unroll
-    for (int v = 0; v < 2; ++v) {
-      float* to = &own[4 * (first + v)];
-      to[0] += received[v].x;
-      to[1] += received[v].y;
-      to[2] += received[v].z;
-      to[3] += received[v].w;
-    }
-  }
+  add_slots<2>(own, s.score[group]);
 }
 
 __device__ __forceinline__ void send_weights(AllHeads& s, const Weights& own, int32_t maximum) {
@@ -284,13 +270,18 @@ __device__ __forceinline__ void send_weights(AllHeads& s, const Weights& own, in
   cluster_store_async(address_there(&s.maximum[group][t]), static_cast<uint32_t>(maximum), barrier);
 }
 
-// The other head's weights; returns its maximum.
-__device__ __forceinline__ int32_t receive_weights(AllHeads& s, Weights& other, int number) {
+// The other head's weights of a tile; factor[1] is what brings its sums to its new maximum. Returns whether a factor of the warp
+// is not 1, for which all that has come is read before more is sent.
+__device__ __forceinline__ bool receive_weights(AllHeads& s, HeadState& m, Weights& other, float (&factor)[2],
+                                                int number) {
   const int group = head_group(), t = read_thread_index() % 128;
   s.weight_full[group].wait(number & 1);
 #pragma unroll
   for (int i = 0; i < 2; ++i) other.set_four(i, load_shared_float4(&s.weight[group][i][t]));
-  return s.maximum[group][t];
+  const int32_t maximum = s.maximum[group][t];
+  factor[1] = power_of_two(m.maximum[1] - maximum);
+  m.maximum[1] = maximum;
+  return __any_sync(0xffffffff, factor[0] != 1 || factor[1] != 1);
 }
 
 // What both heads' sums are multiplied by in the end, the other's from the other block. n_before: earlier rows with tiles.
@@ -304,16 +295,9 @@ __device__ __forceinline__ void share_inverse(AllHeads& s, float (&inverse)[2], 
   inverse[1] = s.inverse[group][t];
 }
 
-// Adds the values of a tile with the weights of both heads, which changes what `acc` is relative to.
-__device__ __forceinline__ void start_values(AllHeads& s, HeadState& m, const Weights& own, const Weights& other,
-                                             float own_factor, int32_t other_maximum, int number) {
-  const float factor[2] = {own_factor, power_of_two(m.maximum[1] - other_maximum)};
-  m.maximum[1] = other_maximum;
-  if (__any_sync(0xffffffff, factor[0] != 1 || factor[1] != 1)) {
+__device__ __forceinline__ void rescale(HeadState& m, const float (&factor)[2]) {
 #pragma unroll
-    for (int i = 0; i < 4 * kFours; ++i) m.acc[i] *= factor[i / 2 % 2];
-  }
-  multiply_values(s, m, own, other, number);
+  for (int i = 0; i < 4 * kFours; ++i) m.acc[i] *= factor[i / 2 % 2];
 }
 
 __device__ __forceinline__ void wait_for_values(HeadState& m) {
@@ -471,29 +455,30 @@ __device__ __forceinline__ void attend_tiles(AllHeads& s, HeadState& m, const Sp
   wgmma_wait<0>();
   wgmma_touch(score);
   share_scores(s, own_score, score);
-  float factor = weigh_tile(s, m, own_score, w.base(), last == 0, scale_log2);
+  float factor[2] = {weigh_tile(s, m, own_score, w.base(), last == 0, scale_log2)};
   own.set(own_score);
   send_weights(s, own, m.maximum[0]);
   for (int tile = 0; tile < last; ++tile) {
     const int number = w.base() + tile;
     multiply_tile(s, score, m, number + 1);
-    const int32_t other_maximum = receive_weights(s, other, number);
+    const bool some_change = receive_weights(s, m, other, factor, number);
     wgmma_wait<0>();
     wgmma_touch(score);
     share_scores(s, own_score, score);
-    start_values(s, m, own, other, factor, other_maximum, number);
+    if (some_change) rescale(m, factor);
+    multiply_values(s, m, own, other, number);
     if (!kParts && tile + 1 == kPartTiles) {
       wait_for_values(m);
       store_first_part(m, total_slot(a));
     }
-    factor = weigh_tile(s, m, own_score, number + 1, tile + 1 == last, scale_log2);
+    factor[0] = weigh_tile(s, m, own_score, number + 1, tile + 1 == last, scale_log2);
     wait_for_values(m);
     release_tile(s, number);
     own.set(own_score);
     send_weights(s, own, m.maximum[0]);
   }
-  const int32_t other_maximum = receive_weights(s, other, w.base() + last);
-  start_values(s, m, own, other, factor, other_maximum, w.base() + last);
+  if (receive_weights(s, m, other, factor, w.base() + last)) rescale(m, factor);
+  multiply_values(s, m, own, other, w.base() + last);
 }
 
 // A whole row. While the last values are added its first part is read, if there is one.

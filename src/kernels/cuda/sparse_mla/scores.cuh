@@ -115,17 +115,18 @@ __device__ __forceinline__ void send_scores(S& s, const float (&score)[32], int 
   send_quarters(to, score, barrier, std::make_integer_sequence<int, 8>());
 }
 
-template <class S>
-__device__ __forceinline__ void add_received(S& s, float (&score)[32], int group, int turn, uint32_t other) {
+// Adds what has come to the slots of a warpgroup's thread, kAtOnce of them on their way at a time: as many as there are registers
+// for.
+template <int kAtOnce, int kSlots>
+__device__ __forceinline__ void add_slots(float (&score)[4 * kSlots], const float4 (&slots)[kSlots][128]) {
   const int t = read_thread_index() % 128;
-  s.exchange_full[group].wait(turn & 1);
 #pragma unroll
-  for (int first = 0; first < 8; first += 4) {  // as many as there are registers for
-    float4 received[4];
+  for (int first = 0; first < kSlots; first += kAtOnce) {
+    float4 received[kAtOnce];
 #pragma unroll
-    for (int v = 0; v < 4; ++v) received[v] = load_shared_float4(&s.exchange[group][first + v][t]);
+    for (int v = 0; v < kAtOnce; ++v) received[v] = load_shared_float4(&slots[first + v][t]);
 #pragma unroll
-    for (int v = 0; v < 4; ++v) {
+    for (int v = 0; v < kAtOnce; ++v) {
       float* own = &score[4 * (first + v)];
       own[0] += received[v].x;
       own[1] += received[v].y;
@@ -133,6 +134,12 @@ __device__ __forceinline__ void add_received(S& s, float (&score)[32], int group
       own[3] += received[v].w;
     }
   }
+}
+
+template <class S>
+__device__ __forceinline__ void add_received(S& s, float (&score)[32], int group, int turn, uint32_t other) {
+  s.exchange_full[group].wait(turn & 1);
+  add_slots<4>(score, s.exchange[group]);
   __syncwarp();
   if (elect_one()) cluster_arrive_relaxed(s.exchange_empty[group], other);
   __syncwarp();
