@@ -86,6 +86,7 @@ __device__ __forceinline__ void mask_groups(const RouteTokens& a, const RouteSco
     const float value = __shfl_sync(0xffffffff, sum, other * n_lanes);
     n_better += value > sum || (value == sum && other < group);
   }
+  __syncwarp();  // lanes without an expert of their own have read another's
   if (n_better >= a.n_groups_kept) {
     for (int i = 0; i < n_turns; ++i)
       if (expert_at(i) < size) own[expert_at(i)] = kMinusInfinity;
