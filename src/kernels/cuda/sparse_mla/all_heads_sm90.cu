@@ -295,6 +295,7 @@ __device__ __forceinline__ void share_inverse(AllHeads& s, float (&inverse)[2], 
   inverse[1] = s.inverse[group][t];
 }
 
+// Brings the sums of both heads to their new maxima; all products that add to them are done.
 __device__ __forceinline__ void rescale(HeadState& m, const float (&factor)[2]) {
 #pragma unroll
   for (int i = 0; i < 4 * kFours; ++i) m.acc[i] *= factor[i / 2 % 2];
@@ -435,7 +436,7 @@ __device__ __forceinline__ void merge_with_other_part(AllHeads& s, const HeadSta
   }
 }
 
-// Weighs the own head's scores of a tile, of which this block's half has been shared.
+// Weighs the own head's scores of a tile, once the other block's half of them is there; returns as weigh_own_head().
 __device__ __forceinline__ float weigh_tile(AllHeads& s, HeadState& m, float (&own_score)[16], int number, bool is_last,
                                             float scale_log2) {
   add_other_half(s, own_score, number);
