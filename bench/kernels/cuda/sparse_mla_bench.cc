@@ -116,11 +116,12 @@ void bench_mla(const Stream& stream, int only_requests, const std::string& only_
   const MlaCache cache(stream);
   for (const int n_heads : {128, 64})
     if (only_requests == 0 || only_requests == 4096) bench_prefill(stream, n_heads, cache, scratch);
-  for (const MlaCase& c : std::vector<MlaCase>{
-           {128, 1, 1},   {128, 2, 1},   {128, 3, 1},   {128, 4, 1},   {128, 6, 1},    {128, 8, 1},   {128, 16, 1},
-           {128, 32, 1},  {128, 32, 2},  {128, 70, 1},  {128, 99, 1},  {128, 32, 4},   {128, 64, 2},  {128, 128, 1},
-           {128, 140, 1}, {128, 165, 1}, {128, 210, 1}, {128, 128, 2}, {128, 4096, 1}, {64, 4096, 1}, {64, 1, 1},
-           {64, 8, 1},    {64, 32, 4},   {64, 64, 2},   {64, 128, 2},  {16, 8, 1},     {16, 128, 2}}) {
+  for (const MlaCase& c :
+       std::vector<MlaCase>{{128, 1, 1},   {128, 2, 1},    {128, 3, 1},   {128, 4, 1},   {128, 6, 1},   {128, 8, 1},
+                            {128, 12, 1},  {128, 16, 1},   {128, 32, 1},  {128, 32, 2},  {128, 70, 1},  {128, 99, 1},
+                            {128, 32, 4},  {128, 64, 2},   {128, 128, 1}, {128, 140, 1}, {128, 165, 1}, {128, 210, 1},
+                            {128, 128, 2}, {128, 4096, 1}, {64, 4096, 1}, {64, 1, 1},    {64, 8, 1},    {64, 16, 1},
+                            {64, 32, 1},   {64, 32, 4},    {64, 64, 2},   {64, 128, 2},  {16, 8, 1},    {16, 128, 2}}) {
     if (only_requests != 0 && c.n_requests != only_requests) continue;
     const int64_t n_rows = int64_t{c.n_requests} * c.n_tokens;
     const int n_variants = static_cast<int>(std::clamp<int64_t>(256 / n_rows, 1, 16));
@@ -150,7 +151,6 @@ void bench_mla(const Stream& stream, int only_requests, const std::string& only_
              {"whole", cuda::MlaSplit::kWholeRows},
              {"all heads", cuda::MlaSplit::kAllHeads},
              {"all heads, parts", cuda::MlaSplit::kAllHeadsParts},
-             {"clusters", cuda::MlaSplit::kClusters},
              {"pairs", cuda::MlaSplit::kPairs},
              {"eight blocks", cuda::MlaSplit::kEightBlocks},
              {"four blocks", cuda::MlaSplit::kFourBlocks},

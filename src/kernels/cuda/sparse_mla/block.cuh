@@ -1,4 +1,4 @@
-// A block of sparse_mla (sparse_mla_sm90.cuh): its shared memory, the work that comes to it, and what its roles share.
+// A block of sparse_mla (bf16_sm90.cu): its shared memory, the work that comes to it, and what its roles share.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,6 @@ constexpr int kScoreThreads = 256;
 constexpr int kValueThreads = 256;
 constexpr int kLoadThreads = 128;
 constexpr int kThreads = kScoreThreads + kValueThreads + kLoadThreads;
-constexpr int kLaunchRegs = 96;  // of each thread when the kernel starts; the warpgroups then exchange some
 constexpr int kExchangeBytes = kMlaHeadGroup * kTileKeys * 4;
 constexpr int kScoreBarrier = 1;  // named barriers
 constexpr int kValueBarrier = 2;
@@ -52,9 +51,6 @@ struct PartResult {
 };
 
 struct Shared {
-  static constexpr int kRawStages = 3;
-  static constexpr int kFirstLoadThread = kScoreThreads + kValueThreads;
-
   union {
     KeyTile key[kStages];
     PartResult part;
@@ -62,13 +58,10 @@ struct Shared {
   alignas(1024) uint8_t query[kChunks][kChunkBytes];
   alignas(1024) uint8_t weight[2][kChunkBytes];  // [64 heads, 64 top-k indices] bf16, of the even and the odd tile
   alignas(16) float4 exchange[2][8][128];        // the other block's half of the scores, one slot per thread
-  RawKeys raw[kRawStages];
-  int32_t pick[kPickStages][kTileKeys / 2];    // of FP8 rows that will be asked for, by half tile
-  int32_t entry[kEntryStages][kTileKeys / 2];  // of the page table, for those top-k indices
-  float bias[kStages][kTileKeys];              // 0, or -inf for an invalid index
-  int32_t running_max[4][kMlaHeadGroup];       // after tile i at i % 4
-  float row_sum[2][kMlaHeadGroup];             // of the even and the odd tiles
-  uint32_t shares;                             // of a row's merge that are this block's
+  float bias[kStages][kTileKeys];                // 0, or -inf for an invalid index
+  int32_t running_max[4][kMlaHeadGroup];         // after tile i at i % 4
+  float row_sum[2][kMlaHeadGroup];               // of the even and the odd tiles
+  uint32_t shares;                               // of a row's merge that are this block's
   RingBarriers<kStages> key_ring;
   Mbarrier weight_full[2];
   Mbarrier weight_empty[2];

@@ -1,6 +1,6 @@
 // sparse_mla over converted rows, sm_90a, for prefill. A block attends with 64 heads of one query row.
 //
-//   in, out, order, parts, edge  as in sparse_mla_sm90.cuh, and the same bits
+//   in, out, order, parts, edge  as in bf16_sm90.cu, and the same bits
 //   grid  a block for every SM, which go from item to item, an item being a row and a group of 64 heads
 //   block  2 head warpgroups + a load warpgroup
 //   smem  struct ConvertedRows below: two key tiles of 64 indices, the queries of 64 heads. A tile's weights lie over its

@@ -1,7 +1,7 @@
 // sparse_mla over FP8 rows for few query rows, sm_90a. P blocks, eight or four, attend with 64 heads of one query row over each
 // 1024 of its top-k indices.
 //
-//   in, out, order, edge  as in sparse_mla_sm90.cuh, and the same bits
+//   in, out, order, edge  as in bf16_sm90.cu, and the same bits
 //   grid  rows x head groups x 2 parts x P      cluster  the 2 P blocks of a row and head group
 //   block  2 score, 2 value warpgroups; all of them load
 //   smem  struct FewRows (few_rows.cuh): queries and two tiles of keys over the whole depth; in their place later the weights of all

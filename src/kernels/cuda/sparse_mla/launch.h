@@ -11,6 +11,7 @@ constexpr int kMlaHeadGroup = 64;
 constexpr int kMlaPartTopk = 1024;  // a row's sums start afresh here
 constexpr int kMlaMaxParts = 2;
 constexpr int mla_parts(int n_topk) { return (n_topk + kMlaPartTopk - 1) / kMlaPartTopk; }
+constexpr int mla_head_groups(int n_heads) { return (n_heads + kMlaHeadGroup - 1) / kMlaHeadGroup; }
 
 // Scratch memory: words that say which parts have come, then a record for each half of a part. Whole rows keep what they have of
 // their parts, or what the other block sends, in the same place, up to kMlaTotalBytes for each block.
@@ -36,10 +37,11 @@ constexpr int kConvertedRowBytes = (512 + 64) * 2;
 int64_t most_mla_pairs();
 
 enum class MlaSharing : uint8_t {
-  kWholeRows,      // a pair of blocks does a row with 64 heads, of FP8 rows a part each
-  kClusters,       // the parts of a row have a pair each, all in one cluster
-  kPairs,          // the same without a cluster; at most kMlaRecords halves of parts in a launch
-  kAllHeads,       // a pair of blocks does a row with all of more than 64 heads; FP8 rows only
+  kWholeRows,  // a pair of blocks does a row with 64 heads, of FP8 rows a part each
+  kClusters,   // the parts of a row have a pair each, all in one cluster; BF16 rows only
+  kPairs,     // the same without a cluster; at most kMlaRecords halves of parts in a launch, or of FP8 rows, which have
+              // two parts then, as many as are on the device at once
+  kAllHeads,  // a pair of blocks does a row with all of more than 64 heads; FP8 rows only
   kAllHeadsParts,  // the same with a pair for each of two parts, all on the device at once
   kEightBlocks,    // each part of a row and 64 heads has eight blocks, all in one cluster; FP8 rows with two parts only
   kFourBlocks,     // the same with four blocks
@@ -47,11 +49,10 @@ enum class MlaSharing : uint8_t {
   kEightApartAllHeads,  // the same for each part of a row with all of more than 64 heads
 };
 
-void launch_sparse_mla_fp8(const SparseMla& a, MlaSharing sharing, StreamHandle stream);
 // FP8 rows, whole: a pair of blocks for 64 heads of a row, a part each.
 void launch_sparse_mla_part_blocks(const SparseMla& a, StreamHandle stream);
-// FP8 rows and more than 64 heads, a pair of blocks for all heads of a row, or of each of its two parts.
-void launch_sparse_mla_all_heads(const SparseMla& a, MlaSharing sharing, StreamHandle stream);
+// FP8 rows: kAllHeads, kAllHeadsParts and kPairs.
+void launch_sparse_mla_half_depth(const SparseMla& a, MlaSharing sharing, StreamHandle stream);
 // FP8 rows and more than 1024 top-k indices, n_blocks (8 or 4) for each part of a row and 64 heads, all in one cluster.
 void launch_sparse_mla_few_rows(const SparseMla& a, int n_blocks, StreamHandle stream);
 // Of those clusters the calling thread's device holds so many at the same time.

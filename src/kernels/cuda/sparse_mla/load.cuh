@@ -1,4 +1,4 @@
-// The load warpgroup of sparse_mla (sparse_mla_sm90.cuh): indices -> cache rows -> bf16 tiles. Four lanes share a key; a
+// The load warpgroup of sparse_mla (bf16_sm90.cu, half_depth_sm90.cu): indices -> cache rows -> bf16 tiles. Four lanes share a key; a
 // thread has two keys of a tile, 32 apart.
 #pragma once
 
@@ -16,13 +16,11 @@ struct RowFormat<LatentRows::kFp8> {
   static constexpr int kRowBytes = kLatent + 16 + kRope * 2;  // 656
   static constexpr int kScaleOffset = kLatent;
   static constexpr int kRopeOffset = kLatent + 16;
-  static constexpr int kScoreRegs = 104, kValueRegs = 96, kLoadRegs = 80;
 };
 template <>
 struct RowFormat<LatentRows::kBF16> {
   static constexpr int kRowBytes = (kLatent + kRope) * 2;  // 1152
   static constexpr int kRopeOffset = kLatent * 2;
-  static constexpr int kScoreRegs = 88, kValueRegs = 96, kLoadRegs = 112;
 };
 
 // Slot of an index, -1 for none.

@@ -1,7 +1,7 @@
 // sparse_mla over FP8 rows for few query rows, sm_90a. Eight blocks that are no cluster attend with one or two groups of 64 heads of a
 // query row over each 1024 of its top-k indices.
 //
-//   in, out, order, edge  as in sparse_mla_sm90.cuh, and the same bits
+//   in, out, order, edge  as in bf16_sm90.cu, and the same bits
 //   grid  rows (x head groups, where a block has one) x 8 x 2 parts, all on the device at the same time
 //   cluster  the two blocks with the same place, one of each part
 //   block  2 score, 2 value warpgroups; all of them load

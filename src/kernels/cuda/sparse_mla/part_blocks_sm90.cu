@@ -1,7 +1,7 @@
 // sparse_mla over FP8 rows, sm_90a. A block attends with 64 heads of one query row to 1024 of its top-k indices; a pair of blocks
 // does both parts of a row.
 //
-//   in, out, order, parts, edge  as in sparse_mla_sm90.cuh, and the same bits; but for an invalid index it reads the codes of
+//   in, out, order, parts, edge  as in bf16_sm90.cu, and the same bits; but for an invalid index it reads the codes of
 //         some row, and multiplies them by zero
 //   grid  a block for every SM, which go from item to item, an item being a part of a row with a group of 64 heads
 //   cluster  a pair, which has both parts of a row at the same time      block  2 head + 2 load warpgroups

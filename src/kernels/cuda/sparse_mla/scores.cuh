@@ -1,4 +1,4 @@
-// The score warpgroups of sparse_mla (sparse_mla_sm90.cuh): queries and key tiles -> weights in shared memory, and the sums of
+// The score warpgroups of sparse_mla (bf16_sm90.cu): queries and key tiles -> weights in shared memory, and the sums of
 // the weights.
 #pragma once
 

@@ -27,7 +27,7 @@ void check(const SparseMla& a) {
   LEVIN_CHECK(a.tables.data == nullptr || a.table_row != nullptr, "positions need the table row of each query");
 }
 
-int head_groups(const SparseMla& a) { return (a.n_heads + kMlaHeadGroup - 1) / kMlaHeadGroup; }
+int head_groups(const SparseMla& a) { return mla_head_groups(a.n_heads); }
 
 bool has_all_heads_kernel(const SparseMla& a) { return a.format == LatentRows::kFp8 && head_groups(a) == 2; }
 
@@ -44,10 +44,19 @@ bool has_all_heads_parts(const SparseMla& a) {
   return has_all_heads_kernel(a) && mla_parts(a.n_topk) == kMlaMaxParts && most_mla_pairs() >= kMlaMaxParts;
 }
 
+bool has_clusters(const SparseMla& a) { return a.format == LatentRows::kBF16 && mla_parts(a.n_topk) > 1; }
+
+// Rows of a launch of pairs. Those of BF16 rows have room for what they write, those of FP8 rows are on the device together.
+int64_t pair_rows_at_once(const SparseMla& a) {
+  const int n_parts = mla_parts(a.n_topk);
+  if (n_parts == 1) return 0;
+  if (a.format == LatentRows::kBF16) return kMlaRecords / (2 * n_parts * head_groups(a));
+  return most_mla_pairs() / (n_parts * head_groups(a));
+}
+
 // Waves of blocks times what a block spends: its tiles, and before and after them as much as on three. By measured times, a tile
-// with 128 heads over half of the depth takes seven eighths of one with 64 over all of it, and with 64 over half of it three
-// quarters.
-constexpr int kHalfTile = 6, kAllHeadsTile = 7, kWholeTile = 8;
+// with 128 heads over half of the depth takes seven eighths of one with 64 over all of it, and with 64 over half of it a half.
+constexpr int kHalfTile = 4, kAllHeadsTile = 7, kWholeTile = 8;
 int64_t cost(int64_t n_blocks, int n_tiles, int tile_cost) {
   constexpr int64_t kFixedTiles = 3;
   const int64_t n_waves = (n_blocks + n_sms() - 1) / n_sms();
@@ -73,7 +82,7 @@ MlaSharing choose_sharing(const SparseMla& a) {
   if (fits_apart(MlaSharing::kEightApart)) return MlaSharing::kEightApart;
   if (has_few_rows_kernels(a) && n_items <= few_rows_at_once(4)) return MlaSharing::kFourBlocks;
   if (fits_apart(MlaSharing::kEightApartAllHeads)) return MlaSharing::kEightApartAllHeads;
-  if (n_parts > 1 && n_blocks * n_parts <= kClusterBlocks) return MlaSharing::kClusters;
+  if (has_clusters(a) && n_blocks * n_parts <= kClusterBlocks) return MlaSharing::kClusters;
   MlaSharing best = MlaSharing::kWholeRows;
   int64_t least = whole_rows_cost(a);
   const auto consider = [&](MlaSharing sharing, int64_t its_cost) {
@@ -81,7 +90,7 @@ MlaSharing choose_sharing(const SparseMla& a) {
     best = sharing;
     least = its_cost;
   };
-  if (n_parts > 1 && n_blocks * n_parts <= kMlaRecords)
+  if (a.n_rows <= pair_rows_at_once(a))
     consider(MlaSharing::kPairs, cost(n_blocks * n_parts, kMlaPartTopk / 64, kHalfTile));
   if (has_all_heads_kernel(a)) consider(MlaSharing::kAllHeads, cost(a.n_rows * 2, n_tiles, kAllHeadsTile));
   if (has_all_heads_parts(a) && a.n_rows * kMlaMaxParts <= most_mla_pairs())
@@ -91,7 +100,6 @@ MlaSharing choose_sharing(const SparseMla& a) {
 
 MlaSharing sharing_of(const SparseMla& a, MlaSplit split) {
   if (a.format == LatentRows::kConverted) return MlaSharing::kWholeRows;
-  const bool has_parts = mla_parts(a.n_topk) > 1;
   const auto apart = [&](MlaSharing sharing) { return has_mail_kernel(a, sharing) ? sharing : MlaSharing::kWholeRows; };
   switch (split) {
     case MlaSplit::kAuto:
@@ -101,9 +109,9 @@ MlaSharing sharing_of(const SparseMla& a, MlaSplit split) {
     case MlaSplit::kAllHeadsParts:
       return has_all_heads_parts(a) ? MlaSharing::kAllHeadsParts : MlaSharing::kWholeRows;
     case MlaSplit::kClusters:
-      return has_parts ? MlaSharing::kClusters : MlaSharing::kWholeRows;
+      return has_clusters(a) ? MlaSharing::kClusters : MlaSharing::kWholeRows;
     case MlaSplit::kPairs:
-      return has_parts ? MlaSharing::kPairs : MlaSharing::kWholeRows;
+      return pair_rows_at_once(a) > 0 ? MlaSharing::kPairs : MlaSharing::kWholeRows;
     case MlaSplit::kEightBlocks:
       return has_few_rows_kernels(a) ? MlaSharing::kEightBlocks : MlaSharing::kWholeRows;
     case MlaSplit::kFourBlocks:
@@ -118,15 +126,29 @@ MlaSharing sharing_of(const SparseMla& a, MlaSplit split) {
   return MlaSharing::kWholeRows;
 }
 
+void launch_fp8(const SparseMla& a, MlaSharing sharing, StreamHandle stream) {
+  switch (sharing) {
+    case MlaSharing::kWholeRows:
+    case MlaSharing::kClusters:
+      return launch_sparse_mla_part_blocks(a, stream);
+    case MlaSharing::kPairs:
+    case MlaSharing::kAllHeads:
+    case MlaSharing::kAllHeadsParts:
+      return launch_sparse_mla_half_depth(a, sharing, stream);
+    case MlaSharing::kEightBlocks:
+      return launch_sparse_mla_few_rows(a, 8, stream);
+    case MlaSharing::kFourBlocks:
+      return launch_sparse_mla_few_rows(a, 4, stream);
+    case MlaSharing::kEightApart:
+    case MlaSharing::kEightApartAllHeads:
+      return launch_sparse_mla_mail(a, sharing, stream);
+  }
+}
+
 void launch(const SparseMla& a, MlaSharing sharing, StreamHandle stream) {
   switch (a.format) {
     case LatentRows::kFp8:
-      if (sharing == MlaSharing::kAllHeads || sharing == MlaSharing::kAllHeadsParts)
-        return launch_sparse_mla_all_heads(a, sharing, stream);
-      if (sharing == MlaSharing::kEightBlocks) return launch_sparse_mla_few_rows(a, 8, stream);
-      if (sharing == MlaSharing::kFourBlocks) return launch_sparse_mla_few_rows(a, 4, stream);
-      if (mail_rows_at_once(sharing, a.n_heads) > 0) return launch_sparse_mla_mail(a, sharing, stream);
-      return launch_sparse_mla_fp8(a, sharing, stream);
+      return launch_fp8(a, sharing, stream);
     case LatentRows::kBF16:
       return launch_sparse_mla_bf16(a, sharing, stream);
     case LatentRows::kConverted:
@@ -144,7 +166,7 @@ int64_t token_count_bytes(int64_t n_tables) { return (n_tables * 4 + kLineBytes 
 int64_t rows_at_once(const SparseMla& a, MlaSharing sharing) {
   switch (sharing) {
     case MlaSharing::kPairs:
-      return kMlaRecords / (2 * mla_parts(a.n_topk) * head_groups(a));
+      return pair_rows_at_once(a);
     case MlaSharing::kAllHeadsParts:
       return most_mla_pairs() / kMlaMaxParts;
     case MlaSharing::kEightBlocks:

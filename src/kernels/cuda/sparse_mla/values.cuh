@@ -1,4 +1,4 @@
-// The value warpgroups of sparse_mla (sparse_mla_sm90.cuh): weights and key tiles -> value columns, the merging of parts, the
+// The value warpgroups of sparse_mla (bf16_sm90.cu): weights and key tiles -> value columns, the merging of parts, the
 // output.
 #pragma once
 
@@ -213,7 +213,7 @@ __device__ __forceinline__ void store_columns(const SparseMla& a, const W& w, in
   store_columns<true>(a, w, first_column, value, inverse);
 }
 
-template <LatentRows kFormat, bool kF32, class W>
+template <bool kF32, class W>
 __device__ __forceinline__ void write_whole_row(Shared& s, ValueState& m, const SparseMla& a, const W& w,
                                                 const float4* total) {
   const bool first_part = w.n_tiles() <= kPartTiles;
@@ -229,8 +229,8 @@ __device__ __forceinline__ void write_whole_row(Shared& s, ValueState& m, const 
     read_total<kValueThreads>(before, total, first, first_part);
 #pragma unroll
     for (int j = 0; j < kTotalBatch; ++j)
-      store_output<kFormat, kF32>(a, w, first_column(w), first + j, merge_four(m.acc, first + j, f, before[j]),
-                                  inverse);
+      store_output<LatentRows::kBF16, kF32>(a, w, first_column(w), first + j,
+                                            merge_four(m.acc, first + j, f, before[j]), inverse);
   }
 }
 
@@ -281,7 +281,7 @@ struct PartsInScratch {
 };
 
 // Merges columns first_j .. end_j - 1 of each thread over the parts, ascending, and writes them.
-template <LatentRows kFormat, bool kF32, class W, class Parts>
+template <bool kF32, class W, class Parts>
 __device__ __forceinline__ void write_merged_parts(const Parts& parts, const SparseMla& a, const W& w, int first_j,
                                                    int end_j) {
   const int t = threadIdx.x - kScoreThreads, row = own_row(), n_used = w.n_used_parts();
@@ -314,19 +314,19 @@ __device__ __forceinline__ void write_merged_parts(const Parts& parts, const Spa
       value.z = fmaf(v.z, factor[part][1].part, value.z * factor[part][1].total);
       value.w = fmaf(v.w, factor[part][1].part, value.w * factor[part][1].total);
     }
-    store_output<kFormat, kF32>(a, w, first_column(w), j, value, inverse);
+    store_output<LatentRows::kBF16, kF32>(a, w, first_column(w), j, value, inverse);
   }
 }
 
 // The columns of one of n_shares blocks that share the merge.
-template <LatentRows kFormat, class W, class Parts>
+template <class W, class Parts>
 __device__ __forceinline__ void write_share(const Parts& parts, const SparseMla& a, const W& w, int share,
                                             int n_shares) {
   const int first_j = share * 16 / n_shares, end_j = (share + 1) * 16 / n_shares;
   if (a.out_f32)
-    write_merged_parts<kFormat, true>(parts, a, w, first_j, end_j);
+    write_merged_parts<true>(parts, a, w, first_j, end_j);
   else
-    write_merged_parts<kFormat, false>(parts, a, w, first_j, end_j);
+    write_merged_parts<false>(parts, a, w, first_j, end_j);
 }
 
 // Which parts of a row have come to scratch memory, in a word of it: bit p is set when part p is there, bit kMaxParts + p when
@@ -356,7 +356,7 @@ __device__ __forceinline__ uint32_t shares_of_merge(uint32_t* word, int part, in
 
 // Leaves a part in scratch memory. The blocks that hold the parts of a row each merge their share of the columns when all are
 // there: the order of the additions is that of the parts, whichever block adds.
-template <LatentRows kFormat, class W>
+template <class W>
 __device__ __forceinline__ void share_part(Shared& s, const ValueState& m, const SparseMla& a, const W& w) {
   s.sum_full.wait(w.n_done() & 1);
   auto* records = reinterpret_cast<PartRecord*>(a.scratch + kMlaCounterBytes);
@@ -381,7 +381,7 @@ __device__ __forceinline__ void share_part(Shared& s, const ValueState& m, const
   const PartsInScratch parts{records + 2 * (w.item() - w.part()) + w.half()};
   for (uint32_t shares = s.shares; shares != 0; shares &= shares - 1) {
     const int share = __ffs(static_cast<int>(shares)) - 1;
-    write_share<kFormat>(parts, a, w, share, n_used);
+    write_share(parts, a, w, share, n_used);
   }
 }
 

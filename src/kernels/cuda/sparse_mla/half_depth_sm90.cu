@@ -1,24 +1,25 @@
-// sparse_mla over FP8 rows for 65 to 128 heads, sm_90a. A pair of blocks attends with all heads of one query row, to all its top-k
-// indices or, in parts, to 1024 of them.
+// sparse_mla over FP8 rows, sm_90a. A pair of blocks attends with all of 65 to 128 heads of one query row, to all its top-k
+// indices or, in parts, to 1024 of them; or in parts with 64 heads.
 //
-//   in, out, order, parts, edge  as in sparse_mla_sm90.cuh, and the same bits
-//   grid  two blocks for every two SMs, which go from row to row; in parts rows x 2 parts x 2, on the device at the same time
-//   cluster  a pair      block  2 head + 1 load warpgroup
-//   smem  struct AllHeads below: kStages half key tiles of 64 indices, the block's half of the queries of all heads, what the
-//         other block sends, cache rows on their way
+//   in, out, order, parts, edge  as in bf16_sm90.cu, and the same bits
+//   grid  two blocks for every two SMs, which go from row to row; in parts rows x head groups x 2 parts x 2, on the device at
+//         the same time
+//   cluster  a pair      block  2 head warpgroups, or 1 for 64 heads, + 1 load warpgroup
+//   smem  struct HalfDepth below: kStages half key tiles of 64 indices, the block's half of the queries, what the other block
+//         sends, cache rows on their way
 //   flow  Block h of a pair holds half the depth, which is also its half of the value columns. Load warpgroup: indices ->
-//         rows -> bf16 tiles, which both head warpgroups multiply. Head warpgroup g has heads 64g .. 64g+63. A thread has two of
+//         rows -> bf16 tiles, which all head warpgroups multiply. Head warpgroup g has heads 64g .. 64g+63. A thread has two of
 //         them, of which it weighs one and the same thread of the other block the other one: it sends its half of the other's
 //         scores, adds what comes to its own, and sends the weights, which stay in registers in both blocks. Then its 256 value
 //         columns, for both. Scores of tile i+1 are computed before the values of tile i, and weighed while these are added,
 //         but where a row's first part ends: its sums go to scratch memory, and are read from there while the row's last
 //         values are added. In parts the pairs of a row send each other half of their columns by way of scratch memory, and
 //         merge the others.
-//   cost  a tile and block: 36 wgmma m64n64k16 + 8 m64n256k16 = 2176 tensor cycles; 25 KB sent to the other block; 64 x
-//         288 values converted at 9 instructions for four
-//   why   the block of sparse_mla_sm90.cuh converts a tile for 64 heads, and its load warpgroup is busy four fifths of the
-//         time; here the same work serves 128. The two head warpgroups wait for the other block and for rows only, so
-//         that one multiplies while the other weighs.
+//   cost  a tile and head warpgroup: 18 wgmma m64n64k16 + 4 m64n256k16 = 1088 tensor cycles; 13 KB sent to the other block. A
+//         tile and block: 64 x 288 values converted at 9 instructions for four
+//   why   sharing depth instead of heads or keys: no row is loaded and converted twice in a pair, and with all heads once for
+//         128. The head warpgroups wait for the other block and for rows only, so that of two one multiplies while the
+//         other weighs. One has the shorter chain, where there are SMs enough for few rows.
 #include <algorithm>
 #include <cstdint>
 #include <initializer_list>
@@ -32,39 +33,47 @@
 namespace levin::cuda::mla {
 namespace {
 
-constexpr int kHeadThreads = 256;
-constexpr int kAllHeadsThreads = kHeadThreads + kLoadThreads;
-constexpr int kHeadRegs = 224, kLoadRegs = 56, kStartRegs = 168;
+constexpr int kHeadRegs = 224, kLoadRegs = 56,
+              kStartRegs = 168;  // with two head warpgroups; with one there is room for all
 static_assert(2 * kHeadRegs + kLoadRegs == 3 * kStartRegs);
 constexpr int kFours = kHalfLatent / 8;  // groups of four sums of a thread: two neighbouring columns of two heads
 constexpr int kHeadBarrier = 1;          // of head warpgroup 0; 2 of the other
 static_assert(kMaxParts == 2);
 
-struct AllHeads {
-  static constexpr int kRawStages = 2;
+// A block with kHeadGroups groups of 64 heads.
+template <int kHeadGroups>
+struct HalfDepth {
+  static constexpr int kGroups = kHeadGroups;
+  static constexpr int kHeadThreads = 128 * kGroups;
+  static constexpr int kThreads = kHeadThreads + kLoadThreads;
+  static constexpr int kRawStages = kGroups == 1 ? 3 : 2;
   static constexpr int kFirstLoadThread = kHeadThreads;
 
+  // That of a head thread.
+  __device__ __forceinline__ static int group() { return kGroups == 1 ? 0 : head_group(); }
+
   KeyTile key[kStages];
-  alignas(1024) uint8_t query[2][kChunks][kChunkBytes];  // of each group of heads
+  alignas(1024) uint8_t query[kGroups][kChunks][kChunkBytes];
   // What the other block sends, in slots of each thread: its half of the scores of own heads; weights of the others, what
   // they are relative to, and what their sums are multiplied by in the end.
-  alignas(16) float4 score[2][4][128];
-  alignas(16) float4 weight[2][2][128];
-  int32_t maximum[2][128];
-  float inverse[2][128];
+  alignas(16) float4 score[kGroups][4][128];
+  alignas(16) float4 weight[kGroups][2][128];
+  int32_t maximum[kGroups][128];
+  float inverse[kGroups][128];
   RawKeys raw[kRawStages];
   int32_t pick[kPickStages][kTileKeys / 2];
   int32_t entry[kEntryStages][kTileKeys / 2];
   float bias[kStages][kTileKeys];
   RingBarriers<kStages> key_ring;
-  Mbarrier score_full[2];
-  Mbarrier weight_full[2];
-  Mbarrier inverse_full[2];
+  Mbarrier score_full[kGroups];
+  Mbarrier weight_full[kGroups];
+  Mbarrier inverse_full[kGroups];
 };
-static_assert(sizeof(AllHeads) <= kMaxSharedBytes, "too much shared memory");
+static_assert(sizeof(HalfDepth<1>) <= kMaxSharedBytes && sizeof(HalfDepth<2>) <= kMaxSharedBytes,
+              "too much shared memory");
 
-template <bool kParts>
-using HeadsWork = Work<kParts ? MlaSharing::kPairs : MlaSharing::kWholeRows, true>;
+template <class S, bool kParts>
+using HeadsWork = Work<kParts ? MlaSharing::kPairs : MlaSharing::kWholeRows, S::kGroups == 2>;
 
 // A head warpgroup's thread has two heads of its group, row and row + 8 (own_row()), in block 1 of a pair the other way round:
 // index h below, and in `acc` columns 8j + 2 * (lane % 4) and the next of them in acc[4j + 2h] and the next. The first of them
@@ -135,13 +144,14 @@ __device__ __forceinline__ void merge_part_sums(RowTotal& total, const HeadState
   total.sum[1] = fmaf(last_is_even ? part_sum[0] : part_sum[1], f[0].part, total.sum[1] * f[0].total);
 }
 
-// The first part of a whole row in scratch memory: kTotalFours float4 of each head thread of a block, 256 threads apart, the
+// The first part of a whole row in scratch memory: kTotalFours float4 of each head thread of a block, kHeadThreads apart, the
 // values and then the RowTotal. Of a block: see scratch_slot().
 constexpr int kTotalFours = kFours + 1;
-static_assert(kTotalFours * kHeadThreads * sizeof(float4) <= kMlaTotalBytes);
+static_assert(kTotalFours * HalfDepth<2>::kHeadThreads * sizeof(float4) <= kMlaTotalBytes);
+template <class S>
 __device__ __forceinline__ float4* total_slot(const SparseMla& a) {
   return reinterpret_cast<float4*>(a.scratch + kMlaCounterBytes) +
-         int64_t{read_block_index()} * kTotalFours * kHeadThreads + read_thread_index();
+         int64_t{read_block_index()} * kTotalFours * S::kHeadThreads + read_thread_index();
 }
 
 __device__ __forceinline__ float4 pack_row_total(const RowTotal& total) {
@@ -158,11 +168,12 @@ struct TotalAhead {
   float4 four[kFoursAhead];
   RowTotal sums;
 };
+template <class S>
 __device__ __forceinline__ void read_ahead(TotalAhead& total, const float4* slot, bool first_part) {
   total.sums = {};
-  read_total<kHeadThreads>(total.four, slot, 0, first_part);
+  read_total<S::kHeadThreads>(total.four, slot, 0, first_part);
   if (first_part) return;
-  total.sums = unpack_row_total(__ldcg(slot + kFours * kHeadThreads));
+  total.sums = unpack_row_total(__ldcg(slot + kFours * S::kHeadThreads));
 }
 
 // Merges kCount times four values, from `first` on.
@@ -174,13 +185,14 @@ __device__ __forceinline__ void merge_fours(float4 (&total)[kCount], const HeadS
 }
 
 // Leaves the first part of a row, all kPartTiles tiles of it, in scratch memory as the total so far, and starts the other.
+template <class S>
 __device__ __forceinline__ void store_first_part(HeadState& m, float4* slot) {
   RowTotal total;
   MergeFactors f[2];
   merge_part_sums(total, m, false, f);
-  slot[kFours * kHeadThreads] = pack_row_total(total);
+  slot[kFours * S::kHeadThreads] = pack_row_total(total);
 #pragma unroll
-  for (int j = 0; j < kFours; ++j) slot[j * kHeadThreads] = merge_four(m.acc, j, f, {0, 0, 0, 0});
+  for (int j = 0; j < kFours; ++j) slot[j * S::kHeadThreads] = merge_four(m.acc, j, f, {0, 0, 0, 0});
   start_part(m);
 }
 
@@ -202,14 +214,16 @@ __device__ __forceinline__ float weigh_own_head(HeadState& m, float (&score)[16]
 __device__ __forceinline__ int uniform(int value) { return __shfl_sync(0xffffffff, value, 0); }
 
 // Starts this block's half of a tile's scores. The fence: see start_scores().
-__device__ __forceinline__ void multiply_tile(AllHeads& s, float (&score)[32], const HeadState& m, int number) {
+template <class S>
+__device__ __forceinline__ void multiply_tile(S& s, float (&score)[32], const HeadState& m, int number) {
   s.key_ring.full[number % kStages].wait(number / kStages & 1);
   fence_async_shared();
-  multiply_scores(score, s.query[uniform(head_group())], m.rope, s.key[uniform(number % kStages)]);
+  multiply_scores(score, s.query[uniform(S::group())], m.rope, s.key[uniform(number % kStages)]);
 }
 
 // Starts acc += weights x values of one tile.
-__device__ __forceinline__ void multiply_values(AllHeads& s, HeadState& m, const Weights& own, const Weights& other,
+template <class S>
+__device__ __forceinline__ void multiply_values(S& s, HeadState& m, const Weights& own, const Weights& other,
                                                 int number) {
   const uint64_t value = wgmma_descriptor_mn_major(s.key[uniform(number % kStages)].latent[0], kChunkBytes);
   wgmma_touch(m.acc);
@@ -245,8 +259,9 @@ __device__ __forceinline__ void send_other_head(uint32_t to, const float (&score
 }
 
 // Sends this half of the other head's scores and keeps that of the own head's.
-__device__ __forceinline__ void share_scores(AllHeads& s, float (&own)[16], const float (&score)[32]) {
-  const int group = head_group(), t = read_thread_index() % 128;
+template <class S>
+__device__ __forceinline__ void share_scores(S& s, float (&own)[16], const float (&score)[32]) {
+  const int group = S::group(), t = read_thread_index() % 128;
   expect(s.score_full[group], kScoreBytes);
   send_other_head(address_there(&s.score[group][0][t]), score, address_there(&s.score_full[group]),
                   std::make_integer_sequence<int, 4>());
@@ -255,14 +270,16 @@ __device__ __forceinline__ void share_scores(AllHeads& s, float (&own)[16], cons
 }
 
 // Adds the other block's half to the own head's scores.
-__device__ __forceinline__ void add_other_half(AllHeads& s, float (&own)[16], int number) {
-  const int group = head_group();
+template <class S>
+__device__ __forceinline__ void add_other_half(S& s, float (&own)[16], int number) {
+  const int group = S::group();
   s.score_full[group].wait(number & 1);
   add_slots<2>(own, s.score[group]);
 }
 
-__device__ __forceinline__ void send_weights(AllHeads& s, const Weights& own, int32_t maximum) {
-  const int group = head_group(), t = read_thread_index() % 128;
+template <class S>
+__device__ __forceinline__ void send_weights(S& s, const Weights& own, int32_t maximum) {
+  const int group = S::group(), t = read_thread_index() % 128;
   expect(s.weight_full[group], kWeightBytes);
   const uint32_t barrier = address_there(&s.weight_full[group]), to = address_there(&s.weight[group][0][t]);
   cluster_store_async(to, own.four(0), barrier);
@@ -272,9 +289,9 @@ __device__ __forceinline__ void send_weights(AllHeads& s, const Weights& own, in
 
 // The other head's weights of a tile; factor[1] is what brings its sums to its new maximum. Returns whether a factor of the warp
 // is not 1, for which all that has come is read before more is sent.
-__device__ __forceinline__ bool receive_weights(AllHeads& s, HeadState& m, Weights& other, float (&factor)[2],
-                                                int number) {
-  const int group = head_group(), t = read_thread_index() % 128;
+template <class S>
+__device__ __forceinline__ bool receive_weights(S& s, HeadState& m, Weights& other, float (&factor)[2], int number) {
+  const int group = S::group(), t = read_thread_index() % 128;
   s.weight_full[group].wait(number & 1);
 #pragma unroll
   for (int i = 0; i < 2; ++i) other.set_four(i, load_shared_float4(&s.weight[group][i][t]));
@@ -285,8 +302,9 @@ __device__ __forceinline__ bool receive_weights(AllHeads& s, HeadState& m, Weigh
 }
 
 // What both heads' sums are multiplied by in the end, the other's from the other block. n_before: earlier rows with tiles.
-__device__ __forceinline__ void share_inverse(AllHeads& s, float (&inverse)[2], const RowTotal& total, int n_before) {
-  const int group = head_group(), t = read_thread_index() % 128;
+template <class S>
+__device__ __forceinline__ void share_inverse(S& s, float (&inverse)[2], const RowTotal& total, int n_before) {
+  const int group = S::group(), t = read_thread_index() % 128;
   inverse[0] = invert_sum(total.sum[0], total.sum[1]);
   expect(s.inverse_full[group], kInverseBytes);
   cluster_store_async(address_there(&s.inverse[group][t]), __float_as_uint(inverse[0]),
@@ -306,7 +324,8 @@ __device__ __forceinline__ void wait_for_values(HeadState& m) {
   wgmma_touch(m.acc);
 }
 
-__device__ __forceinline__ void release_tile(AllHeads& s, int number) {
+template <class S>
+__device__ __forceinline__ void release_tile(S& s, int number) {
   s.key_ring.empty[number % kStages].arrive_as_warp();
   __syncwarp();
 }
@@ -322,8 +341,8 @@ __device__ __forceinline__ void store_fours(const SparseMla& a, const W& w, int 
 }
 
 // Merges the last part of a whole row and writes the row.
-template <class W>
-__device__ __forceinline__ void write_row(AllHeads& s, TotalAhead& total, const HeadState& m, const float4* slot,
+template <class S, class W>
+__device__ __forceinline__ void write_row(S& s, TotalAhead& total, const HeadState& m, const float4* slot,
                                           const SparseMla& a, const W& w, int n_before) {
   const bool first_part = w.n_tiles() <= kPartTiles;
   MergeFactors f[2];
@@ -336,7 +355,7 @@ __device__ __forceinline__ void write_row(AllHeads& s, TotalAhead& total, const 
 #pragma unroll
   for (int first = kFoursAhead; first < kFours; first += kFoursAtOnce) {
     float4 four[kFoursAtOnce];
-    read_total<kHeadThreads>(four, slot, first, first_part);
+    read_total<S::kHeadThreads>(four, slot, first, first_part);
     merge_fours(four, m, first, f);
 #pragma unroll
     for (int j = 0; j < kFoursAtOnce; j += 4) store_fours(a, w, first + j, four + j, inverse);
@@ -351,37 +370,40 @@ __device__ __forceinline__ void write_zeros(const SparseMla& a, const W& w) {
   for (int j = 0; j < kFours; j += 4) store_fours(a, w, j, zeros, {0, 0});
 }
 
-// Half the columns of a part, for the block that merges them: kHalfFours float4 of each head thread, 256 threads apart, the sums
+// Half the columns of a part, for the block that merges them: kHalfFours float4 of each head thread, kHeadThreads apart, the sums
 // of the weights and what both are relative to. A word for each warpgroup says that they are there.
 constexpr int kHalfFours = kFours / kMaxParts, kShareFours = kHalfFours + 1;
-static_assert(kShareFours * kHeadThreads * sizeof(float4) <= kMlaTotalBytes);
+static_assert(kShareFours * HalfDepth<2>::kHeadThreads * sizeof(float4) <= kMlaTotalBytes);
 template <class W>
 __device__ __forceinline__ int share_index(const W& w, int part) {
-  return (static_cast<int>(w.row()) * kMaxParts + part) * 2 + w.half();
+  return (w.item() - w.part() + part) * 2 + w.half();
 }
+template <class S>
 __device__ __forceinline__ float4* share_slot(const SparseMla& a, int index) {
-  return reinterpret_cast<float4*>(a.scratch + kMlaCounterBytes) + int64_t{index} * kShareFours * kHeadThreads +
+  return reinterpret_cast<float4*>(a.scratch + kMlaCounterBytes) + int64_t{index} * kShareFours * S::kHeadThreads +
          read_thread_index();
 }
+template <class S>
 __device__ __forceinline__ uint32_t* share_word(const SparseMla& a, int index) {
-  return reinterpret_cast<uint32_t*>(a.scratch) + index * 2 + head_group();
+  return reinterpret_cast<uint32_t*>(a.scratch) + index * S::kGroups + S::group();
 }
 
 // Says that this warpgroup's share has been written; waits for the other part's, and leaves its word as it was.
+template <class S>
 __device__ __forceinline__ void exchange_shares(const SparseMla& a, int own, int other) {
   __threadfence();
-  named_barrier(kHeadBarrier + head_group(), 128);
+  named_barrier(kHeadBarrier + S::group(), 128);
   if (read_thread_index() % 128 == 0) {
-    store_relaxed(share_word(a, other), 1);
-    poll_until([&] { return load_acquire(share_word(a, own)) != 0; });
-    store_relaxed(share_word(a, own), 0);
+    store_relaxed(share_word<S>(a, other), 1);
+    poll_until([&] { return load_acquire(share_word<S>(a, own)) != 0; });
+    store_relaxed(share_word<S>(a, own), 0);
   }
-  named_barrier(kHeadBarrier + head_group(), 128);
+  named_barrier(kHeadBarrier + S::group(), 128);
 }
 
 // Merges this block's columns of both parts of a row, the earlier first, and writes them.
-template <class W>
-__device__ __forceinline__ void merge_with_other_part(AllHeads& s, const HeadState& m, const SparseMla& a, const W& w,
+template <class S, class W>
+__device__ __forceinline__ void merge_with_other_part(S& s, const HeadState& m, const SparseMla& a, const W& w,
                                                       int n_before) {
   RowTotal part;
   MergeFactors unused[2];
@@ -395,13 +417,13 @@ __device__ __forceinline__ void merge_with_other_part(AllHeads& s, const HeadSta
     return float4{second ? y.x : x.x, second ? y.y : x.y, second ? y.z : x.z, second ? y.w : x.w};
   };
   const int other = share_index(w, w.part() ^ 1), own = share_index(w, w.part());
-  float4* to = share_slot(a, other);
+  float4* to = share_slot<S>(a, other);
 #pragma unroll
-  for (int j = 0; j < kHalfFours; ++j) __stcg(to + j * kHeadThreads, choose(!later, four(0, j), four(1, j)));
-  __stcg(to + kHalfFours * kHeadThreads, pack_row_total(part));
-  exchange_shares(a, own, other);
-  const float4* from = share_slot(a, own);
-  const RowTotal others = unpack_row_total(__ldcg(from + kHalfFours * kHeadThreads));
+  for (int j = 0; j < kHalfFours; ++j) __stcg(to + j * S::kHeadThreads, choose(!later, four(0, j), four(1, j)));
+  __stcg(to + kHalfFours * S::kHeadThreads, pack_row_total(part));
+  exchange_shares<S>(a, own, other);
+  const float4* from = share_slot<S>(a, own);
+  const RowTotal others = unpack_row_total(__ldcg(from + kHalfFours * S::kHeadThreads));
   RowTotal total;
   MergeFactors f[kMaxParts][2];
 #pragma unroll
@@ -420,7 +442,7 @@ __device__ __forceinline__ void merge_with_other_part(AllHeads& s, const HeadSta
   for (int first = 0; first < kHalfFours; first += 4) {
     float4 value[4];
 #pragma unroll
-    for (int j = 0; j < 4; ++j) value[j] = __ldcg(from + (first + j) * kHeadThreads);
+    for (int j = 0; j < 4; ++j) value[j] = __ldcg(from + (first + j) * S::kHeadThreads);
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       const float4 mine = choose(later, four(0, first + j), four(1, first + j)), theirs = value[j];
@@ -437,7 +459,8 @@ __device__ __forceinline__ void merge_with_other_part(AllHeads& s, const HeadSta
 }
 
 // Weighs the own head's scores of a tile, once the other block's half of them is there; returns as weigh_own_head().
-__device__ __forceinline__ float weigh_tile(AllHeads& s, HeadState& m, float (&own_score)[16], int number, bool is_last,
+template <class S>
+__device__ __forceinline__ float weigh_tile(S& s, HeadState& m, float (&own_score)[16], int number, bool is_last,
                                             float scale_log2) {
   add_other_half(s, own_score, number);
   const float* bias = is_last ? s.bias[number % kStages] : nullptr;  // only a row's last tile can have invalid indices
@@ -445,8 +468,8 @@ __device__ __forceinline__ float weigh_tile(AllHeads& s, HeadState& m, float (&o
 }
 
 // All tiles of this block's row or part, up to the values of the last, which are still being added.
-template <bool kParts>
-__device__ __forceinline__ void attend_tiles(AllHeads& s, HeadState& m, const SparseMla& a, const HeadsWork<kParts>& w,
+template <bool kParts, class S>
+__device__ __forceinline__ void attend_tiles(S& s, HeadState& m, const SparseMla& a, const HeadsWork<S, kParts>& w,
                                              float scale_log2) {
   const int last = w.n_tiles() - 1;
   float score[32], own_score[16];
@@ -470,7 +493,7 @@ __device__ __forceinline__ void attend_tiles(AllHeads& s, HeadState& m, const Sp
     multiply_values(s, m, own, other, number);
     if (!kParts && tile + 1 == kPartTiles) {
       wait_for_values(m);
-      store_first_part(m, total_slot(a));
+      store_first_part<S>(m, total_slot<S>(a));
     }
     factor[0] = weigh_tile(s, m, own_score, number + 1, tile + 1 == last, scale_log2);
     wait_for_values(m);
@@ -483,101 +506,104 @@ __device__ __forceinline__ void attend_tiles(AllHeads& s, HeadState& m, const Sp
 }
 
 // A whole row. While the last values are added its first part is read, if there is one.
-__device__ __forceinline__ void attend_row(AllHeads& s, HeadState& m, const SparseMla& a, const HeadsWork<false>& w,
+template <class S>
+__device__ __forceinline__ void attend_row(S& s, HeadState& m, const SparseMla& a, const HeadsWork<S, false>& w,
                                            float scale_log2, int n_before) {
   attend_tiles<false>(s, m, a, w, scale_log2);
   TotalAhead total;
-  read_ahead(total, total_slot(a), w.n_tiles() <= kPartTiles);
+  read_ahead<S>(total, total_slot<S>(a), w.n_tiles() <= kPartTiles);
   wait_for_values(m);
   release_tile(s, w.base() + w.n_tiles() - 1);
-  write_row(s, total, m, total_slot(a), a, w, n_before);
+  write_row(s, total, m, total_slot<S>(a), a, w, n_before);
 }
 
 // One part of a row, whose other part another pair has at the same time.
-__device__ __forceinline__ void attend_row(AllHeads& s, HeadState& m, const SparseMla& a, const HeadsWork<true>& w,
+template <class S>
+__device__ __forceinline__ void attend_row(S& s, HeadState& m, const SparseMla& a, const HeadsWork<S, true>& w,
                                            float scale_log2, int n_before) {
   attend_tiles<true>(s, m, a, w, scale_log2);
   wait_for_values(m);
   release_tile(s, w.base() + w.n_tiles() - 1);
   if (w.n_used_parts() == kMaxParts) return merge_with_other_part(s, m, a, w, n_before);
   TotalAhead total;
-  read_ahead(total, nullptr, true);
+  read_ahead<S>(total, nullptr, true);
   write_row(s, total, m, nullptr, a, w, n_before);
 }
 
-template <bool kParts>
-__device__ __forceinline__ void head_role(AllHeads& s, const SparseMla& a, float scale_log2) {
-  HeadsWork<kParts> w(a, kMaxParts);
+template <bool kParts, class S>
+__device__ __forceinline__ void head_role(S& s, const SparseMla& a, float scale_log2) {
+  HeadsWork<S, kParts> w(a, kMaxParts);
   int n_attended = 0;  // rows with tiles
   do {
     HeadState m;
-    load_queries<LatentRows::kFp8, 128>(s.query[head_group()], m.rope, a, w, read_thread_index() % 128,
-                                        kHeadBarrier + head_group(), head_swap(w));
+    load_queries<LatentRows::kFp8, 128>(s.query[S::group()], m.rope, a, w, read_thread_index() % 128,
+                                        kHeadBarrier + S::group(), head_swap(w));
     if (w.n_row_tiles() == 0 && w.part() == 0) write_zeros(a, w);
     if (w.n_tiles() > 0) attend_row(s, m, a, w, scale_log2, n_attended++);
   } while (w.advance());
   cluster_sync();  // nobody leaves while others may read or signal here
 }
 
-template <bool kTables, bool kParts>
-__device__ __forceinline__ void load_role(AllHeads& s, const SparseMla& a) {
-  HeadsWork<kParts> w(a, kMaxParts);
+template <bool kTables, bool kParts, class S>
+__device__ __forceinline__ void load_role(S& s, const SparseMla& a) {
+  HeadsWork<S, kParts> w(a, kMaxParts);
   RingPosition<kStages> at;
   do {
-    Fp8Loader<kTables, AllHeads, HeadsWork<kParts>>(s, a, w, at).run();
+    Fp8Loader<kTables, S, HeadsWork<S, kParts>>(s, a, w, at).run();
   } while (w.advance());
   __syncwarp();
   cluster_sync();
 }
 
-__device__ __forceinline__ void init_barriers(AllHeads& s) {
-  s.key_ring.init(kLoadThreads, kHeadThreads / 32 * kWarpArrivals);
-  for (int g = 0; g < 2; ++g) {
+template <class S>
+__device__ __forceinline__ void init_barriers(S& s) {
+  s.key_ring.init(kLoadThreads, S::kHeadThreads / 32 * kWarpArrivals);
+  for (int g = 0; g < S::kGroups; ++g) {
     for (Mbarrier* full : {&s.score_full[g], &s.weight_full[g], &s.inverse_full[g]}) full->init(1);  // and bytes
   }
   fence_barrier_init();
 }
 
-template <bool kTables, bool kParts>
-__global__ void __launch_bounds__(kAllHeadsThreads, 1)
-    all_heads_kernel(const __grid_constant__ SparseMla a, float scale_log2) {
+template <int kGroups, bool kParts, bool kTables>
+__global__ void __launch_bounds__(HalfDepth<kGroups>::kThreads, 1)
+    half_depth_kernel(const __grid_constant__ SparseMla a, float scale_log2) {
   extern __shared__ __align__(1024) uint8_t shared_bytes[];
-  AllHeads& s = *reinterpret_cast<AllHeads*>(shared_bytes);
+  auto& s = *reinterpret_cast<HalfDepth<kGroups>*>(shared_bytes);
   if (threadIdx.x == 0) init_barriers(s);
   launch_dependents();
   grid_dependency_wait();
   cluster_sync();
-  if (warp_index() < kHeadThreads / 32) {
-    setmaxnreg_inc<kHeadRegs>();
+  if (warp_index() < s.kHeadThreads / 32) {
+    if constexpr (kGroups == 2) setmaxnreg_inc<kHeadRegs>();
     head_role<kParts>(s, a, scale_log2);
   } else {
-    setmaxnreg_dec<kLoadRegs>();
+    if constexpr (kGroups == 2) setmaxnreg_dec<kLoadRegs>();
     load_role<kTables, kParts>(s, a);
   }
 }
 
-template <bool kTables, bool kParts>
+template <int kGroups, bool kParts, bool kTables>
 void launch_as(const SparseMla& a, StreamHandle stream) {
   constexpr float kLog2E = 1.44269504088896340736f;
-  const int64_t n_pairs = std::min(kParts ? a.n_rows * kMaxParts : a.n_rows, most_mla_pairs());
-  const Launch l{.grid = {static_cast<unsigned>(2 * n_pairs)},
-                 .block = {kAllHeadsThreads},
-                 .shared_bytes = sizeof(AllHeads),
+  const int64_t n_items = a.n_rows * (kGroups == 1 ? mla_head_groups(a.n_heads) : 1) * (kParts ? kMaxParts : 1);
+  const Launch l{.grid = {static_cast<unsigned>(2 * std::min(n_items, most_mla_pairs()))},
+                 .block = {HalfDepth<kGroups>::kThreads},
+                 .shared_bytes = sizeof(HalfDepth<kGroups>),
                  .cluster = 2,
                  .pdl = true,
                  .stream = stream};
   if constexpr (kParts)
-    launch_together(all_heads_kernel<kTables, kParts>, l, a, a.scale * kLog2E);
+    launch_together(half_depth_kernel<kGroups, kParts, kTables>, l, a, a.scale * kLog2E);
   else
-    launch_kernel(all_heads_kernel<kTables, kParts>, l, a, a.scale * kLog2E);
+    launch_kernel(half_depth_kernel<kGroups, kParts, kTables>, l, a, a.scale * kLog2E);
 }
 
-template <bool kParts>
+template <int kGroups, bool kParts>
 void launch(const SparseMla& a, StreamHandle stream) {
   if (a.tables.data != nullptr)
-    launch_as<true, kParts>(a, stream);
+    launch_as<kGroups, kParts, true>(a, stream);
   else
-    launch_as<false, kParts>(a, stream);
+    launch_as<kGroups, kParts, false>(a, stream);
 }
 
 }  // namespace
@@ -585,11 +611,10 @@ void launch(const SparseMla& a, StreamHandle stream) {
 
 namespace levin::cuda {
 
-void launch_sparse_mla_all_heads(const SparseMla& a, MlaSharing sharing, StreamHandle stream) {
-  if (sharing == MlaSharing::kAllHeadsParts)
-    mla::launch<true>(a, stream);
-  else
-    mla::launch<false>(a, stream);
+void launch_sparse_mla_half_depth(const SparseMla& a, MlaSharing sharing, StreamHandle stream) {
+  if (sharing == MlaSharing::kPairs) return mla::launch<1, true>(a, stream);
+  if (sharing == MlaSharing::kAllHeadsParts) return mla::launch<2, true>(a, stream);
+  mla::launch<2, false>(a, stream);
 }
 
 }  // namespace levin::cuda
