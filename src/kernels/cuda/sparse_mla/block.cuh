@@ -78,6 +78,11 @@ __device__ __forceinline__ bool is_padding(const SparseMla& a, int64_t row) {
   return a.tables.data != nullptr && a.table_row[row] < 0;
 }
 
+struct Nothing {
+  template <class W>
+  __device__ __forceinline__ void operator()(const W&) const {}
+};
+
 // What this block does at a time, an item: the tiles of a row with one group of heads, or with all of them, or those of a
 // part. Items of a cluster follow each other, in turns over the clusters. Every warp walks by itself, with few registers:
 // what follows from the block's index is formed anew where it is used. With all heads the warpgroups 0 and 1 have a
@@ -85,18 +90,22 @@ __device__ __forceinline__ bool is_padding(const SparseMla& a, int64_t row) {
 template <MlaSharing kSharing, bool kAllHeads = false>
 class Work {
  public:
-  __device__ __forceinline__ Work(const SparseMla& a, int n_parts) : a_(a), n_parts_(whole_row() ? 1 : n_parts) {
+  // `meanwhile` is called with this while an item's tiles are counted, which takes a latency of memory.
+  template <class F = Nothing>
+  __device__ __forceinline__ Work(const SparseMla& a, int n_parts, const F& meanwhile = {})
+      : a_(a), n_parts_(whole_row() ? 1 : n_parts) {
     item_ = static_cast<int>(blockIdx.x) / cluster_blocks();
-    enter();
+    enter(meanwhile);
   }
 
   // False after the last item.
-  __device__ __forceinline__ bool advance() {
+  template <class F = Nothing>
+  __device__ __forceinline__ bool advance(const F& meanwhile = {}) {
     item_ += static_cast<int>(gridDim.x) / cluster_blocks();
     if (item_ >= static_cast<int>(a_.n_rows) * n_groups() * item_parts()) return false;
     base_ += n_tiles_;
     ++n_done_;
-    enter();
+    enter(meanwhile);
     return true;
   }
 
@@ -129,12 +138,14 @@ class Work {
   __device__ __forceinline__ int cluster_blocks() const { return kSharing == MlaSharing::kClusters ? 2 * n_parts_ : 2; }
   __device__ __forceinline__ int item_parts() const { return kSharing == MlaSharing::kPairs ? n_parts_ : 1; }
 
-  // Counts the tiles that hold top-k indices: lane i looks at tile i.
-  __device__ __forceinline__ void enter() {
+  // Counts the tiles that hold top-k indices: lane i looks at tile i. A row of no request has none, whatever its list says.
+  template <class F>
+  __device__ __forceinline__ void enter(const F& meanwhile) {
     const int lane = threadIdx.x % 32;
-    const bool has_none = is_padding(a_, row());
-    const bool has_topk = lane < a_.n_topk / kTileKeys && a_.topk[row() * a_.n_topk + lane * kTileKeys] >= 0;
-    n_row_tiles_ = 32 - __clz(static_cast<int>(__ballot_sync(0xffffffff, has_topk && !has_none)));
+    const int32_t table_row = a_.tables.data == nullptr ? 0 : a_.table_row[row()];
+    const int32_t topk = lane < a_.n_topk / kTileKeys ? a_.topk[row() * a_.n_topk + lane * kTileKeys] : -1;
+    meanwhile(*this);
+    n_row_tiles_ = 32 - __clz(static_cast<int>(__ballot_sync(0xffffffff, min(table_row, topk) >= 0)));
     n_tiles_ = whole_row() ? n_row_tiles_ : max(0, min(n_row_tiles_ - first_tile(), kPartTiles));
   }
 

@@ -55,11 +55,11 @@ struct HalfDepth {
   KeyTile key[kStages];
   alignas(1024) uint8_t query[kGroups][kChunks][kChunkBytes];
   // What the other block sends, in slots of each thread: its half of the scores of own heads; weights of the others, what
-  // they are relative to, and what their sums are multiplied by in the end.
+  // they are relative to, and in the end their sums.
   alignas(16) float4 score[kGroups][4][128];
   alignas(16) float4 weight[kGroups][2][128];
   int32_t maximum[kGroups][128];
-  float inverse[kGroups][128];
+  float2 sum[kGroups][128];
   RawKeys raw[kRawStages];
   int32_t pick[kPickStages][kTileKeys / 2];
   int32_t entry[kEntryStages][kTileKeys / 2];
@@ -67,7 +67,7 @@ struct HalfDepth {
   RingBarriers<kStages> key_ring;
   Mbarrier score_full[kGroups];
   Mbarrier weight_full[kGroups];
-  Mbarrier inverse_full[kGroups];
+  Mbarrier sum_full[kGroups];
 };
 static_assert(sizeof(HalfDepth<1>) <= kMaxSharedBytes && sizeof(HalfDepth<2>) <= kMaxSharedBytes,
               "too much shared memory");
@@ -240,7 +240,7 @@ __device__ __forceinline__ void multiply_values(S& s, HeadState& m, const Weight
 // is free when the next of its kind is sent. Scores go out after the other's weights of the tile before have been read here,
 // which it sends when it has read the scores before; weights after the other's scores of their tile, which it sends when it
 // has read the weights before; and both follow each other so from row to row too.
-constexpr int kScoreBytes = 128 * 64, kWeightBytes = 128 * (32 + 4), kInverseBytes = 128 * 4;  // of a warpgroup
+constexpr int kScoreBytes = 128 * 64, kWeightBytes = 128 * (32 + 4), kSumBytes = 128 * 8;  // of a warpgroup
 
 __device__ __forceinline__ void expect(Mbarrier& full, uint32_t n_bytes) {
   if (read_thread_index() % 128 == 0) full.arrive_expect_bytes(n_bytes);
@@ -301,16 +301,21 @@ __device__ __forceinline__ bool receive_weights(S& s, HeadState& m, Weights& oth
   return __any_sync(0xffffffff, factor[0] != 1 || factor[1] != 1);
 }
 
-// What both heads' sums are multiplied by in the end, the other's from the other block. n_before: earlier rows with tiles.
+// The sums of the own head's weights, of even and of odd tiles, to the other block, once a row; and what comes of the other head.
+// n_before: earlier rows with tiles.
 template <class S>
-__device__ __forceinline__ void share_inverse(S& s, float (&inverse)[2], const RowTotal& total, int n_before) {
+__device__ __forceinline__ void send_sums(S& s, const RowTotal& own) {
   const int group = S::group(), t = read_thread_index() % 128;
-  inverse[0] = invert_sum(total.sum[0], total.sum[1]);
-  expect(s.inverse_full[group], kInverseBytes);
-  cluster_store_async(address_there(&s.inverse[group][t]), __float_as_uint(inverse[0]),
-                      address_there(&s.inverse_full[group]));
-  s.inverse_full[group].wait(n_before & 1);
-  inverse[1] = s.inverse[group][t];
+  expect(s.sum_full[group], kSumBytes);
+  const uint32_t to = address_there(&s.sum[group][t]), barrier = address_there(&s.sum_full[group]);
+  cluster_store_async(to, __float_as_uint(own.sum[0]), barrier);
+  cluster_store_async(to + sizeof(float), __float_as_uint(own.sum[1]), barrier);
+}
+template <class S>
+__device__ __forceinline__ float2 receive_sums(S& s, int n_before) {
+  const int group = S::group(), t = read_thread_index() % 128;
+  s.sum_full[group].wait(n_before & 1);
+  return s.sum[group][t];
 }
 
 // Brings the sums of both heads to their new maxima; all products that add to them are done.
@@ -347,8 +352,9 @@ __device__ __forceinline__ void write_row(S& s, TotalAhead& total, const HeadSta
   const bool first_part = w.n_tiles() <= kPartTiles;
   MergeFactors f[2];
   merge_part_sums(total.sums, m, w.n_tiles() % 2 != 0, f);
-  float inverse[2];
-  share_inverse(s, inverse, total.sums, n_before);
+  send_sums(s, total.sums);
+  const float2 other = receive_sums(s, n_before);
+  const float inverse[2] = {invert_sum(total.sums.sum[0], total.sums.sum[1]), invert_sum(other.x, other.y)};
   merge_fours(total.four, m, 0, f);
 #pragma unroll
   for (int j = 0; j < kFoursAhead; j += 4) store_fours(a, w, j, total.four + j, inverse);
@@ -370,89 +376,96 @@ __device__ __forceinline__ void write_zeros(const SparseMla& a, const W& w) {
   for (int j = 0; j < kFours; j += 4) store_fours(a, w, j, zeros, {0, 0});
 }
 
-// Half the columns of a part, for the block that merges them: kHalfFours float4 of each head thread, kHeadThreads apart, the sums
-// of the weights and what both are relative to. A word for each warpgroup says that they are there.
-constexpr int kHalfFours = kFours / kMaxParts, kShareFours = kHalfFours + 1;
-static_assert(kShareFours * HalfDepth<2>::kHeadThreads * sizeof(float4) <= kMlaTotalBytes);
-template <class W>
-__device__ __forceinline__ int share_index(const W& w, int part) {
-  return (w.item() - w.part() + part) * 2 + w.half();
-}
-template <class S>
-__device__ __forceinline__ float4* share_slot(const SparseMla& a, int index) {
-  return reinterpret_cast<float4*>(a.scratch + kMlaCounterBytes) + int64_t{index} * kShareFours * S::kHeadThreads +
-         read_thread_index();
-}
-template <class S>
-__device__ __forceinline__ uint32_t* share_word(const SparseMla& a, int index) {
-  return reinterpret_cast<uint32_t*>(a.scratch) + index * S::kGroups + S::group();
+// What a warp leaves in scratch memory for the warp of the other part that has the same heads and columns: the half of the columns
+// that that one merges, and of both heads the sums of the weights of even and of odd tiles, and what all is relative to.
+constexpr int kHalfFours = kFours / kMaxParts;
+struct WarpShare {
+  float4 four[kHalfFours][32];
+  float4 sums[32];
+  int2 maximum[32];
+  uint32_t has_come;  // zero when no launch is under way
+};
+static_assert(sizeof(WarpShare) <= kMlaWarpShareBytes);
+
+// Of the part `part`, which is to read it.
+template <class S, class W>
+__device__ __forceinline__ WarpShare& warp_share(const SparseMla& a, const W& w, int part) {
+  const int block = (w.item() - w.part() + part) * 2 + w.half();
+  const int warp = block * (S::kHeadThreads / 32) + read_thread_index() / 32;
+  return *reinterpret_cast<WarpShare*>(a.scratch + kMlaShareOffset + warp * kMlaWarpShareBytes);
 }
 
-// Says that this warpgroup's share has been written; waits for the other part's, and leaves its word as it was.
-template <class S>
-__device__ __forceinline__ void exchange_shares(const SparseMla& a, int own, int other) {
+__device__ __forceinline__ float4 choose(bool second, const float4& x, const float4& y) {
+  return {second ? y.x : x.x, second ? y.y : x.y, second ? y.z : x.z, second ? y.w : x.w};
+}
+
+// Fours of the first or the second half of a thread's columns.
+__device__ __forceinline__ float4 four_of(const HeadState& m, bool second_half, int j) {
+  const float *x = m.acc + 4 * j, *y = x + 4 * kHalfFours;
+  return choose(second_half, {x[0], x[1], x[2], x[3]}, {y[0], y[1], y[2], y[3]});
+}
+
+// Says that a warp's share is there; waits for the other part's, and leaves its word as it was. All lanes wait: for one of them
+// alone the compiler takes the warp for divergent in all that follows, the next row's tiles too.
+__device__ __forceinline__ void exchange_shares(WarpShare& to, WarpShare& from) {
+  const bool first_lane = read_thread_index() % 32 == 0;
   __threadfence();
-  named_barrier(kHeadBarrier + S::group(), 128);
-  if (read_thread_index() % 128 == 0) {
-    store_relaxed(share_word<S>(a, other), 1);
-    poll_until([&] { return load_acquire(share_word<S>(a, own)) != 0; });
-    store_relaxed(share_word<S>(a, own), 0);
-  }
-  named_barrier(kHeadBarrier + S::group(), 128);
+  __syncwarp();
+  if (first_lane) store_relaxed(&to.has_come, 1);
+  poll_until([&] { return __all_sync(0xffffffff, load_acquire(&from.has_come) != 0); });
+  if (first_lane) store_relaxed(&from.has_come, 0);
 }
 
 // Merges this block's columns of both parts of a row, the earlier first, and writes them.
 template <class S, class W>
 __device__ __forceinline__ void merge_with_other_part(S& s, const HeadState& m, const SparseMla& a, const W& w,
                                                       int n_before) {
-  RowTotal part;
-  MergeFactors unused[2];
-  merge_part_sums(part, m, w.n_tiles() % 2 != 0, unused);
+  constexpr int kFoursAtOnce = S::kGroups == 1 ? kHalfFours : kHalfFours / 2;  // as many as there are registers for
+  const int lane = read_thread_index() % 32;
   const bool later = w.part() == 1;
-  const auto four = [&](int half, int j) {  // of the first or the second half of the columns
-    const float* v = m.acc + 4 * (half * kHalfFours + j);
-    return float4{v[0], v[1], v[2], v[3]};
-  };
-  const auto choose = [](bool second, const float4& x, const float4& y) {
-    return float4{second ? y.x : x.x, second ? y.y : x.y, second ? y.z : x.z, second ? y.w : x.w};
-  };
-  const int other = share_index(w, w.part() ^ 1), own = share_index(w, w.part());
-  float4* to = share_slot<S>(a, other);
+  WarpShare &to = warp_share<S>(a, w, w.part() ^ 1), &from = warp_share<S>(a, w, w.part());
+  RowTotal own;
+  MergeFactors unused[2];
+  merge_part_sums(own, m, w.n_tiles() % 2 != 0, unused);
+  send_sums(s, own);
 #pragma unroll
-  for (int j = 0; j < kHalfFours; ++j) __stcg(to + j * S::kHeadThreads, choose(!later, four(0, j), four(1, j)));
-  __stcg(to + kHalfFours * S::kHeadThreads, pack_row_total(part));
-  exchange_shares<S>(a, own, other);
-  const float4* from = share_slot<S>(a, own);
-  const RowTotal others = unpack_row_total(__ldcg(from + kHalfFours * S::kHeadThreads));
-  RowTotal total;
+  for (int j = 0; j < kHalfFours; ++j) __stcg(&to.four[j][lane], four_of(m, !later, j));
+  __stcg(&to.maximum[lane], int2{m.maximum[0], m.maximum[1]});
+  const float2 other = receive_sums(s, n_before);
+  const float4 sums{own.sum[0], own.sum[1], other.x, other.y};
+  __stcg(&to.sums[lane], sums);
+  exchange_shares(to, from);
+
+  const float4 their_sums = __ldcg(&from.sums[lane]);
+  const int2 their_maximum = __ldcg(&from.maximum[lane]);
+  float4 theirs[kFoursAtOnce];
+  const auto read = [&](int first) {
+#pragma unroll
+    for (int j = 0; j < kFoursAtOnce; ++j) theirs[j] = __ldcg(&from.four[first + j][lane]);
+  };
+  read(0);
+  const float4 part_sums[kMaxParts] = {choose(later, sums, their_sums), choose(later, their_sums, sums)};
+  float4 total{0, 0, 0, 0};
+  int32_t maximum[2] = {kNoCeiling, kNoCeiling};
   MergeFactors f[kMaxParts][2];
 #pragma unroll
   for (int p = 0; p < kMaxParts; ++p) {
-    const bool is_own = p == w.part();
-#pragma unroll
-    for (int h = 0; h < 2; ++h) f[p][h] = merge_factors(total.maximum[h], is_own ? part.maximum[h] : others.maximum[h]);
-#pragma unroll
-    for (int parity = 0; parity < 2; ++parity)
-      total.sum[parity] =
-          fmaf(is_own ? part.sum[parity] : others.sum[parity], f[p][0].part, total.sum[parity] * f[p][0].total);
+    f[p][0] = merge_factors(maximum[0], p == w.part() ? m.maximum[0] : their_maximum.x);
+    f[p][1] = merge_factors(maximum[1], p == w.part() ? m.maximum[1] : their_maximum.y);
+    const float part[4] = {part_sums[p].x, part_sums[p].y, part_sums[p].z, part_sums[p].w};
+    total = merge_four(part, 0, f[p], total);
   }
-  float inverse[2];
-  share_inverse(s, inverse, total, n_before);
+  const float inverse[2] = {invert_sum(total.x, total.y), invert_sum(total.z, total.w)};
 #pragma unroll
   for (int first = 0; first < kHalfFours; first += 4) {
+    if (first > 0 && first % kFoursAtOnce == 0) read(first);
     float4 value[4];
 #pragma unroll
-    for (int j = 0; j < 4; ++j) value[j] = __ldcg(from + (first + j) * S::kHeadThreads);
-#pragma unroll
     for (int j = 0; j < 4; ++j) {
-      const float4 mine = choose(later, four(0, first + j), four(1, first + j)), theirs = value[j];
-      value[j] = {0, 0, 0, 0};
-#pragma unroll
-      for (int p = 0; p < kMaxParts; ++p) {
-        const float4 v = p == w.part() ? mine : theirs;
-        const float of_part[4] = {v.x, v.y, v.z, v.w};
-        value[j] = merge_four(of_part, 0, f[p], value[j]);
-      }
+      const float4 x = four_of(m, later, first + j), y = theirs[first % kFoursAtOnce + j];
+      const float4 early = choose(later, x, y), late = choose(later, y, x);
+      const float part[kMaxParts][4] = {{early.x, early.y, early.z, early.w}, {late.x, late.y, late.z, late.w}};
+      value[j] = merge_four(part[1], 0, f[1], merge_four(part[0], 0, f[0], {0, 0, 0, 0}));
     }
     store_fours(a, w, w.part() * kHalfFours + first, value, inverse);
   }
@@ -546,11 +559,13 @@ __device__ __forceinline__ void head_role(S& s, const SparseMla& a, float scale_
 
 template <bool kTables, bool kParts, class S>
 __device__ __forceinline__ void load_role(S& s, const SparseMla& a) {
-  HeadsWork<S, kParts> w(a, kMaxParts);
+  using Loader = Fp8Loader<kTables, S, HeadsWork<S, kParts>>;
+  const auto ask = [&](const HeadsWork<S, kParts>& w) { Loader::ask_first(s, a, w); };
+  HeadsWork<S, kParts> w(a, kMaxParts, ask);
   RingPosition<kStages> at;
   do {
-    Fp8Loader<kTables, S, HeadsWork<S, kParts>>(s, a, w, at).run();
-  } while (w.advance());
+    Loader(s, a, w, at).run();
+  } while (w.advance(ask));
   __syncwarp();
   cluster_sync();
 }
@@ -559,7 +574,7 @@ template <class S>
 __device__ __forceinline__ void init_barriers(S& s) {
   s.key_ring.init(kLoadThreads, S::kHeadThreads / 32 * kWarpArrivals);
   for (int g = 0; g < S::kGroups; ++g) {
-    for (Mbarrier* full : {&s.score_full[g], &s.weight_full[g], &s.inverse_full[g]}) full->init(1);  // and bytes
+    for (Mbarrier* full : {&s.score_full[g], &s.weight_full[g], &s.sum_full[g]}) full->init(1);  // and bytes
   }
   fence_barrier_init();
 }

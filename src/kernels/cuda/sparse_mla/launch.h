@@ -24,12 +24,15 @@ constexpr int64_t kMlaMergeBytes = std::max(kMlaTotals * kMlaTotalBytes, int64_t
 // Few rows in clusters: the weights of a row and 64 heads, between the block that has them and those that need them.
 constexpr int64_t kMlaWeightBytes = int64_t{kMlaMaxParts} * kMlaPartTopk * kMlaHeadGroup * 2;
 constexpr int64_t kMlaFewRowsItems = kMlaMergeBytes / kMlaWeightBytes;  // of a launch
+// Parts whose blocks are on the device together: what up to eight head warps of a block leave for those of the other part.
+constexpr int64_t kMlaWarpShareBytes = 9 * 1024;
+constexpr int64_t kMlaShareOffset = kMlaCounterBytes + kMlaMergeBytes;
 // Few rows apart: what the blocks of a row and 64 heads tell each other (struct PartMail of each part), after the state of the
 // last launch. Launches take turns with two buffers: each leaves the other one's words as kNoMail.
 constexpr int64_t kMlaMailStateBytes = 128;
 constexpr int64_t kMlaMailBytes = int64_t{kMlaMaxParts} * (kMlaPartTopk / 64 * (128 * 80 + 64 * 4) + 64 * 4);
 constexpr int kMlaMailItems = 18;  // of a launch
-constexpr int64_t kMlaMailOffset = kMlaCounterBytes + kMlaMergeBytes;
+constexpr int64_t kMlaMailOffset = kMlaShareOffset + kMlaTotals * 8 * kMlaWarpShareBytes;
 
 constexpr int kConvertedRowBytes = (512 + 64) * 2;
 

@@ -125,12 +125,22 @@ class Fp8Loader {
         at_(at),
         a_(a),
         w_(w),
-        thread_(static_cast<int>(threadIdx.x) - S::kFirstLoadThread),
-        topk_(a.topk + w.row() * a.n_topk + w.first_tile() * kTileKeys + thread_ / 4),
+        thread_(load_thread()),
+        topk_(first_topk(a, w)),
         table_(kTables ? a.tables.data + a.table_row[w.row()] * a.tables.stride : nullptr) {}
 
+  // Asks for an item's first indices, for run(), while its tiles are counted.
+  __device__ __forceinline__ static void ask_first(S& s, const SparseMla& a, const W& w) {
+    const int32_t* topk = first_topk(a, w);
+    const int key = load_thread() / 4, n_halves = a.n_topk / kKeys - 2 * w.first_tile();
+#pragma unroll
+    for (int i = 0; i < 2 * kRawStages; ++i)
+      if (load_thread() % 4 == 0 && i < n_halves) async_copy_4(&s.pick[i][key], topk + i * kKeys, true);
+    async_copy_commit();
+  }
+
   __device__ __forceinline__ void run() {
-    if (w_.n_tiles() == 0) return;
+    if (w_.n_tiles() == 0) return finish();
     RawRow row;
     begin();
     row.read(s_.raw[0], thread_);
@@ -149,8 +159,7 @@ class Fp8Loader {
         finish_tile();
       }
     }
-    async_copy_wait<0>();
-    __syncwarp();  // all lanes have read their top-k indices: the next item's come to the same places
+    finish();
   }
 
  private:
@@ -161,6 +170,10 @@ class Fp8Loader {
   // the row comes later, which only a ring of three half tiles has time for.
   static constexpr bool kTileFirst = kRawStages > 2;
 
+  __device__ __forceinline__ static int load_thread() { return static_cast<int>(threadIdx.x) - S::kFirstLoadThread; }
+  __device__ __forceinline__ static const int32_t* first_topk(const SparseMla& a, const W& w) {
+    return a.topk + w.row() * a.n_topk + w.first_tile() * kTileKeys + load_thread() / 4;
+  }
   __device__ __forceinline__ int key() const { return thread_ / 4; }
   __device__ __forceinline__ bool asks(int half_tile) const { return thread_ % 4 == 0 && half_tile < 2 * w_.n_tiles(); }
 
@@ -189,11 +202,8 @@ class Fp8Loader {
     __syncwarp();
   }
 
-  // Asks for the first three half tiles and waits for the first.
+  // Asks for the first half tiles, whose indices have been asked for, and waits for the first.
   __device__ __forceinline__ void begin() {
-#pragma unroll
-    for (int i = 0; i < 2 * kRawStages; ++i) ask_pick(i);
-    async_copy_commit();
     wait_for_rows<0>();
 #pragma unroll
     for (int i = 0; i < kRawStages; ++i) ask_entry(i);
@@ -211,6 +221,9 @@ class Fp8Loader {
     wait_for_rows<kRawStages - 1>();
     read_pick(kRawStages);
   }
+
+  // Once all that was asked for has come and been read: the next item's indices come to the same places.
+  __device__ __forceinline__ void finish() { wait_for_rows<0>(); }
 
   // Asks for a row, which is `ahead` after the one to be put next, and for what later ones need.
   __device__ __forceinline__ void ask_with(int half_tile, int ahead, int stage, int slot) {

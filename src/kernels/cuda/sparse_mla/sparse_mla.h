@@ -67,7 +67,7 @@ struct SparseMla {
   float scale = 0;  // positive
 };
 
-// What blocks tell each other of the rows being worked on, 50 MB. One launch at a time may use it: a stream has its own, since
+// What blocks tell each other of the rows being worked on, 61 MB. One launch at a time may use it: a stream has its own, since
 // launches on another may run at the same time. Cleared by its owner once, and again after a launch that did not end; a launch that ends
 // leaves it as the next one expects it.
 int64_t sparse_mla_scratch_bytes();
