@@ -109,6 +109,18 @@ struct alignas(8) Mbarrier {
     }
   }
 
+  // The same by a whole warp, where its barrier depends on the thread: the compiler takes lanes that wait by themselves for divergent
+  // in all that follows.
+  __device__ __forceinline__ void wait_as_warp(uint32_t parity) const {
+    const auto is_done = [&] { return __all_sync(0xffffffff, try_wait(parity)); };
+    if (is_done()) return;
+    const uint64_t begin = now_ns();
+    while (!is_done()) {
+      rest_for_racecheck();
+      if (now_ns() - begin > kWatchdogNs) __trap();
+    }
+  }
+
   // The same without a clock, for a kernel that has no registers left for it: ptxas would run its products one at a time
   // (its remark C7512).
   __device__ __forceinline__ void wait_without_clock(uint32_t parity) const {
@@ -116,9 +128,9 @@ struct alignas(8) Mbarrier {
     while (!try_wait(parity)) rest_for_racecheck();
   }
 
-  // As wait_without_clock().
+  // As wait_without_clock(), by a whole warp: see wait_as_warp().
   __device__ __forceinline__ void wait_of_cluster(uint32_t parity) const {
-    while (!try_wait_of_cluster(parity)) rest_for_racecheck();
+    while (!__all_sync(0xffffffff, try_wait_of_cluster(parity))) rest_for_racecheck();
   }
 
  private:

@@ -273,7 +273,7 @@ __device__ __forceinline__ void share_scores(S& s, float (&own)[16], const float
 template <class S>
 __device__ __forceinline__ void add_other_half(S& s, float (&own)[16], int number) {
   const int group = S::group();
-  s.score_full[group].wait(number & 1);
+  s.score_full[group].wait_as_warp(number & 1);
   add_slots<2>(own, s.score[group]);
 }
 
@@ -292,7 +292,7 @@ __device__ __forceinline__ void send_weights(S& s, const Weights& own, int32_t m
 template <class S>
 __device__ __forceinline__ bool receive_weights(S& s, HeadState& m, Weights& other, float (&factor)[2], int number) {
   const int group = S::group(), t = read_thread_index() % 128;
-  s.weight_full[group].wait(number & 1);
+  s.weight_full[group].wait_as_warp(number & 1);
 #pragma unroll
   for (int i = 0; i < 2; ++i) other.set_four(i, load_shared_float4(&s.weight[group][i][t]));
   const int32_t maximum = s.maximum[group][t];
@@ -314,7 +314,7 @@ __device__ __forceinline__ void send_sums(S& s, const RowTotal& own) {
 template <class S>
 __device__ __forceinline__ float2 receive_sums(S& s, int n_before) {
   const int group = S::group(), t = read_thread_index() % 128;
-  s.sum_full[group].wait(n_before & 1);
+  s.sum_full[group].wait_as_warp(n_before & 1);
   return s.sum[group][t];
 }
 

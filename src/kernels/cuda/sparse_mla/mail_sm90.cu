@@ -91,6 +91,12 @@ __device__ __forceinline__ void leave_launch(const S& s, const SparseMla& a) {
   state->n_launches = s.n_launches + 1;
 }
 
+// Whether the words whose bits each lane has collected have come, for the warp: the compiler takes a warp whose lanes wait by
+// themselves for divergent in all that follows.
+__device__ __forceinline__ bool no_lane_waits(uint32_t all) {
+  return __all_sync(0xffffffff, static_cast<int32_t>(all) >= 0);
+}
+
 // The maxima of this thread's heads up to a tile, the one before it and the one before that. Each of four lanes reads the ceilings
 // of four tiles.
 struct RunningMax {
@@ -106,7 +112,7 @@ struct RunningMax {
       uint32_t all = 0;
 #pragma unroll
       for (int i = 0; i < 4; ++i) all |= first + i <= tile ? word[i] : 0;
-      return static_cast<int32_t>(all) >= 0;
+      return no_lane_waits(all);
     });
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -119,7 +125,6 @@ struct RunningMax {
           if (first + i <= tile - back) bits[back][h] = max(bits[back][h], static_cast<int32_t>(word[i]));
       }
     }
-    __syncwarp();
 #pragma unroll
     for (int back = 0; back < 3; ++back) {
 #pragma unroll
@@ -392,14 +397,16 @@ __device__ __forceinline__ void add_part(S& s, const SparseMla& a, const BlockWo
   add_next_tile(s, w, mail, m, kPartTiles - 3, 1, y, z, x);
   add_next_tile(s, w, mail, m, kPartTiles - 2, 0, z, x, y);
   add_next_tile(s, w, mail, m, kPartTiles - 1, 1, x, y, z);
+  poll_until([&] {
+    uint32_t all = 0;
 #pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    poll_until([&] {
-      m.maximum[h] = static_cast<int32_t>(load_relaxed(&mail.maximum[head_row() + 8 * h]));
-      return m.maximum[h] >= 0;
-    });
-  }
-  __syncwarp();
+    for (int h = 0; h < 2; ++h) {
+      const uint32_t word = load_relaxed(&mail.maximum[head_row() + 8 * h]);
+      m.maximum[h] = static_cast<int32_t>(word);
+      all |= word;
+    }
+    return no_lane_waits(all);
+  });
 #pragma unroll
   for (int parity = 0; parity < 2; ++parity) {
 #pragma unroll
