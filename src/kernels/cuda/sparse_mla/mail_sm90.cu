@@ -91,10 +91,18 @@ __device__ __forceinline__ void leave_launch(const S& s, const SparseMla& a) {
   state->n_launches = s.n_launches + 1;
 }
 
-// Whether the words whose bits each lane has collected have come, for the warp: the compiler takes a warp whose lanes wait by
-// themselves for divergent in all that follows.
-__device__ __forceinline__ bool no_lane_waits(uint32_t all) {
-  return __all_sync(0xffffffff, static_cast<int32_t>(all) >= 0);
+// Whether the words whose bits each lane has collected have come, for the warp: see Mbarrier::wait_as_warp(). The vote is not
+// __all_sync(), with which the compiler keeps mail that may have to be read again in local memory.
+__device__ __forceinline__ bool have_come(uint32_t all) {
+  uint32_t have;
+  asm volatile(
+      "{\n .reg .pred own, every;\n"
+      "setp.ge.s32 own, %1, 0;\n"
+      "vote.sync.all.pred every, own, 0xffffffff;\n"
+      "selp.u32 %0, 1, 0, every;\n}\n"
+      : "=r"(have)
+      : "r"(all));
+  return have != 0;
 }
 
 // The maxima of this thread's heads up to a tile, the one before it and the one before that. Each of four lanes reads the ceilings
@@ -112,7 +120,7 @@ struct RunningMax {
       uint32_t all = 0;
 #pragma unroll
       for (int i = 0; i < 4; ++i) all |= first + i <= tile ? word[i] : 0;
-      return no_lane_waits(all);
+      return have_come(all);
     });
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -296,7 +304,7 @@ struct OwnMail {
     uint32_t all = sums.x | sums.y | sums.z | sums.w;
 #pragma unroll
     for (const uint32_t word : weight) all |= word;
-    return static_cast<int32_t>(all) >= 0;
+    return have_come(all);
   }
 };
 
@@ -371,7 +379,6 @@ __device__ __forceinline__ void add_next_tile(S& s, const BlockWork<S>& w, const
       watchdog.check();
     } while (!now.has_come());
   }
-  __syncwarp();
   add_tile(s, m, now, tile, parity);
 }
 
@@ -405,7 +412,7 @@ __device__ __forceinline__ void add_part(S& s, const SparseMla& a, const BlockWo
       m.maximum[h] = static_cast<int32_t>(word);
       all |= word;
     }
-    return no_lane_waits(all);
+    return have_come(all);
   });
 #pragma unroll
   for (int parity = 0; parity < 2; ++parity) {
@@ -454,7 +461,7 @@ __device__ __forceinline__ void write_own_columns(S& s, const SparseMla& a, cons
   float sum[2][2] = {{0, 0}, {0, 0}};  // even and odd tiles of both rows
   int32_t maximum[2] = {kNoCeiling, kNoCeiling};
   MergeFactors f[kMaxParts][2];
-  s.sums_full[w.group()].wait(0);
+  s.sums_full[w.group()].wait_as_warp(0);
 #pragma unroll
   for (int part = 0; part < kMaxParts; ++part) {
     const bool own = part == w.part();
