@@ -78,6 +78,7 @@ __device__ __forceinline__ bool is_padding(const SparseMla& a, int64_t row) {
   return a.tables.data != nullptr && a.table_row[row] < 0;
 }
 
+// What Work calls meanwhile, unless told.
 struct Nothing {
   template <class W>
   __device__ __forceinline__ void operator()(const W&) const {}

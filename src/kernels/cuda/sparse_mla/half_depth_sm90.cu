@@ -33,8 +33,8 @@
 namespace levin::cuda::mla {
 namespace {
 
-constexpr int kHeadRegs = 224, kLoadRegs = 56,
-              kStartRegs = 168;  // with two head warpgroups; with one there is room for all
+// With two head warpgroups; with one there are enough for all threads.
+constexpr int kHeadRegs = 224, kLoadRegs = 56, kStartRegs = 168;
 static_assert(2 * kHeadRegs + kLoadRegs == 3 * kStartRegs);
 constexpr int kFours = kHalfLatent / 8;  // groups of four sums of a thread: two neighbouring columns of two heads
 constexpr int kHeadBarrier = 1;          // of head warpgroup 0; 2 of the other
@@ -405,8 +405,8 @@ __device__ __forceinline__ float4 four_of(const HeadState& m, bool second_half, 
   return choose(second_half, {x[0], x[1], x[2], x[3]}, {y[0], y[1], y[2], y[3]});
 }
 
-// Says that a warp's share is there; waits for the other part's, and leaves its word as it was. All lanes wait: for one of them
-// alone the compiler takes the warp for divergent in all that follows, the next row's tiles too.
+// Says that a warp's share is there; waits for the other part's, and leaves its word as it was. All lanes wait: see
+// Mbarrier::wait_as_warp().
 __device__ __forceinline__ void exchange_shares(WarpShare& to, WarpShare& from) {
   const bool first_lane = read_thread_index() % 32 == 0;
   __threadfence();

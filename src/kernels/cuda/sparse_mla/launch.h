@@ -40,11 +40,10 @@ constexpr int kConvertedRowBytes = (512 + 64) * 2;
 int64_t most_mla_pairs();
 
 enum class MlaSharing : uint8_t {
-  kWholeRows,  // a pair of blocks does a row with 64 heads, of FP8 rows a part each
-  kClusters,   // the parts of a row have a pair each, all in one cluster; BF16 rows only
-  kPairs,     // the same without a cluster; at most kMlaRecords halves of parts in a launch, or of FP8 rows, which have
-              // two parts then, as many as are on the device at once
-  kAllHeads,  // a pair of blocks does a row with all of more than 64 heads; FP8 rows only
+  kWholeRows,      // a pair of blocks does a row with 64 heads, of FP8 rows a part each
+  kClusters,       // the parts of a row have a pair each, all in one cluster; BF16 rows only
+  kPairs,          // the same without a cluster; FP8 rows with two parts only, all on the device at once
+  kAllHeads,       // a pair of blocks does a row with all of more than 64 heads; FP8 rows only
   kAllHeadsParts,  // the same with a pair for each of two parts, all on the device at once
   kEightBlocks,    // each part of a row and 64 heads has eight blocks, all in one cluster; FP8 rows with two parts only
   kFourBlocks,     // the same with four blocks
