@@ -109,8 +109,8 @@ struct alignas(8) Mbarrier {
     }
   }
 
-  // The same by a whole warp, where its barrier depends on the thread: the compiler takes lanes that wait by themselves for divergent
-  // in all that follows.
+  // The same by a whole warp, where its barrier depends on the thread: the compiler takes lanes that wait by themselves for
+  // divergent in all that follows.
   __device__ __forceinline__ void wait_as_warp(uint32_t parity) const {
     const auto is_done = [&] { return __all_sync(0xffffffff, try_wait(parity)); };
     if (is_done()) return;

@@ -16,7 +16,8 @@
 //   parts A row's sums start afresh at index 1024. One pair does all parts and merges them through scratch memory that
 //         stays in L2; or each part has its own pair, and these merge a share of the columns each: through shared memory
 //         in a cluster, or through scratch memory. The same additions in the same order.
-//   order that of the columns, where FP8 rows have every four of them as 1, 3, 0, 2
+//   order The columns' own. FP8 rows have the four columns of a word of codes as 1, 3, 0, 2, which saves a permutation of
+//         bytes a word: so do the queries' columns then, and the output's are put back.
 //   edge  an invalid index reads nothing, its tile row is zero and its score -inf; tiles without any index are skipped;
 //         heads beyond H are zero queries and not stored
 //   cost  a tile and block: 18 wgmma m64n64k16 + 8 m64n128k16 = 1088 tensor cycles; 16 KB sent to the other block
@@ -34,8 +35,9 @@
 namespace levin::cuda::mla {
 namespace {
 
-constexpr int kLaunchRegs = 96;  // of each thread when the kernel starts; the warpgroups then exchange some
-constexpr int kScoreRegs = 88, kValueRegs = 96, kLoadRegs = 112;
+// Of a thread. All have those of the value warpgroups when the kernel starts, and the load warpgroup takes some of the scores'.
+constexpr int kValueRegs = 96, kScoreRegs = 88, kLoadRegs = 112;
+static_assert(2 * kScoreRegs + kLoadRegs == 3 * kValueRegs);
 
 template <MlaSharing kSharing>
 __device__ __forceinline__ void score_role(Shared& s, const SparseMla& a, int n_parts, float scale_log2) {
@@ -122,12 +124,6 @@ __device__ __forceinline__ void init_barriers(Shared& s) {
   fence_barrier_init();
 }
 
-template <int kRegs>
-__device__ __forceinline__ void set_registers() {
-  if constexpr (kRegs > kLaunchRegs) setmaxnreg_inc<kRegs>();
-  if constexpr (kRegs < kLaunchRegs) setmaxnreg_dec<kRegs>();
-}
-
 template <MlaSharing kSharing>
 __global__ void __launch_bounds__(kThreads, 1)
     bf16_kernel(const __grid_constant__ SparseMla a, int n_parts, float scale_log2) {
@@ -138,13 +134,12 @@ __global__ void __launch_bounds__(kThreads, 1)
   grid_dependency_wait();
   cluster_sync();
   if (warp_index() < kScoreThreads / 32) {
-    set_registers<kScoreRegs>();
+    setmaxnreg_dec<kScoreRegs>();
     score_role<kSharing>(s, a, n_parts, scale_log2);
   } else if (warp_index() < (kScoreThreads + kValueThreads) / 32) {
-    set_registers<kValueRegs>();
     value_role<kSharing>(s, a, n_parts);
   } else {
-    set_registers<kLoadRegs>();
+    setmaxnreg_inc<kLoadRegs>();
     load_role<kSharing>(s, a, n_parts);
   }
 }

@@ -1,5 +1,5 @@
-// The load warpgroup of sparse_mla (bf16_sm90.cu, half_depth_sm90.cu): indices -> cache rows -> bf16 tiles. Four lanes share a key; a
-// thread has two keys of a tile, 32 apart.
+// The load warpgroup of sparse_mla (bf16_sm90.cu, half_depth_sm90.cu): indices -> cache rows -> bf16 tiles. Four lanes share a
+// key; a thread has two keys of a tile, 32 apart.
 #pragma once
 
 #include "kernels/cuda/prims/tma.cuh"

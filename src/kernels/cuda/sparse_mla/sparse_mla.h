@@ -75,9 +75,10 @@ void clear_sparse_mla_scratch(std::byte* scratch, StreamHandle stream);
 
 // How the blocks share the rows: 64 heads of a row to a pair of blocks, or all its heads (FP8 rows and more than 64 heads;
 // otherwise as kWholeRows), with all its indices or, kAllHeadsParts, 1024 of them; or 64 heads with 1024 of its indices, merged
-// within a cluster (BF16 rows; otherwise as kWholeRows) or through scratch memory; kEightBlocks, kFourBlocks: so many blocks for these, all in a cluster, and ...Apart:
-// so many in several clusters, that exchange through scratch memory, for 64 heads or all (FP8 rows and more than 1024 indices;
-// otherwise as kWholeRows). All give the same bits; kAuto takes the one that should be fastest. Converted rows have one form.
+// within a cluster (BF16 rows; otherwise as kWholeRows) or through scratch memory; kEightBlocks, kFourBlocks: so many blocks
+// for these, all in a cluster, and ...Apart: so many in several clusters, that exchange through scratch memory, for 64 heads or
+// all (FP8 rows and more than 1024 indices; otherwise as kWholeRows). All give the same bits; kAuto takes the one that should be
+// fastest. Converted rows have one form.
 enum class MlaSplit : uint8_t {
   kAuto,
   kWholeRows,
