@@ -292,9 +292,12 @@ TEST_F(SparseMlaTest, RepeatsItself) {
 class SparseMlaFormTest : public SparseMlaTest, public ::testing::WithParamInterface<MlaSplit> {};
 
 TEST_P(SparseMlaFormTest, ARowOfTwoParts) {
-  const MlaProblem p({.n_rows = 1, .n_heads = 66, .n_topk = 1088, .seed = 16});
-  const MlaOnDevice d(*stream_, p);
-  EXPECT_EQ(bits(d.run(GetParam())), bits(d.run(MlaSplit::kWholeRows)));
+  for (const LatentRows format : {LatentRows::kFp8, LatentRows::kBF16}) {
+    SCOPED_TRACE("format " + std::to_string(static_cast<int>(format)));
+    const MlaProblem p({.n_rows = 1, .n_heads = 66, .n_topk = 1088, .format = format, .seed = 16});
+    const MlaOnDevice d(*stream_, p);
+    EXPECT_EQ(bits(d.run(GetParam())), bits(d.run(MlaSplit::kWholeRows)));
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Forms, SparseMlaFormTest, ::testing::ValuesIn(kSplits));
