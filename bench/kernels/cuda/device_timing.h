@@ -20,6 +20,7 @@ struct GraphTiming {
   int n_launches = 32;  // in the graph; launch i gets its number, to choose cold inputs by
   int n_replays = 15;   // the median counts
   int rest_ms = 0;      // idle time before each replay: long kernels in a row are held back by the card's power limit
+  int idle_ms = 0;      // before the first replay: what ran before may have left the card at its power limit
   int warm_ms = 0;      // replays before those that count: clocks settle where the kernel's own power draw puts them
 };
 
@@ -29,6 +30,7 @@ inline double time_in_graph(const cuda::Stream& stream, const GraphTiming& t, co
     for (int i = 0; i < t.n_launches; ++i) launch(i);
   }));
   const cuda::Event begin = cuda::must(cuda::Event::create()), end = cuda::must(cuda::Event::create());
+  if (t.idle_ms > 0) std::this_thread::sleep_for(std::chrono::milliseconds(t.idle_ms));
   const auto warm_end = std::chrono::steady_clock::now() + std::chrono::milliseconds(t.warm_ms);
   do {
     graph.launch(stream);

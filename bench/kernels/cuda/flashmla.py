@@ -1,9 +1,11 @@
 """What bench_sparse_mla times, by FlashMLA: builds its sparse Hopper kernels from source and times them, after Levin's if asked to.
 
-    python3 flashmla.py --sources DIR [--cutlass DIR] [--build DIR] [--bench PROGRAM]
+    python3 flashmla.py --sources DIR [--cutlass DIR] [--build DIR] [--bench PROGRAM] [--spread S]
+                        [--idle MS] [--warm MS]
 
     --sources  a checkout of FlashMLA              --cutlass  the include folder of its CUTLASS, if that is not its submodule
-    --build    where its objects are kept          --bench    bench_sparse_mla, timed before it on the same device
+    --build    where its objects are kept          --bench    bench_sparse_mla, timed before it on the same device, under the same conditions
+    --spread   standard deviation of the scores    --idle, --warm  for how long the device does nothing, and then runs a case, before it is timed
 
 tools/gpu_opponents brings the sources and calls this.
 
@@ -79,15 +81,26 @@ def report(kind, heads, requests, tokens, us):
     print(f"{kind},H={heads} B={requests} n={tokens},{us:.2f},{flop / us * 1e-6:.0f} TFLOP/s", flush=True)
 
 
+class Conditions:
+    """Queries and rows have a standard deviation of 1: the softmax scale sets that of the scores."""
+
+    def __init__(self, spread, idle_ms, warm_ms):
+        self.scale = spread * (LATENT + ROPE) ** -0.5
+        self.idle_ms, self.warm_ms = idle_ms, warm_ms
+
+    def time_us(self, launch, n_launches):
+        return time_us(launch, n_launches, idle_ms=self.idle_ms, warm_ms=self.warm_ms)
+
+
 def random_bf16(*shape):
-    return torch.randn(*shape, device="cuda", dtype=torch.bfloat16) * 0.1
+    return torch.randn(*shape, device="cuda", dtype=torch.bfloat16)
 
 
 def make_cache():
     """[SLOTS / 64, 64, 1, 656] bytes: 512 e4m3, 4 f32 scales, 64 bf16."""
     rows = torch.empty(SLOTS, LATENT + 16 + 2 * ROPE, device="cuda", dtype=torch.uint8)
     rows[:, :LATENT] = torch.randn(SLOTS, LATENT, device="cuda", dtype=torch.bfloat16).to(torch.float8_e4m3fn).view(torch.uint8)
-    rows[:, LATENT : LATENT + 16] = torch.full((SLOTS, 4), 2.0**-7, device="cuda").view(torch.uint8)
+    rows[:, LATENT : LATENT + 16] = torch.ones(SLOTS, 4, device="cuda").view(torch.uint8)
     rows[:, LATENT + 16 :] = torch.randn(SLOTS, ROPE, device="cuda", dtype=torch.bfloat16).view(torch.uint8)
     return rows.view(SLOTS // 64, 64, 1, -1).view(torch.float8_e4m3fn)
 
@@ -98,7 +111,7 @@ def random_topk(*shape, span, first=0):
     return (first + torch.arange(TOPK, device="cuda") * step + torch.randint(0, step, (*shape, TOPK), device="cuda")).int()
 
 
-def bench_decode(module, cache, heads, requests, tokens):
+def bench_decode(module, conditions, cache, heads, requests, tokens):
     n_launches = 24 if requests * tokens <= 64 else 8
     first = torch.randint(0, SLOTS - SPAN, (n_launches, requests, 1, 1), device="cuda")
     topk = random_topk(n_launches, requests, tokens, span=SPAN, first=first)
@@ -107,16 +120,17 @@ def bench_decode(module, cache, heads, requests, tokens):
 
     def launch(i):
         nonlocal plan
-        plan = module.sparse_decode_fwd(q, cache, topk[i], None, None, *plan, None, None, None, LATENT, (LATENT + ROPE) ** -0.5)[2:4]
+        plan = module.sparse_decode_fwd(q, cache, topk[i], None, None, *plan, None, None, None, LATENT, conditions.scale)[2:4]
 
-    report("FlashMLA", heads, requests, tokens, time_us(launch, n_launches))
+    report("FlashMLA", heads, requests, tokens, conditions.time_us(launch, n_launches))
 
 
-def bench_prefill(module, heads):
+def bench_prefill(module, conditions, heads):
     rows = random_bf16(SPAN, 1, LATENT + ROPE)
+    rows[..., :LATENT] = rows[..., :LATENT].to(torch.float8_e4m3fn).to(torch.bfloat16)  # as rows of 656 bytes would be
     q = random_bf16(PREFILL_TOKENS, heads, LATENT + ROPE)
     topk = random_topk(PREFILL_TOKENS, 1, span=SPAN)
-    us = time_us(lambda i: module.sparse_prefill_fwd(q, rows, topk, (LATENT + ROPE) ** -0.5, LATENT, None, None), 2)
+    us = conditions.time_us(lambda i: module.sparse_prefill_fwd(q, rows, topk, conditions.scale, LATENT, None, None), 2)
     report("FlashMLA bf16 rows", heads, 1, PREFILL_TOKENS, us)
 
 
@@ -126,6 +140,9 @@ def parse():
     parser.add_argument("--cutlass", type=pathlib.Path)
     parser.add_argument("--build", type=pathlib.Path, default=pathlib.Path("build/flashmla"))
     parser.add_argument("--bench", type=pathlib.Path)
+    parser.add_argument("--spread", type=float, default=1.0)
+    parser.add_argument("--idle", type=int, default=0)
+    parser.add_argument("--warm", type=int, default=200)
     return parser.parse_args()
 
 
@@ -134,14 +151,16 @@ def main():
     module = build(wanted.sources, wanted.cutlass or wanted.sources / "csrc/cutlass/include", wanted.build)
     print(f"# torch {torch.__version__}, {torch.cuda.get_device_name(0)}", flush=True)
     if wanted.bench is not None:
-        subprocess.run([wanted.bench.resolve()], check=True)
+        given = {"--spread": wanted.spread, "--idle": wanted.idle, "--warm": wanted.warm}
+        subprocess.run([wanted.bench.resolve(), *(str(word) for option in given.items() for word in option)], check=True)
+    conditions = Conditions(wanted.spread, wanted.idle, wanted.warm)
     torch.manual_seed(1)
     for heads in PREFILL_HEADS:
-        bench_prefill(module, heads)
+        bench_prefill(module, conditions, heads)
     cache = make_cache()
     for heads, shapes in DECODE_SHAPES.items():
         for requests, tokens in shapes:
-            bench_decode(module, cache, heads, requests, tokens)
+            bench_decode(module, conditions, cache, heads, requests, tokens)
 
 
 if __name__ == "__main__":

@@ -1,21 +1,25 @@
 // Sparse attention of a decode step, and of a prefill step (4096 rows).
 //
-//   bench_sparse_mla [--only B] [--form NAME]
+//   bench_sparse_mla [--only B] [--form NAME] [--spread S] [--idle MS] [--warm MS]
 //
 // CSV to stdout: kind, shape, us, floor us, share of floor, rate. B: that batch alone; NAME: that form alone, as in the
-// first column.
+// first column. S: the standard deviation of scores, 1 by default. Before a case is timed, the device is idle for so long,
+// 0 by default, and then runs it for so long, 200 by default. All of it matters for large batches: they are at the card's
+// power limit, which depends on the bits of the weights, and is felt after 50 ms.
 //
 // The cache is larger than L2 and the launches of a graph rotate through it, so that rows are cold, as in every layer of
 // a step.
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <cstring>
 #include <random>
 #include <string>
 #include <vector>
 
+#include "base/numbers.h"
 #include "device_data.h"
 #include "device_timing.h"
 #include "kernels/cuda/mla_problem.h"
@@ -30,16 +34,32 @@ struct MlaCase {
   int n_heads, n_requests, n_tokens;
 };
 
+// What all cases have in common. Queries and rows have a standard deviation of 1, and a query 576 columns.
+struct MlaConditions {
+  int only_requests = 0;
+  std::string only_form;
+  float spread = 1;
+  int idle_ms = 0;
+  int warm_ms = 200;
+
+  float scale() const { return spread / 24; }
+};
+
 // Rows of 656 bytes of one million slots, top-k indices of each row from 64 thousand consecutive slots of its request.
 class MlaCache {
  public:
   static constexpr int64_t kSlots = 1 << 20;
   explicit MlaCache(const Stream& stream) : rows(stream, kSlots * 656) {
-    const cuda::MlaProblem problem({.n_heads = 1, .n_topk = 64});
-    std::vector<uint8_t> pattern;
-    for (int64_t page = 0; page < cuda::MlaProblem::kSlots / 64; ++page) {
-      const auto begin = problem.cache.begin() + page * problem.page_bytes();
-      pattern.insert(pattern.end(), begin, begin + int64_t{64} * 656);
+    constexpr int64_t kPattern = 8192;
+    const std::vector<uint16_t> values = cuda::MlaProblem::random_bf16(kPattern * 576, 4);
+    const std::array<float, 4> scales = {1, 1, 1, 1};
+    std::vector<uint8_t> pattern(kPattern * 656);
+    for (int64_t slot = 0; slot < kPattern; ++slot) {
+      uint8_t* row = pattern.data() + slot * 656;
+      const uint16_t* from = values.data() + slot * 576;
+      std::transform(from, from + 512, row, [](uint16_t v) { return f32_to_e4m3(bf16_to_f32(v)); });
+      std::memcpy(row + 512, scales.data(), 16);
+      std::memcpy(row + 528, from + 512, 128);
     }
     repeat(stream, rows, pattern);
   }
@@ -63,7 +83,8 @@ std::vector<int32_t> random_topk(const MlaCase& c, int n_variants) {
 }
 
 // 4096 rows of one request by position, with the conversion of its rows and without.
-void bench_prefill(const Stream& stream, int n_heads, const MlaCache& cache, const DeviceArray<uint8_t>& scratch) {
+void bench_prefill(const Stream& stream, const MlaConditions& conditions, int n_heads, const MlaCache& cache,
+                   const DeviceArray<uint8_t>& scratch) {
   constexpr int64_t kRows = 4096, kPages = 1024;
   const DeviceArray<uint16_t> q_latent(stream, cuda::MlaProblem::random_bf16(kRows * n_heads * 512, 1)),
       q_rope(stream, cuda::MlaProblem::random_bf16(kRows * n_heads * 64, 2)), out(stream, kRows * n_heads * 512 * 2);
@@ -88,11 +109,12 @@ void bench_prefill(const Stream& stream, int n_heads, const MlaCache& cache, con
                           .n_rows = kRows,
                           .n_heads = n_heads,
                           .n_topk = 2048,
-                          .scale = 0.03f};
+                          .scale = conditions.scale()};
   const DeviceArray<uint8_t> workspace(stream, cuda::converted_latent_bytes(a.tables, 1));
   auto* rows = reinterpret_cast<std::byte*>(workspace.data());
   const double flop = 2.0 * double(kRows) * n_heads * 2048 * (576 + 512), floor = flop / kBf16FlopPerSecond * 1e6;
-  const GraphTiming timing{2, 11};
+  const GraphTiming timing{
+      .n_launches = 2, .n_replays = 11, .idle_ms = conditions.idle_ms, .warm_ms = conditions.warm_ms};
   const auto report = [&](const char* name, double us) {
     fmt::print("mla {},H={} B=1 n=4096,{:.2f},{:.2f},{:.3f},{:.0f} TFLOP/s\n", name, n_heads, us, floor, floor / us,
                flop / us * 1e-6);
@@ -110,19 +132,20 @@ void bench_prefill(const Stream& stream, int n_heads, const MlaCache& cache, con
          time_in_graph(stream, timing, [&](int) { cuda::sparse_mla(converted, stream.handle()); }));
 }
 
-void bench_mla(const Stream& stream, int only_requests, const std::string& only_form) {
+void bench_mla(const Stream& stream, const MlaConditions& conditions) {
   const DeviceArray<uint8_t> scratch(stream, cuda::sparse_mla_scratch_bytes());
   cuda::clear_sparse_mla_scratch(reinterpret_cast<std::byte*>(scratch.data()), stream.handle());
   const MlaCache cache(stream);
   for (const int n_heads : {128, 64})
-    if (only_requests == 0 || only_requests == 4096) bench_prefill(stream, n_heads, cache, scratch);
+    if (conditions.only_requests == 0 || conditions.only_requests == 4096)
+      bench_prefill(stream, conditions, n_heads, cache, scratch);
   for (const MlaCase& c :
        std::vector<MlaCase>{{128, 1, 1},   {128, 2, 1},    {128, 3, 1},   {128, 4, 1},   {128, 6, 1},   {128, 8, 1},
                             {128, 12, 1},  {128, 16, 1},   {128, 32, 1},  {128, 32, 2},  {128, 70, 1},  {128, 99, 1},
                             {128, 32, 4},  {128, 64, 2},   {128, 128, 1}, {128, 140, 1}, {128, 165, 1}, {128, 210, 1},
                             {128, 128, 2}, {128, 4096, 1}, {64, 4096, 1}, {64, 1, 1},    {64, 8, 1},    {64, 16, 1},
                             {64, 32, 1},   {64, 32, 4},    {64, 64, 2},   {64, 128, 2},  {16, 8, 1},    {16, 128, 2}}) {
-    if (only_requests != 0 && c.n_requests != only_requests) continue;
+    if (conditions.only_requests != 0 && c.n_requests != conditions.only_requests) continue;
     const int64_t n_rows = int64_t{c.n_requests} * c.n_tokens;
     const int n_variants = static_cast<int>(std::clamp<int64_t>(256 / n_rows, 1, 16));
     const DeviceArray<uint16_t> q_latent(stream, cuda::MlaProblem::random_bf16(n_rows * c.n_heads * 512, 1)),
@@ -140,12 +163,16 @@ void bench_mla(const Stream& stream, int only_requests, const std::string& only_
                       .n_rows = n_rows,
                       .n_heads = c.n_heads,
                       .n_topk = 2048,
-                      .scale = 0.03f};
+                      .scale = conditions.scale()};
     const double flop = 2.0 * double(n_rows) * c.n_heads * 2048 * (576 + 512);
     const double bytes = double(n_rows) * (2048 * 656.0 + c.n_heads * (576 + 512) * 2.0);
     const double floor = std::max(flop / kBf16FlopPerSecond, bytes / kCopyBytesPerSecond) * 1e6;
-    GraphTiming timing{n_rows > 1000 ? 2 : n_rows >= 128 ? 8 : 24, n_rows >= 128 ? 11 : 101};
-    timing.warm_ms = 200;  // of the first form: the device was idle, and its clocks rise late
+    const GraphTiming timing{.n_launches = n_rows > 1000   ? 2
+                                           : n_rows >= 128 ? 8
+                                                           : 24,
+                             .n_replays = n_rows >= 128 ? 11 : 101,
+                             .idle_ms = conditions.idle_ms,
+                             .warm_ms = conditions.warm_ms};
     for (const auto& [name, split] : std::vector<std::pair<const char*, cuda::MlaSplit>>{
              {"auto", cuda::MlaSplit::kAuto},
              {"whole", cuda::MlaSplit::kWholeRows},
@@ -156,14 +183,13 @@ void bench_mla(const Stream& stream, int only_requests, const std::string& only_
              {"four blocks", cuda::MlaSplit::kFourBlocks},
              {"eight apart", cuda::MlaSplit::kEightApart},
              {"eight apart, all heads", cuda::MlaSplit::kEightApartAllHeads}}) {
-      if (!only_form.empty() && only_form != name) continue;
+      if (!conditions.only_form.empty() && conditions.only_form != name) continue;
       if (n_rows > 1000 && split != cuda::MlaSplit::kAuto) continue;
       const double us = time_in_graph(stream, timing, [&](int i) {
         cuda::SparseMla launch = a;
         launch.topk = topk.data() + int64_t{i % n_variants} * n_rows * 2048;
         cuda::sparse_mla(launch, stream.handle(), split);
       });
-      timing.warm_ms = 0;
       fmt::print("mla {},H={} B={} n={},{:.2f},{:.2f},{:.3f},{:.0f} TFLOP/s\n", name, c.n_heads, c.n_requests,
                  c.n_tokens, us, floor, floor / us, flop / us * 1e-6);
       std::fflush(stdout);
@@ -176,11 +202,13 @@ void bench_mla(const Stream& stream, int only_requests, const std::string& only_
 
 int main(int n_args, char** args) {
   using namespace levin;
-  int only_requests = 0;
-  std::string only_form;
+  bench::MlaConditions conditions;
   for (int i = 1; i + 1 < n_args; ++i) {
-    if (std::strcmp(args[i], "--only") == 0) only_requests = std::atoi(args[i + 1]);
-    if (std::strcmp(args[i], "--form") == 0) only_form = args[i + 1];
+    if (std::strcmp(args[i], "--only") == 0) conditions.only_requests = std::atoi(args[i + 1]);
+    if (std::strcmp(args[i], "--form") == 0) conditions.only_form = args[i + 1];
+    if (std::strcmp(args[i], "--spread") == 0) conditions.spread = std::strtof(args[i + 1], nullptr);
+    if (std::strcmp(args[i], "--idle") == 0) conditions.idle_ms = std::atoi(args[i + 1]);
+    if (std::strcmp(args[i], "--warm") == 0) conditions.warm_ms = std::atoi(args[i + 1]);
   }
   if (const std::string why = cuda::why_no_device(); !why.empty()) {
     fmt::print(stderr, "{}\n", why);
@@ -188,6 +216,6 @@ int main(int n_args, char** args) {
   }
   const cuda::Stream stream = cuda::must(cuda::Stream::create());
   fmt::print("kind,shape,us,floor us,share of floor,rate\n");
-  bench::bench_mla(stream, only_requests, only_form);
+  bench::bench_mla(stream, conditions);
   return 0;
 }
