@@ -184,7 +184,8 @@ __device__ __forceinline__ void merge_fours(float4 (&total)[kCount], const HeadS
   for (int j = 0; j < kCount; ++j) total[j] = merge_four(m.acc, first + j, f, total[j]);
 }
 
-// Leaves the first part of a row, all kPartTiles tiles of it, in scratch memory as the total so far, and starts the other.
+// Leaves the first part of a row, all kPartTiles tiles of it, in scratch memory as the total so far, and starts the other. L2 is
+// asked to keep it: rows would otherwise take its place before it is read again.
 template <class S>
 __device__ __forceinline__ void store_first_part(HeadState& m, float4* slot) {
   RowTotal total;
@@ -192,7 +193,7 @@ __device__ __forceinline__ void store_first_part(HeadState& m, float4* slot) {
   merge_part_sums(total, m, false, f);
   slot[kFours * S::kHeadThreads] = pack_row_total(total);
 #pragma unroll
-  for (int j = 0; j < kFours; ++j) slot[j * S::kHeadThreads] = merge_four(m.acc, j, f, {0, 0, 0, 0});
+  for (int j = 0; j < kFours; ++j) store_to_stay(slot + j * S::kHeadThreads, merge_four(m.acc, j, f, {0, 0, 0, 0}));
   start_part(m);
 }
 
