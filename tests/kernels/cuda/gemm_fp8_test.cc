@@ -11,8 +11,8 @@
 
 #include "gemm_problem.h"
 #include "kernels/cuda/device_array.h"
+#include "kernels/cuda/moe/moe.h"
 #include "kernels/cuda/rows/quantize_fp8.h"
-#include "late_copy.h"
 
 namespace levin::cuda {
 namespace {
@@ -272,22 +272,30 @@ TEST_F(GemmFp8Test, ChainsThatOverlapGiveTheSameBits) {
   }
 }
 
-// As a layer's experts: a plan of rows, which comes late each time, a product, the rounding of what it gives, and a product that
-// reads the groups before that rounding ends. Plans alternate, so that the groups of the one before would show.
+// As a layer's experts: rows planned anew each time, a product, the rounding of what it gives, and a product that reads the
+// groups before that rounding ends. Plans alternate, so that the groups of the one before would show.
 TEST_F(GemmFp8Test, ProductsThatOverlapTheirPlanGiveTheSameBits) {
-  constexpr int kExperts = 40, kWide = 512, kHidden = 256, kRows = 24;
-  const GemmProblem up(kRows, kWide, kHidden, kExperts, 51), down(kRows, 320, kWide, kExperts, 52);
+  constexpr int kTokens = 6, kActive = 3, kExperts = 40, kGroups = kExperts + 1, kWide = 512, kHidden = 256;
+  constexpr int kRows = kTokens * (kActive + 1);
+  const GemmProblem up(kRows, kWide, kHidden, kGroups, 51), down(kRows, 320, kWide, kGroups, 52);
   const OnDevice up_device(*stream_, up), down_device(*stream_, down);
   const DeviceArray<float> wide(*stream_, kRows * kWide), out(*stream_, 2 * kRows * 320);
   const DeviceArray<uint8_t> codes(*stream_, kRows * kWide);
   const DeviceArray<float> scale(*stream_, kWide / 128 * kRows);
-  const DeviceArray<int32_t> group_begin(*stream_, kExperts + 1);
-  std::vector<int32_t> first_groups(kExperts + 1, kRows),
-      last_groups(kExperts + 1, 0);  // three rows each in eight groups
-  for (int g = 0; g < 8; ++g) first_groups[g] = 3 * g, last_groups[kExperts - g] = kRows - 3 * g;
-  const DeviceArray<int32_t> planned[2] = {{*stream_, first_groups}, {*stream_, last_groups}};
+  const DeviceArray<int32_t> group_begin(*stream_, kGroups + 1), token_of(*stream_, kRows),
+      row_of(*stream_, kTokens * kActive);
+  std::vector<int32_t> picks[2];
+  for (int t = 0; t < kTokens; ++t)
+    for (int i = 0; i < kActive; ++i) picks[0].push_back(3 * i + t % 3), picks[1].push_back(39 - 5 * (2 - i) - t % 2);
+  const DeviceArray<int32_t> topk[2] = {{*stream_, picks[0]}, {*stream_, picks[1]}};
   const auto layer = [&](const GemmFp8Plan& plan, int which, bool overlaps) {
-    copy_late(group_begin.data(), planned[which].data(), kExperts + 1, stream_->handle());
+    plan_rows({.topk = topk[which].data(),
+               .plan = {group_begin.data(), token_of.data(), row_of.data()},
+               .n_tokens = kTokens,
+               .n_active = kActive,
+               .n_experts_here = kExperts,
+               .has_shared = true},
+              stream_->handle());
     GemmFp8 a = up_device.args(wide.data(), true);
     a.group_begin = group_begin.data();
     a.pdl = overlaps;
