@@ -3,15 +3,14 @@
 //   in    x [T, H, K] f32, w [H, N, K] f32, bf16 or e4m3, a scale per 128 x 128 for the latter    out  [T, H, N] f32, bf16 or e4m3
 //   grid  persistent over tiles: outputs of a head fastest, then heads, then rows, so that tiles in flight share rows
 //   block 8 math warps of 32 rows each and all outputs, + 1 load warpgroup
-//   smem  struct ManyRows: a ring of stages, each 32 k of the rows and, as f32, of the weights; totals of the math threads
-//   flow  load warpgroup, per stage: wait empty -> one thread asks for the rows; each brings one output's weights to f32 ->
-//         full. math: wait full -> multiply -> empty; per block of k: totals
-//   edge  what lies beyond T, N or K counts as zero, which changes no sum; rows and outputs beyond T and N are not stored
-//   cost  a thread multiplies 8 rows with 16 outputs: for four k it loads 24 pieces of 16 bytes, in 96 cycles of the SM, and
-//         issues 512 multiply-adds, in 128
+//   smem  struct ManyRows: a ring of stages, each 32 k of the rows and, as f32, of the weights, k by k; totals of the math threads
+//   flow  load warpgroup, per stage: wait empty -> each thread brings one output's weights to f32, and turns rows -> full.
+//         math: wait full -> multiply -> empty; per block of k: totals
+//   edge  what lies beyond N or K counts as zero, which changes no sum; rows and outputs beyond T and N are not stored
+//   cost  a thread multiplies 8 rows with 16 outputs: for each k it loads 6 pieces of 16 bytes, in 24 cycles of the SM, and
+//         issues 128 multiply-adds, in 32
 //   why   what a thread loads goes down with its sums. 128 of them leave no registers for totals, nor for conversions, which
-//         are made once for all warps. Weights have an order of their own in shared memory, so that a thread has four outputs
-//         in a row and lanes read different banks.
+//         are made once for all warps. k by k, so that the loop over k need not be unrolled: see multiply_stage()
 #include "kernels/cuda/gemm/gemm_f32_sm90.cuh"
 #include "kernels/cuda/prims/alignment.h"
 
@@ -30,19 +29,24 @@ constexpr int kOwnRows = 8, kOwnOutputs = 16;  // of a math thread
 constexpr int kOwnFours = kOwnRows * kOwnOutputs / kFour;
 
 struct ManyRows {
-  alignas(1024) float x[kManyStages][kTileM][kStepK];  // swizzled
-  alignas(1024) float w[kManyStages][kTileN][kStepK];  // swizzled likewise, outputs in the order of output_at()
+  alignas(16) float x[kManyStages][kStepK][kTileM];  // a row is where row_place() says
+  alignas(16) float w[kManyStages][kStepK][kTileN];  // an output where output_place() says
   float4 total[kOwnFours][kMathThreads];
   RingBarriers<kManyStages> ring;
 };
-constexpr int kManyBytes = static_cast<int>(sizeof(ManyRows)) + 1024;
+constexpr int kManyBytes = static_cast<int>(sizeof(ManyRows));
 static_assert(kManyBytes <= kMaxSharedBytes);
 
-// Lanes of eight read rows 8 j + lane % 8 of the weights; the thread's outputs are then 4 (lane % 8) + j % 4 of each 32.
-__device__ __forceinline__ int output_at(int w_row) {
-  const int lane = w_row % 8, j = w_row / 8;
-  return j / kFour * 32 + lane * kFour + j % kFour;
-}
+// Four rows, whose first is `row`, in the k of one piece. Lanes that store four k each of the same rows use different banks.
+__device__ __forceinline__ int row_place(int row, int k) { return row ^ k / kFour * kFour; }
+// Neighbours change places, for multiply_stage().
+__device__ __forceinline__ int output_place(int output) { return output ^ 1; }
+
+struct Operands {
+  const float* x;
+  int64_t x_ld, x_head_ld;
+  const void* w;
+};
 
 struct Tile {
   int first_row, head, first_n;
@@ -58,15 +62,17 @@ template <class Weight>
 struct Loader {
   static constexpr int kPieceK = kPiece / Weight::kBytes;
   static constexpr int kPieces = kStepK / kPieceK;  // of an output in a stage
+  static constexpr int kFours = kStepK / kFour;     // of a row in a stage, which lanes have next to each other
+  static constexpr int kPartRows = kLoadThreads / kFours * kFour;  // that the warpgroup loads at a time
   const Params& p;
   ManyRows& s;
-  const void* weights;
+  Operands in;
   int thread;
 
   // This thread's output, of one stage; zeros beyond N and K.
   __device__ __forceinline__ void load(uint4 (&piece)[kPieces], const Tile& at, int k) const {
-    const int n = at.first_n + output_at(thread);
-    const auto* row = static_cast<const uint8_t*>(weights) + ((int64_t{at.head} * p.n + n) * p.k + k) * Weight::kBytes;
+    const int n = at.first_n + thread;
+    const auto* row = static_cast<const uint8_t*>(in.w) + ((int64_t{at.head} * p.n + n) * p.k + k) * Weight::kBytes;
 #pragma unroll
     for (int i = 0; i < kPieces; ++i) {
       piece[i] = {0, 0, 0, 0};
@@ -74,30 +80,49 @@ struct Loader {
     }
   }
   template <int kAt>
-  __device__ __forceinline__ void store_fours(float* row, const uint4& piece, int first_four) const {
-    *reinterpret_cast<float4*>(row + ((first_four + kAt / kFour) ^ thread % 8) * kFour) = {
-        Weight::template value<kAt>(piece), Weight::template value<kAt + 1>(piece),
-        Weight::template value<kAt + 2>(piece), Weight::template value<kAt + 3>(piece)};
-    if constexpr (kAt + kFour < kPieceK) store_fours<kAt + kFour>(row, piece, first_four);
+  __device__ __forceinline__ void store(float (*to)[kTileN], const uint4& piece) const {
+    to[kAt][output_place(thread)] = Weight::template value<kAt>(piece);
+    if constexpr (kAt + 1 < kPieceK) store<kAt + 1>(to, piece);
+  }
+
+  // Four k of four rows each, turned. Rows beyond T are the last one again, which nobody stores; zeros beyond K.
+  template <int kParts>
+  __device__ __forceinline__ void copy_rows(float (*to)[kTileM], const Tile& at, int k, int first) const {
+    const int own_k = thread % kFours * kFour, own_row = first + thread / kFours * kFour;
+    const float* x = in.x + at.head * in.x_head_ld + k + own_k;
+    float four[kParts][kFour][kFour];
+#pragma unroll
+    for (int part = 0; part < kParts; ++part)
+#pragma unroll
+      for (int r = 0; r < kFour; ++r) {
+        const int row = min(at.first_row + own_row + part * kPartRows + r, p.n_tokens - 1);
+        float4 v = {0, 0, 0, 0};
+        if (k + own_k < p.k) v = *reinterpret_cast<const float4*>(x + row * in.x_ld);
+        *reinterpret_cast<float4*>(four[part][r]) = v;
+      }
+#pragma unroll
+    for (int part = 0; part < kParts; ++part)
+#pragma unroll
+      for (int i = 0; i < kFour; ++i)
+        *reinterpret_cast<float4*>(to[own_k + i] + row_place(own_row + part * kPartRows, own_k)) = {
+            four[part][0][i], four[part][1][i], four[part][2][i], four[part][3][i]};
   }
 
   __device__ void run() {
+    constexpr int kPartsAtOnce = 2;
     RingPosition<kManyStages> to;
     for (int item = static_cast<int>(blockIdx.x); item < p.n_items; item += static_cast<int>(gridDim.x)) {
       const Tile at = tile_of(p, item);
       for (int k = 0; k < p.k; k += kStepK, to.advance()) {
         uint4 piece[kPieces];
         load(piece, at, k);
-        Mbarrier& full = s.ring.full[to.stage];
         s.ring.empty[to.stage].wait(to.parity ^ 1);
-        if (thread == 0) {
-          full.arrive_expect_bytes(sizeof(s.x[0]));
-          tma_load_3d(s.x[to.stage], p.x_map, full, k, at.head, at.first_row);
-        }
-        __syncwarp();
 #pragma unroll
-        for (int i = 0; i < kPieces; ++i) store_fours<0>(s.w[to.stage][thread], piece[i], i * kPieceK / kFour);
-        full.arrive_as_warp();
+        for (int i = 0; i < kPieces; ++i) store<0>(s.w[to.stage] + i * kPieceK, piece[i]);
+#pragma unroll 1
+        for (int row = 0; row < kTileM; row += kPartsAtOnce * kPartRows)
+          copy_rows<kPartsAtOnce>(s.x[to.stage], at, k, row);
+        s.ring.full[to.stage].arrive_as_warp();
       }
     }
   }
@@ -114,34 +139,32 @@ struct MathRows {
   __device__ __forceinline__ MathRows(const Params& params, ManyRows& shared)
       : p(params), s(shared), thread(static_cast<int>(threadIdx.x)), lane(thread % 32), warp(warp_index()) {}
 
-  // Rows 8 apart have the same swizzle: two warps share 64 rows.
-  __device__ __forceinline__ int own_row(int i) const { return warp / 2 * 64 + 8 * i + warp % 2 * 4 + lane / 8; }
+  __device__ __forceinline__ int own_row(int i) const {
+    return warp * 32 + i / kFour * 16 + lane / 8 * kFour + i % kFour;
+  }
 
+  // A multiply-add is issued in one cycle where its operands are in both banks of registers, even and odd, or were kept from
+  // the one before. Here a row's value is kept while outputs change, and then an output's; a sum is in the bank of its number,
+  // so a weight is loaded to the other. A loop over several k moves sums between registers, and would lose this order.
   __device__ __forceinline__ void multiply_stage(int stage) {
-    const float* x = s.x[stage][own_row(0)];
-    const float* w = s.w[stage][lane % 8];
-    const int x_turn = own_row(0) % 8, w_turn = lane % 8;
+    const float* x = s.x[stage][0];
+    const float* w = s.w[stage][0] + lane % 8 * kFour;
 #pragma unroll 1
-    for (int four = 0; four < kStepK / kFour; ++four) {
-      const float* x_four = x + (four ^ x_turn) * kFour;
-      const float* w_four = w + (four ^ w_turn) * kFour;
-      float row[kOwnRows][kFour];
+    for (int k = 0; k < kStepK; ++k, x += kTileM, w += kTileN) {
+      float row[kOwnRows], weight[kOwnOutputs];
+#pragma unroll
+      for (int i = 0; i < kOwnRows; i += kFour)
+        *reinterpret_cast<float4*>(row + i) = *reinterpret_cast<const float4*>(x + row_place(own_row(i), k));
+#pragma unroll
+      for (int j = 0; j < kOwnOutputs; j += kFour)
+        *reinterpret_cast<float4*>(weight + j) = *reinterpret_cast<const float4*>(w + j * 8);
 #pragma unroll
       for (int i = 0; i < kOwnRows; ++i)
-        *reinterpret_cast<float4*>(row[i]) = *reinterpret_cast<const float4*>(x_four + i * 8 * kStepK);
 #pragma unroll
-      for (int j = 0; j < kOwnOutputs; j += 2) {
-        float weight[2][kFour];
-#pragma unroll
-        for (int o = 0; o < 2; ++o)
-          *reinterpret_cast<float4*>(weight[o]) = *reinterpret_cast<const float4*>(w_four + (j + o) * 8 * kStepK);
-#pragma unroll
-        for (int k = 0; k < kFour; ++k)
-#pragma unroll
-          for (int o = 0; o < 2; ++o)
-#pragma unroll
-            for (int i = 0; i < kOwnRows; ++i) sum[i][j + o] = __fmaf_rn(row[i][k], weight[o][k], sum[i][j + o]);
-      }
+        for (int step = 0; step < kOwnOutputs; ++step) {
+          const int j = i % 2 == 0 ? step : kOwnOutputs - 1 - step;
+          sum[i][j] = __fmaf_rn(row[i], weight[output_place(j)], sum[i][j]);
+        }
     }
   }
 
@@ -226,13 +249,12 @@ struct MathRows {
 
 template <class Weight>
 __global__ void __launch_bounds__(kManyThreads, 1)
-    gemm_f32_many_rows_kernel(const __grid_constant__ Params p, const void* weights) {
-  extern __shared__ uint8_t raw_shared[];
-  auto& s = *reinterpret_cast<ManyRows*>(raw_shared + (1024 - shared_address(raw_shared) % 1024) % 1024);
+    gemm_f32_many_rows_kernel(const __grid_constant__ Params p, const __grid_constant__ Operands in) {
+  extern __shared__ __align__(16) uint8_t raw_shared[];
+  auto& s = *reinterpret_cast<ManyRows*>(raw_shared);
   launch_dependents();
   if (threadIdx.x == 0) {
-    prefetch_map(p.x_map);
-    s.ring.init(kLoadThreads / 32 * kWarpArrivals + 1, kWarps * kWarpArrivals);
+    s.ring.init(kLoadThreads / 32 * kWarpArrivals, kWarps * kWarpArrivals);
     fence_barrier_init();
   }
   grid_dependency_wait();
@@ -242,7 +264,7 @@ __global__ void __launch_bounds__(kManyThreads, 1)
     MathRows(p, s).run();
   } else {
     setmaxnreg_dec<kLoadRegs>();
-    Loader<Weight>{p, s, weights, static_cast<int>(threadIdx.x) - kMathThreads}.run();
+    Loader<Weight>{p, s, in, static_cast<int>(threadIdx.x) - kMathThreads}.run();
   }
 }
 
@@ -254,7 +276,6 @@ namespace levin::cuda {
 void gemm_f32_many_rows(const GemmF32& a, CUstream_st* stream) {
   using namespace gemm_f32_kernel;
   Params p = product_params(a);
-  p.x_map = x_map(a, kTileM, kStepK, Swizzle::k128);
   p.has_whole_fours = a.out_ld % 4 == 0 && (a.n_heads == 1 || a.out_head_ld % 4 == 0) && aligned_16(a.out);
   p.n_head_strips = ceil_div(a.n, kTileN);
   p.n_items = ceil_div(a.n_tokens, kTileM) * a.n_heads * p.n_head_strips;
@@ -266,7 +287,7 @@ void gemm_f32_many_rows(const GemmF32& a, CUstream_st* stream) {
   const auto kernel = a.w_type == DType::kBF16  ? gemm_f32_many_rows_kernel<Bf16Weight>
                       : a.w_type == DType::kF32 ? gemm_f32_many_rows_kernel<F32Weight>
                                                 : gemm_f32_many_rows_kernel<E4m3Weight>;
-  launch_kernel(kernel, l, p, a.w);
+  launch_kernel(kernel, l, p, Operands{a.x, a.x_ld, a.x_head_ld, a.w});
 }
 
 }  // namespace levin::cuda
