@@ -194,6 +194,12 @@ void copy_to_host(const Stream& stream, void* to, const std::byte* from, int64_t
                  "copy to host");
 }
 
+bool is_pinned(const void* host) {
+  cudaPointerAttributes attributes{};
+  check_enqueued(cudaPointerGetAttributes(&attributes, host), "look at a pointer");
+  return attributes.type == cudaMemoryTypeHost && attributes.devicePointer == host;
+}
+
 void copy_rows_on_device(const Stream& stream, const CopyRows& a) {
   check_enqueued(cudaMemcpy2DAsync(a.to, static_cast<size_t>(a.to_pitch), a.from, static_cast<size_t>(a.from_pitch),
                                    static_cast<size_t>(a.row_bytes), static_cast<size_t>(a.n_rows),
@@ -232,6 +238,16 @@ void UploadRing::copy(const Stream& stream, std::byte* to, const void* from, int
     copy_to_device(stream, to, pinned, n);
     n_filled_ += n, to += n, source += n, n_bytes -= n;
   }
+}
+
+const std::byte* UploadRing::put(const Stream& stream, const void* from, int64_t n_bytes) {
+  constexpr int64_t kAlignment = 16;
+  n_filled_ = (n_filled_ + kAlignment - 1) / kAlignment * kAlignment;
+  if (n_filled_ + n_bytes > kPartBytes) next_part(stream);
+  std::byte* pinned = parts_[part_].memory.data() + n_filled_;
+  std::memcpy(pinned, from, static_cast<size_t>(n_bytes));
+  n_filled_ += n_bytes;
+  return pinned;
 }
 
 Result<DeviceArena> DeviceArena::create(int64_t n_bytes) {

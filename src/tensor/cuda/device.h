@@ -100,7 +100,8 @@ class PinnedBuffer {
   int64_t n_bytes_ = 0;
 };
 
-int64_t free_device_bytes();  // of the calling thread's device, that nobody has
+int64_t free_device_bytes();       // of the calling thread's device, that nobody has
+bool is_pinned(const void* host);  // whether kernels may write to this memory of the host
 
 void copy_to_device(const Stream& stream, std::byte* to, const void* from, int64_t n_bytes);
 void copy_to_host(const Stream& stream, void* to, const std::byte* from, int64_t n_bytes);
@@ -124,6 +125,8 @@ class UploadRing {
   static Result<UploadRing> create();
 
   void copy(const Stream& stream, std::byte* to, const void* from, int64_t n_bytes);
+  // Up to kPartBytes in pinned memory, 16-byte aligned, for what is enqueued before the next call to read them.
+  const std::byte* put(const Stream& stream, const void* from, int64_t n_bytes);
 
  private:
   struct Part {

@@ -22,6 +22,18 @@ __global__ void copy_rows_kernel(CopyRows a) {
     if (first + n * kThreads < a.d) a.out[i * a.out_ld + first + n * kThreads] = v[n];
 }
 
+__global__ void copy_words_kernel(CopyWords a) {
+  follow_earlier_kernels();
+  const int64_t n = a.n_bytes / 4, first = int64_t{blockIdx.x} * kColumns + threadIdx.x;
+  uint32_t v[kColumnsOfThread];
+#pragma unroll
+  for (int i = 0; i < kColumnsOfThread; ++i)
+    if (first + i * kThreads < n) v[i] = reinterpret_cast<const uint32_t*>(a.from)[first + i * kThreads];
+#pragma unroll
+  for (int i = 0; i < kColumnsOfThread; ++i)
+    if (first + i * kThreads < n) reinterpret_cast<uint32_t*>(a.to)[first + i * kThreads] = v[i];
+}
+
 __global__ void scale_kernel(ScaleRows a) {
   follow_earlier_kernels();
   const int64_t t = blockIdx.x;
@@ -52,6 +64,9 @@ __global__ void __launch_bounds__(kReadThreads) read_bytes_kernel(ReadBytes a) {
 
 void copy_rows(const CopyRows& a, StreamHandle stream) {
   start(copy_rows_kernel, {.x = a.n_rows, .y = div_up(a.d, kColumns)}, stream, a);
+}
+void copy_words(const CopyWords& a, StreamHandle stream) {
+  start(copy_words_kernel, {.x = div_up(a.n_bytes / 4, kColumns)}, stream, a);
 }
 void read_bytes(const ReadBytes& a, StreamHandle stream) {
   start(read_bytes_kernel, {.x = div_up(a.n_bytes, 16 * kReadThreads * kReadsAtOnce), .threads = kReadThreads}, stream,

@@ -1,4 +1,4 @@
-// The row copies between the ops of a model, and a read of memory for measurements.
+// The row copies between the ops of a model, small copies from and to the host, and a read of memory for measurements.
 #pragma once
 
 #include <cstddef>
@@ -21,6 +21,16 @@ struct CopyRows {
   int64_t d = 0;
 };
 void copy_rows(const CopyRows& a, StreamHandle stream);
+
+// Bytes between the device and pinned memory of the host, few enough that a kernel of the stream has copied them before the copy
+// engine would have begun.
+struct CopyWords {
+  const std::byte* from = nullptr;  // 4-byte aligned
+  std::byte* to = nullptr;          // likewise
+  int64_t n_bytes = 0;              // a multiple of 4
+};
+constexpr int64_t kMostCopiedWordsBytes = int64_t{256} << 10;  // above it the copy engine is as fast
+void copy_words(const CopyWords& a, StreamHandle stream);
 
 // x[t,:] = x[t,:] * factor * scale[t,:], in that order; without a scale x * factor. A factor of -1 negates exactly.
 struct ScaleRows {
