@@ -37,11 +37,13 @@ struct ManyRows {
 constexpr int kManyBytes = static_cast<int>(sizeof(ManyRows));
 static_assert(kManyBytes <= kMaxSharedBytes);
 
-// Four rows, whose first is `row`, in the k of one piece. Lanes that store four k each of the same rows use different banks.
+// Where four rows, `row` the first of them, stand in the line of a k. Lanes that store four k each of the same rows use different
+// banks of shared memory.
 __device__ __forceinline__ int row_place(int row, int k) { return row ^ k / kFour * kFour; }
-// Neighbours change places, for multiply_stage().
+// Where an output stands: neighbours change places, for multiply_stage().
 __device__ __forceinline__ int output_place(int output) { return output ^ 1; }
 
+// What the loads of threads need, where Params has maps for the copy engine.
 struct Operands {
   const float* x;
   int64_t x_ld, x_head_ld;
@@ -143,9 +145,9 @@ struct MathRows {
     return warp * 32 + i / kFour * 16 + lane / 8 * kFour + i % kFour;
   }
 
-  // A multiply-add is issued in one cycle where its operands are in both banks of registers, even and odd, or were kept from
-  // the one before. Here a row's value is kept while outputs change, and then an output's; a sum is in the bank of its number,
-  // so a weight is loaded to the other. A loop over several k moves sums between registers, and would lose this order.
+  // As timed, a multiply-add is issued in one cycle where its operands are in both banks of registers, even and odd, or were
+  // kept from the one before. Here a row's value is kept while outputs change, and then an output's; a sum is in the bank of
+  // its number, so a weight is loaded to the other. A loop over several k would move sums between registers.
   __device__ __forceinline__ void multiply_stage(int stage) {
     const float* x = s.x[stage][0];
     const float* w = s.w[stage][0] + lane % 8 * kFour;

@@ -551,15 +551,14 @@ __global__ void __launch_bounds__(kThreads, 1) gemm_f32_kernel(const __grid_cons
 
 inline int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
-inline CUtensorMap x_map(const GemmF32& a, int box_rows, int box_columns, Swizzle swizzle = Swizzle::kNone) {
+inline CUtensorMap x_map(const GemmF32& a, int box_rows, int box_columns) {
   return make_tensor_map({.matrix = {.data = a.x,
                                      .type = CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
                                      .n_rows = a.n_heads,
                                      .n_columns = a.k,
                                      .row_bytes = (a.n_heads == 1 ? a.x_ld : a.x_head_ld) * 4,
                                      .box_rows = 1,
-                                     .box_columns = box_columns,
-                                     .swizzle = swizzle},
+                                     .box_columns = box_columns},
                           .n_matrices = a.n_tokens,
                           .matrix_bytes = a.x_ld * 4,
                           .box_matrices = box_rows});

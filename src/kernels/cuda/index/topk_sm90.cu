@@ -577,7 +577,7 @@ __global__ void __launch_bounds__(kThreads, 2) select_topk_kernel(const SelectTo
   Threshold t = find_listable(s, a, row, counted, n_blocks, scores);
   const bool lists = !t.is_final();
   count_run(s, row, scores, t, lists);
-  launch_dependents();  // not before: their weights, asked for at once, would come before the scores
+  launch_dependents();  // not before: while they start, the scores come 2 us later
   publish_counts(s);
   exchange_sync(n_blocks);
   if (a.histogram != nullptr && rank == 0) *own_counts(a) = {};  // all blocks have read it
