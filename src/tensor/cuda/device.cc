@@ -228,18 +228,6 @@ void UploadRing::next_part(const Stream& stream) {
   static_cast<void>(parts_[part_].read.synchronize());
 }
 
-void UploadRing::copy(const Stream& stream, std::byte* to, const void* from, int64_t n_bytes) {
-  const auto* source = static_cast<const std::byte*>(from);
-  while (n_bytes > 0) {
-    if (n_filled_ == kPartBytes) next_part(stream);
-    const int64_t n = std::min(n_bytes, kPartBytes - n_filled_);
-    std::byte* pinned = parts_[part_].memory.data() + n_filled_;
-    std::memcpy(pinned, source, static_cast<size_t>(n));
-    copy_to_device(stream, to, pinned, n);
-    n_filled_ += n, to += n, source += n, n_bytes -= n;
-  }
-}
-
 const std::byte* UploadRing::put(const Stream& stream, const void* from, int64_t n_bytes) {
   constexpr int64_t kAlignment = 16;
   n_filled_ = (n_filled_ + kAlignment - 1) / kAlignment * kAlignment;
@@ -248,6 +236,15 @@ const std::byte* UploadRing::put(const Stream& stream, const void* from, int64_t
   std::memcpy(pinned, from, static_cast<size_t>(n_bytes));
   n_filled_ += n_bytes;
   return pinned;
+}
+
+void UploadRing::copy(const Stream& stream, std::byte* to, const void* from, int64_t n_bytes) {
+  const auto* source = static_cast<const std::byte*>(from);
+  while (n_bytes > 0) {
+    const int64_t n = std::min(n_bytes, kPartBytes);
+    copy_to_device(stream, to, put(stream, source, n), n);
+    to += n, source += n, n_bytes -= n;
+  }
 }
 
 Result<DeviceArena> DeviceArena::create(int64_t n_bytes) {

@@ -125,7 +125,7 @@ class UploadRing {
   static Result<UploadRing> create();
 
   void copy(const Stream& stream, std::byte* to, const void* from, int64_t n_bytes);
-  // Up to kPartBytes in pinned memory, 16-byte aligned, for what is enqueued before the next call to read them.
+  // Up to kPartBytes in pinned memory, 16-byte aligned, to be read by what is enqueued on the stream before the next call.
   const std::byte* put(const Stream& stream, const void* from, int64_t n_bytes);
 
  private:
