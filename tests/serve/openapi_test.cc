@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <map>
+#include <mutex>
+#include <optional>
 #include <set>
 
 #include "serve/request_body.h"
@@ -51,11 +53,13 @@ TEST(OpenApiTest, HasEveryRouteAndNoOther) {
 
 TEST(OpenApiTest, HasTheFieldsThatAreReadAndNoOther) {
   std::map<std::string, Names> read;
+  std::mutex reading;
   serve::ServerOptions options;
   options.on_fields = [&](const std::string& path, const Names& fields) {
+    const std::lock_guard lock(reading);
     read[path].insert(fields.begin(), fields.end());
   };
-  const ServedDemo demo(options);
+  std::optional<ServedDemo> demo(options);
   const std::string conversation = "{\"max_tokens\": 2, \"messages\": " + kQuestion + "}";
   const std::pair<const char*, std::string> requests[] = {
       {"/tokenize", R"({"prompt": "x"})"},
@@ -68,10 +72,11 @@ TEST(OpenApiTest, HasTheFieldsThatAreReadAndNoOther) {
       {"/v1/messages", conversation},
       {"/v1/messages/count_tokens", conversation}};
   for (const auto& [path, body] : requests) {
-    const Reply reply = ask(demo.port(), path, body);
+    const Reply reply = ask(demo->port(), path, body);
     EXPECT_EQ(reply.status, 200) << path << reply.body;
   }
-  const io::JsonValue paths = at(json(ask(demo.port(), "/openapi.json").body), "paths");
+  const io::JsonValue paths = at(json(ask(demo->port(), "/openapi.json").body), "paths");
+  demo.reset();  // which waits for handlers: what they read they tell after the reply
   size_t n_posts = 0;
   for (const io::JsonMember& path : paths.as_object()->members()) {
     if (!keys_of(path.value).contains("post")) continue;
