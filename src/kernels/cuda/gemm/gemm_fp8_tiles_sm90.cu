@@ -33,6 +33,7 @@ namespace levin::cuda {
 namespace {
 
 constexpr int kBlockK = 128;
+constexpr int kL2Bytes = 256;  // MatrixMap
 constexpr int kPair = 2;  // blocks in a cluster
 constexpr int kMathWarpgroups = 2;
 constexpr int kMathThreads = kMathWarpgroups * 128;
@@ -363,8 +364,8 @@ template <int kRows, int kWidth, bool kSkips>
 void run(const GemmFp8& a, CUstream_st* stream) {
   using C = Config<kRows, kWidth, kSkips>;
   const int n_k_blocks = (a.k + kBlockK - 1) / kBlockK;
-  const Params p{fp8_rows_map(a, C::kBoxRows),
-                 fp8_weights_map(a, kWidth),
+  const Params p{fp8_rows_map(a, C::kBoxRows, kL2Bytes),
+                 fp8_weights_map(a, kWidth, kL2Bytes),
                  C::Scales::map(a.x_scale, a.x_scale_ld, a.n_tokens, n_k_blocks),
                  a.w_scale,
                  a.out,

@@ -45,10 +45,11 @@ CUtensorMap encode(const MatrixStackMap& stack, int rank) {
   const cuuint32_t box[3] = {static_cast<cuuint32_t>(m.box_columns), static_cast<cuuint32_t>(m.box_rows),
                              static_cast<cuuint32_t>(stack.box_matrices)};
   const cuuint32_t element_strides[3] = {1, 1, 1};
+  const auto promotion = m.l2_bytes == 256 ? CU_TENSOR_MAP_L2_PROMOTION_L2_256B : CU_TENSOR_MAP_L2_PROMOTION_L2_128B;
   CUtensorMap map;
   const CUresult code = encoder()(&map, m.type, static_cast<cuuint32_t>(rank), const_cast<void*>(m.data), extents,
                                   strides, box, element_strides, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle_of(m.swizzle),
-                                  CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+                                  promotion, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   LEVIN_CHECK(code == CUDA_SUCCESS, "tensor map of [{}, {}, {}], {} bytes a row, box [{}, {}] at {}: driver error {}",
               stack.n_matrices, m.n_rows, m.n_columns, m.row_bytes, m.box_rows, m.box_columns, m.data,
               static_cast<int>(code));
