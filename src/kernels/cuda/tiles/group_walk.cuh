@@ -28,46 +28,10 @@ struct GroupWalk {
 
   // One warp fills it; then a block barrier. group_begin may be null: one group of n_tokens rows.
   __device__ __forceinline__ void fill(const int32_t* group_begin, int n_groups, int n_tokens, int n_column_tiles) {
-    constexpr int kSteps = kMaxGroups / 32 + 1;
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-    int start[kSteps];  // of groups lane, lane + 32 ...: on their way all at once
-#pragma unroll
-    for (int i = 0; i < kSteps; ++i) {
-      const int g = 32 * i + lane;
-      start[i] = g == 0 ? 0 : n_tokens;
-      if (group_begin != nullptr && g <= n_groups) start[i] = group_begin[g];
-    }
-    int n_before = 0, items_before = 0, last_end = 0;
-#pragma unroll
-    for (int i = 0; i < kSteps; ++i) {
-      if (32 * i >= n_groups) continue;
-      const int of_next_step = i + 1 < kSteps ? __shfl_sync(0xffffffff, start[i + 1 < kSteps ? i + 1 : i], 0) : 0;
-      int end = __shfl_down_sync(0xffffffff, start[i], 1);
-      if (lane == 31) end = of_next_step;
-      const int g = 32 * i + lane, n_rows = g < n_groups ? end - start[i] : 0;
-      const int own = (n_rows + kTileRows - 1) / kTileRows * n_column_tiles;
-      int upto = own;
-#pragma unroll
-      for (int step = 1; step < 32; step *= 2) {
-        const int below = __shfl_up_sync(0xffffffff, upto, step);
-        if (lane >= step) upto += below;
-      }
-      const uint32_t walked = __ballot_sync(0xffffffff, n_rows > 0);
-      if (n_rows > 0) {
-        const int at = n_before + __popc(walked & ((1u << lane) - 1));
-        begin[at] = start[i];
-        first_item[at] = items_before + upto - own;
-        id[at] = static_cast<uint16_t>(g);
-      }
-      if (walked != 0) last_end = __shfl_sync(0xffffffff, end, 31 - __clz(static_cast<int>(walked)));
-      n_before += __popc(walked);
-      items_before += __shfl_sync(0xffffffff, upto, 31);
-    }
-    if (lane == 0) {
-      n_walked = n_before;
-      begin[n_before] = last_end;
-      first_item[n_before] = items_before;
-    }
+    if (group_begin == nullptr)
+      fill_with_one(n_tokens, n_column_tiles);
+    else
+      fill_with_groups(group_begin, n_groups, n_column_tiles);
   }
 
   __device__ __forceinline__ int n_items() const { return first_item[n_walked]; }
@@ -75,9 +39,9 @@ struct GroupWalk {
   // The place of `item`, at or after the walked group where the last call ended.
   __device__ __forceinline__ TilePlace find(int item, int& walked) const {
     while (item >= first_item[walked + 1]) ++walked;
-    const int row_tiles = (begin[walked + 1] - begin[walked] + kTileRows - 1) / kTileRows;
+    const int row_tiles = tiles_of(begin[walked + 1] - begin[walked]), local = item - first_item[walked];
+    if (row_tiles == 1) return {id[walked], begin[walked], begin[walked + 1], local};  // without divisions
     const int column_tiles = (first_item[walked + 1] - first_item[walked]) / row_tiles;
-    const int local = item - first_item[walked];
     const int band = local / (kBand * column_tiles);
     const int within = local - band * kBand * column_tiles;
     const int band_rows = min(kBand, row_tiles - band * kBand);
@@ -87,6 +51,54 @@ struct GroupWalk {
 
  private:
   static constexpr int kBand = 8;
+
+  __device__ __forceinline__ static int tiles_of(int n_rows) { return (n_rows + kTileRows - 1) / kTileRows; }
+
+  __device__ __forceinline__ void fill_with_one(int n_rows, int n_column_tiles) {
+    if (threadIdx.x % 32 != 0) return;
+    n_walked = 1;
+    begin[0] = first_item[0] = 0;
+    begin[1] = n_rows;
+    first_item[1] = tiles_of(n_rows) * n_column_tiles;
+    id[0] = 0;
+  }
+
+  // A lane has neighbouring groups, whose loads are all on their way at once, so that one sum over the lanes is enough.
+  __device__ __forceinline__ void fill_with_groups(const int32_t* group_begin, int n_groups, int n_column_tiles) {
+    constexpr int kMost = (kMaxGroups + 31) / 32;
+    const int lane = static_cast<int>(threadIdx.x) % 32, n = (n_groups + 31) / 32, first = lane * n;
+    int start[kMost + 1];
+#pragma unroll
+    for (int i = 0; i <= kMost; ++i) start[i] = i <= n ? group_begin[min(first + i, n_groups)] : 0;
+    const int end = group_begin[n_groups];
+    int n_own = 0, own_items = 0;
+#pragma unroll
+    for (int i = 0; i < kMost; ++i) {
+      if (i >= n) continue;
+      n_own += start[i + 1] > start[i];
+      own_items += tiles_of(start[i + 1] - start[i]) * n_column_tiles;
+    }
+    int at = n_own, item = own_items;  // up to this lane's last
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+      const int n_below = __shfl_up_sync(0xffffffff, at, step), items_below = __shfl_up_sync(0xffffffff, item, step);
+      if (lane >= step) at += n_below, item += items_below;
+    }
+    if (lane == 31) {
+      n_walked = at;
+      begin[at] = end;
+      first_item[at] = item;
+    }
+    at -= n_own, item -= own_items;
+#pragma unroll
+    for (int i = 0; i < kMost; ++i) {
+      if (i >= n || start[i + 1] == start[i]) continue;
+      begin[at] = start[i];
+      first_item[at] = item;
+      id[at] = static_cast<uint16_t>(first + i);
+      ++at, item += tiles_of(start[i + 1] - start[i]) * n_column_tiles;
+    }
+  }
 };
 
 // Whether the kernel before may still write the groups of a product's Params.

@@ -48,8 +48,8 @@ struct RingBarriers {
 
   // One thread; then fence_barrier_init() and a barrier of the block (of the cluster, where blocks write each other's
   // stages).
-  __device__ __forceinline__ void init(uint32_t full_arrivals, uint32_t empty_arrivals) {
-    for (int i = 0; i < kStages; ++i) {
+  __device__ __forceinline__ void init(uint32_t full_arrivals, uint32_t empty_arrivals, int n_stages = kStages) {
+    for (int i = 0; i < n_stages; ++i) {
       full[i].init(full_arrivals);
       empty[i].init(empty_arrivals);
     }
