@@ -3,10 +3,10 @@
 //
 //   in    x [T, K] e4m3, w [G, N, K] e4m3, scales as in gemm_fp8.h         out  [T, N] bf16 or f32
 //   grid  at most one block per SM, persistent over strips; grouped: over (group, strip, kRows rows)
-//   block 1 math warpgroup (warps 0-3) + 1 warp that loads
+//   block 1 math warpgroup (warps 0-3), 1 warp of which one thread loads weights, 1 warp that loads rows
 //   smem  Shared, then a ring of stages, each kBlocks blocks of 128 k of both operands
-//   flow  loader: wait empty -> one thread copies weights, all lanes copy rows and scales -> full.
-//         math: wait full -> 4 wgmma a block -> promote the stage before -> empty; at a strip's end: totals -> global
+//   flow  loaders: wait empty -> one thread copies weights, the lanes of a warp rows and scales -> full, rows_full.
+//         math: wait for both -> 4 wgmma a block -> promote the stage before -> empty; at a strip's end: totals -> global
 //   edge  weights are padded to the matrix unit's 64 rows by reading on in shared memory: those sums are not stored, and
 //         rows do not mix. Rows beyond a group and K load as zero; rows and columns beyond a group and N are not stored
 //   cost  reads N*K weight bytes once for each eight rows of a group, T*K activation bytes once per strip (from L2); bandwidth-bound
@@ -37,7 +37,9 @@ constexpr int kBlockK = 128;
 constexpr int kRows = 8;
 constexpr int kBlocks = 4;  // of k, of a stage
 constexpr int kMathThreads = 128;
-constexpr int kThreads = kMathThreads + 32;
+constexpr int kWeightsWarp = kMathThreads / 32;
+constexpr int kRowsWarp = kWeightsWarp + 1;
+constexpr int kThreads = kMathThreads + 2 * 32;
 constexpr int kMaxStages = 16;
 constexpr int kXBytes = kRows * kBlockK;  // of one block of k
 
@@ -47,7 +49,7 @@ constexpr int kDeepBytes = 184 * 1024, kHalfBytes = 113 * 1024;
 static_assert(kDeepBytes <= kMaxSharedBytes);
 
 // Bytes of weights that a block asks for at a time, about: together they keep memory busy.
-constexpr int kBytesInFlight = 80 * 1024, kBytesInFlightOfGroups = 48 * 1024;
+constexpr int kBytesInFlight = 80 * 1024, kBytesInFlightOfGroups = 64 * 1024;
 
 struct Params {
   CUtensorMap w_map;  // [G, N, K], boxes [kWidth, 128]
@@ -83,84 +85,64 @@ struct alignas(kSwizzleAlignment) Stage {
 
 template <class C>
 struct Shared {
-  RingBarriers<kMaxStages> ring;
+  RingBarriers<kMaxStages> weights;  // its empty: both operands are read
+  Mbarrier rows_full[kMaxStages];
   float x_scales[kMaxStages][kBlocks][kRows];
   GroupWalk<kRows, kMaxGroups> walk;
   Stage<C> stages[];
 };
 
-// The warp that loads. A load waits until the stage n_in_flight before it has landed.
+// One thread: the ring's first weights while the kernel before may still run. A stage is asked for when that n_in_flight before it
+// has landed.
 template <class C>
-class Loader {
- public:
-  __device__ Loader(const Params& p, Shared<C>& s)
-      : p_(p), s_(s), lane_(static_cast<int>(threadIdx.x) % 32), stages_(s.walk) {}
-
-  __device__ void run() {
-    StageCursor weights = stages_.first(), rows = weights;
-    RingPlace at{p_.n_stages}, rows_at{p_.n_stages}, landed{p_.n_stages};
-    // Weights are requested first, rows when the previous kernel has written them.
-    int n = 0;
-    for (; n < p_.n_in_flight && stages_.valid(weights); ++n) {
-      load_weights(weights, at.stage);
-      at.advance();
-      stages_.template advance<kBlocks>(weights, p_.n_k_blocks);
-    }
-    grid_dependency_wait();
-    for (int i = 0; i < n; ++i) {
-      load_rows(rows, rows_at.stage);
-      rows_at.advance();
-      stages_.template advance<kBlocks>(rows, p_.n_k_blocks);
-    }
-    for (; stages_.valid(weights); stages_.template advance<kBlocks>(weights, p_.n_k_blocks)) {
-      s_.ring.full[landed.stage].wait(landed.parity);
+__device__ void load_weights(const Params& p, Shared<C>& s) {
+  const ItemStages stages(s.walk);
+  RingPlace at{p.n_stages}, landed{p.n_stages};
+  int n_sent = 0;
+  for (StageCursor c = stages.first(); stages.valid(c); stages.template advance<kBlocks>(c, p.n_k_blocks)) {
+    if (n_sent++ >= p.n_in_flight) {
+      s.weights.full[landed.stage].wait(landed.parity);
       landed.advance();
-      s_.ring.empty[at.stage].wait(at.parity ^ 1);
-      load_weights(weights, at.stage);
-      load_rows(weights, at.stage);
-      at.advance();
     }
-  }
-
- private:
-  __device__ __forceinline__ void load_weights(const StageCursor& c, int stage) {
-    Mbarrier& full = s_.ring.full[stage];
-    const int first_block = c.stage_of_item * kBlocks;
-    if (lane_ == 0) {
-      full.arrive_expect_bytes(kBlocks * C::kWBytes);
+    s.weights.empty[at.stage].wait(at.parity ^ 1);
+    Mbarrier& full = s.weights.full[at.stage];
+    full.arrive_expect_bytes(kBlocks * C::kWBytes);
 #pragma unroll
-      for (int b = 0; b < kBlocks; ++b) {
-        tma_load_3d(s_.stages[stage].w[b], p_.w_map, full, (first_block + b) * kBlockK, c.place.column_tile * C::kWidth,
-                    c.place.group, kEvictFirst);
-      }
+    for (int b = 0; b < kBlocks; ++b) {
+      tma_load_3d(s.stages[at.stage].w[b], p.w_map, full, (c.stage_of_item * kBlocks + b) * kBlockK,
+                  c.place.column_tile * C::kWidth, c.place.group, kEvictFirst);
     }
-    __syncwarp();
+    at.advance();
   }
+}
 
-  // A lane has 16 bytes of each row and a scale.
-  __device__ __forceinline__ void load_rows(const StageCursor& c, int stage) {
-    const int first_block = c.stage_of_item * kBlocks, k = first_block * kBlockK + lane_ * 16;
+// A warp: rows and their scales. A lane has 16 bytes of each row of a stage and a scale.
+template <class C>
+__device__ void load_rows(const Params& p, Shared<C>& s) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const ItemStages stages(s.walk);
+  RingPlace at{p.n_stages};
+  grid_dependency_wait();
+  for (StageCursor c = stages.first(); stages.valid(c); stages.template advance<kBlocks>(c, p.n_k_blocks)) {
+    s.weights.empty[at.stage].wait(at.parity ^ 1);
+    const int first_block = c.stage_of_item * kBlocks, k = first_block * kBlockK + lane * 16;
     const int n_rows = c.place.end_row - c.place.first_row;
-    const uint8_t* from = p_.x + c.place.first_row * p_.x_row_bytes + k;
-    uint8_t* to = s_.stages[stage].x[lane_ / 8];
+    const uint8_t* from = p.x + c.place.first_row * p.x_row_bytes + k;
+    uint8_t* to = s.stages[at.stage].x[lane / 8];
 #pragma unroll
     for (int row = 0; row < kRows; ++row) {
-      const bool is_there = row < n_rows && k < p_.k;
-      // p_.x: any valid address, from which nothing is read
-      async_copy_16(to + swizzle_128(row, lane_ % 8 * 16), is_there ? from + row * p_.x_row_bytes : p_.x, is_there);
+      const bool is_there = row < n_rows && k < p.k;
+      // p.x: any valid address, from which nothing is read
+      async_copy_16(to + swizzle_128(row, lane % 8 * 16), is_there ? from + row * p.x_row_bytes : p.x, is_there);
     }
-    const int block = first_block + lane_ / kRows, row = lane_ % kRows;
-    const bool is_there = block < p_.n_k_blocks && row < n_rows;
-    async_copy_4(&s_.x_scales[stage][lane_ / kRows][row],
-                 p_.x_scale + (is_there ? block * p_.x_scale_ld + c.place.first_row + row : 0), is_there);
-    s_.ring.full[stage].arrive_after_async_copies();
+    const int block = first_block + lane / kRows, row = lane % kRows;
+    const bool is_there = block < p.n_k_blocks && row < n_rows;
+    async_copy_4(&s.x_scales[at.stage][lane / kRows][row],
+                 p.x_scale + (is_there ? block * p.x_scale_ld + c.place.first_row + row : 0), is_there);
+    s.rows_full[at.stage].arrive_after_async_copies();
+    at.advance();
   }
-
-  const Params& p_;
-  Shared<C>& s_;
-  int lane_;
-  ItemStages<GroupWalk<kRows, kMaxGroups>> stages_;
-};
+}
 
 // The warpgroup that multiplies.
 template <class C>
@@ -211,7 +193,8 @@ class Math {
 
  private:
   __device__ __forceinline__ void begin_stage(Blocks& blocks) {
-    s_.ring.full[next_.stage].wait(next_.parity);
+    s_.weights.full[next_.stage].wait(next_.parity);
+    s_.rows_full[next_.stage].wait(next_.parity);
     fence_async_shared();  // rows came by ordinary copies
     const uint32_t at = static_cast<uint32_t>(next_.stage) * (sizeof(Stage<C>) / 16);
     wgmma_fence();
@@ -238,7 +221,7 @@ class Math {
         total_[3] = __fmaf_rn(blocks[b][3], x.y * high, total_[3]);
       }
     }
-    s_.ring.empty[done_.stage].arrive_as_warp();
+    s_.weights.empty[done_.stage].arrive_as_warp();
     done_.advance();
     if (++stage_of_item_ == n_stages_) finish_item();
   }
@@ -293,15 +276,18 @@ __global__ void __launch_bounds__(kThreads, 1) gemm_fp8_few_rows_kernel(const __
   if (!waits) launch_dependents();
   if (threadIdx.x == 0) {
     prefetch_map(p.w_map);
-    s.ring.init(1 + 32, kMathThreads / 32 * kWarpArrivals);  // full: the weights' bytes, and each lane's copies
+    s.weights.init(1, kMathThreads / 32 * kWarpArrivals, p.n_stages);
+    for (int i = 0; i < p.n_stages; ++i) s.rows_full[i].init(32);  // each lane's copies
     fence_barrier_init();
   }
-  if (warp == kMathThreads / 32) fill_walk(s.walk, p, waits, (p.n + C::kWidth - 1) / C::kWidth);
+  if (warp == kWeightsWarp) fill_walk(s.walk, p, waits, (p.n + C::kWidth - 1) / C::kWidth);
   __syncthreads();
-  if (warp < kMathThreads / 32)
+  if (warp < kWeightsWarp)
     Math<C>(p, s).run();
-  else
-    Loader<C>(p, s).run();
+  else if (warp == kRowsWarp)
+    load_rows<C>(p, s);
+  else if (elect_one())
+    load_weights<C>(p, s);
 }
 
 int ceil_div(int a, int b) { return (a + b - 1) / b; }

@@ -185,7 +185,7 @@ class Math {
     }
   }
 
-  // Ordinary loads, many in flight together. A thread's pieces of 16 bytes are 16 blocks apart, where the swizzle
+  // Ordinary loads, all in flight together. A thread's pieces of 16 bytes are 16 blocks apart, where the swizzle
   // repeats.
   __device__ __forceinline__ void load_rows() {
     constexpr int kAtOnce = 4;
@@ -339,7 +339,7 @@ __global__ void __launch_bounds__(kThreads, 2) gemm_fp8_gemv_kernel(const __grid
   launch_dependents();
   if (threadIdx.x == kLoadWarp * 32) {
     prefetch_map(p.w_map);
-    s.ring.init(1, kMathThreads / 32 * kWarpArrivals);
+    s.ring.init(1, kMathThreads / 32 * kWarpArrivals, p.layout.n_stages);
     s.sums_turns.init();
     fence_barrier_init();
   }
