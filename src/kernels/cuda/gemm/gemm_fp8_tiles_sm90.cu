@@ -34,7 +34,7 @@ namespace {
 
 constexpr int kBlockK = 128;
 constexpr int kL2Bytes = 256;  // MatrixMap
-constexpr int kPair = 2;  // blocks in a cluster
+constexpr int kPair = 2;       // blocks in a cluster
 constexpr int kMathWarpgroups = 2;
 constexpr int kMathThreads = kMathWarpgroups * 128;
 constexpr int kThreads = kMathThreads + 128;
