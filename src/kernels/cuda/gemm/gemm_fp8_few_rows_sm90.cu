@@ -85,7 +85,7 @@ struct alignas(kSwizzleAlignment) Stage {
 
 template <class C>
 struct Shared {
-  RingBarriers<kMaxStages> weights;  // its empty: both operands are read
+  RingBarriers<kMaxStages> ring;  // full: of weights
   Mbarrier rows_full[kMaxStages];
   float x_scales[kMaxStages][kBlocks][kRows];
   GroupWalk<kRows, kMaxGroups> walk;
@@ -101,11 +101,11 @@ __device__ void load_weights(const Params& p, Shared<C>& s) {
   int n_sent = 0;
   for (StageCursor c = stages.first(); stages.valid(c); stages.template advance<kBlocks>(c, p.n_k_blocks)) {
     if (n_sent++ >= p.n_in_flight) {
-      s.weights.full[landed.stage].wait(landed.parity);
+      s.ring.full[landed.stage].wait(landed.parity);
       landed.advance();
     }
-    s.weights.empty[at.stage].wait(at.parity ^ 1);
-    Mbarrier& full = s.weights.full[at.stage];
+    s.ring.empty[at.stage].wait(at.parity ^ 1);
+    Mbarrier& full = s.ring.full[at.stage];
     full.arrive_expect_bytes(kBlocks * C::kWBytes);
 #pragma unroll
     for (int b = 0; b < kBlocks; ++b) {
@@ -124,7 +124,7 @@ __device__ void load_rows(const Params& p, Shared<C>& s) {
   RingPlace at{p.n_stages};
   grid_dependency_wait();
   for (StageCursor c = stages.first(); stages.valid(c); stages.template advance<kBlocks>(c, p.n_k_blocks)) {
-    s.weights.empty[at.stage].wait(at.parity ^ 1);
+    s.ring.empty[at.stage].wait(at.parity ^ 1);
     const int first_block = c.stage_of_item * kBlocks, k = first_block * kBlockK + lane * 16;
     const int n_rows = c.place.end_row - c.place.first_row;
     const uint8_t* from = p.x + c.place.first_row * p.x_row_bytes + k;
@@ -193,7 +193,7 @@ class Math {
 
  private:
   __device__ __forceinline__ void begin_stage(Blocks& blocks) {
-    s_.weights.full[next_.stage].wait(next_.parity);
+    s_.ring.full[next_.stage].wait(next_.parity);
     s_.rows_full[next_.stage].wait(next_.parity);
     fence_async_shared();  // rows came by ordinary copies
     const uint32_t at = static_cast<uint32_t>(next_.stage) * (sizeof(Stage<C>) / 16);
@@ -221,7 +221,7 @@ class Math {
         total_[3] = __fmaf_rn(blocks[b][3], x.y * high, total_[3]);
       }
     }
-    s_.weights.empty[done_.stage].arrive_as_warp();
+    s_.ring.empty[done_.stage].arrive_as_warp();
     done_.advance();
     if (++stage_of_item_ == n_stages_) finish_item();
   }
@@ -276,7 +276,7 @@ __global__ void __launch_bounds__(kThreads, 1) gemm_fp8_few_rows_kernel(const __
   if (!waits) launch_dependents();
   if (threadIdx.x == 0) {
     prefetch_map(p.w_map);
-    s.weights.init(1, kMathThreads / 32 * kWarpArrivals, p.n_stages);
+    s.ring.init(1, kMathThreads / 32 * kWarpArrivals, p.n_stages);
     for (int i = 0; i < p.n_stages; ++i) s.rows_full[i].init(32);  // each lane's copies
     fence_barrier_init();
   }

@@ -185,7 +185,7 @@ class Math {
     }
   }
 
-  // Ordinary loads, all in flight together. A thread's pieces of 16 bytes are 16 blocks apart, where the swizzle
+  // Ordinary loads, many in flight together. A thread's pieces of 16 bytes are 16 blocks apart, where the swizzle
   // repeats.
   __device__ __forceinline__ void load_rows() {
     constexpr int kAtOnce = 4;
