@@ -7,6 +7,7 @@
 #include <cuda_runtime_api.h>
 #include <fmt/core.h>
 
+#include <CLI/CLI.hpp>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -199,13 +200,14 @@ int run(const Options& options) {
 
 int main(int argc, char** argv) {
   levin::bench::Options options;
-  for (int i = 1; i < argc; ++i) {
-    const std::string name = argv[i];
-    if (name == "--all-plans") options.all_plans = true;
-    if (i + 1 == argc) break;
-    if (name == "--cublaslt") options.library = argv[++i];
-    if (name == "--product") options.product = argv[++i];
-    if (name == "--rows") options.rows = std::stoi(argv[++i]);
-  }
+  std::vector<std::string> products;
+  for (const levin::bench::Product& p : levin::bench::kProducts) products.push_back(p.name);
+  CLI::App app("Products of f32 rows, and how near to the limits of the card and to cuBLASLt they are");
+  app.add_option("--product", options.product, "one product instead of all")->check(CLI::IsMember(products));
+  app.add_option("--rows", options.rows, "one number of rows instead of all")
+      ->check(CLI::IsMember(std::vector<int>(std::begin(levin::bench::kRows), std::end(levin::bench::kRows))));
+  app.add_flag("--all-plans", options.all_plans, "each plan of a product, not only the chosen one");
+  app.add_option("--cublaslt", options.library, "library of cuBLASLt; without it there is no comparison");
+  CLI11_PARSE(app, argc, argv);
   return levin::bench::run(options);
 }

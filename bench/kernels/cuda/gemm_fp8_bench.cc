@@ -9,9 +9,9 @@
 // they are timed.
 #include <fmt/core.h>
 
+#include <CLI/CLI.hpp>
 #include <cmath>
 #include <cstdio>
-#include <cstring>
 #include <map>
 #include <string>
 #include <vector>
@@ -267,25 +267,6 @@ void bench_grouped(const Stream& stream, const Options& options, int n, int k, c
   }
 }
 
-Options parse(int argc, char** argv) {
-  Options o;
-  for (int i = 1; i < argc; ++i) {
-    if (!std::strcmp(argv[i], "--all-plans")) o.all_plans = true;
-    if (!std::strcmp(argv[i], "--grouped")) o.only_grouped = true;
-    if (!std::strcmp(argv[i], "--no-overlap")) o.overlap = false;
-    if (!std::strcmp(argv[i], "--rest") && i + 1 < argc) o.rest_ms = std::atoi(argv[++i]);
-    if (!std::strcmp(argv[i], "--warm") && i + 1 < argc) o.warm_ms = std::atoi(argv[++i]);
-    if (!std::strcmp(argv[i], "--opponent") && i + 1 < argc) o.opponent = argv[++i];
-    if (!std::strcmp(argv[i], "--shape") && i + 1 < argc) std::sscanf(argv[++i], "%dx%d", &o.only_n, &o.only_k);
-    if (!std::strcmp(argv[i], "--tokens") && i + 1 < argc) {
-      o.tokens.clear();
-      for (char* part = std::strtok(argv[++i], ","); part; part = std::strtok(nullptr, ","))
-        o.tokens.push_back(std::atoi(part));
-    }
-  }
-  return o;
-}
-
 void print_summary(const Summary& summary) {
   double small_log = 0;
   int n_small = 0;
@@ -316,10 +297,11 @@ int run(const Options& options) {
   fmt::print("# opponent: {}\n", opponent ? opponent->version() : "none, " + why_not);
   fmt::print("kind,T,N,K,plan,us,floor_us,share,opponent_us,speedup,tflops,disagreement\n");
   Summary summary;
-  for (const auto& [n, k] :
-       {std::pair{2112, 7168}, {24576, 1536}, {32768, 512}, {7168, 16384}, {7168, 18432}, {4096, 7168}, {7168, 2048}})
-    if (!options.only_grouped && (options.only_n == 0 || (n == options.only_n && k == options.only_k)))
-      bench_dense(stream, opponent.get(), options, n, k, summary);
+  std::vector<std::pair<int, int>> dense = {{2112, 7168},  {24576, 1536}, {32768, 512}, {7168, 16384},
+                                            {7168, 18432}, {4096, 7168},  {7168, 2048}};
+  if (options.only_n != 0) dense = {{options.only_n, options.only_k}};
+  if (options.only_grouped) dense.clear();
+  for (const auto& [n, k] : dense) bench_dense(stream, opponent.get(), options, n, k, summary);
   if (options.only_n == 0) {
     for (const auto& [n, k] : {std::pair{4096, 7168}, {7168, 2048}})
       for (const GroupRows& rows : {GroupRows{256, 128, true},
@@ -345,4 +327,25 @@ int run(const Options& options) {
 }  // namespace
 }  // namespace levin::bench
 
-int main(int argc, char** argv) { return levin::bench::run(levin::bench::parse(argc, argv)); }
+int main(int argc, char** argv) {
+  levin::bench::Options o;
+  std::vector<int> shape;
+  CLI::App app("FP8 products, dense and grouped, and how near to the limits of the card and to cuBLASLt they are");
+  app.add_option("--tokens", o.tokens, "rows of the dense products")
+      ->delimiter(',')
+      ->check(CLI::Range(1, levin::bench::kMaxTokens));
+  app.add_option("--shape", shape, "one dense product instead of all, as NxK")
+      ->delimiter('x')
+      ->expected(2)
+      ->check(CLI::PositiveNumber);
+  app.add_flag("--grouped", o.only_grouped, "grouped products alone");
+  app.add_flag("--all-plans", o.all_plans, "each plan of a product, not only the chosen one");
+  app.add_option("--opponent", o.opponent, "library of cuBLASLt");
+  app.add_option("--warm", o.warm_ms, "milliseconds that each side runs before large batches are timed")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--rest", o.rest_ms, "milliseconds of rest before each timed graph")->check(CLI::NonNegativeNumber);
+  app.add_flag("!--no-overlap", o.overlap, "kernels start when the one before has ended");
+  CLI11_PARSE(app, argc, argv);
+  if (!shape.empty()) o.only_n = shape[0], o.only_k = shape[1];
+  return levin::bench::run(o);
+}

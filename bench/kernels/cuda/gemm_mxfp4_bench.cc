@@ -6,8 +6,8 @@
 // weights take turns, so that they are cold.
 #include <fmt/core.h>
 
+#include <CLI/CLI.hpp>
 #include <cstdio>
-#include <cstring>
 #include <random>
 #include <vector>
 
@@ -88,4 +88,10 @@ int run(bool all_tiles) {
 }  // namespace
 }  // namespace levin::bench
 
-int main(int argc, char** argv) { return levin::bench::run(argc > 1 && std::strcmp(argv[1], "--all-tiles") == 0); }
+int main(int argc, char** argv) {
+  bool all_tiles = false;
+  CLI::App app("MXFP4 products of groups, and how near to the limits of the card they are");
+  app.add_flag("--all-tiles", all_tiles, "each tile of a product, not only the chosen one");
+  CLI11_PARSE(app, argc, argv);
+  return levin::bench::run(all_tiles);
+}

@@ -7,7 +7,7 @@
 // a step.
 #include <fmt/core.h>
 
-#include <cstdlib>
+#include <CLI/CLI.hpp>
 #include <cstring>
 #include <numeric>
 #include <random>
@@ -222,23 +222,20 @@ void bench_select(const Stream& stream, const IndexPages& pages, const IndexFilt
   }
 }
 
-IndexFilter parse(int n_args, char** args) {
-  IndexFilter filter;
-  for (int i = 1; i + 1 < n_args; ++i) {
-    if (std::strcmp(args[i], "--only") == 0) filter.kind = args[i + 1];
-    if (std::strcmp(args[i], "--heads") == 0) filter.only.n_heads = std::atoi(args[i + 1]);
-    if (std::strcmp(args[i], "--tokens") == 0) filter.only.n_tokens = std::atoi(args[i + 1]);
-    if (std::strcmp(args[i], "--batch") == 0) filter.only.n_requests = std::atoi(args[i + 1]);
-    if (std::strcmp(args[i], "--length") == 0) filter.only.length = std::atoll(args[i + 1]);
-  }
-  return filter;
-}
-
 }  // namespace
 }  // namespace levin::bench
 
-int main(int n_args, char** args) {
+int main(int argc, char** argv) {
   using namespace levin;
+  bench::IndexFilter filter;
+  CLI::App app("Index scores and selection, and how near to the limits of the card they are");
+  app.add_option("--only", filter.kind, "one kind instead of all but the counted scores")
+      ->check(CLI::IsMember({"scores", "counted", "topk", "select"}));
+  app.add_option("--heads", filter.only.n_heads, "cases of so many heads alone")->check(CLI::PositiveNumber);
+  app.add_option("--tokens", filter.only.n_tokens, "of so many query tokens of a request")->check(CLI::PositiveNumber);
+  app.add_option("--batch", filter.only.n_requests, "of so many requests")->check(CLI::PositiveNumber);
+  app.add_option("--length", filter.only.length, "of so many keys")->check(CLI::PositiveNumber);
+  CLI11_PARSE(app, argc, argv);
   if (const std::string why = cuda::why_no_device(); !why.empty()) {
     fmt::print(stderr, "{}\n", why);
     return 1;
@@ -246,7 +243,6 @@ int main(int n_args, char** args) {
   const cuda::Stream stream = cuda::must(cuda::Stream::create());
   fmt::print("kind,shape,us,floor us,share of floor,rate\n");
   const bench::IndexPages pages(stream);
-  const bench::IndexFilter filter = bench::parse(n_args, args);
   if (filter.kind.empty() || filter.kind == "scores") bench::bench_scores(stream, pages, filter, false);
   if (filter.kind == "counted") bench::bench_scores(stream, pages, filter, true);
   if (filter.kind.empty() || filter.kind == "topk") bench::bench_topk(stream, pages, filter);

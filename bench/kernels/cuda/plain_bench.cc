@@ -189,8 +189,6 @@ void time_rows(const Stream& stream) {
     report(stream, "choice of 129280", n_rows, [&] {
       plain::choose_tokens({.logits = logits, .rules = rules.data(), .out = as<ChosenToken>(out)}, stream.handle());
     });
-    report(stream, "log_sum_exp of 129280", n_rows,
-           [&] { plain::log_sum_exp({.logits = logits, .out = as<double>(out)}, stream.handle()); });
   }
 }
 

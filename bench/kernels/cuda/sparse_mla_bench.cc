@@ -11,9 +11,9 @@
 // a step.
 #include <fmt/core.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
-#include <cstdlib>
 #include <cstring>
 #include <random>
 #include <string>
@@ -33,6 +33,17 @@ using cuda::Stream;
 struct MlaCase {
   int n_heads, n_requests, n_tokens;
 };
+
+constexpr std::pair<const char*, cuda::MlaSplit> kForms[] = {
+    {"auto", cuda::MlaSplit::kAuto},
+    {"whole", cuda::MlaSplit::kWholeRows},
+    {"all heads", cuda::MlaSplit::kAllHeads},
+    {"all heads, parts", cuda::MlaSplit::kAllHeadsParts},
+    {"pairs", cuda::MlaSplit::kPairs},
+    {"eight blocks", cuda::MlaSplit::kEightBlocks},
+    {"four blocks", cuda::MlaSplit::kFourBlocks},
+    {"eight apart", cuda::MlaSplit::kEightApart},
+    {"eight apart, all heads", cuda::MlaSplit::kEightApartAllHeads}};
 
 // What all cases have in common. Queries and rows have a standard deviation of 1, and a query 576 columns.
 struct MlaConditions {
@@ -173,16 +184,7 @@ void bench_mla(const Stream& stream, const MlaConditions& conditions) {
                              .n_replays = n_rows >= 128 ? 11 : 101,
                              .idle_ms = conditions.idle_ms,
                              .warm_ms = conditions.warm_ms};
-    for (const auto& [name, split] : std::vector<std::pair<const char*, cuda::MlaSplit>>{
-             {"auto", cuda::MlaSplit::kAuto},
-             {"whole", cuda::MlaSplit::kWholeRows},
-             {"all heads", cuda::MlaSplit::kAllHeads},
-             {"all heads, parts", cuda::MlaSplit::kAllHeadsParts},
-             {"pairs", cuda::MlaSplit::kPairs},
-             {"eight blocks", cuda::MlaSplit::kEightBlocks},
-             {"four blocks", cuda::MlaSplit::kFourBlocks},
-             {"eight apart", cuda::MlaSplit::kEightApart},
-             {"eight apart, all heads", cuda::MlaSplit::kEightApartAllHeads}}) {
+    for (const auto& [name, split] : kForms) {
       if (!conditions.only_form.empty() && conditions.only_form != name) continue;
       if (n_rows > 1000 && split != cuda::MlaSplit::kAuto) continue;
       const double us = time_in_graph(stream, timing, [&](int i) {
@@ -200,16 +202,20 @@ void bench_mla(const Stream& stream, const MlaConditions& conditions) {
 }  // namespace
 }  // namespace levin::bench
 
-int main(int n_args, char** args) {
+int main(int argc, char** argv) {
   using namespace levin;
   bench::MlaConditions conditions;
-  for (int i = 1; i + 1 < n_args; ++i) {
-    if (std::strcmp(args[i], "--only") == 0) conditions.only_requests = std::atoi(args[i + 1]);
-    if (std::strcmp(args[i], "--form") == 0) conditions.only_form = args[i + 1];
-    if (std::strcmp(args[i], "--spread") == 0) conditions.spread = std::strtof(args[i + 1], nullptr);
-    if (std::strcmp(args[i], "--idle") == 0) conditions.idle_ms = std::atoi(args[i + 1]);
-    if (std::strcmp(args[i], "--warm") == 0) conditions.warm_ms = std::atoi(args[i + 1]);
-  }
+  std::vector<std::string> forms;
+  for (const auto& [name, split] : bench::kForms) forms.emplace_back(name);
+  CLI::App app("Sparse attention, and how near to the limits of the card it is");
+  app.add_option("--only", conditions.only_requests, "cases of so many requests alone; 4096: of the prompt too")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--form", conditions.only_form, "one form instead of all")->check(CLI::IsMember(forms));
+  app.add_option("--spread", conditions.spread, "standard deviation of the scores")->check(CLI::NonNegativeNumber);
+  app.add_option("--idle", conditions.idle_ms, "milliseconds of rest before each case")->check(CLI::NonNegativeNumber);
+  app.add_option("--warm", conditions.warm_ms, "milliseconds that each case runs before it is timed")
+      ->check(CLI::NonNegativeNumber);
+  CLI11_PARSE(app, argc, argv);
   if (const std::string why = cuda::why_no_device(); !why.empty()) {
     fmt::print(stderr, "{}\n", why);
     return 1;
