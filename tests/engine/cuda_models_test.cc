@@ -205,25 +205,28 @@ TEST_F(CudaModelTest, WorkOverPaddingAloneIsLeftOut) {
 }
 
 // Few bytes and many, by kernels or the copy engine, to pinned memory and any other, more than the ring of pinned memory holds; each
-// to the place that the copy before still reads. What is copied in changes at once.
+// to the place that the copy before still reads. What is copied in changes at once. Copies to pinned memory queue after others
+// that take milliseconds, so that the ring comes round before the first has been read; other memory makes each copy wait.
 TEST_F(CudaModelTest, CopiesOfAnySizeArriveInTheirOrder) {
-  constexpr int64_t kMostBytes = (int64_t{1} << 20) + 8;
-  const Buffer memory = must(cuda_->allocate(kMostBytes)), pinned = must(cuda_->allocate_pinned(40 * kMostBytes));
-  std::vector<std::byte> source(kMostBytes), other(40 * kMostBytes);
+  constexpr int kRounds = 40, kCopiesBefore = 30;
+  constexpr int64_t kMostBytes = (int64_t{1} << 20) + 8, kAllBytes = kRounds * kMostBytes;
+  const Buffer memory = must(cuda_->allocate(kMostBytes)), large = must(cuda_->allocate(kAllBytes));
+  const Buffer pinned = must(cuda_->allocate_pinned(kAllBytes)), unread = must(cuda_->allocate_pinned(kAllBytes));
+  std::vector<std::byte> source(kMostBytes), other(kAllBytes);
   for (const int64_t n_bytes : {1, 3, 4, 20, 4100, 1 << 18, (1 << 18) + 4, 1 << 20}) {
     for (const int64_t offset : {0, 1, 4}) {
-      SCOPED_TRACE(fmt::format("{} bytes at {}", n_bytes, offset));
-      const int n_rounds = n_bytes > 4100 ? 40 : 8;
-      for (int round = 0; round < n_rounds; ++round) {
-        std::fill_n(source.begin(), n_bytes, static_cast<std::byte>(round + offset));
-        cuda_->copy_bytes_in(memory.data() + offset, source.data(), n_bytes);
-        cuda_->copy_bytes_out(pinned.data() + round * kMostBytes + offset, memory.data() + offset, n_bytes);
-        cuda_->copy_bytes_out(other.data() + round * kMostBytes + offset, memory.data() + offset, n_bytes);
-      }
-      must(cuda_->synchronize());
-      for (int round = 0; round < n_rounds; ++round) {
-        const auto is_of_round = [&](std::byte b) { return b == static_cast<std::byte>(round + offset); };
-        for (const std::byte* out : {pinned.data(), other.data()}) {
+      for (std::byte* out : {pinned.data(), other.data()}) {
+        SCOPED_TRACE(fmt::format("{} bytes at {}, {}", n_bytes, offset, out == other.data() ? "other" : "pinned"));
+        const int n_rounds = n_bytes > 4100 ? kRounds : 8;
+        for (int i = 0; i < kCopiesBefore; ++i) cuda_->copy_bytes_out(unread.data(), large.data(), kAllBytes);
+        for (int round = 0; round < n_rounds; ++round) {
+          std::fill_n(source.begin(), n_bytes, static_cast<std::byte>(round + offset));
+          cuda_->copy_bytes_in(memory.data() + offset, source.data(), n_bytes);
+          cuda_->copy_bytes_out(out + round * kMostBytes + offset, memory.data() + offset, n_bytes);
+        }
+        must(cuda_->synchronize());
+        for (int round = 0; round < n_rounds; ++round) {
+          const auto is_of_round = [&](std::byte b) { return b == static_cast<std::byte>(round + offset); };
           const std::byte* first = out + round * kMostBytes + offset;
           EXPECT_TRUE(std::all_of(first, first + n_bytes, is_of_round)) << round;
         }

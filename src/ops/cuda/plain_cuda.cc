@@ -82,7 +82,7 @@ class CopiesOnStream final : public CopyStream {
 // What a kernel copies, between two others: the copy engine takes ten microseconds for its turn.
 bool is_few_words(const void* at, int64_t n_bytes) {
   constexpr int64_t kWordBytes = 4;
-  return n_bytes <= cuda::plain::kMostCopiedWordsBytes && n_bytes % kWordBytes == 0 &&
+  return n_bytes > 0 && n_bytes <= cuda::plain::kMostCopiedWordsBytes && n_bytes % kWordBytes == 0 &&
          reinterpret_cast<uintptr_t>(at) % kWordBytes == 0;
 }
 

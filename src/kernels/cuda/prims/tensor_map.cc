@@ -45,6 +45,8 @@ CUtensorMap encode(const MatrixStackMap& stack, int rank) {
   const cuuint32_t box[3] = {static_cast<cuuint32_t>(m.box_columns), static_cast<cuuint32_t>(m.box_rows),
                              static_cast<cuuint32_t>(stack.box_matrices)};
   const cuuint32_t element_strides[3] = {1, 1, 1};
+  LEVIN_CHECK(m.l2_bytes == 128 || m.l2_bytes == 256, "tensor map: a miss brings 128 or 256 bytes to L2, not {}",
+              m.l2_bytes);
   const auto promotion = m.l2_bytes == 256 ? CU_TENSOR_MAP_L2_PROMOTION_L2_256B : CU_TENSOR_MAP_L2_PROMOTION_L2_128B;
   CUtensorMap map;
   const CUresult code = encoder()(&map, m.type, static_cast<cuuint32_t>(rank), const_cast<void*>(m.data), extents,

@@ -46,7 +46,7 @@ struct RingBarriers {
   Mbarrier full[kStages];
   Mbarrier empty[kStages];
 
-  // One thread; then fence_barrier_init() and a barrier of the block (of the cluster, where blocks write each other's
+  // The first n_stages. One thread; then fence_barrier_init() and a barrier of the block (of the cluster, where blocks write each other's
   // stages).
   __device__ __forceinline__ void init(uint32_t full_arrivals, uint32_t empty_arrivals, int n_stages = kStages) {
     for (int i = 0; i < n_stages; ++i) {
