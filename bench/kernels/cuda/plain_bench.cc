@@ -184,10 +184,13 @@ void time_rows(const Stream& stream) {
     });
   }
   const DeviceArray<ChoiceRule> rules(stream, std::vector<ChoiceRule>(8, {.seed = 1, .temperature = 1}));
+  const DeviceArray<plain::ChoicePart> parts(stream, 8 * plain::kChoiceParts);
   for (const int64_t n_rows : {1, 8}) {
     const plain::Logits logits{.x = as<float>(x), .ld = 129280, .n_rows = n_rows, .n_vocab = 129280};
     report(stream, "choice of 129280", n_rows, [&] {
-      plain::choose_tokens({.logits = logits, .rules = rules.data(), .out = as<ChosenToken>(out)}, stream.handle());
+      plain::choose_tokens(
+          {.logits = logits, .rules = rules.data(), .out = as<ChosenToken>(out), .parts = parts.data()},
+          stream.handle());
     });
   }
 }

@@ -55,12 +55,15 @@ void PlainCuda::argmax(const ops::Argmax& a) {
 
 void PlainCuda::choose_tokens(const ops::ChooseTokens& a) {
   constexpr std::string_view kOp = "choose_tokens";
+  const ArenaScope scope(arena());
+  const int64_t n_part_bytes = a.x.dim(0) * plain::kChoiceParts * static_cast<int64_t>(sizeof(plain::ChoicePart));
   plain::choose_tokens({.logits = {.x = device_data<float>(kOp, "x", a.x),
                                    .ld = a.x.stride(0),
                                    .n_rows = a.x.dim(0),
                                    .n_vocab = a.x.dim(1)},
                         .rules = reinterpret_cast<const ChoiceRule*>(dense_data<int32_t>(kOp, "rules", a.rules)),
-                        .out = reinterpret_cast<ChosenToken*>(dense_data<int32_t>(kOp, "out", a.out))},
+                        .out = reinterpret_cast<ChosenToken*>(dense_data<int32_t>(kOp, "out", a.out)),
+                        .parts = reinterpret_cast<plain::ChoicePart*>(arena().allocate_bytes(n_part_bytes))},
                        stream_.handle());
 }
 

@@ -1,4 +1,5 @@
-// sampling.h: a block a row, whose logits it reads once, or twice for a choice with noise.
+// sampling.h. argmax: a block a row. choose_tokens: a block a part of a row, whose logits it reads once, or twice for a choice with
+// noise; then a thread a row, which merges its parts.
 #include "base/math_formulas.h"
 #include "base/philox.h"
 #include "kernels/cuda/plain/block_pieces.cuh"
@@ -9,7 +10,7 @@ namespace levin::cuda::plain {
 namespace {
 
 constexpr int kRowThreads = 1024;
-constexpr int kAtOnce = 16;  // logits that a thread has under way: a row is read by one SM, as fast as it can
+constexpr int kAtOnce = 16;  // logits that a thread has under way: a row, or part, is read by one SM, as fast as it can
 constexpr float kLog2E = 1.4426950408889634f;
 
 // use(logits, first, n): so many of this thread's logits of a row, of ids first, first + kRowThreads, ...
@@ -67,16 +68,30 @@ __device__ double noise(const ChoiceRule& rule, int64_t v) {
 // No noise is larger: decode/noise.h.
 constexpr double kMaxGumbelNoise = 22.8739;
 
+// A block's part of a row.
+struct RowPart {
+  const float* x;
+  int64_t first_id, n;
+
+  __device__ RowPart(const Logits& logits, int64_t row, int part) {
+    const int64_t most = (logits.n_vocab + kChoiceParts - 1) / kChoiceParts, left = logits.n_vocab - part * most;
+    first_id = part * most;
+    n = left < 0 ? 0 : left < most ? left : most;
+    x = logits.x + row * logits.ld + first_id;
+  }
+};
+
 // Only what can come up to the largest logit with its noise is given its own, which takes two logarithms.
-__device__ int64_t token_of_row(const float* x, int64_t n, const ChoiceRule& rule, const Ranked<float>& largest) {
-  if (rule.temperature < kGreedyTemperature) return largest.index;
+__device__ Ranked<double> choice_of(const RowPart& part, const ChoiceRule& rule, const Ranked<float>& largest) {
+  if (rule.temperature < kGreedyTemperature) return {largest.value, largest.index};
   const double bound = largest.value / rule.temperature + noise(rule, largest.index);
   Ranked<double> best{0, -1};
-  for_each_logit(x, n, [&](float logit, int64_t v) {
+  for_each_logit(part.x, part.n, [&](float logit, int64_t i) {
     const double scaled = logit / rule.temperature;
-    if (scaled + kMaxGumbelNoise >= bound) best = better(best, Ranked<double>{scaled + noise(rule, v), v});
+    const int64_t id = part.first_id + i;
+    if (scaled + kMaxGumbelNoise >= bound) best = better(best, Ranked<double>{scaled + noise(rule, id), id});
   });
-  return best_of_block<kRowThreads>(best).index;
+  return best_of_block<kRowThreads>(best);
 }
 
 // A thread's logits, read once. Few instructions for each: a row is one SM's.
@@ -113,40 +128,65 @@ __device__ float largest_of_block(float mine) {
   return largest;
 }
 
-// The lowest id of the row's largest logit, in all threads.
-__device__ int64_t id_of(float largest, const LogitSums& mine, const float* x, int64_t n_vocab) {
-  int64_t id = mine.maximum == largest ? mine.first : -1;
-  while (id >= 0 && id < n_vocab && x[id] != largest) id += kRowThreads;
-  const Ranked<float> own{largest, id};
-  return best_of_block<kRowThreads>(own).index;
+// The lowest id of the part's largest logit, in all threads.
+__device__ int64_t id_of(float largest, const LogitSums& mine, const RowPart& part) {
+  int64_t at = mine.maximum == largest ? mine.first : -1;
+  while (at >= 0 && at < part.n && part.x[at] != largest) at += kRowThreads;
+  const Ranked<float> own{largest, at};
+  return part.first_id + best_of_block<kRowThreads>(own).index;
 }
 
-// The probability of the largest logit, NaN if a logit is; in all threads.
-__device__ float probability_of(const LogitSums& mine, float largest) {
+// A sum of exp(logit - of) as one of exp(logit - maximum).
+__device__ float sum_from(float sum, float of, float maximum) {
+  return of == -INFINITY ? sum : sum * exp2f((of - maximum) * kLog2E);
+}
+
+// The sum of all threads, relative to the largest of all; NaN if a logit is. In all threads.
+__device__ float sum_of_block(const LogitSums& mine, float largest) {
   __shared__ float sum[kRowThreads];
-  sum[threadIdx.x] = mine.maximum == -INFINITY ? mine.sum : mine.sum * exp2f((mine.maximum - largest) * kLog2E);
+  sum[threadIdx.x] = sum_from(mine.sum, mine.maximum, largest);
   for (int half = kRowThreads / 2; half > 0; half /= 2) {
     __syncthreads();
     if (static_cast<int>(threadIdx.x) < half) sum[threadIdx.x] += sum[threadIdx.x + half];
   }
   __syncthreads();
-  return 1 / sum[0];
+  return sum[0];
 }
 
-__global__ void __launch_bounds__(kRowThreads) choose_kernel(ChooseTokens a) {
+__global__ void __launch_bounds__(kRowThreads) choose_in_parts_kernel(ChooseTokens a) {
   follow_earlier_kernels();
-  const int64_t t = blockIdx.x, n = a.logits.n_vocab;
-  const float* x = a.logits.x + t * a.logits.ld;
+  const int64_t t = blockIdx.y;
+  const RowPart part(a.logits, t, static_cast<int>(blockIdx.x));
   LogitSums mine;
-  for_some_logits(x, n, [&](const float(&some)[kAtOnce], int64_t first, int count) { mine.add(some, first, count); });
-  const float maximum = largest_of_block(mine.maximum), probability = probability_of(mine, maximum);
-  if (maximum == INFINITY || maximum == -INFINITY || probability != probability) {
-    if (threadIdx.x == 0) a.out[t] = {};
-    return;
+  for_some_logits(part.x, part.n,
+                  [&](const float(&some)[kAtOnce], int64_t first, int count) { mine.add(some, first, count); });
+  const float maximum = largest_of_block(mine.maximum), sum = sum_of_block(mine, maximum);
+  Ranked<double> best{0, -1};
+  if (maximum != INFINITY && maximum != -INFINITY)
+    best = choice_of(part, a.rules[t], {maximum, id_of(maximum, mine, part)});
+  if (threadIdx.x == 0) a.parts[t * kChoiceParts + blockIdx.x] = {best.value, best.index, maximum, sum};
+}
+
+__global__ void merge_choices_kernel(ChooseTokens a) {
+  follow_earlier_kernels();
+  const int64_t t = flat_index();
+  if (t >= a.logits.n_rows) return;
+  ChoicePart parts[kChoiceParts];
+#pragma unroll
+  for (int i = 0; i < kChoiceParts; ++i) parts[i] = a.parts[t * kChoiceParts + i];
+  float maximum = -INFINITY, sum = 0;
+  Ranked<double> best{0, -1};
+#pragma unroll
+  for (const ChoicePart& part : parts) {
+    maximum = fmaxf(maximum, part.maximum);
+    best = better(best, Ranked<double>{part.value, part.id});
   }
-  const Ranked<float> largest{maximum, id_of(maximum, mine, x, n)};
-  const int64_t token = token_of_row(x, n, a.rules[t], largest);
-  if (threadIdx.x == 0) a.out[t] = {static_cast<int32_t>(token), 1, fminf(probability, kMostProbability), 0};
+#pragma unroll
+  for (const ChoicePart& part : parts) sum += sum_from(part.sum, part.maximum, maximum);
+  if (maximum == INFINITY || maximum == -INFINITY || sum != sum)
+    a.out[t] = {};
+  else
+    a.out[t] = {static_cast<int32_t>(best.index), 1, fminf(1 / sum, kMostProbability), 0};
 }
 
 }  // namespace
@@ -155,7 +195,8 @@ void argmax(const Argmax& a, StreamHandle stream) {
   start(argmax_kernel, {.x = a.logits.n_rows, .threads = kRowThreads}, stream, a);
 }
 void choose_tokens(const ChooseTokens& a, StreamHandle stream) {
-  start(choose_kernel, {.x = a.logits.n_rows, .threads = kRowThreads}, stream, a);
+  start(choose_in_parts_kernel, {.x = kChoiceParts, .y = a.logits.n_rows, .threads = kRowThreads}, stream, a);
+  start(merge_choices_kernel, {.x = div_up(a.logits.n_rows, kThreads)}, stream, a);
 }
 
 }  // namespace levin::cuda::plain

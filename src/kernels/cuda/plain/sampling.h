@@ -26,11 +26,24 @@ struct Argmax {
 };
 void argmax(const Argmax& a, StreamHandle stream);
 
+// Blocks that share a row of choose_tokens, each with the next ids. Always as many, so that a row's probability has the same bits in
+// any batch.
+constexpr int kChoiceParts = 8;
+
+// What a block found among its ids.
+struct ChoicePart {
+  double value;   // of its choice, with noise
+  int64_t id;     // -1: it has none
+  float maximum;  // of the logits, -infinity without any
+  float sum;      // of exp(logit - maximum), NaN if a logit is
+};
+
 // The token argmax_v (x[t, v] / temperature + g(v)), ties to the lowest id; x = -infinity is never chosen.
 struct ChooseTokens {
   Logits logits;
   const ChoiceRule* rules = nullptr;  // [T]
   ChosenToken* out = nullptr;         // [T]
+  ChoicePart* parts = nullptr;        // [T, kChoiceParts], scratch
 };
 void choose_tokens(const ChooseTokens& a, StreamHandle stream);
 

@@ -26,6 +26,17 @@ class PlainSamplingTest : public PlainTest {
   static Logits upload(DeviceArgs& args, const Tensor& x) {
     return {.x = args.in<float>(x), .ld = x.view().dim(1), .n_rows = x.view().dim(0), .n_vocab = x.view().dim(1)};
   }
+  // out [T, kChosenTokenWords] of x [T, V].
+  void choose(const Tensor& x, const std::vector<ChoiceRule>& rules, const Tensor& out) {
+    DeviceArgs args(*stream_);
+    const auto n_part_bytes = static_cast<int64_t>(rules.size() * kChoiceParts * sizeof(ChoicePart));
+    choose_tokens({.logits = upload(args, x),
+                   .rules = args.in(rules),
+                   .out = reinterpret_cast<ChosenToken*>(args.out<int32_t>(out)),
+                   .parts = reinterpret_cast<ChoicePart*>(args.scratch(n_part_bytes))},
+                  stream());
+    args.fetch();
+  }
 };
 
 TEST_F(PlainSamplingTest, ArgmaxAndItsFault) {
@@ -74,12 +85,7 @@ TEST_F(PlainSamplingTest, TokensEqualTheHosts) {
     const Tensor of_cpu(DType::kI32, {kRows, kChosenTokenWords}), words(DType::kI32, {kRows, kChoiceRuleWords});
     std::memcpy(words.view().bytes(), rules.data(), rules.size() * sizeof(ChoiceRule));
     ops::choose_tokens(cpu(), {.x = x, .rules = words, .out = of_cpu});
-    DeviceArgs args(*stream_);
-    choose_tokens({.logits = upload(args, x),
-                   .rules = args.in(rules),
-                   .out = reinterpret_cast<ChosenToken*>(args.out<int32_t>(out))},
-                  stream());
-    args.fetch();
+    choose(x, rules, out);
     for (int64_t t = 0; t < kRows; ++t) {
       const ChoiceRule& rule = rules[static_cast<size_t>(t)];
       SamplingParams params;
@@ -95,6 +101,31 @@ TEST_F(PlainSamplingTest, TokensEqualTheHosts) {
         EXPECT_NEAR(chosen->probability, max_prob(logits, 0), 2e-3) << v << " row " << t;
         EXPECT_LT(chosen->probability, 1) << v << " row " << t;
       }
+    }
+  }
+}
+
+// Equal logits, and equal largest ones in different parts of the row: the lowest id. The probability too has the same bits whatever
+// other rows there are.
+TEST_F(PlainSamplingTest, ARowChoosesAloneAsInABatch) {
+  for (const int64_t v : kVocabularies) {
+    constexpr int64_t kRows = 5;
+    Random random(static_cast<uint64_t>(v) + 1);
+    Tensor x = random_tensor(random, {kRows, v}, 3.0f);
+    for (int64_t i = 0; i < v; ++i) x.at(v + i) = i % 2 == 0 ? -0.0f : 0.0f;
+    for (const int64_t i : {v / 3, v / 2, v - 1}) x.at(2 * v + i) = 50;
+    const std::vector<ChoiceRule> rules(kRows, {.seed = 7, .temperature = 0});
+    Tensor all = unset(DType::kI32, {kRows, kChosenTokenWords});
+    choose(x, rules, all);
+    EXPECT_EQ(reinterpret_cast<const ChosenToken*>(all.view().row<int32_t>(1))->token, 0);
+    EXPECT_EQ(reinterpret_cast<const ChosenToken*>(all.view().row<int32_t>(2))->token, v / 3);
+    for (int64_t t = 0; t < kRows; ++t) {
+      const Tensor row(DType::kF32, {1, v});
+      std::memcpy(row.view().bytes(), x.view().row<float>(t), static_cast<size_t>(v) * 4);
+      Tensor alone = unset(DType::kI32, {1, kChosenTokenWords});
+      choose(row, {rules[static_cast<size_t>(t)]}, alone);
+      EXPECT_EQ(std::memcmp(alone.view().bytes(), all.view().row<int32_t>(t), sizeof(ChosenToken)), 0)
+          << v << " row " << t;
     }
   }
 }
