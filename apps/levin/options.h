@@ -55,6 +55,14 @@ Setter set_number(std::vector<double>* target, NumberRange range);
 // One of `names`; hands over its place among them.
 Setter set_choice(std::vector<std::string> names, std::function<void(size_t)> set);
 
+std::string trimmed(std::string_view text);  // without the blanks at its ends
+
+// The entries of a text value with commas between them, trimmed; none of the empty text. An empty entry is refused: it is
+// a slip, and a list of nothing else would count as an option that was not given. Errors (kUsage) have the number of the
+// entry and not the value, which may be secret.
+Result<std::vector<std::string>> split_list(std::string_view option, std::string_view entry_name,
+                                            std::string_view list);
+
 struct OptionText {
   std::string names{};    // "-n,--max-tokens"; the first long one names the environment variable and the config key
   std::string value{};    // "N"; empty: a flag

@@ -37,16 +37,6 @@ struct ServeCommand {
   serve::LogFormat log_format = serve::LogFormat::kText;
 };
 
-std::vector<std::string> split_list(const std::string& list) {
-  std::vector<std::string> out;
-  for (size_t begin = 0; begin <= list.size();) {
-    const size_t end = std::min(list.find(',', begin), list.size());
-    if (end > begin) out.push_back(list.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return out;
-}
-
 // A key a line; empty lines and those that begin with # say nothing.
 Status add_keys_of(const std::string& file, std::vector<std::string>* keys) {
   LEVIN_ASSIGN(const std::string text,
@@ -54,11 +44,20 @@ Status add_keys_of(const std::string& file, std::vector<std::string>* keys) {
   const size_t n_before = keys->size();
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
-    line.erase(line.find_last_not_of(" \t\r") + 1);
-    if (!line.empty() && !line.starts_with('#')) keys->push_back(line);
+    const std::string key = trimmed(line);
+    if (!key.empty() && !key.starts_with('#')) keys->push_back(key);
   }
   if (keys->size() > n_before) return {};
   return Error{ErrorKind::kUsage, fmt::format("--api-key-file {} contains no key; write one per line", file)};
+}
+
+Status read_lists(const ServeCommand& command, serve::ServerOptions* options) {
+  LEVIN_ASSIGN(options->api_keys, split_list("--api-key", "key", command.keys));
+  if (!command.key_file.empty()) LEVIN_TRY(add_keys_of(command.key_file, &options->api_keys));
+  LEVIN_ASSIGN(options->model_names, split_list("--served-model-name", "name", command.names));
+  LEVIN_ASSIGN(options->cors_origins, split_list("--cors-origins", "origin", command.origins));
+  LEVIN_ASSIGN(options->allowed_hosts, split_list("--allowed-hosts", "name", command.hosts));
+  return {};
 }
 
 // SIGINT and SIGTERM: while the model is loading they end the process; then the first one is for wait(), and a second
@@ -147,8 +146,7 @@ Status run(EngineOptions engine_options, const GenerationOptions& generation, Se
   serve::Log log(command.log_format);
   const auto note = [&log](const std::string& line) { log.write(serve::LogLevel::kWarning, "note", line); };
   options.http.note = note;
-  options.api_keys = split_list(command.keys);
-  if (!command.key_file.empty()) LEVIN_TRY(add_keys_of(command.key_file, &options.api_keys));
+  LEVIN_TRY(read_lists(command, &options));
   LEVIN_ASSIGN(std::unique_ptr<serve::Listener> listener, serve::Listener::open(options.http));
   log.info(
       "loading",
@@ -161,13 +159,13 @@ Status run(EngineOptions engine_options, const GenerationOptions& generation, Se
   log_model(log, command.log_format, *model.engine);
   if (const std::string text = small_cache_text(engine_options, *model.engine); !text.empty()) warn(text);
   options.version = LEVIN_VERSION;
-  options.model_names = split_list(command.names);
   if (options.model_names.empty()) {
     options.model_names = {std::filesystem::weakly_canonical(engine_options.model_folder).filename().string()};
   }
-  options.cors_origins = split_list(command.origins);
-  options.allowed_hosts = split_list(command.hosts);
-  options.sampling = generation.sampling;
+  options.defaults = {.sampling = generation.sampling,
+                      .seed = generation.random_seed ? std::nullopt : std::optional(generation.sampling.seed),
+                      .stop_strings = generation.stop_strings,
+                      .max_tokens = generation.max_tokens};
   options.watch.limit = std::chrono::seconds(command.watchdog_s);
   options.log = &log;
   std::promise<Error> lost_device;
@@ -178,8 +176,8 @@ Status run(EngineOptions engine_options, const GenerationOptions& generation, Se
   };
   const std::unique_ptr<serve::Server> server =
       serve::Server::start(options, std::move(listener), *model.engine, *model.tokenizer, *model.format);
-  log.info("sampling", fmt::format("defaults: temperature {}, top-p {}, top-k {}", options.sampling.temperature,
-                                   options.sampling.top_p, options.sampling.top_k));
+  log.info("sampling", fmt::format("defaults: temperature {}, top-p {}, top-k {}", generation.sampling.temperature,
+                                   generation.sampling.top_p, generation.sampling.top_k));
   log.info("ready",
            fmt::format("http://{}:{}/v1 serves {}", options.http.host, server->port(), options.model_names.front()),
            {{"host", options.http.host}, {"port", server->port()}, {"model", options.model_names.front()}});

@@ -104,6 +104,31 @@ Setter set_list(std::vector<Value>* target, Range range, Setter (*set_one)(Value
 
 }  // namespace
 
+std::string trimmed(std::string_view text) {
+  static constexpr std::string_view kBlanks = " \t\r";
+  text.remove_prefix(std::min(text.find_first_not_of(kBlanks), text.size()));
+  return std::string(text.substr(0, text.find_last_not_of(kBlanks) + 1));
+}
+
+Result<std::vector<std::string>> split_list(std::string_view option, std::string_view entry_name,
+                                            std::string_view list) {
+  std::vector<std::string> out;
+  if (list.empty()) return out;
+  for (size_t begin = 0; begin <= list.size();) {
+    const size_t end = std::min(list.find(',', begin), list.size());
+    out.push_back(trimmed(list.substr(begin, end - begin)));
+    begin = end + 1;
+  }
+  const auto empty = std::find(out.begin(), out.end(), "");
+  if (empty == out.end()) return out;
+  if (std::all_of(out.begin(), out.end(), [](const std::string& each) { return each.empty(); })) {
+    return usage_error(fmt::format("{} contains no {}; write one, or several with a comma between them, or omit it",
+                                   option, entry_name));
+  }
+  return usage_error(fmt::format("{}: {} number {} of {} is empty; write one comma between two and none at the ends",
+                                 option, entry_name, empty - out.begin() + 1, out.size()));
+}
+
 Setter set_text(std::string* target) {
   return [target](std::string_view text) -> std::optional<std::string> {
     if (text.empty()) return "some text";

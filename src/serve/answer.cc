@@ -123,9 +123,15 @@ class Answer : public std::enable_shared_from_this<Answer> {
 
 // Checks, and takes the places that the requests need.
 std::optional<ApiError> admit_plan(const ServedModel& model, const AnswerPlan& plan) {
+  const int64_t n_prompts = std::ssize(plan.prompts);
+  const int64_t n_requests = n_prompts * plan.ask.n_choices;
+  if (n_requests > model.max_queued) {  // even of an empty queue: to try again would be in vain
+    return too_many_answers({.n_prompts = n_prompts, .n_choices = plan.ask.n_choices, .n_most = model.max_queued});
+  }
   for (const std::vector<int32_t>& prompt : plan.prompts) {
     const int64_t n_prompt = std::ssize(prompt);
-    if (n_prompt + std::max<int64_t>(plan.ask.max_tokens, 1) > model.n_context()) {
+    // as a difference: a sum with what a client wrote can leave the range of the type
+    if (std::max<int64_t>(plan.ask.max_tokens, 1) > model.n_context() - n_prompt) {
       return prompt_too_long({.n_prompt = n_prompt, .n_answer = plan.ask.max_tokens, .n_context = model.n_context()});
     }
     const Status status =
@@ -133,7 +139,6 @@ std::optional<ApiError> admit_plan(const ServedModel& model, const AnswerPlan& p
     if (!status.ok()) return bad_request(status.error().message, field_of(status.error().message));
   }
   if (std::optional<ApiError> refusal = engine_refusal(model)) return refusal;
-  const int64_t n_requests = std::ssize(plan.prompts) * plan.ask.n_choices;
   if (!model.service->reserve(n_requests, model.max_queued)) return queue_full();
   return std::nullopt;
 }
@@ -155,6 +160,13 @@ std::optional<ApiError> run_answer(const ServedModel& model, std::shared_ptr<Exc
   if (std::optional<ApiError> error = admit_plan(model, plan)) return error;
   std::make_shared<Answer>(model, std::move(exchange), std::move(plan), std::move(writer))->run();
   return std::nullopt;
+}
+
+void fit_limit(const ServedModel& model, AnswerPlan* plan) {
+  for (const std::vector<int32_t>& prompt : plan->prompts) {
+    const int64_t room = model.n_context() - std::ssize(prompt);
+    if (room > 0) plan->ask.max_tokens = std::min(plan->ask.max_tokens, room);
+  }
 }
 
 Status set_conversation(const ServedModel& model, const Body& body, const ChatAsk& chat, AnswerPlan* plan) {

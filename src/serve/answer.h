@@ -83,6 +83,8 @@ std::optional<ApiError> run_answer(const ServedModel& model, std::shared_ptr<Exc
 // Sets the prompt and everything else that a conversation determines. Errors (kUsage) are about the field that `body`
 // read last.
 Status set_conversation(const ServedModel& model, const Body& body, const ChatAsk& chat, AnswerPlan* plan);
+// Where the limit of the answers is not the request's own word: no more than the context has room for, if it has any.
+void fit_limit(const ServedModel& model, AnswerPlan* plan);
 // Sets the structure of an answer without a conversation.
 Status set_form(const ServedModel& model, const Body& body, const TextForm& form, AnswerPlan* plan);
 

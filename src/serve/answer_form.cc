@@ -38,7 +38,11 @@ Result<TextForm> typed_format(const Body& outer, std::string_view key) {
   LEVIN_ASSIGN(const std::string type, format.get<std::string>("type"));
   const std::string field(key);
   if (type == "text") return TextForm();
-  if (type == "json_object") return schema_form(field, kAnyObject, false);
+  if (type == "json_object") {
+    if (!format.has("schema")) return schema_form(field, kAnyObject, false);
+    LEVIN_ASSIGN(io::JsonValue schema, schema_value(format, "schema"));
+    return schema_form(field, std::move(schema), false);
+  }
   if (type != "json_schema") {
     return outer.refuse(key, fmt::format("of type {} is not supported; it is text, json_object or json_schema", type));
   }

@@ -94,6 +94,10 @@ Result<std::vector<io::JsonValue>> read_anthropic_tools(const Body& body) {
     io::JsonObject function = {{"name", *name}};
     if (const std::string* description = string_member(*tool, "description")) function.set("description", *description);
     const io::JsonValue* schema = tool->find("input_schema");
+    if (schema != nullptr && schema->as_object() == nullptr) {
+      return body.refuse("tools", fmt::format("has number {} with the input_schema {}, expected a JSON schema", i,
+                                              io::describe_json(*schema)));
+    }
     function.set("parameters", schema != nullptr ? *schema : io::JsonValue(io::JsonObject{{"type", "object"}}));
     if (const io::JsonValue* strict = tool->find("strict"); strict != nullptr && *strict == io::JsonValue(true)) {
       function.set("strict", true);

@@ -1,5 +1,7 @@
 #include "serve/anthropic_messages.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -177,14 +179,16 @@ Status read_conversation(const ServedModel& model, const Body& body, AnswerPlan*
 Result<AnswerPlan> read_message_plan(const ServedModel& model, const Body& body) {
   AnswerPlan plan{.chat = true};
   LEVIN_ASSIGN(plan.ask, read_generation(body, model.defaults));
-  LEVIN_ASSIGN(plan.ask.text.stop, read_strings(body, "stop_sequences"));
+  if (body.has("stop_sequences")) {
+    LEVIN_ASSIGN(plan.ask.text.stop, read_strings(body, "stop_sequences"));
+  }
   LEVIN_ASSIGN(plan.ask.max_tokens, body.get<int64_t>("max_tokens"));
-  if (plan.ask.max_tokens < 1) return body.refuse("max_tokens", "must be at least 1");
+  if (plan.ask.max_tokens < 1)
+    return body.refuse("max_tokens", fmt::format("is {}, expected at least 1", plan.ask.max_tokens));
   if (plan.ask.n_choices != 1) return body.refuse("n", "other than 1 is not supported on this route; leave it out");
   LEVIN_TRY(read_conversation(model, body, &plan));
   // clients of this dialect ask for far more than they need, whatever the context
-  const int64_t room = model.n_context() - std::ssize(plan.prompts.front());
-  if (room > 0) plan.ask.max_tokens = std::min(plan.ask.max_tokens, room);
+  fit_limit(model, &plan);
   return plan;
 }
 

@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "text/unicode.h"
+
 namespace levin::serve {
 namespace {
 
@@ -27,7 +29,12 @@ std::string_view anthropic_type(int status) {
   }
 }
 
-io::JsonValue text_or_null(const std::string& text) { return text.empty() ? io::JsonValue() : io::JsonValue(text); }
+io::JsonValue text_value(std::string_view text) {
+  std::string storage;
+  return io::JsonValue(std::string(text::valid_utf8(text, storage)));
+}
+
+io::JsonValue text_or_null(const std::string& text) { return text.empty() ? io::JsonValue() : text_value(text); }
 
 }  // namespace
 
@@ -59,17 +66,29 @@ ApiError unknown_route(const std::string& method, const std::string& path) {
 
 ApiError prompt_too_long(const RequestTokens& tokens) {
   const auto& [n_prompt, n_answer, n_context] = tokens;
+  // neither is negative, so that their sum fits without a sign
+  const uint64_t n_total = static_cast<uint64_t>(n_prompt) + static_cast<uint64_t>(n_answer);
   // Clients tell this case by these very words, and shorten what they send.
-  return {
-      .status = 400,
-      .code = "context_length_exceeded",
-      .message = fmt::format("This model's maximum context length is {} tokens. However, you requested {} output "
-                             "tokens and your prompt contains at least {} input tokens, for a total of at least {} "
-                             "tokens. Please reduce the length of the input prompt or the number of requested "
-                             "output tokens.",
-                             n_context, n_answer, n_prompt, n_prompt + n_answer),
-      .anthropic_message = fmt::format("prompt is too long: {} tokens > {} maximum", n_prompt + n_answer, n_context),
-      .extras = {{"n_prompt_tokens", n_prompt}, {"n_ctx", n_context}}};
+  return {.status = 400,
+          .code = "context_length_exceeded",
+          .message = fmt::format("This model's maximum context length is {} tokens. However, you requested {} output "
+                                 "tokens and your prompt contains at least {} input tokens, for a total of at least {} "
+                                 "tokens. Please reduce the length of the input prompt or the number of requested "
+                                 "output tokens.",
+                                 n_context, n_answer, n_prompt, n_total),
+          .anthropic_message = fmt::format("prompt is too long: {} tokens > {} maximum", n_total, n_context),
+          .extras = {{"n_prompt_tokens", n_prompt}, {"n_ctx", n_context}}};
+}
+
+ApiError too_many_answers(const RequestAnswers& answers) {
+  const auto& [n_prompts, n_choices, n_most] = answers;
+  const bool prompts_alone = n_prompts > n_most;
+  const std::string asked = prompts_alone ? fmt::format("prompt has {} entries", n_prompts)
+                                          : fmt::format("n is {} (number of prompts: {})", n_choices, n_prompts);
+  return bad_request(fmt::format("{}: {} answers, and this server takes at most {} at a time (--max-queued-requests); "
+                                 "ask for fewer per request",
+                                 asked, n_prompts * n_choices, n_most),
+                     prompts_alone ? "prompt" : "n");
 }
 
 ApiError queue_full() {
@@ -115,10 +134,11 @@ ApiDialect dialect_of(const HttpRequest& request) {
 io::JsonValue error_body(const ApiError& error, ApiDialect dialect) {
   if (dialect == ApiDialect::kAnthropic) {
     const std::string& message = error.anthropic_message.empty() ? error.message : error.anthropic_message;
-    return io::JsonObject{{"type", "error"},
-                          {"error", io::JsonObject{{"type", anthropic_type(error.status)}, {"message", message}}}};
+    return io::JsonObject{
+        {"type", "error"},
+        {"error", io::JsonObject{{"type", anthropic_type(error.status)}, {"message", text_value(message)}}}};
   }
-  io::JsonObject inner = {{"message", error.message},
+  io::JsonObject inner = {{"message", text_value(error.message)},
                           {"type", error.type},
                           {"param", text_or_null(error.param)},
                           {"code", text_or_null(error.code)}};

@@ -39,6 +39,13 @@ struct RequestTokens {
   int64_t n_context = 0;
 };
 ApiError prompt_too_long(const RequestTokens& tokens);
+// Answers that one request asks for, and how many the server has places for.
+struct RequestAnswers {
+  int64_t n_prompts = 0;
+  int64_t n_choices = 0;  // of each prompt
+  int64_t n_most = 0;
+};
+ApiError too_many_answers(const RequestAnswers& answers);
 ApiError queue_full();
 ApiError shutting_down();  // 503
 ApiError engine_failed(const Error& error);
@@ -49,6 +56,7 @@ ApiError with_status(int status, std::string message);  // for what fails below 
 // The dialect that a request is written in: that of its route; on routes of both, that of its headers.
 ApiDialect dialect_of(const HttpRequest& request);
 
+// JSON whatever bytes of the request the message quotes: what is no UTF-8 becomes U+FFFD.
 io::JsonValue error_body(const ApiError& error, ApiDialect dialect);
 HttpResponse error_response(const ApiError& error, ApiDialect dialect);
 

@@ -190,6 +190,18 @@ Result<std::string> content_text(const io::JsonValue* content, const std::string
   return out;
 }
 
+Status check_function(const Body& body, std::string_view key, const io::JsonObject& function, size_t i) {
+  if (string_member(function, "name") == nullptr) {
+    const io::JsonValue* name = function.find("name");
+    return body.refuse(key, fmt::format("has the function number {} with the name {}, expected a string", i,
+                                        name != nullptr ? io::describe_json(*name) : "null"));
+  }
+  const io::JsonValue* schema = function.find("parameters");
+  if (schema == nullptr || schema->is_null() || schema->as_object() != nullptr) return {};
+  return body.refuse(key, fmt::format("has the function number {} with the parameters {}, expected a JSON schema", i,
+                                      io::describe_json(*schema)));
+}
+
 Result<std::vector<io::JsonValue>> read_tools(const Body& body, std::string_view key) {
   std::vector<io::JsonValue> tools;
   const io::JsonValue* value = body.find(key);
@@ -204,6 +216,7 @@ Result<std::vector<io::JsonValue>> read_tools(const Body& body, std::string_view
       return body.refuse(key, fmt::format("number {} is no {{\"type\": \"function\", \"function\": {{\"name\", ...}}}}",
                                           tools.size()));
     }
+    LEVIN_TRY(check_function(body, key, *fields, tools.size()));
     tools.push_back(*function);
   }
   return tools;

@@ -29,6 +29,7 @@ constexpr Unsupported kUnsupported[] = {
     {"use_beam_search"},
     {"early_stopping"},
     {"length_penalty", "leave it out", 1},
+    {"suffix"},
     {"logits_processors"},
     {"custom_logit_processor"},
     {"prompt_logprobs"},
@@ -89,7 +90,8 @@ Status read_logit_bias(const Body& body, SamplingParams* sampling) {
   for (const io::JsonMember& member : object->members()) {
     int32_t token = 0;
     const char* end = member.key.data() + member.key.size();
-    const bool is_id = std::from_chars(member.key.data(), end, token).ptr == end && !member.key.empty();
+    const auto [parsed_to, wrong] = std::from_chars(member.key.data(), end, token);
+    const bool is_id = parsed_to == end && wrong == std::errc() && token >= 0;
     const std::optional<double> bias = member.value.to_double();
     if (!is_id || !bias) {
       return body.refuse("logit_bias", fmt::format("has the member \"{}\": {}, expected token ids and numbers",
@@ -111,7 +113,7 @@ Result<std::vector<int32_t>> read_tokens(const Body& body, std::string_view key)
   return out;
 }
 
-Status read_sampling(const Body& body, GenerationAsk* ask) {
+Status read_sampling(const Body& body, std::optional<uint64_t> default_seed, GenerationAsk* ask) {
   SamplingParams& s = ask->sampling;
   LEVIN_ASSIGN(s.temperature, body.get_or("temperature", s.temperature));
   LEVIN_ASSIGN(s.top_p, body.get_or("top_p", s.top_p));
@@ -124,10 +126,11 @@ Status read_sampling(const Body& body, GenerationAsk* ask) {
   LEVIN_TRY(read_logit_bias(body, &s));
   LEVIN_ASSIGN(s.allowed_tokens, read_tokens(body, "allowed_token_ids"));
   LEVIN_ASSIGN(s.min_tokens, body.get_or("min_tokens", s.min_tokens));
+  if (s.min_tokens < 0) return body.refuse("min_tokens", fmt::format("is {}, expected 0 or more", s.min_tokens));
   // any integer of 64 bits, signed or not, is a seed
   const io::JsonValue* seed = body.find("seed");
   if (seed == nullptr) {
-    s.seed = fresh_seed();
+    s.seed = default_seed ? *default_seed : fresh_seed();
   } else if (const std::optional<uint64_t> positive = seed->to_uint64()) {
     s.seed = *positive;
   } else {
@@ -143,7 +146,9 @@ Status read_ends(const Body& body, GenerationAsk* ask) {
   LEVIN_ASSIGN(ask->own_stop_tokens, read_tokens(body, "stop_token_ids"));
   std::vector<int32_t>& all = ask->sampling.stop_tokens;
   all.insert(all.end(), ask->own_stop_tokens.begin(), ask->own_stop_tokens.end());
-  LEVIN_ASSIGN(ask->text.stop, read_strings(body, "stop"));
+  if (body.has("stop")) {
+    LEVIN_ASSIGN(ask->text.stop, read_strings(body, "stop"));
+  }
   LEVIN_ASSIGN(ask->text.include_stop, body.get_or("include_stop_str_in_output", false));
   LEVIN_ASSIGN(ask->text.skip_special, body.get_or("skip_special_tokens", true));
   return {};
@@ -166,17 +171,21 @@ Result<std::vector<std::string>> read_strings(const Body& body, std::string_view
   return strings;
 }
 
-Result<GenerationAsk> read_generation(const Body& body, const SamplingParams& defaults) {
-  GenerationAsk ask{.sampling = defaults};
+Result<GenerationAsk> read_generation(const Body& body, const GenerationDefaults& defaults) {
+  GenerationAsk ask{.sampling = defaults.sampling, .max_tokens = defaults.max_tokens};
+  ask.text.stop = defaults.stop_strings;
   LEVIN_TRY(refuse_unsupported(body));
-  LEVIN_TRY(read_sampling(body, &ask));
+  LEVIN_TRY(read_sampling(body, defaults.seed, &ask));
   LEVIN_TRY(read_ends(body, &ask));
   LEVIN_ASSIGN(ask.n_choices, body.get_or("n", int64_t{1}));
   if (ask.n_choices < 1 || ask.n_choices > kMaxChoices) {
     return body.refuse("n", fmt::format("is {}, expected 1 to {}", ask.n_choices, kMaxChoices));
   }
+  LEVIN_ASSIGN(const int64_t best_of, body.get_or("best_of", ask.n_choices));
+  if (best_of != ask.n_choices) return body.refuse("best_of", "other than n is not supported; leave it out");
   LEVIN_ASSIGN(const int64_t priority, body.get_or("priority", int64_t{0}));
-  if (priority < -1000 || priority > 1000) return body.refuse("priority", "is out of range, expected -1000 to 1000");
+  if (priority < -1000 || priority > 1000)
+    return body.refuse("priority", fmt::format("is {}, expected -1000 to 1000", priority));
   ask.priority = static_cast<int32_t>(priority);
   LEVIN_ASSIGN(ask.stream, body.get_or("stream", false));
   if (!body.has("stream_options")) return ask;
@@ -211,6 +220,7 @@ FieldList generation_fields() {
       {"include_stop_str_in_output", "boolean", "Include the stop string in the answer"},
       {"skip_special_tokens", "boolean", "Omit special tokens from the text"},
       {"n", "integer", "Number of answers to each prompt"},
+      {"best_of", "integer", "As many as n"},
       {"priority", "integer", "Lower goes first"},
       {"stream", "boolean", "Stream the answer as server-sent events"},
       {"stream_options", "object", "include_usage and continuous_usage_stats"},

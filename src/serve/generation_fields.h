@@ -4,6 +4,7 @@
 // built and would change the answer (kUnsupported in the .cc). Missing and null mean the model's default.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -16,11 +17,19 @@
 
 namespace levin::serve {
 
+// What holds for requests that leave a field out.
+struct GenerationDefaults {
+  SamplingParams sampling;                // of the model; its stop tokens end an answer. Its seed is not used
+  std::optional<uint64_t> seed;           // none: a random one for every request
+  std::vector<std::string> stop_strings;  // that end an answer
+  int64_t max_tokens = 0;                 // 0: what the context holds, or the route's own
+};
+
 struct GenerationAsk {
   SamplingParams sampling;               // the seed is set: the request's, or a random one
   std::vector<int32_t> own_stop_tokens;  // of those in sampling: what the request asked for
   int64_t n_choices = 1;
-  int64_t max_tokens = 0;  // 0: what the context holds
+  int64_t max_tokens = 0;  // 0: what the context holds; at first the default's
   int32_t priority = 0;
   text::AnswerText::Options text;
   bool logprobs = false;
@@ -31,7 +40,7 @@ struct GenerationAsk {
 };
 
 // All but max_tokens and logprobs, which dialects name differently.
-Result<GenerationAsk> read_generation(const Body& body, const SamplingParams& defaults);
+Result<GenerationAsk> read_generation(const Body& body, const GenerationDefaults& defaults);
 
 // "stop": a string, a list of them, or null.
 Result<std::vector<std::string>> read_strings(const Body& body, std::string_view key);

@@ -222,8 +222,11 @@ Result<AnswerPlan> read_chat_plan(const ServedModel& model, const Body& body) {
   LEVIN_ASSIGN(const std::optional<int64_t> old_limit, body.get_optional<int64_t>("max_tokens"));
   LEVIN_ASSIGN(const std::optional<int64_t> limit, body.get_optional<int64_t>("max_completion_tokens"));
   const std::optional<int64_t> chosen = limit ? limit : old_limit;
-  if (chosen && *chosen < 1) return body.refuse(limit ? "max_completion_tokens" : "max_tokens", "must be at least 1");
-  plan.ask.max_tokens = chosen.value_or(0);
+  if (chosen && *chosen < 1) {
+    return body.refuse(limit ? "max_completion_tokens" : "max_tokens",
+                       fmt::format("is {}, expected at least 1", *chosen));
+  }
+  plan.ask.max_tokens = chosen.value_or(plan.ask.max_tokens);
   LEVIN_ASSIGN(plan.ask.logprobs, body.get_or("logprobs", false));
   LEVIN_ASSIGN(const int64_t n_top, body.get_or("top_logprobs", int64_t{0}));
   if (n_top < 0 || n_top > kMaxTopLogprobs) {
@@ -233,6 +236,7 @@ Result<AnswerPlan> read_chat_plan(const ServedModel& model, const Body& body) {
   plan.ask.n_top_logprobs = static_cast<int>(n_top);
   LEVIN_ASSIGN(const ChatAsk chat, read_chat(body, model.thinking));
   LEVIN_TRY(set_conversation(model, body, chat, &plan));
+  if (!chosen) fit_limit(model, &plan);
   return plan;
 }
 

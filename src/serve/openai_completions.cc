@@ -28,13 +28,18 @@ struct CompletionAsk {
 
 class LogprobArrays {
  public:
-  LogprobArrays(const text::Tokenizer& tokenizer, bool as_ids) : tokenizer_(tokenizer), as_ids_(as_ids) {}
+  // shows_special: special tokens of the answer stand in its text; those of a prompt never do.
+  LogprobArrays(const text::Tokenizer& tokenizer, bool as_ids, bool shows_special)
+      : tokenizer_(tokenizer), as_ids_(as_ids), shows_special_(shows_special) {}
 
   // logprobs nullptr: the first token of a prompt has none.
-  void add(int32_t token, const RowLogprobs* logprobs) {
+  void add(int32_t token, const RowLogprobs* logprobs, bool of_prompt = false) {
     const std::string name = name_of(token);
     text_offset_.emplace_back(n_characters_);
-    n_characters_ += std::count_if(name.begin(), name.end(), [](char c) { return (c & 0xc0) != 0x80; });
+    if (!tokenizer_.is_special(token) || (shows_special_ && !of_prompt)) {
+      const std::string text = token_text(tokenizer_, token);
+      n_characters_ += std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; });
+    }
     tokens_.emplace_back(name);
     if (logprobs == nullptr) {
       token_logprobs_.emplace_back(nullptr);
@@ -65,7 +70,7 @@ class LogprobArrays {
   }
 
   const text::Tokenizer& tokenizer_;
-  bool as_ids_;
+  bool as_ids_, shows_special_;
   int64_t n_characters_ = 0;
   io::JsonArray tokens_, token_logprobs_, top_logprobs_, text_offset_;
 };
@@ -81,12 +86,12 @@ class CompletionWriter : public AnswerWriter {
   io::JsonObject frame() const {
     return {{"id", id_}, {"object", "text_completion"}, {"created", created_s_}, {"model", model_.name()}};
   }
-  LogprobArrays arrays() const { return {*model_.tokenizer, ask_.token_ids_as_text}; }
+  LogprobArrays arrays() const { return {*model_.tokenizer, ask_.token_ids_as_text, !ask_.plan.ask.text.skip_special}; }
   void add_prompt(LogprobArrays& arrays, const Choice& choice) const {
     const std::vector<int32_t>& prompt = ask_.plan.prompts[choice.prompt];
     for (size_t i = 0; i < prompt.size(); ++i) {
       const bool known = i > 0 && i <= choice.prompt_logprobs.size();  // a cancelled answer may have none
-      arrays.add(prompt[i], known ? &choice.prompt_logprobs[i - 1] : nullptr);
+      arrays.add(prompt[i], known ? &choice.prompt_logprobs[i - 1] : nullptr, true);
     }
   }
   io::JsonObject choice_json(const Choice& choice, std::string text, io::JsonValue logprobs, bool over) const {
@@ -250,13 +255,11 @@ Result<CompletionAsk> read_ask(const ServedModel& model, const Body& body) {
   CompletionAsk ask;
   LEVIN_ASSIGN(ask.plan.ask, read_generation(body, model.defaults));
   GenerationAsk& generation = ask.plan.ask;
-  if (body.find("suffix") != nullptr) return body.refuse("suffix", "is not supported; leave it out");
-  LEVIN_ASSIGN(const int64_t best_of, body.get_or("best_of", generation.n_choices));
-  if (best_of != generation.n_choices) return body.refuse("best_of", "other than n is not supported; leave it out");
   LEVIN_ASSIGN(ask.echo, body.get_or("echo", false));
-  LEVIN_ASSIGN(const int64_t max_tokens, body.get_or("max_tokens", kDefaultMaxTokens));
+  const int64_t default_limit = generation.max_tokens > 0 ? generation.max_tokens : kDefaultMaxTokens;
+  LEVIN_ASSIGN(const int64_t max_tokens, body.get_or("max_tokens", default_limit));
   if (max_tokens < 0 || (max_tokens == 0 && !ask.echo)) {
-    return body.refuse("max_tokens", "must be at least 1, or 0 with \"echo\"");
+    return body.refuse("max_tokens", fmt::format("is {}, expected at least 1, or 0 with \"echo\"", max_tokens));
   }
   ask.drop_answer = max_tokens == 0;
   generation.max_tokens = std::max<int64_t>(max_tokens, 1);
@@ -269,6 +272,7 @@ Result<CompletionAsk> read_ask(const ServedModel& model, const Body& body) {
   ask.plan.prompt_logprobs = ask.echo && generation.logprobs;
   LEVIN_ASSIGN(ask.token_ids_as_text, body.get_or("return_tokens_as_token_ids", false));
   LEVIN_TRY(read_prompts(model, body, &ask));
+  if (!body.has("max_tokens")) fit_limit(model, &ask.plan);
   LEVIN_ASSIGN(const TextForm form, read_form(body));
   LEVIN_TRY(set_form(model, body, form, &ask.plan));
   return ask;
@@ -279,12 +283,11 @@ Result<CompletionAsk> read_ask(const ServedModel& model, const Body& body) {
 FieldList completion_fields() {
   static constexpr Field kFields[] = {
       {"prompt", "string|array", "A text, token ids, or a list of either", true},
-      {"max_tokens", "integer", "Maximum number of tokens to generate, by default 16; 0 is allowed with echo"},
+      {"max_tokens", "integer",
+       "Maximum number of tokens to generate, by default --max-tokens or 16; 0 is allowed with echo"},
       {"echo", "boolean", "Repeat the prompt before the answer"},
       {"logprobs", "integer",
        "Return the log probabilities of each token and of this many of the most likely ones, 0 to 20"},
-      {"best_of", "integer", "As many as n"},
-      {"suffix", "string", "Refused"},
       {"add_special_tokens", "boolean", "Prepend the tokens with which the model's texts begin"},
       {"return_tokens_as_token_ids", "boolean", "Name tokens token_id:N in log probabilities"},
   };

@@ -1,5 +1,7 @@
 #include "serve/openai_responses.h"
 
+#include <fmt/core.h>
+
 #include <ctime>
 #include <utility>
 
@@ -265,10 +267,11 @@ Result<AnswerPlan> read_response_plan(const ServedModel& model, const Body& body
   LEVIN_ASSIGN(plan.ask, read_generation(body, model.defaults));
   if (plan.ask.n_choices != 1) return body.refuse("n", "other than 1 is not supported on this route; leave it out");
   LEVIN_ASSIGN(const std::optional<int64_t> limit, body.get_optional<int64_t>("max_output_tokens"));
-  if (limit && *limit < 1) return body.refuse("max_output_tokens", "must be at least 1");
-  plan.ask.max_tokens = limit.value_or(0);
+  if (limit && *limit < 1) return body.refuse("max_output_tokens", fmt::format("is {}, expected at least 1", *limit));
+  plan.ask.max_tokens = limit.value_or(plan.ask.max_tokens);
   LEVIN_ASSIGN(const ChatAsk chat, read_responses_chat(body, model.thinking));
   LEVIN_TRY(set_conversation(model, body, chat, &plan));
+  if (!limit) fit_limit(model, &plan);
   return plan;
 }
 

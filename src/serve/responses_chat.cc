@@ -26,7 +26,9 @@ class InputReader {
     if (type == "reasoning") return add_reasoning(*item, where);
     if (type == "function_call" || type == "custom_tool_call") return add_call(*item, where);
     if (type == "function_call_output" || type == "custom_tool_call_output") return add_result(*item, where);
-    return {};
+    if (type == "item_reference")
+      return wrong_message(where, "refers to an item that this server has not stored; send the item itself");
+    return {};  // items of other servers: clients send whole histories
   }
 
  private:
@@ -92,15 +94,18 @@ class InputReader {
   std::vector<text::Message>& messages_;
 };
 
-void add_tools(const io::JsonArray& list, std::vector<io::JsonValue>* tools) {
-  for (const io::JsonValue& entry : list) {
-    const io::JsonObject* tool = entry.as_object();
-    if (tool == nullptr) continue;
+// Functions, those in namespaces too. Tools of other types are left out: clients offer them with every request.
+Status add_tools(const Body& body, const io::JsonArray& list, std::vector<io::JsonValue>* tools) {
+  for (size_t i = 0; i < list.size(); ++i) {
+    const io::JsonObject* tool = list[i].as_object();
+    if (tool == nullptr)
+      return body.refuse("tools", fmt::format("has {} as number {}, expected objects", io::describe_json(list[i]), i));
     const std::string type = text_of(*tool, "type");
     const io::JsonValue* inner = tool->find("tools");
     if (type == "namespace" && inner != nullptr && inner->as_array() != nullptr) {
-      add_tools(*inner->as_array(), tools);
-    } else if (type == "function" && tool->contains("name")) {
+      LEVIN_TRY(add_tools(body, *inner->as_array(), tools));
+    } else if (type == "function") {
+      LEVIN_TRY(check_function(body, "tools", *tool, i));
       io::JsonObject function;
       for (const char* key : {"name", "description", "parameters"}) {
         if (const io::JsonValue* value = tool->find(key)) function.set(key, *value);
@@ -110,6 +115,7 @@ void add_tools(const io::JsonArray& list, std::vector<io::JsonValue>* tools) {
       tools->emplace_back(std::move(function));
     }
   }
+  return {};
 }
 
 // What only a server could know or do that stores answers; and what answers here do not carry.
@@ -147,7 +153,7 @@ Result<ChatAsk> read_responses_chat(const Body& body, bool thinking) {
   LEVIN_TRY(read_template_kwargs(body, &ask.request));
   const io::JsonValue* offered = body.find("tools");
   if (offered != nullptr && offered->as_array() == nullptr) return body.unexpected("tools", "a list");
-  if (offered != nullptr) add_tools(*offered->as_array(), &ask.tools);
+  if (offered != nullptr) LEVIN_TRY(add_tools(body, *offered->as_array(), &ask.tools));
   LEVIN_ASSIGN(ask.calls, read_tool_choice(body, &ask.tools));
   LEVIN_ASSIGN(ask.form, read_form(body, "text"));
   LEVIN_ASSIGN(const std::string instructions, body.get_or("instructions", ""));

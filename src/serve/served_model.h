@@ -10,6 +10,7 @@
 
 #include "serve/answer_form.h"
 #include "serve/engine_service.h"
+#include "serve/generation_fields.h"
 #include "text/chat.h"
 #include "text/tokenizer.h"
 
@@ -28,7 +29,7 @@ struct ServedModel {
   std::string version;             // of the program
   std::vector<std::string> names;  // the first is the one answers carry
   bool any_name = false;           // requests may ask for any other
-  SamplingParams defaults;         // of the model; its stop tokens end an answer
+  GenerationDefaults defaults;     // of requests
   bool thinking = false;           // where a request does not say
   ReasoningField reasoning_field = ReasoningField::kBoth;
   int64_t max_queued = 1024;      // requests that are open at once

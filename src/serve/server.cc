@@ -58,7 +58,7 @@ struct Server::State {
              .version = o.version,
              .names = o.model_names,
              .any_name = o.any_model_name,
-             .defaults = o.sampling,
+             .defaults = o.defaults,
              .thinking = o.thinking,
              .reasoning_field = o.reasoning_field,
              .max_queued = o.max_queued,

@@ -34,7 +34,7 @@ struct ServerOptions {
   std::vector<std::string> api_keys;       // empty: requests need no key
   std::vector<std::string> cors_origins;   // "*": any; empty: no CORS header is sent
   std::vector<std::string> allowed_hosts;  // in addition to addresses and localhost (serve/access.h); "*": any
-  SamplingParams sampling;                 // defaults for fields that a request omits
+  GenerationDefaults defaults;             // for fields that a request omits
   bool thinking = false;                   // default for requests that do not say
   ReasoningField reasoning_field = ReasoningField::kBoth;
   int64_t max_queued = 1024;  // maximum number of open requests; more get 429

@@ -121,7 +121,7 @@ void handle_openapi(const ServedModel& model, const std::shared_ptr<Exchange>& e
 void handle_props(const ServedModel& model, const std::shared_ptr<Exchange>& exchange) {
   const Engine& engine = model.service->engine();
   const EngineOptions& options = engine.options();
-  const SamplingParams& sampling = model.defaults;
+  const SamplingParams& sampling = model.defaults.sampling;
   const io::JsonObject params = {{"temperature", sampling.temperature},
                                  {"top_k", sampling.top_k},
                                  {"top_p", sampling.top_p},

@@ -134,6 +134,23 @@ TEST(OptionsTest, SizesHaveUnits) {
   }
 }
 
+TEST(OptionsTest, SplitsLists) {
+  using List = std::vector<std::string>;
+  EXPECT_EQ(*split_list("--names", "name", ""), List{});
+  EXPECT_EQ(*split_list("--names", "name", "a"), List{"a"});
+  EXPECT_EQ(*split_list("--names", "name", " a,\tb c , d"), (List{"a", "b c", "d"}));
+  const std::pair<const char*, const char*> refused[] = {
+      {",", "--names contains no name; write one"},      {" ", "--names contains no name; write one"},
+      {"a,,b", "--names: name number 2 of 3 is empty;"}, {"a, ,b", "--names: name number 2 of 3 is empty;"},
+      {",a", "--names: name number 1 of 2 is empty;"},   {"a,", "--names: name number 2 of 2 is empty;"}};
+  for (const auto& [list, message] : refused) {
+    const auto names = split_list("--names", "name", list);
+    ASSERT_FALSE(names.ok()) << list;
+    EXPECT_EQ(names.error().kind, ErrorKind::kUsage);
+    EXPECT_TRUE(names.error().message.starts_with(message)) << names.error().message;
+  }
+}
+
 TEST(OptionsTest, SuggestsTheNearestName) {
   expect_error(run({"--cuont", "1"}), "unknown option '--cuont'; did you mean '--count'?");
   expect_error(run({"--zzzzzz"}), "unknown option '--zzzzzz'\n");

@@ -35,7 +35,7 @@ class GlmTest : public ::testing::Test {
     serve::ServerOptions options;
     const text::Tokenizer tokenizer = must(text::Tokenizer::load(kModels + "demo-glm"));
     for (const char* end : {"<|endoftext|>", "<|user|>", "<|observation|>"}) {
-      options.sampling.stop_tokens.push_back(*tokenizer.added_id(end));
+      options.defaults.sampling.stop_tokens.push_back(*tokenizer.added_id(end));
     }
     demo_ =
         std::make_unique<ServedDemo>(options, EngineOptions{.model_folder = kModels + "demo-glm", .max_running = 64});

@@ -158,6 +158,14 @@ struct Hostile {
   int status;
 };
 
+const std::string kChunked = "POST /echo HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n";
+
+std::string many(std::string_view piece, int n) {
+  std::string out;
+  for (int i = 0; i < n; ++i) out += piece;
+  return out;
+}
+
 TEST_F(HttpServerTest, RefusesWhatIsNoRequest) {
   start({.max_body_bytes = 1000});
   const Hostile cases[] = {
@@ -180,6 +188,13 @@ TEST_F(HttpServerTest, RefusesWhatIsNoRequest) {
            "\r\n0\r\n\r\n",
        413},
       {"long head", "GET / HTTP/1.1\r\nHost: h\r\nX: " + std::string(70'000, 'x') + "\r\n\r\n", 431},
+      {"long trailers", kChunked + "1\r\na\r\n0\r\n" + many("T: x\r\n", 40'000) + "\r\n", 431},
+      {"long extension", kChunked + "1;x=" + std::string(200'000, 'x') + "\r\na\r\n0\r\n\r\n", 431},
+      {"long last extension", kChunked + "1\r\na\r\n0;x=" + std::string(200'000, 'x') + "\r\n\r\n", 431},
+      {"body in gzip", "POST /echo HTTP/1.1\r\nHost: h\r\nContent-Encoding: gzip\r\nContent-Length: 1\r\n\r\na", 415},
+      {"transfer in gzip", "POST /echo HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: gzip\r\n\r\nabc", 501},
+      {"transfer in two codings",
+       "POST /echo HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: gzip, chunked\r\n\r\n1\r\na\r\n0\r\n\r\n", 501},
   };
   for (const Hostile& hostile : cases) {
     HttpClient client(port());
@@ -189,6 +204,25 @@ TEST_F(HttpServerTest, RefusesWhatIsNoRequest) {
     EXPECT_NE(reply.head.find("Connection: close"), std::string::npos) << hostile.what;
   }
   EXPECT_EQ(ask(port(), "/echo", "still here").body, "still here");
+}
+
+TEST_F(HttpServerTest, TakesTrailersAndExtensionsThatAreNotLong) {
+  start({});
+  HttpClient client(port());
+  client.send(kChunked + many("1;name=value\r\na\r\n", 10'000) + "0;last\r\n" + many("T: x\r\n", 1'000) + "\r\n");
+  EXPECT_EQ(client.read_reply().body, std::string(10'000, 'a'));
+  EXPECT_EQ(client.ask("/echo", "next").body, "next");
+}
+
+TEST_F(HttpServerTest, NamesCodingsThatItDoesNotRead) {
+  start({});
+  EXPECT_EQ(ask(port(), "/echo", "a", {{"Content-Encoding", "br"}}).body,
+            "Content-Encoding is br, and only identity is supported; send the body as it is");
+  HttpClient client(port());
+  client.send("POST /echo HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: deflate\r\nExpect: 100-continue\r\n\r\n");
+  EXPECT_EQ(client.read_reply().body, "Transfer-Encoding is deflate, and only chunked is supported");
+  EXPECT_EQ(ask(port(), "/echo", "a", {{"Content-Encoding", "Identity"}}).body, "a");
+  EXPECT_EQ(ask(port(), "/echo", "", {{"Content-Encoding", "gzip"}}).status, 200);  // nothing to decode
 }
 
 TEST_F(HttpServerTest, GivesUpOnSlowRequests) {

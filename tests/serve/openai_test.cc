@@ -232,6 +232,30 @@ TEST_F(OpenAiTest, CompletesTexts) {
   EXPECT_EQ(at(only_prompt, "choices.0.text"), io::JsonValue("import os"));
 }
 
+// Where tokens begin in the text: special tokens of the prompt are not in it.
+TEST_F(OpenAiTest, SaysWhereTokensBegin) {
+  const io::JsonValue found =
+      answer("/v1/completions", R"({"prompt": "def main", "max_tokens": 6, "echo": true, "logprobs": 1})");
+  const std::string text = *at(found, "choices.0.text").as_string();
+  const io::JsonArray tokens = *at(found, "choices.0.logprobs.tokens").as_array();
+  const io::JsonArray offsets = *at(found, "choices.0.logprobs.text_offset").as_array();
+  ASSERT_EQ(tokens.size(), offsets.size());
+  ASSERT_GE(tokens.size(), 8u);
+  EXPECT_EQ(offsets[1], io::JsonValue(0));  // after the token that all texts begin with
+  for (size_t i = 1; i < tokens.size(); ++i) {
+    const std::string& token = *tokens[i].as_string();
+    EXPECT_EQ(text.substr(static_cast<size_t>(*offsets[i].to_uint64()), token.size()), token) << i;
+  }
+}
+
+TEST_F(OpenAiTest, AnObjectMayHaveASchema) {
+  const io::JsonValue found = chat_answer(
+      R"("max_tokens": 40, "response_format": {"type": "json_object", "schema": {"type": "object", "properties":
+          {"zz": {"type": "boolean"}}, "required": ["zz"], "additionalProperties": false}})");
+  const io::JsonValue object = json(*at(found, "choices.0.message.content").as_string());
+  EXPECT_NE(at(object, "zz").as_bool(), nullptr);
+}
+
 struct Refused {
   const char* path;
   std::string body;
@@ -292,11 +316,25 @@ TEST_F(OpenAiTest, RefusesByName) {
       {"/v1/chat/completions", chat(R"("top_logprobs": 2)"), 400, "top_logprobs", "logprobs"},
       {"/v1/chat/completions", chat(R"("logit_bias": {"x": 1})"), 400, "logit_bias", "\"x\""},
       {"/v1/chat/completions", chat(R"("logit_bias": {"999999": 1})"), 400, "logit_bias", "999999"},
+      {"/v1/chat/completions", chat(R"("logit_bias": {"99999999999": 1})"), 400, "logit_bias", "99999999999"},
+      {"/v1/chat/completions", chat(R"("logit_bias": {"-1": 1})"), 400, "logit_bias", "\"-1\""},
+      {"/v1/chat/completions", chat(R"("min_tokens": -1)"), 400, "min_tokens", "min_tokens is -1"},
+      {"/v1/chat/completions", chat(R"("suffix": "x")"), 400, "suffix", "is not supported"},
+      {"/v1/chat/completions", chat(R"("n": 2, "best_of": 3)"), 400, "best_of", "other than n"},
+      {"/v1/chat/completions", chat(R"("tools": [{"type": "function", "function": {"name": "f", "parameters": "x"}}])"),
+       400, "tools", "the parameters \"x\""},
       {"/v1/chat/completions", chat(R"("seed": 1.5)"), 400, "seed", "seed is 1.5"},
       {"/v1/chat/completions", chat(R"("tools": [{"type": "function"}])"), 400, "tools", "number 0"},
       {"/v1/chat/completions", chat(R"("guided_grammar": "a")"), 400, "guided_grammar", "is not supported"},
       {"/v1/chat/completions", chat(R"("max_tokens": 3000)"), 400, "context_length_exceeded",
        "This model's maximum context length is 2048 tokens. However, you requested 3000 output tokens"},
+      {"/v1/chat/completions", chat(R"("max_tokens": 9223372036854775807)"), 400, "context_length_exceeded",
+       "you requested 9223372036854775807 output tokens"},
+      {"/v1/completions", R"({"prompt": [5, 5], "max_tokens": 9223372036854775807})", 400, "context_length_exceeded",
+       "at least 2 input tokens, for a total of at least 9223372036854775809 tokens"},
+      {"/v1/completions",
+       R"({"prompt": [[5],[5],[5],[5],[5],[5],[5],[5],[5],[5],[5],[5],[5],[5],[5],[5],[5]], "n": 64})", 400, "n",
+       "n is 64 (number of prompts: 17): 1088 answers, and this server takes at most 1024 at a time"},
       {"/v1/chat/completions", R"({"model": "gpt", "messages": []})", 404, "model_not_found", "`gpt`"},
       {"/v1/completions", "{}", 400, "prompt", "prompt is missing"},
       {"/v1/completions", R"({"prompt": [[0, "x"]]})", 400, "prompt", "prompt has the entry"},
@@ -422,6 +460,40 @@ TEST(ServerTest, AsksForAKey) {
   EXPECT_EQ(ask(demo.port(), "/v1/models", "", {{"X-Api-Key", "second"}}).status, 200);
 }
 
+// Options of the server hold for requests that leave a field out, of each dialect.
+TEST(ServerTest, RequestsHaveTheServersDefaults) {
+  serve::ServerOptions options;
+  options.defaults = {.seed = 7, .stop_strings = {"o"}, .max_tokens = 3};
+  ServedDemo demo(options);
+  const auto answer = [&](const std::string& path, const std::string& body) {
+    const Reply reply = ask(demo.port(), path, body);
+    EXPECT_EQ(reply.status, 200) << reply.body;
+    return json(reply.body);
+  };
+  const io::JsonValue stopped = answer("/v1/chat/completions", chat(R"("max_tokens": 30)"));
+  EXPECT_EQ(at(stopped, "choices.0.message.content"), io::JsonValue("The capital "));
+  EXPECT_EQ(at(stopped, "seed"), io::JsonValue(7));
+  const io::JsonValue cut = answer("/v1/chat/completions", chat(R"("stop": [], "seed": 8)"));
+  EXPECT_EQ(at(cut, "choices.0.finish_reason"), io::JsonValue("length"));
+  EXPECT_EQ(at(cut, "usage.completion_tokens"), io::JsonValue(3));
+  EXPECT_EQ(at(cut, "seed"), io::JsonValue(8));
+  const io::JsonValue completed =
+      answer("/v1/completions", R"({"prompt": "import ", "stop": null, "ignore_eos": true})");
+  EXPECT_EQ(at(completed, "seed"), io::JsonValue(7));
+  EXPECT_LE(*at(completed, "usage.completion_tokens").to_uint64(), 3u);
+  const io::JsonValue response = answer("/v1/responses", R"({"input": "What is the capital of Japan?", "stop": []})");
+  EXPECT_EQ(at(response, "usage.output_tokens"), io::JsonValue(3));
+}
+
+// More than the context holds is what the context holds, where the request itself does not ask for it.
+TEST(ServerTest, ADefaultLimitIsNoLargerThanTheContext) {
+  serve::ServerOptions options;
+  options.defaults = {.max_tokens = 1000000};
+  ServedDemo demo(options);
+  EXPECT_EQ(ask(demo.port(), "/v1/chat/completions", chat("")).status, 200);
+  EXPECT_EQ(ask(demo.port(), "/v1/chat/completions", chat(R"("max_tokens": 1000000)")).status, 400);
+}
+
 TEST(ServerTest, LetsBrowsersInWhereAsked) {
   serve::ServerOptions options;
   options.cors_origins = {"http://page"};
@@ -516,6 +588,42 @@ TEST(ServerTest, TellsWhenTheQueueIsFull) {
   const Reply reply = ask(demo.port(), "/v1/chat/completions", chat(""));
   EXPECT_EQ(reply.status, 429);
   EXPECT_NE(reply.head.find("Retry-After"), std::string::npos);
+}
+
+// However long its client waits, the queue does not grow.
+TEST(ServerTest, ARequestThatNoQueueHoldsIsNotTriedAgain) {
+  serve::ServerOptions options;
+  options.max_queued = 2;
+  ServedDemo demo(options);
+  const auto post = [&](const std::string& prompt, int n) {
+    return ask(demo.port(), "/v1/completions",
+               R"({"max_tokens": 1, "prompt": )" + prompt + R"(, "n": )" + std::to_string(n) + "}");
+  };
+  const Reply prompts = post(R"(["a", "b", "c"])", 1);
+  EXPECT_EQ(prompts.status, 400) << prompts.body;
+  EXPECT_EQ(prompts.head.find("Retry-After"), std::string::npos);
+  EXPECT_EQ(at(json(prompts.body), "error.param"), io::JsonValue("prompt"));
+  EXPECT_EQ(at(json(prompts.body), "error.message"),
+            io::JsonValue("prompt has 3 entries: 3 answers, and this server takes at most 2 at a time "
+                          "(--max-queued-requests); ask for fewer per request"));
+  EXPECT_EQ(at(json(post(R"(["a", "b"])", 2).body), "error.param"), io::JsonValue("n"));
+  EXPECT_EQ(post(R"(["a", "b"])", 1).status, 200);
+}
+
+TEST(ServerTest, RefusalsAreJsonWhateverTheyQuote) {
+  ServedDemo demo;
+  EXPECT_EQ(at(json(ask(demo.port(), "/v1/models/%ff").body), "error.message"),
+            io::JsonValue("The model `\uFFFD` does not exist here; this server has `demo`"));
+  EXPECT_EQ(at(json(ask(demo.port(), "/\xff\xfe").body), "error.message"),
+            io::JsonValue("there is no GET /\uFFFD\uFFFD here"));
+  const io::JsonValue anthropic = json(ask(demo.port(), "/v1/messages/%C3", "{}").body);
+  EXPECT_EQ(at(anthropic, "error.message"), io::JsonValue("there is no POST /v1/messages/\uFFFD here"));
+  HttpClient client(demo.port());
+  client.send("GET /v1/models HTTP/1.1\r\nHost: \xff\xfe.com\r\n\r\n");
+  const Reply reply = client.read_reply();
+  EXPECT_EQ(reply.status, 403);
+  EXPECT_NE(at(json(reply.body), "error.message").as_string()->find("\uFFFD\uFFFD.com"), std::string::npos)
+      << reply.body;
 }
 
 // One place in the steps and eight long answers for it, which take seconds; then comes somebody of a better priority.

@@ -127,6 +127,18 @@ TEST_F(ResponsesTest, RefusesByName) {
            {ask_with("", R"([{"type": "function_call", "arguments": "{}"}])"), "input"},
            {ask_with(R"("previous_response_id": "resp_1")"), "previous_response_id"},
            {ask_with(R"("tool_choice": "required")"), "tool_choice"},
+           {ask_with("", R"([{"type": "item_reference", "id": "msg_1"}])"), "input"},
+           {ask_with(R"("tools": [5])"), "tools"},
+           {ask_with(R"("tools": [{"type": "function", "name": 5}], "tool_choice": "required")"), "tools"},
+           {ask_with(
+                R"("tools": [{"type": "function", "name": null}], "tool_choice": {"type": "function", "name": "f"})"),
+            "tools"},
+           {ask_with(R"("tools": [{"type": "namespace", "tools": [{"type": "function"}]}],
+                        "text": {"format": {"type": "json_object"}})"),
+            "tools"},
+           {ask_with(R"("tools": [{"type": "function", "name": "f", "parameters": "x"}])"), "tools"},
+           {ask_with(R"("suffix": "x")"), "suffix"},
+           {ask_with(R"("best_of": 3)"), "best_of"},
            {ask_with(R"("max_output_tokens": 0)"), "max_output_tokens"}}) {
     const Reply reply = post(refused.body);
     EXPECT_EQ(reply.status, 400) << refused.body;

@@ -32,8 +32,8 @@ class ServedDemo {
     options.http.port = 0;
     options.version = "test";
     if (options.model_names.empty()) options.model_names = {"demo", "other-name"};
-    options.sampling.temperature = 0;
-    if (options.sampling.stop_tokens.empty()) options.sampling.stop_tokens = {*tokenizer_->eos()};
+    options.defaults.sampling.temperature = 0;
+    if (options.defaults.sampling.stop_tokens.empty()) options.defaults.sampling.stop_tokens = {*tokenizer_->eos()};
     server_ = must(serve::Server::start(options, *engine_, *tokenizer_, *format_));
   }
 
