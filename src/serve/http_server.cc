@@ -22,6 +22,7 @@
 #include <boost/beast/http/string_body.hpp>
 #include <future>
 #include <list>
+#include <optional>
 #include <set>
 #include <thread>
 #include <vector>
@@ -165,6 +166,39 @@ HttpRequest plain_request(const http::request<http::string_body>& message) {
 
 using Parser = http::request_parser<http::string_body>;
 
+struct Refused {
+  int status;
+  std::string message;
+};
+
+// What is said of a request that could not be read; nothing if its client is gone or was too slow.
+std::optional<Refused> unreadable(error_code ec, const Parser& parser, size_t max_body_bytes) {
+  if (ec == http::error::body_limit) {
+    return Refused{413, fmt::format("the body is longer than the {} bytes that are allowed", max_body_bytes)};
+  }
+  if (ec == http::error::header_limit) {
+    const char* what = parser.is_header_done() ? "a chunk's extensions or the trailers are" : "the head is";
+    return Refused{431, fmt::format("{} longer than the {} bytes that are allowed", what, kMaxHeadBytes)};
+  }
+  if (ec == http::error::end_of_stream || ec == http::error::partial_message) return std::nullopt;
+  if (ec.category() != http::make_error_code(http::error::end_of_stream).category()) return std::nullopt;
+  return Refused{400, fmt::format("this is not an HTTP/1.1 request: {}", ec.message())};
+}
+
+// Why the body that is announced could not be understood. One in an unknown transfer coding has no end that we know.
+std::optional<Refused> unknown_coding(const Parser& parser) {
+  const auto& head = parser.get();
+  const std::string_view transfer(head[http::field::transfer_encoding]);
+  if (head.count(http::field::transfer_encoding) > 0 && !beast::iequals(transfer, "chunked")) {
+    return Refused{501, fmt::format("Transfer-Encoding is {}, and only chunked is supported", transfer)};
+  }
+  const std::string_view content(head[http::field::content_encoding]);
+  const bool has_body = parser.chunked() || parser.content_length().value_or(0) > 0;
+  if (!has_body || content.empty() || beast::iequals(content, "identity")) return std::nullopt;
+  return Refused{
+      415, fmt::format("Content-Encoding is {}, and only identity is supported; send the body as it is", content)};
+}
+
 class Server;
 
 // Its two coroutines read() and write() are the only callers of the stream's own: each further caller would have the compiler make
@@ -298,6 +332,9 @@ asio::awaitable<error_code> Connection::parse(Parser& parser, bool (Parser::*is_
     error_code ec = http::error::need_more;
     if (buffer_.size() > 0) buffer_.consume(parser.put(buffer_.data(), ec));
     if (ec == http::error::need_more) {
+      // The parser limits the head, and takes a body as it comes: more than this waits only for the end of a chunk's
+      // extensions or of the trailers.
+      if (buffer_.size() > kMaxHeadBytes) co_return http::error::header_limit;
       ec = co_await read();
       if (ec == asio::error::eof && !parser.got_some()) ec = http::error::end_of_stream;
       if (ec == asio::error::eof) {
@@ -323,22 +360,18 @@ asio::awaitable<std::shared_ptr<Output>> Connection::read_request() {
   reading_ = true;
   stream_.expires_after(options.head_timeout);
   error_code ec = co_await parse(parser, &Parser::is_header_done);
-  if (!ec && beast::iequals(parser.get()[http::field::expect], "100-continue")) ec = co_await write(kContinue);
-  if (!ec) {
+  std::optional<Refused> refused = ec ? std::nullopt : unknown_coding(parser);
+  if (!ec && !refused && beast::iequals(parser.get()[http::field::expect], "100-continue")) {
+    ec = co_await write(kContinue);
+  }
+  if (!ec && !refused) {
     stream_.expires_after(options.body_timeout);
     parser.eager(true);
     ec = co_await parse(parser, &Parser::is_done);
   }
-  if (ec == http::error::body_limit) {
-    co_await refuse(413, fmt::format("the body is longer than the {} bytes that are allowed", options.max_body_bytes));
-  } else if (ec == http::error::header_limit) {
-    co_await refuse(431, fmt::format("the head is longer than the {} bytes that are allowed", kMaxHeadBytes));
-  } else if (ec == http::error::end_of_stream || ec == http::error::partial_message) {
-    // gone before the request was whole
-  } else if (ec && ec.category() == http::make_error_code(http::error::end_of_stream).category()) {
-    co_await refuse(400, fmt::format("this is not an HTTP/1.1 request: {}", ec.message()));
-  }
-  if (ec) co_return nullptr;
+  if (ec) refused = unreadable(ec, parser, options.max_body_bytes);
+  if (refused) co_await refuse(refused->status, refused->message);
+  if (ec || refused) co_return nullptr;
   HttpRequest request = plain_request(parser.get());
   const auto n_hosts = parser.get().count(http::field::host);
   if (n_hosts > 1 || (n_hosts == 0 && !request.version_1_0)) {

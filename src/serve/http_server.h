@@ -16,8 +16,9 @@
 //           is repeated every options.comment_interval.
 //           HTTP/1.0 has no such word: there a closed side means that the client has left, unless it reads a stream. One
 //           that does not read for options.write_timeout, or lets more than max_unsent_bytes pile up, has left too
-// Limits    head 64 KiB (431), body (413), connections and file descriptors (503); malformed input is 400. The
-//           connection is closed after each of these, and without an answer where a request does not arrive in time
+// Limits    head, trailers and the extensions of a chunk 64 KiB each (431), body (413), connections and file descriptors
+//           (503); malformed input is 400, a body in a coding other than chunked or identity 501 or 415. The connection
+//           is closed after each of these, and without an answer where a request does not arrive in time
 // No TLS: that is a proxy's business. The server outlives every Exchange it gave out.
 #pragma once
 
