@@ -42,6 +42,8 @@ Result<std::vector<Pair>> read_pairs(const std::string& file) {
     Pair pair;
     LEVIN_ASSIGN(pair.prompt, fields.get<std::string>("prompt"));
     LEVIN_ASSIGN(pair.answer, fields.get<std::string>("answer"));
+    if (pair.answer.empty())
+      return Error{ErrorKind::kUsage, fmt::format("{}: answer is empty, expected the text to score", where)};
     pairs.push_back(std::move(pair));
   }
   if (pairs.empty())

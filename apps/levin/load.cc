@@ -15,11 +15,13 @@
 namespace levin::app {
 namespace {
 
+constexpr int64_t kDefaultClients = 8;
+
 struct LoadCommand {
   std::string url;
   LoadOptions options;
   std::vector<double> rates;          // an open loop at each of them
-  std::vector<double> concurrencies;  // a closed loop with as many clients
+  std::vector<double> concurrencies;  // a closed loop with as many clients; neither: with kDefaultClients
   int64_t n_repetitions = 1;
   bool json = false;
   std::string plot_file;
@@ -51,8 +53,8 @@ Setter set_mix(std::vector<PromptShare>* target) {
 std::vector<LoadLevel> levels(const LoadCommand& command) {
   std::vector<LoadLevel> out;
   for (const double rate : command.rates) out.push_back({.rate = rate});
-  if (!out.empty()) return out;
   for (const double n : command.concurrencies) out.push_back({.concurrency = static_cast<int64_t>(n)});
+  if (out.empty()) out.push_back({.concurrency = kDefaultClients});
   return out;
 }
 
@@ -98,7 +100,6 @@ Status run(LoadCommand command) {
 void add_load_options(Command& command, LoadCommand& load) {
   const OptionGroup add(command, "Load");
   LoadOptions& o = load.options;
-  load.concurrencies = {8};
   add("--requests", "N", "Requests per level", "100", set_int(&o.n_requests, {.min = 1, .max = 1 << 20}));
   add("--concurrency", "LIST", "Closed loop: number of clients that each wait for their answer; one level per value",
       "8", set_number(&load.concurrencies, {.min = 1, .max = 4096}));
@@ -140,8 +141,11 @@ void add_load(CommandLine& line) {
   command.positional({.name = "URL", .purpose = "Address of the server: http://HOST:PORT", .required = true},
                      set_text(&load->url));
   add_load_options(command, *load);
-  command.check(
-      [load](const Environment&) { return load->plot_file.empty() ? Status() : io::check_writable(load->plot_file); });
+  command.check([load](const Environment&) -> Status {
+    if (!load->rates.empty() && !load->concurrencies.empty())
+      return Error{ErrorKind::kUsage, "--rate and --concurrency exclude each other; give one of them"};
+    return load->plot_file.empty() ? Status() : io::check_writable(load->plot_file);
+  });
   command.action([load] { return run(*load); });
 }
 

@@ -499,6 +499,7 @@ const Mistake kMistakes[] = {
     // Before weights are looked for and before a server is asked: DIR/model has none, and nobody listens on port 1.
     {"BenchPlotNowhere", {"bench", "DIR/model", "--plot", "DIR/no/a.svg"}, 1, "no/a.svg: No such file or directory"},
     {"BenchPlotIsAFolder", {"bench", "DIR/model", "--plot", "DIR/model"}, 1, "it is a folder, name a file"},
+    {"LoadOpenAndClosed", {"load", "127.0.0.1:1", "--rate", "1", "--concurrency", "2"}, 2, "exclude each other"},
     {"LoadPlotNowhere", {"load", "127.0.0.1:1", "--plot", "DIR/no/a.svg"}, 1, "no/a.svg: No such file or directory"},
     {"TraceNowhere",
      {"trace", "DIR/model", "--ids-file", "DIR/ids", "--out", "DIR/no/a"},
@@ -507,6 +508,7 @@ const Mistake kMistakes[] = {
     {"ExportNowhere", {"export-gguf", "DIR/model", "--out", "DIR/no/a"}, 1, "no/a: No such file or directory"},
     {"EvalNothing", {"eval", "MODEL"}, 2, "give either FILE"},
     {"EvalNoFile", {"eval", "DIR/model", "DIR/none"}, 2, "DIR/none"},
+    {"EvalNoAnswer", {"eval", "DIR/model", "DIR/no_answer"}, 2, "DIR/no_answer:1: answer is empty"},
     {"EvalWords", {"eval", "DIR/model", "DIR/words"}, 2, "DIR/words:1"},
     {"EvalWithoutAnswer", {"eval", "DIR/model", "DIR/object"}, 2, "answer"},
 };
@@ -518,6 +520,7 @@ TEST_P(MistakeTest, GetsTheMessageThatIsNeeded) {
   const std::pair<const char*, std::string> files[] = {
       {"ids", "1 2 3"},
       {"words", "hello world"},
+      {"no_answer", R"({"prompt": "Hi", "answer": ""})"},
       {"big_ids", "4096"},
       {"long_ids", "1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18"},
       {"empty", ""},
