@@ -101,9 +101,10 @@ struct ChoiceContext {
 // Why a row gives no token.
 enum class RowFault : uint8_t {
   kNone,
-  kNotNumbers,   // a logit is NaN or +infinity, or all are -infinity
-  kNothingLeft,  // the mask excludes all tokens that the plan allows at this position
-  kAgainstMask,  // a structure takes none that its mask allowed: an error of ours
+  kNotNumbers,    // a logit is NaN or +infinity, or all are -infinity
+  kNothingLeft,   // the mask excludes all tokens that the plan allows at this position
+  kAgainstMask,   // a structure takes none that its mask allowed: an error of ours
+  kTooManySteps,  // a structure can be read in too many ways to find its mask
 };
 
 struct Choice {

@@ -20,7 +20,7 @@ Sampled verify(const SampleRows& in, std::span<const HeadResult> results) {
                            : !chooser.push(choice.token) ? RowFault::kAgainstMask
                                                          : RowFault::kNone;
     if (fault != RowFault::kNone) {
-      out.failure = {fault, position};
+      out.failure = {chooser.over_limit() ? RowFault::kTooManySteps : fault, position};
       break;
     }
     out.tokens.push_back({.token = choice.token, .logits = results[j].logits});

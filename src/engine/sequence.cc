@@ -15,6 +15,7 @@ Error error_of(RowFault fault, int64_t position) {
                         "exclude all; relax one of them",
                         position)};
   }
+  if (fault == RowFault::kTooManySteps) return grammar::too_many_steps();
   if (fault == RowFault::kAgainstMask) {
     return internal_error(
         fmt::format("the structure refuses the token at position {} that its mask allowed", position));

@@ -40,6 +40,8 @@ class TokenChooser final : public DraftChooser {
   Choice choose(const HeadResult& row) const;  // the next token
   bool push(int32_t token);                    // appends it; false, and nothing done: the structure does not allow it
   bool ends_answer(int32_t token) const;       // the last token: it is a stop token, or completes the structure
+  // Whether the last choice failed, or push, because the structure can be read in too many ways.
+  bool over_limit() const { return matcher_ && matcher_->over_limit(); }
 
   std::optional<int32_t> choose_draft(std::span<const float> logits, std::span<const int32_t> drafts) override;
   std::optional<ChoiceRule> rule(int64_t n_drafts) const override;

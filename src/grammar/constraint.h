@@ -30,7 +30,11 @@ class Constraint {
 
   const Grammar& grammar() const { return grammar_; }
   const Vocabulary& vocabulary() const { return *vocabulary_; }
-  const StateTokens& tokens_at(const Place& place);
+  bool knows(const Place& place) const;
+  // Null: working them out takes more than max_steps, of the stacks.
+  // Those of two states are the same object if they are equal.
+  const StateTokens* tokens_at(const Place& place, size_t max_steps);
+  size_t n_steps() const { return stacks_.n_steps(); }  // that the last of them took; 0: it was known
 
  private:
   // How near a place is to the limits of its rule's count; a limit that no token can reach is as good as none.
@@ -38,8 +42,11 @@ class Constraint {
     int64_t n_needed = 0, n_allowed = 0;
   };
   Nearness nearness_of(const Place& place) const;
-  const StateTokens& far_from_limit(const Place& place);
-  StateTokens near_limit(const Place& place, size_t n_allowed);
+  uint64_t key_at(const Place& place) const;
+  const StateTokens* found(uint64_t key) const;
+  const StateTokens* keep(uint64_t key, StateTokens tokens);
+  const StateTokens* far_from_limit(const Place& place);
+  const StateTokens* near_limit(const Place& place, size_t n_allowed);
   void add_walked(const SortedTexts& texts, const Place& place, StateTokens* out);
   int64_t far() const { return static_cast<int64_t>(vocabulary_->longest_bytes()) + 1; }
 
@@ -47,7 +54,8 @@ class Constraint {
   std::shared_ptr<const Vocabulary> vocabulary_;
   Stacks stacks_;
   TextWalk walk_;
-  std::unordered_map<uint64_t, StateTokens> known_;
+  std::unordered_map<uint64_t, const StateTokens*> known_;
+  std::unordered_multimap<size_t, StateTokens> kept_;  // by hash
 };
 
 }  // namespace levin::grammar

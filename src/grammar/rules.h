@@ -70,6 +70,7 @@ class Grammar {
   const CountRange& count_of(StateId id) const { return rule(state(id).rule).count; }
   StateId start() const { return rule(root_).start; }
   size_t n_states() const { return states_.size(); }
+  size_t n_rules() const { return rules_.size(); }
 
  private:
   friend class RuleSet;

@@ -14,6 +14,15 @@ void SortedTexts::sort() {
     const auto [end, _] = std::mismatch(text.begin(), text.end(), before.begin(), before.end());
     entries_[i].n_shared = static_cast<size_t>(end - text.begin());
   }
+  find_shorter();
+}
+
+void SortedTexts::find_shorter() {
+  for (size_t i = entries_.size(); i-- > 0;) {
+    size_t next = i + 1;
+    while (next < entries_.size() && entries_[next].n_shared >= entries_[i].n_shared) next = entries_[next].shorter;
+    entries_[i].shorter = next;
+  }
 }
 
 // Neighbours have in common what all between them had.
@@ -23,9 +32,10 @@ SortedTexts SortedTexts::longer_than(size_t n_bytes) const {
   for (const Entry& entry : entries_) {
     n_shared = std::min(n_shared, entry.n_shared);
     if (entry.text.size() <= n_bytes) continue;
-    out.entries_.push_back({entry.text, entry.token, n_shared});
+    out.entries_.push_back({entry.text, entry.token, n_shared, 0});
     n_shared = entry.text.size();
   }
+  out.find_shorter();
   return out;
 }
 

@@ -18,14 +18,22 @@ class SortedTexts {
     std::string_view text;  // not empty
     int32_t token = -1;
     size_t n_shared = 0;  // bytes in common with the entry before; 0 for the first
+    size_t shorter = 0;   // index of the next that has less in common with the one before it, or n
   };
-  void add(std::string_view text, int32_t token) { entries_.push_back({text, token, 0}); }
+  void add(std::string_view text, int32_t token) { entries_.push_back({text, token, 0, 0}); }
   void sort();  // once all are added
   SortedTexts longer_than(size_t n_bytes) const;
 
   const std::vector<Entry>& entries() const { return entries_; }
+  // The index of the next entry after i that does not begin with more than n bytes of its text.
+  size_t past(size_t i, size_t n_bytes) const {
+    for (++i; i < entries_.size() && entries_[i].n_shared > n_bytes;) i = entries_[i].shorter;
+    return i;
+  }
 
  private:
+  void find_shorter();
+
   std::vector<Entry> entries_;
 };
 

@@ -1,6 +1,7 @@
-// Masks against what may be pushed, undoing, reasoning before the structure, ends.
+// Masks against what may be pushed, undoing, reasoning before the structure, ends, ambiguity and the limit of steps.
 #include "grammar/matcher.h"
 
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <random>
@@ -25,6 +26,20 @@ std::shared_ptr<grammar::Constraint> json_constraint(const std::string& schema) 
   return constraint_of(must(std::move(rules).finish(root)));
 }
 
+// Arrays of arrays, each of n kinds whose items are of one kind: n^k stacks at a depth of k, which only the end tells apart.
+std::string ambiguous_arrays(int n) {
+  std::string kinds;
+  for (int i = 0; i < n; ++i) {
+    std::string arrays;
+    for (int j = 0; j < n; ++j) {
+      arrays +=
+          fmt::format(R"({}{{"type": "array", "items": {{"$ref": "#/$defs/d{}"}}}})", j > 0 ? ", " : "", (i + j) % n);
+    }
+    kinds += fmt::format(R"({}"d{}": {{"anyOf": [{}]}})", i > 0 ? ", " : "", i, arrays);
+  }
+  return fmt::format(R"({{"$defs": {{{}}}, "$ref": "#/$defs/d0"}})", kinds);
+}
+
 bool allows(std::span<const uint64_t> mask, int32_t token) {
   return ((mask[static_cast<size_t>(token) / 64] >> (token % 64)) & 1) != 0;
 }
@@ -38,10 +53,20 @@ std::vector<int32_t> allowed_tokens(Matcher& matcher) {
   return out;
 }
 
+std::vector<int32_t> pushable_tokens(Matcher& matcher) {
+  std::vector<int32_t> out;
+  for (int32_t token = 0; token < byte_tokens()->n_tokens(); ++token) {
+    if (!matcher.push(token)) continue;
+    out.push_back(token);
+    matcher.pop();
+  }
+  return out;
+}
+
 // Along random answers: a token is in the mask if and only if it may be pushed, and no token leads to where none is;
 // pop() undoes.
 TEST(Matcher, MasksAreWhatMayBePushed) {
-  const char* schemas[] = {
+  const std::string schemas[] = {
       "true",
       R"({"type": "object", "properties": {"a": {"type": "string", "maxLength": 4, "minLength": 2},
           "abc": {"type": "array", "items": {"type": "number", "minimum": -3, "maximum": 12}, "maxItems": 3},
@@ -51,22 +76,17 @@ TEST(Matcher, MasksAreWhatMayBePushed) {
       R"({"type": "object", "properties": {"ab": {"type": "boolean"}}, "additionalProperties": {"type": "integer"}})",
       R"({"type": "string", "minLength": 2, "maxLength": 4})",
       R"({"type": "array", "items": {"type": "boolean"}, "minItems": 2, "maxItems": 4})",
+      ambiguous_arrays(4),
   };
   std::mt19937 random(5);
-  for (const char* schema : schemas) {
+  for (const std::string& schema : schemas) {
     const auto constraint = json_constraint(schema);
     for (int round = 0; round < 12; ++round) {
       Matcher matcher({.constraint = constraint}, kEnds);
       for (int step = 0; step < 30 && !matcher.is_complete(); ++step) {
         const std::vector<int32_t> allowed = allowed_tokens(matcher);
         ASSERT_FALSE(allowed.empty());
-        std::vector<int32_t> pushable;
-        for (int32_t token = 0; token < byte_tokens()->n_tokens(); ++token) {
-          if (!matcher.push(token)) continue;
-          pushable.push_back(token);
-          matcher.pop();
-        }
-        ASSERT_EQ(allowed, pushable) << schema << " at step " << step;
+        ASSERT_EQ(allowed, pushable_tokens(matcher)) << schema << " at step " << step;
         const int32_t next = allowed[random() % allowed.size()];
         if (next == kEndMark) break;
         ASSERT_TRUE(matcher.push(next));
@@ -170,6 +190,106 @@ TEST(Matcher, ATokenWaitsForTheLeastCountToo) {
   EXPECT_FALSE(matcher.push(kOtherMark));
   ASSERT_TRUE(matcher.push('b'));
   EXPECT_EQ(allowed_tokens(matcher), std::vector<int32_t>{kOtherMark});
+}
+
+// The work grows with the square of the kinds, as the places do, and not with the depth.
+TEST(Matcher, AmbiguousRecursionIsPolynomial) {
+  constexpr size_t kKinds = 48, kPlaces = kKinds * kKinds;
+  Matcher matcher({.constraint = json_constraint(ambiguous_arrays(kKinds))}, kEnds);
+  const std::string text = "[[[[], []], [[[ ]]]]]";
+  for (const char c : text) {
+    ASSERT_TRUE(allows(matcher.mask(), c));
+    EXPECT_LT(matcher.n_steps(), 1000 * kPlaces) << c;
+    ASSERT_TRUE(matcher.push(c));
+    EXPECT_LT(matcher.n_steps(), 15 * kPlaces) << c;
+  }
+  EXPECT_TRUE(matcher.is_complete());
+}
+
+// With few steps left for finding the tokens of all places together, those of each are found alone.
+TEST(Matcher, ManyPlacesThatShareNothing) {
+  std::string arrays;
+  for (int i = 0; i < 40; ++i) {
+    arrays += fmt::format(R"({}{{"type": "array", "items": {{"type": "string", "pattern": "^[a-z]*{}$"}}}})",
+                          i > 0 ? ", " : "", i);
+  }
+  const auto constraint = json_constraint(fmt::format(R"({{"anyOf": [{}]}})", arrays));
+  for (const size_t max_steps : {grammar::kMaxSteps, size_t{80'000}}) {
+    Matcher matcher({.constraint = constraint}, kEnds, max_steps);
+    for (const char c : std::string("[\"the17\", \"17")) {
+      EXPECT_EQ(allowed_tokens(matcher), pushable_tokens(matcher)) << c;
+      ASSERT_TRUE(matcher.push(c));
+    }
+    EXPECT_EQ(allowed_tokens(matcher), pushable_tokens(matcher));
+  }
+}
+
+// Called at every byte, the rule always returns to the same place.
+TEST(Matcher, ARuleThatMayBeginAnywhereStaysOnePlace) {
+  grammar::RuleSet rules;
+  const grammar::Expression letters = grammar::repeat(grammar::bytes('a', 'a'), 0);
+  const grammar::RuleId inner = must(rules.add(grammar::sequence({letters, grammar::literal("b")})));
+  const grammar::RuleId root =
+      must(rules.add(grammar::sequence({letters, grammar::call(inner), grammar::literal("c")})));
+  Matcher matcher({.constraint = constraint_of(must(std::move(rules).finish(root)))}, kEnds);
+  size_t n_first = 0;
+  for (int i = 0; i < 1000; ++i) {
+    ASSERT_TRUE(matcher.push('a'));
+    if (i == 1) n_first = matcher.n_steps();
+  }
+  EXPECT_EQ(matcher.n_steps(), n_first);
+  ASSERT_TRUE(matcher.push('b'));
+  ASSERT_TRUE(matcher.push('c'));
+  EXPECT_TRUE(matcher.is_complete());
+}
+
+// The second call of the rule is reached through the first, which has ended on the same floor already.
+TEST(Matcher, ARuleThatMayBeEmptyIsCalledTwiceAtOnePoint) {
+  grammar::RuleSet rules;
+  const grammar::Expression maybe = grammar::call(must(rules.add(grammar::optional(grammar::bytes('a', 'a')))));
+  const grammar::RuleId root =
+      must(rules.add(grammar::sequence({maybe, maybe, grammar::literal("x"), maybe, maybe, maybe})));
+  const auto constraint = constraint_of(must(std::move(rules).finish(root)));
+  for (const char* text : {"x", "ax", "aax", "xa", "xaaa", "aaxaaa"}) EXPECT_TRUE(matches(constraint, text)) << text;
+  for (const char* text : {"", "a", "aaax", "xaaaa"}) EXPECT_FALSE(matches(constraint, text)) << text;
+}
+
+TEST(Matcher, GivesUpAfterTooManySteps) {
+  const auto constraint = json_constraint(ambiguous_arrays(20));
+  Matcher limited({.constraint = constraint}, kEnds, 3'000);
+  Matcher free({.constraint = constraint}, kEnds);
+  ASSERT_TRUE(limited.push('['));
+  ASSERT_TRUE(free.push('['));
+  EXPECT_TRUE(allowed_tokens(limited).empty());
+  EXPECT_TRUE(limited.over_limit());
+  EXPECT_FALSE(limited.push('['));
+  EXPECT_TRUE(limited.over_limit());
+  EXPECT_FALSE(limited.push('x'));
+  EXPECT_FALSE(limited.over_limit());
+  EXPECT_TRUE(limited.push(']'));  // cheaper
+  EXPECT_TRUE(limited.is_complete());
+  EXPECT_EQ(allowed_tokens(free), pushable_tokens(free));  // what was left half done is not kept
+  EXPECT_FALSE(free.over_limit());
+}
+
+TEST(Matcher, GivesUpAtTheStart) {
+  const auto constraint = json_constraint(ambiguous_arrays(20));
+  Matcher at_once({.constraint = constraint}, kEnds, 10);
+  EXPECT_TRUE(at_once.over_limit());
+  EXPECT_FALSE(at_once.is_complete());
+  EXPECT_TRUE(allowed_tokens(at_once).empty());
+  EXPECT_TRUE(at_once.over_limit());
+  Matcher later({.constraint = constraint, .begins_after = kOtherMark}, kEnds, 10);
+  EXPECT_FALSE(later.over_limit());
+  EXPECT_FALSE(later.push(kOtherMark));
+  EXPECT_TRUE(later.over_limit());
+  EXPECT_TRUE(later.push('a'));
+}
+
+TEST(Matcher, TheErrorNamesTheLimit) {
+  const Error error = grammar::too_many_steps();
+  EXPECT_EQ(error.kind, ErrorKind::kUsage);
+  EXPECT_NE(error.message.find(std::to_string(grammar::kMaxSteps)), std::string::npos) << error.message;
 }
 
 TEST(Vocabulary, NeedsEveryByte) {
