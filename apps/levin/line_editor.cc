@@ -1,10 +1,15 @@
 #include "apps/levin/line_editor.h"
 
 #include <histedit.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <array>
+#include <cerrno>
+#include <climits>
 #include <csignal>
 #include <cstdio>
+#include <cwchar>
 #include <iostream>
 #include <string>
 #include <string_view>
@@ -17,6 +22,46 @@ constexpr char kPasteOn[] = "\x1b[?2004h";  // the terminal then marks what is p
 constexpr char kPasteOff[] = "\x1b[?2004l";
 constexpr std::wstring_view kPasteEnd = L"\x1b[201~";
 
+struct WindowSize {
+  int n_rows = 0, n_columns = 0;
+  bool operator==(const WindowSize&) const = default;
+
+  static WindowSize now() {
+    winsize size{};
+    return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 ? WindowSize{size.ws_row, size.ws_col} : WindowSize{};
+  }
+};
+
+// Holds back the signal of a new window size while the library would handle it: it frees what it draws to inside its handler.
+class WindowSignalHeld {
+ public:
+  WindowSignalHeld() { pthread_sigmask(SIG_BLOCK, &signals(), &before_); }
+  ~WindowSignalHeld() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  WindowSignalHeld(const WindowSignalHeld&) = delete;
+  WindowSignalHeld& operator=(const WindowSignalHeld&) = delete;
+
+  static const sigset_t& signals() {
+    static const sigset_t set = [] {
+      sigset_t window;
+      sigemptyset(&window);
+      sigaddset(&window, SIGWINCH);
+      return window;
+    }();
+    return set;
+  }
+
+ private:
+  sigset_t before_{};
+};
+
+// Instead of the library's handler: ends the wait for a key, and no more.
+void let_windows_interrupt() {
+  struct sigaction nothing{};
+  nothing.sa_handler = [](int) {};
+  sigaction(SIGWINCH, &nothing, nullptr);
+  pthread_sigmask(SIG_UNBLOCK, &WindowSignalHeld::signals(), nullptr);
+}
+
 }  // namespace
 
 struct LineEditor::State {
@@ -24,6 +69,8 @@ struct LineEditor::State {
   EditLine* editor = nullptr;
   History* history = nullptr;
   bool interrupted = false;
+  WindowSize window;
+  bool waited = false;  // for a key of this line
 
   State();
   ~State() {
@@ -56,6 +103,8 @@ struct LineEditor::State {
     return el_insertstr(editor, "\n") == 0 ? CC_REFRESH : CC_ERROR;
   }
   static unsigned char paste(EditLine* editor, int /*key*/);
+  static int read_key(EditLine* editor, wchar_t* key);
+  void follow_window();
 };
 
 LineEditor::State::State() {
@@ -67,6 +116,7 @@ LineEditor::State::State() {
   el_set(editor, EL_PROMPT, &State::prompt_of);
   el_set(editor, EL_EDITOR, "emacs");
   el_set(editor, EL_SIGNAL, 1);
+  el_set(editor, EL_GETCFN, &State::read_key);
   el_set(editor, EL_HIST, ::history, history);
   bind_keys();
 }
@@ -82,6 +132,41 @@ void LineEditor::State::bind_keys() const {
   el_set(editor, EL_BIND, "\\e\\r", "levin-newline", nullptr);
   el_set(editor, EL_BIND, "\\e\\n", "levin-newline", nullptr);
   el_set(editor, EL_BIND, "\\e[200~", "levin-paste", nullptr);
+}
+
+void LineEditor::State::follow_window() {
+  const WindowSize now = WindowSize::now();
+  if (now == window) return;
+  window = now;
+  el_resize(editor);
+  el_set(editor, EL_REFRESH);
+}
+
+// The next character, of as many bytes as it has; bytes that are none are left out. 0 at the end of the input, -1 on an error.
+int LineEditor::State::read_key(EditLine* editor, wchar_t* key) {
+  State& state = of(editor);
+  if (!state.waited) let_windows_interrupt();
+  state.waited = true;
+  std::array<char, MB_LEN_MAX> bytes{};
+  size_t n = 0;
+  for (;;) {
+    state.follow_window();
+    const ssize_t n_read = ::read(STDIN_FILENO, bytes.data() + n, 1);
+    if (n_read < 0 && errno == EINTR) {
+      el_set(editor, EL_REFRESH);
+      continue;
+    }
+    if (n_read <= 0) return static_cast<int>(n_read);
+    ++n;
+    std::mbstate_t none{};
+    const size_t n_used = std::mbrtowc(key, bytes.data(), n, &none);
+    if (n_used == 0) *key = L'\0';
+    if (n_used <= n) return 1;
+    const bool is_begun = n_used == static_cast<size_t>(-2) && n < bytes.size();
+    if (is_begun) continue;
+    bytes[0] = bytes[n - 1];  // the last byte may begin the next one
+    n = n > 1 && (static_cast<unsigned char>(bytes[0]) & 0xC0) == 0xC0 ? 1 : 0;
+  }
 }
 
 // Everything up to the mark of the end, with the newlines of a text; those at its end would only hide the rest.
@@ -120,6 +205,10 @@ TypedLine LineEditor::read(const std::string& prompt) {
   std::fputs(kPasteOn, stdout);
   std::fflush(stdout);
   int n_bytes = 0;
+  el_resize(state_->editor);  // the window may have changed during an answer
+  state_->window = WindowSize::now();
+  state_->waited = false;
+  const WindowSignalHeld held;
   const char* text = el_gets(state_->editor, &n_bytes);
   if (text != nullptr && n_bytes > 0) line.text.assign(text, static_cast<size_t>(n_bytes));
   const bool ended = line.text.ends_with('\n');

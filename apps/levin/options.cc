@@ -230,8 +230,8 @@ Status CommandLine::run(const std::vector<std::string>& arguments, const Environ
   std::vector<std::string> known_variables, known_keys;
   for (const auto& each : impl_->commands) {
     for (const Setting& setting : each->impl_->settings) {
-      known_variables.push_back(setting.variable());
-      known_keys.push_back(setting.key());
+      for (std::string& variable : setting.variables()) known_variables.push_back(std::move(variable));
+      known_keys.insert(known_keys.end(), setting.keys().begin(), setting.keys().end());
     }
   }
   warn_of_unknown_variables(environment, known_variables);

@@ -12,6 +12,8 @@
 namespace levin::app {
 namespace {
 
+constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";  // of UTF-8: some editors put it in front
+
 std::vector<std::string> split_names(std::string_view names) {
   std::vector<std::string> out;
   while (!names.empty()) {
@@ -22,11 +24,15 @@ std::vector<std::string> split_names(std::string_view names) {
   return out;
 }
 
-std::string key_of(const std::vector<std::string>& names) {
-  const auto longest =
-      std::find_if(names.begin(), names.end(), [](const auto& name) { return name.starts_with("--"); });
-  return longest == names.end() ? "" : longest->substr(2);
+std::vector<std::string> keys_of(const std::vector<std::string>& names) {
+  std::vector<std::string> keys;
+  for (const std::string& name : names) {
+    if (name.starts_with("--")) keys.push_back(name.substr(2));
+  }
+  return keys;
 }
+
+std::string first_of(const std::vector<std::string>& keys) { return keys.empty() ? "" : keys.front(); }
 
 std::string variable_of(std::string_view key) {
   std::string name = "LEVIN_";
@@ -70,6 +76,7 @@ Result<ConfigFile> ConfigFile::read(const std::string& path, const std::vector<s
 
   std::string section;
   std::string_view rest = text;
+  if (rest.starts_with(kByteOrderMark)) rest.remove_prefix(kByteOrderMark.size());
   for (int number = 1; !rest.empty(); ++number) {
     const size_t end = std::min(rest.find('\n'), rest.size());
     const std::string_view line = without_blanks(rest.substr(0, end));
@@ -87,19 +94,22 @@ Result<ConfigFile> ConfigFile::read(const std::string& path, const std::vector<s
     const std::string key(without_blanks(line.substr(0, equals)));
     if (!contains(known_keys, key))
       return fault(number, fmt::format("no option '{}'{}", key, suggestion(key, known_keys)));
+    if (key == "config") return fault(number, "a file of options cannot name another");
     file.entries_.push_back({section, key, std::string(unquoted(without_blanks(line.substr(equals + 1))))});
   }
   return file;
 }
 
-const std::string* ConfigFile::find(std::string_view command, std::string_view key) const {
-  const std::string* found = nullptr;
-  for (const Entry& entry : entries_) {
-    if (entry.key != key) continue;
-    if (entry.section == command) return &entry.value;
-    if (entry.section.empty()) found = &entry.value;
-  }
-  return found;
+std::vector<std::string> ConfigFile::find(std::string_view command, const std::vector<std::string>& keys) const {
+  const auto values_in = [&](std::string_view section) {
+    std::vector<std::string> values;
+    for (const Entry& entry : entries_) {
+      if (entry.section == section && contains(keys, entry.key)) values.push_back(entry.value);
+    }
+    return values;
+  };
+  const std::vector<std::string> own = values_in(command);
+  return own.empty() ? values_in("") : own;
 }
 
 // ---- one option --------------------------------------------------------------------------------------------------
@@ -110,7 +120,8 @@ Setting::Setting(PositionalText text, Setter set)
       required_(text.required),
       set_(std::move(set)),
       names_(split_names(text_.names)),
-      key_(key_of(names_)) {
+      keys_(keys_of(names_)),
+      key_(first_of(keys_)) {
   if (!key_.empty()) variable_ = variable_of(key_);
 }
 
@@ -118,8 +129,15 @@ Setting::Setting(OptionText text, Setter set)
     : text_(std::move(text)),
       set_(std::move(set)),
       names_(split_names(text_.names)),
-      key_(key_of(names_)),
+      keys_(keys_of(names_)),
+      key_(first_of(keys_)),
       variable_(variable_of(key_)) {}
+
+std::vector<std::string> Setting::variables() const {
+  std::vector<std::string> out;
+  for (const std::string& key : keys_) out.push_back(variable_of(key));
+  return out;
+}
 
 void Setting::declare(CLI::App& parser) {
   std::string names = positional_;
@@ -146,13 +164,14 @@ Status Setting::apply(const Environment& environment, const ConfigFile& file, st
     for (const std::string& value : values_) LEVIN_TRY(set(value, name));
     return {};
   }
-  if (!key_.empty()) {
-    if (const std::string* value = environment.find(variable_))
-      return set(*value, "the environment variable " + variable_);
-    if (const std::string* value = file.find(command, key_))
-      return set(*value, fmt::format("{}: {}", file.path(), key_));
+  for (const std::string& variable : variables()) {
+    if (const std::string* value = environment.find(variable))
+      return set(*value, "the environment variable " + variable);
   }
-  if (!required_) return {};
+  std::vector<std::string> values = file.find(command, keys_);
+  if (!text_.repeatable && values.size() > 1) values.erase(values.begin(), values.end() - 1);
+  for (const std::string& value : values) LEVIN_TRY(set(value, fmt::format("{}: {}", file.path(), key_)));
+  if (!values.empty() || !required_) return {};
   return Error{ErrorKind::kUsage,
                fmt::format("{} is missing\n'levin {} --help' shows how the command is used", positional_, command)};
 }

@@ -23,8 +23,9 @@ class ConfigFile {
   static Result<ConfigFile> read(const std::string& path, const std::vector<std::string>& known_keys,
                                  const std::vector<std::string>& commands);
 
-  // The section of the command comes before the lines outside sections.
-  const std::string* find(std::string_view command, std::string_view key) const;
+  // The values of an option under any of its keys, in the order of the file: those in the section of the command, or if it has
+  // none those outside sections.
+  std::vector<std::string> find(std::string_view command, const std::vector<std::string>& keys) const;
   const std::string& path() const { return path_; }
 
  private:
@@ -55,8 +56,10 @@ class Setting {
   bool is_positional() const { return !positional_.empty(); }
   bool is_flag() const { return !is_positional() && text_.value.empty(); }
   const std::vector<std::string>& names() const { return names_; }  // with dashes
-  const std::string& variable() const { return variable_; }         // LEVIN_KV_CACHE_DTYPE
   const std::string& key() const { return key_; }                   // kv-cache-dtype
+  // In files and the environment: of each long name, the main one first.
+  const std::vector<std::string>& keys() const { return keys_; }
+  std::vector<std::string> variables() const;  // LEVIN_KV_CACHE_DTYPE
   const std::string& group() const { return text_.group; }
   const std::string& positional() const { return positional_; }
   bool required() const { return required_; }
@@ -73,8 +76,9 @@ class Setting {
   bool hidden_ = false;
   Setter set_;
   std::vector<std::string> names_;
-  std::string key_;
-  std::string variable_;
+  std::vector<std::string> keys_;
+  std::string key_;                  // the main one
+  std::string variable_;             // of it
   CLI::Option* option_ = nullptr;    // between declare() and collect()
   std::vector<std::string> values_;  // from the command line
 };

@@ -151,6 +151,25 @@ TEST_F(ChatTest, CtrlCClearsTheLineAndSaysHowToLeave) {
   EXPECT_EQ(history(), "Repeat: river stone\n");
 }
 
+// The line is drawn again in the new width, however often that changes.
+TEST_F(ChatTest, TheWindowMayChangeWhileALineIsEdited) {
+  Terminal terminal(arguments({"-n", "8"}), state());
+  terminal.see_prompt();
+  terminal.type("Repeat: river stone apple tiger and quite a few more words than fit in");
+  terminal.see("fit in");
+  for (const int n_columns : {20, 100, 10, 47, 80, 20}) {
+    terminal.resize(n_columns);
+    for (const char key : std::string(" so")) terminal.type(std::string(1, key));
+    terminal.see("o");
+  }
+  terminal.resize(120);
+  terminal.type(" end\r");
+  terminal.see(" prompt tokens at");
+  leave(terminal);
+  EXPECT_EQ(history(),
+            "Repeat: river stone apple tiger and quite a few more words than fit in so so so so so so end\n");
+}
+
 TEST_F(ChatTest, APasteIsOneMessage) {
   Terminal terminal(arguments({"-n", "8"}), state());
   terminal.see_prompt();

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "base/closest.h"
+#include "io/mapped_file.h"
 #include "support/temp_dir.h"
 
 namespace levin::app {
@@ -17,6 +18,7 @@ struct Values {
   int64_t tokens = 0;
   double number = 0.5;
   size_t choice = 0;
+  std::vector<std::string> words;  // --word, repeatable
   bool ran = false;
 };
 
@@ -40,6 +42,11 @@ Outcome run(const std::vector<std::string>& words, const Environment& environmen
                  set_number(&values->number, {.min = 0, .max = 2}));
   command.option({.names = "--choice", .value = "C", .purpose = "A choice"},
                  set_choice({"one", "two"}, [values](size_t i) { values->choice = i; }));
+  command.option({.names = "--word,--other-word", .value = "W", .purpose = "A word", .repeatable = true},
+                 [values](std::string_view word) -> std::optional<std::string> {
+                   values->words.emplace_back(word);
+                   return std::nullopt;
+                 });
   command.action([values]() -> Status {
     values->ran = true;
     return {};
@@ -165,6 +172,32 @@ TEST(OptionsTest, TakesTheEnvironmentWhenTheCommandLineIsSilent) {
   EXPECT_EQ(o.values.text, "none");  // empty is unset
   EXPECT_EQ(run({"--count", "4"}, environment).values.count, 4);
   expect_error(run({}, {{{"LEVIN_COUNT", "x"}}}), "the environment variable LEVIN_COUNT is 'x'");
+}
+
+// Of an option that may be repeated all values count, of any other the last; a section of the command comes first. Other long
+// names of an option are as good as the main one.
+TEST(OptionsTest, TakesAFileOfOptions) {
+  const test::TempDir dir;
+  const auto with_file = [&](const std::string& text, std::vector<std::string> words = {}) {
+    const std::string file = (dir / "options").string();
+    EXPECT_TRUE(io::write_file_atomically(file, text).ok());
+    words.insert(words.end(), {"--config", file});
+    return run(words);
+  };
+  using Words = std::vector<std::string>;
+  const Outcome top = with_file(
+      "\xEF\xBB\xBF"
+      "count = 2\nword = a\nother-word = b\nword = c\ncount = 3\nmodel-path = m\n");
+  EXPECT_EQ(top.values.count, 3);
+  EXPECT_EQ(top.values.words, (Words{"a", "b", "c"}));
+  EXPECT_EQ(top.values.model, "m");
+  const Outcome section = with_file("word = a\ncount = 1\n[go]\nword = b\nword = c\ncount = 4\ncount = 5\n");
+  EXPECT_EQ(section.values.count, 5);
+  EXPECT_EQ(section.values.words, (Words{"b", "c"}));
+  EXPECT_EQ(with_file("word = a\n", {"--word", "x"}).values.words, Words{"x"});
+  expect_error(with_file("config = other\n"), ":1: a file of options cannot name another");
+  expect_error(with_file("other-words = x\n"), "did you mean 'other-word'?");
+  EXPECT_EQ(run({}, {{{"LEVIN_OTHER_WORD", "w"}}}).values.words, Words{"w"});
 }
 
 TEST(ClosestTest, FindsSlipsAndNothingElse) {

@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <pty.h>
 #include <signal.h>
+#include <sys/ioctl.h>
 #include <sys/wait.h>
 #include <termios.h>
 #include <unistd.h>
@@ -61,6 +62,11 @@ Terminal::~Terminal() {
   if (pid_ < 0) return;
   kill(pid_, SIGKILL);
   waitpid(pid_, nullptr, 0);
+}
+
+void Terminal::resize(int n_columns) const {
+  winsize size{.ws_row = 24, .ws_col = static_cast<unsigned short>(n_columns), .ws_xpixel = 0, .ws_ypixel = 0};
+  EXPECT_EQ(ioctl(fd_, TIOCSWINSZ, &size), 0);
 }
 
 void Terminal::type(const std::string& keys) const {

@@ -20,6 +20,7 @@ class Terminal {
   Terminal& operator=(const Terminal&) = delete;
 
   void type(const std::string& keys) const;
+  void resize(int n_columns) const;
   // Reads until `text` is on the screen, after everything earlier calls returned, and returns what stands up to its end.
   // Fails the test, and returns what there is, when the program ends before or keeps silent for half a minute.
   std::string see(const std::string& text);
