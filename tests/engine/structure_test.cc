@@ -165,6 +165,21 @@ TEST_F(StructureTest, MayBeMetBeforeTheFirstToken) {
   EXPECT_NE(run({what}, 0).front()->error->message.find("no token is left at position 3"), std::string::npos);
 }
 
+// The choice fails, and it can be told from one for which no token is left.
+TEST_F(StructureTest, ThatTakesTooManyStepsSaysSo) {
+  const auto n_vocab = static_cast<int32_t>(model_->config().n_vocab);
+  const std::vector<int32_t> prompt = {0, 17}, ends = {kEos};
+  const std::vector<float> logits(static_cast<size_t>(n_vocab), 0.0F);
+  const grammar::Structure structure{.constraint = text_constraint("river stone")};
+  for (const size_t max_steps : {size_t{1}, grammar::kMaxSteps}) {
+    TokenChooser chooser(must(SamplingPlan::make({.temperature = 0}, n_vocab)), prompt,
+                         std::make_unique<grammar::Matcher>(structure, ends, max_steps), false);
+    const Choice choice = chooser.choose({.logits = logits, .chosen = {}});
+    EXPECT_EQ(choice.ok(), max_steps > 1);
+    EXPECT_EQ(chooser.over_limit(), max_steps == 1);
+  }
+}
+
 TEST_F(StructureTest, RefusesWhatContradictsIt) {
   StepLoop loop(*runner_, {.max_context_tokens = 64});
   GenerateRequest what = request("{}", 0);
