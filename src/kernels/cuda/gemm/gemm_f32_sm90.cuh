@@ -381,9 +381,12 @@ struct Kernel {
       const int of_group = output / C::kTileOutputs << p.log2_split;
       const float* first = &s.sums[of_group][0][0] + output % C::kTileOutputs;
       const float* first_scale = &s.scales[of_group][output % C::kStrip / kBlockK];
+      SlotSums<kRanks> next;
+      load_slots<kInCluster>(next, first, first_scale, 0);
+#pragma unroll 1
       for (int rank_0 = 0; rank_0 < p.cluster; rank_0 += kRanks) {
-        SlotSums<kRanks> sums;
-        load_slots<kInCluster>(sums, first, first_scale, rank_0);
+        const SlotSums<kRanks> sums = next;
+        if (rank_0 + kRanks < p.cluster) load_slots<kInCluster>(next, first, first_scale, rank_0 + kRanks);
 #pragma unroll
         for (int r = 0; r < kRanks; ++r)
 #pragma unroll

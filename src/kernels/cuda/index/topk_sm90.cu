@@ -523,9 +523,8 @@ __device__ void take_all(const SelectTopk& a, const Row& row, int n_split) {
     topk_of(a)[i] = i < n ? place(row, row.first + i) : -1;
 }
 
-// Whether a candidate of the row is NaN; only looked for after a score has been. Called by the whole block.
-__device__ __forceinline__ bool has_nan(const SelectTopk& a, const Row& row) {
-  if (*a.fault == 0) return false;
+// Whether a candidate of the row is NaN. Called by the whole block.
+__device__ __forceinline__ bool has_nan(const Row& row) {
   bool nan = false;
   for (int s = row.first + static_cast<int>(threadIdx.x); s < row.end; s += kThreads) nan |= isnan(row.score[s]);
   return __syncthreads_or(nan) != 0;
@@ -559,10 +558,11 @@ __global__ void __launch_bounds__(kThreads, 2) select_topk_kernel(const SelectTo
   grid_dependency_wait();
   BinCounts counted{};
   if (a.histogram != nullptr) counted = *own_counts(a);
+  const bool any_nan = a.settles_nan_rows && *a.fault != 0;  // of any row; read here, together with what row_of reads
   const Row row = row_of(a);
   const int n = row.end - row.first;
   if (n <= a.n_topk) return take_all(a, row, n_split);
-  if (a.settles_nan_rows && has_nan(a, row)) return settle_nan_row(a, row, n_split);
+  if (any_nan && has_nan(row)) return settle_nan_row(a, row, n_split);
   const int n_blocks = min(n_split, max(1, n / kSelectMinKeys));
   if (rank >= n_blocks) return;
   __syncthreads();
