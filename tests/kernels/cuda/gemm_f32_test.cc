@@ -166,6 +166,9 @@ class GemmF32Test : public ::testing::TestWithParam<DType> {
     }
   }
 
+  // In every plan: f32, bf16 and codes are those of the sums.
+  void check_rounding(int n_heads, int n_outputs);
+
   std::optional<Stream> stream_;
 };
 
@@ -219,24 +222,23 @@ TEST_P(GemmF32Test, KeepsWhatIsNoNumberInItsRow) {
   }
 }
 
-// Rows of 300 and 128 outputs, so that every way of storing is whole.
-TEST_P(GemmF32Test, RoundsWhatItWouldHaveStored) {
-  constexpr int kRows = 300, kHeads = 20, kOutputs = 128, kWidth = kHeads * kOutputs;
-  const F32Problem p(GetParam(), kRows, kHeads, kOutputs, 528);
+void GemmF32Test::check_rounding(int n_heads, int n_outputs) {
+  constexpr int kRows = 300;
+  const int width = n_heads * n_outputs, n_scales = width / 128 * kRows;
+  const F32Problem p(GetParam(), kRows, n_heads, n_outputs, 528);
   const std::vector<float> want = p.products();
   const DeviceArray<float> x(stream(), p.x), w_scale(stream(), p.w_scale.empty() ? std::vector<float>(1) : p.w_scale),
-      wanted(stream(), want), f32(stream(), kRows * kWidth), scale(stream(), kHeads * kRows),
-      want_scale(stream(), kHeads * kRows);
+      wanted(stream(), want), f32(stream(), kRows * width), scale(stream(), n_scales), want_scale(stream(), n_scales);
   const DeviceArray<std::byte> w(stream(), p.w);
-  const DeviceArray<uint16_t> bf16(stream(), kRows * kWidth);
-  const DeviceArray<uint8_t> codes(stream(), kRows * kWidth), want_codes(stream(), kRows * kWidth);
+  const DeviceArray<uint16_t> bf16(stream(), kRows * width);
+  const DeviceArray<uint8_t> codes(stream(), kRows * width), want_codes(stream(), kRows * width);
   quantize_fp8(
       {.x = wanted.data(),
        .x_is_f32 = true,
-       .x_ld = kWidth,
-       .out = {.codes = want_codes.data(), .code_row_bytes = kWidth, .scale = want_scale.data(), .scale_ld = kRows},
+       .x_ld = width,
+       .out = {.codes = want_codes.data(), .code_row_bytes = width, .scale = want_scale.data(), .scale_ld = kRows},
        .n_tokens = kRows,
-       .k = kWidth},
+       .k = width},
       stream().handle());
   for (const GemmF32Plan& plan : gemm_f32_plans(p.shape(kRows))) {
     GemmF32 a{.x = x.data(),
@@ -246,11 +248,11 @@ TEST_P(GemmF32Test, RoundsWhatItWouldHaveStored) {
               .w_type = p.w_type,
               .w_scale = p.w_scale.empty() ? nullptr : w_scale.data(),
               .out = f32.data(),
-              .out_ld = kWidth,
-              .out_head_ld = kOutputs,
+              .out_ld = width,
+              .out_head_ld = n_outputs,
               .n_tokens = kRows,
-              .n_heads = kHeads,
-              .n = kOutputs,
+              .n_heads = n_heads,
+              .n = n_outputs,
               .k = p.k};
     f32.fill(0xFF);
     gemm_f32(a, plan, stream().handle());
@@ -262,12 +264,18 @@ TEST_P(GemmF32Test, RoundsWhatItWouldHaveStored) {
     for (size_t i = 0; i < want.size(); ++i) ASSERT_EQ(rounded[i], f32_to_bf16(want[i])) << plan.describe();
     if (!rounds_rows(plan, p.shape(kRows))) continue;
     a.out = nullptr, a.out_is_bf16 = false;
-    a.rounded = {.codes = codes.data(), .code_row_bytes = kWidth, .scale = scale.data(), .scale_ld = kRows};
+    a.rounded = {.codes = codes.data(), .code_row_bytes = width, .scale = scale.data(), .scale_ld = kRows};
     codes.fill(0xFF), scale.fill(0xFF);
     gemm_f32(a, plan, stream().handle());
     ASSERT_EQ(codes.host(), want_codes.host()) << plan.describe();
     ASSERT_EQ(scale.host(), want_scale.host()) << plan.describe();
   }
+}
+
+// Rows of 300 and whole blocks of 128 outputs, so that every way of storing is whole.
+TEST_P(GemmF32Test, RoundsWhatItWouldHaveStored) {
+  check_rounding(20, 128);
+  check_rounding(7, 256);
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, GemmF32Test, ::testing::Values(DType::kBF16, DType::kF32, DType::kF8E4M3),

@@ -332,9 +332,15 @@ std::vector<Case> all_cases() {
     cases.push_back(make_case<Fp8Product>("Fp8Product" + std::to_string(n) + "x" + std::to_string(k), n, k));
   for (const auto& [n, k] : {std::pair{4096, 4096}, {4096, 2048}})
     cases.push_back(make_case<Mxfp4Product>("Mxfp4Product" + std::to_string(n) + "x" + std::to_string(k), n, k));
-  // Head (an eighth of DeepSeek-V3.2's), MTP join, router, index head weights; halves of kv_b of DeepSeek-V3.2.
-  for (const auto& [n_heads, n, k] :
-       {std::tuple{1, 16160, 7168}, {1, 7168, 14336}, {1, 256, 7168}, {1, 64, 7168}, {128, 512, 128}, {128, 128, 512}})
+  // Head (an eighth of DeepSeek-V3.2's), MTP join, routers of DeepSeek-V3.2 and GLM-5, index head weights; halves of kv_b of
+  // DeepSeek-V3.2.
+  for (const auto& [n_heads, n, k] : {std::tuple{1, 16160, 7168},
+                                      {1, 7168, 14336},
+                                      {1, 256, 7168},
+                                      {1, 256, 6144},
+                                      {1, 64, 7168},
+                                      {128, 512, 128},
+                                      {128, 128, 512}})
     cases.push_back(make_case<F32Product>(fmt::format("F32Product{}x{}x{}", n_heads, n, k), n_heads, n, k));
   for (const auto& [n_heads, n_topk] : {std::pair{128, 2048}, {64, 2048}, {16, 2048}, {128, 1024}, {64, 512}})
     cases.push_back(make_case<Attention>(

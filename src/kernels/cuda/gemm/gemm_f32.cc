@@ -16,7 +16,7 @@ namespace levin::cuda {
 namespace {
 
 constexpr int kBlockK = 128;
-constexpr int kClusters[] = {1, 2, 4, 7, 8};  // sizes
+constexpr int kClusters[] = {1, 2, 4, 6, 7, 8};  // sizes; K is 48 blocks in GLM-5, 56 in DeepSeek-V3.2
 constexpr int kFewOutputs = 1024, kManyRows = 64, kFewestTileRows = 9;
 
 int ceil_div(int64_t a, int64_t b) { return static_cast<int>((a + b - 1) / b); }
@@ -179,10 +179,10 @@ GemmF32Plan plan_gemm_f32(const GemmF32Shape& shape) {
 }
 
 bool rounds_rows(const GemmF32Plan& plan, const GemmF32Shape& shape) {
-  if (plan.kernel != GemmF32Kernel::kStrips) return shape.n == kQuantBlock;
+  if (shape.n % kQuantBlock != 0) return false;
+  if (plan.kernel != GemmF32Kernel::kStrips) return true;
   const GemmF32Tile& tile = tiles_of(shape.w_type)[static_cast<size_t>(plan.tile)];
-  return shape.n == kQuantBlock && plan.cluster == 1 && plan.split > 1 &&
-         tile.groups() / plan.split * plan.strip % kQuantBlock == 0;
+  return plan.cluster == 1 && plan.split > 1 && tile.groups() / plan.split * plan.strip % kQuantBlock == 0;
 }
 
 std::vector<GemmF32Plan> gemm_f32_plans(const GemmF32Shape& shape) {

@@ -76,7 +76,7 @@ GemmF32Plan plan_gemm_f32(const GemmF32Shape& shape);
 // All of the kernel's for a shape, for tests.
 std::vector<GemmF32Plan> gemm_f32_plans(const GemmF32Shape& shape);
 
-// Whether a thread block of the plan has all of N of the rows and heads that it multiplies, so that it can round them.
+// Whether a thread block of the plan has whole blocks of 128 columns of the rows that it multiplies, so that it can round them.
 bool rounds_rows(const GemmF32Plan& plan, const GemmF32Shape& shape);
 
 // Where they change with the rows, up to most_rows; for tests.

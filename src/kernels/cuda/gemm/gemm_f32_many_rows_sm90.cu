@@ -206,20 +206,22 @@ struct MathRows {
       for (int j = 0; j < kOwnOutputs; j += kFour) store_four(p, sum[i] + j, to + j * 8, first_n + j * 8);
     }
   }
-  // Codes with a scale to a row of a head, which eight lanes have.
+  // Codes with a scale to a row of the tile, which eight lanes have.
   __device__ __forceinline__ void round(const Tile& at) const {
     const QuantizedRows& to = p.rounded;
+    const int first = at.head * p.n + at.first_n;
 #pragma unroll
     for (int i = 0; i < kOwnRows; ++i) {
       const int row = at.first_row + own_row(i);
       const uint32_t exponent = scale_exponent(largest_of_lanes<8>(sum[i]));
       if (row >= p.n_tokens) continue;
       const float inverse = inverse_power(exponent);
-      auto* codes = reinterpret_cast<uint32_t*>(to.codes + row * to.code_row_bytes + at.head * kBlockK) + lane % 8;
+      auto* codes = reinterpret_cast<uint32_t*>(to.codes + row * to.code_row_bytes + first) + lane % 8;
 #pragma unroll
       for (int j = 0; j < kOwnOutputs; j += kFour)
         codes[j * 2] = e4m3_codes(sum[i][j], sum[i][j + 1], sum[i][j + 2], sum[i][j + 3], inverse);
-      if (lane % 8 == 0) to.scale[at.head * to.scale_ld + row * to.scale_row_stride] = power_of_exponent(exponent);
+      if (lane % 8 == 0)
+        to.scale[first / kBlockK * to.scale_ld + row * to.scale_row_stride] = power_of_exponent(exponent);
     }
   }
 

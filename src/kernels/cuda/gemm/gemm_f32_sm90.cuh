@@ -408,29 +408,29 @@ struct Kernel {
     }
   }
 
-  // The same as codes, where a block has all columns of its heads: a warp rounds a row of one, by way of shared memory.
+  // The same as codes, where a block has whole blocks of columns: a warp rounds a row of one, by way of shared memory.
   __device__ __forceinline__ void round_shared(const float (&total)[C::kPart], int item) {
-    constexpr int kStrips = std::max(1, kBlockK / C::kStrip);  // of a head
     float* totals = &s.sums[0][0][0];
     __syncthreads();  // everybody has added
 #pragma unroll
     for (int i = 0; i < C::kPart; ++i)
       if (shared_output(i) < n_shared_outputs()) totals[shared_output(i)] = total[i];
     __syncthreads();
-    const int n_heads = (C::kGroups >> p.log2_split) / kStrips, column = lane * 4;
-    for (int i = warp; i < n_heads * C::kTileRows; i += kWarps) {
-      const int strip = i / C::kTileRows * kStrips + column / C::kStrip, tile_row = i % C::kTileRows;
+    const int n_blocks = (C::kGroups >> p.log2_split) * C::kStrip / kBlockK;
+    for (int i = warp; i < n_blocks * C::kTileRows; i += kWarps) {
+      const int column = i / C::kTileRows * kBlockK + lane * 4, strip = column / C::kStrip, tile_row = i % C::kTileRows;
       const Place at = place_of(item, strip << p.log2_split);
-      const int row = at.first_row + tile_row;
+      const int row = at.first_row + tile_row, n = at.first_n + column % C::kStrip;
       const float4 four = *reinterpret_cast<const float4*>(totals + strip * C::kTileOutputs + tile_row * C::kStrip +
                                                            column % C::kStrip);
       const float v[4] = {four.x, four.y, four.z, four.w};
       const uint32_t exponent = scale_exponent(largest_of_lanes<32>(v));
-      if (row >= p.n_tokens || at.head >= p.n_heads) continue;
+      if (row >= p.n_tokens || at.head >= p.n_heads || n >= p.n) continue;
       const QuantizedRows& to = p.rounded;
-      reinterpret_cast<uint32_t*>(to.codes + row * to.code_row_bytes + at.head * kBlockK)[lane] =
+      const int of_row = at.head * p.n + n;
+      *reinterpret_cast<uint32_t*>(to.codes + row * to.code_row_bytes + of_row) =
           e4m3_codes(v[0], v[1], v[2], v[3], inverse_power(exponent));
-      if (lane == 0) to.scale[at.head * to.scale_ld + row * to.scale_row_stride] = power_of_exponent(exponent);
+      if (lane == 0) to.scale[of_row / kBlockK * to.scale_ld + row * to.scale_row_stride] = power_of_exponent(exponent);
     }
   }
 

@@ -269,9 +269,10 @@ struct Math {
       }
     }
   }
-  // Codes with a scale to a row of a head, which kOutputLanes lanes have.
+  // Codes with a scale to a row of the warp's outputs, which kOutputLanes lanes have.
   __device__ __forceinline__ void round(const Item& at) const {
     const QuantizedRows& to = p.rounded;
+    const int warp_n = at.first_n + strip_warp * kWarpOutputs, of_row = at.head * p.n + at.first_n;
 #pragma unroll 1
     for (int i = 0; i < C::kRows; ++i) {
       float v[C::kOutputs];
@@ -279,14 +280,16 @@ struct Math {
       for (int j = 0; j < C::kOutputs; j += kFour) *reinterpret_cast<float4*>(v + j) = total_at(i, j / kFour);
       const uint32_t exponent = scale_exponent(largest_of_lanes<C::kOutputLanes>(v));
       const int row = at.first_row + first_row() + i;
-      if (row >= p.n_tokens || strip_warp > 0) continue;
+      if (row >= p.n_tokens || warp_n >= p.n) continue;
       const float inverse = inverse_power(exponent);
-      uint8_t* codes = to.codes + row * to.code_row_bytes + at.head * kBlockK;
+      uint8_t* codes = to.codes + row * to.code_row_bytes + of_row;
 #pragma unroll
       for (int j = 0; j < C::kOutputs; j += kFour)
         *reinterpret_cast<uint32_t*>(codes + output_of_four(j / kFour)) =
             e4m3_codes(v[j], v[j + 1], v[j + 2], v[j + 3], inverse);
-      if (output_lane() == 0) to.scale[at.head * to.scale_ld + row * to.scale_row_stride] = power_of_exponent(exponent);
+      if (output_lane() == 0)
+        to.scale[(of_row / kBlockK + strip_warp) * to.scale_ld + row * to.scale_row_stride] =
+            power_of_exponent(exponent);
     }
   }
 

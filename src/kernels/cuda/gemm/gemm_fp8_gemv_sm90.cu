@@ -355,7 +355,7 @@ __global__ void __launch_bounds__(kThreads, 2) gemm_fp8_gemv_kernel(const __grid
 int round_up(int n, int to) { return (n + to - 1) / to * to; }
 int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
-// A product whose weights, a block's share, a whole SM's ring would hold takes half of the shared memory, so
+// A product whose weights, a block's share, fill less than three quarters of a whole SM's ring takes half of the shared memory, so
 // that the blocks of the next kernel start, and their weights load, while this one's run. A longer one streams, best
 // through one deep ring.
 template <class C>
@@ -366,7 +366,7 @@ Layout layout_of(int n_k_blocks, int n_strips_of_block, int n_blocks) {
   const int x_scale_bytes = whole_k_blocks * kRows * 4;
   const int w_scale_bytes = (n_strips_of_block * C::kScaleRows * n_k_blocks + kBlocks) * 4;
   const int fixed = kSwizzleAlignment + static_cast<int>(sizeof(Shared<C>)) + x_bytes + x_scale_bytes + w_scale_bytes;
-  const bool streams = n_stages > (kMaxSharedBytes - fixed) / C::kStageBytes;
+  const bool streams = n_stages * 4 > (kMaxSharedBytes - fixed) / C::kStageBytes * 3;
   Layout l;
   l.n_stages = std::min(((streams ? kMaxSharedBytes : kHalfSharedBytes) - fixed) / C::kStageBytes, kMaxStages);
   // Two blocks share an SM where none streams.

@@ -16,7 +16,7 @@ constexpr int kMaxTopk = 2048;
 // Blocks that share a row: as many as its length pays for; no more than it takes to hold it where they would share
 // SMs.
 int n_split_for(int64_t n_rows, int64_t max_length) {
-  int n_split = 8;
+  int n_split = n_rows <= select_rows_at_once() ? kSelectMaxSplit : kSelectMaxSplit / 2;
   const auto is_too_many = [&](int n) {
     if (max_length < n * kSelectMinKeys) return true;
     return n_rows * n > n_sms() && max_length <= n / 2 * kSelectHeldKeys;

@@ -35,12 +35,12 @@ constexpr int kPerLane = 32;
 constexpr int kChunk = 32 * kPerLane;
 constexpr int kChunks = 2;  // that a warp holds at once
 constexpr int kGroup = 8;   // of a lane's scores: a group after the run's end is skipped
-constexpr int kMaxSplit = 8;
+constexpr int kMaxSplit = kSelectMaxSplit;
 constexpr int kMaxListed = 8192;
 constexpr int kDigitBits = 11;
 constexpr int kDigits = 4;  // the bin, then at most 11, 11 and 2 bits
 constexpr uint32_t kAllLanes = 0xffffffff;
-static_assert(kMaxSplit <= kWarps, "a warp for every block's list");
+static_assert(kMaxSplit <= 32, "a lane for every block's counts");
 static_assert(kSelectHeldKeys == kWarps * kChunks * kChunk, "what a block holds in registers");
 
 struct Counts {
@@ -408,13 +408,12 @@ __device__ void read_counts(Shared& s, int n_blocks, bool lists) {
   }
 }
 
-// Copies the lists of all blocks here as keys. Warps share the blocks, and each has four reads under way.
-__device__ void gather_lists(Shared& s, int n_blocks) {
+// Copies a block's list here as keys, shared out among n_warps of which this is the warp-th; each has four reads under way.
+__device__ __forceinline__ void gather_list(Shared& s, int rank, int warp, int n_warps) {
   constexpr int kReads = 4;
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int rank = warp % n_blocks, size = s.list_size[rank], step = 4 * 32 * ((kWarps - 1 - rank) / n_blocks + 1);
+  const int lane = threadIdx.x % 32, size = s.list_size[rank], step = 4 * 32 * n_warps;
   uint32_t* to = s.gathered + s.list_begin[rank];
-  for (int i = 4 * (32 * (warp / n_blocks) + lane); i < size; i += kReads * step) {
+  for (int i = 4 * (32 * warp + lane); i < size; i += kReads * step) {
     float4 four[kReads];
 #pragma unroll
     for (int j = 0; j < kReads; ++j) {
@@ -430,6 +429,13 @@ __device__ void gather_lists(Shared& s, int n_blocks) {
                                                       left > 3 ? score_key(four[j].w) : 0};
     }
   }
+}
+
+// The lists of all blocks. Warps share the blocks, or blocks the warps.
+__device__ void gather_lists(Shared& s, int n_blocks) {
+  const int warp = threadIdx.x / 32, first = warp % n_blocks;
+  for (int rank = first; rank < n_blocks; rank += kWarps)
+    gather_list(s, rank, warp / n_blocks, max(kWarps - 1 - first, 0) / n_blocks + 1);
 }
 
 // f(key) for the first n gathered keys, padding included, shared out among the threads.
@@ -597,18 +603,31 @@ __global__ void __launch_bounds__(kThreads, 2) select_topk_kernel(const SelectTo
   if (n_blocks > 1) cluster_wait();  // nobody leaves while its lists may be read
 }
 
+Launch launch_of(int64_t n_rows, int n_split, StreamHandle stream) {
+  return {.grid = {static_cast<unsigned>(n_rows * n_split)},
+          .block = {kThreads},
+          .shared_bytes = sizeof(Shared),
+          .cluster = n_split,
+          .pdl = true,
+          .stream = stream};
+}
+
 }  // namespace
 
+int select_rows_at_once() {
+  static PerDevice counts;
+  return counts.get([] {
+    return clusters_at_once(reinterpret_cast<const void*>(select_topk_kernel<true>),
+                            launch_of(1, kSelectMaxSplit, nullptr));
+  });
+}
+
 void launch_select_topk(const SelectTopk& a, int n_split, StreamHandle stream) {
-  const bool held = a.max_length <= n_split * kSelectHeldKeys;
-  launch_kernel(held ? select_topk_kernel<true> : select_topk_kernel<false>,
-                {.grid = {static_cast<unsigned>(a.n_rows * n_split)},
-                 .block = {kThreads},
-                 .shared_bytes = sizeof(Shared),
-                 .cluster = n_split,
-                 .pdl = true,
-                 .stream = stream},
-                a, n_split);
+  const Launch launch = launch_of(a.n_rows, n_split, stream);
+  if (a.max_length <= n_split * kSelectHeldKeys)
+    launch_kernel(select_topk_kernel<true>, launch, a, n_split);
+  else
+    launch_kernel(select_topk_kernel<false>, launch, a, n_split);
 }
 
 }  // namespace levin::cuda
