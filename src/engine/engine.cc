@@ -67,6 +67,7 @@ int64_t most_graphs_bytes(const EngineOptions& options, const ModelConfig& confi
   const GraphPlan graphs = plan_graphs({.n_sequences = options.max_running,
                                         .n_tokens = std::max(longest + 1, options.cache_tokens),
                                         .n_drafts = plan.mtp_weights_bytes > 0 ? options.n_spec_steps : 0,
+                                        .drafts_blocks = config.n_draft_block > 0,
                                         .shares_topk = config.share_topk_across_drafts});
   // what keeps windows and states has no tuned attention
   const bool tuned = device_kernels(options) == cuda::KernelSet::kSm90 && plan.sequence_bytes == 0;

@@ -13,6 +13,7 @@ constexpr int64_t kPlainLayerBytes = int64_t{128} << 10;
 
 std::vector<PassForm> pass_forms(const GraphLimits& limits) {
   std::vector<PassForm> forms = {PassForm::kTrunk};
+  if (limits.drafts_blocks) return forms;
   if (limits.n_drafts > 0) forms.insert(forms.end(), {PassForm::kMtpWanted, PassForm::kMtpAppend});
   if (limits.n_drafts > 1) {
     forms.push_back(limits.shares_topk ? PassForm::kMtpWithPicks : PassForm::kMtp);

@@ -34,10 +34,11 @@ struct HeadKey {
 };
 
 struct GraphLimits {
-  int64_t n_sequences = 1;   // at a time
-  int64_t n_tokens = 1;      // of all caches
-  int n_drafts = 0;          // of a round; 0 of a model without an MTP layer
-  bool shares_topk = false;  // ModelConfig::share_topk_across_drafts
+  int64_t n_sequences = 1;     // at a time
+  int64_t n_tokens = 1;        // of all caches
+  int n_drafts = 0;            // of a round; 0 of a model without layers that draft
+  bool drafts_blocks = false;  // by a block drafter: no pass of an MTP layer
+  bool shares_topk = false;    // ModelConfig::share_topk_across_drafts
 };
 
 struct GraphPlan {

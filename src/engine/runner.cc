@@ -478,6 +478,7 @@ Status Runner::record_graphs(int n_drafts) {
   const GraphPlan plan = plan_graphs({.n_sequences = pools_.max_sequences(),
                                       .n_tokens = pools_.limits().n_tokens,
                                       .n_drafts = model_.has_mtp() ? n_drafts : 0,
+                                      .drafts_blocks = model_.block_drafting() != nullptr,
                                       .shares_topk = model_.config().share_topk_across_drafts});
   for (const PassKey& key : plan.passes) {
     if (!passes_.contains(key)) LEVIN_TRY(record_pass(key));

@@ -163,7 +163,7 @@ INSTANTIATE_TEST_SUITE_P(Fixtures, CudaGraphTest, ::testing::ValuesIn(kOracleFix
                          [](const auto& fixture) { return test_name(fixture.param); });
 
 TEST_F(CudaModelTest, NoGraphIsRecordedAfterAllThatDraftingAsksFor) {
-  for (const char* fixture : {"v32-odd", "v4-flash", "glm-next"}) {
+  for (const char* fixture : {"v32-odd", "v4-flash", "v4-dspark", "glm-next"}) {
     SCOPED_TRACE(fixture);
     const std::unique_ptr<Model> model = load(fixture);
     Runner runner(*model, on_device(4 * kContextTokens));

@@ -38,7 +38,7 @@ inline uint32_t fake_before(uint32_t last, uint32_t first_of_window) { return la
 // Never kPoison.
 inline int32_t fake_next(uint32_t hash) { return static_cast<int32_t>(hash % (kFakeVocab - 1)); }
 
-class FakeModel final : public Model {
+class FakeModel : public Model {
  public:
   // Every wrong_every-th draft or so is wrong; 0: none, 1: all.
   explicit FakeModel(uint32_t wrong_every = 0, Device where = Device::kCpu, int64_t n_window = 0)

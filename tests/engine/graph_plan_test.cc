@@ -29,6 +29,15 @@ TEST(PlanGraphs, OfModelsWithoutDraftsAreTheTrunk) {
   for (const HeadKey& key : plan_graphs(limits(0)).heads) EXPECT_FALSE(key.of_drafts);
 }
 
+// A block drafter's own pass is never recorded; its drafts come from the head for them.
+TEST(PlanGraphs, OfABlockDrafterHaveNoPassOfAnMtpLayer) {
+  GraphLimits some = limits(3);
+  some.drafts_blocks = true;
+  const GraphPlan plan = plan_graphs(some);
+  EXPECT_EQ(plan.passes, plan_graphs(limits(0)).passes);
+  EXPECT_EQ(plan.heads, plan_graphs(limits(3)).heads);
+}
+
 // DeepSeek-V3.2 on an H200, 2026-11-27: layers, drafts, tuned kernels, and the MiB by which free memory fell.
 TEST(PlanGraphs, TakeAtLeastWhatACardGave) {
   struct Row {

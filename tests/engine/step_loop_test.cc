@@ -368,6 +368,28 @@ TEST_P(StepLoopTest, StepsAfterTheEndOfAllChainsDoNotRun) {
   }
 }
 
+// It has layers that draft, and none that mtp() would run.
+class FakeBlockModel final : public FakeModel, public BlockDrafting {
+ public:
+  FakeBlockModel() : FakeModel(0, tested_place()) {}
+  const BlockDrafting* block_drafting() const override { return this; }
+  ForwardRows mtp(OpContext&, const Step&, const MtpInput&, const KvCache&, const Probe*) const override {
+    throw std::logic_error("the model has no MTP layer");
+  }
+  int32_t noise_token() const override { return 0; }
+  ForwardRows draft_blocks(OpContext&, const Step&, const KvCache&) const override { return {}; }
+  DraftTerms draft_terms(OpContext&, View, View) const override { return {}; }
+};
+
+TEST_P(StepLoopTest, NoPassOfAnMtpLayerIsRecordedForABlockDrafter) {
+  if (where != Where::kGraphs) GTEST_SKIP() << "no graphs";
+  FakeCuda device;
+  const FakeBlockModel model;
+  Runner runner(model, runner_options(where, device, 64 * kPageTokens));
+  must(runner.record_graphs(3));
+  EXPECT_GT(runner.n_graphs(), 0);
+}
+
 // What was recorded before is replayed, the rest runs kernel by kernel.
 TEST_P(StepLoopTest, WithoutMemoryForMoreGraphsAnswersStayTheSame) {
   if (where == Where::kHost || where == Where::kEager) GTEST_SKIP() << "no graphs";
