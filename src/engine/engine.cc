@@ -74,14 +74,23 @@ int64_t most_graphs_bytes(const EngineOptions& options, const ModelConfig& confi
   return graphs_bytes(graphs, config.n_layers, tuned);
 }
 
+// Of a step: decoding may have more than a chunk.
+int64_t most_step_rows(const EngineOptions& options) {
+  const SchedulerOptions steps{.step_tokens = options.chunk_tokens,
+                               .chunk_tokens = options.chunk_tokens,
+                               .max_running = options.max_running,
+                               .lookahead_tokens = 1 + options.n_spec_steps};
+  return steps.most_rows();
+}
+
 // `cuda` is null on the CPU. On a device weights, caches and workspace lie there, and prefixes on the host.
 Result<Room> plan_room(const EngineOptions& options, const ModelConfig& config, const Numerics& numerics,
                        const std::optional<io::Checkpoint>& checkpoint, CudaBackend* cuda) {
   const int64_t n_graph_rows = cuda != nullptr && options.graphs ? kMostGraphRows : 0;
-  MemoryPlan plan = plan_memory(config, numerics, checkpoint ? &*checkpoint : nullptr,
-                                {.n_sequences = options.max_running,
-                                 .n_step_tokens = std::max(options.chunk_tokens, n_graph_rows),
-                                 .n_undone = options.n_spec_steps});
+  MemoryPlan plan = plan_memory(
+      config, numerics, checkpoint ? &*checkpoint : nullptr,
+      {.n_sequences = options.max_running, .n_step_tokens = options.chunk_tokens, .n_undone = options.n_spec_steps},
+      std::max(most_step_rows(options), n_graph_rows));
   ContextRequest request{.asked_tokens = options.max_model_len_tokens,
                          .max_position = config.max_position,
                          .available_bytes = available_host_bytes()};
@@ -270,7 +279,8 @@ struct Engine::State {
                         .n_cache_tokens = std::max(room.n_context_tokens + 1, options.cache_tokens),
                         .n_sequences = options.max_running,
                         .n_step_tokens = options.chunk_tokens,
-                        .n_undone_tokens = options.n_spec_steps}),
+                        .n_undone_tokens = options.n_spec_steps,
+                        .n_step_rows = most_step_rows(options)}),
         loop(runner, {.chunk_tokens = options.chunk_tokens,
                       .n_spec_steps = options.n_spec_steps,
                       .adapt_depth = options.adapt_spec_depth,

@@ -109,7 +109,8 @@ Status Runner::open_sides(const RunnerOptions& options) {
     LEVIN_ASSIGN(side.end, cuda_->make_mark());
   }
   const ModelConfig& config = model_.config();
-  sides_[0].device_rows.reserve(step_rows_bytes(config, std::max(options.n_step_tokens, kMostGraphRows)));
+  const int64_t n_rows = options.n_step_rows > 0 ? options.n_step_rows : options.n_step_tokens;
+  sides_[0].device_rows.reserve(step_rows_bytes(config, std::max(n_rows, kMostGraphRows)));
   sides_[1].device_rows.reserve(step_rows_bytes(config, kMostRowsAhead));
   return {};
 }

@@ -56,6 +56,7 @@ struct RunnerOptions {
   int64_t n_sequences = 16;      // at a time
   int64_t n_step_tokens = 512;   // of one sequence in a step
   int64_t n_undone_tokens = 16;  // drafts that a step may turn down
+  int64_t n_step_rows = 0;       // of a step, all sequences together; 0: n_step_tokens
 };
 
 // What the MTP layer reads besides tokens: rows of earlier passes, where the model runs.

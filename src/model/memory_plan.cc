@@ -98,7 +98,7 @@ int64_t draft_state(const ModelConfig& c) {
 }  // namespace
 
 MemoryPlan plan_memory(const ModelConfig& config, const Numerics& numerics, const io::Checkpoint* checkpoint,
-                       const CacheLimits& limits) {
+                       const CacheLimits& limits, int64_t n_step_rows) {
   MemoryPlan plan;
   bool has_mtp = false;
   for (const WeightRow& row : weight_table(config, nullptr, nullptr)) {
@@ -121,8 +121,9 @@ MemoryPlan plan_memory(const ModelConfig& config, const Numerics& numerics, cons
   plan.latent_bytes_per_token = layout.latent_bytes_per_token();
   plan.index_bytes_per_token = layout.index_bytes_per_token();
   plan.sequence_bytes = limits.n_sequences * layout.bytes_per_sequence(limits);
-  plan.workspace_bytes = workspace_bytes(config, limits.n_step_tokens);
-  plan.step_rows_bytes = step_rows_bytes(config, limits.n_step_tokens);
+  const int64_t n_rows = n_step_rows > 0 ? n_step_rows : limits.n_step_tokens;
+  plan.workspace_bytes = workspace_bytes(config, n_rows);
+  plan.step_rows_bytes = step_rows_bytes(config, n_rows);
   if (!layout.keeps_all_rows()) {
     plan.block_tokens = layout.block_tokens();
     const bool keeps_state = has_mtp && config.n_draft_block == 0 && limits.n_undone > 0;

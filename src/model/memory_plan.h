@@ -37,9 +37,9 @@ struct MemoryPlan {
 };
 
 // `checkpoint` may be null or contain names only; matrices then have the types of a release with this config.
-// limits.n_tokens is not used.
+// limits.n_tokens is not used. n_step_rows: of a step, all sequences together; 0: limits.n_step_tokens.
 MemoryPlan plan_memory(const ModelConfig& config, const Numerics& numerics, const io::Checkpoint* checkpoint,
-                       const CacheLimits& limits);
+                       const CacheLimits& limits, int64_t n_step_rows = 0);
 
 // Hidden rows, states, top-k indices and row status of the trunk's pass over a step, and of as many rows of drafting passes.
 int64_t step_rows_bytes(const ModelConfig& config, int64_t n_step_tokens);

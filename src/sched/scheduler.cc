@@ -7,6 +7,12 @@
 
 namespace levin {
 
+// All sequences decode, or all but those that have the page of rows which prefill gets in any case.
+int64_t SchedulerOptions::most_rows() const {
+  const int64_t with_prefill = (max_running - 1) * lookahead_tokens + std::min(kPageTokens, max_running * chunk_tokens);
+  return std::max({step_tokens, max_running * lookahead_tokens, with_prefill});
+}
+
 int64_t StepPlan::n_rows() const {
   int64_t n = 0;
   for (const StepEntry& entry : entries) n += entry.n_rows();

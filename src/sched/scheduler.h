@@ -50,8 +50,11 @@ struct SchedulerOptions {
   int64_t chunk_tokens = 512;    // maximum prefill rows of one sequence in a step
   int64_t max_running = 64;      // sequences
   int64_t max_waiting = 1024;    // sequences that have never run; more are refused
-  int64_t lookahead_tokens = 1;  // slots that drafting writes after a step's rows; at most one is beyond limit_tokens
+  int64_t lookahead_tokens = 1;  // slots that drafting writes after a step's rows; at most one is beyond limit_tokens.
+                                 // A decoding sequence has no more rows
   bool prefill_first = false;    // no sequence decodes while one can be prefilled
+
+  int64_t most_rows() const;  // of a step
 };
 
 struct SequenceSpec {

@@ -167,6 +167,42 @@ TEST_P(DemoLoadTest, AStepsScratchIsWithinThePlan) {
   EXPECT_LE(runner.peak_scratch_bytes(), planned_scratch_bytes(plan));
 }
 
+// Many sequences that decode have more rows than a chunk.
+TEST_P(DemoLoadTest, TheScratchOfDecodingIsWithinThePlan) {
+  constexpr int64_t kChunkTokens = 16, kSequences = 48, kPromptTokens = 20;
+  const std::filesystem::path folder = demo_model_folder(GetParam());
+  const std::unique_ptr<CudaBackend> cuda = open_tested_cuda();
+  const std::unique_ptr<Model> model = load_model(folder, {.cuda = cuda.get(), .numerics = NumericsMode::kFast});
+  RunnerOptions options = runner_options(kSequences * kPageTokens);
+  options.cuda = cuda.get();
+  options.n_step_tokens = kChunkTokens;
+  options.n_step_rows = SchedulerOptions{.step_tokens = kChunkTokens,
+                                         .chunk_tokens = kChunkTokens,
+                                         .max_running = kSequences,
+                                         .lookahead_tokens = 1 + kSpecSteps}
+                            .most_rows();
+  Runner runner(*model, options);
+  StepLoop loop(runner, {.chunk_tokens = kChunkTokens,
+                         .n_spec_steps = kSpecSteps,
+                         .min_confidence = 0,
+                         .max_context_tokens = kPageTokens,
+                         .max_running = kSequences,
+                         .share_prefixes = false});
+  for (int64_t i = 0; i < kSequences; ++i)
+    must(loop.submit({.prompt = text_prompt(folder, 80 + static_cast<uint64_t>(i), kPromptTokens), .max_tokens = 30}));
+  while (loop.step()) continue;
+  ModelConfig config = model->config();
+  config.max_position = kPageTokens;  // index scores of no longer a context
+  const auto planned = [&](int64_t n_step_rows) {
+    return planned_scratch_bytes(
+        plan_memory(config, model->numerics(), nullptr, {.n_step_tokens = kChunkTokens}, n_step_rows));
+  };
+  EXPECT_LE(runner.peak_scratch_bytes(), planned(options.n_step_rows));
+  if (tested_device() == "cpu") {
+    EXPECT_GT(runner.peak_scratch_bytes(), planned(kChunkTokens));
+  }
+}
+
 class StateLoadTest : public testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {

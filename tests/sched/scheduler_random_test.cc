@@ -68,6 +68,7 @@ class World {
     if (below(40) == 0 && !sequences_.empty()) leave(std::next(sequences_.begin(), below(sequences_.size()))->first);
     const StepPlan plan = scheduler_.plan();
     ASSERT_EQ(plan.entries.empty() && plan.restored.empty(), sequences_.empty());
+    ASSERT_LE(plan.n_rows(), scheduler_.options().most_rows());
     for (const SequenceId id : plan.preempted) sequences_.at(id).waits = true;
     for (const Admitted& admitted : plan.admitted) {
       EXPECT_EQ(admitted.n_cached % kPageTokens, 0);
