@@ -81,9 +81,10 @@ void MtpDrafter::commit(DraftRound& round) {
   }
   // 64 rows read nearly all experts already, so sequences that began at different times share a pass.
   if (has_full) {
+    const int64_t most_rows = std::min(kMostJoinedRows, runner_.most_rows());
     std::erase_if(waiting, [&](DraftEntry* entry) {
       const int64_t n = n_pending_rows(*entry);
-      if (n_rows + n > kMostJoinedRows) return false;
+      if (n_rows + n > most_rows) return false;
       n_rows += n;
       running.push_back(entry);
       return true;
@@ -91,6 +92,7 @@ void MtpDrafter::commit(DraftRound& round) {
   }
   drafting_.clear();
   if (!waiting.empty()) keep_taps(round, waiting);
+  if (n_rows > runner_.most_rows()) append_pending(running);
   if (!running.empty()) extend(round.taps, running);
 }
 
@@ -115,6 +117,32 @@ void MtpDrafter::keep_taps(const DraftRound& round, const std::vector<DraftEntry
     pending.insert(pending.end(), own_rows.data<float>(), own_rows.data<float>() + own_rows.n_elements());
     n_before += entry->n_committed;
   }
+}
+
+// The waiting pairs, of as many sequences at a time as a pass has rows for.
+void MtpDrafter::append_pending(const std::vector<DraftEntry*>& running) {
+  const int64_t d_state = runner_.model().d_state();
+  std::vector<SequenceChunk> chunks;
+  std::vector<float> states;
+  const auto n_rows = [&] { return std::ssize(states) / d_state; };
+  const auto run = [&] {
+    if (!chunks.empty()) runner_.append_pairs(chunks, View::of(states.data(), {n_rows(), d_state}));
+    chunks.clear(), states.clear();
+  };
+  for (DraftEntry* entry : running) {
+    MtpState& state = own(*entry->state);
+    const int64_t n = std::ssize(state.pending) / d_state;
+    const SequenceChunk pairs =
+        chunk(*entry, entry->tokens.subspan(static_cast<size_t>(state.n_draft_synced + 1), static_cast<size_t>(n)),
+              state.n_draft_synced);
+    if (n == 0 || !has_room(*entry, pairs)) continue;
+    if (n_rows() + n > runner_.most_rows()) run();
+    chunks.push_back(pairs);
+    states.insert(states.end(), state.pending.begin(), state.pending.end());
+    state.n_draft_synced += n;
+    state.pending.clear();
+  }
+  run();
 }
 
 void MtpDrafter::extend(View taps, const std::vector<DraftEntry*>& running) {

@@ -10,7 +10,8 @@
 // with pending pairs, and all of an MTP layer with entries of its own, whose number depends on what was accepted.
 //
 // Pairs of a sequence that is not drafted for wait, up to kMaxPendingRows of them, so that plain rounds cost little and drafting
-// can begin again. When those of one sequence run, those of others run with them.
+// can begin again. When those of one sequence run, those of others run with them. Where all that wait are more than memory is
+// planned for, they run by several passes before that of the round's own pairs.
 #pragma once
 
 #include <array>
@@ -47,6 +48,7 @@ class MtpDrafter final : public Drafter {
     double confidence = 1;
   };
   void keep_taps(const DraftRound& round, const std::vector<DraftEntry*>& waiting);
+  void append_pending(const std::vector<DraftEntry*>& running);
   void extend(View taps, const std::vector<DraftEntry*>& running);
   void chain(DraftRound& round);
   void choose(const DraftRound& round);

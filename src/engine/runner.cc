@@ -79,6 +79,7 @@ Runner::Runner(const Model& model, const RunnerOptions& options)
       cpu_(pool_, sides_[0].host_rows, options.isa),
       host_(op_context(cpu_)),
       ctx_(options.cuda != nullptr ? op_context(*options.cuda) : host_),
+      n_step_rows_(options.n_step_rows > 0 ? options.n_step_rows : options.n_step_tokens),
       pools_(model.cache_layout().page_kinds(), {.n_tokens = options.n_cache_tokens,
                                                  .n_sequences = options.n_sequences,
                                                  .n_step_tokens = options.n_step_tokens,
@@ -87,7 +88,7 @@ Runner::Runner(const Model& model, const RunnerOptions& options)
     cache_ = KvCache(model.cache_layout(), pools_);
     return;
   }
-  ready_ = open_sides(options);
+  ready_ = open_sides();
   if (!ready_.ok()) return;
   Result<KvCache> cache = KvCache::on_device(*cuda_, model.cache_layout(), pools_);
   if (cache.ok()) cache_ = std::move(cache).value();
@@ -100,7 +101,7 @@ Runner::~Runner() {
 }
 
 // Steps ahead have few rows.
-Status Runner::open_sides(const RunnerOptions& options) {
+Status Runner::open_sides() {
   LEVIN_ASSIGN(trunk_began_, cuda_->allocate(sizeof(Stamps::trunk_began)));
   LEVIN_ASSIGN(stamps_, cuda_->allocate_pinned(std::ssize(sides_) * static_cast<int64_t>(sizeof(Stamps))));
   auto* stamps = reinterpret_cast<Stamps*>(stamps_.data());
@@ -109,8 +110,7 @@ Status Runner::open_sides(const RunnerOptions& options) {
     LEVIN_ASSIGN(side.end, cuda_->make_mark());
   }
   const ModelConfig& config = model_.config();
-  const int64_t n_rows = options.n_step_rows > 0 ? options.n_step_rows : options.n_step_tokens;
-  sides_[0].device_rows.reserve(step_rows_bytes(config, std::max(n_rows, kMostGraphRows)));
+  sides_[0].device_rows.reserve(step_rows_bytes(config, std::max(n_step_rows_, kMostGraphRows)));
   sides_[1].device_rows.reserve(step_rows_bytes(config, kMostRowsAhead));
   return {};
 }
@@ -292,6 +292,12 @@ ForwardRows Runner::mtp(std::span<const SequenceChunk> chunks, const MtpRows& fr
       forward({.form = mtp_form(from, wanted), .chunks = chunks, .wanted = wanted, .from = from, .probe = probe});
   has_unwaited_pass_ = on_device();
   return rows;
+}
+
+// Later work takes the same memory, after this pass.
+void Runner::append_pairs(std::span<const SequenceChunk> chunks, View state) {
+  const ArenaScope inputs(host_rows()), rows(device_rows());
+  mtp(chunks, {.state = place(state)}, std::span<const int32_t>());
 }
 
 ForwardRows Runner::edited_trunk(std::span<const SequenceChunk> chunks, const StepEdit& edit) {

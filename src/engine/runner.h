@@ -101,6 +101,7 @@ class Runner {
   int64_t max_chunk_tokens() const { return max_step_tokens() - 1; }
   int64_t max_drafts() const { return pools_.max_undone_tokens(); }  // that a step may have
   int64_t max_sequences() const { return pools_.max_sequences(); }   // at a time
+  int64_t most_rows() const { return n_step_rows_; }                 // of a pass, that memory is planned for
   bool keeps_all_rows() const { return pools_.keeps_all_rows(); }
   int64_t cache_bytes() const { return cache_.n_bytes(); }
   int64_t peak_scratch_bytes() const { return ctx_.arena->peak_bytes(); }
@@ -143,7 +144,9 @@ class Runner {
   // `wanted`: the rows of all chunks' tokens whose output is asked for, ascending; nullopt: all.
   ForwardRows mtp(std::span<const SequenceChunk> chunks, const MtpRows& from,
                   std::optional<std::span<const int32_t>> wanted = std::nullopt, const Probe* probe = nullptr);
-  // The same of tokens, or of pairs, that the device still changes. Without `wanted` all rows come out.
+  // MTP over pairs that nobody wants rows of. state [T, d_state()] f32 of the host: row t belongs to token t.
+  void append_pairs(std::span<const SequenceChunk> chunks, View state);
+  // The same as trunk() and mtp() of tokens, or of pairs, that the device still changes. Without `wanted` all rows come out.
   ForwardRows edited_trunk(std::span<const SequenceChunk> chunks, const StepEdit& edit);
   ForwardRows edited_mtp(std::span<const SequenceChunk> chunks, const MtpRows& from,
                          std::optional<std::span<const int32_t>> wanted, const StepEdit& edit);
@@ -268,7 +271,7 @@ class Runner {
   void run_head(const HeadRows& in, bool of_drafts, const HeadOutput& to);
   HeadOutput start_head_on_device(const HeadRows& in, bool of_drafts);
   HeadCall start_head(const HeadRows& in, bool of_drafts);
-  Status open_sides(const RunnerOptions& options);
+  Status open_sides();
   Side& side_of(int64_t step) { return sides_[static_cast<size_t>(step % 2)]; }
   Arena& host_rows() { return side_of(step_).host_rows; }
   Arena& device_rows() { return side_of(step_).device_rows; }
@@ -296,6 +299,7 @@ class Runner {
   OpContext host_;
   OpContext ctx_;  // where the model runs
   Status ready_;
+  int64_t n_step_rows_;
   SequencePools pools_;
   KvCache cache_;
   RecordedCalls<PassKey, PassOutput> passes_;

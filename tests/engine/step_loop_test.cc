@@ -421,6 +421,43 @@ TEST_P(StepLoopTest, TheGapBetweenStepsIsTakenFromTheDevicesClock) {
   }
 }
 
+// Counts the rows of the draft layer's passes.
+class CountingModel final : public FakeModel {
+ public:
+  CountingModel() : FakeModel(1, tested_place()) {}
+  ForwardRows mtp(OpContext& ctx, const Step& step, const MtpInput& in, const KvCache& cache,
+                  const Probe* probe) const override {
+    n_most_rows = std::max(n_most_rows, step.n_tokens());
+    return FakeModel::mtp(ctx, step, in, cache, probe);
+  }
+  mutable int64_t n_most_rows = 0;
+};
+
+// Twelve sequences, begun together, for which nobody drafts have 64 pairs each that wait when the first has to run.
+TEST_P(StepLoopTest, NoPassOverPairsThatWaitedHasMoreRowsThanMemoryIsPlannedFor) {
+  constexpr int64_t kRows = 128;
+  FakeCuda device;
+  const CountingModel model;
+  RunnerOptions limits = runner_options(where, device, 64 * kPageTokens);
+  limits.n_step_tokens = limits.n_step_rows = kRows;
+  Runner runner(model, limits);
+  StepLoop loop(runner, in_its_order({.chunk_tokens = kRows,
+                                      .n_spec_steps = 3,
+                                      .adapt_depth = true,
+                                      .max_context_tokens = kContext,
+                                      .max_running = 12}));
+  std::vector<Tokens> prompts;
+  std::vector<RequestId> ids;
+  for (uint64_t i = 0; i < 12; ++i) {
+    prompts.push_back(made_up(5, 400 + i));
+    ids.push_back(must(loop.submit(greedy(prompts.back(), 200))));
+  }
+  while (loop.step()) continue;
+  for (size_t i = 0; i < ids.size(); ++i) EXPECT_EQ(answer_of(*loop.take(ids[i])), fake_answer(prompts[i], 200)) << i;
+  EXPECT_LE(model.n_most_rows, kRows);
+  EXPECT_EQ(model.n_stale_rows, 0);
+}
+
 // While nobody drafts, the taps that are kept for later come with the tokens.
 TEST_P(StepLoopTest, AStepWithoutDraftsWaitsOnceToo) {
   Fake fake({.n_spec_steps = 3, .adapt_depth = true, .max_context_tokens = kContext}, 1);
