@@ -37,20 +37,43 @@ Error out_of_memory(int64_t n_bytes, const char* where, cudaError_t code) {
       code, fmt::format("{} of {} bytes failed, {} of {} free on the device", where, n_bytes, free_bytes, total_bytes));
 }
 
-Result<cudaGraph_t> end_capture(const Stream& stream) {
-  cudaGraph_t recorded = nullptr;
-  if (const cudaError_t code = cudaStreamEndCapture(stream.handle(), &recorded); code != cudaSuccess)
-    return cuda_error(code, "ending a graph capture");
-  return recorded;
-}
+// A capture that has begun. It ends with its owner where what was to be recorded throws: the stream could not be waited for.
+class OpenCapture {
+ public:
+  // `owns_graph`: the graph is made by the capture, and goes with one that nobody ends.
+  OpenCapture(const Stream& stream, bool owns_graph) : stream_(stream), owns_graph_(owns_graph) {}
+  ~OpenCapture() {
+    if (has_ended_) return;
+    cudaGraph_t recorded = nullptr;
+    cudaStreamEndCapture(stream_.handle(), &recorded);
+    if (owns_graph_ && recorded != nullptr) cudaGraphDestroy(recorded);
+    cudaGetLastError();  // what was thrown may have made the capture invalid
+  }
+  OpenCapture(const OpenCapture&) = delete;
+  OpenCapture& operator=(const OpenCapture&) = delete;
+
+  Result<cudaGraph_t> end() {
+    has_ended_ = true;
+    cudaGraph_t recorded = nullptr;
+    if (const cudaError_t code = cudaStreamEndCapture(stream_.handle(), &recorded); code != cudaSuccess)
+      return cuda_error(code, "ending a graph capture");
+    return recorded;
+  }
+
+ private:
+  const Stream& stream_;
+  bool owns_graph_;
+  bool has_ended_ = false;
+};
 
 Status capture_into(const Stream& stream, cudaGraph_t graph, const std::function<void()>& enqueue) {
   if (const cudaError_t code =
           cudaStreamBeginCaptureToGraph(stream.handle(), graph, nullptr, nullptr, 0, cudaStreamCaptureModeThreadLocal);
       code != cudaSuccess)
     return cuda_error(code, "beginning the capture of a part of a graph");
+  OpenCapture capture(stream, false);
   enqueue();
-  const Result<cudaGraph_t> recorded = end_capture(stream);
+  const Result<cudaGraph_t> recorded = capture.end();
   return recorded.ok() ? Status() : Status(recorded.error());
 }
 
@@ -276,8 +299,9 @@ Result<Graph> Graph::capture(const Stream& stream, const std::function<void()>& 
   if (const cudaError_t code = cudaStreamBeginCapture(stream.handle(), cudaStreamCaptureModeThreadLocal);
       code != cudaSuccess)
     return cuda_error(code, "beginning a graph capture");
+  OpenCapture capture(stream, true);
   enqueue();
-  LEVIN_ASSIGN(const cudaGraph_t recorded, end_capture(stream));
+  LEVIN_ASSIGN(const cudaGraph_t recorded, capture.end());
   Graph graph;
   graph.count_nodes(recorded);
   LEVIN_TRY(graph.instantiate(Template(recorded), stream));

@@ -168,7 +168,7 @@ using GraphCondition = unsigned long long;
 class Graph {
  public:
   // Records what `enqueue` puts on the stream (and on streams it forks to and joins from) instead of running it. All device memory
-  // that launches need is taken here; kOutOfMemory where there is too little.
+  // that launches need is taken here; kOutOfMemory where there is too little. What `enqueue` throws leaves the stream as it was.
   static Result<Graph> capture(const Stream& stream, const std::function<void()>& enqueue);
   // The same, of work that runs if the condition is not 0. `decide` puts one kernel on the stream, which sets it.
   static Result<Graph> capture_if(const Stream& stream, const std::function<void(GraphCondition)>& decide,

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <new>
 #include <numeric>
 #include <optional>
 #include <vector>
@@ -122,6 +123,17 @@ TEST_F(DeviceTest, AGraphReplaysWithNewContents) {
     graph.launch(*stream_);
     EXPECT_EQ(target.host(), counting(1000, first));
   }
+}
+
+// Memory of the host may run out while a step is recorded. Its requests end, and the stream must not stay in the recording.
+TEST_F(DeviceTest, ARecordingThatThrowsLeavesTheStreamAsItWas) {
+  const auto run_out = [] { throw std::bad_alloc(); };
+  EXPECT_THROW(static_cast<void>(Graph::capture(*stream_, run_out)), std::bad_alloc);
+  must(stream_->synchronize());
+  EXPECT_THROW(
+      static_cast<void>(Graph::capture_if(*stream_, [&](GraphCondition) { run_out(); }, [] {})), std::bad_alloc);
+  must(stream_->synchronize());
+  EXPECT_EQ(DeviceArray<int32_t>(*stream_, counting(5, 0)).host(), counting(5, 0));
 }
 
 TEST_F(DeviceTest, TheArenaAlignsReusesAndRemembersItsPeak) {
