@@ -247,8 +247,9 @@ void UploadRing::next_part(const Stream& stream) {
   parts_[part_].read.record(stream);
   part_ = (part_ + 1) % parts_.size();
   n_filled_ = 0;
-  // A fault of the device is for synchronize() to report; an event that was never recorded has happened.
-  static_cast<void>(parts_[part_].read.synchronize());
+  // A fault of the device is for synchronize() to report, and so is a launch that failed before, which Event::synchronize() would
+  // make the runtime forget. An event that was never recorded has happened.
+  static_cast<void>(cudaEventSynchronize(parts_[part_].read.handle()));
 }
 
 const std::byte* UploadRing::put(const Stream& stream, const void* from, int64_t n_bytes) {
