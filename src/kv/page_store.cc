@@ -64,7 +64,8 @@ bool read_whole(const fs::path& path, std::vector<std::byte>& out) {
   if (fd < 0) return false;
   size_t n = 0;
   ssize_t n_read = 0;
-  while (n < out.size() && ((n_read = ::read(fd, out.data() + n, out.size() - n)) > 0 || errno == EINTR)) {
+  while (n < out.size() && (n_read = ::read(fd, out.data() + n, out.size() - n)) != 0) {
+    if (n_read < 0 && errno != EINTR) break;
     if (n_read > 0) n += static_cast<size_t>(n_read);
   }
   ::close(fd);
