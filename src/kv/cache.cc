@@ -128,6 +128,16 @@ int64_t CacheLayout::bytes_per_sequence(const CacheLimits& limits) const {
   return n_bytes;
 }
 
+int64_t CacheLayout::spare_bytes(const CacheLimits& limits) const {
+  const int64_t n_pages = limits.n_sequences - 1 + (page_kinds().mtp_entries ? limits.n_sequences / kPageTokens : 0);
+  int64_t page_bytes = 0;
+  for (const LayerCacheFormat& layer : layers) {
+    if (!layer.compressed) continue;
+    page_bytes += layer.compressed->entries.page_bytes() + (layer.index ? layer.index->page_bytes() : 0);
+  }
+  return n_pages * page_bytes;
+}
+
 KvCache::KvCache(const CacheLayout& layout, const SequencePools& pools) {
   const Status status = allocate(layout, pools, [](int64_t n_bytes) -> Result<Buffer> { return Buffer(n_bytes); });
   LEVIN_CHECK(status.ok(), "caches on the host: {}", status.error().message);

@@ -58,6 +58,8 @@ struct CacheLayout {
   // Bytes that do not grow: the window's ring and the compressor state of one sequence, with the ends of its open
   // blocks.
   int64_t bytes_per_sequence(const CacheLimits& limits) const;
+  // Of the entry pages that sequences may leave partly empty: all but one of them have one more of each kind.
+  int64_t spare_bytes(const CacheLimits& limits) const;
 };
 
 class KvCache {

@@ -120,7 +120,7 @@ MemoryPlan plan_memory(const ModelConfig& config, const Numerics& numerics, cons
   const CacheLayout layout = cache_layout(config, numerics, has_mtp);
   plan.latent_bytes_per_token = layout.latent_bytes_per_token();
   plan.index_bytes_per_token = layout.index_bytes_per_token();
-  plan.sequence_bytes = limits.n_sequences * layout.bytes_per_sequence(limits);
+  plan.sequence_bytes = limits.n_sequences * layout.bytes_per_sequence(limits) + layout.spare_bytes(limits);
   const int64_t n_rows = n_step_rows > 0 ? n_step_rows : limits.n_step_tokens;
   plan.workspace_bytes = workspace_bytes(config, n_rows);
   plan.step_rows_bytes = step_rows_bytes(config, n_rows);

@@ -19,7 +19,7 @@ struct MemoryPlan {
   int64_t mapped_bytes = 0;  // tables that stay in their files; no part of any sum, the page cache has what is used
   int64_t latent_bytes_per_token = 0;  // all layers, including MTP
   int64_t index_bytes_per_token = 0;   // all layers with an indexer, including MTP
-  int64_t sequence_bytes = 0;          // windows and compressor state of all sequences, for any context
+  int64_t sequence_bytes = 0;          // windows, compressor state and spare pages of all sequences, for any context
   int64_t workspace_bytes = 0;         // of one step, an estimate
   int64_t step_rows_bytes = 0;         // that a step's passes leave on a device for one another (step_rows_bytes())
   int64_t graphs_bytes = 0;            // of recorded passes on a device; the caller's to set (engine/graph_plan.h)

@@ -170,6 +170,7 @@ TEST(CacheLayoutTest, CountsWhatGrowsAndWhatDoesNot) {
   SequencePools pools(layout.page_kinds(), kLimits);
   const KvCache cache(layout, pools);
   EXPECT_EQ(cache.n_bytes(), 3 * layout.bytes_per_sequence(kLimits) + 42 * 64 * (1152 + 256));
+  EXPECT_EQ(layout.spare_bytes(kLimits), 2 * 64 * (1152 + 256));  // the other 40 grow with the tokens
 }
 
 TEST(CacheLayoutTest, ABlockEndsWhereNothingIsHalfDone) {

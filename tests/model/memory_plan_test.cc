@@ -169,6 +169,31 @@ TEST(MemoryPlanTest, CountsTheCachesOfTheReleasedDeepseekV4Models) {
   }
 }
 
+// Each of several sequences may leave a page of each kind of entries partly empty. A layer has a page or two more than its tokens need,
+// since pages are whole.
+TEST(MemoryPlanTest, CountsTheCachesOfSeveralSequences) {
+  constexpr int64_t kTokens = 10'000, kSequences = 8;
+  for (const char* name : {"deepseek-v4-flash", "deepseek-v4.1-flash", "glm-5.3-flash", "deepseek-v3.2"}) {
+    SCOPED_TRACE(name);
+    const ModelConfig config = test::must(load_model_config(kRoot + "/tests/fixtures/" + name)).config;
+    const Numerics numerics =
+        numerics_of_family(test::must(make_numerics(NumericsMode::kOfficial, "auto")), *config.family);
+    const CacheLimits limits{.n_tokens = kTokens, .n_sequences = kSequences, .n_step_tokens = 512, .n_undone = 3};
+    const CacheLayout layout = cache_layout(config, numerics, true);
+    const SequencePools pools(layout.page_kinds(), limits);
+    const int64_t n_bytes = KvCache(layout, pools).n_bytes();
+    const MemoryPlan plan = plan_memory(config, numerics, nullptr, limits);
+    const int64_t planned = plan.sequence_bytes + plan.cache_bytes(kTokens);
+    int64_t page_bytes = 0;
+    for (const LayerCacheFormat& layer : layout.layers) {
+      page_bytes += layer.latent.page_bytes() + (layer.index ? layer.index->page_bytes() : 0);
+      if (layer.compressed) page_bytes += layer.compressed->entries.page_bytes();
+    }
+    EXPECT_LE(n_bytes, planned + 2 * page_bytes);
+    EXPECT_GE(n_bytes, planned - 2 * page_bytes);
+  }
+}
+
 // 552 billion parameters and a memory of 196, as the release says; its 96,085 tensors, vision tower included, are 510.29 GB.
 // FP8 in blocks of 32 is kept as bf16, and the memory's tables stay where they are. Entries of three layers for 2 tokens each
 // and of one for every token; per sequence the windows of 43 layers, the open pair of three, and what hashes see of the last
