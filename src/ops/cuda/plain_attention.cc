@@ -15,7 +15,8 @@ namespace {
 
 namespace plain = cuda::plain;
 
-constexpr int64_t kScoreBytes = int64_t{256} << 20;  // of index scores at a time
+constexpr int64_t kScoreBytes = int64_t{256} << 20;  // of index scores at a time,
+constexpr int64_t kScoreRows = 65535;                // and rows, which a grid has in its second dimension
 
 template <class Append>
 plain::CacheSlots cache_slots(std::string_view op, const Append& a) {
@@ -104,14 +105,14 @@ void PlainCuda::index_scores(const ops::IndexScores& a) {
                       stream_.handle());
 }
 
-// As many rows at a time as kScoreBytes has room for; at least one.
+// As many rows at a time as kScoreBytes has room for, up to kScoreRows; at least one.
 void PlainCuda::index_topk(const ops::IndexTopk& a) {
   constexpr std::string_view kOp = "index_topk";
   const plain::IndexQuery query = index_query(kOp, a.query);
   const int64_t n_slots = a.query.cache.tables.dim(1) * kPageTokens, n_topk = a.topk.dim(1);
   int32_t* topk = dense_data<int32_t>(kOp, "topk", a.topk);
   auto* faults = optional_data<int32_t>(kOp, "faults", a.faults);
-  const int64_t step = std::max<int64_t>(1, kScoreBytes / (n_slots * 4));
+  const int64_t step = std::clamp<int64_t>(kScoreBytes / (n_slots * 4), 1, kScoreRows);
   for (int64_t row = 0; row < query.n_rows; row += step) {
     const int64_t n = std::min(step, query.n_rows - row);
     const ArenaScope scope(arena());

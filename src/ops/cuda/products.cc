@@ -142,6 +142,17 @@ std::optional<DType> common_type(const ops::FfnWeights& w) {
 
 bool rounds_to_fp8(const ops::FfnWeights& w) { return w.input == ops::Operand::kFp8 && w.hidden == ops::Operand::kFp8; }
 
+// n of the rows, from `first` on.
+cuda::QuantizeFp8 rows_of(const cuda::QuantizeFp8& a, int64_t first, int64_t n) {
+  cuda::QuantizeFp8 some = a;
+  some.x = static_cast<const std::byte*>(a.x) + first * a.x_ld * (a.x_is_f32 ? 4 : 2);
+  if (a.out.values != nullptr) some.out.values += first * a.out.values_ld;
+  if (a.out.codes != nullptr) some.out.codes += first * a.out.code_row_bytes;
+  if (a.out.scale != nullptr) some.out.scale += first * a.out.scale_row_stride;
+  some.n_tokens = static_cast<int>(n);
+  return some;
+}
+
 // ---- forms, as op_forms() has them of the model ----
 
 OpForm form_of(const ops::Matmul& a) {
@@ -248,8 +259,7 @@ void OpsOnCuda::quantize_fp8(const ops::QuantizeFp8& a) {
   if (n_rows == 0) return;
   const Scratch scratch(arena_);
   const View x = a.scale_by_block ? aligned_rows(a.x) : a.x;  // no other kernel has that order
-  if (k % 16 != 0 || n_rows > kMaxRows || !has_aligned_rows(x) || !has_aligned_rows(a.out))
-    return PlainCuda::quantize_fp8(a);
+  if (k % 16 != 0 || !has_aligned_rows(x) || !has_aligned_rows(a.out)) return PlainCuda::quantize_fp8(a);
   cuda::QuantizeFp8 rows;
   rows.x = device_bytes(kOp, "x", x);
   rows.x_is_f32 = x.dtype() == DType::kF32;
@@ -260,10 +270,10 @@ void OpsOnCuda::quantize_fp8(const ops::QuantizeFp8& a) {
   } else {
     rows.out = rounded_rows(kOp, a.out, a.scale, a.scale_by_block);
   }
-  rows.n_tokens = static_cast<int>(n_rows);
   rows.k = static_cast<int>(k);
   rows.pdl = true;
-  cuda::quantize_fp8(rows, stream_.handle());
+  for (int64_t row = 0; row < n_rows; row += kMaxRows)
+    cuda::quantize_fp8(rows_of(rows, row, std::min(kMaxRows, n_rows - row)), stream_.handle());
 }
 
 cuda::QuantizedRows OpsOnCuda::allocate_rounded(DType weights, int64_t n_rows, int64_t k) {

@@ -69,9 +69,11 @@ __device__ Token token_of(const RecurrentTokens& a, int64_t t) {
 
 // ---- the convolution ----
 
+__device__ int64_t channel_of_thread() { return int64_t{blockIdx.y} * blockDim.x + threadIdx.x; }
+
 __global__ void convolve_kernel(ShortConv a) {
   follow_earlier_kernels();
-  const int64_t t = blockIdx.y, c = flat_index();
+  const int64_t t = blockIdx.x, c = channel_of_thread();
   if (c >= a.n_channels) return;
   const Token token = token_of(a.tokens, t);
   float& out = a.out[t * a.out_ld + c];
@@ -95,7 +97,7 @@ __global__ void convolve_kernel(ShortConv a) {
 // A token that a later one of the step takes the row from is not kept.
 __global__ void keep_inputs_kernel(ShortConv a) {
   follow_earlier_kernels();
-  const int64_t t = blockIdx.y, c = flat_index();
+  const int64_t t = blockIdx.x, c = channel_of_thread();
   const Token token = token_of(a.tokens, t);
   if (c >= a.n_channels || token.seq < 0) return;
   const Ring ring(a.tokens.rings, token.seq);
@@ -268,7 +270,7 @@ __global__ void sigmoid_mul_kernel(SigmoidMul a) {
 }  // namespace
 
 void short_conv(const ShortConv& a, StreamHandle stream) {
-  const Grid grid{.x = div_up(a.n_channels, kThreads), .y = a.n_rows};
+  const Grid grid{.x = a.n_rows, .y = div_up(a.n_channels, kThreads)};  // of a chunk more rows than y may have
   start(convolve_kernel, grid, stream, a);
   start(keep_inputs_kernel, grid, stream, a);
 }
