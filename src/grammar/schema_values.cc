@@ -125,6 +125,32 @@ Result<JsonValue> join_keyword(std::string_view key, const JsonValue& a, const J
   return schema_error(path, fmt::format("joins two schemas that say different things about \"{}\"", key));
 }
 
+bool admits_anything(const JsonValue& schema) {
+  if (const bool* flag = schema.as_bool()) return *flag;
+  return schema.as_object() != nullptr && schema.as_object()->n_members() == 0;
+}
+
+// A keyword that speaks of all but what another one next to it names. Joined with a schema that names more, it would
+// no longer speak of that.
+struct RestKeyword {
+  std::string_view rest, named;
+};
+constexpr RestKeyword kRestKeywords[] = {
+    {"additionalProperties", "properties"}, {"additionalProperties", "patternProperties"}, {"items", "prefixItems"}};
+
+Status check_rests(const JsonObject& one, const JsonObject& other, const std::string& path) {
+  for (const RestKeyword& keyword : kRestKeywords) {
+    const JsonValue* rest = one.find(keyword.rest);
+    const JsonValue* mine = one.find(keyword.named);
+    const JsonValue* theirs = other.find(keyword.named);
+    if (rest == nullptr || theirs == nullptr || admits_anything(*rest)) continue;
+    if (mine != nullptr && *mine == *theirs) continue;
+    return schema_error(path,
+                        fmt::format("joins schemas with other {}, and {} in one of them", keyword.named, keyword.rest));
+  }
+  return {};
+}
+
 }  // namespace
 
 Error schema_error(const std::string& path, std::string_view what) {
@@ -219,16 +245,8 @@ Result<JsonValue> join_schemas(const JsonValue& a, const JsonValue& b, const std
   }
   JsonObject out = *a.as_object();
   const JsonObject& more = *b.as_object();
-  // additionalProperties speaks of the properties next to it, which would be others afterwards
-  const bool closed = out.contains("additionalProperties") || more.contains("additionalProperties");
-  for (const std::string_view key : {"properties", "patternProperties"}) {
-    const JsonValue* mine = out.find(key);
-    const JsonValue* theirs = more.find(key);
-    if (closed && theirs != nullptr && (mine == nullptr ? out.contains("additionalProperties") : !(*mine == *theirs))) {
-      return schema_error(path,
-                          fmt::format("joins schemas with other {}, and additionalProperties in one of them", key));
-    }
-  }
+  LEVIN_TRY(check_rests(out, more, path));
+  LEVIN_TRY(check_rests(more, out, path));
   for (const JsonMember& m : more.members()) {
     const JsonValue* here = out.find(m.key);
     if (here == nullptr) {
