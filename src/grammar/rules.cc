@@ -247,11 +247,48 @@ Result<RuleId> RuleSet::add(std::vector<State> automaton) {
   return rule;
 }
 
-// A state lives if an end can be reached from it, over calls of rules whose start lives. Edges to others go.
+// Whether the count of a rule can reach its minimum on the way to an end, over calls that `may_call` admits.
+bool RuleSet::reaches_count(const Rule& rule, const std::function<bool(RuleId)>& may_call) const {
+  // the rule's states stand side by side
+  const auto first = static_cast<size_t>(rule.start);
+  size_t n = 0;
+  while (first + n < grammar_.n_states() && grammar_.states_[first + n].rule == grammar_.states_[first].rule) ++n;
+  constexpr int64_t kNoEnd = -1;
+  const auto round = static_cast<int64_t>(n);  // a way that counts more often than there are states goes in a circle
+  const int64_t enough = std::min(rule.count.min, round + 1);
+  std::vector<int64_t> most(n, kNoEnd);  // counted from each state to an end
+  for (bool changed = true; changed;) {
+    changed = false;
+    for (size_t i = n; i-- > 0;) {
+      const State& s = grammar_.states_[first + i];
+      int64_t best = s.is_end ? 0 : kNoEnd;
+      const auto follow = [&](const auto& edge) {
+        const int64_t after = most[static_cast<size_t>(edge.target) - first];
+        if (after != kNoEnd) best = std::max(best, after + (edge.kind == EdgeKind::kCounts ? 1 : 0));
+      };
+      std::for_each(s.bytes.begin(), s.bytes.end(), follow);
+      std::for_each(s.tokens.begin(), s.tokens.end(), follow);
+      for (const CallEdge& edge : s.calls) {
+        if (may_call(edge.rule)) follow(edge);
+      }
+      best = std::min(best, enough);
+      changed = changed || best > most[i];
+      most[i] = best;
+    }
+  }
+  return most[0] >= enough;
+}
+
+// A state lives if an end can be reached from it, over calls of rules that can be matched: whose start lives, and whose
+// count can reach its minimum. Edges to others go.
 void RuleSet::drop_dead_ends() {
   std::vector<State>& states = grammar_.states_;
   std::vector<bool> lives(states.size(), false);
-  const auto starts = [&](RuleId rule) { return bool{lives[static_cast<size_t>(grammar_.rule(rule).start)]}; };
+  std::vector<bool> counts(grammar_.n_rules(), false);
+  for (size_t r = 0; r < counts.size(); ++r) counts[r] = grammar_.rules_[r].count.min == 0;
+  const auto starts = [&](RuleId rule) {
+    return lives[static_cast<size_t>(grammar_.rule(rule).start)] && counts[static_cast<size_t>(rule)];
+  };
   const auto can_end = [&](const State& s) {
     const auto to_life = [&](const auto& edge) { return bool{lives[static_cast<size_t>(edge.target)]}; };
     return s.is_end || std::any_of(s.bytes.begin(), s.bytes.end(), to_life) ||
@@ -263,6 +300,11 @@ void RuleSet::drop_dead_ends() {
     for (size_t i = states.size(); i-- > 0;) {
       if (lives[i] || !can_end(states[i])) continue;
       lives[i] = true;
+      changed = true;
+    }
+    for (size_t r = 0; r < counts.size(); ++r) {
+      if (counts[r] || !reaches_count(grammar_.rules_[r], starts)) continue;
+      counts[r] = true;
       changed = true;
     }
   }

@@ -11,11 +11,13 @@
 //
 // Limits   kMaxStates in all rules together, kMaxExpressionNodes for one expression with its repeats written out and
 //          kMaxNodes for all: compiling takes well under a second. Errors (kUsage) say which was passed
-// Ends     states from which no text leads to an end are left out; a grammar that matches nothing is refused, and so is
-//          a rule that calls itself before anything was matched
+// Ends     states from which no text leads to an end are left out, and calls of rules whose count cannot reach its
+//          minimum; a grammar that matches nothing is refused, and so is a rule that calls itself before anything was
+//          matched
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -91,6 +93,7 @@ class RuleSet {
   Result<Grammar> finish(RuleId root) &&;
 
  private:
+  bool reaches_count(const Rule& rule, const std::function<bool(RuleId)>& may_call) const;
   void drop_dead_ends();
   std::vector<bool> rules_that_may_be_empty() const;
   Status check_recursion() const;
