@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 #include <utility>
 
@@ -38,6 +39,13 @@ const JsonObject* object_at(const JsonObject& schema, std::string_view key) {
 }
 
 JsonArray as_list(const JsonValue& value) { return value.as_array() != nullptr ? *value.as_array() : JsonArray{value}; }
+
+// 1.0 too, as JSON schemas have it.
+bool is_whole(const JsonValue& value) {
+  if (value.as_number() == nullptr) return false;
+  const std::optional<double> number = value.to_double();
+  return value.as_number()->is_integer() || (number && *number == std::trunc(*number));
+}
 
 bool contains(const JsonArray& list, const JsonValue& value) {
   return std::any_of(list.begin(), list.end(), [&](const JsonValue& entry) { return same_value(entry, value); });
@@ -191,7 +199,7 @@ bool same_value(const JsonValue& a, const JsonValue& b) {
 bool is_of_type(const JsonValue& value, std::string_view type) {
   if (type == "string") return value.as_string() != nullptr;
   if (type == "number") return value.as_number() != nullptr;
-  if (type == "integer") return value.as_number() != nullptr && value.as_number()->is_integer();
+  if (type == "integer") return is_whole(value);
   if (type == "boolean") return value.as_bool() != nullptr;
   if (type == "array") return value.as_array() != nullptr;
   if (type == "object") return value.as_object() != nullptr;
@@ -207,6 +215,7 @@ Result<std::vector<std::string>> types_of(const JsonObject& schema, const std::s
       }
       out.push_back(*entry.as_string());
     }
+    if (out.empty()) return schema_error(path, "has a type that is an empty list, expected a type or several");
     return out;
   }
   for (const JsonMember& m : schema.members()) {
