@@ -97,6 +97,12 @@ Result<const std::string*> string_at(const JsonObject& schema, std::string_view 
   return schema_error(path, fmt::format("has {} {}, expected a string", key, io::describe_json(*value)));
 }
 
+Expression one_of_values(const JsonArray& values) {
+  std::vector<Expression> parts;
+  for (const JsonValue& value : values) parts.push_back(literal(io::dump_json(value)));
+  return choice(std::move(parts));
+}
+
 }  // namespace
 
 Status SchemaReader::check_keywords(const JsonObject& schema, const std::string& path) const {
@@ -195,7 +201,10 @@ Result<Expression> SchemaReader::value_at_depth(const JsonValue& schema, const s
     LEVIN_ASSIGN(const JsonValue joined, resolve(schema, path));
     return value_of(joined, path);
   }
-  if (object->contains("enum") || object->contains("const")) return listed(*object, path);
+  if (object->contains("enum") || object->contains("const")) {
+    LEVIN_ASSIGN(const JsonArray values, listed(*object, path));
+    return one_of_values(values);
+  }
   for (const std::string_view keyword : {"anyOf", "oneOf"}) {
     if (object->contains(keyword)) return alternatives(*object, keyword, path);
   }
@@ -209,9 +218,9 @@ Result<Expression> SchemaReader::value_at_depth(const JsonValue& schema, const s
   return parts.size() == 1 ? std::move(parts.front()) : choice(std::move(parts));
 }
 
-// Each part joined with the keywords next to the list.
-Result<Expression> SchemaReader::alternatives(const JsonObject& schema, std::string_view keyword,
-                                              const std::string& path) {
+// The parts of anyOf or oneOf, each joined with the keywords next to the list.
+Result<std::vector<JsonValue>> SchemaReader::parts_of(const JsonObject& schema, std::string_view keyword,
+                                                      const std::string& path) {
   const JsonArray* list = schema.find(keyword)->as_array();
   if (list == nullptr || list->empty())
     return schema_error(path, fmt::format("has {} that is not a non-empty list of schemas", keyword));
@@ -223,21 +232,17 @@ Result<Expression> SchemaReader::alternatives(const JsonObject& schema, std::str
   for (const io::JsonMember& m : schema.members()) {
     if (is_annotation(m.key)) rest.erase(m.key);
   }
-  std::vector<JsonValue> resolved;
-  std::vector<Expression> parts;
+  std::vector<JsonValue> parts, resolved;
   for (size_t i = 0; i < list->size(); ++i) {
     const std::string place = fmt::format("{}.{}[{}]", path, keyword, i);
-    const JsonValue* part = &(*list)[i];
-    JsonValue joined;
+    JsonValue part = (*list)[i];
     if (rest.n_members() > 0) {
-      LEVIN_ASSIGN(const JsonValue alone, resolve(*part, place));
-      LEVIN_ASSIGN(joined, join_schemas(JsonValue(rest), alone, place));
-      part = &joined;
+      LEVIN_ASSIGN(const JsonValue alone, resolve(part, place));
+      LEVIN_ASSIGN(part, join_schemas(JsonValue(rest), alone, place));
     }
-    LEVIN_ASSIGN(JsonValue plain, resolve(*part, place));
+    LEVIN_ASSIGN(JsonValue plain, resolve(part, place));
     resolved.push_back(std::move(plain));
-    LEVIN_ASSIGN(Expression form, value_of(*part, place));
-    parts.push_back(std::move(form));
+    parts.push_back(std::move(part));
   }
   for (size_t i = 0; keyword == "oneOf" && unsupported_ == Unsupported::kRefused && i < resolved.size(); ++i) {
     for (size_t j = 0; j < i; ++j) {
@@ -248,10 +253,22 @@ Result<Expression> SchemaReader::alternatives(const JsonObject& schema, std::str
                                       j, i));
     }
   }
-  return choice(std::move(parts));
+  return parts;
 }
 
-Result<Expression> SchemaReader::listed(const JsonObject& schema, const std::string& path) const {
+Result<Expression> SchemaReader::alternatives(const JsonObject& schema, std::string_view keyword,
+                                              const std::string& path) {
+  LEVIN_ASSIGN(const std::vector<JsonValue> parts, parts_of(schema, keyword, path));
+  std::vector<Expression> forms;
+  for (const JsonValue& part : parts) {
+    LEVIN_ASSIGN(Expression form, value_of(part, fmt::format("{}.{}[{}]", path, keyword, forms.size())));
+    forms.push_back(std::move(form));
+  }
+  return choice(std::move(forms));
+}
+
+// The values of enum and const that are of the schema's type.
+Result<JsonArray> SchemaReader::listed(const JsonObject& schema, const std::string& path) const {
   for (const io::JsonMember& m : schema.members()) {
     if (m.key == "enum" || m.key == "const" || m.key == "type" || !is_in(m.key, kHonoured) ||
         is_in(m.key, kDefinitions))
@@ -266,15 +283,15 @@ Result<Expression> SchemaReader::listed(const JsonObject& schema, const std::str
   if (list != nullptr && (list->as_array() == nullptr || list->as_array()->empty())) {
     return schema_error(path, "has an enum that is not a non-empty list of values");
   }
-  std::vector<Expression> parts;
+  JsonArray out;
   for (const JsonValue& value : list != nullptr ? *list->as_array() : JsonArray{*only}) {
     if (only != nullptr && !same_value(value, *only)) continue;
     const bool fits = !schema.contains("type") || std::any_of(types.begin(), types.end(), [&](const std::string& type) {
       return is_of_type(value, type);
     });
-    if (fits) parts.push_back(literal(io::dump_json(value)));
+    if (fits) out.push_back(value);
   }
-  return choice(std::move(parts));
+  return out;
 }
 
 Result<Expression> SchemaReader::of_type(const std::string& type, const JsonObject& schema, const std::string& path) {
@@ -380,20 +397,17 @@ Status SchemaReader::add_plain_forms(const JsonValue& schema, const std::string&
   const JsonObject* object = schema.as_bool() != nullptr && *schema.as_bool() ? &kNothingSaid : schema.as_object();
   if (object == nullptr) return schema_error(path, "admits nothing");
   LEVIN_TRY(check_keywords(*object, path));
+  if (object->contains("enum") || object->contains("const")) return add_listed_plain(*object, path, suffix, out);
   for (const std::string_view keyword : {"anyOf", "oneOf"}) {
-    const JsonValue* list = object->find(keyword);
-    if (list == nullptr || list->as_array() == nullptr) continue;
-    JsonObject rest = *object;
-    rest.erase(keyword);
-    for (const JsonValue& part : *list->as_array()) {
-      LEVIN_ASSIGN(const JsonValue joined, join_schemas(JsonValue(rest), part, path));
-      LEVIN_ASSIGN(const PlainForms forms, plain_forms(joined, path, suffix));
+    if (!object->contains(keyword)) continue;
+    LEVIN_ASSIGN(const std::vector<JsonValue> parts, parts_of(*object, keyword, path));
+    for (size_t i = 0; i < parts.size(); ++i) {
+      LEVIN_ASSIGN(const PlainForms forms, plain_forms(parts[i], fmt::format("{}.{}[{}]", path, keyword, i), suffix));
       out->strings.insert(out->strings.end(), forms.strings.begin(), forms.strings.end());
       out->others.insert(out->others.end(), forms.others.begin(), forms.others.end());
     }
     return {};
   }
-  if (object->contains("enum") || object->contains("const")) return add_listed_plain(*object, path, suffix, out);
   LEVIN_ASSIGN(std::vector<std::string> types, types_of(*object, path));
   const auto string_type = std::find(types.begin(), types.end(), "string");
   if (types.empty() || string_type != types.end()) {
@@ -413,12 +427,9 @@ Status SchemaReader::add_plain_forms(const JsonValue& schema, const std::string&
 
 Status SchemaReader::add_listed_plain(const JsonObject& schema, const std::string& path, const Expression& suffix,
                                       PlainForms* out) {
+  LEVIN_ASSIGN(const JsonArray values, listed(schema, path));
   std::vector<Expression> texts;
   JsonArray others;
-  const JsonValue* list = schema.find("enum");
-  const JsonArray values = list != nullptr && list->as_array() != nullptr ? *list->as_array()
-                           : list == nullptr                              ? JsonArray{*schema.find("const")}
-                                                                          : JsonArray();
   for (const JsonValue& value : values) {
     if (const std::string* text = value.as_string()) {
       texts.push_back(literal(*text));
@@ -430,9 +441,7 @@ Status SchemaReader::add_listed_plain(const JsonObject& schema, const std::strin
     LEVIN_ASSIGN(const RuleId rule, rules_.add(sequence({choice(std::move(texts)), suffix})));
     out->strings.push_back(rule);
   }
-  if (others.empty()) return {};
-  LEVIN_ASSIGN(Expression form, value_of(JsonValue(JsonObject{{"enum", std::move(others)}}), path));
-  out->others.push_back(std::move(form));
+  if (!others.empty()) out->others.push_back(one_of_values(others));
   return {};
 }
 

@@ -7,7 +7,8 @@
 // Every text that matches is JSON that the schema admits; what it admits but no text matches is said here.
 //
 //   type, enum, const, anyOf, $ref (inside the document, also to itself), $defs, definitions; allOf where its parts do
-//     not say two things about one keyword; oneOf where no value can meet two of its parts
+//     not say two things about one keyword, nor one of them what the rest of the other's properties or items is; oneOf
+//     where no value can meet two of its parts
 //   object   properties, required, patternProperties, additionalProperties. Members come in the order of the schema, then
 //            those whose names match patterns; others only where additionalProperties is there and not false, or where
 //            neither properties nor patterns are named. No member has a name with several patterns whose schemas
@@ -55,14 +56,22 @@ class SchemaReader {
   };
   Result<PlainForms> plain_forms(const io::JsonValue& schema, const std::string& path, const Expression& suffix);
 
-  // Follows references and joins allOf: an object with the keywords of the part, or a boolean.
-  Result<io::JsonValue> resolve(const io::JsonValue& schema, const std::string& path);
+  // The members that an object may have by name, each with all that it obeys; for formats that write them one by one.
+  // Keywords that say more of the object than these are refused, or ignored.
+  struct NamedMember {
+    std::string name;
+    io::JsonValue schema;
+    bool required = false;
+  };
+  Result<std::vector<NamedMember>> named_members(const io::JsonValue& schema, const std::string& path);
 
  private:
   static constexpr int kMaxDepth = 200;
   static constexpr int64_t kMaxValues = 10'000;  // in the document, and with references and joined parts written out
   static constexpr size_t kMaxParts = 256;       // of one oneOf, anyOf or prefixItems
 
+  // Follows references and joins allOf: an object with the keywords of the part, or a boolean.
+  Result<io::JsonValue> resolve(const io::JsonValue& schema, const std::string& path);
   Result<Expression> value_at_depth(const io::JsonValue& schema, const std::string& path);
   Status add_plain_forms(const io::JsonValue& schema, const std::string& path, const Expression& suffix,
                          PlainForms* out);
@@ -73,8 +82,10 @@ class SchemaReader {
   Status check_keywords(const io::JsonObject& schema, const std::string& path) const;
   Result<const io::JsonValue*> find_reference(const std::string& reference, const std::string& path) const;
   Result<Expression> referenced(const std::string& reference, const std::string& path);
+  Result<std::vector<io::JsonValue>> parts_of(const io::JsonObject& schema, std::string_view keyword,
+                                              const std::string& path);
   Result<Expression> alternatives(const io::JsonObject& schema, std::string_view keyword, const std::string& path);
-  Result<Expression> listed(const io::JsonObject& schema, const std::string& path) const;
+  Result<io::JsonArray> listed(const io::JsonObject& schema, const std::string& path) const;
   Result<Expression> of_type(const std::string& type, const io::JsonObject& schema, const std::string& path);
   Result<Expression> string_of(const io::JsonObject& schema, const std::string& path);
   Result<Expression> number_of(const io::JsonObject& schema, bool integer, const std::string& path) const;
@@ -87,6 +98,9 @@ class SchemaReader {
   };
   Result<NamePatterns> name_patterns(const io::JsonObject& schema, const std::vector<std::string>& names,
                                      const std::string& path) const;
+  Result<io::JsonValue> obeyed_by(const Property& property, const NamePatterns& patterns,
+                                  const std::string& place) const;
+  Status check_named_alone(const io::JsonObject& schema, const std::string& path) const;
   Result<io::JsonValue> joined(const NamePatterns& patterns, const std::vector<size_t>& matched, io::JsonValue schema,
                                const std::string& path) const;
   Result<std::optional<Expression>> other_members(const io::JsonObject& schema, const std::vector<std::string>& names,

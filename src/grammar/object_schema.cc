@@ -1,6 +1,7 @@
 // Objects of JSON schemas: members that are named, those whose names match patterns, and others.
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "grammar/json_schema.h"
@@ -27,20 +28,57 @@ Result<Expression> SchemaReader::object_of(const JsonObject& schema, const std::
   std::vector<ObjectMember> members;
   for (const Property& property : shape.properties) {
     const std::string place = fmt::format("{}.properties.{}", path, property.name);
-    const std::vector<size_t> matched = patterns.classes.patterns_of(property.name);
-    const JsonValue* obeyed = property.schema;
-    JsonValue both;
-    if (!matched.empty()) {  // a name that a pattern has is not one of additionalProperties
-      LEVIN_ASSIGN(both, joined(patterns, matched, property.listed ? *property.schema : JsonValue(true), place));
-      obeyed = &both;
-    }
-    LEVIN_ASSIGN(const Expression value, value_of(*obeyed, place));
+    LEVIN_ASSIGN(const JsonValue obeyed, obeyed_by(property, patterns, place));
+    LEVIN_ASSIGN(const Expression value, value_of(obeyed, place));
     LEVIN_ASSIGN(const RuleId rule, rules_.add(value));
     members.push_back(
         {.name = literal(io::dump_json(property.name)), .value = call(rule), .required = property.required});
   }
   LEVIN_ASSIGN(const std::optional<Expression> others, other_members(schema, shape.names(), patterns, path));
   return forms_.object(members, others);
+}
+
+Result<std::vector<SchemaReader::NamedMember>> SchemaReader::named_members(const JsonValue& schema,
+                                                                           const std::string& path) {
+  std::vector<NamedMember> out;
+  LEVIN_ASSIGN(const JsonValue plain, resolve(schema, path));
+  const JsonObject* object = plain.as_object();
+  if (object == nullptr) return out;
+  LEVIN_TRY(check_named_alone(*object, path));
+  LEVIN_ASSIGN(const ObjectShape shape, object_shape(*object, path));
+  LEVIN_ASSIGN(const NamePatterns patterns, name_patterns(*object, shape.names(), path));
+  for (const Property& property : shape.properties) {
+    Result<JsonValue> obeyed = obeyed_by(property, patterns, fmt::format("{}.properties.{}", path, property.name));
+    if (!obeyed.ok() && unsupported_ == Unsupported::kPassedOver) obeyed = *property.schema;
+    if (!obeyed.ok()) return obeyed.error();
+    out.push_back({.name = property.name, .schema = std::move(*obeyed), .required = property.required});
+  }
+  return out;
+}
+
+// Nothing but the members' names and schemas limits the object.
+Status SchemaReader::check_named_alone(const JsonObject& schema, const std::string& path) const {
+  if (unsupported_ == Unsupported::kPassedOver) return {};
+  LEVIN_TRY(check_keywords(schema, path));
+  for (const std::string_view keyword : {"anyOf", "oneOf", "enum", "const"}) {
+    if (schema.contains(keyword)) {
+      return schema_error(path,
+                          fmt::format("has \"{}\", which is not supported next to properties that are written one "
+                                      "by one; say it in the properties",
+                                      keyword));
+    }
+  }
+  LEVIN_ASSIGN(const std::vector<std::string> types, types_of(schema, path));
+  if (types.empty() || std::find(types.begin(), types.end(), "object") != types.end()) return {};
+  return schema_error(path, fmt::format("is of type {}, expected object", types.front()));
+}
+
+// What a property obeys. A name that a pattern has is not one of additionalProperties.
+Result<JsonValue> SchemaReader::obeyed_by(const Property& property, const NamePatterns& patterns,
+                                          const std::string& place) const {
+  const std::vector<size_t> matched = patterns.classes.patterns_of(property.name);
+  if (matched.empty()) return *property.schema;
+  return joined(patterns, matched, property.listed ? *property.schema : JsonValue(true), place);
 }
 
 // A lenient reader ignores patterns that cannot be read.

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "grammar/json_schema.h"
-#include "grammar/schema_values.h"
 
 namespace levin::serve {
 namespace {
@@ -140,20 +139,18 @@ class FunctionReader {
  private:
   Status add_parameters(grammar::SchemaReader& reader, const io::JsonValue& schema, bool strict, Function* out) {
     const std::string path = "parameters";
-    LEVIN_ASSIGN(const io::JsonValue plain, reader.resolve(schema, path));
-    if (plain.as_object() == nullptr) return {};
-    LEVIN_ASSIGN(const grammar::ObjectShape shape, grammar::object_shape(*plain.as_object(), path));
-    for (const grammar::Property& property : shape.properties) {
-      LEVIN_TRY(check_name(out->name, property.name));
-      const std::string place = fmt::format("{}.properties.{}", path, property.name);
+    LEVIN_ASSIGN(const std::vector<grammar::SchemaReader::NamedMember> members, reader.named_members(schema, path));
+    for (const grammar::SchemaReader::NamedMember& member : members) {
+      LEVIN_TRY(check_name(out->name, member.name));
+      const std::string place = fmt::format("{}.properties.{}", path, member.name);
       Result<grammar::SchemaReader::PlainForms> forms =
-          reader.plain_forms(*property.schema, place, writer_.behind_string());
+          reader.plain_forms(member.schema, place, writer_.behind_string());
       if (!forms.ok() && !strict) {
         const io::JsonValue anything = true;
         forms = reader.plain_forms(anything, place, writer_.behind_string());
       }
       if (!forms.ok()) return forms.error();
-      out->parameters.push_back({.name = property.name, .forms = std::move(*forms), .required = property.required});
+      out->parameters.push_back({.name = member.name, .forms = std::move(*forms), .required = member.required});
     }
     return {};
   }

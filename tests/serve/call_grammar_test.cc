@@ -2,6 +2,7 @@
 // without text next to them.
 #include "serve/call_grammar.h"
 
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <random>
@@ -190,6 +191,50 @@ TEST_P(CallGrammarTest, StrictToolsAreTakenAtTheirWord) {
       forms_.make({.calls = {.required = true}, .tools = tool(R"({"type": "object", "properties": {"a\"b": {}}})")});
   ASSERT_FALSE(unnamed.ok());
   EXPECT_NE(unnamed.error().message.find("cannot stand in a call"), std::string::npos);
+}
+
+// Keywords of a parameter that an answer in JSON obeys, a call obeys too, and refuses where that does.
+TEST_P(CallGrammarTest, ParametersObeyWhatAnswersDo) {
+  const auto ask = [&](const std::string& schema, bool strict) {
+    const io::JsonValue parameters = must(io::parse_json(schema, "s"));
+    return forms_.make({.calls = {.required = true, .several = false},
+                        .tools = {io::JsonObject{{"name", "f"}, {"strict", strict}, {"parameters", parameters}}}});
+  };
+  const auto argument = [](const char* schema) {
+    return fmt::format(R"({{"type": "object", "properties": {{"a": {}}}, "required": ["a"]}})", schema);
+  };
+  const std::pair<std::string, std::string> written[] = {
+      {argument(R"({"enum": ["x", "y"], "const": "y"})"), R"("y")"},
+      {argument(R"({"type": "integer", "enum": ["x", 1]})"), "1"},
+      {argument(R"({"type": ["string", "null"], "enum": ["x", 1]})"), R"("x")"},
+      {argument(R"({"anyOf": [{"enum": ["x", "y"]}, {"type": "null"}], "type": "null"})"), "null"},
+      {R"({"properties": {"a": {"enum": ["x", "y"]}}, "patternProperties": {"^a": {"enum": ["y"]}}, "required": ["a"]})",
+       R"("y")"},
+  };
+  std::mt19937 random(6);
+  for (const auto& [schema, value] : written) {
+    for (const bool strict : {true, false}) {
+      const auto structure = must(ask(schema, strict));
+      const Read found = read(format_, tokenizer_, tools_, draw(*structure, random));
+      ASSERT_EQ(found.calls.size(), 1u) << schema;
+      EXPECT_EQ(io::dump_json(*found.calls[0].second.as_object()->find("a")), value) << schema;
+    }
+  }
+  const std::pair<std::string, const char*> refused[] = {
+      {argument(R"({"enum": ["x", "yy"], "minLength": 2})"), "has \"minLength\" together with enum or const"},
+      {argument(R"({"oneOf": [{"type": "string"}, {"maxLength": 2}]})"), "may both be met by one value"},
+      {argument(R"({"anyOf": 5})"), "has anyOf that is not a non-empty list"},
+      {argument(R"({"type": []})"), "has a type that is an empty list"},
+      {R"({"type": "object", "minProperties": 1})", "parameters has the keyword \"minProperties\""},
+      {R"({"anyOf": [{"properties": {"a": {}}}, {"properties": {"b": {}}}]})", "parameters has \"anyOf\""},
+      {R"({"type": "string"})", "parameters is of type string, expected object"},
+  };
+  for (const auto& [schema, part] : refused) {
+    const auto answer = ask(schema, true);
+    ASSERT_FALSE(answer.ok()) << schema;
+    EXPECT_NE(answer.error().message.find(part), std::string::npos) << answer.error().message;
+    EXPECT_TRUE(ask(schema, false).ok()) << schema;
+  }
 }
 
 // Forms that are the same share what is known of their states.
