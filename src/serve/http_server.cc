@@ -413,20 +413,21 @@ asio::awaitable<bool> Connection::write_answer() {
   co_return false;
 }
 
-// Notices a client that leaves while it is being answered.
+// Notices a client that leaves while it is being answered. What it sends meanwhile is the next request, which waits for
+// its turn in the buffer; of one that does not fit there, the end is not seen before the answer.
 asio::awaitable<void> Connection::watch() {
   const std::shared_ptr<Connection> self = shared_from_this();
   const std::shared_ptr<Output> output = output_;
-  const auto [ec] = co_await stream_.socket().async_wait(tcp::socket::wait_read, kAwait);
-  if (!ec) {
-    char byte = 0;
-    error_code peek_ec;
-    stream_.socket().non_blocking(true, peek_ec);
-    stream_.socket().receive(asio::buffer(&byte, 1), tcp::socket::message_peek, peek_ec);
-    // a byte is the next request, which waits for its turn
-    const bool half_closed = peek_ec == asio::error::eof;
-    if (half_closed ? co_await has_left(*output) : peek_ec && peek_ec != asio::error::would_block) output->leave();
+  error_code ec;
+  while (!ec && buffer_.size() <= kMaxHeadBytes) {
+    const auto [wait_ec] = co_await stream_.socket().async_wait(tcp::socket::wait_read, kAwait);
+    if (wait_ec) break;  // the answer is written
+    stream_.socket().non_blocking(true, ec);
+    buffer_.commit(stream_.socket().receive(buffer_.prepare(kReadBytes), 0, ec));
+    if (ec == asio::error::would_block) ec = {};
   }
+  const bool half_closed = ec == asio::error::eof;
+  if (half_closed ? co_await has_left(*output) : bool{ec}) output->leave();
   watching_ = false;
   output->wake.cancel();
 }

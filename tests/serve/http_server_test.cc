@@ -266,6 +266,16 @@ TEST_F(HttpServerTest, NoticesAClientThatLeavesBeforeAWholeAnswer) {
   EXPECT_TRUE(wait_for_disconnect());
 }
 
+TEST_F(HttpServerTest, NoticesAClientThatLeavesWithAnotherRequestUnderWay) {
+  start({});
+  HttpClient client(port());
+  client.send("GET /wait HTTP/1.1\r\nHost: h\r\n\r\n");
+  const std::shared_ptr<Exchange> exchange = wait_for_held();
+  client.send("GET /wait HTTP/1.1\r\nHost: h\r\n\r\n");
+  client.close();
+  EXPECT_TRUE(wait_for_disconnect());
+}
+
 TEST_F(HttpServerTest, AnswersAClientThatHasClosedItsOwnSide) {
   start({});
   HttpClient streaming(port());
