@@ -222,6 +222,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   asio::awaitable<error_code> read();
   asio::awaitable<error_code> write(std::string_view bytes);
   asio::awaitable<error_code> parse(Parser& parser, bool (Parser::*is_done)() const);
+  bool at_request();
   asio::awaitable<std::shared_ptr<Output>> read_request();
   asio::awaitable<bool> write_answer();
   asio::awaitable<void> watch();
@@ -347,14 +348,21 @@ asio::awaitable<error_code> Connection::parse(Parser& parser, bool (Parser::*is_
   co_return error_code();
 }
 
+// Whether the buffer has the first byte of a request. Some clients send an empty line after a body: RFC 9112, section 2.2.
+bool Connection::at_request() {
+  const std::string_view bytes(static_cast<const char*>(buffer_.data().data()), buffer_.size());
+  buffer_.consume(std::min(bytes.find_first_not_of("\r\n"), bytes.size()));
+  return buffer_.size() > 0;
+}
+
 // The next request; nullptr when the connection is to be closed, after an answer if there is somebody to read one.
 asio::awaitable<std::shared_ptr<Output>> Connection::read_request() {
   const HttpServerOptions& options = server_.options();
   Parser parser;
   parser.header_limit(kMaxHeadBytes);
   parser.body_limit(options.max_body_bytes);
-  if (buffer_.size() == 0) {  // wait for its first byte
-    stream_.expires_after(options.idle_timeout);
+  stream_.expires_after(options.idle_timeout);
+  while (!at_request()) {  // wait for its first byte
     if (co_await read()) co_return nullptr;
   }
   reading_ = true;

@@ -122,6 +122,16 @@ TEST_F(HttpServerTest, TakesAChunkedBodyAndSaysContinue) {
   EXPECT_EQ(client.read_reply().body, "abcde");
 }
 
+TEST_F(HttpServerTest, EmptyLinesBeforeARequestAreNothing) {
+  start({.idle_timeout = milliseconds(300)});
+  HttpClient client(port());
+  client.send("\r\n\r\nPOST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\none\r\n");
+  EXPECT_EQ(client.read_reply().body, "one");
+  client.send("\nPOST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\ntwo\r\n");
+  EXPECT_EQ(client.read_reply().body, "two");
+  EXPECT_EQ(client.read_reply().status, 0);  // with nothing but an empty line the connection is idle
+}
+
 TEST_F(HttpServerTest, SpeaksToOldClients) {
   start({});
   HttpClient client(port());
