@@ -27,21 +27,25 @@ Status add_block(const io::JsonValue& value, const std::string& where, Turn* tur
     return wrong_message(where, fmt::format("is {}, expected a block with a type", io::describe_json(value)));
   const bool of_assistant = turn->message.role == text::Role::kAssistant;
   if (*type == "text") {
-    turn->message.content += string_or_empty(*block, "text");
+    if (!block->contains("text")) return wrong_message(where, "has no text");
+    LEVIN_ASSIGN(const std::string text, text_member(*block, "text", where));
+    turn->message.content += text;
   } else if (*type == "thinking" && of_assistant) {
-    turn->message.reasoning += string_or_empty(*block, "thinking");
+    LEVIN_ASSIGN(const std::string thinking, text_member(*block, "thinking", where));
+    turn->message.reasoning += thinking;
   } else if (*type == "redacted_thinking") {
     return {};
   } else if (*type == "tool_use" && of_assistant) {
     const io::JsonValue* input = block->find("input");
     if (string_member(*block, "name") == nullptr) return wrong_message(where, "has no name");
+    LEVIN_ASSIGN(std::string id, text_member(*block, "id", where));
     turn->message.tool_calls.push_back({.name = string_or_empty(*block, "name"),
                                         .arguments = input != nullptr ? io::dump_json(*input) : "{}",
-                                        .id = string_or_empty(*block, "id")});
+                                        .id = std::move(id)});
   } else if (*type == "tool_result" && !of_assistant) {
     text::Message result{.role = text::Role::kTool};
     LEVIN_ASSIGN(result.content, content_text(block->find("content"), fmt::format("{}.content", where)));
-    result.call_id = string_or_empty(*block, "tool_use_id");
+    LEVIN_ASSIGN(result.call_id, text_member(*block, "tool_use_id", where));
     turn->results.push_back(std::move(result));
   } else {
     return wrong_message(

@@ -16,6 +16,13 @@ const std::string* string_member(const io::JsonObject& object, std::string_view 
   return value != nullptr ? value->as_string() : nullptr;
 }
 
+Result<std::string> text_member(const io::JsonObject& object, std::string_view key, const std::string& where) {
+  const io::JsonValue* value = object.find(key);
+  if (value == nullptr || value->is_null()) return std::string();
+  if (const std::string* text = value->as_string()) return *text;
+  return wrong_message(where, fmt::format("has the {} {}, expected a string", key, io::describe_json(*value)));
+}
+
 void set_effort(std::string_view effort, text::ChatRequest* request) {
   request->thinking = effort != "none" && effort != "minimal";
   if (effort == "low") request->effort = text::Effort::kLow;
@@ -52,8 +59,8 @@ Result<std::vector<text::ToolCall>> read_calls(const io::JsonValue& value, const
     if (name == nullptr)
       return wrong_message(where, fmt::format("has a call (number {}) without a function name", calls.size()));
     const io::JsonValue* arguments = fields->find("arguments");
-    const std::string* id = string_member(*call, "id");
-    text::ToolCall out{.name = *name, .arguments = {}, .id = id != nullptr ? *id : std::string()};
+    text::ToolCall out{.name = *name};
+    LEVIN_ASSIGN(out.id, text_member(*call, "id", fmt::format("{}.tool_calls[{}]", where, calls.size())));
     if (arguments != nullptr && arguments->as_string() != nullptr) {
       out.arguments = *arguments->as_string();
     } else if (arguments != nullptr && !arguments->is_null()) {
@@ -82,12 +89,12 @@ Result<text::Message> read_message(const io::JsonValue& value, const std::string
   LEVIN_ASSIGN(message.role, read_role(*fields, where));
   LEVIN_ASSIGN(message.content, content_text(fields->find("content"), fmt::format("{}.content", where)));
   if (message.role == text::Role::kTool) {
-    if (const std::string* id = string_member(*fields, "tool_call_id")) message.call_id = *id;
+    LEVIN_ASSIGN(message.call_id, text_member(*fields, "tool_call_id", where));
   }
   if (message.role != text::Role::kAssistant) return message;
   for (const std::string_view key : {"reasoning_content", "reasoning"}) {
-    const std::string* reasoning = string_member(*fields, key);
-    if (message.reasoning.empty() && reasoning != nullptr) message.reasoning = *reasoning;
+    LEVIN_ASSIGN(std::string reasoning, text_member(*fields, key, where));
+    if (message.reasoning.empty()) message.reasoning = std::move(reasoning);
   }
   split_reasoning(&message);
   if (const io::JsonValue* calls = fields->find("tool_calls")) {
@@ -180,12 +187,14 @@ Result<std::string> content_text(const io::JsonValue* content, const std::string
     }
     const io::JsonObject* fields = part.as_object();
     const std::string* type = fields != nullptr ? string_member(*fields, "type") : nullptr;
-    const std::string* text = fields != nullptr ? string_member(*fields, "text") : nullptr;
-    if (type == nullptr || text == nullptr || (*type != "text" && *type != "input_text" && *type != "output_text")) {
+    if (type == nullptr || (*type != "text" && *type != "input_text" && *type != "output_text")) {
       return wrong_message(
           where, fmt::format("has a part of type {}; this model reads text only", type != nullptr ? *type : "unknown"));
     }
-    out += *text;
+    if (!fields->contains("text"))
+      return wrong_message(where, fmt::format("has a part of type {} without text", *type));
+    LEVIN_ASSIGN(const std::string text, text_member(*fields, "text", where));
+    out += text;
   }
   return out;
 }

@@ -24,6 +24,9 @@ Error wrong_message(const std::string& where, std::string_view what);
 // Null if it is absent or no string.
 const std::string* string_member(const io::JsonObject& object, std::string_view key);
 
+// The same as a string, empty where it is absent or null. Refused is anything else, which would be lost.
+Result<std::string> text_member(const io::JsonObject& object, std::string_view key, const std::string& where);
+
 // Text of a "content": a string, null (nothing), or parts of these types.
 Result<std::string> content_text(const io::JsonValue* content, const std::string& where);
 

@@ -21,7 +21,7 @@ class InputReader {
     const io::JsonObject* item = value.as_object();
     if (item == nullptr)
       return wrong_message(where, fmt::format("is {}, expected an object", io::describe_json(value)));
-    const std::string type = text_of(*item, "type");
+    LEVIN_ASSIGN(const std::string type, text_member(*item, "type", where));
     if (type.empty() || type == "message") return add_message(*item, where);
     if (type == "reasoning") return add_reasoning(*item, where);
     if (type == "function_call" || type == "custom_tool_call") return add_call(*item, where);
@@ -40,7 +40,7 @@ class InputReader {
   }
 
   Status add_message(const io::JsonObject& item, const std::string& where) {
-    const std::string role = text_of(item, "role");
+    LEVIN_ASSIGN(const std::string role, text_member(item, "role", where));
     LEVIN_ASSIGN(std::string content, content_text(item.find("content"), fmt::format("{}.content", where)));
     if (role == "assistant") {
       assistant().content += content;
@@ -64,7 +64,8 @@ class InputReader {
       for (const io::JsonValue& part : *list) {
         if (part.as_object() == nullptr)
           return wrong_message(where, fmt::format("has a {} that is not a list of parts", key));
-        assistant().reasoning += text_of(*part.as_object(), "text");
+        LEVIN_ASSIGN(const std::string text, text_member(*part.as_object(), "text", where));
+        assistant().reasoning += text;
       }
       return {};
     }
@@ -72,11 +73,14 @@ class InputReader {
   }
 
   Status add_call(const io::JsonObject& item, const std::string& where) {
-    text::ToolCall call{
-        .name = text_of(item, "name"), .arguments = text_of(item, "arguments"), .id = text_of(item, "call_id")};
+    text::ToolCall call;
+    LEVIN_ASSIGN(call.name, text_member(item, "name", where));
+    LEVIN_ASSIGN(call.arguments, text_member(item, "arguments", where));
+    LEVIN_ASSIGN(call.id, text_member(item, "call_id", where));
     if (call.name.empty()) return wrong_message(where, "is a call without a name");
     if (call.arguments.empty() && item.contains("input")) {
-      call.arguments = io::dump_json(io::JsonObject{{"input", text_of(item, "input")}});
+      LEVIN_ASSIGN(std::string input, text_member(item, "input", where));
+      call.arguments = io::dump_json(io::JsonObject{{"input", std::move(input)}});
     }
     if (call.arguments.empty()) call.arguments = "{}";
     assistant().tool_calls.push_back(std::move(call));
@@ -86,7 +90,7 @@ class InputReader {
   Status add_result(const io::JsonObject& item, const std::string& where) {
     text::Message result{.role = text::Role::kTool};
     LEVIN_ASSIGN(result.content, content_text(item.find("output"), fmt::format("{}.output", where)));
-    result.call_id = text_of(item, "call_id");
+    LEVIN_ASSIGN(result.call_id, text_member(item, "call_id", where));
     messages_.push_back(std::move(result));
     return {};
   }
