@@ -171,14 +171,14 @@ class RegexParser {
     CharSet set;
     while (!take(']')) {
       if (at_end()) return refuse("has a [ without a ]");
-      LEVIN_ASSIGN(const CharSet first, class_member());
+      LEVIN_ASSIGN(const CharSet first, class_member(inverted));
       const bool is_range = peek() == '-' && peek(1) != ']' && at_ + 1 < chars_.size();
       if (!is_range) {
         set.insert(set.end(), first.begin(), first.end());
         continue;
       }
       ++at_;
-      LEVIN_ASSIGN(const CharSet last, class_member());
+      LEVIN_ASSIGN(const CharSet last, class_member(inverted));
       const bool single =
           first.size() == 1 && first[0].low == first[0].high && last.size() == 1 && last[0].low == last[0].high;
       if (!single || first[0].low > last[0].low)
@@ -189,15 +189,18 @@ class RegexParser {
     return one_of(inverted ? all_but(set) : set, writing_);
   }
 
-  Result<CharSet> class_member() {
+  Result<CharSet> class_member(bool inverted) {
     if (at_end()) return refuse("has a [ without a ]");
     const char32_t c = chars_[at_++];
-    if (c == '\\') return escape(/*in_class=*/true);
+    if (c == '\\') return escape(inverted ? Place::kInvertedClass : Place::kClass);
     return CharSet{{c, c}};
   }
 
-  // What stands after a backslash.
-  Result<CharSet> escape(bool in_class = false) {
+  // What stands after a backslash. White space that is none in some dialect is out of \s and of \S, so it is in both where
+  // the class is inverted afterwards.
+  enum class Place : uint8_t { kAlone, kClass, kInvertedClass };
+  Result<CharSet> escape(Place place = Place::kAlone) {
+    const bool inverted = place == Place::kInvertedClass;
     if (at_end()) return refuse("ends with a backslash");
     const char32_t c = chars_[at_++];
     switch (c) {
@@ -210,9 +213,9 @@ class RegexParser {
       case 'W':
         return all_but(kWordChars);
       case 's':
-        return kSpaces;
+        return inverted ? kMaybeSpaces : kSpaces;
       case 'S':
-        return all_but(kMaybeSpaces);
+        return all_but(inverted ? kSpaces : kMaybeSpaces);
       case 'n':
         return CharSet{{'\n', '\n'}};
       case 't':
@@ -230,7 +233,7 @@ class RegexParser {
       default:
         break;
     }
-    if (c == 'b' && in_class) return CharSet{{'\b', '\b'}};
+    if (c == 'b' && place != Place::kAlone) return CharSet{{'\b', '\b'}};
     const bool is_letter_or_digit = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
     if (c == '0' && !(peek() >= '0' && peek() <= '9')) return CharSet{{0, 0}};
     if (is_letter_or_digit) return refuse(fmt::format("has \\{}, which is not supported", static_cast<char>(c)));

@@ -3,7 +3,8 @@
 //   abc  .  [a-z_]  [^,]  \d \w \s \D \W \S  \n \t \x41 \u00e9  a|b  ( )  (?: )  (?<name> )  ? * + {2} {2,} {2,5}  ^ $
 //
 // A lazy repeat is the same as a greedy one. Anchors may stand at the ends of the whole or of its outermost
-// alternatives. \d, \w are of ASCII; \s leaves out what dialects do not agree on; . is anything but a line's end.
+// alternatives. \d, \w are of ASCII; \s and \S, in [^ ] too, leave out what dialects do not agree on; . is anything but a
+// line's end.
 // Refused by name (kUsage): look-around, references back, \b, \p, flags, anchors elsewhere, empty classes.
 #pragma once
 

@@ -45,6 +45,8 @@ TEST(Regex, MatchesTheWholeText) {
       {"[А-я]+", {"Привет"}, {"Hello"}},
       {"a+?b*?", {"a", "aab"}, {"b"}},
       {"\\D\\W\\S", {"a b", "--."}, {"1-a", "a1-", "-- "}},
+      {"\\S|[^\\s]", {"a", "日"}, {" ", "\t", "\ufeff", "\x1e", "\u0085"}},
+      {"\\s|[^\\S]|[\\s]", {" ", "\t", "\u3000"}, {"a", "\ufeff", "\x1e", "\u0085"}},
   };
   for (const Row& row : rows) {
     const auto constraint = compiled(row.pattern);
