@@ -71,6 +71,11 @@ struct ResponseFrame {
   }
 };
 
+// One that ends by itself without a call has a message, be it empty.
+bool has_message(const Choice& choice) {
+  return !choice.content.empty() || (!choice.called() && choice.finish_reason != FinishReason::kLength);
+}
+
 class WholeResponse final : public AnswerWriter {
  public:
   WholeResponse(ResponseFrame frame, std::shared_ptr<Exchange> exchange)
@@ -81,8 +86,7 @@ class WholeResponse final : public AnswerWriter {
     const Choice& choice = choices.front();
     io::JsonArray output;
     if (!choice.reasoning.empty()) output.emplace_back(reasoning_item(random_id("rs_"), &choice.reasoning));
-    if (!choice.content.empty() || !choice.called())
-      output.emplace_back(message_item(random_id("msg_"), &choice.content));
+    if (has_message(choice)) output.emplace_back(message_item(random_id("msg_"), &choice.content));
     for (const AnswerCall& call : choice.calls) {
       if (call.complete) output.emplace_back(call_item(random_id("fc_"), call, true));
     }
@@ -140,8 +144,9 @@ class ResponseStream final : public AnswerWriter {
   }
 
   void end(std::span<const Choice> choices, const Usage& usage) override {
-    close();
     const Choice& choice = choices.front();
+    if (choice.content.empty() && has_message(choice)) open(Item::kMessage, "msg_");
+    close();
     const bool cut = choice.finish_reason == FinishReason::kLength;
     send(cut ? "response.incomplete" : "response.completed",
          {{"response", frame_.finished(choice, usage, std::move(output_))}});

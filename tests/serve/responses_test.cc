@@ -85,6 +85,29 @@ TEST_F(ResponsesTest, StreamsTheSameItemByItem) {
   EXPECT_EQ(thought, kThought);
 }
 
+// Where an answer has no text too: cut off in its reasoning or in a call, or at an end that comes at once.
+TEST_F(ResponsesTest, AStreamEndsWithTheItemsOfAWholeAnswer) {
+  const auto kinds = [](const io::JsonValue& response) {
+    std::string out = *at(response, "status").as_string() + ":";
+    const io::JsonValue output = at(response, "output");
+    for (const io::JsonValue& item : *output.as_array()) out += " " + *at(item, "type").as_string();
+    return out;
+  };
+  const std::pair<const char*, const char*> cases[] = {
+      {R"("reasoning": {"effort": "high"}, "max_output_tokens": 3)", "incomplete: reasoning"},
+      {R"("tools": [{"type": "function", "name": "f", "parameters": {"type": "object", "properties": {"a": {"type":
+          "string", "minLength": 50}}, "required": ["a"]}}], "tool_choice": "required", "max_output_tokens": 12)",
+       "incomplete:"},
+      {R"("allowed_token_ids": [1])", "completed: message"},
+      {"", "completed: message"},
+  };
+  for (const auto& [more, expected] : cases) {
+    EXPECT_EQ(kinds(answer(ask_with(more))), expected) << more;
+    const std::string streamed = std::string(more) + (*more != 0 ? ", " : "") + R"("stream": true)";
+    EXPECT_EQ(kinds(at(json(events_of(post(ask_with(streamed)).body).back()), "response")), expected) << more;
+  }
+}
+
 // What one answer gave comes back as several items, and is the same prompt as in chat.
 TEST_F(ResponsesTest, ItemsBecomeThePromptOfTheOtherDialect) {
   const std::string items =
