@@ -91,6 +91,21 @@ bool differ_in_a_property(const JsonObject& a, const JsonObject& b) {
   });
 }
 
+JsonArray in_both(const JsonArray& a, const JsonArray& b) {
+  JsonArray out;
+  for (const JsonValue& entry : a) {
+    if (contains(b, entry)) out.push_back(entry);
+  }
+  return out;
+}
+
+// Of types: an integer is a number too.
+void add_integers_of_numbers(const JsonArray& a, const JsonArray& b, JsonArray* both) {
+  const auto has = [](const JsonArray& list, std::string_view type) { return contains(list, JsonValue(type)); };
+  const bool wanted = (has(a, "integer") && has(b, "number")) || (has(a, "number") && has(b, "integer"));
+  if (wanted && !has(*both, "integer") && !has(*both, "number")) both->emplace_back("integer");
+}
+
 Result<JsonValue> join_properties(std::string_view key, const JsonValue& a, const JsonValue& b,
                                   const std::string& path) {
   if (a.as_object() == nullptr || b.as_object() == nullptr)
@@ -119,10 +134,8 @@ Result<JsonValue> join_keyword(std::string_view key, const JsonValue& a, const J
     return JsonValue(std::move(all));
   }
   if (key == "type" || key == "enum") {
-    JsonArray both;
-    for (const JsonValue& entry : as_list(a)) {
-      if (contains(as_list(b), entry)) both.push_back(entry);
-    }
+    JsonArray both = in_both(as_list(a), as_list(b));
+    if (key == "type") add_integers_of_numbers(as_list(a), as_list(b), &both);
     if (both.empty()) return schema_error(path, fmt::format("joins two schemas whose {} have nothing in common", key));
     return JsonValue(std::move(both));
   }
