@@ -101,7 +101,14 @@ Status eval_perplexity(const std::string& text, const EngineOptions& engine_opti
   const auto prefix = model.tokenizer->raw_prefix();
   if (body.size() + prefix.size() < 2)
     return Error{ErrorKind::kUsage, fmt::format("{} has too little text", command.text_file)};
-  const size_t window = static_cast<size_t>(model.engine->max_context_tokens()) - prefix.size();
+  const auto n_context = static_cast<size_t>(model.engine->max_context_tokens());
+  const size_t n_before = std::max<size_t>(prefix.size(), 1);  // the first scored token of a window needs one before it
+  if (n_context <= n_before) {
+    return Error{ErrorKind::kUsage,
+                 fmt::format("--max-model-len is {}, expected at least {}: a text is scored in windows of that length",
+                             n_context, n_before + 1)};
+  }
+  const size_t window = n_context - prefix.size();
   Sum sum;
   for (size_t begin = 0; begin < body.size(); begin += window) {
     const size_t end = std::min(begin + window, body.size());

@@ -368,6 +368,19 @@ TEST(EvalTest, ScoresAnswersAndTexts) {
   EXPECT_LT(must(text.fields().get<double>("perplexity")), 1000);  // of 4096 tokens
 }
 
+TEST(EvalTest, WindowsOfATextNeedAScoredToken) {
+  const TempDir dir;
+  must(io::write_file_atomically((dir / "text").string(), "def read_file(name):\n"));
+  for (const std::string& model : {kDemo, std::string(LEVIN_SOURCE_DIR) + "/models/demo-glm"}) {
+    const auto in_windows_of = [&](const char* tokens) {
+      return run_levin({"eval", model, "--perplexity", (dir / "text").string(), "--max-model-len", tokens});
+    };
+    EXPECT_EQ(in_windows_of("1").exit_code, 2);
+    EXPECT_NE(in_windows_of("1").err.find("--max-model-len is 1, expected at least 2"), std::string::npos);
+    EXPECT_EQ(in_windows_of("2").exit_code, 0);
+  }
+}
+
 // ---- serve -------------------------------------------------------------------------------------------------------
 
 TEST(ServeTest, SaysThatACacheIsTooSmall) {
