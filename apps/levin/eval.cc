@@ -21,6 +21,7 @@ struct EvalCommand {
 };
 
 struct Pair {
+  std::string where;  // file and line
   std::string prompt;
   std::string answer;
 };
@@ -39,7 +40,7 @@ Result<std::vector<Pair>> read_pairs(const std::string& file) {
     Result<io::JsonValue> document = io::parse_json(line, where);
     if (!document.ok()) return Error{ErrorKind::kUsage, document.error().message};
     LEVIN_ASSIGN(const io::JsonFields fields, io::JsonFields::of(*document, where, ErrorKind::kUsage));
-    Pair pair;
+    Pair pair{.where = where};
     LEVIN_ASSIGN(pair.prompt, fields.get<std::string>("prompt"));
     LEVIN_ASSIGN(pair.answer, fields.get<std::string>("answer"));
     if (pair.answer.empty())
@@ -65,22 +66,29 @@ Status add_logprobs(Engine& engine, const std::vector<int32_t>& ids, size_t firs
   return {};
 }
 
+// Adds the answer's log probabilities, and says whether it is the model's own.
+Result<bool> eval_answer(const ChatModel& model, const Pair& pair, const GenerationOptions& options, Sum* sum) {
+  text::ChatRequest request;
+  request.messages.push_back({.role = text::Role::kUser, .content = pair.prompt});
+  LEVIN_ASSIGN(const std::vector<text::Segment> segments, model.format->render(request));
+  LEVIN_ASSIGN(std::vector<int32_t> ids, model.tokenizer->encode(segments));
+  const size_t n_prompt = ids.size();
+  LEVIN_ASSIGN(const Answer answer, answer_prompt(model, {.ids = ids}, options, {}));
+  LEVIN_ASSIGN(const std::vector<int32_t> expected, model.tokenizer->encode_plain(pair.answer));
+  ids.insert(ids.end(), expected.begin(), expected.end());
+  LEVIN_TRY(add_logprobs(*model.engine, ids, n_prompt, sum));
+  return answer.content == pair.answer;
+}
+
 Status eval_answers(const std::vector<Pair>& pairs, const EngineOptions& engine_options,
                     const GenerationOptions& options, bool json) {
   LEVIN_ASSIGN(const ChatModel model, ChatModel::load(engine_options));
   Sum sum;
   int64_t n_exact = 0;
   for (const Pair& pair : pairs) {
-    text::ChatRequest request;
-    request.messages.push_back({.role = text::Role::kUser, .content = pair.prompt});
-    LEVIN_ASSIGN(const std::vector<text::Segment> segments, model.format->render(request));
-    LEVIN_ASSIGN(std::vector<int32_t> ids, model.tokenizer->encode(segments));
-    const size_t n_prompt = ids.size();
-    LEVIN_ASSIGN(const Answer answer, answer_prompt(model, {.ids = ids}, options, {}));
-    n_exact += answer.content == pair.answer;
-    LEVIN_ASSIGN(const std::vector<int32_t> expected, model.tokenizer->encode_plain(pair.answer));
-    ids.insert(ids.end(), expected.begin(), expected.end());
-    LEVIN_TRY(add_logprobs(*model.engine, ids, n_prompt, &sum));
+    const Result<bool> exact = eval_answer(model, pair, options, &sum);
+    if (!exact.ok()) return Error{exact.error().kind, fmt::format("{}: {}", pair.where, exact.error().message)};
+    n_exact += *exact ? 1 : 0;
   }
   const double exact = static_cast<double>(n_exact) / static_cast<double>(pairs.size());
   if (json) {

@@ -381,6 +381,22 @@ TEST(EvalTest, WindowsOfATextNeedAScoredToken) {
   }
 }
 
+TEST(EvalTest, SaysWhichAnswerCannotBeScored) {
+  const TempDir dir;
+  const std::string file = (dir / "answers").string();
+  const std::string words = fmt::format("{:a^400}", "");
+  const auto refused = [&](const std::string& prompt, const std::string& answer) {
+    must(io::write_file_atomically(file, fmt::format("{{\"prompt\": \"a\", \"answer\": \"b\"}}\n"
+                                                     "{{\"prompt\": \"{}\", \"answer\": \"{}\"}}\n",
+                                                     prompt, answer)));
+    return run_levin({"eval", kDemo, file, "--temperature", "0", "--max-model-len", "64"});
+  };
+  for (const ProgramResult& result : {refused(words, "b"), refused("a", words)}) {
+    EXPECT_EQ(result.exit_code, 2);
+    EXPECT_NE(result.err.find(file + ":2: "), std::string::npos) << result.err;
+  }
+}
+
 // ---- serve -------------------------------------------------------------------------------------------------------
 
 TEST(ServeTest, SaysThatACacheIsTooSmall) {
