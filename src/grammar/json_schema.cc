@@ -174,13 +174,21 @@ Result<JsonValue> SchemaReader::resolve(const JsonValue& schema, const std::stri
   return schema_error(path, "refers to itself without anything between");
 }
 
-Result<Expression> SchemaReader::value_of(const JsonValue& schema, const std::string& path) {
+// Refuses what is too large, before much is made of it.
+Status SchemaReader::count_part(const std::string& path) {
   if (n_in_document_ > kMaxValues || ++n_values_ > kMaxValues || depth_ > kMaxDepth) {
     return schema_error(path,
                         fmt::format("has or makes more than {} parts, or is deeper than {}; references with other "
                                     "keywords are written out",
                                     kMaxValues, kMaxDepth));
   }
+  if (n_characters_ <= kMaxCharacters) return {};
+  return schema_error(path, fmt::format("has {} characters in its names and values, more than the {} that are allowed",
+                                        n_characters_, kMaxCharacters));
+}
+
+Result<Expression> SchemaReader::value_of(const JsonValue& schema, const std::string& path) {
+  LEVIN_TRY(count_part(path));
   ++depth_;
   Result<Expression> out = value_at_depth(schema, path);
   --depth_;
@@ -381,9 +389,7 @@ Result<SchemaReader::PlainForms> SchemaReader::plain_forms(const JsonValue& sche
                                                            const Expression& suffix) {
   PlainForms out;
   LEVIN_ASSIGN(const JsonValue plain, resolve(schema, path));
-  if (n_in_document_ > kMaxValues || ++n_values_ > kMaxValues || depth_ > kMaxDepth) {
-    return schema_error(path, "makes the schema too large");
-  }
+  LEVIN_TRY(count_part(path));
   ++depth_;
   const Status added = add_plain_forms(plain, path, suffix, &out);
   --depth_;

@@ -41,7 +41,12 @@ class SchemaReader {
   // The schema must outlive the reader.
   SchemaReader(RuleSet& rules, JsonForms& forms, const io::JsonValue& schema,
                Unsupported unsupported = Unsupported::kRefused)
-      : rules_(rules), forms_(forms), root_(schema), unsupported_(unsupported), n_in_document_(n_values(schema)) {}
+      : rules_(rules),
+        forms_(forms),
+        root_(schema),
+        unsupported_(unsupported),
+        n_in_document_(n_values(schema)),
+        n_characters_(n_characters(schema)) {}
 
   Result<Expression> value() { return value_of(root_, "schema"); }
 
@@ -68,10 +73,12 @@ class SchemaReader {
  private:
   static constexpr int kMaxDepth = 200;
   static constexpr int64_t kMaxValues = 10'000;  // in the document, and with references and joined parts written out
-  static constexpr size_t kMaxParts = 256;       // of one oneOf, anyOf or prefixItems
+  static constexpr int64_t kMaxCharacters = kMaxNodes;  // more could not be compiled, and takes much memory until then
+  static constexpr size_t kMaxParts = 256;              // of one oneOf, anyOf or prefixItems
 
   // Follows references and joins allOf: an object with the keywords of the part, or a boolean.
   Result<io::JsonValue> resolve(const io::JsonValue& schema, const std::string& path);
+  Status count_part(const std::string& path);
   Result<Expression> value_at_depth(const io::JsonValue& schema, const std::string& path);
   Status add_plain_forms(const io::JsonValue& schema, const std::string& path, const Expression& suffix,
                          PlainForms* out);
@@ -119,6 +126,7 @@ class SchemaReader {
   const Unsupported unsupported_;
   std::map<std::string, RuleId> references_;
   const int64_t n_in_document_;
+  const int64_t n_characters_;
   int depth_ = 0;
   int64_t n_values_ = 0;
 };

@@ -308,6 +308,21 @@ int64_t n_values(const JsonValue& document) {
   return n;
 }
 
+int64_t n_characters(const JsonValue& document) {
+  int64_t n = 0;
+  if (const std::string* text = document.as_string()) {
+    n += std::ssize(*text);
+  } else if (const JsonArray* list = document.as_array()) {
+    for (const JsonValue& entry : *list) n += n_characters(entry);
+  } else if (const JsonObject* object = document.as_object()) {
+    for (const JsonMember& m : object->members()) {
+      if (is_annotation(m.key) && m.value.as_string() != nullptr) continue;
+      n += std::ssize(m.key) + n_characters(m.value);
+    }
+  }
+  return n;
+}
+
 Result<ObjectShape> object_shape(const JsonObject& schema, const std::string& path) {
   ObjectShape out;
   const JsonValue* properties = schema.find("properties");

@@ -47,6 +47,8 @@ struct ObjectShape {
 };
 // Values in a document, itself included.
 int64_t n_values(const io::JsonValue& document);
+// Characters of its names and strings, without annotations.
+int64_t n_characters(const io::JsonValue& document);
 
 Result<ObjectShape> object_shape(const io::JsonObject& schema, const std::string& path);
 

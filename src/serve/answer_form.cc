@@ -13,6 +13,7 @@ namespace {
 
 constexpr size_t kMaxKnown = 32;
 constexpr size_t kMaxChoices = 1000;
+constexpr size_t kMaxChoiceCharacters = grammar::kMaxExpressionNodes;  // more could not be compiled
 
 // A schema as an object, or as the text of one.
 Result<io::JsonValue> schema_value(const Body& body, std::string_view key) {
@@ -60,6 +61,12 @@ Result<TextForm> choice_form(const Body& body, std::string_view key) {
   LEVIN_ASSIGN(std::vector<std::string> choices, body.get<std::vector<std::string>>(key));
   if (choices.empty() || choices.size() > kMaxChoices) {
     return body.refuse(key, fmt::format("has {} entries, expected 1 to {}", choices.size(), kMaxChoices));
+  }
+  size_t n_characters = 0;
+  for (const std::string& choice : choices) n_characters += choice.size();
+  if (n_characters > kMaxChoiceCharacters) {
+    return body.refuse(key, fmt::format("has {} characters in all, more than the {} that are allowed", n_characters,
+                                        kMaxChoiceCharacters));
   }
   return TextForm{.kind = TextForm::Kind::kChoice, .field = std::string(key), .choices = std::move(choices)};
 }

@@ -12,6 +12,7 @@ namespace {
 using grammar::Expression;
 
 constexpr int64_t kMaxCalls = 64;  // in one answer
+constexpr size_t kMaxNameCharacters = 1000;
 
 struct Parameter {
   std::string name;
@@ -112,6 +113,11 @@ Error wrong(const std::string& function, std::string_view what) {
 
 // Names stand in tags: what would end one there cannot be written.
 Status check_name(const std::string& function, const std::string& name) {
+  if (name.size() > kMaxNameCharacters) {
+    return Error{ErrorKind::kUsage,
+                 fmt::format("a function or parameter has a name of {} characters, at most {} can stand in a call",
+                             name.size(), kMaxNameCharacters)};
+  }
   if (!name.empty() && name.find_first_of("\"<>\n") == std::string::npos) return {};
   return wrong(function, fmt::format("the name {} cannot stand in a call", io::dump_json(name)));
 }

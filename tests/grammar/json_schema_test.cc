@@ -280,6 +280,20 @@ TEST(JsonSchema, BoundsItsSize) {
   }
 }
 
+// Each character becomes a step of the grammar, and takes a hundred times its memory before there are too many.
+TEST(JsonSchema, BoundsItsCharacters) {
+  const std::string many(1'000'001, 'a');
+  for (const std::string& schema :
+       {R"({"const": ")" + many + "\"}", R"({"enum": [")" + many + "\"]}", R"({"required": [")" + many + "\"]}",
+        R"({"properties": {")" + many + "\": true}}"}) {
+    const auto grammar = compile(schema);
+    ASSERT_FALSE(grammar.ok()) << schema.substr(0, 80);
+    EXPECT_NE(grammar.error().message.find("characters in its names and values"), std::string::npos)
+        << grammar.error().message.substr(0, 200);
+  }
+  EXPECT_TRUE(compile(R"({"const": 1, "description": ")" + many + "\"}").ok());
+}
+
 TEST(JsonSchema, BoundsItsPatternsOfNames) {
   std::string patterns;
   for (int i = 0; i < 12; ++i)

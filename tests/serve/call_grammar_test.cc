@@ -191,6 +191,10 @@ TEST_P(CallGrammarTest, StrictToolsAreTakenAtTheirWord) {
       forms_.make({.calls = {.required = true}, .tools = tool(R"({"type": "object", "properties": {"a\"b": {}}})")});
   ASSERT_FALSE(unnamed.ok());
   EXPECT_NE(unnamed.error().message.find("cannot stand in a call"), std::string::npos);
+  const auto endless = forms_.make(
+      {.calls = {.required = true}, .tools = {io::JsonObject{{"name", std::string(1001, 'f')}, {"strict", true}}}});
+  ASSERT_FALSE(endless.ok());
+  EXPECT_NE(endless.error().message.find("a name of 1001 characters"), std::string::npos) << endless.error().message;
 }
 
 // Keywords of a parameter that an answer in JSON obeys, a call obeys too, and refuses where that does.

@@ -271,6 +271,8 @@ TEST_F(OpenAiTest, RefusesByName) {
       {"/v1/chat/completions", "{\"messages\": [\"\xff\"]}", 400, "", ""},
       {"/v1/chat/completions", "{}", 400, "messages", "messages is missing"},
       {"/v1/chat/completions", R"({"messages": []})", 400, "messages", "at least one message"},
+      {"/v1/chat/completions", chat(R"("guided_choice": ["x", ")" + std::string(100'000, 'a') + "\"]"), 400,
+       "guided_choice", "has 100001 characters in all"},
       {"/v1/chat/completions", R"({"messages": [{"role": "owl", "content": "x"}]})", 400, "messages",
        "the role \"owl\""},
       {"/v1/chat/completions", R"({"messages": [{"role": "user", "content": 3}]})", 400, "messages",
