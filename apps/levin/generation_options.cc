@@ -75,6 +75,7 @@ Status apply_generation_config(const std::string& folder, SamplingParams* sampli
   if (!do_sample) sampling->temperature = 0;
   LEVIN_ASSIGN(sampling->top_p, fields.get_or("top_p", sampling->top_p));
   LEVIN_ASSIGN(sampling->top_k, fields.get_or("top_k", sampling->top_k));
+  if (sampling->top_k == -1) sampling->top_k = 0;  // as in requests, both mean off
   LEVIN_ASSIGN(sampling->min_p, fields.get_or("min_p", sampling->min_p));
   LEVIN_ASSIGN(sampling->repetition_penalty, fields.get_or("repetition_penalty", sampling->repetition_penalty));
   if (!fields.has("eos_token_id")) return {};

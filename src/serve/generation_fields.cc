@@ -125,6 +125,8 @@ Status read_sampling(const Body& body, std::optional<uint64_t> default_seed, Gen
   LEVIN_ASSIGN(s.frequency_penalty, body.get_or("frequency_penalty", s.frequency_penalty));
   LEVIN_TRY(read_logit_bias(body, &s));
   LEVIN_ASSIGN(s.allowed_tokens, read_tokens(body, "allowed_token_ids"));
+  if (body.has("allowed_token_ids") && s.allowed_tokens.empty())
+    return body.refuse("allowed_token_ids", "is an empty list, which leaves no token; leave it out to allow all");
   LEVIN_ASSIGN(s.min_tokens, body.get_or("min_tokens", s.min_tokens));
   if (s.min_tokens < 0) return body.refuse("min_tokens", fmt::format("is {}, expected 0 or more", s.min_tokens));
   // any integer of 64 bits, signed or not, is a seed
@@ -162,6 +164,8 @@ Result<std::vector<std::string>> read_strings(const Body& body, std::string_view
   if (value == nullptr) return strings;
   if (const std::string* one = value->as_string()) {
     strings.push_back(*one);
+  } else if (value->as_array() == nullptr) {
+    return body.unexpected(key, "a string or a list of strings");
   } else {
     LEVIN_ASSIGN(strings, body.get<std::vector<std::string>>(key));
   }

@@ -72,7 +72,9 @@ std::string response_head(const HttpRequest& request, const HttpResponse& respon
   };
   if (!response.content_type.empty()) add("Content-Type", response.content_type);
   for (const auto& [name, value] : response.headers) add(name, value);
-  if (length != nullptr) {
+  if (response.status == 204) {
+    // has neither a body nor its length: RFC 9110, section 8.6
+  } else if (length != nullptr) {
     add("Content-Length", std::to_string(*length));
   } else if (!request.version_1_0) {
     add("Transfer-Encoding", "chunked");

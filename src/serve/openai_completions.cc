@@ -103,6 +103,11 @@ class CompletionWriter : public AnswerWriter {
     return out;
   }
   bool logprobs() const { return ask_.plan.ask.logprobs; }
+  // The token that is generated where only the prompt is wanted is nobody's.
+  io::JsonObject usage_of(Usage usage) const {
+    if (ask_.drop_answer) usage.n_answer = 0;
+    return usage_json(usage);
+  }
 
   const ServedModel& model_;
   std::shared_ptr<Exchange> exchange_;
@@ -127,7 +132,7 @@ class WholeCompletion final : public CompletionWriter {
     }
     io::JsonObject answer = frame();
     answer.set("choices", std::move(list));
-    answer.set("usage", usage_json(usage));
+    answer.set("usage", usage_of(usage));
     answer.set("seed", ask_.plan.ask.sampling.seed);
     exchange_->respond({.body = io::dump_json(answer)});
   }
@@ -174,7 +179,7 @@ class CompletionStream final : public CompletionWriter {
     if (ask_.plan.ask.include_usage) {
       io::JsonObject chunk = frame();
       chunk.set("choices", io::JsonArray());
-      chunk.set("usage", usage_json(usage));
+      chunk.set("usage", usage_of(usage));
       exchange_->send(sse(chunk));
     }
     exchange_->send(kSseDone);

@@ -373,6 +373,8 @@ TEST(GenerationConfigTest, IsNamedUnlessAnOptionTakesItsPlace) {
   model.write_text("generation_config.json", "{\"repetition_penalty\": 0}");
   expect_refusal(run_levin({"run", folder, "-p", "Hello"}), 3, "/generation_config.json: repetition_penalty is 0");
   EXPECT_EQ(run_levin({"run", folder, "-p", "Hello", "-n", "1", "--repetition-penalty", "1"}).exit_code, 0);
+  model.write_text("generation_config.json", "{\"top_k\": -1}");  // off, as in requests
+  EXPECT_EQ(run_levin({"run", folder, "-p", "Hello", "-n", "1"}).exit_code, 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(Table, TokenizerTest, testing::ValuesIn(kTokenizerRows),

@@ -162,6 +162,12 @@ TEST(HttpMessageTest, WritesDatesAsTheHeaderHasThem) {
   EXPECT_NE(serve::response_head({}, {}, true, &length).find("\r\nDate: "), std::string::npos);
 }
 
+TEST(HttpMessageTest, AnAnswerThatHasNoBodyNamesNoLength) {
+  const size_t length = 0;
+  EXPECT_NE(serve::response_head({}, {.status = 200}, true, &length).find("Content-Length: 0"), std::string::npos);
+  EXPECT_EQ(serve::response_head({}, {.status = 204}, true, &length).find("Content-Length"), std::string::npos);
+}
+
 struct Hostile {
   const char* what;
   std::string bytes;

@@ -230,6 +230,7 @@ TEST_F(OpenAiTest, CompletesTexts) {
   const io::JsonValue only_prompt =
       answer("/v1/completions", R"({"prompt": "import os", "max_tokens": 0, "echo": true})");
   EXPECT_EQ(at(only_prompt, "choices.0.text"), io::JsonValue("import os"));
+  EXPECT_EQ(at(only_prompt, "usage.completion_tokens"), io::JsonValue(int64_t{0}));
 }
 
 // Where tokens begin in the text: special tokens of the prompt are not in it.
@@ -310,6 +311,8 @@ TEST_F(OpenAiTest, RefusesByName) {
       {"/v1/chat/completions", chat(R"("frequency_penalty": 1e9)"), 400, "frequency_penalty", "is 1"},
       {"/v1/chat/completions", chat(R"("logit_bias": {"1": 1e9})"), 400, "logit_bias", "a logit_bias"},
       {"/v1/chat/completions", chat(R"("allowed_token_ids": [99999])"), 400, "allowed_token_ids", "99999"},
+      {"/v1/chat/completions", chat(R"("allowed_token_ids": [])"), 400, "allowed_token_ids", "leaves no token"},
+      {"/v1/chat/completions", chat(R"("stop": 5)"), 400, "stop", "a string or a list of strings"},
       {"/v1/chat/completions", chat(R"("stop_token_ids": [99999])"), 400, "stop_token_ids", "99999"},
       {"/v1/chat/completions", chat(R"("allowed_token_ids": [1], "min_tokens": 3)"), 400, "min_tokens",
        "min_tokens is 3"},
