@@ -41,16 +41,38 @@ void CacheManager::release(SequenceCache& s) {
   s.n_committed_blocks_ = 0;
 }
 
+// The pages of a pool for n_tokens of a sequence and for one more page of tokens in each of the others.
+int64_t CacheManager::n_needed(size_t pool, const SequenceCache& s, int64_t n_tokens,
+                               std::span<const SequenceCache* const> others) {
+  int64_t n = s.pages_.n_missing(pool, n_tokens);
+  for (const SequenceCache* other : others) n += other->pages_.n_missing(pool, other->pages_.n_tokens() + kPageTokens);
+  return n;
+}
+
 bool CacheManager::has_room(const SequenceCache& s, int64_t n_tokens,
                             std::span<const SequenceCache* const> others) const {
   for (size_t i = 0; i < pools_->n_pools(); ++i) {
     if (pools_->never_short(i)) continue;
-    int64_t n_needed = s.pages_.n_missing(i, n_tokens);
-    for (const SequenceCache* other : others)
-      n_needed += other->pages_.n_missing(i, other->pages_.n_tokens() + kPageTokens);
-    if (n_needed <= pools_->pool(i).n_free()) continue;  // counting the others takes longer
+    const int64_t n = n_needed(i, s, n_tokens, others);
+    if (n <= pools_->pool(i).n_free()) continue;  // counting the others takes longer
     const int64_t n_evictable = i == 0 && index_.shares_pages() ? index_.pages().n_evictable() : 0;
-    if (n_needed > pools_->pool(i).n_free() + n_evictable) return false;
+    if (n > pools_->pool(i).n_free() + n_evictable) return false;
+  }
+  return true;
+}
+
+// Pages that several have count once, and what the prefix index alone refers to can be evicted.
+bool CacheManager::would_have_room(const SequenceCache& s, int64_t n_tokens,
+                                   std::span<const SequenceCache* const> others) const {
+  for (size_t i = 0; i < pools_->n_pools(); ++i) {
+    if (pools_->never_short(i)) continue;
+    std::vector<bool> is_held(static_cast<size_t>(pools_->pool(i).n_pages()), false);
+    const auto hold = [&](const SequenceCache& holder) {
+      for (const int32_t page : holder.pages_.pages(i)) is_held[static_cast<size_t>(page)] = true;
+    };
+    hold(s);
+    for (const SequenceCache* other : others) hold(*other);
+    if (n_needed(i, s, n_tokens, others) > std::count(is_held.begin(), is_held.end(), false)) return false;
   }
   return true;
 }

@@ -84,6 +84,8 @@ class CacheManager {
 
   // Whether n_tokens of this sequence fit, with room left for one more page of tokens in each of the others.
   bool has_room(const SequenceCache& s, int64_t n_tokens, std::span<const SequenceCache* const> others) const;
+  // The same if all sequences but this one and the others were released.
+  bool would_have_room(const SequenceCache& s, int64_t n_tokens, std::span<const SequenceCache* const> others) const;
   // Extends the sequence's pages to n_tokens, evicting unused prefixes as needed. False if there are too few pages; the
   // sequence is then unchanged.
   bool grow(SequenceCache& s, int64_t n_tokens);
@@ -110,6 +112,8 @@ class CacheManager {
   std::span<const BlockKey> keys(SequenceCache& s, std::span<const int32_t> tokens, int64_t n_blocks) const;
   BlockPlace place(const SequenceCache& s, std::span<const int32_t> tokens, int64_t block) const;
   int64_t n_restorable_blocks(std::span<const int32_t> tokens) const;
+  static int64_t n_needed(size_t pool, const SequenceCache& s, int64_t n_tokens,
+                          std::span<const SequenceCache* const> others);
   void enter(SequenceCache& s, std::span<const int32_t> tokens, std::span<const ResumeState> resume);
   void keep_records(SequenceCache& s, std::span<const int32_t> tokens, std::span<const ResumeState> resume);
 

@@ -101,6 +101,7 @@ class SequencePages {
   // The number of pages of a pool that grow(n_tokens) would allocate.
   int64_t n_missing(size_t pool, int64_t n_tokens) const;
 
+  const std::vector<int32_t>& pages(size_t pool) const { return tables_[pool].pages(); }
   const std::vector<int32_t>& rows() const { return tables_.front().pages(); }
   const std::vector<int32_t>& entries(size_t i) const { return tables_[1 + i].pages(); }
   int32_t ring() const { return tables_.back().pages().empty() ? -1 : tables_.back().pages().front(); }

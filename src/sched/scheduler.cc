@@ -217,23 +217,32 @@ void Scheduler::admit(StepPlan& plan) {
   }
 }
 
+// Whether a sequence that waits can run along with those that do, none of which is to be preempted at once.
+bool Scheduler::fits(const Sequence& s) const {
+  if (std::ssize(running_) >= options_.max_running) return false;
+  std::vector<const SequenceCache*> others;
+  for (const auto& [rank, id] : running_) others.push_back(&sequences_.at(id).cache);
+  return cache_.has_room(s.cache, slots_after(s, s.n_tokens()), others);
+}
+
+// The same if all of worse priority, of which there are some, were preempted. Where that does not suffice, nobody is.
+bool Scheduler::would_fit(const Sequence& s) const {
+  std::vector<const SequenceCache*> others;
+  for (const auto& [rank, id] : running_) {
+    if (rank.first <= s.rank.first) others.push_back(&sequences_.at(id).cache);
+  }
+  if (others.size() == running_.size() || std::ssize(others) >= options_.max_running) return false;
+  return cache_.would_have_room(s.cache, slots_after(s, s.n_tokens()), others);
+}
+
 bool Scheduler::admit_one(Sequence& s, StepPlan& plan) {
   PrefixHit hit;
   if (s.spec.look_up) hit = cache_.begin(s.cache, *s.spec.tokens);
-  const auto fits = [&] {
-    if (static_cast<int64_t>(running_.size()) >= options_.max_running) return false;
-    std::vector<const SequenceCache*> others;  // none of which is to be preempted at once
-    for (const auto& [rank, id] : running_) others.push_back(&at(id).cache);
-    return cache_.has_room(s.cache, slots_after(s, s.n_tokens()), others);
-  };
-  while (!fits()) {
-    const auto last = std::prev(running_.end());
-    if (last->first.first <= s.rank.first) {  // of no worse priority
-      cache_.release(s.cache);
-      return false;
-    }
-    preempt(at(last->second), plan);
+  if (!fits(s) && !would_fit(s)) {
+    cache_.release(s.cache);
+    return false;
   }
+  while (!fits(s)) preempt(at(std::prev(running_.end())->second), plan);
   waiting_.erase(s.rank);
   running_.emplace(s.rank, s.spec.id);
   if (!s.has_run) --n_new_;

@@ -25,7 +25,8 @@
 //           not known either, so it gets pages for the case that all of its rows are right. Steps with prefill, admission or
 //           preemption are not planned ahead
 // Admission needs pages for all known tokens and one more for each running sequence, so that they are not preempted at
-//           once. A sequence of better priority (not one of earlier submission) preempts others to be admitted
+//           once. A sequence of better priority (not one of earlier submission) preempts others to be admitted, where that
+//           makes enough room
 // Prefixes  are looked up at admission. Complete blocks are committed while their sequence runs, so that later
 //           sequences find them. Blocks of a prompt that exist as records are restored instead of computed, chunk by
 //           chunk, even if they were stored after admission. A chunk that is restored completely, or after which the
@@ -179,6 +180,8 @@ class Scheduler {
   bool may_admit() const;
   void plan_prefill(StepPlan& plan);
   void admit(StepPlan& plan);
+  bool fits(const Sequence& s) const;
+  bool would_fit(const Sequence& s) const;
   bool admit_one(Sequence& s, StepPlan& plan);
   void add_chunk(Sequence& s, StepPlan& plan);
   void restore(Sequence& s, int64_t n_rows, StepPlan& plan);

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <numeric>
 
@@ -127,6 +128,40 @@ TEST(Scheduler, BetterPriorityGoesFirstAndSendsOthersBack) {
   EXPECT_EQ(plan.entries[0].id, 3);
   bench.remove(3);
   EXPECT_EQ(bench.step().entries, (std::vector<StepEntry>{chunk(1, 0, 11, true)}));  // with the token it had
+}
+
+TEST(Scheduler, ABetterPrioritySendsNobodyBackWhereThatMakesTooLittleRoom) {
+  Bench bench({}, 4, false);
+  bench.submit(1, 60, 60, 0);
+  bench.submit(2, 60, 60, 5);
+  bench.step();
+  bench.submit(3, 150, 60, 1);  // 3 pages, and one more for 1: without 2 there are 3
+  for (int i = 0; i < 3; ++i) {
+    const StepPlan plan = bench.step();
+    EXPECT_TRUE(plan.preempted.empty() && plan.admitted.empty());
+    EXPECT_EQ(plan.entries.size(), 2u);
+  }
+  bench.remove(1);
+  const StepPlan plan = bench.step();  // it fits with 2 gone
+  EXPECT_EQ(plan.preempted, (std::vector<SequenceId>{2}));
+  ASSERT_EQ(plan.admitted.size(), 1u);
+  EXPECT_EQ(plan.admitted[0].id, 3);
+  EXPECT_TRUE(replay_trace(bench.trace()).ok());
+}
+
+TEST(Scheduler, ABetterPriorityGetsThePagesThatOthersShareWithIt) {
+  Bench bench({}, 6);
+  bench.submit(1, 200, 60, 5);
+  bench.submit(2, 200, 60, 5);
+  bench.tokens(2) = bench.tokens(1);
+  bench.step();
+  bench.step();
+  bench.submit(3, 330, 50, 1);  // all 6 pages, of which it finds 3
+  std::copy_n(bench.tokens(1).begin(), 200, bench.tokens(3).begin());
+  const StepPlan plan = bench.step();
+  EXPECT_EQ(plan.preempted, (std::vector<SequenceId>{2, 1}));
+  ASSERT_EQ(plan.admitted.size(), 1u);
+  EXPECT_EQ(plan.admitted[0].n_cached, 3 * kPageTokens);
 }
 
 TEST(Scheduler, SendsTheLastBackWhenPagesRunOut) {
