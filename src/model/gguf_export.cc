@@ -87,9 +87,14 @@ Status write_values(std::span<const float> values, GgufType type, GgufRounding& 
   return sink(std::as_bytes(values));
 }
 
-Error too_large(const std::string& name) {
-  return {ErrorKind::kModelInvalid,
-          fmt::format("{} has values beyond 65504, the largest of f16; write bf16 or f32 instead", name)};
+// As write_values(), of the tensor of this name; an error where f16 would make a value infinite.
+Status write_rounded(const std::string& name, std::span<const float> values, GgufType type, GgufRounding& rounding,
+                     const GgufSink& sink) {
+  const auto beyond = [](float x) { return std::abs(x) >= 65520.0f; };
+  if (type != GgufType::kF16 || std::none_of(values.begin(), values.end(), beyond))
+    return write_values(values, type, rounding, sink);
+  return Error{ErrorKind::kModelInvalid,
+               fmt::format("{} has values beyond 65504, the largest of f16; write bf16 or f32 instead", name)};
 }
 
 // Rows begin .. end-1 of a tensor; of one in blocks, `begin` is the first row of a block.
@@ -129,10 +134,8 @@ Status for_each_slice(const StoredTensor& tensor, const StoredScales* scales,
 
 Status write_matrix(const StoredTensor& tensor, const StoredScales* scales, GgufType type, GgufRounding& rounding,
                     const GgufSink& sink) {
-  return for_each_slice(tensor, scales, [&](const std::vector<float>& values) -> Status {
-    const auto beyond = [](float x) { return std::abs(x) >= 65520.0f; };
-    if (type == GgufType::kF16 && std::any_of(values.begin(), values.end(), beyond)) return too_large(tensor.name);
-    return write_values(values, type, rounding, sink);
+  return for_each_slice(tensor, scales, [&](const std::vector<float>& values) {
+    return write_rounded(tensor.name, values, type, rounding, sink);
   });
 }
 
@@ -215,7 +218,7 @@ Status write_up_part(const Context& context, const WeightRow& row, UpPart part, 
         for (int64_t i = 0; i < c.d_nope; ++i) out.push_back(rows[i * k + col]);
       }
     }
-    return write_values(out, context.matrices, *context.rounding, sink);
+    return write_rounded(row.name, out, context.matrices, *context.rounding, sink);
   });
 }
 

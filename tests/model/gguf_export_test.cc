@@ -220,5 +220,21 @@ TEST(GgufExportTest, RefusesWhatGgufCannotHold) {
   EXPECT_EQ(status.error().message, "layers.0.ffn.experts.0.w1.scale has a scale that is NaN");
 }
 
+TEST(GgufExportTest, RefusesF16ThatWouldBeInfinite) {
+  for (const char* name : {"model.layers.1.self_attn.q_a_proj.weight", "model.layers.1.self_attn.kv_b_proj.weight"}) {
+    test::TempCheckpoint model = test::TempCheckpoint::from_fixture("v32-odd");
+    const uint16_t large = f32_to_bf16(65536.0f);
+    std::memcpy(model.tensor(name).bytes.data() + 6, &large, sizeof(large));
+    const io::Checkpoint checkpoint = test::must(io::Checkpoint::open(model.write()));
+    const ModelConfig c = config_of("v32-odd");
+    const GgufOptions f16{.architecture = "", .matrices = GgufType::kF16};
+    const GgufExport gguf = test::must(export_gguf(c, checkpoint_tensors(checkpoint, true), f16));
+    const Status status = gguf.file.write(model.path() / "x.gguf");
+    ASSERT_FALSE(status.ok()) << name;
+    EXPECT_EQ(status.error().message,
+              std::string(name) + " has values beyond 65504, the largest of f16; write bf16 or f32 instead");
+  }
+}
+
 }  // namespace
 }  // namespace levin
