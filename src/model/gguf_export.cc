@@ -242,6 +242,16 @@ Status check_groups(const Context& context, const WeightRow& row) {
                                                      row.name, row.shape[1], io::kGgufMxfp4Group)};
 }
 
+// MXFP4 is written as it is, and the experts of a layer are one tensor.
+Status check_one_type(const Context& context, const WeightRow& first, const WeightRow& other) {
+  const StoredDtype a = context.source.dtype(first), b = context.source.dtype(other);
+  if ((a == StoredDtype::kI8) == (b == StoredDtype::kI8)) return {};
+  return Error{
+      ErrorKind::kModelInvalid,
+      fmt::format("{} is {}, {} {}; the experts of a layer are one tensor in GGUF: store all as MXFP4, or none",
+                  other.name, io::dtype_name(b), first.name, io::dtype_name(a))};
+}
+
 Status add_tensors(const SharedContext& context, bool with_mtp, io::GgufWriter& file) {
   std::vector<std::string> names;                      // in the order of the forward pass
   std::map<std::string, std::vector<WeightRow>> rows;  // by name: one, or one of each expert
@@ -252,6 +262,7 @@ Status add_tensors(const SharedContext& context, bool with_mtp, io::GgufWriter& 
     std::vector<WeightRow>& same = rows[name];
     if (same.empty()) names.push_back(name);
     same.push_back(row);
+    LEVIN_TRY(check_one_type(*context, same.front(), row));
   }
   for (const std::string& name : names) {
     if (name.ends_with("attn_kv_b.weight")) {

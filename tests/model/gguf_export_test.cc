@@ -2,6 +2,7 @@
 // whole files is for tests/apps/gguf_test.py.
 #include "model/gguf_export.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -218,6 +219,29 @@ TEST(GgufExportTest, RefusesWhatGgufCannotHold) {
   const Status status = gguf.file.write(model.path() / "x.gguf");
   ASSERT_FALSE(status.ok());
   EXPECT_EQ(status.error().message, "layers.0.ffn.experts.0.w1.scale has a scale that is NaN");
+}
+
+// The experts of a layer are one tensor with one type, which is not that of the first where another is stored otherwise.
+TEST(GgufExportTest, RefusesExpertsOfWhichOnlySomeAreMxfp4) {
+  const ModelConfig c = config_of("v4-fp4");
+  for (const char* other : {"layers.1.ffn.experts.0.w2.", "layers.1.ffn.experts.1.w2."}) {
+    test::TempCheckpoint model = test::TempCheckpoint::from_fixture("v4-fp4");
+    const std::string name = other;
+    model.set_dtype(name + "weight", io::StoredDtype::kBF16);
+    model.set_shape(name + "weight", {c.d_model, c.d_expert});
+    model.remove_tensor(name + "scale");
+    const io::Checkpoint checkpoint = test::must(io::Checkpoint::open(model.write()));
+    test::must(check_weights(c, checkpoint));  // the model runs
+    const auto refused = export_gguf(c, checkpoint_tensors(checkpoint, true), {});
+    ASSERT_FALSE(refused.ok());
+    EXPECT_EQ(refused.error().kind, ErrorKind::kModelInvalid);
+    EXPECT_EQ(
+        refused.error().message,
+        fmt::format("layers.1.ffn.experts.1.w2.weight is {}, layers.1.ffn.experts.0.w2.weight {}; the experts of a "
+                    "layer are one tensor in GGUF: store all as MXFP4, or none",
+                    name.find("experts.1") != std::string::npos ? "BF16" : "I8",
+                    name.find("experts.1") != std::string::npos ? "I8" : "BF16"));
+  }
 }
 
 TEST(GgufExportTest, RefusesF16ThatWouldBeInfinite) {
