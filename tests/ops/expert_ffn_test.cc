@@ -11,6 +11,7 @@
 #include "ops/kernel_registry.h"
 #include "ops/matmul.h"
 #include "ops/moe.h"
+#include "ops/op_times.h"
 #include "ops/quantize.h"
 #include "ops/support.h"
 #include "ops/weights.h"
@@ -586,6 +587,27 @@ TEST(ExpertFfnSliceTest, CutsManyTokensIntoSlicesThatNobodySees) {
       ops::expert_ffn(device->ctx(), single);
       ASSERT_TRUE(same_bits(one, all.view().slice_first(t, 1))) << device->name() << ", token " << t;
     }
+  }
+}
+
+// Rows rounded by 32 are multiplied as bf16.
+TEST(ExpertFfnWorkTest, IsKnownOfEveryTypeOfInput) {
+  Random random(6);
+  const Tensor x = random_tensor(random, {3, 64}), out(DType::kF32, {3, 64});
+  for (const auto& device : devices_under_test()) {
+    if (device->on_cuda()) continue;
+    const auto work_with = [&](Operand operand) {
+      const FfnWeights w = random_ffn(random, {DType::kMxfp4, operand, 64, 32}, 32);
+      OpContext ctx = device->ctx();
+      OpTimes times;
+      ctx.times = &times;
+      ops::ffn(ctx, {.x = x, .weights = &w, .out = out});
+      return times.work_of(OpKind::kFfn);
+    };
+    const OpWork bf16 = work_with(Operand::kBF16), by_32 = work_with(Operand::kFp8By32);
+    EXPECT_EQ(bf16.f32_flop + bf16.bf16_flop, 2.0 * 3 * 3 * 64 * 32) << device->name();
+    EXPECT_EQ(by_32.f32_flop, bf16.f32_flop) << device->name();
+    EXPECT_EQ(by_32.bf16_flop, bf16.bf16_flop) << device->name();
   }
 }
 

@@ -307,7 +307,7 @@ void expert_ffn_slice(CpuBackend& cpu, const ops::ExpertFfn& a) {
 
 OpWork ffn_work(const CpuBackend& cpu, const ops::FfnWeights& w, int64_t n_rows) {
   const auto operand = [&](ops::Operand rounded, const Matrix& m) {
-    constexpr DType kTypes[] = {DType::kF32, DType::kBF16, DType::kF8E4M3};
+    constexpr DType kTypes[] = {DType::kF32, DType::kBF16, DType::kF8E4M3, DType::kBF16};  // of what is multiplied
     return operand_dtype(cpu, kTypes[static_cast<size_t>(rounded)], m);
   };
   OpWork work = product_work(operand(w.input, w.gate), w.gate, n_rows);
