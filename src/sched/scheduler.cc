@@ -130,7 +130,7 @@ void Scheduler::preempt(Sequence& s, StepPlan& plan) {
   cache_.release(s.cache);
   s.restored.clear();
   s.n_cached = s.n_committed = 0;
-  s.n_drafts = 0;
+  s.n_drafts = s.n_planned_rows = 0;
   ++totals_.n_preempted;
 }
 

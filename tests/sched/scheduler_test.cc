@@ -288,6 +288,27 @@ TEST(Scheduler, ASequenceWhoseNextTokenIsItsLastIsInNoStepAhead) {
   EXPECT_EQ(ahead->entries, (std::vector<StepEntry>{decoding(2, 21, 0)}));
 }
 
+// Its row is not one of four, as it was planned to be when it was preempted.
+TEST(Scheduler, NoStepIsAheadOfOneThatComesBackWithAllButItsLastTokenCached) {
+  Bench bench({.step_tokens = 100, .chunk_tokens = 100, .max_running = 1, .lookahead_tokens = 4});
+  bench.submit(1, 60, 100, 5);
+  bench.step(3);
+  ASSERT_EQ(bench.scheduler().plan().entries, (std::vector<StepEntry>{decoding(1, 60, 3)}));
+  bench.advance(1, 60, 3, 3);
+  bench.submit(2, 10, 100, 1);
+  ASSERT_EQ(bench.step().preempted, (std::vector<SequenceId>{1}));
+  bench.remove(2);
+  const StepPlan back = bench.scheduler().plan();
+  ASSERT_EQ(back.admitted.size(), 1u);
+  ASSERT_EQ(back.entries, (std::vector<StepEntry>{decoding(1, 64, 0)}));
+  EXPECT_FALSE(bench.scheduler().plan_ahead(0).has_value());
+  bench.advance(1, 64, 0, 0);
+  ASSERT_EQ(bench.scheduler().plan().entries, (std::vector<StepEntry>{decoding(1, 65, 0)}));
+  const auto ahead = bench.scheduler().plan_ahead(0);
+  ASSERT_TRUE(ahead.has_value());
+  EXPECT_EQ(ahead->entries, (std::vector<StepEntry>{decoding(1, 66, 0)}));
+}
+
 TEST(Scheduler, NoStepIsAheadOfAPromptAnAdmissionOrAShortageOfPages) {
   Bench prompts({.step_tokens = 100, .chunk_tokens = 100});
   prompts.submit(1, 10);
