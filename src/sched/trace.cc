@@ -73,12 +73,18 @@ std::optional<TraceLine> read_line(std::string_view text) {
   return line;
 }
 
-// All words from the second on as numbers; nothing if there are not `count` of them, or up to `n_optional` more.
-std::optional<std::vector<int64_t>> numbers(const TraceLine& line, size_t count, size_t n_optional = 0) {
+constexpr size_t kNone = 0;      // of the words
+constexpr size_t kPriority = 2;  // of those of submit
+
+// All words from the second on as numbers; nothing if there are not `count` of them, or up to `n_optional` more, or if one is
+// below zero that may not be.
+std::optional<std::vector<int64_t>> numbers(const TraceLine& line, size_t count, size_t n_optional = 0,
+                                            size_t may_be_negative = kNone) {
   std::vector<int64_t> out;
   for (size_t i = 1; i < line.words.size(); ++i) {
     const std::optional<int64_t> value = number<int64_t>(line.words[i]);
-    if (!value || *value < 0 || *value > INT32_MAX) return std::nullopt;
+    const int64_t least = i == may_be_negative ? INT32_MIN : 0;
+    if (!value || *value < least || *value > INT32_MAX) return std::nullopt;
     out.push_back(*value);
   }
   if (out.size() < count || out.size() > count + n_optional) return std::nullopt;
@@ -150,7 +156,7 @@ std::string Replay::begin(const TraceLine& line) {
 }
 
 std::string Replay::submit(const TraceLine& line) {
-  const auto v = numbers(line, 4);
+  const auto v = numbers(line, 4, 0, kPriority);
   if (!v || line.tokens.empty()) return "it does not read as 'submit ID PRIORITY LIMIT LOOK_UP : TOKEN...'";
   const auto [at, added] = tokens_.emplace((*v)[0], line.tokens);
   if (!added) return fmt::format("sequence {} is there already", (*v)[0]);

@@ -345,6 +345,17 @@ TEST(ScheduleTrace, ReplaysToTheSamePlans) {
   EXPECT_EQ(*n_plans, 45);
 }
 
+TEST(ScheduleTrace, HasPrioritiesBelowZero) {
+  Bench bench({.max_running = 1});
+  bench.submit(1, 10);
+  bench.step();
+  bench.submit(2, 10, 100, -1000);
+  EXPECT_EQ(bench.step().preempted, (std::vector<SequenceId>{1}));
+  const Result<int64_t> n_plans = replay_trace(bench.trace());
+  ASSERT_TRUE(n_plans.ok()) << n_plans.error().message;
+  EXPECT_EQ(*n_plans, 2);
+}
+
 TEST(ScheduleTrace, NamesTheLineThatComesOutDifferently) {
   Bench bench({});
   bench.submit(1, 100);
@@ -370,6 +381,7 @@ TEST(ScheduleTrace, RefusesWhatDoesNotRead) {
            {"levin-schedule 2 100 64 3 5 1 1 64 0 : 576 1 1 0 0\n\n", "words and token ids"},
            {"levin-schedule 2 100 64 3 5 1 1 64 0 : 576 1 1 0 0\nsubmit 1 0 10 1 : 4 x", "words and token ids"},
            {"levin-schedule 2 100 64 3 5 1 1 64 0 : 576 1 1 0 0\nsubmit 1 0 10 1 :", "submit ID PRIORITY LIMIT"},
+           {"levin-schedule 2 100 64 3 5 1 1 64 0 : 576 1 1 0 0\nsubmit 1 0 -10 1 : 4", "submit ID PRIORITY LIMIT"},
            {"levin-schedule 2 100 64 3 5 1 1 64 0 : 576 1 1 0 0\nsubmit 1 0 9999 1 : 4", "it is now refused"},
            {"levin-schedule 2 100 64 3 5 1 1 64 0 : 576 1 1 0 0\nremove 4", "it does not name a sequence"},
            {"levin-schedule 2 100 64 3 5 1 1 64 0 : 576 1 1 0", "it does not read as a first line"},
