@@ -2,6 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <numeric>
+
+#include "tensor/row_formats.h"
+
 namespace levin {
 using io::JsonFields;
 
@@ -40,6 +44,19 @@ Status read_expert_numbers(const JsonFields& fields, ModelConfig* config) {
 Status read_stream_numbers(const JsonFields& fields, ModelConfig* config) {
   LEVIN_ASSIGN(config->ffn_limit, read_real(fields, "swiglu_limit", {1e-3, 1e6}));
   LEVIN_ASSIGN(config->stream_eps, read_real(fields, "hc_eps", {1e-12, 0.1}));
+  return {};
+}
+
+Status check_common_multiple(const JsonFields& fields, std::string_view key, std::span<const int64_t> ratios) {
+  constexpr int64_t kMost = 1 << 20;
+  int64_t n_tokens = kPageTokens;
+  for (const int64_t ratio : ratios) {
+    if (ratio > 0) n_tokens = std::lcm(n_tokens, ratio);
+    if (n_tokens > kMost)
+      return fields.unexpected(key, fmt::format("ratios with a least common multiple of at most {}, also with the {} "
+                                                "tokens of a page",
+                                                kMost, kPageTokens));
+  }
   return {};
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -41,6 +42,10 @@ Status read_indexed_moe_dims(const io::JsonFields& fields, ModelConfig* config);
 Status read_expert_numbers(const io::JsonFields& fields, ModelConfig* config);
 // Of models with residual streams: swiglu_limit and hc_eps.
 Status read_stream_numbers(const io::JsonFields& fields, ModelConfig* config);
+
+// Ratios of entries, 0 for layers without: after a common multiple of them and of a page all entries are complete, and prefixes
+// are cached in blocks of so many tokens. Refused where the least is above 2^20.
+Status check_common_multiple(const io::JsonFields& fields, std::string_view key, std::span<const int64_t> ratios);
 
 struct RealRange {
   double min;

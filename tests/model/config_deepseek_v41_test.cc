@@ -149,6 +149,13 @@ const Refused kRefused[] = {
     {"Blocks", put_quantization("weight_block_size", JsonArray{128, 128}),
      "weight_block_size is [128, 128], which this version does not implement; implemented: [32, 32]"},
     {"ExpertDtype", put_quantization("expert_dtype", "int4"), "expert_dtype is \"int4\" (a string), expected \"fp4\""},
+    {"RatiosWithoutACommonMultiple",
+     [](JsonObject& config) {
+       JsonArray ratios = *text_of(config).find("compress_ratios")->as_array();
+       ratios[2] = 61, ratios[3] = 59, ratios[4] = 53, ratios[5] = 47;  // primes
+       text_of(config).set("compress_ratios", ratios);
+     },
+     "ratios with a least common multiple of at most 1048576"},
     {"Ratios", put("compress_ratios", JsonArray{0, 0, 2}),
      "compress_ratios is a list of 3, expected 40 entries (num_hidden_layers), and 3 more"},
     {"NoSource", put("kv_source_layer_ids", JsonArray{8, 14, 20}),

@@ -317,6 +317,20 @@ INSTANTIATE_TEST_SUITE_P(
                   c.set("compress_ratios", ratios);
                 },
                 "ratios from 0 to 65536, not -4"},
+        Refused{"RatiosWithoutACommonMultiple",
+                [](JsonObject& c) {
+                  JsonArray ratios = *c.find("compress_ratios")->as_array();
+                  ratios[5] = 65521, ratios[6] = 65519, ratios[7] = 65497, ratios[8] = 65479;  // primes
+                  c.set("compress_ratios", ratios);
+                },
+                "ratios with a least common multiple of at most 1048576"},
+        Refused{"RatesWithoutACommonMultiple",
+                [](JsonObject& c) {
+                  c.erase("compress_ratios");
+                  c.set("layer_types", *in_transformers_spelling("deepseek-v4-flash").find("layer_types"));
+                  c.set("compress_rates", JsonObject{{"compressed_sparse_attention", 65521}});
+                },
+                "ratios with a least common multiple of at most 1048576"},
         Refused{"RatiosAgainstTypes",
                 [](JsonObject& c) {
                   c.set("layer_types", *in_transformers_spelling("deepseek-v4-flash").find("layer_types"));

@@ -188,6 +188,7 @@ Result<std::vector<LayerCompression>> read_ratios(const JsonFields& fields, cons
     const Compression compressed = ratio == indexed_ratio ? Compression::kIndexed : Compression::kAll;
     layers.push_back({.kind = ratio == 0 ? Compression::kNone : compressed, .ratio = ratio});
   }
+  LEVIN_TRY(check_common_multiple(fields, "compress_ratios", ratios));
   return layers;
 }
 
@@ -198,6 +199,7 @@ Result<std::vector<LayerCompression>> read_layer_types(const JsonFields& fields,
     return fields.unexpected("layer_types", fmt::format("{} entries (num_hidden_layers)", config.n_layers));
   }
   std::vector<LayerCompression> layers;
+  std::vector<int64_t> ratios;
   for (const std::string& type : types) {
     const auto kind =
         std::find_if(kLayerKinds.begin(), kLayerKinds.end(), [&](const LayerKind& k) { return k.name == type; });
@@ -208,7 +210,9 @@ Result<std::vector<LayerCompression>> read_layer_types(const JsonFields& fields,
     }
     LEVIN_ASSIGN(const int64_t ratio, ratio_of(*kind, fields));
     layers.push_back({.kind = kind->kind, .ratio = ratio});
+    ratios.push_back(ratio);
   }
+  LEVIN_TRY(check_common_multiple(fields, "compress_rates", ratios));
   return layers;
 }
 

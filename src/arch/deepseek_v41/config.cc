@@ -176,6 +176,7 @@ Result<std::vector<int64_t>> read_ratios(const JsonFields& fields, const ModelCo
     if (ratio < 0 || ratio > kPageTokens)
       return fields.unexpected(kKey, fmt::format("ratios from 0 to {}, not {}", kPageTokens, ratio));
   }
+  LEVIN_TRY(check_common_multiple(fields, kKey, ratios));
   return ratios;
 }
 
