@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <system_error>
 
 #include "base/check.h"
 #include "io/json.h"
@@ -127,7 +128,9 @@ Result<ParsedConfig> load_model_config(const std::string& folder, const Registry
   LEVIN_ASSIGN(const std::string text, io::read_file(path, {.max_bytes = 16 << 20}));
   LEVIN_ASSIGN(ParsedConfig parsed, parse_model_config(text, path.string(), registry, overrides));
   const std::filesystem::path modelopt = std::filesystem::path(folder) / "hf_quant_config.json";
-  if (!parsed.config.fp8_blocks && !parsed.config.nvfp4_experts && std::filesystem::exists(modelopt)) {
+  std::error_code ignored;  // what is there and cannot be looked at is an error when it is read
+  const bool is_there = std::filesystem::status(modelopt, ignored).type() != std::filesystem::file_type::not_found;
+  if (!parsed.config.fp8_blocks && !parsed.config.nvfp4_experts && is_there) {
     LEVIN_ASSIGN(parsed.config.nvfp4_experts, says_nvfp4(modelopt));
   }
   return parsed;

@@ -137,6 +137,17 @@ TEST(Nvfp4Test, AnotherFileMaySayIt) {
   EXPECT_NE(refused.error().message.find("quant_algo is \"FP8\""), std::string::npos) << refused.error().message;
 }
 
+TEST(Nvfp4Test, AnotherFileThatCannotBeReadIsAnError) {
+  TempCheckpoint model = TempCheckpoint::from_fixture("glm-shared");
+  const std::filesystem::path folder = model.write();
+  std::filesystem::create_symlink("hf_quant_config.json", folder / "hf_quant_config.json");  // to itself
+  const auto parsed = load_model_config(folder.string());
+  ASSERT_FALSE(parsed.ok());
+  EXPECT_EQ(parsed.error().kind, ErrorKind::kModelInvalid);
+  EXPECT_NE(parsed.error().message.find("cannot open " + (folder / "hf_quant_config.json").string()), std::string::npos)
+      << parsed.error().message;
+}
+
 TEST(Nvfp4Test, DummiesAreStoredAsTheConfigSays) {
   TempCheckpoint model = TempCheckpoint::from_fixture("glm-nvfp4");
   const ModelConfig config = must(load_model_config(model.write().string())).config;
