@@ -238,11 +238,15 @@ bool Scheduler::would_fit(const Sequence& s) const {
 bool Scheduler::admit_one(Sequence& s, StepPlan& plan) {
   PrefixHit hit;
   if (s.spec.look_up) hit = cache_.begin(s.cache, *s.spec.tokens);
-  if (!fits(s) && !would_fit(s)) {
-    cache_.release(s.cache);
-    return false;
+  const bool may_preempt = !fits(s) && would_fit(s);
+  while (!fits(s)) {
+    const bool has_worse = !running_.empty() && running_.rbegin()->first.first > s.rank.first;
+    if (!may_preempt || !has_worse) {
+      cache_.release(s.cache);
+      return false;
+    }
+    preempt(at(running_.rbegin()->second), plan);
   }
-  while (!fits(s)) preempt(at(std::prev(running_.end())->second), plan);
   waiting_.erase(s.rank);
   running_.emplace(s.rank, s.spec.id);
   if (!s.has_run) --n_new_;
