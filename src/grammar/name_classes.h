@@ -1,4 +1,5 @@
-// Names of object members by the patterns that they match, for patternProperties of JSON schemas.
+// Names of object members by the patterns that they match, for patternProperties of JSON schemas. Of no patterns: all
+// names but those that are taken, for additionalProperties.
 //
 //   LEVIN_ASSIGN(const NameClasses names, NameClasses::of({"^x-", "_at$"}, {"x-id"}));
 //   names.patterns_of("x-id");   // {0}: properties obey the patterns too

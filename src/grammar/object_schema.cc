@@ -119,16 +119,15 @@ Result<std::optional<Expression>> SchemaReader::other_members(const JsonObject& 
   const JsonValue* others = schema.find("additionalProperties");
   const bool* flag = others != nullptr ? others->as_bool() : nullptr;
   if (flag != nullptr ? !*flag : others == nullptr && !names.empty()) return std::optional<Expression>();
-  LEVIN_ASSIGN(Expression value, value_of(additional(schema), path + ".additionalProperties"));
-  std::vector<std::u32string> taken;
-  for (const std::string& name : names) {
-    const std::vector<char32_t> characters = decode_utf8(name);
-    taken.emplace_back(characters.begin(), characters.end());
+  const Result<NameClasses> free = NameClasses::of({}, names);
+  if (!free.ok()) {
+    return schema_error(path, fmt::format("has properties with names that are too long for other members next to them: "
+                                          "{}; shorten the names or set additionalProperties to false",
+                                          free.error().message));
   }
-  const CharSet unescaped = all_but({{0, 0x1f}, {'"', '"'}, {'\\', '\\'}});
-  LEVIN_ASSIGN(const RuleId name,
-               rules_.add(sequence({literal("\""), none_of(taken, unescaped, Writing::kJsonString), literal("\"")})));
-  LEVIN_ASSIGN(Expression out, forms_.member(call(name), std::move(value)));
+  LEVIN_ASSIGN(Expression value, value_of(additional(schema), path + ".additionalProperties"));
+  LEVIN_ASSIGN(const RuleId name, rules_.add(free->others().front().automaton));
+  LEVIN_ASSIGN(Expression out, forms_.member(sequence({literal("\""), call(name), literal("\"")}), std::move(value)));
   return std::optional<Expression>(std::move(out));
 }
 

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <map>
 #include <string>
 #include <utility>
 
@@ -166,36 +165,6 @@ Expression text_of(std::string_view utf8, Writing writing) {
     }
   }
   return literal(written);
-}
-
-Expression none_of(const std::vector<std::u32string>& texts, const CharSet& others, Writing writing) {
-  std::map<char32_t, std::vector<std::u32string>> by_first;
-  bool may_end = true;
-  for (const std::u32string& text : texts) {
-    if (text.empty()) {
-      may_end = false;
-    } else {
-      by_first[text[0]].push_back(text.substr(1));
-    }
-  }
-  CharSet firsts;
-  std::vector<Expression> parts;
-  for (const auto& [first, rests] : by_first) {
-    firsts.push_back({first, first});
-    parts.push_back(sequence({one_of({{first, first}}, writing), none_of(rests, others, writing)}));
-  }
-  CharSet free;  // of `others`, those that begin none of the texts
-  for (const CharRange& range : others) {
-    char32_t low = range.low;
-    for (const CharRange& first : firsts) {
-      if (first.low < low || first.low > range.high) continue;
-      if (low < first.low) free.push_back({low, first.low - 1});
-      low = first.low + 1;
-    }
-    if (low <= range.high) free.push_back({low, range.high});
-  }
-  parts.push_back(sequence({one_of(free, writing), repeat(one_of(others, writing), 0)}));
-  return may_end ? optional(choice(std::move(parts))) : choice(std::move(parts));
 }
 
 }  // namespace levin::grammar

@@ -32,7 +32,4 @@ Expression text_of(std::string_view utf8, Writing writing);
 
 std::vector<char32_t> decode_utf8(std::string_view valid_utf8);
 
-// Any number of characters of `others` or of the texts' own, such that the whole is none of the texts.
-Expression none_of(const std::vector<std::u32string>& texts, const CharSet& others, Writing writing);
-
 }  // namespace levin::grammar

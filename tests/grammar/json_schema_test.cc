@@ -294,6 +294,23 @@ TEST(JsonSchema, BoundsItsCharacters) {
   EXPECT_TRUE(compile(R"({"const": 1, "description": ")" + many + "\"}").ok());
 }
 
+// Once each character of a name took a call of the reader, and one of 20,000 the whole stack.
+TEST(JsonSchema, TellsOtherMembersFromLongNames) {
+  const auto with_name = [](size_t n_characters) {
+    return fmt::format(R"({{"properties": {{"{}": {{"const": 1}}}}, "additionalProperties": {{"const": 2}}}})",
+                       std::string(n_characters, 'a'));
+  };
+  const auto long_name = constraint_of(must(compile(with_name(2000))));
+  const std::string name(2000, 'a');
+  EXPECT_TRUE(matches(long_name, "{\"" + name + "\": 1, \"" + name + "a\": 2, \"" + name.substr(1) + "\": 2}"));
+  EXPECT_FALSE(matches(long_name, "{\"" + name + "\": 2}"));
+  for (const size_t n_characters : {20'000, 200'000}) {
+    const auto grammar = compile(with_name(n_characters));
+    ASSERT_FALSE(grammar.ok()) << n_characters;
+    EXPECT_NE(grammar.error().message.find("shorten the names"), std::string::npos) << grammar.error().message;
+  }
+}
+
 TEST(JsonSchema, BoundsItsPatternsOfNames) {
   std::string patterns;
   for (int i = 0; i < 12; ++i)
