@@ -69,7 +69,11 @@ class NodeBuilder {
     return end;
   }
   int32_t add_repeat(const Expression& e, int32_t from) {
-    for (int64_t i = 0; i < e.min && !too_large(); ++i) from = add(e.parts.front(), from);
+    for (int64_t i = 0; i < e.min && !too_large(); ++i) {
+      const size_t n_before = nodes_.size();
+      from = add(e.parts.front(), from);
+      if (nodes_.size() == n_before) break;  // of nothing: so are the others, and no limit would end them
+    }
     if (e.max == kNoLimit) {
       const int32_t loop = add_node({});
       link(from, loop);
@@ -78,6 +82,7 @@ class NodeBuilder {
       link(loop, end);
       return end;
     }
+    if (e.max == e.min) return from;
     const int32_t end = add_node({});
     for (int64_t i = e.min; i < e.max && !too_large(); ++i) {
       link(from, end);

@@ -108,6 +108,15 @@ TEST(Regex, RefusesByName) {
   EXPECT_FALSE(grammar::parse_regex(deep, RegexMatch::kWhole, Writing::kPlain).ok());
 }
 
+// Repeats of nothing are no nodes that a limit counts: written out, these take minutes.
+TEST(Regex, WritesRepeatsOfNothingOnce) {
+  for (const char* pattern : {"((){100000}){100000}x", "((()(){100000}){100000}){100000}x", "(()()){99999,100000}x"}) {
+    const auto constraint = compiled(pattern);
+    EXPECT_TRUE(matches(constraint, "x")) << pattern;
+    EXPECT_FALSE(matches(constraint, "xx")) << pattern;
+  }
+}
+
 TEST(Regex, BoundsItsSize) {
   for (const char* pattern : {"(a{1000}){1000}", "((a{100}){100}){100}", "(.{0,9999}x){9}", "(a|b)*a(a|b){25}"}) {
     grammar::RuleSet rules;
