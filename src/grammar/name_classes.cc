@@ -17,8 +17,7 @@ constexpr size_t kMaxProductStates = 5'000;
 constexpr size_t kMaxClasses = 64;
 constexpr StateId kDead = -1;
 
-Result<Grammar> automaton_of(const Expression& expression) {
-  RuleSet rules;
+Result<Grammar> automaton_of(RuleSet rules, const Expression& expression) {
   LEVIN_ASSIGN(const RuleId root, rules.add(expression));
   return std::move(rules).finish(root);
 }
@@ -38,7 +37,7 @@ class Product {
  public:
   explicit Product(std::vector<const Grammar*> automata) : automata_(std::move(automata)) {}
 
-  Status explore() {
+  Status explore(RuleSet& rules) {
     Places starts;
     for (const Grammar* automaton : automata_) starts.push_back(automaton->start());
     state_of(std::move(starts));
@@ -47,6 +46,7 @@ class Product {
         return Error{ErrorKind::kUsage, fmt::format("together they need more than {} states", kMaxProductStates)};
       }
       follow(i);
+      if (!rules.count_visits(std::exchange(n_visits_, 0))) return too_many_visits();
     }
     return {};
   }
@@ -80,6 +80,7 @@ class Product {
     }
     for (auto cut = cuts.begin(); cut != cuts.end() && std::next(cut) != cuts.end(); ++cut) {
       const auto low = static_cast<uint8_t>(*cut);
+      n_visits_ += automata_.size();
       Places to;
       for (size_t a = 0; a < automata_.size(); ++a) to.push_back(step(*automata_[a], from[a], low));
       if (to.front() == kDead) continue;
@@ -89,6 +90,7 @@ class Product {
   }
 
   std::vector<const Grammar*> automata_;
+  size_t n_visits_ = 0;  // not yet counted by the rules
   std::map<Places, StateId> ids_;
   std::vector<Places> places_;
   std::vector<State> states_;
@@ -96,24 +98,25 @@ class Product {
 
 }  // namespace
 
-Result<NameClasses> NameClasses::of(const std::vector<std::string>& patterns, const std::vector<std::string>& taken) {
+Result<NameClasses> NameClasses::of(const std::vector<std::string>& patterns, const std::vector<std::string>& taken,
+                                    RuleSet& rules) {
   NameClasses out;
   for (const std::string& pattern : patterns) {
     LEVIN_ASSIGN(const Expression expression, parse_regex(pattern, RegexMatch::kSearch, Writing::kJsonString));
-    LEVIN_ASSIGN(Grammar automaton, automaton_of(expression));
+    LEVIN_ASSIGN(Grammar automaton, automaton_of(rules.apart(), expression));
     out.patterns_.push_back(std::move(automaton));
   }
-  LEVIN_ASSIGN(const Grammar any, automaton_of(repeat(one_of(all_but({}), Writing::kJsonString), 0)));
+  LEVIN_ASSIGN(const Grammar any, automaton_of(rules.apart(), repeat(one_of(all_but({}), Writing::kJsonString), 0)));
   std::vector<const Grammar*> automata = {&any};
   for (const Grammar& pattern : out.patterns_) automata.push_back(&pattern);
   std::vector<Expression> texts;
   for (const std::string& name : taken) texts.push_back(text_of(name, Writing::kJsonString));
   texts.push_back(bytes(0, 0));  // no name; for an automaton in any case
-  LEVIN_ASSIGN(const Grammar names, automaton_of(choice(std::move(texts))));
+  LEVIN_ASSIGN(const Grammar names, automaton_of(rules.apart(), choice(std::move(texts))));
   automata.push_back(&names);
 
   Product product(automata);
-  LEVIN_TRY(product.explore());
+  LEVIN_TRY(product.explore(rules));
   std::map<std::vector<size_t>, std::vector<size_t>> ends;  // by the patterns that match there
   for (size_t state = 0; state < product.states().size(); ++state) {
     if (!product.accepts(state, 0) || product.accepts(state, automata.size() - 1)) continue;

@@ -1,7 +1,7 @@
 // Names of object members by the patterns that they match, for patternProperties of JSON schemas. Of no patterns: all
 // names but those that are taken, for additionalProperties.
 //
-//   LEVIN_ASSIGN(const NameClasses names, NameClasses::of({"^x-", "_at$"}, {"x-id"}));
+//   LEVIN_ASSIGN(const NameClasses names, NameClasses::of({"^x-", "_at$"}, {"x-id"}, rules));
 //   names.patterns_of("x-id");   // {0}: properties obey the patterns too
 //   names.others();              // all other names: those that match neither, only the first, only the second, both
 //
@@ -25,8 +25,10 @@ class NameClasses {
     std::vector<State> automaton;  // of the names, without quotes; for RuleSet::add()
   };
 
-  // Regular expressions (regex.h) that a name is searched for, and the names that others() leaves out.
-  static Result<NameClasses> of(const std::vector<std::string>& patterns, const std::vector<std::string>& taken);
+  // Regular expressions (regex.h) that a name is searched for, and the names that others() leaves out. What
+  // it takes to read them counts with the visits of `rules`.
+  static Result<NameClasses> of(const std::vector<std::string>& patterns, const std::vector<std::string>& taken,
+                                RuleSet& rules);
 
   std::vector<size_t> patterns_of(std::string_view name) const;
   const std::vector<Class>& others() const { return others_; }

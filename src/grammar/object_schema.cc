@@ -95,7 +95,7 @@ Result<SchemaReader::NamePatterns> SchemaReader::name_patterns(const JsonObject&
     out.schemas.push_back(&m.value);
   }
   if (patterns.empty()) return out;
-  Result<NameClasses> classes = NameClasses::of(patterns, names);
+  Result<NameClasses> classes = NameClasses::of(patterns, names, rules_);
   if (!classes.ok() && unsupported_ == Unsupported::kPassedOver) return NamePatterns();
   if (!classes.ok())
     return schema_error(path, fmt::format("has patternProperties that cannot be used: {}", classes.error().message));
@@ -119,7 +119,7 @@ Result<std::optional<Expression>> SchemaReader::other_members(const JsonObject& 
   const JsonValue* others = schema.find("additionalProperties");
   const bool* flag = others != nullptr ? others->as_bool() : nullptr;
   if (flag != nullptr ? !*flag : others == nullptr && !names.empty()) return std::optional<Expression>();
-  const Result<NameClasses> free = NameClasses::of({}, names);
+  const Result<NameClasses> free = NameClasses::of({}, names, rules_);
   if (!free.ok()) {
     return schema_error(path, fmt::format("has properties with names that are too long for other members next to them: "
                                           "{}; shorten the names or set additionalProperties to false",

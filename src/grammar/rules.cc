@@ -97,21 +97,26 @@ class NodeBuilder {
   std::vector<Node> nodes_ = std::vector<Node>(1);
 };
 
+Error too_many_states() {
+  return {ErrorKind::kUsage, fmt::format("the structure needs more than {} states; make it smaller", kMaxStates)};
+}
+
 using NodeSet = std::vector<int32_t>;  // ascending; edges, and the last node if it is reached
 
 class Determinizer {
  public:
-  Determinizer(const std::vector<Node>& nodes, int32_t last, RuleId rule, std::vector<State>& states)
-      : nodes_(nodes), last_(last), rule_(rule), states_(states), seen_(nodes.size(), 0) {}
+  Determinizer(const std::vector<Node>& nodes, int32_t last, RuleId rule, std::vector<State>& states, RuleSet& rules)
+      : nodes_(nodes), last_(last), rule_(rule), states_(states), rules_(rules), seen_(nodes.size(), 0) {}
 
-  // False: too many states.
-  bool run() {
+  // Errors: too many states or visits.
+  Status run() {
     state_of(closure({0}));
     for (size_t i = 0; i < sets_.size(); ++i) {
-      if (states_.size() > kMaxStates) return false;
+      if (states_.size() > kMaxStates) return too_many_states();
+      if (!rules_.count_visits(std::exchange(n_visits_, 0))) return too_many_visits();
       expand(i);
     }
-    return true;
+    return {};
   }
 
  private:
@@ -121,6 +126,7 @@ class Determinizer {
     while (!open.empty()) {
       const int32_t n = open.back();
       open.pop_back();
+      ++n_visits_;
       if (std::exchange(seen_[static_cast<size_t>(n)], mark_) == mark_) continue;
       const Node& node = nodes_[static_cast<size_t>(n)];
       if (node.kind != Node::Kind::kEmpty || n == last_) out.push_back(n);
@@ -198,6 +204,8 @@ class Determinizer {
   const int32_t last_;
   const RuleId rule_;
   std::vector<State>& states_;
+  RuleSet& rules_;
+  size_t n_visits_ = 0;  // not yet counted by the rules
   std::vector<uint32_t> seen_;
   uint32_t mark_ = 0;
   std::map<NodeSet, StateId> ids_;
@@ -205,6 +213,24 @@ class Determinizer {
 };
 
 }  // namespace
+
+Error too_many_visits() {
+  return {ErrorKind::kUsage,
+          fmt::format("the patterns can be read in so many ways that it takes more than {} steps to list them; use "
+                      "smaller counts, or fewer parts that may be left out",
+                      kMaxVisits)};
+}
+
+RuleSet RuleSet::apart() const {
+  RuleSet out;
+  out.n_visits_ = n_visits_;
+  return out;
+}
+
+bool RuleSet::count_visits(size_t n) {
+  *n_visits_ += n;
+  return *n_visits_ <= kMaxVisits;
+}
 
 RuleId RuleSet::reserve() {
   grammar_.rules_.emplace_back();
@@ -222,11 +248,7 @@ Status RuleSet::define(RuleId rule, const Expression& expression, CountRange cou
                              kMaxExpressionNodes, kMaxNodes)};
   }
   grammar_.rules_[static_cast<size_t>(rule)] = {.start = static_cast<StateId>(grammar_.states_.size()), .count = count};
-  if (!Determinizer(builder.nodes(), last, rule, grammar_.states_).run()) {
-    return Error{ErrorKind::kUsage,
-                 fmt::format("the structure needs more than {} states; make it smaller", kMaxStates)};
-  }
-  return {};
+  return Determinizer(builder.nodes(), last, rule, grammar_.states_, *this).run();
 }
 
 Result<RuleId> RuleSet::add(const Expression& expression, CountRange count) {
@@ -237,10 +259,7 @@ Result<RuleId> RuleSet::add(const Expression& expression, CountRange count) {
 
 Result<RuleId> RuleSet::add(std::vector<State> automaton) {
   std::vector<State>& states = grammar_.states_;
-  if (states.size() + automaton.size() > kMaxStates) {
-    return Error{ErrorKind::kUsage,
-                 fmt::format("the structure needs more than {} states; make it smaller", kMaxStates)};
-  }
+  if (states.size() + automaton.size() > kMaxStates) return too_many_states();
   const RuleId rule = reserve();
   const auto first = static_cast<StateId>(states.size());
   grammar_.rules_[static_cast<size_t>(rule)] = {.start = first, .count = {}};

@@ -10,7 +10,8 @@
 // that is open; where bytes and calls leave a choice, several stacks (matcher.h).
 //
 // Limits   kMaxStates in all rules together, kMaxExpressionNodes for one expression with its repeats written out and
-//          kMaxNodes for all: compiling takes well under a second. Errors (kUsage) say which was passed
+//          kMaxNodes for all, kMaxVisits of nodes while states are made of sets of them: compiling takes about a second at
+//          most. Errors (kUsage) say which was passed
 // Ends     states from which no text leads to an end are left out, and calls of rules whose count cannot reach its
 //          minimum; a grammar that matches nothing is refused, and so is a rule that calls itself before anything was
 //          matched
@@ -18,6 +19,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -29,6 +31,7 @@ namespace levin::grammar {
 constexpr size_t kMaxStates = 50'000;
 constexpr size_t kMaxExpressionNodes = 100'000;
 constexpr size_t kMaxNodes = 1'000'000;
+constexpr size_t kMaxVisits = 20'000'000;
 
 using StateId = int32_t;
 
@@ -83,6 +86,11 @@ class Grammar {
 
 class RuleSet {
  public:
+  // Rules of their own, whose visits count with those of this set.
+  RuleSet apart() const;
+  // False: too many visits, these included.
+  bool count_visits(size_t n);
+
   RuleId reserve();  // a rule that is defined later, and may be called before
   Status define(RuleId rule, const Expression& expression, CountRange count = {});
   Result<RuleId> add(const Expression& expression, CountRange count = {});
@@ -100,6 +108,9 @@ class RuleSet {
 
   Grammar grammar_;
   size_t n_nodes_ = 0;  // of all expressions so far
+  std::shared_ptr<size_t> n_visits_ = std::make_shared<size_t>(0);
 };
+
+Error too_many_visits();
 
 }  // namespace levin::grammar

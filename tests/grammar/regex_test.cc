@@ -118,7 +118,8 @@ TEST(Regex, WritesRepeatsOfNothingOnce) {
 }
 
 TEST(Regex, BoundsItsSize) {
-  for (const char* pattern : {"(a{1000}){1000}", "((a{100}){100}){100}", "(.{0,9999}x){9}", "(a|b)*a(a|b){25}"}) {
+  for (const char* pattern :
+       {"(a{1000}){1000}", "((a{100}){100}){100}", "(.{0,9999}x){9}", "(a|b)*a(a|b){25}", "(a?){12000}"}) {
     grammar::RuleSet rules;
     const auto rule = rules.add(must(grammar::parse_regex(pattern, RegexMatch::kWhole, Writing::kPlain)));
     ASSERT_FALSE(rule.ok()) << pattern;
