@@ -10,6 +10,8 @@ namespace levin::grammar {
 namespace {
 
 constexpr size_t kMaxBoundDigits = 32;
+// Exponents beyond this are too many digits in any case; the bound keeps the sums from overflowing.
+constexpr int64_t kHugeExponent = int64_t{1} << 40;
 
 Expression digit(char low = '0', char high = '9') {
   return bytes(static_cast<uint8_t>(low), static_cast<uint8_t>(high));
@@ -196,7 +198,9 @@ Result<Decimal> parse_decimal(const std::string& json_number) {
   if (const size_t e = rest.find_first_of("eE"); e != std::string_view::npos) {
     std::string_view power = rest.substr(e + 1);
     if (power.starts_with('+')) power.remove_prefix(1);
-    if (std::from_chars(power.data(), power.data() + power.size(), exponent).ec != std::errc()) exponent = INT32_MAX;
+    if (std::from_chars(power.data(), power.data() + power.size(), exponent).ec != std::errc())
+      exponent = kHugeExponent;
+    exponent = std::clamp(exponent, -kHugeExponent, kHugeExponent);
     rest = rest.substr(0, e);
   }
   const size_t point = std::min(rest.find('.'), rest.size());

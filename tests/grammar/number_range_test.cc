@@ -1,6 +1,7 @@
 // Decimal notation of ranges, against the numbers themselves.
 #include "grammar/number_range.h"
 
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include "grammar/byte_tokens.h"
@@ -83,6 +84,12 @@ TEST(NumberRange, OfNothingMatchesNothing) {
   }
   EXPECT_FALSE(grammar::parse_decimal("1e400").ok());
   EXPECT_FALSE(grammar::parse_decimal("1e-400").ok());
+  for (const char* power :
+       {"-9223372036854775808", "9223372036854775807", "-99999999999999999999"}) {  // with which sums overflow
+    for (const char* digits : {"1.5", "0.001", "1200", "-7"}) {
+      EXPECT_FALSE(grammar::parse_decimal(fmt::format("{}e{}", digits, power)).ok()) << digits << "e" << power;
+    }
+  }
 }
 
 }  // namespace
