@@ -147,7 +147,15 @@ Result<Expression> SchemaReader::referenced(const std::string& reference, const 
   return call(rule);
 }
 
+Error SchemaReader::too_large(const std::string& path) {
+  return schema_error(path, fmt::format("has or makes more than {} parts, or is deeper than {}; references with other "
+                                        "keywords are written out",
+                                        kMaxValues, kMaxDepth));
+}
+
+// Each part that is joined counts as a value that is made: what there is of the joined schema is copied for it.
 Result<JsonValue> SchemaReader::resolve(const JsonValue& schema, const std::string& path) {
+  if (n_in_document_ > kMaxValues) return too_large(path);
   JsonValue at = schema;
   for (int n_steps = 0; n_steps < io::kMaxJsonDepth; ++n_steps) {
     const JsonObject* object = at.as_object();
@@ -167,6 +175,7 @@ Result<JsonValue> SchemaReader::resolve(const JsonValue& schema, const std::stri
     rest.erase("allOf");
     JsonValue joined(std::move(rest));
     for (const JsonValue& part : *all->as_array()) {
+      if (++n_values_ > kMaxValues) return too_large(path);
       LEVIN_ASSIGN(joined, join_schemas(joined, part, path));
     }
     at = std::move(joined);
@@ -176,12 +185,7 @@ Result<JsonValue> SchemaReader::resolve(const JsonValue& schema, const std::stri
 
 // Refuses what is too large, before much is made of it.
 Status SchemaReader::count_part(const std::string& path) {
-  if (n_in_document_ > kMaxValues || ++n_values_ > kMaxValues || depth_ > kMaxDepth) {
-    return schema_error(path,
-                        fmt::format("has or makes more than {} parts, or is deeper than {}; references with other "
-                                    "keywords are written out",
-                                    kMaxValues, kMaxDepth));
-  }
+  if (n_in_document_ > kMaxValues || ++n_values_ > kMaxValues || depth_ > kMaxDepth) return too_large(path);
   if (n_characters_ <= kMaxCharacters) return {};
   return schema_error(path, fmt::format("has {} characters in its names and values, more than the {} that are allowed",
                                         n_characters_, kMaxCharacters));

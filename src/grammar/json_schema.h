@@ -79,6 +79,7 @@ class SchemaReader {
   // Follows references and joins allOf: an object with the keywords of the part, or a boolean.
   Result<io::JsonValue> resolve(const io::JsonValue& schema, const std::string& path);
   Status count_part(const std::string& path);
+  static Error too_large(const std::string& path);
   Result<Expression> value_at_depth(const io::JsonValue& schema, const std::string& path);
   Status add_plain_forms(const io::JsonValue& schema, const std::string& path, const Expression& suffix,
                          PlainForms* out);

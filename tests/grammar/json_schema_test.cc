@@ -311,6 +311,28 @@ TEST(JsonSchema, TellsOtherMembersFromLongNames) {
   }
 }
 
+// For each part all that is joined before is copied.
+TEST(JsonSchema, BoundsHowManyPartsAreJoined) {
+  std::string parts = "{}";
+  for (int i = 0; i < 5000; ++i) parts += fmt::format(R"(, {{"title": "{}"}})", i);
+  const std::string all = R"({"$defs": {"a": {"allOf": [)" + parts + R"(]}}, "properties": {)";
+  EXPECT_FALSE(
+      compile(all + R"("x": {"$ref": "#/$defs/a", "minimum": 1}}})").ok());  // more values than a schema may have
+  io::JsonArray many;
+  for (int i = 0; i < 4000; ++i) many.emplace_back(io::JsonObject());
+  const io::JsonValue joined = io::JsonObject{{"allOf", many}};
+  grammar::RuleSet rules;
+  grammar::JsonForms forms(rules);
+  grammar::SchemaReader reader(rules, forms, joined, grammar::Unsupported::kPassedOver);
+  EXPECT_TRUE(reader.resolve(joined, "part").ok());
+  EXPECT_TRUE(reader.resolve(joined, "part").ok());
+  EXPECT_FALSE(reader.resolve(joined, "part").ok());  // 12,000 in all
+  const io::JsonValue larger = io::JsonObject{{"allOf", io::JsonArray(20'000, io::JsonValue(io::JsonObject()))}};
+  const auto refused = grammar::SchemaReader(rules, forms, larger).resolve(larger, "part");
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.error().message.find("more than 10000 parts"), std::string::npos) << refused.error().message;
+}
+
 TEST(JsonSchema, BoundsItsPatternsOfNames) {
   std::string patterns;
   for (int i = 0; i < 12; ++i)
