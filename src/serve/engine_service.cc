@@ -102,11 +102,11 @@ void EngineService::work() try {
 }
 
 void EngineService::lose(const Error& error) {
-  step_began_ = 0;  // it is not stuck
   {
     const std::lock_guard lock(mutex_);
     lost_ = true;
   }
+  step_began_ = 0;  // it is not stuck; nor has it ended after all
   fail_all(error, false);
   {
     const std::lock_guard lock(running_mutex_);

@@ -78,7 +78,7 @@ void Watch::look_at_step() {
                 {"phase", step_phase_name(step.phase)},
                 {"requests", std::ssize(step.requests)}});
     service_.give_up(fmt::format("a step of the engine has taken {:.0f} s; it is not waited for", step.seconds));
-  } else if (reported_step_ != 0 && step.number != reported_step_) {
+  } else if (reported_step_ != 0 && (step.number != reported_step_ || step.seconds == 0) && !service_.lost()) {
     log_.write(LogLevel::kWarning, "watchdog",
                fmt::format("step {} has ended after all; new requests are accepted again", reported_step_),
                {{"step", reported_step_}});

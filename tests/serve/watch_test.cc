@@ -143,6 +143,19 @@ TEST(WatchTest, AStepThatDoesNotEndIsReportedAndNotWaitedFor) {
     EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
 }
 
+// No other step follows that would show that this one has ended.
+TEST(WatchTest, AServerRecoversThoughTheStuckStepWasTheLastOfAllRequests) {
+  Gate gate;
+  ServerOptions options;
+  options.watch.limit = std::chrono::milliseconds(500);
+  options.before_step = [&] { gate.hold(); };
+  const ServedDemo demo(options);
+  EXPECT_EQ(ask(demo.port(), "/v1/completions", R"({"max_tokens": 1, "prompt": "Hi"})").status, 500);
+  EXPECT_EQ(ask(demo.port(), "/health").status, 503);
+  gate.open();
+  EXPECT_TRUE(wait_for([&] { return ask(demo.port(), "/health").status == 200; }));
+}
+
 TEST(WatchTest, ABusyServerSaysHowItFares) {
   LogFile log(LogFormat::kJson);
   ServerOptions options;
