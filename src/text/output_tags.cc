@@ -86,17 +86,18 @@ class TagReader : public OutputReader {
   }
 
   // Text outside values. In the answer the white space at its end waits for what comes next: before a call it is
-  // dropped.
+  // dropped. It is not looked at again, since there may be any amount of it.
   void add_text(std::string_view text) {
-    text_ += text;
-    if (state_ == State::kText) {
-      const size_t n_shown = text_.find_last_not_of(kTagSpace) + 1;
-      emit_text(std::string_view(text_).substr(0, n_shown));
-      text_.erase(0, n_shown);
-    } else if ((state_ == State::kBetween || state_ == State::kAfterKey) && !strip_tag_space(text_).empty()) {
-      fault();
-      text_.clear();
+    if (state_ == State::kBetween || state_ == State::kAfterKey) {
+      if (!strip_tag_space(text).empty()) fault();
+      return;
     }
+    const size_t n_shown = state_ == State::kText ? text.find_last_not_of(kTagSpace) + 1 : 0;
+    if (n_shown > 0) {
+      emit_text(std::exchange(text_, {}));
+      emit_text(text.substr(0, n_shown));
+    }
+    text_ += text.substr(n_shown);
   }
 
   void push_think(bool begins) {

@@ -299,6 +299,20 @@ TEST(ChatGlmOutput, StringsArriveWhileTheyAreWritten) {
   EXPECT_EQ(parser.n_complete_calls(), 1);
 }
 
+// What waits for the end of white space is not looked at again with each token: that would take minutes here.
+TEST(ChatGlmOutput, AnyAmountOfWhiteSpaceIsHeldBack) {
+  constexpr size_t kTimes = 200'000;
+  const ChatFormat format = format_of("");
+  ChatOutputParser parser(format, tokenizer(), false, {});
+  const std::vector<TokenId> blanks = must(tokenizer().encode("                "));
+  for (size_t i = 0; i < kTimes; ++i) {
+    for (const TokenId id : blanks) ASSERT_TRUE(parser.push(id).empty());
+  }
+  const std::vector<OutputEvent> events = parser.finish();
+  ASSERT_EQ(events.size(), 1u);
+  EXPECT_EQ(events[0].text.size(), 16 * kTimes);
+}
+
 TEST(ChatGlmOutput, AnyTokensAreSurvivedAndNoMarkShows) {
   ASSERT_TRUE(rc::check([] {
     const std::vector<std::string> parts = {"<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>",
