@@ -78,6 +78,7 @@ class Renderer {
   Result<std::vector<Segment>> render() {
     out_.format(kBos);
     for (int i = 0; i < static_cast<int>(messages_.size()); ++i) {
+      if (at(i).role != Role::kTool) caller_ = i;
       switch (at(i).role) {
         case Role::kSystem:
         case Role::kReminder:
@@ -167,11 +168,9 @@ class Renderer {
 
   // A result answers the call of its own place in the list; the block stays open until the last call has one.
   Status tool_result(int i) {
-    int caller = i - 1;
-    while (caller >= 0 && at(caller).role == Role::kTool) --caller;
-    const int place = i - caller;  // 1 for the first result
+    const int place = i - caller_;  // 1 for the first result
     const int n_calls =
-        caller >= 0 && at(caller).role == Role::kAssistant ? static_cast<int>(at(caller).tool_calls.size()) : 0;
+        caller_ >= 0 && at(caller_).role == Role::kAssistant ? static_cast<int>(at(caller_).tool_calls.size()) : 0;
     if (place > n_calls) {
       return Error{ErrorKind::kUsage,
                    fmt::format("messages[{}]: a tool result, but the answer before it made {} calls and {} results "
@@ -193,6 +192,7 @@ class Renderer {
   SegmentBuilder out_;
   std::vector<const Message*> messages_;
   int last_user_ = -1;
+  int caller_ = -1;  // the last message so far that is not a tool's
 };
 
 class DeepSeekV32Chat : public ChatRenderer {

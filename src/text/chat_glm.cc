@@ -1,7 +1,6 @@
 // The chat format of GLM-5, in the variants that its releases have had. Turns begin with a role's token and end with
 // the next one; there is no token in between and no line break.
-#include <algorithm>
-#include <set>
+#include <map>
 #include <string>
 #include <string_view>
 
@@ -240,17 +239,17 @@ class Renderer {
 
   // Into the order of the calls, when each result names another one of them; calls without a result are ignored.
   static void sort_by_calls(const std::vector<ToolCall>& calls, std::vector<const Message*>& run) {
-    std::set<std::string_view> call_ids, result_ids;
+    std::map<std::string_view, size_t> places;
     for (const ToolCall& call : calls) {
-      if (call.id.empty() || !call_ids.insert(call.id).second) return;
+      if (call.id.empty() || !places.emplace(call.id, places.size()).second) return;
     }
+    std::map<size_t, const Message*> by_place;
     for (const Message* result : run) {
-      if (!call_ids.contains(result->call_id) || !result_ids.insert(result->call_id).second) return;
+      const auto found = places.find(result->call_id);
+      if (found == places.end() || !by_place.emplace(found->second, result).second) return;
     }
-    const auto place = [&](const Message* result) {
-      return std::find_if(calls.begin(), calls.end(), [&](const ToolCall& c) { return c.id == result->call_id; });
-    };
-    std::sort(run.begin(), run.end(), [&](const Message* a, const Message* b) { return place(a) < place(b); });
+    run.clear();
+    for (const auto& [place, result] : by_place) run.push_back(result);
   }
 
   const ChatRequest& request_;

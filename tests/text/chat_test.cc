@@ -102,6 +102,15 @@ TEST(ChatDeepSeekV32, FewerResultsThanCallsLeaveTheBlockOpen) {
   EXPECT_TRUE(text.ends_with("\n\n<function_results>\n<result>1</result>")) << text;
 }
 
+// Each result once looked back over all before it: a minute here.
+TEST(ChatDeepSeekV32, ManyResultsAreReadOnce) {
+  constexpr size_t kCalls = 300'000;
+  std::vector<Message> messages = {user("a"), calls(std::vector<ToolCall>(kCalls, {"f", "{}"}))};
+  messages.insert(messages.end(), kCalls, tool("1"));
+  const std::vector<Segment> segments = must(format().render({.messages = messages}));
+  EXPECT_EQ(segments[segments.size() - 2].text, "</result>\n</function_results>\n\n");
+}
+
 TEST(ChatDeepSeekV32, ToolsAndResponseFormat) {
   Message first = system("Sys");
   first.tools = {
