@@ -101,6 +101,10 @@ class Answer : public std::enable_shared_from_this<Answer> {
     choice.over = true;
     choice.finish_reason = batch.done->finish_reason;
     choice.matched_stop = batch.matched_stop;
+    // one that the limit decided: it had begun within a longer one, which can no longer come
+    if (choice.matched_stop && choice.finish_reason == FinishReason::kLength) {
+      choice.finish_reason = FinishReason::kStop;
+    }
     choice.n_reasoning_tokens = batch.n_reasoning_tokens;
     choice.n_hit_tokens = batch.done->n_hit_tokens;
     choice.speculation = batch.done->speculation;

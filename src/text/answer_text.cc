@@ -63,6 +63,7 @@ void AnswerText::add_content(std::string text, std::vector<OutputEvent>& out) {
 void AnswerText::hand_out_held(std::vector<OutputEvent>& out) {
   if (!looks_for_stops_ || stop_.found()) return;
   std::string held = stop_.finish();
+  if (stop_.found() && include_stop_) held += *stop_.which();
   if (!held.empty()) out.push_back({.kind = OutputEvent::Kind::kContent, .text = std::move(held)});
 }
 

@@ -158,6 +158,11 @@ TEST_F(OpenAiTest, EndsAtStopStringsAndLimits) {
   found = chat_answer(R"("max_completion_tokens": 2, "max_tokens": 50)", repeat);
   EXPECT_EQ(at(found, "choices.0.finish_reason"), io::JsonValue("length"));
   EXPECT_EQ(at(found, "usage.completion_tokens"), io::JsonValue(2));
+  // the limit decides that a longer one, which began before, will not come
+  found = chat_answer(R"("max_tokens": 2, "stop": ["tone or", "ne"])", repeat);
+  EXPECT_EQ(at(found, "choices.0.message.content"), io::JsonValue("river sto"));
+  EXPECT_EQ(at(found, "choices.0.finish_reason"), io::JsonValue("stop"));
+  EXPECT_EQ(at(found, "choices.0.stop_reason"), io::JsonValue("ne"));
   // a part of a stop string that does not become one is shown in the end
   EXPECT_EQ(at(chat_answer(R"("stop": "Tokyo.x")"), "choices.0.message.content"), io::JsonValue(kTokyo));
 }

@@ -50,6 +50,15 @@ TEST_F(AnswerTextTest, CutsAtTheStopString) {
   }
 }
 
+// The stop string that stands in the start of a longer one is found when that can no longer come.
+TEST_F(AnswerTextTest, IncludesAStopStringThatTheEndDecides) {
+  for (const bool include : {false, true}) {
+    AnswerText choice(tokenizer_, {.stop = {"apple tiger", "le"}, .include_stop = include});
+    EXPECT_EQ(shown(choice, "river stone apple"), include ? "C:river stone apple" : "C:river stone app");
+    EXPECT_EQ(*choice.matched_stop(), "le");
+  }
+}
+
 TEST_F(AnswerTextTest, LooksForStopsInTheAnswerAlone) {
   AnswerText thinking(tokenizer_, format_, true, {}, {.stop = {"end", "Yes."}});
   EXPECT_EQ(shown(thinking, "the end.</think>No. Yes. More."), "R:the end.C:No. ");
