@@ -11,6 +11,7 @@ namespace {
 
 constexpr int64_t kMaxChoices = 64;
 constexpr size_t kMaxStops = 64;
+constexpr size_t kMaxStopBytes = 4096;  // the time to look for one grows with the square
 
 // Fields of this and other servers that would change the answer and are not built: better refused than ignored. Clients
 // send some of them with the value that changes nothing.
@@ -171,6 +172,11 @@ Result<std::vector<std::string>> read_strings(const Body& body, std::string_view
   }
   if (strings.size() > kMaxStops)
     return body.refuse(key, fmt::format("has {} entries, at most {} are allowed", strings.size(), kMaxStops));
+  for (const std::string& each : strings) {
+    if (each.size() <= kMaxStopBytes) continue;
+    return body.refuse(key,
+                       fmt::format("has an entry of {} bytes, at most {} are allowed", each.size(), kMaxStopBytes));
+  }
   std::erase(strings, std::string());  // an empty string would end every answer at once
   return strings;
 }

@@ -333,6 +333,7 @@ TEST_F(OpenAiTest, RefusesByName) {
       {"/v1/chat/completions", chat(R"("n": 0)"), 400, "n", "n is 0"},
       {"/v1/chat/completions", chat(R"("max_tokens": 0)"), 400, "max_tokens", "at least 1"},
       {"/v1/chat/completions", chat(R"("stop": 4)"), 400, "stop", "stop is 4"},
+      {"/v1/chat/completions", chat(R"("stop": ["x", ")" + std::string(4097, 'x') + "\"]"), 400, "stop", "4097 bytes"},
       {"/v1/chat/completions", chat(R"("stream": "yes")"), 400, "stream", "stream is \"yes\""},
       {"/v1/chat/completions", chat(R"("top_logprobs": 2)"), 400, "top_logprobs", "logprobs"},
       {"/v1/chat/completions", chat(R"("logit_bias": {"x": 1})"), 400, "logit_bias", "\"x\""},
