@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 namespace levin::serve {
@@ -156,15 +157,17 @@ Status keep_allowed_tools(const Body& body, const io::JsonObject& choice, CallFo
   if (list == nullptr || list->as_array() == nullptr) {
     return body.refuse("tool_choice", "of type allowed_tools has no list of tools");
   }
+  std::map<std::string, io::JsonValue*> by_name;  // the first of each name
+  for (io::JsonValue& tool : *tools) by_name.emplace(*string_member(*tool.as_object(), "name"), &tool);
   std::vector<io::JsonValue> kept;
   for (const io::JsonValue& entry : *list->as_array()) {
     const std::string* name = entry.as_object() != nullptr ? chosen_function(*entry.as_object()) : nullptr;
     if (name == nullptr) return body.refuse("tool_choice", "allows tools that are not functions with a name");
-    const auto found =
-        std::find_if(tools->begin(), tools->end(), [&](const io::JsonValue& tool) { return has_name(tool, *name); });
-    if (found == tools->end())
+    const auto found = by_name.find(*name);
+    if (found == by_name.end())
       return body.refuse("tool_choice", fmt::format("allows {}, which is not one of the tools", *name));
-    kept.push_back(*found);
+    if (found->second == nullptr) continue;  // named before
+    kept.push_back(std::move(*std::exchange(found->second, nullptr)));
   }
   *tools = std::move(kept);
   return {};

@@ -435,6 +435,10 @@ TEST_F(OpenAiTest, AllowsSomeOfTheTools) {
   const std::string prompt = *at(answer("/render", chat(tools + choice("auto", "swim"))), "prompt").as_string();
   EXPECT_NE(prompt.find("swim"), std::string::npos);
   EXPECT_EQ(prompt.find("walk"), std::string::npos);
+  const std::string twice =
+      R"(, "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "swim"},
+          {"type": "function", "name": "swim"}]})";
+  EXPECT_EQ(at(answer("/render", chat(tools + twice)), "prompt"), io::JsonValue(prompt));  // described once
   const Reply refused = post("/v1/chat/completions", chat(tools + choice("auto", "fly")));
   EXPECT_EQ(at(json(refused.body), "error.param"), io::JsonValue("tool_choice"));
 }
