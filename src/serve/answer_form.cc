@@ -12,6 +12,7 @@ namespace levin::serve {
 namespace {
 
 constexpr size_t kMaxKnown = 32;
+constexpr size_t kMaxFormBytes = size_t{2} << 20;  // while it is read, a byte may take 60 of memory
 constexpr size_t kMaxChoices = 1000;
 constexpr size_t kMaxChoiceCharacters = grammar::kMaxExpressionNodes;  // more could not be compiled
 
@@ -211,6 +212,12 @@ Result<std::optional<grammar::Structure>> AnswerForms::make(Ask ask) {
   if (free && !ask.calls.required) return std::optional<grammar::Structure>();
   LEVIN_ASSIGN(std::shared_ptr<const grammar::Vocabulary> tokens, vocabulary_);
   const std::string key = key_of(ask, ask.calls.allowed && !ask.tools.empty());
+  if (key.size() > kMaxFormBytes) {
+    return Error{ErrorKind::kUsage,
+                 fmt::format("it has {} bytes, with those of the tools that may be called; at most {} "
+                             "are allowed",
+                             key.size(), kMaxFormBytes)};
+  }
   const text::OutputMarks& marks = format_.output_marks();
   grammar::Structure out{.begins_after = ask.in_reasoning ? marks.think_end : -1, .not_before = marks_of(marks)};
   {

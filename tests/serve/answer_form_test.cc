@@ -179,6 +179,8 @@ TEST_F(AnswerFormTest, RefusesByName) {
           Refused{"/v1/chat/completions", chat(R"("guided_json": 7)"), "guided_json", "expected a schema"},
           Refused{"/v1/chat/completions", chat(R"("guided_json": "{")"), "guided_json", "guided_json"},
           Refused{"/v1/chat/completions", chat(R"("guided_regex": "(?=a)b")"), "guided_regex", "look-around"},
+          Refused{"/v1/chat/completions", chat(R"("guided_choice": [")" + std::string(3 << 20, 'x') + "\"]"),
+                  "guided_choice", "at most 2097152 are allowed"},
           Refused{"/v1/chat/completions", chat(R"("guided_choice": [])"), "guided_choice", "has 0 entries"},
           Refused{"/v1/chat/completions", chat(R"("guided_regex": "a", "guided_choice": ["b"])"), "guided_choice",
                   "leave one out"},
