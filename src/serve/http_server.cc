@@ -38,7 +38,8 @@ using boost::system::error_code;
 
 constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
 constexpr uint32_t kMaxHeadBytes = 64 << 10;
-constexpr size_t kReadBytes = 16 << 10;  // at a time
+constexpr size_t kReadBytes = 16 << 10;    // at a time
+constexpr size_t kPieceBytes = 256 << 10;  // of a whole answer, for each of which the client has its time
 constexpr std::string_view kComment = ": still here\n\n";
 constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
 constexpr auto kGiveUpTime = std::chrono::seconds(2);
@@ -221,6 +222,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
  private:
   asio::awaitable<error_code> read();
   asio::awaitable<error_code> write(std::string_view bytes);
+  asio::awaitable<error_code> write_in_pieces(std::string_view bytes, size_t n_piece);
   asio::awaitable<error_code> parse(Parser& parser, bool (Parser::*is_done)() const);
   bool at_request();
   asio::awaitable<std::shared_ptr<Output>> read_request();
@@ -327,6 +329,17 @@ asio::awaitable<error_code> Connection::write(std::string_view bytes) {
   co_return error_code();
 }
 
+// The client has options.write_timeout for each piece.
+asio::awaitable<error_code> Connection::write_in_pieces(std::string_view bytes, size_t n_piece) {
+  error_code ec;
+  for (; !bytes.empty() && !ec; bytes.remove_prefix(std::min(n_piece, bytes.size()))) {
+    stream_.expires_after(server_.options().write_timeout);
+    ec = co_await write(bytes.substr(0, n_piece));
+  }
+  stream_.expires_never();
+  co_return ec;
+}
+
 // Has the parser take what comes until it is done with the head or with all of a request.
 asio::awaitable<error_code> Connection::parse(Parser& parser, bool (Parser::*is_done)() const) {
   while (!(parser.*is_done)()) {
@@ -406,9 +419,8 @@ asio::awaitable<bool> Connection::write_answer() {
       output.leave();
     } else if (!output.unsent.empty()) {
       const std::string bytes = std::exchange(output.unsent, {});
-      stream_.expires_after(options.write_timeout);
-      const error_code ec = co_await write(bytes);
-      stream_.expires_never();
+      // of a stream more may pile up meanwhile, so that what there is has to be read at once
+      const error_code ec = co_await write_in_pieces(bytes, output.streaming ? bytes.size() : kPieceBytes);
       if (ec) output.leave();
     } else if (output.ended) {
       co_return output.keep_alive && !server_.stopping();

@@ -331,6 +331,22 @@ TEST_F(HttpServerTest, NoticesAClientThatDoesNotRead) {
   EXPECT_TRUE(wait_for_disconnect());
 }
 
+// One that reads on without a pause gets all of a long answer, however long that takes.
+TEST_F(HttpServerTest, WaitsForAClientThatReadsSlowly) {
+  constexpr size_t kBytes = size_t{32} << 20;
+  start({.write_timeout = milliseconds(700)});
+  HttpClient client(port());
+  client.send("GET /wait HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");
+  const std::shared_ptr<Exchange> held = wait_for_held();
+  held->respond({.body = std::string(kBytes, 'x')});
+  size_t n_read = 0;
+  for (std::string piece = client.read_some(); !piece.empty(); piece = client.read_some()) {
+    n_read += piece.size();
+    std::this_thread::sleep_for(milliseconds(2));
+  }
+  EXPECT_GT(n_read, kBytes);
+}
+
 TEST_F(HttpServerTest, ALostExchangeIsAnswered) {
   start({});
   EXPECT_EQ(ask(port(), "/lose").status, 500);
