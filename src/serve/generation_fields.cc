@@ -88,6 +88,7 @@ Status read_logit_bias(const Body& body, SamplingParams* sampling) {
   if (value == nullptr) return {};
   const io::JsonObject* object = value->as_object();
   if (object == nullptr) return body.unexpected("logit_bias", "an object of token ids and numbers");
+  sampling->logit_bias.clear();  // the server's own are for requests without
   for (const io::JsonMember& member : object->members()) {
     int32_t token = 0;
     const char* end = member.key.data() + member.key.size();

@@ -511,6 +511,21 @@ TEST(ServerTest, RequestsHaveTheServersDefaults) {
   EXPECT_EQ(at(response, "usage.output_tokens"), io::JsonValue(3));
 }
 
+TEST(ServerTest, ARequestsBiasesStandInPlaceOfTheServers) {
+  const ServedDemo plain;
+  const int32_t first = must(plain.tokenizer().encode(kTokyo)).front();
+  serve::ServerOptions options;
+  options.defaults.sampling.logit_bias = {{first, -100.0}};
+  const ServedDemo demo(options);
+  const auto answer = [&](const std::string& more) {
+    return at(json(ask(demo.port(), "/v1/chat/completions", chat(more)).body), "choices.0.message.content");
+  };
+  EXPECT_NE(answer(R"("max_tokens": 30)"), io::JsonValue(kTokyo));
+  EXPECT_EQ(answer(R"("max_tokens": 30, "logit_bias": {})"), io::JsonValue(kTokyo));
+  EXPECT_EQ(answer(R"("max_tokens": 30, "logit_bias": {")" + std::to_string(first) + R"(": 1})"),
+            io::JsonValue(kTokyo));
+}
+
 // More than the context holds is what the context holds, where the request itself does not ask for it.
 TEST(ServerTest, ADefaultLimitIsNoLargerThanTheContext) {
   serve::ServerOptions options;
