@@ -324,11 +324,11 @@ TEST(JsonSchema, BoundsHowManyPartsAreJoined) {
   grammar::RuleSet rules;
   grammar::JsonForms forms(rules);
   grammar::SchemaReader reader(rules, forms, joined, grammar::Unsupported::kPassedOver);
-  EXPECT_TRUE(reader.resolve(joined, "part").ok());
-  EXPECT_TRUE(reader.resolve(joined, "part").ok());
-  EXPECT_FALSE(reader.resolve(joined, "part").ok());  // 12,000 in all
+  EXPECT_TRUE(reader.named_members(joined, "part").ok());
+  EXPECT_TRUE(reader.named_members(joined, "part").ok());
+  EXPECT_FALSE(reader.named_members(joined, "part").ok());  // 12,000 in all
   const io::JsonValue larger = io::JsonObject{{"allOf", io::JsonArray(20'000, io::JsonValue(io::JsonObject()))}};
-  const auto refused = grammar::SchemaReader(rules, forms, larger).resolve(larger, "part");
+  const auto refused = grammar::SchemaReader(rules, forms, larger).named_members(larger, "part");
   ASSERT_FALSE(refused.ok());
   EXPECT_NE(refused.error().message.find("more than 10000 parts"), std::string::npos) << refused.error().message;
 }
