@@ -431,11 +431,11 @@ __device__ __forceinline__ void gather_list(Shared& s, int rank, int warp, int n
   }
 }
 
-// The lists of all blocks. Warps share the blocks, or blocks the warps.
+// The lists of all blocks: of fewer than there are warps several warps share each, of more a warp copies several.
 __device__ void gather_lists(Shared& s, int n_blocks) {
   const int warp = threadIdx.x / 32, first = warp % n_blocks;
   for (int rank = first; rank < n_blocks; rank += kWarps)
-    gather_list(s, rank, warp / n_blocks, max(kWarps - 1 - first, 0) / n_blocks + 1);
+    gather_list(s, rank, warp / n_blocks, (kWarps - 1 - first) / n_blocks + 1);
 }
 
 // f(key) for the first n gathered keys, padding included, shared out among the threads.
