@@ -6,6 +6,7 @@
 #include "engine/build_step.h"
 #include "kernels/cuda/gemm/gemm_f32.h"
 #include "kernels/cuda/gemm/gemm_fp8.h"
+#include "kernels/cuda/gemm/gemm_mxfp4.h"
 #include "kernels/cuda/index/topk.h"
 #include "kernels/cuda/moe/moe.h"
 #include "kernels/cuda/sparse_mla/sparse_mla.h"
@@ -65,15 +66,14 @@ class Thresholds {
                                       .n_sms = n_sms_},
                                      most_rows_);
   }
-  // Tokens with more than rows - 1 pairs for each of the experts, where `rows` of these are a threshold; with the shared block as
-  // one more and without it.
+  // Tokens with more than rows - 1 pairs for each of the experts, where `rows` of these are a threshold.
   void add_experts(const OpForm& form) {
-    for (const int64_t n_groups : {config_.n_experts, config_.n_experts + 1}) {
-      for (const auto& [n, k] : {std::pair(form.n, form.k), std::pair(form.k, form.n)}) {
-        for (const int64_t rows : fp8_product(n, k, n_groups))
-          add({(rows - 1) * config_.n_experts / config_.n_active + 1});
-      }
-    }
+    const int64_t n_experts = config_.n_experts;
+    const auto of_tokens = [&](const std::vector<int64_t>& thresholds) {
+      for (const int64_t rows : thresholds) add({(rows - 1) * n_experts / config_.n_active + 1});
+    };
+    of_tokens(fp8_product(form.n, form.k, n_experts));
+    if (form.weights == DType::kMxfp4) of_tokens(cuda::gemm_mxfp4_thresholds(most_rows_, static_cast<int>(n_experts)));
     add({cuda::kMaxTokensOfShared + 1, cuda::kMaxTokensRouted + 1, cuda::kMaxTokensTogether + 1});
   }
 

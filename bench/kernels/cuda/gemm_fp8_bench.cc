@@ -200,41 +200,41 @@ void check_batches(const Stream& stream, int n, int k) {
   fmt::print("batches,{},{},{} of 14 batch sizes differ from 4096 rows\n", n, k, n_different);
 }
 
-// Rows of each group: as many, or as chance shares them out.
-struct GroupRows {
-  int n_groups, mean;
-  bool by_chance;
-
-  std::vector<int32_t> begin() const {
-    std::vector<int32_t> at(n_groups + 1, 0);
-    uint64_t state = 9;
-    for (int row = 0; row < n_groups * mean; ++row) {
-      state = state * 6364136223846793005u + 1442695040888963407u;
-      ++at[1 + (by_chance ? static_cast<int>((state >> 33) % n_groups) : row / mean)];
-    }
-    for (int g = 0; g < n_groups; ++g) at[g + 1] += at[g];
-    return at;
-  }
-};
-
 std::vector<GemmFp8Plan> grouped_plans(const GroupRows& rows, int n, int k, bool all) {
   std::vector<GemmFp8Plan> plans = {cuda::plan_gemm_fp8({rows.mean, n, k, rows.n_groups, 132})};
-  if (all && plans[0].kernel == GemmKernel::kFewRows)
-    for (const int width : {32, 48, 56, 64}) plans.push_back({GemmKernel::kFewRows, 8, width});
-  if (!all || plans[0].kernel != GemmKernel::kTiles) return plans;
-  for (const int tile_rows : {128, 256}) plans.push_back({GemmKernel::kTiles, tile_rows, 128});
+  if (!all) return plans;
+  if (rows.mean <= 12)
+    for (const int width : {48, 64}) plans.push_back({GemmKernel::kFewRows, 8, width});
+  if (rows.mean <= 96)
+    for (const int tile_rows : {16, 32, 64}) plans.push_back({GemmKernel::kRows, tile_rows, 64});
+  if (rows.mean >= 32)
+    for (const int tile_rows : {128, 256}) plans.push_back({GemmKernel::kTiles, tile_rows, 128});
   return plans;
 }
 
-// Weights of 32 experts and more are cold: 0.47 GB and more each time, from two copies.
-void bench_grouped(const Stream& stream, const Options& options, int n, int k, const GroupRows& rows) {
-  constexpr int kCopies = 2, kMostRows = 8192;
-  const int n_groups = rows.n_groups, n_tokens = n_groups * rows.mean;
-  const DeviceArray<uint8_t> w(stream, int64_t{kCopies} * n_groups * n * k), x(stream, int64_t{n_tokens} * k);
-  repeat(stream, w, cuda::random_e4m3(int64_t{n} * k, 6));
+// The weights of a layer's experts, of 32 of them 0.47 GB: two copies take turns, so that they are cold. One of 256 is enough.
+struct GroupedWeights {
+  GroupedWeights(const Stream& stream, int outputs, int inputs, int groups)
+      : n(outputs),
+        k(inputs),
+        n_groups(groups),
+        n_copies(groups > 32 ? 1 : 2),
+        w(stream, int64_t{n_copies} * groups * outputs * inputs),
+        scale(stream, cuda::random_scales(groups * blocks_of(outputs) * blocks_of(inputs), 8)) {
+    repeat(stream, w, cuda::random_e4m3(int64_t{n} * k, 6));
+  }
+
+  const int n, k, n_groups, n_copies;
+  const DeviceArray<uint8_t> w;
+  const DeviceArray<float> scale;
+};
+
+void bench_grouped(const Stream& stream, const Options& options, const GroupedWeights& weights, const GroupRows& rows) {
+  constexpr int kMostRows = 8192;
+  const int n = weights.n, k = weights.k, n_groups = rows.n_groups, n_tokens = rows.n_rows();
+  const DeviceArray<uint8_t> x(stream, int64_t{n_tokens} * k);
   repeat(stream, x, cuda::random_e4m3(int64_t{std::min(n_tokens, kMostRows)} * k, 5));
   const DeviceArray<float> x_scale(stream, cuda::random_scales(round_up(n_tokens, 4) * blocks_of(k), 7));
-  const DeviceArray<float> w_scale(stream, cuda::random_scales(n_groups * blocks_of(n) * blocks_of(k), 8));
   const DeviceArray<uint16_t> out(stream, int64_t{n_tokens} * n);
   const DeviceArray<int32_t> group_begin(stream, rows.begin());
   GemmFp8 a;
@@ -242,7 +242,7 @@ void bench_grouped(const Stream& stream, const Options& options, int n, int k, c
   a.x_row_bytes = k;
   a.x_scale = x_scale.data();
   a.x_scale_ld = round_up(n_tokens, 4);
-  a.w_scale = w_scale.data();
+  a.w_scale = weights.scale.data();
   a.out = out.data();
   a.n_tokens = n_tokens;
   a.n = n;
@@ -255,16 +255,27 @@ void bench_grouped(const Stream& stream, const Options& options, int n, int k, c
   std::vector<uint16_t> first;
   for (const GemmFp8Plan& plan : grouped_plans(rows, n, k, options.all_plans)) {
     const double us = time_in_graph(stream, {n_groups > 32 ? 2 : 8, 7}, [&](int i) {
-      a.w = w.data() + int64_t{i % kCopies} * n_groups * n * k;
+      a.w = weights.w.data() + int64_t{i % weights.n_copies} * n_groups * n * k;
       cuda::gemm_fp8(a, plan, stream.handle());
     });
     const std::vector<uint16_t> now = out.host();
     if (first.empty()) first = now;
-    fmt::print("grouped,{}x{}{},{},{},{},{:.2f},{:.2f},{:.3f},,,{:.1f},{}\n", n_groups, rows.mean,
-               rows.by_chance ? " by chance" : "", n, k, plan.describe(), us, floor.us(), floor.us() / us,
-               floor.flop * 1e-6 / us, now == first ? "" : "DIFFERS");
+    fmt::print("grouped,{}x{}{},{},{},{},{:.2f},{:.2f},{:.3f},,,{:.1f},{}\n", n_groups, rows.mean, rows.kind(), n, k,
+               plan.describe(), us, floor.us(), floor.us() / us, floor.flop * 1e-6 / us, now == first ? "" : "DIFFERS");
     std::fflush(stdout);
   }
+}
+
+void bench_experts(const Stream& stream, const Options& options, int n, int k) {
+  bench_grouped(stream, options, {stream, n, k, 9}, {9, 1});  // one token, the shared expert among them
+  {
+    const GroupedWeights weights(stream, n, k, 32);
+    for (const int mean : {1, 2, 4, 8, 16, 32, 64, 128, 256}) bench_grouped(stream, options, weights, {32, mean});
+    bench_grouped(stream, options, weights, {32, 128, true});
+  }
+  const GroupedWeights weights(stream, n, k, 256);
+  for (const int mean : {2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128})
+    bench_grouped(stream, options, weights, {256, mean, true});
 }
 
 void print_summary(const Summary& summary) {
@@ -303,20 +314,7 @@ int run(const Options& options) {
   if (options.only_grouped) dense.clear();
   for (const auto& [n, k] : dense) bench_dense(stream, opponent.get(), options, n, k, summary);
   if (options.only_n == 0) {
-    for (const auto& [n, k] : {std::pair{4096, 7168}, {7168, 2048}})
-      for (const GroupRows& rows : {GroupRows{256, 128, true},
-                                    {9, 1},  // one token, the shared expert among them
-                                    {32, 1},
-                                    {32, 2},
-                                    {32, 4},
-                                    {32, 8},
-                                    {32, 16},
-                                    {32, 32},
-                                    {32, 64},
-                                    {32, 128},
-                                    {32, 128, true},
-                                    {32, 256}})
-        bench_grouped(stream, options, n, k, rows);
+    for (const auto& [n, k] : {std::pair{4096, 7168}, {7168, 2048}}) bench_experts(stream, options, n, k);
     for (const auto& [n, k] : {std::pair{2112, 7168}, {7168, 2048}})
       if (!options.only_grouped) check_batches(stream, n, k);
   }

@@ -108,13 +108,11 @@ OpsOnCuda::BlockWeights OpsOnCuda::stack_weights(const ops::ExpertFfn& a) {
 ProductRows OpsOnCuda::expert_rows(const ops::ExpertFfn& a, DType weights, const cuda::PlanRows& plan,
                                    const cuda::RouteTokens* route) {
   const int n_rows = plan.n_rows(), d = static_cast<int>(a.x.dim(1));
-  const int rows_of_expert = (plan.n_tokens * plan.n_active + plan.n_experts_here - 1) / plan.n_experts_here;
-  // Tiles of so many rows that the shared block's weights are read twice at most.
-  const int rows_of_shared = plan.has_shared ? (plan.n_tokens + 1) / 2 : 0;
-  const ProductRows rows{.x = allocate_rounded(weights, n_rows, d),
-                         .n_rows = n_rows,
-                         .rows_per_group = std::max(rows_of_expert, rows_of_shared),
-                         .group_begin = plan.plan.group_begin};
+  const ProductRows rows{
+      .x = allocate_rounded(weights, n_rows, d),
+      .n_rows = n_rows,
+      .rows_per_group = (plan.n_tokens * plan.n_active + plan.n_experts_here - 1) / plan.n_experts_here,
+      .group_begin = plan.plan.group_begin};
   if (plan.n_tokens <= cuda::kMaxTokensTogether) {
     const View x = aligned_rows(a.x);
     cuda::plan_and_round({.route = route != nullptr ? *route : cuda::RouteTokens{},

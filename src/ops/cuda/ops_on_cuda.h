@@ -56,7 +56,7 @@ struct ProductWeights {
 struct ProductRows {
   cuda::QuantizedRows x;  // codes and scales for e4m3, values for mxfp4
   int n_rows = 0;
-  int rows_per_group = 0;                // typically
+  int rows_per_group = 0;                // on average
   const int32_t* group_begin = nullptr;  // as in gemm_fp8.h,
   bool groups_settled = false;           // this too
 };

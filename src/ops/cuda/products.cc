@@ -341,7 +341,7 @@ void OpsOnCuda::multiply(const ProductRows& x, const ProductWeights& w, void* ou
     a.w = w.data;
     a.scales = w.has_wide_scales ? cuda::Mxfp4Scales::kWide : cuda::Mxfp4Scales::kNarrow;
     set_shape(a);
-    return cuda::gemm_mxfp4(a, cuda::plan_gemm_mxfp4(x.rows_per_group), stream_.handle());
+    return cuda::gemm_mxfp4(a, cuda::plan_gemm_mxfp4(x.rows_per_group, w.n_groups), stream_.handle());
   }
   cuda::GemmFp8 a;
   a.x = x.x.codes;

@@ -359,10 +359,20 @@ TEST(GemmFp8PlanTest, FillsTheSms) {
   EXPECT_EQ(plan_gemm_fp8({1, 2112, 7168, 1, 132}).describe(), "GEMV 2x32");
   EXPECT_EQ(plan_gemm_fp8({3, 2112, 7168, 1, 132}).describe(), "few rows 8x16");
   EXPECT_EQ(plan_gemm_fp8({1, 7168, 16384, 1, 132}).describe(), "GEMV 2x56");
-  EXPECT_EQ(plan_gemm_fp8({1, 7168, 2048, 32, 132}).describe(), "few rows 8x48");
   EXPECT_EQ(plan_gemm_fp8({16, 7168, 2048, 1, 132}).describe(), "rows 16x56");
   EXPECT_EQ(plan_gemm_fp8({4096, 2112, 7168, 1, 132}).describe(), "tiles 256x136");
   EXPECT_EQ(plan_gemm_fp8({4096, 7168, 2048, 1, 132}).describe(), "tiles 256x128");
+}
+
+TEST(GemmFp8PlanTest, HasTilesForTheRowsThatChanceGivesToMostGroups) {
+  const auto plan = [](int rows_per_group) { return plan_gemm_fp8({rows_per_group, 7168, 2048, 256, 132}).describe(); };
+  EXPECT_EQ(plan(1), "few rows 8x48");
+  EXPECT_EQ(plan(4), "few rows 8x48");
+  EXPECT_EQ(plan(8), "rows 16x64");
+  EXPECT_EQ(plan(16), "rows 64x64");
+  EXPECT_EQ(plan(48), "rows 64x64");
+  EXPECT_EQ(plan(64), "tiles 128x128");
+  EXPECT_EQ(plan(128), "tiles 256x128");
 }
 
 }  // namespace

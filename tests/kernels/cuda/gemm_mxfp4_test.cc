@@ -169,7 +169,7 @@ TEST_F(GemmMxfp4Test, EqualsThePlainCpuKernel) {
     const MxProblem p(n_tokens, n, k, 1, 3 * static_cast<uint64_t>(k + n));
     const MxOnDevice device(*stream_, p);
     const std::vector<float> expected = plain_product(p);
-    const std::vector<float> out = device.run(plan_gemm_mxfp4(n_tokens), 0, n_tokens);
+    const std::vector<float> out = device.run(plan_gemm_mxfp4(n_tokens, 1), 0, n_tokens);
     int n_wrong = 0;
     for (int t = 0; t < n_tokens; ++t) {
       for (int row = 0; row < n; ++row) {

@@ -156,7 +156,7 @@ class Mxfp4Product : public Subject {
         x_(stream, MlaProblem::random_bf16(kMostRows * k, 1)),
         w_(stream, packed(n, k)) {}
 
-  std::vector<int64_t> thresholds() const override { return gemm_mxfp4_thresholds(kMostRows); }
+  std::vector<int64_t> thresholds() const override { return gemm_mxfp4_thresholds(kMostRows, 1); }
   int64_t row_bytes() const override { return int64_t{n_} * 4; }
   void run(int64_t first, int64_t count, std::byte* out) const override {
     GemmMxfp4 a;
@@ -168,7 +168,7 @@ class Mxfp4Product : public Subject {
     a.n_tokens = static_cast<int>(count);
     a.n = n_;
     a.k = k_;
-    gemm_mxfp4(a, plan_gemm_mxfp4(a.n_tokens), stream_.handle());
+    gemm_mxfp4(a, plan_gemm_mxfp4(a.n_tokens, 1), stream_.handle());
   }
 
  private:

@@ -14,10 +14,8 @@ constexpr int kStripWidths[] = {64, 56, 48, 32, 16}, kGemvWidths[] = {32, 56, 48
 
 int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
-// The first width that leaves the busiest SM about the fewest columns. Groups have strips enough; they take `of_groups`, which was
-// the fastest.
-int choose_width(const GemmFp8Shape& s, std::span<const int> widths, int of_groups) {
-  if (s.n_groups > 1) return of_groups;
+// The first width that leaves the busiest SM about the fewest columns.
+int choose_width(const GemmFp8Shape& s, std::span<const int> widths) {
   int best = 0, best_columns = 1 << 30;
   for (const int width : widths) {
     const int columns = ceil_div(ceil_div(s.n, width), s.n_sms) * width;
@@ -29,10 +27,18 @@ int choose_width(const GemmFp8Shape& s, std::span<const int> widths, int of_grou
   return best;
 }
 
-// The tile whose rounds over the SMs cover the fewest elements; small tiles load more for each of them. Groups differ
-// in their rows: the largest tile reads weights the fewest times, and leaves out what it has no rows for.
+// A tile that nearly every group fits in: where rows are few, the bytes of the weights are the cost, which a second tile would read
+// again, whereas rows that a tile does not have cost little.
+GemmFp8Plan groups_plan(double rows_per_group) {
+  const double rows = rows_by_chance(rows_per_group, 2);
+  if (rows <= 8) return {GemmKernel::kFewRows, 8, 48};
+  if (rows <= 16) return {GemmKernel::kRows, 16, 64};
+  if (rows <= 64) return {GemmKernel::kRows, 64, 64};
+  return {GemmKernel::kTiles, rows <= 128 ? 128 : 256, 128};
+}
+
+// The tile whose rounds over the SMs cover the fewest elements; small tiles load more for each of them.
 GemmFp8Plan tiles_plan(const GemmFp8Shape& s) {
-  if (s.n_groups > 1) return {GemmKernel::kTiles, 256, 128};
   struct Choice {
     int rows, width;
     double cost;  // of one element, relative
@@ -59,14 +65,15 @@ std::string GemmFp8Plan::describe() const {
 }
 
 GemmFp8Plan plan_gemm_fp8(const GemmFp8Shape& s) {
+  if (s.n_groups > 1) return groups_plan(s.rows_per_group);
   // Up to two rounds of 64 rows read the weights twice, but keep every SM busy where few tiles would not.
-  const bool few_tiles = s.n_groups == 1 && ceil_div(s.n, 128) <= s.n_sms / 2;
+  const bool few_tiles = ceil_div(s.n, 128) <= s.n_sms / 2;
   if (s.rows_per_group > (few_tiles ? 128 : 64)) return tiles_plan(s);
-  if (s.n_groups == 1 && s.rows_per_group <= kMaxGemvRows && s.k % 128 == 0 && s.k <= kMaxGemvK)
-    return {GemmKernel::kGemv, kMaxGemvRows, choose_width(s, kGemvWidths, kGemvWidths[0])};
-  if (s.rows_per_group <= 8) return {GemmKernel::kFewRows, 8, choose_width(s, kStripWidths, 48)};
+  if (s.rows_per_group <= kMaxGemvRows && s.k % 128 == 0 && s.k <= kMaxGemvK)
+    return {GemmKernel::kGemv, kMaxGemvRows, choose_width(s, kGemvWidths)};
+  if (s.rows_per_group <= 8) return {GemmKernel::kFewRows, 8, choose_width(s, kStripWidths)};
   const int rows = s.rows_per_group <= 16 ? 16 : s.rows_per_group <= 32 ? 32 : 64;
-  return {GemmKernel::kRows, rows, choose_width(s, kStripWidths, 64)};
+  return {GemmKernel::kRows, rows, choose_width(s, kStripWidths)};
 }
 
 std::vector<int64_t> gemm_fp8_thresholds(const GemmFp8Shape& shape, int64_t most_rows) {

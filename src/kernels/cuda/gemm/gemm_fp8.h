@@ -65,7 +65,7 @@ struct GemmFp8Plan {
 };
 
 struct GemmFp8Shape {
-  int rows_per_group = 0;  // typically; T for dense products
+  int rows_per_group = 0;  // on average; T for dense products
   int n = 0;
   int k = 0;
   int n_groups = 1;

@@ -77,14 +77,18 @@ Mxfp4Scales pack_mxfp4(const Mxfp4Rows& from, std::byte* out) {
   return scales;
 }
 
-int plan_gemm_mxfp4(int rows_per_group) {
+// The tile that most groups fit in. A second tile converts the same weights again, but a larger one multiplies for rows that it
+// does not have: one deviation weighs these against each other.
+int plan_gemm_mxfp4(int rows_per_group, int n_groups) {
+  const double most_rows = n_groups > 1 ? rows_by_chance(rows_per_group, 1) : rows_per_group;
   for (const int rows : {8, 16, 32, 64})
-    if (rows_per_group <= rows) return rows;
+    if (most_rows <= rows) return rows;
   return 128;
 }
 
-std::vector<int64_t> gemm_mxfp4_thresholds(int64_t most_rows) {
-  return plan_thresholds(most_rows, [](int64_t n_rows) { return plan_gemm_mxfp4(static_cast<int>(n_rows)); });
+std::vector<int64_t> gemm_mxfp4_thresholds(int64_t most_rows, int n_groups) {
+  return plan_thresholds(most_rows,
+                         [n_groups](int64_t n_rows) { return plan_gemm_mxfp4(static_cast<int>(n_rows), n_groups); });
 }
 
 std::string gemm_mxfp4_support(const GroupedShape& w) {

@@ -57,11 +57,11 @@ struct GemmMxfp4 {
   bool pdl = false;                      // as in gemm_fp8.h
 };
 
-// Rows of a tile: 8, 16, 32, 64 or 128. It changes speed only, never a bit of the result.
-int plan_gemm_mxfp4(int rows_per_group);
+// Rows of a tile: 8, 16, 32, 64 or 128. It changes speed only, never a bit of the result. rows_per_group is an average.
+int plan_gemm_mxfp4(int rows_per_group, int n_groups);
 
-// plan_thresholds() of them, for tests.
-std::vector<int64_t> gemm_mxfp4_thresholds(int64_t most_rows);
+// plan_thresholds() of its rows_per_group, for tests.
+std::vector<int64_t> gemm_mxfp4_thresholds(int64_t most_rows, int n_groups);
 
 // Empty if the kernels can do it, otherwise the reason.
 std::string gemm_mxfp4_support(const GroupedShape& w);
