@@ -131,15 +131,17 @@ std::vector<GemmFp8Plan> plans_for(int n_tokens, int n, int k, bool all) {
   std::vector<GemmFp8Plan> plans = {chosen};
   if (!all) return plans;
   if (chosen.kernel != GemmKernel::kTiles) {
-    for (const int width : {16, 32, 48, 56, 64}) {
-      if (n_tokens <= 8) plans.push_back({GemmKernel::kFewRows, 8, width});
-      plans.push_back({GemmKernel::kRows, std::max(16, chosen.rows), width});
-    }
-    if (n_tokens == 64) plans.push_back({GemmKernel::kTiles, 128, 128});
-  } else {
-    if (n_tokens <= 256) plans.push_back({GemmKernel::kRows, 64, cuda::plan_gemm_fp8({64, n, k, 1, 132}).width});
-    for (const auto& [rows, width] : {std::pair{128, 128}, {256, 128}, {256, 136}})
-      plans.push_back({GemmKernel::kTiles, rows, width});
+    if (n_tokens <= 8)
+      for (const int width : {16, 32, 48, 56, 64}) plans.push_back({GemmKernel::kFewRows, 8, width});
+    for (const int rows : {16, 32, 64})
+      for (const int width : {16, 32, 64})
+        if (n_tokens <= rows) plans.push_back({GemmKernel::kRows, rows, width});
+  }
+  if (n_tokens > 64 && n_tokens <= 256)
+    for (const int width : {32, 64}) plans.push_back({GemmKernel::kRows, 64, width});
+  if (n_tokens > 64) {
+    for (const int width : {32, 64, 96, 128}) plans.push_back({GemmKernel::kTiles, 128, width});
+    for (const int width : {128, 136}) plans.push_back({GemmKernel::kTiles, 256, width});
   }
   return plans;
 }

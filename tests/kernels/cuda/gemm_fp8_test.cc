@@ -20,11 +20,10 @@ namespace {
 std::vector<GemmFp8Plan> all_plans() {
   std::vector<GemmFp8Plan> plans;
   for (const int width : {32, 48, 56}) plans.push_back({GemmKernel::kGemv, kMaxGemvRows, width});
-  for (const int width : {16, 32, 48, 56, 64}) {
-    plans.push_back({GemmKernel::kFewRows, 8, width});
+  for (const int width : {16, 32, 48, 56, 64}) plans.push_back({GemmKernel::kFewRows, 8, width});
+  for (const int width : {16, 32, 64})
     for (const int rows : {16, 32, 64}) plans.push_back({GemmKernel::kRows, rows, width});
-  }
-  plans.push_back({GemmKernel::kTiles, 128, 128});
+  for (const int width : {32, 64, 96, 128}) plans.push_back({GemmKernel::kTiles, 128, width});
   plans.push_back({GemmKernel::kTiles, 256, 128});
   plans.push_back({GemmKernel::kTiles, 256, 136});
   return plans;
@@ -359,7 +358,13 @@ TEST(GemmFp8PlanTest, FillsTheSms) {
   EXPECT_EQ(plan_gemm_fp8({1, 2112, 7168, 1, 132}).describe(), "GEMV 2x32");
   EXPECT_EQ(plan_gemm_fp8({3, 2112, 7168, 1, 132}).describe(), "few rows 8x16");
   EXPECT_EQ(plan_gemm_fp8({1, 7168, 16384, 1, 132}).describe(), "GEMV 2x56");
-  EXPECT_EQ(plan_gemm_fp8({16, 7168, 2048, 1, 132}).describe(), "rows 16x56");
+  EXPECT_EQ(plan_gemm_fp8({16, 7168, 2048, 1, 132}).describe(), "rows 16x64");
+  EXPECT_EQ(plan_gemm_fp8({16, 7168, 16384, 1, 132}).describe(), "rows 64x64");
+  EXPECT_EQ(plan_gemm_fp8({32, 2112, 7168, 1, 132}).describe(), "rows 32x16");
+  EXPECT_EQ(plan_gemm_fp8({128, 2112, 7168, 1, 132}).describe(), "rows 64x32");
+  EXPECT_EQ(plan_gemm_fp8({128, 7168, 16384, 1, 132}).describe(), "tiles 128x64");
+  EXPECT_EQ(plan_gemm_fp8({128, 24576, 1536, 1, 132}).describe(), "tiles 128x96");
+  EXPECT_EQ(plan_gemm_fp8({512, 7168, 16384, 1, 132}).describe(), "tiles 256x128");
   EXPECT_EQ(plan_gemm_fp8({4096, 2112, 7168, 1, 132}).describe(), "tiles 256x136");
   EXPECT_EQ(plan_gemm_fp8({4096, 7168, 2048, 1, 132}).describe(), "tiles 256x128");
 }

@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <span>
 
 #include "base/check.h"
@@ -10,15 +11,18 @@
 namespace levin::cuda {
 namespace {
 
-constexpr int kStripWidths[] = {64, 56, 48, 32, 16}, kGemvWidths[] = {32, 56, 48};
+constexpr int kFewRowsWidths[] = {64, 56, 48, 32, 16}, kRowsWidths[] = {64, 32, 16}, kGemvWidths[] = {32, 56, 48};
 
 int ceil_div(int a, int b) { return (a + b - 1) / b; }
+
+// Columns of the busiest SM, in strips of `width`.
+int most_columns(const GemmFp8Shape& s, int width) { return ceil_div(ceil_div(s.n, width), s.n_sms) * width; }
 
 // The first width that leaves the busiest SM about the fewest columns.
 int choose_width(const GemmFp8Shape& s, std::span<const int> widths) {
   int best = 0, best_columns = 1 << 30;
   for (const int width : widths) {
-    const int columns = ceil_div(ceil_div(s.n, width), s.n_sms) * width;
+    const int columns = most_columns(s, width);
     if (columns < best_columns - best_columns / 16) {
       best = width;
       best_columns = columns;
@@ -37,24 +41,34 @@ GemmFp8Plan groups_plan(double rows_per_group) {
   return {GemmKernel::kTiles, rows <= 128 ? 128 : 256, 128};
 }
 
-// The tile whose rounds over the SMs cover the fewest elements; small tiles load more for each of them.
-GemmFp8Plan tiles_plan(const GemmFp8Shape& s) {
-  struct Choice {
-    int rows, width;
-    double cost;  // of one element, relative
-  };
-  constexpr Choice kChoices[] = {{256, 128, 1.0}, {256, 136, 1.08}, {128, 128, 1.15}};
-  GemmFp8Plan best;
-  double best_cost = 1e300;
-  for (const Choice& c : kChoices) {
-    const int pairs = ceil_div(s.rows_per_group, c.rows) * ceil_div(ceil_div(s.n, c.width), 2);
-    const double cost = c.cost * ceil_div(pairs, s.n_sms / 2) * c.rows * c.width;
-    if (cost < best_cost) {
-      best = GemmFp8Plan{GemmKernel::kTiles, c.rows, c.width};
-      best_cost = cost;
-    }
-  }
-  return best;
+// Up to 64 rows. Tiles of 64 have the deep ring, which a block needs that streams more weights than it holds.
+GemmFp8Plan rows_plan(const GemmFp8Shape& s) {
+  constexpr int64_t kDeepRingBytes = 192 * 1024;
+  const int width = choose_width(s, kRowsWidths);
+  const bool streams = int64_t{most_columns(s, width)} * s.k > kDeepRingBytes;
+  const int rows = streams || s.rows_per_group > 32 ? 64 : s.rows_per_group > 16 ? 32 : 16;
+  return {GemmKernel::kRows, rows, width};
+}
+
+// Cycles that the tiles of the busiest SM take for 128 of k. Copies bring 49 bytes a cycle to an SM, whatever other SMs are brought at
+// the same time; the largest tiles multiply for longer than that.
+double cycles_of_tiles(const GemmFp8Shape& s, const GemmFp8Plan& p) {
+  constexpr double kBytesPerCycle = 49, kProducts128 = 1080, kProducts136 = 1240;
+  const int row_tiles = ceil_div(s.rows_per_group, p.rows), tile_rows = ceil_div(s.rows_per_group, row_tiles);
+  const int blocks = p.kernel == GemmKernel::kTiles ? 2 : 1;  // that share a tile's rows
+  const int rounds = ceil_div(row_tiles * ceil_div(ceil_div(s.n, p.width), blocks), s.n_sms / blocks);
+  const double loads = 128 * (tile_rows + p.width) / kBytesPerCycle;
+  const double products = p.rows < 256 ? 0 : p.width == 128 ? kProducts128 : kProducts136;
+  return rounds * std::max(loads, products);
+}
+
+// The first of them on equal terms: tiles of 64 rows start to load before the kernel before has ended.
+GemmFp8Plan many_rows_plan(const GemmFp8Shape& s) {
+  constexpr GemmFp8Plan kPlans[] = {{GemmKernel::kRows, 64, 64},    {GemmKernel::kRows, 64, 32},
+                                    {GemmKernel::kTiles, 256, 128}, {GemmKernel::kTiles, 256, 136},
+                                    {GemmKernel::kTiles, 128, 128}, {GemmKernel::kTiles, 128, 96},
+                                    {GemmKernel::kTiles, 128, 64},  {GemmKernel::kTiles, 128, 32}};
+  return *std::ranges::min_element(kPlans, {}, [&](const GemmFp8Plan& p) { return cycles_of_tiles(s, p); });
 }
 
 }  // namespace
@@ -66,14 +80,11 @@ std::string GemmFp8Plan::describe() const {
 
 GemmFp8Plan plan_gemm_fp8(const GemmFp8Shape& s) {
   if (s.n_groups > 1) return groups_plan(s.rows_per_group);
-  // Up to two rounds of 64 rows read the weights twice, but keep every SM busy where few tiles would not.
-  const bool few_tiles = ceil_div(s.n, 128) <= s.n_sms / 2;
-  if (s.rows_per_group > (few_tiles ? 128 : 64)) return tiles_plan(s);
+  if (s.rows_per_group > 64) return many_rows_plan(s);
+  if (s.rows_per_group > 8) return rows_plan(s);
   if (s.rows_per_group <= kMaxGemvRows && s.k % 128 == 0 && s.k <= kMaxGemvK)
     return {GemmKernel::kGemv, kMaxGemvRows, choose_width(s, kGemvWidths)};
-  if (s.rows_per_group <= 8) return {GemmKernel::kFewRows, 8, choose_width(s, kStripWidths)};
-  const int rows = s.rows_per_group <= 16 ? 16 : s.rows_per_group <= 32 ? 32 : 64;
-  return {GemmKernel::kRows, rows, choose_width(s, kStripWidths)};
+  return {GemmKernel::kFewRows, 8, choose_width(s, kFewRowsWidths)};
 }
 
 std::vector<int64_t> gemm_fp8_thresholds(const GemmFp8Shape& shape, int64_t most_rows) {

@@ -9,8 +9,8 @@
 // Kernels   GEMV rows (gemm_fp8_gemv_sm90.cu): 1 or 2 rows of a dense product, K a multiple of 128; the shortest path
 //           from the kernel before to the one after
 //           few rows (gemm_fp8_few_rows_sm90.cu): up to 8 rows with a strip of weights, dense or grouped; bandwidth-bound
-//           rows (gemm_fp8_rows_sm90.cu): 9 to 64 rows, likewise, or 128 that have few tiles, in two rounds
-//           tiles (gemm_fp8_tiles_sm90.cu): 128 or 256 rows by 128 or 136 columns in cluster pairs; compute-bound work
+//           rows (gemm_fp8_rows_sm90.cu): 9 to 64 rows, likewise, or more where all their tiles find an SM
+//           tiles (gemm_fp8_tiles_sm90.cu): 128 or 256 rows by 32 to 136 columns in cluster pairs; compute-bound work
 // Limits    K a multiple of 16, N a multiple of 8, at most kMaxGroups groups; ask gemm_fp8_support() at load
 // Memory    no scratch; safe to capture; group_begin is read on the device
 // Overlap   a product with group_begin lets the next kernel of the stream start once group_begin is complete: the kernel after
@@ -57,8 +57,10 @@ enum class GemmKernel : uint8_t { kGemv, kFewRows, kRows, kTiles };
 // Which instance runs. It changes speed only, never a bit of the result.
 struct GemmFp8Plan {
   GemmKernel kernel = GemmKernel::kRows;
-  int rows = 16;   // rows of a tile: 2 (kGemv); 8 (kFewRows); 16, 32, 64 (kRows); 128, 256 (kTiles)
-  int width = 64;  // columns of a tile: 32, 48, 56 (kGemv); 16, 32, 48, 56, 64 (kFewRows, kRows); 128, 136 (kTiles)
+  int rows = 16;  // rows of a tile: 2 (kGemv); 8 (kFewRows); 16, 32, 64 (kRows); 128, 256 (kTiles)
+  // Columns of a tile: 32, 48, 56 (kGemv); 16, 32, 48, 56, 64 (kFewRows); 16, 32, 64 (kRows); of 128 rows 32, 64, 96, 128, of 256
+  // rows 128, 136 (kTiles).
+  int width = 64;
 
   std::string describe() const;  // "rows 16x64"
   friend bool operator==(const GemmFp8Plan&, const GemmFp8Plan&) = default;

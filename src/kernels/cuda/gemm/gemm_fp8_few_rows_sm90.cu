@@ -280,7 +280,7 @@ __global__ void __launch_bounds__(kThreads, 1) gemm_fp8_few_rows_kernel(const __
     for (int i = 0; i < p.n_stages; ++i) s.rows_full[i].init(32);  // each lane's copies
     fence_barrier_init();
   }
-  if (warp == kWeightsWarp) fill_walk(s.walk, p, waits, (p.n + C::kWidth - 1) / C::kWidth);
+  if (warp == kWeightsWarp) fill_walk(s.walk, p, waits, (p.n + C::kWidth - 1) / C::kWidth, kRows);
   __syncthreads();
   if (warp < kWeightsWarp)
     Math<C>(p, s).run();

@@ -1,4 +1,4 @@
-// gemm_fp8 for 9 to 64 rows, sm_90a. A block multiplies up to kRows token rows with strips of kWidth weight rows, all of K.
+// gemm_fp8 for 9 rows and more, sm_90a. A block multiplies up to kRows token rows with strips of kWidth weight rows, all of K.
 //
 //   in    x [T, K] e4m3, w [G, N, K] e4m3, scales as in gemm_fp8.h         out  [T, N] bf16 or f32
 //   grid  at most one block per SM, persistent over strips; grouped: over (group, strip, kRows rows)
@@ -9,8 +9,8 @@
 //         do not mix. Rows or columns beyond a group, N or K load as zero or as a neighbour's, and are not stored
 //   cost  reads N*K weight bytes once, T*K activation bytes once per strip (from L2); bandwidth-bound up to 64 rows
 //   why   tokens are the M operand, so that strips may be any multiple of 8 weight rows wide: K need not be split to
-//         give every SM its share. The next kernel's blocks may start while this one's run (half the shared
-//         memory): weights do not depend on earlier kernels, so their loads begin before grid_dependency_wait()
+//         give every SM its share. Up to 32 rows the next kernel's blocks may start while this one's run (half the
+//         shared memory): weights do not depend on earlier kernels, so their loads begin before grid_dependency_wait()
 #include <algorithm>
 
 #include "kernels/cuda/gemm/gemm_fp8_maps.h"
@@ -34,13 +34,14 @@ constexpr int kMathThreads = 128;
 constexpr int kThreads = kMathThreads + 32;
 
 struct Params {
-  CUtensorMap x_map;        // [T, K], boxes [kRows, 128]
+  CUtensorMap x_map;        // [T, K], boxes [tile_rows, 128]
   CUtensorMap w_map;        // [G, N, K], boxes [kWidth, 128]
   CUtensorMap x_scale_map;  // RowScales
   const float* w_scale;
   void* out;
   const int32_t* group_begin;
   int n_tokens, n, n_k_blocks, n_groups;
+  int tile_rows, scale_columns;
   bool groups_settled;
   bool out_is_f32;
 };
@@ -50,16 +51,15 @@ struct Config {
   static constexpr int kRows = kRowsOf;
   static constexpr int kWidth = kWidthOf;
   // Several blocks of k per stage, so that a stage is worth its barriers and the matrix unit has work ahead.
-  static constexpr int kBlocks = kWidth > 32 || (kWidth > 16 && kRows > 16) || kRows > 32 ? 2 : 4;
+  static constexpr int kBlocks = kWidth > 32 ? 2 : 4;
   static constexpr int kXBytes = kRows * kBlockK;  // of one block of k
   static constexpr int kWBytes = kWidth * kBlockK;
   using Scales = RowScales<kRows, kBlocks>;
-  static constexpr int kStageBytes = kBlocks * (kXBytes + kWBytes);
+  static constexpr int kStageBytes = kBlocks * (kXBytes + kWBytes);  // of which tiles of fewer rows fill a part
   static constexpr int kRingBytes = (kRows <= 32 ? 100 : 192) * 1024;
   static constexpr int kStages = std::min(kRingBytes / kStageBytes, 16);
-  static constexpr bool kCrosses = kBlockK % kWidth != 0;  // a strip may straddle two blocks of weight scales
-  static constexpr int kScaleRows = kCrosses ? 2 : 1;
 
+  static_assert(kBlockK % kWidth == 0, "a strip has one row of weight scales");
   static_assert(kBlocks * (kXBytes + kWBytes) >= (kBlocks - 1) * kXBytes + 64 * kBlockK,
                 "padding rows must lie in the stage");
 };
@@ -115,7 +115,7 @@ class Loader {
   // Opens the stage: announces the bytes of both operands and starts the weights.
   __device__ void load_weights(const StageCursor& c, int stage) {
     Mbarrier& full = s_.ring.full[stage];
-    full.arrive_expect_bytes(C::kStageBytes + C::Scales::kBytes);
+    full.arrive_expect_bytes(C::kBlocks * (p_.tile_rows * kBlockK + C::kWBytes) + C::Scales::bytes(p_.scale_columns));
 #pragma unroll
     for (int b = 0; b < C::kBlocks; ++b) {
       tma_load_3d(s_.stages[stage].w[b], p_.w_map, full, (c.stage_of_item * C::kBlocks + b) * kBlockK,
@@ -173,12 +173,6 @@ class Math {
   }
 
  private:
-  // Where an item's scales begin: a tile need not start on a multiple of what their copies and blocks are aligned to.
-  struct Skews {
-    int row;                  // first of the tile's rows among the copied scales
-    int first_block_columns;  // columns that use the first row of weight scales
-  };
-
   __device__ __forceinline__ void prefetch_scales(const TilePlace& place) {
     const int n_scale_rows = (p_.n + kBlockK - 1) / kBlockK;
     const int scale_row = place.column_tile * C::kWidth / kBlockK;
@@ -189,12 +183,12 @@ class Math {
   // Two stages are in flight: while the matrix unit works on one, the one before is promoted.
   __device__ __forceinline__ void sum_item(float (&total)[C::kWidth / 2], const TilePlace& place) {
     const int n_stages = (p_.n_k_blocks + C::kBlocks - 1) / C::kBlocks;
-    const Skews skews{C::Scales::skew(place.first_row), kBlockK - place.column_tile * C::kWidth % kBlockK};
+    const int skew = C::Scales::skew(place.first_row);
     Blocks even, odd;
     begin_stage(even);
     for (int i = 0; i < n_stages; i += 2) {
-      end_stage(total, even, odd, i, n_stages, skews);
-      if (i + 1 < n_stages) end_stage(total, odd, even, i + 1, n_stages, skews);
+      end_stage(total, even, odd, i, n_stages, skew);
+      if (i + 1 < n_stages) end_stage(total, odd, even, i + 1, n_stages, skew);
     }
   }
 
@@ -209,12 +203,12 @@ class Math {
 
   // Begins the stage after, then promotes this one.
   __device__ __forceinline__ void end_stage(float (&total)[C::kWidth / 2], Blocks& blocks, Blocks& after,
-                                            int stage_of_item, int n_stages, const Skews& skews) {
+                                            int stage_of_item, int n_stages, int skew) {
     const bool more = stage_of_item + 1 < n_stages;
     if (more) begin_stage(after);
     PromoteScales scales[C::kBlocks];
     const bool padding_only = C::kRows < 64 && warp_row_ >= C::kRows;  // this warp holds no row that is wanted
-    if (!padding_only) read_scales(scales, stage_of_item, skews);
+    if (!padding_only) read_scales(scales, stage_of_item, skew);
     if (more)
       wgmma_wait<1>();
     else
@@ -223,21 +217,19 @@ class Math {
     for (int b = 0; b < C::kBlocks; ++b) {
       wgmma_touch(blocks[b]);
       if (padding_only || stage_of_item * C::kBlocks + b >= p_.n_k_blocks) continue;
-      promote_block<C::kWidth, C::kCrosses>(total, blocks[b], scales[b], skews.first_block_columns);
+      promote_block<C::kWidth, false>(total, blocks[b], scales[b], C::kWidth);
     }
     s_.ring.empty[done_.stage].arrive_as_warp();
     done_.advance();
   }
 
-  __device__ __forceinline__ void read_scales(PromoteScales (&scales)[C::kBlocks], int stage_of_item,
-                                              const Skews& skews) {
+  __device__ __forceinline__ void read_scales(PromoteScales (&scales)[C::kBlocks], int stage_of_item, int skew) {
 #pragma unroll
     for (int b = 0; b < C::kBlocks; ++b) {
       const int block = stage_of_item * C::kBlocks + b;
       if (block % 32 == 0) weight_scales_.turn(block);
-      const float* rows = s_.scales[done_.stage].of[b] + skews.row;
-      scales[b] = promote_scales(rows[row_ % C::kRows], rows[(row_ + 8) % C::kRows], weight_scales_.get(0, block),
-                                 C::kCrosses ? weight_scales_.get(C::kScaleRows - 1, block) : 0);
+      const float* rows = s_.scales[done_.stage].of + b * p_.scale_columns + skew;
+      scales[b] = promote_scales(rows[row_ % C::kRows], rows[(row_ + 8) % C::kRows], weight_scales_.get(0, block), 0);
     }
   }
 
@@ -254,7 +246,7 @@ class Math {
   int lane_, warp_row_, row_;
   uint32_t x_low_, w_low_;
   RingPosition<C::kStages> next_, done_;
-  WeightScales<C::kScaleRows> weight_scales_;
+  WeightScales<1> weight_scales_;
 };
 
 template <class C>
@@ -271,7 +263,7 @@ __global__ void __launch_bounds__(kThreads, 1) gemm_fp8_rows_kernel(const __grid
     s.ring.init(1, kMathThreads / 32 * kWarpArrivals);
     fence_barrier_init();
   }
-  if (warp == kMathThreads / 32) fill_walk(s.walk, p, waits, (p.n + C::kWidth - 1) / C::kWidth);
+  if (warp == kMathThreads / 32) fill_walk(s.walk, p, waits, (p.n + C::kWidth - 1) / C::kWidth, p.tile_rows);
   __syncthreads();
   if (warp < kMathThreads / 32)
     Math<C>(p, s).run();
@@ -283,9 +275,11 @@ template <int kRows, int kWidth>
 void run(const GemmFp8& a, CUstream_st* stream) {
   using C = Config<kRows, kWidth>;
   const int n_k_blocks = (a.k + kBlockK - 1) / kBlockK;
-  const Params p{fp8_rows_map(a, kRows),
+  const int tile_rows = a.group_begin != nullptr ? kRows : even_tile_rows(a.n_tokens, kRows, 4);
+  const int scale_columns = C::Scales::columns(a.group_begin == nullptr, tile_rows);
+  const Params p{fp8_rows_map(a, tile_rows),
                  fp8_weights_map(a, kWidth),
-                 C::Scales::map(a.x_scale, a.x_scale_ld, a.n_tokens, n_k_blocks),
+                 C::Scales::map(a.x_scale, a.x_scale_ld, n_k_blocks, scale_columns),
                  a.w_scale,
                  a.out,
                  a.group_begin,
@@ -293,6 +287,8 @@ void run(const GemmFp8& a, CUstream_st* stream) {
                  a.n,
                  n_k_blocks,
                  a.n_groups,
+                 tile_rows,
+                 scale_columns,
                  a.groups_settled,
                  a.out_is_f32};
   const int n_strips = (a.n + kWidth - 1) / kWidth;
@@ -314,10 +310,6 @@ void run_width(const GemmFp8& a, int width, CUstream_st* stream) {
       return run<kRows, 16>(a, stream);
     case 32:
       return run<kRows, 32>(a, stream);
-    case 48:
-      return run<kRows, 48>(a, stream);
-    case 56:
-      return run<kRows, 56>(a, stream);
     default:
       return run<kRows, 64>(a, stream);
   }

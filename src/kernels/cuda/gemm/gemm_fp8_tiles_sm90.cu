@@ -6,14 +6,15 @@
 //   smem  struct Shared: a ring of stages of 128 k of both operands with their scales, one strip per warp for stores
 //   flow  loader: wait empty (both blocks') -> own weights, and every other wave's rows for both blocks -> full.
 //         math: wait full -> per wave and half of the columns 4 wgmma, and while they run, the promotion of the half before
-//         -> empty (of both blocks).
+//         -> empty (of both blocks). Narrow tiles: the block of k before is promoted while 4 wgmma run.
 //         end of a tile: registers -> strip -> global
 //   edge  the odd column tile of a pair loads zeros and stores nothing; waves beyond a group are neither loaded nor
 //         multiplied; rows beyond it in its last wave are a neighbour's and are not stored
 //   cost  2 * T * N * K flop; a tile loads kRows / 2 + kWidth bytes per k from L2
 //   why   256 rows x 128 columns halve the loads of 128 x 128, and 64 accumulators + 128 totals are what the registers
 //         hold; as two halves that take turns they keep the matrix unit busy while the other half is promoted. 136
-//         columns divide widths such as 2112 into full rounds. What was tried: docs/deep_dives/products.md
+//         columns divide widths such as 2112 into full rounds. Narrow tiles leave no SM idle where rows are few.
+//         What was tried: docs/deep_dives/products.md
 #include <algorithm>
 
 #include "kernels/cuda/gemm/gemm_fp8_maps.h"
@@ -33,8 +34,7 @@ namespace levin::cuda {
 namespace {
 
 constexpr int kBlockK = 128;
-constexpr int kL2Bytes = 256;  // MatrixMap
-constexpr int kPair = 2;       // blocks in a cluster
+constexpr int kPair = 2;  // blocks in a cluster
 constexpr int kMathWarpgroups = 2;
 constexpr int kMathThreads = kMathWarpgroups * 128;
 constexpr int kThreads = kMathThreads + 128;
@@ -42,13 +42,16 @@ constexpr int kWaveRows = 64;
 constexpr int kTurnRows = kMathWarpgroups * kWaveRows;  // from a warpgroup's wave to its next
 
 struct Params {
-  CUtensorMap x_map;        // [T, K], boxes [kBoxRows, 128]
+  CUtensorMap x_map;        // [T, K], boxes [box_rows, 128]
   CUtensorMap w_map;        // [G, N, K], boxes [kWidth, 128]
   CUtensorMap x_scale_map;  // RowScales
   const float* w_scale;
   void* out;
   const int32_t* group_begin;
   int n_tokens, n, n_k_blocks, n_groups;
+  int tile_rows;  // of a dense product
+  int scale_columns;
+  int box_rows;  // of a copy of rows
   bool out_is_f32;
 };
 
@@ -61,15 +64,17 @@ struct Config {
   static constexpr int kWaves = kRows / kTurnRows;  // of each warpgroup
   static constexpr int kXBytes = kRows * kBlockK;
   static constexpr int kWBytes = kWidth * kBlockK;
-  static constexpr int kStages = kRows == 256 ? 4 : 6;
-  using Scales = RowScales<kTurnRows, 1>;                                // of a wave of each warpgroup
-  static constexpr int kStageBytes = kWBytes + kWaves * Scales::kBytes;  // without the rows
+  static constexpr int kStages = kRows == 256 ? 4 : 192 * 1024 / (kXBytes + kWBytes);
+  using Scales = RowScales<kTurnRows, 1>;                  // of a wave of each warpgroup
   static constexpr bool kCrosses = kBlockK % kWidth != 0;  // a tile may straddle two blocks of weight scales
   static constexpr int kScaleRows = kCrosses ? 2 : 1;
   static constexpr int kHalf = kWidth / 2;  // columns
   static constexpr bool kSkips = kSkipsOf;
-  static constexpr int kBoxRows = kSkips ? kWaveRows : kRows / kPair;  // of a copy of rows
-  static constexpr int kBoxes = kRows / kBoxRows;
+  static constexpr int kBoxes = kSkips ? kRows / kWaveRows : kPair;  // of rows
+  // Weights of narrow tiles, which few rows have, are read once.
+  static constexpr bool kNarrow = kWidth < 128;
+  static constexpr uint64_t kWeightPolicy = kNarrow ? kEvictFirst : kEvictNormal;
+  static constexpr int kWeightL2Bytes = kNarrow ? 128 : 256, kRowL2Bytes = 256;  // MatrixMap
   static constexpr int kLoadRegisters = kSkips ? 40 : 24;
   static constexpr int kMathRegisters = kSkips ? 232 : 240;
 };
@@ -112,16 +117,18 @@ class Loader {
  private:
   __device__ void load(const TilePlace& place, int block, int stage) {
     Mbarrier& full = s_.ring.full[stage];
-    const int n_boxes = n_loaded_boxes(place);
-    full.arrive_expect_bytes(C::kStageBytes + n_boxes * C::kBoxRows * kBlockK);
+    const int n_boxes = n_loaded_boxes(place), box_rows = C::kSkips ? kWaveRows : p_.box_rows;
+    full.arrive_expect_bytes(C::kWBytes + n_boxes * box_rows * kBlockK +
+                             C::kWaves * C::Scales::bytes(p_.scale_columns));
 #pragma unroll
     for (int i = 0; i < C::kBoxes / kPair; ++i) {
       const int box = i * kPair + rank_;
       if (C::kSkips && box >= n_boxes) continue;
-      tma_load_2d_multicast(s_.stages[stage].x + box * (C::kBoxRows * kBlockK), p_.x_map, full, block * kBlockK,
-                            place.first_row + box * C::kBoxRows, (1 << kPair) - 1);
+      tma_load_2d_multicast(s_.stages[stage].x + box * box_rows * kBlockK, p_.x_map, full, block * kBlockK,
+                            place.first_row + box * box_rows, (1 << kPair) - 1);
     }
-    tma_load_3d(s_.stages[stage].w, p_.w_map, full, block * kBlockK, place.column_tile * C::kWidth, place.group);
+    tma_load_3d(s_.stages[stage].w, p_.w_map, full, block * kBlockK, place.column_tile * C::kWidth, place.group,
+                C::kWeightPolicy);
 #pragma unroll
     for (int wave = 0; wave < C::kWaves; ++wave)
       s_.scales[stage][wave].load(p_.x_scale_map, place.first_row + wave * kTurnRows, block, full);
@@ -129,7 +136,7 @@ class Loader {
 
   __device__ __forceinline__ static int n_loaded_boxes(const TilePlace& place) {
     if constexpr (!C::kSkips) return C::kBoxes;
-    return min((place.end_row - place.first_row + C::kBoxRows - 1) / C::kBoxRows, C::kBoxes);
+    return min((place.end_row - place.first_row + kWaveRows - 1) / kWaveRows, C::kBoxes);
   }
 
   const Params& p_;
@@ -192,6 +199,7 @@ class Math {
   // The waves of this warpgroup that have rows of the group. Comparisons, and no clamp to the number of waves: ptxas 13.0
   // branches on a predicate of the clamping instruction, and tiles with rows for more waves than there are came out zero.
   __device__ __forceinline__ void sum_waves(Totals& totals, const TilePlace& place) {
+    if constexpr (C::kNarrow) return sum_narrow_tile(totals[0], place);
     const int n_rows = place.end_row - place.first_row - warp_ / 4 * kWaveRows;
     if (!C::kSkips || n_rows > (C::kWaves - 1) * kTurnRows)
       sum_tile<C::kWaves>(totals, place);
@@ -199,6 +207,45 @@ class Math {
       sum_tile<1>(totals, place);
     else
       pass_tile();
+  }
+
+  // A narrow tile leaves registers for the sums of two blocks of k: while one is promoted, the next is multiplied. Halves of its
+  // columns would read the rows twice.
+  __device__ __forceinline__ void sum_narrow_tile(Sums& totals, const TilePlace& place) {
+    Sums even, odd;
+    begin_block(even);
+    int block = 0;
+    for (; block + 2 < p_.n_k_blocks; block += 2) {
+      begin_block(odd);
+      end_block<1>(totals, even, place, block);
+      begin_block(even);
+      end_block<1>(totals, odd, place, block + 1);
+    }
+    if (block + 1 < p_.n_k_blocks) {
+      begin_block(odd);
+      end_block<1>(totals, even, place, block++);
+      end_block<0>(totals, odd, place, block);
+    } else {
+      end_block<0>(totals, even, place, block);
+    }
+  }
+
+  __device__ __forceinline__ void begin_block(Sums& sums) {
+    s_.ring.full[next_.stage].wait(next_.parity);
+    multiply<0, 0, C::kWidth>(sums, next_.stage);
+    next_.advance();
+  }
+
+  // Promotes a block when all but kUnderWay of those begun have been multiplied.
+  template <int kUnderWay>
+  __device__ __forceinline__ void end_block(Sums& totals, Sums& sums, const TilePlace& place, int block) {
+    const BlockScales b = scales_of(place, block);
+    const PromoteScales scales = promote_scales(b.of_rows[0], b.of_rows[8], b.w_first, b.w_second);
+    wgmma_wait<kUnderWay>();
+    wgmma_touch(sums);
+    release(at_.stage);
+    at_.advance();
+    promote_block<C::kWidth, C::kCrosses>(totals, sums, scales, b.first_block_columns);
   }
 
   // A tile without a wave of this warpgroup.
@@ -256,7 +303,7 @@ class Math {
 
   __device__ __forceinline__ BlockScales scales_of(const TilePlace& place, int block) {
     if (block % 32 == 0) weight_scales_.turn(block);
-    return {s_.scales[at_.stage][0].of[0] + warp_row() + lane_ / 4 + C::Scales::skew(place.first_row),
+    return {s_.scales[at_.stage][0].of + warp_row() + lane_ / 4 + C::Scales::skew(place.first_row),
             weight_scales_.get(0, block), C::kCrosses ? weight_scales_.get(C::kScaleRows - 1, block) : 0,
             kBlockK - place.column_tile * C::kWidth % kBlockK};
   }
@@ -325,7 +372,7 @@ class Math {
   Shared<C>& s_;
   int lane_, warp_, rank_;
   uint32_t x_low_, w_low_;
-  RingPosition<C::kStages> at_;
+  RingPosition<C::kStages> at_, next_;  // the latter of narrow tiles
   WeightScales<C::kScaleRows> weight_scales_;
 };
 
@@ -345,7 +392,7 @@ __global__ void __launch_bounds__(kThreads, 1) gemm_fp8_tiles_kernel(const __gri
   }
   if (warp == kMathThreads / 32) {
     const int n_column_tiles = (p.n + C::kWidth - 1) / C::kWidth;
-    s.walk.fill(p.group_begin, p.n_groups, p.n_tokens, (n_column_tiles + kPair - 1) / kPair);
+    s.walk.fill(p.group_begin, p.n_groups, p.n_tokens, (n_column_tiles + kPair - 1) / kPair, p.tile_rows);
   }
   __syncthreads();
   cluster_sync();  // the other block's barriers are ready
@@ -364,9 +411,12 @@ template <int kRows, int kWidth, bool kSkips>
 void run(const GemmFp8& a, CUstream_st* stream) {
   using C = Config<kRows, kWidth, kSkips>;
   const int n_k_blocks = (a.k + kBlockK - 1) / kBlockK;
-  const Params p{fp8_rows_map(a, C::kBoxRows, kL2Bytes),
-                 fp8_weights_map(a, kWidth, kL2Bytes),
-                 C::Scales::map(a.x_scale, a.x_scale_ld, a.n_tokens, n_k_blocks),
+  const bool dense = a.group_begin == nullptr;
+  const int tile_rows = dense ? even_tile_rows(a.n_tokens, kRows, 8 * kPair) : kRows;
+  const int box_rows = tile_rows / C::kBoxes, scale_columns = C::Scales::columns(dense, tile_rows);
+  const Params p{fp8_rows_map(a, box_rows, C::kRowL2Bytes),
+                 fp8_weights_map(a, kWidth, C::kWeightL2Bytes),
+                 C::Scales::map(a.x_scale, a.x_scale_ld, n_k_blocks, scale_columns),
                  a.w_scale,
                  a.out,
                  a.group_begin,
@@ -374,6 +424,9 @@ void run(const GemmFp8& a, CUstream_st* stream) {
                  a.n,
                  n_k_blocks,
                  a.n_groups,
+                 tile_rows,
+                 scale_columns,
+                 box_rows,
                  a.out_is_f32};
   const int pairs = ((a.n + kWidth - 1) / kWidth + kPair - 1) / kPair;
   const int most_items = pairs * ((a.n_tokens + kRows - 1) / kRows + a.n_groups - 1);
@@ -388,12 +441,24 @@ void run(const GemmFp8& a, CUstream_st* stream) {
   launch_kernel(gemm_fp8_tiles_kernel<C>, l, p);
 }
 
+void run_128_rows(const GemmFp8& a, int width, CUstream_st* stream) {
+  switch (width) {
+    case 32:
+      return run<128, 32, false>(a, stream);
+    case 64:
+      return run<128, 64, false>(a, stream);
+    case 96:
+      return run<128, 96, false>(a, stream);
+    default:
+      return run<128, 128, false>(a, stream);
+  }
+}
+
 }  // namespace
 
 void gemm_fp8_tiles(const GemmFp8& a, const GemmFp8Plan& plan, CUstream_st* stream) {
-  if (plan.rows == 128)
-    run<128, 128, false>(a, stream);
-  else if (plan.width != 128)
+  if (plan.rows == 128) return run_128_rows(a, plan.width, stream);
+  if (plan.width != 128)
     run<256, 136, false>(a, stream);
   else if (a.n_groups == 1)
     run<256, 128, false>(a, stream);

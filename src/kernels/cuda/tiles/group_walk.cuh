@@ -2,7 +2,7 @@
 //
 // A group of r rows has ceil(r / kTileRows) row tiles, taken in bands of kBand; within a band, work items are numbered
 // column tile by column tile, row tiles fastest, so that items in flight share both weights and rows. Item numbers run
-// on through the groups. A dense product is one group of all rows.
+// on through the groups. A dense product is one group of all rows; its tiles may share them evenly, by even_tile_rows().
 #pragma once
 
 #include <cstdint>
@@ -14,22 +14,31 @@ namespace levin::cuda {
 struct TilePlace {
   int group = 0;
   int first_row = 0;
-  int end_row = 0;  // of the group
+  int end_row = 0;  // of the tile
   int column_tile = 0;
 };
+
+// Rows of each tile of n_rows, of which a tile has `most`, when none has many fewer than the others; a multiple of `multiple`,
+// which divides `most`. What a tile has no rows for need not be copied.
+inline int even_tile_rows(int n_rows, int most, int multiple) {
+  const int n_tiles = (n_rows + most - 1) / most, rows = (n_rows + n_tiles - 1) / n_tiles;
+  return (rows + multiple - 1) / multiple * multiple;
+}
 
 template <int kTileRows, int kMaxGroups>
 struct GroupWalk {
   // The groups that have rows, ascending, so that a walk does not pass the others: often there are eight of 256.
   int n_walked;
+  int tile_rows;                       // from a tile to the next; kTileRows, or fewer in a dense product
   int32_t begin[kMaxGroups + 1];       // first row; of the group after the last, the end of its rows
   int32_t first_item[kMaxGroups + 1];  // number of the first work item; of the group after the last, of all items
   uint16_t id[kMaxGroups];
 
-  // One warp fills it; then a block barrier. group_begin may be null: one group of n_tokens rows.
-  __device__ __forceinline__ void fill(const int32_t* group_begin, int n_groups, int n_tokens, int n_column_tiles) {
+  // One warp fills it; then a block barrier. group_begin may be null: one group of n_tokens rows, in tiles of dense_tile_rows.
+  __device__ __forceinline__ void fill(const int32_t* group_begin, int n_groups, int n_tokens, int n_column_tiles,
+                                       int dense_tile_rows = kTileRows) {
     if (group_begin == nullptr)
-      fill_with_one(n_tokens, n_column_tiles);
+      fill_with_one(n_tokens, n_column_tiles, dense_tile_rows);
     else
       fill_with_groups(group_begin, n_groups, n_column_tiles);
   }
@@ -45,8 +54,8 @@ struct GroupWalk {
     const int band = local / (kBand * column_tiles);
     const int within = local - band * kBand * column_tiles;
     const int band_rows = min(kBand, row_tiles - band * kBand);
-    return {id[walked], begin[walked] + (band * kBand + within % band_rows) * kTileRows, begin[walked + 1],
-            within / band_rows};
+    const int first_row = begin[walked] + (band * kBand + within % band_rows) * tile_rows;
+    return {id[walked], first_row, min(begin[walked + 1], first_row + tile_rows), within / band_rows};
   }
 
  private:
@@ -54,9 +63,10 @@ struct GroupWalk {
 
   __device__ __forceinline__ static int tiles_of(int n_rows) { return (n_rows + kTileRows - 1) / kTileRows; }
 
-  __device__ __forceinline__ void fill_with_one(int n_rows, int n_column_tiles) {
+  __device__ __forceinline__ void fill_with_one(int n_rows, int n_column_tiles, int dense_tile_rows) {
     if (threadIdx.x % 32 != 0) return;
     n_walked = 1;
+    tile_rows = dense_tile_rows;
     begin[0] = first_item[0] = 0;
     begin[1] = n_rows;
     first_item[1] = tiles_of(n_rows) * n_column_tiles;
@@ -86,6 +96,7 @@ struct GroupWalk {
     }
     if (lane == 31) {
       n_walked = at;
+      tile_rows = kTileRows;
       begin[at] = end;
       first_item[at] = item;
     }
@@ -110,12 +121,13 @@ __device__ __forceinline__ bool waits_for_groups(const Params& p) {
 // One warp; then a block barrier. The kernels after may start once the groups are there: here, or before, by the caller, where
 // nothing waits for them.
 template <class Walk, class Params>
-__device__ __forceinline__ void fill_walk(Walk& walk, const Params& p, bool waits, int n_column_tiles) {
+__device__ __forceinline__ void fill_walk(Walk& walk, const Params& p, bool waits, int n_column_tiles,
+                                          int dense_tile_rows) {
   if (waits) {
     grid_dependency_wait();
     launch_dependents();
   }
-  walk.fill(p.group_begin, p.n_groups, p.n_tokens, n_column_tiles);
+  walk.fill(p.group_begin, p.n_groups, p.n_tokens, n_column_tiles, dense_tile_rows);
 }
 
 // Where a loader is: which stage of which work item of its block comes next.
