@@ -345,17 +345,25 @@ int64_t tokens_at(int64_t depth, const BenchOptions& bench) {
   return depth + std::max(bench.chunk_tokens, bench.decode_tokens + 2);
 }
 
-Status choose_depths(BenchCommand& command, const BenchOptions& bench, int64_t n_positions) {
+// `n_asked` is --max-model-len, 0 without it.
+Status choose_depths(BenchCommand& command, const BenchOptions& bench, int64_t n_positions, int64_t n_asked) {
+  const bool asked_less = n_asked > 0 && n_asked < n_positions;
+  const int64_t limit = asked_less ? n_asked : n_positions;
   if (command.depths.empty()) {
     std::copy_if(std::begin(kDefaultDepths), std::end(kDefaultDepths), std::back_inserter(command.depths),
-                 [&](int64_t depth) { return depth == 0 || tokens_at(depth, bench) <= n_positions; });
+                 [&](int64_t depth) { return depth == 0 || tokens_at(depth, bench) <= limit; });
   }
   const int64_t deepest = *std::max_element(command.depths.begin(), command.depths.end());
-  if (tokens_at(deepest, bench) <= n_positions) return {};
+  if (tokens_at(deepest, bench) <= limit) return {};
+  const std::string what =
+      fmt::format("measuring at a depth of {} needs {} tokens", deepest, tokens_at(deepest, bench));
+  if (asked_less) {
+    return Error{ErrorKind::kUsage, fmt::format("{}, more than --max-model-len {}; give a larger one, or smaller "
+                                                "--depths, --chunk or --decode-tokens",
+                                                what, n_asked)};
+  }
   return Error{ErrorKind::kUsage,
-               fmt::format("measuring at a depth of {} needs {} tokens, more than the model's {} positions; "
-                           "give smaller --depths",
-                           deepest, tokens_at(deepest, bench), n_positions)};
+               fmt::format("{}, more than the model's {} positions; give smaller --depths", what, n_positions)};
 }
 
 Status run_bench_command(EngineOptions options, BenchCommand command) {
@@ -369,7 +377,7 @@ Status run_bench_command(EngineOptions options, BenchCommand command) {
                            .overlap = options.overlap,
                            .temperature = command.temperature,
                            .fill_context = command.fill_context};
-  LEVIN_TRY(choose_depths(command, bench, parsed.config.max_position));
+  LEVIN_TRY(choose_depths(command, bench, parsed.config.max_position, options.max_model_len_tokens));
   const std::vector<BenchCase> all = cases(command, options.n_spec_steps);
   for (const BenchCase& what : all) {
     options.cache_tokens = std::max(options.cache_tokens, bench_cache_tokens(what, bench));
@@ -396,8 +404,8 @@ void add_bench(CommandLine& line) {
   add_speculation_options(command, engine);
   const auto bench = std::make_shared<BenchCommand>();
   const OptionGroup add(command, "Bench");
-  add("--depths", "LIST", "Context lengths at which to measure, in tokens", "0,2048,16384, as far as the model allows",
-      set_tokens(&bench->depths, {.min = 0}));
+  add("--depths", "LIST", "Context lengths at which to measure, in tokens",
+      "0,2048,16384, as far as the model and --max-model-len allow", set_tokens(&bench->depths, {.min = 0}));
   add("--batch", "LIST", "Numbers of sequences decoded together", "1",
       set_tokens(&bench->batches, {.min = 1, .max = 1024}));
   add("--decode-tokens", "N", "Tokens decoded per sequence", "64",
