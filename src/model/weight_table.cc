@@ -35,6 +35,8 @@ bool may_be_nvfp4(const WeightRow& row) {
          row.shape[1] % kNvGroup == 0 && row.name.ends_with(kWeight);
 }
 
+bool may_be_mxfp4(const WeightRow& row) { return row.storage == Storage::kExpertMatrix && row.shape[1] % 2 == 0; }
+
 StoredScales StoredWeight::scales_for_store() const {
   StoredScales out{.of_blocks = scales, .block = block};
   if (factor == nullptr) return out;
@@ -80,7 +82,7 @@ io::StoredDtype released_dtype(const WeightRow& row, const ModelConfig& config) 
   if (row.storage == Storage::kExpertIds) return StoredDtype::kI64;
   if (row.storage == Storage::kMappedTable) return StoredDtype::kF8_E4M3;
   if (config.nvfp4_experts && !row.mtp && is_routed_expert(row) && may_be_nvfp4(row)) return StoredDtype::kU8;
-  if (row.storage == Storage::kExpertMatrix && config.mxfp4_experts) return StoredDtype::kI8;
+  if (config.mxfp4_experts && may_be_mxfp4(row)) return StoredDtype::kI8;
   return may_be_quantised(row.storage) && config.fp8_blocks ? StoredDtype::kF8_E4M3 : row.plain;
 }
 

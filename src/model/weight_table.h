@@ -72,6 +72,7 @@ std::string layer_prefix(const ModelConfig& config, int layer);
 int64_t n_elements(const WeightRow& row);
 bool is_quantised(io::StoredDtype dtype);  // a matrix stored so has scales
 bool may_be_nvfp4(const WeightRow& row);
+bool may_be_mxfp4(const WeightRow& row);  // two columns share a byte, so an odd number of them has no such form
 
 // The tensors of a row in a checkpoint that holds tensors; null where it lacks them.
 struct StoredWeight {

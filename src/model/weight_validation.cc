@@ -26,7 +26,7 @@ std::vector<int64_t> fp4_shape(const WeightRow& row) { return {row.shape[0], row
 bool accepts(const WeightRow& row, const StoredTensor& tensor) {
   switch (tensor.dtype) {
     case StoredDtype::kI8:
-      return row.storage == Storage::kExpertMatrix && row.shape[1] % 2 == 0 && tensor.shape == fp4_shape(row);
+      return may_be_mxfp4(row) && tensor.shape == fp4_shape(row);
     case StoredDtype::kU8:
       return may_be_nvfp4(row) && tensor.shape == fp4_shape(row);
     case StoredDtype::kF8_E4M3:
@@ -45,8 +45,7 @@ bool accepts(const WeightRow& row, const StoredTensor& tensor) {
 std::string expected_text(const WeightRow& row) {
   if (row.storage == Storage::kExpertIds) return "I64 " + io::shape_text(row.shape);
   if (row.storage == Storage::kMappedTable) return "F8_E4M3 " + io::shape_text(row.shape);
-  const std::string mxfp4 =
-      row.storage == Storage::kExpertMatrix ? fmt::format("I8 {} (MXFP4), ", io::shape_text(fp4_shape(row))) : "";
+  const std::string mxfp4 = may_be_mxfp4(row) ? fmt::format("I8 {} (MXFP4), ", io::shape_text(fp4_shape(row))) : "";
   return fmt::format("{}{}BF16, F32 or F16 {}", mxfp4, may_be_quantised(row.storage) ? "F8_E4M3, " : "",
                      io::shape_text(row.shape));
 }

@@ -52,5 +52,25 @@ INSTANTIATE_TEST_SUITE_P(
       return name;
     });
 
+// A width that MXFP4 cannot hold, since two columns share a byte: experts are stored like the other matrices.
+TEST(DummyWeightsTest, ExpertsOfOddWidthAreNotMxfp4) {
+  ModelConfig config = must(load_model_config(fixture_folder("v4-fp4").string())).config;
+  ASSERT_TRUE(config.mxfp4_experts);
+  config.d_expert = 63;
+  const TensorSource dummies = dummy_tensors(config);
+  int n_odd = 0;
+  for (const WeightRow& row : weight_table(config, nullptr, nullptr)) {
+    if (row.storage != Storage::kExpertMatrix) continue;
+    const bool odd = row.shape[1] == 63;
+    n_odd += odd ? 1 : 0;
+    must(dummies.read(row, [&](const io::StoredTensor& tensor, const StoredScales*) -> Status {
+      EXPECT_EQ(tensor.dtype, odd ? io::StoredDtype::kF8_E4M3 : io::StoredDtype::kI8) << row.name;
+      EXPECT_EQ(tensor.shape[1], odd ? 63 : row.shape[1] / 2) << row.name;
+      return {};
+    }));
+  }
+  EXPECT_GT(n_odd, 0);
+}
+
 }  // namespace
 }  // namespace levin::test
