@@ -58,8 +58,10 @@ bool is_this_machine(const std::string& name) {
   return is_localhost(name) || name == "::1";
 }
 
+// Names of hosts are the same in letters of either case, and browsers write those of origins in small ones.
 bool has(const std::vector<std::string>& list, const std::string& name) {
-  return std::any_of(list.begin(), list.end(), [&](const std::string& each) { return each == "*" || each == name; });
+  return std::any_of(list.begin(), list.end(),
+                     [&](const std::string& each) { return each == "*" || lower_case(each) == lower_case(name); });
 }
 
 }  // namespace

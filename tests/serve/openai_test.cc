@@ -564,8 +564,8 @@ int status_of(uint16_t port, const Visitor& visitor) {
 
 TEST(ServerTest, WithoutKeysAnswersNoForeignPage) {
   serve::ServerOptions options;
-  options.cors_origins = {"http://page"};
-  options.allowed_hosts = {"desk.lan"};
+  options.cors_origins = {"http://page", "http://Other.Page"};
+  options.allowed_hosts = {"desk.lan", "Shelf.LAN"};
   {
     const ServedDemo demo(options);
     for (const Visitor& visitor : {Visitor{"127.0.0.1:8000", "", 200},
@@ -574,10 +574,13 @@ TEST(ServerTest, WithoutKeysAnswersNoForeignPage) {
                                    {"[::1]:8000", "", 200},
                                    {"192.168.1.2", "", 200},
                                    {"desk.lan:8000", "", 200},
+                                   {"DESK.lan:8000", "", 200},
+                                   {"shelf.lan", "", 200},
                                    {"evil.example", "", 403},
                                    {"localhost.evil.example", "", 403},
                                    {"127.0.0.1.evil.example:80", "", 403},
                                    {"localhost:8000", "http://page", 200},
+                                   {"localhost:8000", "http://other.page", 200},
                                    {"localhost:8000", "http://localhost:8000", 200},
                                    {"127.0.0.1:8000", "http://localhost:3000", 200},
                                    {"desk.lan:8000", "http://desk.lan:8000", 200},
