@@ -126,6 +126,13 @@ std::string small_cache_text(const EngineOptions& options, const Engine& engine)
       options.cache_tokens, longest);
 }
 
+// Who restricts host names should not believe that they are checked where they are not.
+std::string unused_hosts_text(const serve::ServerOptions& options, bool loopback_only) {
+  if (options.allowed_hosts.empty() || (loopback_only && options.api_keys.empty())) return "";
+  return fmt::format("--allowed-hosts is not used: {}, so requests are answered under any host name",
+                     loopback_only ? "every request must carry a key" : "--host is no loopback address");
+}
+
 Status check_cache(const EngineOptions& options) {
   if (options.cache_tokens == 0 || options.cache_tokens >= options.max_model_len_tokens) return {};
   return Error{ErrorKind::kUsage,
@@ -157,7 +164,10 @@ Status run(EngineOptions engine_options, const GenerationOptions& generation, Se
   const auto warn = [&log](const std::string& warning) { log.write(serve::LogLevel::kWarning, "warning", warning); };
   LEVIN_ASSIGN(const ChatModel model, ChatModel::load(engine_options, warn));
   log_model(log, command.log_format, *model.engine);
-  if (const std::string text = small_cache_text(engine_options, *model.engine); !text.empty()) warn(text);
+  for (const std::string& text :
+       {small_cache_text(engine_options, *model.engine), unused_hosts_text(options, listener->loopback_only())}) {
+    if (!text.empty()) warn(text);
+  }
   options.version = LEVIN_VERSION;
   if (options.model_names.empty()) {
     options.model_names = {std::filesystem::weakly_canonical(engine_options.model_folder).filename().string()};

@@ -409,6 +409,18 @@ TEST(ServeTest, SaysThatACacheIsTooSmall) {
       << result.err;
 }
 
+TEST(ServeTest, SaysThatHostNamesAreNotChecked) {
+  const auto err = [](Arguments arguments) {
+    const Arguments serve = {"serve", kDemo, "--port", "0", "--allowed-hosts", "desk.lan"};
+    arguments.insert(arguments.begin(), serve.begin(), serve.end());
+    return run_levin(arguments, {.interrupt_at = "ready ", .interrupt_on_error_output = true}).err;
+  };
+  const std::string text = "--allowed-hosts is not used: ";
+  EXPECT_EQ(err({}).find(text), std::string::npos);
+  EXPECT_NE(err({"--api-key", "k"}).find(text + "every request must carry a key"), std::string::npos);
+  EXPECT_NE(err({"--host", "0.0.0.0"}).find(text + "--host is no loopback address"), std::string::npos);
+}
+
 // Weights by chance for 256 experts a layer take about a second to make; the server says that it loads before it begins.
 TEST(ServeTest, EndsAtOnceWhileTheModelIsLoading) {
   const TempDir dir;
