@@ -158,6 +158,18 @@ Status run(const EngineOptions& engine_options, const GenerationOptions& options
   return answer_once(command, std::move(prompt), model, options);
 }
 
+// What only the chat format has a place for.
+Status check_chat_options(const RunCommand& command) {
+  const char* without = command.raw ? "--raw" : !command.ids_file.empty() ? "--ids-file" : nullptr;
+  const char* option = !command.tools_file.empty() ? "--tools"
+                       : !command.system.empty()   ? "--system"
+                       : command.thinking          ? "--thinking on"
+                                                   : nullptr;
+  if (without == nullptr || option == nullptr) return {};
+  return Error{ErrorKind::kUsage,
+               fmt::format("{} needs the chat format, which {} does without; omit one", option, without)};
+}
+
 Status check_run(const RunCommand& command, const GenerationOptions& options) {
   if (!command.prompt.empty() && !command.ids_file.empty()) {
     return Error{ErrorKind::kUsage, "-p and --ids-file both give the prompt; omit one"};
@@ -165,10 +177,7 @@ Status check_run(const RunCommand& command, const GenerationOptions& options) {
   if (options.n_top_logprobs && !command.json) {
     return Error{ErrorKind::kUsage, "--logprobs needs --json"};
   }
-  if (command.raw && !command.tools_file.empty()) {
-    return Error{ErrorKind::kUsage, "--tools needs the chat format, which --raw switches off; omit one"};
-  }
-  return {};
+  return check_chat_options(command);
 }
 
 }  // namespace
