@@ -93,6 +93,7 @@ Result<Answer> answer_prompt(const ChatModel& model, PromptIds prompt, const Gen
   request.logprobs = options.n_top_logprobs.has_value();
   request.n_top_logprobs = static_cast<int>(options.n_top_logprobs.value_or(0));
   if (options.random_seed) request.sampling.seed = fresh_seed();
+  answer.seed = request.sampling.seed;
   request.on_token = [&](const TokenEvent& event) {
     builder.take(parser.push(event.token));
     if (builder.stopped()) return Verdict::kStop;

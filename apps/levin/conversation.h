@@ -33,6 +33,7 @@ struct Answer {
   std::string text;                   // all of it as it was written, special tokens left out
   Generation generation;
   int64_t n_prompt_tokens = 0;
+  uint64_t seed = 0;  // that it was sampled with
 };
 
 struct AnswerStream {

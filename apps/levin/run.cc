@@ -73,6 +73,7 @@ std::string answer_json(const Answer& answer, double load_s) {
       {"token_ids", std::move(ids)},
       {"text", answer.text},
       {"finish_reason", std::string(finish_reason_name(g.finish_reason))},
+      {"seed", answer.seed},
       {"usage", io::JsonObject{{"prompt_tokens", answer.n_prompt_tokens},
                                {"completion_tokens", n_answer},
                                {"cached_tokens", g.n_hit_tokens}}},

@@ -124,6 +124,19 @@ TEST(RunTest, TheSameSeedTheSameAnswer) {
   EXPECT_NE(ids("7"), ids("8"));
 }
 
+TEST(RunTest, TellsTheSeedThatRepeatsTheAnswer) {
+  const auto sample = [](Arguments more) {
+    const Arguments always = {"--raw", "-p", "def ", "-n", "40", "--temperature", "1"};
+    more.insert(more.begin(), always.begin(), always.end());
+    return run_json(std::move(more));
+  };
+  const auto seed_of = [](const Printed& p) { return std::to_string(must(p.fields().get<uint64_t>("seed"))); };
+  const Printed random = sample({});
+  const Printed again = sample({"--seed", seed_of(random)});
+  EXPECT_EQ(seed_of(again), seed_of(random));
+  EXPECT_EQ(ids_of(again), ids_of(random));
+}
+
 TEST(RunTest, TakesIdsForAPrompt) {
   const TempDir dir;
   const std::string text = "def read_file(";
