@@ -40,24 +40,31 @@ io::JsonValue input_of(const AnswerCall& call) {
 
 std::string tool_use_id(const AnswerCall& call) { return "toolu_" + call.id.substr(call.id.find('_') + 1); }
 
-io::JsonObject message_json(const std::string& id, const ServedModel& model, io::JsonArray content, const Choice* over,
-                            const Usage& usage) {
-  return {{"id", id},
+// What a message carries from its beginning.
+struct MessageFrame {
+  std::string id = random_id("msg_");
+  const ServedModel* model = nullptr;
+  uint64_t seed = 0;
+};
+
+io::JsonObject message_json(const MessageFrame& frame, io::JsonArray content, const Choice* over, const Usage& usage) {
+  return {{"id", frame.id},
           {"type", "message"},
           {"role", "assistant"},
-          {"model", model.name()},
+          {"model", frame.model->name()},
           {"content", std::move(content)},
           {"stop_reason", over != nullptr ? io::JsonValue(stop_reason(*over)) : io::JsonValue()},
           {"stop_sequence", over != nullptr ? matched_stop_json(*over) : io::JsonValue()},
-          {"usage", messages_usage(usage)}};
+          {"usage", messages_usage(usage)},
+          {"seed", frame.seed}};
 }
 
 constexpr std::string_view kSignature = "levin";  // clients send it back; nothing is checked
 
 class WholeMessage final : public AnswerWriter {
  public:
-  WholeMessage(const ServedModel& model, std::shared_ptr<Exchange> exchange)
-      : model_(model), exchange_(std::move(exchange)) {}
+  WholeMessage(MessageFrame frame, std::shared_ptr<Exchange> exchange)
+      : frame_(std::move(frame)), exchange_(std::move(exchange)) {}
 
   void add(const Choice&, const Batch&) override {}
   void end(std::span<const Choice> choices, const Usage& usage) override {
@@ -73,25 +80,24 @@ class WholeMessage final : public AnswerWriter {
       content.emplace_back(io::JsonObject{
           {"type", "tool_use"}, {"id", tool_use_id(call)}, {"name", call.name}, {"input", input_of(call)}});
     }
-    exchange_->respond(
-        {.body = io::dump_json(message_json(random_id("msg_"), model_, std::move(content), &choice, usage))});
+    exchange_->respond({.body = io::dump_json(message_json(frame_, std::move(content), &choice, usage))});
   }
   void fail(const ApiError& error) override { exchange_->respond(error_response(error, ApiDialect::kAnthropic)); }
 
  private:
-  const ServedModel& model_;
+  MessageFrame frame_;
   std::shared_ptr<Exchange> exchange_;
 };
 
 // Blocks one after the other: each is begun, grows, and is closed before the next.
 class MessageStream final : public AnswerWriter {
  public:
-  MessageStream(const ServedModel& model, std::shared_ptr<Exchange> exchange, int64_t n_prompt)
-      : model_(model), exchange_(std::move(exchange)), n_prompt_(n_prompt) {}
+  MessageStream(MessageFrame frame, std::shared_ptr<Exchange> exchange, int64_t n_prompt)
+      : frame_(std::move(frame)), exchange_(std::move(exchange)), n_prompt_(n_prompt) {}
 
   void begin() override {
     exchange_->begin_stream(sse_head());
-    send("message_start", {{"message", message_json(random_id("msg_"), model_, {}, nullptr, {.n_prompt = n_prompt_})}});
+    send("message_start", {{"message", message_json(frame_, {}, nullptr, {.n_prompt = n_prompt_})}});
     send("ping", {});
   }
 
@@ -162,7 +168,7 @@ class MessageStream final : public AnswerWriter {
     block_ = Block::kNone;
   }
 
-  const ServedModel& model_;
+  MessageFrame frame_;
   std::shared_ptr<Exchange> exchange_;
   int64_t n_prompt_;
   Block block_ = Block::kNone;
@@ -206,11 +212,12 @@ void handle_messages(const ServedModel& model, const std::shared_ptr<Exchange>& 
   with_body(model, *exchange, ApiDialect::kAnthropic, [&](const RequestBody& body) -> std::optional<ApiError> {
     Result<AnswerPlan> plan = read_message_plan(model, body.fields());
     if (!plan.ok()) return bad_request(plan.error().message, body.param());
+    MessageFrame frame{.model = &model, .seed = plan->ask.sampling.seed};
     std::unique_ptr<AnswerWriter> writer;
     if (plan->ask.stream) {
-      writer = std::make_unique<MessageStream>(model, exchange, std::ssize(plan->prompts.front()));
+      writer = std::make_unique<MessageStream>(std::move(frame), exchange, std::ssize(plan->prompts.front()));
     } else {
-      writer = std::make_unique<WholeMessage>(model, exchange);
+      writer = std::make_unique<WholeMessage>(std::move(frame), exchange);
     }
     return run_answer(model, exchange, std::move(*plan), std::move(writer));
   });

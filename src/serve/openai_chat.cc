@@ -188,6 +188,7 @@ class ChatStream final : public AnswerWriter {
     if (over != nullptr) choice.set("stop_reason", stop_reason_json(*over));
     io::JsonObject chunk = frame_.object("chat.completion.chunk");
     chunk.set("choices", io::JsonArray{std::move(choice)});
+    if (over != nullptr) chunk.set("seed", frame_.seed);
     if (continuous_usage_) {
       chunk.set("usage", usage_json(so_far_));
     } else if (include_usage_) {

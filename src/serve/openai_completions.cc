@@ -173,7 +173,8 @@ class CompletionStream final : public CompletionWriter {
     }
     n_characters = now.n_characters();
     if (text.empty() && batch.tokens.empty() && !choice.over) return;
-    send(choice_json(choice, std::move(text), logprobs() ? io::JsonValue(now.take()) : io::JsonValue(), choice.over));
+    send(choice_json(choice, std::move(text), logprobs() ? io::JsonValue(now.take()) : io::JsonValue(), choice.over),
+         choice.over);
   }
   void end(std::span<const Choice>, const Usage& usage) override {
     if (ask_.plan.ask.include_usage) {
@@ -191,9 +192,10 @@ class CompletionStream final : public CompletionWriter {
   }
 
  private:
-  void send(io::JsonObject choice) {
+  void send(io::JsonObject choice, bool over) {
     io::JsonObject chunk = frame();
     chunk.set("choices", io::JsonArray{std::move(choice)});
+    if (over) chunk.set("seed", ask_.plan.ask.sampling.seed);
     if (ask_.plan.ask.include_usage) chunk.set("usage", nullptr);
     exchange_->send(sse(chunk));
   }

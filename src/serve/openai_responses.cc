@@ -261,6 +261,7 @@ io::JsonObject asked_by(const Body& body, const AnswerPlan& plan) {
   }
   out.set("previous_response_id", nullptr);
   out.set("store", false);
+  out.set("seed", plan.ask.sampling.seed);
   out.set("temperature", plan.ask.sampling.temperature);
   out.set("top_p", plan.ask.sampling.top_p);
   out.set("top_logprobs", 0);

@@ -511,6 +511,32 @@ TEST(ServerTest, RequestsHaveTheServersDefaults) {
   EXPECT_EQ(at(response, "usage.output_tokens"), io::JsonValue(3));
 }
 
+// Also a random one, so that every answer can be had again.
+TEST(ServerTest, EveryAnswerTellsItsSeed) {
+  const ServedDemo demo;
+  struct Asked {
+    const char* path;
+    std::string body;
+    size_t n_events;  // of its stream that tell the seed
+  };
+  const std::string messages = R"("messages": [{"role": "user", "content": "Repeat: river stone"}], "max_tokens": 3)";
+  for (const Asked& asked : {Asked{"/v1/chat/completions", messages + R"(, "n": 2)", 2},
+                             {"/v1/completions", R"("prompt": "import ", "max_tokens": 3)", 1},
+                             {"/v1/responses", R"("input": "Repeat: river", "max_output_tokens": 3)", 3},
+                             {"/v1/messages", messages, 1}}) {
+    const auto n_told = [&](const std::string& more, const std::string& seed) {
+      const std::string body = ask(demo.port(), asked.path, "{" + asked.body + more + "}").body;
+      const std::string text = R"("seed":)" + seed;
+      size_t n = 0;
+      for (size_t at = body.find(text); at != std::string::npos; at = body.find(text, at + 1)) ++n;
+      return n;
+    };
+    EXPECT_EQ(n_told(R"(, "stream": true, "seed": 77)", "77"), asked.n_events) << asked.path;
+    EXPECT_EQ(n_told(R"(, "stream": true)", ""), asked.n_events) << asked.path;
+    EXPECT_EQ(n_told("", " "), 1u) << asked.path;
+  }
+}
+
 TEST(ServerTest, ARequestsBiasesStandInPlaceOfTheServers) {
   const ServedDemo plain;
   const int32_t first = must(plain.tokenizer().encode(kTokyo)).front();
