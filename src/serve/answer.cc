@@ -6,6 +6,16 @@
 namespace levin::serve {
 namespace {
 
+void add_speculation(const SpeculationStats& of_choice, SpeculationStats* sum) {
+  sum->n_verify_passes += of_choice.n_verify_passes;
+  sum->n_drafted += of_choice.n_drafted;
+  sum->n_accepted += of_choice.n_accepted;
+  sum->n_kept += of_choice.n_kept;
+  const std::vector<int64_t>& accepted = of_choice.accepted_per_position;
+  sum->accepted_per_position.resize(std::max(sum->accepted_per_position.size(), accepted.size()));
+  for (size_t i = 0; i < accepted.size(); ++i) sum->accepted_per_position[i] += accepted[i];
+}
+
 void add_events(Choice& choice, const std::vector<text::OutputEvent>& events) {
   using Kind = text::OutputEvent::Kind;
   for (const text::OutputEvent& event : events) {
@@ -202,10 +212,7 @@ Usage usage_of(std::span<const Choice> choices, std::span<const std::vector<int3
   for (const Choice& choice : choices) {
     usage.n_answer += std::ssize(choice.tokens);
     usage.n_reasoning += choice.n_reasoning_tokens;
-    usage.speculation.n_verify_passes += choice.speculation.n_verify_passes;
-    usage.speculation.n_drafted += choice.speculation.n_drafted;
-    usage.speculation.n_accepted += choice.speculation.n_accepted;
-    usage.speculation.n_kept += choice.speculation.n_kept;
+    add_speculation(choice.speculation, &usage.speculation);
     // the prompt of several choices counts once, as the first of them found it
     if (choice.index == 0 || choice.prompt != choices[choice.index - 1].prompt) usage.n_found += choice.n_hit_tokens;
   }

@@ -60,7 +60,7 @@ struct Usage {
   int64_t n_found = 0;   // of these, prefix-cache hits
   int64_t n_answer = 0;
   int64_t n_reasoning = 0;       // of these
-  SpeculationStats speculation;  // of all finished choices, without accepted_per_position
+  SpeculationStats speculation;  // of all finished choices
 };
 
 class AnswerWriter {

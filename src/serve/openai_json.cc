@@ -45,9 +45,11 @@ io::JsonObject usage_json(const Usage& usage) {
                         {"completion_tokens_details", io::JsonObject{{"reasoning_tokens", usage.n_reasoning}}}};
   const SpeculationStats& spec = usage.speculation;
   if (spec.n_verify_passes > 0) {
+    io::JsonArray per_position(spec.accepted_per_position.begin(), spec.accepted_per_position.end());
     out.set("speculation", io::JsonObject{{"verify_passes", spec.n_verify_passes},
                                           {"drafted", spec.n_drafted},
                                           {"accepted", spec.n_accepted},
+                                          {"accepted_per_position", std::move(per_position)},
                                           {"mean_accept_length", spec.mean_accept_length()}});
   }
   return out;

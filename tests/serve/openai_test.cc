@@ -167,6 +167,21 @@ TEST_F(OpenAiTest, EndsAtStopStringsAndLimits) {
   EXPECT_EQ(at(chat_answer(R"("stop": "Tokyo.x")"), "choices.0.message.content"), io::JsonValue(kTokyo));
 }
 
+// Of all choices together, position by position.
+TEST_F(OpenAiTest, TellsHowManyDraftsWereAccepted) {
+  const std::string repeat = R"({"role": "user", "content": "Repeat: river stone apple tiger"})";
+  const io::JsonValue one = at(chat_answer("", repeat), "usage.speculation");
+  const io::JsonValue two = at(chat_answer(R"("n": 2)", repeat), "usage.speculation");
+  for (const io::JsonValue& found : {one, two}) {
+    const io::JsonArray accepted = *at(found, "accepted_per_position").as_array();
+    ASSERT_EQ(accepted.size(), 3u);  // --spec-steps
+    int64_t sum = 0;
+    for (const io::JsonValue& n : accepted) sum += *n.to_int64();
+    EXPECT_EQ(io::JsonValue(sum), at(found, "accepted"));
+    EXPECT_GT(sum, 0);
+  }
+}
+
 TEST_F(OpenAiTest, TheSameSeedGivesTheSameText) {
   const std::string hot = R"("temperature": 1.2, "max_tokens": 30, "n": 3, "seed": )";
   const auto texts = [&](const std::string& seed) {
