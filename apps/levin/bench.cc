@@ -366,6 +366,13 @@ Status choose_depths(BenchCommand& command, const BenchOptions& bench, int64_t n
                fmt::format("{}, more than the model's {} positions; give smaller --depths", what, n_positions)};
 }
 
+// Without layers that draft, a row that says that it has drafts would have none.
+void leave_out_drafts(const Engine& engine, std::vector<BenchCase>* all) {
+  if (engine.can_draft()) return;
+  const size_t n_left_out = std::erase_if(*all, [](const BenchCase& what) { return what.n_spec_steps > 0; });
+  if (n_left_out > 0) fmt::print(stderr, "warning: the model has no layers that draft: measured without drafts only\n");
+}
+
 Status run_bench_command(EngineOptions options, BenchCommand command) {
   LEVIN_ASSIGN(const ParsedConfig parsed,
                load_model_config(options.model_folder, *options.registry, options.overrides));
@@ -378,7 +385,7 @@ Status run_bench_command(EngineOptions options, BenchCommand command) {
                            .temperature = command.temperature,
                            .fill_context = command.fill_context};
   LEVIN_TRY(choose_depths(command, bench, parsed.config.max_position, options.max_model_len_tokens));
-  const std::vector<BenchCase> all = cases(command, options.n_spec_steps);
+  std::vector<BenchCase> all = cases(command, options.n_spec_steps);
   for (const BenchCase& what : all) {
     options.cache_tokens = std::max(options.cache_tokens, bench_cache_tokens(what, bench));
     options.max_running = std::max(options.max_running, what.batch);
@@ -388,6 +395,7 @@ Status run_bench_command(EngineOptions options, BenchCommand command) {
   LEVIN_ASSIGN(const std::unique_ptr<Engine> engine, Engine::load(options, bar.progress()));
   bar.finish();
   for (const std::string& warning : engine->warnings()) fmt::print(stderr, "warning: {}\n", warning);
+  leave_out_drafts(*engine, &all);
   if (!command.json && !command.csv) fmt::print(stderr, "{}\n\n", engine->describe());
   return run_cases(*engine, options, command, all, bench);
 }

@@ -336,6 +336,7 @@ const EngineOptions& Engine::options() const { return state_->options; }
 const ModelConfig& Engine::config() const { return state_->model->config(); }
 const Numerics& Engine::numerics() const { return state_->model->numerics(); }
 const std::vector<std::string>& Engine::warnings() const { return state_->warnings; }
+bool Engine::can_draft() const { return state_->runner.model().has_mtp(); }
 int64_t Engine::max_context_tokens() const { return state_->room.n_context_tokens; }
 
 double Engine::load_seconds() const { return state_->load_s; }

@@ -50,6 +50,7 @@ class Engine {
   const ModelConfig& config() const;
   const Numerics& numerics() const;
   const std::vector<std::string>& warnings() const;  // about config and checkpoint, one sentence each
+  bool can_draft() const;                            // the checkpoint has layers that draft
   int64_t max_context_tokens() const;                // maximum length of prompt and answer together
   double load_seconds() const;                       // duration of load()
   const WeightsLoad& weights_load() const;           // the part of it that read the weights

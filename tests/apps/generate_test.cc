@@ -357,6 +357,16 @@ TEST(BenchTest, SetsAVerifyPassBesideOneOfARow) {
   EXPECT_NE(run_levin(bench).out.find("4 rows"), std::string::npos);
 }
 
+TEST(BenchTest, WithoutLayersThatDraftThereIsNoRowWithDrafts) {
+  const std::string folder = std::string(LEVIN_SOURCE_DIR) + "/tests/fixtures/glm-shared";
+  const ProgramResult result =
+      run_levin({"bench", folder, "--load-format", "dummy", "--override", "num_nextn_predict_layers=0", "--depths",
+                 "0,64", "--decode-tokens", "2", "--chunk", "32", "--repetitions", "1", "--spec-steps", "3", "--json"});
+  const Printed printed(result);
+  ASSERT_EQ(printed.document().as_array()->size(), 2u);
+  EXPECT_NE(result.err.find("warning: the model has no layers that draft"), std::string::npos) << result.err;
+}
+
 TEST(BenchTest, NeedsTheConfigAlone) {
   const TempDir dir;
   must(io::write_file_atomically((dir / "config.json").string(), must(io::read_file(kDemo + "/config.json"))));
