@@ -363,7 +363,8 @@ Status choose_depths(BenchCommand& command, const BenchOptions& bench, int64_t n
                                                 what, n_asked)};
   }
   return Error{ErrorKind::kUsage,
-               fmt::format("{}, more than the model's {} positions; give smaller --depths", what, n_positions)};
+               fmt::format("{}, more than the model's {} positions; give smaller --depths, --chunk or --decode-tokens",
+                           what, n_positions)};
 }
 
 // Without layers that draft, a row that says that it has drafts would have none.
