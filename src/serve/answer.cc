@@ -1,6 +1,7 @@
 #include "serve/answer.h"
 
 #include <algorithm>
+#include <mutex>
 #include <utility>
 
 namespace levin::serve {
@@ -62,14 +63,26 @@ class Answer : public std::enable_shared_from_this<Answer> {
       }
     }
     writer_->begin();
-    std::vector<Ticket> tickets;
-    for (size_t i = 0; i < choices_.size(); ++i) tickets.push_back(submit(i));
-    exchange_->on_disconnect([service = model_.service, tickets] {
+    for (size_t i = 0; i < choices_.size(); ++i) add_ticket(submit(i));
+    exchange_->on_disconnect([service = model_.service, tickets = tickets_] {
       for (const Ticket ticket : tickets) service->cancel(ticket);
     });
   }
 
  private:
+  // One choice may have failed before the others are submitted.
+  void add_ticket(Ticket ticket) {
+    const std::lock_guard lock(mutex_);
+    tickets_.push_back(ticket);
+    if (given_up_) model_.service->cancel(ticket);
+  }
+  // Nobody will read the choices that still run.
+  void give_up() {
+    const std::lock_guard lock(mutex_);
+    given_up_ = true;
+    for (const Ticket ticket : tickets_) model_.service->cancel(ticket);
+  }
+
   Ticket submit(size_t i) {
     GenerateRequest request{.prompt = plan_.prompts[choices_[i].prompt],
                             .max_tokens = plan_.ask.max_tokens,
@@ -91,6 +104,7 @@ class Answer : public std::enable_shared_from_this<Answer> {
     if (failed_ || n_over_ == choices_.size()) return;  // what was given up may end after all, and the other way round
     if (batch.error) {
       failed_ = true;
+      give_up();
       model_.metrics->add_refusal();
       writer_->fail(as_api_error(batch));
       return;
@@ -133,6 +147,9 @@ class Answer : public std::enable_shared_from_this<Answer> {
   std::vector<Choice> choices_;
   size_t n_over_ = 0;
   bool failed_ = false;
+  std::mutex mutex_;  // of what follows
+  std::vector<Ticket> tickets_;
+  bool given_up_ = false;
 };
 
 // Checks, and takes the places that the requests need.

@@ -1,7 +1,7 @@
 // An answer in progress: its choices, and the writer that formats them for an API.
 //
 // run_answer() submits every choice to the engine and passes each batch to an AnswerWriter. Both run only on the answer
-// thread, so neither needs a lock. If the client disconnects, all choices are cancelled.
+// thread, so neither needs a lock. If the client disconnects, or one choice fails, all choices are cancelled.
 #pragma once
 
 #include <memory>

@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cstdlib>
 #include <future>
+#include <thread>
 
 #include "base/check.h"
 #include "base/device_fault.h"
@@ -30,10 +32,11 @@ class FailureTest : public ::testing::Test {
   }
   static void TearDownTestSuite() { demo_ = nullptr; }
   // A request that fails once it has a token.
-  static Reply post(const std::string& path, const std::string& members, bool stream) {
+  static Reply post(const std::string& path, const std::string& members, bool stream,
+                    const std::string& regex = "[A-Z]~") {
     const int32_t tilde = must(demo_->tokenizer().encode("~")).front();
     return ask(demo_->port(), path,
-               "{" + members + R"(, "guided_regex": "[A-Z]~", "min_tokens": 3, "stop_token_ids": [)" +
+               "{" + members + R"(, "guided_regex": ")" + regex + R"(", "min_tokens": 3, "stop_token_ids": [)" +
                    std::to_string(tilde) + R"(], "stream": )" + (stream ? "true" : "false") + "}");
   }
   static void expect_error(const io::JsonValue& error) {
@@ -80,6 +83,25 @@ TEST_F(FailureTest, AnthropicSaysSoAsAWholeAndInStreams) {
   EXPECT_EQ(stream.status, 200);
   EXPECT_NE(stream.body.find("event: error\n"), std::string::npos) << stream.body;
   expect_error(at(json(events_of(stream.body).back()), "error"));
+}
+
+// Of the choices here, those that begin with A fail at their second token, and those that begin with N have no end.
+TEST_F(FailureTest, OneChoiceThatFailsEndsTheOthers) {
+  const auto n_of = [](const std::string& name) {
+    const std::string page = demo_->server().metrics();
+    const size_t found = page.find(name);
+    return found == std::string::npos ? -1.0 : std::atof(page.c_str() + page.find("} ", found) + 2);
+  };
+  const std::string cancelled = "finished_reason=\"cancelled\"", whole = "finished_reason=\"length\"";
+  const double n_cancelled = n_of(cancelled), n_whole = n_of(whole);
+  const Reply reply = post("/v1/completions",
+                           R"("prompt": "x", "n": 8, "temperature": 100, "seed": 1, "max_tokens": 1900,
+                              "ignore_eos": true)",
+                           false, "A~|N1*");
+  ASSERT_EQ(reply.status, 400);
+  expect_error(at(json(reply.body), "error"));
+  while (n_of(cancelled) == n_cancelled && n_of(whole) == n_whole) std::this_thread::yield();
+  EXPECT_EQ(n_of(whole), n_whole);
 }
 
 TEST_F(FailureTest, AHandlerThatThrowsEndsItsRequestAlone) {
