@@ -9,6 +9,11 @@
 #include "engine/engine_load.h"
 
 namespace levin::serve {
+namespace {
+
+const Error kShuttingDown = {ErrorKind::kRuntime, "the server is shutting down"};
+
+}  // namespace
 
 // A request on its way. The engine's thread fills `batch`; the answer thread has what was handed on.
 struct EngineService::Running {
@@ -55,21 +60,28 @@ Ticket EngineService::submit(GenerateRequest request, std::unique_ptr<text::Answ
   running->text = std::move(text);
   running->deliver = std::move(deliver);
   const Ticket ticket = running->ticket;
-  // since it was let in:
-  if (stuck_) return refuse(running, {ErrorKind::kRuntime, "the engine is stuck; the server's log has a report"});
+  std::optional<Error> refusal;  // of what has happened since it was let in
+  bool shutting_down = false;
   {
     const std::lock_guard lock(mutex_);
-    if (!lost_) submitted_.push_back(std::exchange(running, nullptr));
+    shutting_down = shutting_down_;
+    if (lost_) {
+      refusal = {ErrorKind::kNoDevice, "the device has failed"};
+    } else if (shutting_down) {
+      refusal = kShuttingDown;
+    } else if (stuck_) {
+      refusal = {ErrorKind::kRuntime, "the engine is stuck; the server's log has a report"};
+    } else {
+      submitted_.push_back(running);
+    }
   }
-  if (running != nullptr) return refuse(running, {ErrorKind::kNoDevice, "the device has failed"});
-  wake_.notify_one();
+  if (refusal) {
+    fail(running, *refusal, shutting_down);
+    --n_reserved_;
+  } else {
+    wake_.notify_one();
+  }
   return ticket;
-}
-
-Ticket EngineService::refuse(const std::shared_ptr<Running>& running, const Error& error) {
-  fail(running, error);
-  --n_reserved_;
-  return running->ticket;
 }
 
 void EngineService::cancel(Ticket ticket) {
@@ -152,14 +164,24 @@ StepWatch EngineService::watch() const {
 }
 
 void EngineService::give_up(const std::string& message) {
-  stuck_ = true;
+  {
+    const std::lock_guard lock(mutex_);
+    stuck_ = true;
+  }
   fail_all({ErrorKind::kRuntime, message}, false);
 }
 
-void EngineService::shut_down() { fail_all({ErrorKind::kRuntime, "the server is shutting down"}, true); }
+void EngineService::shut_down() {
+  {
+    const std::lock_guard lock(mutex_);
+    shutting_down_ = true;
+  }
+  fail_all(kShuttingDown, true);
+}
 
 void EngineService::fail_all(const Error& error, bool shutting_down) {
-  std::vector<std::shared_ptr<Running>> submitted;  // of which the engine's thread knows nothing yet
+  const std::lock_guard running_lock(running_mutex_);  // all the while, so that none is on its way to running_
+  std::vector<std::shared_ptr<Running>> submitted;     // of which the engine's thread knows nothing yet
   {
     const std::lock_guard lock(mutex_);
     submitted.swap(submitted_);
@@ -168,7 +190,6 @@ void EngineService::fail_all(const Error& error, bool shutting_down) {
     fail(running, error, shutting_down);
     --n_reserved_;
   }
-  const std::lock_guard lock(running_mutex_);
   for (const auto& [ticket, running] : running_) {
     cancel(ticket);
     fail(running, error, shutting_down);
@@ -186,26 +207,23 @@ void EngineService::fail(const std::shared_ptr<Running>& running, const Error& e
 
 // Waits until there is work. False when the service ends and nothing runs any more.
 bool EngineService::take_commands() {
-  std::vector<std::shared_ptr<Running>> submitted;
-  std::vector<Ticket> cancelled;
+  std::vector<Ticket> submitted, cancelled;
   bool ending = false;
-  {
+  if (running_.empty()) {
     std::unique_lock lock(mutex_);
-    if (running_.empty()) {
-      wake_.wait(lock, [this] { return ending_ || !submitted_.empty(); });
+    wake_.wait(lock, [this] { return ending_ || !submitted_.empty(); });
+  }
+  {
+    const std::lock_guard running_lock(running_mutex_);
+    const std::lock_guard lock(mutex_);
+    for (std::shared_ptr<Running>& running : std::exchange(submitted_, {})) {
+      submitted.push_back(running->ticket);
+      running_.emplace(submitted.back(), std::move(running));
     }
-    submitted.swap(submitted_);
     cancelled.swap(cancelled_);
     ending = ending_;
   }
-  for (std::shared_ptr<Running>& running : submitted) {
-    const Ticket ticket = running->ticket;
-    {
-      const std::lock_guard lock(running_mutex_);
-      running_.emplace(ticket, std::move(running));
-    }
-    start(ticket);
-  }
+  for (const Ticket ticket : submitted) start(ticket);
   for (const Ticket ticket : cancelled) {
     if (const auto found = running_.find(ticket); found != running_.end()) engine_.cancel(found->second->id);
   }

@@ -85,7 +85,7 @@ class EngineService {
   // Ends every open request with an error, even while a step runs, and refuses new ones until recover().
   void give_up(const std::string& message);
   void recover() { stuck_ = false; }
-  // Ends every open request with an error that says that the server is shutting down.
+  // Ends every open request with an error that says that the server is shutting down, and refuses new ones.
   void shut_down();
   bool stuck() const { return stuck_; }
   bool lost() const { return lost_; }  // the device
@@ -104,7 +104,6 @@ class EngineService {
   void deliver_guarded(Running& running, Batch& batch);
   void finish(Ticket ticket, std::unique_ptr<Generation> done);
   void forget(Ticket ticket);
-  Ticket refuse(const std::shared_ptr<Running>& running, const Error& error);
   void fail_all(const Error& error, bool shutting_down);
   void fail(const std::shared_ptr<Running>& running, const Error& error, bool shutting_down = false);
   void tell_load();
@@ -114,17 +113,18 @@ class EngineService {
   const EngineServiceHooks hooks_;
   std::mutex mutex_;
   std::condition_variable wake_;
-  std::vector<std::shared_ptr<Running>> submitted_;  // these three are guarded by mutex_
+  std::vector<std::shared_ptr<Running>> submitted_;  // these four are guarded by mutex_
   std::vector<Ticket> cancelled_;
+  bool shutting_down_ = false;
   bool ending_ = false;
   std::atomic<Ticket> next_ticket_{1};
   std::atomic<int64_t> n_reserved_{0};
   std::map<Ticket, std::shared_ptr<Running>> running_;  // changed only by the engine thread...
-  mutable std::mutex running_mutex_;                    // ...under this lock, under which other threads read it
+  mutable std::mutex running_mutex_;                    // ...under this lock, under which others read it; before mutex_
   std::atomic<int64_t> n_steps_{0};
   std::atomic<Clock::rep> step_began_{0};  // 0: between steps
-  std::atomic<bool> stuck_{false};
-  std::atomic<bool> lost_{false};  // becomes true under mutex_
+  std::atomic<bool> stuck_{false};         // these two become true under mutex_
+  std::atomic<bool> lost_{false};
   using HandedOn = std::vector<std::pair<std::shared_ptr<Running>, std::unique_ptr<Batch>>>;
   HandedOn handed_on_;           // not yet taken by the answer thread
   Clock::time_point load_told_;  // when the metrics last received the load

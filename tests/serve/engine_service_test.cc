@@ -5,8 +5,10 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <map>
 #include <new>
+#include <thread>
 
 #include "engine/tested_device.h"
 #include "serve/answer_form.h"
@@ -134,6 +136,42 @@ TEST_F(EngineServiceTest, AnAnswerThatThrowsEndsAloneAndOnce) {
   EXPECT_TRUE(failed);
   EXPECT_EQ(n_failed, 1);
   EXPECT_EQ(n_right, 3);
+}
+
+// Wherever the requests are on their way to the engine when the server shuts down, and also if they come after that.
+TEST_F(EngineServiceTest, EveryRequestHearsThatTheServerShutsDown) {
+  constexpr int kRequests = 32;
+  for (int round = 0; round < 100; ++round) {
+    std::atomic<int> n_told{0}, n_over{0};
+    std::atomic<bool> all_there{false}, is_down{false};
+    int n_steps = 0;
+    const auto wait = [&] {
+      const std::atomic<bool>& event = n_steps++ == 0 ? all_there : is_down;
+      while (!event) std::this_thread::yield();
+    };
+    EngineService service(*engine_, metrics_, {.before_step = wait});
+    const auto submit = [&](int i) {
+      GenerateRequest what = request(i);
+      what.max_tokens = 200;
+      const auto told = std::make_shared<bool>(false);
+      service.submit(std::move(what), text(), [&, told](Batch& batch) {
+        if (*told || (!batch.error && !batch.done)) return;
+        *told = true;
+        n_told += batch.shutting_down ? 1 : 0;
+        ++n_over;
+      });
+    };
+    for (int i = 0; i < kRequests; ++i) submit(i);
+    all_there = true;
+    const auto then = std::chrono::steady_clock::now() + std::chrono::microseconds(round);
+    while (std::chrono::steady_clock::now() < then) {
+    }
+    service.shut_down();
+    is_down = true;
+    submit(kRequests);
+    while (n_over < kRequests + 1) std::this_thread::yield();
+    ASSERT_EQ(n_told, kRequests + 1) << "round " << round;
+  }
 }
 
 // One form shared by requests that run side by side: its matchers belong to the engine's thread.
