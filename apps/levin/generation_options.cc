@@ -112,6 +112,7 @@ Status complete(GenerationOptions& options, const Given& given, const EngineOpti
   if (given.repetition_penalty) sampling.repetition_penalty = *given.repetition_penalty;
   if (given.top_k) sampling.top_k = *given.top_k;
   if (given.seed) sampling.seed = *given.seed;
+  options.eos_tokens = sampling.stop_tokens;
   if (given.ignore_eos) sampling.stop_tokens.clear();
   options.random_seed = !given.seed;
   LEVIN_TRY(check_logit_bias(sampling, parsed.config.n_vocab));

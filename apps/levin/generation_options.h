@@ -13,7 +13,8 @@
 namespace levin::app {
 
 struct GenerationOptions {
-  SamplingParams sampling;                // stop tokens: the model's ends of an answer
+  SamplingParams sampling;                // stop tokens: the model's ends of an answer, none with --ignore-eos
+  std::vector<int32_t> eos_tokens;        // the model's ends of an answer
   std::optional<int64_t> n_top_logprobs;  // besides the chosen token's; empty: no logprobs
   bool random_seed = true;                // no --seed: a random one for every request
   int64_t max_tokens = 0;                 // 0: as the context holds

@@ -173,9 +173,11 @@ Status run(EngineOptions engine_options, const GenerationOptions& generation, Se
     options.model_names = {std::filesystem::weakly_canonical(engine_options.model_folder).filename().string()};
   }
   options.defaults = {.sampling = generation.sampling,
+                      .ignore_eos = generation.sampling.stop_tokens.empty(),
                       .seed = generation.random_seed ? std::nullopt : std::optional(generation.sampling.seed),
                       .stop_strings = generation.stop_strings,
                       .max_tokens = generation.max_tokens};
+  options.defaults.sampling.stop_tokens = generation.eos_tokens;  // for requests that do not ignore them
   options.watch.limit = std::chrono::seconds(command.watchdog_s);
   options.log = &log;
   std::promise<Error> lost_device;

@@ -144,8 +144,8 @@ Status read_sampling(const Body& body, std::optional<uint64_t> default_seed, Gen
   return {};
 }
 
-Status read_ends(const Body& body, GenerationAsk* ask) {
-  LEVIN_ASSIGN(const bool ignore_eos, body.get_or("ignore_eos", false));
+Status read_ends(const Body& body, bool ignores_eos, GenerationAsk* ask) {
+  LEVIN_ASSIGN(const bool ignore_eos, body.get_or("ignore_eos", ignores_eos));
   if (ignore_eos) ask->sampling.stop_tokens.clear();
   LEVIN_ASSIGN(ask->own_stop_tokens, read_tokens(body, "stop_token_ids"));
   std::vector<int32_t>& all = ask->sampling.stop_tokens;
@@ -187,7 +187,7 @@ Result<GenerationAsk> read_generation(const Body& body, const GenerationDefaults
   ask.text.stop = defaults.stop_strings;
   LEVIN_TRY(refuse_unsupported(body));
   LEVIN_TRY(read_sampling(body, defaults.seed, &ask));
-  LEVIN_TRY(read_ends(body, &ask));
+  LEVIN_TRY(read_ends(body, defaults.ignore_eos, &ask));
   LEVIN_ASSIGN(ask.n_choices, body.get_or("n", int64_t{1}));
   if (ask.n_choices < 1 || ask.n_choices > kMaxChoices) {
     return body.refuse("n", fmt::format("is {}, expected 1 to {}", ask.n_choices, kMaxChoices));

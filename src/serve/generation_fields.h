@@ -20,6 +20,7 @@ namespace levin::serve {
 // What holds for requests that leave a field out.
 struct GenerationDefaults {
   SamplingParams sampling;                // of the model; its stop tokens end an answer. Its seed is not used
+  bool ignore_eos = false;                // these do not
   std::optional<uint64_t> seed;           // none: a random one for every request
   std::vector<std::string> stop_strings;  // that end an answer
   int64_t max_tokens = 0;                 // 0: what the context holds, or the route's own

@@ -552,6 +552,19 @@ TEST(ServerTest, EveryAnswerTellsItsSeed) {
   }
 }
 
+TEST(ServerTest, ARequestMayMindTheEndsThatTheServerIgnores) {
+  serve::ServerOptions options;
+  options.defaults.ignore_eos = true;
+  const ServedDemo demo(options);
+  const auto reason = [&](const std::string& more) {
+    const Reply reply = ask(demo.port(), "/v1/chat/completions", chat(R"("max_tokens": 30)" + more));
+    return at(json(reply.body), "choices.0.finish_reason");
+  };
+  EXPECT_EQ(reason(""), io::JsonValue("length"));
+  EXPECT_EQ(reason(R"(, "ignore_eos": true)"), io::JsonValue("length"));
+  EXPECT_EQ(reason(R"(, "ignore_eos": false)"), io::JsonValue("stop"));
+}
+
 TEST(ServerTest, ARequestsBiasesStandInPlaceOfTheServers) {
   const ServedDemo plain;
   const int32_t first = must(plain.tokenizer().encode(kTokyo)).front();
