@@ -91,10 +91,10 @@ class ChatStream final : public AnswerWriter {
   ChatStream(ChatFrame frame, std::shared_ptr<Exchange> exchange, const AnswerPlan& plan)
       : frame_(std::move(frame)),
         exchange_(std::move(exchange)),
-        prompts_(plan.prompts),
         n_choices_(static_cast<int>(plan.ask.n_choices)),
         include_usage_(plan.ask.include_usage),
-        continuous_usage_(plan.ask.continuous_usage) {}
+        continuous_usage_(plan.ask.continuous_usage),
+        running_usage_(plan) {}
 
   void begin() override {
     exchange_->begin_stream(sse_head());
@@ -107,7 +107,7 @@ class ChatStream final : public AnswerWriter {
       logprobs =
           io::JsonObject{{"content", chat_logprobs(*frame_.model->tokenizer, batch.tokens)}, {"refusal", nullptr}};
     }
-    count(choice);
+    running_usage_.count(choice);
     for (io::JsonObject& delta : deltas(choice, batch.events)) {
       send(choice.index, std::move(delta), std::exchange(logprobs, nullptr), {});
     }
@@ -190,27 +190,18 @@ class ChatStream final : public AnswerWriter {
     chunk.set("choices", io::JsonArray{std::move(choice)});
     if (over != nullptr) chunk.set("seed", frame_.seed);
     if (continuous_usage_) {
-      chunk.set("usage", usage_json(so_far_));
+      chunk.set("usage", usage_json(running_usage_.so_far()));
     } else if (include_usage_) {
       chunk.set("usage", nullptr);
     }
     exchange_->send(sse(chunk));
   }
 
-  void count(const Choice& choice) {
-    if (counted_.size() <= static_cast<size_t>(choice.index)) counted_.resize(static_cast<size_t>(choice.index) + 1);
-    so_far_.n_prompt = static_cast<int64_t>(prompts_.front().size());
-    so_far_.n_answer += std::ssize(choice.tokens) - counted_[static_cast<size_t>(choice.index)];
-    counted_[static_cast<size_t>(choice.index)] = std::ssize(choice.tokens);
-  }
-
   ChatFrame frame_;
   std::shared_ptr<Exchange> exchange_;
-  std::vector<std::vector<int32_t>> prompts_;
   int n_choices_;
   bool include_usage_, continuous_usage_;
-  Usage so_far_;
-  std::vector<int64_t> counted_;  // tokens of each choice that are in so_far_
+  RunningUsage running_usage_;
 };
 
 // ---- the request -------------------------------------------------------------------------------------------------

@@ -172,6 +172,7 @@ class CompletionStream final : public CompletionWriter {
       }
     }
     n_characters = now.n_characters();
+    running_usage_.count(choice);
     if (text.empty() && batch.tokens.empty() && !choice.over) return;
     send(choice_json(choice, std::move(text), logprobs() ? io::JsonValue(now.take()) : io::JsonValue(), choice.over),
          choice.over);
@@ -196,11 +197,16 @@ class CompletionStream final : public CompletionWriter {
     io::JsonObject chunk = frame();
     chunk.set("choices", io::JsonArray{std::move(choice)});
     if (over) chunk.set("seed", ask_.plan.ask.sampling.seed);
-    if (ask_.plan.ask.include_usage) chunk.set("usage", nullptr);
+    if (ask_.plan.ask.continuous_usage) {
+      chunk.set("usage", usage_of(running_usage_.so_far()));
+    } else if (ask_.plan.ask.include_usage) {
+      chunk.set("usage", nullptr);
+    }
     exchange_->send(sse(chunk));
   }
 
   std::vector<int64_t> n_characters_;  // of the tokens so far, by choice
+  RunningUsage running_usage_{ask_.plan};
 };
 
 // ---- the request -------------------------------------------------------------------------------------------------

@@ -55,6 +55,15 @@ io::JsonObject usage_json(const Usage& usage) {
   return out;
 }
 
+RunningUsage::RunningUsage(const AnswerPlan& plan)
+    : so_far_(usage_of({}, plan.prompts)), counted_(plan.prompts.size() * static_cast<size_t>(plan.ask.n_choices)) {}
+
+void RunningUsage::count(const Choice& choice) {
+  int64_t& counted = counted_[static_cast<size_t>(choice.index)];
+  so_far_.n_answer += std::ssize(choice.tokens) - counted;
+  counted = std::ssize(choice.tokens);
+}
+
 double finite_logprob(double logprob) { return std::isfinite(logprob) ? logprob : -9999.0; }
 
 std::string token_text(const text::Tokenizer& tokenizer, int32_t token) {

@@ -3,6 +3,7 @@
 
 #include <span>
 #include <string>
+#include <vector>
 
 #include "serve/answer.h"
 
@@ -11,6 +12,18 @@ namespace levin::serve {
 std::string_view openai_finish_reason(const Choice& choice);  // stop, length, tool_calls, abort
 io::JsonValue stop_reason_json(const Choice& choice);         // the stop string or token id of the request; null
 io::JsonObject usage_json(const Usage& usage);
+
+// What is known of the usage while a stream runs, for "continuous_usage_stats".
+class RunningUsage {
+ public:
+  explicit RunningUsage(const AnswerPlan& plan);
+  void count(const Choice& choice);  // its tokens so far
+  const Usage& so_far() const { return so_far_; }
+
+ private:
+  Usage so_far_;
+  std::vector<int64_t> counted_;  // tokens of each choice that are in so_far_
+};
 
 inline constexpr int64_t kMaxTopLogprobs = 20;  // that a request may ask for
 // Log probabilities that JSON can hold: minus infinity becomes -9999.

@@ -148,6 +148,35 @@ TEST_F(OpenAiTest, StreamsWhatItWouldHaveAnswered) {
   EXPECT_EQ(at(last, "usage.completion_tokens"), io::JsonValue(29));
 }
 
+// Of what every chunk says, the last is what the whole answer would say.
+TEST_F(OpenAiTest, EveryChunkMayHaveTheUsage) {
+  const std::string more =
+      R"("n": 2, "max_tokens": 6, "stream": true, "stream_options": {"continuous_usage_stats": true})";
+  const std::pair<std::string, std::string> requests[] = {
+      {"/v1/chat/completions", chat(more)},
+      {"/v1/completions", R"({"prompt": ["def read_file(", "import os"], )" + more + "}"},
+      {"/v1/completions", R"({"prompt": "import os", "echo": true, "max_tokens": 0, "stream": true,
+                              "stream_options": {"continuous_usage_stats": true}})"}};
+  const size_t n_prompts[] = {1, 2, 1}, n_answer[] = {12, 24, 0};
+  for (size_t i = 0; i < 3; ++i) {
+    const auto& [path, body] = requests[i];
+    std::vector<std::string> events = events_of(post(path, body).body);
+    ASSERT_GT(events.size(), 1u);
+    events.pop_back();  // [DONE]
+    const io::JsonValue n_prompt = at(json(events.front()), "usage.prompt_tokens");
+    EXPECT_GT(*n_prompt.to_uint64(), n_prompts[i]) << events.front();
+    uint64_t n_before = 0;
+    for (const std::string& event : events) {
+      const io::JsonValue chunk = json(event);
+      EXPECT_EQ(at(chunk, "usage.prompt_tokens"), n_prompt) << event;
+      const uint64_t n_now = at(chunk, "usage.completion_tokens").to_uint64().value_or(0);
+      EXPECT_GE(n_now, n_before) << event;
+      n_before = n_now;
+    }
+    EXPECT_EQ(n_before, n_answer[i]) << path;
+  }
+}
+
 TEST_F(OpenAiTest, EndsAtStopStringsAndLimits) {
   const std::string repeat = R"({"role": "user", "content": "Repeat: river stone apple tiger"})";
   io::JsonValue found = chat_answer(R"("stop": ["tiger", "ne ap"])", repeat);
