@@ -382,7 +382,9 @@ asio::awaitable<std::shared_ptr<Output>> Connection::read_request() {
   stream_.expires_after(options.head_timeout);
   error_code ec = co_await parse(parser, &Parser::is_header_done);
   std::optional<Refused> refused = ec ? std::nullopt : unknown_coding(parser);
-  if (!ec && !refused && beast::iequals(parser.get()[http::field::expect], "100-continue")) {
+  // HTTP/1.0 knows no such answer: RFC 9110, section 10.1.1
+  const bool may_wait = parser.get().version() >= 11;
+  if (!ec && !refused && may_wait && beast::iequals(parser.get()[http::field::expect], "100-continue")) {
     ec = co_await write(kContinue);
   }
   if (!ec && !refused) {

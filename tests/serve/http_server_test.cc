@@ -139,6 +139,11 @@ TEST_F(HttpServerTest, SpeaksToOldClients) {
   const Reply reply = client.read_reply();
   EXPECT_EQ(reply.body, "data: one\n\ndata: two\n\n");
   EXPECT_EQ(reply.head.find("chunked"), std::string::npos);
+  HttpClient other(port());  // to whom nothing is said before the answer, whatever it expects
+  other.send("POST /echo HTTP/1.0\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\nabc");
+  const Reply echo = other.read_reply();
+  EXPECT_EQ(echo.status, 200);
+  EXPECT_EQ(echo.body, "abc");
 }
 
 TEST_F(HttpServerTest, AHeadRequestHasNoBody) {
