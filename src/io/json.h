@@ -224,6 +224,7 @@ class JsonFields {
   Error unexpected(std::string_view key, std::string_view expected) const;
   // "config.json: rope_scaling.factor", for errors of the caller's own.
   std::string name_of(std::string_view key) const;
+  std::string path_of(std::string_view key) const;  // "rope_scaling.factor"
 
  private:
   JsonFields(const JsonObject* object, std::string where, std::string path, ErrorKind kind)

@@ -123,5 +123,6 @@ Error JsonFields::unexpected(std::string_view key, std::string_view expected) co
 }
 
 std::string JsonFields::name_of(std::string_view key) const { return fmt::format("{}: {}{}", where_, path_, key); }
+std::string JsonFields::path_of(std::string_view key) const { return path_ + std::string(key); }
 
 }  // namespace levin::io

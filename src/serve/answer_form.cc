@@ -38,7 +38,7 @@ Result<TextForm> typed_format(const Body& outer, std::string_view key) {
   if (!outer.has(key)) return TextForm();
   LEVIN_ASSIGN(const Body format, outer.get_body(key));
   LEVIN_ASSIGN(const std::string type, format.get<std::string>("type"));
-  const std::string field(key);
+  const std::string field = outer.path_of(key);
   if (type == "text") return TextForm();
   if (type == "json_object") {
     if (!format.has("schema")) return schema_form(field, kAnyObject, false);
@@ -69,12 +69,12 @@ Result<TextForm> choice_form(const Body& body, std::string_view key) {
     return body.refuse(key, fmt::format("has {} characters in all, more than the {} that are allowed", n_characters,
                                         kMaxChoiceCharacters));
   }
-  return TextForm{.kind = TextForm::Kind::kChoice, .field = std::string(key), .choices = std::move(choices)};
+  return TextForm{.kind = TextForm::Kind::kChoice, .field = body.path_of(key), .choices = std::move(choices)};
 }
 
 Result<TextForm> regex_form(const Body& body, std::string_view key) {
   LEVIN_ASSIGN(std::string regex, body.get<std::string>(key));
-  return TextForm{.kind = TextForm::Kind::kRegex, .field = std::string(key), .regex = std::move(regex)};
+  return TextForm{.kind = TextForm::Kind::kRegex, .field = body.path_of(key), .regex = std::move(regex)};
 }
 
 // Keys of the same form under other names.
@@ -87,7 +87,7 @@ constexpr FormKeys kInObject = {"json", "regex", "choice"};
 Status add_forms(const Body& body, const FormKeys& keys, std::vector<TextForm>* forms) {
   if (body.has(keys.json)) {
     LEVIN_ASSIGN(io::JsonValue schema, schema_value(body, keys.json));
-    forms->push_back(schema_form(std::string(keys.json), std::move(schema), false));
+    forms->push_back(schema_form(body.path_of(keys.json), std::move(schema), false));
   }
   if (body.has(keys.regex)) {
     LEVIN_ASSIGN(TextForm form, regex_form(body, keys.regex));
@@ -105,7 +105,7 @@ Status add_structured_outputs(const Body& body, std::vector<TextForm>* forms) {
   LEVIN_ASSIGN(const Body outputs, body.get_body("structured_outputs"));
   LEVIN_TRY(add_forms(outputs, kInObject, forms));
   LEVIN_ASSIGN(const bool any_object, outputs.get_or("json_object", false));
-  if (any_object) forms->push_back(schema_form("json_object", kAnyObject, false));
+  if (any_object) forms->push_back(schema_form(outputs.path_of("json_object"), kAnyObject, false));
   for (const std::string_view key : {"grammar", "structural_tag"}) {
     if (outputs.has(key)) return outputs.refuse(key, "is not supported; it is json, json_object, regex or choice");
   }
@@ -155,7 +155,6 @@ Result<TextForm> read_form(const Body& body, std::string_view outer) {
   if (!outer.empty() && body.has(outer)) {
     LEVIN_ASSIGN(const Body object, body.get_body(outer));
     LEVIN_ASSIGN(TextForm form, typed_format(object, "format"));
-    if (form.kind != TextForm::Kind::kFree) form.field = outer;
     forms.push_back(std::move(form));
   }
   LEVIN_TRY(add_forms(body, kTopLevel, &forms));

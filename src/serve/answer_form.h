@@ -31,7 +31,7 @@ namespace levin::serve {
 struct TextForm {
   enum class Kind : uint8_t { kFree, kSchema, kRegex, kChoice };
   Kind kind = Kind::kFree;
-  std::string field = {};                 // of the request, for errors
+  std::string field = {};                 // its path in the request, for errors
   io::JsonValue schema = {};              // kSchema
   std::string regex = {};                 // kRegex: of the whole text
   std::vector<std::string> choices = {};  // kChoice

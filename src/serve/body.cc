@@ -3,12 +3,13 @@
 namespace levin::serve {
 
 void Body::note(std::string_view key) const {
-  trace_->last = key;
+  trace_->last = fields_.path_of(key);
   record(key);
 }
 
 void Body::record(std::string_view key) const {
-  if (!is_inner_ && !trace_->fields.contains(key)) trace_->fields.emplace(key);
+  const std::string_view name = key.substr(0, key.find('.'));
+  if (!is_inner_ && !trace_->fields.contains(name)) trace_->fields.emplace(name);
 }
 
 }  // namespace levin::serve

@@ -18,7 +18,8 @@ namespace levin::serve {
 
 class Body {
  public:
-  // What was read of a body so far: the member last read, at any depth, and all members of the body itself.
+  // What was read of a body so far: the path of the member last read, "stream_options.include_usage", and all members of
+  // the body itself.
   struct Trace {
     std::string last;
     std::set<std::string, std::less<>> fields;
@@ -61,11 +62,12 @@ class Body {
     note(key);
     return fields_.unexpected(key, expected);
   }
-  // About this field: "<field> <what>".
+  // About this field, or one inside it by its path: "<field> <what>".
   Error refuse(std::string_view key, std::string_view what) const {
     note(key);
     return {ErrorKind::kUsage, fields_.name_of(key) + " " + std::string(what)};
   }
+  std::string path_of(std::string_view key) const { return fields_.path_of(key); }
 
  private:
   void note(std::string_view key) const;
