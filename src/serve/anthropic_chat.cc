@@ -95,6 +95,7 @@ Result<std::vector<io::JsonValue>> read_anthropic_tools(const Body& body) {
     if (type != nullptr && *type != "custom") continue;
     const std::string* name = tool != nullptr ? string_member(*tool, "name") : nullptr;
     if (name == nullptr) return body.refuse("tools", fmt::format("number {} has no name", i));
+    LEVIN_TRY(check_function(body, "tools", *tool, i));
     io::JsonObject function = {{"name", *name}};
     if (const std::string* description = string_member(*tool, "description")) function.set("description", *description);
     const io::JsonValue* schema = tool->find("input_schema");

@@ -203,15 +203,20 @@ Result<std::string> content_text(const io::JsonValue* content, const std::string
 }
 
 Status check_function(const Body& body, std::string_view key, const io::JsonObject& function, size_t i) {
-  if (string_member(function, "name") == nullptr) {
-    const io::JsonValue* name = function.find("name");
-    return body.refuse(key, fmt::format("has the function number {} with the name {}, expected a string", i,
-                                        name != nullptr ? io::describe_json(*name) : "null"));
-  }
-  const io::JsonValue* schema = function.find("parameters");
-  if (schema == nullptr || schema->is_null() || schema->as_object() != nullptr) return {};
-  return body.refuse(key, fmt::format("has the function number {} with the parameters {}, expected a JSON schema", i,
-                                      io::describe_json(*schema)));
+  const auto check = [&](std::string_view member, std::string_view expected, auto&& is_right, bool required) -> Status {
+    const io::JsonValue* value = function.find(member);
+    const bool missing = value == nullptr || value->is_null();
+    if (missing ? !required : is_right(*value)) return {};
+    return body.refuse(key, fmt::format("has the function number {} with the {} {}, expected {}", i, member,
+                                        missing ? "null" : io::describe_json(*value), expected));
+  };
+  const auto is_string = [](const io::JsonValue& value) { return value.as_string() != nullptr; };
+  const auto is_bool = [](const io::JsonValue& value) { return value.as_bool() != nullptr; };
+  const auto is_object = [](const io::JsonValue& value) { return value.as_object() != nullptr; };
+  LEVIN_TRY(check("name", "a string", is_string, true));
+  LEVIN_TRY(check("description", "a string", is_string, false));
+  LEVIN_TRY(check("strict", "true or false", is_bool, false));
+  return check("parameters", "a JSON schema", is_object, false);
 }
 
 Result<std::vector<io::JsonValue>> read_tools(const Body& body, std::string_view key) {
@@ -222,9 +227,11 @@ Result<std::vector<io::JsonValue>> read_tools(const Body& body, std::string_view
   if (list == nullptr) return body.unexpected(key, "a list");
   for (const io::JsonValue& entry : *list) {
     const io::JsonObject* tool = entry.as_object();
+    const io::JsonValue* type = tool != nullptr ? tool->find("type") : nullptr;
     const io::JsonValue* function = tool != nullptr ? tool->find("function") : nullptr;
     const io::JsonObject* fields = function != nullptr ? function->as_object() : nullptr;
-    if (fields == nullptr || string_member(*fields, "name") == nullptr) {
+    const bool has_type = type == nullptr || type->is_null() || *type == io::JsonValue("function");
+    if (!has_type || fields == nullptr || string_member(*fields, "name") == nullptr) {
       return body.refuse(key, fmt::format("number {} is no {{\"type\": \"function\", \"function\": {{\"name\", ...}}}}",
                                           tools.size()));
     }

@@ -43,7 +43,8 @@ Result<ChatAsk> read_chat(const Body& body, bool thinking);
 
 FieldList chat_fields();  // that read_chat() reads, without those of the form
 
-// Refused is a function object without a name, or with parameters that are not a schema; the list `key` has it as number i.
+// Refused is a function object without a name, or with a description, a strictness or parameters that are none; the list `key`
+// has it as number i.
 Status check_function(const Body& body, std::string_view key, const io::JsonObject& function, size_t i);
 
 // The function objects of a list of tools, {"type": "function", "function": {...}}.

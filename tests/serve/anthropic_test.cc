@@ -158,6 +158,8 @@ TEST_F(AnthropicTest, RefusesByName) {
       {message("", R"([{"role": "user", "content": [{"type": "tool_result", "tool_use_id": 7}]}])"), 400,
        "invalid_request_error", "messages[0].content[0] has the tool_use_id 7"},
       {message(R"("tools": [{}])"), 400, "invalid_request_error", "number 0 has no name"},
+      {message(R"("tools": [{"name": "f", "description": 7}])"), 400, "invalid_request_error", "the description 7"},
+      {message(R"("tools": [{"name": "f", "strict": "no"}])"), 400, "invalid_request_error", "the strict \\\"no\\\""},
       {message(R"("tool_choice": {"type": "any"})"), 400, "invalid_request_error", "no tools"},
       {message(R"("temperature": "warm")"), 400, "invalid_request_error", "temperature"},
       {R"({"model": "claude", "messages": []})", 404, "not_found_error", "claude"},

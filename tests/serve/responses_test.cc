@@ -166,6 +166,7 @@ TEST_F(ResponsesTest, RefusesByName) {
                         "text": {"format": {"type": "json_object"}})"),
             "tools"},
            {ask_with(R"("tools": [{"type": "function", "name": "f", "parameters": "x"}])"), "tools"},
+           {ask_with(R"("tools": [{"type": "function", "name": "f", "strict": 1}])"), "tools"},
            {ask_with(R"("suffix": "x")"), "suffix"},
            {ask_with(R"("best_of": 3)"), "best_of"},
            {ask_with(R"("max_output_tokens": 0)"), "max_output_tokens"}}) {
