@@ -84,13 +84,15 @@ struct Server::State {
   EngineService service;
   Log plain_log{LogFormat::kText};
   Watch watch{options.watch, service, metrics, options.log != nullptr ? *options.log : plain_log};
-  TaskQueue handlers{kHandlerThreads};
+  TaskQueue handlers{kHandlerThreads};  // for requests with a body, which may take seconds to read
+  TaskQueue quick_handlers{1};          // for the others: a probe is not to wait for long prompts
 };
 
 // On the HTTP server's thread: what takes time is for the others.
 void Server::State::take(std::shared_ptr<Exchange> exchange) {
   auto decorated = std::make_shared<DecoratedExchange>(exchange, common_headers(exchange->request()));
-  handlers.post([this, decorated] { answer_guarded(decorated); });
+  TaskQueue& queue = exchange->request().body.empty() ? quick_handlers : handlers;
+  queue.post([this, decorated] { answer_guarded(decorated); });
 }
 
 // What a handler throws before it has answered ends its request alone.

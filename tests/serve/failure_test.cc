@@ -27,7 +27,16 @@ class FailureTest : public ::testing::Test {
                                 [](const serve::ServedModel&, const std::shared_ptr<serve::Exchange>&) {
                                   LEVIN_CHECK(kQuestion[0] == 0, "a handler of {}", "tests");
                                 },
-                            .what = "Throws"}};
+                            .what = "Throws"},
+                           {.method = "POST",
+                            .path = "/waits",
+                            .handle =
+                                [](const serve::ServedModel&, const std::shared_ptr<serve::Exchange>& exchange) {
+                                  ++n_waiting_;
+                                  while (!may_go_on_) std::this_thread::yield();
+                                  exchange->respond({});
+                                },
+                            .what = "Waits"}};
     demo_ = std::make_unique<ServedDemo>(options);
   }
   static void TearDownTestSuite() { demo_ = nullptr; }
@@ -46,6 +55,8 @@ class FailureTest : public ::testing::Test {
   }
 
   static std::unique_ptr<ServedDemo> demo_;
+  static inline std::atomic<int> n_waiting_{0};
+  static inline std::atomic<bool> may_go_on_{false};
 };
 std::unique_ptr<ServedDemo> FailureTest::demo_;
 
@@ -109,6 +120,19 @@ TEST_F(FailureTest, AHandlerThatThrowsEndsItsRequestAlone) {
   EXPECT_EQ(reply.status, 500);
   EXPECT_EQ(at(json(reply.body), "error.type"), io::JsonValue("server_error"));
   EXPECT_NE(reply.body.find("a handler of tests"), std::string::npos) << reply.body;
+}
+
+TEST_F(FailureTest, AProbeDoesNotWaitForHandlersThatAreBusy) {
+  std::vector<std::future<Reply>> busy;
+  for (int i = 0; i < 5; ++i) {
+    busy.push_back(std::async(std::launch::async, [] { return ask(demo_->port(), "/waits", "{}"); }));
+  }
+  while (n_waiting_ == 0) std::this_thread::yield();
+  EXPECT_EQ(ask(demo_->port(), "/health").status, 200);
+  EXPECT_EQ(ask(demo_->port(), "/metrics").status, 200);
+  EXPECT_LT(n_waiting_, 5);
+  may_go_on_ = true;
+  for (std::future<Reply>& reply : busy) EXPECT_EQ(reply.get().status, 200);
 }
 
 TEST_F(FailureTest, OthersAreNotDisturbed) {
