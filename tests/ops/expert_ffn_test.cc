@@ -153,11 +153,11 @@ class ExpertFfnTest : public ::testing::TestWithParam<Case> {
     return c.weights == DType::kMxfp4 || (c.weights == DType::kF8E4M3 && can_join());
   }
   // Whether a tuned kernel runs the case on a CUDA device: the plain ones there, which run every other, round otherwise.
-  static bool runs(const TestDevice& device) {
+  static bool runs(const TestDevice& device, int64_t n_experts = kExperts) {
     const Case& c = GetParam();
     if (!device.on_cuda() || fits_stack()) return true;
     return why_not_sm90({.op = "expert_ffn",
-                         .n_experts = kExperts,
+                         .n_experts = n_experts,
                          .n_active = kActive,
                          .weights = c.weights,
                          .fp8_input = c.operand == Operand::kFp8,
@@ -173,14 +173,17 @@ class ExpertFfnTest : public ::testing::TestWithParam<Case> {
     std::vector<FfnWeights> experts;
   };
   PlacedExperts placed_experts(TestDevice& device, bool joined = false) const {
-    PlacedExperts placed{{}, std::vector<FfnWeights>(sources_.size())};
+    return placed_experts(device, rows_of_experts(), joined);
+  }
+  static PlacedExperts placed_experts(TestDevice& device, const std::vector<ExpertRows>& sources, bool joined) {
+    PlacedExperts placed{{}, std::vector<FfnWeights>(sources.size())};
     struct Part {
       RowMajorWeights ExpertRows::* of;
       Matrix FfnWeights::* to;
     };
     const auto place = [&](std::initializer_list<Part> parts) {  // of one shape
-      const RowMajorWeights& first = sources_.front().rows.*parts.begin()->of;
-      const int64_t data_bytes = first.n * first.k, n_parts = std::ssize(parts) * std::ssize(sources_);
+      const RowMajorWeights& first = sources.front().*parts.begin()->of;
+      const int64_t data_bytes = first.n * first.k, n_parts = std::ssize(parts) * std::ssize(sources);
       const int64_t scale_bytes = (first.n + 127) / 128 * ((first.k + 127) / 128) * 4;
       const auto allocate = [&](int64_t n_bytes) {
         Result<Buffer> buffer = device.cuda().allocate(n_bytes * n_parts);
@@ -189,9 +192,9 @@ class ExpertFfnTest : public ::testing::TestWithParam<Case> {
         return placed.memory.back().data();
       };
       std::byte *data = allocate(data_bytes), *scales = allocate(scale_bytes);
-      for (size_t e = 0; e < sources_.size(); ++e) {
+      for (size_t e = 0; e < sources.size(); ++e) {
         for (const Part& part : parts) {
-          const RowMajorWeights& w = sources_[e].rows.*part.of;
+          const RowMajorWeights& w = sources[e].*part.of;
           device.cuda().copy_bytes_in(data, w.data, data_bytes);
           device.cuda().copy_bytes_in(scales, w.scales, scale_bytes);
           placed.experts[e].*part.to =
@@ -217,10 +220,13 @@ class ExpertFfnTest : public ::testing::TestWithParam<Case> {
     return placed;
   }
 
-  ops::ExpertStack uploaded_experts(TestDevice& device) const {
+  std::vector<ExpertRows> rows_of_experts() const {
     std::vector<ExpertRows> rows;
     for (const FfnSource& source : sources_) rows.push_back(source.rows);
-    Result<ops::ExpertStack> stack = device.cuda().upload_experts(rows);
+    return rows;
+  }
+  ops::ExpertStack uploaded_experts(TestDevice& device) const {
+    Result<ops::ExpertStack> stack = device.cuda().upload_experts(rows_of_experts());
     LEVIN_CHECK(stack.ok(), "{}", stack.error().message);
     return std::move(stack).value();
   }
@@ -533,6 +539,36 @@ TEST_P(ExpertFfnTest, OnCudaASharedBlockAfterTheExpertsGivesTheBitsOfOneElsewher
     };
     for (const int64_t n : {1, 5, 32, 33})
       EXPECT_TRUE(same_bits(run_with(placed.experts[6], n), run_with(elsewhere, n))) << n << " tokens";
+  }
+}
+
+// The most experts leave no group of the products for it.
+TEST_P(ExpertFfnTest, OnCudaTheMostExpertsMayHaveASharedBlockAfterThem) {
+  constexpr int32_t kMost = 512, kFirst = kMost - kExperts;  // of those that tokens choose
+  constexpr int64_t kTokens = 5;
+  const Tokens t = random_tokens(12, kTokens);
+  std::span<int32_t> picks(t.topk.view().data<int32_t>(), static_cast<size_t>(t.topk.view().n_elements()));
+  for (int32_t& pick : picks) pick += kFirst;
+  for (TestDevice* device : backends_under_test()) {
+    if (!device->on_cuda() || !runs(*device, kMost) || GetParam().weights != DType::kF8E4M3) continue;
+    std::vector<ExpertRows> rows(kMost + 1, sources_[6].rows);
+    for (size_t e = 0; e < sources_.size(); ++e) rows[kFirst + e] = sources_[e].rows;
+    const PlacedExperts placed = placed_experts(*device, rows, can_join());
+    const FfnWeights elsewhere = uploaded(*device, sources_[6].rows);
+    const auto run_with = [&](const FfnWeights& shared) {
+      Tensor out(DType::kF32, {kTokens, GetParam().d});
+      Args on(*device);
+      ops::expert_ffn(device->ctx(), {.x = on.in(t.x),
+                                      .topk = on.in(t.topk),
+                                      .weights = on.in(t.weights),
+                                      .experts = std::span(placed.experts).first(kMost),
+                                      .shared = &shared,
+                                      .limit = kLimit,
+                                      .out = on.out(out)});
+      on.fetch();
+      return out;
+    };
+    EXPECT_TRUE(same_bits(run_with(placed.experts[kMost]), run_with(elsewhere)));
   }
 }
 

@@ -37,6 +37,11 @@ TEST(Sm90FormsTest, OfProductsAreThoseOfTheKernels) {
                        .k = 64};
   EXPECT_TRUE(takes(experts));
   EXPECT_TRUE(cuda::gemm_fp8_support({.n = 32, .k = 64, .n_groups = cuda::kMaxExperts}).empty());
+  for (const int n_experts : {1, cuda::kMaxExperts - 1, cuda::kMaxExperts}) {
+    const bool one_more = cuda::gemm_fp8_support({.n = 32, .k = 64, .n_groups = n_experts + 1}).empty();
+    EXPECT_EQ(cuda::shared_may_be_a_group(cuda::kMaxTokensOfShared, n_experts), one_more) << n_experts;
+    EXPECT_FALSE(cuda::shared_may_be_a_group(cuda::kMaxTokensOfShared + 1, n_experts));
+  }
   OpForm more = experts;
   more.n_experts += 1;
   EXPECT_FALSE(takes(more));

@@ -134,9 +134,10 @@ ProductRows OpsOnCuda::expert_rows(const ops::ExpertFfn& a, DType weights, const
   return rows;
 }
 
-// The same experts with the shared block as one more, where it stands after them.
+// The same experts with the shared block as one more, where it stands after them and the products take so many.
 std::optional<OpsOnCuda::BlockWeights> OpsOnCuda::with_shared(const ops::ExpertFfn& a, const BlockWeights& experts) {
-  if (a.shared == nullptr || a.stack != nullptr || a.x.dim(0) > cuda::kMaxTokensOfShared) return std::nullopt;
+  if (a.shared == nullptr || a.stack != nullptr) return std::nullopt;
+  if (!cuda::shared_may_be_a_group(a.x.dim(0), experts.down.n_groups)) return std::nullopt;
   const BlockWeights shared = block_weights(*a.shared);
   if (shared.joined() != experts.joined()) return std::nullopt;
   BlockWeights all = experts;

@@ -15,6 +15,7 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/gemm/grouped_shape.h"
 #include "kernels/cuda/rows/quantize_fp8.h"
 
 struct CUstream_st;
@@ -76,6 +77,10 @@ void gather_rows(const GatherRows& a, CUstream_st* stream);
 
 // Tokens up to which the shared block is one more expert: of more it reads its weights fewer times as a product of its own.
 constexpr int kMaxTokensOfShared = 32;
+// The same, and that the products have a group left for it.
+constexpr bool shared_may_be_a_group(int64_t n_tokens, int n_experts) {
+  return n_tokens <= kMaxTokensOfShared && n_experts < kMaxGroups;
+}
 constexpr int kMaxTokensTogether = 128;  // beyond, plans of all blocks take longer than two launches,
 constexpr int kMaxTokensRouted = 32;     // and choices of all blocks than one
 struct PlanAndRound {
