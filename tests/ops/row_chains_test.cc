@@ -102,27 +102,31 @@ TEST(NormRowsTest, IsAdditionThenNormThenRounding) {
   }
 }
 
+// Heads of 166: their parts begin anywhere.
 TEST(RotateQueriesTest, RotatesThePartOfEachHead) {
-  constexpr int64_t kRows = 4, kHeads = 5, kHead = 192;
-  for (const DType dtype : kTypes) {
-    for (const ops::RopePairing pairing : kPairings) {
-      Random random(2);
-      const Input x = input(random, dtype, kRows, kHeads * kHead);
-      const Table table(random, kRows);
-      const Tensor parts(DType::kF32, {kRows, kHeads, kRope}), want(DType::kBF16, {kRows, kHeads, kRope});
-      for (int64_t i = 0; i < kRows * kHeads * kRope; ++i)
-        parts.view().data<float>()[i] = x.values.at(i / kRope * kHead + 128 + i % kRope);
-      table.rotate(parts, pairing);
-      for (int64_t i = 0; i < kRows * kHeads * kRope; ++i) want.view().data<uint16_t>()[i] = f32_to_bf16(parts.at(i));
-      for (TestDevice* device : backends_under_test()) {
-        const Tensor got(DType::kBF16, {kRows, kHeads, kRope});
-        Args args(*device);
-        const View heads = args.in(x.given).split_last(kHeads, kHead);
-        ops::rotate_queries(
-            device->ctx(),
-            {.x = heads.slice_last(128, kRope), .rotation = table.on(args, pairing, 0, kRows), .out = args.out(got)});
-        args.fetch();
-        ASSERT_TRUE(same_bits(got, want)) << device->name();
+  constexpr int64_t kRows = 4, kHeads = 5;
+  for (const int64_t width : {192, 166}) {
+    const int64_t first = width - kRope;
+    for (const DType dtype : kTypes) {
+      for (const ops::RopePairing pairing : kPairings) {
+        Random random(2);
+        const Input x = input(random, dtype, kRows, kHeads * width);
+        const Table table(random, kRows);
+        const Tensor parts(DType::kF32, {kRows, kHeads, kRope}), want(DType::kBF16, {kRows, kHeads, kRope});
+        for (int64_t i = 0; i < kRows * kHeads * kRope; ++i)
+          parts.view().data<float>()[i] = x.values.at(i / kRope * width + first + i % kRope);
+        table.rotate(parts, pairing);
+        for (int64_t i = 0; i < kRows * kHeads * kRope; ++i) want.view().data<uint16_t>()[i] = f32_to_bf16(parts.at(i));
+        for (TestDevice* device : backends_under_test()) {
+          const Tensor got(DType::kBF16, {kRows, kHeads, kRope});
+          Args args(*device);
+          const View heads = args.in(x.given).split_last(kHeads, width);
+          ops::rotate_queries(device->ctx(), {.x = heads.slice_last(first, kRope),
+                                              .rotation = table.on(args, pairing, 0, kRows),
+                                              .out = args.out(got)});
+          args.fetch();
+          ASSERT_TRUE(same_bits(got, want)) << device->name() << ", heads of " << width;
+        }
       }
     }
   }

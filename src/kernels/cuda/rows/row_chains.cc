@@ -11,9 +11,10 @@
 namespace levin::cuda {
 namespace {
 
+// Of rows that are loaded 16 bytes at a time, or 8 of bf16.
 void check_rows(std::string_view op, const InputRows& x) {
-  LEVIN_CHECK(x.data != nullptr && aligned_16(x.data) && x.ld % 8 == 0, "{}: rows at {}, {} elements apart", op, x.data,
-              x.ld);
+  LEVIN_CHECK(x.data != nullptr && aligned_16(x.data) && x.ld * (x.is_f32 ? 4 : 2) % 16 == 0,
+              "{}: rows at {}, {} elements apart", op, x.data, x.ld);
 }
 
 void check_slots(std::string_view op, const CacheSlots& to, int64_t least_page_bytes) {
@@ -32,7 +33,7 @@ void check(const NormRows& a) {
               "norm_rows: weight, residual and normed must be 16-byte aligned");
 }
 
-void check(const RotateQueries& a) { check_rows("rotate_queries", a.x); }
+void check(const RotateQueries& a) { LEVIN_CHECK(a.x.data != nullptr, "rotate_queries: no rows"); }
 
 void check(const WriteLatent& a) {
   check_rows("write_latent", a.x);

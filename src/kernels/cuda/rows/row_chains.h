@@ -41,7 +41,7 @@ struct ChainWidths {
 // What the kernels lack for a model of these widths, in one line; empty if nothing.
 std::string chain_support(const ChainWidths& widths);
 
-// Rows of bf16, or f32, `ld` elements apart; 16-byte aligned, ld a multiple of 8.
+// Rows of bf16, or f32, `ld` elements apart; 16-byte aligned, and multiples of 16 bytes apart, but for rotate_queries().
 struct InputRows {
   const void* data = nullptr;
   bool is_f32 = false;
