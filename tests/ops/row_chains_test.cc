@@ -583,6 +583,38 @@ TEST(WriteIndexKeysTest, NormsByRmsAndRotatesTheLastColumns) {
   }
 }
 
+// Keys for which the kernel of the whole chain has no room.
+TEST(WriteIndexKeysTest, TakesKeysOfAnyWidth) {
+  constexpr int64_t kRows = 5;
+  OpContext& plain = plain_device().ctx();
+  for (const int64_t width : {4096, 4098, 8192}) {
+    const IndexKeyFormat format = index_key_format(CacheDType::kBF16, width);
+    Random random(16);
+    const Tensor x = random_tensor(random, {kRows, width}), keys = copy_of(x), weight = random_tensor(random, {width}),
+                 bias = random_tensor(random, {width});
+    const Table table(random, kRows);
+    const Slots s;
+    ops::layer_norm(plain, {.x = keys, .weight = weight, .bias = bias, .eps = kEps, .out = keys});
+    table.rotate(keys.view().slice_last(0, kRope).split_last(1, kRope), ops::RopePairing::kInterleaved);
+    const PagedCache want(format.page_bytes(), 2, 192, 7);
+    ops::append_index_keys(
+        plain,
+        {.keys = keys, .seq = i32_tensor(s.seq), .slot = i32_tensor(s.slot), .format = format, .cache = want.rows()});
+    expect_cache(want, format.page_bytes(), [&](OpContext& ctx, Args& args, const PagedRows& cache) {
+      ops::write_index_keys(ctx, {.x = args.in(x),
+                                  .weight = args.in(weight),
+                                  .bias = args.in(bias),
+                                  .eps = kEps,
+                                  .rotation = table.on(args, ops::RopePairing::kInterleaved, 0, kRows),
+                                  .hadamard = false,
+                                  .seq = args.in(i32_tensor(s.seq)),
+                                  .slot = args.in(i32_tensor(s.slot)),
+                                  .format = format,
+                                  .cache = cache});
+    });
+  }
+}
+
 TEST(RowChainsDeathTest, NamesTheArgument) {
   OpContext& ctx = plain_device().ctx();
   const Tensor x(DType::kF32, {2, 32}), weight(DType::kF32, {32}), short_weight(DType::kF32, {16}),

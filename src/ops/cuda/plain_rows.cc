@@ -271,7 +271,9 @@ void PlainCuda::index_queries(const ops::IndexQueries& a) {
 }
 
 void PlainCuda::write_index_keys(const ops::WriteIndexKeys& a) {
-  if (a.bias.empty() || a.rope_column != 0 || a.fp4 || a.rotation.cos.empty()) return Backend::write_index_keys(a);
+  const bool waits_in_shared_memory = a.format.d_index <= plain::kMaxIndexWidth;
+  if (a.bias.empty() || a.rope_column != 0 || a.fp4 || a.rotation.cos.empty() || !waits_in_shared_memory)
+    return Backend::write_index_keys(a);
   constexpr std::string_view kOp = "write_index_keys";
   plain::write_index_keys({.x = chain_input(kOp, a.x),
                            .weight = dense_data<float>(kOp, "weight", a.weight),
