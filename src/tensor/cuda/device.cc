@@ -22,10 +22,12 @@ Error cuda_error(cudaError_t code, const std::string& what) {
   return Error{kind, fmt::format("{}: {} ({})", what, cudaGetErrorString(code), cudaGetErrorName(code))};
 }
 
-// After an enqueue. Wrong arguments are our bug; device faults wait for synchronize().
+// After an enqueue. Wrong arguments are our bug; device faults wait for synchronize(). The runtime also keeps the code of the former
+// as its last one, which must not look like a fault there to who recovers from the check.
 void check_enqueued(cudaError_t code, const char* what) {
   const bool ours = code == cudaErrorInvalidValue || code == cudaErrorInvalidResourceHandle ||
                     code == cudaErrorInvalidMemcpyDirection || code == cudaErrorStreamCaptureUnsupported;
+  if (ours) cudaGetLastError();
   LEVIN_CHECK(!ours, "{}: {}", what, cudaGetErrorString(code));
 }
 

@@ -11,6 +11,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/recovery.h"
 #include "kernels/cuda/device_array.h"
 #include "tensor/cuda/upload.h"
 
@@ -55,6 +56,14 @@ TEST_F(DeviceTest, TooLargeAnAllocationIsAnErrorThatNamesTheSize) {
   EXPECT_EQ(buffer.error().kind, ErrorKind::kOutOfMemory);
   EXPECT_NE(buffer.error().message.find("1125899906842624"), std::string::npos) << buffer.error().message;
   EXPECT_EQ(DeviceArray<int32_t>(*stream_, counting(5, 0)).host(), counting(5, 0));  // nothing else is broken
+}
+
+// The device is not taken for a lost one.
+TEST_F(DeviceTest, AWrongCallIsToldByItsCheckAlone) {
+  const Recovery recovery;
+  const int32_t value = 7;
+  EXPECT_THROW(copy_to_device(*stream_, nullptr, &value, sizeof(value)), CheckFailed);
+  EXPECT_TRUE(stream_->synchronize().ok());
 }
 
 // Of all sizes, with gaps between them that are filled and others that are not, by several threads.

@@ -8,8 +8,9 @@ namespace levin::cuda {
 namespace {
 
 // What a wrong launch is told. Everything else is a fault of the device, by whatever ran before, which shows at the
-// stream's synchronize.
-bool is_refusal(cudaError_t code) {
+// stream's synchronize. A refusal, which the runtime keeps as its last code, must not: the check tells of it, and who recovers from
+// that has a sound device.
+bool was_refused(cudaError_t code) {
   switch (code) {
     case cudaErrorInvalidValue:
     case cudaErrorInvalidConfiguration:
@@ -19,6 +20,7 @@ bool is_refusal(cudaError_t code) {
     case cudaErrorNoKernelImageForDevice:
     case cudaErrorCooperativeLaunchTooLarge:
     case cudaErrorNotSupported:
+      cudaGetLastError();
       return true;
     default:
       return false;
@@ -28,11 +30,11 @@ bool is_refusal(cudaError_t code) {
 void allow(const void* kernel, const Launch& l) {
   if (l.shared_bytes > 48 * 1024) {
     const cudaError_t code = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, l.shared_bytes);
-    LEVIN_CHECK(!is_refusal(code), "{} bytes of shared memory: {}", l.shared_bytes, cudaGetErrorString(code));
+    LEVIN_CHECK(!was_refused(code), "{} bytes of shared memory: {}", l.shared_bytes, cudaGetErrorString(code));
   }
   if (l.cluster > kMaxPortableCluster) {
     const cudaError_t code = cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
-    LEVIN_CHECK(!is_refusal(code), "clusters of {} blocks: {}", l.cluster, cudaGetErrorString(code));
+    LEVIN_CHECK(!was_refused(code), "clusters of {} blocks: {}", l.cluster, cudaGetErrorString(code));
   }
 }
 
@@ -76,7 +78,7 @@ cudaLaunchConfig_t config_of(const Launch& l, cudaLaunchAttribute* attributes) {
 
 void start(const void* kernel, const Launch& l, const cudaLaunchConfig_t& config, void** params) {
   const cudaError_t code = cudaLaunchKernelExC(&config, kernel, params);
-  LEVIN_CHECK(!is_refusal(code), "launch of {} x {} x {} blocks of {} threads: {}", l.grid.x, l.grid.y, l.grid.z,
+  LEVIN_CHECK(!was_refused(code), "launch of {} x {} x {} blocks of {} threads: {}", l.grid.x, l.grid.y, l.grid.z,
               l.block.x, cudaGetErrorString(code));
 }
 

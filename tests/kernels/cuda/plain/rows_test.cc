@@ -3,7 +3,9 @@
 
 #include <limits>
 
+#include "base/recovery.h"
 #include "kernels/cuda/plain/plain_test.h"
+#include "kernels/cuda/plain/quantize.h"
 #include "kernels/cuda/plain/row_chains.h"
 #include "ops/cache_rows.h"
 #include "ops/logits.h"
@@ -54,6 +56,14 @@ class PlainRowsTest : public PlainTest {
 
 constexpr std::pair<int64_t, int64_t> kRowShapes[] = {{1, 1},    {3, 7},    {2, 16},   {4, 384},
                                                       {1, 1000}, {2, 7168}, {1, 28672}};
+
+// Where that is recovered from, as in a step of the engine, the device is not taken for a lost one.
+TEST_F(PlainRowsTest, ARefusedLaunchIsToldByItsCheckAlone) {
+  constexpr int64_t kTooManyBlocks = 65'536;  // along y
+  const Recovery recovery;
+  EXPECT_THROW(hadamard({.n_rows = 1, .n_heads = kTooManyBlocks, .d = 2}, stream()), CheckFailed);
+  EXPECT_TRUE(stream_->synchronize().ok());
+}
 
 TEST_F(PlainRowsTest, RowsWithoutNumbersAreMarked) {
   constexpr int64_t kRows = 5, kWidth = 300;
