@@ -380,5 +380,13 @@ TEST(GemmFp8PlanTest, HasTilesForTheRowsThatChanceGivesToMostGroups) {
   EXPECT_EQ(plan(128), "tiles 256x128");
 }
 
+// Whose scales would leave no room for its ring.
+TEST(GemmFp8PlanTest, HasAnotherKernelForRowsOfVeryManyOutputs) {
+  EXPECT_EQ(plan_gemm_fp8({1, 129'280, 7168, 1, 132}).kernel, GemmKernel::kGemv);
+  EXPECT_EQ(plan_gemm_fp8({1, 129'280, 7168, 1, 16}).kernel, GemmKernel::kGemv);
+  EXPECT_EQ(plan_gemm_fp8({1, 1 << 18, 16'384, 1, 16}).kernel, GemmKernel::kFewRows);
+  EXPECT_EQ(plan_gemm_fp8({2, 1 << 21, 16'384, 1, 132}).kernel, GemmKernel::kFewRows);
+}
+
 }  // namespace
 }  // namespace levin::cuda

@@ -31,6 +31,12 @@ int choose_width(const GemmFp8Shape& s, std::span<const int> widths) {
   return best;
 }
 
+// Scales of the weights that a block of GEMV rows has: a strip may straddle two blocks of 128 rows.
+int64_t gemv_scales(const GemmFp8Shape& s, int width) {
+  const int n_strips = ceil_div(s.n, width), n_strips_of_block = ceil_div(n_strips, std::min(s.n_sms, n_strips));
+  return int64_t{n_strips_of_block} * (128 % width == 0 ? 1 : 2) * (s.k / 128);
+}
+
 // A tile that nearly every group fits in: where rows are few, the bytes of the weights are the cost, which a second tile would read
 // again, whereas rows that a tile does not have cost little.
 GemmFp8Plan groups_plan(double rows_per_group) {
@@ -82,8 +88,10 @@ GemmFp8Plan plan_gemm_fp8(const GemmFp8Shape& s) {
   if (s.n_groups > 1) return groups_plan(s.rows_per_group);
   if (s.rows_per_group > 64) return many_rows_plan(s);
   if (s.rows_per_group > 8) return rows_plan(s);
-  if (s.rows_per_group <= kMaxGemvRows && s.k % 128 == 0 && s.k <= kMaxGemvK)
-    return {GemmKernel::kGemv, kMaxGemvRows, choose_width(s, kGemvWidths)};
+  if (s.rows_per_group <= kMaxGemvRows && s.k % 128 == 0 && s.k <= kMaxGemvK) {
+    const int width = choose_width(s, kGemvWidths);
+    if (gemv_scales(s, width) <= kMaxGemvScales) return {GemmKernel::kGemv, kMaxGemvRows, width};
+  }
   return {GemmKernel::kFewRows, 8, choose_width(s, kFewRowsWidths)};
 }
 

@@ -27,8 +27,9 @@ struct CUstream_st;
 
 namespace levin::cuda {
 
-constexpr int kMaxGemvRows = 2;   // of a plan of GEMV rows,
-constexpr int kMaxGemvK = 32768;  // whose activations stay in shared memory
+constexpr int kMaxGemvRows = 2;            // of a plan of GEMV rows,
+constexpr int kMaxGemvK = 32768;           // whose activations stay in shared memory,
+constexpr int kMaxGemvScales = 24 * 1024;  // with the scales of a block's strips
 
 struct GemmFp8 {
   const uint8_t* x = nullptr;  // [T, K] e4m3, 16-byte aligned

@@ -360,6 +360,10 @@ int ceil_div(int a, int b) { return (a + b - 1) / b; }
 // through one deep ring.
 template <class C>
 Layout layout_of(int n_k_blocks, int n_strips_of_block, int n_blocks) {
+  constexpr int kMostKBlocks = kMaxGemvK / kBlockK;
+  constexpr int kMostFixed = kSwizzleAlignment + static_cast<int>(sizeof(Shared<C>)) + kMostKBlocks * kRowsOfBlock +
+                             1024 + kMostKBlocks * kRows * 4 + (kMaxGemvScales + kBlocks) * 4;
+  static_assert((kMaxSharedBytes - kMostFixed) / C::kStageBytes >= 2, "Math holds two stages");
   const int n_stages = n_strips_of_block * ceil_div(n_k_blocks, kBlocks);
   const int whole_k_blocks = round_up(n_k_blocks, kBlocks);
   const int x_bytes = whole_k_blocks * kRowsOfBlock + 1024;  // 8 rows are read where the last begin
