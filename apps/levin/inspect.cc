@@ -297,8 +297,7 @@ void add_inspect(CommandLine& line) {
            "  levin inspect deepseek-ai/DeepSeek-V3.2 --max-model-len 128k     config.json and the index are enough\n"
            "  levin inspect models/demo-v32 --json | jq .memory.fast\n"});
   const std::shared_ptr<EngineOptions> options = add_engine_options(command, ModelArgument::kRequired);
-  command.hide(
-      {"device", "kernels", "graphs", "overlap", "threads", "numerics"});  // the memory plan is printed for every mode
+  command.hide({"device", "kernels", "graphs", "overlap", "threads"});
   const auto json = std::make_shared<bool>(false);
   command.option({.names = "--json", .purpose = "Print one JSON object", .group = "Output"}, set_flag(json.get()));
   command.action([options, json]() -> Status {

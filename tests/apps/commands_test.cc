@@ -63,6 +63,14 @@ TEST(InspectTest, NamesWhatRunsOnAGpuAndWhyNotTheTunedKernel) {
   EXPECT_EQ(run_levin({"inspect", cpu_only}).out.find("on a GPU"), std::string::npos);
 }
 
+TEST(InspectTest, NamesTheKernelsOfANumericsModeThatItsHelpHas) {
+  expect_in(run_levin({"inspect", "--help"}).out, "--numerics MODE");
+  expect_in(run_levin({"inspect", kReleasedConfig, "--numerics", "reference"}).out,
+            "write_index_keys of f32 keys of 128\n");
+  expect_in(run_levin({"inspect", kReleasedConfig, "--numerics", "fast"}).out,
+            "write_index_keys of bf16 keys of 128\n");
+}
+
 TEST(InspectTest, DescribesDeepseekV4) {
   const std::string folder = std::string(LEVIN_SOURCE_DIR) + "/tests/fixtures/deepseek-v4-flash";
   const ProgramResult result = run_levin({"inspect", folder});
