@@ -268,14 +268,13 @@ void add_serve(CommandLine& line) {
                   .default_text = "one request of the longest context",
                   .group = "Server"},
                  set_tokens(&engine->cache_tokens, {.min = 1, .max = int64_t{1} << 32}));
-  command.option(
-      {.names = "--prefix-memory",
-       .value = "SIZE",
-       .purpose = "Host memory for the prefix cache of models whose cache pages cannot be shared (DeepSeek-V4): "
-                  "512M, 2G or a number of GiB",
-       .default_text = "a quarter of the memory left, at most 4G",
-       .group = "Server"},
-      set_bytes(&engine->prefix_memory_bytes, {.min = 0, .max = int64_t{1} << 50}));
+  command.option({.names = "--prefix-memory",
+                  .value = "SIZE",
+                  .purpose = "Host memory for the prefix cache of models whose cache pages cannot be shared "
+                             "(DeepSeek-V4, DeepSeek-V4.1, GLM-5.3-Flash), as 512M, 2G or a number of GiB",
+                  .default_text = "a quarter of the memory left, at most 4G",
+                  .group = "Server"},
+                 set_bytes(&engine->prefix_memory_bytes, {.min = 0, .max = int64_t{1} << 50}));
   command.option({.names = "--cache-dir",
                   .value = "FOLDER",
                   .purpose = "Keep the prefix cache on disk too, so that it survives a restart",
