@@ -252,8 +252,6 @@ ProductInput Pass::matmul_per_head_input(View x, std::span<const Matrix> heads, 
   return out;
 }
 
-void Pass::rope(View x, ops::RopePairing pairing) { rotate(x, rope_, pairing); }
-
 void Pass::rotate(View x, const Rotation& r, ops::RopePairing pairing) {
   ops::rotate_queries(ctx_, {.x = x, .rotation = r.of(pairing), .out = x});
 }

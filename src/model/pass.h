@@ -78,9 +78,8 @@ class Pass {
 
   Rotation rotation(View positions, const std::vector<float>& frequencies);  // positions [N] i32
   Rotation inverse(const Rotation& r);
-  // The rotation of the step's positions, which rope() applies; prepare it once before the first.
+  // The rotation of the step's positions; prepare it once before the first layer that asks for it.
   void prepare_rope(const std::vector<float>& frequencies) { rope_ = rotation(step_.positions, frequencies); }
-
   const Rotation& step_rotation() const { return rope_; }
 
   // What layers that select n_topk of the step's slots share; make it once before the first. Empty where none is needed.
@@ -110,7 +109,6 @@ class Pass {
   View matmul_per_head(View x, std::span<const Matrix> w, DType out = DType::kF32);
   // The same as rows [T, H * N] that are the input of `w`.
   ProductInput matmul_per_head_input(View x, std::span<const Matrix> heads, const Linear& w);
-  void rope(View x, ops::RopePairing pairing);  // [T, H, Dr] in place
   void rotate(View x, const Rotation& r,
               ops::RopePairing pairing = ops::RopePairing::kInterleaved);  // [N, H, Dr] in place
   void add_into(View x, View y);                                           // x += y

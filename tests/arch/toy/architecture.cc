@@ -8,8 +8,8 @@
 #include "model/describe.h"
 #include "model/rope_config.h"
 #include "model/weight_table_builder.h"
-#include "ops/cache_rows.h"
 #include "ops/moe.h"
+#include "ops/row_chains.h"
 #include "ops/sparse_attention.h"
 
 namespace levin::test {
@@ -114,21 +114,18 @@ class Toy final : public Model {
 
   void append(Pass& p, View h, const ToyLayerWeights& w, int layer) const {
     const ModelConfig& c = config();
-    const View kv = p.matmul(h, w.kv);                      // [T, Dh]
-    const View k_rope = kv.slice_last(c.d_nope, c.d_rope);  // [T, Dr]
-    p.rope(k_rope.split_last(1, c.d_rope), c.rope_pairing);
-    ops::append_latent(p.ctx(), {.c_kv = kv.slice_last(0, c.d_nope),
-                                 .k_rope = k_rope,
-                                 .seq = p.step().seq,
-                                 .slot = p.step().slot,
-                                 .format = p.cache().format(layer).latent,
-                                 .cache = p.cache().latent_rows(layer, p.step().tables)});
+    ops::write_latent(p.ctx(), {.x = p.matmul(h, w.kv),  // [T, Dh]
+                                .rotation = p.step_rotation().of(c.rope_pairing),
+                                .seq = p.step().seq,
+                                .slot = p.step().slot,
+                                .format = p.cache().format(layer).latent,
+                                .cache = p.cache().latent_rows(layer, p.step().tables)});
   }
 
   View attend(Pass& p, View h, const ToyLayerWeights& w, int layer) const {  // h [T, D] -> [T, D]
     const ModelConfig& c = config();
     const View q = p.matmul(h, w.q).split_last(c.n_heads, c.d_head());  // [T, H, Dh]
-    p.rope(q.slice_last(c.d_nope, c.d_rope), c.rope_pairing);
+    p.rotate(q.slice_last(c.d_nope, c.d_rope), p.step_rotation(), c.rope_pairing);
     const View o = p.allocate(DType::kF32, {p.n_tokens(), c.n_heads, c.d_head()});  // [T, H, Dh]
     ops::sparse_attention(p.ctx(),
                           {.q_latent = q.slice_last(0, c.d_nope),
