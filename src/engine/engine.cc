@@ -314,7 +314,7 @@ Result<std::unique_ptr<Engine>> Engine::load(const EngineOptions& options, const
   const Isa isa = options.isa.value_or(cpu_info().preferred_isa());
   std::unique_ptr<Model> model = make_model(std::move(parsed.config), numerics, std::move(weights));
   if (options.prefix_memory_bytes && model->cache_layout().keeps_all_rows()) {
-    warnings.push_back("--prefix-memory is not used: requests share the cache pages of this model directly");
+    warnings.emplace_back("--prefix-memory is not used: requests share the cache pages of this model directly");
   }
   RunningKernels kernels = running_kernels(options, cuda.get(), isa, std::move(chosen));
   LEVIN_ASSIGN(std::unique_ptr<PageStore> disk, open_disk(options, *model, kernels.name(), checkpoint));
