@@ -98,10 +98,7 @@ Result<ChatSetup> chat_setup(const RunCommand& command) {
 Result<PromptIds> prompt_ids(const RunCommand& command, const ChatSetup& setup, const ChatModel& model) {
   PromptIds out;
   if (command.raw) {
-    const auto prefix = model.tokenizer->raw_prefix();
-    out.ids.assign(prefix.begin(), prefix.end());
-    LEVIN_ASSIGN(const std::vector<int32_t> body, model.tokenizer->encode(command.prompt));
-    out.ids.insert(out.ids.end(), body.begin(), body.end());
+    LEVIN_ASSIGN(out.ids, model.tokenizer->encode_raw(command.prompt));
     return out;
   }
   text::ChatRequest request{.messages = opening_messages(setup), .thinking = setup.thinking};

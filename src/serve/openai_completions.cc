@@ -211,15 +211,6 @@ class CompletionStream final : public CompletionWriter {
 
 // ---- the request -------------------------------------------------------------------------------------------------
 
-Result<std::vector<int32_t>> encode_prompt(const text::Tokenizer& tokenizer, const std::string& text,
-                                           bool add_special) {
-  std::vector<int32_t> ids;
-  if (add_special) ids.assign(tokenizer.raw_prefix().begin(), tokenizer.raw_prefix().end());
-  LEVIN_ASSIGN(const std::vector<int32_t> body, tokenizer.encode(text));
-  ids.insert(ids.end(), body.begin(), body.end());
-  return ids;
-}
-
 // nullopt unless all entries are token ids.
 std::optional<std::vector<int32_t>> token_list(const io::JsonArray& list) {
   std::vector<int32_t> ids;
@@ -249,7 +240,8 @@ Status read_prompts(const ServedModel& model, const Body& body, CompletionAsk* a
   }
   for (const io::JsonValue& entry : *list) {
     if (const std::string* text = entry.as_string()) {
-      LEVIN_ASSIGN(std::vector<int32_t> ids, encode_prompt(*model.tokenizer, *text, add_special));
+      LEVIN_ASSIGN(std::vector<int32_t> ids,
+                   add_special ? model.tokenizer->encode_raw(*text) : model.tokenizer->encode(*text));
       ask->plan.prompts.push_back(std::move(ids));
       ask->prompt_texts.push_back(*text);
       continue;

@@ -52,11 +52,7 @@ Result<std::vector<int32_t>> encode_body(const ServedModel& model, const Body& b
   if (body.has("messages")) return render_chat(model, body);
   LEVIN_ASSIGN(const std::string prompt, body.get<std::string>("prompt"));
   LEVIN_ASSIGN(const bool add_special, body.get_or("add_special_tokens", true));
-  std::vector<int32_t> ids;
-  if (add_special) ids.assign(model.tokenizer->raw_prefix().begin(), model.tokenizer->raw_prefix().end());
-  LEVIN_ASSIGN(const std::vector<int32_t> text, model.tokenizer->encode(prompt));
-  ids.insert(ids.end(), text.begin(), text.end());
-  return ids;
+  return add_special ? model.tokenizer->encode_raw(prompt) : model.tokenizer->encode(prompt);
 }
 
 Result<io::JsonObject> tokenize(const ServedModel& model, const Body& body) {

@@ -160,6 +160,12 @@ Result<std::vector<TokenId>> Tokenizer::encode(std::string_view text) const {
   return ids;
 }
 
+Result<std::vector<TokenId>> Tokenizer::encode_raw(std::string_view text) const {
+  LEVIN_ASSIGN(std::vector<TokenId> ids, encode(text));
+  ids.insert(ids.begin(), state_->raw_prefix.begin(), state_->raw_prefix.end());
+  return ids;
+}
+
 Result<std::vector<TokenId>> Tokenizer::encode_plain(std::string_view text) const {
   std::string storage;
   LEVIN_ASSIGN(const std::string_view valid, state_->valid_text(text, storage));

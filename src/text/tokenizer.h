@@ -53,6 +53,9 @@ class Tokenizer {
   // Encodes text, recognising added tokens (<think>, <｜User｜>, ...) anywhere in it. For trusted text only.
   Result<std::vector<TokenId>> encode(std::string_view text) const;
 
+  // As encode(), of text without a chat format: raw_prefix() stands before it.
+  Result<std::vector<TokenId>> encode_raw(std::string_view text) const;
+
   // Encodes text without added tokens: their names are encoded as ordinary text.
   Result<std::vector<TokenId>> encode_plain(std::string_view text) const;
 

@@ -157,6 +157,9 @@ TEST(Tokenizer, NamedTokens) {
   EXPECT_EQ(tokenizer.pad(), 2);
   ASSERT_EQ(tokenizer.raw_prefix().size(), 1u);
   EXPECT_EQ(tokenizer.raw_prefix()[0], 0);
+  std::vector<TokenId> import_alone = must(tokenizer.encode("import"));
+  import_alone.insert(import_alone.begin(), 0);
+  EXPECT_EQ(must(tokenizer.encode_raw("import")), import_alone);
   EXPECT_EQ(tokenizer.added_id("<think>"), 5);
   EXPECT_EQ(tokenizer.added_id("import"), std::nullopt);
   EXPECT_TRUE(tokenizer.is_special(0));
