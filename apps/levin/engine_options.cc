@@ -138,7 +138,7 @@ void add_model_options(Command& command, EngineOptions& options, Given& given, M
                  set_tokens(&options.max_model_len_tokens, {1, kMaxTokens}));
 }
 
-void add_device_options(Command& command, EngineOptions& options, Given& given) {
+void add_device_options(Command& command, EngineOptions& options) {
   command.option(
       {.names = "--device",
        .value = "DEVICE",
@@ -167,6 +167,10 @@ void add_device_options(Command& command, EngineOptions& options, Given& given) 
        .default_text = "on",
        .group = "Engine"},
       set_choice({"on", "off"}, [&options](size_t place) { options.overlap = place == 0; }));
+}
+
+// How the model is computed, on whatever device.
+void add_compute_options(Command& command, EngineOptions& options, Given& given) {
   command.option({.names = "--threads",
                   .value = "N",
                   .purpose = "Maximum number of threads that compute",
@@ -210,7 +214,8 @@ std::shared_ptr<EngineOptions> add_engine_options(Command& command, ModelArgumen
   auto options = std::make_shared<EngineOptions>();
   auto given = std::make_shared<Given>();
   add_model_options(command, *options, *given, model);
-  add_device_options(command, *options, *given);
+  add_device_options(command, *options);
+  add_compute_options(command, *options, *given);
   // The check keeps both alive: the setters hold plain pointers.
   command.check([options, given](const Environment& environment) { return complete(*options, *given, environment); });
   return options;

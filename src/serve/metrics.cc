@@ -94,6 +94,49 @@ class Page {
   std::string text_;
 };
 
+double as_double(int64_t n) { return static_cast<double>(n); }
+
+void add_load(Page& page, const EngineLoad& load) {
+  const int64_t n_used = load.n_pages - load.n_free_pages - load.n_cached_pages;
+  page.figure("requests_running", "num_requests_running", "gauge", "Running requests", as_double(load.n_running));
+  page.figure("requests_waiting", "num_requests_waiting", "gauge", "Waiting requests", as_double(load.n_waiting));
+  page.figure("cache_usage", "kv_cache_usage_perc", "gauge", "Share of cache pages in use, 0 to 1",
+              load.n_pages > 0 ? as_double(n_used) / as_double(load.n_pages) : 0);
+  page.figure("cache_kept", "", "gauge", "Share of cache pages that only the prefix cache uses, 0 to 1",
+              load.n_pages > 0 ? as_double(load.n_cached_pages) / as_double(load.n_pages) : 0);
+  page.figure("cache_pages", "", "gauge", "Cache pages", as_double(load.n_pages));
+  page.figure("sent_back_total", "num_preemptions_total", "counter", "Preempted requests", as_double(load.n_preempted));
+  page.figure("prefix_queried_tokens_total", "prefix_cache_queries_total", "counter",
+              "Tokens looked up in the prefix cache", as_double(load.n_queried_tokens));
+  page.figure("prefix_found_tokens_total", "prefix_cache_hits_total", "counter", "Prefix-cache hits, in tokens",
+              as_double(load.n_hit_tokens));
+  page.figure("prefix_restored_tokens_total", "", "counter", "Tokens restored from disk, not computed",
+              as_double(load.n_restored_tokens));
+  page.figure("prefix_memory_bytes", "", "gauge", "Host memory of the prefix cache", as_double(load.n_memory_bytes));
+  page.figure("prefix_memory_pages", "", "gauge", "Prefix-cache blocks in host memory", as_double(load.n_memory_pages));
+  page.figure("late_graphs_total", "", "counter", "CUDA graphs recorded after the start",
+              as_double(load.n_late_graphs));
+  page.figure("disk_cache_bytes", "", "gauge", "Size of the files in the cache folder", as_double(load.store.n_bytes));
+  page.figure("disk_cache_pages", "", "gauge", "Cache pages of this model on disk", as_double(load.store.n_pages));
+  page.figure("disk_cache_written_pages_total", "", "counter", "Pages stored", as_double(load.store.n_written));
+  page.figure("disk_cache_removed_pages_total", "", "counter", "Pages removed to stay within the budget",
+              as_double(load.store.n_removed));
+  page.figure("disk_cache_refused_pages_total", "", "counter", "Damaged pages found on disk",
+              as_double(load.store.n_refused));
+  page.figure("disk_cache_dropped_pages_total", "", "counter", "Pages not stored because the disk is too slow",
+              as_double(load.store.n_dropped));
+}
+
+void add_process(Page& page) {
+  const ProcessFigures process = ProcessFigures::now();
+  page.process("process_cpu_seconds_total", "counter", "User and system CPU time", process.cpu_s);
+  page.process("process_resident_memory_bytes", "gauge", "Memory in use", as_double(process.n_resident_bytes));
+  page.process("process_virtual_memory_bytes", "gauge", "Address space in use", as_double(process.n_virtual_bytes));
+  page.process("process_open_fds", "gauge", "Open file descriptors", as_double(process.n_open_fds));
+  page.process("process_max_fds", "gauge", "Maximum number of open file descriptors", as_double(process.n_max_fds));
+  page.process("process_start_time_seconds", "gauge", "Unix time at which the process started", process.start_s);
+}
+
 }  // namespace
 
 void Histogram::observe(double value) {
@@ -180,38 +223,8 @@ void Metrics::add_end(const End& end, const Generation& generation) {
 
 std::string Metrics::text() const {
   const std::lock_guard lock(mutex_);
-  const auto as_double = [](int64_t n) { return static_cast<double>(n); };
   Page page(model_name_);
-  const int64_t n_used = load_.n_pages - load_.n_free_pages - load_.n_cached_pages;
-  page.figure("requests_running", "num_requests_running", "gauge", "Running requests", as_double(load_.n_running));
-  page.figure("requests_waiting", "num_requests_waiting", "gauge", "Waiting requests", as_double(load_.n_waiting));
-  page.figure("cache_usage", "kv_cache_usage_perc", "gauge", "Share of cache pages in use, 0 to 1",
-              load_.n_pages > 0 ? as_double(n_used) / as_double(load_.n_pages) : 0);
-  page.figure("cache_kept", "", "gauge", "Share of cache pages that only the prefix cache uses, 0 to 1",
-              load_.n_pages > 0 ? as_double(load_.n_cached_pages) / as_double(load_.n_pages) : 0);
-  page.figure("cache_pages", "", "gauge", "Cache pages", as_double(load_.n_pages));
-  page.figure("sent_back_total", "num_preemptions_total", "counter", "Preempted requests",
-              as_double(load_.n_preempted));
-  page.figure("prefix_queried_tokens_total", "prefix_cache_queries_total", "counter",
-              "Tokens looked up in the prefix cache", as_double(load_.n_queried_tokens));
-  page.figure("prefix_found_tokens_total", "prefix_cache_hits_total", "counter", "Prefix-cache hits, in tokens",
-              as_double(load_.n_hit_tokens));
-  page.figure("prefix_restored_tokens_total", "", "counter", "Tokens restored from disk, not computed",
-              as_double(load_.n_restored_tokens));
-  page.figure("prefix_memory_bytes", "", "gauge", "Host memory of the prefix cache", as_double(load_.n_memory_bytes));
-  page.figure("prefix_memory_pages", "", "gauge", "Prefix-cache blocks in host memory",
-              as_double(load_.n_memory_pages));
-  page.figure("late_graphs_total", "", "counter", "CUDA graphs recorded after the start",
-              as_double(load_.n_late_graphs));
-  page.figure("disk_cache_bytes", "", "gauge", "Size of the files in the cache folder", as_double(load_.store.n_bytes));
-  page.figure("disk_cache_pages", "", "gauge", "Cache pages of this model on disk", as_double(load_.store.n_pages));
-  page.figure("disk_cache_written_pages_total", "", "counter", "Pages stored", as_double(load_.store.n_written));
-  page.figure("disk_cache_removed_pages_total", "", "counter", "Pages removed to stay within the budget",
-              as_double(load_.store.n_removed));
-  page.figure("disk_cache_refused_pages_total", "", "counter", "Damaged pages found on disk",
-              as_double(load_.store.n_refused));
-  page.figure("disk_cache_dropped_pages_total", "", "counter", "Pages not stored because the disk is too slow",
-              as_double(load_.store.n_dropped));
+  add_load(page, load_);
   page.figure("prompt_tokens_total", "prompt_tokens_total", "counter", "Prompt tokens received",
               as_double(counts_.n_prompt_tokens));
   page.figure("generation_tokens_total", "generation_tokens_total", "counter", "Generated tokens",
@@ -247,13 +260,7 @@ std::string Metrics::text() const {
   page.histogram("step_seconds", "One step of the engine, for all requests in it", step_s_, false);
   page.histogram("host_gap_seconds", "Between the model's last result in a step and its first call in the next",
                  host_gap_s_, false);
-  const ProcessFigures process = ProcessFigures::now();
-  page.process("process_cpu_seconds_total", "counter", "User and system CPU time", process.cpu_s);
-  page.process("process_resident_memory_bytes", "gauge", "Memory in use", as_double(process.n_resident_bytes));
-  page.process("process_virtual_memory_bytes", "gauge", "Address space in use", as_double(process.n_virtual_bytes));
-  page.process("process_open_fds", "gauge", "Open file descriptors", as_double(process.n_open_fds));
-  page.process("process_max_fds", "gauge", "Maximum number of open file descriptors", as_double(process.n_max_fds));
-  page.process("process_start_time_seconds", "gauge", "Unix time at which the process started", process.start_s);
+  add_process(page);
   return page.take();
 }
 
