@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/memory.h"
 #include "engine/bench.h"
+#include "engine/drafter.h"
 #include "engine/engine_load.h"
 #include "engine/fingerprint.h"
 #include "engine/graph_plan.h"
@@ -211,27 +212,26 @@ std::string_view drafter_text(const Model& model) {
   return model.block_drafting() != nullptr ? " and a block drafter" : " and MTP";
 }
 
-// Null where none is asked for.
-Result<std::unique_ptr<PageStore>> open_disk(const EngineOptions& options, const Model& model,
+// Null where none is asked for. A drafter that needs taps resumes from the state stored with a page; rows of any other are
+// written by the trunk's own step, whether somebody drafts or not.
+Result<std::unique_ptr<PageStore>> open_disk(const EngineOptions& options, const Model& model, const Drafter& drafter,
                                              const std::string& kernels,
                                              const std::optional<io::Checkpoint>& checkpoint) {
   if (options.cache_dir.empty()) return std::unique_ptr<PageStore>();
   const CacheLayout layout = model.cache_layout();
-  // What a block drafter keeps is written whether somebody drafts or not, and without a state next to it.
-  const bool drafts = options.n_spec_steps > 0 && model.has_mtp() && model.block_drafting() == nullptr;
   LEVIN_ASSIGN(const Digest fingerprint, cache_fingerprint({.model_folder = options.model_folder,
                                                             .overrides = overrides_text(options.overrides),
                                                             .checkpoint = checkpoint ? &*checkpoint : nullptr,
                                                             .numerics = model.numerics().describe(),
                                                             .kernels = kernels,
                                                             .n_page_tokens = layout.block_tokens(),
-                                                            .drafts = drafts}));
+                                                            .drafts = drafter.needs_taps()}));
   return PageStore::open({.folder = options.cache_dir,
                           .max_bytes = options.cache_dir_bytes,
                           .fingerprint = fingerprint,
                           .n_tokens = layout.block_tokens(),
                           .n_row_bytes = layout.block_bytes(),
-                          .n_state = drafts ? model.d_state() : 0,
+                          .n_state = drafter.needs_taps() ? model.d_state() : 0,
                           .note = options.note});
 }
 
@@ -257,14 +257,14 @@ struct Engine::State {
   double load_s = 0;
   std::unique_ptr<Model> model;
   Runner runner;
-  StepLoop loop;
+  std::unique_ptr<StepLoop> loop;  // made by start()
   int64_t n_graphs_at_load = 0;
   int64_t graph_bytes_at_load = 0;   // of the device
   std::optional<LimitProbe> limits;  // made when a case is first measured with them
   std::optional<double> device_read_gb_per_s;
 
   State(std::unique_ptr<CudaBackend> device, EngineOptions o, std::vector<std::string> w, RunningKernels k,
-        const Room& r, Isa chosen_isa, std::unique_ptr<Model> m, std::shared_ptr<PageStore> disk)
+        const Room& r, Isa chosen_isa, std::unique_ptr<Model> m)
       : cuda(std::move(device)),
         options(std::move(o)),
         warnings(std::move(w)),
@@ -280,17 +280,21 @@ struct Engine::State {
                         .n_sequences = options.max_running,
                         .n_step_tokens = options.chunk_tokens,
                         .n_undone_tokens = options.n_spec_steps,
-                        .n_step_rows = most_step_rows(options)}),
-        loop(runner, {.chunk_tokens = options.chunk_tokens,
-                      .n_spec_steps = options.n_spec_steps,
-                      .adapt_depth = options.adapt_spec_depth,
-                      .min_confidence = options.min_confidence,
-                      .max_context_tokens = room.n_context_tokens,
-                      .max_running = options.max_running,
-                      .share_prefixes = options.share_prefixes,
-                      .overlap = options.overlap && cuda != nullptr,
-                      .n_host_blocks = room.n_prefix_pages,
-                      .disk = std::move(disk)}) {}
+                        .n_step_rows = most_step_rows(options)}) {}
+
+  void start(std::unique_ptr<Drafter> drafter, std::shared_ptr<PageStore> disk) {
+    const LoopOptions loop_options{.chunk_tokens = options.chunk_tokens,
+                                   .n_spec_steps = options.n_spec_steps,
+                                   .adapt_depth = options.adapt_spec_depth,
+                                   .min_confidence = options.min_confidence,
+                                   .max_context_tokens = room.n_context_tokens,
+                                   .max_running = options.max_running,
+                                   .share_prefixes = options.share_prefixes,
+                                   .overlap = options.overlap && cuda != nullptr,
+                                   .n_host_blocks = room.n_prefix_pages,
+                                   .disk = std::move(disk)};
+    loop = std::make_unique<StepLoop>(runner, loop_options, std::move(drafter));
+  }
 };
 
 Engine::Engine(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -317,10 +321,13 @@ Result<std::unique_ptr<Engine>> Engine::load(const EngineOptions& options, const
     warnings.emplace_back("--prefix-memory is not used: requests share the cache pages of this model directly");
   }
   RunningKernels kernels = running_kernels(options, cuda.get(), isa, std::move(chosen));
-  LEVIN_ASSIGN(std::unique_ptr<PageStore> disk, open_disk(options, *model, kernels.name(), checkpoint));
   auto state = std::make_unique<State>(std::move(cuda), options, std::move(warnings), std::move(kernels), room, isa,
-                                       std::move(model), std::move(disk));
+                                       std::move(model));
   LEVIN_TRY(state->runner.ready());
+  std::unique_ptr<Drafter> drafter = make_drafter(state->runner, options.n_spec_steps);
+  LEVIN_ASSIGN(std::unique_ptr<PageStore> disk,
+               open_disk(options, *state->model, *drafter, state->kernels.name(), checkpoint));
+  state->start(std::move(drafter), std::move(disk));
   if (state->cuda != nullptr && options.graphs_at_load) {
     const int64_t available_before = state->cuda->available_bytes();
     LEVIN_TRY(record_graphs(state->runner, options.n_spec_steps));
@@ -372,7 +379,7 @@ std::string Engine::describe() const {
 }
 
 Result<Generation> Engine::generate(GenerateRequest request) {
-  StepLoop& loop = state_->loop;
+  StepLoop& loop = *state_->loop;
   LEVIN_ASSIGN(const RequestId id, loop.submit(std::move(request)));
   while (loop.step()) {
     std::unique_ptr<Generation> done = loop.take(id);
@@ -383,22 +390,22 @@ Result<Generation> Engine::generate(GenerateRequest request) {
   return Error{ErrorKind::kRuntime, fmt::format("request {} was lost", id)};
 }
 
-Status Engine::check(const GenerateRequest& request) const { return state_->loop.check(request); }
-Result<RequestId> Engine::submit(GenerateRequest request) { return state_->loop.submit(std::move(request)); }
-bool Engine::step() { return state_->loop.step(); }
-void Engine::finish_records() { state_->loop.finish_records(); }
-void Engine::cancel(RequestId id) { state_->loop.cancel(id); }
-std::unique_ptr<Generation> Engine::take(RequestId id) { return state_->loop.take(id); }
-const StepTimes& Engine::last_step() const { return state_->loop.last_step(); }
-StepPhase Engine::phase() const { return state_->loop.phase(); }
+Status Engine::check(const GenerateRequest& request) const { return state_->loop->check(request); }
+Result<RequestId> Engine::submit(GenerateRequest request) { return state_->loop->submit(std::move(request)); }
+bool Engine::step() { return state_->loop->step(); }
+void Engine::finish_records() { state_->loop->finish_records(); }
+void Engine::cancel(RequestId id) { state_->loop->cancel(id); }
+std::unique_ptr<Generation> Engine::take(RequestId id) { return state_->loop->take(id); }
+const StepTimes& Engine::last_step() const { return state_->loop->last_step(); }
+StepPhase Engine::phase() const { return state_->loop->phase(); }
 EngineLoad Engine::load() const {
-  EngineLoad load{state_->loop.counts(),
+  EngineLoad load{state_->loop->counts(),
                   {},
                   0,
                   0,
-                  state_->loop.n_restored_tokens(),
+                  state_->loop->n_restored_tokens(),
                   state_->runner.n_graphs() - state_->n_graphs_at_load};
-  const PrefixIndex& index = state_->loop.cache().index();
+  const PrefixIndex& index = state_->loop->cache().index();
   load.n_memory_pages = index.memory().n_pages();
   load.n_memory_bytes = index.memory().n_bytes();
   if (index.disk() != nullptr) load.store = index.disk()->counts();
@@ -418,7 +425,7 @@ Result<std::vector<double>> Engine::score(const std::vector<int32_t>& ids) {
                    fmt::format("token id {} is outside the vocabulary of {} tokens", id, config().n_vocab)};
     }
   }
-  state_->loop.forget_prefixes();
+  state_->loop->forget_prefixes();
   Runner& runner = state_->runner;
   SequencePages pages(runner.pools());
   LEVIN_TRY(pages.grow(n_ids));
@@ -444,7 +451,7 @@ Result<std::vector<double>> Engine::score(const std::vector<int32_t>& ids) {
 }
 
 Result<BenchRow> Engine::bench(const BenchCase& what, const BenchOptions& options) {
-  state_->loop.forget_prefixes();
+  state_->loop->forget_prefixes();
   const bool limits = options.measure_ops && state_->cuda == nullptr;  // they are the processor's
   if (limits && !state_->limits) state_->limits.emplace(state_->runner.pool());
   LEVIN_ASSIGN(BenchRow row, run_bench(state_->runner, what, options, limits ? &*state_->limits : nullptr));
@@ -464,7 +471,7 @@ Result<TraceResult> Engine::trace(const TraceOptions& options) {
             "--max-model-len if the model has more",
             n_tokens, state_->room.n_context_tokens)};
   }
-  state_->loop.forget_prefixes();
+  state_->loop->forget_prefixes();
   return levin::trace(state_->runner, options);
 }
 
