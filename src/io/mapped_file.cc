@@ -51,6 +51,18 @@ int open_to_read(const std::filesystem::path& path, bool wait_for_writer) {
   return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | (wait_for_writer ? 0 : O_NONBLOCK));
 }
 
+std::string link_to(int fd) { return fmt::format("/proc/self/fd/{}", fd); }
+
+// A file next to `path` that has no name yet, so that it is gone if this process ends before it gets one. -1 where the file
+// system has no such files.
+int open_unnamed(const std::filesystem::path& path) {
+  const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
+  const int fd = ::open(folder.c_str(), O_WRONLY | O_TMPFILE | O_CLOEXEC, 0666);
+  if (fd < 0 || ::access(link_to(fd).c_str(), F_OK) == 0) return fd;
+  ::close(fd);
+  return -1;
+}
+
 }  // namespace
 
 Result<MappedFile> MappedFile::open(const std::filesystem::path& path, ErrorKind kind) {
@@ -123,15 +135,26 @@ Result<AtomicFile> AtomicFile::create(const std::filesystem::path& path) {
   }
   AtomicFile file;
   file.path_ = path;
-  constexpr int kMaxAttempts = 100;  // names left over by crashed processes of the same id
-  for (int attempt = 0; file.fd_ < 0 && attempt < kMaxAttempts; ++attempt) {
-    file.temporary_ = path;
-    file.temporary_ += fmt::format(".tmp-{}-{}", ::getpid(), attempt);
-    file.fd_ = ::open(file.temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (file.fd_ < 0 && errno != EEXIST) break;
-  }
-  if (file.fd_ < 0) return system_error(kKind, "write", path);
+  file.fd_ = open_unnamed(path);
+  if (file.fd_ >= 0) return file;
+  const bool made = file.take_temporary_name([&](const char* name) {
+    file.fd_ = ::open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    return file.fd_ >= 0;
+  });
+  if (!made) return system_error(kKind, "write", path);
   return file;
+}
+
+bool AtomicFile::take_temporary_name(const std::function<bool(const char*)>& take) {
+  constexpr int kMaxAttempts = 100;  // names left over by crashed processes of the same id
+  for (int attempt = 0; attempt < kMaxAttempts; ++attempt) {
+    temporary_ = path_;
+    temporary_ += fmt::format(".tmp-{}-{}", ::getpid(), attempt);
+    if (take(temporary_.c_str())) return true;
+    if (errno != EEXIST) break;
+  }
+  temporary_.clear();
+  return false;
 }
 
 AtomicFile::AtomicFile(AtomicFile&& other) noexcept
@@ -140,7 +163,7 @@ AtomicFile::AtomicFile(AtomicFile&& other) noexcept
 AtomicFile::~AtomicFile() {
   if (fd_ < 0) return;
   ::close(fd_);
-  ::unlink(temporary_.c_str());
+  if (!temporary_.empty()) ::unlink(temporary_.c_str());
 }
 
 Status AtomicFile::write(std::span<const std::byte> bytes) {
@@ -159,6 +182,10 @@ Status AtomicFile::write(std::string_view text) { return write(std::as_bytes(std
 
 Status AtomicFile::commit() {
   if (::fsync(fd_) != 0) return system_error(ErrorKind::kRuntime, "write", path_);
+  const bool named = !temporary_.empty() || take_temporary_name([this](const char* name) {
+    return ::linkat(AT_FDCWD, link_to(fd_).c_str(), AT_FDCWD, name, AT_SYMLINK_FOLLOW) == 0;
+  });
+  if (!named) return system_error(ErrorKind::kRuntime, "write", path_);
   if (::rename(temporary_.c_str(), path_.c_str()) != 0) return system_error(ErrorKind::kRuntime, "write", path_);
   ::close(std::exchange(fd_, -1));
   return {};

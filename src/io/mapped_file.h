@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -47,7 +48,8 @@ struct ReadOptions {
 // The whole file.
 Result<std::string> read_file(const std::filesystem::path& path, const ReadOptions& options = {});
 
-// A file that appears under its name complete or not at all: written next to the target, synced, then renamed.
+// A file that appears under its name complete or not at all: written next to the target, synced, then renamed. What a killed
+// process had written is gone with it, except where the file system only has files with names (`<target>.tmp-<process>-<n>`).
 class AtomicFile {
  public:
   // An existing target is replaced at commit(); it must be a regular file.
@@ -65,9 +67,11 @@ class AtomicFile {
 
  private:
   AtomicFile() = default;
+  // Tries names for the file until `take` succeeds with one; false if it failed otherwise than by EEXIST.
+  bool take_temporary_name(const std::function<bool(const char*)>& take);
 
   std::filesystem::path path_;
-  std::filesystem::path temporary_;
+  std::filesystem::path temporary_;  // empty: it has no name yet
   int fd_ = -1;
 };
 

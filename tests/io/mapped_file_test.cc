@@ -1,8 +1,12 @@
 #include "io/mapped_file.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <cstring>
 #include <string>
 #include <thread>
@@ -99,6 +103,24 @@ TEST(AtomicFile, AppearsOnlyWhenCommitted) {
   int n_files = 0;
   for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(dir.path())) ++n_files;
   EXPECT_EQ(n_files, 1) << "temporary files were left";
+}
+
+TEST(AtomicFile, LeavesNothingBehindWhenItsProcessIsKilled) {
+  const TempDir dir;
+  if (const int unnamed = ::open(dir.path().c_str(), O_WRONLY | O_TMPFILE, 0600); unnamed >= 0) {
+    ::close(unnamed);
+  } else {
+    GTEST_SKIP() << "no files without a name here: " << std::strerror(errno);
+  }
+  const pid_t child = ::fork();
+  if (child == 0) {
+    AtomicFile file = must(AtomicFile::create(dir / "a"));
+    ::_exit(file.write("half").ok() ? 0 : 1);  // without the destructor, as where a signal ends it
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_EQ(status, 0);
+  EXPECT_TRUE(std::filesystem::is_empty(dir.path()));
 }
 
 TEST(AtomicFile, NamesThePathThatCannotBeWritten) {
