@@ -59,9 +59,9 @@ void rotate_queries(OpContext& ctx, const RotateQueries& a);
 
 struct WriteLatent {
   View x;            // [T, Rk + Dr] f32 or bf16: latent, then the part to rotate
-  View weight = {};  // [Rk] f32, or [Rk + Dr] for the norm of the whole row; empty: x is normed
+  View weight = {};  // [Rk] f32, or [Rk + Dr] for the norm of the whole row; empty: x is normed already
   float eps = 0;
-  Rotation rotation;  // on the CPU it may be empty: x is rotated
+  Rotation rotation;  // on the CPU it may be empty: x is rotated already
   View seq;           // [T] i32, row of cache.tables
   View slot;          // [T] i32, negative: nothing is written
   LatentFormat format;
@@ -84,7 +84,7 @@ void index_queries(OpContext& ctx, const IndexQueries& a);
 
 struct WriteIndexKeys {
   View x;            // [T, Di] f32 or bf16
-  View weight = {};  // [Di] f32; empty: x is normed
+  View weight = {};  // [Di] f32; empty: x is normed already
   View bias = {};    // [Di] f32; empty: rms_norm
   float eps = 0;
   Rotation rotation;
