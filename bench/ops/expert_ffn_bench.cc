@@ -145,10 +145,4 @@ void register_cases() {
 }  // namespace
 }  // namespace levin::bench
 
-int main(int argc, char** argv) {
-  levin::bench::register_cases();
-  benchmark::Initialize(&argc, argv);
-  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
-  benchmark::RunSpecifiedBenchmarks();
-  return 0;
-}
+int main(int argc, char** argv) { return levin::bench::run_benchmarks(argc, argv, levin::bench::register_cases); }

@@ -19,16 +19,6 @@ namespace {
 
 constexpr int64_t kHeads = 64, kWidth = 128, kTopk = 2048, kCached = 16384;
 
-std::vector<float> values(int64_t n) {
-  std::vector<float> x(static_cast<size_t>(n));
-  uint32_t state = 1;
-  for (float& v : x) {
-    state = state * 1664525u + 1013904223u;
-    v = static_cast<float>(static_cast<int32_t>(state) >> 8) * 0x1p-23f;
-  }
-  return x;
-}
-
 struct Case {
   CacheDType keys;
   Isa isa;
@@ -50,13 +40,13 @@ struct Problem {
               : c.keys == CacheDType::kBF16 ? DType::kBF16
                                             : DType::kF8E4M3),
         q(Buffer::for_tensor(dtype, {c.n_tokens, kHeads, kWidth})),
-        w(values(c.n_tokens * kHeads)),
+        w(random_values(c.n_tokens * kHeads)),
         seq(kCached, 0),
         visible(static_cast<size_t>(c.n_tokens), kCached),
         n_tokens(c.n_tokens) {
     for (int32_t i = 0; i < kCached / kPageTokens; ++i)
       table.push_back(static_cast<int32_t>(i * 37 % (kCached / kPageTokens)));
-    const std::vector<float> x = values(n_tokens * kHeads * kWidth);
+    const std::vector<float> x = random_values(n_tokens * kHeads * kWidth);
     for (size_t i = 0; i < x.size(); ++i) {
       if (dtype == DType::kF32) reinterpret_cast<float*>(q.data())[i] = x[i];
       if (dtype == DType::kBF16) reinterpret_cast<uint16_t*>(q.data())[i] = f32_to_bf16(x[i]);
@@ -70,7 +60,7 @@ struct Problem {
             .tables = View::of(table.data(), {1, kCached / kPageTokens})};
   }
   void append(OpContext& ctx) {
-    std::vector<float> keys = values(kCached * kWidth);
+    std::vector<float> keys = random_values(kCached * kWidth);
     std::vector<int32_t> slots;
     for (int32_t i = 0; i < kCached; ++i) slots.push_back(i);
     ops::append_index_keys(ctx, {.keys = View::of(keys.data(), {kCached, kWidth}),
@@ -118,7 +108,7 @@ void run_case(benchmark::State& state, const Case& c) {
 
 void run_select(benchmark::State& state, Isa isa, int64_t n, bool plateaus) {
   OpBench bench(isa, 1);
-  std::vector<float> score = values(n);
+  std::vector<float> score = random_values(n);
   for (float& s : score) s = plateaus ? static_cast<float>(static_cast<int>(s * 4)) : s;
   std::vector<int32_t> topk(kTopk), begin = {0}, end = {static_cast<int32_t>(n)};
   measure(state, bench, {.gbytes = 4e-9 * static_cast<double>(n)}, [&] {
@@ -160,10 +150,4 @@ void register_cases() {
 }  // namespace
 }  // namespace levin::bench
 
-int main(int argc, char** argv) {
-  levin::bench::register_cases();
-  benchmark::Initialize(&argc, argv);
-  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
-  benchmark::RunSpecifiedBenchmarks();
-  return 0;
-}
+int main(int argc, char** argv) { return levin::bench::run_benchmarks(argc, argv, levin::bench::register_cases); }

@@ -34,19 +34,8 @@ struct Case {
   }
 };
 
-// Values that look like weights; the same few repeated, since only their type matters for speed.
-std::vector<float> weight_values(int64_t n) {
-  std::vector<float> values(static_cast<size_t>(n));
-  uint32_t state = 1;
-  for (float& v : values) {
-    state = state * 1664525u + 1013904223u;
-    v = static_cast<float>(static_cast<int32_t>(state) >> 8) * 0x1p-23f;
-  }
-  return values;
-}
-
 Matrix make_weights(DType dtype, int64_t n, int64_t k) {
-  const std::vector<float> values = weight_values(n * k);
+  const std::vector<float> values = random_values(n * k);
   if (dtype == DType::kF32) return pack_matrix({.data = values.data(), .dtype = dtype, .n = n, .k = k});
   if (dtype == DType::kBF16) {
     std::vector<uint16_t> bf16(values.size());
@@ -86,7 +75,7 @@ struct Rows {
 };
 
 Rows make_rows(OpContext& ctx, const Case& c) {
-  std::vector<float> values = weight_values(c.n_rows * c.k);
+  std::vector<float> values = random_values(c.n_rows * c.k);
   const View f32 = View::of(values.data(), {c.n_rows, c.k});
   Rows rows{.x = Buffer::for_tensor(c.x, {c.n_rows, c.k}),
             .scale = Buffer::for_tensor(DType::kF32, {c.n_rows, (c.k + 127) / 128}),
@@ -149,10 +138,4 @@ void register_cases() {
 }  // namespace
 }  // namespace levin::bench
 
-int main(int argc, char** argv) {
-  levin::bench::register_cases();
-  benchmark::Initialize(&argc, argv);
-  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
-  benchmark::RunSpecifiedBenchmarks();
-  return 0;
-}
+int main(int argc, char** argv) { return levin::bench::run_benchmarks(argc, argv, levin::bench::register_cases); }

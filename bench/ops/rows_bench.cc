@@ -16,23 +16,13 @@
 namespace levin::bench {
 namespace {
 
-std::vector<float> values(int64_t n) {
-  std::vector<float> x(static_cast<size_t>(n));
-  uint32_t state = 1;
-  for (float& v : x) {
-    state = state * 1664525u + 1013904223u;
-    v = static_cast<float>(static_cast<int32_t>(state) >> 8) * 0x1p-23f;
-  }
-  return x;
-}
-
 // Bytes read and written; rows stay in the nearer caches, so a share of the memory's limit may be above 1.
 Work bytes(int64_t n) { return {.gbytes = 1e-9 * static_cast<double>(n)}; }
 
 void run_rms_norm(benchmark::State& state, Isa isa) {
   constexpr int64_t kRows = 32, kWidth = 7168;
   OpBench bench(isa, 1);
-  std::vector<float> x = values(kRows * kWidth), weight = values(kWidth), out(x.size());
+  std::vector<float> x = random_values(kRows * kWidth), weight = random_values(kWidth), out(x.size());
   measure(state, bench, bytes(8 * kRows * kWidth), [&] {
     ops::rms_norm(bench.ctx(), {.x = View::of(x.data(), {kRows, kWidth}),
                                 .weight = View::of(weight.data(), {kWidth}),
@@ -45,7 +35,7 @@ void run_rope(benchmark::State& state, Isa isa, ops::RopePairing pairing) {
   constexpr int64_t kRows = 32, kHeads = 128, kWidth = 64;
   OpBench bench(isa, 1);
   // sin = 0 and cos = 1 keep the values what they are however often they turn.
-  std::vector<float> x = values(kRows * kHeads * kWidth), cos(kRows * kWidth / 2, 1.0f), sin(kRows * kWidth / 2);
+  std::vector<float> x = random_values(kRows * kHeads * kWidth), cos(kRows * kWidth / 2, 1.0f), sin(kRows * kWidth / 2);
   measure(state, bench, bytes(8 * kRows * kHeads * kWidth), [&] {
     ops::rope(bench.ctx(), {.x = View::of(x.data(), {kRows, kHeads, kWidth}),
                             .cos = View::of(cos.data(), {kRows, kWidth / 2}),
@@ -57,7 +47,7 @@ void run_rope(benchmark::State& state, Isa isa, ops::RopePairing pairing) {
 void run_silu(benchmark::State& state, Isa isa) {
   constexpr int64_t kRows = 32, kWidth = 2048;
   OpBench bench(isa, 1);
-  std::vector<float> gate = values(kRows * kWidth), up = values(kRows * kWidth), out(gate.size());
+  std::vector<float> gate = random_values(kRows * kWidth), up = random_values(kRows * kWidth), out(gate.size());
   measure(state, bench, bytes(12 * kRows * kWidth), [&] {
     ops::silu_mul(bench.ctx(), {.gate = View::of(gate.data(), {kRows, kWidth}),
                                 .up = View::of(up.data(), {kRows, kWidth}),
@@ -68,7 +58,7 @@ void run_silu(benchmark::State& state, Isa isa) {
 void run_route(benchmark::State& state, Isa isa) {
   constexpr int64_t kRows = 32, kExperts = 256, kActive = 8;
   OpBench bench(isa, 1);
-  std::vector<float> logits = values(kRows * kExperts), bias(kExperts), weights(kRows * kActive);
+  std::vector<float> logits = random_values(kRows * kExperts), bias(kExperts), weights(kRows * kActive);
   std::vector<int32_t> topk(kRows * kActive);
   measure(state, bench, bytes(4 * kRows * kExperts), [&] {
     ops::route_experts(bench.ctx(), {.logits = View::of(logits.data(), {kRows, kExperts}),
@@ -84,7 +74,7 @@ void run_route(benchmark::State& state, Isa isa) {
 void run_argmax(benchmark::State& state, Isa isa) {
   constexpr int64_t kVocab = 129280;
   OpBench bench(isa, 1);
-  std::vector<float> x = values(kVocab);
+  std::vector<float> x = random_values(kVocab);
   std::vector<int32_t> out(1);
   measure(state, bench, bytes(4 * kVocab),
           [&] { ops::argmax(bench.ctx(), {.x = View::of(x.data(), {1, kVocab}), .out = View::of(out.data(), {1})}); });
@@ -113,10 +103,4 @@ void register_cases() {
 }  // namespace
 }  // namespace levin::bench
 
-int main(int argc, char** argv) {
-  levin::bench::register_cases();
-  benchmark::Initialize(&argc, argv);
-  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
-  benchmark::RunSpecifiedBenchmarks();
-  return 0;
-}
+int main(int argc, char** argv) { return levin::bench::run_benchmarks(argc, argv, levin::bench::register_cases); }

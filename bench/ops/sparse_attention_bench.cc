@@ -4,6 +4,7 @@
 //   bench_sparse_attention --benchmark_filter='bf16.*threads:1/T:1/'      attention/rows/kernel set/threads/T
 #include <fmt/core.h>
 
+#include <cstring>
 #include <set>
 #include <vector>
 
@@ -29,11 +30,7 @@ struct Case {
 
 Buffer filled(int64_t n) {
   Buffer buffer = Buffer::for_tensor(DType::kF32, {n});
-  uint32_t state = 1;
-  for (int64_t i = 0; i < n; ++i) {
-    state = state * 1664525u + 1013904223u;
-    reinterpret_cast<float*>(buffer.data())[i] = static_cast<float>(static_cast<int32_t>(state) >> 8) * 0x1p-23f;
-  }
+  std::memcpy(buffer.data(), random_values(n).data(), static_cast<size_t>(n) * sizeof(float));
   return buffer;
 }
 
@@ -96,10 +93,4 @@ void register_cases() {
 }  // namespace
 }  // namespace levin::bench
 
-int main(int argc, char** argv) {
-  levin::bench::register_cases();
-  benchmark::Initialize(&argc, argv);
-  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
-  benchmark::RunSpecifiedBenchmarks();
-  return 0;
-}
+int main(int argc, char** argv) { return levin::bench::run_benchmarks(argc, argv, levin::bench::register_cases); }

@@ -10,6 +10,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
+#include <vector>
 
 #include "ops/cpu_backend.h"
 #include "ops/machine_limits.h"
@@ -61,6 +63,26 @@ void measure(benchmark::State& state, OpBench& bench, const Work& work, const Ca
   if (work.gflop > 0) state.counters["GFLOP/s"] = work.gflop / seconds;
   state.counters["limit%"] = 100 * std::max(reading, computing) / seconds;
   state.SetLabel(reading > computing ? "memory" : "arithmetic");
+}
+
+// n values from -1 to 1, the same in every run.
+inline std::vector<float> random_values(int64_t n) {
+  std::vector<float> x(static_cast<size_t>(n));
+  uint32_t state = 1;
+  for (float& v : x) {
+    state = state * 1664525u + 1013904223u;
+    v = static_cast<float>(static_cast<int32_t>(state) >> 8) * 0x1p-23f;
+  }
+  return x;
+}
+
+// The main function of a program whose cases `register_cases` registers: its exit code.
+inline int run_benchmarks(int argc, char** argv, void (*register_cases)()) {
+  register_cases();
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
+  benchmark::RunSpecifiedBenchmarks();
+  return 0;
 }
 
 }  // namespace levin::bench
