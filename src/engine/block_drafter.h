@@ -15,16 +15,11 @@
 
 namespace levin {
 
-class BlockDrafter final : public Drafter {
+class BlockDrafter final : public TaplessDrafter {
  public:
   explicit BlockDrafter(Runner& runner) : runner_(runner) {}
 
   int max_drafts() const override;
-  bool needs_taps() const override { return false; }
-  std::unique_ptr<DraftState> open() const override { return std::make_unique<DraftState>(); }
-  void resume(DraftState&, int64_t, const ResumeState&) const override {}
-  int64_t n_committed(const DraftState&, int64_t n_cached) const override { return n_cached; }
-  void commit(DraftRound&) override {}
   void propose(DraftRound& round) override;
 
  private:

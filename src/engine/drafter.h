@@ -130,15 +130,20 @@ class Drafter {
   virtual CarriedRows carry(const EnqueuedRound& /*round*/) { return {}; }
 };
 
+// One that keeps nothing of a sequence: it has no rows in the caches, or they are written by the trunk's own step.
+class TaplessDrafter : public Drafter {
+ public:
+  bool needs_taps() const final { return false; }
+  std::unique_ptr<DraftState> open() const final { return std::make_unique<DraftState>(); }
+  void resume(DraftState&, int64_t, const ResumeState&) const final {}
+  int64_t n_committed(const DraftState&, int64_t n_cached) const final { return n_cached; }
+  void commit(DraftRound&) final {}
+};
+
 // No drafts: the loop decodes one token a step.
-class NoDrafter final : public Drafter {
+class NoDrafter final : public TaplessDrafter {
  public:
   int max_drafts() const override { return 0; }
-  bool needs_taps() const override { return false; }
-  std::unique_ptr<DraftState> open() const override { return std::make_unique<DraftState>(); }
-  void resume(DraftState&, int64_t, const ResumeState&) const override {}
-  int64_t n_committed(const DraftState&, int64_t n_cached) const override { return n_cached; }
-  void commit(DraftRound&) override {}
   void propose(DraftRound&) override {}
 };
 

@@ -15,17 +15,12 @@ namespace levin::test {
 enum class Knowledge : uint8_t { kRight, kWrong, kMixed };
 
 // texts: prompts, each followed by its answer.
-class KnowingDrafter final : public Drafter {
+class KnowingDrafter final : public TaplessDrafter {
  public:
   KnowingDrafter(std::vector<std::vector<int32_t>> texts, Knowledge knowledge)
       : texts_(std::move(texts)), knowledge_(knowledge) {}
 
   int max_drafts() const override { return 5; }
-  bool needs_taps() const override { return false; }
-  std::unique_ptr<DraftState> open() const override { return std::make_unique<DraftState>(); }
-  void resume(DraftState&, int64_t, const ResumeState&) const override {}
-  int64_t n_committed(const DraftState&, int64_t n_cached) const override { return n_cached; }
-  void commit(DraftRound&) override {}
 
   void propose(DraftRound& round) override {
     for (DraftEntry& entry : round.entries) {

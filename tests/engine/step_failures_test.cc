@@ -14,15 +14,10 @@ class StepFailureTest : public StepLoopTest {};
 INSTANTIATE_TEST_SUITE_P(Kinds, StepFailureTest, all_kinds(), kind_name);
 
 // Makes more drafts for the sequence that begins with a token than it was asked for.
-class RashDrafter final : public Drafter {
+class RashDrafter final : public TaplessDrafter {
  public:
   explicit RashDrafter(int32_t first_token) : first_token_(first_token) {}
   int max_drafts() const override { return 1; }
-  bool needs_taps() const override { return false; }
-  std::unique_ptr<DraftState> open() const override { return std::make_unique<DraftState>(); }
-  void resume(DraftState&, int64_t, const ResumeState&) const override {}
-  int64_t n_committed(const DraftState&, int64_t n_cached) const override { return n_cached; }
-  void commit(DraftRound&) override {}
   void propose(DraftRound& round) override {
     for (DraftEntry& entry : round.entries) {
       if (entry.tokens.front() == first_token_ && entry.tokens.size() > 40) entry.drafts.assign(100, 1);

@@ -6,14 +6,9 @@
 
 namespace levin::test {
 
-class LookupDrafter final : public Drafter {
+class LookupDrafter final : public TaplessDrafter {
  public:
   int max_drafts() const override { return 4; }
-  bool needs_taps() const override { return false; }
-  std::unique_ptr<DraftState> open() const override { return std::make_unique<DraftState>(); }
-  void resume(DraftState&, int64_t, const ResumeState&) const override {}
-  int64_t n_committed(const DraftState&, int64_t n_cached) const override { return n_cached; }
-  void commit(DraftRound&) override {}
   void propose(DraftRound& round) override;
 };
 
