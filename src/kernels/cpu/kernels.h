@@ -16,8 +16,8 @@ namespace levin::kernels {
 
 struct CpuKernels {
   Isa isa = Isa::kPlain;
-  MatmulKernels matmul;        // matmul.h: products with packed weights
-  RowKernels rows;             // rows.h: norms, rope, rounding, silu, routing, softmax-like row work
+  MatmulKernels matmul;        // matmul.h: products with packed weights, rounding, the Hadamard rotation
+  RowKernels rows;             // rows.h: norms, sums, rope, silu, routing, argmax, residual streams, pooling
   IndexKernels index;          // index.h: index scores and top-k
   AttentionKernels attention;  // attention.h: sparse MLA over cache rows
 };
