@@ -261,6 +261,17 @@ TEST(GemmMxfp4PlanTest, RefusesByName) {
   EXPECT_NE(gemm_mxfp4_support({.n = 4096, .k = 7168, .n_groups = 513}).find("513"), std::string::npos);
 }
 
+TEST(GemmMxfp4PlanTest, HasTilesForTheRowsThatChanceGivesToMostGroups) {
+  constexpr int kExperts = 256;
+  EXPECT_EQ(plan_gemm_mxfp4(4, kExperts), 8);
+  EXPECT_EQ(plan_gemm_mxfp4(8, kExperts), 16);
+  EXPECT_EQ(plan_gemm_mxfp4(12, kExperts), 16);
+  EXPECT_EQ(plan_gemm_mxfp4(16, kExperts), 32);
+  EXPECT_EQ(plan_gemm_mxfp4(48, kExperts), 64);
+  EXPECT_EQ(plan_gemm_mxfp4(64, kExperts), 128);
+  EXPECT_EQ(plan_gemm_mxfp4(16, 1), 16);
+}
+
 TEST(GemmMxfp4PlanTest, PackingNamesScalesThatAreNotExact) {
   MxProblem p(1, 8, 32, 1, 2);
   std::vector<std::byte> out(static_cast<size_t>(packed_mxfp4_bytes(8, 32)));

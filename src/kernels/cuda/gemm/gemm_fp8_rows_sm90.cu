@@ -8,9 +8,9 @@
 //   edge  rows are padded to the matrix unit's 64 by reading on in shared memory: those sums are never stored, and rows
 //         do not mix. Rows or columns beyond a group, N or K load as zero or as a neighbour's, and are not stored
 //   cost  reads N*K weight bytes once, T*K activation bytes once per strip (from L2); bandwidth-bound up to 64 rows
-//   why   tokens are the M operand, so that strips may be any multiple of 8 weight rows wide: K need not be split to
-//         give every SM its share. Up to 32 rows the next kernel's blocks may start while this one's run (half the
-//         shared memory): weights do not depend on earlier kernels, so their loads begin before grid_dependency_wait()
+//   why   tokens are the M operand, so that strips may be narrow: K need not be split to give every SM its share. Tiles of up
+//         to 32 rows have half the shared memory, so that the next kernel's blocks may start while this one's run: weights do
+//         not depend on earlier kernels, so their loads begin before grid_dependency_wait()
 #include <algorithm>
 
 #include "kernels/cuda/gemm/gemm_fp8_maps.h"
